@@ -1,0 +1,35 @@
+"""Everything ortkit reads from its surroundings: environment variables and folders."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def cache_dir() -> Path:
+    """Return the folder for compiled kernels (not created here).
+
+    `ORTKIT_CACHE` names it; else it lies under `XDG_CACHE_HOME` or `~/.cache`.
+    """
+    if named := os.environ.get("ORTKIT_CACHE"):
+        return Path(named)
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "ortkit"
+
+
+def compiler_command() -> str | None:
+    """Return the C compiler that `CC` names, or None for the default search."""
+    return os.environ.get("CC") or None
+
+
+def keep_telemetry_off() -> None:
+    """Turn ONNX Runtime's telemetry off, unless the user has decided either way.
+
+    Must run before onnxruntime is imported.
+    """
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+
+
+def wants_no_color() -> bool:
+    """Say whether the user asked for no colour (https://no-color.org)."""
+    return bool(os.environ.get("NO_COLOR"))
