@@ -1,0 +1,44 @@
+// Parts of the shim, in the order in which a session meets them:
+// register.cc, infer.cc, kernel.cc; cpu.cc answers what this machine can run.
+//
+// C++17 without exceptions, RTTI, or anything of the C++ run-time library: the archive is linked by
+// the C compiler of whoever makes a kernel library.
+#pragma once
+
+#include "manifest.h"
+#include "ort_abi.h"
+
+namespace ortkit {
+
+// One op as one runtime sees it. Lives until the process ends: ONNX Runtime keeps pointers to it.
+struct Op {
+  ort::CustomOp abi;  // first: ONNX Runtime hands back a pointer to this member
+  const OrtkitOp* spec;
+  const ort::Api* api;
+};
+
+inline const Op* AsOp(const ort::CustomOp* op) { return reinterpret_cast<const Op*>(op); }
+
+// A status that reads "ortkit.fused::<op type>: <reason>".
+ort::Status* Refuse(const Op& op, ort::ErrorCode code, const char* format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+// kernel.cc
+ort::Status* CreateKernel(const ort::CustomOp*, const ort::Api*, const ort::KernelInfo*, void** kernel);
+ort::Status* Compute(void* kernel, ort::KernelContext*);
+void DestroyKernel(void* kernel);
+
+// infer.cc
+ort::Status* InferOutputShape(const ort::CustomOp*, ort::ShapeContext*);
+
+// cpu.cc
+const char* CpuName(OrtkitCpu cpu);
+// Null if this machine runs code built for `needed`, else the name of what it has.
+const char* MissingCpu(OrtkitCpu needed);
+
+#define ORTKIT_RETURN_IF_ERROR(call)              \
+  do {                                            \
+    if (::ort::Status* status_ = (call)) return status_; \
+  } while (0)
+
+}  // namespace ortkit
