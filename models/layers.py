@@ -1,0 +1,92 @@
+"""Layers that several architectures share, in each spelling."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+from onnx import numpy_helper
+
+if TYPE_CHECKING:
+    from models.builder import Tape
+
+
+def linear(
+    b: Tape, x: str, name: str, fan_in: int, width: int, *, bias: bool = True, gain: float = 1.0
+) -> str:
+    """Multiply [..., fan_in] by a matrix and add a bias."""
+    matrix = b.draw(f"{name}.weight", fan_in, width, scale=gain / math.sqrt(fan_in))
+    with b.scope(name):
+        product = b.op("MatMul", x, b.folded_weight("MatMul", matrix))
+        if not bias:
+            return product
+        offset = b.weight(f"{name}.bias", width, scale=0.1)
+        # TorchScript puts the bias first, the newer exporter the product.
+        swapped = b.spelling.has_constant_nodes
+        return b.op("Add", offset, product) if swapped else b.op("Add", product, offset)
+
+
+def embedding(b: Tape, ids: str, name: str, rows: int, width: int) -> str:
+    """Look up rows of a table."""
+    table = b.weight(f"{name}.weight", rows, width, scale=0.7)
+    with b.scope(name):
+        return b.op("Gather", table, ids)
+
+
+def layer_norm(b: Tape, x: str, name: str, width: int, epsilon: float) -> str:
+    """Normalize the last axis; before opset 17 out of nine smaller ops."""
+    scale = b.weight(f"{name}.weight", width, scale=0.1, mean=1.0)
+    offset = b.weight(f"{name}.bias", width, scale=0.1)
+    with b.scope(name):
+        if b.spelling.opset >= 17:
+            return b.op("LayerNormalization", x, scale, offset, axis=-1, epsilon=epsilon)
+        centered = b.op("Sub", x, b.reduce_mean(x, -1))
+        variance = b.reduce_mean(b.op("Pow", centered, b.scalar(2.0)), -1)
+        deviation = b.op("Sqrt", b.op("Add", variance, b.scalar(epsilon)))
+        return b.op("Add", b.op("Mul", b.op("Div", centered, deviation), scale), offset)
+
+
+def rms_norm(b: Tape, x: str, name: str, width: int, epsilon: float) -> str:
+    """Divide the last axis by its root mean square and scale it, weight first."""
+    scale = b.weight(f"{name}.weight", width, scale=0.1, mean=1.0)
+    with b.scope(name):
+        mean = b.reduce_mean(b.op("Pow", x, b.scalar(2.0)), -1)
+        root = b.op("Sqrt", b.op("Add", mean, b.scalar(epsilon)))
+        if b.spelling.has_constant_nodes:
+            inverse = b.op("Div", b.scalar(1.0), root)
+        else:
+            inverse = b.op("Reciprocal", root)
+        return b.op("Mul", scale, b.op("Mul", x, inverse))
+
+
+def gelu(b: Tape, x: str) -> str:
+    """Apply the exact GELU: one op from opset 20, five through Erf before."""
+    if b.spelling.opset >= 20:
+        return b.op("Gelu", x, approximate="none")
+    erf = b.op("Erf", b.op("Div", x, b.scalar(math.sqrt(2.0))))
+    return b.op("Mul", b.op("Mul", x, b.op("Add", erf, b.scalar(1.0))), b.scalar(0.5))
+
+
+def gelu_tanh(b: Tape, x: str) -> str:
+    """Apply GPT-2's GELU out of elementary ops, as every exporter leaves it."""
+    half = b.op("Mul", x, b.scalar(0.5))
+    cube = b.op("Mul", b.op("Pow", x, b.scalar(3.0)), b.scalar(0.044715))
+    inner = b.op("Mul", b.op("Add", x, cube), b.scalar(math.sqrt(2 / math.pi)))
+    return b.op("Mul", half, b.op("Add", b.op("Tanh", inner), b.scalar(1.0)))
+
+
+def silu(b: Tape, x: str) -> str:
+    """Multiply by the sigmoid."""
+    return b.op("Mul", x, b.op("Sigmoid", x))
+
+
+def expand(b: Tape, x: str, shape: str) -> str:
+    """Expand to a 1-D shape; TorchScript first replaces every -1 in it by 1."""
+    if not b.spelling.has_constant_nodes:
+        return b.op("Expand", x, shape)
+    shape = b.op("Reshape", shape, b.ints(-1))
+    one = numpy_helper.from_array(np.array([1], np.int64))
+    ones = b.op("ConstantOfShape", b.op("Shape", shape), value=one)
+    is_kept = b.op("Equal", shape, b.op("Mul", ones, b.scalar(-1)))
+    return b.op("Expand", x, b.op("Where", is_kept, ones, shape))
