@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 Size = Literal["tiny", "full"]
 Array = np.ndarray[tuple[int, ...], np.dtype[np.generic]]
+FloatArray = np.ndarray[tuple[int, ...], np.dtype[np.float32]]
 Attribute = (
     int | float | str | Sequence[int] | Sequence[float] | onnx.TensorProto | onnx.GraphProto
 )
@@ -85,24 +86,23 @@ class Tape:
 
     # ---- nodes ----
 
-    def op(self, op_type: str, *inputs: str, domain: str = "", **attributes: Attribute) -> str:
+    def op(self, op_type: str, *inputs: str, **attributes: Attribute) -> str:
         """Write a node with one output and return the output's name."""
-        return self.ops(op_type, *inputs, outputs=1, domain=domain, **attributes)[0]
+        return self.ops(op_type, *inputs, outputs=1, **attributes)[0]
 
     def ops(
         self,
         op_type: str,
         *inputs: str,
         outputs: int,
-        domain: str = "",
         **attributes: Attribute,
     ) -> tuple[str, ...]:
         """Write a node and return the names of its outputs."""
-        key = (op_type, domain, inputs, outputs, tuple(sorted(map(repr, attributes.items()))))
+        key = (op_type, inputs, outputs, tuple(sorted(map(repr, attributes.items()))))
         if self.spelling.shares_nodes and key in self._known:
             return self._known[key]
         node_name, names = self._names(op_type, outputs)
-        node = helper.make_node(op_type, list(inputs), list(names), name=node_name, domain=domain)
+        node = helper.make_node(op_type, list(inputs), list(names), name=node_name)
         node.attribute.extend(
             helper.make_attribute(attribute, value) for attribute, value in attributes.items()
         )
@@ -140,7 +140,9 @@ class Tape:
         kind = np.bool_ if isinstance(value, bool) else np.int64
         return self.const(np.array(value, np.float32 if isinstance(value, float) else kind))
 
-    def draw(self, name: str, *shape: int, scale: float | None = None, mean: float = 0.0) -> Array:
+    def draw(
+        self, name: str, *shape: int, scale: float | None = None, mean: float = 0.0
+    ) -> FloatArray:
         """Draw float32 numbers from N(mean, scale²) that depend on the seed and `name`.
 
         Args:
