@@ -1,0 +1,48 @@
+"""ortkit: a compiler and toolkit on top of stock ONNX Runtime.
+
+Everything public is reached from here and imported only when it is asked for.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ortkit.errors import CheckError as CheckError
+    from ortkit.errors import InternalError as InternalError
+    from ortkit.errors import KernelError as KernelError
+    from ortkit.errors import MissingDependencyError as MissingDependencyError
+    from ortkit.errors import ModelError as ModelError
+    from ortkit.errors import OrtkitError as OrtkitError
+    from ortkit.errors import UserError as UserError
+    from ortkit.optimize import Optimized as Optimized
+    from ortkit.optimize import OptimizeOptions as OptimizeOptions
+    from ortkit.optimize import optimize as optimize
+
+__version__ = "0.1.0"
+
+_PUBLIC = {
+    "CheckError": "ortkit.errors",
+    "InternalError": "ortkit.errors",
+    "KernelError": "ortkit.errors",
+    "MissingDependencyError": "ortkit.errors",
+    "ModelError": "ortkit.errors",
+    "OptimizeOptions": "ortkit.optimize",
+    "Optimized": "ortkit.optimize",
+    "OrtkitError": "ortkit.errors",
+    "UserError": "ortkit.errors",
+    "optimize": "ortkit.optimize",
+}
+
+__all__ = ["__version__", *sorted(_PUBLIC)]  # noqa: PLE0604
+
+
+def __getattr__(name: str) -> object:
+    if name not in _PUBLIC:
+        raise AttributeError(f"module 'ortkit' has no attribute {name!r}")
+    return getattr(import_module(_PUBLIC[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,12 @@
+"""The one list of subcommands: name -> (module, one line of help)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+COMMANDS: Mapping[str, tuple[str, str]] = {
+    "optimize": (
+        "ortkit.cli.optimize",
+        "rewrite, fuse and verify a model",
+    ),
+}

@@ -1,0 +1,89 @@
+"""Parse the command line, run one subcommand, and turn what it raises into an exit code."""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from importlib import import_module
+from types import ModuleType
+
+from ortkit import __version__
+from ortkit.cli.catalog import COMMANDS
+from ortkit.errors import InternalError, OrtkitError
+
+USAGE, BUG, INTERRUPTED = 2, 70, 130
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run `ortkit` with these arguments.
+
+    Returns:
+        0 done, 1 a check failed, 2 bad input or usage, 70 a bug in ortkit, 130 interrupted.
+    """
+    try:
+        parsed = parser().parse_args(arguments)
+        module: ModuleType = import_module(COMMANDS[parsed.command][0])
+        code: int = module.run(parsed)
+        sys.stdout.flush()
+    except SystemExit as stop:
+        return stop.code if isinstance(stop.code, int) else USAGE
+    except KeyboardInterrupt:
+        _say("ortkit: interrupted")
+        return INTERRUPTED
+    except BrokenPipeError:
+        # The reader (`| head`) left; nothing more can be said on stdout, not even at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except InternalError as error:
+        return _bug(error)
+    except OrtkitError as error:
+        _say(f"ortkit: {error}")
+        return error.exit_code
+    except MemoryError:
+        _say("ortkit: out of memory; use a machine with more, or --no-verify")
+        return USAGE
+    except OSError as error:
+        return _system(error)
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is ours and is reported
+        return _bug(error)
+    return code
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser with all subcommands; none of them imports anything heavy for it."""
+    top = argparse.ArgumentParser(
+        prog="ortkit",
+        description="A compiler and toolkit on top of stock ONNX Runtime.",
+        allow_abbrev=False,
+    )
+    top.add_argument("--version", action="version", version=f"ortkit {__version__}")
+    commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for name, (module, summary) in COMMANDS.items():
+        sub = commands.add_parser(name, help=summary, description=summary, allow_abbrev=False)
+        import_module(module).add_arguments(sub)
+    return top
+
+
+def _system(error: OSError) -> int:
+    where = f"{error.filename}: " if error.filename else ""
+    fix = "; free some space" if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
+    _say(f"ortkit: {where}{error.strerror or error}{fix}")
+    return USAGE
+
+
+def _bug(error: Exception) -> int:
+    traceback.print_exception(error, file=sys.stderr)
+    _say(
+        f"ortkit: internal error: {error}\n"
+        "This is a bug in ortkit. Please report it with the lines above, the command, and "
+        "the output of `ortkit doctor`."
+    )
+    return BUG
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(text + "\n")

@@ -1,0 +1,154 @@
+"""`ortkit optimize`: one command from a model to a smaller, verified one with a report."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ortkit.cli import show
+from ortkit.errors import UserError
+
+if TYPE_CHECKING:
+    from ortkit.optimize import Optimized
+    from ortkit.report import Report
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the subcommand's flags."""
+    add = parser.add_argument
+    add("model", type=Path, metavar="MODEL", help="an ONNX file")
+    add("-o", "--output", type=Path, metavar="OUT", help="default: MODEL.opt.onnx beside MODEL")
+    add("--in-place", action="store_true", help="write over MODEL")
+    add("--target", choices=("cpu", "cuda"), default="cpu", help="default: cpu")
+    add("--level", type=int, choices=range(4), default=2, metavar="0..3",
+        help="0 clean, 1 folds, 2 fusions that pay (default), 3 every fusion")  # fmt: skip
+    add("--passes", default="", metavar="SPEC",
+        help="these passes: a,b{option=1}; or the level's with some added, removed: +a,-b")  # fmt: skip
+    add("--kernels", choices=("auto", "off", "tvm"), default="auto",
+        help="generate kernels for fused regions (default: auto)")  # fmt: skip
+    add("--cpu", default="native", metavar="LEVEL",
+        help="CPU the kernels are for: native (default), x86-64-v3, x86-64-v4, ...")  # fmt: skip
+    add("--fold-limit", type=int, default=1 << 20, metavar="BYTES",
+        help="growth allowed for one folded constant (default: 1048576)")  # fmt: skip
+    add("--verify", action=argparse.BooleanOptionalAction, default=True,
+        help="compare with the original on several inputs (default: on)")  # fmt: skip
+    add("--samples", type=int, default=2, metavar="N", help="input sets to verify on (default: 2)")
+    add("--inputs", type=Path, metavar="FILE.npz", help="verify on these inputs instead")
+    add("--shape", action="append", default=[], metavar="NAME=SIZE",
+        help="value of a symbolic size in verification; may be repeated")  # fmt: skip
+    add("--strict", action="store_true", help="exit 1 if a rewrite had to be rolled back")
+    add("--report", type=Path, metavar="FILE.json", help="write the whole report")
+    add("--json", action="store_true", help="print the report as one JSON document")
+    add("--quiet", action="store_true", help="print nothing but errors")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Optimize, save, report."""
+    output = _output(arguments)
+    from ortkit.optimize import OptimizeOptions, optimize
+
+    with show.progress(quiet=arguments.quiet or arguments.json) as progress:
+        options = OptimizeOptions(
+            target=arguments.target,
+            level=arguments.level,
+            passes=arguments.passes,
+            kernels=arguments.kernels,
+            cpu=arguments.cpu,
+            fold_limit=arguments.fold_limit,
+            verify=arguments.verify,
+            samples=arguments.samples,
+            inputs=arguments.inputs,
+            shapes=sizes(arguments.shape),
+            progress=progress,
+        )
+        optimized = optimize(arguments.model, options)
+        progress("save")
+        files = optimized.save(output)
+    report = optimized.report
+    content = {**report.to_json(), "files": [str(path) for path in files]}
+    if arguments.report is not None:
+        arguments.report.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    if arguments.json:
+        show.document(content)
+    elif not arguments.quiet:
+        _show(optimized, files)
+    return _exit_code(report, strict=arguments.strict)
+
+
+def sizes(given: list[str]) -> dict[str, int]:
+    """Read `--shape NAME=SIZE` flags.
+
+    Raises:
+        UserError: One of them has another form.
+    """
+    found = {}
+    for text in given:
+        name, equals, size = text.partition("=")
+        if not equals or not name or not size.isdigit():
+            raise UserError(f"cannot read {text!r}", where="--shape", fix="write NAME=SIZE")
+        found[name] = int(size)
+    return found
+
+
+def _output(arguments: argparse.Namespace) -> Path:
+    model: Path = arguments.model
+    if arguments.in_place:
+        if arguments.output is not None:
+            raise UserError("both --in-place and --output are given", fix="drop one of them")
+        return model
+    output: Path = arguments.output or model.with_name(model.stem + ".opt.onnx")
+    if output.exists() and model.exists() and output.samefile(model):
+        raise UserError(
+            "the output is the input", where=str(output), fix="name another, or say --in-place"
+        )
+    if output.is_dir():
+        raise UserError("is a directory", where=str(output), fix="name a file")
+    if not output.parent.exists():
+        raise UserError(
+            "the folder does not exist", where=str(output.parent), fix="create it first"
+        )
+    return output
+
+
+def _exit_code(report: Report, *, strict: bool) -> int:
+    if report.verification is not None and report.verification.verdict == "no":
+        return 1
+    return 1 if strict and report.rolled_back else 0
+
+
+def _show(optimized: Optimized, files: tuple[Path, ...]) -> None:
+    report = optimized.report
+    changed = sorted(
+        set(report.before.ops) | set(report.after.ops),
+        key=lambda op: (report.after.ops.get(op, 0) - report.before.ops.get(op, 0), op),
+    )
+    rows = [
+        (op, report.before.ops.get(op, 0), report.after.ops.get(op, 0))
+        for op in changed
+        if report.before.ops.get(op, 0) != report.after.ops.get(op, 0)
+    ]
+    rows.append(("all nodes", report.before.nodes, report.after.nodes))
+    show.table("", ("op", "before", "after"), rows)
+    passes = report.rewrites_by_pass().items()
+    show.table("", ("pass", "rewrites"), [(name, count) for name, count in passes])
+    for region in report.regions:
+        became = f"as {region.emitted_as}" if region.emitted_as else f"left: {region.reason}"
+        show.line(f"region {region.kind} ({region.nodes} nodes) at {region.at!r} {became}")
+    if report.kernel_note:
+        show.note(f"no kernels: {report.kernel_note}")
+    for identity in report.rolled_back:
+        show.note(f"warning: rolled back {identity}: it changed the results")
+    show.line(_verdict(report))
+    taken = ", ".join(f"{stage} {seconds:.2f} s" for stage, seconds in report.seconds.items())
+    show.line(f"time      {taken}")
+    for path in files:
+        show.line(f"wrote     {path} ({show.bytes_text(path.stat().st_size)})")
+
+
+def _verdict(report: Report) -> str:
+    checked = report.verification
+    if checked is None:
+        return "verified  no (--no-verify)"
+    return f"verified  {checked.summary()}"

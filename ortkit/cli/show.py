@@ -1,0 +1,80 @@
+"""Everything that ortkit prints: tables, progress, JSON. Colour only on a terminal."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+def console(*, stderr: bool = False) -> Console:
+    """Return a console; rich itself respects NO_COLOR and drops colour when piped."""
+    from rich.console import Console
+
+    stream = sys.stderr if stderr else sys.stdout
+    # Off a terminal rich would wrap at 80 columns and cut paths in two.
+    width = None if stream.isatty() else 160
+    return Console(stderr=stderr, width=width, highlight=False)
+
+
+def document(content: Mapping[str, object]) -> None:
+    """Print the one JSON document of a command that was given `--json`."""
+    sys.stdout.write(json.dumps(content, indent=2) + "\n")
+
+
+def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """Print a table; columns whose every cell is a number stand right."""
+    from rich import box
+    from rich.table import Table
+
+    made = Table(title=title or None, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    for index, column in enumerate(columns):
+        numeric = bool(rows) and all(isinstance(row[index], int | float) for row in rows)
+        made.add_column(column, justify="right" if numeric else "left", overflow="fold")
+    for row in rows:
+        made.add_row(*(_cell(cell) for cell in row))
+    console().print(made)
+
+
+def line(text: str) -> None:
+    """Print one line to stdout."""
+    console().print(text, markup=False, soft_wrap=True)
+
+
+def note(text: str) -> None:
+    """Print one line to stderr."""
+    console(stderr=True).print(text, markup=False, soft_wrap=True)
+
+
+@contextmanager
+def progress(*, quiet: bool) -> Iterator[Callable[[str], None]]:
+    """Show a spinner with the running stage on stderr, on a terminal only."""
+    if quiet or not sys.stderr.isatty():
+        yield lambda stage: None
+        return
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    with Progress(*columns, console=console(stderr=True), transient=True) as shown:
+        task = shown.add_task("start", total=None)
+        yield lambda stage: shown.update(task, description=stage)
+
+
+def bytes_text(count: float) -> str:
+    """Return a size for people: `346.0 MB`."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000 or unit == "GB":
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return ""
+
+
+def _cell(cell: object) -> str:
+    if isinstance(cell, bool) or not isinstance(cell, int | float):
+        return str(cell)
+    return f"{cell:,}" if isinstance(cell, int) else f"{cell:,.3f}"

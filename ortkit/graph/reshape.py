@@ -1,0 +1,31 @@
+"""Which Reshape turns one symbolic shape into another."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ortkit.graph.dims import Size
+
+#: Ops that keep the elements and their order, and change only the shape.
+RESHAPES = ("Reshape", "Flatten", "Squeeze", "Unsqueeze")
+
+
+def reshape_target(source: Sequence[Size], wanted: Sequence[Size]) -> tuple[int, ...] | None:
+    """Return a constant Reshape target from `source` to `wanted`, None if there is none.
+
+    0 copies a size that stands at the same position, -1 stands for at most one other symbolic
+    size. A static size of zero has no such target, since 0 means copy.
+    """
+    target: list[int] = []
+    for axis, size in enumerate(wanted):
+        if isinstance(size, int):
+            if size == 0:
+                return None
+            target.append(size)
+        elif axis < len(source) and source[axis] == size:
+            target.append(0)
+        elif -1 in target:
+            return None
+        else:
+            target.append(-1)
+    return tuple(target)

@@ -1,0 +1,242 @@
+"""The one call, straight down: open, rewrite, fuse, compile, verify; `save` writes the result."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import onnx
+import onnx_ir as ir
+
+from ortkit.errors import MissingDependencyError, UserError
+from ortkit.graph.check import check_model
+from ortkit.graph.open import open_model
+from ortkit.graph.save import save_model
+from ortkit.graph.summary import Summary
+from ortkit.options import OptimizeOptions as OptimizeOptions
+from ortkit.passes.select import select_passes
+from ortkit.report import RegionReport, Report
+from ortkit.rewrite.log import RewriteLog
+from ortkit.rewrite.pipeline import Pipeline, PipelineResult
+from ortkit.rewrite.target import Target
+
+if TYPE_CHECKING:
+    from ortkit.verify.verification import Verification
+
+Source = str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model
+
+#: Regions are grown from this level on.
+REGIONS_SINCE_LEVEL = 2
+LIBRARY_SUFFIX = ".ops.so"
+
+
+@dataclass(frozen=True)
+class Optimized:
+    """A model made smaller, the library of its kernels if it has any, and the report."""
+
+    model: ir.Model
+    library: Path | None
+    """In a temporary folder, until `save` copies it beside the model."""
+    report: Report
+    _folder: tempfile.TemporaryDirectory[str] = field(repr=False)
+
+    def save(self, path: str | os.PathLike[str]) -> tuple[Path, ...]:
+        """Write the model, and its kernel library as `STEM.ops.so` beside it.
+
+        Returns:
+            The files written, the model first.
+
+        Raises:
+            UserError: The folder does not exist or cannot be written, or the disk is full.
+        """
+        target = Path(path)
+        files = list(save_model(self.model, target).paths)
+        if self.library is not None:
+            beside = library_path(target)
+            copied = beside.with_name(f".{beside.name}.{os.getpid()}")
+            try:
+                shutil.copyfile(self.library, copied)
+                copied.replace(beside)
+            except OSError as error:
+                raise UserError(f"cannot be written: {error.strerror}", where=str(beside)) from error
+            finally:
+                copied.unlink(missing_ok=True)
+            files.append(beside)
+        return tuple(files)
+
+
+def library_path(model_path: Path) -> Path:
+    """Return where the kernel library of a model lies: `model.opt.ops.so` for `model.opt.onnx`."""
+    return model_path.with_name(model_path.stem + LIBRARY_SUFFIX)
+
+
+def optimize(source: Source, options: OptimizeOptions | None = None) -> Optimized:
+    """Rewrite, fuse and verify a model. The source is never changed.
+
+    Args:
+        source: A path, a serialized model, a `ModelProto` or an `ir.Model`.
+        options: How; see `OptimizeOptions`.
+
+    Raises:
+        ModelError: The source is not a valid model.
+        UserError: The options ask for something that cannot be.
+        MissingDependencyError: A runtime that is needed is not installed.
+        InternalError: A bug in ortkit.
+    """
+    run = _Run(source, options or OptimizeOptions())
+    candidate = run.candidate(frozenset())
+    verification = None
+    if run.options.verify:
+        candidate, verification = run.verified(candidate)
+    return Optimized(
+        candidate.model, candidate.library, run.report(candidate, verification), run.folder
+    )
+
+
+@dataclass(frozen=True)
+class _Candidate:
+    model: ir.Model
+    result: PipelineResult
+    regions: tuple[RegionReport, ...]
+    library: Path | None
+    kernel_note: str
+
+    @property
+    def log(self) -> RewriteLog:
+        return self.result.log
+
+
+class _Run:
+    """One call of `optimize`: what its stages share."""
+
+    def __init__(self, source: Source, options: OptimizeOptions) -> None:
+        self.source = source
+        self.options = options
+        self.seconds: dict[str, float] = {}
+        self.folder = tempfile.TemporaryDirectory(prefix="ortkit-", ignore_cleanup_errors=True)
+        self.rolled_back: tuple[str, ...] = ()
+        self.pipeline = _pipeline(options)
+        with self._stage("open"):
+            self._opened: ir.Model | None = open_model(source)
+            check_model(self._opened)
+            self.before = Summary.of(self._opened)
+
+    def candidate(self, denied: frozenset[str]) -> _Candidate:
+        """Rewrite, fuse and compile a fresh copy of the source, but for the denied rewrites."""
+        model = self._opened or open_model(self.source)
+        self._opened = None
+        target = Target(self.options.target, self.options.level)
+        with self._stage("rewrite"):
+            result = self.pipeline.run(model, target, denied=denied, fuel=self.options.fuel)
+        with self._stage("kernels"):
+            regions, library, note = self._regions(result)
+        return _Candidate(model, result, regions, library, note)
+
+    def _regions(
+        self, result: PipelineResult
+    ) -> tuple[tuple[RegionReport, ...], Path | None, str]:
+        if self.options.kernels == "off" or self.options.level < REGIONS_SINCE_LEVEL:
+            return (), None, ""
+        if self.options.target != "cpu":
+            return (), None, "kernels are generated for the CPU only"
+        from ortkit.fusion.plan import compile_regions
+
+        library = Path(self.folder.name) / f"kernels{LIBRARY_SUFFIX}"
+        try:
+            return compile_regions(result.scopes, library, self.options.kernels, self.options.cpu)
+        except MissingDependencyError as error:
+            if self.options.kernels != "auto":
+                raise
+            return (), None, str(error)
+
+    def verified(self, candidate: _Candidate) -> tuple[_Candidate, Verification]:
+        """Check against the source; on a mismatch roll back the guilty rewrites and name them."""
+        from ortkit.verify.bisect import find_guilty
+        from ortkit.verify.verifier import Verifier
+
+        options, folder = self.options, Path(self.folder.name)
+        with self._stage("verify"), Verifier(
+            self._original(folder),
+            samples=options.samples,
+            inputs=options.inputs,
+            shapes=options.shapes,
+        ) as verifier:
+            best = candidate
+            verification = verifier.check(self._saved(candidate, folder), candidate.library)
+            if verification.verdict != "no":
+                return best, verification
+
+            def is_good(denied: frozenset[str]) -> bool:
+                nonlocal best, verification
+                attempt = self.candidate(denied)
+                checked = verifier.check(self._saved(attempt, folder), attempt.library)
+                if checked.verdict == "yes":
+                    best, verification = attempt, checked
+                return checked.verdict == "yes"
+
+            options.progress("find the guilty rewrite")
+            guilty = find_guilty([hit.id for hit in candidate.log.hits], is_good)
+            if is_good(frozenset(guilty)):
+                self.rolled_back = tuple(guilty)
+        return best, verification
+
+    def report(self, candidate: _Candidate, verification: Verification | None) -> Report:
+        """Collect what there is to say."""
+        result = candidate.result
+        return Report(
+            source=str(self.source) if isinstance(self.source, str | os.PathLike) else "(memory)",
+            target=self.options.target,
+            level=self.options.level,
+            before=self.before,
+            after=Summary.of(candidate.model),
+            steps=tuple(result.steps),
+            settled=result.settled,
+            hits=tuple(result.log.hits),
+            misses=tuple(result.log.misses),
+            regions=candidate.regions,
+            rolled_back=self.rolled_back,
+            verification=verification,
+            kernel_note=candidate.kernel_note,
+            seconds={stage: round(taken, 4) for stage, taken in self.seconds.items()},
+        )
+
+    def _original(self, folder: Path) -> Path:
+        """Return the source as a file for the verifying process."""
+        if isinstance(self.source, str | os.PathLike):
+            return Path(self.source)
+        path = folder / "original.onnx"
+        save_model(open_model(self.source), path)
+        return path
+
+    def _saved(self, candidate: _Candidate, folder: Path) -> Path:
+        path = folder / "candidate.onnx"
+        save_model(candidate.model, path)
+        return path
+
+    @contextmanager
+    def _stage(self, name: str) -> Iterator[None]:
+        self.options.progress(name)
+        started = time.perf_counter()
+        try:
+            yield
+        finally:
+            taken = time.perf_counter() - started
+            self.seconds[name] = self.seconds.get(name, 0.0) + taken
+
+
+def _pipeline(options: OptimizeOptions) -> Pipeline:
+    chosen = select_passes(options.passes, options.level)
+    limited = (
+        replace(one, limit=options.fold_limit)  # type: ignore[call-arg]
+        if one.name == "fold-constants" and "limit" not in one.text
+        else one
+        for one in chosen
+    )
+    return Pipeline((*limited, *options.extra_passes))

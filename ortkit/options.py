@@ -1,0 +1,52 @@
+"""What the caller may ask of `optimize`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from ortkit.errors import UserError
+from ortkit.rewrite.passes import Pass
+
+KernelChoice = Literal["auto", "off", "tvm"]
+
+
+def _silent(stage: str) -> None:
+    """Ignore progress."""
+
+
+@dataclass(frozen=True)
+class OptimizeOptions:
+    """How to optimize; the defaults are those of `ortkit optimize`."""
+
+    target: Literal["cpu", "cuda"] = "cpu"
+    level: int = 2
+    """0 clean, 1 folds, 2 fusions that pay on the target, 3 every recognised fusion."""
+    passes: str = ""
+    """See `ortkit.passes.select.select_passes`."""
+    extra_passes: tuple[Pass, ...] = ()
+    """The caller's own, run after the others."""
+    kernels: KernelChoice = "auto"
+    cpu: str = "native"
+    """The CPU level that kernels are made for."""
+    verify: bool = True
+    samples: int = 2
+    """Input sets to verify on."""
+    inputs: Path | None = None
+    """An npz file to verify on instead."""
+    shapes: Mapping[str, int] = field(default_factory=dict)
+    """Values for symbolic sizes in verification."""
+    fold_limit: int = 1 << 20
+    """Bytes by which one folded constant may exceed what it is made from."""
+    fuel: int | None = None
+    """Stop after that many rewrites."""
+    progress: Callable[[str], None] = _silent
+    """Called with the name of each stage as it begins."""
+
+    def __post_init__(self) -> None:
+        if self.level not in range(4):
+            raise UserError(f"there is no level {self.level}", where="level", fix="use 0 to 3")
+        if self.samples < 1:
+            raise UserError(f"{self.samples} samples verify nothing", where="samples", fix="use 1 or more")

@@ -1,0 +1,1 @@
+"""The graph transformations, one per file; `catalog` lists them, `presets` orders them."""

@@ -1,0 +1,32 @@
+"""The one list of passes: name -> "module:class". Nothing is imported until it is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+PASSES: Mapping[str, str] = {
+    name: f"ortkit.passes.{name.replace('-', '_')}:{''.join(w.title() for w in name.split('-'))}"
+    for name in (
+        "drop-dead-nodes",
+        "drop-identity",
+        "drop-noop-arithmetic",
+        "drop-noop-cast",
+        "drop-noop-reshape",
+        "drop-noop-slice",
+        "drop-unused",
+        "fold-constants",
+        "fold-sizes",
+        "fuse-gelu",
+        "inline-functions",
+        "lift-constants",
+        "merge-casts",
+        "merge-concats",
+        "merge-equal-nodes",
+        "merge-reshapes",
+        "merge-transposes",
+        "simplify-reshape",
+    )
+}
+
+#: Packages add passes under this entry point group: name -> "module:class".
+ENTRY_POINTS = "ortkit.passes"

@@ -1,0 +1,103 @@
+"""fold-constants: what follows from constants alone is computed now."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import onnx_ir as ir
+
+from ortkit.graph.evaluate import Unsupported, evaluate
+from ortkit.rewrite.passes import GraphPass
+from ortkit.rewrite.random_ops import is_random
+from ortkit.rewrite.scope import PURE_DOMAINS, Scope, subgraphs
+from ortkit.rewrite.site import describe
+
+#: Folding a weight's DequantizeLinear would take ONNX Runtime's int8 kernels away.
+KEPT = frozenset({"Constant", "DequantizeLinear", "QuantizeLinear"})
+
+
+@dataclass(frozen=True)
+class FoldConstants(GraphPass):
+    """Evaluate nodes whose inputs are all constant.
+
+    Before:
+        t = Transpose(W);  y = MatMul(x, t)            # W: initializer
+    After:
+        y = MatMul(x, W_transposed)
+
+    Skips:
+        * Results that would grow the model by more than `limit` bytes over what they replace.
+        * Random ops, control flow, DequantizeLinear groups, ops of unknown domains.
+        * Results that a graph returns: they must be computed there.
+
+    Source:
+        Each op's own definition; see `ortkit.graph.evaluate`.
+    """
+
+    name: ClassVar[str] = "fold-constants"
+
+    limit: int = 1 << 20
+    """Bytes by which one folded result may exceed the constants that it is made from."""
+
+    def run(self, scope: Scope) -> None:  # noqa: D102 - see the class
+        for node in list(scope.nodes()):
+            if node.graph is not None and self._is_candidate(scope, node):
+                self._fold(scope, node)
+
+    def _is_candidate(self, scope: Scope, node: ir.Node) -> bool:
+        if node.domain not in PURE_DOMAINS or node.op_type in KEPT or is_random(node):
+            return False
+        inputs = [value for value in node.inputs if value is not None]
+        if not inputs and node.op_type != "Range":
+            return False
+        if not all(scope.is_constant(value) for value in inputs):
+            return False
+        return not any(True for _ in subgraphs(node))
+
+    def _fold(self, scope: Scope, node: ir.Node) -> None:
+        label = describe(node)
+        if any(value.is_graph_output() for value in node.outputs):
+            scope.log.miss(self.name, label, "a graph returns it")
+            return
+        read = sum(_nbytes(scope, value) for value in node.inputs)
+        predicted = _predicted_bytes(scope, node)
+        if predicted is not None and predicted - read > self.limit:
+            scope.log.miss(self.name, label, f"its result would add {predicted - read:,} bytes")
+            return
+        try:
+            results = evaluate(node, [_data(scope, v) for v in node.inputs], scope.opset())
+        except Unsupported as unsupported:
+            scope.log.miss(self.name, label, str(unsupported))
+            return
+        grown = sum(array.nbytes for array in results if array is not None) - read
+        if grown > self.limit:
+            scope.log.miss(self.name, label, f"its result would add {grown:,} bytes")
+            return
+        if not scope.log.claim(self.name, "fold", node.outputs[0].name or "", label):
+            return
+        for value, array in list(zip(node.outputs, results, strict=True)):
+            if array is not None and value.uses():
+                scope.replace(value, scope.constant(array, f"{value.name}/folded", node))
+
+
+def _data(scope: Scope, value: ir.Value | None) -> np.ndarray | None:
+    return None if value is None else scope.array(value)
+
+
+def _nbytes(scope: Scope, value: ir.Value | None) -> int:
+    """Return the bytes that go if `value` is read here only, else 0."""
+    if value is None or value.const_value is None or len(value.uses()) > 1:
+        return 0
+    return int(value.const_value.nbytes)
+
+
+def _predicted_bytes(scope: Scope, node: ir.Node) -> int | None:
+    total = 0
+    for value in node.outputs:
+        shape, dtype = scope.shapes.shape(value), scope.shapes.dtype(value)
+        if shape is None or dtype is None or not all(isinstance(size, int) for size in shape):
+            return None
+        total += int(np.prod([int(size) for size in shape], dtype=np.int64) * dtype.itemsize)
+    return total

@@ -1,0 +1,72 @@
+"""inline-functions: replace calls of model-local functions by their bodies."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import onnx_ir as ir
+from onnx_ir.passes.common import InlinePass
+
+from ortkit.graph.walk import nodes_below, roots
+from ortkit.rewrite.log import RewriteLog
+from ortkit.rewrite.passes import ModelPass
+
+#: Functions of this domain are ortkit's own fused nodes, which kernels stand behind.
+FUSED_DOMAIN = "ortkit.fused"
+
+
+@dataclass(frozen=True)
+class InlineFunctions(ModelPass):
+    """Inline model-local functions, so that every later pass sees through them.
+
+    Before:
+        y = local::F(x)        # F(x) = Relu(Neg(x))
+    After:
+        t = Neg(x);  y = Relu(t)
+
+    Skips:
+        * A domain that also has nodes without a function body: it is a custom-op domain, and
+          its functions are fallbacks for ops that a library may implement.
+        * A domain named in `keep`, and ortkit's own fused nodes.
+        * A function that imports another version of a domain than the model.
+
+    Source:
+        ONNX IR, "Functions": a call means its body.
+    """
+
+    name: ClassVar[str] = "inline-functions"
+
+    keep: str = ""
+    """Domains to leave alone, separated by `+`."""
+
+    def run(self, model: ir.Model, log: RewriteLog) -> None:  # noqa: D102 - see the class
+        if not model.functions:
+            return
+        kept = {FUSED_DOMAIN, *self.keep.split("+")} | _custom_domains(model)
+        chosen: set[ir.OperatorIdentifier] = set()
+        for identifier, function in model.functions.items():
+            label = f"{function.domain}::{function.name}"
+            if function.domain in kept:
+                log.miss(self.name, label, "its domain holds custom ops")
+                continue
+            if reason := _other_version(function, model):
+                log.miss(self.name, label, reason)
+                continue
+            if log.claim(self.name, "inline", label, label):
+                chosen.add(identifier)
+        if chosen:
+            InlinePass(lambda function: function.identifier() in chosen)(model)
+
+
+def _custom_domains(model: ir.Model) -> set[str]:
+    used = {node.op_identifier() for root in roots(model) for node in nodes_below(root)}
+    return {identifier[0] for identifier in used if identifier not in model.functions} - {""}
+
+
+def _other_version(function: ir.Function, model: ir.Model) -> str | None:
+    for domain, version in function.opset_imports.items():
+        imported = model.opset_imports.get(domain)
+        if imported is not None and imported != version:
+            return f"it imports version {version} of {domain or 'ai.onnx'!r}, the model {imported}"
+    return None

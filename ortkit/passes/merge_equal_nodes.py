@@ -1,0 +1,176 @@
+"""merge-equal-nodes: compute what is computed twice only once."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import onnx_ir as ir
+
+from ortkit.graph.dims import Size
+from ortkit.rewrite.passes import GraphPass
+from ortkit.rewrite.random_ops import is_random
+from ortkit.rewrite.scope import PURE_DOMAINS, Scope, subgraphs
+from ortkit.rewrite.site import describe
+
+Key = Hashable
+#: Merging these would take from ONNX Runtime the one-reader DequantizeLinear that its int8
+#: fusions look for.
+KEPT_APART = frozenset({"DequantizeLinear", "QuantizeLinear", "Constant"})
+SAMPLE_BYTES = 64
+
+
+@dataclass(frozen=True)
+class MergeEqualNodes(GraphPass):
+    """Merge equal initializers, equal nodes, and size tensors with equal symbolic elements.
+
+    Before:
+        a = Exp(x);  b = Exp(x);  y = Add(a, b)
+    After:
+        a = Exp(x);  y = Add(a, a)
+
+    Skips:
+        * Random ops, ops of unknown domains, ops with subgraphs, DequantizeLinear groups.
+        * A value of a subgraph never stands for one outside of it.
+
+    Source:
+        Muchnick, "Advanced Compiler Design and Implementation" (1997), 12.4: value numbering.
+    """
+
+    name: ClassVar[str] = "merge-equal-nodes"
+
+    def run(self, scope: Scope) -> None:  # noqa: D102 - see the class
+        if isinstance(scope.root, ir.Graph):
+            self._initializers(scope, scope.root)
+        self._nodes(scope, scope.root, _Table(None))
+
+    def _initializers(self, scope: Scope, graph: ir.Graph) -> None:
+        groups: dict[Key, list[ir.Value]] = {}
+        for value in list(graph.initializers.values()):
+            if not scope.is_constant(value) or value.is_graph_output() or value.is_graph_input():
+                continue
+            tensor = value.const_value
+            assert tensor is not None
+            group = groups.setdefault(_fingerprint(tensor), [])
+            same = next((kept for kept in group if _same_data(kept.const_value, tensor)), None)
+            if same is None:
+                group.append(value)
+            elif scope.log.claim(self.name, "initializer", value.name or "", f"{value.name!r}"):
+                value.replace_all_uses_with(same)
+                del graph.initializers[value.name or ""]
+
+    def _nodes(self, scope: Scope, graph: ir.Graph | ir.Function, table: _Table) -> None:
+        for node in list(graph):
+            if node.graph is None:
+                continue
+            for body in subgraphs(node):
+                self._nodes(scope, body, _Table(table))
+            if not _is_mergeable(node):
+                continue
+            key = _node_key(node)
+            earlier = table.find(key)
+            if earlier is not None and self._merge(scope, node, earlier, "node"):
+                continue
+            if earlier is None:
+                table.add(key, node)
+            self._sizes(scope, node, table)
+
+    def _sizes(self, scope: Scope, node: ir.Node, table: _Table) -> None:
+        """Merge a value with an earlier one that provably has the same symbolic elements."""
+        if len(node.outputs) != 1 or node.op_type == "Identity":
+            return
+        contents = scope.shapes.contents(node.outputs[0])
+        if contents is None or node.outputs[0].is_graph_output():
+            return
+        key = ("sizes", scope.shapes.dtype(node.outputs[0]), _shape(scope, node), contents)
+        earlier = table.find(key)
+        if earlier is None:
+            table.add(key, node)
+        else:
+            self._merge(scope, node, earlier, "sizes")
+
+    def _merge(self, scope: Scope, node: ir.Node, earlier: ir.Node, rule: str) -> bool:
+        pairs = list(zip(node.outputs, earlier.outputs, strict=True))
+        for old, new in pairs:
+            if (reason := scope.can_replace(old, new)) is not None:
+                scope.log.miss(self.name, describe(node), reason)
+                return False
+        if not scope.log.claim(self.name, rule, node.outputs[0].name or "", describe(node)):
+            return False
+        for old, new in pairs:
+            scope.replace(old, new)
+        return True
+
+
+class _Table:
+    """Values seen so far, one level per nested graph."""
+
+    def __init__(self, outer: _Table | None) -> None:
+        self._outer = outer
+        self._own: dict[Key, ir.Node] = {}
+
+    def find(self, key: Key) -> ir.Node | None:
+        found = self._own.get(key)
+        if found is not None and found.graph is not None:
+            return found
+        return None if self._outer is None else self._outer.find(key)
+
+    def add(self, key: Key, node: ir.Node) -> None:
+        self._own[key] = node
+
+
+def _is_mergeable(node: ir.Node) -> bool:
+    if node.domain not in PURE_DOMAINS or node.op_type in KEPT_APART or is_random(node):
+        return False
+    return not any(True for _ in subgraphs(node))
+
+
+def _node_key(node: ir.Node) -> Key:
+    attributes = tuple(
+        (name, attribute.type, _attribute_key(attribute))
+        for name, attribute in sorted(node.attributes.items())
+    )
+    inputs = tuple(None if value is None else id(value) for value in node.inputs)
+    used = tuple(bool(value.name) for value in node.outputs)
+    return ("node", node.domain, node.op_type, node.overload, inputs, attributes, used)
+
+
+def _attribute_key(attribute: ir.Attr) -> Key:
+    if attribute.is_ref():
+        return ("ref", attribute.ref_attr_name)
+    if attribute.type == ir.AttributeType.TENSOR:
+        tensor = attribute.as_tensor()
+        return (tensor.dtype, tuple(tensor.shape), tensor.tobytes())
+    value = attribute.value
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _shape(scope: Scope, node: ir.Node) -> tuple[Size, ...] | None:
+    return scope.shapes.shape(node.outputs[0])
+
+
+def _fingerprint(tensor: ir.TensorProtocol) -> Key:
+    """Return type, shape and a few bytes: what equal tensors share, read without the whole."""
+    if tensor.dtype == ir.DataType.STRING or tensor.nbytes == 0:
+        return (tensor.dtype, tuple(tensor.shape))
+    data = _bytes_of(tensor)
+    if data is None:
+        return id(tensor)
+    step = max(1, data.size // SAMPLE_BYTES)
+    return (tensor.dtype, tuple(tensor.shape), data[::step][:SAMPLE_BYTES].tobytes())
+
+
+def _bytes_of(tensor: ir.TensorProtocol) -> np.ndarray | None:
+    array = tensor.numpy()
+    return array.reshape(-1).view(np.uint8) if array.flags.c_contiguous else None
+
+
+def _same_data(a: ir.TensorProtocol | None, b: ir.TensorProtocol) -> bool:
+    if a is None:
+        return False
+    if a.dtype == ir.DataType.STRING:
+        return list(a.numpy().reshape(-1)) == list(b.numpy().reshape(-1))
+    first, second = _bytes_of(a), _bytes_of(b)
+    return first is not None and second is not None and np.array_equal(first, second)

@@ -1,0 +1,71 @@
+"""merge-reshapes: one Reshape for a chain of ops that only change the shape."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import onnx_ir as ir
+
+from ortkit.graph.reshape import RESHAPES, reshape_target
+from ortkit.rewrite.passes import NodePass
+from ortkit.rewrite.site import Site
+
+
+@dataclass(frozen=True)
+class MergeReshapes(NodePass):
+    """Let the last of several Reshape, Flatten, Squeeze, Unsqueeze do it alone.
+
+    Before:
+        t = Unsqueeze(x, [0]);  u = Squeeze(t, [0]);  v = Reshape(u, [4, -1])
+    After:
+        v = Reshape(x, [4, -1])
+
+    A chain that ends in the shape it began with goes whole.
+
+    Skips:
+        * Steps that others read, where the chain would grow by it.
+        * A result with two symbolic sizes that stand at other positions in `x`.
+
+    Source:
+        ONNX Reshape-5 ... 25: 0 copies the size at the same position, -1 is inferred.
+    """
+
+    name: ClassVar[str] = "merge-reshapes"
+    ops: ClassVar[Sequence[str]] = RESHAPES
+
+    def rewrite(self, site: Site) -> None:  # noqa: D102 - see the class
+        inner = site.producer(site.input(0), *RESHAPES)
+        after = site.shape(site.output)
+        if inner is None or after is None:
+            return
+        if (whole := self._undone(site, inner)) is not None:
+            if site.can_replace(whole) and site.claim("inverse"):
+                site.replace(whole)
+            return
+        source = inner.inputs[0]
+        before = site.shape(source)
+        if source is None or before is None or not site.only_use(inner.outputs[0]):
+            return
+        target = reshape_target(before, after)
+        if target is None:
+            site.miss("its result has several symbolic sizes that its source has elsewhere")
+            return
+        if site.claim("chain"):
+            name = f"{site.output.name}/shape"
+            shape = site.constant(target, name)
+            site.replace(site.op("Reshape", [source, shape]))
+
+    def _undone(self, site: Site, inner: ir.Node) -> ir.Value | None:
+        """Return the value up the chain that has the shape of the result, None if none has."""
+        after = site.shape(site.output)
+        node: ir.Node | None = inner
+        while node is not None:
+            source = node.inputs[0]
+            if source is None:
+                return None
+            if site.shape(source) == after:
+                return source
+            node = site.producer(source, *RESHAPES)
+        return None

@@ -1,0 +1,39 @@
+"""Which passes run at which level, in which order, and why in that order."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+#: (pass, first level it runs at); neighbours that look at single nodes share one worklist.
+ORDER: tuple[tuple[str, int], ...] = (
+    # Bodies first: what is inlined is seen by every later pass.
+    ("inline-functions", 0),
+    ("lift-constants", 0),
+    ("drop-dead-nodes", 0),
+    # Sizes before everything that asks whether two shapes are equal.
+    ("fold-sizes", 0),
+    ("drop-identity", 0),
+    ("drop-noop-cast", 0),
+    ("drop-noop-reshape", 0),
+    ("drop-noop-slice", 0),
+    ("drop-noop-arithmetic", 0),
+    ("merge-casts", 0),
+    ("merge-transposes", 0),
+    ("merge-reshapes", 0),
+    ("merge-concats", 0),
+    ("simplify-reshape", 0),
+    ("fold-constants", 1),
+    ("merge-equal-nodes", 0),
+    # After folding, so that its constants are numbers, and before regions are grown.
+    ("fuse-gelu", 2),
+    ("drop-unused", 0),
+)
+
+
+def preset(level: int) -> tuple[str, ...]:
+    """Return the names of the passes of a level, in order."""
+    return tuple(name for name, first in ORDER if first <= level)
+
+
+#: Presets by name, for `--passes`.
+NAMED: Mapping[str, int] = {"clean": 0, "fold": 1, "default": 2, "all": 3}

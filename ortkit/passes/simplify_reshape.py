@@ -1,0 +1,46 @@
+"""simplify-reshape: constant targets for Reshape where symbolic sizes allow it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ortkit.graph.reshape import reshape_target
+from ortkit.rewrite.passes import NodePass
+from ortkit.rewrite.site import Site
+
+
+@dataclass(frozen=True)
+class SimplifyReshape(NodePass):
+    """Replace a computed Reshape target by a constant one with 0 and -1.
+
+    Before:
+        s = Concat(Gather(Shape(x), 0), Gather(Shape(x), 1), [12], [64])
+        y = Reshape(x, s)              # x: [batch, seq, 768]
+    After:
+        y = Reshape(x, [0, 0, 12, 64])
+
+    Skips:
+        * Targets with two symbolic sizes that `x` has at other positions.
+        * A symbolic size of zero beside -1 is an error in ONNX; exporters accept it too.
+
+    Source:
+        ONNX Reshape-5 ... 25.
+    """
+
+    name: ClassVar[str] = "simplify-reshape"
+    ops: ClassVar[Sequence[str]] = ("Reshape",)
+
+    def rewrite(self, site: Site) -> None:  # noqa: D102 - see the class
+        if site.scope.is_constant(site.input(1)) or site.int("allowzero", 0):
+            return
+        before, after = site.shape(site.input(0)), site.shape(site.output)
+        if before is None or after is None or site.opset < 5:
+            return
+        target = reshape_target(before, after)
+        if target is None:
+            site.miss("several symbolic sizes stand elsewhere in its input")
+            return
+        if site.claim("constant-target"):
+            site.set_input(1, site.constant(target, f"{site.output.name}/shape"))

@@ -1,0 +1,55 @@
+"""What a rewrite did, what it refused and why; and the two ways to hold it back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Hit:
+    """One rewrite that was applied."""
+
+    id: str
+    """Stable across runs: `pass:rule:output`, output being the first one of the node rewritten."""
+    pass_name: str
+    rule: str
+    node: str
+    """The op type and name of the node it was found at."""
+
+
+@dataclass(frozen=True)
+class Miss:
+    """One rewrite that was considered and refused."""
+
+    pass_name: str
+    node: str
+    reason: str
+
+
+@dataclass
+class RewriteLog:
+    """Counts rewrites, keeps reasons, and says which rewrites may happen.
+
+    `denied` rolls single rewrites back by their id; `fuel` stops after that many (None: no end).
+    Any fuel leaves a valid model, so a wrong rewrite can be found by bisection.
+    """
+
+    denied: frozenset[str] = frozenset()
+    fuel: int | None = None
+    hits: list[Hit] = field(default_factory=list)
+    misses: dict[Miss, None] = field(default_factory=dict)
+
+    def claim(self, pass_name: str, rule: str, output: str, node: str) -> bool:
+        """Record a rewrite and say whether it may be done; after True it must be done."""
+        identity = f"{pass_name}:{rule}:{output}"
+        if identity in self.denied:
+            self.miss(pass_name, node, "rolled back: it changed the results")
+            return False
+        if self.fuel is not None and len(self.hits) >= self.fuel:
+            return False
+        self.hits.append(Hit(identity, pass_name, rule, node))
+        return True
+
+    def miss(self, pass_name: str, node: str, reason: str) -> None:
+        """Record why a rewrite that was considered at `node` is not done."""
+        self.misses[Miss(pass_name, node, reason)] = None

@@ -1,0 +1,23 @@
+"""Ops whose result differs from run to run."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+RANDOM = frozenset(
+    {
+        "Bernoulli",
+        "Multinomial",
+        "RandomNormal",
+        "RandomNormalLike",
+        "RandomUniform",
+        "RandomUniformLike",
+    }
+)
+
+
+def is_random(node: ir.Node) -> bool:
+    """Say whether two runs of `node` may differ."""
+    if node.domain == "" and node.op_type == "Dropout":
+        return len(node.inputs) > 2
+    return node.domain == "" and node.op_type in RANDOM

@@ -1,0 +1,254 @@
+"""The graph being rewritten: its shapes, constants, names, and the edits that keep them true."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import numpy as np
+import onnx_ir as ir
+
+from ortkit.graph.constants import constant_array, is_constant
+from ortkit.graph.shapes import Shapes
+from ortkit.graph.walk import nodes_below
+from ortkit.rewrite.log import RewriteLog
+from ortkit.rewrite.target import Target
+
+#: Domains whose ops are known to have no effect but their outputs.
+PURE_DOMAINS = frozenset({"", "ai.onnx.ml", "com.microsoft"})
+
+Attributes = Mapping[str, int | float | str | Sequence[int] | Sequence[float] | ir.TensorProtocol]
+
+
+class Scope:
+    """One graph with everything nested in it: a model's main graph or a function's body."""
+
+    def __init__(
+        self,
+        model: ir.Model,
+        root: ir.Graph | ir.Function,
+        shapes: Shapes,
+        log: RewriteLog,
+        target: Target,
+    ) -> None:
+        self.model = model
+        self.root = root
+        self.shapes = shapes
+        self.log = log
+        self.target = target
+        self.touched: list[ir.Node] = []
+        """Nodes made, or standing next to an edit, since a sweep last took them."""
+        self._names = _names_in(model)
+        self._shared: dict[tuple[ir.DataType, tuple[int, ...], bytes], ir.Value] = {}
+
+    @property
+    def is_function(self) -> bool:
+        """Whether this is a function's body, which may hold no initializer."""
+        return isinstance(self.root, ir.Function)
+
+    def nodes(self) -> Iterator[ir.Node]:
+        """Yield every node, subgraphs included, before the node that holds the subgraph's end."""
+        return nodes_below(self.root)
+
+    def opset(self, domain: str = "") -> int:
+        """Return the imported version of `domain`, 0 if it is not imported."""
+        return self.root.opset_imports.get(domain) or self.model.opset_imports.get(domain, 0)
+
+    def import_domain(self, domain: str, version: int) -> None:
+        """Import `domain` where it is not imported yet."""
+        self.root.opset_imports.setdefault(domain, version)
+
+    # ---- reading -----------------------------------------------------------------------
+
+    def is_constant(self, value: ir.Value | None) -> bool:
+        """Say whether `value` is the same in every run, and its data is in the model."""
+        return value is not None and is_constant(value, self.model)
+
+    def array(self, value: ir.Value | None, limit: int | None = None) -> np.ndarray | None:
+        """Return the data of a constant, None if it is none or has over `limit` elements."""
+        if value is None or not self.is_constant(value):
+            return None
+        return constant_array(value, limit)
+
+    # ---- editing -----------------------------------------------------------------------
+
+    def fresh(self, name: str) -> str:
+        """Return `name`, or the first of `name_1`, `name_2` ... that the model does not use."""
+        candidate, count = name, 0
+        while candidate in self._names:
+            count += 1
+            candidate = f"{name}_{count}"
+        self._names.add(candidate)
+        return candidate
+
+    def insert(
+        self,
+        before: ir.Node,
+        op_type: str,
+        inputs: Sequence[ir.Value | None],
+        attributes: Attributes | None = None,
+        *,
+        domain: str = "",
+        outputs: int = 1,
+        name: str,
+    ) -> tuple[ir.Value, ...]:
+        """Insert a node before `before` and return its outputs, shapes inferred."""
+        node = ir.node(
+            op_type, list(inputs), dict(attributes or {}), domain=domain, num_outputs=outputs
+        )
+        node.name = self.fresh(f"{name}/{op_type}")
+        for value in node.outputs:
+            value.name = self.fresh(name)
+        _graph_of(before).insert_before(before, node)
+        self.shapes.infer_node(node)
+        for value in node.outputs:
+            self.note_type(value)
+        self.touched.append(node)
+        return tuple(node.outputs)
+
+    def note_type(self, value: ir.Value) -> None:
+        """Give `value` the element type that shape inference found, where it has none."""
+        if value.type is None and (dtype := self.shapes.dtype(value)) is not None:
+            value.type = ir.TensorType(dtype)
+
+    def constant(self, array: np.ndarray, name: str, before: ir.Node) -> ir.Value:
+        """Return a constant with this data: an initializer, or in a function a Constant node.
+
+        Small equal ones are shared.
+        """
+        array = np.ascontiguousarray(array)
+        tensor = ir.tensor(array)
+        if self.is_function:
+            return self.insert(before, "Constant", [], {"value": tensor}, name=name)[0]
+        key = (tensor.dtype, tuple(array.shape), array.tobytes() if array.nbytes <= 256 else b"")
+        if array.nbytes <= 256 and key in self._shared:
+            return self._shared[key]
+        value = self.initializer(tensor, name)
+        if array.nbytes <= 256:
+            self._shared[key] = value
+        return value
+
+    def initializer(self, tensor: ir.TensorProtocol, name: str) -> ir.Value:
+        """Add `tensor` to the root graph under a name made from `name`."""
+        assert isinstance(self.root, ir.Graph)
+        fresh = self.fresh(name)
+        value = ir.Value(
+            name=fresh,
+            shape=ir.Shape(tensor.shape),
+            type=ir.TensorType(tensor.dtype),
+            const_value=tensor,
+        )
+        tensor.name = fresh
+        self.root.register_initializer(value)
+        return value
+
+    def can_replace(self, old: ir.Value, new: ir.Value) -> str | None:
+        """Return None if `new` may stand for `old` everywhere, else the reason why not."""
+        if not old.is_graph_output():
+            return None
+        producer = new.producer()
+        if producer is None:
+            return f"output {old.name!r} must keep its name, and {new.name!r} is not computed"
+        if new.is_graph_output():
+            return f"output {old.name!r} must keep its name, and so must {new.name!r}"
+        if producer.graph is not _graph_of(_producer(old)):
+            return f"output {old.name!r} would be a value of an enclosing graph"
+        return None
+
+    def replace(self, old: ir.Value, new: ir.Value) -> None:
+        """Let `new` stand for `old` everywhere; a graph output keeps its name and type.
+
+        The caller has asked `can_replace`. What nothing reads any more is removed.
+        """
+        self.shapes.merge(new, old)
+        self.touched.extend(old.consumers())
+        if old.is_graph_output():
+            new.name, old.name = old.name, self.fresh(f"{old.name}_replaced")
+            new.type, new.shape = old.type, old.shape
+            new.doc_string = old.doc_string or new.doc_string
+            if old.metadata_props:
+                new.metadata_props.update(old.metadata_props)
+        old.replace_all_uses_with(new, replace_graph_outputs=True)
+        if (producer := new.producer()) is not None:
+            self.touched.append(producer)
+        if (producer := old.producer()) is not None:
+            self.drop_if_unused(producer)
+
+    def set_input(self, node: ir.Node, index: int, value: ir.Value | None) -> None:
+        """Let input `index` of `node` read `value`; what nothing reads any more is removed."""
+        old = node.inputs[index]
+        node.replace_input_with(index, value)
+        self.touched.append(node)
+        if old is not None and (producer := old.producer()) is not None:
+            self.drop_if_unused(producer)
+
+    def drop_if_unused(self, node: ir.Node) -> int:
+        """Remove `node` if nothing reads it, then what only it read. Returns how many went."""
+        pending, removed = [node], 0
+        while pending:
+            current = pending.pop()
+            if current.graph is None or not is_unused(current):
+                continue
+            sources = [value.producer() for value in captured_values(current)]
+            for body in subgraphs(current):
+                for inner in nodes_below(body):
+                    for i in range(len(inner.inputs)):
+                        inner.replace_input_with(i, None)
+            current.graph.remove(current, safe=True)
+            removed += 1
+            for source in sources:
+                if source is not None:
+                    pending.append(source)
+                    self.touched.append(source)
+        return removed
+
+
+def is_unused(node: ir.Node) -> bool:
+    """Say whether nothing reads any output of `node`, and it has no effect but its outputs."""
+    if node.domain not in PURE_DOMAINS or not node.outputs:
+        return False
+    return not any(value.uses() or value.is_graph_output() for value in node.outputs)
+
+
+def subgraphs(node: ir.Node) -> Iterator[ir.Graph]:
+    """Yield the graphs directly held by attributes of `node`."""
+    for attribute in node.attributes.values():
+        if attribute.is_ref():
+            continue
+        if attribute.type == ir.AttributeType.GRAPH:
+            yield attribute.as_graph()
+        elif attribute.type == ir.AttributeType.GRAPHS:
+            yield from attribute.as_graphs()
+
+
+def captured_values(node: ir.Node) -> Iterable[ir.Value]:
+    """Return what `node` and the nodes in its subgraphs read, own inputs first."""
+    found = {id(value): value for value in node.inputs if value is not None}
+    for body in subgraphs(node):
+        for inner in nodes_below(body):
+            found.update((id(value), value) for value in inner.inputs if value is not None)
+        found.update((id(value), value) for value in body.outputs)
+    return found.values()
+
+
+def _graph_of(node: ir.Node | None) -> ir.Graph:
+    assert node is not None and node.graph is not None, "the node is in no graph"
+    return node.graph
+
+
+def _producer(value: ir.Value) -> ir.Node | None:
+    return value.producer()
+
+
+def _names_in(model: ir.Model) -> set[str]:
+    names: set[str] = set()
+    for graph in model.graphs():
+        names.update(value.name or "" for value in (*graph.inputs, *graph.initializers.values()))
+        for node in graph:
+            names.add(node.name or "")
+            names.update(value.name or "" for value in node.outputs)
+    for function in model.functions.values():
+        names.update(value.name or "" for value in function.inputs)
+        for node in function.all_nodes():
+            names.add(node.name or "")
+            names.update(value.name or "" for value in node.outputs)
+    return names

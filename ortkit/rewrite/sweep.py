@@ -1,0 +1,67 @@
+"""Node passes over one worklist, to a fixed point."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+import onnx_ir as ir
+
+from ortkit.errors import InternalError
+from ortkit.rewrite.passes import NodePass
+from ortkit.rewrite.scope import Scope
+from ortkit.rewrite.site import Site
+
+#: Rewrites per node of the graph before a set of passes counts as one that never settles.
+BOUND_PER_NODE = 40
+
+
+def sweep(scope: Scope, passes: Sequence[NodePass]) -> None:
+    """Try `passes` at every node, and again at every node that a rewrite touched.
+
+    Raises:
+        InternalError: The passes undo each other's work and would never settle.
+    """
+    table, anywhere = _by_op(passes)
+    scope.touched.clear()
+    queue = deque(scope.nodes())
+    queued = {id(node) for node in queue}
+    bound = len(scope.log.hits) + BOUND_PER_NODE * (len(queue) + 100)
+    while queue:
+        node = queue.popleft()
+        queued.discard(id(node))
+        if node.graph is None:
+            continue
+        before = len(scope.log.hits)
+        for one in table.get((node.domain, node.op_type), anywhere):
+            one.rewrite(Site(scope, node, one.name))
+            if len(scope.log.hits) > before:
+                break
+        if len(scope.log.hits) > before and node.graph is not None:
+            scope.touched.append(node)
+        if len(scope.log.hits) > bound:
+            last = scope.log.hits[-1]
+            raise InternalError(f"the passes do not settle; last: {last.id}", where=last.node)
+        for touched in scope.touched:
+            if touched.graph is not None and id(touched) not in queued:
+                queued.add(id(touched))
+                queue.append(touched)
+        scope.touched.clear()
+
+
+def _by_op(
+    passes: Sequence[NodePass],
+) -> tuple[dict[tuple[str, str], list[NodePass]], list[NodePass]]:
+    """Return the passes for each (domain, op type), in order, and those for all others."""
+    anywhere = [one for one in passes if "*" in one.ops]
+    named = {op for one in passes for op in one.ops if op != "*"}
+    table: dict[tuple[str, str], list[NodePass]] = {}
+    for op in named:
+        domain, _, op_type = op.rpartition("::")
+        table[domain, op_type] = [one for one in passes if op in one.ops or "*" in one.ops]
+    return table, anywhere
+
+
+def is_default(node: ir.Node, *op_types: str) -> bool:
+    """Say whether `node` is an op of the default domain with one of these types."""
+    return node.domain == "" and node.op_type in op_types

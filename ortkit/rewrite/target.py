@@ -1,0 +1,17 @@
+"""What the model is optimized for, as far as rewriting needs to know."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Kind = Literal["cpu", "cuda"]
+
+
+@dataclass(frozen=True)
+class Target:
+    """The execution provider that the result should be fast on."""
+
+    kind: Kind = "cpu"
+    level: int = 2
+    """0 to 3; at 3 every recognised fusion is emitted, whatever it costs."""
