@@ -35,7 +35,7 @@ _PUBLIC = {
     "optimize": "ortkit.optimize",
 }
 
-__all__ = ["__version__", *sorted(_PUBLIC)]  # noqa: PLE0604
+__all__ = ["__version__", *sorted(_PUBLIC)]
 
 
 def __getattr__(name: str) -> object:

@@ -65,7 +65,9 @@ class Optimized:
                 shutil.copyfile(self.library, copied)
                 copied.replace(beside)
             except OSError as error:
-                raise UserError(f"cannot be written: {error.strerror}", where=str(beside)) from error
+                raise UserError(
+                    f"cannot be written: {error.strerror}", where=str(beside)
+                ) from error
             finally:
                 copied.unlink(missing_ok=True)
             files.append(beside)
@@ -162,12 +164,15 @@ class _Run:
         from ortkit.verify.verifier import Verifier
 
         options, folder = self.options, Path(self.folder.name)
-        with self._stage("verify"), Verifier(
-            self._original(folder),
-            samples=options.samples,
-            inputs=options.inputs,
-            shapes=options.shapes,
-        ) as verifier:
+        with (
+            self._stage("verify"),
+            Verifier(
+                self._original(folder),
+                samples=options.samples,
+                inputs=options.inputs,
+                shapes=options.shapes,
+            ) as verifier,
+        ):
             best = candidate
             verification = verifier.check(self._saved(candidate, folder), candidate.library)
             if verification.verdict != "no":

@@ -49,4 +49,6 @@ class OptimizeOptions:
         if self.level not in range(4):
             raise UserError(f"there is no level {self.level}", where="level", fix="use 0 to 3")
         if self.samples < 1:
-            raise UserError(f"{self.samples} samples verify nothing", where="samples", fix="use 1 or more")
+            raise UserError(
+                f"{self.samples} samples verify nothing", where="samples", fix="use 1 or more"
+            )

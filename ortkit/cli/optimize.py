@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--level", type=int, choices=range(4), default=2, metavar="0..3",
         help="0 clean, 1 folds, 2 fusions that pay (default), 3 every fusion")  # fmt: skip
     add("--passes", default="", metavar="SPEC",
-        help="these passes: a,b{option=1}; or the level's with some added, removed: +a,-b")  # fmt: skip
+        help="these passes: a,b{option=1}; or the level's and +a, without -b")  # fmt: skip
     add("--kernels", choices=("auto", "off", "tvm"), default="auto",
         help="generate kernels for fused regions (default: auto)")  # fmt: skip
     add("--cpu", default="native", metavar="LEVEL",

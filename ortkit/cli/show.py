@@ -55,7 +55,7 @@ def note(text: str) -> None:
 def progress(*, quiet: bool) -> Iterator[Callable[[str], None]]:
     """Show a spinner with the running stage on stderr, on a terminal only."""
     if quiet or not sys.stderr.isatty():
-        yield lambda stage: None
+        yield _no_progress
         return
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
@@ -63,6 +63,10 @@ def progress(*, quiet: bool) -> Iterator[Callable[[str], None]]:
     with Progress(*columns, console=console(stderr=True), transient=True) as shown:
         task = shown.add_task("start", total=None)
         yield lambda stage: shown.update(task, description=stage)
+
+
+def _no_progress(_stage: str) -> None:
+    """Show nothing."""
 
 
 def bytes_text(count: float) -> str:

@@ -7,13 +7,14 @@ onnx's reference evaluator where no runtime is installed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import onnx
 import onnx_ir as ir
 
-Array = np.ndarray
+from ortkit.graph.numpy_ops import EXACT, Array, Call
+
 Inputs = Sequence[Array | None]
 
 
@@ -32,11 +33,11 @@ def evaluate(node: ir.Node, inputs: Inputs, opset: int) -> list[Array | None]:
     Raises:
         Unsupported: Neither numpy nor a runtime can evaluate it.
     """
-    simple = SIMPLE.get(node.op_type) if node.domain == "" and len(node.outputs) == 1 else None
+    simple = EXACT.get(node.op_type) if node.domain == "" and len(node.outputs) == 1 else None
     if simple is not None and all(_is_plain(array) for array in inputs):
         try:
             with np.errstate(all="ignore"):
-                result = simple(node, inputs, opset)
+                result = simple(Call(node, inputs, opset))
         except (ValueError, IndexError, TypeError) as error:
             raise Unsupported(f"numpy refuses it: {error}") from error
         if result is not None:
@@ -46,179 +47,6 @@ def evaluate(node: ir.Node, inputs: Inputs, opset: int) -> list[Array | None]:
 
 def _is_plain(array: Array | None) -> bool:
     return array is None or array.dtype.kind in "biuf"
-
-
-# ---- numpy -------------------------------------------------------------------------------
-
-
-def _attribute(node: ir.Node, name: str, default: int) -> int:
-    found = node.attributes.get(name)
-    return default if found is None else found.as_int()
-
-
-def _need(array: Array | None) -> Array:
-    if array is None:
-        raise ValueError("a required input is absent")
-    return array
-
-
-def _axes(node: ir.Node, inputs: Inputs) -> tuple[int, ...] | None:
-    if len(inputs) > 1 and inputs[1] is not None:
-        return tuple(int(axis) for axis in inputs[1].reshape(-1))
-    found = node.attributes.get("axes")
-    return None if found is None else tuple(found.as_ints())
-
-
-def _binary(function: Callable[[Array, Array], Array]) -> Callable[..., Array | None]:
-    def run(node: ir.Node, inputs: Inputs, opset: int) -> Array | None:
-        a, b = _need(inputs[0]), _need(inputs[1])
-        if opset < 7 or a.dtype != b.dtype:
-            return None
-        return np.asarray(function(a, b))
-
-    return run
-
-
-def _unary(function: Callable[[Array], Array]) -> Callable[..., Array | None]:
-    def run(node: ir.Node, inputs: Inputs, opset: int) -> Array | None:
-        x = _need(inputs[0])
-        result = np.asarray(function(x))
-        return result if result.dtype == x.dtype or result.dtype == np.bool_ else None
-
-    return run
-
-
-def _divide(a: Array, b: Array) -> Array:
-    if a.dtype.kind == "f":
-        return np.asarray(a / b)
-    if (b == 0).any():
-        raise ValueError("integer division by zero")
-    quotient = np.abs(a) // np.abs(b)
-    return np.asarray((quotient * np.sign(a) * np.sign(b)).astype(a.dtype))
-
-
-def _cast(node: ir.Node, inputs: Inputs, opset: int) -> Array | None:
-    x = _need(inputs[0])
-    to = ir.DataType(_attribute(node, "to", 0))
-    try:
-        dtype = to.numpy()
-    except TypeError:
-        return None
-    if dtype.kind not in "biuf" or (x.dtype.kind == "f" and dtype.kind in "iu"):
-        return None
-    return x.astype(dtype)
-
-
-def _reshape(node: ir.Node, inputs: Inputs, opset: int) -> Array | None:
-    if opset < 5:
-        return None
-    x, target = _need(inputs[0]), [int(size) for size in _need(inputs[1]).reshape(-1)]
-    if not _attribute(node, "allowzero", 0):
-        target = [x.shape[i] if size == 0 else size for i, size in enumerate(target)]
-    return x.reshape(target)
-
-
-def _transpose(node: ir.Node, inputs: Inputs, opset: int) -> Array | None:
-    perm = node.attributes.get("perm")
-    return np.transpose(_need(inputs[0]), None if perm is None else tuple(perm.as_ints()))
-
-
-def _unsqueeze(node: ir.Node, inputs: Inputs, opset: int) -> Array | None:
-    axes = _axes(node, inputs)
-    return None if axes is None else np.expand_dims(_need(inputs[0]), axes)
-
-
-def _squeeze(node: ir.Node, inputs: Inputs, opset: int) -> Array | None:
-    return np.squeeze(_need(inputs[0]), _axes(node, inputs))
-
-
-def _concat(node: ir.Node, inputs: Inputs, opset: int) -> Array | None:
-    return np.concatenate([_need(array) for array in inputs], _attribute(node, "axis", 1))
-
-
-def _gather(node: ir.Node, inputs: Inputs, opset: int) -> Array | None:
-    return np.take(_need(inputs[0]), _need(inputs[1]), axis=_attribute(node, "axis", 0))
-
-
-def _shape(node: ir.Node, inputs: Inputs, opset: int) -> Array | None:
-    shape = np.array(_need(inputs[0]).shape, np.int64)
-    end = node.attributes.get("end")
-    return shape[_attribute(node, "start", 0) : None if end is None else end.as_int()]
-
-
-def _constant_of_shape(node: ir.Node, inputs: Inputs, opset: int) -> Array | None:
-    value = node.attributes.get("value")
-    fill = np.zeros(1, np.float32) if value is None else value.as_tensor().numpy()
-    return np.full(tuple(int(size) for size in _need(inputs[0])), fill.reshape(-1)[0], fill.dtype)
-
-
-def _expand(node: ir.Node, inputs: Inputs, opset: int) -> Array | None:
-    x, target = _need(inputs[0]), tuple(int(size) for size in _need(inputs[1]))
-    return np.broadcast_to(x, np.broadcast_shapes(x.shape, target))
-
-
-def _slice(node: ir.Node, inputs: Inputs, opset: int) -> Array | None:
-    if opset < 10:
-        return None
-    x = _need(inputs[0])
-    starts, ends = _need(inputs[1]).tolist(), _need(inputs[2]).tolist()
-    given = [inputs[i].tolist() if len(inputs) > i and inputs[i] is not None else None for i in (3, 4)]  # type: ignore[union-attr]  # fmt: skip
-    axes, steps = given[0] or range(len(starts)), given[1] or [1] * len(starts)
-    index: list[slice] = [slice(None)] * x.ndim
-    for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
-        if step < 0 and end < -x.shape[axis]:
-            end = None
-        index[axis] = slice(start, end, step)
-    return x[tuple(index)]
-
-
-def _where(node: ir.Node, inputs: Inputs, opset: int) -> Array | None:
-    return np.where(_need(inputs[0]), _need(inputs[1]), _need(inputs[2]))
-
-
-def _range(node: ir.Node, inputs: Inputs, opset: int) -> Array | None:
-    start, limit, delta = (_need(array).reshape(-1)[0] for array in inputs)
-    return np.arange(start, limit, delta, start.dtype) if start.dtype.kind == "i" else None
-
-
-SIMPLE: Mapping[str, Callable[[ir.Node, Inputs, int], Array | None]] = {
-    "Abs": _unary(np.abs),
-    "Add": _binary(np.add),
-    "And": _binary(np.logical_and),
-    "Cast": _cast,
-    "Ceil": _unary(np.ceil),
-    "Concat": _concat,
-    "ConstantOfShape": _constant_of_shape,
-    "Div": _binary(_divide),
-    "Equal": _binary(np.equal),
-    "Expand": _expand,
-    "Floor": _unary(np.floor),
-    "Gather": _gather,
-    "Greater": _binary(np.greater),
-    "GreaterOrEqual": _binary(np.greater_equal),
-    "Identity": _unary(lambda x: x),
-    "Less": _binary(np.less),
-    "LessOrEqual": _binary(np.less_equal),
-    "Mul": _binary(np.multiply),
-    "Neg": _unary(np.negative),
-    "Not": _unary(np.logical_not),
-    "Or": _binary(np.logical_or),
-    "Range": _range,
-    "Reciprocal": _unary(lambda x: np.ones((), x.dtype) / x),
-    "Reshape": _reshape,
-    "Shape": _shape,
-    "Size": _unary(lambda x: np.array(x.size, np.int64)),
-    "Slice": _slice,
-    "Sqrt": _unary(np.sqrt),
-    "Squeeze": _squeeze,
-    "Sub": _binary(np.subtract),
-    "Transpose": _transpose,
-    "Unsqueeze": _unsqueeze,
-    "Where": _where,
-}
-
-
-# ---- a runtime -----------------------------------------------------------------------------
 
 
 def _in_runtime(node: ir.Node, inputs: Inputs, opset: int) -> list[Array | None]:

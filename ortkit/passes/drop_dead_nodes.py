@@ -27,6 +27,6 @@ class DropDeadNodes(NodePass):
     name: ClassVar[str] = "drop-dead-nodes"
     ops: ClassVar[Sequence[str]] = ("*",)
 
-    def rewrite(self, site: Site) -> None:  # noqa: D102 - see the class
+    def rewrite(self, site: Site) -> None:
         if is_unused(site.node) and site.claim("dead"):
             site.scope.drop_if_unused(site.node)

@@ -30,7 +30,7 @@ class DropIdentity(NodePass):
     name: ClassVar[str] = "drop-identity"
     ops: ClassVar[Sequence[str]] = ("Identity", "Dropout")
 
-    def rewrite(self, site: Site) -> None:  # noqa: D102 - see the class
+    def rewrite(self, site: Site) -> None:
         value = site.input(0)
         if value is None:
             return

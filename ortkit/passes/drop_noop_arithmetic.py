@@ -43,7 +43,7 @@ class DropNoopArithmetic(NodePass):
     name: ClassVar[str] = "drop-noop-arithmetic"
     ops: ClassVar[Sequence[str]] = (*NEUTRAL, "Not", "Neg")
 
-    def rewrite(self, site: Site) -> None:  # noqa: D102 - see the class
+    def rewrite(self, site: Site) -> None:
         value = _cancelled(site) if site.node.op_type in ("Not", "Neg") else _kept_operand(site)
         if value is None or site.dtype(value) != site.dtype(site.output):
             return

@@ -29,7 +29,7 @@ class DropNoopCast(NodePass):
     name: ClassVar[str] = "drop-noop-cast"
     ops: ClassVar[Sequence[str]] = ("Cast", "CastLike")
 
-    def rewrite(self, site: Site) -> None:  # noqa: D102 - see the class
+    def rewrite(self, site: Site) -> None:
         value = site.input(0)
         have = site.dtype(value)
         if value is None or have is None:

@@ -38,7 +38,7 @@ class DropNoopReshape(NodePass):
         "Transpose",
     )
 
-    def rewrite(self, site: Site) -> None:  # noqa: D102 - see the class
+    def rewrite(self, site: Site) -> None:
         value = site.input(0)
         if value is None:
             return

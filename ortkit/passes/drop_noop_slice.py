@@ -31,7 +31,7 @@ class DropNoopSlice(NodePass):
     name: ClassVar[str] = "drop-noop-slice"
     ops: ClassVar[Sequence[str]] = ("Slice", "Pad", "Concat", "Split", "Sum", "Max", "Min", "Mean")
 
-    def rewrite(self, site: Site) -> None:  # noqa: D102 - see the class
+    def rewrite(self, site: Site) -> None:
         value = site.input(0)
         if value is None or not _hands_on_whole(site):
             return

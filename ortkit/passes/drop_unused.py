@@ -22,7 +22,7 @@ class DropUnused(GraphPass):
 
     name: ClassVar[str] = "drop-unused"
 
-    def run(self, scope: Scope) -> None:  # noqa: D102 - see the class
+    def run(self, scope: Scope) -> None:
         if not isinstance(scope.root, ir.Graph):
             return
         for graph in [scope.root, *scope.root.subgraphs()]:

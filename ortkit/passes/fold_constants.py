@@ -41,7 +41,7 @@ class FoldConstants(GraphPass):
     limit: int = 1 << 20
     """Bytes by which one folded result may exceed the constants that it is made from."""
 
-    def run(self, scope: Scope) -> None:  # noqa: D102 - see the class
+    def run(self, scope: Scope) -> None:
         for node in list(scope.nodes()):
             if node.graph is not None and self._is_candidate(scope, node):
                 self._fold(scope, node)
@@ -58,10 +58,12 @@ class FoldConstants(GraphPass):
 
     def _fold(self, scope: Scope, node: ir.Node) -> None:
         label = describe(node)
+        if not any(value.uses() for value in node.outputs):
+            return
         if any(value.is_graph_output() for value in node.outputs):
             scope.log.miss(self.name, label, "a graph returns it")
             return
-        read = sum(_nbytes(scope, value) for value in node.inputs)
+        read = sum(_nbytes(value) for value in node.inputs)
         predicted = _predicted_bytes(scope, node)
         if predicted is not None and predicted - read > self.limit:
             scope.log.miss(self.name, label, f"its result would add {predicted - read:,} bytes")
@@ -86,7 +88,7 @@ def _data(scope: Scope, value: ir.Value | None) -> np.ndarray | None:
     return None if value is None else scope.array(value)
 
 
-def _nbytes(scope: Scope, value: ir.Value | None) -> int:
+def _nbytes(value: ir.Value | None) -> int:
     """Return the bytes that go if `value` is read here only, else 0."""
     if value is None or value.const_value is None or len(value.uses()) > 1:
         return 0

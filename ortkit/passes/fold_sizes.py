@@ -38,7 +38,7 @@ class FoldSizes(NodePass):
     name: ClassVar[str] = "fold-sizes"
     ops: ClassVar[Sequence[str]] = ("*",)
 
-    def rewrite(self, site: Site) -> None:  # noqa: D102 - see the class
+    def rewrite(self, site: Site) -> None:
         if len(site.node.outputs) != 1 or site.node.op_type == "Constant":
             return
         value = site.output

@@ -38,7 +38,7 @@ class FuseGelu(NodePass):
     name: ClassVar[str] = "fuse-gelu"
     ops: ClassVar[Sequence[str]] = ("Erf",)
 
-    def rewrite(self, site: Site) -> None:  # noqa: D102 - see the class
+    def rewrite(self, site: Site) -> None:
         scaled = site.producer(site.input(0), "Mul", "Div")
         x = None if scaled is None else _unscaled(site, scaled)
         if x is None:
@@ -121,7 +121,11 @@ def _as_scaled(site: Site, value: ir.Value | None, x: ir.Value) -> tuple[float |
         return None, 0
     for constant, other in ((1, 0), (0, 1)):
         number = site.scalar(node.inputs[constant])
-        if number is None or node.inputs[other] is not x or (node.op_type == "Div" and not constant):
+        if (
+            number is None
+            or node.inputs[other] is not x
+            or (node.op_type == "Div" and not constant)
+        ):
             continue
         return (1 / number if node.op_type == "Div" else float(number)), 1
     return None, 0

@@ -40,7 +40,7 @@ class InlineFunctions(ModelPass):
     keep: str = ""
     """Domains to leave alone, separated by `+`."""
 
-    def run(self, model: ir.Model, log: RewriteLog) -> None:  # noqa: D102 - see the class
+    def run(self, model: ir.Model, log: RewriteLog) -> None:
         if not model.functions:
             return
         kept = {FUSED_DOMAIN, *self.keep.split("+")} | _custom_domains(model)

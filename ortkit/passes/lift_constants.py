@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-import onnx_ir as ir
-
 from ortkit.graph.constants import tensor_of_constant_node
 from ortkit.rewrite.passes import NodePass
 from ortkit.rewrite.site import Site
@@ -34,7 +32,7 @@ class LiftConstants(NodePass):
     name: ClassVar[str] = "lift-constants"
     ops: ClassVar[Sequence[str]] = ("Constant",)
 
-    def rewrite(self, site: Site) -> None:  # noqa: D102 - see the class
+    def rewrite(self, site: Site) -> None:
         scope, value = site.scope, site.output
         if scope.is_function or value.is_graph_output():
             return

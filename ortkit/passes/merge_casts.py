@@ -46,7 +46,7 @@ class MergeCasts(NodePass):
     name: ClassVar[str] = "merge-casts"
     ops: ClassVar[Sequence[str]] = ("Cast",)
 
-    def rewrite(self, site: Site) -> None:  # noqa: D102 - see the class
+    def rewrite(self, site: Site) -> None:
         inner = site.producer(site.input(0), "Cast")
         if inner is None or (source := inner.inputs[0]) is None:
             return

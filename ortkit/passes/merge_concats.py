@@ -31,7 +31,7 @@ class MergeConcats(NodePass):
     name: ClassVar[str] = "merge-concats"
     ops: ClassVar[Sequence[str]] = ("Concat",)
 
-    def rewrite(self, site: Site) -> None:  # noqa: D102 - see the class
+    def rewrite(self, site: Site) -> None:
         operands: list[ir.Value | None] = []
         found = False
         for value in site.node.inputs:

@@ -41,7 +41,7 @@ class MergeEqualNodes(GraphPass):
 
     name: ClassVar[str] = "merge-equal-nodes"
 
-    def run(self, scope: Scope) -> None:  # noqa: D102 - see the class
+    def run(self, scope: Scope) -> None:
         if isinstance(scope.root, ir.Graph):
             self._initializers(scope, scope.root)
         self._nodes(scope, scope.root, _Table(None))

@@ -35,7 +35,7 @@ class MergeReshapes(NodePass):
     name: ClassVar[str] = "merge-reshapes"
     ops: ClassVar[Sequence[str]] = RESHAPES
 
-    def rewrite(self, site: Site) -> None:  # noqa: D102 - see the class
+    def rewrite(self, site: Site) -> None:
         inner = site.producer(site.input(0), *RESHAPES)
         after = site.shape(site.output)
         if inner is None or after is None:

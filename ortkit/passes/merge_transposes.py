@@ -30,7 +30,7 @@ class MergeTransposes(NodePass):
     name: ClassVar[str] = "merge-transposes"
     ops: ClassVar[Sequence[str]] = ("Transpose",)
 
-    def rewrite(self, site: Site) -> None:  # noqa: D102 - see the class
+    def rewrite(self, site: Site) -> None:
         inner = site.producer(site.input(0), "Transpose")
         if inner is None or (source := inner.inputs[0]) is None:
             return

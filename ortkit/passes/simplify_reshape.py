@@ -32,7 +32,7 @@ class SimplifyReshape(NodePass):
     name: ClassVar[str] = "simplify-reshape"
     ops: ClassVar[Sequence[str]] = ("Reshape",)
 
-    def rewrite(self, site: Site) -> None:  # noqa: D102 - see the class
+    def rewrite(self, site: Site) -> None:
         if site.scope.is_constant(site.input(1)) or site.int("allowzero", 0):
             return
         before, after = site.shape(site.input(0)), site.shape(site.output)

@@ -56,7 +56,7 @@ class Pipeline:
         *,
         denied: frozenset[str] = frozenset(),
         fuel: int | None = None,
-        instruments: Instruments = Instruments(),  # noqa: B008 - frozen
+        instruments: Instruments = Instruments(),
     ) -> PipelineResult:
         """Rewrite `model` in place.
 

@@ -103,7 +103,9 @@ class Site:
     def producer(self, value: ir.Value | None, *op_types: str) -> ir.Node | None:
         """Return the node that makes `value` if it is a default-domain op of these types."""
         node = None if value is None else value.producer()
-        return node if node is not None and node.domain == "" and node.op_type in op_types else None
+        return (
+            node if node is not None and node.domain == "" and node.op_type in op_types else None
+        )
 
     # ---- deciding ----------------------------------------------------------------------
 
@@ -137,9 +139,7 @@ class Site:
     ) -> ir.Value:
         """Insert a node with one output before this one and return that output."""
         base = name or f"{self.output.name}/{self._claimed}"
-        made = self.scope.insert(
-            self.node, op_type, inputs, attributes, domain=domain, name=base
-        )
+        made = self.scope.insert(self.node, op_type, inputs, attributes, domain=domain, name=base)
         return made[0]
 
     def constant(self, data: np.ndarray | Sequence[int], name: str = "") -> ir.Value:
