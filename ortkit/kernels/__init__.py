@@ -1,0 +1,26 @@
+"""Kernels: from a region's signature to one shared library that any ONNX Runtime loads.
+
+In the order in which a region meets them: `signature` (what is to be computed), `layout` (its
+iteration space), `backend` and `catalog` (who compiles it), `tvm/`, `cache`, `manifest` and `link`
+(the library), `build` (all of it in one call).
+"""
+
+from ortkit.kernels.backend import Kernel, KernelBackend, Refused, Target
+from ortkit.kernels.build import LibraryBuild, build_library, refusal
+from ortkit.kernels.link import KernelLibrary
+from ortkit.kernels.signature import DOMAIN, RegionSignature, TensorSpec, body_text
+
+__all__ = [
+    "DOMAIN",
+    "Kernel",
+    "KernelBackend",
+    "KernelLibrary",
+    "LibraryBuild",
+    "Refused",
+    "RegionSignature",
+    "Target",
+    "TensorSpec",
+    "body_text",
+    "build_library",
+    "refusal",
+]

@@ -1,0 +1,25 @@
+"""The kernel backends, by name, in the order in which `auto` tries them."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import cast
+
+from ortkit.errors import UserError
+from ortkit.kernels.backend import KernelBackend
+
+BACKENDS: dict[str, str] = {
+    "tvm": "ortkit.kernels.tvm.backend:TvmBackend",
+}
+
+
+def load_backend(name: str) -> KernelBackend:
+    """Return the backend called `name`, without importing its toolchain.
+
+    Raises:
+        UserError: There is none of this name.
+    """
+    if name not in BACKENDS:
+        raise UserError(f"no kernel backend is called {name!r}", fix=f"use one of {', '.join(BACKENDS)}")
+    module, _, attribute = BACKENDS[name].partition(":")
+    return cast(KernelBackend, getattr(import_module(module), attribute)())

@@ -1,0 +1,173 @@
+"""Links kernels, their manifest and the shim into one shared library that ONNX Runtime loads."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+
+from ortkit import env
+from ortkit.errors import KernelError, MissingDependencyError, UserError
+from ortkit.kernels.backend import Kernel, Target
+from ortkit.kernels.cpu import resolve
+from ortkit.kernels.manifest import manifest_source
+from ortkit.kernels.signature import RegionSignature
+
+SHIM_ARCHIVE = "libortkit_shim.a"
+MANIFEST_HEADER = "manifest.h"
+
+_EXPORTS = "{ global: RegisterCustomOps; local: *; };\n"
+# No build id and no symbol table: equal input must give equal bytes. The C compiler does not link
+# the C++ run-time library, and libgcc is never needed at run time.
+_FLAGS = (
+    "-shared", "-fPIC", "-O2", "-std=c11", "-fvisibility=hidden",
+    "-Wl,--build-id=none", "-Wl,--gc-sections", "-Wl,--no-undefined", "-Wl,-z,relro", "-Wl,-z,now",
+    "-Wl,-u,RegisterCustomOps", "-s",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class KernelLibrary:
+    """A linked library.
+
+    Args:
+        path: Where it lies.
+        sha256: Of its bytes, in hex.
+        ops: The op types it registers in the domain `ortkit.fused`, sorted.
+    """
+
+    path: Path
+    sha256: str
+    ops: tuple[str, ...]
+
+
+def link_library(
+    kernels: Sequence[Kernel],
+    signatures: Sequence[RegionSignature],
+    path: Path,
+    target: Target,
+) -> KernelLibrary:
+    """Write the library of `kernels` to `path`, whole or not at all.
+
+    Args:
+        kernels: One per signature, in the same order.
+        signatures: What each kernel computes; the same op type twice is linked once.
+        path: Conventionally MODEL.opt.ops.so.
+        target: What the library as a whole asks of the processor.
+
+    Raises:
+        UserError: There is nothing to link, or `path` cannot be written.
+        MissingDependencyError: No C compiler, or ortkit is not installed.
+        KernelError: The compiler failed.
+    """
+    if not kernels:
+        raise UserError("a kernel library needs at least one kernel", where=str(path))
+    shim, header = find_shim()
+    command = find_linker()
+    level = resolve(target).level
+    ops = {s.op_type: (s, k) for s, k in zip(signatures, kernels, strict=True)}
+    objects = sorted({kernel.artifact.name: kernel.artifact for kernel in kernels}.items())
+    with tempfile.TemporaryDirectory(prefix="ortkit-link-") as name:
+        folder = Path(name)
+        # Copied under fixed names: paths must not reach the output.
+        for source, target_name in ((shim, SHIM_ARCHIVE), (header, MANIFEST_HEADER)):
+            shutil.copyfile(source, folder / target_name)
+        for object_name, artifact in objects:
+            shutil.copyfile(artifact, folder / object_name)
+        (folder / "manifest.c").write_text(manifest_source(list(ops.values()), level), "utf-8")
+        (folder / "exports.map").write_text(_EXPORTS, "utf-8")
+        arguments = [
+            *_FLAGS, "-Wl,--version-script=exports.map", "-o", "library.so",
+            "manifest.c", *(object_name for object_name, _ in objects), SHIM_ARCHIVE,
+        ]  # fmt: skip
+        _run([*command, *arguments], folder)
+        content = (folder / "library.so").read_bytes()
+    _write_atomically(path, content)
+    return KernelLibrary(path, hashlib.sha256(content).hexdigest(), tuple(sorted(ops)))
+
+
+def find_shim() -> tuple[Path, Path]:
+    """Return the shim's archive and the manifest's header as installed.
+
+    Raises:
+        MissingDependencyError: ortkit runs from its sources and was never installed.
+    """
+    folders: list[str] = []
+    if find_spec("ortkit.custom_ops") is not None:
+        folders = list(import_module("ortkit.custom_ops").__path__)
+    for folder in map(Path, folders):
+        if (folder / SHIM_ARCHIVE).is_file():
+            return folder / SHIM_ARCHIVE, folder / MANIFEST_HEADER
+    raise MissingDependencyError(
+        f"the native part of ortkit ({SHIM_ARCHIVE}) is not installed",
+        fix="run `pip install .` in ortkit's folder, or `pip install -e .` to work on it",
+    )
+
+
+def find_linker() -> list[str]:
+    """Return the command of a C compiler: `CC`, else cc, gcc or clang, else the package ziglang.
+
+    Raises:
+        MissingDependencyError: There is none.
+    """
+    named = env.compiler_command()
+    if named is not None:
+        command = named.split()
+        if shutil.which(command[0]) is None:
+            raise MissingDependencyError(
+                f"CC names {command[0]!r}, which is not there", fix="correct CC or unset it"
+            )
+        return command
+    for name in ("cc", "gcc", "clang"):
+        if (found := shutil.which(name)) is not None:
+            return [found]
+    if find_spec("ziglang") is not None:
+        return [sys.executable, "-m", "ziglang", "cc"]
+    raise MissingDependencyError(
+        "no C compiler to link kernels with",
+        fix="install gcc or clang, or `pip install ziglang`",
+    )
+
+
+def _run(command: list[str], folder: Path) -> None:
+    try:
+        result = subprocess.run(
+            command, cwd=folder, capture_output=True, text=True, errors="replace", check=False
+        )
+    except OSError as error:
+        raise KernelError(f"cannot run {command[0]}: {error.strerror}") from error
+    if result.returncode != 0:
+        last = result.stderr.strip().splitlines()[-5:]
+        raise KernelError(
+            f"{command[0]} failed to link the kernel library: {' | '.join(last)}",
+            fix="if this is a broken C compiler, name another one with CC",
+        )
+
+
+def _write_atomically(path: Path, content: bytes) -> None:
+    try:
+        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+                os.fchmod(file.fileno(), 0o755)
+            Path(name).replace(path)
+        except BaseException:
+            Path(name).unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        raise UserError(
+            f"cannot write the kernel library: {error.strerror}",
+            where=str(path),
+            fix="choose a folder that can be written and has room",
+        ) from error

@@ -1,0 +1,84 @@
+"""The backend `tvm`: importable without tvm, which is loaded by the first compilation."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
+
+from ortkit.errors import InternalError
+from ortkit.kernels.backend import Kernel, Refused, Target
+from ortkit.kernels.cpu import resolve
+from ortkit.kernels.layout import canonical_layout
+from ortkit.kernels.signature import RegionSignature
+from ortkit.kernels.tvm.program import read_program
+
+
+@dataclass(frozen=True)
+class TvmBackend:
+    """Pointwise regions over float32 for CPUs."""
+
+    name: str = "tvm"
+
+    def available(self) -> Refused | None:
+        """Say whether tvm is installed; does not load it."""
+        if find_spec("tvm") is None:
+            return Refused("tvm is not installed: pip install apache-tvm")
+        return None
+
+    def fingerprint(self) -> str:
+        """Name tvm's versions and the content of the code generator."""
+        digest = hashlib.sha256()
+        for source in sorted(Path(__file__).parent.glob("*.py")):
+            digest.update(source.read_bytes())
+        versions = [_version("apache-tvm"), _version("apache-tvm-ffi")]
+        return " ".join([self.name, *versions, digest.hexdigest()[:16]])
+
+    def accepts(self, signature: RegionSignature, target: Target) -> Refused | None:
+        """Accept what is pointwise, of known operators and types, and has one iteration space."""
+        if target.kind != "cpu":
+            return Refused(f"tvm kernels for {target.kind} are not made")
+        layout = canonical_layout(signature)
+        if isinstance(layout, Refused):
+            return layout
+        program = read_program(signature)
+        return program if isinstance(program, Refused) else None
+
+    def compile(self, signature: RegionSignature, target: Target, folder: Path) -> Kernel:
+        """Compile into `folder`/<key>.o.
+
+        Raises:
+            InternalError: `accepts` would refuse.
+            KernelError: TVM failed.
+        """
+        from ortkit.kernels.tvm.build import write_object
+        from ortkit.kernels.tvm.lower import lower
+
+        started = time.perf_counter()
+        layout, program = canonical_layout(signature), read_program(signature)
+        if isinstance(layout, Refused) or isinstance(program, Refused):
+            raise InternalError(f"region {signature.op_type} was not accepted and yet compiled")
+        target = resolve(target)
+        symbol = f"ortkit_{signature.key}"
+        artifact = folder / f"{signature.key}.o"
+        write_object(lower(program, layout, symbol), target.level, artifact)
+        seconds = time.perf_counter() - started
+        return Kernel(
+            key=signature.key,
+            backend=self.name,
+            target=target,
+            artifact=artifact,
+            symbol=symbol,
+            flops_per_point=program.flops_per_point,
+            compile_seconds=seconds,
+        )
+
+
+def _version(distribution: str) -> str:
+    try:
+        return f"{distribution}-{version(distribution)}"
+    except PackageNotFoundError:
+        return f"{distribution}-unknown"
