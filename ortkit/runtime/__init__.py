@@ -1,0 +1,1 @@
+"""Sessions: the part of ortkit that talks to ONNX Runtime."""

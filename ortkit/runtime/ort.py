@@ -1,0 +1,41 @@
+"""The one place where ortkit imports ONNX Runtime."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from types import ModuleType
+
+from ortkit.env import keep_telemetry_off
+from ortkit.errors import MissingDependencyError
+
+
+def import_onnxruntime() -> ModuleType:
+    """Import ONNX Runtime with its telemetry off.
+
+    Raises:
+        MissingDependencyError: It is not installed, or its native part does not load.
+    """
+    require_onnxruntime()
+    try:
+        return importlib.import_module("onnxruntime")
+    except ImportError as error:
+        raise MissingDependencyError(
+            f"onnxruntime is installed but does not load: {error}",
+            fix='install it again: pip install --force-reinstall "ortkit[cpu]"',
+        ) from error
+
+
+def require_onnxruntime() -> None:
+    """Turn telemetry off for this process and its children, and check that ORT is there.
+
+    Imports nothing: for callers that start a process which then imports it.
+
+    Raises:
+        MissingDependencyError: It is not installed.
+    """
+    keep_telemetry_off()
+    if importlib.util.find_spec("onnxruntime") is None:
+        raise MissingDependencyError(
+            "onnxruntime is not installed", fix='pip install "ortkit[cpu]"'
+        )

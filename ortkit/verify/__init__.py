@@ -1,0 +1,1 @@
+"""Numeric verification: is a candidate model the same function as the original?"""

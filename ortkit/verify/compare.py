@@ -1,0 +1,234 @@
+"""How far one output is from its reference, row by row, in epsilons of its dtype."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ortkit.verify.feeds import Value
+from ortkit.verify.tolerances import (
+    PEAK_PART,
+    SCALE_FLOOR,
+    SENTINEL_FACTOR,
+    TOLERANCES,
+    allowed_eps,
+)
+
+#: Shorter rows are joined: a single element says nothing of the scale it was computed at.
+_MIN_ROW = 8
+#: Elements compared at a time, to keep float64 copies of large outputs small.
+_BLOCK = 1 << 20
+
+TieCheck = Callable[[np.ndarray], np.ndarray]
+"""Given the actual output, say for each element whether it is as good an answer."""
+
+
+@dataclass(frozen=True)
+class OutputComparison:
+    """What was found for one output, at worst over input sets and settings."""
+
+    name: str
+    dtype: str
+    max_error_eps: float
+    """Largest error over the scale of its row, in epsilons; infinite where that has no sense."""
+    allowed_eps: float
+    worst_row: tuple[int, ...]
+    """Index of the row with the largest error, without the axes that make up a row."""
+    equal: bool
+    """Whether the error is within what is allowed."""
+    near_ties: int = 0
+    """Elements that differ, but pick a value within tolerance of the reference's pick."""
+    reason: str = ""
+
+    def to_json(self) -> dict[str, object]:
+        """Return the fields; an infinite error comes as None, as JSON has no infinity."""
+        is_finite = np.isfinite(self.max_error_eps)
+        return {
+            "name": self.name,
+            "dtype": self.dtype,
+            "max_error_eps": self.max_error_eps if is_finite else None,
+            "allowed_eps": self.allowed_eps,
+            "worst_row": list(self.worst_row),
+            "equal": self.equal,
+            "near_ties": self.near_ties,
+            "reason": self.reason,
+        }
+
+
+def compare_outputs(
+    name: str,
+    expected: Value,
+    actual: Value,
+    *,
+    own_error_eps: float = 0.0,
+    optimized: bool = False,
+    tie: TieCheck | None = None,
+) -> OutputComparison:
+    """Compare one output with its reference.
+
+    A row is the last axis, joined with those before it until it has 8 elements. Its scale is
+    the largest magnitude in it, but for sentinels; see `tolerances.py`.
+
+    Args:
+        name: The output's name.
+        expected: The reference.
+        actual: What the candidate gave.
+        own_error_eps: The error of ONNX Runtime's own optimizations on this output.
+        optimized: Whether `actual` was computed with those optimizations.
+        tie: For integers and booleans: which differing elements are as good an answer.
+    """
+    if isinstance(expected, list) or isinstance(actual, list):
+        return _compare_sequences(name, expected, actual, own_error_eps, optimized)
+    if expected is None or actual is None:
+        return _compare_absent(name, expected, actual)
+    if expected.dtype != actual.dtype:
+        return _different(name, expected, f"type {actual.dtype} instead of {expected.dtype}")
+    if expected.shape != actual.shape:
+        shapes = f"shape {list(actual.shape)} instead of {list(expected.shape)}"
+        return _different(name, expected, shapes)
+    if expected.dtype.kind == "c":
+        expected, actual = _components(expected), _components(actual)
+    if expected.dtype.name not in TOLERANCES:
+        return _compare_exactly(name, expected, actual, tie)
+    return _compare_floats(name, expected, actual, own_error_eps, optimized)
+
+
+def worse(left: OutputComparison, right: OutputComparison) -> OutputComparison:
+    """Return the worse of two comparisons of one output, with the near ties of both."""
+    chosen = right if _badness(right) > _badness(left) else left
+    return replace(chosen, near_ties=left.near_ties + right.near_ties)
+
+
+def _badness(each: OutputComparison) -> tuple[bool, float]:
+    """Order comparisons: failed ones last, then by the error as a part of what is allowed."""
+    return not each.equal, each.max_error_eps / (each.allowed_eps or 1.0)
+
+
+def is_telling(value: Value) -> bool:
+    """Say whether a comparison with this reference can fail: some element is finite."""
+    if isinstance(value, list):
+        return any(is_telling(part) for part in value)
+    if value is None or value.size == 0:
+        return False
+    if value.dtype.name not in TOLERANCES:
+        return True
+    return bool(np.isfinite(value.astype(np.float64)).any())
+
+
+def _compare_floats(
+    name: str, expected: np.ndarray, actual: np.ndarray, own_error_eps: float, optimized: bool
+) -> OutputComparison:
+    dtype = expected.dtype.name
+    allowed = allowed_eps(dtype, own_error_eps, optimized=optimized)
+    leading, rows = _rows(expected)
+    errors = _row_errors(rows, actual.reshape(rows.shape)) / TOLERANCES[dtype].epsilon
+    row = int(errors.argmax()) if errors.size else 0
+    worst = float(errors[row]) if errors.size else 0.0
+    index = tuple(int(i) for i in np.unravel_index(row, leading)) if leading and worst else ()
+    reason = "" if worst <= allowed else _float_reason(worst, allowed, dtype, index)
+    return OutputComparison(name, dtype, worst, allowed, index, worst <= allowed, 0, reason)
+
+
+def _float_reason(worst: float, allowed: float, dtype: str, row: tuple[int, ...]) -> str:
+    at = f" in row {list(row)}" if row else ""
+    if np.isinf(worst):
+        return f"NaN or infinity against a number{at}"
+    return f"off by {worst:.4g} epsilons of {dtype}{at}, {allowed:.4g} are allowed"
+
+
+def _row_errors(expected: np.ndarray, actual: np.ndarray) -> np.ndarray:
+    """Return each row's largest error over its scale: [rows, n] twice -> [rows]."""
+    parts = [_measure(*pair) for pair in zip(_blocks(expected), _blocks(actual), strict=True)]
+    if not parts:
+        return np.zeros(0)
+    errors, scales, outlier_errors = (np.concatenate(part) for part in zip(*parts, strict=True))
+    # The peak is of ordinary rows too: a row of -1e9 says nothing about the others.
+    is_ordinary = scales <= SENTINEL_FACTOR * np.median(scales)
+    peak = scales[is_ordinary].max(initial=0.0)
+    scales = np.maximum(scales, max(PEAK_PART * peak, SCALE_FLOOR))
+    result: np.ndarray = np.maximum(errors / scales, outlier_errors)
+    return result
+
+
+def _measure(want: np.ndarray, got: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return per row of [rows, n]: largest error, scale, largest relative error of sentinels."""
+    same = (want == got) | (np.isnan(want) & np.isnan(got))
+    finite = np.isfinite(want) & np.isfinite(got)
+    magnitude = np.where(np.isfinite(want), np.abs(want), 0.0)
+    median = np.median(magnitude, axis=1, keepdims=True)
+    is_sentinel = (magnitude > SENTINEL_FACTOR * median) & (median > 0)
+    with np.errstate(invalid="ignore", over="ignore"):
+        error = np.where(same, 0.0, np.where(finite, np.abs(want - got), np.inf))
+    scale = np.where(is_sentinel, 0.0, magnitude).max(axis=1)
+    relative = np.divide(error, magnitude, out=np.zeros_like(error), where=is_sentinel)
+    return np.where(is_sentinel, 0.0, error).max(axis=1), scale, relative.max(axis=1)
+
+
+def _rows(array: np.ndarray) -> tuple[tuple[int, ...], np.ndarray]:
+    """Return the leading axes, and the array as [rows, row length]."""
+    axis = array.ndim
+    length = 1
+    while axis > 0 and length < _MIN_ROW:
+        axis -= 1
+        length *= array.shape[axis]
+    leading = array.shape[:axis]
+    return leading, array.reshape(int(np.prod(leading)), length)
+
+
+def _blocks(rows: np.ndarray) -> Iterator[np.ndarray]:
+    """Yield parts of [rows, n] as float64; none where there is no element."""
+    if rows.size == 0:
+        return
+    step = max(1, _BLOCK // rows.shape[1])
+    for start in range(0, rows.shape[0], step):
+        yield rows[start : start + step].astype(np.float64)
+
+
+def _components(array: np.ndarray) -> np.ndarray:
+    """View complex numbers as pairs of floats."""
+    return np.stack([array.real, array.imag], axis=-1)
+
+
+def _compare_exactly(
+    name: str, expected: np.ndarray, actual: np.ndarray, tie: TieCheck | None
+) -> OutputComparison:
+    dtype = "string" if expected.dtype.kind == "O" else expected.dtype.name
+    wrong = np.asarray(expected != actual)
+    excused = wrong & tie(actual) if tie is not None and wrong.any() else np.zeros_like(wrong)
+    near_ties, left = int(excused.sum()), wrong & ~excused
+    if not left.any():
+        return OutputComparison(name, dtype, 0.0, 0.0, (), True, near_ties)
+    where = tuple(int(i) for i in np.argwhere(left)[0])
+    reason = (
+        f"{int(left.sum())} of {left.size} elements differ, first at {list(where)}: "
+        f"{actual[where]} instead of {expected[where]}"
+    )
+    return OutputComparison(name, dtype, np.inf, 0.0, where[:-1], False, near_ties, reason)
+
+
+def _compare_absent(name: str, expected: Value, actual: Value) -> OutputComparison:
+    if expected is None and actual is None:
+        return OutputComparison(name, "none", 0.0, 0.0, (), True)
+    reason = "absent" if actual is None else "present instead of absent"
+    return OutputComparison(name, "none", np.inf, 0.0, (), False, 0, reason)
+
+
+def _different(name: str, expected: np.ndarray, reason: str) -> OutputComparison:
+    return OutputComparison(name, expected.dtype.name, np.inf, 0.0, (), False, 0, reason)
+
+
+def _compare_sequences(
+    name: str, expected: Value, actual: Value, own_error_eps: float, optimized: bool
+) -> OutputComparison:
+    if not isinstance(expected, list) or not isinstance(actual, list):
+        return OutputComparison(name, "sequence", np.inf, 0.0, (), False, 0, "not both sequences")
+    if len(expected) != len(actual):
+        reason = f"a sequence of {len(actual)} instead of {len(expected)}"
+        return OutputComparison(name, "sequence", np.inf, 0.0, (), False, 0, reason)
+    total = OutputComparison(name, "sequence", 0.0, 0.0, (), True)
+    for i, (want, got) in enumerate(zip(expected, actual, strict=True)):
+        part = compare_outputs(name, want, got, own_error_eps=own_error_eps, optimized=optimized)
+        total = worse(total, replace(part, reason=part.reason and f"part {i}: {part.reason}"))
+    return total

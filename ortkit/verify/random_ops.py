@@ -1,0 +1,66 @@
+"""Which outputs depend on random numbers, and so differ from run to run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import onnx_ir as ir
+
+from ortkit.graph.constants import constant_array
+from ortkit.graph.walk import nodes_below, roots
+
+_RANDOM = frozenset(
+    {
+        "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial",
+        "Bernoulli", "BitmaskDropout", "Sampling",
+    }
+)  # fmt: skip
+
+
+def random_outputs(model: ir.Model) -> tuple[str, ...]:
+    """Return the graph outputs that depend on a node that draws random numbers."""
+    nodes = [node for root in roots(model) for node in nodes_below(root)]
+    drawing = _drawing_functions(model)
+    holders = {graph: node for node in nodes for graph in _subgraphs(node)}
+    waiting = [node for node in nodes if _is_random(node) or node.op_identifier() in drawing]
+    affected: set[ir.Node] = set()
+    while waiting:
+        node = waiting.pop()
+        if node in affected:
+            continue
+        affected.add(node)
+        waiting += [user for value in node.outputs for user, _ in value.uses()]
+        if isinstance(node.graph, ir.Graph) and node.graph in holders:
+            waiting.append(holders[node.graph])
+    return tuple(v.name or "" for v in model.graph.outputs if v.producer() in affected)
+
+
+def _drawing_functions(model: ir.Model) -> set[ir.OperatorIdentifier]:
+    """Return the functions that draw random numbers, themselves or through others."""
+    drawing: set[ir.OperatorIdentifier] = set()
+    for _ in model.functions:  # as deep as calls can be nested
+        before = len(drawing)
+        for key, function in model.functions.items():
+            if any(_is_random(n) or n.op_identifier() in drawing for n in nodes_below(function)):
+                drawing.add(key)
+        if len(drawing) == before:
+            break
+    return drawing
+
+
+def _subgraphs(node: ir.Node) -> Iterator[ir.Graph]:
+    for attribute in node.attributes.values():
+        if attribute.type == ir.AttributeType.GRAPH:
+            yield attribute.as_graph()
+        elif attribute.type == ir.AttributeType.GRAPHS:
+            yield from attribute.as_graphs()
+
+
+def _is_random(node: ir.Node) -> bool:
+    if node.op_type != "Dropout" or node.domain != "":
+        return node.op_type in _RANDOM
+    mode = node.inputs[2] if len(node.inputs) > 2 else None
+    if mode is None:
+        return False
+    array = constant_array(mode, limit=1)
+    return array is None or bool(array.any())

@@ -1,0 +1,146 @@
+"""Running models in a child process, one session after the other."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ortkit.errors import InternalError
+from ortkit.runtime.ort import require_onnxruntime
+from ortkit.verify import child
+
+CPU = ("CPUExecutionProvider",)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One model under one setting."""
+
+    model: Path
+    results: Path
+    optimize: bool = False
+    libraries: tuple[Path, ...] = ()
+    providers: tuple[str, ...] = CPU
+    weights_folder: Path | None = None
+    """Where external data lies when it is not beside `model`."""
+
+
+@dataclass
+class SessionResult:
+    """What became of one session; filled while the status file is read."""
+
+    inputs: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
+    is_loaded: bool = False
+    done: list[str] = field(default_factory=list)
+    """Names of the input sets that ran."""
+    problem: str = ""
+    """The first failure, empty if there was none."""
+    seconds: float = 0.0
+
+
+def run_sessions(
+    settings: Sequence[Setting],
+    feeds: Sequence[Path],
+    wanted: int,
+    folder: Path,
+    timeout_seconds: float,
+) -> list[SessionResult]:
+    """Run each model on each input set, in a child process.
+
+    Args:
+        settings: The sessions, in order.
+        feeds: Folders of input sets, named differently.
+        wanted: After how many good input sets the first session stops; the others run
+            those on which the first one was good.
+        folder: For the job's own files; made here.
+        timeout_seconds: For all sessions together.
+
+    Raises:
+        MissingDependencyError: ONNX Runtime is not installed.
+        InternalError: The child process failed outside any session.
+    """
+    require_onnxruntime()
+    folder.mkdir(parents=True)
+    status = folder / "status.jsonl"
+    status.touch()
+    job: child.Job = {
+        "runs": [_run(setting) for setting in settings],
+        "feeds": [str(path) for path in feeds],
+        "wanted": wanted,
+        "status": str(status),
+    }
+    job_file = folder / "job.json"
+    job_file.write_text(json.dumps(job), encoding="utf-8")
+    ended = _run_child(job_file, folder / "log.txt", timeout_seconds)
+    return _read(status, len(settings), ended)
+
+
+def _run(setting: Setting) -> child.Run:
+    return {
+        "model": str(setting.model),
+        "weights_folder": str(setting.weights_folder or ""),
+        "optimize": setting.optimize,
+        "libraries": [str(path.resolve()) for path in setting.libraries],
+        "providers": list(setting.providers),
+        "results": str(setting.results),
+    }
+
+
+def _run_child(job_file: Path, log: Path, timeout_seconds: float) -> str:
+    """Run the child to its end; return how it ended badly, empty if it did not."""
+    # -P keeps this folder out of the child's module path: its names would hide the
+    # standard library's (`bisect`).
+    command = [sys.executable, "-P", child.__file__, str(job_file)]
+    with log.open("wb") as output, subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=output, stderr=output
+    ) as process:
+        try:
+            code = process.wait(timeout_seconds)
+        except subprocess.TimeoutExpired:
+            return f"did not finish within {timeout_seconds:g} seconds"
+        finally:
+            process.kill()
+    if code < 0:
+        return f"crashed with signal {-code} ({signal.strsignal(-code)})"
+    if code > 0:
+        lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        return f"ended with status {code}: {lines[-1] if lines else 'no output'}"
+    return ""
+
+
+def _read(status: Path, count: int, ended: str) -> list[SessionResult]:
+    results = [SessionResult() for _ in range(count)]
+    lines = status.read_text(encoding="utf-8").splitlines()
+    outcomes: list[child.Outcome] = [json.loads(line) for line in lines if line.endswith("}")]
+    for outcome in outcomes:
+        _note(results[outcome["run"]], outcome)
+    if not ended:
+        return results
+    if not outcomes:
+        raise InternalError(f"the verification process {ended}")
+    stopped = outcomes[-1]["run"]
+    # Between two sessions the one that was running is done: it is the next that stopped.
+    results[stopped].problem = results[stopped].problem or ended
+    for result in results[stopped + 1 :]:
+        result.problem = "not run"
+    return results
+
+
+def _note(result: SessionResult, outcome: child.Outcome) -> None:
+    """Add one line of the status file to what is known of its session."""
+    result.seconds += outcome.get("seconds", 0.0)
+    match outcome["at"]:
+        case "loaded":
+            result.is_loaded = True
+            result.inputs = tuple(outcome["inputs"])
+            result.outputs = tuple(outcome["outputs"])
+        case "done":
+            result.done.append(Path(outcome["feeds"]).name)
+        case "failed":
+            result.problem = result.problem or outcome["message"]

@@ -1,0 +1,149 @@
+"""Numbers for dynamic sizes: two plausible ones each, and others to fall back on."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Mapping, Sequence
+
+import onnx_ir as ir
+
+from ortkit.errors import ModelError, UserError
+from ortkit.graph.dim_text import parse_size
+from ortkit.graph.dims import Dim, Size, names, substitute
+
+#: What a size's name says about it: the first row whose pattern is found in the name decides.
+#: A batch of two comes first, as it shows more than a batch of one.
+_BY_NAME: tuple[tuple[str, tuple[int, int]], ...] = (
+    (r"batch|^(b|n|bs|bsz)$", (2, 1)),
+    (r"past|cache|kv_len", (5, 12)),
+    (r"height|width|^(h|w)$", (64, 96)),
+    (r"audio|sample|wave", (1600, 3200)),
+    (r"frame|mel|feature", (32, 64)),
+    (r"channel|^c$", (3, 3)),
+    (r"head", (4, 2)),
+    (r"box|anchor|proposal|detection", (9, 20)),
+    (r"seq|len|token|time|step|^(s|t|l)$", (7, 16)),
+)
+_BY_AXIS = {"batch": (2, 1), "image": (64, 96), "other": (7, 16)}
+#: Tried when the first sizes do not run: powers of two for windows and patches, then little.
+_FALLBACKS = (32, 8, 64, 4, 2, 1, 16, 128, 224)
+
+
+def free_inputs(model: ir.Model) -> tuple[ir.Value, ...]:
+    """Return the graph inputs that must be fed: those without a default."""
+    defaults = model.graph.initializers
+    return tuple(v for v in model.graph.inputs if v.name not in defaults)
+
+
+def sizes_of(value: ir.Value) -> tuple[Size, ...]:
+    """Return an input's shape; sizes without a name get one, the first axis that of the batch.
+
+    Raises:
+        ModelError: Nothing is said about the input's shape.
+    """
+    if value.shape is None:
+        raise ModelError(f"the rank of input {value.name!r} is not known")
+    rank = len(value.shape)
+    return tuple(_size(dim, axis, rank) for axis, dim in enumerate(value.shape))
+
+
+def _size(dim: int | ir.SymbolicDim, axis: int, rank: int) -> Size:
+    if isinstance(dim, int):
+        return dim
+    if dim.value:
+        return parse_size(dim.value)
+    return Dim.named("?batch" if axis == 0 else f"?axis{axis}of{rank}")
+
+
+def concrete(size: Size, numbers: Mapping[str, int]) -> int | None:
+    """Work a size out; None where a name has no number or the result is negative."""
+    result = substitute(size, dict(numbers))
+    return result if isinstance(result, int) and result >= 0 else None
+
+
+def size_plans(
+    shapes: Sequence[tuple[Size, ...]], samples: int, fixed: Mapping[str, int]
+) -> tuple[tuple[dict[str, int], ...], tuple[dict[str, int], ...]]:
+    """Choose numbers for every named size in the inputs' `shapes`.
+
+    Returns:
+        One choice per sample, in which each size takes two values over the samples; then more
+        choices, to be tried when a model does not run with those.
+    """
+    pairs = {name: _pair(name, shapes) for name in _all_names(shapes)}
+    first, second = ({n: pair[i] for n, pair in pairs.items()} for i in (0, 1))
+    rest = [{n: second[n] if "?" in n or _is_batch(n) else first[n] for n in pairs}]
+    rest += [{n: min(k, first[n]) if _is_batch(n) else k for n in pairs} for k in _FALLBACKS]
+    rest.append({n: 1 if _is_batch(n) else second[n] for n in pairs})
+    plans = [_complete(plan, fixed) for plan in (first, second, *rest)]
+    unique = [plan for i, plan in enumerate(plans) if plan not in plans[:i]]
+    wanted = tuple(plans[i % 2] for i in range(samples))
+    return wanted, tuple(unique)
+
+
+def check_overrides(shapes: Iterable[tuple[Size, ...]], fixed: Mapping[str, int]) -> None:
+    """Refuse `--shape NAME=SIZE` for names that no input has.
+
+    Raises:
+        UserError: A name is unknown, or a size is negative.
+    """
+    known = [name for name in _all_names(shapes) if not name.startswith("?")]
+    for name, size in fixed.items():
+        if size < 0:
+            raise UserError(f"size {size} is negative", where=f"--shape {name}={size}")
+        if name in known:
+            continue
+        near = difflib.get_close_matches(name, known, n=1)
+        listed = f"choose one of {', '.join(known)}" if known else "leave --shape out"
+        raise UserError(
+            f"no input has a size named {name!r}",
+            where=f"--shape {name}={size}",
+            fix=f"did you mean {near[0]}" if near else listed,
+        )
+
+
+def _all_names(shapes: Iterable[tuple[Size, ...]]) -> list[str]:
+    found: dict[str, None] = {}
+    for shape in shapes:
+        for size in shape:
+            found.update(dict.fromkeys(sorted(names(size))))
+    return list(found)
+
+
+def _is_batch(name: str) -> bool:
+    return re.search(_BY_NAME[0][0], name.lower()) is not None
+
+
+def _pair(name: str, shapes: Sequence[tuple[Size, ...]]) -> tuple[int, int]:
+    """Return two sizes for a name, by what it says or by the axis where it stands."""
+    for pattern, pair in _BY_NAME:
+        if re.search(pattern, name.lower()):
+            return pair
+    size = Dim.named(name)
+    places = [(i, shape) for shape in shapes for i, each in enumerate(shape) if each == size]
+    if any(_is_image_axis(axis, shape) for axis, shape in places):
+        return _BY_AXIS["image"]
+    is_batch = bool(places) and all(axis == 0 and len(shape) > 1 for axis, shape in places)
+    return _BY_AXIS["batch" if is_batch else "other"]
+
+
+def _is_image_axis(axis: int, shape: tuple[Size, ...]) -> bool:
+    """Say whether `axis` is a side of an image: channels first or last, both sides dynamic."""
+    if len(shape) != 4 or not isinstance(shape[axis], Dim):
+        return False
+    sides, channels = ((2, 3), shape[1]) if isinstance(shape[1], int) else ((1, 2), shape[3])
+    return axis in sides and isinstance(channels, int) and all(isinstance(shape[i], Dim) for i in sides)
+
+
+def _complete(plan: dict[str, int], fixed: Mapping[str, int]) -> dict[str, int]:
+    """Apply the user's sizes, then make a total length the sum of the past and the new one."""
+    plan = {**plan, **fixed}
+    past = [n for n in plan if "past" in n.lower() and "total" not in n.lower()]
+    new = [n for n in plan if re.search(r"seq|len|token", n.lower()) and n not in past]
+    totals = [n for n in new if "total" in n.lower() and n not in fixed]
+    new = [n for n in new if "total" not in n.lower()]
+    for total in totals:
+        if len(past) == 1 and len(new) == 1:
+            plan[total] = plan[past[0]] + plan[new[0]]
+    return plan

@@ -1,0 +1,139 @@
+"""Near ties: integer and boolean outputs that pick one of several values as good.
+
+An ArgMax over two logits that differ by one rounding may name either. To judge this, the
+values that it picks from are computed with the reference, as extra outputs of the original.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from ortkit.verify.compare import TieCheck
+from ortkit.verify.feeds import Value
+from ortkit.verify.tolerances import OWN_ERROR_FACTOR, SCALE_FLOOR, TOLERANCES
+
+_PICKS = ("ArgMax", "ArgMin", "TopK")
+_COMPARES = ("Greater", "Less", "GreaterOrEqual", "LessOrEqual")
+#: Ops that keep every element in its place along the axis that was picked from.
+_KEEPS = ("Identity", "Cast", "Squeeze", "Unsqueeze", "Reshape")
+#: A protobuf with weights inside that is larger than this is not copied to add outputs.
+_COPY_LIMIT_BYTES = 1 << 30
+
+
+@dataclass(frozen=True)
+class TieSource:
+    """Which values an output picks from, and how."""
+
+    op: str
+    values: tuple[str, ...]
+    axis: int = 0
+    keeps_axis: bool = True
+
+
+def tie_sources(model: ir.Model) -> dict[str, TieSource]:
+    """Return, for each output that picks, the values that it picks from."""
+    found = {}
+    for output in model.graph.outputs:
+        source = _source(output)
+        if source is not None and output.name:
+            found[output.name] = source
+    return found
+
+
+def _source(output: ir.Value) -> TieSource | None:
+    node = output.producer()
+    while node is not None and node.domain == "" and node.op_type in _KEEPS and node.inputs[0]:
+        node = node.inputs[0].producer()
+    if node is None or node.domain != "" or any(each is None for each in node.inputs):
+        return None
+    names = tuple(each.name or "" for each in node.inputs if each is not None)
+    if node.op_type in _COMPARES:
+        return TieSource("compare", names)
+    if node.op_type not in _PICKS:
+        return None
+    axis = node.attributes.get_int("axis", -1 if node.op_type == "TopK" else 0)
+    keeps = node.op_type == "TopK" or node.attributes.get_int("keepdims", 1) == 1
+    return TieSource("pick", names[:1], axis, keeps)
+
+
+def write_probe(model_path: Path, sources: Mapping[str, TieSource], probe: Path) -> bool:
+    """Write a copy of a model that gives the picked-from values too; False if it is too large.
+
+    External data is not copied: the copy must be loaded with the original's folder.
+    """
+    if model_path.stat().st_size > _COPY_LIMIT_BYTES:
+        return False
+    proto = onnx.load(model_path, load_external_data=False)
+    have = {value.name for value in proto.graph.output}
+    made = {name for node in proto.graph.node for name in node.output}
+    wanted = {name for source in sources.values() for name in source.values}
+    for name in sorted((wanted & made) - have):
+        proto.graph.output.append(onnx.ValueInfoProto(name=name))
+    probe.write_bytes(proto.SerializeToString())
+    return True
+
+
+def tie_check(
+    source: TieSource, expected: Value, values: Mapping[str, Value], own_error_eps: float
+) -> TieCheck | None:
+    """Return what judges the differing elements of an output, None where it cannot be done.
+
+    Args:
+        source: What the output picks from.
+        expected: The output in the reference.
+        values: The reference's values by name.
+        own_error_eps: The largest error that ONNX Runtime's own optimizations make.
+    """
+    picked = [values.get(name) for name in source.values]
+    arrays = [np.asarray(each).astype(np.float64) for each in picked if isinstance(each, np.ndarray)]
+    kinds = [each.dtype.name for each in picked if isinstance(each, np.ndarray)]
+    if len(arrays) != len(picked) or not isinstance(expected, np.ndarray):
+        return None
+    if any(kind not in TOLERANCES for kind in kinds):
+        return None
+    row = TOLERANCES[kinds[0]]
+    relative = row.epsilon * max(row.allowed_eps, OWN_ERROR_FACTOR * own_error_eps)
+    if source.op == "compare":
+        return _compare_check(arrays[0], arrays[1], relative)
+    return _pick_check(arrays[0], source, expected, relative)
+
+
+def _compare_check(left: np.ndarray, right: np.ndarray, relative: float) -> TieCheck:
+    left, right = np.broadcast_arrays(left, right)
+    magnitude = np.maximum(np.abs(left), np.abs(right))
+    magnitude = np.where(np.isfinite(magnitude), magnitude, 0.0)
+    scale = magnitude.max(axis=-1, keepdims=True, initial=SCALE_FLOOR) if left.ndim else magnitude
+    is_close = np.abs(left - right) <= relative * np.maximum(scale, SCALE_FLOOR)
+
+    def check(actual: np.ndarray) -> np.ndarray:
+        return is_close.reshape(actual.shape)
+
+    return check
+
+
+def _pick_check(
+    values: np.ndarray, source: TieSource, expected: np.ndarray, relative: float
+) -> TieCheck | None:
+    axis = source.axis % values.ndim
+    rest = int(np.prod(values.shape)) // max(values.shape[axis], 1)
+    if rest == 0 or expected.size % rest:
+        return None
+    kept = [n if i != axis else expected.size // rest for i, n in enumerate(values.shape)]
+    scale = np.maximum(np.abs(values).max(axis=axis, keepdims=True), SCALE_FLOOR)
+    best = np.take_along_axis(values, expected.reshape(kept).astype(np.int64), axis)
+
+    def check(actual: np.ndarray) -> np.ndarray:
+        index = actual.reshape(kept).astype(np.int64)
+        inside = (index >= 0) & (index < values.shape[axis])
+        other = np.take_along_axis(values, np.where(inside, index, 0), axis)
+        # Both values may have moved, towards each other.
+        close: np.ndarray = np.abs(best - other) <= 2 * relative * scale
+        return (close & inside).reshape(actual.shape)
+
+    return check

@@ -1,0 +1,77 @@
+"""The one table of how far a result may be from the reference, in epsilons of its dtype.
+
+An epsilon is the distance from 1 to the next value of the dtype. Errors are measured against
+the largest magnitude of the row (see `compare.py`), so that a row's small elements, which
+carry the rounding of its large ones, are not judged by their own size.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """How far results of one dtype may be from the reference."""
+
+    epsilon: float
+    allowed_eps: float
+    reason: str
+
+
+_FLOAT8 = "one rounding of the result, which may fall to either neighbour"
+
+#: By dtype, as numpy and ml_dtypes name it.
+TOLERANCES: dict[str, Tolerance] = {
+    "float64": Tolerance(
+        2.0**-52, 4096.0, "ONNX Runtime's float64 exp and erf are polynomials good to some 1e-13"
+    ),
+    "float32": Tolerance(
+        2.0**-23, 512.0, "sums of thousands of products in another order, over a dozen layers"
+    ),
+    "float16": Tolerance(
+        2.0**-10, 16.0, "one rounding per fused step that no longer rounds in between"
+    ),
+    "bfloat16": Tolerance(
+        2.0**-7, 8.0, "as float16; its few bits hide all but the last roundings"
+    ),
+    "float8_e4m3fn": Tolerance(2.0**-3, 1.0, _FLOAT8),
+    "float8_e4m3fnuz": Tolerance(2.0**-3, 1.0, _FLOAT8),
+    "float8_e5m2": Tolerance(2.0**-2, 1.0, _FLOAT8),
+    "float8_e5m2fnuz": Tolerance(2.0**-2, 1.0, _FLOAT8),
+    "float8_e8m0fnu": Tolerance(1.0, 1.0, _FLOAT8),
+    "float4_e2m1fn": Tolerance(0.5, 1.0, _FLOAT8),
+}
+
+#: A model on which ONNX Runtime's own optimizations make an error may make so many times it.
+OWN_ERROR_FACTOR = 4.0
+
+#: ... but with all optimizations off never more than this part of the row's scale: a bug in
+#: ONNX Runtime's optimizer must not excuse every rewrite.
+OWN_ERROR_LIMIT = 2.0**-4
+
+#: Rows smaller than this part of the tensor's largest magnitude are judged at this part:
+#: one float32 rounding of the largest value, where terms of that size cancel.
+PEAK_PART = 2.0**-10
+
+#: No row is judged at a smaller scale: what is left of values of size one that cancel.
+SCALE_FLOOR = 2.0**-20
+
+#: Elements larger than so many times their row's median are sentinels (-1e9 in a mask): each is
+#: judged by its own size, and they do not set the scale of the others.
+SENTINEL_FACTOR = 2.0**12
+
+
+def allowed_eps(dtype: str, own_error_eps: float, *, optimized: bool) -> float:
+    """Return how many epsilons an output of a float `dtype` may be off.
+
+    Args:
+        dtype: A key of `TOLERANCES`.
+        own_error_eps: What ONNX Runtime's own optimizations cost this output of this model.
+        optimized: Whether the result was computed with those optimizations.
+    """
+    row = TOLERANCES[dtype]
+    own = OWN_ERROR_FACTOR * own_error_eps
+    if not optimized:
+        own = min(own, OWN_ERROR_LIMIT / row.epsilon)
+    return max(row.allowed_eps, own)

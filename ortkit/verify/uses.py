@@ -1,0 +1,234 @@
+"""What an input's numbers mean, read off the nodes that consume them and off its name."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Literal, TypeAlias
+
+import numpy as np
+import onnx_ir as ir
+
+from ortkit.graph.constants import constant_array
+
+Meaning: TypeAlias = Literal[
+    "free", "index", "mask", "additive mask", "position", "length", "target shape", "ones",
+    "axes", "start", "divisor", "trips", "corners", "unit", "positive", "narrow", "at least one",
+    "total length", "last key",
+]  # fmt: skip
+Bound: TypeAlias = int | str
+"""A size: a number, or the name or expression of a dynamic one."""
+
+
+@dataclass(frozen=True)
+class InputUse:
+    """What an input means, and below what its values must stay (empty: not known)."""
+
+    meaning: Meaning = "free"
+    bounds: tuple[Bound, ...] = ()
+    shift: int = 0  # a constant that is added before the values are used as indices
+
+
+#: Ops that hand a value on, with the inputs for which they do: it may change its shape or type.
+_CARRIERS: dict[str, tuple[int, ...]] = {
+    "Identity": (0,), "Cast": (0,), "CastLike": (0,), "Reshape": (0,), "Unsqueeze": (0,),
+    "Squeeze": (0,), "Flatten": (0,), "Transpose": (0,), "Expand": (0,), "Slice": (0,),
+    "Split": (0,), "Tile": (0,), "Where": (1, 2), "Clip": (0,), "Abs": (0,),
+    "Concat": tuple(range(64)), "Add": (0, 1), "Max": (0, 1), "Min": (0, 1), "Dropout": (0,),
+    "GatherElements": (0,), "Pad": (0,), "OptionalGetElement": (0,),
+}  # fmt: skip
+#: Those through which floats are followed: what is computed from a float has another meaning.
+_RESHAPERS = ("Identity", "Cast", "Reshape", "Unsqueeze", "Squeeze", "Expand", "Transpose")
+
+#: op: (input that holds indices, input that is indexed, attribute with the axis, its default)
+_INDEXED: dict[str, tuple[tuple[int, int, str, int], ...]] = {
+    "Gather": ((1, 0, "axis", 0),),
+    "GatherElements": ((1, 0, "axis", 0),),
+    "ScatterElements": ((1, 0, "axis", 0),),
+    "GatherBlockQuantized": ((1, 0, "gather_axis", 0),),
+    "GatherND": ((1, 0, "batch_dims", 0),),
+    "ScatterND": ((1, 0, "", 0),),
+    "RoiAlign": ((2, 0, "", 0),),
+    "ArrayFeatureExtractor": ((1, 0, "", -1),),
+    "SoftmaxCrossEntropyLoss": ((1, 0, "", 1),),
+    "NegativeLogLikelihoodLoss": ((1, 0, "", 1),),
+    "EmbedLayerNormalization": ((0, 2, "", 0), (1, 4, "", 0), (8, 3, "", 0)),
+    "TensorScatter": ((2, 0, "axis", -2),),
+}
+#: The two ops of one name take their inputs in different orders, so the domain decides.
+_ROTARY = {"": (3, 1, "", 0), "com.microsoft": (1, 2, "", 0)}
+
+#: (op, input): what the values must be for the node to run at all, or to give finite numbers.
+_MEANINGS: dict[tuple[str, int], Meaning] = {
+    ("Reshape", 1): "target shape", ("Expand", 1): "ones", ("Tile", 1): "ones",
+    ("ConstantOfShape", 0): "ones", ("Slice", 1): "start", ("Slice", 2): "trips",
+    ("Slice", 3): "axes", ("Slice", 4): "ones", ("Pad", 1): "start", ("TopK", 1): "ones",
+    ("Unsqueeze", 1): "axes", ("CumSum", 1): "axes", ("Loop", 0): "trips",
+    ("Range", 0): "start", ("Range", 1): "trips", ("Range", 2): "ones", ("OneHot", 1): "trips",
+    ("Resize", 2): "ones", ("Resize", 3): "ones", ("Upsample", 1): "ones",
+    ("ReduceSum", 1): "axes", ("ReduceMean", 1): "axes", ("ReduceMax", 1): "axes",
+    ("ReduceMin", 1): "axes", ("SequenceAt", 1): "start", ("Trilu", 1): "start",
+    ("Attention", 6): "length",
+    ("GroupQueryAttention", 5): "last key", ("GroupQueryAttention", 6): "total length",
+    ("NonMaxSuppression", 0): "corners", ("NonMaxSuppression", 1): "unit",
+    ("NonMaxSuppression", 2): "trips", ("NonMaxSuppression", 3): "unit",
+    ("NonMaxSuppression", 4): "unit", ("RoiAlign", 1): "corners",
+    ("Div", 1): "divisor", ("Mod", 1): "divisor", ("Reciprocal", 0): "divisor",
+    ("Log", 0): "positive", ("Sqrt", 0): "positive",
+    ("Bernoulli", 0): "unit", ("Acos", 0): "narrow", ("Asin", 0): "narrow",
+    ("Atanh", 0): "narrow", ("Acosh", 0): "at least one", ("BatchNormalization", 4): "positive",
+}  # fmt: skip
+#: (op, input) of lengths: the attribute that names the time axis of input 0, and its default.
+#: `layout` is that axis too: 0 is [time, batch, d], 1 is [batch, time, d].
+_TIMED: dict[tuple[str, int], tuple[str, int]] = {
+    ("LSTM", 4): ("layout", 0), ("GRU", 4): ("layout", 0), ("RNN", 4): ("layout", 0),
+    ("ReverseSequence", 1): ("time_axis", 0),
+}  # fmt: skip
+_COMPARISONS = ("Equal", "Greater", "Less", "GreaterOrEqual", "LessOrEqual", "Not", "And", "Or")
+_FLOATS_BY_MEANING = ("unit", "positive", "narrow", "at least one", "divisor", "corners", "ones")
+
+
+def input_use(value: ir.Value, model: ir.Model) -> InputUse:
+    """Work out what a graph input means.
+
+    Indices are followed through casts and reshapes, into the bodies of If, Loop and Scan and
+    into functions, to the axis that they index.
+    """
+    found = list(_uses(value, model))
+    indexed = [use for use in found if use.meaning == "index"]
+    named = _by_name(value)
+    if indexed:
+        use = InputUse(
+            "index",
+            tuple(bound for each in indexed for bound in each.bounds),
+            max(each.shift for each in indexed),
+        )
+        return replace(use, meaning=named) if named in ("position", "length") else use
+    for each in found:
+        if each.meaning != "mask":
+            return each
+    if named == "mask" and _is_float(value):
+        return InputUse("mask" if found else "additive mask")
+    if named is not None:
+        return InputUse(named)
+    return InputUse("mask") if found and _rank(value) >= 2 else InputUse()
+
+
+def _by_name(value: ir.Value) -> Meaning | None:
+    """Return what the input's name says; names are how exporters pass such meanings on."""
+    name = (value.name or "").lower()
+    if "mask" in name:
+        return "mask"
+    if _is_float(value) or value.dtype == ir.DataType.BOOL:
+        return None
+    if "position" in name or re.search(r"(^|_)pos(_|$)", name):
+        return "position"
+    if re.search(r"token_type|segment", name):
+        return "mask"
+    return "length" if re.search(r"lengths?$|_lens?$|seqlen", name) else None
+
+
+def _uses(value: ir.Value, model: ir.Model) -> Iterator[InputUse]:
+    """Follow a value to the nodes that give its numbers a meaning."""
+    waiting = [(value, 0)]
+    seen: set[ir.Value] = set()
+    while waiting:
+        current, shift = waiting.pop()
+        if current in seen:
+            continue
+        seen.add(current)
+        for node, index in current.uses():
+            use = _use(node, index, value)
+            if use is not None:
+                yield replace(use, shift=shift) if use.meaning == "index" else use
+            if _is_float(value) and node.op_type not in _RESHAPERS:
+                continue
+            more = shift + _added(node, index)
+            waiting += [(each, more) for each in _carried(node, index, model)]
+
+
+def _use(node: ir.Node, index: int, source: ir.Value) -> InputUse | None:
+    """Return what one use says about the values of `source`."""
+    rows = _INDEXED.get(node.op_type, ())
+    if node.op_type == "RotaryEmbedding" and node.domain in _ROTARY:
+        rows = (_ROTARY[node.domain],)
+    for indices, data, attribute, default in rows:
+        if index == indices:
+            axis = node.attributes.get_int(attribute, default) if attribute else default
+            return InputUse("index", _axis_size(node.inputs[data], axis))
+    if node.op_type == "OneHot" and index == 0:
+        return InputUse("index", _constant_bound(node.inputs[1]))
+    if (node.op_type, index) in _TIMED:
+        attribute, default = _TIMED[node.op_type, index]
+        axis = node.attributes.get_int(attribute, default) if attribute else default
+        return InputUse("length", _axis_size(node.inputs[0], axis))
+    is_compared = node.op_type in _COMPARISONS and _rank(source) >= 2
+    is_cast = node.op_type == "Cast" and node.attributes.get_int("to", 0) == ir.DataType.BOOL
+    is_flipped = node.op_type == "Sub" and index == 1 and _is_one(node.inputs[0])
+    is_chosen = node.op_type == "Where" and index == 0
+    if is_compared and not _is_float(source) or is_cast or is_flipped or is_chosen:
+        return InputUse("mask")
+    meaning = _MEANINGS.get((node.op_type, index))
+    if meaning is None or (_is_float(source) and meaning not in _FLOATS_BY_MEANING):
+        return None
+    return InputUse(meaning)
+
+
+def _carried(node: ir.Node, index: int, model: ir.Model) -> Iterator[ir.Value]:
+    """Yield the values that hold what the node's input `index` holds."""
+    function = model.functions.get(node.op_identifier())
+    if function is not None and index < len(function.inputs):
+        yield function.inputs[index]
+    elif node.op_type in ("Loop", "Scan") and "body" in node.attributes:
+        body = node.attributes["body"].as_graph()
+        if index < len(body.inputs):
+            yield body.inputs[index]
+    elif index in _CARRIERS.get(node.op_type, ()):
+        yield from node.outputs
+
+
+def _added(node: ir.Node, index: int) -> int:
+    """Return the largest constant that an Add adds: position tables often start at two."""
+    if node.op_type != "Add" or len(node.inputs) != 2:
+        return 0
+    other = node.inputs[1 - index]
+    array = constant_array(other, limit=4096) if other is not None else None
+    if array is None or array.dtype.kind not in "iu" or array.size == 0:
+        return 0
+    return max(0, int(array.max()))
+
+
+def _axis_size(value: ir.Value | None, axis: int) -> tuple[Bound, ...]:
+    """Return the size of an axis, looked up through nodes that keep the shape."""
+    while value is not None:
+        constant = value.const_value
+        shape = value.shape if constant is None else constant.shape
+        if shape is not None and -len(shape) <= axis < len(shape):
+            size = shape[axis]
+            if isinstance(size, int):
+                return (size,)
+            return (size.value,) if size.value else ()
+        node = value.producer()
+        if node is None or node.op_type not in ("Cast", "DequantizeLinear", "Identity"):
+            return ()
+        value = node.inputs[0]
+    return ()
+
+
+def _constant_bound(value: ir.Value | None) -> tuple[Bound, ...]:
+    array = constant_array(value, limit=1) if value is not None else None
+    return (int(array.reshape(-1)[0]),) if array is not None and array.size == 1 else ()
+
+
+def _is_one(value: ir.Value | None) -> bool:
+    array = constant_array(value, limit=1) if value is not None else None
+    return array is not None and array.size == 1 and bool(np.all(array == 1))
+
+
+def _is_float(value: ir.Value) -> bool:
+    return value.dtype is not None and value.dtype.is_floating_point()
+
+
+def _rank(value: ir.Value) -> int:
+    return len(value.shape) if value.shape is not None else 0
