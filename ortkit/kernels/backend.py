@@ -40,7 +40,7 @@ class Kernel:
         target: With its level resolved, never "native".
         artifact: An object file.
         symbol: The C function in it, `int32_t (void* tensor..., int64_t rows, int64_t columns)`.
-        flops_per_point: Its cost for one point of the iteration space, in simple vector operations.
+        flops_per_point: The cost of one point of the iteration space, in simple operations.
         compile_seconds: 0 when it came from the cache.
     """
 
@@ -70,7 +70,7 @@ class KernelBackend(Protocol):
         ...
 
     def accepts(self, signature: RegionSignature, target: Target) -> Refused | None:
-        """Say why `compile` may not be tried; None means that it may. Must not compile anything."""
+        """Say why `compile` may not be tried; None means that it may. Compiles nothing."""
         ...
 
     def compile(self, signature: RegionSignature, target: Target, folder: Path) -> Kernel:

@@ -92,7 +92,8 @@ def _usable_backends(name: str) -> list[KernelBackend]:
         return [load_backend(each) for each in BACKENDS]
     backend = load_backend(name)
     if missing := backend.available():
-        raise MissingDependencyError(f"the kernel backend {name!r} cannot be used", fix=missing.reason)
+        problem = f"the kernel backend {name!r} cannot be used: {missing.reason}"
+        raise MissingDependencyError(problem)
     return [backend]
 
 

@@ -20,6 +20,7 @@ def load_backend(name: str) -> KernelBackend:
         UserError: There is none of this name.
     """
     if name not in BACKENDS:
-        raise UserError(f"no kernel backend is called {name!r}", fix=f"use one of {', '.join(BACKENDS)}")
+        known = ", ".join(BACKENDS)
+        raise UserError(f"no kernel backend is called {name!r}", fix=f"use one of {known}")
     module, _, attribute = BACKENDS[name].partition(":")
     return cast(KernelBackend, getattr(import_module(module), attribute)())

@@ -37,7 +37,8 @@ def manifest_source(ops: Sequence[tuple[RegionSignature, Kernel]], level: str) -
     parts.append(f"static const OrtkitOp ops[] = {{\n{entries}\n}};")
     parts.append(
         "const OrtkitManifest ortkit_manifest = {\n"
-        f"  {MANIFEST_VERSION}, (OrtkitCpu){LEVELS[level]}, {_text(DOMAIN)}, {len(ordered)}, ops\n}};"
+        f"  {MANIFEST_VERSION}, (OrtkitCpu){LEVELS[level]}, {_text(DOMAIN)}, {len(ordered)}, ops\n"
+        "};"
     )
     return "\n".join(parts) + "\n"
 
@@ -106,6 +107,8 @@ def _list(items: Iterable[object]) -> str:
 def _text(text: str) -> str:
     """Return a C string literal; names come from models and may hold anything."""
     safe = set(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789 _-.,:;/+*()[]<>=")
-    return '"' + "".join(
-        chr(byte) if byte in safe else f"\\{byte:03o}" for byte in text.encode()
-    ) + '"'
+    return (
+        '"'
+        + "".join(chr(byte) if byte in safe else f"\\{byte:03o}" for byte in text.encode())
+        + '"'
+    )

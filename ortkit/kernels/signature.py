@@ -86,7 +86,8 @@ class RegionSignature:
         try:
             function = onnx.parser.parse_function(self.body)
         except onnx.parser.ParseError as error:
-            raise InternalError(f"the body of region {self.name!r} does not parse: {error}") from error
+            problem = f"the body of region {self.name!r} does not parse: {error}"
+            raise InternalError(problem) from error
         if (len(function.input), len(function.output)) != (len(self.inputs), len(self.outputs)):
             raise InternalError(
                 f"the body of region {self.name!r} has {len(function.input)} inputs and "
@@ -146,7 +147,8 @@ def _needed_nodes(function: onnx.FunctionProto) -> list[onnx.NodeProto]:
         elif id(node) not in seen:
             seen.add(id(node))
             stack.append((node, True))
-            stack += [(producers[name], False) for name in reversed(node.input) if name in producers]
+            inputs = (producers[name] for name in reversed(node.input) if name in producers)
+            stack += [(producer, False) for producer in inputs]
     return ordered
 
 

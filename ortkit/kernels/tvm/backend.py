@@ -26,7 +26,7 @@ class TvmBackend:
     def available(self) -> Refused | None:
         """Say whether tvm is installed; does not load it."""
         if find_spec("tvm") is None:
-            return Refused("tvm is not installed: pip install apache-tvm")
+            return Refused("tvm is not installed (pip install apache-tvm)")
         return None
 
     def fingerprint(self) -> str:

@@ -14,7 +14,7 @@ from ortkit.errors import KernelError
 _ATTRIBUTES = {"x86-64-v4": ["-prefer-256-bit"]}
 
 
-def write_object(function: Any, level: str, path: Path) -> None:  # noqa: ANN401 - a tirx.PrimFunc
+def write_object(function: Any, level: str, path: Path) -> None:
     """Compile one function for a processor level and write the object file.
 
     Raises:

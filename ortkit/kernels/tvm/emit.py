@@ -1,4 +1,4 @@
-"""A small emitter of TIR: statements in order, loops as context managers, values shared in registers.
+"""A small emitter of TIR: statements in order, loops as context managers, values in registers.
 
 A function has bare pointers and int64 sizes as parameters and the C calling convention; nothing of
 TVM's run time is referred to.

@@ -58,9 +58,8 @@ def lower(program: Program, layout: Layout, symbol: str) -> Expr:
 
 
 def _parameters(e: Emitter, program: Program, layout: Layout) -> list[_Tensor]:
-    dtypes = [*program.input_dtypes]
-    for output in program.outputs:
-        dtypes.append(_dtype(program, output.index))
+    outputs = (_dtype(program, output.index) for output in program.outputs)
+    dtypes = [*program.input_dtypes, *outputs]
     tensors = []
     for index, (dtype, moves) in enumerate(zip(dtypes, layout.moves, strict=True)):
         buffer = e.pointer(f"p{index}", "uint8" if dtype == "bool" else dtype)

@@ -47,7 +47,7 @@ class PointwiseOp:
 def _alike(allowed: tuple[str, ...], count: int | None, result: str | None = None) -> TypeRule:
     """Expect `count` operands (None: one or more) of one dtype out of `allowed`."""
 
-    def rule(dtypes: Sequence[str], attributes: Attributes) -> str | Refused:
+    def rule(dtypes: Sequence[str], _attributes: Attributes) -> str | Refused:
         if len(dtypes) != count and (count is not None or not dtypes):
             return Refused(f"{len(dtypes)} operands")
         if len(set(dtypes)) > 1 or dtypes[0] not in allowed:
@@ -57,13 +57,13 @@ def _alike(allowed: tuple[str, ...], count: int | None, result: str | None = Non
     return rule
 
 
-def _where_type(dtypes: Sequence[str], attributes: Attributes) -> str | Refused:
+def _where_type(dtypes: Sequence[str], _attributes: Attributes) -> str | Refused:
     if len(dtypes) != 3 or dtypes[0] != "bool" or dtypes[1] != dtypes[2]:
         return Refused(f"operands of type {', '.join(dtypes)}")
     return dtypes[1]
 
 
-def _cast_type(dtypes: Sequence[str], attributes: Attributes) -> str | Refused:
+def _cast_type(_dtypes: Sequence[str], attributes: Attributes) -> str | Refused:
     to = attributes["to"]
     if not isinstance(to, int) or to not in _CAST_TO:
         return Refused(f"conversion to element type {to}")
@@ -99,7 +99,7 @@ def _minimum(e: Emitter, a: Expr, b: Expr) -> Expr:
 def _fold(
     step: Callable[[Emitter, Expr, Expr], Expr],
 ) -> Write:
-    def write(e: Emitter, attributes: Attributes, operands: Sequence[Expr]) -> Expr:
+    def write(e: Emitter, _attributes: Attributes, operands: Sequence[Expr]) -> Expr:
         result = operands[0]
         for operand in operands[1:]:
             result = e.share(step(e, result, operand))
@@ -150,7 +150,7 @@ def _logic(count: int, write: Callable[[Emitter, Sequence[Expr]], Expr]) -> Poin
 
 
 def _arithmetic(flops: int, write: Callable[[Expr, Expr], Expr]) -> PointwiseOp:
-    return _op(flops, _alike(NUMBERS, 2), lambda e, _, x: write(x[0], x[1]))
+    return _op(flops, _alike(NUMBERS, 2), lambda _e, _, x: write(x[0], x[1]))
 
 
 POINTWISE_OPS: dict[str, PointwiseOp] = {
@@ -160,14 +160,14 @@ POINTWISE_OPS: dict[str, PointwiseOp] = {
     "Cast": _op(1, _cast_type, lambda e, at, x: _cast(e, at, x[0]), to=0, saturate=1),
     "Ceil": _math(1, lambda e, x: e.ceil(x)),
     "Clip": _op(2, _alike(NUMBERS, None), lambda e, _, x: _clip(e, x[0], x[1], x[2])),
-    "Div": _op(6, _alike(FLOATS, 2), lambda e, _, x: x[0] / x[1]),
+    "Div": _op(6, _alike(FLOATS, 2), lambda _e, _, x: x[0] / x[1]),
     "Equal": _compare(lambda e, a, b: e.equal(a, b)),
     "Erf": _math(20, vectormath.erf),
     "Exp": _math(10, vectormath.exp),
     "Floor": _math(1, lambda e, x: e.floor(x)),
     "Gelu": _op(24, _alike(FLOATS, 1), lambda e, at, x: _gelu(e, at, x[0]), approximate="none"),
-    "Greater": _compare(lambda e, a, b: a > b),
-    "GreaterOrEqual": _compare(lambda e, a, b: a >= b),
+    "Greater": _compare(lambda _e, a, b: a > b),
+    "GreaterOrEqual": _compare(lambda _e, a, b: a >= b),
     "HardSigmoid": _op(
         4,
         _alike(FLOATS, 1),
@@ -176,7 +176,7 @@ POINTWISE_OPS: dict[str, PointwiseOp] = {
         beta=0.5,
     ),
     "HardSwish": _math(5, lambda e, x: x * _hard_sigmoid(e, 1 / 6, 0.5, x)),
-    "Identity": _op(0, _alike(DTYPES, 1), lambda e, _, x: x[0]),
+    "Identity": _op(0, _alike(DTYPES, 1), lambda _e, _, x: x[0]),
     "IsNaN": _op(1, _alike(FLOATS, 1, "bool"), lambda e, _, x: e.is_nan(x[0])),
     "LeakyRelu": _op(
         2,
@@ -184,8 +184,8 @@ POINTWISE_OPS: dict[str, PointwiseOp] = {
         lambda e, at, x: e.select(x[0] < e.f32(0.0), x[0] * e.f32(float(at["alpha"])), x[0]),
         alpha=0.01,
     ),
-    "Less": _compare(lambda e, a, b: a < b),
-    "LessOrEqual": _compare(lambda e, a, b: a <= b),
+    "Less": _compare(lambda _e, a, b: a < b),
+    "LessOrEqual": _compare(lambda _e, a, b: a <= b),
     "Log": _math(14, vectormath.log),
     "Max": _op(2, _alike(NUMBERS, None), _fold(_maximum)),
     "Min": _op(2, _alike(NUMBERS, None), _fold(_minimum)),
@@ -200,7 +200,7 @@ POINTWISE_OPS: dict[str, PointwiseOp] = {
     "Sign": _op(2, _alike(NUMBERS, 1), lambda e, _, x: _sign(e, x[0])),
     "Sqrt": _math(6, lambda e, x: e.sqrt(x)),
     "Sub": _arithmetic(1, lambda a, b: a - b),
-    "Sum": _op(2, _alike(FLOATS, None), _fold(lambda e, a, b: a + b)),
+    "Sum": _op(2, _alike(FLOATS, None), _fold(lambda _e, a, b: a + b)),
     "Swish": _op(
         15,
         _alike(FLOATS, 1),

@@ -145,9 +145,7 @@ def _read_node(reader: _Reader, node: onnx.NodeProto) -> Refused | None:
     return None
 
 
-def _apply(
-    reader: _Reader, node: onnx.NodeProto, operands: list[Operand]
-) -> Reference | Refused:
+def _apply(reader: _Reader, node: onnx.NodeProto, operands: list[Operand]) -> Reference | Refused:
     op = POINTWISE_OPS.get(node.op_type)
     if op is None:
         return Refused(f"operator {node.op_type}")

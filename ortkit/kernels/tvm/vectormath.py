@@ -1,8 +1,8 @@
 """Accurate float32 functions in plain arithmetic, so that every loop around them vectorizes.
 
-TVM's own intrinsics become one call of the C library per lane (2 to 5 ns an element, against 0.3 to
-0.6 here; apache-tvm 0.27, Zen 4). Polynomials: minimax in float64 by reweighted least squares over
-3,000 Chebyshev nodes, coefficients rounded to float32 one at a time with the rest fitted again.
+TVM's own intrinsics become one call of the C library per lane (2 to 5 ns an element, against 0.3
+to 0.6 here; apache-tvm 0.27, Zen 4). Polynomials: minimax in float64 by reweighted least squares
+over 3,000 Chebyshev nodes, coefficients rounded to float32 one at a time, the rest fitted again.
 tests/kernels/test_vectormath.py holds each function to its stated error.
 """
 
@@ -122,5 +122,6 @@ def log(e: Emitter, x: Expr) -> Expr:
     tail = e.share(f * square * polynomial(e, f, _LOG) - square * e.f32(0.5))
     finite = e.share(n * e.f32(_LN2_HIGH) + (f + (n * e.f32(_LN2_LOW) + tail)))
     infinity = e.bitcast(e.i32(0x7F800000), "float32")
-    at_zero = e.select(e.equal(x, e.f32(0.0)), e.negative(infinity), e.bitcast(e.i32(0x7FC00000), "float32"))
+    nan = e.bitcast(e.i32(0x7FC00000), "float32")
+    at_zero = e.select(e.equal(x, e.f32(0.0)), e.negative(infinity), nan)
     return e.share(e.select(x > e.f32(0.0), e.select(x < infinity, finite, x), at_zero))
