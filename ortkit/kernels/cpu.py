@@ -17,7 +17,7 @@ LEVELS: dict[str, int] = {
     "aarch64": 16,
 }
 
-# What each x86-64 level adds (x86-64 psABI, "Micro-Architecture Levels"), in /proc/cpuinfo's words.
+# What each x86-64 level adds (x86-64 psABI, "Micro-Architecture Levels"), as /proc/cpuinfo has it.
 _ADDED_FLAGS: dict[str, str] = {
     "x86-64-v2": "cx16 lahf_lm popcnt pni sse4_1 sse4_2 ssse3",
     "x86-64-v3": "abm avx avx2 bmi1 bmi2 f16c fma movbe xsave",

@@ -5,9 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import tvm
-from tvm import tirx
-
 from ortkit.errors import KernelError
 
 # AVX-512 at full width; LLVM's generic v4 tuning would stay at 256 bits.
@@ -20,6 +17,9 @@ def write_object(function: Any, level: str, path: Path) -> None:
     Raises:
         KernelError: TVM failed.
     """
+    import tvm
+    from tvm import tirx
+
     target = tvm.target.Target(_llvm_target(level))
     module = tvm.IRModule({function.attrs["global_symbol"]: function})
     passes = [
