@@ -28,16 +28,24 @@ def heads_first(b: Tape, x: str) -> str:
 
 
 def transpose_keys(b: Tape, k: str) -> str:
-    """Turn [B, S, H, D] into [B, H, D, S]: once, or in the two steps of torch.export."""
+    """Turn [B, S, H, D] into the keys that `attend` wants.
+
+    That is [B, H, D, S], in one step or in the two of torch.export; [B, H, S, D] for the
+    Attention operator.
+    """
     if b.spelling.has_constant_nodes:
         return b.transpose(k, 0, 2, 3, 1)
+    if b.spelling.opset >= 23:
+        return heads_first(b, k)
     return swap_last_axes(b, heads_first(b, k))
 
 
 def swap_last_axes(b: Tape, k: str) -> str:
-    """Turn [B, H, S, D] into [B, H, D, S]."""
+    """Turn [B, H, S, D] into the keys that `attend` wants; see `transpose_keys`."""
     if b.spelling.has_constant_nodes:
         return b.transpose(k, 0, 1, 3, 2)
+    if b.spelling.opset >= 23:
+        return k
     shape = b.op("Shape", k, start=0)
     width = b.op("Slice", shape, b.ints(-1), b.ints(np.iinfo(np.int64).max))
     length = b.op("Slice", shape, b.ints(-2), b.ints(-1))
@@ -55,17 +63,24 @@ def attend(
 
     Args:
         q: [B, H, S, D].
-        k: [B, H, D, T].
+        k: [B, H, D, T]; [B, H, T, D] for the Attention operator of opset 23.
         v: [B, H, T, D].
-        width: D.
+        width: D, or 0 for a `q` that is scaled already.
         mask: Bool, broadcasts to [B, H, S, T], true where a key may be read; or None.
         guard: Turn the NaN of a row without any key into 0.
 
     Returns:
         [B, H, S, D].
     """
-    root = width**-0.25
-    scores = b.op("MatMul", b.op("Mul", q, b.scalar(root)), b.op("Mul", k, b.scalar(root)))
+    if b.spelling.opset >= 23:
+        inputs = (q, k, v) if mask is None else (q, k, v, mask)
+        scale = width**-0.5 if width else 1.0
+        return b.op("Attention", *inputs, is_causal=0, scale=scale, softcap=0.0)
+    root = width**-0.25 if width else 1.0
+    # torch.export leaves a scale of 1 out, TorchScript does not.
+    if width or b.spelling.has_constant_nodes:
+        q, k = b.op("Mul", q, b.scalar(root)), b.op("Mul", k, b.scalar(root))
+    scores = b.op("MatMul", q, k)
     if mask is not None:
         scores = b.op("Add", scores, additive(b, mask))
     weights = b.op("Softmax", scores, axis=-1)
@@ -99,25 +114,6 @@ def merge_heads(b: Tape, x: str, v: str, batch: int | Dim, length: int | Dim, wi
         x = b.reshape(x, *sizes)
     merged = heads_first(b, x)
     return b.reshape(merged, batch, length, -1 if not b.spelling.has_constant_nodes else width)
-
-
-def causal_mask(b: Tape, length: Dim, total: Dim | None = None) -> str:
-    """Write a bool mask [1, 1, S, T] that is true where the key is not after the query.
-
-    With `total` (T), the queries are the last of the T positions.
-    """
-    if total is None:
-        keys = b.range(length)
-        rows = keys
-    else:
-        keys = b.range(total)
-        past = b.op("Sub", b.as_scalar(total), b.as_scalar(length))
-        rows = b.op("Add", b.range(length), past)
-    if not b.spelling.has_constant_nodes:
-        return b.op("LessOrEqual", b.unsqueeze(keys, 0, 1, 2), b.unsqueeze(rows, 0, 1, 3))
-    column = b.unsqueeze(b.unsqueeze(b.unsqueeze(rows, 0), 1), 3)
-    row = b.unsqueeze(b.unsqueeze(b.unsqueeze(keys, 0), 1), 2)
-    return b.op("Not", b.op("Greater", row, column))
 
 
 def _number(b: Tape, value: float) -> str:

@@ -12,10 +12,10 @@ import numpy as np
 import onnx
 from onnx import TensorProto
 
-from models import attention, layers
-from models.builder import DYNAMO, LEGACY, TS, Dim, Size, Tape
+from models import attention, layers, masks
+from models.builder import ALL, LEGACY, TS, Dim, Size, Tape
 
-SPELLINGS = ("dynamo", "ts", "legacy")
+SPELLINGS = ("dynamo", "ts", "legacy", "dynamo23")
 
 
 @dataclass(frozen=True)
@@ -40,14 +40,14 @@ CONFIGS = {
 def build(size: Size, spelling: str, seed: int) -> onnx.ModelProto:
     """Build the encoder; see `models.catalog.build`."""
     config = CONFIGS[size]
-    b = Tape("main_graph", {s.name: s for s in (DYNAMO, TS, LEGACY)}[spelling], seed)
+    b = Tape("main_graph", ALL[spelling], seed)
     ids = b.input("input_ids", np.int64, "batch", "sequence")
     mask = b.input("attention_mask", np.int64, "batch", "sequence")
     with b.scope("embeddings"):
         x = _embed(b, ids, config)
     x = layers.layer_norm(b, x, "embeddings.LayerNorm", config.width, config.epsilon)
     # torch.export reads sizes off the inputs, TorchScript off whatever the module read.
-    source = ids if b.spelling == DYNAMO else x
+    source = x if b.spelling.has_constant_nodes else ids
     sizes = (b.dim(source, 0), b.dim(source, 1))
     allowed = _MASKS[spelling](b, *sizes, mask)
     for i in range(config.layers):
@@ -130,13 +130,9 @@ def _mask_dynamo(b: Tape, batch: Dim, length: Dim, mask: str) -> str:
     rows, places = b.range(batch), b.range(length)
     row = b.unsqueeze(b.unsqueeze(rows, 1, 2), 3)
     grid = b.unsqueeze(places, 0, 1)
-    column = b.unsqueeze(grid, 2)
     in_range = b.op("GreaterOrEqual", b.unsqueeze(grid, 3), b.scalar(0))
     always = b.op("And", b.scalar(True), in_range)
-    shape = b.op("Shape", b.op("Max", row, column), start=0)
-    pairs = [b.unsqueeze(b.op("Expand", index, shape), -1) for index in (row, column)]
-    index = b.op("Concat", *pairs, axis=-1)
-    return b.op("And", always, b.op("GatherND", is_token, index, batch_dims=0))
+    return b.op("And", always, masks.gather_at(b, is_token, row, b.unsqueeze(grid, 2)))
 
 
 def _mask_ts(b: Tape, batch: Dim, length: Dim, mask: str) -> str:
@@ -174,4 +170,4 @@ def _mask_legacy(b: Tape, batch: Dim, length: Dim, mask: str) -> str:
     return b.op("Mul", b.op("Sub", b.scalar(1.0), spread), b.scalar(-10000.0))
 
 
-_MASKS = {"dynamo": _mask_dynamo, "ts": _mask_ts, "legacy": _mask_legacy}
+_MASKS = {"dynamo": _mask_dynamo, "dynamo23": _mask_dynamo, "ts": _mask_ts, "legacy": _mask_legacy}

@@ -52,7 +52,9 @@ TS = Spelling("ts", 17, 8, "pytorch", True, False, False)
 LEGACY = Spelling("legacy", 13, 7, "pytorch", True, False, False)
 UNFUSED = Spelling("unfused", 17, 8, "pytorch", True, False, False)
 UNFUSED_BIAS = Spelling("unfused-bias", 17, 8, "pytorch", True, False, False)
+DYNAMO23 = Spelling("dynamo23", 23, 11, "pytorch", False, True, True)
 KERAS = Spelling("keras", 15, 8, "tf2onnx", False, False, False)
+ALL = {s.name: s for s in (DYNAMO, DYNAMO23, TS, LEGACY, UNFUSED, UNFUSED_BIAS, KERAS)}
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,8 @@ class Tape:
     spelling: Spelling
     seed: int = 0
     nodes: list[onnx.NodeProto] = field(default_factory=list)
+    store: onnx.ModelProto = field(default_factory=onnx.ModelProto)
+    """Where initializers are made, so that their bytes are not copied when the model is."""
     initializers: dict[str, onnx.TensorProto] = field(default_factory=dict)
     inputs: list[onnx.ValueInfoProto] = field(default_factory=list)
     outputs: list[onnx.ValueInfoProto] = field(default_factory=list)
@@ -206,10 +210,14 @@ class Tape:
 
     def reshape(self, value: str, *dims: int | Dim) -> str:
         """Reshape; a size may be -1."""
-        if self.spelling.opset < 14:
-            return self.op("Reshape", value, self.shape(*dims))
-        allowzero = int(not self.spelling.has_constant_nodes)
-        return self.op("Reshape", value, self.shape(*dims), allowzero=allowzero)
+        if self.spelling.has_constant_nodes:
+            if self.spelling.opset < 14:
+                return self.op("Reshape", value, self.shape(*dims))
+            return self.op("Reshape", value, self.shape(*dims), allowzero=0)
+        # torch.export writes the only unknown size as -1.
+        if -1 not in dims and sum(isinstance(dim, Dim) for dim in dims) == 1:
+            dims = tuple(-1 if isinstance(dim, Dim) else dim for dim in dims)
+        return self.op("Reshape", value, self.shape(*dims), allowzero=1)
 
     def transpose(self, value: str, *perm: int) -> str:
         """Permute the axes."""
@@ -256,6 +264,7 @@ class Tape:
             name,
             self.spelling,
             self.seed,
+            store=self.store,
             initializers=self.initializers,
             _known={k: v for k, v in self._known.items() if k[0] == "const"},
             _counts=self._counts,
@@ -263,30 +272,31 @@ class Tape:
         )
 
     def graph(self) -> onnx.GraphProto:
-        """Return what was written as a graph without initializers."""
+        """Return what was written as a graph without initializers: a subgraph."""
         for node in self.nodes:
             naming.rename(node, self._renamed)
         return helper.make_graph(self.nodes, self.name, self.inputs, self.outputs)
 
     def model(self) -> onnx.ModelProto:
-        """Return the finished model."""
-        graph = self.graph()
-        spelling = self.spelling
-        model = helper.make_model_gen_version(
-            graph,
-            opset_imports=[helper.make_opsetid("", spelling.opset)],
-            producer_name=spelling.producer,
-        )
-        model.ir_version = spelling.ir_version
-        if spelling.has_value_info:
-            naming.add_value_info(model, self.initializers.values())
-        model.graph.initializer.extend(self.initializers.values())
+        """Return the finished model; the tape must not be used any more."""
+        model = self.store
+        model.ir_version = self.spelling.ir_version
+        model.producer_name = self.spelling.producer
+        model.opset_import.append(helper.make_opsetid("", self.spelling.opset))
+        model.graph.MergeFrom(self.graph())
+        if self.spelling.has_value_info:
+            naming.add_value_info(model)
         return model
 
     # ---- private ----
 
     def _add_initializer(self, name: str, value: Array) -> str:
-        self.initializers[name] = numpy_helper.from_array(np.ascontiguousarray(value), name)
+        tensor = self.store.graph.initializer.add()
+        tensor.name = name
+        tensor.data_type = helper.np_dtype_to_tensor_dtype(value.dtype)
+        tensor.dims.extend(value.shape)
+        tensor.raw_data = value.astype(value.dtype.newbyteorder("<"), copy=False).tobytes()
+        self.initializers[name] = tensor
         return name
 
     def _names(self, op_type: str, outputs: int) -> tuple[str, tuple[str, ...]]:

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 BUILDERS: dict[str, str] = {
     "bert": "models.bert:build",
+    "llama": "models.llama:build",
+    "decoder_kv": "models.decoder_kv:build",
     "resnet50": "models.resnet50:build",
     "mobilenet_v2": "models.mobilenet_v2:build",
     "efficientnet_b0": "models.efficientnet_b0:build",

@@ -50,6 +50,8 @@ def layer_norm(b: Tape, x: str, name: str, width: int, epsilon: float) -> str:
 def rms_norm(b: Tape, x: str, name: str, width: int, epsilon: float) -> str:
     """Divide the last axis by its root mean square and scale it, weight first."""
     scale = b.weight(f"{name}.weight", width, scale=0.1, mean=1.0)
+    if b.spelling.opset >= 23:
+        return b.op("RMSNormalization", x, scale, axis=-1, epsilon=epsilon, stash_type=1)
     with b.scope(name):
         mean = b.reduce_mean(b.op("Pow", x, b.scalar(2.0)), -1)
         root = b.op("Sqrt", b.op("Add", mean, b.scalar(epsilon)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 import onnx
 from onnx import helper, shape_inference
@@ -65,15 +65,16 @@ def rename(node: onnx.NodeProto, names: Mapping[str, str]) -> None:
             value_info.name = names.get(value_info.name, value_info.name)
 
 
-def add_value_info(model: onnx.ModelProto, initializers: Iterable[onnx.TensorProto]) -> None:
+def add_value_info(model: onnx.ModelProto) -> None:
     """Write the inferred types and shapes of the intermediate values into the model.
 
     Large initializers take part as graph inputs: inference copies the model, and has no use
     for their values.
     """
-    skeleton = onnx.ModelProto()
-    skeleton.CopyFrom(model)
-    for tensor in initializers:
+    graph = model.graph
+    skeleton = onnx.ModelProto(ir_version=model.ir_version, opset_import=model.opset_import)
+    skeleton.graph.MergeFrom(helper.make_graph(graph.node, "g", graph.input, graph.output))
+    for tensor in graph.initializer:
         if len(tensor.raw_data) <= 1024:
             skeleton.graph.initializer.append(tensor)
             continue
@@ -81,4 +82,4 @@ def add_value_info(model: onnx.ModelProto, initializers: Iterable[onnx.TensorPro
             helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
         )
     inferred = shape_inference.infer_shapes(skeleton, data_prop=True)
-    model.graph.value_info.extend(inferred.graph.value_info)
+    graph.value_info.extend(inferred.graph.value_info)
