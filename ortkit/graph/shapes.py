@@ -1,0 +1,435 @@
+"""Symbolic shape inference: the type, shape and small contents of every value of a model."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Sequence
+from typing import Self
+
+import onnx_ir as ir
+
+from ortkit.graph.constants import constant_tensor, is_constant
+from ortkit.graph.dim_text import parse_size, size_text
+from ortkit.graph.dims import (
+    Atom,
+    Dim,
+    Size,
+    has_unknown,
+    is_at_least,
+    names,
+    replace_atoms,
+    sole_atom,
+    weight,
+)
+from ortkit.graph.shape_rules.call import (
+    CONTENTS_LIMIT,
+    INTEGERS,
+    NOTHING,
+    WIDE_FLOATS,
+    Call,
+    Element,
+    Elements,
+    Fact,
+    Ratio,
+    Shape,
+    UnknownError,
+    count,
+    is_small,
+)
+from ortkit.graph.shape_rules.constant import constant_fact
+from ortkit.graph.shape_rules.table import rule_for
+from ortkit.graph.walk import nodes_below, roots
+
+__all__ = ["Shapes", "Size"]
+
+#: Expressions above this many atoms become a new unknown, so that chains stay linear.
+_WEIGHT_LIMIT = 48
+#: No size of a tensor is above this.
+_SIZE_LIMIT = 2**62
+#: How many producers are inferred on demand before the answer is "unknown".
+_DEPTH_LIMIT = 100
+#: Integers of these types in tensors of up to this many elements are told apart by name even
+#: when nothing is known of them, so that two uses of one of them are provably equal.
+_INDICES = frozenset({ir.DataType.INT64, ir.DataType.INT32})
+_NAMED_LIMIT = 16
+#: What a rule meets on a node that is not valid ONNX; its outputs are then unknown.
+_INVALID = (
+    UnknownError,
+    ValueError,
+    TypeError,
+    IndexError,
+    KeyError,
+    AttributeError,
+    ZeroDivisionError,
+    OverflowError,
+)
+
+
+class Shapes:
+    """What is known of the values of one model, kept true while the model is rewritten.
+
+    Facts come from the operators' rules first; what the model declares fills the gaps. Two
+    sizes that are equal objects are equal in every run; see `ortkit.graph.dims`.
+    """
+
+    def __init__(self, model: ir.Model) -> None:
+        """Start with nothing known; use `Shapes.infer`."""
+        self._model = model
+        self._roots: set[int] = {id(model.graph), *(id(f) for f in model.functions.values())}
+        self._local = frozenset((f.domain, f.name) for f in model.functions.values())
+        self._facts: dict[ir.Value, Fact] = {}
+        self._bound: dict[str, Size] = {}
+        self._next = 0
+        # Unknowns below this number come from outside of a body that may not run.
+        self._outer = 0
+        # Names that a body declares for values of one iteration mean nothing outside.
+        self._trusts_names = True
+        self._depth = 0
+
+    @classmethod
+    def infer(cls, model: ir.Model) -> Self:
+        """Infer every value of `model`, of its subgraphs and of its functions; linear."""
+        shapes = cls(model)
+        for root in roots(model):
+            for node in root:
+                shapes._infer(node)
+        return shapes
+
+    # ---- reading -----------------------------------------------------------------------
+
+    def shape(self, value: ir.Value) -> Shape | None:
+        """Return the shape, None if the rank is unknown."""
+        return self.fact(value).shape
+
+    def rank(self, value: ir.Value) -> int | None:
+        """Return the rank, None if unknown."""
+        shape = self.fact(value).shape
+        return None if shape is None else len(shape)
+
+    def dtype(self, value: ir.Value) -> ir.DataType | None:
+        """Return the element type, None if unknown or if `value` is no tensor."""
+        return self.fact(value).dtype
+
+    def contents(self, value: ir.Value) -> tuple[Size, ...] | None:
+        """Return the elements of a small integer or bool tensor in row-major order.
+
+        A bool is 0 or 1. None if they are unknown; single ones may be unknown atoms, whose
+        sign is unknown too.
+        """
+        elements = self.fact(value).elements
+        if elements is None:
+            return None
+        sizes = tuple(element for element in elements if isinstance(element, int | Dim))
+        return sizes if len(sizes) == len(elements) else None
+
+    def elements(self, value: ir.Value) -> Elements | None:
+        """Return the elements of a small tensor, floats and fractions of sizes too."""
+        return self.fact(value).elements
+
+    def same_shape(self, left: ir.Value, right: ir.Value) -> bool:
+        """Say whether the shapes are provably equal."""
+        shape = self.shape(left)
+        return shape is not None and shape == self.shape(right)
+
+    def fact(self, value: ir.Value) -> Fact:
+        """Return all that is known of `value`."""
+        fact = self._facts.get(value)
+        if fact is None:
+            fact = self._learn(value)
+        if self._bound:
+            fact = self._resolved(value, fact)
+        return fact
+
+    # ---- writing -----------------------------------------------------------------------
+
+    def infer_node(self, node: ir.Node) -> None:
+        """Compute the outputs of one node, from what is known of its inputs now."""
+        inside = id(node.graph) not in self._roots
+        outer, trusts = self._outer, self._trusts_names
+        if inside:
+            self._outer, self._trusts_names = self._next, False
+        try:
+            self._infer(node)
+        finally:
+            self._outer, self._trusts_names = outer, trusts
+
+    def merge(self, kept: ir.Value, other: ir.Value) -> None:
+        """Keep for `kept` the more precise of what is known of two equal values."""
+        first, second = self.fact(kept), self.fact(other)
+        shape = _more_precise(first.shape, second.shape)
+        elements = second.elements if first.elements is None else first.elements
+        if first.elements is not None and second.elements is not None:
+            known = sum(isinstance(element, int) for element in first.elements)
+            if sum(isinstance(element, int) for element in second.elements) > known:
+                elements = second.elements
+        dtype = second.dtype if first.dtype is None else first.dtype
+        self._facts[kept] = Fact(dtype, shape, elements)
+
+    def write_back(self, model: ir.Model) -> None:
+        """Fill in the types and shapes that `model` does not declare; overwrite nothing."""
+        for root in roots(model):
+            for node in nodes_below(root):
+                for value in node.outputs:
+                    self._write_value(value)
+
+    def _write_value(self, value: ir.Value) -> None:
+        fact = self.fact(value)
+        if value.type is None and fact.dtype is not None:
+            value.type = ir.TensorType(fact.dtype)
+        if fact.shape is None or not (value.type is None or _is_tensor(value)):
+            return
+        found = [_written(size) for size in fact.shape]
+        if value.shape is None:
+            value.shape = ir.Shape(found)
+            return
+        old = value.shape
+        if len(old) != len(found):
+            return
+        dims = [
+            new if isinstance(dim, ir.SymbolicDim) and dim.value is None else dim
+            for dim, new in zip(old.dims, found, strict=True)
+        ]
+        if dims != list(old.dims):
+            value.shape = ir.Shape(dims)
+
+    # ---- what rules ask for ------------------------------------------------------------
+
+    def fresh(self) -> Dim:
+        """Return a new size that nothing is known of."""
+        self._next += 1
+        return Dim.unknown(self._next)
+
+    def fresh_element(self) -> Dim:
+        """Return a new integer that nothing is known of, not even its sign."""
+        self._next += 1
+        return Dim.unknown(self._next, signed=True)
+
+    def equate(self, left: Size, right: Size) -> None:
+        """Take note that the sizes are equal in every run: an unknown one gets the other.
+
+        An unknown from outside of a body that may not run stays as it is.
+        """
+        left, right = self._settled(left), self._settled(right)
+        for unknown, known in ((left, right), (right, left)):
+            atom = sole_atom(unknown)
+            if atom is None or atom.kind != "size" or int(atom.label) <= self._outer:
+                continue
+            if isinstance(known, int) and known < 0:
+                return
+            if isinstance(known, Dim) and atom in known.atoms():
+                return
+            self._bound[atom.label] = known
+            return
+
+    def fact_after(self, graph: ir.Graph, inputs: Sequence[Fact], *, once: bool) -> list[Fact]:
+        """Infer a body for these inputs and return what is known of its outputs.
+
+        Unless it runs once whenever its node runs, sizes that it alone knows of are unknown
+        in what is returned.
+        """
+        outer, trusts = self._outer, self._trusts_names
+        start = self._next
+        if not once:
+            self._outer, self._trusts_names = start, False
+        try:
+            for value, fact in zip(graph.inputs, inputs, strict=False):
+                self._facts[value] = self._with_declared(value, self._checked(fact))
+            for node in graph:
+                self._infer(node)
+            return [self.fact(value) for value in graph.outputs]
+        finally:
+            self._outer, self._trusts_names = outer, trusts
+
+    # ---- one node ----------------------------------------------------------------------
+
+    def _infer(self, node: ir.Node) -> None:
+        domain = "" if node.domain == "ai.onnx" else node.domain
+        found: Iterable[Fact] = (NOTHING,) * len(node.outputs)
+        if (node.domain, node.op_type) not in self._local:
+            version = node.version
+            if version is None:
+                version = self._opset(node)
+            call = Call(node, version, self)
+            # What the rule found before it gave up stands; the rest is unknown.
+            with contextlib.suppress(*_INVALID):
+                rule_for(domain, node.op_type)(call)
+            found = call.found
+        for value, fact in zip(node.outputs, found, strict=True):
+            self._facts[value] = self._with_declared(value, self._checked(fact))
+
+    def _opset(self, node: ir.Node) -> int:
+        owner = node.graph
+        found = None if owner is None else owner.opset_imports.get(node.domain)
+        return self._model.opset_imports.get(node.domain, 0) if found is None else found
+
+    def _checked(self, fact: Fact) -> Fact:
+        """Drop what no valid run can have and what has grown too large."""
+        shape, elements = fact.shape, fact.elements
+        if shape is None:
+            return fact if elements is None else Fact(fact.dtype)
+        if elements is None and fact.dtype in _INDICES and is_small(shape, _NAMED_LIMIT):
+            elements = tuple(self.fresh_element() for _ in range(count(shape) or 0))
+            return Fact(fact.dtype, shape, elements)
+        if any(isinstance(size, int) and not 0 <= size < _SIZE_LIMIT for size in shape):
+            return Fact(fact.dtype)
+        shape = tuple(self.fresh() if _is_large(size) else size for size in shape)
+        if elements is not None:
+            elements = self._checked_elements(fact.dtype, shape, elements)
+        return Fact(fact.dtype, shape, elements)
+
+    def _checked_elements(
+        self, dtype: ir.DataType | None, shape: Shape, elements: Elements
+    ) -> Elements | None:
+        total = 1
+        for size in shape:
+            if not isinstance(size, int):
+                return None
+            total *= size
+        if total != len(elements) or total > CONTENTS_LIMIT:
+            return None
+        if dtype in INTEGERS:
+            if not all(isinstance(element, int | Dim) for element in elements):
+                return None
+            return tuple(
+                self.fresh_element() if _is_large(element) else element
+                for element in elements
+                if isinstance(element, int | Dim)
+            )
+        if dtype not in WIDE_FLOATS:
+            return None
+        return None if any(_is_large(_size_in(element)) for element in elements) else elements
+
+    # ---- what the model declares ---------------------------------------------------------
+
+    def _learn(self, value: ir.Value) -> Fact:
+        """Find out about a value that no rule was run for."""
+        producer = value.producer()
+        if producer is not None:
+            if self._depth >= _DEPTH_LIMIT:
+                return NOTHING
+            self._depth += 1
+            try:
+                self.infer_node(producer)
+            finally:
+                self._depth -= 1
+            return self._facts.get(value, NOTHING)
+        tensor = constant_tensor(value) if is_constant(value, self._model) else None
+        trusts = self._trusts_names
+        self._trusts_names = trusts and (value.graph is None or id(value.graph) in self._roots)
+        fact = NOTHING if tensor is None else constant_fact(tensor)
+        fact = self._checked(self._with_declared(value, fact))
+        self._trusts_names = trusts
+        self._facts[value] = fact
+        return fact
+
+    def _with_declared(self, value: ir.Value, fact: Fact) -> Fact:
+        """Fill the gaps of a fact with what the model says of the value."""
+        if value.type is None and value.shape is None:
+            return fact
+        dtype = fact.dtype
+        if not _is_tensor(value):
+            return fact
+        if dtype is None and value.dtype is not None and value.dtype != ir.DataType.UNDEFINED:
+            dtype = value.dtype
+        declared = value.shape
+        if declared is None:
+            return Fact(dtype, fact.shape, fact.elements)
+        if fact.shape is None:
+            sizes = (self._declared_size(dim) for dim in declared.dims)
+            shape = tuple(self.fresh() if size is None else size for size in sizes)
+            return Fact(dtype, shape, fact.elements)
+        if len(declared) == len(fact.shape):
+            for size, dim in zip(fact.shape, declared.dims, strict=True):
+                atom = None if isinstance(size, int) else sole_atom(size)
+                if atom is not None and atom.kind == "size":
+                    found = self._declared_size(dim)
+                    if found is not None:
+                        self.equate(size, found)
+        return Fact(dtype, fact.shape, fact.elements)
+
+    def _declared_size(self, dim: int | ir.SymbolicDim) -> Size | None:
+        if isinstance(dim, int):
+            return dim if dim >= 0 else None
+        if not dim.value or not self._trusts_names:
+            return None
+        size = parse_size(dim.value)
+        return None if isinstance(size, int) and size < 0 else size
+
+    # ---- unknowns that became known --------------------------------------------------------
+
+    def _resolved(self, value: ir.Value, fact: Fact) -> Fact:
+        shape, elements = fact.shape, fact.elements
+        if shape is not None and any(isinstance(size, Dim) for size in shape):
+            shape = tuple(self._settled(size) for size in shape)
+        if elements is not None and any(isinstance(element, Dim) for element in elements):
+            elements = tuple(
+                self._settled(element) if isinstance(element, Dim) else element
+                for element in elements
+            )
+        if shape == fact.shape and elements == fact.elements:
+            return fact
+        fact = Fact(fact.dtype, shape, elements)
+        self._facts[value] = fact
+        return fact
+
+    def _settled(self, size: Size) -> Size:
+        """Put in what unknowns were found to be."""
+        if not self._bound or not has_unknown(size):
+            return size
+        for _ in range(_DEPTH_LIMIT):
+            try:
+                settled = replace_atoms(size, self._binding)
+            except (ValueError, ZeroDivisionError):
+                return size
+            if settled == size:
+                return size
+            size = settled
+        return size
+
+    def _binding(self, atom: Atom) -> Size | None:
+        return self._bound.get(atom.label) if atom.kind == "size" else None
+
+
+def _is_tensor(value: ir.Value) -> bool:
+    return value.type is None or isinstance(value.type, ir.TensorType)
+
+
+def _is_large(size: Size) -> bool:
+    if isinstance(size, int):
+        return abs(size) >= _SIZE_LIMIT
+    if weight(size) > _WEIGHT_LIMIT:
+        return True
+    return any(abs(factor) >= _SIZE_LIMIT for _, factor in size.terms)
+
+
+def _size_in(element: Element) -> Size:
+    if isinstance(element, Ratio):
+        return element.over
+    return 0 if isinstance(element, float) else element
+
+
+def _more_precise(first: Shape | None, second: Shape | None) -> Shape | None:
+    if first is None or second is None:
+        return second if first is None else first
+    if len(first) != len(second):
+        return first
+    return tuple(
+        other if _vagueness(other) < _vagueness(size) else size
+        for size, other in zip(first, second, strict=True)
+    )
+
+
+def _vagueness(size: Size) -> int:
+    if isinstance(size, int):
+        return 0
+    return 2 if has_unknown(size) else 1
+
+
+def _written(size: Size) -> int | str | None:
+    """Return what a `dim` field may hold: an int, an expression of names, or nothing."""
+    if isinstance(size, int):
+        return size
+    if has_unknown(size) or not (is_at_least(size, 0) or names(size)):
+        return None
+    text = size_text(size)
+    return text if parse_size(text) == size else None
