@@ -167,14 +167,17 @@ def _run_once(ort: ModuleType, session: Any, feeds: Path, results: Path) -> None
     entries = [entry for entry in read_manifest(feeds) if entry["name"] in declared]
     types = [*declared.values(), *(value.type for value in session.get_outputs())]
     names = [value.name for value in session.get_outputs()]
+    outputs: list[Entry] = []
     if all(kind.startswith("tensor(") and kind != "tensor(string)" for kind in types):
         made = {entry["name"]: _ort_value(ort, feeds, entry["items"][0]) for entry in entries}
         values = session.run_with_ort_values(names, made)
-        outputs = [_of_ort_value(n, i, v, results) for i, (n, v) in enumerate(zip(names, values, strict=True))]
+        for name, value in zip(names, values, strict=True):
+            outputs.append(_of_ort_value(name, len(outputs), value, results))
     else:
         arrays = {entry["name"]: _plain_value(feeds, entry) for entry in entries}
         values = session.run(names, arrays)
-        outputs = [_of_plain(n, i, v, results) for i, (n, v) in enumerate(zip(names, values, strict=True))]
+        for name, value in zip(names, values, strict=True):
+            outputs.append(_of_plain(name, len(outputs), value, results))
     write_manifest(results, outputs)
 
 

@@ -37,7 +37,11 @@ def _entry(folder: Path, index: int, name: str, value: Value) -> Entry:
         return {"name": name, "kind": "none", "items": []}
     parts = value if isinstance(value, list) else [value]
     items = [_item(part, folder, f"{index}_{i}.bin") for i, part in enumerate(parts)]
-    return {"name": name, "kind": "sequence" if isinstance(value, list) else "tensor", "items": items}
+    return {
+        "name": name,
+        "kind": "sequence" if isinstance(value, list) else "tensor",
+        "items": items,
+    }
 
 
 def _item(array: np.ndarray, folder: Path, file: str) -> Item:

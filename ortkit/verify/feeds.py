@@ -77,9 +77,7 @@ class FeedMaker:
             for value, shape, use in zip(self.inputs, self.shapes, self.uses, strict=True)
         }
 
-    def _value(
-        self, value: ir.Value, shape: tuple[Size, ...], use: InputUse, plan: Plan
-    ) -> Value:
+    def _value(self, value: ir.Value, shape: tuple[Size, ...], use: InputUse, plan: Plan) -> Value:
         kind = value.type
         name = value.name or ""
         if isinstance(kind, ir.OptionalType):
@@ -177,7 +175,7 @@ def _as_type(array: np.ndarray, value: ir.Value, where: str) -> np.ndarray:
     wanted = _STAND_INS.get(dtype.name, "uint8" if dtype.name.startswith("float8") else dtype.name)
     if array.dtype.name != wanted:
         raise UserError(
-            f"input {value.name!r} is {array.dtype.name} in the file and {dtype.name} in the model",
+            f"input {value.name!r} is {array.dtype.name}, the model wants {dtype.name}",
             where=where,
             fix=f"save it as {wanted}",
         )

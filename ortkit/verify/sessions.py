@@ -40,6 +40,8 @@ class SessionResult:
     done: list[str] = field(default_factory=list)
     """Names of the input sets that ran."""
     problem: str = ""
+    is_ended: bool = False
+    """Whether the process crashed or ran out of time during this session."""
     """The first failure, empty if there was none."""
     seconds: float = 0.0
 
@@ -97,9 +99,12 @@ def _run_child(job_file: Path, log: Path, timeout_seconds: float) -> str:
     # -P keeps this folder out of the child's module path: its names would hide the
     # standard library's (`bisect`).
     command = [sys.executable, "-P", child.__file__, str(job_file)]
-    with log.open("wb") as output, subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=output, stderr=output
-    ) as process:
+    with (
+        log.open("wb") as output,
+        subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=output, stderr=output
+        ) as process,
+    ):
         try:
             code = process.wait(timeout_seconds)
         except subprocess.TimeoutExpired:
@@ -126,7 +131,8 @@ def _read(status: Path, count: int, ended: str) -> list[SessionResult]:
         raise InternalError(f"the verification process {ended}")
     stopped = outcomes[-1]["run"]
     # Between two sessions the one that was running is done: it is the next that stopped.
-    results[stopped].problem = results[stopped].problem or ended
+    results[stopped].problem = ended
+    results[stopped].is_ended = True
     for result in results[stopped + 1 :]:
         result.problem = "not run"
     return results

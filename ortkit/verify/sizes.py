@@ -133,7 +133,8 @@ def _is_image_axis(axis: int, shape: tuple[Size, ...]) -> bool:
     if len(shape) != 4 or not isinstance(shape[axis], Dim):
         return False
     sides, channels = ((2, 3), shape[1]) if isinstance(shape[1], int) else ((1, 2), shape[3])
-    return axis in sides and isinstance(channels, int) and all(isinstance(shape[i], Dim) for i in sides)
+    are_open = all(isinstance(shape[i], Dim) for i in sides)
+    return axis in sides and are_open and isinstance(channels, int)
 
 
 def _complete(plan: dict[str, int], fixed: Mapping[str, int]) -> dict[str, int]:

@@ -91,8 +91,9 @@ def tie_check(
         own_error_eps: The largest error that ONNX Runtime's own optimizations make.
     """
     picked = [values.get(name) for name in source.values]
-    arrays = [np.asarray(each).astype(np.float64) for each in picked if isinstance(each, np.ndarray)]
-    kinds = [each.dtype.name for each in picked if isinstance(each, np.ndarray)]
+    tensors = [each for each in picked if isinstance(each, np.ndarray)]
+    kinds = [each.dtype.name for each in tensors]
+    arrays = [each.astype(np.float64) for each in tensors]
     if len(arrays) != len(picked) or not isinstance(expected, np.ndarray):
         return None
     if any(kind not in TOLERANCES for kind in kinds):
@@ -112,7 +113,8 @@ def _compare_check(left: np.ndarray, right: np.ndarray, relative: float) -> TieC
     is_close = np.abs(left - right) <= relative * np.maximum(scale, SCALE_FLOOR)
 
     def check(actual: np.ndarray) -> np.ndarray:
-        return is_close.reshape(actual.shape)
+        result: np.ndarray = is_close.reshape(actual.shape)
+        return result
 
     return check
 
@@ -133,7 +135,8 @@ def _pick_check(
         inside = (index >= 0) & (index < values.shape[axis])
         other = np.take_along_axis(values, np.where(inside, index, 0), axis)
         # Both values may have moved, towards each other.
-        close: np.ndarray = np.abs(best - other) <= 2 * relative * scale
-        return (close & inside).reshape(actual.shape)
+        close = np.abs(best - other) <= 2 * relative * scale
+        result: np.ndarray = (close & inside).reshape(actual.shape)
+        return result
 
     return check

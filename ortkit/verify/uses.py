@@ -167,7 +167,7 @@ def _use(node: ir.Node, index: int, source: ir.Value) -> InputUse | None:
     is_cast = node.op_type == "Cast" and node.attributes.get_int("to", 0) == ir.DataType.BOOL
     is_flipped = node.op_type == "Sub" and index == 1 and _is_one(node.inputs[0])
     is_chosen = node.op_type == "Where" and index == 0
-    if is_compared and not _is_float(source) or is_cast or is_flipped or is_chosen:
+    if (is_compared and not _is_float(source)) or is_cast or is_flipped or is_chosen:
         return InputUse("mask")
     meaning = _MEANINGS.get((node.op_type, index))
     if meaning is None or (_is_float(source) and meaning not in _FLOATS_BY_MEANING):

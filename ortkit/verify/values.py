@@ -77,7 +77,7 @@ def _meant(
         case "mask":
             return _mask(shape, plan, random)
         case "additive mask":
-            return np.where(_mask(shape, plan, random) > 0, 0.0, -1e4)
+            return np.asarray((1 - _mask(shape, plan, random)) * -1e4)
         case "length":
             return random.integers(1, _longest(use, plan) + 1, shape)
         case "total length" | "last key":

@@ -2,22 +2,258 @@
 
 from __future__ import annotations
 
+import math
 import tempfile
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import chain, islice
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 import onnx_ir as ir
 
-from ortkit.errors import ModelError
-from ortkit.verify.compare import OutputComparison, compare_outputs, is_telling, worse
-from ortkit.verify.exchange import read_values, write_feeds
-from ortkit.verify.feeds import FeedMaker, Feeds, Value, load_feeds
-from ortkit.verify.random_ops import random_outputs
+from ortkit.errors import InternalError, UserError
+from ortkit.verify.compare import OutputComparison, compare_outputs, worse
+from ortkit.verify.exchange import read_values
+from ortkit.verify.reference import Reference, Refusal, Request, compute_reference
 from ortkit.verify.sessions import CPU, SessionResult, Setting, run_sessions
-from ortkit.verify.ties import TieSource, tie_check, tie_sources, write_probe
+from ortkit.verify.tolerances import OWN_ERROR_FACTOR, TOLERANCES
 from ortkit.verify.verification import Verification
+
+_OFF = "with optimizations off"
+_DEPLOYED = "under deploy settings"
+
+
+class Verifier:
+    """Holds an original's inputs and results, and judges candidates by them.
+
+    A context manager: what it holds lies in a temporary folder. The original is run on
+    entering, in a child process; each candidate is run in another.
+    """
+
+    def __init__(
+        self,
+        original: Path | ir.Model,
+        *,
+        samples: int = 2,
+        inputs: Path | None = None,
+        shapes: Mapping[str, int] | None = None,
+        seed: int = 0,
+        timeout_seconds: float = 600.0,
+        custom_ops: tuple[Path, ...] = (),
+    ) -> None:
+        """Say what to verify against.
+
+        Args:
+            original: An ONNX file, or a model that is written to one.
+            samples: How many input sets to make.
+            inputs: An npz file with one input set, instead of made ones.
+            shapes: Sizes of dynamic dimensions, by name.
+            seed: Decides the made inputs.
+            timeout_seconds: For all sessions of the original, and of each candidate.
+            custom_ops: Libraries that original and candidates need to load at all.
+        """
+        if samples < 1:
+            raise UserError(f"{samples} input sets", where="--samples", fix="make at least 1")
+        self._original = original
+        self._options = (samples, inputs, shapes, seed, timeout_seconds, custom_ops)
+        self._temporary: tempfile.TemporaryDirectory[str] | None = None
+        self._state: Reference | Refusal = Refusal("the verifier was not entered")
+        self._checks = 0
+
+    def __enter__(self) -> Self:
+        """Run the original.
+
+        Raises:
+            UserError: The inputs or sizes that the user gave do not fit the model.
+            MissingDependencyError: ONNX Runtime is not installed.
+        """
+        self._temporary = tempfile.TemporaryDirectory(prefix="ortkit-verify-")
+        try:
+            path = self._as_file(self._original, "original")
+            model = self._original if isinstance(self._original, ir.Model) else ir.load(path)
+            request = Request(model, path, *self._options)
+            self._state = compute_reference(request, self._folder() / "reference")
+        except BaseException:
+            self._temporary.cleanup()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Remove the temporary folder."""
+        if self._temporary is not None:
+            self._temporary.cleanup()
+
+    @property
+    def refusal(self) -> str:
+        """Why no candidate can be judged; empty if one can."""
+        return self._state.reason if isinstance(self._state, Refusal) else ""
+
+    def check(
+        self,
+        candidate: Path | ir.Model,
+        *,
+        library: Path | None = None,
+        providers: tuple[str, ...] = CPU,
+    ) -> Verification:
+        """Judge a candidate.
+
+        It is run with ONNX Runtime's optimizations off, where functions stand in for
+        kernels, and then under deploy settings.
+
+        Args:
+            candidate: An ONNX file, or a model that is written to one.
+            library: The kernel library, registered under deploy settings.
+            providers: The execution providers under deploy settings.
+
+        Raises:
+            MissingDependencyError: ONNX Runtime is not installed.
+        """
+        state = self._state
+        if isinstance(state, Refusal):
+            return Verification("not possible", state.reason)
+        started = time.perf_counter()
+        self._checks += 1
+        folder = self._folder() / f"check{self._checks}"
+        path = self._as_file(candidate, folder.name)
+        timeout_seconds, custom_ops = self._options[4:]
+        libraries = custom_ops if library is None else (*custom_ops, library)
+        settings = [
+            Setting(path, folder / "plain", False, custom_ops),
+            Setting(path, folder / "optimized", True, libraries, providers),
+        ]
+        results = run_sessions(
+            settings, state.feeds, len(state.feeds), folder / "job", timeout_seconds
+        )
+        outputs, reason = _judge(state, folder, results)
+        return Verification(
+            "no" if reason else "yes",
+            reason or _summary(state, outputs),
+            outputs,
+            len(state.feeds),
+            time.perf_counter() - started,
+            state.excluded,
+        )
+
+    def _folder(self) -> Path:
+        if self._temporary is None:
+            raise InternalError("the verifier was not entered")
+        return Path(self._temporary.name)
+
+    def _as_file(self, model: Path | ir.Model, name: str) -> Path:
+        if not isinstance(model, ir.Model):
+            return model
+        folder = self._folder() / f"{name}.model"
+        folder.mkdir()
+        # Weights go to a file of their own: protobuf ends at 2 GB.
+        ir.save(model, folder / "model.onnx", external_data="model.data")
+        return folder / "model.onnx"
+
+
+def verify_models(
+    original: Path | ir.Model,
+    candidate: Path | ir.Model,
+    *,
+    samples: int = 2,
+    inputs: Path | None = None,
+    shapes: Mapping[str, int] | None = None,
+    library: Path | None = None,
+) -> Verification:
+    """Compare two models on the same inputs; see `Verifier`.
+
+    Raises:
+        UserError: The inputs or sizes that the user gave do not fit the original.
+        MissingDependencyError: ONNX Runtime is not installed.
+    """
+    with Verifier(original, samples=samples, inputs=inputs, shapes=shapes) as verifier:
+        return verifier.check(candidate, library=library)
+
+
+def _judge(
+    reference: Reference, folder: Path, results: list[SessionResult]
+) -> tuple[tuple[OutputComparison, ...], str]:
+    """Return the worst comparison per output, and why the candidate is not good, if so."""
+    worst: dict[str, OutputComparison] = {}
+    reason = ""
+    settings = (("plain", _OFF), ("optimized", _DEPLOYED))
+    for result, (name, setting) in zip(results, settings, strict=True):
+        if name == "optimized" and reference.own_problem:
+            continue  # the original does not run so either: nothing to hold the candidate to
+        reason = reason or _broken(reference, result, setting)
+        if reason:
+            break
+        for found, where in _compare(reference, folder / name, setting):
+            known = worst.get(found.name)
+            worst[found.name] = found if known is None else worse(known, found)
+            if not found.equal and not reason:
+                reason = f"output {found.name!r} {where}: {found.reason}"
+    return tuple(worst.values()), reason
+
+
+def _broken(reference: Reference, result: SessionResult, setting: str) -> str:
+    """Say why a session gave no results to compare, or has another interface."""
+    if not result.is_loaded:
+        return f"the candidate cannot be loaded {setting}: {result.problem}"
+    for kind, wanted, got in (
+        ("output", reference.outputs, result.outputs),
+        ("input", reference.inputs, result.inputs),
+    ):
+        lost = [name for name in wanted if name not in got]
+        new = [name for name in got if name not in wanted]
+        if lost:
+            return f"the candidate lacks the {kind} {lost[0]!r}"
+        if new:
+            return f"the candidate has another {kind}, {new[0]!r}"
+    if result.problem:
+        return f"the candidate fails {setting}: {result.problem}"
+    return ""
+
+
+def _compare(
+    reference: Reference, results: Path, setting: str
+) -> Iterator[tuple[OutputComparison, str]]:
+    """Compare every output of every input set; say where each was found."""
+    optimized = setting == _DEPLOYED
+    for number, feeds in enumerate(reference.feeds):
+        expected = reference.expected(feeds)
+        actual = read_values(results / feeds.name)
+        for name in reference.outputs:
+            if name in reference.excluded:
+                continue
+            found = compare_outputs(
+                name,
+                expected[name],
+                actual[name],
+                own_error_eps=reference.own_errors_eps.get(name, 0.0),
+                optimized=optimized,
+                tie=reference.tie(name, feeds, optimized=optimized),
+            )
+            yield found, f"{setting}, input set {number}"
+
+
+def _summary(reference: Reference, outputs: tuple[OutputComparison, ...]) -> str:
+    """Say in one line what was compared, and what could not be."""
+    worst = max((each.max_error_eps for each in outputs), default=0.0)
+    parts = [f"{len(outputs)} outputs, {len(reference.feeds)} input sets"]
+    parts.append(f"largest error {worst:.3g} epsilons")
+    if ties := sum(each.near_ties for each in outputs):
+        parts.append(f"{ties} near ties")
+    if reference.excluded:
+        parts.append(f"random, so not compared: {', '.join(reference.excluded)}")
+    if reference.own_problem:
+        parts.append(f"the original fails {_DEPLOYED}: {reference.own_problem}")
+    loose = [n for n, e in reference.own_errors_eps.items() if e > _loose_from(outputs, n)]
+    if loose:
+        parts.append(f"ONNX Runtime's own optimizations are inexact on: {', '.join(loose)}")
+    return "; ".join(parts)
+
+
+def _loose_from(outputs: tuple[OutputComparison, ...], name: str) -> float:
+    """Return the error from which ONNX Runtime's own optimizations decide what is allowed."""
+    dtype = next((each.dtype for each in outputs if each.name == name), "")
+    return TOLERANCES[dtype].allowed_eps / OWN_ERROR_FACTOR if dtype in TOLERANCES else math.inf

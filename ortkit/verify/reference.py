@@ -1,0 +1,219 @@
+"""What the original computes, on which inputs, and how exact ONNX Runtime is about it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+
+from ortkit.errors import ModelError
+from ortkit.graph.constants import constant_array
+from ortkit.verify.compare import TieCheck, compare_outputs, is_telling
+from ortkit.verify.exchange import read_values, write_feeds
+from ortkit.verify.feeds import FeedMaker, Feeds, Value, load_feeds
+from ortkit.verify.random_ops import random_outputs
+from ortkit.verify.sessions import SessionResult, Setting, run_sessions
+from ortkit.verify.sizes import free_inputs
+from ortkit.verify.ties import TieSource, tie_check, tie_sources, write_probe
+
+#: How many other input sets are tried when the original does not run on the first.
+_FALLBACKS = 24
+#: How many of them are run when the results of the first hold nothing to compare.
+_SEARCHED = 6
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the caller wants verified, and on what."""
+
+    model: ir.Model
+    path: Path
+    samples: int = 2
+    inputs: Path | None = None
+    shapes: Mapping[str, int] | None = None
+    seed: int = 0
+    timeout_seconds: float = 600.0
+    custom_ops: tuple[Path, ...] = ()
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why nothing can be verified."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Reference:
+    """The original's results, on disk."""
+
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    excluded: tuple[str, ...]
+    feeds: tuple[Path, ...]
+    plain: Path
+    """Results with ONNX Runtime's optimizations off, one folder per input set."""
+    optimized: Path
+    own_errors_eps: Mapping[str, float]
+    own_problem: str
+    """Why the original does not run under deploy settings; empty if it does."""
+    ties: Mapping[str, TieSource]
+    constants: Mapping[str, Value]
+
+    def expected(self, feeds: Path) -> dict[str, Value]:
+        """Return the reference for one input set."""
+        return read_values(self.plain / feeds.name)
+
+    def tie(self, name: str, feeds: Path, *, optimized: bool) -> TieCheck | None:
+        """Return what judges the differing elements of an output that picks values."""
+        checks = []
+        if name in self.ties:
+            values = {**read_values(feeds), **self.constants, **self.expected(feeds)}
+            worst = max(self.own_errors_eps.values(), default=0.0)
+            checks.append(tie_check(self.ties[name], values.get(name), values, worst))
+        if optimized and not self.own_problem:
+            checks.append(_equals(read_values(self.optimized / feeds.name).get(name)))
+        known = [check for check in checks if check is not None]
+        return (lambda actual: _either(known, actual)) if known else None
+
+
+def _equals(other: Value) -> TieCheck | None:
+    """Under the same settings the original may have picked the same."""
+    if not isinstance(other, np.ndarray):
+        return None
+    return lambda actual: np.asarray(
+        actual == other if actual.shape == other.shape else np.zeros(actual.shape, bool)
+    )
+
+
+def _either(checks: Sequence[TieCheck], actual: np.ndarray) -> np.ndarray:
+    result = np.zeros(actual.shape, bool)
+    for check in checks:
+        result |= check(actual)
+    return result
+
+
+def compute_reference(request: Request, folder: Path) -> Reference | Refusal:
+    """Make input sets and run the original on them, with optimizations off and on.
+
+    Raises:
+        UserError: The inputs or sizes that the user gave do not fit the model.
+        MissingDependencyError: ONNX Runtime is not installed.
+    """
+    outputs = tuple(value.name or "" for value in request.model.graph.outputs)
+    excluded = random_outputs(request.model)
+    if outputs and set(outputs) == set(excluded):
+        return Refusal(f"every output depends on random numbers: {', '.join(excluded)}")
+    try:
+        first, more = _input_sets(request)
+    except ModelError as error:
+        return Refusal(error.problem)
+    runner = _Runner(request, folder, tie_sources(request.model))
+    plain, optimized = runner.run("first", first, len(first))
+    good = runner.telling("first", plain.done, excluded)
+    if (len(plain.done) < len(first) or not good) and plain.is_loaded and not plain.is_ended:
+        wanted = request.samples if good else _SEARCHED
+        problem = plain.problem
+        good_feeds = [first[int(name)] for name in good]
+        plain, optimized = runner.run("more", [*good_feeds, *islice(more, _FALLBACKS)], wanted)
+        plain.problem = problem or plain.problem
+        good = runner.telling("more", plain.done, excluded)[: request.samples]
+    if plain.is_ended or not plain.done:
+        what = "run" if plain.is_loaded else "be loaded"
+        return Refusal(f"the original cannot {what} by ONNX Runtime: {plain.problem}")
+    if not good:
+        return Refusal("on the inputs tried, every output is empty, NaN or infinite")
+    return runner.reference(outputs, excluded, good, optimized)
+
+
+def _input_sets(request: Request) -> tuple[Sequence[Feeds], Iterator[Feeds]]:
+    if request.inputs is not None:
+        return [load_feeds(request.inputs, request.model)], iter(())
+    maker = FeedMaker.of(request.model, request.shapes or {})
+    count = request.samples if maker.inputs else 1
+    return maker.first(count, request.seed), maker.fallbacks(request.seed + count)
+
+
+class _Runner:
+    """Runs the original; remembers where the latest results lie."""
+
+    def __init__(self, request: Request, folder: Path, ties: Mapping[str, TieSource]) -> None:
+        self.request = request
+        self.folder = folder
+        self.ties = dict(ties)
+        self.stage = folder
+        probe = folder / "probe.onnx"
+        self.probe = probe if ties and write_probe(request.path, ties, probe) else None
+
+    def run(
+        self, name: str, feeds: Sequence[Feeds], wanted: int
+    ) -> tuple[SessionResult, SessionResult]:
+        """Run the original with optimizations off, then on; input sets are named 0, 1, ..."""
+        self.stage = self.folder / name
+        for index, each in enumerate(feeds):
+            write_feeds(self.stage / "feeds" / str(index), each)
+        weights = self.request.path.parent.resolve() if self.probe else None
+        libraries = self.request.custom_ops
+        settings = [
+            Setting(self.probe or self.request.path, self.stage / "plain", False, libraries,
+                    weights_folder=weights),
+            Setting(self.request.path, self.stage / "optimized", True, libraries),
+        ]  # fmt: skip
+        paths = [self.stage / "feeds" / str(index) for index in range(len(feeds))]
+        plain, optimized = run_sessions(
+            settings, paths, wanted, self.stage / "job", self.request.timeout_seconds
+        )
+        return plain, optimized
+
+    def telling(self, name: str, done: Sequence[str], excluded: Sequence[str]) -> list[str]:
+        """Return the input sets whose results hold something to compare."""
+        return [
+            each
+            for each in done
+            if any(
+                is_telling(value)
+                for output, value in read_values(self.folder / name / "plain" / each).items()
+                if output not in excluded
+            )
+        ]
+
+    def reference(
+        self,
+        outputs: tuple[str, ...],
+        excluded: tuple[str, ...],
+        good: Sequence[str],
+        optimized: SessionResult,
+    ) -> Reference:
+        missing = [name for name in good if name not in optimized.done]
+        errors: dict[str, float] = {}
+        for each in good if not missing else []:
+            expected = read_values(self.stage / "plain" / each)
+            actual = read_values(self.stage / "optimized" / each)
+            for name in outputs:
+                if name not in excluded:
+                    found = compare_outputs(name, expected[name], actual[name]).max_error_eps
+                    errors[name] = max(errors.get(name, 0.0), found if np.isfinite(found) else 0.0)
+        model = self.request.model
+        return Reference(
+            inputs=tuple(v.name or "" for v in free_inputs(model)),
+            outputs=outputs,
+            excluded=excluded,
+            feeds=tuple(self.stage / "feeds" / each for each in good),
+            plain=self.stage / "plain",
+            optimized=self.stage / "optimized",
+            own_errors_eps=errors,
+            own_problem=optimized.problem if missing else "",
+            ties=self.ties,
+            constants=_constants(model, self.ties),
+        )
+
+
+def _constants(model: ir.Model, ties: Mapping[str, TieSource]) -> dict[str, Value]:
+    """Return the initializers that an output is picked from or compared with."""
+    wanted = {name for source in ties.values() for name in source.values}
+    values = [model.graph.initializers[n] for n in wanted if n in model.graph.initializers]
+    return {value.name or "": constant_array(value) for value in values}
