@@ -9,4 +9,12 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
         "ortkit.cli.optimize",
         "rewrite, fuse and verify a model",
     ),
+    "passes": (
+        "ortkit.cli.passes",
+        "list the passes, or describe one",
+    ),
+    "completion": (
+        "ortkit.cli.completion",
+        "print a completion script for bash, zsh or fish",
+    ),
 }

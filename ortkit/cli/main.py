@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import errno
 import os
 import sys
@@ -13,6 +12,7 @@ from types import ModuleType
 
 from ortkit import __version__
 from ortkit.cli.catalog import COMMANDS
+from ortkit.cli.tree import Parser
 from ortkit.errors import InternalError, OrtkitError
 
 USAGE, BUG, INTERRUPTED = 2, 70, 130
@@ -25,7 +25,9 @@ def run(arguments: Sequence[str]) -> int:
         0 done, 1 a check failed, 2 bad input or usage, 70 a bug in ortkit, 130 interrupted.
     """
     try:
-        parsed = parser().parse_args(arguments)
+        parsed, unknown = parser().parse_known_args(arguments)
+        if unknown:
+            parsed.parser.refuse(unknown)
         module: ModuleType = import_module(COMMANDS[parsed.command][0])
         code: int = module.run(parsed)
         sys.stdout.flush()
@@ -53,9 +55,9 @@ def run(arguments: Sequence[str]) -> int:
     return code
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> Parser:
     """Return the parser with all subcommands; none of them imports anything heavy for it."""
-    top = argparse.ArgumentParser(
+    top = Parser(
         prog="ortkit",
         description="A compiler and toolkit on top of stock ONNX Runtime.",
         allow_abbrev=False,
@@ -64,6 +66,7 @@ def parser() -> argparse.ArgumentParser:
     commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name, (module, summary) in COMMANDS.items():
         sub = commands.add_parser(name, help=summary, description=summary, allow_abbrev=False)
+        sub.set_defaults(parser=sub)
         import_module(module).add_arguments(sub)
     return top
 

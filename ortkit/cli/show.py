@@ -16,28 +16,41 @@ def console(*, stderr: bool = False) -> Console:
     """Return a console; rich itself respects NO_COLOR and drops colour when piped."""
     from rich.console import Console
 
+    class QuietPipe(Console):
+        def on_broken_pipe(self) -> None:
+            """Let the caller end quietly: rich would exit with 1."""
+            raise BrokenPipeError
+
     stream = sys.stderr if stderr else sys.stdout
     # Off a terminal rich would wrap at 80 columns and cut paths in two.
     width = None if stream.isatty() else 160
-    return Console(stderr=stderr, width=width, highlight=False)
+    return QuietPipe(stderr=stderr, width=width, highlight=False)
 
 
 def document(content: Mapping[str, object]) -> None:
     """Print the one JSON document of a command that was given `--json`."""
-    sys.stdout.write(json.dumps(content, indent=2) + "\n")
+    sys.stdout.write(json.dumps(content, indent=2, allow_nan=False) + "\n")
+
+
+def raw(text: str) -> None:
+    """Print text as it is, for other programs to read."""
+    sys.stdout.write(text)
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Print a table; columns whose every cell is a number stand right."""
+    """Print a table; columns of numbers stand right, None is an empty cell."""
     from rich import box
     from rich.table import Table
+    from rich.text import Text
 
     made = Table(title=title or None, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     for index, column in enumerate(columns):
-        numeric = bool(rows) and all(isinstance(row[index], int | float) for row in rows)
+        cells = [row[index] for row in rows if row[index] is not None]
+        numeric = bool(cells) and all(isinstance(cell, int | float) for cell in cells)
         made.add_column(column, justify="right" if numeric else "left", overflow="fold")
     for row in rows:
-        made.add_row(*(_cell(cell) for cell in row))
+        # As text: `[batch, seq]` is no markup.
+        made.add_row(*(Text(_cell(cell)) for cell in row))
     console().print(made)
 
 
@@ -69,6 +82,22 @@ def _no_progress(_stage: str) -> None:
     """Show nothing."""
 
 
+def pairs(rows: Sequence[tuple[str, str]]) -> None:
+    """Print `name  value` lines with the values below each other."""
+    width = max((len(name) for name, _ in rows), default=0)
+    for name, value in rows:
+        line(f"{name:<{width}}  {value}")
+
+
+def count_text(count: float) -> str:
+    """Return a large count for people: `22.4 G`."""
+    for unit in ("", "k", "M", "G", "T"):
+        if count < 1000 or unit == "T":
+            return f"{count:.0f}" if unit == "" else f"{count:.2f} {unit}"
+        count /= 1000
+    return ""
+
+
 def bytes_text(count: float) -> str:
     """Return a size for people: `346.0 MB`."""
     for unit in ("B", "kB", "MB", "GB"):
@@ -79,6 +108,8 @@ def bytes_text(count: float) -> str:
 
 
 def _cell(cell: object) -> str:
+    if cell is None:
+        return ""
     if isinstance(cell, bool) or not isinstance(cell, int | float):
         return str(cell)
     return f"{cell:,}" if isinstance(cell, int) else f"{cell:,.3f}"
