@@ -174,14 +174,16 @@ class _Run:
             ) as verifier,
         ):
             best = candidate
-            verification = verifier.check(self._saved(candidate, folder), candidate.library)
+            verification = verifier.check(
+                self._saved(candidate, folder), library=candidate.library
+            )
             if verification.verdict != "no":
                 return best, verification
 
             def is_good(denied: frozenset[str]) -> bool:
                 nonlocal best, verification
                 attempt = self.candidate(denied)
-                checked = verifier.check(self._saved(attempt, folder), attempt.library)
+                checked = verifier.check(self._saved(attempt, folder), library=attempt.library)
                 if checked.verdict == "yes":
                     best, verification = attempt, checked
                 return checked.verdict == "yes"

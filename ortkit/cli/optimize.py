@@ -151,4 +151,4 @@ def _verdict(report: Report) -> str:
     checked = report.verification
     if checked is None:
         return "verified  no (--no-verify)"
-    return f"verified  {checked.summary()}"
+    return f"verified  {checked.verdict}: {checked.reason}"

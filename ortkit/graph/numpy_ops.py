@@ -1,4 +1,4 @@
-"""Ops that numpy evaluates with ONNX Runtime's own bits: data movement, integers, exact rounding."""
+"""Ops that numpy evaluates as ONNX Runtime does, bit for bit: moves, integers, exact rounding."""
 
 from __future__ import annotations
 

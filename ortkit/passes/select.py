@@ -37,7 +37,8 @@ def load_pass(name: str, options: Mapping[str, str] | None = None) -> Pass:
     Raises:
         UserError: There is no such pass or option, or a value of the wrong type.
     """
-    known = catalog()
+    # Looking for installed packages' passes takes 20 ms; ours are found without it.
+    known = PASSES if name in PASSES else catalog()
     if name not in known:
         raise UserError(
             f"there is no pass {name!r}{_near(name, known)}",

@@ -1,0 +1,108 @@
+"""What every pass promises, on random models: same results, same interface, honest, settled."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tests.contract.random_models import feeds, models
+
+from ortkit.graph.check import check_model
+from ortkit.passes.catalog import PASSES
+from ortkit.passes.presets import ORDER
+from ortkit.passes.select import load_pass, select_passes
+from ortkit.rewrite.passes import Pass
+from ortkit.rewrite.pipeline import Pipeline, PipelineResult
+from ortkit.rewrite.target import Target
+from ortkit.verify.compare import compare_outputs
+
+ort = pytest.importorskip("onnxruntime")
+#: Passes that may not change a single bit; the others re-associate float arithmetic.
+EXACT = {name for name, level in ORDER if level == 0} - {"drop-noop-arithmetic"}
+BUDGET = settings(
+    max_examples=25,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+
+
+def run(proto: onnx.ModelProto, seed: int) -> list[np.ndarray]:
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.log_severity_level = 4
+    options.intra_op_num_threads = 1
+    session = ort.InferenceSession(
+        proto.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
+    names = {value.name for value in session.get_inputs()}
+    fed = {name: array for name, array in feeds(seed).items() if name in names}
+    return list(session.run(None, fed))
+
+
+def apply(
+    proto: onnx.ModelProto, *passes: Pass, fuel: int | None = None, level: int = 3
+) -> tuple[onnx.ModelProto, PipelineResult]:
+    model = ir.from_proto(proto)
+    result = Pipeline(passes).run(model, Target("cpu", level), fuel=fuel)
+    check_model(model)
+    return ir.to_proto(model), result
+
+
+def interface(proto: onnx.ModelProto) -> list[bytes]:
+    values = [*proto.graph.input, *proto.graph.output]
+    return [value.SerializeToString(deterministic=True) for value in values]
+
+
+def assert_same_results(before: onnx.ModelProto, after: onnx.ModelProto, *, exact: bool) -> None:
+    for seed in (0, 1):
+        names = [value.name for value in before.graph.output]
+        for name, want, got in zip(names, run(before, seed), run(after, seed), strict=True):
+            if exact:
+                np.testing.assert_array_equal(got, want, strict=True)
+                continue
+            judged = compare_outputs(name, want, got)
+            assert judged.equal, judged
+
+
+@pytest.mark.parametrize("name", sorted(PASSES))
+@BUDGET
+@given(model=models())
+def test_a_pass_keeps_its_promises(name: str, model: onnx.ModelProto) -> None:
+    one = load_pass(name)
+    before = ir.to_proto(ir.from_proto(model))
+    after, result = apply(model, one)
+    assert interface(after) == interface(before)
+    assert result.modified == (
+        after.SerializeToString(deterministic=True) != before.SerializeToString(deterministic=True)
+    )
+    assert result.settled
+    assert_same_results(before, after, exact=name in EXACT)
+
+
+@pytest.mark.parametrize("level", range(4))
+@BUDGET
+@given(model=models(), fuel=st.one_of(st.none(), st.integers(0, 20)))
+def test_every_level_with_any_fuel(level: int, model: onnx.ModelProto, fuel: int | None) -> None:
+    after, result = apply(model, *select_passes("", level), fuel=fuel, level=level)
+    assert interface(after) == interface(ir.to_proto(ir.from_proto(model)))
+    assert fuel is None or len(result.log.hits) <= fuel
+    assert_same_results(model, after, exact=False)
+    assert len(after.graph.node) <= len(model.graph.node) or fuel is not None
+
+
+@BUDGET
+@given(model=models(), data=st.data())
+def test_denied_rewrites_do_not_happen(model: onnx.ModelProto, data: st.DataObject) -> None:
+    _, result = apply(model, *select_passes("", 2))
+    ids = sorted({hit.id for hit in result.log.hits})
+    if not ids:
+        return
+    denied = frozenset(data.draw(st.lists(st.sampled_from(ids), min_size=1)))
+    again = ir.from_proto(model)
+    second = Pipeline(select_passes("", 2)).run(again, Target(), denied=denied)
+    assert not denied & {hit.id for hit in second.log.hits}
+    assert_same_results(model, ir.to_proto(again), exact=False)
