@@ -8,6 +8,7 @@ import onnx_ir as ir
 from ortkit.errors import InternalError
 from ortkit.fusion.regions import FusedRegion
 from ortkit.kernels.signature import DOMAIN, RegionSignature, TensorSpec, body_text
+from ortkit.ops.gelu import erf_form
 from ortkit.rewrite.scope import Scope
 
 
@@ -19,9 +20,9 @@ def describe_region(scope: Scope, region: FusedRegion) -> RegionSignature:
     for node in region.nodes:
         for value in node.outputs:
             names[id(value)] = f"t{len(names)}"
-        function.node.append(_node_proto(node, names))
+        function.node.extend(_body_of(node, names))
     function.output.extend(names[id(value)] for value in region.outputs)
-    for domain in sorted({node.domain for node in region.nodes}):
+    for domain in sorted({node.domain for node in function.node}):
         function.opset_import.add(domain=domain, version=scope.opset(domain) or 1)
     return RegionSignature(
         region.kind,
@@ -29,6 +30,14 @@ def describe_region(scope: Scope, region: FusedRegion) -> RegionSignature:
         tuple(_spec(scope, value) for value in region.inputs),
         tuple(_spec(scope, value) for value in region.outputs),
     )
+
+
+def _body_of(node: ir.Node, names: dict[int, str]) -> list[onnx.NodeProto]:
+    """Return `node` as the function's body has it: in standard ops, so that it runs anywhere."""
+    x = node.inputs[0] if node.inputs else None
+    if node.op_type == "Gelu" and node.domain == "com.microsoft" and x is not None:
+        return erf_form(names[id(x)], names[id(node.outputs[0])])
+    return [_node_proto(node, names)]
 
 
 def _node_proto(node: ir.Node, names: dict[int, str]) -> onnx.NodeProto:
