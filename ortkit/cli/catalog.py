@@ -13,6 +13,10 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
         "ortkit.cli.passes",
         "list the passes, or describe one",
     ),
+    "doctor": (
+        "ortkit.cli.doctor",
+        "say what is installed, what is missing and how to get it",
+    ),
     "completion": (
         "ortkit.cli.completion",
         "print a completion script for bash, zsh or fish",

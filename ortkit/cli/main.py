@@ -16,6 +16,8 @@ from ortkit.cli.tree import Parser
 from ortkit.errors import InternalError, OrtkitError
 
 USAGE, BUG, INTERRUPTED = 2, 70, 130
+#: Packages that are ours to install: one of them missing is no bug.
+NEEDED = frozenset({"numpy", "onnx", "onnx_ir", "onnxscript", "onnxruntime", "rich", "tvm"})
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -50,6 +52,8 @@ def run(arguments: Sequence[str]) -> int:
         return USAGE
     except OSError as error:
         return _system(error)
+    except ModuleNotFoundError as error:
+        return _missing(error)
     except Exception as error:  # noqa: BLE001 - whatever it is, it is ours and is reported
         return _bug(error)
     return code
@@ -75,6 +79,13 @@ def _system(error: OSError) -> int:
     where = f"{error.filename}: " if error.filename else ""
     fix = "; free some space" if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
     _say(f"ortkit: {where}{error.strerror or error}{fix}")
+    return USAGE
+
+
+def _missing(error: ModuleNotFoundError) -> int:
+    if (error.name or "").partition(".")[0] not in NEEDED:
+        return _bug(error)
+    _say(f"ortkit: {error.name} is not installed; see what is missing with `ortkit doctor`")
     return USAGE
 
 

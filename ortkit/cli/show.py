@@ -56,12 +56,12 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) 
 
 def line(text: str) -> None:
     """Print one line to stdout."""
-    console().print(text, markup=False, soft_wrap=True)
+    sys.stdout.write(text + "\n")
 
 
 def note(text: str) -> None:
     """Print one line to stderr."""
-    console(stderr=True).print(text, markup=False, soft_wrap=True)
+    sys.stderr.write(text + "\n")
 
 
 @contextmanager

@@ -1,0 +1,44 @@
+"""`ortkit doctor`: runtimes, toolchains and versions; what is missing and how to get it."""
+
+from __future__ import annotations
+
+import argparse
+from importlib.util import find_spec
+from itertools import groupby
+
+from ortkit.cli import show
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the subcommand's flags."""
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print what was found; missing parts are no failure."""
+    from ortkit.doctor import diagnose
+
+    # rich may be what is missing.
+    with show.progress(quiet=arguments.json or find_spec("rich") is None) as progress:
+        diagnosis = diagnose(progress)
+    if arguments.json:
+        show.document(diagnosis.to_json())
+        return 0
+    width = max(len(one.name) for one in diagnosis.findings)
+    for group, members in groupby(diagnosis.findings, key=lambda one: one.group):
+        show.line(group)
+        for one in members:
+            show.line(f"  {one.name:<{width}}  {_mark(one.state):<8}  {one.value}")
+            if one.fix:
+                show.line(f"  {'':<{width}}  {'':<8}  -> {one.fix}")
+    problems = diagnosis.problems
+    show.line("")
+    if problems:
+        show.line(f"to look at: {', '.join(one.name for one in problems)}")
+    else:
+        show.line("everything is there")
+    return 0
+
+
+def _mark(state: str) -> str:
+    return {"optional": "absent"}.get(state, state)

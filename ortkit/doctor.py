@@ -1,0 +1,296 @@
+"""What this machine has of what ortkit can use, what is missing, and how to get it."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from typing import Literal
+
+from ortkit import __version__, env
+from ortkit.errors import OrtkitError
+
+SCHEMA = "ortkit.doctor/1"
+#: Distributions that all install the package `onnxruntime`, over each other.
+RUNTIMES = (
+    "onnxruntime", "onnxruntime-gpu", "onnxruntime-directml", "onnxruntime-openvino",
+    "onnxruntime-rocm", "onnxruntime-qnn", "onnxruntime-training", "ort-nightly",
+    "ort-nightly-gpu",
+)  # fmt: skip
+PYTHONS = ((3, 11), (3, 13))
+PROBE_SECONDS = 60
+
+State = Literal["ok", "missing", "optional", "broken"]
+"""`missing` is needed by some command; `optional` is absent and needed by none by default."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was looked for."""
+
+    group: str
+    name: str
+    state: State
+    value: str
+    """A version, a path, or what is wrong."""
+    fix: str = ""
+    """What to do about it, empty if nothing needs doing."""
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """Everything that was looked for."""
+
+    findings: tuple[Finding, ...]
+
+    @property
+    def problems(self) -> tuple[Finding, ...]:
+        """What is missing or broken."""
+        return tuple(one for one in self.findings if one.state in ("missing", "broken"))
+
+    def to_json(self) -> dict[str, object]:
+        """Return the document of `ortkit doctor --json`."""
+        return {
+            "schema": SCHEMA,
+            "healthy": not self.problems,
+            "findings": [asdict(one) for one in self.findings],
+        }
+
+
+def diagnose(progress: Callable[[str], None] = lambda stage: None) -> Diagnosis:
+    """Look at the machine; never raises because of what it finds.
+
+    Packages with native parts are loaded in processes of their own: a broken one must not
+    take this one with it.
+    """
+    parts = (_system, _libraries, _runtime, _extensions, _kernels, _gpu, _storage)
+    findings: list[Finding] = []
+    for part in parts:
+        progress(part.__name__.strip("_"))
+        findings.extend(part())
+    return Diagnosis(tuple(findings))
+
+
+def _system() -> Iterator[Finding]:
+    yield Finding("system", "ortkit", "ok", __version__)
+    found = platform.python_version()
+    low, high = (".".join(map(str, one)) for one in PYTHONS)
+    if PYTHONS[0] <= sys.version_info[:2] <= PYTHONS[1]:
+        yield Finding("system", "python", "ok", f"{found} ({sys.executable})")
+    else:
+        fix = f"use Python {low} to {high}"
+        yield Finding("system", "python", "broken", f"{found} is not supported", fix)
+    yield Finding("system", "platform", "ok", platform.platform())
+    yield Finding("system", "cpu", "ok", f"{_cpu_level()}, {_cores()} cores usable")
+
+
+def _cpu_level() -> str:
+    try:
+        from ortkit.kernels.cpu import native_level
+    except ImportError:  # a library is missing, and reported below
+        return platform.machine()
+    return native_level()
+
+
+def _cores() -> int:
+    affinity = getattr(os, "sched_getaffinity", None)
+    return len(affinity(0)) if affinity is not None else os.cpu_count() or 1
+
+
+def _libraries() -> Iterator[Finding]:
+    for name in ("numpy", "onnx", "onnx-ir", "onnxscript", "rich"):
+        if (found := _version(name)) is None:
+            fix = f"install ortkit again, or: pip install {name}"
+            yield Finding("libraries", name, "missing", "not installed", fix)
+        else:
+            yield Finding("libraries", name, "ok", found)
+
+
+def _runtime() -> Iterator[Finding]:
+    installed = [name for name in RUNTIMES if _version(name) is not None]
+    if not installed and find_spec("onnxruntime") is None:
+        fix = 'pip install "ortkit[cpu]", or "ortkit[cuda]" for an NVIDIA GPU; never both'
+        yield Finding("runtime", "onnxruntime", "missing", "not installed", fix)
+        return
+    if len(installed) > 1:
+        yield Finding(
+            "runtime", "one runtime only", "broken",
+            f"{' and '.join(installed)} are installed over each other",
+            f"pip uninstall -y {' '.join(installed)}, then install one of them",
+        )  # fmt: skip
+    name = installed[0] if len(installed) == 1 else "onnxruntime"
+    loaded = _probe(_RUNTIME_PROBE)
+    if isinstance(loaded, str):
+        fix = f"pip install --force-reinstall {name}"
+        yield Finding("runtime", name, "broken", f"does not load: {loaded}", fix)
+        return
+    yield Finding("runtime", name, "ok", str(loaded["version"]))
+    providers = ", ".join(text.removesuffix("ExecutionProvider") for text in loaded["providers"])
+    yield Finding("runtime", "providers", "ok", providers)
+
+
+def _extensions() -> Iterator[Finding]:
+    found = _version("onnxruntime-extensions")
+    yield Finding(
+        "runtime", "onnxruntime-extensions", "ok" if found else "optional",
+        found or "not installed",
+        "" if found else "for models with its tokenizer ops: pip install onnxruntime-extensions",
+    )  # fmt: skip
+
+
+def _kernels() -> Iterator[Finding]:
+    yield _tvm()
+    triton = _version("triton")
+    if triton is None:
+        fix = 'for CUDA kernels: pip install "ortkit[cuda]"'
+        yield Finding("kernels", "triton", "optional", "not installed", fix)
+    else:
+        yield Finding("kernels", "triton", "ok", triton)
+    yield _compiler()
+    yield _shim()
+
+
+def _tvm() -> Finding:
+    installed = _version("apache-tvm")
+    if installed is None and find_spec("tvm") is None:
+        fix = 'for CPU kernels: pip install "ortkit[cpu]"'
+        return Finding("kernels", "tvm", "missing", "not installed", fix)
+    loaded = _probe(_TVM_PROBE)
+    if isinstance(loaded, str):
+        fix = "pip install --force-reinstall apache-tvm"
+        return Finding("kernels", "tvm", "broken", f"does not load: {loaded}", fix)
+    if not loaded["llvm"]:
+        fix = "pip install apache-tvm (its wheels have LLVM)"
+        return Finding("kernels", "tvm", "broken", "built without LLVM", fix)
+    return Finding("kernels", "tvm", "ok", installed or str(loaded["version"]))
+
+
+def _compiler() -> Finding:
+    try:
+        from ortkit.kernels.link import find_linker
+
+        command = find_linker()
+    except ImportError as error:
+        return Finding("kernels", "C compiler", "missing", f"not looked for: {error}")
+    except OrtkitError as error:
+        return Finding("kernels", "C compiler", "missing", error.problem, error.fix)
+    first = _first_line([*command, "--version"])
+    if first is None:
+        return Finding(
+            "kernels", "C compiler", "broken", f"{' '.join(command)} does not run",
+            "install gcc or clang, or: pip install ziglang",
+        )  # fmt: skip
+    return Finding("kernels", "C compiler", "ok", f"{' '.join(command)}: {first}")
+
+
+def _shim() -> Finding:
+    try:
+        from ortkit.kernels.link import find_shim
+
+        return Finding("kernels", "custom-op shim", "ok", str(find_shim()[0]))
+    except ImportError as error:
+        return Finding("kernels", "custom-op shim", "missing", f"not looked for: {error}")
+    except OrtkitError as error:
+        return Finding("kernels", "custom-op shim", "missing", error.problem, error.fix)
+
+
+def _gpu() -> Iterator[Finding]:
+    loaded = _probe(_CUDA_PROBE)
+    if isinstance(loaded, str) or not loaded["gpus"]:
+        reason = loaded if isinstance(loaded, str) else "no GPU"
+        yield Finding("gpu", "NVIDIA driver", "optional", reason)
+        return
+    yield Finding("gpu", "NVIDIA driver", "ok", f"CUDA {loaded['version']}")
+    for index, name in enumerate(loaded["gpus"]):
+        yield Finding("gpu", f"GPU {index}", "ok", str(name))
+
+
+def _storage() -> Iterator[Finding]:
+    try:
+        folder = env.cache_dir()
+        sizes = [path.stat().st_size for path in folder.rglob("*") if path.is_file()]
+    except (OSError, RuntimeError) as error:  # RuntimeError: there is no home folder
+        fix = "set ORTKIT_CACHE to a folder that can be read and written"
+        yield Finding("cache", "kernel cache", "broken", str(error), fix)
+        return
+    yield Finding(
+        "cache", "kernel cache", "ok",
+        f"{folder}: {len(sizes)} files, {sum(sizes) / 1e6:.1f} MB",
+    )  # fmt: skip
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return version(distribution)
+    except PackageNotFoundError:
+        return None
+
+
+_RUNTIME_PROBE = """
+import onnxruntime as ort
+result = {"version": ort.__version__, "providers": ort.get_available_providers()}
+"""
+_TVM_PROBE = """
+import tvm
+result = {"version": tvm.__version__, "llvm": bool(tvm.runtime.enabled("llvm"))}
+"""
+_CUDA_PROBE = """
+import ctypes
+try:
+    cuda = ctypes.CDLL("libcuda.so.1")
+except OSError:
+    raise SystemExit("no driver (libcuda.so.1)")
+if code := cuda.cuInit(0):
+    raise SystemExit(f"cuInit fails with {code}")
+number, name, gpus = ctypes.c_int(), ctypes.create_string_buffer(256), []
+cuda.cuDriverGetVersion(ctypes.byref(number))
+driver = f"{number.value // 1000}.{number.value % 1000 // 10}"
+cuda.cuDeviceGetCount(ctypes.byref(number))
+for index in range(number.value):
+    device = ctypes.c_int()
+    cuda.cuDeviceGet(ctypes.byref(device), index)
+    cuda.cuDeviceGetName(name, 256, device)
+    gpus.append(name.value.decode())
+result = {"version": driver, "gpus": gpus}
+"""
+
+
+def _probe(code: str) -> dict[str, list[str]] | str:
+    """Run `code` in a Python of its own; return its `result`, or in a line why there is none."""
+    env.keep_telemetry_off()
+    # -P: a file in the current folder must not stand in for a package.
+    command = [sys.executable, "-P", "-c", f"{code}\nimport json\nprint(json.dumps(result))"]
+    try:
+        ended = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace",
+            timeout=PROBE_SECONDS, check=False,
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return str(error)
+    if ended.returncode < 0:
+        return f"crashes with signal {-ended.returncode}"
+    if ended.returncode > 0:
+        return (ended.stderr.strip().splitlines() or ["no message"])[-1]
+    try:
+        found: dict[str, list[str]] = json.loads(ended.stdout.strip().splitlines()[-1])
+    except (ValueError, IndexError):
+        return "prints something unexpected when loaded"
+    return found
+
+
+def _first_line(command: list[str]) -> str | None:
+    try:
+        ended = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace",
+            timeout=PROBE_SECONDS, check=False,
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    lines = ended.stdout.strip().splitlines()
+    return lines[0] if ended.returncode == 0 and lines else None
