@@ -17,8 +17,11 @@ if TYPE_CHECKING:
 
 BUILDERS: dict[str, str] = {
     "bert": "models.bert:build",
+    "gpt2": "models.gpt2:build",
     "llama": "models.llama:build",
     "decoder_kv": "models.decoder_kv:build",
+    "vit": "models.vit:build",
+    "whisper_encoder": "models.whisper_encoder:build",
     "resnet50": "models.resnet50:build",
     "mobilenet_v2": "models.mobilenet_v2:build",
     "efficientnet_b0": "models.efficientnet_b0:build",
