@@ -54,7 +54,8 @@ def as_array(fact: Fact) -> ElementArray | None:
 
 def from_array(array: ElementArray) -> Elements:
     """Return an array's elements in row-major order."""
-    return tuple(array.reshape(-1).tolist())
+    # numpy hands out a single object as itself and not as an array.
+    return tuple(np.asarray(array, dtype=object).reshape(-1).tolist())
 
 
 def apply(
