@@ -309,8 +309,40 @@ def _quotient_bounds(
 
 def is_at_least(left: Size, right: Size) -> bool:
     """Say whether `left >= right` is provable."""
-    low, _ = bounds(add(left, -right))
-    return low is not None and low >= 0
+    return _is_nonnegative(add(left, -right), depth=3)
+
+
+def _is_nonnegative(size: Size, depth: int) -> bool:
+    if isinstance(size, int):
+        return size >= 0
+    low, _ = bounds(size)
+    if low is not None and low >= 0:
+        return True
+    if depth == 0:
+        return False
+    for monomial, factor in size.terms:
+        if len(monomial) == 1 and monomial[0].args:
+            rest = _build({m: f for m, f in size.terms if m is not monomial})
+            if _holds_relaxed(monomial[0], factor, rest, depth - 1):
+                return True
+    return False
+
+
+def _holds_relaxed(atom: Atom, factor: int, rest: Size, depth: int) -> bool:
+    """Prove `factor * atom + rest >= 0` with what is known of the opaque atom."""
+    if atom.kind == "floordiv":
+        over, under = atom.args
+        if not isinstance(under, int) or under < 1:
+            return False
+        # over - under + 1 <= under * floor(over / under) <= over
+        bound = over if factor < 0 else add(over, 1 - under)
+        whole = add(multiply(factor, bound), multiply(under, rest))
+        return _is_nonnegative(add(whole, under - 1), depth)
+    if atom.kind not in ("max", "min"):
+        return False
+    # A maximum is at least each argument and equals one of them; a minimum likewise.
+    cases = (_is_nonnegative(add(multiply(factor, arg), rest), depth) for arg in atom.args)
+    return any(cases) if (atom.kind == "max") == (factor > 0) else all(cases)
 
 
 def differ(left: Size, right: Size) -> bool:
@@ -503,6 +535,11 @@ def broadcast(left: Size, right: Size) -> Size:
         return left
     if differ(right, 1):
         return right
+    # Where the smaller one is not the larger one, one of them is 1. It is the smaller one,
+    # unless a 0 meets a 1.
+    for small, large in ((left, right), (right, left)):
+        if is_at_least(large, small) and is_at_least(small, minimum(large, 1)):
+            return large
     args = {_key_of(size): size for size in _flat("broadcast", (left, right))}
     return _of_atom(Atom("broadcast", "", tuple(args[key] for key in sorted(args))))
 

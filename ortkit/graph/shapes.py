@@ -59,7 +59,6 @@ _INVALID = (
     TypeError,
     IndexError,
     KeyError,
-    AttributeError,
     ZeroDivisionError,
     OverflowError,
 )
@@ -84,6 +83,7 @@ class Shapes:
         self._outer = 0
         # Names that a body declares for values of one iteration mean nothing outside.
         self._trusts_names = True
+        self._input_names: frozenset[str] = _names_of_inputs(model)
         self._depth = 0
 
     @classmethod
@@ -272,7 +272,7 @@ class Shapes:
             return Fact(fact.dtype, shape, elements)
         if any(isinstance(size, int) and not 0 <= size < _SIZE_LIMIT for size in shape):
             return Fact(fact.dtype)
-        shape = tuple(self.fresh() if _is_large(size) else size for size in shape)
+        shape = tuple(self.fresh() if _is_unwieldy(size) else size for size in shape)
         if elements is not None:
             elements = self._checked_elements(fact.dtype, shape, elements)
         return Fact(fact.dtype, shape, elements)
@@ -291,13 +291,13 @@ class Shapes:
             if not all(isinstance(element, int | Dim) for element in elements):
                 return None
             return tuple(
-                self.fresh_element() if _is_large(element) else element
+                self.fresh_element() if _is_unwieldy(element) else element
                 for element in elements
                 if isinstance(element, int | Dim)
             )
         if dtype not in WIDE_FLOATS:
             return None
-        return None if any(_is_large(_size_in(element)) for element in elements) else elements
+        return None if any(_is_unwieldy(_size_in(element)) for element in elements) else elements
 
     # ---- what the model declares ---------------------------------------------------------
 
@@ -335,25 +335,31 @@ class Shapes:
         if declared is None:
             return Fact(dtype, fact.shape, fact.elements)
         if fact.shape is None:
-            sizes = (self._declared_size(dim) for dim in declared.dims)
+            sizes = (self._declared_size(value, dim) for dim in declared.dims)
             shape = tuple(self.fresh() if size is None else size for size in sizes)
             return Fact(dtype, shape, fact.elements)
         if len(declared) == len(fact.shape):
             for size, dim in zip(fact.shape, declared.dims, strict=True):
                 atom = None if isinstance(size, int) else sole_atom(size)
                 if atom is not None and atom.kind == "size":
-                    found = self._declared_size(dim)
+                    found = self._declared_size(value, dim)
                     if found is not None:
                         self.equate(size, found)
         return Fact(dtype, fact.shape, fact.elements)
 
-    def _declared_size(self, dim: int | ir.SymbolicDim) -> Size | None:
-        if isinstance(dim, int):
-            return dim if dim >= 0 else None
-        if not dim.value or not self._trusts_names:
+    def _declared_size(self, value: ir.Value, dim: int | ir.SymbolicDim) -> Size | None:
+        """Return a declared size where it can be believed.
+
+        Names of inputs are the user's word. Elsewhere a name means something only if it is an
+        input's; exporters make up others, and torch's TorchScript exporter (2.13) even gives
+        one name to two different sizes of an output.
+        """
+        size = declared_size(dim)
+        if size is None or isinstance(size, int) or value.is_graph_input():
+            return size if self._trusts_names or isinstance(size, int) else None
+        if not self._trusts_names or value.is_graph_output():
             return None
-        size = parse_size(dim.value)
-        return None if isinstance(size, int) and size < 0 else size
+        return size if names(size) <= self._input_names else None
 
     # ---- unknowns that became known --------------------------------------------------------
 
@@ -390,13 +396,31 @@ class Shapes:
         return self._bound.get(atom.label) if atom.kind == "size" else None
 
 
+def declared_size(dim: int | ir.SymbolicDim) -> Size | None:
+    """Return what a `dim` field says, None for nothing or a negative number."""
+    if isinstance(dim, int):
+        return dim if dim >= 0 else None
+    size = parse_size(dim.value) if dim.value else None
+    return None if isinstance(size, int) and size < 0 else size
+
+
+def _names_of_inputs(model: ir.Model) -> frozenset[str]:
+    found: set[str] = set()
+    for value in model.graph.inputs:
+        for dim in value.shape or ():
+            size = declared_size(dim)
+            found |= frozenset() if size is None else names(size)
+    return frozenset(found)
+
+
 def _is_tensor(value: ir.Value) -> bool:
     return value.type is None or isinstance(value.type, ir.TensorType)
 
 
-def _is_large(size: Size) -> bool:
+def _is_unwieldy(size: Size) -> bool:
+    """Say whether an expression has grown too large to go on with."""
     if isinstance(size, int):
-        return abs(size) >= _SIZE_LIMIT
+        return False
     if weight(size) > _WEIGHT_LIMIT:
         return True
     return any(abs(factor) >= _SIZE_LIMIT for _, factor in size.terms)

@@ -165,7 +165,9 @@ def _gather(call: Call) -> None:
     if array is None or picked is None:
         return
     if all(isinstance(position, int) for position in index.elements or ()):
-        call.out(elements=el.from_array(np.take(array, picked.astype(np.int64), axis)))
+        # A scalar index would make numpy return the bare element.
+        rows = picked.astype(np.int64).reshape(-1)
+        call.out(elements=el.from_array(np.take(array, rows, axis)))
 
 
 def _gather_elements(call: Call) -> None:
