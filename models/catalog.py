@@ -25,6 +25,10 @@ BUILDERS: dict[str, str] = {
     "resnet50": "models.resnet50:build",
     "mobilenet_v2": "models.mobilenet_v2:build",
     "efficientnet_b0": "models.efficientnet_b0:build",
+    "unet": "models.unet:build",
+    "detector": "models.detector:build",
+    "lstm": "models.lstm:build",
+    "control_flow": "models.control_flow:build",
 }
 
 

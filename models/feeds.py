@@ -48,10 +48,10 @@ def _draw(
         start = sizes.get("past", 0)
         return np.broadcast_to(np.arange(start, start + shape[-1]), shape).astype(dtype)
     if dtype == np.bool_:
-        return random.random(shape) < 0.5
+        return np.asarray(random.random(shape) < 0.5)
     if np.issubdtype(dtype, np.integer):
-        return random.integers(1, VOCABULARY, shape).astype(dtype)
-    return random.standard_normal(shape).astype(dtype)
+        return np.asarray(random.integers(1, VOCABULARY, shape), dtype)
+    return np.asarray(random.standard_normal(shape), dtype)
 
 
 def _size(text: str, sizes: Mapping[str, int]) -> int:

@@ -27,6 +27,14 @@ def linear(
         return b.op("Add", offset, product) if swapped else b.op("Add", product, offset)
 
 
+def gemm(b: Tape, x: str, name: str, fan_in: int, width: int) -> str:
+    """Multiply a matrix [rows, fan_in] by a transposed weight and add a bias, in one op."""
+    weight = b.weight(f"{name}.weight", width, fan_in, scale=1 / math.sqrt(fan_in))
+    bias = b.weight(f"{name}.bias", width, scale=0.1)
+    with b.scope(name):
+        return b.op("Gemm", x, weight, bias, alpha=1.0, beta=1.0, transB=1)
+
+
 def embedding(b: Tape, ids: str, name: str, rows: int, width: int) -> str:
     """Look up rows of a table."""
     table = b.weight(f"{name}.weight", rows, width, scale=0.7)
@@ -45,6 +53,26 @@ def layer_norm(b: Tape, x: str, name: str, width: int, epsilon: float) -> str:
         variance = b.reduce_mean(b.op("Pow", centered, b.scalar(2.0)), -1)
         deviation = b.op("Sqrt", b.op("Add", variance, b.scalar(epsilon)))
         return b.op("Add", b.op("Mul", b.op("Div", centered, deviation), scale), offset)
+
+
+def group_norm(b: Tape, x: str, name: str, width: int, groups: int, epsilon: float) -> str:
+    """Normalize groups of channels; before opset 21 as instances of a reshaped image."""
+    drawn = [b.draw(f"{name}.weight", width, scale=0.1, mean=1.0)]
+    drawn.append(b.draw(f"{name}.bias", width, scale=0.1))
+    with b.scope(name):
+        if b.spelling.opset >= 21:
+            both = (
+                b.parameter(f"{name}.{k}", v)
+                for k, v in zip(("weight", "bias"), drawn, strict=True)
+            )
+            return b.op("GroupNormalization", x, *both, num_groups=groups, epsilon=epsilon)
+        flat = b.op("Reshape", x, b.ints(0, groups, -1), allowzero=0)
+        ones, zeros = b.const(np.ones(groups, np.float32)), b.const(np.zeros(groups, np.float32))
+        flat = b.op("InstanceNormalization", flat, ones, zeros, epsilon=epsilon)
+        whole = b.op("Reshape", flat, b.op("Shape", x), allowzero=0)
+        scale, shift = (value.reshape(width, 1, 1) for value in drawn)
+        scaled = b.op("Mul", whole, b.folded_weight("Mul", scale))
+        return b.op("Add", scaled, b.folded_weight("Add", shift))
 
 
 def rms_norm(b: Tape, x: str, name: str, width: int, epsilon: float) -> str:
@@ -81,6 +109,13 @@ def gelu_tanh(b: Tape, x: str) -> str:
 def silu(b: Tape, x: str) -> str:
     """Multiply by the sigmoid."""
     return b.op("Mul", x, b.op("Sigmoid", x))
+
+
+def upsample(b: Tape, x: str) -> str:
+    """Double height and width by repeating each pixel."""
+    scales = b.const(np.array([1, 1, 2, 2], np.float32))
+    rule = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+    return b.op("Resize", x, "", scales, mode="nearest", cubic_coeff_a=-0.75, **rule)
 
 
 def expand(b: Tape, x: str, shape: str) -> str:
