@@ -87,6 +87,7 @@ def link_library(
         arguments = [
             *_FLAGS, "-Wl,--version-script=exports.map", "-o", "library.so",
             "manifest.c", *(object_name for object_name, _ in objects), SHIM_ARCHIVE,
+            "-Wl,--as-needed", "-lm",
         ]  # fmt: skip
         _run([*command, *arguments], folder)
         content = (folder / "library.so").read_bytes()

@@ -31,6 +31,8 @@ _LOG = (
     -0.116700985, 0.0674926937,
 )  # fmt: skip
 
+# Adding it to |x| < 2^22 leaves no room for a fraction: the sum is x rounded to an integer.
+_ROUNDER = 1.5 * 2.0**23
 _LOG2_E = 1.4426950408889634
 # ln(2) in two parts: the first has few enough bits that n * _LN2_HIGH is exact for |n| < 2^9.
 _LN2_HIGH = 0.693145751953125
@@ -64,7 +66,8 @@ def _exp_normal(e: Emitter, x: Expr) -> Expr:
 
 def _exp_parts(e: Emitter, x: Expr) -> tuple[Expr, Expr]:
     """Return m, n (int32) with e^x = m * 2^n and m in about [0.7, 1.42]."""
-    n = e.share(e.floor(x * e.f32(_LOG2_E) + e.f32(0.5)))
+    n = e.share(x * e.f32(_LOG2_E) + e.f32(_ROUNDER))
+    n = e.share(n - e.f32(_ROUNDER))
     r = e.share(x - n * e.f32(_LN2_HIGH) - n * e.f32(_LN2_LOW))
     mantissa = e.share(r * r * polynomial(e, r, _EXP) + r + e.f32(1.0))
     return mantissa, e.share(e.cast(n, "int32"))
