@@ -76,7 +76,7 @@ def _pyramid(b: Tape, x: str, config: Config) -> tuple[str, str]:
     channels, features = 3, []
     for level, width in enumerate(config.widths):
         name = f"backbone.{level}"
-        down = Conv(f"{name}.down", channels, width, 3, 2, activation="hardswish", gain=1.3)
+        down = Conv(f"{name}.down", channels, width, 3, 2, activation="hardswish", gain=0.9)
         x = conv_block(b, x, down)
         for i in range(config.depth):
             x = _block(b, x, f"{name}.blocks.{i}", width)
