@@ -54,7 +54,6 @@ inline constexpr Slot<62, Status*(const TensorInfo*, int64_t*, size_t)> GetDimen
 inline constexpr Slot<63, Status*(const TensorInfo*, const char**, size_t)> GetSymbolicDimensions;
 inline constexpr Slot<90, Status*(const KernelContext*, size_t, const Value**)> GetInput;
 inline constexpr Slot<91, Status*(KernelContext*, size_t, const int64_t*, size_t, Value**)> GetOutput;
-inline constexpr Slot<93, void(Status*)> ReleaseStatus;
 inline constexpr Slot<99, void(TensorInfo*)> ReleaseTensorInfo;
 inline constexpr Slot<101, void(OpDomain*)> ReleaseCustomOpDomain;
 inline constexpr Slot<230, Status*(const KernelInfo*, size_t*)> GetInputCount;
