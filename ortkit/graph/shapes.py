@@ -74,7 +74,7 @@ class Shapes:
     def __init__(self, model: ir.Model) -> None:
         """Start with nothing known; use `Shapes.infer`."""
         self._model = model
-        self._roots: set[int] = {id(model.graph), *(id(f) for f in model.functions.values())}
+        self._roots: set[int] = {id(model.graph), *(id(f.graph) for f in model.functions.values())}
         self._local = frozenset((f.domain, f.name) for f in model.functions.values())
         self._facts: dict[ir.Value, Fact] = {}
         self._bound: dict[str, Size] = {}

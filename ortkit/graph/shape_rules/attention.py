@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ortkit.graph.dims import Size, add, divide_exactly, multiply
+from ortkit.graph.dims import Size, add, floor_divide, multiply
 from ortkit.graph.shape_rules.call import Call, Rule, Shape, UnknownError
 from ortkit.graph.shape_rules.elementwise import same
 
@@ -15,8 +15,8 @@ def _heads_of(call: Call, index: int, name: str) -> Shape:
     heads = call.integer(name, 0)
     if len(shape) != 3 or heads <= 0:
         raise UnknownError
-    width = divide_exactly(shape[2], heads)
-    return (shape[0], heads, shape[1], call.fresh() if width is None else width)
+    # A width that the heads do not divide fails at run time.
+    return (shape[0], heads, shape[1], floor_divide(shape[2], heads))
 
 
 def _attention(call: Call) -> None:

@@ -94,7 +94,7 @@ def _embed_layer_norm(call: Call) -> None:
     call.out(dtype=call.dtype(2))
     ids, table = call.shape(0), call.shape(2)
     call.out(0, shape=(*ids, table[1]))
-    call.out(1, dtype=ir.DataType.INT32, shape=(ids[0],))
+    call.out(1, dtype=ir.DataType.INT32)
     call.out(2, dtype=call.dtype(2), shape=(*ids, table[1]))
 
 
@@ -152,6 +152,8 @@ def _group_query_attention(call: Call) -> None:
         call.out(shape=(query[0], query[1], call.fresh() if packed else query[2]))
         return
     call.out(shape=(query[0], query[1], multiply(width, heads)))
+    if "kv_cache_bit_width" in call.node.attributes:
+        return  # A quantized cache packs several numbers into one element.
     for index in (1, 2):
         past = call.fact(index + 2)
         call.out(index, dtype=past.dtype, shape=(query[0], groups, call.fresh(), width))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import onnx_ir as ir
 
 from ortkit.graph.constants import tensor_of_constant_node
@@ -25,7 +26,13 @@ INT64 = ir.DataType.INT64
 
 
 def _constant(call: Call) -> None:
-    tensor = tensor_of_constant_node(call.node)
+    attribute = call.node.attributes.get("value")
+    tensor: ir.TensorProtocol | None
+    if attribute is not None and not attribute.is_ref():
+        # Not `as_tensor`: it checks a Protocol, which takes longer than all the rest here.
+        tensor = attribute.value
+    else:
+        tensor = tensor_of_constant_node(call.node)
     if tensor is not None:
         call.put(0, constant_fact(tensor))
 
@@ -96,9 +103,14 @@ def _steps(start: Size, limit: Size, delta: Size) -> Size:
 
 def _float_steps(start: Element, limit: Element, delta: Element) -> Size:
     if isinstance(start, float) and isinstance(limit, float) and isinstance(delta, float):
-        return max(math.ceil((limit - start) / delta), 0)
-    way = el.divided_as_floats(el.subtracted(limit, start), delta)
-    steps = el.ceil(way)
+        # Runtimes differ in where they round to float32: only a count that all find is known.
+        way = float(np.float32(limit) - np.float32(start))
+        counts = {(limit - start) / delta, way / delta, float(np.float32(way / delta))}
+        number, *others = {max(math.ceil(count), 0) for count in counts}
+        if others:
+            raise UnknownError
+        return number
+    steps = el.ceil(el.divided_as_floats(el.subtracted(limit, start), delta))
     if isinstance(steps, float):
         return max(int(steps), 0)
     if not isinstance(steps, Dim):
@@ -125,6 +137,13 @@ def _window(call: Call) -> None:
     call.out(shape=(size,))
 
 
+def _stft(call: Call) -> None:
+    # The onnx package counts too many frequencies where `onesided` is left at its default
+    # (seen with onnx 1.23.2), so it is not asked.
+    call.out(dtype=call.dtype(0))
+    call.out(shape=(call.shape(0)[0], call.fresh(), call.fresh(), 2))
+
+
 RULES: dict[str, Rule] = {
     "Constant": _constant,
     "Shape": _shape,
@@ -137,6 +156,7 @@ RULES: dict[str, Rule] = {
     "Bernoulli": _like,
     "RandomNormal": _random,
     "RandomUniform": _random,
+    "STFT": _stft,
     "HannWindow": _window,
     "HammingWindow": _window,
     "BlackmanWindow": _window,

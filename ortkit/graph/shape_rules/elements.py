@@ -32,6 +32,7 @@ from ortkit.graph.shape_rules.call import (
     Ratio,
     Shape,
     UnknownError,
+    is_small,
 )
 
 #: Arithmetic is done in these only: others wrap around early.
@@ -71,6 +72,8 @@ def apply(
     unknown float makes all of it unknown.
     """
     if any(fact.elements is None for fact in facts):
+        return None
+    if not is_small(shape):
         return None
     target = [size for size in shape if isinstance(size, int)]
     columns: list[Sequence[Element]] = []

@@ -251,17 +251,14 @@ def _parts(call: Call, size: Size) -> Shape:
             raise UnknownError
         return given
     pieces = call.outputs
-    if isinstance(size, Dim):
-        exact = divide_exactly(size, pieces)
-        if exact is not None:
-            return (exact,) * pieces
+    exact = divide_exactly(size, pieces)
+    if exact is not None:
+        return (exact,) * pieces
     # Equal parts, the last one smaller; rounding up may leave less than nothing for it.
     part = ceil_divide(size, pieces)
     last = add(size, -multiply(part, pieces - 1))
-    if isinstance(last, int) and last < 0:
+    if call.version < 18 or (isinstance(last, int) and last < 0):
         raise UnknownError
-    if isinstance(last, Dim):
-        return tuple(call.fresh() for _ in range(pieces))
     return (*(part,) * (pieces - 1), last)
 
 

@@ -53,7 +53,9 @@ def _fill(call: Call, shape: Shape, axes: list[int]) -> None:
 
 def _scaled(call: Call, size: Size, scale: Element) -> Size:
     if isinstance(scale, float) and isinstance(size, int):
-        return int(np.floor(np.float32(size) * np.float32(scale)))
+        # Runtimes multiply in float32 or wider: only a size that both find is known.
+        narrow, wide = int(np.float32(size) * np.float32(scale)), int(size * scale)
+        return wide if narrow == wide else call.fresh()
     if scale == 1.0:
         return size
     try:
