@@ -63,7 +63,7 @@ class Diagnosis:
         }
 
 
-def diagnose(progress: Callable[[str], None] = lambda stage: None) -> Diagnosis:
+def diagnose(progress: Callable[[str], None] | None = None) -> Diagnosis:
     """Look at the machine; never raises because of what it finds.
 
     Packages with native parts are loaded in processes of their own: a broken one must not
@@ -72,7 +72,8 @@ def diagnose(progress: Callable[[str], None] = lambda stage: None) -> Diagnosis:
     parts = (_system, _libraries, _runtime, _extensions, _kernels, _gpu, _storage)
     findings: list[Finding] = []
     for part in parts:
-        progress(part.__name__.strip("_"))
+        if progress is not None:
+            progress(part.__name__.strip("_"))
         findings.extend(part())
     return Diagnosis(tuple(findings))
 

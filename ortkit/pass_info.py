@@ -7,6 +7,7 @@ import inspect
 import textwrap
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
+from itertools import pairwise
 
 from ortkit.errors import UserError
 from ortkit.passes.catalog import PASSES
@@ -66,9 +67,7 @@ def list_passes(level: int | None = None) -> tuple[PassInfo, ...]:
     ordered = [name for name, _ in ORDER if name in known]
     infos = [_info(name, known[name]) for name in dict.fromkeys((*ordered, *sorted(known)))]
     return tuple(
-        info
-        for info in infos
-        if level is None or (info.level is not None and info.level <= level)
+        info for info in infos if level is None or (info.level is not None and info.level <= level)
     )
 
 
@@ -141,7 +140,7 @@ def _field_texts(cls: type[Pass]) -> Mapping[str, str]:
         return {}  # no source at hand: the options are shown without their texts
     body = tree.body[0].body if isinstance(tree.body[0], ast.ClassDef) else []
     found = {}
-    for field, under in zip(body, body[1:], strict=False):
+    for field, under in pairwise(body):
         if not isinstance(field, ast.AnnAssign) or not isinstance(field.target, ast.Name):
             continue
         if isinstance(under, ast.Expr) and isinstance(under.value, ast.Constant):

@@ -9,6 +9,10 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
         "ortkit.cli.optimize",
         "rewrite, fuse and verify a model",
     ),
+    "inspect": (
+        "ortkit.cli.inspect",
+        "say what a model consists of and what it costs",
+    ),
     "passes": (
         "ortkit.cli.passes",
         "list the passes, or describe one",

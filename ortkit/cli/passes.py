@@ -34,7 +34,7 @@ def run(arguments: argparse.Namespace) -> int:
     from ortkit.pass_info import SCHEMA, describe_pass, list_passes
 
     if arguments.what == "show":
-        infos = (describe_pass(arguments.name),)
+        infos: tuple[PassInfo, ...] = (describe_pass(arguments.name),)
     else:
         infos = list_passes(arguments.level)
     if arguments.json:

@@ -32,9 +32,7 @@ def actions(parser: argparse.ArgumentParser) -> tuple[argparse.Action, ...]:
     """Return what a parser takes, in order, without its subcommands."""
     # argparse has no public way to list them.
     return tuple(
-        action
-        for action in parser._actions
-        if not isinstance(action, argparse._SubParsersAction)
+        action for action in parser._actions if not isinstance(action, argparse._SubParsersAction)
     )
 
 

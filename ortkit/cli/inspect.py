@@ -1,0 +1,110 @@
+"""`ortkit inspect`: what a model consists of and what it costs."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ortkit.cli import show
+from ortkit.cli.flags import sizes
+
+if TYPE_CHECKING:
+    from ortkit.graph.cost import Cost
+    from ortkit.graph.inspection import Inspection, Interface
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the subcommand's flags."""
+    add = parser.add_argument
+    add("model", type=Path, metavar="MODEL", help="an ONNX file")
+    add("--shape", action="append", default=[], metavar="NAME=SIZE",
+        help="value of a named size for the cost (else 1); may be repeated")  # fmt: skip
+    add("--json", action="store_true", help="print one JSON document")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Read the model and print what it is."""
+    given = sizes(arguments.shape)
+    from ortkit.graph.inspection import inspect_model
+
+    with show.progress(quiet=arguments.json) as progress:
+        progress("read the model")
+        inspection = inspect_model(arguments.model, given)
+    if arguments.json:
+        show.document(inspection.to_json())
+    else:
+        _show(inspection)
+    return 0
+
+
+def _show(found: Inspection) -> None:
+    opsets = ", ".join(f"{name or 'ai.onnx'} {version}" for name, version in found.opsets.items())
+    weights = ", ".join(f"{show.bytes_text(size)} {kind}" for kind, size in found.dtypes.items())
+    rows = [
+        ("model", found.source),
+        ("producer", found.producer or "not stated"),
+        ("opsets", f"{opsets} (IR version {found.ir_version})"),
+        ("nodes", f"{found.summary.nodes:,}"),
+        ("parameters", f"{found.summary.parameters:,}"),
+        ("weights", weights or "none"),
+        ("external", ", ".join(_external(found)) or "none"),
+        ("functions", ", ".join(_functions(found)) or "none"),
+        ("subgraphs", ", ".join(f"{n} in {op}" for op, n in found.subgraphs.items()) or "none"),
+        ("metadata", ", ".join(f"{key}={text}" for key, text in found.metadata.items()) or "none"),
+    ]
+    show.pairs([(name, value) for name, value in rows if value != "none" or name == "weights"])
+    inputs = [("input", *_row(value)) for value in found.inputs]
+    outputs = [("output", *_row(value)) for value in found.outputs]
+    show.table("", ("", "name", "type", "shape"), [*inputs, *outputs])
+    for name, places in found.dynamic.items():
+        show.line(f"dynamic   {name}: {', '.join(places)}")
+    _show_cost(found.cost)
+
+
+def _show_cost(cost: Cost) -> None:
+    rows = [
+        (
+            one.op,
+            one.nodes,
+            one.parameters,
+            _known(show.count_text(one.flops), one.uncounted, one.nodes),
+            _known(show.bytes_text(one.bytes), one.uncounted, one.nodes),
+        )
+        for one in cost.ops
+    ]
+    show.table("", ("op", "nodes", "parameters", "FLOPs", "bytes moved"), rows)
+    flops, moved = show.count_text(cost.flops), show.bytes_text(cost.bytes)
+    show.line(f"total     {flops} FLOPs, {moved} moved")
+    sizes_used = [f"{name}={size}" for name, size in cost.given.items()]
+    sizes_used += [f"{name}={size} (assumed)" for name, size in cost.assumed.items()]
+    if sizes_used:
+        show.line(f"for       {', '.join(sizes_used)}")
+    if cost.assumed:
+        show.line(f"          set them: --shape {next(iter(cost.assumed))}=SIZE")
+    if cost.uncounted:
+        why = "own operators, or sizes that the data decides"
+        show.line(f"not known the cost of {cost.uncounted} nodes: {why}")
+
+
+def _known(text: str, uncounted: int, nodes: int) -> str:
+    if uncounted == nodes:
+        return "not known"
+    return f"{text} + {uncounted} nodes" if uncounted else text
+
+
+def _row(value: Interface) -> tuple[str, str, str]:
+    shape = "unknown" if value.shape is None else f"[{', '.join(map(str, value.shape))}]"
+    default = " (default)" if value.has_default else ""
+    return value.name, value.dtype or "unknown", shape + default
+
+
+def _external(found: Inspection) -> list[str]:
+    return [
+        f"{one.location}: {one.tensors} tensors, {show.bytes_text(one.bytes)}"
+        for one in found.external
+    ]
+
+
+def _functions(found: Inspection) -> list[str]:
+    return [f"{one.name} ({one.nodes} nodes, {one.calls} calls)" for one in found.functions]
