@@ -77,7 +77,7 @@ def test_the_header_declares_nothing_that_the_shim_does_not_use() -> None:
 
 # ---- a runtime that is not there: the base it would hand over, made by hand
 GET_API = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_uint32)
-GET_VERSION = ctypes.CFUNCTYPE(ctypes.c_char_p)
+GET_VERSION = ctypes.CFUNCTYPE(ctypes.c_size_t)  # the address of a text
 CREATE_STATUS = ctypes.CFUNCTYPE(ctypes.c_size_t, ctypes.c_int32, ctypes.c_char_p)
 
 
@@ -99,11 +99,12 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ctypes.CDLL]:
 
 def test_an_older_runtime_is_refused_with_its_version(library: ctypes.CDLL) -> None:
     messages: list[tuple[int, bytes]] = []
+    version = ctypes.create_string_buffer(b"1.23.2")
     create = CREATE_STATUS(lambda code, text: messages.append((code, text)) or 1)
     table = (ctypes.c_void_p * 1)(ctypes.cast(create, ctypes.c_void_p))
     base = ApiBase(
-        GET_API(lambda version: ctypes.addressof(table) if version < 24 else None),
-        GET_VERSION(lambda: b"1.23.2"),
+        GET_API(lambda asked: ctypes.addressof(table) if asked < 24 else None),
+        GET_VERSION(lambda: ctypes.addressof(version)),
     )
     assert library.RegisterCustomOps(None, ctypes.byref(base)) == 1
     expected = (
@@ -133,7 +134,7 @@ def test_each_runtime_of_a_process_gets_its_own_ops(library: ctypes.CDLL) -> Non
         table = (ctypes.c_void_p * 32)()
         for slot, function in functions.items():
             table[slot] = ctypes.cast(function, ctypes.c_void_p).value
-        base = ApiBase(GET_API(lambda _: ctypes.addressof(table)), GET_VERSION(lambda: b"1.31.1"))
+        base = ApiBase(GET_API(lambda _: ctypes.addressof(table)), GET_VERSION(lambda: 0))
         keep.extend([functions, table, base])
         return base
 
