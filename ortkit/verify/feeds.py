@@ -25,6 +25,8 @@ Feeds: TypeAlias = Mapping[str, Value]
 #: Types that numpy's file format lacks are read from arrays of as many bytes.
 _STAND_INS = {"bfloat16": "uint16", "int4": "int8", "uint4": "uint8"}
 _SEQUENCE_LENGTH = 3
+#: What numpy.load raises for other files (numpy 2.4), and what a plain .npy array lacks.
+_NOT_AN_NPZ = (OSError, EOFError, ValueError, AttributeError, TypeError, zipfile.BadZipFile)
 
 
 @dataclass(frozen=True)
@@ -146,7 +148,7 @@ def load_feeds(path: Path, model: ir.Model) -> Feeds:
             arrays = {name: file[name] for name in file.files}
     except FileNotFoundError as error:
         raise UserError("no such file", where=where) from error
-    except (OSError, ValueError, AttributeError, TypeError, zipfile.BadZipFile) as error:
+    except _NOT_AN_NPZ as error:
         raise UserError("not an npz file", where=where, fix="write it with numpy.savez") from error
     inputs = {value.name or "": value for value in free_inputs(model)}
     for name in arrays:

@@ -123,8 +123,8 @@ def compute_reference(request: Request, folder: Path) -> Reference | Refusal:
         plain.problem = problem or plain.problem
         good = runner.telling("more", plain.done, excluded)[: request.samples]
     if plain.is_ended or not plain.done:
-        what = "run" if plain.is_loaded else "be loaded"
-        return Refusal(f"the original cannot {what} by ONNX Runtime: {plain.problem}")
+        what = "run" if plain.is_loaded else "load"
+        return Refusal(f"ONNX Runtime does not {what} the original: {plain.problem}")
     if not good:
         return Refusal("on the inputs tried, every output is empty, NaN or infinite")
     return runner.reference(outputs, excluded, good, optimized)
@@ -144,6 +144,7 @@ class _Runner:
     def __init__(self, request: Request, folder: Path, ties: Mapping[str, TieSource]) -> None:
         self.request = request
         self.folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
         self.ties = dict(ties)
         self.stage = folder
         probe = folder / "probe.onnx"

@@ -75,6 +75,7 @@ def size_plans(
     first, second = ({n: pair[i] for n, pair in pairs.items()} for i in (0, 1))
     rest = [{n: second[n] if "?" in n or _is_batch(n) else first[n] for n in pairs}]
     rest += [{n: min(k, first[n]) if _is_batch(n) else k for n in pairs} for k in _FALLBACKS]
+    rest += [dict.fromkeys(pairs, k) for k in _FALLBACKS]
     rest.append({n: 1 if _is_batch(n) else second[n] for n in pairs})
     plans = [_complete(plan, fixed) for plan in (first, second, *rest)]
     unique = [plan for i, plan in enumerate(plans) if plan not in plans[:i]]

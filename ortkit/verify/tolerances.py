@@ -26,8 +26,10 @@ TOLERANCES: dict[str, Tolerance] = {
     "float64": Tolerance(
         2.0**-52, 4096.0, "ONNX Runtime's float64 exp and erf are polynomials good to some 1e-13"
     ),
+    # ONNX Runtime's optimizations alone: 5 at most on the tiny models of models/, 11 on the
+    # full bert (12 layers, sums of up to 3,072 products); onnxruntime 1.31.1, AVX-512.
     "float32": Tolerance(
-        2.0**-23, 512.0, "sums of thousands of products in another order, over a dozen layers"
+        2.0**-23, 128.0, "sums of thousands of products in another order, over a dozen layers"
     ),
     "float16": Tolerance(
         2.0**-10, 16.0, "one rounding per fused step that no longer rounds in between"

@@ -14,6 +14,7 @@ from ortkit.verify.sizes import concrete
 from ortkit.verify.uses import Bound, InputUse
 
 _WORDS = ("a", "be", "sea", "dawn", "elbow", "", "fjord ", "Größe")
+_NUMERALS = ("0", "1", "2", "3.5", "-4")
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,8 @@ def make_value(
     # crc-like mixing is not needed: the name's bytes as seed words keep inputs independent.
     random = np.random.default_rng([plan.seed, *name.encode()])
     if dtype == ir.DataType.STRING:
-        return random.choice(np.array(_WORDS, dtype=object), shape or ()).reshape(shape)
+        words = _WORDS if plan.int_bound > 2 else _NUMERALS  # some models parse numbers
+        return random.choice(np.array(words, dtype=object), shape).reshape(shape)
     if dtype == ir.DataType.BOOL and use.meaning in ("free", "index"):
         made = _flags(shape, plan, random)
     elif use.meaning == "free":
@@ -103,7 +105,7 @@ def _ranged(
         case "divisor" if dtype.is_integer():
             return random.integers(1, 5, shape)
         case "divisor":
-            return random.uniform(0.5, 2.0, shape) * random.choice((-1.0, 1.0), shape)
+            return np.asarray(random.uniform(0.5, 2.0, shape) * random.choice((-1, 1), shape))
         case "corners":
             low = random.uniform(0.0, 0.6, (*shape[:-1], 2))
             return np.concatenate([low, low + random.uniform(0.1, 0.4, low.shape)], axis=-1)

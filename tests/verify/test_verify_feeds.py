@@ -1,0 +1,272 @@
+"""make_feeds and load_feeds: numbers that a model can take."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from onnx import TensorProto, helper
+from small_models import model, random_weights
+
+from ortkit.errors import ModelError, UserError
+from ortkit.verify.feeds import load_feeds, make_feeds
+
+TABLE = random_weights(11, 4)
+
+
+def both(built: ir.Model, name: str, **shapes: int) -> list[np.ndarray]:
+    made = [feeds[name] for feeds in make_feeds(built, 2, shapes)]
+    assert all(isinstance(each, np.ndarray) for each in made)
+    return [each for each in made if isinstance(each, np.ndarray)]
+
+
+@pytest.mark.parametrize(
+    ("body", "limit"),
+    [
+        ("y = Gather(table, ids)", 11),
+        ("y = Gather <axis = 1> (table, ids)", 4),
+        ("t = Cast <to = 7> (ids) u = Unsqueeze(t, one) y = Gather(table, u)", 11),
+        ("t = Add(ids, two) y = Gather(table, t)", 9),
+        ("f = Identity(table) y = Gather(f, ids)", 11),
+        ("t = Reshape(ids, flat) y = GatherElements(column, t)", 11),
+    ],
+)
+def test_ids_stay_inside_the_axis_they_index(body: str, limit: int) -> None:
+    built = model(
+        f"g (int32[batch, seq] ids) => (float[] y) {{ {body} }}",
+        {
+            "table": TABLE,
+            "column": TABLE[:, 0].copy(),
+            "one": np.array([1]),
+            "two": np.array(2, np.int32),
+            "flat": np.array([-1]),
+        },
+    )
+    values = np.concatenate([each.ravel() for each in both(built, "ids", seq=200)])
+    assert values.min() == 0
+    assert values.max() == limit - 1
+
+
+def test_ids_are_followed_into_branches_and_functions() -> None:
+    text = """
+        <ir_version: 10, opset_import: ["" : 21, "own" : 1]>
+        g (int64[n] a, int64[n] b, bool c) => (float[] y, float[] z)
+        <float[3, 2] small = {1, 2, 3, 4, 5, 6}> {
+            y = If (c) <
+                then_branch = t () => (float[] p) { p = Gather(small, a) },
+                else_branch = e () => (float[] q) { q = Identity(small) }
+            >
+            z = own.lookup(small, b)
+        }
+        <domain: "own", opset_import: ["" : 21]>
+        lookup (data, where) => (found) { found = Gather(data, where) }
+    """
+    built = ir.from_onnx_text(text)
+    for name, limit in (("a", 3), ("b", 10)):
+        values = np.concatenate([each.ravel() for each in both(built, name, n=100)])
+        assert values.max() < limit
+    # Inside the function the table's size is not known, as it differs from call to call.
+
+
+def test_dynamic_sizes_take_two_values_and_names_agree() -> None:
+    built = model(
+        """g (float[batch, seq] x, float[batch, seq] m, float[batch, "seq + 2"] p, float[?, 5] q)
+        => (float[] y) { y = Identity(x) }"""
+    )
+    first, second = make_feeds(built, 2)
+    for feeds in (first, second):
+        batch, seq = np.shape(feeds["x"])
+        assert np.shape(feeds["m"]) == (batch, seq)
+        assert np.shape(feeds["p"]) == (batch, seq + 2)
+        assert np.shape(feeds["q"])[1] == 5
+    assert all(a != b for a, b in zip(np.shape(first["x"]), np.shape(second["x"]), strict=True))
+    assert np.shape(first["q"]) != np.shape(second["q"])
+
+
+def test_a_total_length_is_the_past_and_the_new_one() -> None:
+    built = model(
+        """g (int64[batch, sequence_length] input_ids, int64[batch, total_sequence_length] m,
+              float[batch, 2, past_sequence_length, 8] past)
+        => (float[] y) { y = Identity(past) }"""
+    )
+    for feeds in make_feeds(built, 2):
+        new, past = np.shape(feeds["input_ids"])[1], np.shape(feeds["past"])[2]
+        assert np.shape(feeds["m"])[1] == new + past
+
+
+def test_shapes_set_by_the_user_hold_in_every_sample() -> None:
+    built = model("g (float[batch, seq] x) => (float[] y) { y = Identity(x) }")
+    for feeds in make_feeds(built, 3, {"seq": 13}):
+        assert np.shape(feeds["x"])[1] == 13
+    with pytest.raises(UserError, match="did you mean batch"):
+        make_feeds(built, 1, {"bacth": 2})
+    with pytest.raises(UserError, match="negative"):
+        make_feeds(built, 1, {"seq": -1})
+
+
+@pytest.mark.parametrize(
+    ("declared", "body"),
+    [
+        ("int64[4, seq] attention_mask", "y = Identity(attention_mask)"),
+        ("int64[4, seq] m", "y = Cast <to = 9> (m)"),
+        ("float[4, seq] m", "y = Sub(one, m)"),
+        ("bool[4, seq] m", "y = Where(m, one, two)"),
+        ("int64[4, seq] m", "y = Equal(m, zero)"),
+    ],
+)
+def test_masks_are_ones_and_zeros_with_a_one_in_each_row(declared: str, body: str) -> None:
+    weights = {
+        "one": np.array(1, np.float32),
+        "two": np.array(2, np.float32),
+        "zero": np.array(0),
+    }
+    built = model(f"g ({declared}) => (float[] y) {{ {body} }}", weights)
+    made = both(built, declared.split()[-1])
+    for each in made:
+        assert set(np.unique(each).tolist()) <= {0, 1}
+        assert (each[:, 0] == 1).all()
+    assert any((each == 0).any() for each in made)
+
+
+def test_a_mask_that_is_added_is_zero_or_very_negative() -> None:
+    built = model(
+        "g (float[2, 1, 1, n] attention_mask, float[2, 1, 1, n] s) => (float[] y)"
+        " { y = Add(s, attention_mask) }"
+    )
+    for each in both(built, "attention_mask"):
+        assert set(np.unique(each).tolist()) <= {0.0, -1e4}
+
+
+def test_positions_count_on_from_the_past() -> None:
+    built = model(
+        """g (int64[batch, seq] position_ids, float[batch, past_seq] past) => (float[] y)
+        { y = Gather(table, position_ids) }""",
+        {"table": random_weights(64, 4)},
+    )
+    for feeds in make_feeds(built, 2):
+        start = np.shape(feeds["past"])[1]
+        (row, *_) = np.asarray(feeds["position_ids"])
+        assert row.tolist() == list(range(start, start + len(row)))
+
+
+def test_lengths_stay_within_the_time_axis() -> None:
+    built = model(
+        "g (float[5, 2, 3] x, int32[2] lens) => (float[] y) { y, h, c = LSTM(x, w, r, , lens) }",
+        {},
+    )
+    for each in both(built, "lens"):
+        assert each.min() >= 1
+        assert each.max() <= 5
+
+
+def test_a_single_flag_takes_both_values() -> None:
+    built = model("g (bool c) => (bool y) { y = Not(c) }")
+    assert {bool(each) for each in both(built, "c")} == {True, False}
+
+
+ALL_TYPES = sorted(
+    {t for t in ir.DataType if t not in (ir.DataType.UNDEFINED,)}, key=lambda t: t.value
+)
+
+
+@pytest.mark.parametrize("dtype", ALL_TYPES, ids=lambda t: t.name)
+def test_every_type_can_be_made_and_varies(dtype: ir.DataType) -> None:
+    value = ir.Value(name="x", type=ir.TensorType(dtype), shape=ir.Shape([4, 8]))
+    graph = ir.Graph([value], [value], nodes=[], opset_imports={"": 21})
+    (feeds,) = make_feeds(ir.Model(graph, ir_version=10), 1)
+    made = feeds["x"]
+    assert isinstance(made, np.ndarray)
+    assert made.shape == (4, 8)
+    assert made.dtype == (np.dtype(object) if dtype == ir.DataType.STRING else dtype.numpy())
+    assert len({str(each) for each in made.ravel()}) > 1
+
+
+def test_sequences_and_optionals() -> None:
+    tensor = helper.make_tensor_type_proto(TensorProto.FLOAT, [2, "n"])
+    inputs = [
+        helper.make_value_info("s", helper.make_sequence_type_proto(tensor)),
+        helper.make_value_info("o", helper.make_optional_type_proto(tensor)),
+    ]
+    graph = helper.make_graph([], "g", inputs, [])
+    first, second = make_feeds(ir.from_proto(helper.make_model(graph)), 2)
+    assert isinstance(first["s"], list)
+    assert [each.shape[0] for each in first["s"]] == [2, 2, 2]
+    assert isinstance(first["o"], np.ndarray)
+    assert second["o"] is None
+
+
+def test_what_cannot_be_fed_is_refused_with_its_name() -> None:
+    graph = onnx.GraphProto(name="g")
+    graph.input.append(helper.make_tensor_value_info("x", TensorProto.FLOAT, None))
+    with pytest.raises(ModelError, match="rank of input 'x'"):
+        make_feeds(ir.from_proto(helper.make_model(graph)), 1)
+
+
+def test_feeds_are_the_same_for_the_same_seed() -> None:
+    built = model("g (float[n, 3] x) => (float[] y) { y = Identity(x) }")
+    one, same, other = (make_feeds(built, 1, seed=seed)[0]["x"] for seed in (1, 1, 2))
+    np.testing.assert_array_equal(np.asarray(one), np.asarray(same))
+    assert not np.array_equal(np.asarray(one), np.asarray(other))
+
+
+# ---- the user's file ----------------------------------------------------------------------
+
+DECLARED = "g (float[n, 3] x, bfloat16[n] h, int64[n] ids) => (float[] y) { y = Identity(x) }"
+
+
+def arrays(**changed: object) -> dict[str, object]:
+    good = {"x": np.ones((2, 3), np.float32), "h": np.ones(2, np.uint16), "ids": np.arange(2)}
+    return {k: v for k, v in {**good, **changed}.items() if v is not None}
+
+
+def test_a_file_that_fits_is_read(tmp_path: Path) -> None:
+    np.savez(tmp_path / "in.npz", **arrays(h=np.array([1, 2], ml_dtypes.bfloat16).view(np.uint16)))
+    feeds = load_feeds(tmp_path / "in.npz", model(DECLARED))
+    assert np.asarray(feeds["h"]).dtype == ml_dtypes.bfloat16
+    assert np.asarray(feeds["h"]).tolist() == [1, 2]
+    assert np.asarray(feeds["ids"]).tolist() == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"x": None}, "input 'x' is missing; add an array so named"),
+        ({"idz": np.ones(2)}, "the model has no input 'idz'; did you mean 'ids'"),
+        ({"x": np.ones((2, 3))}, "input 'x' is float64, the model wants float32; save it as"),
+        (
+            {"h": np.ones(2, np.float32)},
+            "'h' is float32, the model wants bfloat16; save it as uin",
+        ),
+        ({"x": np.ones(3, np.float32)}, "input 'x' has shape [3], the model wants [n, 3]"),
+        ({"x": np.ones((2, 4), np.float32)}, "has shape [2, 4], the model wants [n, 3]"),
+        ({"ids": np.arange(5)}, "size 'n' is 2 in 'x' and 5 in 'ids'"),
+    ],
+)
+def test_a_file_that_does_not_fit_is_refused_in_one_line(
+    tmp_path: Path, changed: dict[str, object], message: str
+) -> None:
+    np.savez(tmp_path / "in.npz", **arrays(**changed))
+    with pytest.raises(UserError) as caught:
+        load_feeds(tmp_path / "in.npz", model(DECLARED))
+    assert message in str(caught.value)
+    assert "in.npz" in str(caught.value)
+
+
+@pytest.mark.parametrize("content", [b"", b"PK\x03\x04 broken", b"\x93NUMPY nonsense", b"text"])
+def test_a_file_that_is_no_npz_is_refused(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "in.npz"
+    path.write_bytes(content)
+    with pytest.raises(UserError, match="not an npz file"):
+        load_feeds(path, model(DECLARED))
+
+
+def test_a_plain_array_or_a_missing_file_is_refused(tmp_path: Path) -> None:
+    np.save(tmp_path / "in.npy", np.ones(3))
+    with pytest.raises(UserError, match="not an npz file"):
+        load_feeds(tmp_path / "in.npy", model(DECLARED))
+    with pytest.raises(UserError, match="no such file"):
+        load_feeds(tmp_path / "none.npz", model(DECLARED))
