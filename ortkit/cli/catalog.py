@@ -13,6 +13,14 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
         "ortkit.cli.inspect",
         "say what a model consists of and what it costs",
     ),
+    "diff": (
+        "ortkit.cli.diff",
+        "say what was removed, added and changed between two models",
+    ),
+    "verify": (
+        "ortkit.cli.verify",
+        "say whether one model computes what another computes",
+    ),
     "passes": (
         "ortkit.cli.passes",
         "list the passes, or describe one",

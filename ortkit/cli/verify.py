@@ -1,0 +1,93 @@
+"""`ortkit verify`: does one model compute what another computes?"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ortkit.cli import show
+from ortkit.cli.flags import sizes
+
+if TYPE_CHECKING:
+    from ortkit.verify.compare import OutputComparison
+    from ortkit.verify.verification import Verification
+
+SCHEMA = "ortkit.verify/1"
+FAILED, NOT_POSSIBLE = 1, 2
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the subcommand's flags."""
+    add = parser.add_argument
+    add("original", type=Path, metavar="A", help="the model that is right by definition")
+    add("candidate", type=Path, metavar="B", help="the model to judge")
+    add("--samples", type=int, default=2, metavar="N", help="input sets to make (default: 2)")
+    add("--inputs", type=Path, metavar="FILE.npz", help="compare on these inputs instead")
+    add("--shape", action="append", default=[], metavar="NAME=SIZE",
+        help="value of a named size; may be repeated")  # fmt: skip
+    add("--library", type=Path, metavar="FILE.so",
+        help="kernel library of B (default: B's .ops.so, if it lies beside B)")  # fmt: skip
+    add("--json", action="store_true", help="print one JSON document")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run both models on the same inputs; 1 if they differ, 2 if that cannot be found out."""
+    shapes = sizes(arguments.shape)
+    from ortkit.graph.open import open_model
+    from ortkit.verify.verifier import verify_models
+
+    with show.progress(quiet=arguments.json) as progress:
+        progress("check the models")
+        for path in (arguments.original, arguments.candidate):
+            open_model(path)
+        progress("run both")
+        found = verify_models(
+            arguments.original,
+            arguments.candidate,
+            samples=arguments.samples,
+            inputs=arguments.inputs,
+            shapes=shapes,
+            library=_library(arguments),
+        )
+    if arguments.json:
+        places = {"original": str(arguments.original), "candidate": str(arguments.candidate)}
+        show.document({"schema": SCHEMA, **places, **found.to_json()})
+    else:
+        _show(found)
+    return {"yes": 0, "no": FAILED}.get(found.verdict, NOT_POSSIBLE)
+
+
+def _library(arguments: argparse.Namespace) -> Path | None:
+    from ortkit.errors import UserError
+    from ortkit.optimize import library_path
+
+    given: Path | None = arguments.library
+    if given is None:
+        beside = library_path(arguments.candidate)
+        return beside if beside.is_file() else None
+    if not given.is_file():
+        raise UserError("no such file", where=f"--library {given}", fix="check the path")
+    return given
+
+
+def _show(found: Verification) -> None:
+    if found.outputs:
+        rows = [_row(output) for output in found.outputs]
+        columns = ("output", "type", "error in epsilons", "allowed", "near ties", "equal")
+        show.table("", columns, rows)
+    for output in found.outputs:
+        if not output.equal:
+            show.line(f"{output.name}: {output.reason}")
+    show.line(f"verified  {found.verdict}: {found.reason}")
+
+
+def _row(output: OutputComparison) -> tuple[str, str, float, float, int, str]:
+    return (
+        output.name,
+        output.dtype,
+        output.max_error_eps,
+        output.allowed_eps,
+        output.near_ties,
+        "yes" if output.equal else "no",
+    )
