@@ -21,6 +21,10 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
         "ortkit.cli.verify",
         "say whether one model computes what another computes",
     ),
+    "bisect": (
+        "ortkit.cli.bisect",
+        "name the rewrites that break a model",
+    ),
     "passes": (
         "ortkit.cli.passes",
         "list the passes, or describe one",
