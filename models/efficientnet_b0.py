@@ -102,7 +102,7 @@ def _block(b: Tape, x: str, name: str, channels: int, stage: Stage) -> str:
         padding="same",
     )
     y = _squeeze_excite(b, conv_block(b, y, depthwise), f"{name}.squeeze_excite", inner, channels)
-    y = conv_block(b, y, Conv(f"{name}.projection", inner, stage.width, gain=2.0, padding="same"))
+    y = conv_block(b, y, Conv(f"{name}.projection", inner, stage.width, gain=1.3, padding="same"))
     if stage.stride != 1 or channels != stage.width:
         return y
     with b.scope(name):
