@@ -191,8 +191,10 @@ def _ort_value(ort: ModuleType, folder: Path, item: Item) -> Any:
 
 
 def _of_ort_value(name: str, index: int, value: Any, folder: Path) -> Entry:
-    size = value.tensor_size_in_bytes()
     file = f"{index}.bin"
+    if value.device_name() != "cpu":  # its address means nothing here
+        return {"name": name, "kind": "tensor", "items": [plain_item(value.numpy(), folder, file)]}
+    size = value.tensor_size_in_bytes()
     if size:
         view = (ctypes.c_char * size).from_address(value.data_ptr())
         (folder / file).write_bytes(memoryview(view))

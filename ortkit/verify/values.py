@@ -84,9 +84,9 @@ def _meant(
             return random.integers(1, _longest(use, plan) + 1, shape)
         case "total length" | "last key":
             return np.full(shape, _total(plan) - (use.meaning == "last key"))
-        case "target shape":
-            return np.array([1] * (shape[0] - 1) + [-1]) if shape[0] else np.zeros(0)
-        case "ones" if dtype.is_floating_point():
+        case "target shape" if len(shape) == 1 and shape[0]:
+            return np.array([1] * (shape[0] - 1) + [-1])
+        case "ones" if dtype.is_floating_point() and len(shape) == 1:  # scales of a resize
             return np.array([1.0] * max(shape[0] - 2, 0) + [2.0] * min(shape[0], 2))
         case "axes":
             return np.arange(int(np.prod(shape)))
@@ -106,7 +106,7 @@ def _ranged(
             return random.integers(1, 5, shape)
         case "divisor":
             return np.asarray(random.uniform(0.5, 2.0, shape) * random.choice((-1, 1), shape))
-        case "corners":
+        case "corners" if shape[-1:] == (4,):
             low = random.uniform(0.0, 0.6, (*shape[:-1], 2))
             return np.concatenate([low, low + random.uniform(0.1, 0.4, low.shape)], axis=-1)
         case "unit":

@@ -41,6 +41,7 @@ class Verifier:
         seed: int = 0,
         timeout_seconds: float = 600.0,
         custom_ops: tuple[Path, ...] = (),
+        opened: ir.Model | None = None,
     ) -> None:
         """Say what to verify against.
 
@@ -52,10 +53,12 @@ class Verifier:
             seed: Decides the made inputs.
             timeout_seconds: For all sessions of the original, and of each candidate.
             custom_ops: Libraries that original and candidates need to load at all.
+            opened: What the file `original` holds, to spare reading it again.
         """
         if samples < 1:
             raise UserError(f"{samples} input sets", where="--samples", fix="make at least 1")
         self._original = original
+        self._opened = original if isinstance(original, ir.Model) else opened
         self._options = (samples, inputs, shapes, seed, timeout_seconds, custom_ops)
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
         self._state: Reference | Refusal = Refusal("the verifier was not entered")
@@ -71,8 +74,7 @@ class Verifier:
         self._temporary = tempfile.TemporaryDirectory(prefix="ortkit-verify-")
         try:
             path = self._as_file(self._original, "original")
-            model = self._original if isinstance(self._original, ir.Model) else ir.load(path)
-            request = Request(model, path, *self._options)
+            request = Request(self._opened or ir.load(path), path, *self._options)
             self._state = compute_reference(request, self._folder() / "reference")
         except BaseException:
             self._temporary.cleanup()
