@@ -14,6 +14,8 @@ PASSES: Mapping[str, str] = {
         "drop-noop-reshape",
         "drop-noop-slice",
         "drop-unused",
+        "fold-affine-into-conv",
+        "fold-affine-into-matmul",
         "fold-constants",
         "fold-sizes",
         "fuse-gelu",

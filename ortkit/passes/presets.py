@@ -23,6 +23,9 @@ ORDER: tuple[tuple[str, int], ...] = (
     ("merge-concats", 0),
     ("simplify-reshape", 0),
     ("fold-constants", 1),
+    # After folding, so that weights and factors are numbers.
+    ("fold-affine-into-conv", 1),
+    ("fold-affine-into-matmul", 1),
     ("merge-equal-nodes", 0),
     # After folding, so that its constants are numbers, and before regions are grown.
     ("fuse-gelu", 2),
