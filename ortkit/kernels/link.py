@@ -30,7 +30,7 @@ _EXPORTS = "{ global: RegisterCustomOps; local: *; };\n"
 _FLAGS = (
     "-shared", "-fPIC", "-O2", "-std=c11", "-fvisibility=hidden",
     "-Wl,--build-id=none", "-Wl,--gc-sections", "-Wl,--no-undefined", "-Wl,-z,relro", "-Wl,-z,now",
-    "-Wl,-u,RegisterCustomOps", "-s",
+    "-Wl,-z,noexecstack", "-Wl,-u,RegisterCustomOps", "-s",
 )  # fmt: skip
 
 

@@ -15,9 +15,18 @@ MANIFEST_VERSION = 1
 # numpy's name -> (ONNX TensorProto.DataType, bytes).
 _ELEMENTS: dict[str, tuple[int, int]] = {
     "float32": (1, 4),
+    "uint8": (2, 1),
+    "int8": (3, 1),
+    "uint16": (4, 2),
+    "int16": (5, 2),
     "int32": (6, 4),
     "int64": (7, 8),
     "bool": (9, 1),
+    "float16": (10, 2),
+    "float64": (11, 8),
+    "uint32": (12, 4),
+    "uint64": (13, 8),
+    "bfloat16": (16, 2),
 }
 
 

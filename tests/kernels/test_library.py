@@ -148,6 +148,13 @@ def test_the_rest_is_built_when_something_is_refused(build: Build) -> None:
     assert [signature for signature, _ in made.refused] == [bad]
 
 
+def test_a_toolchain_that_fails_says_where(tmp_path: Path) -> None:
+    from ortkit.kernels.tvm.backend import TvmBackend
+
+    with pytest.raises(KernelError, match=r"missing/.*TVM failed on a kernel"):
+        TvmBackend().compile(unary("Exp"), cpu.resolve(Target()), tmp_path / "missing")
+
+
 # ---- what is missing or cannot be written
 def test_no_c_compiler(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CC", raising=False)

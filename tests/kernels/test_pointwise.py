@@ -77,6 +77,8 @@ def test_unary_operators(op: str, unary_library: Path) -> None:
     x = values()
     if op.startswith("Gelu"):
         x = x[~np.isneginf(x)]  # the written form is -inf * 0 there, by either side's rounding
+    if op == "Erf":
+        x = x[~np.isnan(x)]  # ONNX Runtime 1.24 gives a number for it
     model = fused_model(signature)
     (expected,) = session(model).run(None, {"X": x})
     (found,) = session(model, unary_library).run(None, {"X": x})

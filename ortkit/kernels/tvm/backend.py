@@ -31,8 +31,9 @@ class TvmBackend:
 
     def fingerprint(self) -> str:
         """Name tvm's versions and the content of the code generator."""
+        here = Path(__file__).parent
         digest = hashlib.sha256()
-        for source in sorted(Path(__file__).parent.glob("*.py")):
+        for source in (*sorted(here.glob("*.py")), here.parent / "layout.py"):
             digest.update(source.read_bytes())
         versions = [_version("apache-tvm"), _version("apache-tvm-ffi")]
         return " ".join([self.name, *versions, digest.hexdigest()[:16]])

@@ -34,7 +34,7 @@ def write_object(function: Any, level: str, path: Path) -> None:
             lowered = tvm.ir.transform.Sequential(passes)(module)
             built = tvm.get_global_func("target.build.llvm")(lowered, target)
         built.write_to_file(str(path))
-    except (tvm.error.TVMError, ValueError, TypeError, RuntimeError) as error:
+    except (ValueError, TypeError, RuntimeError) as error:
         last = str(error).strip().splitlines()[-1:]
         raise KernelError(f"TVM failed on a kernel: {' '.join(last)}", where=str(path)) from error
 

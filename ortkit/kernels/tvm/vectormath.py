@@ -58,9 +58,9 @@ def exp(e: Emitter, x: Expr) -> Expr:
     return e.share(mantissa * _two_to(e, half) * _two_to(e, power - half))
 
 
-def _exp_normal(e: Emitter, x: Expr) -> Expr:
-    """Return e^x for results that are normal numbers; x is clamped to [-87.3, 88.3]."""
-    mantissa, power = _exp_parts(e, _clamp(e, x, -87.3, 88.3))
+def _exp_within(e: Emitter, x: Expr) -> Expr:
+    """Return e^x for x that is known to lie within [-87, 88], or is NaN."""
+    mantissa, power = _exp_parts(e, x)
     return e.share(mantissa * _two_to(e, power))
 
 
@@ -88,7 +88,9 @@ def erf(e: Emitter, x: Expr) -> Expr:
     square = e.share(x * x)
     small = e.share(x + x * polynomial(e, square, _ERF_SMALL))
     t = e.share(e.select(magnitude > e.f32(4.0), e.f32(4.0), magnitude))
-    large = e.share(e.f32(1.0) - _exp_normal(e, e.negative(t + t * polynomial(e, t, _ERF_LARGE))))
+    large = e.share(
+        e.f32(1.0) - _exp_within(e, e.share(e.negative(t + t * polynomial(e, t, _ERF_LARGE))))
+    )
     return e.share(e.select(magnitude < e.f32(0.92), small, _with_sign(e, large, x)))
 
 
@@ -98,7 +100,7 @@ def tanh(e: Emitter, x: Expr) -> Expr:
     square = e.share(x * x)
     small = e.share(x + x * (square * polynomial(e, square, _TANH)))
     t = e.share(e.select(magnitude > e.f32(10.0), e.f32(10.0), magnitude))
-    power = e.share(_exp_normal(e, t + t))
+    power = e.share(_exp_within(e, e.share(t + t)))
     large = e.share(e.f32(1.0) - e.f32(2.0) / (power + e.f32(1.0)))
     return e.share(e.select(magnitude < e.f32(0.625), small, _with_sign(e, large, x)))
 
