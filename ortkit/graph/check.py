@@ -1,0 +1,228 @@
+"""Is this a valid model? Asked of files before anything relies on them, and after passes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import onnx
+import onnx_ir as ir
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto
+
+from ortkit.errors import ModelError
+from ortkit.graph.facts import FunctionFacts, GraphFacts, ModelFacts, facts_of_ir, facts_of_proto
+from ortkit.graph.schemas import NodeRules, check_opsets
+from ortkit.graph.scopes import check_scopes
+from ortkit.graph.tensor_check import check_elem_type, check_tensor, tensors_of
+
+_FunctionId = tuple[str, str, str]
+
+
+def check_model(model: ir.Model) -> None:
+    """Check names, order, operators and constants of a model and everything inside it.
+
+    Linear in the size of the model. Shapes are not inferred, and nodes of domains that ONNX does
+    not define pass.
+
+    Raises:
+        ModelError: The model is not valid; the message names the node or value.
+    """
+    _check_facts(facts_of_ir(model), "")
+    for graph in _graphs_of(model):
+        _check_links(graph)
+
+
+def check_proto(model: ModelProto, raw_bytes: Mapping[int, int], where: str) -> bool:
+    """Check a protobuf as `check_model` does, before onnx-ir sees it, and its tensors too.
+
+    Args:
+        model: The model; nothing in it is trusted.
+        raw_bytes: Length of the raw_data of initializers that were left out, by index.
+        where: Where the model came from, for messages; may be empty.
+
+    Returns:
+        Whether all nodes are listed in an order in which they can run.
+
+    Raises:
+        ModelError: The model is not valid; the message names the node or value.
+    """
+    prefix = f"{where}: " if where else ""
+    for index, tensor in enumerate(model.graph.initializer):
+        check_tensor(tensor, f"{prefix}graph {model.graph.name!r}", raw_bytes.get(index))
+    _check_graph_data(model.graph, prefix, is_main=True)
+    for function in model.functions:
+        _check_nodes_data(function.node, prefix)
+        for info in function.value_info:
+            _check_type(info, prefix)
+    return _check_facts(facts_of_proto(model), prefix)
+
+
+def _check_facts(model: ModelFacts, prefix: str) -> bool:
+    where = prefix.removesuffix(": ") or "model"
+    if not 1 <= model.ir_version <= onnx.IR_VERSION:
+        raise ModelError(
+            f"IR version {model.ir_version} is not supported"
+            f" (onnx {onnx.__version__} knows 1 to {onnx.IR_VERSION})",
+            where=where,
+            fix="install a newer onnx, or export for an older one",
+        )
+    check_opsets(model.opsets, where)
+    functions: dict[_FunctionId, FunctionFacts] = {}
+    for function in model.functions:
+        if function.id in functions:
+            raise ModelError(
+                f"function {function.name!r} of domain {function.domain!r} is defined twice",
+                where=where,
+                fix="export the model again",
+            )
+        functions[function.id] = function
+    # Nodes first: an operator that does not exist explains an input that does not.
+    _check_nodes(model.graph, NodeRules(model.opsets, functions), prefix)
+    is_sorted = check_scopes(model.graph, prefix)
+    for function in model.functions:
+        inside = f"{prefix}function {function.name!r}: "
+        check_opsets(function.opsets, inside.removesuffix(": "))
+        _check_nodes(function.body, NodeRules(function.opsets, functions), inside)
+        _check_references(function.body, function, inside)
+        is_sorted = check_scopes(function.body, inside) and is_sorted
+    _check_recursion(functions, where)
+    return is_sorted
+
+
+def _check_nodes(graph: GraphFacts, rules: NodeRules, prefix: str) -> None:
+    for index, node in enumerate(graph.nodes):
+        rules.check(node, f"{prefix}{node.label(index)}")
+        for inner in node.graphs:
+            _check_nodes(inner, rules, f"{prefix}{node.label(index)}: ")
+
+
+def _check_references(graph: GraphFacts, function: FunctionFacts, prefix: str) -> None:
+    """Check that attributes refer to attributes that the function has."""
+    for index, node in enumerate(graph.nodes):
+        for attribute in node.attributes:
+            if attribute.refers_to and attribute.refers_to not in function.attributes:
+                raise ModelError(
+                    f"attribute {attribute.name!r} refers to {attribute.refers_to!r},"
+                    " which the function does not have",
+                    where=f"{prefix}{node.label(index)}",
+                    fix="export the model again",
+                )
+        for inner in node.graphs:
+            _check_references(inner, function, prefix)
+
+
+def _check_recursion(functions: Mapping[_FunctionId, FunctionFacts], where: str) -> None:
+    """Check that no function calls itself, through others or not: inlining would not end."""
+    calls = {
+        key: {call for call in _calls(function.body) if call in functions}
+        for key, function in functions.items()
+    }
+    finished: set[_FunctionId] = set()
+    for start in calls:
+        path: list[tuple[_FunctionId, Iterator[_FunctionId]]] = [(start, iter(calls[start]))]
+        active = {start}
+        while path and start not in finished:
+            current, rest = path[-1]
+            called = next((call for call in rest if call not in finished), None)
+            if called is None:
+                finished.add(current)
+                active.discard(current)
+                path.pop()
+            elif called in active:
+                raise ModelError(
+                    f"function {called[1]!r} of domain {called[0]!r} calls itself",
+                    where=where,
+                    fix="export the model again",
+                )
+            else:
+                active.add(called)
+                path.append((called, iter(calls[called])))
+
+
+def _calls(graph: GraphFacts) -> Iterator[_FunctionId]:
+    for node in graph.nodes:
+        yield node.domain, node.op_type, node.overload
+        for inner in node.graphs:
+            yield from _calls(inner)
+
+
+def _check_graph_data(graph: GraphProto, prefix: str, *, is_main: bool) -> None:
+    where = f"{prefix}graph {graph.name!r}"
+    if not is_main:  # the main graph's initializers may be elsewhere; see check_proto
+        for tensor in graph.initializer:
+            check_tensor(tensor, where)
+    for sparse in graph.sparse_initializer:
+        check_tensor(sparse.values, where)
+        check_tensor(sparse.indices, where)
+    for infos in (graph.input, graph.output, graph.value_info):
+        for info in infos:
+            _check_type(info, where)
+    _check_nodes_data(graph.node, prefix)
+
+
+def _check_nodes_data(nodes: Iterator[NodeProto], prefix: str) -> None:
+    for index, node in enumerate(nodes):
+        if not node.attribute:
+            continue
+        where = f"{prefix}node {node.name or index!r} ({node.op_type})"
+        for attribute in node.attribute:
+            if attribute.type == AttributeProto.UNDEFINED:
+                raise ModelError(
+                    f"attribute {attribute.name!r} has no type",
+                    where=where,
+                    fix="export the model again",
+                )
+            if attribute.type == AttributeProto.GRAPH:
+                _check_graph_data(attribute.g, f"{where}: ", is_main=False)
+            elif attribute.type == AttributeProto.GRAPHS:
+                for graph in attribute.graphs:
+                    _check_graph_data(graph, f"{where}: ", is_main=False)
+        for tensor in tensors_of(node):
+            check_tensor(tensor, where)
+
+
+def _check_type(info: onnx.ValueInfoProto, where: str) -> None:
+    kind = info.type
+    if kind.HasField("tensor_type"):
+        check_elem_type(kind.tensor_type.elem_type, f"{where}: value {info.name!r}")
+        return
+    while kind.WhichOneof("value") in ("sequence_type", "optional_type"):
+        kind = getattr(kind, kind.WhichOneof("value")).elem_type
+    for field in ("tensor_type", "sparse_tensor_type"):
+        if kind.HasField(field):
+            check_elem_type(getattr(kind, field).elem_type, f"{where}: value {info.name!r}")
+
+
+def _graphs_of(model: ir.Model) -> Iterator[ir.Graph]:
+    yield model.graph
+    yield from model.graph.subgraphs()
+    for function in model.functions.values():
+        yield function.graph
+        yield from function.graph.subgraphs()
+
+
+def _check_links(graph: ir.Graph) -> None:
+    """Check what names cannot show: stale values, and constants that are not what they say."""
+    where = f"graph {graph.name!r}"
+    for value in graph.initializers.values():
+        tensor = value.const_value
+        if tensor is None:
+            raise ModelError(
+                f"initializer {value.name!r} has no data", where=where, fix="export again"
+            )
+        if value.dtype is not None and value.dtype != tensor.dtype:
+            raise ModelError(
+                f"initializer {value.name!r} is {value.dtype.name}"
+                f" and its data {tensor.dtype.name}",
+                where=where,
+                fix="give the value the type of its data",
+            )
+    for index, node in enumerate(graph):
+        for read in node.inputs:
+            producer = None if read is None else read.producer()
+            if read is None or producer is None or producer.graph is not None:
+                continue
+            raise ModelError(
+                f"input {read.name!r} comes from a node that is in no graph",
+                where=f"node {node.name or index!r} ({node.op_type})",
+                fix="replace the value before removing its node",
+            )

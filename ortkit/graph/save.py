@@ -1,0 +1,136 @@
+"""Save a model: whole or not at all, and without holding its weights in memory."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import onnx
+import onnx_ir as ir
+from onnx import TensorProto
+
+from ortkit.errors import UserError
+from ortkit.graph.atomic import Draft, write_files
+from ortkit.graph.data_file import write_at
+from ortkit.graph.encode import (
+    Encoded,
+    encode,
+    initializers_of,
+    inline_payload,
+    skeleton,
+    span_of,
+    whole_tensor,
+)
+from ortkit.graph.layout import DataLayout, inline, nested_external
+from ortkit.graph.source import source_of
+from ortkit.graph.tensor_check import bytes_of
+from ortkit.graph.text import format_text, is_text_suffix
+
+# ONNX Runtime and protobuf read no message of 2 GiB; this leaves room for later edits.
+EXTERNAL_ABOVE_BYTES = 1_900_000_000
+_MOST_BYTES = 2**31 - 1
+
+
+@dataclass(frozen=True)
+class SavedFiles:
+    """What `save_model` wrote."""
+
+    model: Path
+    data: Path | None
+    """The external data, beside the model; None if the model is one file."""
+    model_bytes: int
+    data_bytes: int
+
+
+def save_model(
+    model: ir.Model, path: str | os.PathLike[str], *, external_data: bool | None = None
+) -> SavedFiles:
+    """Write `model` to `path`, replacing what is there only when all of it is on disk.
+
+    The model is not changed, and it may be mapped from the files that are replaced. The format
+    follows the name as in `open_model`.
+
+    Args:
+        model: A valid model.
+        path: The model file; external data goes to the same name with `.data` added. A link is
+            replaced, not followed.
+        external_data: Whether tensors of 1 KiB and more go to a file of their own. None: if the
+            model came with external data, or would be larger than 1.9 GB without.
+
+    Raises:
+        UserError: The folder or file cannot be written, the disk is full, or the model is too
+            large for one file. The files are then as before.
+        ModelError: A file that holds weights changed since the model was opened.
+    """
+    target = Path(path)
+    proto = skeleton(model)
+    nested = list(nested_external(model, proto))
+    is_text = is_text_suffix(target.suffix)
+    size = _inline_bytes(model, proto, nested)
+    is_external = not is_text and _wants_data_file(model, size, external_data)
+    if not is_external and size > _MOST_BYTES:
+        raise UserError(
+            f"the model has {size} bytes, and one file of this format holds {_MOST_BYTES}",
+            where=str(target),
+            fix="save it as .onnx with external data",
+        )
+    layout = DataLayout(f"{target.name}.data")
+    for tensor, header in nested:
+        if is_external and layout.takes(tensor):
+            layout.refer(header, tensor)
+        else:
+            inline(header, tensor)
+    if is_text:
+        return _save_text(model, proto, target)
+    payloads = [
+        layout.payload(tensor, name)
+        if is_external and layout.takes(tensor)
+        else inline_payload(tensor, name)
+        for name, tensor in initializers_of(model.graph)
+    ]
+    return _write(encode(proto, payloads), layout, target)
+
+
+def _wants_data_file(model: ir.Model, size: int, asked: bool | None) -> bool:
+    if asked is not None:
+        return asked
+    source = source_of(model)
+    return size > EXTERNAL_ABOVE_BYTES or (source is not None and source.had_external_data)
+
+
+def _inline_bytes(
+    model: ir.Model, proto: onnx.ModelProto, nested: list[tuple[ir.ExternalTensor, TensorProto]]
+) -> int:
+    """Return about how large the model would be as one file."""
+    tensors = [tensor for _, tensor in initializers_of(model.graph)]
+    tensors += [tensor for tensor, _ in nested]
+    return int(proto.ByteSize()) + sum(bytes_of(t.dtype, t.size) for t in tensors)
+
+
+def _write(encoded: Encoded, layout: DataLayout, target: Path) -> SavedFiles:
+    drafts = [Draft(target, encoded.size_bytes, encoded.write)]
+    data = target.with_name(layout.location) if layout.places else None
+    if data is not None:  # before the model: a model must never lack its data
+        drafts.insert(0, Draft(data, layout.size_bytes, layout.write))
+    for tensor in [*encoded.tensors(), *(tensor for tensor, _ in layout.places)]:
+        span = span_of(tensor)
+        if span is not None and any(_is_same(span.file.path, draft.path) for draft in drafts):
+            span.file.hold()
+    write_files(drafts)
+    return SavedFiles(target, data, encoded.size_bytes, layout.size_bytes)
+
+
+def _save_text(model: ir.Model, proto: onnx.ModelProto, target: Path) -> SavedFiles:
+    for name, tensor in initializers_of(model.graph):
+        proto.graph.initializer.append(whole_tensor(tensor, name))
+    text = format_text(proto, target.suffix)
+    write_files([Draft(target, len(text), lambda to: write_at(to, memoryview(text), 0))])
+    return SavedFiles(target, None, len(text), 0)
+
+
+def _is_same(path: Path, other: Path) -> bool:
+    try:
+        return path.samefile(other)
+    except OSError:
+        return False
