@@ -40,6 +40,7 @@ class FoldAffineIntoConv(NodePass):
         * A result in between that others read, or that a graph returns.
         * A shift before a convolution that pads, and before every ConvTranspose: at the border
           it would not be the same everywhere.
+        * A factor before it that follows a product: it may be a part of GELU or a norm.
         * Weights that are not constant (dequantized ones are not).
         * A weight shared with other nodes, if its changed copy exceeds `limit` bytes.
 
@@ -74,10 +75,10 @@ class FoldAffineIntoConv(NodePass):
         return True
 
     def _fold_before(self, site: Site, form: _Form) -> None:
-        uniform = form.pads_nothing
-        chain, source = chain_before(site, Channels(1, form.rank, form.inputs), shifts=uniform)
-        if chain.blocked is not None:
-            site.miss("it pads, and a shift before it would reach the padding")
+        channels = Channels(1, form.rank, form.inputs)
+        chain, source = chain_before(site, channels, shifts=form.pads_nothing)
+        if chain.blocked:
+            site.miss(chain.blocked)
         if not chain.near or (bias := _bias(site, form)) is None:
             return
         scale = np.broadcast_to(chain.affine.scale, form.inputs)

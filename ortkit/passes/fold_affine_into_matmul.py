@@ -39,6 +39,7 @@ class FoldAffineIntoMatmul(NodePass):
     Skips:
         * BatchNormalization in training mode; constants that are not per column.
         * A result in between that others read, or that a graph returns.
+        * A factor before it that follows a product: it may be a part of GELU or a norm.
         * Weights that are not constant (dequantized ones are not) or stand on the left.
         * A shift before a MatMul with no bias to take it, if the product is wider than its input.
         * A weight shared with other nodes, if its changed copy exceeds `limit` bytes.
@@ -87,6 +88,8 @@ class FoldAffineIntoMatmul(NodePass):
             return
         channels = Channels(len(shape) - 1, len(shape), form.rows)
         chain, source = chain_before(site, channels, shifts=True)
+        if chain.blocked:
+            site.miss(chain.blocked)
         if not chain.near:
             return
         if not form.is_gemm and chain.affine.shifts and not _takes_shift(site, form):

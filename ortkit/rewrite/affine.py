@@ -90,8 +90,8 @@ class Chain:
     far: tuple[tuple[ir.Node, ir.Value], ...] = ()
     """Uniform ones beyond layout ops, each with the operand that it scales."""
 
-    blocked: ir.Node | None = None
-    """The node that ended the chain because it shifts where only scales are wanted."""
+    blocked: str = ""
+    """Why a node that fits is not in the chain, empty if that did not happen."""
 
     def __len__(self) -> int:
         return len(self.near) + len(self.far)
@@ -137,7 +137,9 @@ def chain_before(site: Site, channels: Channels, *, shifts: bool) -> tuple[Chain
             break
         step, data = found
         if step.shifts and not shifts:
-            return replace(chain, blocked=node), value
+            return replace(chain, blocked="a shift would reach the padding"), value
+        if node.op_type != "BatchNormalization" and _is_product(site, data):
+            return Chain(IDENTITY, (), blocked="the factor may belong to an activation"), None
         value = data
         chain = replace(chain, affine=step.then(chain.affine), near=(*chain.near, node))
     return chain, value
@@ -151,6 +153,16 @@ def _producer_step(
         if step is not None and data is not None and _keeps_shape(site, data, node):
             return step, data
     return None
+
+
+def _is_product(site: Site, value: ir.Value) -> bool:
+    """Say whether `value` multiplies or divides two values that vary.
+
+    A constant factor next to it is likely the 0.5 of a GELU, the 1/6 of a HardSwish or the
+    weight of a norm; without it nobody, ONNX Runtime included, would recognize these.
+    """
+    node = site.producer(value, "Mul", "Div")
+    return node is not None and not any(site.scope.is_constant(v) for v in node.inputs)
 
 
 def read_affine(site: Site, node: ir.Node, index: int, channels: Channels | None) -> Affine | None:

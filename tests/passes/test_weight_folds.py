@@ -306,13 +306,13 @@ def test_batch_norm_before_a_convolution_without_padding(groups: int) -> None:
 def test_a_shift_before_padding_stays() -> None:
     g = Graph()
     x = g.batch_norm(g.input(2, 4, 9, 8), 4)
-    refused(g.model(g.op("Conv", x, g.constant(6, 4, 3, 3), pads=[0, 0, 0, 1])), "it pads")
+    refused(g.model(g.op("Conv", x, g.constant(6, 4, 3, 3), pads=[0, 0, 0, 1])), "padding")
 
 
 def test_a_shift_before_automatic_padding_stays() -> None:
     g = Graph()
     x = g.op("Add", g.input(2, 4, 9, 8), g.constant(4, 1, 1))
-    refused(g.model(g.op("Conv", x, g.constant(6, 4, 3, 3), auto_pad="SAME_UPPER")), "it pads")
+    refused(g.model(g.op("Conv", x, g.constant(6, 4, 3, 3), auto_pad="SAME_UPPER")), "padding")
 
 
 @pytest.mark.parametrize("kind", ["Conv", "ConvTranspose"])
@@ -439,6 +439,14 @@ def test_division_by_zero_stays() -> None:
     g = Graph()
     y = g.op("MatMul", g.input(2, 4), g.constant(4, 3))
     refused(g.model(g.op("Div", y, g.data([1, 0, 1]))))
+
+
+@pytest.mark.parametrize("op", ["Mul", "Div"])
+def test_a_factor_after_a_product_stays(op: str) -> None:
+    g = Graph()
+    x = g.input(2, 4)
+    y = g.op("Add", g.op("Mul", g.op(op, x, g.op("Exp", x)), g.constant(4)), g.constant(4))
+    refused(g.model(g.op("MatMul", y, g.constant(4, 4))), "activation")
 
 
 @pytest.mark.parametrize("fuel", [0, 1, 2, 3])
