@@ -13,6 +13,9 @@ from typing import Self
 import onnx_ir as ir
 
 from ortkit.errors import InternalError, UserError
+from ortkit.graph.open import open_model
+from ortkit.graph.save import save_model
+from ortkit.graph.text import is_text_suffix
 from ortkit.verify.compare import OutputComparison, compare_outputs, worse
 from ortkit.verify.exchange import read_values
 from ortkit.verify.reference import Reference, Refusal, Request, compute_reference
@@ -69,12 +72,13 @@ class Verifier:
 
         Raises:
             UserError: The inputs or sizes that the user gave do not fit the model.
+            ModelError: The original is no valid model.
             MissingDependencyError: ONNX Runtime is not installed.
         """
         self._temporary = tempfile.TemporaryDirectory(prefix="ortkit-verify-")
         try:
             path = self._as_file(self._original, "original")
-            request = Request(self._opened or ir.load(path), path, *self._options)
+            request = Request(self._opened or open_model(path), path, *self._options)
             self._state = compute_reference(request, self._folder() / "reference")
         except BaseException:
             self._temporary.cleanup()
@@ -149,12 +153,12 @@ class Verifier:
 
     def _as_file(self, model: Path | ir.Model, name: str) -> Path:
         if not isinstance(model, ir.Model):
-            return model
+            if not is_text_suffix(model.suffix):
+                return model
+            model = open_model(model)  # ONNX Runtime reads no text
         folder = self._folder() / f"{name}.model"
         folder.mkdir()
-        # Weights go to a file of their own: protobuf ends at 2 GB.
-        ir.save(model, folder / "model.onnx", external_data="model.data")
-        return folder / "model.onnx"
+        return save_model(model, folder / "model.onnx").model
 
 
 def verify_models(

@@ -167,7 +167,7 @@ def test_a_model_that_never_runs_is_not_possible_with_the_reason() -> None:
 
 def test_a_model_that_does_not_load(tmp_path: Path) -> None:
     good = save(tmp_path, "good", proto("g (float[3] x) => (float[3] y) { y = Relu(x) }"))
-    bad = save(tmp_path, "bad", proto("g (float[3] x) => (float[3] y) { y = Unknown(x) }"))
+    bad = save(tmp_path, "bad", proto("g (float[3] x) => (float[3] y) { y = own.Unknown(x) }"))
     found = verify_models(bad, good)
     assert found.verdict == "not possible"
     assert "ONNX Runtime does not load the original: " in found.reason
@@ -256,6 +256,13 @@ def test_external_data_is_found_also_for_near_ties(tmp_path: Path) -> None:
     built = proto(text, {"w": random_weights(64, 64)})
     path = tmp_path / "m.onnx"
     onnx.save(built, path, save_as_external_data=True, location="m.data", size_threshold=0)
+    found = verify_models(path, path)
+    assert found.verdict == "yes", found.reason
+
+
+def test_a_model_written_as_text(tmp_path: Path) -> None:
+    path = tmp_path / "m.onnxtxt"
+    path.write_text(onnx.printer.to_text(proto("g (float[3] x) => (float[3] y) { y = Relu(x) }")))
     found = verify_models(path, path)
     assert found.verdict == "yes", found.reason
 
