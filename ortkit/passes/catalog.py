@@ -17,6 +17,7 @@ PASSES: Mapping[str, str] = {
         "fold-affine-into-conv",
         "fold-affine-into-matmul",
         "fold-constants",
+        "fold-pad",
         "fold-sizes",
         "fuse-gelu",
         "inline-functions",

@@ -23,7 +23,9 @@ ORDER: tuple[tuple[str, int], ...] = (
     ("merge-concats", 0),
     ("simplify-reshape", 0),
     ("fold-constants", 1),
-    # After folding, so that weights and factors are numbers.
+    # After folding, so that amounts, weights and factors are numbers; Pad before affine ops,
+    # which look at what a convolution pads.
+    ("fold-pad", 1),
     ("fold-affine-into-conv", 1),
     ("fold-affine-into-matmul", 1),
     ("merge-equal-nodes", 0),
