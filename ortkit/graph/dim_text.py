@@ -29,8 +29,11 @@ def size_text(size: Size) -> str:
     if isinstance(size, int):
         return str(size)
     text = ""
-    for monomial, factor in size.terms:
-        part = _term_text(monomial, abs(factor))
+    parts = sorted(
+        (-len(monomial), factor < 0, _term_text(monomial, abs(factor)), factor)
+        for monomial, factor in size.terms
+    )
+    for _, _, part, factor in parts:
         if not text:
             text = part if factor > 0 else f"-{part}"
         else:
