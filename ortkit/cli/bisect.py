@@ -66,7 +66,7 @@ def _show(found: Bisection, spec: str) -> None:
                 show.line(f"          pass {one.pass_name}, rule {one.rule}, at {one.node}")
             if not spec:
                 passes = dict.fromkeys(f"-{one.pass_name}" for one in found.guilty)
-                show.line(f"go round  with --passes={','.join(passes)}")
+                show.line(f"avoid     it with --passes={','.join(passes)}")
         case "not found":
             show.line(f"broken    {found.reason}; no rewrite could be singled out")
         case _:

@@ -25,6 +25,10 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
         "ortkit.cli.bisect",
         "name the rewrites that break a model",
     ),
+    "try": (
+        "ortkit.cli.attempt",
+        "show in a minute what optimizing gives; writes nothing",
+    ),
     "passes": (
         "ortkit.cli.passes",
         "list the passes, or describe one",

@@ -1,0 +1,1 @@
+"""A quick look at what ortkit gives for a model; writes nothing."""

@@ -1,0 +1,103 @@
+"""Inputs of the size that people run models with, not the small ones of verification."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+
+from ortkit.errors import ModelError, UserError
+from ortkit.graph.dims import names
+from ortkit.verify.feeds import FeedMaker, Feeds, load_feeds
+from ortkit.verify.sizes import size_plans
+from ortkit.verify.values import Plan
+
+#: What a size's name says about it; the first pattern that is found decides.
+_USUAL: tuple[tuple[str, int], ...] = (
+    (r"batch|^(b|n|bs|bsz)$", 1),
+    (r"height|width|^(h|w)$|^\?axis[23]of4$", 224),
+    (r"past|cache|kv_len", 128),
+    (r"audio|sample|wave", 16000),
+    (r"total", 0),  # follows from the past and the new length
+    (r"seq|len|token|time|step|^(s|t|l)$|^\?axis1of2$", 128),
+)
+#: Lengths are divided by these in turn, for models that take no such long input.
+_DIVISORS = (1, 2, 8)
+_FALLBACKS = 12
+
+
+def write_inputs(
+    model: ir.Model, given: Path | None, sizes: Mapping[str, int], folder: Path
+) -> tuple[Path, ...]:
+    """Write input sets as npz files, the most wanted first.
+
+    Args:
+        model: Read, not changed.
+        given: The user's npz file, used instead.
+        sizes: Numbers for named sizes, from the user.
+        folder: Where they are written to.
+
+    Raises:
+        UserError: `given` does not fit the model, or `sizes` names what no input has.
+        ModelError: An input is of a type that cannot be timed here.
+    """
+    sets: Iterator[Feeds] = iter((load_feeds(given, model),)) if given else _made(model, sizes)
+    paths = []
+    for number, feeds in enumerate(sets):
+        path = folder / f"inputs{number}.npz"
+        np.savez(path, **{name: _plain(name, value) for name, value in feeds.items()})  # type: ignore[arg-type]
+        paths.append(path)
+    return tuple(paths)
+
+
+def _made(model: ir.Model, given: Mapping[str, int]) -> Iterator[Feeds]:
+    maker = FeedMaker.of(model, given)
+    known = sorted({name for shape in maker.shapes for size in shape for name in names(size)})
+    seen: list[Mapping[str, int]] = []
+    for divisor in _DIVISORS:
+        usual = {name: max(1, size // divisor) for name in known if (size := _usual(name))}
+        plans, _ = size_plans(maker.shapes, 1, {**usual, **given})
+        if plans[0] in seen:
+            continue
+        seen.append(plans[0])
+        try:
+            yield maker.make(Plan(plans[0], 0))
+        except ModelError:  # these sizes do not go together
+            continue
+    for feeds, _ in zip(maker.fallbacks(0), range(_FALLBACKS), strict=False):
+        yield feeds
+
+
+def _usual(name: str) -> int:
+    """Return 0 where the name says nothing."""
+    return next((size for pattern, size in _USUAL if re.search(pattern, name.lower())), 0)
+
+
+def _plain(name: str, value: object) -> np.ndarray:
+    """Return an array as npz files hold it without pickling.
+
+    Raises:
+        ModelError: It is a sequence, absent, or of a type that numpy lacks.
+    """
+    if not isinstance(value, np.ndarray) or value.dtype.kind == "V":
+        kind = value.dtype.name if isinstance(value, np.ndarray) else type(value).__name__
+        raise ModelError(f"input {name!r} ({kind}) cannot be fed for timing")
+    if value.dtype.kind == "O":
+        return value.astype(str)
+    return value
+
+
+def shapes_in(path: Path) -> dict[str, tuple[int, ...]]:
+    """Return the shapes in an npz file.
+
+    Raises:
+        UserError: It cannot be read.
+    """
+    try:
+        with np.load(path) as file:
+            return {name: tuple(file[name].shape) for name in file.files}
+    except (OSError, ValueError) as error:
+        raise UserError(f"cannot be read: {error}", where=str(path)) from error

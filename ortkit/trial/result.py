@@ -1,0 +1,99 @@
+"""What a trial found: the content of `ortkit try`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Literal
+
+from ortkit.runtime.timing import Speedup
+
+SCHEMA = "ortkit.try/1"
+
+
+@dataclass(frozen=True)
+class Latency:
+    """What one model takes for one run."""
+
+    median_ms: float
+    fastest_ms: float
+    rounds: int
+
+
+@dataclass(frozen=True)
+class Ceiling:
+    """What would be left if everything but the heavy operators were free."""
+
+    milliseconds: float
+    speedup: float
+    """Of the original; no graph optimization of everything else can give more."""
+    heavy_share: float
+    """Part of a run of the original that the heavy operators take, 0 to 1."""
+    heavy_ops: tuple[str, ...]
+    """Those that the model has."""
+
+
+@dataclass(frozen=True)
+class Holder:
+    """One operator of the original that time goes to, as ONNX Runtime runs it."""
+
+    op: str
+    """`(runtime)` for what lies outside of all kernels."""
+    milliseconds: float
+    share: float
+    calls: int
+
+
+@dataclass(frozen=True)
+class Prospect:
+    """What another precision or device would give, as far as it can be known."""
+
+    what: str
+    known: Literal["bound", "no gain", "not known"]
+    milliseconds: float | None
+    """What a run takes at best, None unless a bound is known."""
+    speedup: float | None
+    """That over the original as it runs here: the most that can be gained."""
+    basis: str
+    """What is assumed, and where it comes from."""
+
+
+@dataclass(frozen=True)
+class Checked:
+    """Whether the optimized model computes the same."""
+
+    verdict: str
+    """`yes`, `no` or `not possible`."""
+    reason: str
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What ortkit gives for a model."""
+
+    source: str
+    inputs: Mapping[str, tuple[int, ...]]
+    """The shapes that were run."""
+    providers: tuple[str, ...]
+    nodes_before: int
+    nodes_after: int
+    rewrites: int
+    kernels: int
+    """Nodes that run generated kernels."""
+    before: Latency | None
+    after: Latency | None
+    speedup: Speedup | None
+    ceiling: Ceiling | None
+    holders: tuple[Holder, ...]
+    """Most time first."""
+    flops: int
+    """Of one run, as `ortkit inspect` counts them."""
+    outlook: tuple[Prospect, ...]
+    checked: Checked
+    notes: tuple[str, ...]
+    """What could not be done, and why."""
+    seconds: float
+
+    def to_json(self) -> dict[str, object]:
+        """Return the document of `ortkit try --json`."""
+        return {"schema": SCHEMA, **asdict(self)}

@@ -1,0 +1,261 @@
+"""One trial, straight down: optimize, time before and after, profile, verify; nothing is kept."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Literal
+
+import onnx_ir as ir
+from onnx_ir.passes.common import InlinePass
+
+from ortkit.errors import ModelError, UserError
+from ortkit.graph.cost import model_cost
+from ortkit.graph.open import open_model
+from ortkit.graph.save import save_model
+from ortkit.graph.summary import Summary
+from ortkit.optimize import Optimized, OptimizeOptions, optimize
+from ortkit.runtime.ort import require_onnxruntime
+from ortkit.runtime.profile import Profile
+from ortkit.runtime.timing import NotTimed, Timing, Variant, speedup, time_variants
+from ortkit.trial.heavy import HEAVY
+from ortkit.trial.inputs import shapes_in, write_inputs
+from ortkit.trial.outlook import Facts, outlook
+from ortkit.trial.result import Ceiling, Checked, Holder, Latency, Prospect, Trial
+from ortkit.verify.verifier import Verifier
+
+CPU = "CPUExecutionProvider"
+CUDA = "CUDAExecutionProvider"
+#: How the time is shared out; what a stage leaves over goes to the next.
+_FOR_TIMING, _FOR_PROFILE = 0.35, 0.1
+_MOST_TIMING_SECONDS, _MOST_PROFILE_SECONDS = 20.0, 4.0
+_LEAST_SECONDS = 2.0
+_HOLDERS = 8
+
+
+def _silent(stage: str) -> None:
+    """Ignore progress."""
+
+
+@dataclass(frozen=True)
+class TrialOptions:
+    """How to try."""
+
+    target: Literal["cpu", "cuda"] = "cpu"
+    level: int = 2
+    passes: str = ""
+    seconds: float = 60.0
+    """Time for all of it. Only rewriting a model, once begun, is not cut off."""
+    inputs: Path | None = None
+    """An npz file to run on."""
+    shapes: Mapping[str, int] = field(default_factory=dict)
+    threads: int = 0
+    """Of one session; 0: ONNX Runtime decides."""
+    progress: Callable[[str], None] = _silent
+
+    def __post_init__(self) -> None:
+        if self.seconds < _LEAST_SECONDS:
+            raise UserError(
+                f"{self.seconds:g} seconds are too few", where="--seconds", fix="give 2 or more"
+            )
+
+
+class _OutOfTimeError(Exception):
+    """The time is over between two stages of optimizing."""
+
+
+def try_model(source: Path, options: TrialOptions | None = None) -> Trial:
+    """Optimize a model and time it before and after; writes nothing but temporary files.
+
+    Raises:
+        ModelError: `source` is not a valid model.
+        UserError: The inputs or sizes do not fit it.
+        MissingDependencyError: ONNX Runtime is not installed.
+    """
+    require_onnxruntime()
+    with tempfile.TemporaryDirectory(prefix="ortkit-try-") as folder:
+        return _Trial(source, options or TrialOptions(), Path(folder)).run()
+
+
+class _Trial:
+    """One call of `try_model`: what its stages share."""
+
+    def __init__(self, source: Path, options: TrialOptions, folder: Path) -> None:
+        self.source = source
+        self.options = options
+        self.folder = folder
+        self.started = time.perf_counter()
+        self.notes: list[str] = []
+        self.providers = (CUDA, CPU) if options.target == "cuda" else (CPU,)
+
+    def left(self) -> float:
+        """Return the seconds that are left, never less than a moment."""
+        return max(_LEAST_SECONDS, self.options.seconds - self.spent())
+
+    def spent(self) -> float:
+        """Return the seconds that are over."""
+        return time.perf_counter() - self.started
+
+    def run(self) -> Trial:
+        """Do one stage after the other."""
+        model = open_model(self.source)
+        inputs = self._inputs(model)
+        optimized = self._optimized()
+        timing = self._timing(optimized, inputs)
+        checked = self._checked(optimized)
+        shapes = shapes_in(timing.feeds) if timing is not None else {}
+        flops = self._flops(shapes)
+        before = _latency(timing, 0)
+        after = _latency(timing, 1)
+        profile = timing.profile if timing is not None else None
+        report = optimized.report if optimized is not None else None
+        return Trial(
+            source=str(self.source),
+            inputs=shapes,
+            providers=self.providers,
+            nodes_before=sum(1 for _ in ir.traversal.RecursiveGraphIterator(model.graph)),
+            nodes_after=report.after.nodes if report is not None else 0,
+            rewrites=len(report.hits) if report is not None else 0,
+            kernels=sum(one.emitted_as is not None for one in report.regions) if report else 0,
+            before=before,
+            after=after,
+            speedup=speedup(*timing.seconds) if timing and len(timing.seconds) == 2 else None,
+            ceiling=_ceiling(before, profile),
+            holders=_holders(before, profile),
+            flops=flops,
+            outlook=self._outlook(before, profile, flops, model),
+            checked=checked,
+            notes=tuple(self.notes),
+            seconds=round(self.spent(), 1),
+        )
+
+    def _inputs(self, model: ir.Model) -> tuple[Path, ...]:
+        try:
+            return write_inputs(model, self.options.inputs, self.options.shapes, self.folder)
+        except ModelError as error:
+            self.notes.append(f"not timed: {error}")
+            return ()
+
+    def _optimized(self) -> Optimized | None:
+        """Optimize; when half of the time is over, stop before the next stage."""
+
+        def stage(name: str) -> None:
+            self.options.progress(name)
+            if self.spent() > self.options.seconds / 2:
+                raise _OutOfTimeError
+
+        try:
+            return optimize(
+                self.source,
+                OptimizeOptions(
+                    target=self.options.target,
+                    level=self.options.level,
+                    passes=self.options.passes,
+                    verify=False,
+                    progress=stage,
+                ),
+            )
+        except _OutOfTimeError:
+            self.notes.append("not optimized: that takes longer than half of the time given")
+            return None
+
+    def _timing(self, optimized: Optimized | None, inputs: tuple[Path, ...]) -> Timing | None:
+        if not inputs:
+            return None
+        self.options.progress("time")
+        variants = [Variant(self.source)]
+        if optimized is not None:
+            candidate = self.folder / "candidate.onnx"
+            save_model(optimized.model, candidate)
+            variants.append(Variant(candidate, optimized.library))
+        left = self.left()
+        found = time_variants(
+            variants,
+            inputs,
+            self.folder,
+            seconds=min(_MOST_TIMING_SECONDS, _FOR_TIMING * left),
+            profile_seconds=min(_MOST_PROFILE_SECONDS, _FOR_PROFILE * left),
+            timeout_seconds=left,
+            providers=self.providers,
+            threads=self.options.threads,
+        )
+        if isinstance(found, NotTimed):
+            self.notes.append(f"not timed: {found.reason}")
+            return None
+        return found
+
+    def _checked(self, optimized: Optimized | None) -> Checked:
+        if optimized is None:
+            return Checked("not possible", "there is no optimized model")
+        left = self.options.seconds - self.spent()
+        if left < _LEAST_SECONDS:
+            return Checked("not possible", "no time is left for it")
+        self.options.progress("verify")
+        # Two processes run one after the other: the original's and the candidate's.
+        with Verifier(
+            self.source,
+            inputs=self.options.inputs,
+            shapes=self.options.shapes,
+            timeout_seconds=left / 2,
+        ) as verifier:
+            found = verifier.check(self.folder / "candidate.onnx", library=optimized.library)
+        return Checked(found.verdict, found.reason)
+
+    def _flops(self, shapes: Mapping[str, tuple[int, ...]]) -> int:
+        """Count the arithmetic of a run on these shapes."""
+        model = open_model(self.source)
+        for value in model.graph.inputs:
+            if (known := shapes.get(value.name or "")) is not None:
+                value.shape = ir.Shape(known)
+        if model.functions:
+            InlinePass()(model)
+        return model_cost(model, {}).flops if shapes else 0
+
+    def _outlook(
+        self, before: Latency | None, profile: Profile | None, flops: int, model: ir.Model
+    ) -> tuple[Prospect, ...]:
+        if before is None or profile is None or self.options.target != "cpu":
+            return ()
+        facts = Facts(
+            milliseconds=before.median_ms,
+            heavy_share=profile.share(HEAVY),
+            ops=frozenset(one.op for one in profile.ops),
+            calls=sum(one.calls for one in profile.ops),
+            flops=flops,
+            parameters=Summary.of(model).parameters,
+        )
+        return outlook(facts)
+
+
+def _latency(timing: Timing | None, index: int) -> Latency | None:
+    if timing is None or index >= len(timing.seconds):
+        return None
+    rounds = timing.seconds[index]
+    return Latency(1e3 * median(rounds), 1e3 * min(rounds), len(rounds))
+
+
+def _ceiling(before: Latency | None, profile: Profile | None) -> Ceiling | None:
+    """Apply the profile's shares to the measured time: profiling itself slows small nodes."""
+    if before is None or profile is None:
+        return None
+    share = profile.share(HEAVY)
+    if share == 0:
+        return None
+    names = tuple(one.op for one in profile.ops if one.op in HEAVY)
+    return Ceiling(before.median_ms * share, 1 / share, share, names)
+
+
+def _holders(before: Latency | None, profile: Profile | None) -> tuple[Holder, ...]:
+    if before is None or profile is None:
+        return ()
+    whole = profile.run_milliseconds
+    found = [(one.op, one.milliseconds / whole, one.calls) for one in profile.ops]
+    found.append(("(runtime)", max(0.0, 1 - profile.kernel_milliseconds / whole), 0))
+    found.sort(key=lambda one: -one[1])
+    return tuple(
+        Holder(op, share * before.median_ms, share, calls) for op, share, calls in found[:_HOLDERS]
+    )
