@@ -105,6 +105,7 @@ def _rename(sources: Sequence[Path], targets: Sequence[Path]) -> None:
         for target, copy in kept:
             if copy is not None:
                 copy.replace(target)
+                copy.unlink(missing_ok=True)  # two names of one file: replacing does nothing
         raise
     for _, copy in kept:
         if copy is not None:

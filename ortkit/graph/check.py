@@ -10,6 +10,7 @@ from onnx import AttributeProto, GraphProto, ModelProto, NodeProto
 
 from ortkit.errors import ModelError
 from ortkit.graph.facts import FunctionFacts, GraphFacts, ModelFacts, facts_of_ir, facts_of_proto
+from ortkit.graph.private import all_graphs
 from ortkit.graph.schemas import NodeRules, check_opsets
 from ortkit.graph.scopes import check_scopes
 from ortkit.graph.tensor_check import check_elem_type, check_tensor, tensors_of
@@ -27,7 +28,7 @@ def check_model(model: ir.Model) -> None:
         ModelError: The model is not valid; the message names the node or value.
     """
     _check_facts(facts_of_ir(model), "")
-    for graph in _graphs_of(model):
+    for graph in all_graphs(model):
         _check_links(graph)
 
 
@@ -190,14 +191,6 @@ def _check_type(info: onnx.ValueInfoProto, where: str) -> None:
     for field in ("tensor_type", "sparse_tensor_type"):
         if kind.HasField(field):
             check_elem_type(getattr(kind, field).elem_type, f"{where}: value {info.name!r}")
-
-
-def _graphs_of(model: ir.Model) -> Iterator[ir.Graph]:
-    yield model.graph
-    yield from model.graph.subgraphs()
-    for function in model.functions.values():
-        yield function.graph
-        yield from function.graph.subgraphs()
 
 
 def _check_links(graph: ir.Graph) -> None:

@@ -14,6 +14,7 @@ import onnx_ir as ir
 from ortkit.errors import ModelError
 from ortkit.graph.data_file import DataFile, Span
 from ortkit.graph.file_tensors import MappedTensor
+from ortkit.graph.private import all_graphs
 from ortkit.graph.tensor_check import bytes_of
 
 
@@ -46,10 +47,7 @@ def map_external_data(model: ir.Model, place: ExternalFolder) -> tuple[Path, ...
         ModelError: A file is missing, too short, or not inside the model's folder.
     """
     mapper = _Mapper(place)
-    graphs = [model.graph, *model.graph.subgraphs()]
-    for function in model.functions.values():
-        graphs += [function.graph, *function.graph.subgraphs()]
-    for graph in graphs:
+    for graph in all_graphs(model):
         for value in graph.initializers.values():
             if isinstance(value.const_value, ir.ExternalTensor):
                 value.const_value = mapper.map(value.const_value)

@@ -24,11 +24,15 @@ from ortkit.graph.diagnose import not_a_model
 from ortkit.graph.external import ExternalFolder, map_external_data
 from ortkit.graph.file_tensors import InFileTensor, TensorFacts, in_memory
 from ortkit.graph.framing import Buffer, Framed, parse_without_large_tensors
+from ortkit.graph.private import SharedProtoTensor, detach_tensors, private_proto
 from ortkit.graph.source import Source, set_source, source_of
 from ortkit.graph.text import is_text_suffix, parse_text
 
 # Below this, copying a file is cheaper than looking for its large tensors.
 _FRAMED_BYTES = 1 << 20
+
+_Data = Span | Bytes | TensorProto
+"""Where the bytes of a large tensor are: in a file, in memory, in the caller's protobuf."""
 
 ModelSource = str | os.PathLike[str] | bytes | bytearray | memoryview | ModelProto | ir.Model
 
@@ -64,7 +68,7 @@ def open_model(source: ModelSource, *, folder: str | os.PathLike[str] | None = N
         if isinstance(source, ir.Model):
             return _open_ir(source, beside)
         if isinstance(source, ModelProto):
-            return _build(Framed(source, {}), {}, _Origin("model", beside), is_private=False)
+            return _open_proto(source, beside)
         if isinstance(source, bytes | bytearray | memoryview):
             return _open_bytes(bytes(source), beside)
         return _open_path(Path(source))
@@ -73,20 +77,26 @@ def open_model(source: ModelSource, *, folder: str | os.PathLike[str] | None = N
 def _open_ir(source: ir.Model, folder: Path) -> ir.Model:
     check_model(source)
     model = source.clone()
+    detach_tensors(model)
     origin = source_of(source) or Source(path=None, size_bytes=0)
     files = map_external_data(model, ExternalFolder(folder, origin.path, "model"))
     set_source(model, Source(origin.path, origin.size_bytes, files, origin.dropped))
     return model
 
 
+def _open_proto(source: ModelProto, folder: Path) -> ir.Model:
+    proto, shared = private_proto(source)
+    return _build(proto, shared, _Origin("model", folder))
+
+
 def _open_bytes(data: bytes, folder: Path) -> ir.Model:
     origin = _Origin("model bytes", folder, size_bytes=len(data))
     framed = _parse(data, origin.where)
     array = np.frombuffer(data, np.uint8)
-    large: dict[int, Span | Bytes] = {
+    large: dict[int, _Data] = {
         index: array[offset : offset + length] for index, (offset, length) in framed.large.items()
     }
-    return _build(framed, large, origin)
+    return _build(framed.proto, large, origin)
 
 
 def _open_path(path: Path) -> ir.Model:
@@ -95,9 +105,9 @@ def _open_path(path: Path) -> ir.Model:
         origin = _Origin(str(path), path.parent, path, size)
         if is_text_suffix(path.suffix):
             proto = parse_text(path.read_bytes(), path.suffix, str(path))
-            return _build(Framed(proto, {}), {}, origin)
+            return _build(proto, {}, origin)
         if size < _FRAMED_BYTES:
-            return _build(_parse(path.read_bytes(), str(path)), {}, origin)
+            return _build(_parse(path.read_bytes(), str(path)).proto, {}, origin)
         file = DataFile(path)
         file.hold()
         with file.opened() as descriptor:
@@ -106,10 +116,8 @@ def _open_path(path: Path) -> ir.Model:
             framed = _parse(buffer, str(path))
     except OSError as error:
         raise _unreadable(path, error) from error
-    large: dict[int, Span | Bytes] = {
-        index: Span(file, *place) for index, place in framed.large.items()
-    }
-    return _build(framed, large, origin)
+    large: dict[int, _Data] = {index: Span(file, *place) for index, place in framed.large.items()}
+    return _build(framed.proto, large, origin)
 
 
 def _size_of(path: Path) -> int:
@@ -160,18 +168,18 @@ def _parse(buffer: Buffer, where: str) -> Framed:
     return framed
 
 
-def _build(
-    framed: Framed, large: Mapping[int, Span | Bytes], origin: _Origin, *, is_private: bool = True
-) -> ir.Model:
-    proto = framed.proto
+def _build(proto: ModelProto, large: Mapping[int, _Data], origin: _Origin) -> ir.Model:
+    """Turn a protobuf that nobody else uses into a checked model."""
     if not proto.graph.node and not proto.graph.output:
         raise ModelError("the graph is empty", where=origin.where, fix="export the model again")
-    lengths = {index: length for index, (_, length) in framed.large.items()}
+    if not proto.graph.output:
+        raise ModelError(
+            "the graph has no outputs", where=origin.where, fix="export the model again"
+        )
+    lengths = {index: _length(data) for index, data in large.items()}
     is_sorted = check_proto(proto, lengths, origin.where)
     carried = Carried({}, {}, ())
     if needs_carrying(proto):
-        if not is_private:
-            proto = _copy(proto)
         carried = carry(proto, origin.where)
     model = to_ir(proto, origin.where)
     carried.attach(model.graph)
@@ -185,7 +193,15 @@ def _build(
     return model
 
 
-def _large_tensor(header: TensorProto, data: Span | Bytes) -> ir.TensorProtocol:
+def _length(data: _Data) -> int:
+    if isinstance(data, Span):
+        return data.length
+    return len(data.raw_data) if isinstance(data, TensorProto) else data.nbytes
+
+
+def _large_tensor(header: TensorProto, data: _Data) -> ir.TensorProtocol:
+    if isinstance(data, TensorProto):
+        return SharedProtoTensor(data)
     facts = TensorFacts(
         header.name,
         ir.DataType(header.data_type),
@@ -205,9 +221,3 @@ def _settle(model: ir.Model, is_sorted: bool) -> None:
             body.opset_imports[""] = version
         if not is_sorted:
             body.sort()
-
-
-def _copy(proto: ModelProto) -> ModelProto:
-    copied = ModelProto()
-    copied.CopyFrom(proto)
-    return copied

@@ -10,7 +10,7 @@ import onnx
 import onnx_ir as ir
 from onnx import ModelProto
 
-from ortkit.errors import ModelError
+from ortkit.errors import ModelError, UserError
 from ortkit.graph.convert import to_ir
 
 _FORMATS = {
@@ -33,12 +33,16 @@ _POSITION = re.compile(r"\(line: (\d+) column: (\d+)\)")
 
 
 def to_text(model: ir.Model) -> str:
-    """Return `model` as ONNX text: opset imports sorted by domain, the rest in its own order."""
+    """Return `model` as ONNX text: opset imports sorted by domain, the rest in its own order.
+
+    Raises:
+        UserError: The model holds strings that are not UTF-8.
+    """
     proto = ir.to_proto(model)
     imports = sorted(proto.opset_import, key=lambda entry: entry.domain)
     del proto.opset_import[:]
     proto.opset_import.extend(imports)
-    return str(onnx.printer.to_text(proto)).rstrip() + "\n"
+    return _print(proto).rstrip() + "\n"
 
 
 def from_text(text: str) -> ir.Model:
@@ -98,10 +102,14 @@ _NAMES = {"onnxtxt": "ONNX text", "json": "JSON", "textproto": "protobuf text"}
 
 
 def format_text(model: ModelProto, suffix: str) -> bytes:
-    """Return `model` as text in the format that `suffix` names."""
+    """Return `model` as text in the format that `suffix` names.
+
+    Raises:
+        UserError: The format is ONNX text and the model holds strings that are not UTF-8.
+    """
     kind = _FORMATS[suffix.lower()]
     if kind == "onnxtxt":
-        return str(onnx.printer.to_text(model)).encode()
+        return _print(model).encode()
     if kind == "json":
         written = google.protobuf.json_format.MessageToJson(
             model, preserving_proto_field_name=True
@@ -109,6 +117,17 @@ def format_text(model: ModelProto, suffix: str) -> bytes:
     else:
         written = google.protobuf.text_format.MessageToString(model)
     return str(written).encode()
+
+
+def _print(model: ModelProto) -> str:
+    try:
+        return str(onnx.printer.to_text(model))
+    except UnicodeDecodeError as error:
+        raise UserError(
+            "the model holds strings that are not UTF-8",
+            where="ONNX text",
+            fix="use .json, .textproto or .onnx",
+        ) from error
 
 
 def _check_depth(text: str) -> None:
