@@ -16,7 +16,6 @@ import onnx
 import onnx_ir as ir
 
 from ortkit.errors import MissingDependencyError, UserError
-from ortkit.graph.check import check_model
 from ortkit.graph.open import open_model
 from ortkit.graph.save import save_model
 from ortkit.graph.summary import Summary
@@ -57,7 +56,8 @@ class Optimized:
             UserError: The folder does not exist or cannot be written, or the disk is full.
         """
         target = Path(path)
-        files = list(save_model(self.model, target).paths)
+        written = save_model(self.model, target)
+        files = [path for path in (written.model, written.data) if path is not None]
         if self.library is not None:
             beside = library_path(target)
             copied = beside.with_name(f".{beside.name}.{os.getpid()}")
@@ -127,7 +127,6 @@ class _Run:
         self.pipeline = _pipeline(options)
         with self._stage("open"):
             self._opened: ir.Model | None = open_model(source)
-            check_model(self._opened)
             self.before = Summary.of(self._opened)
 
     def candidate(self, denied: frozenset[str]) -> _Candidate:

@@ -115,7 +115,7 @@ class Scope:
 
         Small equal ones are shared.
         """
-        array = np.ascontiguousarray(array)
+        array = np.asarray(array, order="C")
         tensor = ir.tensor(array)
         if self.is_function:
             return self.insert(before, "Constant", [], {"value": tensor}, name=name)[0]

@@ -6,7 +6,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, note, reject, settings
 from hypothesis import strategies as st
 from tests.contract.random_models import feeds, models
 
@@ -23,9 +23,11 @@ ort = pytest.importorskip("onnxruntime")
 #: Passes that may not change a single bit; the others re-associate float arithmetic.
 EXACT = {name for name, level in ORDER if level == 0} - {"drop-noop-arithmetic"}
 BUDGET = settings(
-    max_examples=25,
+    max_examples=12,
     deadline=None,
     derandomize=True,
+    report_multiple_bugs=False,
+    phases=(Phase.explicit, Phase.reuse, Phase.generate),
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 
@@ -49,7 +51,9 @@ def apply(
     model = ir.from_proto(proto)
     result = Pipeline(passes).run(model, Target("cpu", level), fuel=fuel)
     check_model(model)
-    return ir.to_proto(model), result
+    after = ir.to_proto(model)
+    note(f"{onnx.printer.to_text(proto)}\n---- after ----\n{onnx.printer.to_text(after)}")
+    return after, result
 
 
 def interface(proto: onnx.ModelProto) -> list[bytes]:
@@ -58,9 +62,13 @@ def interface(proto: onnx.ModelProto) -> list[bytes]:
 
 
 def assert_same_results(before: onnx.ModelProto, after: onnx.ModelProto, *, exact: bool) -> None:
+    names = [value.name for value in before.graph.output]
     for seed in (0, 1):
-        names = [value.name for value in before.graph.output]
-        for name, want, got in zip(names, run(before, seed), run(after, seed), strict=True):
+        try:
+            expected = run(before, seed)
+        except ort.capi.onnxruntime_pybind11_state.Fail:
+            reject()  # ONNX Runtime 1.31.1 fails on some unread If nodes
+        for name, want, got in zip(names, expected, run(after, seed), strict=True):
             if exact:
                 np.testing.assert_array_equal(got, want, strict=True)
                 continue
