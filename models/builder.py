@@ -1,8 +1,7 @@
 """A thin tape that writes an ONNX graph node by node, in the manner of a chosen exporter.
 
-Values are names. A manner (`Spelling`) decides what every exporter decides differently: where
-constants live, how a dynamic size is read, how things are called. What a layer is made of is
-decided in the layer's own file.
+Values are names. The manner (`Spelling`) decides where constants live, how a dynamic size is
+read and how things are called; what a layer is made of is decided in the layer's own file.
 """
 
 from __future__ import annotations
@@ -95,30 +94,29 @@ class Tape:
         return self.ops(op_type, *inputs, outputs=1, **attributes)[0]
 
     def ops(
-        self,
-        op_type: str,
-        *inputs: str,
-        outputs: int,
-        **attributes: Attribute,
+        self, op_type: str, *inputs: str, outputs: int, **attributes: Attribute
     ) -> tuple[str, ...]:
         """Write a node and return the names of its outputs."""
-        key = (op_type, inputs, outputs, tuple(sorted(map(repr, attributes.items()))))
-        if self.spelling.shares_nodes and key in self._known:
-            return self._known[key]
+        key: tuple[object, ...] = ()
+        if self.spelling.shares_nodes:
+            key = (op_type, inputs, outputs, *sorted(map(repr, attributes.items())))
+            if key in self._known:
+                return self._known[key]
         node_name, names = self._names(op_type, outputs)
         node = helper.make_node(op_type, list(inputs), list(names), name=node_name)
         node.attribute.extend(
             helper.make_attribute(attribute, value) for attribute, value in attributes.items()
         )
         self.nodes.append(node)
-        self._known[key] = names
+        if key:
+            self._known[key] = names
         return names
 
     @contextmanager
     def scope(self, name: str) -> Iterator[None]:
-        """Give what is written inside the name of a submodule, as TorchScript does."""
+        """Give what is written inside the name of a submodule, such as "encoder.layer.0"."""
         outer = self._scope
-        self._scope = (*outer, *name.split("."))
+        self._scope = (*outer, *naming.submodules(name))
         try:
             yield
         finally:

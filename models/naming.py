@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 import onnx
@@ -23,6 +24,11 @@ def dynamo(counts: dict[str, int], op_type: str, outputs: int) -> tuple[str, tup
         f"node_{op_type}_{number}",
         tuple(f"{op_type.lower()}_{number}_split_{i}" for i in range(outputs)),
     )
+
+
+def submodules(name: str) -> list[str]:
+    """Split "encoder.layer.0.output" into "encoder", "layer.0" and "output"."""
+    return re.sub(r"\.(?!\d)", "/", name).split("/")
 
 
 def torchscript(
