@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
@@ -136,22 +136,32 @@ def _uses(value: ir.Value, model: ir.Model) -> Iterator[InputUse]:
     """Follow a value to the nodes that give its numbers a meaning."""
     waiting = [(value, 0)]
     seen: set[ir.Value] = set()
+    arguments: dict[ir.Value, ir.Value | None] = {}  # what stands for a body's inputs
     while waiting:
         current, shift = waiting.pop()
         if current in seen:
             continue
         seen.add(current)
         for node, index in current.uses():
-            use = _use(node, index, value)
+            use = _use(node, index, value, arguments)
             if use is not None:
                 yield replace(use, shift=shift) if use.meaning == "index" else use
             if _is_float(value) and node.op_type not in _RESHAPERS:
                 continue
             more = shift + _added(node, index)
-            waiting += [(each, more) for each in _carried(node, index, model)]
+            parameters = _parameters(node, model)
+            arguments.update(zip(parameters, node.inputs, strict=False))
+            waiting += [(each, more) for each in parameters[index : index + 1]]
+            if index in _CARRIERS.get(node.op_type, ()) and not parameters:
+                waiting += [(each, more) for each in node.outputs]
 
 
-def _use(node: ir.Node, index: int, source: ir.Value) -> InputUse | None:
+def _use(
+    node: ir.Node,
+    index: int,
+    source: ir.Value,
+    arguments: Mapping[ir.Value, ir.Value | None],
+) -> InputUse | None:
     """Return what one use says about the values of `source`."""
     rows = _INDEXED.get(node.op_type, ())
     if node.op_type == "RotaryEmbedding" and node.domain in _ROTARY:
@@ -159,13 +169,13 @@ def _use(node: ir.Node, index: int, source: ir.Value) -> InputUse | None:
     for indices, data, attribute, default in rows:
         if index == indices:
             axis = node.attributes.get_int(attribute, default) if attribute else default
-            return InputUse("index", _axis_size(node.inputs[data], axis))
+            return InputUse("index", _axis_size(node.inputs[data], axis, arguments))
     if node.op_type == "OneHot" and index == 0:
         return InputUse("index", _constant_bound(node.inputs[1]))
     if (node.op_type, index) in _TIMED:
         attribute, default = _TIMED[node.op_type, index]
         axis = node.attributes.get_int(attribute, default) if attribute else default
-        return InputUse("length", _axis_size(node.inputs[0], axis))
+        return InputUse("length", _axis_size(node.inputs[0], axis, arguments))
     is_compared = node.op_type in _COMPARISONS and _rank(source) >= 2
     is_cast = node.op_type == "Cast" and node.attributes.get_int("to", 0) == ir.DataType.BOOL
     is_flipped = node.op_type == "Sub" and index == 1 and _is_one(node.inputs[0])
@@ -178,17 +188,16 @@ def _use(node: ir.Node, index: int, source: ir.Value) -> InputUse | None:
     return InputUse(meaning)
 
 
-def _carried(node: ir.Node, index: int, model: ir.Model) -> Iterator[ir.Value]:
-    """Yield the values that hold what the node's input `index` holds."""
+def _parameters(node: ir.Node, model: ir.Model) -> tuple[ir.Value, ...]:
+    """Return the values that stand for a node's inputs in the function or body it runs."""
     function = model.functions.get(node.op_identifier())
-    if function is not None and index < len(function.inputs):
-        yield function.inputs[index]
-    elif node.op_type in ("Loop", "Scan") and "body" in node.attributes:
-        body = node.attributes["body"].as_graph()
-        if index < len(body.inputs):
-            yield body.inputs[index]
-    elif index in _CARRIERS.get(node.op_type, ()):
-        yield from node.outputs
+    if function is not None:
+        return tuple(function.inputs)
+    if node.op_type in ("Loop", "Scan") and node.domain == "" and "body" in node.attributes:
+        # Loop gives its body the iteration number and the condition first, as its own inputs
+        # are the trip count and the condition; Scan's inputs stand one for one.
+        return tuple(node.attributes["body"].as_graph().inputs)
+    return ()
 
 
 def _added(node: ir.Node, index: int) -> int:
@@ -202,7 +211,9 @@ def _added(node: ir.Node, index: int) -> int:
     return max(0, int(array.max()))
 
 
-def _axis_size(value: ir.Value | None, axis: int) -> tuple[Bound, ...]:
+def _axis_size(
+    value: ir.Value | None, axis: int, arguments: Mapping[ir.Value, ir.Value | None]
+) -> tuple[Bound, ...]:
     """Return the size of an axis, looked up through nodes that keep the shape."""
     while value is not None:
         constant = value.const_value
@@ -212,6 +223,9 @@ def _axis_size(value: ir.Value | None, axis: int) -> tuple[Bound, ...]:
             if isinstance(size, int):
                 return (size,)
             return (size.value,) if size.value else ()
+        if value in arguments:
+            value = arguments[value]
+            continue
         node = value.producer()
         if node is None or node.op_type not in ("Cast", "DequantizeLinear", "Identity"):
             return ()

@@ -93,7 +93,7 @@ def _meant(
         case "start":
             return np.zeros(shape)
         case "trips":
-            return np.full(shape, 3)
+            return np.full(shape, 3 + plan.seed % 2)
     return _ranged(use, dtype, shape, random)
 
 

@@ -60,6 +60,14 @@ def test_a_rewrite_that_hides_another_is_not_denied_in_vain() -> None:
     assert guilty == (IDS[3],)
 
 
+def test_a_denied_rewrite_that_turns_out_to_be_needless_is_allowed_again() -> None:
+    # 9 is wrong, and 2 is wrong without 12: while 12 is denied 2 looks guilty.
+    def is_good(denied: frozenset[str]) -> bool:
+        return IDS[9] in denied and (IDS[2] in denied or IDS[12] not in denied)
+
+    assert find_guilty(IDS[:16], is_good) == (IDS[9],)
+
+
 def test_the_answer_is_good_even_when_the_checks_run_out() -> None:
     pipeline = Pipeline(*({name} for name in IDS[::4]))
     guilty = frozenset(find_guilty(IDS, pipeline.is_good, max_checks=9))

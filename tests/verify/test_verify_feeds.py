@@ -66,10 +66,27 @@ def test_ids_are_followed_into_branches_and_functions() -> None:
         lookup (data, where) => (found) { found = Gather(data, where) }
     """
     built = ir.from_onnx_text(text)
-    for name, limit in (("a", 3), ("b", 10)):
+    for name in ("a", "b"):
         values = np.concatenate([each.ravel() for each in both(built, name, n=100)])
-        assert values.max() < limit
-    # Inside the function the table's size is not known, as it differs from call to call.
+        assert values.max() == 2
+
+
+def test_ids_are_followed_into_the_body_of_a_loop() -> None:
+    built = model(
+        """g (int64[n] ids, float[n, 4] start) => (float[n, 4] y) {
+            count = Constant <value_int = 2> ()
+            y, last = Loop (count, , start, ids) <
+                body = b (int64 i, bool go, float[n, 4] sum, int64[n] where)
+                    => (bool again, float[n, 4] next, int64[n] same) {
+                    again = Identity(go) row = Gather(table, where)
+                    next = Add(sum, row) same = Identity(where)
+                }
+            >
+        }""",
+        {"table": TABLE},
+    )
+    values = np.concatenate([each.ravel() for each in both(built, "ids", n=200)])
+    assert values.max() == 10
 
 
 def test_dynamic_sizes_take_two_values_and_names_agree() -> None:
@@ -130,6 +147,13 @@ def test_masks_are_ones_and_zeros_with_a_one_in_each_row(declared: str, body: st
         assert set(np.unique(each).tolist()) <= {0, 1}
         assert (each[:, 0] == 1).all()
     assert any((each == 0).any() for each in made)
+
+
+def test_every_row_of_a_mask_sees_its_first_element() -> None:
+    built = model("g (int64[1000, 5] attention_mask) => (float[] y) { y = Not(attention_mask) }")
+    for each in both(built, "attention_mask"):
+        assert (each[:, 0] == 1).all()
+        assert {int(row.sum()) for row in each} == {1, 2, 3, 4, 5}
 
 
 def test_a_mask_that_is_added_is_zero_or_very_negative() -> None:
