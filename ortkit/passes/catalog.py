@@ -28,6 +28,8 @@ PASSES: Mapping[str, str] = {
         "merge-reshapes",
         "merge-transposes",
         "simplify-reshape",
+        "simplify-transpose",
+        "unwrap-gemm",
     )
 }
 

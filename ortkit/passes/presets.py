@@ -22,7 +22,10 @@ ORDER: tuple[tuple[str, int], ...] = (
     ("merge-reshapes", 0),
     ("merge-concats", 0),
     ("simplify-reshape", 0),
+    ("simplify-transpose", 0),
     ("fold-constants", 1),
+    # Before affine ops, which look along the axes of the value.
+    ("unwrap-gemm", 1),
     # After folding, so that amounts, weights and factors are numbers; Pad before affine ops,
     # which look at what a convolution pads.
     ("fold-pad", 1),
