@@ -59,6 +59,8 @@ def _int8(facts: Facts) -> Prospect:
     what = "int8 on this CPU"
     if facts.ops & INTEGER:
         return Prospect(what, "no gain", None, None, "the model computes in integers already")
+    if facts.heavy_share == 0:
+        return Prospect(what, "no gain", None, None, "there is no product to compute in int8")
     flags = _cpu_flags()
     if not flags:
         return Prospect(

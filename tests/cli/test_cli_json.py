@@ -1,0 +1,74 @@
+"""Every command's JSON: one document, its schema, and exactly the keys that docs/cli.md names."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ortkit.cli.catalog import COMMANDS
+
+PAGE = Path(__file__).parents[2] / "docs" / "cli.md"
+CALLS = {
+    "optimize": ("bert.onnx", "--kernels", "off", "-o", "out.onnx"),
+    "inspect": ("bert.onnx", "--shape", "batch=2"),
+    "diff": ("small.onnx", "bert.onnx"),
+    "verify": ("small.onnx", "small.onnx"),
+    "bisect": ("small.onnx", "--kernels", "off"),
+    "try": ("small.onnx", "--seconds", "2", "--level", "1"),
+    "passes": ("list",),
+    "doctor": (),
+}
+
+
+def documented(command: str) -> set[str]:
+    text = PAGE.read_text(encoding="utf-8").partition("\n## JSON\n")[2]
+    section = text.partition(f"\n### {command}\n")[2].partition("\n### ")[0]
+    return set(re.findall(r"^\| `([^`]+)` \|", section, re.MULTILINE))
+
+
+def paths(content: object, known: set[str], at: str = "") -> Iterator[str]:
+    """Yield the paths of all leaves; what is documented as a map or as a whole ends a path."""
+    if f"{at}{{}}" in known:
+        yield f"{at}{{}}"
+    elif isinstance(content, dict) and content:
+        for key, value in content.items():
+            yield from paths(value, known, f"{at}.{key}" if at else key)
+    elif at in known:
+        yield at
+    elif isinstance(content, list) and f"{at}[]" not in known:
+        for value in content:
+            yield from paths(value, known, f"{at}[]")
+    else:
+        yield f"{at}[]" if isinstance(content, list) else at
+
+
+def test_every_command_that_prints_json_is_called_here() -> None:
+    assert set(CALLS) == set(COMMANDS) - {"completion"}
+
+
+@pytest.mark.parametrize("command", CALLS)
+def test_json_is_one_documented_document(
+    command: str, call, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    given = [folder / text if (folder / text).exists() else text for text in CALLS[command]]
+    done = call(command, *given, "--json")
+    assert done.code == 0, done.err
+    assert done.err == ""
+    content = json.loads(done.out)
+    assert content["schema"] == f"ortkit.{command}/1"
+    known = documented(command)
+    found = set(paths(content, known))
+    assert found - known == set(), "docs/cli.md does not name these"
+    top = {re.split(r"[.\[{]", path)[0] for path in known}
+    assert top == set(content), "docs/cli.md names other keys"
+
+
+def test_the_paths_of_a_document_are_found() -> None:
+    content = {"a": {"x": 1}, "b": [{"c": 1}], "m": {"any": 1}, "t": ["x"], "e": []}
+    known = {"a.x", "b[].c", "m{}", "t[]", "e[].f"}
+    assert set(paths(content, known)) == {"a.x", "b[].c", "m{}", "t[]"}
