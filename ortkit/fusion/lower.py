@@ -42,8 +42,7 @@ def _function(scope: Scope, signature: RegionSignature) -> ir.Function:
     """Return the body under the fused node's name, importing the model's versions."""
     proto = signature.function()
     proto.domain, proto.name = DOMAIN, signature.op_type
-    function = ir.from_proto(proto)
-    assert isinstance(function, ir.Function)
+    function = ir.serde.deserialize_function(proto)
     for domain in function.opset_imports:
         function.opset_imports[domain] = scope.opset(domain) or 1
     return function

@@ -34,7 +34,7 @@ class Call:
         """Return an input, None if it is absent."""
         return self.inputs[index] if index < len(self.inputs) else None
 
-    def int(self, name: str, default: int) -> int:
+    def integer(self, name: str, default: int) -> int:
         """Return an integer attribute."""
         found = self.node.attributes.get(name)
         return default if found is None else found.as_int()
@@ -77,7 +77,7 @@ def _divide(a: Array, b: Array) -> Array:
 
 def _cast(call: Call) -> Array | None:
     x = call.input(0)
-    to = ir.DataType(call.int("to", 0))
+    to = ir.DataType(call.integer("to", 0))
     try:
         dtype = to.numpy()
     except TypeError:
@@ -91,7 +91,7 @@ def _reshape(call: Call) -> Array | None:
     if call.opset < 5:
         return None
     x, target = call.input(0), [int(size) for size in call.input(1).reshape(-1)]
-    if not call.int("allowzero", 0):
+    if not call.integer("allowzero", 0):
         target = [x.shape[i] if size == 0 else size for i, size in enumerate(target)]
     return x.reshape(target)
 
@@ -111,17 +111,19 @@ def _squeeze(call: Call) -> Array | None:
 
 
 def _concat(call: Call) -> Array | None:
-    return np.concatenate([call.input(i) for i in range(len(call.inputs))], call.int("axis", 1))
+    return np.concatenate(
+        [call.input(i) for i in range(len(call.inputs))], call.integer("axis", 1)
+    )
 
 
 def _gather(call: Call) -> Array | None:
-    return np.take(call.input(0), call.input(1), axis=call.int("axis", 0))
+    return np.take(call.input(0), call.input(1), axis=call.integer("axis", 0))
 
 
 def _shape(call: Call) -> Array | None:
     shape = np.array(call.input(0).shape, np.int64)
     end = call.node.attributes.get("end")
-    return shape[call.int("start", 0) : None if end is None else end.as_int()]
+    return shape[call.integer("start", 0) : None if end is None else end.as_int()]
 
 
 def _constant_of_shape(call: Call) -> Array | None:
@@ -157,7 +159,9 @@ def _where(call: Call) -> Array | None:
 
 def _range(call: Call) -> Array | None:
     start, limit, delta = (call.input(i).reshape(-1)[0] for i in range(3))
-    return np.arange(start, limit, delta, start.dtype) if start.dtype.kind == "i" else None
+    if start.dtype.kind != "i":
+        return None
+    return np.arange(int(start), int(limit), int(delta), dtype=start.dtype)
 
 
 EXACT: Mapping[str, Callable[[Call], Array | None]] = {

@@ -10,6 +10,14 @@ from ortkit.graph.dims import Size
 RESHAPES = ("Reshape", "Flatten", "Squeeze", "Unsqueeze")
 
 
+def static(sizes: Sequence[Size] | None) -> tuple[int, ...] | None:
+    """Return sizes that are all numbers, else None."""
+    if sizes is None:
+        return None
+    numbers = tuple(size for size in sizes if isinstance(size, int))
+    return numbers if len(numbers) == len(sizes) else None
+
+
 def reshape_target(source: Sequence[Size], wanted: Sequence[Size]) -> tuple[int, ...] | None:
     """Return a constant Reshape target from `source` to `wanted`, None if there is none.
 

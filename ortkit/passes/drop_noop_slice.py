@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from ortkit.graph.dims import Size
 from ortkit.rewrite.passes import NodePass
 from ortkit.rewrite.site import Site
 
@@ -53,13 +54,12 @@ def _hands_on_whole(site: Site) -> bool:
 
 def _cuts_nothing(site: Site) -> bool:
     """Say whether every start is zero, every step one, and every end at or past the end."""
+    ends: tuple[Size, ...] | None
     if site.opset < 10:
         starts, ends, axes = site.ints("starts"), site.ints("ends"), site.ints("axes")
-        steps: tuple[object, ...] | None = None
     else:
         starts = _ints(site, 1)
-        ends_value = site.contents(site.input(2))
-        ends, axes = ends_value, _ints(site, 3)  # type: ignore[assignment]
+        ends, axes = site.contents(site.input(2)), _ints(site, 3)
         steps = site.contents(site.input(4))
         if site.input(4) is not None and (steps is None or any(step != 1 for step in steps)):
             return False

@@ -9,6 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortkit.graph.evaluate import Unsupported, evaluate
+from ortkit.graph.reshape import static
 from ortkit.rewrite.passes import GraphPass
 from ortkit.rewrite.random_ops import is_random
 from ortkit.rewrite.scope import PURE_DOMAINS, Scope, subgraphs
@@ -98,8 +99,8 @@ def _nbytes(value: ir.Value | None) -> int:
 def _predicted_bytes(scope: Scope, node: ir.Node) -> int | None:
     total = 0
     for value in node.outputs:
-        shape, dtype = scope.shapes.shape(value), scope.shapes.dtype(value)
-        if shape is None or dtype is None or not all(isinstance(size, int) for size in shape):
+        shape, dtype = static(scope.shapes.shape(value)), scope.shapes.dtype(value)
+        if shape is None or dtype is None:
             return None
-        total += int(np.prod([int(size) for size in shape], dtype=np.int64) * dtype.itemsize)
+        total += int(np.prod(shape, dtype=np.int64) * dtype.itemsize)
     return total

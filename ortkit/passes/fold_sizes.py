@@ -9,6 +9,7 @@ from typing import ClassVar
 import numpy as np
 import onnx_ir as ir
 
+from ortkit.graph.reshape import static
 from ortkit.rewrite.passes import NodePass
 from ortkit.rewrite.site import Site
 
@@ -45,11 +46,9 @@ class FoldSizes(NodePass):
         contents = site.contents(value)
         if contents is None or value.is_graph_output() or not value.uses():
             return
-        dtype, shape = site.dtype(value), site.shape(value)
-        if dtype not in NUMPY or shape is None:
-            return
-        if not all(isinstance(item, int) for item in (*contents, *shape)):
+        dtype, shape, numbers = site.dtype(value), static(site.shape(value)), static(contents)
+        if dtype not in NUMPY or shape is None or numbers is None:
             return
         if site.claim("known"):
-            data = np.array(contents, NUMPY[dtype]).reshape([int(size) for size in shape])
+            data: np.ndarray = np.array(numbers, NUMPY[dtype]).reshape(shape)
             site.replace(site.constant(data, f"{value.name}/value"))

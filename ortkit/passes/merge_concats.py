@@ -50,4 +50,6 @@ class MergeConcats(NodePass):
         other = Site(site.scope, inner, self.name).int("axis", 0)
         if own == other:
             return inner
-        return inner if rank is not None and own % rank == other % rank else None
+        if not rank:
+            return None
+        return inner if own % rank == other % rank else None

@@ -133,7 +133,7 @@ class Scope:
         fresh = self.fresh(name)
         value = ir.Value(
             name=fresh,
-            shape=ir.Shape(tensor.shape),
+            shape=ir.Shape(tensor.shape.numpy()),
             type=ir.TensorType(tensor.dtype),
             const_value=tensor,
         )

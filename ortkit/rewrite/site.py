@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeAlias
 
 import numpy as np
 import onnx_ir as ir
 
 from ortkit.graph.dims import Size
 from ortkit.rewrite.scope import Attributes, Scope
+
+
+# `Site.int` and `Site.float` hide the builtins from the annotations below.
+Integer: TypeAlias = int
+Real: TypeAlias = float
 
 
 class Site:
@@ -23,7 +29,7 @@ class Site:
     # ---- reading -----------------------------------------------------------------------
 
     @property
-    def opset(self) -> int:
+    def opset(self) -> Integer:
         """The default domain's version."""
         return self.scope.opset()
 
@@ -32,16 +38,16 @@ class Site:
         """The node's first output."""
         return self.node.outputs[0]
 
-    def input(self, index: int) -> ir.Value | None:
+    def input(self, index: Integer) -> ir.Value | None:
         """Return input `index`, None where it is absent."""
         return self.node.inputs[index] if index < len(self.node.inputs) else None
 
-    def int(self, name: str, default: int) -> int:
+    def int(self, name: str, default: Integer) -> Integer:
         """Return an integer attribute."""
         attribute = self.node.attributes.get(name)
         return default if attribute is None or attribute.is_ref() else attribute.as_int()
 
-    def float(self, name: str, default: float) -> float:
+    def float(self, name: str, default: Real) -> Real:
         """Return a float attribute."""
         attribute = self.node.attributes.get(name)
         return default if attribute is None or attribute.is_ref() else attribute.as_float()
@@ -51,12 +57,12 @@ class Site:
         attribute = self.node.attributes.get(name)
         return default if attribute is None or attribute.is_ref() else attribute.as_string()
 
-    def ints(self, name: str) -> tuple[int, ...] | None:
+    def ints(self, name: str) -> tuple[Integer, ...] | None:
         """Return an attribute of integers, None where it is absent."""
         attribute = self.node.attributes.get(name)
         return None if attribute is None or attribute.is_ref() else tuple(attribute.as_ints())
 
-    def axes(self, index: int = 1) -> tuple[int, ...] | None:
+    def axes(self, index: Integer = 1) -> tuple[Integer, ...] | None:
         """Return constant axes: input `index` or, in older opsets, the attribute.
 
         None where they are absent or not constant; see `has_axes` for telling these apart.
@@ -66,15 +72,15 @@ class Site:
             return None if array is None else tuple(array.reshape(-1).tolist())
         return self.ints("axes")
 
-    def has_axes(self, index: int = 1) -> bool:
+    def has_axes(self, index: Integer = 1) -> bool:
         """Say whether axes are given, constant or not."""
         return self.input(index) is not None or "axes" in self.node.attributes
 
-    def array(self, value: ir.Value | None, limit: int | None = None) -> np.ndarray | None:
+    def array(self, value: ir.Value | None, limit: Integer | None = None) -> np.ndarray | None:
         """Return the data of a constant, None if it is none or has over `limit` elements."""
         return self.scope.array(value, limit)
 
-    def scalar(self, value: ir.Value | None) -> float | int | bool | None:
+    def scalar(self, value: ir.Value | None) -> Real | Integer | bool | None:
         """Return the number that a one-element constant holds, else None."""
         array = self.scope.array(value, 1)
         return array.reshape(-1)[0].item() if array is not None and array.size == 1 else None
@@ -83,7 +89,7 @@ class Site:
         """Return the symbolic shape, None where the rank is unknown."""
         return None if value is None else self.scope.shapes.shape(value)
 
-    def rank(self, value: ir.Value | None) -> int | None:
+    def rank(self, value: ir.Value | None) -> Integer | None:
         """Return the rank, None where it is unknown."""
         shape = self.shape(value)
         return None if shape is None else len(shape)
@@ -142,7 +148,7 @@ class Site:
         made = self.scope.insert(self.node, op_type, inputs, attributes, domain=domain, name=base)
         return made[0]
 
-    def constant(self, data: np.ndarray | Sequence[int], name: str = "") -> ir.Value:
+    def constant(self, data: np.ndarray | Sequence[Integer], name: str = "") -> ir.Value:
         """Return a constant with this data; a sequence of integers makes an int64 vector."""
         array = data if isinstance(data, np.ndarray) else np.array(data, np.int64)
         return self.scope.constant(array, name or f"{self.output.name}/const", self.node)
@@ -151,11 +157,11 @@ class Site:
         """Let `new` stand for `old` (the node's first output) everywhere."""
         self.scope.replace(old or self.output, new)
 
-    def set_input(self, index: int, value: ir.Value | None) -> None:
+    def set_input(self, index: Integer, value: ir.Value | None) -> None:
         """Let input `index` of this node read `value`."""
         self.scope.set_input(self.node, index, value)
 
-    def set_attribute(self, name: str, value: int | float | str | Sequence[int]) -> None:
+    def set_attribute(self, name: str, value: Integer | Real | str | Sequence[Integer]) -> None:
         """Set an attribute of this node."""
         self.node.attributes[name] = ir.convenience.convert_attribute(name, value)
         self.scope.touched.append(self.node)
