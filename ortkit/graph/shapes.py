@@ -91,6 +91,9 @@ class Shapes:
         """Infer every value of `model`, of its subgraphs and of its functions; linear."""
         shapes = cls(model)
         for root in roots(model):
+            # First, so that their unknown sizes count as outside of every body.
+            for value in root.inputs:
+                shapes.fact(value)
             for node in root:
                 shapes._infer(node)
         return shapes
@@ -315,7 +318,7 @@ class Shapes:
             return self._facts.get(value, NOTHING)
         tensor = constant_tensor(value) if is_constant(value, self._model) else None
         trusts = self._trusts_names
-        self._trusts_names = trusts and (value.graph is None or id(value.graph) in self._roots)
+        self._trusts_names = value.graph is None or id(value.graph) in self._roots
         fact = NOTHING if tensor is None else constant_fact(tensor)
         fact = self._checked(self._with_declared(value, fact))
         self._trusts_names = trusts

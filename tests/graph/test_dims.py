@@ -68,9 +68,7 @@ def combined(operation: str, left: Pair, right: Pair) -> Pair:
 
 
 def expressions() -> st.SearchStrategy[Pair]:
-    leaves = st.one_of(
-        st.sampled_from(NAMES).map(leaf), st.integers(-4, 8).map(constant)
-    )
+    leaves = st.one_of(st.sampled_from(NAMES).map(leaf), st.integers(-4, 8).map(constant))
     return st.recursive(
         leaves,
         lambda inner: st.builds(
@@ -291,7 +289,17 @@ def test_weight_grows_with_the_expression() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["batch", "batch_size", "unk__12", "foo-bar", "sequence-length", "a/b", "floor(a/2)", "?", "a b"],
+    [
+        "batch",
+        "batch_size",
+        "unk__12",
+        "foo-bar",
+        "sequence-length",
+        "a/b",
+        "floor(a/2)",
+        "?",
+        "a b",
+    ],
 )
 def test_a_text_that_is_no_expression_is_a_name(text: str) -> None:
     assert parse_size(text) == Dim.named(text)

@@ -14,6 +14,7 @@ from ortkit.graph.dims import (
     Size,
     add,
     bounds,
+    ceil_divide,
     differ,
     divide_exactly,
     floor_divide,
@@ -356,7 +357,7 @@ def floor(element: Element) -> Element:
 def ceil(element: Element) -> Element:
     """Round up, in a float tensor."""
     if isinstance(element, Ratio):
-        return negated(floor(negated(element)))
+        return _as_float_element(ceil_divide(element.over, element.under))
     return float(math.ceil(element)) if isinstance(element, float) else element
 
 
