@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from ortkit.cli import show
 from ortkit.cli.tree import actions, subcommands
@@ -31,16 +31,15 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-@dataclass(frozen=True)
-class _Flag:
+# Tuples and not dataclasses: those import `inspect`, a third of the time of `--help`.
+class _Flag(NamedTuple):
     names: tuple[str, ...]
     summary: str
     values: tuple[str, ...]
     takes_value: bool
 
 
-@dataclass(frozen=True)
-class _Level:
+class _Level(NamedTuple):
     """One parser of the tree: `ortkit`, `ortkit passes`, `ortkit passes list`."""
 
     path: tuple[str, ...]

@@ -1,0 +1,106 @@
+"""What the commands say to people, and their exit codes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from ortkit.cli import show
+
+TABLE_RULE = "─"
+
+
+def test_inspect_shows_names_costs_and_what_is_assumed(call, folder: Path) -> None:
+    done = call("inspect", folder / "bert.onnx", "--shape", "batch=2")
+    assert done.code == 0
+    assert "[batch, sequence]" in done.out
+    assert "dynamic   sequence: input_ids[1], attention_mask[1]" in done.out
+    assert "for       batch=2, sequence=1 (assumed)" in done.out
+    assert "\x1b" not in done.out
+    doubled = json.loads(call("inspect", folder / "bert.onnx", "--json", "--shape", "batch=4").out)
+    single = json.loads(call("inspect", folder / "bert.onnx", "--json", "--shape", "batch=2").out)
+    products = [
+        {one["op"]: one["flops"] for one in content["cost"]["ops"]}["MatMul"]
+        for content in (single, doubled)
+    ]
+    assert products[1] == 2 * products[0] > 0
+
+
+def test_diff_names_what_changed(call, folder: Path) -> None:
+    same = call("diff", folder / "small.onnx", folder / "small.onnx", "--exit-code")
+    assert (same.code, same.out) == (0, "no difference\n")
+    done = call("diff", folder / "small.onnx", folder / "other.onnx")
+    assert done.code == 0
+    assert "operator Tanh -> Sigmoid" in done.out
+    assert call("diff", folder / "small.onnx", folder / "other.onnx", "--exit-code").code == 1
+
+
+def test_diff_shows_all_only_when_asked(call, folder: Path) -> None:
+    short = call("diff", folder / "small.onnx", folder / "bert.onnx").out
+    whole = call("diff", folder / "small.onnx", folder / "bert.onnx", "--all").out
+    assert "more (--all shows them)" in short
+    assert "more (--all" not in whole
+    assert whole.count("\n") > short.count("\n") > 40
+
+
+def test_verify_tells_equal_from_different(call, folder: Path) -> None:
+    same = call("verify", folder / "small.onnx", folder / "small.onnx")
+    assert same.code == 0, same.out + same.err
+    assert "verified  yes" in same.out
+    done = call("verify", folder / "small.onnx", folder / "other.onnx")
+    assert done.code == 1
+    assert "verified  no: output 'y'" in done.out
+
+
+def test_verify_says_when_it_cannot(call, tmp_path: Path) -> None:
+    import onnx.parser
+
+    text = '<ir_version: 10, opset_import: ["": 20, "own": 1]> g (float[2] x) => (float[2] y) '
+    model = onnx.parser.parse_model(text + "{ y = own.Secret(x) }")
+    onnx.save(model, tmp_path / "own.onnx")
+    done = call("verify", tmp_path / "own.onnx", tmp_path / "own.onnx")
+    assert done.code == 2
+    assert "verified  not possible" in done.out
+
+
+def test_bisect_finds_nothing_to_blame(call, folder: Path) -> None:
+    done = call("bisect", folder / "small.onnx", "--kernels", "off")
+    assert done.code == 0, done.out + done.err
+    assert "nothing is broken by" in done.out
+
+
+def test_try_measures_and_writes_nothing(call, folder: Path) -> None:
+    before = sorted(folder.iterdir())
+    done = call("try", folder / "bert.onnx", "--seconds", "8", "--shape", "sequence=16")
+    assert done.code == 0, done.out + done.err
+    assert "input     input_ids [1, 16]" in done.out
+    for start in ("before", "after", "speedup", "ceiling", "verified  yes"):
+        assert any(line.startswith(start) for line in done.out.splitlines()), done.out
+    assert sorted(folder.iterdir()) == before
+
+
+def test_passes_are_listed_by_level_and_shown(call) -> None:
+    everything = json.loads(call("passes", "list", "--json").out)["passes"]
+    clean = json.loads(call("passes", "list", "--level", "0", "--json").out)["passes"]
+    assert {one["level"] for one in clean} == {0}
+    assert 0 < len(clean) < len(everything)
+    done = call("passes", "show", "fold-constants")
+    assert "text  fold-constants{limit=1048576}" in done.out
+    assert "Skips:" in done.out
+    assert "Bytes by which one folded result may exceed" in done.out
+
+
+def test_square_brackets_in_tables_are_no_markup(capfd: pytest.CaptureFixture[str]) -> None:
+    show.table("", ("shape", "n"), [("[batch, seq]", 1), ("[bold]x[/]", None)])
+    out = capfd.readouterr().out
+    assert "[batch, seq]" in out
+    assert "[bold]x[/]" in out
+    assert TABLE_RULE in out
+
+
+def test_counts_and_sizes_for_people() -> None:
+    assert show.count_text(999) == "999"
+    assert show.count_text(22_400_000_000) == "22.40 G"
+    assert show.bytes_text(346e6) == "346.0 MB"

@@ -1,0 +1,70 @@
+"""The doctor describes any machine, most of all a broken one."""
+
+from __future__ import annotations
+
+import pytest
+
+from ortkit import doctor
+from ortkit.doctor import Finding, diagnose
+
+
+def found(name: str) -> Finding:
+    return next(one for one in diagnose().findings if one.name == name)
+
+
+@pytest.fixture
+def nothing_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "_version", lambda _name: None)
+    monkeypatch.setattr(doctor, "find_spec", lambda _name: None)
+    monkeypatch.setattr(doctor, "_probe", lambda _code: "nothing is there")
+    monkeypatch.setenv("CC", "no-such-compiler")
+    monkeypatch.setenv("ORTKIT_CACHE", "/no/such/folder")
+
+
+def test_here_the_needed_things_are_found() -> None:
+    states = {one.name: one.state for one in diagnose().findings}
+    assert states["onnxruntime"] == "ok"
+    assert states["tvm"] == "ok"
+    assert states["python"] == "ok"
+
+
+@pytest.mark.usefixtures("nothing_installed")
+def test_nothing_installed_is_described(call) -> None:
+    done = call("doctor")
+    assert done.code == 0
+    assert done.err == ""
+    for name in ("onnxruntime", "onnx", "tvm", "C compiler"):
+        assert found(name).state == "missing"
+        assert found(name).fix
+        assert name in done.out.splitlines()[-1]
+
+
+@pytest.mark.usefixtures("nothing_installed")
+def test_two_runtimes_over_each_other_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    both = {"onnxruntime": "1.31.1", "onnxruntime-gpu": "1.31.1"}
+    monkeypatch.setattr(doctor, "_version", both.get)
+    one = found("one runtime only")
+    assert one.state == "broken"
+    assert "pip uninstall -y onnxruntime onnxruntime-gpu" in one.fix
+    assert found("onnxruntime").value == "does not load: nothing is there"
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("import os; os.abort()", "crashes with signal 6"),
+        ("raise ImportError('libxyz.so: cannot open')", "ImportError: libxyz.so: cannot open"),
+        ("result = None; import sys; sys.stdout.close()", "expected"),
+    ],
+)
+def test_a_package_that_breaks_does_not_take_the_doctor_with_it(code: str, said: str) -> None:
+    reason = doctor._probe(code)
+    assert isinstance(reason, str)
+    assert said in reason or said == "expected"
+
+
+def test_the_progress_names_each_part() -> None:
+    stages: list[str] = []
+    diagnose(stages.append)
+    assert stages[0] == "system"
+    assert "runtime" in stages

@@ -1,0 +1,144 @@
+"""Bad input is one line and a code; nothing is written and nothing is traced."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ortkit.cli import main
+from ortkit.errors import InternalError
+
+READERS = {
+    "optimize": ("FILE", "--no-verify", "--kernels", "off"),
+    "inspect": ("FILE",),
+    "diff": ("FILE", "FILE"),
+    "verify": ("FILE", "FILE"),
+    "bisect": ("FILE",),
+    "try": ("FILE", "--seconds", "2"),
+}
+BAD_FILES = ("missing", "folder", "empty", "text", "truncated", "random")
+
+
+@pytest.fixture
+def bad(tmp_path: Path, folder: Path) -> Path:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "empty").touch()
+    (tmp_path / "text").write_text("not a model\n" * 40, encoding="utf-8")
+    whole = (folder / "bert.onnx").read_bytes()
+    (tmp_path / "truncated").write_bytes(whole[: len(whole) // 2])
+    (tmp_path / "random").write_bytes(bytes(range(256)) * 7)
+    return tmp_path
+
+
+@pytest.mark.parametrize("command", READERS)
+@pytest.mark.parametrize("name", BAD_FILES)
+def test_a_bad_file_is_one_line_and_code_2(command: str, name: str, call, bad: Path) -> None:
+    before = sorted(bad.rglob("*"))
+    path = bad / name
+    done = call(command, *(path if text == "FILE" else text for text in READERS[command]))
+    assert done.code == 2, done.err
+    assert done.out == ""
+    assert done.err.startswith(f"ortkit: {path}: ")
+    assert done.err.count("\n") == 1, done.err
+    assert "Traceback" not in done.err
+    assert sorted(bad.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (("optimise", "x.onnx"), "did you mean 'optimize'?"),
+        (("inspect", "x.onnx", "--shap", "a=1"), "did you mean '--shape'?"),
+        (("passes", "list", "--jsn"), "did you mean '--json'?"),
+        (("passes", "sow", "x"), "did you mean 'show'?"),
+        (("verify", "a", "b", "--sample=3"), "did you mean '--samples'?"),
+        (("optimize", "x.onnx", "--kernels", "of"), "did you mean 'off'?"),
+        (("passes", "show", "drop-identiy"), "did you mean 'drop-identity'?"),
+        ((), "required"),
+    ],
+)
+def test_usage_errors_suggest_the_near_name(given: tuple[str, ...], said: str, call) -> None:
+    done = call(*given)
+    assert done.code == 2
+    assert said in done.err
+    assert done.out == ""
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (("inspect", "SMALL", "--shape", "m=3"), "the model has no size 'm'"),
+        (("inspect", "SMALL", "--shape", "n"), "write NAME=SIZE"),
+        (("inspect", "SMALL", "--shape", "n=-1"), "write NAME=SIZE"),
+        (("verify", "SMALL", "SMALL", "--samples", "0"), "--samples"),
+        (("verify", "SMALL", "SMALL", "--shape", "m=3"), "no input has a size named 'm'"),
+        (("verify", "SMALL", "SMALL", "--inputs", "no.npz"), "no.npz: no such file"),
+        (("verify", "SMALL", "SMALL", "--library", "no.so"), "no such file"),
+        (("try", "SMALL", "--seconds", "0"), "--seconds: 0 seconds are too few"),
+        (("bisect", "SMALL", "--passes", "nothing"), "there is no pass 'nothing'"),
+    ],
+)
+def test_bad_values_say_what_to_do(given, said: str, call, folder: Path) -> None:
+    done = call(*(folder / "small.onnx" if text == "SMALL" else text for text in given))
+    assert (done.code, done.out) == (2, "")
+    assert said in done.err
+    assert done.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("raised", "code", "said"),
+    [
+        (KeyboardInterrupt(), 130, "interrupted"),
+        (MemoryError(), 2, "out of memory"),
+        (OSError(errno.ENOSPC, "No space left on device", "x"), 2, "x: No space left"),
+        (ModuleNotFoundError("No module named 'onnx'", name="onnx"), 2, "onnx is not installed"),
+        (InternalError("broken"), 70, "This is a bug in ortkit"),
+        (ZeroDivisionError("oops"), 70, "This is a bug in ortkit"),
+        (ModuleNotFoundError("No module named 'ours'", name="ours"), 70, "This is a bug"),
+        (BrokenPipeError(), 0, ""),
+    ],
+)
+def test_what_is_raised_becomes_a_code(
+    raised: BaseException, code: int, said: str, call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_arguments: object) -> int:
+        raise raised
+
+    monkeypatch.setattr("ortkit.cli.doctor.run", fail)
+    monkeypatch.setattr(main.os, "dup2", lambda *_: None)
+    done = call("doctor")
+    assert done.code == code
+    assert said in done.err
+    assert ("Traceback" in done.err) == (code == 70)
+
+
+def test_a_missing_runtime_says_what_to_install(
+    call, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ortkit.runtime.ort.importlib.util.find_spec", lambda _name: None)
+    done = call("verify", folder / "small.onnx", folder / "small.onnx")
+    assert done.code == 2
+    assert done.err == 'ortkit: onnxruntime is not installed; pip install "ortkit[cpu]"\n'
+
+
+def test_a_reader_that_leaves_is_no_error() -> None:
+    command = [sys.executable, "-m", "ortkit", "passes", "list"]
+    read, write = os.pipe()
+    os.close(read)
+    try:
+        done = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, check=False)
+    finally:
+        os.close(write)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_version_and_module(call) -> None:
+    import ortkit
+
+    done = call("--version")
+    assert (done.code, done.out) == (0, f"ortkit {ortkit.__version__}\n")
