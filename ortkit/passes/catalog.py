@@ -7,6 +7,7 @@ from collections.abc import Mapping
 PASSES: Mapping[str, str] = {
     name: f"ortkit.passes.{name.replace('-', '_')}:{''.join(w.title() for w in name.split('-'))}"
     for name in (
+        "div-to-mul",
         "drop-dead-nodes",
         "drop-identity",
         "drop-noop-arithmetic",
@@ -20,6 +21,7 @@ PASSES: Mapping[str, str] = {
         "fold-pad",
         "fold-sizes",
         "fuse-gelu",
+        "fuse-matmul-add",
         "inline-functions",
         "lift-constants",
         "merge-casts",
@@ -27,6 +29,7 @@ PASSES: Mapping[str, str] = {
         "merge-equal-nodes",
         "merge-reshapes",
         "merge-transposes",
+        "normalize-operands",
         "simplify-reshape",
         "simplify-transpose",
         "unwrap-gemm",

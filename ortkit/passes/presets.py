@@ -23,6 +23,8 @@ ORDER: tuple[tuple[str, int], ...] = (
     ("merge-concats", 0),
     ("simplify-reshape", 0),
     ("simplify-transpose", 0),
+    # One spelling of constants, before passes that look for them.
+    ("normalize-operands", 0),
     ("fold-constants", 1),
     # Before affine ops, which look along the axes of the value.
     ("unwrap-gemm", 1),
@@ -34,6 +36,10 @@ ORDER: tuple[tuple[str, int], ...] = (
     ("merge-equal-nodes", 0),
     # After folding, so that its constants are numbers, and before regions are grown.
     ("fuse-gelu", 2),
+    # Division is what a GELU is recognized by, so not before it.
+    ("div-to-mul", 1),
+    # Last of all folds: what a Gemm holds is not seen any more.
+    ("fuse-matmul-add", 3),
     ("drop-unused", 0),
 )
 
