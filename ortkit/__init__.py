@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from ortkit.errors import ModelError as ModelError
     from ortkit.errors import OrtkitError as OrtkitError
     from ortkit.errors import UserError as UserError
-    from ortkit.optimize import Optimized as Optimized
-    from ortkit.optimize import OptimizeOptions as OptimizeOptions
-    from ortkit.optimize import optimize as optimize
+    from ortkit.optimization import Optimized as Optimized
+    from ortkit.optimization import OptimizeOptions as OptimizeOptions
+    from ortkit.optimization import optimize as optimize
 
 __version__ = "0.1.0"
 
@@ -28,11 +28,11 @@ _PUBLIC = {
     "KernelError": "ortkit.errors",
     "MissingDependencyError": "ortkit.errors",
     "ModelError": "ortkit.errors",
-    "OptimizeOptions": "ortkit.optimize",
-    "Optimized": "ortkit.optimize",
+    "OptimizeOptions": "ortkit.optimization",
+    "Optimized": "ortkit.optimization",
     "OrtkitError": "ortkit.errors",
     "UserError": "ortkit.errors",
-    "optimize": "ortkit.optimize",
+    "optimize": "ortkit.optimization",
 }
 
 __all__ = ["__version__", *sorted(_PUBLIC)]

@@ -11,7 +11,7 @@ from typing import Literal
 
 from ortkit.graph.open import open_model
 from ortkit.graph.save import save_model
-from ortkit.optimize import OptimizeOptions, Source, optimize
+from ortkit.optimization import OptimizeOptions, Source, optimize
 from ortkit.rewrite.log import Hit
 from ortkit.verify.verifier import verify_models
 

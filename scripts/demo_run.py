@@ -13,7 +13,7 @@ import numpy as np
 import onnxruntime as ort
 
 from ortkit.graph.open import open_model
-from ortkit.optimize import library_path
+from ortkit.optimization import library_path
 from ortkit.verify.feeds import make_feeds
 
 

@@ -34,7 +34,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Optimize, and bisect if the result is wrong; nothing is written."""
     shapes = sizes(arguments.shape)
     from ortkit.bisection import bisect_model
-    from ortkit.optimize import OptimizeOptions
+    from ortkit.optimization import OptimizeOptions
 
     with show.progress(quiet=arguments.json) as progress:
         options = OptimizeOptions(

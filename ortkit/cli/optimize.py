@@ -11,7 +11,7 @@ from ortkit.cli import show
 from ortkit.errors import UserError
 
 if TYPE_CHECKING:
-    from ortkit.optimize import Optimized
+    from ortkit.optimization import Optimized
     from ortkit.report import Report
 
 
@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Optimize, save, report."""
     output = _output(arguments)
-    from ortkit.optimize import OptimizeOptions, optimize
+    from ortkit.optimization import OptimizeOptions, optimize
 
     with show.progress(quiet=arguments.quiet or arguments.json) as progress:
         options = OptimizeOptions(

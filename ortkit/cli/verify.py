@@ -60,7 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _library(arguments: argparse.Namespace) -> Path | None:
     from ortkit.errors import UserError
-    from ortkit.optimize import library_path
+    from ortkit.optimization import library_path
 
     given: Path | None = arguments.library
     if given is None:

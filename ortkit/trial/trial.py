@@ -18,7 +18,7 @@ from ortkit.graph.cost import model_cost
 from ortkit.graph.open import open_model
 from ortkit.graph.save import save_model
 from ortkit.graph.summary import Summary
-from ortkit.optimize import Optimized, OptimizeOptions, optimize
+from ortkit.optimization import Optimized, OptimizeOptions, optimize
 from ortkit.runtime.ort import require_onnxruntime
 from ortkit.runtime.profile import Profile
 from ortkit.runtime.timing import NotTimed, Timing, Variant, speedup, time_variants

@@ -188,9 +188,10 @@ class _Run:
                 return checked.verdict == "yes"
 
             options.progress("find the guilty rewrite")
-            guilty = find_guilty([hit.id for hit in candidate.log.hits], is_good)
-            if is_good(frozenset(guilty)):
-                self.rolled_back = tuple(guilty)
+            # `best` is the last good attempt, which is the one without the guilty rewrites only
+            # if it is made again: the search may end on a larger set.
+            self.rolled_back = find_guilty([hit.id for hit in candidate.log.hits], is_good)
+            is_good(frozenset(self.rolled_back))
         return best, verification
 
     def report(self, candidate: _Candidate, verification: Verification | None) -> Report:

@@ -1,0 +1,1 @@
+"""What a user's own code plugs into ortkit."""
