@@ -72,7 +72,7 @@ def read_profile(path: Path, *, warmup: int = 1) -> Profile:
         events = json.loads(path.read_text(encoding="utf-8"))
         runs = sorted(_events(events, "Session"), key=lambda one: one.start)
         nodes = sorted(_events(events, "Node"), key=lambda one: (one.start, -one.end))
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(f"is no profile: {error}", where=str(path)) from error
     if len(runs) <= warmup:
         raise UserError(
