@@ -127,14 +127,14 @@ def _nested(nodes: Iterable[NodeProto]) -> Iterator[GraphProto]:
 def _is_held(type_: TypeProto) -> bool:
     """Say whether onnx-ir has a class for the type."""
     kind = type_.WhichOneof("value")
-    if kind is None or kind in ("tensor_type", "sparse_tensor_type"):
+    if kind is None:
         return True
     while kind in ("sequence_type", "optional_type"):
         type_ = getattr(type_, kind).elem_type
         kind = type_.WhichOneof("value")
     if kind not in ("tensor_type", "sparse_tensor_type"):
         return False
-    return bool(getattr(type_, kind).HasField("elem_type"))
+    return bool(getattr(type_, kind).elem_type)
 
 
 def _is_odd(attribute: AttributeProto) -> bool:

@@ -13,8 +13,18 @@ from ortkit.graph.facts import FunctionFacts, GraphFacts, ModelFacts, facts_of_i
 from ortkit.graph.private import all_graphs
 from ortkit.graph.schemas import NodeRules, check_opsets
 from ortkit.graph.scopes import check_scopes
+from ortkit.graph.string_check import check_strings
 from ortkit.graph.tensor_check import check_elem_type, check_tensor, tensors_of
 
+_FIELD_OF: dict[int, str] = {
+    AttributeProto.FLOAT: "f",
+    AttributeProto.INT: "i",
+    AttributeProto.STRING: "s",
+    AttributeProto.TENSOR: "t",
+    AttributeProto.GRAPH: "g",
+    AttributeProto.SPARSE_TENSOR: "sparse_tensor",
+    AttributeProto.TYPE_PROTO: "tp",
+}
 _FunctionId = tuple[str, str, str]
 
 
@@ -47,6 +57,7 @@ def check_proto(model: ModelProto, raw_bytes: Mapping[int, int], where: str) -> 
         ModelError: The model is not valid; the message names the node or value.
     """
     prefix = f"{where}: " if where else ""
+    check_strings(model, where or "model")
     for index, tensor in enumerate(model.graph.initializer):
         check_tensor(tensor, f"{prefix}graph {model.graph.name!r}", raw_bytes.get(index))
     _check_graph_data(model.graph, prefix, is_main=True)
@@ -157,6 +168,13 @@ def _check_graph_data(graph: GraphProto, prefix: str, *, is_main: bool) -> None:
     for infos in (graph.input, graph.output, graph.value_info):
         for info in infos:
             _check_type(info, where)
+    for index, info in enumerate((*graph.input, *graph.output)):
+        # Outputs, and inputs of inner graphs, may leave their type out: runtimes infer it.
+        is_needed = info.HasField("type") or (is_main and index < len(graph.input))
+        if is_needed and not _is_complete(info.type):
+            raise ModelError(
+                f"value {info.name!r} has no data type", where=where, fix="export the model again"
+            )
     _check_nodes_data(graph.node, prefix)
 
 
@@ -172,6 +190,13 @@ def _check_nodes_data(nodes: Iterator[NodeProto], prefix: str) -> None:
                     where=where,
                     fix="export the model again",
                 )
+            field = _FIELD_OF.get(attribute.type)
+            if field and not attribute.HasField(field) and not attribute.ref_attr_name:
+                raise ModelError(
+                    f"attribute {attribute.name!r} has no value",
+                    where=where,
+                    fix="check that the file is complete, or export the model again",
+                )
             if attribute.type == AttributeProto.GRAPH:
                 _check_graph_data(attribute.g, f"{where}: ", is_main=False)
             elif attribute.type == AttributeProto.GRAPHS:
@@ -182,15 +207,27 @@ def _check_nodes_data(nodes: Iterator[NodeProto], prefix: str) -> None:
 
 
 def _check_type(info: onnx.ValueInfoProto, where: str) -> None:
-    kind = info.type
-    if kind.HasField("tensor_type"):
-        check_elem_type(kind.tensor_type.elem_type, f"{where}: value {info.name!r}")
-        return
-    while kind.WhichOneof("value") in ("sequence_type", "optional_type"):
-        kind = getattr(kind, kind.WhichOneof("value")).elem_type
-    for field in ("tensor_type", "sparse_tensor_type"):
-        if kind.HasField(field):
-            check_elem_type(getattr(kind, field).elem_type, f"{where}: value {info.name!r}")
+    leaf = _leaf(info.type)
+    kind = leaf.WhichOneof("value")
+    if kind in ("tensor_type", "sparse_tensor_type"):
+        check_elem_type(getattr(leaf, kind).elem_type, f"{where}: value {info.name!r}")
+
+
+def _is_complete(type_: onnx.TypeProto) -> bool:
+    leaf = _leaf(type_)
+    kind = leaf.WhichOneof("value")
+    if kind in ("tensor_type", "sparse_tensor_type"):
+        return bool(getattr(leaf, kind).elem_type)
+    return kind is not None
+
+
+def _leaf(type_: onnx.TypeProto) -> onnx.TypeProto:
+    """Return what a sequence or optional holds, or the type itself."""
+    kind = type_.WhichOneof("value")
+    while kind in ("sequence_type", "optional_type"):
+        type_ = getattr(type_, kind).elem_type
+        kind = type_.WhichOneof("value")
+    return type_
 
 
 def _check_links(graph: ir.Graph) -> None:

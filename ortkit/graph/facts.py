@@ -37,7 +37,8 @@ class NodeFacts(NamedTuple):
 
     def label(self, index: int) -> str:
         """Name the node as a user would find it."""
-        return f"node {self.name or index!r} ({self.op_type})"
+        op_type = self.op_type if self.op_type.isprintable() else repr(self.op_type)
+        return f"node {self.name or index!r} ({op_type})"
 
 
 @dataclass(frozen=True)

@@ -183,6 +183,9 @@ def _build(proto: ModelProto, large: Mapping[int, _Data], origin: _Origin) -> ir
         carried = carry(proto, origin.where)
     model = to_ir(proto, origin.where)
     carried.attach(model.graph)
+    for value, info in zip(model.graph.inputs, proto.graph.input, strict=True):
+        if value.is_graph_output():  # onnx-ir took the output's type, which may say less
+            ir.serde.deserialize_value_info_proto(info, value)
     for index, data in large.items():
         header = proto.graph.initializer[index]
         model.graph.initializers[header.name].const_value = _large_tensor(header, data)

@@ -63,6 +63,7 @@ class NodeRules:
         if self._functions:
             function = self._functions.get((node.domain, node.op_type, node.overload))
             if function is not None:
+                self._check_import(node.domain, where)
                 _check_call(node, function, where)
                 return
         key = (node.domain, node.op_type)
@@ -72,6 +73,15 @@ class NodeRules:
             rule = self._rules[key] = self._find(node, where)
         if rule is not None:
             _check_rule(node, rule, where)
+
+    def _check_import(self, domain: str, where: str) -> None:
+        """Runtimes add the imports of domains that they know; nobody knows a model's own."""
+        if domain not in self._opsets:
+            raise ModelError(
+                f"no opset of domain {domain!r} is imported",
+                where=where,
+                fix="add an opset import, or export the model again",
+            )
 
     def _find(self, node: NodeFacts, where: str) -> _Rule | None:
         if not node.op_type:
