@@ -33,11 +33,16 @@ ORDER: tuple[tuple[str, int], ...] = (
     ("fold-pad", 1),
     ("fold-affine-into-conv", 1),
     ("fold-affine-into-matmul", 1),
+    ("fold-transpose-into-gemm", 1),
+    # After affine ops, which may stand between two products.
+    ("merge-linear", 2),
     ("merge-equal-nodes", 0),
     # After folding, so that its constants are numbers, and before regions are grown.
     ("fuse-gelu", 2),
     # Division is what a GELU is recognized by, so not before it.
     ("div-to-mul", 1),
+    # After every fold into the convolution, which a FusedConv would hide.
+    ("fuse-conv-activation", 2),
     # Last of all folds: what a Gemm holds is not seen any more.
     ("fuse-matmul-add", 3),
     ("drop-unused", 0),
