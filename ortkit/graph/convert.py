@@ -37,7 +37,13 @@ def to_ir(proto: onnx.ModelProto, where: str) -> ir.Model:
 def first_line(error: BaseException) -> str:
     """Return the first line of an error's message, or its type's name."""
     text = str(error).strip() or type(error).__name__
-    return text.splitlines()[0][:_MESSAGE_CHARS]
+    return printable(text.splitlines()[0])
+
+
+def printable(text: str) -> str:
+    """Return a foreign message as it may be shown: not too long, control characters escaped."""
+    shown = (char if char.isprintable() else repr(char)[1:-1] for char in text[:_MESSAGE_CHARS])
+    return "".join(shown)
 
 
 @contextmanager

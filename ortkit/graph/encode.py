@@ -6,7 +6,7 @@ around the tensors takes what copying the bytes takes (see framing.py).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -158,9 +158,15 @@ def whole_tensor(tensor: ir.TensorProtocol, name: str) -> TensorProto:
 
 
 def skeleton(model: ir.Model) -> onnx.ModelProto:
-    """Return the protobuf of `model` without the main graph's initializers."""
+    """Return the protobuf of `model` without the main graph's initializers.
+
+    Types and shapes of initializers are left out: the tensors say them.
+    """
     proto = ir.serde.serialize_model(cast("ir.Model", _ModelView(model)))
     restore_types(model.graph, proto.graph)
+    _drop_restated(proto.graph)
+    for function in proto.functions:
+        _drop_nested(function.node)
     for name, value in model.graph.initializers.items():
         _describe(proto.graph, name, value)
     return proto
@@ -171,6 +177,32 @@ def encode(proto: onnx.ModelProto, payloads: Sequence[Payload]) -> Encoded:
     graph = proto.graph.SerializeToString()
     proto.ClearField("graph")
     return Encoded(proto.SerializeToString(), graph, payloads)
+
+
+def _drop_restated(graph: onnx.GraphProto) -> None:
+    """Drop what onnx-ir says of initializers and their tensors say too."""
+    known = {tensor.name for tensor in graph.initializer}
+    if known:
+        kept = [
+            info
+            for info in graph.value_info
+            if info.name not in known or info.doc_string or info.metadata_props
+        ]
+        if len(kept) < len(graph.value_info):
+            own = onnx.GraphProto(value_info=kept)
+            graph.ClearField("value_info")
+            graph.value_info.extend(own.value_info)
+    _drop_nested(graph.node)
+
+
+def _drop_nested(nodes: Iterable[onnx.NodeProto]) -> None:
+    for node in nodes:
+        for attribute in node.attribute:
+            if attribute.type == onnx.AttributeProto.GRAPH:
+                _drop_restated(attribute.g)
+            elif attribute.type == onnx.AttributeProto.GRAPHS:
+                for graph in attribute.graphs:
+                    _drop_restated(graph)
 
 
 def _describe(graph: onnx.GraphProto, name: str, value: ir.Value) -> None:

@@ -11,7 +11,8 @@ import onnx_ir as ir
 from onnx import ModelProto
 
 from ortkit.errors import ModelError, UserError
-from ortkit.graph.convert import to_ir
+from ortkit.graph.convert import printable, to_ir
+from ortkit.graph.encode import initializers_of, skeleton, whole_tensor
 
 _FORMATS = {
     ".onnxtxt": "onnxtxt",
@@ -26,7 +27,6 @@ _FORMATS = {
 }
 # The parser of ONNX text recurses without a bound of its own.
 _DEEPEST = 100
-_MESSAGE_CHARS = 200
 # Strings and arrows hold brackets that are none.
 _BRACKETS = re.compile(r'"(?:[^"\\]|\\.)*"|=>|[(){}\[\]<>]')
 _POSITION = re.compile(r"\(line: (\d+) column: (\d+)\)")
@@ -38,7 +38,9 @@ def to_text(model: ir.Model) -> str:
     Raises:
         UserError: The model holds strings that are not UTF-8.
     """
-    proto = ir.to_proto(model)
+    proto = skeleton(model)
+    for name, tensor in initializers_of(model.graph):
+        proto.graph.initializer.append(whole_tensor(tensor, name))
     imports = sorted(proto.opset_import, key=lambda entry: entry.domain)
     del proto.opset_import[:]
     proto.opset_import.extend(imports)
@@ -148,5 +150,5 @@ def _gist(error: BaseException) -> str:
         return type(error).__name__
     position = _POSITION.search(lines[0])
     if position is None:
-        return lines[0][:_MESSAGE_CHARS]
-    return f"line {position[1]}, column {position[2]}: {lines[-1]}"[:_MESSAGE_CHARS]
+        return printable(lines[0])
+    return printable(f"line {position[1]}, column {position[2]}: {lines[-1]}")

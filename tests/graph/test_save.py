@@ -115,10 +115,6 @@ def large_model(*, count: int = 2) -> onnx.ModelProto:
 def canonical(model: onnx.ModelProto) -> onnx.ModelProto:
     """Return `model` without what may differ: order of annotations, and spelled-out defaults."""
     for graph in graphs_in(model.graph):
-        known = {tensor.name for tensor in graph.initializer}
-        kept = [info for info in graph.value_info if info.name not in known]
-        graph.ClearField("value_info")  # a tensor says its type and shape itself
-        graph.value_info.extend(kept)
         for tensor in tensors_in(graph):
             if tensor.data_location == TensorProto.DEFAULT:
                 tensor.ClearField("data_location")
