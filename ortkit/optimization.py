@@ -135,7 +135,13 @@ class _Run:
         self._opened = None
         target = Target(self.options.target, self.options.level)
         with self._stage("rewrite"):
-            result = self.pipeline.run(model, target, denied=denied, fuel=self.options.fuel)
+            result = self.pipeline.run(
+                model,
+                target,
+                denied=denied,
+                fuel=self.options.fuel,
+                instruments=self.options.instruments,
+            )
         with self._stage("kernels"):
             regions, library, note = self._regions(result)
         return _Candidate(model, result, regions, library, note)

@@ -9,6 +9,7 @@ from typing import Literal
 
 from ortkit.errors import UserError
 from ortkit.rewrite.passes import Pass
+from ortkit.rewrite.pipeline import Instruments
 
 KernelChoice = Literal["auto", "off", "tvm"]
 
@@ -42,6 +43,8 @@ class OptimizeOptions:
     """Bytes by which one folded constant may exceed what it is made from."""
     fuel: int | None = None
     """Stop after that many rewrites."""
+    instruments: Instruments = field(default_factory=Instruments)
+    """What to do after each pass; see `ortkit.rewrite.instruments`."""
     progress: Callable[[str], None] = _silent
     """Called with the name of each stage as it begins."""
 

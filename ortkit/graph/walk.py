@@ -9,7 +9,20 @@ import onnx_ir as ir
 
 def nodes_below(root: ir.Graph | ir.Function | ir.GraphView) -> Iterator[ir.Node]:
     """Yield the nodes of `root` and of the subgraphs in it, in order, holder first."""
-    return ir.traversal.RecursiveGraphIterator(root)
+    for node in root:
+        yield node
+        if node.attributes:
+            for body in subgraphs(node):
+                yield from nodes_below(body)
+
+
+def subgraphs(node: ir.Node) -> Iterator[ir.Graph]:
+    """Yield the graphs directly held by attributes of `node`."""
+    for attribute in node.attributes.values():
+        if attribute.type == ir.AttributeType.GRAPH and not attribute.is_ref():
+            yield attribute.as_graph()
+        elif attribute.type == ir.AttributeType.GRAPHS and not attribute.is_ref():
+            yield from attribute.as_graphs()
 
 
 def roots(model: ir.Model) -> Iterator[ir.Graph | ir.Function]:

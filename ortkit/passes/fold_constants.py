@@ -10,9 +10,10 @@ import onnx_ir as ir
 
 from ortkit.graph.evaluate import Unsupported, evaluate
 from ortkit.graph.reshape import static
+from ortkit.graph.walk import subgraphs
 from ortkit.rewrite.passes import GraphPass
 from ortkit.rewrite.random_ops import is_random
-from ortkit.rewrite.scope import PURE_DOMAINS, Scope, subgraphs
+from ortkit.rewrite.scope import PURE_DOMAINS, Scope
 from ortkit.rewrite.site import describe
 
 #: Folding a weight's DequantizeLinear would take ONNX Runtime's int8 kernels away.

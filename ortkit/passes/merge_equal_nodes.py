@@ -10,9 +10,10 @@ import numpy as np
 import onnx_ir as ir
 
 from ortkit.graph.dims import Size
+from ortkit.graph.walk import subgraphs
 from ortkit.rewrite.passes import GraphPass
 from ortkit.rewrite.random_ops import is_random
-from ortkit.rewrite.scope import PURE_DOMAINS, Scope, subgraphs
+from ortkit.rewrite.scope import PURE_DOMAINS, Scope
 from ortkit.rewrite.site import describe
 
 Key = Hashable

@@ -71,26 +71,26 @@ class Pipeline:
             InternalError: Passes that undo each other's work.
         """
         result = PipelineResult(model, RewriteLog(denied, fuel))
-        scopes: list[Scope] = []
+        log = result.log
+        # Watched one by one, passes cannot share a worklist.
+        groups = list(_groups(self.passes, shared=not instruments.after))
+        settled_at: list[int | None] = [None] * len(groups)
         for round_number in range(1, self.max_rounds + 1):
-            before = len(result.log.hits)
-            for group in _groups(self.passes):
-                started, hits = time.perf_counter(), len(result.log.hits)
-                scopes = _run_group(group, model, scopes, result.log, target)
-                step = Step(
-                    tuple(one.name for one in group),
-                    round_number,
-                    len(result.log.hits) - hits,
-                    len(model.graph),
-                    time.perf_counter() - started,
-                )
+            for index, group in enumerate(groups):
+                hits = len(log.hits)
+                if settled_at[index] == hits:
+                    continue  # nothing changed since this group last found nothing to do
+                step = _run_group(group, result, target, round_number)
+                # A sweep ends at its own fixed point; a graph pass says so by finding nothing.
+                is_fixed = step.rewrites == 0 or isinstance(group[0], NodePass)
+                settled_at[index] = len(log.hits) if is_fixed else None
                 result.steps.append(step)
                 for instrument in instruments.after:
                     instrument(model, step)
-            if len(result.log.hits) == before:
-                result.settled = True
+            result.settled = all(at == len(log.hits) for at in settled_at)
+            if result.settled:
                 break
-        result.scopes = scopes or _scopes(model, result.log, target)
+        result.scopes = result.scopes or _scopes(model, log, target)
         return result
 
 
@@ -111,36 +111,39 @@ class PipelineResult:
         return bool(self.log.hits)
 
 
-def _groups(passes: Sequence[Pass]) -> Iterator[tuple[Pass, ...]]:
-    """Yield neighbouring node passes together and every graph pass alone."""
+def _groups(passes: Sequence[Pass], *, shared: bool) -> Iterator[tuple[Pass, ...]]:
+    """Yield neighbouring node passes together, if they may share a worklist, others alone."""
     for is_node_pass, run in groupby(passes, key=lambda one: isinstance(one, NodePass)):
-        if is_node_pass:
+        if is_node_pass and shared:
             yield tuple(run)
         else:
             yield from ((one,) for one in run)
 
 
 def _run_group(
-    group: tuple[Pass, ...],
-    model: ir.Model,
-    scopes: list[Scope],
-    log: RewriteLog,
-    target: Target,
-) -> list[Scope]:
-    """Run one group; return the scopes that are still true, none if shapes must be inferred."""
-    first = group[0]
+    group: tuple[Pass, ...], result: PipelineResult, target: Target, round_number: int
+) -> Step:
+    """Run one group; `result.scopes` is empty afterwards if shapes must be inferred anew."""
+    started, log, first = time.perf_counter(), result.log, group[0]
+    hits = len(log.hits)
     if isinstance(first, ModelPass):
-        hits = len(log.hits)
-        first.run(model, log)
-        return scopes if len(log.hits) == hits else []
-    if not scopes:
-        scopes = _scopes(model, log, target)
-    for scope in scopes:
-        if isinstance(first, GraphPass):
-            first.run(scope)
-        else:
-            sweep(scope, [one for one in group if isinstance(one, NodePass)])
-    return scopes
+        first.run(result.model, log)
+        if len(log.hits) > hits:
+            result.scopes = []
+    else:
+        result.scopes = result.scopes or _scopes(result.model, log, target)
+        for scope in result.scopes:
+            if isinstance(first, GraphPass):
+                first.run(scope)
+            else:
+                sweep(scope, [one for one in group if isinstance(one, NodePass)])
+    return Step(
+        tuple(one.name for one in group),
+        round_number,
+        len(log.hits) - hits,
+        len(result.model.graph),
+        time.perf_counter() - started,
+    )
 
 
 def _scopes(model: ir.Model, log: RewriteLog, target: Target) -> list[Scope]:

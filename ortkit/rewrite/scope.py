@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from ortkit.graph.constants import constant_array, is_constant
 from ortkit.graph.shapes import Shapes
-from ortkit.graph.walk import nodes_below
+from ortkit.graph.walk import nodes_below, subgraphs
 from ortkit.rewrite.log import RewriteLog
 from ortkit.rewrite.target import Target
 
@@ -207,17 +207,6 @@ def is_unused(node: ir.Node) -> bool:
     if node.domain not in PURE_DOMAINS or not node.outputs:
         return False
     return not any(value.uses() or value.is_graph_output() for value in node.outputs)
-
-
-def subgraphs(node: ir.Node) -> Iterator[ir.Graph]:
-    """Yield the graphs directly held by attributes of `node`."""
-    for attribute in node.attributes.values():
-        if attribute.is_ref():
-            continue
-        if attribute.type == ir.AttributeType.GRAPH:
-            yield attribute.as_graph()
-        elif attribute.type == ir.AttributeType.GRAPHS:
-            yield from attribute.as_graphs()
 
 
 def captured_values(node: ir.Node) -> Iterable[ir.Value]:

@@ -11,7 +11,6 @@ import onnx_ir as ir
 from ortkit.graph.dims import Size
 from ortkit.rewrite.scope import Attributes, Scope
 
-
 # `Site.int` and `Site.float` hide the builtins from the annotations below.
 Integer: TypeAlias = int
 Real: TypeAlias = float
