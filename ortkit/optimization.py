@@ -16,6 +16,7 @@ import onnx
 import onnx_ir as ir
 
 from ortkit.errors import MissingDependencyError, UserError
+from ortkit.graph.convert import paused_collector
 from ortkit.graph.open import open_model
 from ortkit.graph.save import save_model
 from ortkit.graph.summary import Summary
@@ -134,7 +135,7 @@ class _Run:
         model = self._opened or open_model(self.source)
         self._opened = None
         target = Target(self.options.target, self.options.level)
-        with self._stage("rewrite"):
+        with self._stage("rewrite"), paused_collector():
             result = self.pipeline.run(
                 model,
                 target,
