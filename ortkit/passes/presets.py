@@ -17,6 +17,7 @@ ORDER: tuple[tuple[str, int], ...] = (
     ("drop-noop-reshape", 0),
     ("drop-noop-slice", 0),
     ("drop-noop-arithmetic", 0),
+    ("drop-zero-state", 0),
     ("merge-casts", 0),
     ("merge-transposes", 0),
     ("merge-reshapes", 0),
@@ -44,6 +45,7 @@ ORDER: tuple[tuple[str, int], ...] = (
     # After every fold into the convolution, which a FusedConv would hide.
     ("fuse-conv-activation", 2),
     # Last of all folds: what a Gemm holds is not seen any more.
+    ("merge-parallel-matmuls", 3),
     ("fuse-matmul-add", 3),
     ("drop-unused", 0),
 )
