@@ -143,8 +143,10 @@ def value_bytes(value: ir.Value, shapes: Shapes) -> Size:
     dtype, shape = shapes.dtype(value), shapes.shape(value)
     if dtype is None or shape is None or dtype in (ir.DataType.STRING, ir.DataType.UNDEFINED):
         raise UnknownCostError
-    bits = multiply(dtype.bitwidth, product(shape))
-    return floor_divide(bits, 8)
+    elements = product(shape)
+    if dtype.bitwidth % 8 == 0:  # dividing costs more than all the rest
+        return multiply(dtype.bitwidth // 8, elements)
+    return floor_divide(multiply(dtype.bitwidth, elements), 8)
 
 
 @dataclass

@@ -85,7 +85,8 @@ def time_variants(
 
     Args:
         variants: The first is the one that is profiled.
-        feeds: npz files; the first on which the first variant runs is used.
+        feeds: npz files; the first on which the first variant runs, and often enough in the
+            time, is used.
         folder: For the job's files.
         seconds: How long to time; at least one round is run.
         profile_seconds: How long to profile the first variant after that, 0 for not at all.

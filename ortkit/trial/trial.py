@@ -203,6 +203,8 @@ class _Trial:
             timeout_seconds=left / 2,
         ) as verifier:
             found = verifier.check(self.folder / "candidate.onnx", library=optimized.library)
+        if found.verdict == "no" and found.seconds >= left / 2:
+            return Checked("not possible", "it did not end in the time that was left")
         return Checked(found.verdict, found.reason)
 
     def _flops(self, shapes: Mapping[str, tuple[int, ...]]) -> int:
