@@ -96,7 +96,11 @@ def _wants_data_file(model: ir.Model, size: int, asked: bool | None) -> bool:
     if asked is not None:
         return asked
     source = source_of(model)
-    return size > EXTERNAL_ABOVE_BYTES or (source is not None and source.had_external_data)
+    if source is not None and source.had_external_data:
+        return True
+    # A clone of an opened model has lost its source, but not its tensors.
+    is_external = any(isinstance(t, ir.ExternalTensor) for _, t in initializers_of(model.graph))
+    return is_external or size > EXTERNAL_ABOVE_BYTES
 
 
 def _inline_bytes(

@@ -6,7 +6,7 @@ as a TypeError anywhere.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 
 import onnx
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
@@ -64,17 +64,16 @@ def _of_graph(graph: GraphProto) -> Iterator[list[str]]:
     yield from _of_nodes(graph.node)
 
 
-def _of_nodes(nodes: Iterable[NodeProto]) -> Iterator[list[str]]:
+def _of_nodes(nodes: Sequence[NodeProto]) -> Iterator[list[str]]:
+    # One long list a field: a list a node takes twice the time.
+    yield [node.name for node in nodes]
+    yield [node.op_type for node in nodes]
+    yield [node.domain for node in nodes]
+    yield [node.overload for node in nodes]
+    yield [node.doc_string for node in nodes]
+    yield [name for node in nodes for name in node.input]
+    yield [name for node in nodes for name in node.output]
     for node in nodes:
-        yield [
-            node.name,
-            node.op_type,
-            node.domain,
-            node.overload,
-            node.doc_string,
-            *node.input,
-            *node.output,
-        ]
         if node.metadata_props:
             yield from _entries(node.metadata_props)
         for attribute in node.attribute:
@@ -99,13 +98,15 @@ def _of_tensor(tensor: TensorProto) -> Iterator[list[str]]:
         yield from _entries(tensor.metadata_props)
 
 
-def _of_infos(infos: Iterable[ValueInfoProto]) -> Iterator[list[str]]:
+def _of_infos(infos: Sequence[ValueInfoProto]) -> Iterator[list[str]]:
+    yield [info.name for info in infos]
+    yield [info.doc_string for info in infos]
+    yield [info.type.denotation for info in infos]
     for info in infos:
-        yield [info.name, info.doc_string, info.type.denotation]
         if info.metadata_props:
             yield from _entries(info.metadata_props)
 
 
-def _entries(entries: Iterable[onnx.StringStringEntryProto]) -> Iterator[list[str]]:
-    for entry in entries:
-        yield [entry.key, entry.value]
+def _entries(entries: Sequence[onnx.StringStringEntryProto]) -> Iterator[list[str]]:
+    yield [entry.key for entry in entries]
+    yield [entry.value for entry in entries]

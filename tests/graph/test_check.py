@@ -297,6 +297,61 @@ def test_refuses_attributes_without_type() -> None:
         open_model(model)
 
 
+def refused(proto: onnx.ModelProto) -> str:
+    with pytest.raises(ModelError) as caught:
+        open_model(proto)
+    return str(caught.value)
+
+
+def test_refuses_attributes_without_value() -> None:
+    model = model_in_node(tensor_of(1, [], float_data=[1]))
+    model.graph.node[1].attribute[0].ClearField("t")
+    assert "attribute 'value' has no value" in refused(model)
+
+
+def test_refuses_inputs_and_outputs_without_type() -> None:
+    proto = parse_text(
+        f"{HEAD}g (float[2] x) => (float[2] y) {{ y = Abs(x) }}".encode(), ".txt", ""
+    )
+    for infos, change in (
+        (proto.graph.input, lambda info: info.ClearField("type")),
+        (proto.graph.input, lambda info: info.type.tensor_type.ClearField("elem_type")),
+        (proto.graph.output, lambda info: info.type.Clear()),
+        (proto.graph.output, lambda info: info.type.optional_type.SetInParent()),
+    ):
+        kept = infos[0].SerializeToString()
+        change(infos[0])
+        assert f"value {infos[0].name!r} has no data type" in refused(proto)
+        infos[0].ParseFromString(kept)
+    proto.graph.output[0].ClearField("type")  # which runtimes infer
+    check_model(open_model(proto))
+
+
+@pytest.mark.parametrize("field", ["name", "doc_string", "op_type"])
+def test_refuses_what_is_no_text(field: str) -> None:
+    good = parse_text(
+        f"{HEAD}g (float[2] x) => (float[2] y) {{ y = Abs(x) }}".encode(), ".txt", ""
+    )
+    setattr(good.graph.node[0], field, "MARK")
+    proto = onnx.ModelProto.FromString(good.SerializeToString().replace(b"MARK", b"\xff\xfeRK"))
+    assert "is not UTF-8 text" in refused(proto)
+
+
+def test_refuses_a_function_whose_domain_is_not_imported() -> None:
+    text = FUNCTIONS_HEAD + "g (float[2] x) => (float[2] y) { y = my.F(x) }\n"
+    text += FUNCTION + "F (a) => (b) { b = Relu(a) }"
+    proto = parse_text(text.encode(), ".onnxtxt", "text")
+    open_model(proto)
+    del proto.opset_import[1]
+    assert "no opset of domain 'my' is imported" in refused(proto)
+
+
+def test_an_input_that_is_an_output_keeps_its_shape() -> None:
+    text = HEAD + "g (float[2] x) => (float[2] y, float x) { y = Relu(x) }"
+    model = open_model(parse_text(text.encode(), ".onnxtxt", "text"))
+    assert model.graph.inputs[0].shape == [2]
+
+
 def test_check_model_finds_what_a_pass_broke() -> None:
     model = from_text(HEAD + "g (float[2] x) => (float[2] y) { t = Abs(x) y = Relu(t) }")
     check_model(model)

@@ -276,6 +276,13 @@ def test_external_data_stays_external_and_is_mapped(tmp_path: Path) -> None:
     assert onnx.load(whole.model) == large_model()
 
 
+def test_a_clone_of_a_model_with_external_data_keeps_it_external(tmp_path: Path) -> None:
+    path = save_model(open_model(large_model()), tmp_path / "m.onnx", external_data=True).model
+    assert save_model(open_model(path).clone(), tmp_path / "n.onnx").data is not None
+    assert save_model(ir.load(path), tmp_path / "o.onnx").data is not None
+    assert onnx.load(tmp_path / "o.onnx") == onnx.load(tmp_path / "n.onnx")
+
+
 def test_a_model_can_be_saved_over_its_own_external_data(tmp_path: Path) -> None:
     path = save_model(open_model(large_model()), tmp_path / "m.onnx", external_data=True).model
     model = open_model(path)
