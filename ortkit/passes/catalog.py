@@ -37,6 +37,7 @@ PASSES: Mapping[str, str] = {
         "normalize-operands",
         "simplify-reshape",
         "simplify-transpose",
+        "sink-transposes",
         "unwrap-gemm",
     )
 }

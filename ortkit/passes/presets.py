@@ -27,6 +27,8 @@ ORDER: tuple[tuple[str, int], ...] = (
     # One spelling of constants, before passes that look for them.
     ("normalize-operands", 0),
     ("fold-constants", 1),
+    # After folding, so that constants next to transposed values are numbers.
+    ("sink-transposes", 1),
     # Before affine ops, which look along the axes of the value.
     ("unwrap-gemm", 1),
     # After folding, so that amounts, weights and factors are numbers; Pad before affine ops,

@@ -1,0 +1,143 @@
+"""What an op must be to work on values whose axes are in another order."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import onnx_ir as ir
+
+from ortkit.rewrite.site import Site
+
+Perm = tuple[int, ...]
+
+#: One output of the shape of input 0; further inputs are numbers.
+UNARY = frozenset(
+    {"Abs", "Cast", "Ceil", "Celu", "Clip", "Cos", "Elu", "Erf", "Exp", "Floor", "Gelu",
+     "HardSigmoid", "HardSwish", "Identity", "IsInf", "IsNaN", "LeakyRelu", "Log", "Mish", "Neg",
+     "Not", "Reciprocal", "Relu", "Round", "Selu", "Sigmoid", "Sign", "Sin", "Softplus",
+     "Softsign", "Sqrt", "Tanh", "ThresholdedRelu"}
+)  # fmt: skip
+#: All inputs broadcast together.
+BROADCASTING = frozenset(
+    {"Add", "And", "Div", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Max",
+     "Mean", "Min", "Mod", "Mul", "Or", "PRelu", "Pow", "Sub", "Sum", "Where", "Xor"}
+)  # fmt: skip
+REDUCTIONS = frozenset(
+    {"ReduceL1", "ReduceL2", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum",
+     "ReduceSumSquare", "ReduceLogSumExp"}
+)  # fmt: skip
+#: Before these opsets broadcasting went by attribute, and Softmax joined axes.
+FIRST_OPSET = 7
+SOFTMAX_PER_AXIS = 13
+LIMIT = 1 << 16
+
+
+@dataclass(frozen=True)
+class Permuted:
+    """A node's counterpart on values x' where every x is Transpose<perm>(x')."""
+
+    perm: Perm
+    constants: Mapping[int, np.ndarray] = field(default_factory=dict)
+    """New constants by input."""
+    attributes: Mapping[str, int | Sequence[int]] = field(default_factory=dict)
+    """Attributes that change."""
+    is_plain: bool = False
+    """Whether its results are the node's own, in their order."""
+
+
+def permuted(site: Site, perms: Sequence[Perm | None]) -> Permuted | None:
+    """Return the counterpart of the site's node, None if it has none.
+
+    Args:
+        site: Any node.
+        perms: For each input, how it is permuted; None: it is not.
+    """
+    node = site.node
+    perm = next((one for one in perms if one is not None), None)
+    if perm is None or node.domain != "" or site.opset < FIRST_OPSET:
+        return None
+    if any(one not in (None, perm) for one in perms):
+        return None
+    if node.op_type in BROADCASTING:
+        return _broadcasting(site, perms, perm)
+    if node.op_type == "Concat":
+        return _concat(site, perms, perm)
+    if perms[0] is None or any(one is not None for one in perms[1:]):
+        return None
+    if node.op_type in UNARY:
+        return Permuted(perm)
+    if node.op_type in REDUCTIONS:
+        return _reduction(site, perm)
+    if node.op_type in ("Softmax", "LogSoftmax") and site.opset >= SOFTMAX_PER_AXIS:
+        return Permuted(perm, attributes={"axis": perm[site.int("axis", -1)]})
+    if node.op_type == "Pad":
+        return _pad(site, perm)
+    return None
+
+
+def _broadcasting(site: Site, perms: Sequence[Perm | None], perm: Perm) -> Permuted | None:
+    constants = {}
+    for index, (value, one) in enumerate(zip(site.node.inputs, perms, strict=True)):
+        if one is not None or value is None:
+            continue
+        array = site.array(value, LIMIT)
+        if array is None or array.ndim > len(perm):
+            return None
+        if array.size > 1:
+            constants[index] = unpermuted(array, perm)
+    return Permuted(perm, constants)
+
+
+def unpermuted(array: np.ndarray, perm: Perm) -> np.ndarray:
+    """Return c' where `array`, broadcast to as many axes as `perm` has, is Transpose<perm>(c')."""
+    wide = array.reshape((1,) * (len(perm) - array.ndim) + array.shape)
+    return np.ascontiguousarray(np.transpose(wide, np.argsort(perm)))
+
+
+def _concat(site: Site, perms: Sequence[Perm | None], perm: Perm) -> Permuted | None:
+    if any(one is None for one in perms):
+        return None
+    axis = site.int("axis", 0)
+    return Permuted(perm, attributes={"axis": perm[axis]}) if -len(perm) <= axis else None
+
+
+def _reduction(site: Site, perm: Perm) -> Permuted | None:
+    axes = site.axes()
+    if axes is None or not axes or site.int("noop_with_empty_axes", 0):
+        return None
+    moved = sorted(perm[axis] for axis in axes)
+    keeps = bool(site.int("keepdims", 1))
+    gone = {axis % len(perm) for axis in axes}
+    left = [perm[axis] for axis in range(len(perm)) if axis not in gone]
+    if not keeps and left != sorted(left):
+        return None
+    if site.input(1) is None:
+        return Permuted(perm, attributes={"axes": moved}, is_plain=not keeps)
+    return Permuted(perm, {1: np.array(moved, np.int64)}, is_plain=not keeps)
+
+
+def _pad(site: Site, perm: Perm) -> Permuted | None:
+    given = site.input(1)
+    array = site.array(given, LIMIT) if given is not None else np.array(site.ints("pads") or ())
+    if array is None or array.size != 2 * len(perm) or site.input(3) is not None:
+        return None
+    flat = array.reshape(-1).tolist()
+    begins, ends = [0] * len(perm), [0] * len(perm)
+    for axis, place in enumerate(perm):
+        begins[place], ends[place] = flat[axis], flat[axis + len(perm)]
+    if given is None:
+        return Permuted(perm, attributes={"pads": [*begins, *ends]})
+    return Permuted(perm, {1: np.array([*begins, *ends], np.int64)})
+
+
+def is_inverse(node: ir.Node, perm: Perm) -> bool:
+    """Say whether `node` is a Transpose that undoes `perm`."""
+    if node.domain != "" or node.op_type != "Transpose" or "perm" not in node.attributes:
+        return False
+    attribute = node.attributes["perm"]
+    if attribute.is_ref():
+        return False
+    own = tuple(attribute.as_ints())
+    return len(own) == len(perm) and all(perm[axis] == i for i, axis in enumerate(own))
