@@ -101,15 +101,14 @@ def _other_message(buffer: Buffer) -> str:
     if len(buffer) > 1 << 20:
         return ""
     data = bytes(buffer)
-    for kind, what, is_plausible in (
-        (onnx.GraphProto, "graph", lambda m: m.node and all(n.op_type for n in m.node)),
-        (onnx.TensorProto, "tensor", lambda m: m.data_type and m.HasField("data_type")),
-        (onnx.FunctionProto, "function", lambda m: m.name and m.node),
-        (onnx.NodeProto, "node", lambda m: m.op_type and (m.input or m.output)),
+    for parse, what, is_plausible in (
+        (onnx.GraphProto.FromString, "graph", lambda m: m.node and all(n.op_type for n in m.node)),
+        (onnx.TensorProto.FromString, "tensor", lambda m: m.data_type and m.HasField("data_type")),
+        (onnx.FunctionProto.FromString, "function", lambda m: m.name and m.node),
+        (onnx.NodeProto.FromString, "node", lambda m: m.op_type and (m.input or m.output)),
     ):
-        message = kind()
         try:
-            message.ParseFromString(data)
+            message = parse(data)
         except google.protobuf.message.DecodeError:
             continue
         if is_plausible(message) and message.SerializeToString() == data:
