@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-import google.protobuf.message
+from collections.abc import Callable
+
 import onnx
+from google.protobuf.message import DecodeError, Message
 
 from ortkit.errors import ModelError
 from ortkit.graph.framing import Buffer, missing_bytes
@@ -40,6 +42,14 @@ _TEXT_STARTS: tuple[tuple[str, str, str], ...] = (
     ("ir_version:", "protobuf text", "name it .textproto"),
 )
 _HEAD_BYTES = 512
+
+# How to parse it, what it is, and whether what was parsed makes sense as that.
+_MESSAGES: tuple[tuple[Callable[[bytes], Message], str, Callable[[Message], bool]], ...] = (
+    (onnx.GraphProto.FromString, "graph", lambda m: m.node and all(n.op_type for n in m.node)),
+    (onnx.TensorProto.FromString, "tensor", lambda m: m.data_type != 0),
+    (onnx.FunctionProto.FromString, "function", lambda m: m.name and m.node),
+    (onnx.NodeProto.FromString, "node", lambda m: m.op_type and (m.input or m.output)),
+)
 
 
 def not_a_model(buffer: Buffer, where: str, reason: str = "") -> ModelError:
@@ -101,15 +111,10 @@ def _other_message(buffer: Buffer) -> str:
     if len(buffer) > 1 << 20:
         return ""
     data = bytes(buffer)
-    for parse, what, is_plausible in (
-        (onnx.GraphProto.FromString, "graph", lambda m: m.node and all(n.op_type for n in m.node)),
-        (onnx.TensorProto.FromString, "tensor", lambda m: m.data_type and m.HasField("data_type")),
-        (onnx.FunctionProto.FromString, "function", lambda m: m.name and m.node),
-        (onnx.NodeProto.FromString, "node", lambda m: m.op_type and (m.input or m.output)),
-    ):
+    for parse, what, is_plausible in _MESSAGES:
         try:
             message = parse(data)
-        except google.protobuf.message.DecodeError:
+        except DecodeError:
             continue
         if is_plausible(message) and message.SerializeToString() == data:
             return what
