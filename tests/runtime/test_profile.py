@@ -34,6 +34,7 @@ def test_nodes_belong_to_the_run_around_them_and_not_to_the_line_before(tmp_path
     path = written(
         tmp_path,
         node("MatMul", 110, 900), run(100, 1000),
+        node("Cast", 2050, 20),  # between two runs: in neither
         node("MatMul", 2110, 30), node("Add", 2150, 10), run(2100, 100),
         node("MatMul", 3110, 50), node("Add", 3170, 10), run(3100, 120),
     )  # fmt: skip
