@@ -23,8 +23,6 @@ _RUNTIME_OWN = frozenset(
         "ThresholdedRelu",
     }
 )  # fmt: skip
-# Domains that runtimes fill; a function in one of them says nothing about its other operators.
-_RUNTIME_DOMAINS = ("", "ai.onnx", "com.microsoft", "com.ms", "org.pytorch")
 
 
 @dataclass(frozen=True)
@@ -50,15 +48,13 @@ class NodeRules:
         """Take the opset imports and the model's functions by (domain, name, overload)."""
         self._opsets = opsets
         self._functions = functions
-        self._local_domains = {domain for domain, _, _ in functions}
         self._rules: dict[tuple[str, str], _Rule | None] = {}
 
     def check(self, node: NodeFacts, where: str) -> None:
         """Check operator, number of inputs and outputs, and attributes of `node`.
 
         Raises:
-            ModelError: ONNX does not define the operator at this version, or not like this; or
-                a model-local function that the node calls is missing.
+            ModelError: ONNX does not define the operator at this version, or not like this.
         """
         if self._functions:
             function = self._functions.get((node.domain, node.op_type, node.overload))
@@ -87,8 +83,7 @@ class NodeRules:
         if not node.op_type:
             raise ModelError("the node has no operator", where=where, fix="export the model again")
         if node.domain:
-            self._check_local(node, where)
-            return None
+            return None  # a library may bring it, beside functions of the same domain too
         version = self._opsets.get("")
         if version is None:
             raise ModelError(
@@ -109,19 +104,6 @@ class NodeRules:
         if node.op_type in _RUNTIME_OWN:
             return None
         raise _unknown(node.op_type, version, where)
-
-    def _check_local(self, node: NodeFacts, where: str) -> None:
-        """A domain of model-local functions has only these, unless a runtime fills it too."""
-        if node.domain not in self._local_domains or node.domain.startswith(_RUNTIME_DOMAINS[1:]):
-            return
-        names = [name for domain, name, _ in self._functions if domain == node.domain]
-        near = get_close_matches(node.op_type, names, n=1)
-        hint = f" (there is {near[0]!r})" if near else ""
-        raise ModelError(
-            f"the model has functions of domain {node.domain!r}, but not {node.op_type!r}{hint}",
-            where=where,
-            fix="export the model again with all its functions",
-        )
 
 
 def check_opsets(opsets: Mapping[str, int], where: str) -> None:

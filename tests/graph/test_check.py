@@ -119,11 +119,6 @@ def test_refuses_with_one_line_that_names_the_place(name: str) -> None:
 FUNCTIONS_HEAD = '<ir_version: 10, opset_import: ["" : 21, "my" : 1]>\n'
 FUNCTION = '<domain: "my", opset_import: ["" : 21, "my" : 1]>\n'
 REFUSED_FUNCTIONS = {
-    "missing function": (
-        "y = my.Twise(x)",
-        "Twice (a) => (b) { b = Add(a, a) }",
-        "functions of domain 'my', but not 'Twise' (there is 'Twice')",
-    ),
     "undefined name in a function": (
         "y = my.F(x)",
         "F (a) => (b) { b = Add(a, q) }",
@@ -414,3 +409,8 @@ def test_check_visits_each_node_a_bounded_number_of_times() -> None:
         return seen
 
     assert calls(2000) < 2.2 * calls(1000)
+
+
+def test_a_domain_may_have_functions_and_ops_of_a_library() -> None:
+    graph = "g (float[2] x) => (float[2] y) { t = my.Twice(x)  y = my.FromLibrary(t) }\n"
+    check_model(from_text(FUNCTIONS_HEAD + graph + FUNCTION + "Twice (a) => (b) { b = Add(a, a) }"))
