@@ -24,7 +24,10 @@ def erf_form(x: str, y: str) -> list[onnx.NodeProto]:
     numbers = {f"{y}_sqrt2": math.sqrt(2.0), f"{y}_one": 1.0, f"{y}_half": 0.5}
     constants = [
         helper.make_node(
-            "Constant", [], [name], value=helper.make_tensor("", onnx.TensorProto.FLOAT, [], [value])
+            "Constant",
+            [],
+            [name],
+            value=helper.make_tensor("", onnx.TensorProto.FLOAT, [], [value]),
         )
         for name, value in numbers.items()
     ]
