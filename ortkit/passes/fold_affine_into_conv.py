@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import ClassVar
 
 import numpy as np
@@ -14,12 +15,13 @@ from ortkit.rewrite.affine import (
     can_drop,
     chain_after,
     chain_before,
+    constant_shape,
     drop_chain,
     growth,
     neighbours,
-    rounded,
 )
 from ortkit.rewrite.passes import NodePass
+from ortkit.rewrite.rounding import rounded, scaled
 from ortkit.rewrite.site import Site
 
 
@@ -68,7 +70,7 @@ class FoldAffineIntoConv(NodePass):
         if bias is None:
             return False
         scale = np.broadcast_to(chain.affine.scale, form.outputs)
-        weight = form.by_output(scale) if chain.affine.scales else None
+        weight = form.by_output(scale) if chain.affine.scales else form.data
         if not self._store(site, form, weight, scale * bias + chain.affine.shift, "after"):
             return False
         drop_chain(site, chain, site.output)
@@ -82,7 +84,7 @@ class FoldAffineIntoConv(NodePass):
         if not chain.near or (bias := _bias(site, form)) is None:
             return
         scale = np.broadcast_to(chain.affine.scale, form.inputs)
-        weight = form.by_input(scale) if chain.affine.scales else None
+        weight = form.by_input(scale) if chain.affine.scales else form.data
         shift = bias + form.reach(np.broadcast_to(chain.affine.shift, form.inputs))
         if self._store(site, form, weight, shift, "before"):
             site.set_input(0, source)
@@ -90,19 +92,19 @@ class FoldAffineIntoConv(NodePass):
     def _store(
         self, site: Site, form: _Form, weight: np.ndarray | None, bias: np.ndarray, rule: str
     ) -> bool:
-        """Claim, and give the convolution these exact weights; False if it cannot have them."""
-        new_weight = None if weight is None else rounded(weight, form.data)
+        """Claim, and give the convolution these weights; False if it cannot have them."""
         new_bias = rounded(bias, form.data)
-        if new_bias is None or (weight is not None and new_weight is None):
+        if new_bias is None or weight is None:
             site.miss("the folded weights would not fit their type")
             return False
-        if new_weight is not None and growth(form.weight, new_weight) > self.limit:
-            site.miss(f"others read its weight, and a copy adds {new_weight.nbytes:,} bytes")
+        is_new = weight is not form.data
+        if is_new and growth(form.weight, weight) > self.limit:
+            site.miss(f"others read its weight, and a copy adds {weight.nbytes:,} bytes")
             return False
         if not site.claim(rule):
             return False
-        if new_weight is not None:
-            site.set_input(1, site.constant(new_weight, f"{form.weight.name}/folded"))
+        if is_new:
+            site.set_input(1, site.constant(weight, f"{form.weight.name}/folded"))
         if bias.any() or site.input(2) is not None:
             site.node.resize_inputs(3)
             site.set_input(2, site.constant(new_bias, f"{site.output.name}/bias"))
@@ -113,62 +115,70 @@ class FoldAffineIntoConv(NodePass):
 class _Form:
     """A convolution's constant weight, with its groups as an axis of its own."""
 
+    site: Site
     weight: ir.Value
-    data: np.ndarray
+    shape: tuple[int, ...]
     groups: int
     transposed: bool
     pads_nothing: bool
 
     @property
     def rank(self) -> int:
-        return self.data.ndim
+        return len(self.shape)
 
     @property
     def outputs(self) -> int:
-        return int(self.data.shape[1] * self.groups if self.transposed else self.data.shape[0])
+        return self.shape[1] * self.groups if self.transposed else self.shape[0]
 
     @property
     def inputs(self) -> int:
-        return int(self.data.shape[0] if self.transposed else self.data.shape[1] * self.groups)
+        return self.shape[0] if self.transposed else self.shape[1] * self.groups
+
+    @cached_property
+    def data(self) -> np.ndarray:
+        """The weight; read only when something folds."""
+        data = self.site.array(self.weight)
+        assert data is not None, "the weight is constant"
+        return data
 
     def _grouped(self) -> np.ndarray:
-        """Return the weight as float64 [groups, first, second, kernel]."""
-        shape = self.data.shape
-        split = (self.groups, shape[0] // self.groups, shape[1], -1)
-        return np.asarray(self.data, np.float64).reshape(split)
+        """Return the weight as [groups, first, second, kernel]."""
+        return self.data.reshape(self.groups, self.shape[0] // self.groups, self.shape[1], -1)
 
-    def by_output(self, scale: np.ndarray) -> np.ndarray:
+    def by_output(self, scale: np.ndarray) -> np.ndarray | None:
         """Return the weight with output channel i multiplied by `scale[i]`."""
         wide = (self.groups, 1, -1, 1) if self.transposed else (self.groups, -1, 1, 1)
-        return np.reshape(self._grouped() * scale.reshape(wide), self.data.shape)
+        made = scaled(self._grouped(), scale.reshape(wide))
+        return None if made is None else made.reshape(self.shape)
 
-    def by_input(self, scale: np.ndarray) -> np.ndarray:
+    def by_input(self, scale: np.ndarray) -> np.ndarray | None:
         """Return the weight with input channel i multiplied by `scale[i]`."""
         wide = (self.groups, -1, 1, 1) if self.transposed else (self.groups, 1, -1, 1)
-        return np.reshape(self._grouped() * scale.reshape(wide), self.data.shape)
+        made = scaled(self._grouped(), scale.reshape(wide))
+        return None if made is None else made.reshape(self.shape)
 
     def reach(self, shift: np.ndarray) -> np.ndarray:
         """Return what a constant `shift[i]` in input channel i adds to each output channel."""
-        if self.transposed:
+        if self.transposed or not shift.any():
             return np.zeros(self.outputs)
+        weight = np.asarray(self._grouped(), np.float64)
         shifts = shift.reshape(self.groups, -1)
-        return np.asarray(np.einsum("goik,gi->go", self._grouped(), shifts)).reshape(-1)
+        return np.asarray(np.einsum("goik,gi->go", weight, shifts)).reshape(-1)
 
 
 def _form(site: Site) -> _Form | None:
-    """Read the convolution's weight, None where it is not constant."""
-    weight = site.input(1)
-    data = site.array(weight)
-    if weight is None or data is None:
+    """Look at the convolution's weight, None where it is not constant."""
+    weight, shape = site.input(1), constant_shape(site, site.input(1))
+    if weight is None or shape is None:
         if neighbours(site, "BatchNormalization"):
             site.miss("its weight is not constant")
         return None
     transposed = site.node.op_type == "ConvTranspose"
     groups = site.int("group", 1)
-    if data.ndim < 3 or data.shape[0] % groups:
+    if len(shape) < 3 or shape[0] % groups:
         return None
     pads = any(site.ints("pads") or ()) or site.string("auto_pad", "NOTSET").startswith("SAME")
-    return _Form(weight, data, groups, transposed, not pads and not transposed)
+    return _Form(site, weight, shape, groups, transposed, not pads and not transposed)
 
 
 def _bias(site: Site, form: _Form) -> np.ndarray | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import ClassVar
 
 import numpy as np
@@ -15,13 +16,16 @@ from ortkit.rewrite.affine import (
     can_drop,
     chain_after,
     chain_before,
+    constant_shape,
     drop_chain,
     growth,
     neighbours,
-    rounded,
 )
 from ortkit.rewrite.passes import NodePass
+from ortkit.rewrite.rounding import rounded, scaled
 from ortkit.rewrite.site import Site
+
+FLOATS = (ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 
 
 @dataclass(frozen=True)
@@ -66,7 +70,7 @@ class FoldAffineIntoMatmul(NodePass):
         bias = _bias(site, form)
         if bias is None:
             return False
-        weight = form.by_column(chain.affine.scale) if chain.affine.scales else None
+        weight = form.by_column(chain.affine.scale) if chain.affine.scales else form.data
         new = self._new(
             site, form, weight, bias * chain.affine.scale + chain.affine.shift, "after"
         )
@@ -98,7 +102,7 @@ class FoldAffineIntoMatmul(NodePass):
         bias = _bias(site, form)
         if bias is None:
             return
-        weight = form.by_row(chain.affine.scale) if chain.affine.scales else None
+        weight = form.by_row(chain.affine.scale) if chain.affine.scales else form.data
         new = self._new(site, form, weight, bias + form.reach(chain.affine.shift), "before")
         if new is None:
             return
@@ -115,16 +119,16 @@ class FoldAffineIntoMatmul(NodePass):
     def _new(
         self, site: Site, form: _Form, weight: np.ndarray | None, bias: np.ndarray, rule: str
     ) -> _New | None:
-        """Round the weights and claim; None if the node cannot have them."""
-        new_weight = None if weight is None else rounded(weight, form.data)
+        """Round the bias and claim; None if the node cannot have these weights."""
         new_bias = rounded(bias, form.data)
-        if new_bias is None or (weight is not None and new_weight is None):
+        if new_bias is None or weight is None:
             site.miss("the folded weights would not fit their type")
             return None
-        if new_weight is not None and growth(form.weight, new_weight) > self.limit:
-            site.miss(f"others read its weight, and a copy adds {new_weight.nbytes:,} bytes")
+        is_new = weight is not form.data
+        if is_new and growth(form.weight, weight) > self.limit:
+            site.miss(f"others read its weight, and a copy adds {weight.nbytes:,} bytes")
             return None
-        return _New(new_weight, new_bias) if site.claim(rule) else None
+        return _New(weight if is_new else None, new_bias) if site.claim(rule) else None
 
 
 @dataclass(frozen=True)
@@ -139,8 +143,9 @@ class _New:
 class _Form:
     """A constant right operand, [rows, columns] or, transposed, [columns, rows]."""
 
+    site: Site
     weight: ir.Value
-    data: np.ndarray
+    shape: tuple[int, ...]
     is_gemm: bool
     alpha: float = 1.0
     beta: float = 1.0
@@ -149,21 +154,28 @@ class _Form:
 
     @property
     def rows(self) -> int:
-        return int(self.data.shape[1 if self.transposed else 0])
+        return self.shape[1 if self.transposed else 0]
 
     @property
     def columns(self) -> int:
-        return int(self.data.shape[0 if self.transposed else 1])
+        return self.shape[0 if self.transposed else 1]
 
-    def by_column(self, scale: np.ndarray) -> np.ndarray:
-        """Return the weight with column i multiplied by `scale[i]`, float64."""
+    @cached_property
+    def data(self) -> np.ndarray:
+        """The weight; read only when something folds."""
+        data = self.site.array(self.weight)
+        assert data is not None, "the weight is constant"
+        return data
+
+    def by_column(self, scale: np.ndarray) -> np.ndarray | None:
+        """Return the weight with column i multiplied by `scale[i]`."""
         wide = scale.reshape(-1, 1) if self.transposed and scale.ndim else scale
-        return np.asarray(np.multiply(self.data, wide, dtype=np.float64))
+        return scaled(self.data, wide)
 
-    def by_row(self, scale: np.ndarray) -> np.ndarray:
-        """Return the weight with row i multiplied by `scale[i]`, float64."""
+    def by_row(self, scale: np.ndarray) -> np.ndarray | None:
+        """Return the weight with row i multiplied by `scale[i]`."""
         wide = scale.reshape(-1, 1) if scale.ndim and not self.transposed else scale
-        return np.asarray(np.multiply(self.data, wide, dtype=np.float64))
+        return scaled(self.data, wide)
 
     def reach(self, shift: np.ndarray) -> np.ndarray:
         """Return what a constant `shift[i]` in input i adds to each column."""
@@ -175,20 +187,20 @@ class _Form:
 
 
 def _form(site: Site) -> _Form | None:
-    """Read the right operand, None where it is no constant matrix."""
-    weight = site.input(1)
-    data = site.array(weight)
-    if weight is None or data is None:
+    """Look at the right operand, None where it is no constant matrix of floats."""
+    weight, shape = site.input(1), constant_shape(site, site.input(1))
+    if weight is None or shape is None:
         if neighbours(site, "BatchNormalization"):
             site.miss("its right operand is not constant")
         return None
-    if data.ndim != 2 or data.dtype.kind in "iu":
+    if len(shape) != 2 or site.dtype(weight) not in FLOATS:
         return None
     if site.node.op_type == "MatMul":
-        return _Form(weight, data, is_gemm=False)
+        return _Form(site, weight, shape, is_gemm=False)
     return _Form(
+        site,
         weight,
-        data,
+        shape,
         True,
         site.float("alpha", 1.0),
         site.float("beta", 1.0),

@@ -9,8 +9,9 @@ from typing import ClassVar
 import numpy as np
 import onnx_ir as ir
 
-from ortkit.rewrite.affine import Channels, rounded
+from ortkit.rewrite.affine import Channels
 from ortkit.rewrite.passes import NodePass
+from ortkit.rewrite.rounding import rounded
 from ortkit.rewrite.site import Site
 
 

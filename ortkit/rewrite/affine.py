@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
@@ -241,20 +240,11 @@ def _keeps_shape(site: Site, data: ir.Value, node: ir.Node) -> bool:
     return site.scope.shapes.same_shape(data, node.outputs[0])
 
 
-def rounded(exact: np.ndarray, like: np.ndarray) -> np.ndarray | None:
-    """Round float64 to the type of `like`, once.
-
-    None where the result would be out of the type's range, or so small as a whole that the
-    type's subnormal numbers hold it less precisely than its normal ones.
-    """
-    info = ml_dtypes.finfo(like.dtype)  # type: ignore[no-untyped-call]
-    with np.errstate(over="ignore", under="ignore"):
-        result = np.asarray(exact).astype(like.dtype)
-        back = result.astype(np.float64)
-    if not bool(np.isfinite(back).all()):
-        return None
-    error = np.abs(back - exact).max(initial=0.0)
-    return None if error > float(info.eps) * np.abs(exact).max(initial=0.0) else np.asarray(result)
+def constant_shape(site: Site, value: ir.Value | None) -> tuple[int, ...] | None:
+    """Return the shape of a constant, without reading its data; None for other values."""
+    shape = site.shape(value) if site.scope.is_constant(value) else None
+    sizes = tuple(size for size in shape or () if isinstance(size, int))
+    return sizes if shape is not None and len(sizes) == len(shape) else None
 
 
 def neighbours(site: Site, *op_types: str) -> bool:
