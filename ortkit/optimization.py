@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import tempfile
@@ -35,6 +36,8 @@ Source = str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model
 #: Regions are grown from this level on.
 REGIONS_SINCE_LEVEL = 2
 LIBRARY_SUFFIX = ".ops.so"
+#: Keys of the model's metadata.
+LIBRARY_KEY, LIBRARY_HASH_KEY = "ortkit.library", "ortkit.library.sha256"
 
 
 @dataclass(frozen=True)
@@ -57,6 +60,7 @@ class Optimized:
             UserError: The folder does not exist or cannot be written, or the disk is full.
         """
         target = Path(path)
+        self._state_library(library_path(target).name)
         written = save_model(self.model, target)
         files = [path for path in (written.model, written.data) if path is not None]
         if self.library is not None:
@@ -73,6 +77,18 @@ class Optimized:
                 copied.unlink(missing_ok=True)
             files.append(beside)
         return tuple(files)
+
+    def _state_library(self, name: str) -> None:
+        """Say in the model's metadata which kernel library belongs to it.
+
+        A session loads a library that lies beside a model only under this name and hash.
+        """
+        properties = self.model.metadata_props
+        for key in (LIBRARY_KEY, LIBRARY_HASH_KEY):
+            properties.pop(key, None)
+        if self.library is not None:
+            properties[LIBRARY_KEY] = name
+            properties[LIBRARY_HASH_KEY] = hashlib.sha256(self.library.read_bytes()).hexdigest()
 
 
 def library_path(model_path: Path) -> Path:
@@ -139,7 +155,7 @@ class _Run:
             result = self.pipeline.run(
                 model,
                 target,
-                denied=denied,
+                denied=denied | self.options.denied,
                 fuel=self.options.fuel,
                 instruments=self.options.instruments,
             )

@@ -41,6 +41,8 @@ class OptimizeOptions:
     """Values for symbolic sizes in verification."""
     fold_limit: int = 1 << 20
     """Bytes by which one folded constant may exceed what it is made from."""
+    denied: frozenset[str] = frozenset()
+    """Ids of rewrites that must not happen, as the report names them."""
     fuel: int | None = None
     """Stop after that many rewrites."""
     instruments: Instruments = field(default_factory=Instruments)

@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ortkit.cli import show
+from ortkit.cli.flags import sizes
 from ortkit.errors import UserError
 
 if TYPE_CHECKING:
     from ortkit.optimization import Optimized
     from ortkit.report import Report
+    from ortkit.rewrite.pipeline import Instruments
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -39,6 +41,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--shape", action="append", default=[], metavar="NAME=SIZE",
         help="value of a symbolic size in verification; may be repeated")  # fmt: skip
     add("--strict", action="store_true", help="exit 1 if a rewrite had to be rolled back")
+    add("--deny", action="append", default=[], metavar="ID",
+        help="a rewrite that must not happen, by its id in the report; may be repeated")  # fmt: skip
+    add("--dump-passes", type=Path, metavar="DIR", help="save the model after each pass")
+    add("--check-passes", action="store_true", help="check the model's structure after each pass")
     add("--report", type=Path, metavar="FILE.json", help="write the whole report")
     add("--json", action="store_true", help="print the report as one JSON document")
     add("--quiet", action="store_true", help="print nothing but errors")
@@ -61,6 +67,8 @@ def run(arguments: argparse.Namespace) -> int:
             samples=arguments.samples,
             inputs=arguments.inputs,
             shapes=sizes(arguments.shape),
+            denied=frozenset(arguments.deny),
+            instruments=_instruments(arguments),
             progress=progress,
         )
         optimized = optimize(arguments.model, options)
@@ -77,19 +85,16 @@ def run(arguments: argparse.Namespace) -> int:
     return _exit_code(report, strict=arguments.strict)
 
 
-def sizes(given: list[str]) -> dict[str, int]:
-    """Read `--shape NAME=SIZE` flags.
+def _instruments(arguments: argparse.Namespace) -> Instruments:
+    from ortkit.rewrite.instruments import check_after_each, dump_into
+    from ortkit.rewrite.pipeline import Instruments
 
-    Raises:
-        UserError: One of them has another form.
-    """
-    found = {}
-    for text in given:
-        name, equals, size = text.partition("=")
-        if not equals or not name or not size.isdigit():
-            raise UserError(f"cannot read {text!r}", where="--shape", fix="write NAME=SIZE")
-        found[name] = int(size)
-    return found
+    chosen = []
+    if arguments.dump_passes is not None:
+        chosen.append(dump_into(arguments.dump_passes))
+    if arguments.check_passes:
+        chosen.append(check_after_each)
+    return Instruments(tuple(chosen))
 
 
 def _output(arguments: argparse.Namespace) -> Path:

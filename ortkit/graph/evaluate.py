@@ -7,50 +7,61 @@ onnx's reference evaluator where no runtime is installed.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import onnx
 import onnx_ir as ir
 
-from ortkit.graph.numpy_ops import EXACT, Array, Call
+from ortkit.graph.numpy_ops import EXACT, MOVES, Array, Call
 
 Inputs = Sequence[Array | None]
+
+
+#: Results that ONNX Runtime hands over as numpy arrays of that very type (onnxruntime 1.31.1
+#: gives float8 as uint8).
+_HELD_TYPES = frozenset(
+    f"tensor({name})"
+    for name in ("bool", "float", "float16", "double", "int8", "int16", "int32", "int64",
+                 "uint8", "uint16", "uint32", "uint64")
+)  # fmt: skip
 
 
 class Unsupported(Exception):  # noqa: N818 - a verdict, not an error
     """The node cannot be evaluated here; the message says why."""
 
 
-def evaluate(node: ir.Node, inputs: Inputs, opset: int) -> list[Array | None]:
+def evaluate(node: ir.Node, inputs: Inputs, opsets: Mapping[str, int]) -> list[Array | None]:
     """Return the node's outputs, None for those that are not connected.
 
     Args:
         node: A node without subgraphs, of the default domain or one that ONNX Runtime knows.
         inputs: One array per input, None where the input is absent.
-        opset: Version of the default domain.
+        opsets: Version of the node's domain.
 
     Raises:
         Unsupported: Neither numpy nor a runtime can evaluate it.
     """
     simple = EXACT.get(node.op_type) if node.domain == "" and len(node.outputs) == 1 else None
-    if simple is not None and all(_is_plain(array) for array in inputs):
+    is_known = node.op_type in MOVES or all(_is_plain(array) for array in inputs)
+    if simple is not None and is_known:
         try:
             with np.errstate(all="ignore"):
-                result = simple(Call(node, inputs, opset))
+                result = simple(Call(node, inputs, opsets[""]))
         except (ValueError, IndexError, TypeError) as error:
             raise Unsupported(f"numpy refuses it: {error}") from error
         if result is not None:
             return [np.ascontiguousarray(result).reshape(np.shape(result))]
-    return _in_runtime(node, inputs, opset)
+    return _in_runtime(node, inputs, opsets)
 
 
 def _is_plain(array: Array | None) -> bool:
-    return array is None or array.dtype.kind in "biuf"
+    """Say whether the array is absent or has one of numpy's own number types."""
+    return array is None or (array.dtype.kind in "biuf" and array.dtype.isbuiltin == 1)
 
 
-def _in_runtime(node: ir.Node, inputs: Inputs, opset: int) -> list[Array | None]:
-    model, feeds = _one_node_model(node, inputs, opset)
+def _in_runtime(node: ir.Node, inputs: Inputs, opsets: Mapping[str, int]) -> list[Array | None]:
+    model, feeds = _one_node_model(node, inputs, opsets)
     try:
         import onnxruntime
     except ImportError:
@@ -59,15 +70,26 @@ def _in_runtime(node: ir.Node, inputs: Inputs, opset: int) -> list[Array | None]
     options.log_severity_level = 4
     options.intra_op_num_threads = 1
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    # onnxruntime's exceptions have RuntimeError or ValueError as their only common bases.
     try:
         session = onnxruntime.InferenceSession(
             model.SerializeToString(), options, providers=["CPUExecutionProvider"]
         )
+        for made in session.get_outputs():
+            if made.type not in _HELD_TYPES:
+                raise Unsupported(f"its result is a {made.type}")
         results = iter(session.run(None, feeds))
-    except (RuntimeError, ValueError) as error:
+    except _runtime_errors() as error:
         raise Unsupported(f"ONNX Runtime cannot evaluate it: {_first_line(error)}") from error
     return [next(results) if value.name else None for value in node.outputs]
+
+
+def _runtime_errors() -> tuple[type[Exception], ...]:
+    """Return what ONNX Runtime raises: its own exceptions have no base but Exception."""
+    from onnxruntime.capi import onnxruntime_pybind11_state
+
+    found = vars(onnxruntime_pybind11_state).values()
+    own = [each for each in found if isinstance(each, type) and issubclass(each, Exception)]
+    return (RuntimeError, ValueError, *own)
 
 
 def _in_reference(
@@ -85,7 +107,7 @@ def _in_reference(
 
 
 def _one_node_model(
-    node: ir.Node, inputs: Inputs, opset: int
+    node: ir.Node, inputs: Inputs, opsets: Mapping[str, int]
 ) -> tuple[onnx.ModelProto, dict[str, Array]]:
     feeds: dict[str, Array] = {}
     infos = []
@@ -107,11 +129,9 @@ def _one_node_model(
     outputs = [f"y{i}" if value.name else "" for i, value in enumerate(node.outputs)]
     proto.output.extend(outputs)
     results = [onnx.ValueInfoProto(name=name) for name in outputs if name]
-    opsets = [onnx.helper.make_opsetid("", opset)]
-    if node.domain:
-        opsets.append(onnx.helper.make_opsetid(node.domain, 1))
+    imports = [onnx.helper.make_opsetid(domain, number) for domain, number in opsets.items()]
     graph = onnx.helper.make_graph([proto], "one_node", infos, results)
-    return onnx.helper.make_model(graph, opset_imports=opsets, ir_version=10), feeds
+    return onnx.helper.make_model(graph, opset_imports=imports, ir_version=10), feeds
 
 
 def _first_line(error: Exception) -> str:

@@ -82,7 +82,10 @@ def _cast(call: Call) -> Array | None:
         dtype = to.numpy()
     except TypeError:
         return None
-    if dtype.kind not in "biuf" or (x.dtype.kind == "f" and dtype.kind in "iu"):
+    if dtype.isbuiltin != 1 or (x.dtype.kind == "f" and dtype.kind in "iu"):
+        return None
+    # ONNX Runtime rounds twice on the way to float16, by way of float32.
+    if dtype == np.float16 and x.dtype not in (np.bool_, np.float16, np.float32):
         return None
     return x.astype(dtype)
 
@@ -107,7 +110,9 @@ def _unsqueeze(call: Call) -> Array | None:
 
 
 def _squeeze(call: Call) -> Array | None:
-    return np.squeeze(call.input(0), call.axes())
+    axes = call.axes()
+    # An empty list of axes means all of them to ONNX Runtime.
+    return None if axes == () else np.squeeze(call.input(0), axes)
 
 
 def _concat(call: Call) -> Array | None:
@@ -199,3 +204,9 @@ EXACT: Mapping[str, Callable[[Call], Array | None]] = {
     "Unsqueeze": _unsqueeze,
     "Where": _where,
 }
+
+#: Those that only move elements, whatever type these have.
+MOVES = frozenset(
+    {"Concat", "Expand", "Gather", "Identity", "Reshape", "Shape", "Slice", "Squeeze",
+     "Transpose", "Unsqueeze", "Where"}
+)  # fmt: skip

@@ -71,7 +71,7 @@ class FoldConstants(GraphPass):
             scope.log.miss(self.name, label, f"its result would add {predicted - read:,} bytes")
             return
         try:
-            results = evaluate(node, [_data(scope, v) for v in node.inputs], scope.opset())
+            results = evaluate(node, [_data(scope, v) for v in node.inputs], _opsets(scope, node))
         except Unsupported as unsupported:
             scope.log.miss(self.name, label, str(unsupported))
             return
@@ -86,8 +86,18 @@ class FoldConstants(GraphPass):
                 scope.replace(value, scope.constant(array, f"{value.name}/folded", node))
 
 
+def _opsets(scope: Scope, node: ir.Node) -> dict[str, int]:
+    return {node.domain: scope.opset(node.domain) or 1}
+
+
 def _data(scope: Scope, value: ir.Value | None) -> np.ndarray | None:
-    return None if value is None else scope.array(value)
+    """Return a constant input's data, None if the input is absent."""
+    if value is None:
+        return None
+    array = scope.array(value)
+    if array is None:
+        raise Unsupported("its input is a tensor of strings")
+    return array
 
 
 def _nbytes(value: ir.Value | None) -> int:
@@ -101,7 +111,7 @@ def _predicted_bytes(scope: Scope, node: ir.Node) -> int | None:
     total = 0
     for value in node.outputs:
         shape, dtype = static(scope.shapes.shape(value)), scope.shapes.dtype(value)
-        if shape is None or dtype is None:
+        if shape is None or dtype is None or dtype == ir.DataType.STRING:
             return None
         total += int(np.prod(shape, dtype=np.int64) * dtype.itemsize)
     return total

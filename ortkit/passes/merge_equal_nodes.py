@@ -21,6 +21,12 @@ Key = Hashable
 #: fusions look for.
 KEPT_APART = frozenset({"DequantizeLinear", "QuantizeLinear", "Constant"})
 SAMPLE_BYTES = 64
+#: Attributes whose values are numbers or strings, or lists of these; of others (types, lists of
+#: tensors) each counts as different.
+_COMPARABLE = frozenset(
+    {ir.AttributeType.INT, ir.AttributeType.INTS, ir.AttributeType.FLOAT,
+     ir.AttributeType.FLOATS, ir.AttributeType.STRING, ir.AttributeType.STRINGS}
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -142,10 +148,16 @@ def _attribute_key(attribute: ir.Attr) -> Key:
     if attribute.is_ref():
         return ("ref", attribute.ref_attr_name)
     if attribute.type == ir.AttributeType.TENSOR:
-        tensor = attribute.as_tensor()
-        return (tensor.dtype, tuple(tensor.shape), tensor.tobytes())
+        return _tensor_key(attribute.as_tensor())
     value = attribute.value
-    return tuple(value) if isinstance(value, list) else value
+    key = tuple(value) if isinstance(value, list | tuple) else value
+    return key if attribute.type in _COMPARABLE else id(attribute)
+
+
+def _tensor_key(tensor: ir.TensorProtocol) -> Key:
+    is_text = tensor.dtype == ir.DataType.STRING
+    data = tuple(tensor.numpy().reshape(-1)) if is_text else tensor.tobytes()
+    return (tensor.dtype, tuple(tensor.shape), data)
 
 
 def _shape(scope: Scope, node: ir.Node) -> tuple[Size, ...] | None:

@@ -24,6 +24,8 @@ MAY_IMPORT = {
     "fusion": {"errors", "env", "graph", "rewrite", "ops", "kernels", "report"},
     "runtime": {"errors", "env", "graph", "kernels"},
     "verify": {"errors", "env", "graph", "runtime"},
+    "trial": {"errors", "env", "graph", "runtime", "verify", "optimization", "options", "report"},
+    "doctor": {"errors", "env", "kernels", "runtime"},
     "extend": {"errors", "env", "graph", "rewrite", "ops", "passes", "kernels", "fusion"},
 }
 #: Only at the place of use: each costs more than everything of ours together.

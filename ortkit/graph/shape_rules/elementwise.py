@@ -216,7 +216,7 @@ def _dropout(call: Call) -> None:
 _SAME_NAMES = (
     "Acos Acosh Asin Asinh Atan Atanh BitwiseNot Celu Cos Cosh Elu Erf Exp Gelu "
     "HardSigmoid HardSwish LeakyRelu Log Mish Reciprocal Relu Round Selu Shrink Sigmoid Sign "
-    "Sin Sinh Softplus Softsign Sqrt Swish Tan Tanh ThresholdedRelu PRelu ScaledTanh Affine "
+    "Sin Sinh Softplus Softsign Sqrt Swish Tan Tanh ThresholdedRelu ScaledTanh Affine "
     "ParametricSoftplus Scale"
 )
 
@@ -243,6 +243,8 @@ RULES: dict[str, Rule] = {
     "Mean": _binary(None),
     "Pow": _first,
     "BitShift": _first,
+    # The standard wants the slope to broadcast to the input; ONNX Runtime takes either way.
+    "PRelu": _first,
     "BitwiseAnd": _binary(None),
     "BitwiseOr": _binary(None),
     "BitwiseXor": _binary(None),

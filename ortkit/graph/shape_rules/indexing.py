@@ -88,13 +88,22 @@ def _steps(call: Call, number: int) -> tuple[int | None, ...]:
 
 
 def _length(size: Size, start: Size, end: Size, step: int | None) -> Size | None:
-    if step is None or step == 0:
+    if step is None or not _is_clear(end, step):
         return None
     if isinstance(size, int) and isinstance(start, int) and isinstance(end, int):
         return len(range(*slice(start, _static_end(end, step), step).indices(size)))
     if step < 0:
         return _backward_length(size, start, end, step)
     return _forward_length(size, start, end, step)
+
+
+def _is_clear(end: Size, step: int) -> bool:
+    """Say whether all runtimes agree on what is cut.
+
+    Backward, ONNX Runtime takes the largest integers for "through the first element" (seen
+    with 1.31.1), numpy for a place behind the last one.
+    """
+    return step > 0 or (step < 0 and not (isinstance(end, int) and end >= _FAR))
 
 
 def _static_end(end: int, step: int) -> int | None:
@@ -146,7 +155,9 @@ def _slice_elements(
         return
     cut = [slice(None)] * array.ndim
     for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
-        if not isinstance(start, int) or not isinstance(end, int) or step is None:
+        if not isinstance(start, int) or not isinstance(end, int):
+            return
+        if step is None or not _is_clear(end, step):
             return
         cut[axis] = slice(start, _static_end(end, step), step)
     call.out(elements=el.from_array(array[tuple(cut)]))
