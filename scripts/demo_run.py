@@ -19,9 +19,13 @@ from ortkit.verify.feeds import make_feeds
 
 def main(original: Path, optimized: Path) -> None:
     """Print one line for each way to run the model."""
-    feeds = {name: np.asarray(value) for name, value in make_feeds(open_model(original), 1)[0].items()}
+    made = make_feeds(open_model(original), 1)[0]
+    feeds = {name: np.asarray(value) for name, value in made.items()}
     library = library_path(optimized)
-    ways = [("original", original, None), ("optimized", optimized, None)]
+    ways: list[tuple[str, Path, Path | None]] = [
+        ("original", original, None),
+        ("optimized", optimized, None),
+    ]
     if library.exists():
         ways.append(("optimized, with its library", optimized, library))
     expected: list[np.ndarray] = []

@@ -1,0 +1,1 @@
+"""`scripts/bench graph`: node counts, time and memory, side by side with the peers."""
