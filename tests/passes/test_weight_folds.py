@@ -369,3 +369,47 @@ def test_any_fuel_gives_the_same_numbers(fuel: int) -> None:
     assert len(result.log.hits) == fuel
     (got,), (want,) = (run(m, feeds_of(model)) for m in (ir.to_proto(result.model), model))
     np.testing.assert_allclose(got, want, rtol=1e-4)
+
+
+def test_inside_a_function_constants_are_nodes() -> None:
+    text = """<ir_version: 8, opset_import: ["" : 17, "own" : 1]>
+    g (float[2, 3, 4, 4] x) => (float[2, 2, 4, 4] y) { y = own.block(x) }
+    <domain: "own", opset_import: ["" : 17]>
+    block (x) => (y) {
+        w = Constant <value = float[2, 3, 1, 1] {1, 2, 3, 4, 5, 6}> ()
+        c = Constant <value = float[2, 1, 1] {2, 3}> ()
+        t = Conv(x, w)
+        u = Mul(t, c)
+        y = Add(u, c)
+    }"""
+    model = onnx.parser.parse_model(text)
+    made, result = rewritten(model)
+    assert result.modified
+    assert "Mul" not in [node.op_type for node in made.functions[0].node]
+    for got, want in zip(run(made, feeds_of(model)), run(model, feeds_of(model)), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+
+
+def test_inside_a_branch() -> None:
+    g = Graph()
+    x = g.input(2, 3, 4, 4)
+    w, c = g.constant(6, 3, 1, 1), g.constant(6, 1, 1)
+    text = f"then () => (float[a, b, c, d] t) {{ u = Conv({x}, {w}) t = Mul(u, {c}) }}"
+    then = onnx.parser.parse_graph(text)
+    other = onnx.parser.parse_graph(f"other () => (float[a, b, c, d] e) {{ e = Conv({x}, {w}) }}")
+    g.constants.append(numpy_helper.from_array(np.array(True), "flag"))
+    model = g.model(g.op("If", "flag", then_branch=then, else_branch=other))
+    made, result = rewritten(model)
+    assert len(result.log.hits) == 1
+    for got, want in zip(run(made, feeds_of(model)), run(model, feeds_of(model)), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+
+
+def test_a_reader_in_a_branch_stays_there() -> None:
+    g = Graph()
+    y = g.op("Conv", g.input(2, 3, 4, 4), g.constant(6, 3, 1, 1))
+    c = g.constant(6, 1, 1)
+    then = onnx.parser.parse_graph(f"then () => (float[a, b, c, d] t) {{ t = Mul({y}, {c}) }}")
+    other = onnx.parser.parse_graph(f"other () => (float[a, b, c, d] e) {{ e = Abs({c}) }}")
+    g.constants.append(numpy_helper.from_array(np.array(True), "flag"))
+    refused(g.model(g.op("If", "flag", then_branch=then, else_branch=other)))
