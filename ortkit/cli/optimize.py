@@ -41,8 +41,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--shape", action="append", default=[], metavar="NAME=SIZE",
         help="value of a symbolic size in verification; may be repeated")  # fmt: skip
     add("--strict", action="store_true", help="exit 1 if a rewrite had to be rolled back")
-    add("--deny", action="append", default=[], metavar="ID",
-        help="a rewrite that must not happen, by its id in the report; may be repeated")  # fmt: skip
+    add(
+        "--deny",
+        action="append",
+        default=[],
+        metavar="ID",
+        help="a rewrite that must not happen, by its id in the report; may be repeated",
+    )
     add("--dump-passes", type=Path, metavar="DIR", help="save the model after each pass")
     add("--check-passes", action="store_true", help="check the model's structure after each pass")
     add("--report", type=Path, metavar="FILE.json", help="write the whole report")
