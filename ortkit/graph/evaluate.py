@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from ortkit.graph.numpy_ops import EXACT, MOVES, Array, Call
+from ortkit.graph.numpy_ops import EXACT, MOVES, PLAIN, Array, Call
 
 Inputs = Sequence[Array | None]
 
@@ -57,7 +57,7 @@ def evaluate(node: ir.Node, inputs: Inputs, opsets: Mapping[str, int]) -> list[A
 
 def _is_plain(array: Array | None) -> bool:
     """Say whether the array is absent or has one of numpy's own number types."""
-    return array is None or (array.dtype.kind in "biuf" and array.dtype.isbuiltin == 1)
+    return array is None or (array.dtype in PLAIN)
 
 
 def _in_runtime(node: ir.Node, inputs: Inputs, opsets: Mapping[str, int]) -> list[Array | None]:

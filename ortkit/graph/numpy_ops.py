@@ -9,6 +9,13 @@ import numpy as np
 import onnx_ir as ir
 
 Array = np.ndarray
+#: numpy's own number types: those of ml_dtypes have kind "f" too, but neither saturate nor
+#: round as ONNX says.
+PLAIN = frozenset(
+    np.dtype(name)
+    for name in ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32",
+                 "uint64", "float16", "float32", "float64")
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -82,7 +89,7 @@ def _cast(call: Call) -> Array | None:
         dtype = to.numpy()
     except TypeError:
         return None
-    if dtype.isbuiltin != 1 or (x.dtype.kind == "f" and dtype.kind in "iu"):
+    if dtype not in PLAIN or (x.dtype.kind == "f" and dtype.kind in "iu"):
         return None
     # ONNX Runtime rounds twice on the way to float16, by way of float32.
     if dtype == np.float16 and x.dtype not in (np.bool_, np.float16, np.float32):
