@@ -103,7 +103,7 @@ def test_given_inputs_are_run(tmp_path: Path) -> None:
         g (float[n] x) => (float[n] y) { y = Tanh(x) }"""
     onnx.save(onnx.parser.parse_model(text), tmp_path / "m.onnx")
     np.savez(tmp_path / "in.npz", x=np.ones(5, np.float32))
-    options = TrialOptions(level=0, seconds=3, inputs=tmp_path / "in.npz")
+    options = TrialOptions(level=0, seconds=20, inputs=tmp_path / "in.npz")
     found = try_model(tmp_path / "m.onnx", options)
     assert found.inputs == {"x": (5,)}
     assert found.before is not None and found.before.rounds > 1
