@@ -91,6 +91,19 @@ class InFileTensor(ir.LazyTensor):
         self.span = span
 
 
+def first_bytes(tensor: ir.TensorProtocol, count: int) -> bytes:
+    """Return the first `count` bytes of a tensor's data, without reading the rest of a file."""
+    if isinstance(tensor, InFileTensor):
+        span = tensor.span
+        return span.file.read(span.offset, min(count, span.length)).tobytes()
+    if isinstance(tensor, MappedTensor):
+        return tensor.span.map()[:count].tobytes()
+    array = tensor.numpy()
+    if not array.flags.c_contiguous:
+        return tensor.tobytes()[:count]
+    return array.reshape(-1).view(np.uint8)[:count].tobytes()
+
+
 def in_memory(raw: Bytes, facts: TensorFacts) -> ir.TensorProtocol:
     """Wrap `raw` (the bytes of a `raw_data` field) without copying it."""
     if facts.dtype.bitwidth < 8:

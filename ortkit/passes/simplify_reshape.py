@@ -33,7 +33,7 @@ class SimplifyReshape(NodePass):
     ops: ClassVar[Sequence[str]] = ("Reshape",)
 
     def rewrite(self, site: Site) -> None:
-        if site.scope.is_constant(site.input(1)) or site.int("allowzero", 0):
+        if site.scope.is_constant(site.input(1)):
             return
         before, after = site.shape(site.input(0)), site.shape(site.output)
         if before is None or after is None or site.opset < 5:
@@ -43,4 +43,6 @@ class SimplifyReshape(NodePass):
             site.miss("several symbolic sizes stand elsewhere in its input")
             return
         if site.claim("constant-target"):
+            if site.int("allowzero", 0):
+                site.set_attribute("allowzero", 0)  # the target holds no size of zero
             site.set_input(1, site.constant(target, f"{site.output.name}/shape"))
