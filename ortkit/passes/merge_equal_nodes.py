@@ -24,6 +24,7 @@ Key = Hashable
 #: fusions look for.
 KEPT_APART = frozenset({"DequantizeLinear", "QuantizeLinear", "Constant"})
 SAMPLE_BYTES = 1024
+PART_BYTES = 1 << 20
 #: Attributes whose values are numbers or strings, or lists of these; of others (types, lists of
 #: tensors) each counts as different.
 _COMPARABLE = frozenset(

@@ -31,7 +31,7 @@ def scaled(data: np.ndarray, factor: np.ndarray) -> np.ndarray | None:
     # In blocks of the ufunc's buffer, so that no float64 copy of a large weight is made.
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
         np.multiply(data, factor, out=result, dtype=np.float64, casting="same_kind")
-    if _fits(result):
+    if _fits(result) or not data.any():
         return result
     return result if not np.multiply(data, factor, dtype=np.float64).any() else None
 
