@@ -60,7 +60,8 @@ def _built(folder: Path, sizes: tuple[str, ...]) -> list[Entry]:
                 path = folder / f"{name}.{spelling}.{size}.onnx"
                 if not path.exists():
                     say(f"building {path.stem}")
-                    onnx.save(models.build(name, size, spelling), path)  # type: ignore[arg-type]
+                    flags = ["--size", size, "--spelling", spelling, "-o", str(path)]
+                    _python("models", name, *flags)
                 entries.append(Entry(path.stem, path))
     return entries
 
@@ -72,10 +73,12 @@ def _exported(folder: Path, sizes: tuple[str, ...]) -> list[Entry]:
         if not any(into.glob("*.onnx")):
             say(f"exporting with torch, {size} (minutes)")
             flags = ["--small"] if size == "tiny" else []
-            subprocess.run(
-                [sys.executable, "-m", "models.export", str(into), *flags],
-                check=False,
-                stdout=subprocess.DEVNULL,
-            )
+            _python("models.export", str(into), *flags)
         entries += [Entry(f"{e.name}.exported.{size}", e.path) for e in given(into)]
     return entries
+
+
+def _python(module: str, *arguments: str) -> None:
+    """Run a module in a process of its own, so that this one stays small."""
+    command = [sys.executable, "-m", module, *arguments]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)

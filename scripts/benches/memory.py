@@ -17,6 +17,8 @@ LAYERS = 12
 WEIGHT_BYTES = SIDE * SIDE * 4
 #: Only the last weight has a scale after it, which is folded into it.
 CHANGED_BYTES = WEIGHT_BYTES
+#: Above this a tool is stopped, so that the machine stays usable.
+MOST_BYTES = 8 << 30
 LIMIT_BYTES = int(1.3 * CHANGED_BYTES) + 500_000_000
 
 
@@ -28,8 +30,11 @@ def measure(tools: Sequence[Tool], folder: Path, timeout: float) -> list[dict[st
     rows: list[list[Cell]] = []
     for tool in tools:
         say(f"memory: {tool.name}")
-        used = run(tool.command(source, folder / "out.onnx"), timeout=timeout, watch=True)
+        command = tool.command(source, folder / "out.onnx")
+        used = run(command, timeout=timeout, watch=True, most_bytes=MOST_BYTES)
         fault = "" if used.ok else used.error or f"exit code {used.code}"
+        if used.private_dirty_bytes > MOST_BYTES:
+            fault = f"stopped above {MOST_BYTES / 1e9:.1f} GB"
         found.append(
             {
                 "tool": tool.name,
@@ -54,6 +59,10 @@ def build(path: Path) -> None:
     data = path.with_suffix(".data")
     with data.open("wb") as file:
         file.truncate(LAYERS * WEIGHT_BYTES)
+        for index in range(LAYERS):
+            # One row each is filled, so that no two weights are equal; the rest are holes.
+            file.seek(index * WEIGHT_BYTES)
+            file.write(np.full(SIDE, np.pi * (index + 1), np.float32).tobytes())
     nodes, weights, name = [], [], "x"
     for index in range(LAYERS):
         weights.append(_weight(f"w{index}", data.name, index * WEIGHT_BYTES))

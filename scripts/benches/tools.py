@@ -66,20 +66,23 @@ def _peer(python: Path, name: str) -> Tool:
     return Tool(name, lambda source, target: [*script, str(source), str(target)])
 
 
-def run(command: Sequence[str], *, timeout: float = 600, watch: bool = False) -> Usage:
+def run(
+    command: Sequence[str], *, timeout: float = 600, watch: bool = False, most_bytes: int = 1 << 50
+) -> Usage:
     """Run a command to its end and say what it took.
 
     Args:
         command: What to run.
         timeout: Seconds after which it is killed; its code is then 124.
         watch: Whether to sample its private dirty memory (Linux).
+        most_bytes: Private dirty memory above which it is killed, if it is watched.
     """
     started = time.perf_counter()
     process = subprocess.Popen(
         command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL
     )
     dirty = [0]
-    watcher = threading.Thread(target=_watch, args=(process.pid, dirty), daemon=True)
+    watcher = threading.Thread(target=_watch, args=(process, dirty, most_bytes), daemon=True)
     if watch:
         watcher.start()
     killed = threading.Event()
@@ -108,13 +111,16 @@ def run(command: Sequence[str], *, timeout: float = 600, watch: bool = False) ->
     )
 
 
-def _watch(pid: int, dirty: list[int]) -> None:
+def _watch(process: subprocess.Popen[bytes], dirty: list[int], most_bytes: int) -> None:
     try:
         while True:
-            text = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii")
+            text = Path(f"/proc/{process.pid}/smaps_rollup").read_text(encoding="ascii")
             for line in text.splitlines():
                 if line.startswith("Private_Dirty:"):
                     dirty[0] = max(dirty[0], int(line.split()[1]) * 1024)
+            if dirty[0] > most_bytes:
+                process.kill()
+                return
             time.sleep(_LOOK_SECONDS)
     except (OSError, ValueError):  # it is gone
         return
