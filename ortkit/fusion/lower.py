@@ -24,7 +24,7 @@ def lower_region(scope: Scope, region: FusedRegion, signature: RegionSignature) 
         model.functions[identifier] = _function(scope, signature)
     scope.import_domain(DOMAIN, 1)
     model.graph.opset_imports.setdefault(DOMAIN, 1)
-    model.ir_version = max(model.ir_version, FUNCTIONS_SINCE_IR)
+    scope.raise_ir_version(FUNCTIONS_SINCE_IR)
     made = scope.insert(
         region.anchor,
         signature.op_type,

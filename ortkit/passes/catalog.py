@@ -25,6 +25,7 @@ PASSES: Mapping[str, str] = {
         "fuse-conv-activation",
         "fuse-gelu",
         "fuse-matmul-add",
+        "inline-branches",
         "inline-functions",
         "lift-constants",
         "merge-casts",

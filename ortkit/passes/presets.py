@@ -27,6 +27,8 @@ ORDER: tuple[tuple[str, int], ...] = (
     # One spelling of constants, before passes that look for them.
     ("normalize-operands", 0),
     ("fold-constants", 1),
+    # Conditions are numbers now, if they ever will be.
+    ("inline-branches", 0),
     # After folding, so that constants next to transposed values are numbers.
     ("sink-transposes", 1),
     # Before affine ops, which look along the axes of the value.

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import numpy as np
 import onnx_ir as ir
 
-from ortkit.graph.constants import constant_array, is_constant
+from ortkit.graph.constants import OVERRIDABLE_SINCE_IR, constant_array, is_constant
 from ortkit.graph.shapes import Shapes
 from ortkit.graph.walk import nodes_below, subgraphs
 from ortkit.rewrite.log import RewriteLog
@@ -56,6 +56,14 @@ class Scope:
     def import_domain(self, domain: str, version: int) -> None:
         """Import `domain` where it is not imported yet."""
         self.root.opset_imports.setdefault(domain, version)
+
+    def raise_ir_version(self, version: int) -> None:
+        """Let the model have this IR version at least, its initializers staying constants."""
+        if self.model.ir_version < OVERRIDABLE_SINCE_IR <= version:
+            inputs = self.model.graph.inputs
+            for value in [value for value in inputs if value.is_initializer()]:
+                inputs.remove(value)
+        self.model.ir_version = max(self.model.ir_version, version)
 
     # ---- reading -----------------------------------------------------------------------
 
@@ -120,8 +128,8 @@ class Scope:
         if self.is_function:
             return self.insert(before, "Constant", [], {"value": tensor}, name=name)[0]
         key = (tensor.dtype, tuple(array.shape), array.tobytes() if array.nbytes <= 256 else b"")
-        if array.nbytes <= 256 and key in self._shared:
-            return self._shared[key]
+        if (shared := self._shared.get(key)) is not None and shared.is_initializer():
+            return shared
         value = self.initializer(tensor, name)
         if array.nbytes <= 256:
             self._shared[key] = value
@@ -139,6 +147,8 @@ class Scope:
         )
         tensor.name = fresh
         self.root.register_initializer(value)
+        if self.model.ir_version < OVERRIDABLE_SINCE_IR:
+            self.root.inputs.append(value)
         return value
 
     def can_replace(self, old: ir.Value, new: ir.Value) -> str | None:
