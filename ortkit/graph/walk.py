@@ -6,6 +6,8 @@ from collections.abc import Iterator
 
 import onnx_ir as ir
 
+CONTROL_FLOW = frozenset({"If", "Loop", "Scan", "SequenceMap"})
+
 
 def nodes_below(root: ir.Graph | ir.Function | ir.GraphView) -> Iterator[ir.Node]:
     """Yield the nodes of `root` and of the subgraphs in it, in order, holder first."""
@@ -23,6 +25,23 @@ def subgraphs(node: ir.Node) -> Iterator[ir.Graph]:
             yield attribute.as_graph()
         elif attribute.type == ir.AttributeType.GRAPHS and not attribute.is_ref():
             yield from attribute.as_graphs()
+
+
+def control_bodies(node: ir.Node) -> Iterator[ir.Graph]:
+    """Yield the bodies of `node` if it is one of ONNX's own control flow ops.
+
+    Only there is it known that a body reads outer values and may hold any nodes.
+    """
+    if node.attributes and node.domain == "" and node.op_type in CONTROL_FLOW:
+        yield from subgraphs(node)
+
+
+def control_nodes_below(root: ir.Graph | ir.Function | ir.GraphView) -> Iterator[ir.Node]:
+    """Yield what `nodes_below` yields, but for the bodies of ops other than control flow."""
+    for node in root:
+        yield node
+        for body in control_bodies(node):
+            yield from control_nodes_below(body)
 
 
 def roots(model: ir.Model) -> Iterator[ir.Graph | ir.Function]:

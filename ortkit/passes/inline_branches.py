@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import onnx_ir as ir
 
-from ortkit.graph.walk import subgraphs
+from ortkit.graph.walk import control_bodies, subgraphs
 from ortkit.rewrite.passes import GraphPass
 from ortkit.rewrite.scope import Scope
 from ortkit.rewrite.site import describe
@@ -53,7 +53,7 @@ class InlineBranches(GraphPass):
             ):
                 self._walk(scope, _inline(scope, node, branch, names), names)
                 continue
-            for body in subgraphs(node):
+            for body in control_bodies(node):
                 self._walk(scope, list(body), names)
 
 

@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 from ortkit.graph.dims import Size
 from ortkit.graph.file_tensors import first_bytes
-from ortkit.graph.walk import subgraphs
+from ortkit.graph.walk import control_bodies, subgraphs
 from ortkit.rewrite.passes import GraphPass
 from ortkit.rewrite.random_ops import is_random
 from ortkit.rewrite.scope import PURE_DOMAINS, Scope
@@ -76,7 +76,7 @@ class MergeEqualNodes(GraphPass):
         for node in list(graph):
             if node.graph is None:
                 continue
-            for body in subgraphs(node):
+            for body in control_bodies(node):
                 self._nodes(scope, body, _Table(table))
             if not _is_mergeable(node):
                 continue

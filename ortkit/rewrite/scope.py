@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from ortkit.graph.constants import OVERRIDABLE_SINCE_IR, constant_array, is_constant
 from ortkit.graph.shapes import Shapes
-from ortkit.graph.walk import nodes_below, subgraphs
+from ortkit.graph.walk import control_nodes_below, nodes_below, subgraphs
 from ortkit.rewrite.log import RewriteLog
 from ortkit.rewrite.target import Target
 
@@ -46,8 +46,11 @@ class Scope:
         return isinstance(self.root, ir.Function)
 
     def nodes(self) -> Iterator[ir.Node]:
-        """Yield every node, subgraphs included, before the node that holds the subgraph's end."""
-        return nodes_below(self.root)
+        """Yield every node, each before those in its subgraphs; only control flow's are entered.
+
+        What other ops make of their bodies is not known: these stay as they are.
+        """
+        return control_nodes_below(self.root)
 
     def opset(self, domain: str = "") -> int:
         """Return the imported version of `domain`, 0 if it is not imported."""
