@@ -65,7 +65,8 @@ def _tensor_attributes(graph: ir.Graph) -> Iterator[tuple[ir.Node, ir.Attr]]:
 
 def _holds_external(attribute: ir.Attr) -> bool:
     if attribute.type == ir.AttributeType.TENSOR:
-        return isinstance(attribute.as_tensor(), ir.ExternalTensor)
+        # Not as_tensor(), whose check of a protocol is slow before Python 3.12.
+        return isinstance(attribute.value, ir.ExternalTensor)
     if attribute.type == ir.AttributeType.TENSORS:
         return any(isinstance(tensor, ir.ExternalTensor) for tensor in attribute.as_tensors())
     return False
