@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -143,9 +144,8 @@ def _show(optimized: Optimized, files: tuple[Path, ...]) -> None:
     show.table("", ("op", "before", "after"), rows)
     passes = report.rewrites_by_pass().items()
     show.table("", ("pass", "rewrites"), [(name, count) for name, count in passes])
-    for region in report.regions:
-        became = f"as {region.emitted_as}" if region.emitted_as else f"left: {region.reason}"
-        show.line(f"region {region.kind} ({region.nodes} nodes) at {region.at!r} {became}")
+    if report.regions:
+        show.table("", ("region", "nodes", "places", "became"), _regions(report))
     if report.kernel_note:
         show.note(f"no kernels: {report.kernel_note}")
     for identity in report.rolled_back:
@@ -155,6 +155,15 @@ def _show(optimized: Optimized, files: tuple[Path, ...]) -> None:
     show.line(f"time      {taken}")
     for path in files:
         show.line(f"wrote     {path} ({show.bytes_text(path.stat().st_size)})")
+
+
+def _regions(report: Report) -> list[tuple[str, int, int, str]]:
+    """Return a row for each kind of region and what became of it."""
+    alike = Counter(
+        (one.kind, one.nodes, one.emitted_as or f"left as it was: {one.reason}")
+        for one in report.regions
+    )
+    return [(kind, nodes, places, became) for (kind, nodes, became), places in alike.items()]
 
 
 def _verdict(report: Report) -> str:
