@@ -110,10 +110,14 @@ def optimize(source: Source, options: OptimizeOptions | None = None) -> Optimize
         InternalError: A bug in ortkit.
     """
     run = _Run(source, options or OptimizeOptions())
-    candidate = run.candidate(frozenset())
     verification = None
-    if run.options.verify:
-        candidate, verification = run.verified(candidate)
+    try:
+        candidate = run.candidate(frozenset())
+        if run.options.verify:
+            candidate, verification = run.verified(candidate)
+    except BaseException:
+        run.folder.cleanup()
+        raise
     return Optimized(
         candidate.model, candidate.library, run.report(candidate, verification), run.folder
     )
