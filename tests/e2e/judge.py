@@ -1,0 +1,121 @@
+"""Optimize a case at several levels and say what is wrong with the results."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import onnx
+import onnx_ir as ir
+
+from ortkit import OptimizeOptions, OrtkitError, optimize
+from ortkit.graph.check import check_model
+from ortkit.verify.compare import compare_outputs
+from tests.e2e.suites import Case, Value, run, same, with_subgraphs
+
+#: Before this IR version initializers had to be listed as inputs.
+OVERRIDABLE_SINCE_IR = 4
+
+
+@dataclass
+class Tally:
+    """What became of the cases judged so far."""
+
+    folder: Path
+    """For the files of the case at hand."""
+    faults: list[str] = field(default_factory=list)
+    counts: Counter[str] = field(default_factory=Counter)
+    """`cases`; `run`: those that ONNX Runtime runs; `rewrites`: all that were applied; `exact`
+    and `close`: results equal to the last bit, and others within the tolerances."""
+
+    def judge(self, case: Case, levels: Sequence[int] = (1, 2, 3)) -> None:
+        """Optimize one case at these levels and note what is wrong."""
+        self.counts["cases"] += 1
+        want = _expected(case)
+        self.counts["run"] += want is not None
+        is_checked = _is_accepted(case.model)
+        seen: set[bytes] = set()
+        for level in levels:
+            options = OptimizeOptions(level=level, verify=False, kernels="off")
+            try:
+                result = optimize(case.model, options)
+                check_model(result.model)
+            except OrtkitError as error:
+                self.faults.append(f"{case.name} at level {level}: {error}")
+                return
+            data = ir.to_proto(result.model).SerializeToString(deterministic=True)
+            if data in seen:
+                continue
+            seen.add(data)
+            path = self.folder / "after.onnx"
+            result.save(path)
+            after = onnx.load(path)
+            self.counts["rewrites"] += len(result.report.hits)
+            found = list(_faults(case.model, after, is_checked=is_checked))
+            if not result.report.settled:
+                found.append("does not settle")
+            if want is not None:
+                found.extend(self._compared(after, case, want))
+            self.faults.extend(f"{case.name} at level {level}: {fault}" for fault in found)
+
+    def _compared(
+        self, after: onnx.ModelProto, case: Case, want: Sequence[Value]
+    ) -> Iterator[str]:
+        try:
+            got = run(after, case.feeds())
+        except Exception as error:  # noqa: BLE001  ONNX Runtime's own have no other base
+            yield f"ONNX Runtime takes the original but not the result: {error}"
+            return
+        if len(want) == len(got) and all(map(same, want, got)):
+            self.counts["exact"] += 1
+            return
+        self.counts["close"] += 1
+        for output, first, second in zip(case.model.graph.output, want, got, strict=True):
+            judged = compare_outputs(output.name, first, second)
+            if not judged.equal:
+                yield f"output {output.name!r}: {judged.reason}"
+
+
+def _expected(case: Case) -> list[Value] | None:
+    """Return what ONNX Runtime makes of the original, None if it does not run or varies."""
+    try:
+        first, second = (run(case.model, case.feeds()) for _ in range(2))
+    except Exception:  # noqa: BLE001  ONNX Runtime's own have no other base
+        return None
+    return first if all(map(same, first, second)) else None
+
+
+def _faults(before: onnx.ModelProto, after: onnx.ModelProto, *, is_checked: bool) -> Iterator[str]:
+    if interface(before) != interface(after):
+        yield "inputs or outputs changed"
+    if count_nodes(after) > count_nodes(before):
+        yield f"{count_nodes(before)} nodes became {count_nodes(after)}"
+    if is_checked and not _is_accepted(after):
+        yield "onnx.checker took the original but not the result"
+
+
+def interface(model: onnx.ModelProto) -> list[bytes]:
+    """Return the inputs that a caller gives, and the outputs."""
+    held: set[str] = set()
+    if model.ir_version < OVERRIDABLE_SINCE_IR:
+        held = {tensor.name for tensor in model.graph.initializer}
+    inputs = [value for value in model.graph.input if value.name not in held]
+    values = [*inputs, *model.graph.output]
+    return [value.SerializeToString(deterministic=True) for value in values]
+
+
+def count_nodes(model: onnx.ModelProto) -> int:
+    """Return how many nodes there are but for Constants, bodies included."""
+    functions = [node for function in model.functions for node in function.node]
+    nodes = with_subgraphs([*model.graph.node, *functions])
+    return sum(node.op_type != "Constant" for node in nodes)
+
+
+def _is_accepted(model: onnx.ModelProto) -> bool:
+    try:
+        onnx.checker.check_model(model)
+    except onnx.checker.ValidationError:
+        return False
+    return True
