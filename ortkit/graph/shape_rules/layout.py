@@ -10,11 +10,11 @@ from ortkit.graph.dims import (
     Dim,
     Size,
     add,
-    bounds,
     ceil_divide,
     divide_exactly,
     floor_divide,
     has_unknown,
+    is_at_least,
     multiply,
     product,
 )
@@ -65,9 +65,11 @@ def _rank_from_length(call: Call, shape: Shape | None) -> None:
 def reshaped(call: Call, source: Shape | None, target: Shape, *, keeps_zero: bool) -> Shape:
     """Return the shape after a Reshape to `target`, whose entries may be 0 and -1.
 
-    A symbolic entry stands for itself, also where it is 0 in a run (ONNX then copies the
-    input's size: equal in every model that works for empty tensors).
+    A symbolic entry may be 0 in a run, where ONNX copies the input's size. It is taken for
+    itself only if the number of elements is a multiple of it: a 0 then means an empty input,
+    and what is known of the shape can be wrong in its zeros only.
     """
+    total = None if source is None else product(source)
     result: list[Size | None] = []
     for index, size in enumerate(target):
         if size == 0 and not keeps_zero:
@@ -76,20 +78,19 @@ def reshaped(call: Call, source: Shape | None, target: Shape, *, keeps_zero: boo
         elif size == -1:
             result.append(None)
         else:
-            result.append(call.fresh() if _may_be_special(size) else size)
+            result.append(call.fresh() if _may_be_special(size, total) else size)
     if source is not None:
         _solve(source, target, result)
     return tuple(call.fresh() if size is None else size for size in result)
 
 
-def _may_be_special(size: Size) -> bool:
-    """Say whether an entry has an unknown sign, so that it may mean "copy" or "the rest"."""
-    if isinstance(size, int):
+def _may_be_special(size: Size, total: Size | None) -> bool:
+    """Say whether an entry may mean "copy" or "the rest" in a run with a non-empty input."""
+    if isinstance(size, int) or is_at_least(size, 1):
         return False
-    low, _ = bounds(size)
-    if low is not None and low > 0:
-        return False
-    return any(atom.kind == "value" for atom in size.atoms())
+    if any(atom.kind == "value" for atom in size.atoms()):
+        return True
+    return total is not None and divide_exactly(total, size) is None
 
 
 def _solve(source: Shape, target: Shape, result: list[Size | None]) -> None:

@@ -48,7 +48,7 @@ def _extent(window: _Window, axis: int) -> Size:
 
 
 def _slid(window: _Window, axis: int, size: Size, *, rounds_up: bool) -> Size:
-    """Return how many windows fit on one axis."""
+    """Return how many windows fit on one axis; the kernel fits into the padded input."""
     stride = window.strides[axis]
     if window.padding in ("SAME_UPPER", "SAME_LOWER"):
         return ceil_divide(size, stride)
