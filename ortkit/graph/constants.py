@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import cast
 
 import numpy as np
@@ -68,7 +69,13 @@ def tensor_of_constant_node(node: ir.Node) -> ir.TensorProtocol | None:
             case "value_ints":
                 return ir.tensor(np.array(attribute.as_ints(), np.int64))
             case "value_string":
-                return ir.tensor([attribute.as_string()], dtype=ir.DataType.STRING)
+                return _texts([attribute.as_string()], ())
             case "value_strings":
-                return ir.tensor(list(attribute.as_strings()), dtype=ir.DataType.STRING)
+                texts = attribute.as_strings()
+                return _texts(texts, (len(texts),))
     return None
+
+
+def _texts(texts: Sequence[str], shape: tuple[int, ...]) -> ir.TensorProtocol:
+    data = np.array([text.encode() for text in texts], dtype=object).reshape(shape)
+    return ir.StringTensor(data, shape=ir.Shape(shape))

@@ -43,11 +43,15 @@ class InlineFunctions(ModelPass):
     def run(self, model: ir.Model, log: RewriteLog) -> None:
         if not model.functions:
             return
-        kept = {FUSED_DOMAIN, *self.keep.split("+")} | _custom_domains(model)
+        wanted = {FUSED_DOMAIN, *filter(None, self.keep.split("+"))}
+        custom = _custom_domains(model)
         chosen: set[ir.OperatorIdentifier] = set()
         for identifier, function in model.functions.items():
             label = f"{function.domain}::{function.name}"
-            if function.domain in kept:
+            if function.domain in wanted:
+                log.miss(self.name, label, "it is kept, as asked for")
+                continue
+            if function.domain in custom:
                 log.miss(self.name, label, "its domain holds custom ops")
                 continue
             if reason := _other_version(function, model):

@@ -42,4 +42,8 @@ class LiftConstants(NodePass):
             return
         if not value.uses() or not site.claim("lift"):
             return
-        site.replace(scope.initializer(tensor, value.name or "constant"))
+        name = value.name or "constant"
+        # In a body others may define the name too, each in its own; in the root none can.
+        if site.node.graph is scope.root:
+            scope.rename(value, f"{name}/node")
+        site.replace(scope.initializer(tensor, name))

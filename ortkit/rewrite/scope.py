@@ -91,6 +91,11 @@ class Scope:
         self._names.add(candidate)
         return candidate
 
+    def rename(self, value: ir.Value, name: str) -> None:
+        """Give `value`, whose name no nested graph hides, another one; the old one is free."""
+        self._names.discard(value.name or "")
+        value.name = self.fresh(name)
+
     def insert(
         self,
         before: ir.Node,
