@@ -9,17 +9,17 @@ from typing import Self
 import onnx_ir as ir
 
 from ortkit.graph.constants import constant_tensor, is_constant
-from ortkit.graph.dim_text import parse_size, size_text
-from ortkit.graph.dims import (
-    Atom,
-    Dim,
-    Size,
-    has_unknown,
-    is_at_least,
-    names,
-    replace_atoms,
-    sole_atom,
-    weight,
+from ortkit.graph.dims import Atom, Dim, Size, has_unknown, names, replace_atoms, sole_atom
+from ortkit.graph.shape_facts import (
+    SIZE_LIMIT,
+    all_sizes,
+    declared_size,
+    is_large,
+    is_tensor,
+    is_unwieldy,
+    more_precise,
+    names_of_inputs,
+    written,
 )
 from ortkit.graph.shape_rules.call import (
     CONTENTS_LIMIT,
@@ -27,10 +27,8 @@ from ortkit.graph.shape_rules.call import (
     NOTHING,
     WIDE_FLOATS,
     Call,
-    Element,
     Elements,
     Fact,
-    Ratio,
     Shape,
     UnknownError,
     count,
@@ -42,10 +40,8 @@ from ortkit.graph.walk import nodes_below, roots
 
 __all__ = ["Shapes", "Size"]
 
-#: Expressions above this many atoms become a new unknown, so that chains stay linear.
-_WEIGHT_LIMIT = 48
-#: No size of a tensor is above this.
-_SIZE_LIMIT = 2**62
+#: For a domain that is not imported: the rules of today.
+_NEWEST = 1000
 #: How many producers are inferred on demand before the answer is "unknown".
 _DEPTH_LIMIT = 100
 #: Integers of these types in tensors of up to this many elements are told apart by name even
@@ -83,7 +79,7 @@ class Shapes:
         self._outer = 0
         # Names that a body declares for values of one iteration mean nothing outside.
         self._trusts_names = True
-        self._input_names: frozenset[str] = _names_of_inputs(model)
+        self._input_names: frozenset[str] = names_of_inputs(model)
         self._depth = 0
 
     @classmethod
@@ -122,8 +118,7 @@ class Shapes:
         elements = self.fact(value).elements
         if elements is None:
             return None
-        sizes = tuple(element for element in elements if isinstance(element, int | Dim))
-        return sizes if len(sizes) == len(elements) else None
+        return all_sizes(elements)
 
     def elements(self, value: ir.Value) -> Elements | None:
         """Return the elements of a small tensor, floats and fractions of sizes too."""
@@ -158,15 +153,7 @@ class Shapes:
 
     def merge(self, kept: ir.Value, other: ir.Value) -> None:
         """Keep for `kept` the more precise of what is known of two equal values."""
-        first, second = self.fact(kept), self.fact(other)
-        shape = _more_precise(first.shape, second.shape)
-        elements = second.elements if first.elements is None else first.elements
-        if first.elements is not None and second.elements is not None:
-            known = sum(isinstance(element, int) for element in first.elements)
-            if sum(isinstance(element, int) for element in second.elements) > known:
-                elements = second.elements
-        dtype = second.dtype if first.dtype is None else first.dtype
-        self._facts[kept] = Fact(dtype, shape, elements)
+        self._facts[kept] = more_precise(self.fact(kept), self.fact(other))
 
     def write_back(self, model: ir.Model) -> None:
         """Fill in the types and shapes that `model` does not declare; overwrite nothing."""
@@ -179,9 +166,9 @@ class Shapes:
         fact = self.fact(value)
         if value.type is None and fact.dtype is not None:
             value.type = ir.TensorType(fact.dtype)
-        if fact.shape is None or not (value.type is None or _is_tensor(value)):
+        if fact.shape is None or not (value.type is None or is_tensor(value)):
             return
-        found = [_written(size) for size in fact.shape]
+        found = [written(size) for size in fact.shape]
         if value.shape is None:
             value.shape = ir.Shape(found)
             return
@@ -249,10 +236,7 @@ class Shapes:
         domain = "" if node.domain == "ai.onnx" else node.domain
         found: Iterable[Fact] = (NOTHING,) * len(node.outputs)
         if (node.domain, node.op_type) not in self._local:
-            version = node.version
-            if version is None:
-                version = self._opset(node)
-            call = Call(node, version, self)
+            call = Call(node, self._opset(node), self)
             # What the rule found before it gave up stands; the rest is unknown.
             with contextlib.suppress(*_INVALID):
                 rule_for(domain, node.op_type)(call)
@@ -261,9 +245,13 @@ class Shapes:
             self._facts[value] = self._with_declared(value, self._checked(fact))
 
     def _opset(self, node: ir.Node) -> int:
+        if node.version is not None:
+            return node.version
         owner = node.graph
         found = None if owner is None else owner.opset_imports.get(node.domain)
-        return self._model.opset_imports.get(node.domain, 0) if found is None else found
+        if found is None:
+            found = self._model.opset_imports.get(node.domain, _NEWEST)
+        return found
 
     def _checked(self, fact: Fact) -> Fact:
         """Drop what no valid run can have and what has grown too large."""
@@ -273,9 +261,9 @@ class Shapes:
         if elements is None and fact.dtype in _INDICES and is_small(shape, _NAMED_LIMIT):
             elements = tuple(self.fresh_element() for _ in range(count(shape) or 0))
             return Fact(fact.dtype, shape, elements)
-        if any(isinstance(size, int) and not 0 <= size < _SIZE_LIMIT for size in shape):
+        if any(isinstance(size, int) and not 0 <= size < SIZE_LIMIT for size in shape):
             return Fact(fact.dtype)
-        shape = tuple(self.fresh() if _is_unwieldy(size) else size for size in shape)
+        shape = tuple(self.fresh() if is_unwieldy(size) else size for size in shape)
         if elements is not None:
             elements = self._checked_elements(fact.dtype, shape, elements)
         return Fact(fact.dtype, shape, elements)
@@ -283,24 +271,16 @@ class Shapes:
     def _checked_elements(
         self, dtype: ir.DataType | None, shape: Shape, elements: Elements
     ) -> Elements | None:
-        total = 1
-        for size in shape:
-            if not isinstance(size, int):
-                return None
-            total *= size
-        if total != len(elements) or total > CONTENTS_LIMIT:
+        if count(shape) != len(elements) or len(elements) > CONTENTS_LIMIT:
             return None
         if dtype in INTEGERS:
-            if not all(isinstance(element, int | Dim) for element in elements):
+            sizes = all_sizes(elements)
+            if sizes is None:
                 return None
-            return tuple(
-                self.fresh_element() if _is_unwieldy(element) else element
-                for element in elements
-                if isinstance(element, int | Dim)
-            )
-        if dtype not in WIDE_FLOATS:
+            return tuple(self.fresh_element() if is_unwieldy(size) else size for size in sizes)
+        if dtype not in WIDE_FLOATS or any(is_large(element) for element in elements):
             return None
-        return None if any(_is_unwieldy(_size_in(element)) for element in elements) else elements
+        return elements
 
     # ---- what the model declares ---------------------------------------------------------
 
@@ -330,7 +310,7 @@ class Shapes:
         if value.type is None and value.shape is None:
             return fact
         dtype = fact.dtype
-        if not _is_tensor(value):
+        if not is_tensor(value):
             return fact
         if dtype is None and value.dtype is not None and value.dtype != ir.DataType.UNDEFINED:
             dtype = value.dtype
@@ -397,66 +377,3 @@ class Shapes:
 
     def _binding(self, atom: Atom) -> Size | None:
         return self._bound.get(atom.label) if atom.kind == "size" else None
-
-
-def declared_size(dim: int | ir.SymbolicDim) -> Size | None:
-    """Return what a `dim` field says, None for nothing or a negative number."""
-    if isinstance(dim, int):
-        return dim if dim >= 0 else None
-    size = parse_size(dim.value) if dim.value else None
-    return None if isinstance(size, int) and size < 0 else size
-
-
-def _names_of_inputs(model: ir.Model) -> frozenset[str]:
-    found: set[str] = set()
-    for value in model.graph.inputs:
-        for dim in value.shape or ():
-            size = declared_size(dim)
-            found |= frozenset() if size is None else names(size)
-    return frozenset(found)
-
-
-def _is_tensor(value: ir.Value) -> bool:
-    return value.type is None or isinstance(value.type, ir.TensorType)
-
-
-def _is_unwieldy(size: Size) -> bool:
-    """Say whether an expression has grown too large to go on with."""
-    if isinstance(size, int):
-        return False
-    if weight(size) > _WEIGHT_LIMIT:
-        return True
-    return any(abs(factor) >= _SIZE_LIMIT for _, factor in size.terms)
-
-
-def _size_in(element: Element) -> Size:
-    if isinstance(element, Ratio):
-        return element.over
-    return 0 if isinstance(element, float) else element
-
-
-def _more_precise(first: Shape | None, second: Shape | None) -> Shape | None:
-    if first is None or second is None:
-        return second if first is None else first
-    if len(first) != len(second):
-        return first
-    return tuple(
-        other if _vagueness(other) < _vagueness(size) else size
-        for size, other in zip(first, second, strict=True)
-    )
-
-
-def _vagueness(size: Size) -> int:
-    if isinstance(size, int):
-        return 0
-    return 2 if has_unknown(size) else 1
-
-
-def _written(size: Size) -> int | str | None:
-    """Return what a `dim` field may hold: an int, an expression of names, or nothing."""
-    if isinstance(size, int):
-        return size
-    if has_unknown(size) or not (is_at_least(size, 0) or names(size)):
-        return None
-    text = size_text(size)
-    return text if parse_size(text) == size else None
