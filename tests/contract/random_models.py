@@ -103,7 +103,8 @@ def reshape(b: Builder) -> None:
     x = b.pick()
     dtype, shape = b.values[x]
     size = int(np.prod(shape))
-    targets: list[tuple[list[int], Shape]] = [([-1], (size,)), ([0, -1], (shape[0], size // shape[0]))]
+    targets: list[tuple[list[int], Shape]] = [([-1], (size,))]
+    targets.append(([0, -1], (shape[0], size // shape[0])))
     targets.append((list(shape), shape))
     if size % 2 == 0:
         targets.append(([2, -1], (2, size // 2)))
@@ -206,7 +207,9 @@ def conv_norm(b: Builder) -> None:
     channels = shape[1]
     rng = np.random.default_rng(b.draw(st.integers(0, 99)))
     w = b.const(rng.standard_normal((3, channels, 1, 1), np.float32))
-    inputs = [x, w, b.const(rng.standard_normal(3, np.float32))] if b.draw(st.booleans()) else [x, w]
+    inputs = [x, w]
+    if b.draw(st.booleans()):
+        inputs.append(b.const(rng.standard_normal(3, np.float32)))
     result = (shape[0], 3, *shape[2:])
     y = b.op("Conv", inputs, dtype, result)
     norm = [b.const(rng.uniform(0.5, 2, 3).astype(np.float32)) for _ in range(4)]
@@ -255,9 +258,7 @@ def models(draw: Draw) -> onnx.ModelProto:
         step(b)
     made = [name for name in b.values if name not in ("x", "img")]
     candidates = made or [b.op("Identity", ["x"], *b.values["x"])]
-    outputs = draw(
-        st.lists(st.sampled_from(candidates), min_size=1, max_size=3, unique=True)
-    )
+    outputs = draw(st.lists(st.sampled_from(candidates), min_size=1, max_size=3, unique=True))
     graph = helper.make_graph(
         b.nodes,
         "random",

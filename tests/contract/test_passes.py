@@ -8,7 +8,6 @@ import onnx_ir as ir
 import pytest
 from hypothesis import HealthCheck, Phase, given, note, reject, settings
 from hypothesis import strategies as st
-from tests.contract.random_models import feeds, models
 
 from ortkit.graph.check import check_model
 from ortkit.passes.catalog import PASSES
@@ -18,6 +17,7 @@ from ortkit.rewrite.passes import Pass
 from ortkit.rewrite.pipeline import Pipeline, PipelineResult
 from ortkit.rewrite.target import Target
 from ortkit.verify.compare import compare_outputs
+from tests.contract.random_models import feeds, models
 
 ort = pytest.importorskip("onnxruntime")
 #: Passes that may not change a single bit; the others re-associate float arithmetic.

@@ -413,4 +413,5 @@ def test_check_visits_each_node_a_bounded_number_of_times() -> None:
 
 def test_a_domain_may_have_functions_and_ops_of_a_library() -> None:
     graph = "g (float[2] x) => (float[2] y) { t = my.Twice(x)  y = my.FromLibrary(t) }\n"
-    check_model(from_text(FUNCTIONS_HEAD + graph + FUNCTION + "Twice (a) => (b) { b = Add(a, a) }"))
+    twice = "Twice (a) => (b) { b = Add(a, a) }"
+    check_model(from_text(FUNCTIONS_HEAD + graph + FUNCTION + twice))
