@@ -261,9 +261,12 @@ class Shapes:
         if elements is None and fact.dtype in _INDICES and is_small(shape, _NAMED_LIMIT):
             elements = tuple(self.fresh_element() for _ in range(count(shape) or 0))
             return Fact(fact.dtype, shape, elements)
-        if any(isinstance(size, int) and not 0 <= size < SIZE_LIMIT for size in shape):
-            return Fact(fact.dtype)
-        shape = tuple(self.fresh() if is_unwieldy(size) else size for size in shape)
+        for size in shape:
+            if isinstance(size, int):
+                if not 0 <= size < SIZE_LIMIT:
+                    return Fact(fact.dtype)
+            elif is_unwieldy(size):
+                shape = tuple(self.fresh() if is_unwieldy(each) else each for each in shape)
         if elements is not None:
             elements = self._checked_elements(fact.dtype, shape, elements)
         return Fact(fact.dtype, shape, elements)

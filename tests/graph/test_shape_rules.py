@@ -23,6 +23,7 @@ X = "float[a, b, 64] x"
         ("y = Add<axis = 0>(x, z)", "float[a, b] x, float[a] z", "", 6, "a, b"),
         ("y = Where(c, x, z)", "bool[a, 1] c, float[b] x, float z", "", 21, "a, b"),
         ("y = PRelu(x, z)", f"{X}, float[64] z", "", 21, "a, b, 64"),
+        ("y = PRelu(x, z)", "float[1] x, float[a, 3] z", "", 21, "a, 3"),
         ("y = Sum(x, z, x)", "float[a, 1] x, float[1, b] z", "", 21, "a, b"),
         # Reshape
         ("y = Reshape(x, t)", X, "int64[2] t = {0, -1}", 21, "a, 64*b"),
@@ -40,6 +41,9 @@ X = "float[a, b, 64] x"
         ("y = Flatten<axis = 0>(x)", X, "", 21, "1, 64*a*b"),
         ("y = Flatten<axis = -1>(x)", X, "", 21, "a*b, 64"),
         ("y = Flatten<axis = 3>(x)", X, "", 21, "64*a*b, 1"),
+        ("s = Shape(z)\n y = Reshape(x, s)", "float[2, n] x, float[n, 2] z", "", 21, "n, 2"),
+        # Where n is 0 it copies k; the number of elements stays in any case.
+        ("s = Shape(z)\n y = Reshape(x, s)", "float[k] x, float[n] z", "", 21, "k"),
         # Squeeze, Unsqueeze, Transpose
         ("y = Squeeze(x, t)", "float[1, a, 1] x", "int64[2] t = {0, -1}", 21, "a"),
         ("y = Squeeze(x)", "float[1, 3, 1] x", "", 21, "3"),
@@ -70,6 +74,8 @@ X = "float[a, b, 64] x"
         ("y = Slice(x, s, e, z, t)", "float[a] x", "int64[1] s = {-1}, int64[1] e = {-9223372036854775807}, int64[1] z = {0}, int64[1] t = {-1}", 21, "a"),
         ("y = Slice(x, s, e, z, t)", "float[7] x", "int64[1] s = {-1}, int64[1] e = {-99}, int64[1] z = {0}, int64[1] t = {-2}", 21, "4"),
         ("y = Slice(x, s, e, z, t)", "float[a] x", "int64[1] s = {0}, int64[1] e = {9223372036854775807}, int64[1] z = {0}, int64[1] t = {2}", 21, "(a + 1)//2"),
+        ("y = Slice(x, s, e, z, t)", "float[1] x", "int64[1] s = {-2}, int64[1] e = {-99}, int64[1] z = {0}, int64[1] t = {-2}", 21, "?"),
+        ("y = Slice(x, s, e, z, t)", "float[2] x", "int64[1] s = {1}, int64[1] e = {2147483647}, int64[1] z = {0}, int64[1] t = {-1}", 21, "?"),
         ("y = Slice<starts = [0], ends = [3], axes = [1]>(x)", "float[a, 9] x", "", 9, "a, 3"),
         ("y = Slice(x, s, e)", "float[a, b] x, int64[1] e", "int64[1] s = {0}", 21, "?, b"),
         ("y = Slice(x, s, e, z)", "float[a, b] x, int64[1] z", "int64[1] s = {0}, int64[1] e = {1}", 21, "?, ?"),

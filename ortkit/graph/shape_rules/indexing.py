@@ -91,6 +91,8 @@ def _length(size: Size, start: Size, end: Size, step: int | None) -> Size | None
     if step is None or not _is_clear(end, step):
         return None
     if isinstance(size, int) and isinstance(start, int) and isinstance(end, int):
+        if step < 0 and start < -size:
+            return None  # The standard starts at the first element, numpy before it.
         return len(range(*slice(start, _static_end(end, step), step).indices(size)))
     if step < 0:
         return _backward_length(size, start, end, step)
