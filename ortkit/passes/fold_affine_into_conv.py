@@ -19,6 +19,7 @@ from ortkit.rewrite.affine import (
     drop_chain,
     growth,
     neighbours,
+    why_apart,
 )
 from ortkit.rewrite.passes import NodePass
 from ortkit.rewrite.rounding import rounded, scaled
@@ -64,7 +65,11 @@ class FoldAffineIntoConv(NodePass):
 
     def _fold_after(self, site: Site, form: _Form) -> bool:
         chain = chain_after(site, Channels(1, form.rank, form.outputs))
-        if not len(chain) or not can_drop(site, chain):
+        if not len(chain):
+            if reason := why_apart(site):
+                site.miss(reason)
+            return False
+        if not can_drop(site, chain):
             return False
         bias = _bias(site, form)
         if bias is None:

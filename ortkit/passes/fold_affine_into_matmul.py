@@ -20,6 +20,7 @@ from ortkit.rewrite.affine import (
     drop_chain,
     growth,
     neighbours,
+    why_apart,
 )
 from ortkit.rewrite.passes import NodePass
 from ortkit.rewrite.rounding import rounded, scaled
@@ -65,7 +66,11 @@ class FoldAffineIntoMatmul(NodePass):
 
     def _fold_after(self, site: Site, form: _Form) -> bool:
         chain = chain_after(site, _columns(site, form))
-        if _is_settled(form, chain) or not can_drop(site, chain):
+        if _is_settled(form, chain):
+            if not len(chain) and (reason := why_apart(site)):
+                site.miss(reason)
+            return False
+        if not can_drop(site, chain):
             return False
         bias = _bias(site, form)
         if bias is None:

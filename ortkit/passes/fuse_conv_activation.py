@@ -70,6 +70,8 @@ class FuseConvActivation(NodePass):
 def _activation(site: Site) -> ir.Node | None:
     """Return the activation that alone reads the convolution."""
     if not site.only_use(site.output):
+        if any(node.op_type in ACTIVATIONS for node in site.output.consumers()):
+            site.miss("others read the convolution")
         return None
     node, index = next(iter(site.output.uses()))
     fits = node.domain == "" and node.op_type in ACTIVATIONS and index == 0

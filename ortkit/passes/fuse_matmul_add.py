@@ -60,6 +60,8 @@ class FuseMatmulAdd(NodePass):
 def _adder(site: Site) -> ir.Node | None:
     """Return the Add that alone reads the product, and adds something else to it."""
     if not site.only_use(site.output):
+        if any(node.op_type == "Add" for node in site.output.consumers()):
+            site.miss("others read the product")
         return None
     node = next(iter(site.output.consumers()))
     same = node.graph is site.node.graph

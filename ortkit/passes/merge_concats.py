@@ -44,7 +44,10 @@ class MergeConcats(NodePass):
 
     def _mergeable(self, site: Site, value: ir.Value | None) -> ir.Node | None:
         inner = site.producer(value, "Concat")
-        if inner is None or value is None or not site.only_use(value):
+        if inner is None or value is None:
+            return None
+        if not site.only_use(value):
+            site.miss("others read the inner Concat")
             return None
         own, rank = site.int("axis", 0), site.rank(value)
         other = Site(site.scope, inner, self.name).int("axis", 0)

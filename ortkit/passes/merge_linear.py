@@ -40,7 +40,10 @@ class MergeLinear(NodePass):
 
     def rewrite(self, site: Site) -> None:
         inner = site.producer(site.input(0), site.node.op_type)
-        if inner is None or not site.only_use(inner.outputs[0]):
+        if inner is None:
+            return
+        if not site.only_use(inner.outputs[0]):
+            site.miss("others read the first product")
             return
         at_inner = Site(site.scope, inner, self.name)
         if inner.graph is not site.node.graph or not _is_plain(site) or not _is_plain(at_inner):

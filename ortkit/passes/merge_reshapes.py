@@ -46,7 +46,13 @@ class MergeReshapes(NodePass):
             return
         source = inner.inputs[0]
         before = site.shape(source)
-        if source is None or before is None or not site.only_use(inner.outputs[0]):
+        if site.opset < 5:
+            site.miss("before opset 5 a Reshape has no target as an input")
+            return
+        if source is None or before is None:
+            return
+        if not site.only_use(inner.outputs[0]):
+            site.miss("others read the step before it")
             return
         target = reshape_target(before, after)
         if target is None:

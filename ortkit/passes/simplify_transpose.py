@@ -54,8 +54,8 @@ class SimplifyTranspose(NodePass):
         perm = [axis for group in order for axis in groups[group]]
         moved = [source[axis] for axis in perm]
         target = None if tuple(moved) == tuple(after) else reshape_target(moved, after)
-        if tuple(moved) != tuple(after) and target is None:
-            site.miss("its last Reshape has several symbolic sizes")
+        if tuple(moved) != tuple(after) and (target is None or site.opset < 5):
+            site.miss("its last Reshape has several symbolic sizes, or none as an input")
             return
         if site.claim("axes"):
             made = site.op("Transpose", [first.inputs[0]], {"perm": perm})

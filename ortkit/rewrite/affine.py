@@ -254,6 +254,19 @@ def neighbours(site: Site, *op_types: str) -> bool:
     return before is not None or any(node.op_type in op_types for node in after)
 
 
+def why_apart(site: Site) -> str:
+    """Say why a BatchNormalization that reads the node is not in the chain after it.
+
+    Empty if none reads it.
+    """
+    readers = [node for node in site.output.consumers() if node.domain == ""]
+    if not any(node.op_type == "BatchNormalization" for node in readers):
+        return ""
+    if not site.only_use(site.output):
+        return "others read what its BatchNormalization reads"
+    return "its BatchNormalization trains, or its parameters are not constant"
+
+
 def growth(value: ir.Value, array: np.ndarray) -> int:
     """Return the bytes by which a changed copy of the constant `value` makes the model larger."""
     return array.nbytes if len(value.uses()) > 1 or value.is_graph_output() else 0

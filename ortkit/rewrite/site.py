@@ -143,7 +143,7 @@ class Site:
         name: str = "",
     ) -> ir.Value:
         """Insert a node with one output before this one and return that output."""
-        base = name or f"{self.output.name}/{self._claimed}"
+        base = name or f"{self.output.name}/{self._claimed or self.pass_name}"
         made = self.scope.insert(self.node, op_type, inputs, attributes, domain=domain, name=base)
         return made[0]
 

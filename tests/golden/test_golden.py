@@ -1,0 +1,62 @@
+"""Every pass writes what its golden cases say, for the reasons they give."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx_ir as ir
+import pytest
+
+from ortkit.graph.text import from_text
+from ortkit.passes.catalog import PASSES
+from ortkit.verify.compare import compare_outputs
+from ortkit.verify.feeds import make_feeds
+from tests.e2e.suites import run
+from tests.golden.golden import FOLDER, Golden, cases
+
+NAMES = [str(path.relative_to(FOLDER).with_suffix("")) for path in cases()]
+
+
+def load(name: str) -> Golden:
+    return Golden.parse((FOLDER / f"{name}.txt").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_text_is_what_the_pass_makes(name: str) -> None:
+    case = load(name)
+    made, _ = case.applied()
+    assert made.text == case.text, "run scripts/update-golden and look at the difference"
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if not load(name).not_run])
+def test_both_texts_compute_the_same(name: str) -> None:
+    pytest.importorskip("onnxruntime")
+    case = load(name)
+    _, model = case.applied()
+    before, after = from_text(case.before), ir.to_proto(model)
+    for feeds in make_feeds(before, 2):
+        want = run(ir.to_proto(before), feeds)
+        for value, first, second in zip(
+            before.graph.outputs, want, run(after, feeds), strict=True
+        ):
+            judged = compare_outputs(value.name or "", first, second)
+            assert judged.equal, judged
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_case_says_why(name: str) -> None:
+    case = load(name)
+    assert case.why, "begin the file with a comment that says why"
+    assert Path(name).parent.name == case.passes.partition("{")[0]
+
+
+@pytest.mark.parametrize("name", sorted(PASSES))
+def test_a_pass_has_a_case_and_a_near_miss(name: str) -> None:
+    counts = [load(each).rewrites for each in NAMES if each.startswith(f"{name}/")]
+    assert any(counts), f"write tests/golden/{name}/<case>.txt"
+    assert not all(counts), f"write a near miss into tests/golden/{name}"
+
+
+def test_every_folder_is_a_pass() -> None:
+    folders = {path.name for path in FOLDER.iterdir() if path.is_dir()}
+    assert folders - {"__pycache__"} <= set(PASSES)
