@@ -78,19 +78,20 @@ def reshaped(call: Call, source: Shape | None, target: Shape, *, keeps_zero: boo
         elif size == -1:
             result.append(None)
         else:
-            result.append(call.fresh() if _may_be_special(size, total) else size)
+            is_special = _may_be_special(size, total, keeps_zero=keeps_zero)
+            result.append(call.fresh() if is_special else size)
     if source is not None:
         _solve(source, target, result)
     return tuple(call.fresh() if size is None else size for size in result)
 
 
-def _may_be_special(size: Size, total: Size | None) -> bool:
+def _may_be_special(size: Size, total: Size | None, *, keeps_zero: bool) -> bool:
     """Say whether an entry may mean "copy" or "the rest" in a run with a non-empty input."""
-    if isinstance(size, int) or is_at_least(size, 1):
+    if isinstance(size, int) or is_at_least(size, 0 if keeps_zero else 1):
         return False
     if any(atom.kind == "value" for atom in size.atoms()):
         return True
-    return total is not None and divide_exactly(total, size) is None
+    return total is None or divide_exactly(total, size) is None
 
 
 def _solve(source: Shape, target: Shape, result: list[Size | None]) -> None:
