@@ -45,7 +45,7 @@ class DropNoopArithmetic(NodePass):
 
     def rewrite(self, site: Site) -> None:
         value = _cancelled(site) if site.node.op_type in ("Not", "Neg") else _kept_operand(site)
-        if value is None or site.dtype(value) != site.dtype(site.output):
+        if value is None:
             return
         if site.can_replace(value) and site.claim(site.node.op_type.lower()):
             site.replace(value)
@@ -64,7 +64,8 @@ def _kept_operand(site: Site) -> ir.Value | None:
         if kept is None or not _is_all(site, site.input(constant), neutral):
             continue
         before, after = site.shape(kept), site.shape(site.output)
-        if before is not None and before == after:
+        is_number = site.rank(site.input(constant)) == 0
+        if is_number or (before is not None and before == after):
             return kept
     return None
 
