@@ -9,6 +9,7 @@ PASSES: Mapping[str, str] = {
     for name in (
         "div-to-mul",
         "drop-dead-nodes",
+        "drop-expand",
         "drop-identity",
         "drop-noop-arithmetic",
         "drop-noop-cast",
@@ -34,6 +35,7 @@ PASSES: Mapping[str, str] = {
         "merge-linear",
         "merge-parallel-matmuls",
         "merge-reshapes",
+        "merge-slices",
         "merge-transposes",
         "normalize-operands",
         "simplify-reshape",

@@ -30,7 +30,9 @@ class MergeParallelMatmuls(GraphPass):
     Skips:
         * Fewer than three products, or two with biases: the number of nodes would not fall.
         * Matrices that vary, are dequantized, shared, or not of two axes.
-        * Biases that are not constant along the columns, or that only some products have.
+        * Biases that are not constant along the columns: the products count as without.
+
+    A product without a bias gets one of zeros where others have theirs.
 
     Source:
         x [V W] = [x V, x W].
@@ -50,15 +52,10 @@ class MergeParallelMatmuls(GraphPass):
                 self._merge(scope, branches)
 
     def _merge(self, scope: Scope, branches: list[_Branch]) -> None:
-        biased = [branch for branch in branches if branch.bias is not None]
-        if len(biased) == len(branches):
-            removed, made = 2 * len(branches), 3
-        elif not biased:
-            removed, made = len(branches), 2
-        else:
-            branches, removed, made = biased, 2 * len(biased), 3
+        biases = sum(branch.bias is not None for branch in branches)
+        removed, made = len(branches) + biases, 3 if biases else 2
         first = branches[0].node
-        if removed <= made or len(branches) < 2:
+        if removed <= made:
             scope.log.miss(self.name, describe(first), "there would be as many nodes as before")
             return
         site = Site(scope, first, self.name)
@@ -67,11 +64,10 @@ class MergeParallelMatmuls(GraphPass):
         base = f"{site.output.name}/merged"
         weights = np.concatenate([branch.weight for branch in branches], axis=1)
         merged = site.op("MatMul", [site.input(0), site.constant(weights, f"{base}/weight")])
-        biases = [branch.bias for branch in branches if branch.bias is not None]
         if biases:
-            row = np.concatenate(biases)
+            row = np.concatenate([branch.row for branch in branches])
             merged = site.op("Add", [merged, site.constant(row, f"{base}/bias")])
-        sizes = [branch.weight.shape[1] for branch in branches]
+        sizes = [branch.columns for branch in branches]
         for branch, part in zip(branches, _split(site, merged, sizes, base), strict=True):
             scope.replace(branch.end, part)
 
@@ -84,6 +80,15 @@ class _Branch:
     weight: np.ndarray
     bias: np.ndarray | None
     end: ir.Value
+
+    @property
+    def row(self) -> np.ndarray:
+        """What is added to the product: the bias, or zeros."""
+        return np.zeros_like(self.weight, shape=self.columns) if self.bias is None else self.bias
+
+    @property
+    def columns(self) -> int:
+        return int(self.weight.shape[1])
 
 
 def _branch(site: Site) -> _Branch | None:

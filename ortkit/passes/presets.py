@@ -18,10 +18,12 @@ ORDER: tuple[tuple[str, int], ...] = (
     ("drop-noop-slice", 0),
     ("drop-noop-arithmetic", 0),
     ("drop-zero-state", 0),
+    ("drop-expand", 0),
     ("merge-casts", 0),
     ("merge-transposes", 0),
     ("merge-reshapes", 0),
     ("merge-concats", 0),
+    ("merge-slices", 0),
     ("simplify-reshape", 0),
     ("simplify-transpose", 0),
     # One spelling of constants, before passes that look for them.

@@ -42,11 +42,20 @@ def test_two_without_biases_stay() -> None:
     assert_refused(g.model(*ends), PASSES, "as many nodes")
 
 
-def test_one_of_three_without_bias_stays_out() -> None:
+@pytest.mark.parametrize("without", [0, 1, 2])
+def test_one_of_three_without_bias_gets_zeros(without: int) -> None:
     g = Graph()
     x = g.input("n", 3, 4)
-    ends = [*products(g, x, 8, 2), *products(g, x, 5, bias=False)]
-    assert_rewritten(g.model(*ends), PASSES, ["MatMul", "Add", "Split", "MatMul"])
+    ends = [*products(g, x, 8, 2)]
+    ends[without:without] = products(g, x, 5, bias=False)
+    assert_rewritten(g.model(*ends), PASSES, ["MatMul", "Add", "Split"])
+
+
+def test_one_with_and_one_without_bias_stay() -> None:
+    g = Graph()
+    x = g.input("n", 3, 4)
+    ends = [*products(g, x, 8), *products(g, x, 5, bias=False)]
+    assert_refused(g.model(*ends), PASSES, "as many nodes")
 
 
 def test_a_bias_of_one_number() -> None:
