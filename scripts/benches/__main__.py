@@ -59,8 +59,7 @@ def _measure(
             timed = _timed(_entries(options))
             return wall.measure(timed, (ortkit(1), *others), folder, options.rounds, timeout)
         case "scaling":
-            ours = (ortkit(1), ortkit(3))
-            return scaling.measure(ours, others, folder, options.rounds, timeout)
+            return scaling.measure((1, 3), others, folder, options.rounds, timeout)
         case "memory":
             # A sparse file that is read fills a memory disk, so this is measured on a real one.
             with tempfile.TemporaryDirectory(prefix="ortkit-bench-", dir="build") as disk:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from statistics import median
+from typing import cast
 
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from scripts.benches.output import Cell, say, table
-from scripts.benches.tools import Tool, Usage, run
+from scripts.benches.tools import Tool, ortkit, run
 
 SIZES = (1_000, 10_000, 100_000)
 #: So small that all its time is start-up.
@@ -19,24 +21,22 @@ BASE = 10
 
 
 def measure(
-    ours: Sequence[Tool], peers: Sequence[Tool], folder: Path, rounds: int, timeout: float
+    levels: Sequence[int], peers: Sequence[Tool], folder: Path, rounds: int, timeout: float
 ) -> list[dict[str, object]]:
-    """Optimize growing graphs; print and return the time per node, start-up taken off."""
+    """Optimize growing graphs; print and return the CPU time per node, start-up kept out."""
     found: list[dict[str, object]] = []
-    rows: list[list[Cell]] = []
     for kind, make in (("chain", chain), ("tree", tree)):
-        paths = {}
-        for size in (BASE, *SIZES):
-            paths[size] = folder / f"{kind}.{size}.onnx"
-            onnx.save(make(size), paths[size])
-        for tool in (*ours, *peers):
+        paths = {size: folder / f"{kind}.{size}.onnx" for size in (BASE, *SIZES)}
+        for size, path in paths.items():
+            onnx.save(make(size), path)
+        for level in levels:
+            say(f"scaling: {kind}, ortkit -l{level}")
+            found.append({"graph": kind, **_inside(level, paths, rounds)})
+        for tool in peers:
             say(f"scaling: {kind}, {tool.name}")
-            repeat = rounds if tool in ours else 1
-            usages = {size: _runs(tool, path, repeat, timeout) for size, path in paths.items()}
-            found.append(_record(kind, tool, usages))
-            rows.append(_row(kind, tool, usages))
+            found.append({"graph": kind, **_whole(tool, paths, timeout)})
     header = ["graph", "tool", *(f"{size:,}" for size in SIZES), "flat within", "100k wall s"]
-    table("CPU microseconds per node, start-up taken off", header, rows)
+    table("CPU microseconds per node, start-up left out", header, [_row(one) for one in found])
     return found
 
 
@@ -99,44 +99,44 @@ def _model(nodes: list[onnx.NodeProto], weights: list[onnx.TensorProto]) -> onnx
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
-def _runs(tool: Tool, path: Path, repeat: int, timeout: float) -> list[Usage]:
-    target = path.with_name("out.onnx")
-    found = []
-    for _ in range(repeat):
-        found.append(run(tool.command(path, target), timeout=timeout))
-        if not found[-1].ok:
-            break
-    return found
-
-
-def _per_node(usages: dict[int, list[Usage]]) -> list[float | None]:
-    """Return microseconds of CPU time per node for each of `SIZES`."""
-    if not all(usage.ok for usage in usages[BASE]):
-        return [None] * len(SIZES)
-    base = median(usage.cpu for usage in usages[BASE])
-    return [
-        (median(u.cpu for u in usages[size]) - base) / size * 1e6
-        if all(u.ok for u in usages[size])
-        else None
-        for size in SIZES
-    ]
-
-
-def _row(kind: str, tool: Tool, usages: dict[int, list[Usage]]) -> list[Cell]:
-    times = _per_node(usages)
-    known = [one for one in times if one is not None]
-    flat = max(known) / min(known) if len(known) == len(SIZES) and min(known) > 0 else None
-    last = usages[SIZES[-1]]
-    wall = median(u.wall for u in last) if all(u.ok for u in last) else None
-    return [kind, tool.name, *(None if t is None else round(t) for t in times), flat, wall]
-
-
-def _record(kind: str, tool: Tool, usages: dict[int, list[Usage]]) -> dict[str, object]:
+def _inside(level: int, paths: dict[int, Path], rounds: int) -> dict[str, object]:
+    """Measure ortkit in its process, sizes in turns; the least disturbed round counts."""
+    tool, target = ortkit(level), paths[BASE].with_name("out.onnx")
+    cpu: dict[int, list[float]] = {size: [] for size in SIZES}
+    for _ in range(rounds):
+        for size in SIZES:
+            files = [str(paths[BASE]), str(paths[size]), str(target)]
+            command = [sys.executable, "-m", "scripts.benches.inside", str(level), *files]
+            done = subprocess.run(command, capture_output=True, text=True, check=True)
+            cpu[size].append(float(done.stdout))
     return {
-        "graph": kind,
         "tool": tool.name,
-        "us_per_node": dict(zip(map(str, SIZES), _per_node(usages), strict=True)),
-        "wall": {str(size): [u.wall for u in used] for size, used in usages.items()},
-        "cpu": {str(size): [u.cpu for u in used] for size, used in usages.items()},
-        "fault": {str(size): used[-1].error for size, used in usages.items() if not used[-1].ok},
+        "us_per_node": [min(cpu[size]) / size * 1e6 for size in SIZES],
+        "wall": run(tool.command(paths[SIZES[-1]], target)).wall,
+        "cpu": {str(size): taken for size, taken in cpu.items()},
     }
+
+
+def _whole(tool: Tool, paths: dict[int, Path], timeout: float) -> dict[str, object]:
+    """Measure a peer as a process, once; a graph of a few nodes says what start-up takes."""
+    target = paths[BASE].with_name("out.onnx")
+    used = {size: run(tool.command(path, target), timeout=timeout) for size, path in paths.items()}
+    return {
+        "tool": tool.name,
+        "us_per_node": [
+            (used[size].cpu - used[BASE].cpu) / size * 1e6 if used[size].ok else None
+            for size in SIZES
+        ],
+        "wall": used[SIZES[-1]].wall if used[SIZES[-1]].ok else None,
+        "cpu": {str(size): usage.cpu for size, usage in used.items()},
+        "fault": {str(size): usage.error for size, usage in used.items() if not usage.ok},
+    }
+
+
+def _row(one: dict[str, object]) -> list[Cell]:
+    times = cast("list[float | None]", one["us_per_node"])
+    known = [taken for taken in times if taken is not None]
+    flat = max(known) / min(known) if len(known) == len(times) and min(known) > 0 else None
+    shown = [None if taken is None else round(taken) for taken in times]
+    wall = cast("float | None", one["wall"])
+    return [str(one["graph"]), str(one["tool"]), *shown, flat, wall]
