@@ -150,7 +150,7 @@ class _Run:
             self._opened: ir.Model | None = open_model(source)
             self.before = Summary.of(self._opened)
 
-    def candidate(self, denied: frozenset[str]) -> _Candidate:
+    def candidate(self, denied: frozenset[str], fuel: int | None = None) -> _Candidate:
         """Rewrite, fuse and compile a fresh copy of the source, but for the denied rewrites."""
         model = self._opened or open_model(self.source)
         self._opened = None
@@ -160,7 +160,7 @@ class _Run:
                 model,
                 target,
                 denied=denied | self.options.denied,
-                fuel=self.options.fuel,
+                fuel=self.options.fuel if fuel is None else fuel,
                 instruments=self.options.instruments,
             )
         with self._stage("kernels"):
@@ -206,9 +206,12 @@ class _Run:
             if verification.verdict != "no":
                 return best, verification
 
+            everything = frozenset(hit.id for hit in candidate.log.hits)
+
             def is_good(denied: frozenset[str]) -> bool:
                 nonlocal best, verification
-                attempt = self.candidate(denied)
+                # Denied rewrites make room for others, which have ids of their own.
+                attempt = self.candidate(denied, fuel=0 if denied >= everything else None)
                 checked = verifier.check(self._saved(attempt, folder), library=attempt.library)
                 if checked.verdict == "yes":
                     best, verification = attempt, checked

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
@@ -23,6 +24,8 @@ _BLOCK = 1 << 20
 
 TieCheck = Callable[[np.ndarray], np.ndarray]
 """Given the actual output, say for each element whether it is as good an answer."""
+Limit = Callable[[str], float]
+"""How many epsilons an output of a float dtype may be off."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +67,7 @@ def compare_outputs(
     *,
     own_error_eps: float = 0.0,
     optimized: bool = False,
+    computed_in: str = "",
     tie: TieCheck | None = None,
 ) -> OutputComparison:
     """Compare one output with its reference.
@@ -77,10 +81,20 @@ def compare_outputs(
         actual: What the candidate gave.
         own_error_eps: The error of ONNX Runtime's own optimizations on this output.
         optimized: Whether `actual` was computed with those optimizations.
+        computed_in: A coarser float type that floats were computed in, empty if they were not.
         tie: For integers and booleans: which differing elements are as good an answer.
     """
+    limit = partial(
+        allowed_eps, own_error_eps=own_error_eps, optimized=optimized, computed_in=computed_in
+    )
+    return _compare(name, expected, actual, limit, tie)
+
+
+def _compare(
+    name: str, expected: Value, actual: Value, limit: Limit, tie: TieCheck | None
+) -> OutputComparison:
     if isinstance(expected, list) or isinstance(actual, list):
-        return _compare_sequences(name, expected, actual, own_error_eps, optimized)
+        return _compare_sequences(name, expected, actual, limit)
     if expected is None or actual is None:
         return _compare_absent(name, expected, actual)
     if expected.dtype != actual.dtype:
@@ -92,7 +106,7 @@ def compare_outputs(
         expected, actual = _components(expected), _components(actual)
     if expected.dtype.name not in TOLERANCES:
         return _compare_exactly(name, expected, actual, tie)
-    return _compare_floats(name, expected, actual, own_error_eps, optimized)
+    return _compare_floats(name, expected, actual, limit)
 
 
 def worse(left: OutputComparison, right: OutputComparison) -> OutputComparison:
@@ -118,10 +132,10 @@ def is_telling(value: Value) -> bool:
 
 
 def _compare_floats(
-    name: str, expected: np.ndarray, actual: np.ndarray, own_error_eps: float, optimized: bool
+    name: str, expected: np.ndarray, actual: np.ndarray, limit: Limit
 ) -> OutputComparison:
     dtype = expected.dtype.name
-    allowed = allowed_eps(dtype, own_error_eps, optimized=optimized)
+    allowed = limit(dtype)
     leading, rows = _rows(expected)
     errors = _row_errors(rows, actual.reshape(rows.shape)) / TOLERANCES[dtype].epsilon
     row = int(errors.argmax()) if errors.size else 0
@@ -220,7 +234,7 @@ def _different(name: str, expected: np.ndarray, reason: str) -> OutputComparison
 
 
 def _compare_sequences(
-    name: str, expected: Value, actual: Value, own_error_eps: float, optimized: bool
+    name: str, expected: Value, actual: Value, limit: Limit
 ) -> OutputComparison:
     if not isinstance(expected, list) or not isinstance(actual, list):
         return OutputComparison(name, "sequence", np.inf, 0.0, (), False, 0, "not both sequences")
@@ -229,6 +243,6 @@ def _compare_sequences(
         return OutputComparison(name, "sequence", np.inf, 0.0, (), False, 0, reason)
     total = OutputComparison(name, "sequence", 0.0, 0.0, (), True)
     for i, (want, got) in enumerate(zip(expected, actual, strict=True)):
-        part = compare_outputs(name, want, got, own_error_eps=own_error_eps, optimized=optimized)
+        part = _compare(name, want, got, limit, None)
         total = worse(total, replace(part, reason=part.reason and f"part {i}: {part.reason}"))
     return total

@@ -15,6 +15,7 @@ from ortkit.graph.constants import constant_array
 from ortkit.verify.compare import TieCheck, compare_outputs, is_telling
 from ortkit.verify.exchange import read_values, write_feeds
 from ortkit.verify.feeds import FeedMaker, Feeds, Value, load_feeds
+from ortkit.verify.precision import coarser_origins
 from ortkit.verify.random_ops import random_outputs
 from ortkit.verify.sessions import SessionResult, Setting, run_sessions
 from ortkit.verify.sizes import free_inputs
@@ -63,6 +64,8 @@ class Reference:
     """Why the original does not run under deploy settings; empty if it does."""
     ties: Mapping[str, TieSource]
     constants: Mapping[str, Value]
+    computed_in: Mapping[str, str]
+    """By value, a coarser float type that it was computed in than its own."""
 
     def expected(self, feeds: Path) -> dict[str, Value]:
         """Return the reference for one input set."""
@@ -74,7 +77,8 @@ class Reference:
         if name in self.ties:
             values = {**read_values(feeds), **self.constants, **self.expected(feeds)}
             worst = max(self.own_errors_eps.values(), default=0.0)
-            checks.append(tie_check(self.ties[name], values.get(name), values, worst))
+            source, given = self.ties[name], values.get(name)
+            checks.append(tie_check(source, given, values, worst, self.computed_in))
         if optimized and not self.own_problem:
             checks.append(_equals(read_values(self.optimized / feeds.name).get(name)))
         known = [check for check in checks if check is not None]
@@ -210,6 +214,7 @@ class _Runner:
             own_problem=optimized.problem if missing else "",
             ties=self.ties,
             constants=_constants(model, self.ties),
+            computed_in=coarser_origins(model),
         )
 
 

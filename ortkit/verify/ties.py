@@ -16,7 +16,7 @@ import onnx_ir as ir
 
 from ortkit.verify.compare import TieCheck
 from ortkit.verify.feeds import Value
-from ortkit.verify.tolerances import OWN_ERROR_FACTOR, SCALE_FLOOR, TOLERANCES
+from ortkit.verify.tolerances import SCALE_FLOOR, TOLERANCES, allowed_eps
 
 _PICKS = ("ArgMax", "ArgMin", "TopK")
 _COMPARES = ("Greater", "Less", "GreaterOrEqual", "LessOrEqual")
@@ -80,7 +80,11 @@ def write_probe(model_path: Path, sources: Mapping[str, TieSource], probe: Path)
 
 
 def tie_check(
-    source: TieSource, expected: Value, values: Mapping[str, Value], own_error_eps: float
+    source: TieSource,
+    expected: Value,
+    values: Mapping[str, Value],
+    own_error_eps: float,
+    computed_in: Mapping[str, str],
 ) -> TieCheck | None:
     """Return what judges the differing elements of an output, None where it cannot be done.
 
@@ -89,6 +93,7 @@ def tie_check(
         expected: The output in the reference.
         values: The reference's values by name.
         own_error_eps: The largest error that ONNX Runtime's own optimizations make.
+        computed_in: By value, a coarser float type that it was computed in, if any.
     """
     picked = [values.get(name) for name in source.values]
     tensors = [each for each in picked if isinstance(each, np.ndarray)]
@@ -98,8 +103,9 @@ def tie_check(
         return None
     if any(kind not in TOLERANCES for kind in kinds):
         return None
-    row = TOLERANCES[kinds[0]]
-    relative = row.epsilon * max(row.allowed_eps, OWN_ERROR_FACTOR * own_error_eps)
+    coarse = next((computed_in[name] for name in source.values if name in computed_in), "")
+    allowed = allowed_eps(kinds[0], own_error_eps, optimized=True, computed_in=coarse)
+    relative = TOLERANCES[kinds[0]].epsilon * allowed
     if source.op == "compare":
         return _compare_check(arrays[0], arrays[1], relative)
     return _pick_check(arrays[0], source, expected, relative)

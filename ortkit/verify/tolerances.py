@@ -64,16 +64,20 @@ SCALE_FLOOR = 2.0**-20
 SENTINEL_FACTOR = 2.0**12
 
 
-def allowed_eps(dtype: str, own_error_eps: float, *, optimized: bool) -> float:
+def allowed_eps(
+    dtype: str, own_error_eps: float, *, optimized: bool, computed_in: str = ""
+) -> float:
     """Return how many epsilons an output of a float `dtype` may be off.
 
     Args:
         dtype: A key of `TOLERANCES`.
         own_error_eps: What ONNX Runtime's own optimizations cost this output of this model.
         optimized: Whether the result was computed with those optimizations.
+        computed_in: A coarser float type that the output was computed in, empty if it was not.
     """
     row = TOLERANCES[dtype]
+    coarse = TOLERANCES[computed_in or dtype]
     own = OWN_ERROR_FACTOR * own_error_eps
     if not optimized:
         own = min(own, OWN_ERROR_LIMIT / row.epsilon)
-    return max(row.allowed_eps, own)
+    return max(row.allowed_eps, coarse.allowed_eps * coarse.epsilon / row.epsilon, own)

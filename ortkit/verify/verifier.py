@@ -237,6 +237,7 @@ def _compare(
                 actual[name],
                 own_error_eps=reference.own_errors_eps.get(name, 0.0),
                 optimized=optimized,
+                computed_in=reference.computed_in.get(name, ""),
                 tie=reference.tie(name, feeds, optimized=optimized),
             )
             yield found, f"{setting}, input set {number}"
