@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ortkit.rewrite.passes import NodePass
+from ortkit.rewrite.permute import moves_only_ones
 from ortkit.rewrite.site import Site
 
 
@@ -63,8 +64,9 @@ def _keeps_order(site: Site) -> bool:
         return shape is not None and sum(size != 1 for size in shape) <= 1 and len(shape) <= 1
     if tuple(sorted(perm)) == perm:
         return True
-    if shape is None or len(shape) != len(perm):
-        return False
-    moved = [axis for axis in perm if shape[axis] != 1]
     # Axes of length one may go anywhere as long as the result has the same shape.
-    return moved == sorted(moved) and tuple(shape[axis] for axis in perm) == shape
+    return (
+        shape is not None
+        and moves_only_ones(perm, shape)
+        and tuple(shape[axis] for axis in perm) == shape
+    )

@@ -1,4 +1,4 @@
-"""simplify-transpose: a Transpose between two Reshapes, done on the value before them."""
+"""simplify-transpose: a Transpose between Reshapes, done before them or by them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import ClassVar
 from ortkit.graph.dims import Size, multiply
 from ortkit.graph.reshape import RESHAPES, reshape_target
 from ortkit.rewrite.passes import NodePass
+from ortkit.rewrite.permute import moves_only_ones
 from ortkit.rewrite.site import Site
 
 
@@ -22,7 +23,9 @@ class SimplifyTranspose(NodePass):
     After:
         y = Transpose<perm = [0, 1, 3, 2]>(x)
 
-    Where the last Reshape does more than that, it stays, and only the first one goes.
+    Where the last Reshape does more than that, it stays, and only the first one goes. A Transpose
+    beside a Reshape that moves nothing but axes of length one becomes a Reshape, for the two to
+    be merged.
 
     Skips:
         * A first Reshape that parts axes, or whose sizes cannot be compared.
@@ -33,9 +36,12 @@ class SimplifyTranspose(NodePass):
     """
 
     name: ClassVar[str] = "simplify-transpose"
-    ops: ClassVar[Sequence[str]] = RESHAPES
+    ops: ClassVar[Sequence[str]] = (*RESHAPES, "Transpose")
 
     def rewrite(self, site: Site) -> None:
+        if site.node.op_type == "Transpose":
+            _to_reshape(site)
+            return
         middle = site.producer(site.input(0), "Transpose")
         first = None if middle is None else site.producer(middle.inputs[0], *RESHAPES)
         if middle is None or first is None:
@@ -62,6 +68,28 @@ class SimplifyTranspose(NodePass):
             if target is not None:
                 made = site.op("Reshape", [made, site.constant(target)])
             site.replace(made)
+
+
+def _to_reshape(site: Site) -> None:
+    """Replace a Transpose beside a Reshape, if it leaves the order of the elements alone."""
+    before, after = site.shape(site.input(0)), site.shape(site.output)
+    if before is None or after is None or not _is_beside_reshape(site):
+        return
+    if not moves_only_ones(site.ints("perm") or tuple(reversed(range(len(before)))), before):
+        return
+    target = reshape_target(before, after)
+    if target is None:
+        site.miss("it moves axes of length one, and several symbolic sizes with them")
+    elif site.claim("ones"):
+        site.replace(site.op("Reshape", [site.input(0), site.constant(target)]))
+
+
+def _is_beside_reshape(site: Site) -> bool:
+    first = site.producer(site.input(0), *RESHAPES)
+    if first is not None and site.only_use(first.outputs[0]):
+        return True
+    readers = [(node.domain, node.op_type) for node in site.output.consumers()]
+    return site.only_use(site.output) and readers[0] in {("", op) for op in RESHAPES}
 
 
 def joined_axes(source: Sequence[Size], joined: Sequence[Size]) -> list[list[int]] | None:

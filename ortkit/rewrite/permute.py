@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import onnx_ir as ir
 
+from ortkit.graph.dims import Size
 from ortkit.rewrite.site import Site
 
 Perm = tuple[int, ...]
@@ -130,6 +131,12 @@ def _pad(site: Site, perm: Perm) -> Permuted | None:
     if given is None:
         return Permuted(perm, attributes={"pads": [*begins, *ends]})
     return Permuted(perm, {1: np.array([*begins, *ends], np.int64)})
+
+
+def moves_only_ones(perm: Sequence[int], shape: Sequence[Size]) -> bool:
+    """Say whether all axes of a value of this shape that may be longer than one stay in order."""
+    moved = [axis for axis in perm if shape[axis] != 1]
+    return len(perm) == len(shape) and moved == sorted(moved)
 
 
 def is_inverse(node: ir.Node, perm: Perm) -> bool:

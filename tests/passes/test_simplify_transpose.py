@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from ortkit.passes.merge_reshapes import MergeReshapes
 from ortkit.passes.simplify_transpose import SimplifyTranspose, joined_axes
 from tests.passes.graphs import Graph, assert_refused, assert_rewritten
 
@@ -64,3 +65,33 @@ def test_joined_axes() -> None:
     assert joined_axes((6,), (2, 3)) is None
     assert joined_axes((2, 3), (2, 3, 1)) is None
     assert joined_axes((), ()) == []
+
+
+@pytest.mark.parametrize(
+    ("shape", "first", "perm", "expected"),
+    [
+        ((2, 5, 8), (2, 5, 1, 8), (0, 2, 1, 3), ["Reshape", "Relu"]),
+        (("n", 5, 8), (0, 5, 1, 8), (0, 2, 1, 3), ["Reshape", "Relu"]),
+        (("n", "s", 8), (0, 0, 1, 8), (0, 2, 1, 3), ["Reshape", "Relu"]),
+        ((1, 8), (8, 1), None, ["Relu"]),
+    ],
+)
+def test_moving_axes_of_length_one_is_a_reshape(shape, first, perm, expected) -> None:
+    passes = (SimplifyTranspose(), MergeReshapes())
+    g = Graph()
+    t = g.op("Reshape", g.input(*shape), g.ints(*first))
+    u = g.op("Transpose", t, **({} if perm is None else {"perm": perm}))
+    assert_rewritten(g.model(g.op("Relu", u)), passes, expected, epsilons=0)
+    g = Graph()
+    u = g.op("Transpose", g.input("n", 1, 5, 8), perm=[0, 2, 3, 1])
+    end = g.op("Reshape", u, g.ints(0, -1))
+    assert_rewritten(g.model(end), passes, ["Reshape"], epsilons=0)
+
+
+def test_moving_axes_of_length_one_away_from_reshapes_stays() -> None:
+    g = Graph()
+    u = g.op("Transpose", g.op("Relu", g.input("n", 1, 5)), perm=[1, 0, 2])
+    assert_refused(g.model(g.op("Neg", u)), PASSES)
+    g = Graph()
+    t = g.op("Reshape", g.input("n", "s", "t"), g.op("Shape", g.input(1, "s", "t", name="y")))
+    assert_refused(g.model(g.op("Neg", g.op("Transpose", t, perm=[0, 2, 1]))), PASSES)
