@@ -79,6 +79,9 @@ def _inline(
     graph = node.graph
     assert graph is not None
     returned, moved = list(branch.outputs), list(branch)
+    for body in subgraphs(node):
+        if body is not branch:
+            names.subtract(value.name for value in _defined(body))
     for value in _defined(branch):
         if names[value.name] > 1:
             names[value.name] -= 1

@@ -92,6 +92,24 @@ def with_constants(case: Case, count: int) -> Case | None:
     return Case(f"{case.name}/{count}", model, inputs)
 
 
+def with_symbols(case: Case) -> Case | None:
+    """Return the case with a name for every size: equal sizes share one. None if it has none."""
+    model = onnx.ModelProto()
+    model.CopyFrom(case.model)
+    model.graph.ClearField("value_info")
+    count = 0
+    for value in model.graph.input:
+        for size in value.type.tensor_type.shape.dim:
+            count += size.HasField("dim_value")
+            size.dim_param = f"s{size.dim_value}"
+    for value in model.graph.output:
+        if value.type.HasField("tensor_type"):
+            value.type.tensor_type.ClearField("shape")
+    held = {tensor.name for tensor in model.graph.initializer}
+    is_free = not held & {value.name for value in model.graph.input}
+    return Case(f"{case.name}/symbolic", model, case.inputs) if count and is_free else None
+
+
 def _return_through_if(graph: onnx.GraphProto) -> None:
     graph.input.append(helper.make_tensor_value_info("ortkit_flag", onnx.TensorProto.BOOL, []))
     for output in graph.output:
