@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -27,14 +27,16 @@ class Tally:
     """For the files of the case at hand."""
     faults: list[str] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
-    """`cases`; `run`: those that ONNX Runtime runs; `rewrites`: all that were applied; `exact`
+    """`cases`; `run`: those that ONNX Runtime runs; `referenced`: of the others, those that
+    onnx's own evaluator runs; `rewrites`: all that were applied; `exact`
     and `close`: results equal to the last bit, and others within the tolerances."""
 
     def judge(self, case: Case, levels: Sequence[int] = (1, 2, 3)) -> None:
         """Optimize one case at these levels and note what is wrong."""
         self.counts["cases"] += 1
-        want = _expected(case)
-        self.counts["run"] += want is not None
+        expected = _expected(case)
+        self.counts["run"] += expected is not None and expected.runner is run
+        self.counts["referenced"] += expected is not None and expected.runner is _reference
         is_checked = _is_accepted(case.model)
         seen: set[bytes] = set()
         for level in levels:
@@ -56,17 +58,16 @@ class Tally:
             found = list(_faults(case.model, after, is_checked=is_checked))
             if not result.report.settled:
                 found.append("does not settle")
-            if want is not None:
-                found.extend(self._compared(after, case, want))
+            if expected is not None:
+                found.extend(self._compared(after, case, expected))
             self.faults.extend(f"{case.name} at level {level}: {fault}" for fault in found)
 
-    def _compared(
-        self, after: onnx.ModelProto, case: Case, want: Sequence[Value]
-    ) -> Iterator[str]:
+    def _compared(self, after: onnx.ModelProto, case: Case, expected: _Expected) -> Iterator[str]:
+        want = expected.values
         try:
-            got = run(after, case.feeds())
+            got = expected.runner(after, case.feeds())
         except Exception as error:  # noqa: BLE001  ONNX Runtime's own have no other base
-            yield f"ONNX Runtime takes the original but not the result: {error}"
+            yield f"the runtime takes the original but not the result: {error}"
             return
         if len(want) == len(got) and all(map(same, want, got)):
             self.counts["exact"] += 1
@@ -78,13 +79,36 @@ class Tally:
                 yield f"output {output.name!r}: {judged.reason}"
 
 
-def _expected(case: Case) -> list[Value] | None:
-    """Return what ONNX Runtime makes of the original, None if it does not run or varies."""
-    try:
-        first, second = (run(case.model, case.feeds()) for _ in range(2))
-    except Exception:  # noqa: BLE001  ONNX Runtime's own have no other base
-        return None
-    return first if all(map(same, first, second)) else None
+Runner = Callable[[onnx.ModelProto, Mapping[str, Value]], list[Value]]
+
+
+@dataclass(frozen=True)
+class _Expected:
+    """What a runtime makes of the original."""
+
+    runner: Runner
+    values: list[Value]
+
+
+def _reference(model: onnx.ModelProto, feeds: Mapping[str, Value]) -> list[Value]:
+    """Run a model in onnx's own evaluator."""
+    from onnx.reference import ReferenceEvaluator
+
+    return list(ReferenceEvaluator(model).run(None, dict(feeds)))
+
+
+def _expected(case: Case) -> _Expected | None:
+    """Run the original in ONNX Runtime, or where that does not, in onnx's evaluator.
+
+    None if neither runs it, or if the results vary.
+    """
+    for runner in (run, _reference):
+        try:
+            first, second = (runner(case.model, case.feeds()) for _ in range(2))
+        except Exception:  # noqa: BLE001  ONNX Runtime's own have no other base
+            continue
+        return _Expected(runner, first) if all(map(same, first, second)) else None
+    return None
 
 
 def _faults(before: onnx.ModelProto, after: onnx.ModelProto, *, is_checked: bool) -> Iterator[str]:
