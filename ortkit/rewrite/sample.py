@@ -94,6 +94,9 @@ def _variadic(function: Callable[[Array, Array], Array]) -> Function:
     return run
 
 
+_total = _variadic(np.add)
+
+
 def _with(function: Callable[..., Array], **defaults: float) -> Function:
     """Wrap a function of one value and float attributes."""
     return lambda node, inputs: function(
@@ -108,9 +111,9 @@ def sigmoid(x: Array) -> Array:
 
 def _clip(node: ir.Node, inputs: list[Array | None]) -> Array:
     low, high = _optional(inputs, 1), _optional(inputs, 2)
-    low = np.float64(_float(node, "min", -math.inf)) if low is None else low
-    high = np.float64(_float(node, "max", math.inf)) if high is None else high
-    return np.asarray(np.minimum(np.maximum(_given(inputs, 0), low), high))
+    floor = np.array(_float(node, "min", -math.inf)) if low is None else low
+    ceiling = np.array(_float(node, "max", math.inf)) if high is None else high
+    return np.asarray(np.minimum(np.maximum(_given(inputs, 0), floor), ceiling))
 
 
 def _gelu(node: ir.Node, inputs: list[Array | None]) -> Array:
@@ -134,7 +137,7 @@ def _cast(node: ir.Node, inputs: list[Array | None]) -> Array | None:
     to, x = ir.DataType(_int(node, "to", 0)), _given(inputs, 0)
     if to == ir.DataType.BOOL:
         return x != 0
-    return x.astype(np.float64) if to in FLOATS else None
+    return np.asarray(x, np.float64) if to in FLOATS else None
 
 
 def _where(_node: ir.Node, inputs: list[Array | None]) -> Array:
@@ -199,9 +202,7 @@ OPS: Mapping[str, Function] = {
     "Log": _unary(np.log),
     "LogSoftmax": _softmax,
     "Max": _variadic(np.maximum),
-    "Mean": lambda node, inputs: (
-        np.asarray(sum(_given(inputs, i) for i in range(len(inputs)))) / len(inputs)
-    ),
+    "Mean": lambda node, inputs: np.asarray(_total(node, inputs)) / len(inputs),
     "Min": _variadic(np.minimum),
     "Mish": _unary(lambda x: x * np.tanh(np.logaddexp(0.0, x))),
     "Mul": _binary(np.multiply),

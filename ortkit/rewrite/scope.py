@@ -60,6 +60,13 @@ class Scope:
         """Import `domain` where it is not imported yet."""
         self.root.opset_imports.setdefault(domain, version)
 
+    def require_opset(self, version: int) -> bool:
+        """Let the model's default domain have this version at least; False if that cannot be.
+
+        The whole model is converted in place; ask right before a rewrite that is claimed.
+        """
+        return self.opset() >= version
+
     def raise_ir_version(self, version: int) -> None:
         """Let the model have this IR version at least, its initializers staying constants."""
         if self.model.ir_version < OVERRIDABLE_SINCE_IR <= version:

@@ -15,3 +15,5 @@ class Target:
     kind: Kind = "cpu"
     level: int = 2
     """0 to 3; at 3 every recognised fusion is emitted, whatever it costs."""
+    max_opset: int = 23
+    """The default domain's version may be raised up to this where a fusion needs it."""
