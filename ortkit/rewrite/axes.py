@@ -256,9 +256,8 @@ def _without_first(layout: Layout) -> Iterator[Moves]:
             moved = tuple(layout.source_shape[axis] for axis in perm)
             if moved == layout.shape:
                 yield Moves(perm=tuple(perm))
-    for axis in ones:
-        order.insert(axis, axis)
-    yield Moves(perm=tuple(order), after=layout.shape)
+    for perm in _with_ones(order, ones):
+        yield Moves(perm=tuple(perm), after=layout.shape)
 
 
 def _without_last(layout: Layout) -> Iterator[Moves]:
@@ -266,13 +265,20 @@ def _without_last(layout: Layout) -> Iterator[Moves]:
     order = _order(layout.result, _flat(layout.source))
     if order is None:
         return
-    for axis in (axis for axis, group in enumerate(layout.result) if not group):
-        order.insert(axis, axis)
-    shape = layout.shape
-    between = tuple(shape[axis] for axis in order)
-    perm = tuple(order.index(axis) for axis in range(len(order)))
-    if between != layout.source_shape:
-        yield Moves(between, perm)
+    ones = [axis for axis, group in enumerate(layout.result) if not group]
+    for made in _with_ones(order, ones):
+        between = tuple(layout.shape[axis] for axis in made)
+        if between != layout.source_shape:
+            yield Moves(between, tuple(made.index(axis) for axis in range(len(made))))
+
+
+def _with_ones(order: Sequence[int], ones: Sequence[int]) -> Iterator[list[int]]:
+    """Yield an order of axes with those of length one at their own places, and behind them."""
+    own = list(order)
+    for axis in ones:
+        own.insert(axis, axis)
+    yield own
+    yield [*order, *ones]
 
 
 def _order(groups: Sequence[Group], factors: Sequence[Factor]) -> list[int] | None:
