@@ -14,7 +14,7 @@ from ortkit.graph.facts import FunctionFacts, NodeFacts
 
 # Operators that ONNX Runtime has in the default domain although ONNX does not, or not at that
 # version (onnxruntime 1.31.1, get_all_operator_schema and get_all_opkernel_def).
-_RUNTIME_OWN = frozenset(
+RUNTIME_OWN = frozenset(
     {
         "Affine", "Crop", "DisentangledAttention_TRT", "DynamicSlice", "EfficientNMS_TRT",
         "GRUUnit", "GivenTensorFill", "ImageScaler", "LayerNormalization",
@@ -101,7 +101,7 @@ class NodeRules:
                     fix="export the model again",
                 )
             return _rule(schema)
-        if node.op_type in _RUNTIME_OWN:
+        if node.op_type in RUNTIME_OWN:
             return None
         raise _unknown(node.op_type, version, where)
 

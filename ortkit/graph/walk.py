@@ -48,3 +48,16 @@ def roots(model: ir.Model) -> Iterator[ir.Graph | ir.Function]:
     """Yield the main graph, then each model-local function."""
     yield model.graph
     yield from model.functions.values()
+
+
+def names_in(model: ir.Model) -> set[str]:
+    """Return every name of a value or node of `model`, those in subgraphs and functions too."""
+    names: set[str] = set()
+    for graph in model.graphs():
+        names.update(value.name or "" for value in (*graph.inputs, *graph.initializers.values()))
+    for root in roots(model):
+        names.update(value.name or "" for value in root.inputs)
+        for node in nodes_below(root):
+            names.add(node.name or "")
+            names.update(value.name or "" for value in node.outputs)
+    return names

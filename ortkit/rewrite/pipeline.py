@@ -13,7 +13,7 @@ from ortkit.graph.shapes import Shapes
 from ortkit.graph.walk import roots
 from ortkit.rewrite.log import RewriteLog
 from ortkit.rewrite.passes import GraphPass, ModelPass, NodePass, Pass
-from ortkit.rewrite.scope import Scope
+from ortkit.rewrite.scope import Scope, Whole
 from ortkit.rewrite.sweep import sweep
 from ortkit.rewrite.target import Target
 
@@ -147,5 +147,5 @@ def _run_group(
 
 
 def _scopes(model: ir.Model, log: RewriteLog, target: Target) -> list[Scope]:
-    shapes = Shapes.infer(model)
-    return [Scope(model, root, shapes, log, target) for root in roots(model)]
+    shapes, whole = Shapes.infer(model), Whole.of(model)
+    return [Scope(model, root, shapes, log, target, whole) for root in roots(model)]

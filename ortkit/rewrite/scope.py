@@ -3,20 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 import onnx_ir as ir
 
 from ortkit.graph.constants import OVERRIDABLE_SINCE_IR, constant_array, is_constant
+from ortkit.graph.opsets.raising import carry_out, plan_raise
 from ortkit.graph.shapes import Shapes
-from ortkit.graph.walk import control_nodes_below, nodes_below, subgraphs
+from ortkit.graph.walk import control_nodes_below, names_in, nodes_below, subgraphs
 from ortkit.rewrite.log import RewriteLog
 from ortkit.rewrite.target import Target
 
 #: Domains whose ops are known to have no effect but their outputs.
 PURE_DOMAINS = frozenset({"", "ai.onnx.ml", "com.microsoft"})
 
+#: The pass that a raised opset is reported under.
+RAISE_OPSET = "raise-opset"
+
 Attributes = Mapping[str, int | float | str | Sequence[int] | Sequence[float] | ir.TensorProtocol]
+
+
+@dataclass
+class Whole:
+    """What the scopes of one model have in common, besides its shapes and log."""
+
+    names: set[str]
+    """Every name that the model uses."""
+    refused_opsets: set[int] = field(default_factory=set)
+    """Versions that the model cannot or may not be raised to."""
+
+    @staticmethod
+    def of(model: ir.Model) -> Whole:
+        """Return what is to be shared by the scopes of `model`."""
+        return Whole(names_in(model))
 
 
 class Scope:
@@ -29,7 +49,9 @@ class Scope:
         shapes: Shapes,
         log: RewriteLog,
         target: Target,
+        whole: Whole | None = None,
     ) -> None:
+        """Look at `root` of `model`; all scopes of one model share `whole`."""
         self.model = model
         self.root = root
         self.shapes = shapes
@@ -37,7 +59,8 @@ class Scope:
         self.target = target
         self.touched: list[ir.Node] = []
         """Nodes made, or standing next to an edit, since a sweep last took them."""
-        self._names = _names_in(model)
+        self._whole = whole or Whole.of(model)
+        self._names = self._whole.names
         self._shared: dict[tuple[ir.DataType, tuple[int, ...], bytes], ir.Value] = {}
 
     @property
@@ -63,9 +86,31 @@ class Scope:
     def require_opset(self, version: int) -> bool:
         """Let the model's default domain have this version at least; False if that cannot be.
 
-        The whole model is converted in place; ask right before a rewrite that is claimed.
+        The whole model is converted in place, as a rewrite of its own (`raise-opset`); ask right
+        before a rewrite that is claimed. Nodes and values keep being the same objects.
         """
+        if self.opset() >= version:
+            return True
+        if version not in self._whole.refused_opsets and not self._raise_opset(version):
+            self._whole.refused_opsets.add(version)
         return self.opset() >= version
+
+    def _raise_opset(self, version: int) -> bool:
+        about = f"opset {self.opset()}"
+        if version > self.target.max_opset:
+            reason = f"opset {version} is over the newest allowed, {self.target.max_opset}"
+            self.log.miss(RAISE_OPSET, about, reason)
+            return False
+        plan = plan_raise(self.model, version, self.shapes)
+        if isinstance(plan, str):
+            self.log.miss(RAISE_OPSET, about, plan)
+            return False
+        if not self.log.claim(RAISE_OPSET, f"to-{version}", "model", about):
+            return False
+        written = carry_out(plan, self.shapes, self._whole.names)
+        # Other scopes look at all of their nodes anyway when it is their turn.
+        self.touched.extend(written[id(self.root)])
+        return True
 
     def raise_ir_version(self, version: int) -> None:
         """Let the model have this IR version at least, its initializers staying constants."""
@@ -251,18 +296,3 @@ def _graph_of(node: ir.Node | None) -> ir.Graph:
 
 def _producer(value: ir.Value) -> ir.Node | None:
     return value.producer()
-
-
-def _names_in(model: ir.Model) -> set[str]:
-    names: set[str] = set()
-    for graph in model.graphs():
-        names.update(value.name or "" for value in (*graph.inputs, *graph.initializers.values()))
-        for node in graph:
-            names.add(node.name or "")
-            names.update(value.name or "" for value in node.outputs)
-    for function in model.functions.values():
-        names.update(value.name or "" for value in function.inputs)
-        for node in function.all_nodes():
-            names.add(node.name or "")
-            names.update(value.name or "" for value in node.outputs)
-    return names

@@ -1,0 +1,1 @@
+"""Raising the version of the default domain that a model imports."""
