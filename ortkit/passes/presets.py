@@ -31,6 +31,12 @@ ORDER: tuple[tuple[str, int], ...] = (
     ("fold-constants", 1),
     # Conditions are numbers now, if they ever will be.
     ("inline-branches", 0),
+    # Before Transposes move, those that it makes among them; its constants fold in the next round.
+    ("lower-einsum", 1),
+    # Recognition: what is computed twice is one value, and constants are numbers; before
+    # anything folds parts of what is recognized into its neighbours.
+    ("merge-equal-nodes", 0),
+    ("fuse-activation", 2),
     # After folding, so that constants next to transposed values are numbers.
     ("sink-transposes", 1),
     # Before affine ops, which look along the axes of the value.
@@ -43,16 +49,14 @@ ORDER: tuple[tuple[str, int], ...] = (
     ("fold-transpose-into-gemm", 1),
     # After affine ops, which may stand between two products.
     ("merge-linear", 2),
-    ("merge-equal-nodes", 0),
-    # After folding, so that its constants are numbers, and before regions are grown.
-    ("fuse-gelu", 2),
-    # Division is what a GELU is recognized by, so not before it.
     ("div-to-mul", 1),
     # After every fold into the convolution, which a FusedConv would hide.
     ("fuse-conv-activation", 2),
     # Last of all folds: what a Gemm holds is not seen any more.
     ("merge-parallel-matmuls", 3),
     ("fuse-matmul-add", 3),
+    # What no Gemm took.
+    ("fuse-bias-gelu", 3),
     ("drop-unused", 0),
 )
 

@@ -21,6 +21,11 @@ class Relayout:
     first: tuple[int, ...] | None
     last: tuple[int, ...] | None
 
+    @staticmethod
+    def nothing() -> Relayout:
+        """Return the way to a layout that a value has already."""
+        return Relayout(Moves(), None, None)
+
     @property
     def cost(self) -> tuple[int, int]:
         """How many nodes it takes, and how many of them move data."""
