@@ -154,7 +154,7 @@ class _Run:
         """Rewrite, fuse and compile a fresh copy of the source, but for the denied rewrites."""
         model = self._opened or open_model(self.source)
         self._opened = None
-        target = Target(self.options.target, self.options.level)
+        target = Target(self.options.target, self.options.level, self.options.max_opset)
         with self._stage("rewrite"), paused_collector():
             result = self.pipeline.run(
                 model,

@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Literal
 
 from ortkit.errors import UserError
+from ortkit.graph.opsets.raising import NEWEST, OLDEST
 from ortkit.rewrite.passes import Pass
 from ortkit.rewrite.pipeline import Instruments
+from ortkit.rewrite.target import Target
 
 KernelChoice = Literal["auto", "off", "tvm"]
 
@@ -41,6 +43,8 @@ class OptimizeOptions:
     """Values for symbolic sizes in verification."""
     fold_limit: int = 1 << 20
     """Bytes by which one folded constant may exceed what it is made from."""
+    max_opset: int = Target.max_opset
+    """The default domain's version may be raised up to this where a rewrite needs it."""
     denied: frozenset[str] = frozenset()
     """Ids of rewrites that must not happen, as the report names them."""
     fuel: int | None = None
@@ -56,4 +60,10 @@ class OptimizeOptions:
         if self.samples < 1:
             raise UserError(
                 f"{self.samples} samples verify nothing", where="samples", fix="use 1 or more"
+            )
+        if not OLDEST <= self.max_opset <= NEWEST:
+            raise UserError(
+                f"no model is raised to opset {self.max_opset}",
+                where="--max-opset",
+                fix=f"use {OLDEST} to {NEWEST}",
             )

@@ -31,6 +31,17 @@ class RegionReport:
 
 
 @dataclass(frozen=True)
+class Refusal:
+    """Rewrites that were considered and not done, alike but for where."""
+
+    pass_name: str
+    node: str
+    """The first place."""
+    reason: str
+    times: int
+
+
+@dataclass(frozen=True)
 class Report:
     """Everything that `ortkit optimize` has to say."""
 
@@ -57,8 +68,36 @@ class Report:
         """Count the rewrites of each pass, most first."""
         return dict(Counter(hit.pass_name for hit in self.hits).most_common())
 
-    def to_json(self) -> dict[str, object]:
-        """Return the report as JSON types; docs/cli.md describes the keys."""
+    def missed(self, what: str) -> tuple[Miss, ...]:
+        """Return the refusals that `what` names, in the order in which they came.
+
+        It names a refusal if the name of the pass or the operator contains it, in small or capital
+        letters, or if it is the name of the node or of one of its outputs.
+        """
+        return tuple(miss for miss in self.misses if _names(what, miss))
+
+    def why(self, what: str) -> tuple[Refusal, ...]:
+        """Return what `missed` does and the kernels that were not made, alike ones as one."""
+        found = [(miss.pass_name, miss.node, miss.reason) for miss in self.missed(what)]
+        found.extend(
+            (f"kernel of {region.kind}", region.at, region.reason)
+            for region in self.regions
+            if region.emitted_as is None and (what.lower() in region.kind or what == region.at)
+        )
+        alike: dict[tuple[str, str, str], list[str]] = {}
+        for pass_name, node, reason in found:
+            alike.setdefault((pass_name, _kind(node), reason), []).append(node)
+        return tuple(
+            Refusal(pass_name, nodes[0], reason, len(nodes))
+            for (pass_name, _, reason), nodes in alike.items()
+        )
+
+    def to_json(self, why: str | None = None) -> dict[str, object]:
+        """Return the report as JSON types; docs/cli.md describes the keys.
+
+        Args:
+            why: Keep only the refusals that this names; see `missed`.
+        """
         return {
             "schema": SCHEMA,
             "source": self.source,
@@ -68,7 +107,10 @@ class Report:
             "after": asdict(self.after),
             "rewrites_by_pass": self.rewrites_by_pass(),
             "rewrites": [asdict(hit) for hit in self.hits],
-            "refused": [asdict(miss) for miss in self.misses],
+            "why": why,
+            "refused": [
+                asdict(miss) for miss in (self.misses if why is None else self.missed(why))
+            ],
             "regions": [asdict(region) for region in self.regions],
             "rolled_back": list(self.rolled_back),
             "verification": None if self.verification is None else self.verification.to_json(),
@@ -77,3 +119,15 @@ class Report:
             "steps": [asdict(step) for step in self.steps],
             "seconds": self.seconds,
         }
+
+
+def _kind(node: str) -> str:
+    """Return the operator of a node as reports name it: `Op 'name'`."""
+    return node.partition(" ")[0]
+
+
+def _names(what: str, miss: Miss) -> bool:
+    kind = _kind(miss.node)
+    if what.lower() in miss.pass_name or what.lower() in kind.lower():
+        return True
+    return what in miss.outputs or miss.node == f"{kind} {what!r}"

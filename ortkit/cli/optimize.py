@@ -33,6 +33,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="generate kernels for fused regions (default: auto)")  # fmt: skip
     add("--cpu", default="native", metavar="LEVEL",
         help="CPU the kernels are for: native (default), x86-64-v3, x86-64-v4, ...")  # fmt: skip
+    add("--max-opset", type=int, default=23, metavar="N",
+        help="newest opset that fusions may raise the model to (default: 23)")  # fmt: skip
     add("--fold-limit", type=int, default=1 << 20, metavar="BYTES",
         help="growth allowed for one folded constant (default: 1048576)")  # fmt: skip
     add("--verify", action=argparse.BooleanOptionalAction, default=True,
@@ -49,6 +51,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="ID",
         help="a rewrite that must not happen, by its id in the report; may be repeated",
     )
+    add("--why", metavar="WHAT",
+        help="show what was refused: part of a pass or op, or a node or output")  # fmt: skip
     add("--dump-passes", type=Path, metavar="DIR", help="save the model after each pass")
     add("--check-passes", action="store_true", help="check the model's structure after each pass")
     add("--report", type=Path, metavar="FILE.json", help="write the whole report")
@@ -69,6 +73,7 @@ def run(arguments: argparse.Namespace) -> int:
             kernels=arguments.kernels,
             cpu=arguments.cpu,
             fold_limit=arguments.fold_limit,
+            max_opset=arguments.max_opset,
             verify=arguments.verify,
             samples=arguments.samples,
             inputs=arguments.inputs,
@@ -81,13 +86,16 @@ def run(arguments: argparse.Namespace) -> int:
         progress("save")
         files = optimized.save(output)
     report = optimized.report
-    content = {**report.to_json(), "files": [str(path) for path in files]}
+    written = {"files": [str(path) for path in files]}
     if arguments.report is not None:
+        content = {**report.to_json(), **written}
         arguments.report.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
     if arguments.json:
-        show.document(content)
+        show.document({**report.to_json(arguments.why), **written})
     elif not arguments.quiet:
         _show(optimized, files)
+        if arguments.why is not None:
+            _show_why(report, arguments.why)
     return _exit_code(report, strict=arguments.strict)
 
 
@@ -155,6 +163,15 @@ def _show(optimized: Optimized, files: tuple[Path, ...]) -> None:
     show.line(f"time      {taken}")
     for path in files:
         show.line(f"wrote     {path} ({show.bytes_text(path.stat().st_size)})")
+
+
+def _show_why(report: Report, what: str) -> None:
+    refusals = report.why(what)
+    if not refusals:
+        show.line(f"why       nothing that {what!r} names was refused")
+        return
+    rows = [(one.pass_name, one.node, one.reason, one.times) for one in refusals]
+    show.table("", ("pass", "node", "refused because", "times"), rows)
 
 
 def _regions(report: Report) -> list[tuple[str, int, int, str]]:

@@ -24,6 +24,8 @@ class Miss:
     pass_name: str
     node: str
     reason: str
+    outputs: tuple[str, ...] = ()
+    """The names of all outputs of the node, where it is one node."""
 
 
 @dataclass
@@ -43,13 +45,13 @@ class RewriteLog:
         """Record a rewrite and say whether it may be done; after True it must be done."""
         identity = f"{pass_name}:{rule}:{output}"
         if identity in self.denied:
-            self.miss(pass_name, node, "rolled back: it changed the results")
+            self.miss(pass_name, node, "rolled back: it changed the results", (output,))
             return False
         if self.fuel is not None and len(self.hits) >= self.fuel:
             return False
         self.hits.append(Hit(identity, pass_name, rule, node))
         return True
 
-    def miss(self, pass_name: str, node: str, reason: str) -> None:
+    def miss(self, pass_name: str, node: str, reason: str, outputs: tuple[str, ...] = ()) -> None:
         """Record why a rewrite that was considered at `node` is not done."""
-        self.misses[Miss(pass_name, node, reason)] = None
+        self.misses[Miss(pass_name, node, reason, outputs)] = None

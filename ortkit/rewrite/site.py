@@ -116,7 +116,8 @@ class Site:
 
     def miss(self, reason: str) -> None:
         """Record why the rewrite considered here is not done."""
-        self.scope.log.miss(self.pass_name, describe(self.node), reason)
+        outputs = tuple(value.name or "" for value in self.node.outputs)
+        self.scope.log.miss(self.pass_name, describe(self.node), reason, outputs)
 
     def claim(self, rule: str) -> bool:
         """Ask for the rewrite `rule` at this node; after True it must be done."""

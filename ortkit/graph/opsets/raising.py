@@ -114,7 +114,8 @@ def _converted(node: ir.Node, start: int, version: int, known: Known) -> Form | 
         return _unknown(node, start, version)
     if _stays(node.op_type, start, version):
         return None
-    form, since = Form.of(node), start
+    form = written = Form.of(node)
+    since = start
     while (then := _next(form.op_type, since)) is not None and then <= version:
         adapter = ADAPTERS.get((form.op_type, then))
         if adapter is None:
@@ -129,7 +130,7 @@ def _converted(node: ir.Node, start: int, version: int, known: Known) -> Form | 
                 return f"{form.op_type} of opset {then}: {adapted}"
             form = adapted
         since = then
-    return form
+    return None if form is written else form
 
 
 def _stays(op_type: str, start: int, version: int) -> bool:
