@@ -28,6 +28,8 @@ PASSES: Mapping[str, str] = {
         "fuse-conv-activation",
         "fuse-matmul-add",
         "fuse-norm",
+        "fuse-softmax",
+        "fuse-rotary",
         "inline-branches",
         "inline-functions",
         "lift-constants",
@@ -43,6 +45,7 @@ PASSES: Mapping[str, str] = {
         "normalize-operands",
         "simplify-reshape",
         "simplify-transpose",
+        "simplify-where",
         "sink-transposes",
         "unwrap-gemm",
     )

@@ -8,6 +8,7 @@ from typing import ClassVar
 
 import onnx_ir as ir
 
+from ortkit.graph.dims import Size
 from ortkit.graph.reshape import RESHAPES, reshape_target
 from ortkit.rewrite.passes import NodePass
 from ortkit.rewrite.site import Site
@@ -22,10 +23,11 @@ class MergeReshapes(NodePass):
     After:
         v = Reshape(x, [4, -1])
 
-    A chain that ends in the shape it began with goes whole.
+    A chain that ends in the shape it began with goes whole. Several steps that read one step all
+    read `x` then.
 
     Skips:
-        * Steps that others read, where the chain would grow by it.
+        * Steps that others read, which would stay.
         * A result with two symbolic sizes that stand at other positions in `x`.
 
     Source:
@@ -51,7 +53,7 @@ class MergeReshapes(NodePass):
             return
         if source is None or before is None:
             return
-        if not site.only_use(inner.outputs[0]):
+        if not _reads_alike(site, inner, before):
             site.miss("others read the step before it")
             return
         target = reshape_target(before, after)
@@ -75,3 +77,16 @@ class MergeReshapes(NodePass):
                 return source
             node = site.producer(source, *RESHAPES)
         return None
+
+
+def _reads_alike(site: Site, inner: ir.Node, before: Sequence[Size]) -> bool:
+    """Say whether all that reads this step can read a value of the shape `before` instead."""
+    if inner.outputs[0].is_graph_output():
+        return False
+    for node, index in inner.outputs[0].uses():
+        after = site.shape(node.outputs[0])
+        if node.domain != "" or node.op_type not in RESHAPES or index > 0:
+            return False
+        if node is not site.node and (after is None or reshape_target(before, after) is None):
+            return False
+    return True

@@ -26,6 +26,7 @@ ORDER: tuple[tuple[str, int], ...] = (
     ("merge-slices", 0),
     ("simplify-reshape", 0),
     ("simplify-transpose", 0),
+    ("simplify-where", 0),
     # One spelling of constants, before passes that look for them.
     ("normalize-operands", 0),
     ("fold-constants", 1),
@@ -37,6 +38,10 @@ ORDER: tuple[tuple[str, int], ...] = (
     # anything folds parts of what is recognized into its neighbours.
     ("merge-equal-nodes", 0),
     ("fuse-activation", 2),
+    ("fuse-norm", 2),
+    ("fuse-softmax", 2),
+    # After norms, which may stand before it; a value that is turned is what attention looks for.
+    ("fuse-rotary", 2),
     # After folding, so that constants next to transposed values are numbers.
     ("sink-transposes", 1),
     # Before affine ops, which look along the axes of the value.

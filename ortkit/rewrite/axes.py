@@ -193,7 +193,8 @@ def moves(layout: Layout) -> Iterator[Moves]:
         same = layout.source_shape == layout.shape
         yield Moves() if same else Moves(after=layout.shape)
         return
-    found = [*_without_first(layout), *_without_last(layout)]
+    # Of two as short the one that parts axes first: heads then look alike everywhere.
+    found = [*_without_last(layout), *_without_first(layout)]
     found.append(_through(layout, blocks))
     found.append(_through(layout, [(factor,) for factor in after]))
     yield from sorted(dict.fromkeys(found), key=lambda one: one.count)
