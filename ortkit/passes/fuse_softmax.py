@@ -1,0 +1,133 @@
+"""fuse-softmax: Softmax and LogSoftmax that are written out, however that is done."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import onnx_ir as ir
+
+from ortkit.ops.softmax import SPREADS, fit_softmax, spread_rows
+from ortkit.rewrite.passes import NodePass
+from ortkit.rewrite.rows import Frame, Region, frame_of, roots_of
+from ortkit.rewrite.sample import FLOATS
+from ortkit.rewrite.site import Site
+
+#: Before it Softmax took all axes from `axis` on as one.
+ONE_AXIS_SINCE = 13
+
+
+@dataclass(frozen=True)
+class FuseSoftmax(NodePass):
+    """Recognize softmax by what it makes of the rows of a value.
+
+    Before:
+        e = Exp(Sub(x, ReduceMax(x)));  y = Div(e, ReduceSum(e))
+        y = Sub(x, ReduceLogSumExp(x))
+        y = Log(Softmax(x))
+    After:
+        y = Softmax(x)
+        y = LogSoftmax(x)
+
+    The nodes around the sum are evaluated in float64 and compared with the op. Without the
+    maximum the written form overflows where the op does not.
+
+    Skips:
+        * Sums with something added, masks multiplied in, several axes at once.
+        * Exponentials or sums that others read, or that a graph returns.
+        * Casts: they stay around the op, which is as precise as what was written.
+
+    Source:
+        ONNX Softmax-13, LogSoftmax-13.
+    """
+
+    name: ClassVar[str] = "fuse-softmax"
+    ops: ClassVar[Sequence[str]] = ("Log", "ReduceLogSumExp", "ReduceSum")
+
+    def rewrite(self, site: Site) -> None:
+        if site.node.op_type == "Log":
+            self._rewrite_log(site)
+            return
+        frame = frame_of(site.scope, site.node)
+        if frame is None or len(frame.axes) != 1 or site.output.is_graph_output():
+            return
+        axis, is_last = frame.axes[0], frame.is_trailing
+        reasons: dict[str, None] = {}
+        best = max(_found(site, frame, reasons), key=lambda one: one.nodes, default=None)
+        if best is None:
+            for reason in list(reasons)[:1]:
+                site.miss(reason)
+            return
+        if site.opset < ONE_AXIS_SINCE and not is_last:
+            site.miss(f"before opset {ONE_AXIS_SINCE} the op takes the last axis only")
+            return
+        node = best.end.producer()
+        assert node is not None
+        last = Site(site.scope, node, self.name)
+        if not last.claim("log-softmax" if best.op_type == "LogSoftmax" else "softmax"):
+            return
+        # Older ones want it counted from the front.
+        at = -1 if is_last and site.opset >= ONE_AXIS_SINCE else axis
+        last.replace(last.op(best.op_type, [best.root], {"axis": at}))
+
+    def _rewrite_log(self, site: Site) -> None:
+        node = site.producer(site.input(0), "Softmax")
+        if node is None or node.graph is not site.node.graph:
+            return
+        axis = node.attributes.get("axis")
+        if axis is not None and axis.is_ref():
+            return
+        if not site.only_use(node.outputs[0]):
+            site.miss("its softmax is read elsewhere, or returned")
+            return
+        if not site.claim("log-of-softmax"):
+            return
+        default = -1 if site.opset >= ONE_AXIS_SINCE else 1
+        attributes = {"axis": default if axis is None else axis.as_int()}
+        site.replace(site.op("LogSoftmax", [node.inputs[0]], attributes))
+
+
+@dataclass(frozen=True)
+class _Match:
+    op_type: str
+    root: ir.Value
+    end: ir.Value
+    nodes: int
+
+
+def _found(site: Site, frame: Frame, reasons: dict[str, None]) -> Iterator[_Match]:
+    """Yield the largest match of each root; leave reasons for what is almost one."""
+    for root in roots_of(site.scope, site.node, frame):
+        dtype = site.dtype(root)
+        if dtype not in FLOATS:
+            return
+        region = Region(site.scope, site.node, frame, root)
+        for end in reversed(region.ends):
+            cone = region.cone(end)
+            kinds = {node.op_type for node in cone.values()}
+            if not kinds & {"Exp", "ReduceLogSumExp"} or kinds == {"Exp"}:
+                continue
+            op_type = _fit(region, end)
+            if not op_type:
+                reasons["it is no softmax of any value before it"] = None
+                continue
+            if {site.dtype(value) for value in cone} != {dtype}:
+                reasons["casts within it would be lost"] = None
+                continue
+            if (read := region.read_elsewhere(end)) is not None:
+                reasons[f"{read.name!r} within it is read elsewhere, or returned"] = None
+                continue
+            yield _Match(op_type, root, end, len(cone))
+            break
+
+
+def _fit(region: Region, end: ir.Value) -> str:
+    random = np.random.default_rng(len(SPREADS))
+    probe = region.probe(end, len(SPREADS))
+    if not probe.fill(random):
+        return ""
+    rows = spread_rows(probe.sizes, probe.axis, random)
+    result = probe.run(rows)
+    return "" if result is None else fit_softmax(rows, result, region.frame.axes[0])
