@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import onnx
+import onnx.parser
 import pytest
 
 from ortkit.cli import show
@@ -55,8 +57,6 @@ def test_verify_tells_equal_from_different(call, folder: Path) -> None:
 
 
 def test_verify_says_when_it_cannot(call, tmp_path: Path) -> None:
-    import onnx.parser
-
     text = '<ir_version: 10, opset_import: ["": 20, "own": 1]> g (float[2] x) => (float[2] y) '
     model = onnx.parser.parse_model(text + "{ y = own.Secret(x) }")
     onnx.save(model, tmp_path / "own.onnx")
@@ -104,3 +104,27 @@ def test_counts_and_sizes_for_people() -> None:
     assert show.count_text(999) == "999"
     assert show.count_text(22_400_000_000) == "22.40 G"
     assert show.bytes_text(346e6) == "346.0 MB"
+
+
+def test_optimize_says_why_not(call, tmp_path: Path) -> None:
+    text = """<ir_version: 8, opset_import: ["" : 17]>
+    two (float[n] x, float[m] x2) => (float[n] y, float[m] y2) {
+      y = Identity (x)
+      z = Dropout (x2)
+      y2 = Identity (x2)
+    }"""
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "two.onnx")
+    start = ("optimize", tmp_path / "two.onnx", "--no-verify", "--kernels", "off")
+    for what, count in (("identity", 2), ("IDENT", 2), ("drop-id", 2), ("y", 1), ("y2", 1)):
+        done = call(*start, "--why", what)
+        assert done.code == 0, done.err
+        rows = [line for line in done.out.splitlines() if "must keep its name" in line]
+        assert len(rows) == count
+        assert all("drop-identity" in row for row in rows)
+    done = call(*start, "--why", "y9")
+    assert done.out.endswith("why       nothing that 'y9' names was refused\n")
+    assert "refused" not in call(*start).out
+    content = json.loads(call(*start, "--why", "y2", "--json").out)
+    assert content["why"] == "y2"
+    assert [one["outputs"] for one in content["refused"]] == [["y2"]]
+    assert len(json.loads(call(*start, "--json").out)["refused"]) == 2

@@ -81,6 +81,8 @@ def test_usage_errors_suggest_the_near_name(given: tuple[str, ...], said: str, c
         (("verify", "SMALL", "SMALL", "--library", "no.so"), "no such file"),
         (("try", "SMALL", "--seconds", "0"), "--seconds: 0 seconds are too few"),
         (("bisect", "SMALL", "--passes", "nothing"), "there is no pass 'nothing'"),
+        (("optimize", "SMALL", "--max-opset", "6"), "--max-opset: no model is raised to opset 6"),
+        (("optimize", "SMALL", "--max-opset", "26"), "use 7 to 25"),
     ],
 )
 def test_bad_values_say_what_to_do(given, said: str, call, folder: Path) -> None:

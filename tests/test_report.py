@@ -1,0 +1,45 @@
+"""What a report says of refusals."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ortkit import OptimizeOptions, optimize
+from ortkit.graph.text import from_text
+from ortkit.report import Refusal
+from ortkit.rewrite.passes import NodePass
+from ortkit.rewrite.site import Site
+
+
+@dataclass(frozen=True)
+class RefuseAlways(NodePass):
+    """Refuse at every Split and Relu, for a reason that depends on the operator."""
+
+    name = "refuse-always"
+    ops: ClassVar[Sequence[str]] = ("Split", "Relu")
+
+    def rewrite(self, site: Site) -> None:
+        site.miss(f"no {site.node.op_type}")
+
+
+def test_alike_refusals_are_one_and_any_output_names_a_node() -> None:
+    model = from_text(
+        """<ir_version: 10, opset_import: ["" : 20]>
+        g (float[n, 8] x) => (float[n, 4] y, float[n, 4] z)
+        { a, b = Split <axis = 1, num_outputs = 2> (x)  y = Relu (a)  c = Tanh (b)  z = Relu (c) }
+        """
+    )
+    options = OptimizeOptions(
+        level=0, passes="drop-unused", extra_passes=(RefuseAlways(),), verify=False
+    )
+    report = optimize(model, options).report
+    relu = Refusal("refuse-always", "Relu 'y'", "no Relu", 2)
+    split = Refusal("refuse-always", "Split 'a'", "no Split", 1)
+    assert report.why("relu") == (relu,)
+    assert report.why("refuse") == (split, relu)
+    assert report.why("b") == (split,)
+    assert report.why("z") == (Refusal("refuse-always", "Relu 'z'", "no Relu", 1),)
+    assert report.why("c") == ()
+    assert [miss.outputs for miss in report.missed("split")] == [("a", "b")]
