@@ -14,7 +14,8 @@ import onnx_ir as ir
 
 Array = np.ndarray
 
-_erf = np.vectorize(math.erf, otypes=[np.float64])
+erf = np.vectorize(math.erf, otypes=[np.float64])
+"""The error function, element by element."""
 
 FLOATS = frozenset(
     {ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.BFLOAT16}
@@ -124,7 +125,7 @@ def _gelu(node: ir.Node, inputs: list[Array | None]) -> Array:
     is_tanh = found is not None and found.as_string() == "tanh"
     if is_tanh or node.op_type == "FastGelu":
         return np.asarray(0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))))
-    return np.asarray(0.5 * x * (1 + _erf(x * math.sqrt(0.5))))
+    return np.asarray(0.5 * x * (1 + erf(x * math.sqrt(0.5))))
 
 
 def _quick_gelu(node: ir.Node, inputs: list[Array | None]) -> Array:
@@ -136,7 +137,7 @@ def _quick_gelu(node: ir.Node, inputs: list[Array | None]) -> Array:
 def _cast(node: ir.Node, inputs: list[Array | None]) -> Array | None:
     to, x = ir.DataType(_int(node, "to", 0)), _given(inputs, 0)
     if to == ir.DataType.BOOL:
-        return x != 0
+        return np.asarray(x != 0)
     return np.asarray(x, np.float64) if to in FLOATS else None
 
 
@@ -186,7 +187,7 @@ OPS: Mapping[str, Function] = {
     "Div": _binary(np.divide),
     "Elu": _with(lambda x, a: np.where(x < 0, a * np.expm1(np.minimum(x, 0)), x), alpha=1.0),
     "Equal": _binary(np.equal),
-    "Erf": _unary(_erf),
+    "Erf": _unary(erf),
     "Exp": _unary(np.exp),
     "FastGelu": _gelu,
     "Gelu": _gelu,
