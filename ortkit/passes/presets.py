@@ -24,6 +24,7 @@ ORDER: tuple[tuple[str, int], ...] = (
     ("merge-reshapes", 0),
     ("merge-concats", 0),
     ("merge-slices", 0),
+    ("simplify-gather", 0),
     ("simplify-reshape", 0),
     ("simplify-transpose", 0),
     ("simplify-where", 0),
@@ -57,6 +58,8 @@ ORDER: tuple[tuple[str, int], ...] = (
     ("div-to-mul", 1),
     # After every fold into the convolution, which a FusedConv would hide.
     ("fuse-conv-activation", 2),
+    # After simplify-gather, which wants single Slices, and after what is recognized by Slices.
+    ("merge-parallel-slices", 1),
     # Last of all folds: what a Gemm holds is not seen any more.
     ("merge-parallel-matmuls", 3),
     ("fuse-matmul-add", 3),

@@ -1,0 +1,158 @@
+"""simplify-gather: the cheapest of Gather, Slice, Split and Concat for constant places."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import onnx_ir as ir
+
+from ortkit.graph.dims import Size
+from ortkit.graph.reshape import RESHAPES, reshape_target, static
+from ortkit.rewrite.cuts import INPUTS_SINCE, Cut, cut_of
+from ortkit.rewrite.passes import NodePass
+from ortkit.rewrite.site import Site
+
+#: With shorter runs than this, copying them one by one takes longer than cutting does.
+RUN = 16
+#: Longer lists of places stay ranges.
+LONGEST = 1 << 16
+
+
+@dataclass(frozen=True)
+class SimplifyGather(NodePass):
+    """Take constant places along an axis with one node.
+
+    Before:
+        a = Gather<axis = 1>(x, [4, 5, 6])
+        b = Squeeze(Slice(x, [2], [3], [1]), [1])
+        c = Concat<axis = 1>(Slice(x, [3], [9], [1]), Slice(x, [0], [3], [1]))
+        d = Gather<axis = 0>(z, 0)                       # z: [1, n]
+    After:
+        a = Slice(x, [4], [7], [1])
+        b = Gather<axis = 1>(x, 2)
+        c = Gather<axis = 1>(x, [3, 4, 5, 6, 7, 8, 0, 1, 2])
+        d = Reshape(z, [-1])
+
+    A roll as two Slices and a Concat takes 1.8 times as long as one Gather (56 x 56 x 96 and
+    14 x 14 x 384 floats, ONNX Runtime 1.31.1 on a CPU); the others take as long as before.
+
+    Skips:
+        * Axes of unknown size, and cuts along several axes.
+        * Parts that others read: they would stay.
+        * Concat along an axis with short runs behind it, below level 3.
+
+    Source:
+        ONNX Gather-1 ... 13, Slice-1 ... 13, Split-2 ... 18.
+    """
+
+    name: ClassVar[str] = "simplify-gather"
+    ops: ClassVar[Sequence[str]] = ("Gather", "Concat", *RESHAPES)
+
+    def rewrite(self, site: Site) -> None:
+        if site.node.op_type == "Gather":
+            _gather(site)
+        elif site.node.op_type == "Concat":
+            _concat(site)
+        else:
+            _squeeze(site)
+
+
+def _gather(site: Site) -> None:
+    """Take consecutive places by a Slice, and the only place of an axis by a Reshape."""
+    shape, places = site.shape(site.input(0)), site.array(site.input(1), LONGEST)
+    if not shape or places is None or places.ndim > 1 or site.scope.is_constant(site.input(0)):
+        return
+    axis = site.int("axis", 0) % len(shape)
+    size = shape[axis]
+    if places.ndim == 0:
+        target = None if size != 1 else reshape_target(shape, _without(shape, axis))
+        if target is not None and site.claim("only-place"):
+            site.replace(site.op("Reshape", [site.input(0), site.constant(target)]))
+        return
+    if not isinstance(size, int) or places.size == 0 or site.opset < INPUTS_SINCE:
+        return
+    flat = [int(place) % size for place in places]
+    step = 1 if len(flat) == 1 else flat[1] - flat[0]
+    if step == 0 or flat != list(range(flat[0], flat[0] + step * len(flat), step)):
+        return
+    if flat == list(range(size)):
+        if (x := site.input(0)) is not None and site.can_replace(x) and site.claim("all-places"):
+            site.replace(x)
+        return
+    if step > 0 and site.claim("range"):
+        numbers = [[flat[0]], [flat[-1] + 1], [axis], *([[step]] if step > 1 else [])]
+        site.replace(site.op("Slice", [site.input(0), *map(site.constant, numbers)]))
+
+
+def _squeeze(site: Site) -> None:
+    """Take one place, and its axis away, by a Gather."""
+    value, after = site.input(0), site.shape(site.output)
+    cut = cut_of(site, value)
+    if cut is None or value is None or after is None or len(cut.places) != 1:
+        return
+    before = site.shape(cut.source)
+    if before is None or _without(before, cut.axis) != tuple(after):
+        return
+    node = value.producer()
+    if node is None or not all(_is_squeezed(site, part, cut, before) for part in node.outputs):
+        site.miss("others read the part that is cut out")
+        return
+    if site.claim("one-place"):
+        place = site.constant(np.array(cut.places[0], np.int64))
+        site.replace(site.op("Gather", [cut.source, place], {"axis": cut.axis}))
+
+
+def _is_squeezed(site: Site, part: ir.Value, cut: Cut, shape: Sequence[Size]) -> bool:
+    """Say whether all that reads `part` takes its axis away."""
+    made = site.shape(part)
+    if part.is_graph_output() or made is None or made[cut.axis] != 1:
+        return False
+    wanted = _without(shape, cut.axis)
+    return all(
+        node.domain == ""
+        and node.op_type in RESHAPES
+        and index == 0
+        and site.shape(node.outputs[0]) == wanted
+        for node, index in part.uses()
+    )
+
+
+def _without(shape: Sequence[Size], axis: int) -> tuple[Size, ...]:
+    return (*shape[:axis], *shape[axis + 1 :])
+
+
+def _concat(site: Site) -> None:
+    """Take the places of several parts of one value at once."""
+    cuts = [cut_of(site, value) for value in site.node.inputs]
+    known = [cut for cut in cuts if cut is not None]
+    shape = site.shape(site.output)
+    if len(known) < max(len(cuts), 2) or not shape:
+        return
+    first, axis = known[0], site.int("axis", 0) % len(shape)
+    if any(cut.source is not first.source or cut.axis != axis for cut in known):
+        return
+    places = [place for cut in known for place in cut.places]
+    if places == list(range(first.size)):
+        if site.can_replace(first.source) and site.claim("all-parts"):
+            site.replace(first.source)
+        return
+    if not all(_is_read_here(site, value) for value in site.node.inputs):
+        site.miss("others read the parts")
+        return
+    run = static(shape[axis + 1 :])
+    if site.scope.target.level < 3 and (run is None or np.prod(run) < RUN):
+        site.miss("the runs behind the axis are short, or of unknown length")
+    elif len(places) <= LONGEST and site.claim("parts"):
+        site.replace(site.op("Gather", [first.source, site.constant(places)], {"axis": axis}))
+
+
+def _is_read_here(site: Site, value: ir.Value | None) -> bool:
+    """Say whether the node that makes `value` goes if this Concat goes."""
+    node = None if value is None else value.producer()
+    return node is not None and all(
+        not part.is_graph_output() and set(part.consumers()) <= {site.node}
+        for part in node.outputs
+    )
