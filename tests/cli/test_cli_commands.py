@@ -108,23 +108,23 @@ def test_counts_and_sizes_for_people() -> None:
 
 def test_optimize_says_why_not(call, tmp_path: Path) -> None:
     text = """<ir_version: 8, opset_import: ["" : 17]>
-    two (float[n] x, float[m] x2) => (float[n] y, float[m] y2) {
-      y = Identity (x)
+    two (float[n] x, float[m] x2) => (float[n] out1, float[m] out2) {
+      out1 = Identity (x)
       z = Dropout (x2)
-      y2 = Identity (x2)
+      out2 = Identity (x2)
     }"""
     onnx.save(onnx.parser.parse_model(text), tmp_path / "two.onnx")
     start = ("optimize", tmp_path / "two.onnx", "--no-verify", "--kernels", "off")
-    for what, count in (("identity", 2), ("IDENT", 2), ("drop-id", 2), ("y", 1), ("y2", 1)):
+    for what, count in (("identity", 2), ("IDENT", 2), ("drop-id", 2), ("out1", 1), ("out2", 1)):
         done = call(*start, "--why", what)
         assert done.code == 0, done.err
         rows = [line for line in done.out.splitlines() if "must keep its name" in line]
         assert len(rows) == count
         assert all("drop-identity" in row for row in rows)
-    done = call(*start, "--why", "y9")
-    assert done.out.endswith("why       nothing that 'y9' names was refused\n")
+    done = call(*start, "--why", "out9")
+    assert done.out.endswith("why       nothing that 'out9' names was refused\n")
     assert "refused" not in call(*start).out
-    content = json.loads(call(*start, "--why", "y2", "--json").out)
-    assert content["why"] == "y2"
-    assert [one["outputs"] for one in content["refused"]] == [["y2"]]
+    content = json.loads(call(*start, "--why", "out2", "--json").out)
+    assert content["why"] == "out2"
+    assert [one["outputs"] for one in content["refused"]] == [["out2"]]
     assert len(json.loads(call(*start, "--json").out)["refused"]) == 2
