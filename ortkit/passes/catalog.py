@@ -26,6 +26,7 @@ PASSES: Mapping[str, str] = {
         "fuse-activation",
         "fuse-bias-gelu",
         "fuse-conv-activation",
+        "fuse-depth-to-space",
         "fuse-matmul-add",
         "fuse-norm",
         "fuse-softmax",

@@ -33,6 +33,8 @@ ORDER: tuple[tuple[str, int], ...] = (
     ("fold-constants", 1),
     # Conditions are numbers now, if they ever will be.
     ("inline-branches", 0),
+    # Before Transposes are merged with others or move.
+    ("fuse-depth-to-space", 2),
     # Before Transposes move, those that it makes among them; its constants fold in the next round.
     ("lower-einsum", 1),
     # Recognition: what is computed twice is one value, and constants are numbers; before
