@@ -1,4 +1,4 @@
-"""drop-expand: an Expand that the ops behind it would do by broadcasting."""
+"""drop-expand: repetitions that the ops behind them would do by broadcasting."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+import numpy as np
 import onnx_ir as ir
 
 from ortkit.graph.dims import Size
@@ -19,7 +20,7 @@ ONE_WAY = "PRelu"
 
 @dataclass(frozen=True)
 class DropExpand(NodePass):
-    """Let elementwise ops broadcast what an Expand repeated for them.
+    """Let elementwise ops broadcast what Expand, Tile or ConstantOfShape repeated for them.
 
     Before:
         e = Expand(n, shape)           # n: [batch, 1], e: [batch, 64]
@@ -27,20 +28,25 @@ class DropExpand(NodePass):
     After:
         y = Div(x, n)
 
+    A ConstantOfShape is one number, repeated.
+
     Skips:
-        * Readers other than elementwise ops, and an Expand that a graph returns.
-        * Readers with no other input that provably has every size that the Expand makes.
+        * Readers other than elementwise ops, and repetitions that a graph returns.
+        * Readers with no other input that provably has every size that is made.
 
     Source:
-        ONNX Expand-8 ... 13; multidirectional broadcasting.
+        ONNX Expand-8 ... 13, Tile-6 ... 13, ConstantOfShape-9 ... 25; multidirectional
+        broadcasting.
     """
 
     name: ClassVar[str] = "drop-expand"
-    ops: ClassVar[Sequence[str]] = ("Expand",)
+    ops: ClassVar[Sequence[str]] = ("Expand", "Tile", "ConstantOfShape")
 
     def rewrite(self, site: Site) -> None:
         value, readers = site.input(0), list(site.output.uses())
-        before, after = site.shape(value), site.shape(site.output)
+        is_number = site.node.op_type == "ConstantOfShape"
+        before = () if is_number else site.shape(value)
+        after = site.shape(site.output)
         if value is None or before is None or after is None or not readers:
             return
         made = _made(before, after)
@@ -50,7 +56,13 @@ class DropExpand(NodePass):
         if not all(self._broadcasts(site, node, made, len(after)) for node, _ in readers):
             site.miss("what reads it does not broadcast to the same sizes")
             return
+        number = _number(site) if is_number else None
+        if is_number and number is None:
+            site.miss("its number is not known")
+            return
         if site.claim("broadcast"):
+            if number is not None:
+                value = site.constant(number)
             for node, index in readers:
                 site.scope.set_input(node, index, value)
 
@@ -81,3 +93,14 @@ def _made(before: Sequence[Size], after: Sequence[Size]) -> list[tuple[int, Size
             return None
         made.append((axis, after[-axis]))
     return made
+
+
+def _number(site: Site) -> np.ndarray | None:
+    """Return what a ConstantOfShape repeats, as a tensor without axes; None if unclear."""
+    attribute = site.node.attributes.get("value")
+    if attribute is None:
+        return np.array(0, np.float32)
+    if attribute.is_ref():
+        return None
+    array = attribute.as_tensor().numpy()
+    return array.reshape(()) if array.size == 1 else None
