@@ -101,7 +101,7 @@ class Scope:
             reason = f"opset {version} is over the newest allowed, {self.target.max_opset}"
             self.log.miss(RAISE_OPSET, about, reason)
             return False
-        plan = plan_raise(self.model, version, self.shapes)
+        plan = plan_raise(self.model, version, self.shapes, self.target.kind)
         if isinstance(plan, str):
             self.log.miss(RAISE_OPSET, about, plan)
             return False

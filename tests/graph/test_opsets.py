@@ -15,7 +15,8 @@ from models.catalog import BUILDERS, build, spellings
 from models.feeds import feeds
 from ortkit.graph.check import check_model
 from ortkit.graph.opsets.adapters import ADAPTERS
-from ortkit.graph.opsets.raising import NEWEST, OLDEST, raise_opset
+from ortkit.graph.opsets.kernels import WITHOUT_KERNEL
+from ortkit.graph.opsets.raising import NEWEST, OLDEST, Plan, plan_raise, raise_opset
 from ortkit.graph.opsets.schema_steps import history
 from ortkit.graph.text import from_text, to_text
 from ortkit.graph.walk import nodes_below
@@ -330,4 +331,22 @@ def test_what_onnx_runtime_does_not_run_is_not_emitted() -> None:
         if OLDEST < new <= NEWEST and runs(op_type, old) and not runs(op_type, new)
     }
     assert lost
-    assert lost <= set(ADAPTERS)
+    assert lost <= set(ADAPTERS) | WITHOUT_KERNEL["cpu"]
+
+
+@pytest.mark.parametrize("kind", WITHOUT_KERNEL)
+def test_a_kernel_ends_at_a_version_that_changed_its_operator(kind: str) -> None:
+    for op_type, version in WITHOUT_KERNEL[kind]:
+        assert version in history(op_type)
+
+
+def test_a_gpu_keeps_its_kernels() -> None:
+    model = from_text(
+        """<ir_version: 8, opset_import: ["" : 17]>
+        g (float[1, 2, 4, 4] x) => (float[1, 2, 3, 3] y)
+        { y = MaxPool <kernel_shape = [2, 2]> (x) }"""
+    )
+    assert isinstance(plan_raise(model, 21, kind="cuda"), Plan)
+    reason = "MaxPool of opset 22: ONNX Runtime has no kernel for it (MaxPool 'y')"
+    assert plan_raise(model, 22, kind="cuda") == reason
+    assert isinstance(plan_raise(model, 22, kind="cpu"), Plan)

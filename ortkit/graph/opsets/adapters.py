@@ -197,15 +197,6 @@ def _vector(values: object, name: str) -> New:
     return New(np.array(values, np.int64).reshape(-1), name)
 
 
-#: What onnxruntime 1.31.1 runs in the version before only (get_all_opkernel_def).
-WITHOUT_KERNEL = frozenset(
-    {
-        ("GlobalLpPool", 22), ("MaxRoiPool", 22), ("Multinomial", 22), ("RandomNormal", 22),
-        ("RandomNormalLike", 22), ("RandomUniform", 22), ("RandomUniformLike", 22),
-        ("RoiAlign", 22), ("Attention", 25),
-    }
-)  # fmt: skip
-
 #: By operator and the version that changed it. What is not here changed in no way that schemas
 #: do not tell.
 ADAPTERS: Mapping[tuple[str, int], Adapter] = MappingProxyType(
@@ -246,6 +237,5 @@ ADAPTERS: Mapping[tuple[str, int], Adapter] = MappingProxyType(
         ("AveragePool", 22): _pool,
         ("LpPool", 22): _pool,
         ("MaxPool", 22): _pool,
-        **{key: _refused("ONNX Runtime has no kernel for it") for key in WITHOUT_KERNEL},
     }
 )  # fmt: skip

@@ -10,6 +10,7 @@ import onnx_ir as ir
 from ortkit.graph.opsets.adapters import ADAPTERS
 from ortkit.graph.opsets.apply import Writer
 from ortkit.graph.opsets.form import Form, Known
+from ortkit.graph.opsets.kernels import WITHOUT_KERNEL, Key
 from ortkit.graph.opsets.schema_steps import history, only_widens, refusal
 from ortkit.graph.schemas import RUNTIME_OWN
 from ortkit.graph.shapes import Shapes
@@ -46,13 +47,16 @@ def raise_opset(model: ir.Model, version: int) -> str | None:
     return None
 
 
-def plan_raise(model: ir.Model, version: int, shapes: Shapes | None = None) -> Plan | str:
+def plan_raise(
+    model: ir.Model, version: int, shapes: Shapes | None = None, kind: str = "cpu"
+) -> Plan | str:
     """Return how `model` is written in `version`, or why it cannot be; changes nothing.
 
     Args:
         model: Any model.
         version: Up to `NEWEST`.
         shapes: What is known of its values; inferred if need be.
+        kind: The target, whose kernels no node may lose.
     """
     if version > NEWEST:
         return f"opset {version} is newer than {NEWEST}, the newest that models are converted to"
@@ -63,7 +67,7 @@ def plan_raise(model: ir.Model, version: int, shapes: Shapes | None = None) -> P
         start = root.opset_imports.get("") or model.opset_imports.get("", 0)
         forms: list[Form] = []
         for node in _of_default_domain(root, local) if start < version else ():
-            made = _converted(node, start, version, known)
+            made = _converted(node, start, version, known, WITHOUT_KERNEL[kind])
             if isinstance(made, str):
                 return f"{made} ({node.op_type} {node.name or _output(node)!r})"
             if made is not None:
@@ -105,18 +109,22 @@ def _of_default_domain(
             yield node
 
 
-def _converted(node: ir.Node, start: int, version: int, known: Known) -> Form | str | None:
+def _converted(
+    node: ir.Node, start: int, version: int, known: Known, lost: frozenset[Key]
+) -> Form | str | None:
     """Return how `node` is written in `version`, None if as it is now, else the reason."""
     if start < OLDEST:
         return f"opset {start} is older than {OLDEST}, the oldest that is converted"
     versions = history(node.op_type)
     if not versions or versions[0] > start:
         return _unknown(node, start, version)
-    if _stays(node.op_type, start, version):
+    if _stays(node.op_type, start, version, lost):
         return None
     form = written = Form.of(node)
     since = start
     while (then := _next(form.op_type, since)) is not None and then <= version:
+        if (form.op_type, then) in lost:
+            return f"{form.op_type} of opset {then}: ONNX Runtime has no kernel for it"
         adapter = ADAPTERS.get((form.op_type, then))
         if adapter is None:
             old = max(one for one in history(form.op_type) if one <= since)
@@ -133,12 +141,13 @@ def _converted(node: ir.Node, start: int, version: int, known: Known) -> Form | 
     return None if form is written else form
 
 
-def _stays(op_type: str, start: int, version: int) -> bool:
-    """Say whether any node with this op is the same in both versions."""
+def _stays(op_type: str, start: int, version: int, lost: frozenset[Key]) -> bool:
+    """Say whether any node with this op is the same in both versions, and runs in both."""
     since = start
     while (then := _next(op_type, since)) is not None and then <= version:
         old = max(one for one in history(op_type) if one <= since)
-        if (op_type, then) in ADAPTERS or not only_widens(op_type, old, then):
+        key = (op_type, then)
+        if key in ADAPTERS or key in lost or not only_widens(op_type, old, then):
             return False
         since = then
     return True
