@@ -50,6 +50,7 @@ PASSES: Mapping[str, str] = {
         "simplify-transpose",
         "simplify-where",
         "sink-transposes",
+        "unwrap-batch-norm",
         "unwrap-gemm",
     )
 }

@@ -49,6 +49,7 @@ ORDER: tuple[tuple[str, int], ...] = (
     ("sink-transposes", 1),
     # Before affine ops, which look along the axes of the value.
     ("unwrap-gemm", 1),
+    ("unwrap-batch-norm", 1),
     # After folding, so that amounts, weights and factors are numbers; Pad before affine ops,
     # which look at what a convolution pads.
     ("fold-pad", 1),
