@@ -11,6 +11,7 @@ import onnx_ir as ir
 
 from ortkit.ops.norms import LADDER, NormFit, fit_norm, ladder_rows
 from ortkit.rewrite.passes import NodePass
+from ortkit.rewrite.row_probe import Probe
 from ortkit.rewrite.row_weights import Operand, Weight, operand, read_weight, runs_along
 from ortkit.rewrite.rows import Frame, Region, frame_of, roots_of
 from ortkit.rewrite.sample import FLOATS
@@ -121,23 +122,27 @@ class _Search:
             if self.site.dtype(root) not in FLOATS:
                 return
             region = Region(self.site.scope, self.site.node, self.frame, root)
+            kinds = {node.op_type for node in region.inside.values()}
+            if not region.ends or not kinds & ROOTS:
+                continue
+            rows = _Rows(region)
             for end in reversed(region.ends):
-                norm = self._at(region, end)
+                norm = self._at(region, end, rows)
                 if isinstance(norm, Norm):
                     yield norm
                     break
                 if norm:
                     self.reasons[norm] = None
 
-    def _at(self, region: Region, end: ir.Value) -> Norm | str:
+    def _at(self, region: Region, end: ir.Value, rows: _Rows) -> Norm | str:
         """Return the norm that `end` is, else why not; an empty text where nothing is alike."""
         cone = region.cone(end)
         if not any(node.op_type in ROOTS for node in cone.values()):
             return ""
-        dtype = _type_of(self.site, region, end)
-        fit = _fit(region, end)
+        fit = rows.fit(end)
         if isinstance(fit, str):
             return fit
+        dtype = _type_of(self.site, region, end)
         reason = self._why_not(region, end, fit[0], dtype)
         if reason or dtype is None:
             return reason
@@ -235,25 +240,29 @@ def _type_of(site: Site, region: Region, end: ir.Value) -> ir.DataType | None:
     return dtype if not inner or (dtype in HALVES and inner == {ir.DataType.FLOAT}) else None
 
 
-def _fit(region: Region, end: ir.Value) -> tuple[NormFit, Weight, Weight] | str:
-    """Evaluate the region up to `end` and read it as a norm with weights."""
-    random = np.random.default_rng(len(LADDER))
-    probe = region.probe(end, len(LADDER))
-    if not probe.fill(random):
-        return "a number in it is not known"
-    rows = ladder_rows(probe.sizes, region.frame.axes, probe.axis, random)
-    result = probe.run(rows)
-    if result is None:
-        return "it cannot be evaluated"
-    fit = fit_norm(rows, result, region.frame.axes, probe.axis)
-    if isinstance(fit, str):
-        return fit
-    scale = read_weight(fit.scale, probe.leaves, shifts=False)
-    shift = read_weight(fit.shift, probe.leaves, shifts=True)
-    if scale is None or shift is None:
-        return "its scale or shift is none of its weights"
-    epsilon = _as_written(fit.epsilon, [a for a in probe.leaves.values() if a.size == 1])
-    return NormFit(fit.kind, epsilon, fit.scale, fit.shift), scale, shift
+class _Rows:
+    """A region evaluated on rows of many magnitudes."""
+
+    def __init__(self, region: Region) -> None:
+        random = np.random.default_rng(len(LADDER))
+        self.axes, self.probe = region.frame.axes, Probe(region, len(LADDER), random)
+        self.rows = ladder_rows(self.probe.sizes, self.axes, self.probe.axis, random)
+        self.values = self.probe.run(self.rows)
+
+    def fit(self, end: ir.Value) -> tuple[NormFit, Weight, Weight] | str:
+        """Read `end` as a norm with scale and shift; a text says why it is none."""
+        result, leaves = self.values.get(end), self.probe.leaves
+        if result is None:
+            return "a number in it is not known"
+        fit = fit_norm(self.rows, result, self.axes, self.probe.axis)
+        if isinstance(fit, str):
+            return fit
+        scale = read_weight(fit.scale, leaves, shifts=False)
+        shift = read_weight(fit.shift, leaves, shifts=True)
+        if scale is None or shift is None:
+            return "its scale or shift is none of its weights"
+        epsilon = _as_written(fit.epsilon, [each for each in leaves.values() if each.size == 1])
+        return NormFit(fit.kind, epsilon, fit.scale, fit.shift), scale, shift
 
 
 def _as_written(epsilon: float, numbers: Sequence[np.ndarray]) -> float:

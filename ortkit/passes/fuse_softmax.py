@@ -11,6 +11,7 @@ import onnx_ir as ir
 
 from ortkit.ops.softmax import SPREADS, fit_softmax, spread_rows
 from ortkit.rewrite.passes import NodePass
+from ortkit.rewrite.row_probe import Probe
 from ortkit.rewrite.rows import Frame, Region, frame_of, roots_of
 from ortkit.rewrite.sample import FLOATS
 from ortkit.rewrite.site import Site
@@ -104,12 +105,15 @@ def _found(site: Site, frame: Frame, reasons: dict[str, None]) -> Iterator[_Matc
         if dtype not in FLOATS:
             return
         region = Region(site.scope, site.node, frame, root)
+        kinds = {node.op_type for node in region.inside.values()}
+        if not region.ends or not kinds & {"Exp", "ReduceLogSumExp"}:
+            continue
+        values, rows = _evaluated(region)
         for end in reversed(region.ends):
             cone = region.cone(end)
-            kinds = {node.op_type for node in cone.values()}
-            if not kinds & {"Exp", "ReduceLogSumExp"} or kinds == {"Exp"}:
+            if end not in values:
                 continue
-            op_type = _fit(region, end)
+            op_type = fit_softmax(rows, values[end], frame.axes[0])
             if not op_type:
                 reasons["it is no softmax of any value before it"] = None
                 continue
@@ -123,11 +127,9 @@ def _found(site: Site, frame: Frame, reasons: dict[str, None]) -> Iterator[_Matc
             break
 
 
-def _fit(region: Region, end: ir.Value) -> str:
+def _evaluated(region: Region) -> tuple[dict[ir.Value, np.ndarray], np.ndarray]:
+    """Return what the region makes of rows of several ranges, and these rows."""
     random = np.random.default_rng(len(SPREADS))
-    probe = region.probe(end, len(SPREADS))
-    if not probe.fill(random):
-        return ""
+    probe = Probe(region, len(SPREADS), random)
     rows = spread_rows(probe.sizes, probe.axis, random)
-    result = probe.run(rows)
-    return "" if result is None else fit_softmax(rows, result, region.frame.axes[0])
+    return probe.run(rows), rows

@@ -5,8 +5,7 @@ between the root and whatever is made of that reduction: pointwise ops, reductio
 axes, and what only moves the reduced numbers. Everything else that they read is a leaf: a number,
 or an array with one number for each position in a row or for each row.
 
-A region is evaluated in float64 on small rows, so that what it computes is known by its values
-and not by how it is written.
+What a region computes is found by evaluating it: `ortkit.rewrite.row_probe`.
 """
 
 from __future__ import annotations
@@ -15,15 +14,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-import numpy as np
 import onnx_ir as ir
 
-from ortkit.graph.dims import Dim, Size, product, replace_atoms, sole_atom
-from ortkit.graph.shape_rules.call import Ratio
-from ortkit.rewrite.sample import FLOATS, sample
+from ortkit.graph.dims import Size
+from ortkit.rewrite.sample import FLOATS
 from ortkit.rewrite.scope import Scope
-
-Array = np.ndarray
 
 REDUCTIONS = frozenset(
     {"ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean",
@@ -35,13 +30,12 @@ POINTWISE = frozenset(
 )  # fmt: skip
 #: They give reduced numbers the axes back that broadcasting wants, or repeat them along a row.
 MOVES = frozenset({"Expand", "Reshape", "Squeeze", "Unsqueeze"})
+ADMITTED = POINTWISE | REDUCTIONS | MOVES
 
 #: Nodes in a region, values looked at around it, and readers of one value.
-NODE_LIMIT, LOOK_LIMIT, READER_LIMIT, DEPTH_LIMIT = 48, 120, 12, 20
+NODE_LIMIT, LOOK_LIMIT, READER_LIMIT, DEPTH_LIMIT = 32, 80, 12, 20
 #: How far before a reduction its root is looked for.
-ROOT_LIMIT = 6
-#: A whole row of this size is evaluated where its size is written as a number in the graph.
-WIDE_LIMIT = 1 << 16
+ROOT_LIMIT = 5
 
 
 @dataclass(frozen=True)
@@ -209,13 +203,17 @@ class Region:
         if node.op_type not in REDUCTIONS:
             return True
         first = node.inputs[0]
-        kind = None if first is None else self.frame.kind(self.scope.shapes.shape(first))
-        return kind == "full" and _axes(self.scope, node, len(self.frame.shape)) == self.frame.axes
+        if first is None or self.frame.kind(self.scope.shapes.shape(first)) != "full":
+            return False
+        mine, other = self.anchor.inputs, node.inputs
+        if len(mine) == len(other) == 2 and mine[1] is other[1]:
+            return True
+        return _axes(self.scope, node, len(self.frame.shape)) == self.frame.axes
 
     def _admits(self, node: ir.Node) -> bool:
         if node.domain or node.graph is not self.anchor.graph or len(node.outputs) != 1:
             return False
-        if node.op_type not in POINTWISE | REDUCTIONS | MOVES:
+        if node.op_type not in ADMITTED:
             return False
         shapes = self.scope.shapes
         dtype = shapes.dtype(node.outputs[0])
@@ -226,16 +224,7 @@ class Region:
     def cone(self, end: ir.Value) -> dict[ir.Value, ir.Node]:
         """Return what `end` is made from, down to the root, each after what it reads."""
         found: dict[ir.Value, ir.Node] = {}
-
-        def add(value: ir.Value) -> None:
-            if value in found or value not in self.inside:
-                return
-            for each in self.inside[value].inputs:
-                if each is not None and each is not self.root:
-                    add(each)
-            found[value] = self.inside[value]
-
-        add(end)
+        self._add(end, found)
         return found
 
     def read_elsewhere(self, end: ir.Value) -> ir.Value | None:
@@ -249,127 +238,27 @@ class Region:
                 return value
         return None
 
-    def leaves(self, end: ir.Value) -> list[ir.Value]:
-        """Return the leaves that `end` is made from, each once."""
-        cone = self.cone(end)
+    def leaves(self) -> list[ir.Value]:
+        """Return what is read beside the root, each once."""
         found: dict[ir.Value, None] = {}
-        for node in cone.values():
+        for node in self.inside.values():
             data = node.inputs if node.op_type in POINTWISE else node.inputs[:1]
             for each in data:
                 if each is not None and each is not self.root and each not in self.inside:
                     found[each] = None
         return list(found)
 
-    def probe(self, end: ir.Value, rows: int) -> Probe:
-        """Return the sizes and leaves to evaluate `end` with, `rows` rows along its first axis."""
-        sums = any(
-            node.op_type in REDUCTIONS and node.op_type != "ReduceMean"
-            for node in self.cone(end).values()
-        )
-        return Probe(self, end, rows, sums)
+    def in_order(self) -> dict[ir.Value, ir.Node]:
+        """Return what is inside, each after what it reads."""
+        found: dict[ir.Value, ir.Node] = {}
+        for value in self.inside:
+            self._add(value, found)
+        return found
 
-
-class Probe:
-    """Sizes to evaluate a region with, and its leaves as arrays of these sizes."""
-
-    def __init__(self, region: Region, end: ir.Value, rows: int, sums: bool) -> None:
-        """Choose sizes: small ones, but those of the model where they are written as numbers."""
-        self.region, self.end = region, end
-        frame = region.frame
-        self.axis = next(i for i in range(len(frame.shape)) if i not in frame.axes)
-        """The axis along which rows differ in scale."""
-        small = iter((5, 3, 2, 2, 2, 2, 2, 2))
-        whole = product(frame.row)
-        known = sums and isinstance(whole, int)
-        self.is_known = not known or (isinstance(whole, int) and whole <= WIDE_LIMIT)
-        sizes: list[int] = []
-        for i, size in enumerate(frame.shape):
-            if i not in frame.axes:
-                sizes.append(rows if i == self.axis else 2)
-            else:
-                keeps = isinstance(size, int) and (known or size == 1)
-                sizes.append(size if keeps and isinstance(size, int) else next(small))
-        self.sizes = tuple(sizes)
-        self.leaves: dict[ir.Value, Array] = {}
-
-    def fill(self, random: np.random.Generator) -> bool:
-        """Give every leaf an array; False where the region cannot be evaluated."""
-        if not self.is_known:
-            return False
-        scope = self.region.scope
-        for leaf in self.region.leaves(self.end):
-            shape = scope.shapes.shape(leaf) or ()
-            first = len(self.sizes) - len(shape)
-            wide = tuple(1 if size == 1 else self.sizes[first + i] for i, size in enumerate(shape))
-            if any(size != 1 for size in shape):
-                # Symbols: no two of them alike, and none of them near 0 or 1.
-                self.leaves[leaf] = random.uniform(1.3, 2.7, wide)
-                continue
-            number = self._number(leaf)
-            if number is None:
-                return False
-            self.leaves[leaf] = np.full(wide, number)
-        return True
-
-    def _number(self, leaf: ir.Value) -> float | None:
-        """Return the one number of a leaf, sizes of the graph as they are here."""
-        scope = self.region.scope
-        array = scope.array(leaf, 1)
-        if array is not None and array.size == 1:
-            return float(array.reshape(-1)[0])
-        elements = scope.shapes.elements(leaf)
-        if elements is None or len(elements) != 1:
-            return None
-        element = elements[0]
-        if isinstance(element, Ratio):
-            over = self._size(element.over)
-            return None if over is None else over / element.under
-        return self._size(element) if isinstance(element, Dim) else float(element)
-
-    def _size(self, size: Dim) -> float | None:
-        known = {
-            atom.key: mine
-            for whole, mine in zip(self.region.frame.shape, self.sizes, strict=True)
-            if not isinstance(whole, int) and (atom := sole_atom(whole)) is not None
-        }
-        found = replace_atoms(size, lambda atom: known.get(atom.key))
-        return float(found) if isinstance(found, int) else None
-
-    def run(self, rows: Array) -> Array | None:
-        """Evaluate the end for a root with these numbers; None where it cannot be.
-
-        Args:
-            rows: Float64, of the probe's sizes.
-        """
-        shapes, frame = self.region.scope.shapes, self.region.frame
-        kept = tuple(1 if i in frame.axes else size for i, size in enumerate(self.sizes))
-        flat = tuple(size for i, size in enumerate(self.sizes) if i not in frame.axes)
-        wanted = {"full": self.sizes, "kept": kept, "flat": flat}
-        values: dict[ir.Value, Array] = {self.region.root: rows, **self.leaves}
-        for value, node in self.region.cone(self.end).items():
-            shape = wanted[frame.kind(shapes.shape(value))]
-            result = self._node(node, values, shape)
-            if result is None or result.shape != shape:
-                return None
-            values[value] = result
-        return values[self.end]
-
-    def _node(
-        self, node: ir.Node, values: dict[ir.Value, Array], shape: tuple[int, ...]
-    ) -> Array | None:
-        first = None if node.inputs[0] is None else values.get(node.inputs[0])
-        if first is None:
-            return None
-        if node.op_type in MOVES:
-            if first.size == np.prod(shape):
-                return first.reshape(shape)
-            return np.broadcast_to(first, shape) if first.ndim == len(shape) else None
-        if node.op_type in REDUCTIONS:
-            axes = self.region.frame.axes
-            if node.op_type == "ReduceLogSumExp":
-                peak = first.max(axis=axes, keepdims=True)
-                total = np.log(np.exp(first - peak).sum(axis=axes, keepdims=True)) + peak
-                return np.asarray(total.reshape(shape))
-            return sample(node, [first, np.array(axes)])
-        inputs = [None if each is None else values.get(each) for each in node.inputs]
-        return sample(node, inputs)
+    def _add(self, value: ir.Value, found: dict[ir.Value, ir.Node]) -> None:
+        if value in found or value not in self.inside:
+            return
+        for each in self.inside[value].inputs:
+            if each is not None and each is not self.root:
+                self._add(each, found)
+        found[value] = self.inside[value]
