@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import onnx
 import onnx_ir as ir
+from onnx import helper
 
 from ortkit.errors import InternalError
 from ortkit.fusion.regions import FusedRegion
 from ortkit.kernels.signature import DOMAIN, RegionSignature, TensorSpec, body_text
-from ortkit.ops.gelu import erf_form
+from ortkit.ops.gelu import erf_form, tanh_form
 from ortkit.rewrite.scope import Scope
+
+#: What ONNX Runtime's own ops compute, in ops that run anywhere.
+GELU_FORMS = {"BiasGelu": erf_form, "FastGelu": tanh_form, "Gelu": erf_form}
 
 
 def describe_region(scope: Scope, region: FusedRegion) -> RegionSignature:
@@ -34,10 +38,14 @@ def describe_region(scope: Scope, region: FusedRegion) -> RegionSignature:
 
 def _body_of(node: ir.Node, names: dict[int, str]) -> list[onnx.NodeProto]:
     """Return `node` as the function's body has it: in standard ops, so that it runs anywhere."""
-    x = node.inputs[0] if node.inputs else None
-    if node.op_type == "Gelu" and node.domain == "com.microsoft" and x is not None:
-        return erf_form(names[id(x)], names[id(node.outputs[0])])
-    return [_node_proto(node, names)]
+    form = GELU_FORMS.get(node.op_type) if node.domain == "com.microsoft" else None
+    if form is None:
+        return [_node_proto(node, names)]
+    inputs = [names[id(value)] for value in node.inputs if value is not None]
+    x, y = inputs[0], names[id(node.outputs[0])]
+    if len(inputs) == 1:
+        return form(x, y)
+    return [helper.make_node("Add", inputs, [f"{y}_sum"]), *form(f"{y}_sum", y)]
 
 
 def _node_proto(node: ir.Node, names: dict[int, str]) -> onnx.NodeProto:

@@ -11,6 +11,10 @@ from ortkit.rewrite.scope import Scope
 from ortkit.rewrite.site import describe
 
 PASS = "fuse-regions"
+#: (domain, op type); in ONNX Runtime's domain some take the bias as second input.
+GELUS = frozenset(
+    {("", "Gelu")} | {("com.microsoft", name) for name in ("BiasGelu", "FastGelu", "Gelu")}
+)
 
 
 @dataclass(frozen=True)
@@ -30,10 +34,24 @@ class FusedRegion:
 def find_regions(scope: Scope) -> Iterator[FusedRegion]:
     """Yield regions that share no node; what is considered and refused leaves its reason."""
     for node in scope.nodes():
-        if node.op_type == "Gelu" and node.domain in ("", "com.microsoft"):
-            region = _bias_gelu(scope, node)
-            if region is not None:
-                yield region
+        if (node.domain, node.op_type) not in GELUS:
+            continue
+        if node.domain and scope.shapes.dtype(node.outputs[0]) != ir.DataType.FLOAT:
+            scope.log.miss(PASS, describe(node), "its body in standard ops is of float32")
+            continue
+        has_bias = len(node.inputs) > 1
+        region = _with_its_bias(scope, node) if has_bias else _bias_gelu(scope, node)
+        if region is not None:
+            yield region
+
+
+def _with_its_bias(scope: Scope, gelu: ir.Node) -> FusedRegion | None:
+    """Return the node alone, which adds a bias itself."""
+    x, bias = gelu.inputs[:2]
+    if x is None or bias is None or not _is_row(scope, bias, x):
+        scope.log.miss(PASS, describe(gelu), "its bias is not one constant per column")
+        return None
+    return FusedRegion("bias_gelu", (gelu,), (x, bias), (gelu.outputs[0],), gelu)
 
 
 def _bias_gelu(scope: Scope, gelu: ir.Node) -> FusedRegion | None:
