@@ -1,0 +1,169 @@
+"""fuse-rotary: rotary position embedding, however it is written, becomes RotaryEmbedding."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import ClassVar
+
+import onnx_ir as ir
+
+from ortkit.rewrite.passes import NodePass
+from ortkit.rewrite.rotary_channels import CHANNEL_LIMIT, Channels, Place
+from ortkit.rewrite.rotary_emit import Angles, angles_for, emit
+from ortkit.rewrite.rotary_layout import Layout
+from ortkit.rewrite.rotary_match import Rotation, Sum, as_sums, is_product, match_rotation
+from ortkit.rewrite.rotary_steps import CHANNEL, RULES
+from ortkit.rewrite.site import Site
+
+#: Nodes between the result and the products; two halves, each sliced, stacked and joined.
+NEAR = 40
+
+
+@dataclass(frozen=True)
+class FuseRotary(NodePass):
+    """Recognize the rotation of channel pairs by what each channel of the result is.
+
+    Before:
+        y = Add(Mul(x, cos), Mul(Concat(Neg(x[h:]), x[:h]), sin))
+    After:
+        y = RotaryEmbedding(x, cos[:h], sin[:h])
+
+    Channels are followed backward through slices, concatenations, transpositions and reshapes,
+    so that split-half and interleaved pairs, parts that are passed through, and any order of
+    the arithmetic are one case. Where the halves of a table are equal, half of it is computed.
+    A value [P, Q, H, D] that is a view of a 3-D one is turned there, before it is reshaped.
+
+    Skips:
+        * Cosines, or sines, that are not the same for the two channels of a pair.
+        * Angles that vary along more than two axes, or along heads.
+        * Element types that have no kernel; unknown numbers of channels.
+
+    Source:
+        Su et al., "RoFormer: Enhanced Transformer with Rotary Position Embedding" (2021);
+        ONNX RotaryEmbedding-23.
+    """
+
+    name: ClassVar[str] = "fuse-rotary"
+    ops: ClassVar[Sequence[str]] = ("Add", "Sub", "Sum", "Concat", "Reshape")
+
+    def rewrite(self, site: Site) -> None:
+        if not _is_end(site):
+            return
+        for node in (*_enclosing(site), site.node):
+            end = Site(site.scope, node, self.name)
+            if _is_end(end) and _rewritten(end):
+                return
+
+
+def _is_end(site: Site) -> bool:
+    """Say whether the node may complete a rotation; cheap, for most nodes do not."""
+    shape = site.shape(site.output)
+    if not shape or not isinstance(shape[-1], int) or not 2 <= shape[-1] <= CHANNEL_LIMIT:
+        return False
+    axis = site.int("axis", 0)
+    if site.node.op_type == "Concat" and axis not in (-1, len(shape) - 1):
+        return False
+    if site.node.op_type == "Reshape" and site.producer(site.input(0), "Concat") is None:
+        return False
+    return _count_products(site.node) >= 2
+
+
+def _count_products(end: ir.Node) -> int:
+    """Return how many products the result is a sum and concatenation of."""
+    found, seen, pending = 0, set[ir.Node](), [end]
+    while pending and len(seen) < NEAR:
+        node = pending.pop()
+        for value in node.inputs:
+            source = None if value is None else value.producer()
+            if source is None or source.domain != "" or source in seen:
+                continue
+            seen.add(source)
+            if source.op_type == "Mul":
+                found += 1
+            elif source.op_type in RULES or source.op_type in ("Add", "Sub", "Sum", "Neg"):
+                pending.append(source)
+    return found
+
+
+def _enclosing(site: Site) -> Iterator[ir.Node]:
+    """Yield the nodes that may complete what the site's node is a part of, outermost first."""
+    found: list[ir.Node] = []
+    value = site.output
+    for _ in range(4):
+        if not site.only_use(value):
+            break
+        node = next(iter(value.consumers()))
+        if node.domain != "" or node.op_type not in ("Concat", "Reshape", "Unsqueeze"):
+            break
+        value = node.outputs[0]
+        if node.op_type != "Unsqueeze":
+            found.append(node)
+    yield from reversed(found)
+
+
+def _rewritten(site: Site) -> bool:
+    """Rewrite at the site's node if it completes a rotation; say whether that is done."""
+    shape = site.shape(site.output)
+    assert shape is not None
+    outer = len(shape) - 1
+    channels = Channels(site)
+    terms = channels.sums(site.output, (*range(outer), CHANNEL))
+    if terms is None:
+        return False
+    sums, places = as_sums(terms), channels.nearest
+    for first, last, operands in _ranges(site, sums):
+        found = match_rotation(sums[first:last], places, outer)
+        if found is None:
+            continue
+        plan = found if isinstance(found, str) else _plan(site, places, found)
+        if isinstance(plan, str) or isinstance(found, str):
+            site.miss(str(plan))
+            continue
+        if not site.claim("interleaved" if found.interleaved else "split-half"):
+            return False
+        made = emit(site, found, *plan)
+        if operands is not None:
+            rest = site.node.inputs
+            joined = [*rest[: operands.start], made, *rest[operands.stop :]]
+            made = site.op("Concat", joined, {"axis": -1})
+        site.replace(made)
+        return True
+    return False
+
+
+def _ranges(site: Site, sums: Sequence[Sum]) -> Iterator[tuple[int, int, slice | None]]:
+    """Yield ranges of channels that may be turned, with the operands of a Concat they are."""
+    yield 0, len(sums), None
+    if site.node.op_type != "Concat" or len(site.node.inputs) < 3:
+        return
+    bounds = [0]
+    for value in site.node.inputs:
+        shape = site.shape(value)
+        if not shape or not isinstance(shape[-1], int):
+            return
+        bounds.append(bounds[-1] + shape[-1])
+    turned = [
+        i
+        for i, (first, last) in enumerate(pairwise(bounds))
+        if any(is_product(one) for one in sums[first:last])
+    ]
+    if 2 <= len(turned) < len(bounds) - 1 and turned[-1] - turned[0] == len(turned) - 1:
+        operands = slice(turned[0], turned[-1] + 1)
+        yield bounds[operands.start], bounds[operands.stop], operands
+
+
+def _plan(site: Site, places: Sequence[Place], found: Rotation) -> tuple[Layout, Angles] | str:
+    """Return how the rotation is written as one node, or why it cannot be."""
+    dtype = site.dtype(site.output)
+    kinds = {ir.DataType.FLOAT, ir.DataType.FLOAT16}
+    if site.scope.target.kind == "cuda":
+        kinds.add(ir.DataType.BFLOAT16)
+    if dtype not in kinds:
+        return f"RotaryEmbedding has no kernel for {dtype}"
+    if any(site.dtype(home.value) != dtype for home in found.homes):
+        return "what is turned is of another element type"
+    shape = site.shape(site.output)
+    assert shape is not None
+    return angles_for(site, places, found, shape)
