@@ -28,7 +28,8 @@ class DropExpand(NodePass):
     After:
         y = Div(x, n)
 
-    A ConstantOfShape is one number, repeated.
+    A ConstantOfShape is one number, repeated; a number is read by those that can, even if others
+    need it repeated.
 
     Skips:
         * Readers other than elementwise ops, and repetitions that a graph returns.
@@ -53,7 +54,10 @@ class DropExpand(NodePass):
         if made is None or site.output.is_graph_output():
             site.miss("it may make other sizes than known, or a graph returns it")
             return
-        if not all(self._broadcasts(site, node, made, len(after)) for node, _ in readers):
+        fit = [pair for pair in readers if self._broadcasts(site, pair[0], made, len(after))]
+        # A number is worth it for any of them: it may be neutral there.
+        wanted = 1 if is_number or site.scalar(value) is not None else len(readers)
+        if len(fit) < wanted:
             site.miss("what reads it does not broadcast to the same sizes")
             return
         number = _number(site) if is_number else None
@@ -63,7 +67,7 @@ class DropExpand(NodePass):
         if site.claim("broadcast"):
             if number is not None:
                 value = site.constant(number)
-            for node, index in readers:
+            for node, index in fit:
                 site.scope.set_input(node, index, value)
 
     def _broadcasts(
