@@ -105,6 +105,8 @@ class Scope:
         if isinstance(plan, str):
             self.log.miss(RAISE_OPSET, about, plan)
             return False
+        if all(root is not self.root for root, _ in plan.forms):
+            return False  # a function that the model has no more
         if not self.log.claim(RAISE_OPSET, f"to-{version}", "model", about):
             return False
         written = carry_out(plan, self.shapes, self._whole.names)
