@@ -15,7 +15,7 @@ from models.catalog import BUILDERS, build, spellings
 from models.feeds import feeds
 from ortkit.graph.check import check_model
 from ortkit.graph.opsets.adapters import ADAPTERS
-from ortkit.graph.opsets.kernels import WITHOUT_KERNEL
+from ortkit.graph.opsets.kernels import LAST_INLINED, WITHOUT_KERNEL
 from ortkit.graph.opsets.raising import NEWEST, OLDEST, Plan, plan_raise, raise_opset
 from ortkit.graph.opsets.schema_steps import history
 from ortkit.graph.text import from_text, to_text
@@ -338,6 +338,22 @@ def test_what_onnx_runtime_does_not_run_is_not_emitted() -> None:
 def test_a_kernel_ends_at_a_version_that_changed_its_operator(kind: str) -> None:
     for op_type, version in WITHOUT_KERNEL[kind]:
         assert version in history(op_type)
+
+
+@pytest.mark.parametrize("op_type", LAST_INLINED)
+def test_a_function_that_is_inlined_in_some_versions_only(op_type: str) -> None:
+    last = LAST_INLINED[op_type]
+    text = f"g (float[2] x) => (float[2] y) {{ y = {op_type} (x) }}"
+    old, new = (
+        onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["" : {version}]> {text}')
+        for version in (last, last + 1)
+    )
+    fed = {"x": np.ones(2, np.float32)}
+    assert len(run(old, fed)) == 1
+    with pytest.raises(ort.capi.onnxruntime_pybind11_state.NotImplemented):
+        run(new, fed)
+    reason = f"ONNX Runtime does not run {op_type} in opset {last + 1} ({op_type} 'y')"
+    assert raise_opset(ir.from_proto(old), last + 1) == reason
 
 
 def test_a_gpu_keeps_its_kernels() -> None:

@@ -18,6 +18,8 @@ _CPU: frozenset[Key] = frozenset(
         ("GlobalLpPool", 22), ("MaxRoiPool", 22), ("Multinomial", 22), ("RandomNormal", 22),
         ("RandomNormalLike", 22), ("RandomUniform", 22), ("RandomUniformLike", 22),
         ("RoiAlign", 22), ("Attention", 25),
+        # Is a function of RandomUniformLike.
+        ("Bernoulli", 22),
     }
 )  # fmt: skip
 
@@ -38,3 +40,7 @@ _CUDA: frozenset[Key] = frozenset(
 WITHOUT_KERNEL: Mapping[str, frozenset[Key]] = MappingProxyType(
     {"cpu": _CPU, "cuda": _CPU | _CUDA}
 )
+
+#: Functions of ONNX without a kernel that ONNX Runtime 1.31.1 inlines up to this version of the
+#: model only, although their schema is the same in newer ones.
+LAST_INLINED: Mapping[str, int] = MappingProxyType({"Swish": 24})

@@ -10,7 +10,7 @@ import onnx_ir as ir
 from ortkit.graph.opsets.adapters import ADAPTERS
 from ortkit.graph.opsets.apply import Writer
 from ortkit.graph.opsets.form import Form, Known
-from ortkit.graph.opsets.kernels import WITHOUT_KERNEL, Key
+from ortkit.graph.opsets.kernels import LAST_INLINED, WITHOUT_KERNEL, Key
 from ortkit.graph.opsets.schema_steps import history, only_widens, refusal
 from ortkit.graph.schemas import RUNTIME_OWN
 from ortkit.graph.shapes import Shapes
@@ -118,6 +118,8 @@ def _converted(
     versions = history(node.op_type)
     if not versions or versions[0] > start:
         return _unknown(node, start, version)
+    if start <= LAST_INLINED.get(node.op_type, 0) < version:
+        return f"ONNX Runtime does not run {node.op_type} in opset {version}"
     if _stays(node.op_type, start, version, lost):
         return None
     form = written = Form.of(node)
