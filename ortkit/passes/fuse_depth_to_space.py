@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain as joined
+from itertools import permutations
 from typing import ClassVar
 
 import numpy as np
@@ -21,6 +22,8 @@ TYPES = (ir.DataType.FLOAT, ir.DataType.DOUBLE)
 CUDA_TYPES = (*TYPES, ir.DataType.FLOAT16)
 #: From here on DepthToSpace has its mode.
 MODE_SINCE = 11
+#: The orders of deep channels, see `_Block`.
+DCR, CRD = "RKC", "CRK"
 
 
 @dataclass(frozen=True)
@@ -34,9 +37,9 @@ class FuseDepthToSpace(NodePass):
         y = DepthToSpace<blocksize = 2, mode = "DCR">(x)
 
     Blocks that are the inner part of the channels are CRD. The way back is SpaceToDepth, whose
-    blocks are the outer part of the channels; torch's pixel_unshuffle makes them the inner part,
-    which a Gather of the channels brings about then. In ONNX Runtime 1.31.1 on a CPU a third (to
-    pixels) and a tenth (to channels) of the time of the Transpose.
+    blocks are the outer part of the channels. For other orders, as pixel_unshuffle of torch makes
+    them, a Gather moves the channels. In ONNX Runtime 1.31.1 on a CPU a third (to pixels) and a
+    tenth (to channels) of the time of the Transpose.
 
     Skips:
         * Blocks that are not square, and chains that do anything else.
@@ -64,28 +67,34 @@ class FuseDepthToSpace(NodePass):
             return
         x = chain[0].inputs[0]
         if to_pixels is not None and site.claim("to-pixels"):
-            attributes = {"blocksize": block.size, "mode": "CRD" if block.is_inner else "DCR"}
-            site.replace(site.op("DepthToSpace", [x], attributes))
+            mode = "CRD" if block.order == CRD else "DCR"
+            if block.order not in (CRD, DCR):
+                x = site.op("Gather", [x, site.constant(block.places(DCR))], {"axis": 1})
+            made = site.op("DepthToSpace", [x], {"blocksize": block.size, "mode": mode})
+            site.replace(made)
         elif to_pixels is None and site.claim("to-channels"):
             made = site.op("SpaceToDepth", [x], {"blocksize": block.size})
-            if block.is_inner and block.channels != 1:
-                made = site.op("Gather", [made, site.constant(block.places())], {"axis": 1})
+            if block.order != DCR:
+                back = np.argsort(block.places(DCR))
+                made = site.op("Gather", [made, site.constant(back)], {"axis": 1})
             site.replace(made)
 
 
 @dataclass(frozen=True)
 class _Block:
-    """Blocks of `size` x `size` pixels, the outer or the inner part of the deep channels."""
+    """Blocks of `size` x `size` pixels, which are among the deep channels."""
 
     size: int
     channels: int
     """How many there are where the pixels are apart."""
-    is_inner: bool
+    order: str
+    """R: the row in a block, K: the column, C: the channel; outermost first."""
 
-    def places(self) -> np.ndarray:
-        """Return where the channels with inner blocks are among those with outer ones."""
-        area = self.size * self.size
-        return np.arange(area * self.channels).reshape(area, self.channels).T.reshape(-1)
+    def places(self, order: str) -> np.ndarray:
+        """Return where the deep channels in another order are among these."""
+        sizes = [self.channels if one == "C" else self.size for one in self.order]
+        numbers = np.arange(self.size * self.size * self.channels).reshape(sizes)
+        return numbers.transpose([self.order.index(one) for one in order]).reshape(-1)
 
 
 def _chain(site: Site) -> list[ir.Node]:
@@ -123,7 +132,8 @@ def _block(layout: Layout) -> _Block | None:
     size = sizes[0]
     if not isinstance(size, int) or sizes[1] != size or not isinstance(count, int):
         return None
-    both = tuple(joined.from_iterable(blocks))
-    if deep == (*channels, *both):
-        return _Block(size, count, is_inner=True)
-    return _Block(size, count, is_inner=False) if deep == (*both, *channels) else None
+    parts = {"R": blocks[0], "K": blocks[1], "C": channels}
+    for order in (DCR, CRD, *map("".join, permutations("CKR"))):
+        if deep == tuple(joined.from_iterable(parts[one] for one in order)):
+            return _Block(size, count, order)
+    return None

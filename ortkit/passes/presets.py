@@ -34,6 +34,7 @@ ORDER: tuple[tuple[str, int], ...] = (
     # Conditions are numbers now, if they ever will be.
     ("inline-branches", 0),
     # Before Transposes are merged with others or move.
+    ("merge-strided-slices", 2),
     ("fuse-depth-to-space", 2),
     # Before Transposes move, those that it makes among them; its constants fold in the next round.
     ("lower-einsum", 1),
@@ -45,6 +46,8 @@ ORDER: tuple[tuple[str, int], ...] = (
     ("fuse-softmax", 2),
     # After norms, which may stand before it; a value that is turned is what attention looks for.
     ("fuse-rotary", 2),
+    # Last of these, for its operands; before scales fold into weights, where it would not see them.
+    ("fuse-attention", 2),
     # After folding, so that constants next to transposed values are numbers.
     ("sink-transposes", 1),
     # Before affine ops, which look along the axes of the value.
@@ -68,6 +71,9 @@ ORDER: tuple[tuple[str, int], ...] = (
     ("fuse-matmul-add", 3),
     # What no Gemm took.
     ("fuse-bias-gelu", 3),
+    # Residual sums last: nothing else looks through a sum that is a part of a norm.
+    ("split-skip-norm", 2),
+    ("fuse-skip-norm", 2),
     ("drop-unused", 0),
 )
 

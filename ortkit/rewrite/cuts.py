@@ -40,27 +40,49 @@ def cut_of(site: Site, value: ir.Value | None) -> Cut | None:
 
 def slice_cut(site: Site) -> Cut | None:
     """Return what the site's Slice cuts along one axis."""
-    steps: tuple[int, ...] | None = (1,)
+    source, places = site.input(0), _places(site)
+    if source is None or places is None or len(places) != 1:
+        return None
+    [(axis, (size, taken))] = places.items()
+    return Cut(source, axis, size, taken)
+
+
+def places_by_axis(site: Site, value: ir.Value | None) -> tuple[ir.Value, dict[int, range]] | None:
+    """Return what a Slice of the site's graph takes, by axis, to make `value`; None if unclear."""
+    node = site.producer(value, "Slice")
+    if node is None or node.graph is not site.node.graph or node.inputs[0] is None:
+        return None
+    places = _places(Site(site.scope, node, site.pass_name))
+    if not places:
+        return None
+    return node.inputs[0], {axis: taken for axis, (_, taken) in places.items()}
+
+
+def _places(site: Site) -> dict[int, tuple[int, range]] | None:
+    """Return the size of each axis that the site's Slice cuts, and what it takes of it."""
+    steps: tuple[int, ...] | None = None
     if site.opset < INPUTS_SINCE:
         starts, ends = site.ints("starts"), site.ints("ends")
     else:
         starts, ends = site.axes(1), site.axes(2)
-        steps = steps if site.input(4) is None else site.axes(4)
-    axes = site.axes(3) if site.has_axes(3) else (0,)
-    source, shape = site.input(0), site.shape(site.input(0))
-    if starts is None or ends is None or steps is None or axes is None:
+        if site.input(4) is not None and (steps := site.axes(4)) is None:
+            return None
+    shape = site.shape(site.input(0))
+    if starts is None or ends is None or not shape:
         return None
-    if source is None or not shape:
+    axes = site.axes(3) if site.has_axes(3) else tuple(range(len(starts)))
+    if axes is None or len({axis % len(shape) for axis in axes}) < len(starts):
         return None
-    if not len(starts) == len(ends) == len(axes) == len(steps) == 1:
-        return None
-    axis = axes[0] % len(shape)
-    size = shape[axis]
-    if not isinstance(size, int):
-        return None
-    # Both clamp what lies outside alike.
-    cut = slice(starts[0], ends[0], steps[0])
-    return Cut(source, axis, size, range(*cut.indices(size)))
+    places = {}
+    for axis, start, end, step in zip(
+        axes, starts, ends, steps or (1,) * len(starts), strict=True
+    ):
+        size = shape[axis % len(shape)]
+        if not isinstance(size, int):
+            return None
+        # ONNX and Python clamp what lies outside alike.
+        places[axis % len(shape)] = size, range(*slice(start, end, step).indices(size))
+    return places
 
 
 def _part(site: Site, value: ir.Value) -> Cut | None:
