@@ -9,7 +9,17 @@ from typing import Self
 import onnx_ir as ir
 
 from ortkit.graph.constants import constant_tensor, is_constant
-from ortkit.graph.dims import Atom, Dim, Size, has_unknown, names, replace_atoms, sole_atom
+from ortkit.graph.dims import (
+    Atom,
+    Dim,
+    Size,
+    has_unknown,
+    is_at_least,
+    maximum,
+    names,
+    replace_atoms,
+    sole_atom,
+)
 from ortkit.graph.shape_facts import (
     SIZE_LIMIT,
     all_sizes,
@@ -74,6 +84,8 @@ class Shapes:
         self._local = frozenset((f.domain, f.name) for f in model.functions.values())
         self._facts: dict[ir.Value, Fact] = {}
         self._bound: dict[str, Size] = {}
+        # max(0, n) -> n for what is an axis of a value, and so is not negative.
+        self._floors: dict[Atom, Size] = {}
         self._next = 0
         # Unknowns below this number come from outside of a body that may not run.
         self._outer = 0
@@ -243,6 +255,16 @@ class Shapes:
             found = call.found
         for value, fact in zip(node.outputs, found, strict=True):
             self._facts[value] = self._with_declared(value, self._checked(fact))
+            if not self._outer:
+                self._note_axes(self._facts[value].shape or ())
+
+    def _note_axes(self, shape: Shape) -> None:
+        """Remember sizes that could be negative, but for being axes of a value that is made."""
+        for size in shape:
+            if isinstance(size, Dim) and not is_at_least(size, 0):
+                floored = sole_atom(maximum(0, size))
+                if floored is not None:
+                    self._floors[floored] = size
 
     def _opset(self, node: ir.Node) -> int:
         if node.version is not None:
@@ -366,7 +388,7 @@ class Shapes:
 
     def _settled(self, size: Size) -> Size:
         """Put in what unknowns were found to be."""
-        if not self._bound or not has_unknown(size):
+        if not (self._bound and has_unknown(size)) and not self._has_floor(size):
             return size
         for _ in range(_DEPTH_LIMIT):
             try:
@@ -378,5 +400,12 @@ class Shapes:
             size = settled
         return size
 
+    def _has_floor(self, size: Size) -> bool:
+        if not self._floors or not isinstance(size, Dim):
+            return False
+        return any(atom in self._floors for atom in size.atoms())
+
     def _binding(self, atom: Atom) -> Size | None:
+        if atom.kind == "max":
+            return self._floors.get(atom)
         return self._bound.get(atom.label) if atom.kind == "size" else None

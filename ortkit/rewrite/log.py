@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import dataclass, field
 
 
@@ -55,3 +56,12 @@ class RewriteLog:
     def miss(self, pass_name: str, node: str, reason: str, outputs: tuple[str, ...] = ()) -> None:
         """Record why a rewrite that was considered at `node` is not done."""
         self.misses[Miss(pass_name, node, reason, outputs)] = None
+
+    def forget_gone(self, present: Container[str]) -> None:
+        """Drop the reasons of nodes that are no longer there: later passes took them.
+
+        Args:
+            present: How the nodes that are there are described; see `ortkit.rewrite.site`.
+        """
+        kept = (miss for miss in self.misses if not miss.outputs or miss.node in present)
+        self.misses = dict.fromkeys(kept)

@@ -14,6 +14,7 @@ from ortkit.graph.walk import roots
 from ortkit.rewrite.log import RewriteLog
 from ortkit.rewrite.passes import GraphPass, ModelPass, NodePass, Pass
 from ortkit.rewrite.scope import Scope, Whole
+from ortkit.rewrite.site import describe
 from ortkit.rewrite.sweep import sweep
 from ortkit.rewrite.target import Target
 
@@ -91,6 +92,7 @@ class Pipeline:
             if result.settled:
                 break
         result.scopes = result.scopes or _scopes(model, log, target)
+        log.forget_gone({describe(node) for scope in result.scopes for node in scope.nodes()})
         return result
 
 

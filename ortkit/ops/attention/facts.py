@@ -1,0 +1,239 @@
+"""What a mask is at given sizes: it is computed there, where it depends on sizes alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import onnx_ir as ir
+
+from ortkit.graph.constants import constant_array
+from ortkit.graph.dims import Size, names, substitute
+from ortkit.graph.evaluate import Unsupported, evaluate
+from ortkit.graph.reshape import static
+from ortkit.rewrite.sample import FLOATS
+from ortkit.rewrite.scope import Scope
+
+Array = np.ndarray
+
+#: Nodes of a mask; those that exporters build have about fifty.
+LARGEST = 120
+#: Positions to look at; a number or table in the mask that asks for more proves nothing.
+SHORTEST, LONGEST = 3, 1300
+#: What ONNX Runtime's kernels take for "masked out", besides -inf.
+LOWEST = float(np.finfo(np.float32).min)
+
+
+@dataclass
+class Facts:
+    """Remembers what is known of the masks of one graph; values must not change meanwhile."""
+
+    scope: Scope
+    _cones: dict[int, tuple[ir.Node, ...] | None] = field(default_factory=dict)
+    _results: dict[tuple[int, tuple[tuple[str, int], ...]], Array | None] = field(
+        default_factory=dict
+    )
+    _kept: list[ir.Value] = field(default_factory=list)
+    _axes: dict[ir.Graph | ir.Function, dict[Size, tuple[ir.Value, int]]] = field(
+        default_factory=dict
+    )
+
+    def source_of(self, size: Size, reader: ir.Node) -> tuple[ir.Value, int] | None:
+        """Return the first value of the reader's graph with an axis of this size, and the axis.
+
+        The first one, so that all readers take the same, and that none depends on them.
+        """
+        graph = reader.graph
+        if graph is None:
+            return None
+        if graph not in self._axes:
+            self._axes[graph] = {}
+            for value in self._values(graph):
+                for axis, each in enumerate(self.scope.shapes.shape(value) or ()):
+                    self._axes[graph].setdefault(each, (value, axis))
+        found = self._axes[graph].get(size)
+        if found is None or found[0].is_graph_input():
+            return found
+        producer = found[0].producer()
+        if producer is not None and producer.graph is graph:
+            return found
+        del self._axes[graph]  # The value is gone: look again.
+        return self.source_of(size, reader)
+
+    def _values(self, graph: ir.Graph | ir.Function) -> Iterator[ir.Value]:
+        yield from graph.inputs
+        for node in graph:
+            yield from node.outputs
+
+    def numbers(self, value: ir.Value) -> list[float]:
+        """Return the extreme numbers of the constants that `value` is computed from."""
+        cone = self._cone(value)
+        sources = [v for node in cone or () for v in node.inputs if v is not None]
+        found = []
+        for source in (value, *sources):
+            array = self._constant(source)
+            if array is not None and array.size and array.dtype.kind in "fiu":
+                found += [float(array.min()), float(array.max())]
+        return found
+
+    def is_tame(self, value: ir.Value) -> bool:
+        """Say whether no float input reaches `value`: then its constants bound what it holds."""
+        cone = self._cone(value)
+        if cone is None:
+            return False
+        made = {id(output) for node in cone for output in node.outputs}
+        leaves = [v for node in cone for v in node.inputs if v is not None and id(v) not in made]
+        return not any(
+            self.scope.shapes.dtype(leaf) in (*FLOATS, None)
+            for leaf in (leaves or [value])
+            if not self.scope.is_constant(leaf)
+        )
+
+    def trials(self, values: Sequence[ir.Value], sizes: Sequence[Size]) -> list[Mapping[str, int]]:
+        """Return values for the names of sizes under which `values` show what they are.
+
+        Empty where they may show that only at sizes that are too large to try.
+        """
+        lengths, used = {SHORTEST, 8}, list(sizes)
+        for value in values:
+            cone = self._cone(value)
+            if cone is None:
+                return []
+            used += self._sizes(cone)
+            for node in cone:
+                for source in node.inputs:
+                    lengths.update(self._lengths(source))
+        if max(lengths) > LONGEST:
+            return []
+        free = sorted({name for size in used for name in names(size)})
+        if not free:
+            return [{}]
+        found: list[Mapping[str, int]] = []
+        for length in sorted(lengths):
+            # A position may stand for several samples of the input.
+            for times in (1, 4, 16, 64, 256, 1024):
+                named = {name: length * times + shift for shift, name in enumerate(free)}
+                reached = [self.size(size, named) for size in sizes]
+                if all(size is not None and length <= size for size in reached):
+                    found.append(named)
+                    break
+        return found
+
+    def _lengths(self, source: ir.Value | None) -> list[int]:
+        """Return lengths at which a constant of a mask shows its effect."""
+        array = None if source is None else self._constant(source)
+        if array is None or not array.size:
+            return []
+        if array.ndim >= 2 and max(array.shape) > 8:
+            return [max(array.shape)]
+        if array.size > 16 or array.dtype.kind not in "iuf":
+            return []
+        # A window of w keys looks like none up to w positions.
+        found = np.abs(array[np.isfinite(array)]).astype(np.float64).reshape(-1)
+        return [2 * int(number) + 3 for number in found if 2 < number < 1e8]
+
+    def size(self, size: Size, sizes: Mapping[str, int]) -> int | None:
+        """Return `size` where named sizes have these values, None if others matter."""
+        try:
+            found = substitute(size, sizes)
+        except (ValueError, ZeroDivisionError):
+            return None
+        return found if isinstance(found, int) else None
+
+    def at(self, value: ir.Value, sizes: Mapping[str, int]) -> Array | None:
+        """Return `value` where named sizes have these values; None if it depends on data too."""
+        key = (id(value), tuple(sorted(sizes.items())))
+        if key not in self._results:
+            self._kept.append(value)
+            self._results[key] = self._computed(value, sizes)
+        return self._results[key]
+
+    def _computed(self, value: ir.Value, sizes: Mapping[str, int]) -> Array | None:
+        cone = self._cone(value)
+        if cone is None:
+            return None
+        known: dict[int, Array] = {}
+        for node in cone:
+            inputs = [self._known(source, known, sizes) for source in node.inputs]
+            result = self._contents(node.outputs[0], sizes)
+            if result is None:
+                pairs = zip(inputs, node.inputs, strict=True)
+                if any(array is None and source is not None for array, source in pairs):
+                    return None
+                try:
+                    result = evaluate(node, inputs, self.scope.model.opset_imports)[0]
+                except (Unsupported, ValueError, MemoryError):
+                    return None
+            if result is None:
+                return None
+            known[id(node.outputs[0])] = result
+        return self._known(value, known, sizes)
+
+    def _known(
+        self, value: ir.Value | None, known: Mapping[int, Array], sizes: Mapping[str, int]
+    ) -> Array | None:
+        if value is None:
+            return None
+        if id(value) in known:
+            return known[id(value)]
+        constant = self._constant(value)
+        return self._contents(value, sizes) if constant is None else constant
+
+    def _constant(self, value: ir.Value) -> Array | None:
+        if not self.scope.is_constant(value):
+            return None
+        return constant_array(value, 1 << 22)
+
+    def _contents(self, value: ir.Value, sizes: Mapping[str, int]) -> Array | None:
+        """Return the elements that shape inference knows as sizes."""
+        elements, shape = self.scope.shapes.contents(value), self.scope.shapes.shape(value)
+        dtype = self.scope.shapes.dtype(value)
+        if elements is None or shape is None or dtype is None:
+            return None
+        try:
+            found = [substitute(each, sizes) for each in elements]
+        except (ValueError, ZeroDivisionError):
+            return None
+        sizes_of_axes = static(shape)
+        if sizes_of_axes is None or not all(isinstance(each, int) for each in found):
+            return None
+        return np.array(found, dtype.numpy()).reshape(sizes_of_axes)
+
+    def _cone(self, value: ir.Value) -> tuple[ir.Node, ...] | None:
+        """Return the nodes that `value` is computed by, in order; None if too many."""
+        if id(value) not in self._cones:
+            self._kept.append(value)
+            self._cones[id(value)] = self._collected(value)
+        return self._cones[id(value)]
+
+    def _collected(self, value: ir.Value) -> tuple[ir.Node, ...] | None:
+        order: list[ir.Node] = []
+        state: dict[int, bool] = {}
+        stack = [(value, False)]
+        while stack:
+            current, is_done = stack.pop()
+            node = current.producer()
+            if node is None or self.scope.is_constant(current):
+                continue
+            if is_done:
+                order.append(node)
+                continue
+            if id(node) in state:
+                continue
+            state[id(node)] = True
+            if len(state) > LARGEST or len(node.outputs) != 1:
+                return None
+            stack.append((current, True))
+            if self.scope.shapes.contents(current) is not None or node.op_type == "Shape":
+                continue
+            stack.extend((source, False) for source in node.inputs if source is not None)
+        return tuple(order)
+
+    def _sizes(self, cone: Sequence[ir.Node]) -> list[Size]:
+        """Return the sizes that a mask is made from."""
+        found: list[Size] = []
+        for node in cone:
+            found += self.scope.shapes.contents(node.outputs[0]) or ()
+            found += self.scope.shapes.shape(node.outputs[0]) or ()
+        return found

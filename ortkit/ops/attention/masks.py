@@ -1,0 +1,206 @@
+"""What is added to attention scores or chosen in their place: what it is, and its shape."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import onnx_ir as ir
+
+from ortkit.graph.dims import Size, multiply, product
+from ortkit.ops.attention.core import MASKED, Bias, Choice, Core, RefusalError
+from ortkit.ops.attention.facts import LOWEST, Facts
+from ortkit.ops.attention.heads import Heads
+from ortkit.ops.attention.trace import Station, trace_back
+from ortkit.rewrite.axes import Layout, moves, targets
+from ortkit.rewrite.site import Site
+
+
+@dataclass(frozen=True)
+class Term:
+    """A part of a mask, arranged as [B or 1, H or 1, S or 1, T or 1]."""
+
+    source: Bias | Choice
+    value: ir.Value
+    layout: Layout
+    """From the value to four axes."""
+    sizes: tuple[Size, ...]
+    """Of the four axes; those that are neither 1 nor the scores' own are so at run time."""
+    times: Size
+    """How often it is repeated along the first of these, for batches outside of others."""
+    may_be_infinite: bool
+    """Whether it may hold -inf."""
+    may_be_lowest: bool
+    """Whether it may hold the lowest finite number, which kernels take for -inf."""
+
+
+@dataclass(frozen=True)
+class Mask:
+    """What masks an attention's scores."""
+
+    terms: tuple[Term, ...] = ()
+    is_causal: bool = False
+    """Key j is seen by query i where j <= i + T - S, and nothing else is masked."""
+    keeps_rows: bool = False
+    """Whether every query provably sees a key."""
+
+    @property
+    def may_give_nan(self) -> bool:
+        """Whether a query may see no key at all, which then gives NaN in the written form."""
+        return not self.keeps_rows and any(term.may_be_infinite for term in self.terms)
+
+
+def read_mask(site: Site, facts: Facts, core: Core, heads: Heads) -> Mask:
+    """Return the mask of `core`, proved to be causal or nothing where it is.
+
+    Raises:
+        RefusalError: It cannot be given to an attention op.
+    """
+    sources: tuple[Bias | Choice, ...] = (*core.biases, *core.choices)
+    if not sources:
+        return Mask(keeps_rows=True)
+    patterns = _patterns(facts, core, heads)
+    if patterns and all(pattern.all() for pattern in patterns):
+        return Mask(keeps_rows=True)
+    aligned = heads.queries == heads.keys or heads.caches is not None
+    if patterns and aligned and all(_is_causal(pattern) for pattern in patterns):
+        return Mask(is_causal=True, keeps_rows=True)
+    keeps_rows = bool(patterns) and all(p.any(axis=-1).all() for p in patterns)
+    terms = tuple(_term(site, facts, source, heads) for source in sources)
+    return Mask(terms, keeps_rows=keeps_rows)
+
+
+def _patterns(facts: Facts, core: Core, heads: Heads) -> list[np.ndarray]:
+    """Return which scores are kept at several sizes; empty if that depends on data.
+
+    Returns:
+        Bool arrays [..., S, T]; the others are masked.
+    """
+    values = [bias.value for bias in core.biases] + [one.condition for one in core.choices]
+    found = []
+    for sizes in facts.trials(values, (heads.queries, heads.keys)):
+        kept = _kept(facts, core, heads, sizes)
+        if kept is None:
+            return []
+        found.append(kept)
+    return found
+
+
+def _kept(facts: Facts, core: Core, heads: Heads, sizes: Mapping[str, int]) -> np.ndarray | None:
+    shape = [facts.size(size, sizes) for size in (heads.queries, heads.keys)]
+    if None in shape:
+        return None
+    kept = np.ones([int(size or 0) for size in shape], np.bool_)
+    for bias in core.biases:
+        array = facts.at(bias.value, sizes)
+        if array is None or array.dtype.kind != "f":
+            return None
+        scaled = array.astype(np.float64) * bias.factor
+        if not ((scaled == 0) | (scaled <= MASKED)).all():
+            return None
+        kept = kept & (scaled == 0)
+    for choice in core.choices:
+        array = facts.at(choice.condition, sizes)
+        if array is None:
+            return None
+        kept = kept & (array.astype(np.bool_) == choice.keeps)
+    return kept
+
+
+def _is_causal(kept: np.ndarray) -> bool:
+    rows, columns = kept.shape[-2:]
+    wanted = np.tril(np.ones((rows, columns), np.bool_), columns - rows)
+    return bool((kept == wanted).all())
+
+
+def _term(site: Site, facts: Facts, source: Bias | Choice, heads: Heads) -> Term:
+    value = source.value if isinstance(source, Bias) else source.condition
+    found = _arranged(site, value, source.scores, heads) or _as_it_is(
+        site, value, source.scores, heads
+    )
+    if found is None:
+        raise RefusalError(f"its mask {value.name!r} has not the axes of its scores")
+    numbers = _numbers(facts, source)
+    return Term(
+        source,
+        *found,
+        may_be_infinite=numbers is None or -np.inf in numbers,
+        may_be_lowest=numbers is None or any(-np.inf < n <= LOWEST for n in numbers),
+    )
+
+
+Arranged = tuple[ir.Value, Layout, tuple[Size, ...], Size]
+
+
+def _arranged(site: Site, value: ir.Value, scores: ir.Value, heads: Heads) -> Arranged | None:
+    """Return the cheapest source of a mask, how to go on from there, and the sizes that gives."""
+    best: tuple[int, Arranged] | None = None
+    shape = site.shape(scores)
+    for station in trace_back(site, value):
+        if station.scale != 1 or station.fixed or shape is None:
+            continue
+        found = _by_scores(station, shape, heads)
+        way = None if found is None else next(moves(found[0]), None)
+        if found is None or way is None:
+            continue
+        layout, times = found
+        is_constant = targets(layout.source_shape, way) is not None
+        # A target that is computed takes some nodes of its own.
+        cost = station.before[1] + way.count + (0 if is_constant else 4)
+        if best is None or cost <= best[0]:
+            sizes = (multiply(times, layout.shape[0]), *layout.shape[1:])
+            best = cost, (station.value, layout, sizes, times)
+    return None if best is None else best[1]
+
+
+def _as_it_is(site: Site, value: ir.Value, scores: ir.Value, heads: Heads) -> Arranged | None:
+    """Return a mask that is added to scores with batch and heads apart, whatever its sizes.
+
+    They broadcast in every run that succeeds; what is not known to fit is expanded.
+    """
+    shape, wanted = site.shape(value), site.shape(scores)
+    if shape is None or wanted is None or len(wanted) != 4 or 0 in shape:
+        return None
+    if wanted[:2] != (heads.batch, heads.heads) or len(shape) > 4:
+        return None
+    layout = Layout.of(shape)
+    ones: tuple[tuple[()], ...] = ((),) * (4 - len(shape))
+    wide = replace(layout, result=(*ones, *layout.result))
+    return value, wide, (*(1,) * len(ones), *shape), 1
+
+
+def _numbers(facts: Facts, source: Bias | Choice) -> list[float] | None:
+    """Return numbers that bound what is added to the scores; None if data may be anything."""
+    if isinstance(source, Choice):
+        return [source.fill]
+    if not facts.is_tame(source.value):
+        return None
+    return [number * source.factor for number in facts.numbers(source.value)]
+
+
+def _by_scores(
+    station: Station, shape: Sequence[Size], heads: Heads
+) -> tuple[Layout, Size] | None:
+    """Return a station's layout as batch, heads, queries and keys; what is repeated has size 1.
+
+    Returns:
+        The layout, and how often its batches are repeated where there are some.
+    """
+    if len(station.layout.result) > len(shape):
+        return None
+    wide = station.layout.expanded(shape)
+    four = None
+    if wide is not None:
+        four = wide.reshaped((heads.batch, heads.heads, heads.queries, heads.keys))
+    if four is None:
+        return None
+    repeated, times, groups = set(four.repeated), product(()), []
+    for axis, group in enumerate(four.result):
+        own = tuple(factor for factor in group if factor not in repeated)
+        if own and own != group:
+            if axis > 0 or group[-len(own) :] != own:
+                return None
+            times = product(factor.size for factor in group[: -len(own)])
+        groups.append(own)
+    return replace(four, result=tuple(groups)), times

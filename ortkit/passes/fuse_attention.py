@@ -1,0 +1,141 @@
+"""fuse-attention: softmax(scale * Q K^T + mask) V, however it is written, becomes one op."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import onnx_ir as ir
+
+from ortkit.ops.attention import emit
+from ortkit.ops.attention.core import Core, RefusalError, find_core
+from ortkit.ops.attention.emit import Attention
+from ortkit.ops.attention.facts import Facts
+from ortkit.ops.attention.heads import arrangements
+from ortkit.ops.attention.masks import read_mask
+from ortkit.rewrite.passes import GraphPass
+from ortkit.rewrite.scope import Scope
+from ortkit.rewrite.site import Site
+
+#: The default domain has Attention from this version on.
+ATTENTION_SINCE = 23
+DTYPES = (ir.DataType.FLOAT, ir.DataType.FLOAT16)
+
+
+@dataclass(frozen=True)
+class FuseAttention(GraphPass):
+    """Recognize attention from its Softmax outward and write it as an attention op.
+
+    Before:
+        s = Add(Mul(MatMul(q, k_transposed), scale), mask)
+        y = MatMul(Softmax(s), v)       # with Reshape and Transpose around heads
+    After:
+        y = Attention(q3, k3, v3, mask) # [B, S, H * D], q_num_heads, kv_num_heads, scale
+
+    Scale, mask, cap, layout, repeated heads and caches may be written in any way that has the
+    same meaning; a mask that is causal at every size is dropped for an attribute.
+
+    Skips:
+        * Scores or probabilities that others read, and masks that depend on single scores.
+        * Element types other than float32 and float16: no kernel takes them on every provider.
+        * What would change the result of queries that see no key.
+
+    Source:
+        Vaswani and others, "Attention Is All You Need" (2017); ONNX Attention-23.
+    """
+
+    name: ClassVar[str] = "fuse-attention"
+
+    def run(self, scope: Scope) -> None:
+        facts = Facts(scope)
+        for node in list(scope.nodes()):
+            if node.graph is None or node.op_type != "Softmax" or node.domain != "":
+                continue
+            site = Site(scope, node, self.name)
+            try:
+                self._fuse(site, facts)
+            except RefusalError as refusal:
+                site.miss(refusal.reason)
+
+    def _fuse(self, site: Site, facts: Facts) -> None:
+        core = find_core(site)
+        dtype = site.dtype(core.scores)
+        if dtype not in DTYPES:
+            raise RefusalError("only float32 and float16 have an attention kernel")
+        if core.precision not in (None, dtype):
+            raise RefusalError("its Softmax works in another precision than its product")
+        if len(core.gains) > 1:
+            raise RefusalError("its scores are scaled by several factors that are no numbers")
+        if any(site.shape(gain.scores) != site.shape(core.scores) for gain in core.gains):
+            raise RefusalError("its scores are scaled per head in another shape")
+        attention, form = _understood(site, facts, core, dtype)
+        last = core.result.producer()
+        assert last is not None
+        there = Site(site.scope, last, self.name)
+        if not there.claim(form):
+            return
+        if form == "attention":
+            keeps_nan = attention.mask.may_give_nan and not core.zeroes_nan
+            mask = emit.condition(there, attention, facts)
+            mask = mask or emit.bias(there, attention, facts, keeps_nan=keeps_nan)
+            made = emit.onnx_attention(there, attention, mask)
+        else:
+            made = emit.multi_head_attention(there, attention, emit.bias(there, attention, facts))
+        there.replace(emit.result(there, attention.heads, made), attention.heads.result.value)
+
+
+def _understood(site: Site, facts: Facts, core: Core, dtype: ir.DataType) -> tuple[Attention, str]:
+    """Return the cheapest arrangement that an op takes, with its mask, and the op.
+
+    Raises:
+        RefusalError: With the reason of the first arrangement.
+    """
+    first: RefusalError | None = None
+    for heads in arrangements(site, core):
+        try:
+            attention = Attention(core, heads, read_mask(site, facts, core, heads), dtype)
+            return attention, _form(site, attention)
+        except RefusalError as refusal:
+            first = first or refusal
+    assert first is not None
+    raise first
+
+
+def _form(site: Site, attention: Attention) -> str:
+    """Choose the op.
+
+    Raises:
+        RefusalError: None computes this attention.
+    """
+    if not attention.scale > 0:
+        raise RefusalError(f"its scale is {attention.scale:g}, and ops take positive ones")
+    why_not_multi_head = _why_not_multi_head(attention)
+    if why_not_multi_head is None and _is_costly(attention):
+        return "multi-head-attention"
+    if site.scope.require_opset(ATTENTION_SINCE):
+        return "attention"
+    if why_not_multi_head is None:
+        return "multi-head-attention"
+    raise RefusalError(f"Attention needs opset {ATTENTION_SINCE}, and {why_not_multi_head}")
+
+
+def _is_costly(attention: Attention) -> bool:
+    """Say whether Attention's mask would need a look at every score of every layer."""
+    mask = attention.mask
+    is_wide = any(term.sizes[1] != 1 for term in mask.terms)
+    return mask.may_give_nan and not attention.core.zeroes_nan and is_wide
+
+
+def _why_not_multi_head(attention: Attention) -> str | None:
+    heads = attention.heads
+    if attention.mask.may_give_nan and attention.core.zeroes_nan:
+        return "a query that sees no key gives zero as written and NaN in MultiHeadAttention"
+    if heads.kv_heads != heads.heads:
+        return "MultiHeadAttention has as many key heads as query heads"
+    if attention.core.softcap:
+        return "MultiHeadAttention does not cap its scores"
+    if heads.form != "3d":
+        return "MultiHeadAttention takes three axes"
+    if attention.dtype != ir.DataType.FLOAT:
+        return "MultiHeadAttention has no float16 kernel on CPU"
+    return None
