@@ -9,9 +9,12 @@ import onnx_ir as ir
 
 from ortkit.rewrite.site import Site
 
-#: Ops that move elements but leave every one of them as it is, so a uniform scale may pass.
-#: Each has its data as input 0.
-LAYOUT = frozenset({"Flatten", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
+#: Ops that move elements, take some or repeat them, but leave every one of them as it is, so a
+#: uniform scale may pass. Each has its data as input 0.
+LAYOUT = frozenset(
+    {"DepthToSpace", "Expand", "Flatten", "Gather", "GatherElements", "GatherND", "Reshape",
+     "Slice", "SpaceToDepth", "Squeeze", "Tile", "Transpose", "Unsqueeze"}
+)  # fmt: skip
 ARITHMETIC = frozenset({"Add", "Div", "Mul", "Neg", "Sub"})
 #: Before opset 7 arithmetic broadcast by attribute, and BatchNormalization had is_test.
 FIRST_OPSET = 7
