@@ -217,6 +217,22 @@ CASES: dict[str, Case] = {
     "trilu": (14, "float[4, 4] x", "y", "", "y = Trilu <upper=0> (x)"),
     "suppression": (10, "float[1, 6, 4] x, float[1, 2, 6] s", "y", "int64 n = {3}",
                     "y = NonMaxSuppression(x, s, n)"),
+    "detection": (
+        11, "float[1, 4, 6, 6] x, float[1, 2, 3, 3] z", "picked, up, scores",
+        "int64[1] zero = {0} int64[1] two = {2} int64[1] four = {4} int64[3] boxes4 = {1, 36, 4}"
+        " int64[2] one36 = {1, 36} int64[1] k = {9} int64[1] most = {4} float[1] iou = {0.4}",
+        "e = Constant <value = float[0] {}> ()"
+        " n = Shape (x) h = Slice (n, two, four) lead = Shape (z) b = Slice (lead, zero, two)"
+        " size = Concat <axis=0> (b, h) zf = Cast <to=1> (z)"
+        " up = Resize <mode='linear', coordinate_transformation_mode='pytorch_half_pixel'>"
+        " (zf, e, e, size)"
+        " flat = Reshape (x, boxes4) lo, wh = Split <axis=2, split=[2, 2]> (flat)"
+        " hi = Add (lo, wh) b4 = Concat <axis=2> (lo, hi)"
+        " all = Softmax <axis=1> (up) area = ReduceMax <axes=[1], keepdims=0> (all)"
+        " row = Reshape (area, one36) best, at = TopK <axis=1> (row, k)"
+        " at1 = Squeeze <axes=[0]> (at) near = Gather <axis=1> (b4, at1)"
+        " scores = Unsqueeze <axes=[1]> (best)"
+        " picked = NonMaxSuppression (near, scores, most, iou)"),
     "attention": (23, "float[1, 2, 4, 8] x, float[1, 2, 3, 8] p", "y, k, v", "",
                   "y, k, v = Attention <is_causal=1> (x, x, x, , p, p)"),
 }  # fmt: skip
