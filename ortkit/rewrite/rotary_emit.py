@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,6 +18,8 @@ from ortkit.rewrite.site import Site
 
 ROTARY_SINCE_OPSET = 23
 AXES_ARE_INPUTS_SINCE_OPSET = 13
+ALLOWZERO_SINCE_OPSET = 14
+OPERATOR = "RotaryEmbedding"
 MICROSOFT = "com.microsoft"
 
 
@@ -31,16 +33,18 @@ class Angles:
     """Whether they are given for each [P, Q]; else for each Q, the same for every P."""
     is_standard: bool
     """Whether the operator of opset 23 is used."""
+    channels: int
+    """Channels of each head, those that pass among them."""
 
 
 def angles_for(
     site: Site, places: Sequence[Place], found: Rotation, shape: Sequence[Size]
 ) -> tuple[Layout, Angles] | str:
     """Return layout and angles of a rotation, or the reason why there is no form for it."""
-    tables = [picked(places, wanted, 3) for wanted in (found.cos, found.sin)]
-    if tables[0] is None or tables[1] is None:
+    cos, sin = (picked(places, wanted, 3) for wanted in (found.cos, found.sin))
+    if cos is None or sin is None:
         return "cosines or sines are in no value of their own"
-    live = {_axis(label) for table in tables if table for label in table.labels}
+    live = {_axis(label) for label in (*cos.labels, *sin.labels)}
     axes = frozenset(a for a in live if a is not None and shape[a] != 1)
     if not axes:
         # One position: any axis of length one may be the sequence.
@@ -51,22 +55,23 @@ def angles_for(
     layout = choose_layout(site, homes, axes, found.count)
     if layout is None:
         return "angles vary along heads, or the number of heads is not known"
-    if any(_is_swapped(table, layout) for table in tables if table):
+    if _is_swapped(cos, layout) or _is_swapped(sin, layout):
         return "angles have their axes in another order than what is turned"
-    per_batch = (
-        layout.positions[0] in axes
-        or layout.sizes[0] == 1
-        or not all(_has_each(table, layout) for table in tables if table)
-    )
-    standard = site.opset >= ROTARY_SINCE_OPSET or (
-        per_batch and site.scope.require_opset(ROTARY_SINCE_OPSET)
-    )
-    rank = 3 if per_batch else 2
-    cos, sin = (picked(places, wanted, rank) for wanted in (found.cos, found.sin))
-    assert cos is not None and sin is not None
-    if not (standard and per_batch) and found.is_partial and layout.heads is None:
+    varies = layout.positions[0] in axes or not (_has_each(cos, layout) and _has_each(sin, layout))
+    if not varies and found.is_partial and layout.heads is None:
         return "the number of heads is not known"
-    return layout, Angles(cos, sin, per_batch, standard and per_batch)
+    standard = (varies or layout.sizes[0] == 1) and (
+        site.opset >= ROTARY_SINCE_OPSET or site.scope.require_opset(ROTARY_SINCE_OPSET)
+    )
+    if varies and not standard and not (layout.is_flat and site.opset >= ALLOWZERO_SINCE_OPSET):
+        return "angles that differ along the batch need opset 23 in this layout"
+    if not varies and not standard:
+        flat = [picked(places, wanted, 2) for wanted in (found.cos, found.sin)]
+        cos, sin = (
+            one if one is not None and _has_each(one, layout) else old
+            for one, old in zip(flat, (cos, sin), strict=True)
+        )
+    return layout, Angles(cos, sin, varies or standard, standard, found.count)
 
 
 def _is_swapped(table: Picked, layout: Layout) -> bool:
@@ -107,11 +112,9 @@ def emit(site: Site, found: Rotation, layout: Layout, angles: Angles) -> ir.Valu
     ):
         attributes["num_heads"] = layout.heads
     if angles.is_standard:
-        made = site.op("RotaryEmbedding", [x, *tables], attributes)
+        made = site.op(OPERATOR, [x, *tables], attributes)
     else:
-        site.scope.import_domain(MICROSOFT, 1)
-        inputs = [x, *_positions(site, angles, tables)]
-        made = site.op("RotaryEmbedding", inputs, attributes, domain=MICROSOFT)
+        made = _own_operator(site, x, tables, angles, attributes)
     return _way_back(site, layout, made)
 
 
@@ -127,25 +130,28 @@ def _way_back(site: Site, layout: Layout, made: ir.Value) -> ir.Value:
     return made
 
 
-def _positions(site: Site, angles: Angles, tables: Sequence[ir.Value]) -> list[ir.Value]:
-    """Return positions, cosines and sines as ONNX Runtime's own operator reads them.
+def _own_operator(
+    site: Site,
+    x: ir.Value,
+    tables: Sequence[ir.Value],
+    angles: Angles,
+    attributes: Mapping[str, int],
+) -> ir.Value:
+    """Insert ONNX Runtime's own operator; its tables begin at position 0 in each row of x.
 
-    Angles for each Q: the one position 0 is where each row begins. Angles for each [P, Q]: the
-    tables are joined to one row for each, which are counted.
+    Angles for each [P, Q]: x is one row of P * Q positions.
     """
+    site.scope.import_domain(MICROSOFT, 1)
+    begin = site.constant(np.zeros(1, np.int64))
     if not angles.per_batch:
-        return [site.constant(np.zeros(1, np.int64)), *tables]
+        return site.op(OPERATOR, [x, begin, *tables], attributes, domain=MICROSOFT)
     rows = site.constant([-1, angles.cos.count])
     joined = [site.op("Reshape", [table, rows]) for table in tables]
-    sizes = site.op("Slice", [site.op("Shape", [tables[0]]), *_ints(site, [0], [2])])
-    count = site.op("ReduceProd", [sizes], {"keepdims": 0})
-    zero, one = (site.constant(np.array(number, np.int64)) for number in (0, 1))
-    counted = site.op("Range", [zero, count, one])
-    return [site.op("Reshape", [counted, sizes]), *joined]
-
-
-def _ints(site: Site, *lists: Sequence[int]) -> list[ir.Value]:
-    return [site.constant(numbers) for numbers in lists]
+    shape = site.op("Shape", [x])
+    width = attributes["num_heads"] * angles.channels
+    row = site.op("Reshape", [x, site.constant([1, -1, width])])
+    made = site.op(OPERATOR, [row, begin, *joined], attributes, domain=MICROSOFT)
+    return site.op("Reshape", [made, shape], {"allowzero": 1})
 
 
 def _fitted(
