@@ -25,6 +25,7 @@ ORDER: tuple[tuple[str, int], ...] = (
     ("merge-concats", 0),
     ("merge-slices", 0),
     ("simplify-gather", 0),
+    ("simplify-gather-nd", 0),
     ("simplify-reshape", 0),
     ("simplify-transpose", 0),
     ("simplify-where", 0),
@@ -43,6 +44,9 @@ ORDER: tuple[tuple[str, int], ...] = (
     ("merge-equal-nodes", 0),
     ("fuse-activation", 2),
     ("fuse-norm", 2),
+    # After norms, which find the norm of a group among reductions.
+    ("fuse-group-norm", 3),
+    ("split-group-norm", 2),
     ("fuse-softmax", 2),
     # After norms, which may stand before it; a value that is turned is what attention looks for.
     ("fuse-rotary", 2),
@@ -58,6 +62,7 @@ ORDER: tuple[tuple[str, int], ...] = (
     ("fold-pad", 1),
     ("fold-affine-into-conv", 1),
     ("fold-affine-into-matmul", 1),
+    ("fold-affine-into-norm", 1),
     ("fold-transpose-into-gemm", 1),
     # After affine ops, which may stand between two products.
     ("merge-linear", 2),
