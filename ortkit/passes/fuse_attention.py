@@ -13,6 +13,8 @@ from ortkit.ops.attention.emit import Attention
 from ortkit.ops.attention.facts import Facts
 from ortkit.ops.attention.heads import arrangements
 from ortkit.ops.attention.masks import read_mask
+from ortkit.ops.attention.projections import find_projections
+from ortkit.ops.attention.rotary import find_rotary
 from ortkit.rewrite.passes import GraphPass
 from ortkit.rewrite.scope import Scope
 from ortkit.rewrite.site import Site
@@ -74,14 +76,26 @@ class FuseAttention(GraphPass):
         there = Site(site.scope, last, self.name)
         if not there.claim(form):
             return
-        if form == "attention":
-            keeps_nan = attention.mask.may_give_nan and not core.zeroes_nan
-            mask = emit.condition(there, attention, facts)
-            mask = mask or emit.bias(there, attention, facts, keeps_nan=keeps_nan)
-            made = emit.onnx_attention(there, attention, mask)
-        else:
-            made = emit.multi_head_attention(there, attention, emit.bias(there, attention, facts))
+        made = _make(there, attention, form, facts)
         there.replace(emit.result(there, attention.heads, made), attention.heads.result.value)
+
+
+def _make(site: Site, attention: Attention, form: str, facts: Facts) -> ir.Value:
+    """Insert the op, with what its operands need, and return its output."""
+    heads = attention.heads
+    if form == "packed-attention":
+        projections = find_projections(site, heads.query, heads.key, heads.value)
+        assert projections is not None, "the form was chosen for them"
+        return emit.packed_attention(site, attention, projections, facts)
+    if form == "group-query-attention":
+        return emit.grouped_query_attention(site, attention, find_rotary(site, heads), facts)
+    if form == "multi-head-attention":
+        return emit.multi_head_attention(site, attention, emit.bias(site, attention, facts))
+    mask = emit.condition(site, attention, facts)
+    if mask is None:
+        keeps_nan = attention.mask.may_give_nan and not attention.core.zeroes_nan
+        mask = emit.bias(site, attention, facts, keeps_nan=keeps_nan)
+    return emit.onnx_attention(site, attention, mask)
 
 
 def _understood(site: Site, facts: Facts, core: Core, dtype: ir.DataType) -> tuple[Attention, str]:
@@ -109,6 +123,11 @@ def _form(site: Site, attention: Attention) -> str:
     """
     if not attention.scale > 0:
         raise RefusalError(f"its scale is {attention.scale:g}, and ops take positive ones")
+    if site.scope.target.level >= 3:
+        if _is_packed(site, attention):
+            return "packed-attention"
+        if _is_grouped(site, attention):
+            return "group-query-attention"
     why_not_multi_head = _why_not_multi_head(attention)
     if why_not_multi_head is None and _is_costly(attention):
         return "multi-head-attention"
@@ -117,6 +136,30 @@ def _form(site: Site, attention: Attention) -> str:
     if why_not_multi_head is None:
         return "multi-head-attention"
     raise RefusalError(f"Attention needs opset {ATTENTION_SINCE}, and {why_not_multi_head}")
+
+
+def _is_packed(site: Site, attention: Attention) -> bool:
+    """Say whether one op can take in the linear layers too."""
+    heads, mask = attention.heads, attention.mask
+    if heads.caches is not None or heads.kv_heads != heads.heads or attention.core.softcap:
+        return False
+    if heads.form != "3d" or attention.dtype != ir.DataType.FLOAT:
+        return False
+    if attention.core.zeroes_nan and any(term.sizes[1] != 1 for term in mask.terms):
+        return False
+    return find_projections(site, heads.query, heads.key, heads.value) is not None
+
+
+def _is_grouped(site: Site, attention: Attention) -> bool:
+    """Say whether GroupQueryAttention is shorter: it turns queries and keys, and is causal."""
+    heads = attention.heads
+    if heads.caches is not None or not attention.mask.is_causal or heads.form != "3d":
+        return False
+    if not isinstance(heads.head_size, int) or heads.head_size % 8:
+        return False
+    if heads.value_size != heads.head_size or heads.queries != heads.keys:
+        return False
+    return heads.kv_heads != heads.heads or find_rotary(site, heads) is not None
 
 
 def _is_costly(attention: Attention) -> bool:

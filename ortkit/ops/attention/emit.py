@@ -14,11 +14,14 @@ from ortkit.ops.attention.core import Bias, Core
 from ortkit.ops.attention.facts import LOWEST, Facts
 from ortkit.ops.attention.heads import Cache, Heads, Operand, Piece
 from ortkit.ops.attention.masks import Mask, Term
+from ortkit.ops.attention.projections import Projections, packed
+from ortkit.ops.attention.rotary import Rotary
 from ortkit.rewrite.axes import Moves, moves, targets
 from ortkit.rewrite.scope import Attributes
 from ortkit.rewrite.site import Site
 
 SPLIT_SIZES_ARE_AN_INPUT = 13
+AXES_ARE_INPUTS_SINCE = 18
 #: Masks next to any score, and is no number that kernels take for -inf; by element type.
 ALMOST_LOWEST = {ir.DataType.FLOAT: -3.4e38, ir.DataType.FLOAT16: -65472.0}
 LOWEST_OF = {ir.DataType.FLOAT: LOWEST, ir.DataType.FLOAT16: -65504.0}
@@ -337,3 +340,100 @@ def _with_caches(
     for cache, present in zip(caches, outputs[1:], strict=True):
         site.replace(present, cache.present)
     return outputs[0]
+
+
+def packed_attention(
+    site: Site, attention: Attention, projections: Projections, facts: Facts
+) -> ir.Value:
+    """Insert com.microsoft's Attention, which holds the linear layers too."""
+    weight, bias_of_layers = packed(site, projections)
+    mask = bias(site, attention, facts)
+    attributes: dict[str, int | float | tuple[int, ...]] = {"num_heads": attention.heads.heads}
+    sizes = tuple(part.size for part in projections.parts)
+    if len(set(sizes)) > 1:
+        attributes["qkv_hidden_sizes"] = sizes
+    if attention.mask.is_causal:
+        attributes["unidirectional"] = 1
+    if attention.scale != attention.default_scale:
+        attributes["scale"] = attention.scale
+    inputs = [projections.query.x, weight, bias_of_layers, None, None, mask]
+    while inputs[-1] is None:
+        inputs.pop()
+    site.scope.import_domain("com.microsoft", 1)
+    made = site.op("Attention", inputs, attributes, domain="com.microsoft")
+    if not (attention.mask.may_give_nan and attention.core.zeroes_nan):
+        return made
+    assert mask is not None
+    return _zeroed(site, attention, mask, made)
+
+
+def _zeroed(site: Site, attention: Attention, mask: ir.Value, made: ir.Value) -> ir.Value:
+    """Put zero, as written, in the place of what queries without any key give.
+
+    Args:
+        site: The node that it is inserted before.
+        attention: What was written.
+        mask: [B or 1, 1, S, T]
+        made: [B, S, H * D]
+    """
+    numpy_type = attention.dtype.numpy()
+    minus_infinity = site.constant(np.array(-math.inf, numpy_type))
+    if site.opset < AXES_ARE_INPUTS_SINCE:
+        highest = site.op("ReduceMax", [mask], {"axes": (1, 3)})
+    else:
+        highest = site.op("ReduceMax", [mask, site.constant((1, 3))])
+    rows = site.op("Reshape", [highest, site.constant((0, -1, 1))])
+    is_empty = site.op("Equal", [rows, minus_infinity])
+    return site.op("Where", [is_empty, site.constant(np.array(0, numpy_type)), made])
+
+
+def grouped_query_attention(
+    site: Site, attention: Attention, rotary: Rotary | None, facts: Facts
+) -> ir.Value:
+    """Insert com.microsoft's GroupQueryAttention for causal attention without a cache."""
+    heads = attention.heads
+    attributes: dict[str, int | float] = {
+        "num_heads": heads.heads,
+        "kv_num_heads": heads.kv_heads,
+    }
+    if attention.scale != attention.default_scale:
+        attributes["scale"] = attention.scale
+    if attention.core.softcap:
+        attributes["softcap"] = attention.core.softcap
+    query, key, value = _operands(site, attention)
+    tables: list[ir.Value] = []
+    if rotary is not None:
+        attributes["do_rotary"] = 1
+        if rotary.is_interleaved:
+            attributes["rotary_interleaved"] = 1
+        query, key = rotary.query, rotary.key
+        tables = [
+            moved(site, table, *_as_table(site, table)) for table in (rotary.cos, rotary.sin)
+        ]
+    inputs = [query, key, value, None, None, *_lengths(site, heads, query, facts), *tables]
+    site.scope.import_domain("com.microsoft", 1)
+    return site.op("GroupQueryAttention", inputs, attributes, domain="com.microsoft")
+
+
+def _as_table(site: Site, table: ir.Value) -> tuple[tuple[Size, ...], Moves]:
+    """Return how [1, S, D / 2] becomes [S, D / 2]."""
+    shape = site.shape(table)
+    assert shape is not None
+    return shape, Moves(after=shape[-2:]) if len(shape) == 3 else Moves()
+
+
+def _lengths(site: Site, heads: Heads, query: ir.Value, facts: Facts) -> list[ir.Value]:
+    """Return the last key's index for each batch, and the number of keys, as int32."""
+    sizes = static((heads.batch, heads.keys))
+    if sizes is not None:
+        last = np.full(sizes[0], sizes[1] - 1, np.int32)
+        return [site.constant(last), site.constant(np.array(sizes[1], np.int32))]
+    to_int32 = {"to": ir.DataType.INT32.value}
+    total = site.op("Cast", [_size(site, heads.keys, facts)], to_int32)
+    one = site.op("Sub", [total, site.constant(np.array([1], np.int32))])
+    batch = site.op("Shape", [query], {"start": 0, "end": 1})
+    if isinstance(heads.batch, int):
+        batch = site.constant((heads.batch,))
+    elif facts.source_of(heads.batch, site.node) is not None:
+        batch = _size(site, heads.batch, facts)
+    return [site.op("Expand", [one, batch]), total]
