@@ -9,8 +9,9 @@ from typing import ClassVar
 import numpy as np
 import onnx_ir as ir
 
-from ortkit.graph.dims import Size
+from ortkit.graph.dims import Size, divide_exactly
 from ortkit.graph.reshape import RESHAPES, reshape_target, static
+from ortkit.rewrite.counting import counted_axis
 from ortkit.rewrite.cuts import INPUTS_SINCE, Cut, cut_of
 from ortkit.rewrite.passes import NodePass
 from ortkit.rewrite.site import Site
@@ -30,11 +31,15 @@ class SimplifyGather(NodePass):
         b = Squeeze(Slice(x, [2], [3], [1]), [1])
         c = Concat<axis = 1>(Slice(x, [3], [9], [1]), Slice(x, [0], [3], [1]))
         d = Gather<axis = 0>(z, 0)                       # z: [1, n]
+        e = Gather<axis = 0>(Reshape(m, [-1]), Add(Mul(row, n), column))       # m: [k, n]
     After:
         a = Slice(x, [4], [7], [1])
         b = Gather<axis = 1>(x, 2)
         c = Gather<axis = 1>(x, [3, 4, 5, 6, 7, 8, 0, 1, 2])
         d = Reshape(z, [-1])
+        e = m
+
+    In `e` row and column count from zero to `k` and `n`: so torch's exporter indexes masks.
 
     A roll as two Slices and a Concat takes 1.8 times as long as one Gather (56 x 56 x 96 and
     14 x 14 x 384 floats, ONNX Runtime 1.31.1 on a CPU); the others take as long as before.
@@ -63,7 +68,10 @@ class SimplifyGather(NodePass):
 def _gather(site: Site) -> None:
     """Take consecutive places by a Slice, and the only place of an axis by a Reshape."""
     shape, places = site.shape(site.input(0)), site.array(site.input(1), LONGEST)
-    if not shape or places is None or places.ndim > 1 or site.scope.is_constant(site.input(0)):
+    if places is None:
+        _everything(site)
+        return
+    if not shape or places.ndim > 1 or site.scope.is_constant(site.input(0)):
         return
     axis = site.int("axis", 0) % len(shape)
     size = shape[axis]
@@ -85,6 +93,50 @@ def _gather(site: Site) -> None:
     if step > 0 and site.claim("range"):
         numbers = [[flat[0]], [flat[-1] + 1], [axis], *([[step]] if step > 1 else [])]
         site.replace(site.op("Slice", [site.input(0), *map(site.constant, numbers)]))
+
+
+def _everything(site: Site) -> None:
+    """Read a value as it is where the index is row * width + column, each of them counted."""
+    index = site.producer(site.input(1), "Add")
+    whole, after = site.shape(site.input(0)), site.shape(site.output)
+    if index is None or not whole or after is None or site.int("axis", 0):
+        return
+    if any(size != 1 for size in whole[1:]) or not _counts_rows(site, index, whole[0]):
+        return
+    joined = site.producer(site.input(0), *RESHAPES)
+    source = site.input(0) if joined is None else joined.inputs[0]
+    shape = site.shape(source)
+    target = None if shape is None else reshape_target(shape, after)
+    if target is None:
+        site.miss("a Reshape of it would have several symbolic sizes")
+    elif site.claim("everything"):
+        site.replace(site.op("Reshape", [source, site.constant(target)]))
+
+
+def _counts_rows(site: Site, index: ir.Node, size: Size) -> bool:
+    """Say whether a sum counts all places of a matrix of `size` elements in their order."""
+    places = site.shape(index.outputs[0])
+    for column, scaled in (index.inputs, index.inputs[::-1]):
+        product = site.producer(scaled, "Mul")
+        for row, factor in () if product is None else (product.inputs, product.inputs[::-1]):
+            width = site.contents(factor)
+            rows = (
+                divide_exactly(size, width[0]) if width is not None and len(width) == 1 else None
+            )
+            if rows is None or width is None or places is None:
+                continue
+            first, second = _from_end(site, row, rows), _from_end(site, column, width[0])
+            kept = [each for each in places if each != 1]
+            if first < second < 0 and kept == [rows, width[0]]:
+                return True
+    return False
+
+
+def _from_end(site: Site, value: ir.Value | None, size: Size) -> int:
+    """Return the axis along which `value` counts to `size`, negative; 0 if it does not."""
+    rank = site.rank(value)
+    axis = None if rank is None else counted_axis(site, value, size, rank)
+    return 0 if axis is None or axis < 0 or rank is None else axis - rank
 
 
 def _squeeze(site: Site) -> None:
