@@ -260,9 +260,22 @@ class _Rows:
         scale = read_weight(fit.scale, leaves, shifts=False)
         shift = read_weight(fit.shift, leaves, shifts=True)
         if scale is None or shift is None:
-            return "its scale or shift is none of its weights"
+            return _why_no_weight(fit.scale, [self.probe.sizes[axis] for axis in self.axes])
         epsilon = _as_written(fit.epsilon, [each for each in leaves.values() if each.size == 1])
         return NormFit(fit.kind, epsilon, fit.scale, fit.shift), scale, shift
+
+
+def _why_no_weight(scale: np.ndarray, row: Sequence[int]) -> str:
+    """Say what is known of a scale that is none of the weights."""
+    size = int(np.prod(row))
+    known = {
+        1 / np.sqrt(size): "it scales rows to length one, not to root mean square one",
+        np.sqrt((size - 1) / size): "its variance is divided by n - 1",
+    }
+    for number, reason in known.items():
+        if np.allclose(scale, number, rtol=1e-5, atol=0):
+            return reason
+    return "its scale or shift is none of its weights"
 
 
 def _as_written(epsilon: float, numbers: Sequence[np.ndarray]) -> float:

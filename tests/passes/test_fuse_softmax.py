@@ -19,8 +19,8 @@ from tests.passes.norm_spellings import Formula, Rows, Shape
 pytest.importorskip("onnxruntime")
 
 
-def fused(model: onnx.ModelProto) -> tuple[onnx.ModelProto, PipelineResult]:
-    result = Pipeline((FuseSoftmax(),)).run(ir.from_proto(model), Target("cpu", 2))
+def fused(model: onnx.ModelProto, level: int = 3) -> tuple[onnx.ModelProto, PipelineResult]:
+    result = Pipeline((FuseSoftmax(),)).run(ir.from_proto(model), Target("cpu", level))
     assert result.settled
     check_model(result.model)
     return ir.to_proto(result.model), result
@@ -219,3 +219,12 @@ def test_half_rows_in_float_keep_their_casts() -> None:
     z = stable(g, g.cast(x, np.float32))
     made, _ = fused(g.model(g.op("Sin", g.cast(z, np.float16))))
     assert kinds(made) == ["Relu", "Cast", "Softmax", "Cast", "Sin"]
+
+
+def test_another_axis_than_the_last_stays_on_the_cpu() -> None:
+    model = model_of(stable, axes=(1,))
+    _, result = fused(model, level=2)
+    assert not result.modified
+    assert any("transpose" in miss.reason for miss in result.log.misses)
+    made, _ = fused(model_of(stable), level=2)
+    assert "Softmax" in kinds(made)
