@@ -106,12 +106,14 @@ def _clip(limits: tuple[float, ...], opset: int) -> Step:
     low, high = limits
     if (low, high) == (0, math.inf):
         return Step("Relu")
-    if opset < 11:
-        named = {"min": low, "max": high}
-        return Step("Clip", attributes={key: v for key, v in named.items() if math.isfinite(v)})
+    # Not a Clip without a limit: that one would make the largest finite number of infinity.
     if high == math.inf:
-        return Step("Clip", (X, low))
-    return Step("Clip", (X, None if low == -math.inf else low, high))
+        return Step("Max", (X, low))
+    if low == -math.inf:
+        return Step("Min", (X, high))
+    if opset < 11:
+        return Step("Clip", attributes={"min": low, "max": high})
+    return Step("Clip", (X, low, high))
 
 
 def _hard_sigmoid(given: tuple[float, ...]) -> Step:

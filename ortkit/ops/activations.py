@@ -1,7 +1,6 @@
 """Activations: what they compute, in float64, and how their parameters follow from values.
 
-An activation here is a function of one number. `recognise` finds it from values alone, at
-points that include its kinks, large numbers, infinities and NaN.
+An activation here is a function of one number; `ortkit.ops.activation_match` finds it.
 """
 
 from __future__ import annotations
@@ -16,23 +15,10 @@ from ortkit.rewrite.sample import Array, erf, sigmoid
 
 Parameters = tuple[float, ...]
 
-#: Uneven, so that no kink of a wrong constant falls between two points unseen.
-_MODERATE = np.array([
-    *np.linspace(-9.05, 9.1, 59).tolist(), -30.0, -16.0, -4.0, -3.0, -2.0, -1.0, -0.5, -0.01,
-    -1e-3, -0.0, 0.0, 2.0**-7, 0.01, 0.5, 1.0, 2.0, 3.0, 4.0, 6.0, 16.0, 30.0,
-])  # fmt: skip
-_EXTREME = np.array([-1e4, 1e4, -1e30, 1e30, -math.inf, math.inf, math.nan])
-POINTS = np.concatenate([_MODERATE, _EXTREME])
 #: Where values are read to solve for parameters.
 PROBES = (-1e4, -2.0, -1.0, 0.0, 2.0**-7, 1.0, 2.0, 1e4)
-_PROBED = np.array([int(np.argmax(probe == POINTS)) for probe in PROBES])
-#: From this magnitude on a written form may overflow where the activation does not.
-LARGE = 1e4
 TOLERANCE = 1e-7
 """Relative to the result: the rounding of constants to float32."""
-CANCELLATION = 1e-13
-"""Relative to the larger of 1 and |x|: the rounding of float64. No more, as a written form may
-add a small number lest its result be zero."""
 
 
 @dataclass(frozen=True)
@@ -103,20 +89,21 @@ def _solve_quick_gelu(y: Mapping[float, float], _numbers: Sequence[float]) -> Pa
 
 
 def _is_linear(y: Mapping[float, float]) -> bool:
-    return all(math.isclose(y[x], x, rel_tol=TOLERANCE) for x in (1.0, 2.0))
+    return abs(y[1.0] - 1) <= TOLERANCE and abs(y[2.0] - 2) <= 2 * TOLERANCE
 
 
 def _solve_leaky(y: Mapping[float, float], _numbers: Sequence[float]) -> Parameters | None:
-    return (-y[-1.0],) if _is_linear(y) and y[0.0] == 0 and y[-1.0] not in (0, -1) else None
+    is_leaky = _is_linear(y) and y[0.0] == 0 and y[-1.0] not in (0, -1)
+    return (-y[-1.0],) if is_leaky and math.isfinite(y[-1.0]) else None
 
 
 def _solve_elu(y: Mapping[float, float], _numbers: Sequence[float]) -> Parameters | None:
-    return (-y[-1e4],) if _is_linear(y) and 0 < -y[-1e4] < LARGE else None
+    return (-y[-1e4],) if _is_linear(y) and 0 < -y[-1e4] < 1e4 else None
 
 
 def _solve_selu(y: Mapping[float, float], _numbers: Sequence[float]) -> Parameters | None:
     gamma = y[1.0]
-    if gamma <= 0 or not 0 < -y[-1e4] < LARGE or not math.isclose(y[2.0], 2 * gamma):
+    if gamma <= 0 or not 0 < -y[-1e4] < 1e4 or not math.isclose(y[2.0], 2 * gamma):
         return None
     return (-y[-1e4] / gamma, gamma)
 
@@ -190,97 +177,3 @@ ACTIVATIONS: tuple[Activation, ...] = (
         _solve_threshold,
     ),
 )
-_FIXED = tuple(one for one in ACTIVATIONS if one.solve is None)
-_SOLVED = tuple(one for one in ACTIVATIONS if one.solve is not None)
-_BY_NAME = {one.name: one for one in ACTIVATIONS}
-_TABLE = np.stack([one.reference(_MODERATE) for one in _FIXED])
-_NEAR = slice(0, len(_MODERATE))
-#: Up to this distance, at moderate points, a function counts as close to an activation.
-NEAR = 0.08
-_GATES = (1.0, -1.0, -2.0, 2.0)
-_EXPECTED = [one.reference(np.array(_GATES)).tolist() for one in _FIXED]
-#: The farthest that rounding of written constants takes a function, relative to max(1, |x|).
-ROUNDING_LIMIT = 3e-4
-
-
-def points_for(numbers: Sequence[float]) -> Array:
-    """Return `POINTS`, then points at and around `numbers`, where a function may have a kink."""
-    if not numbers:
-        return POINTS
-    extra = np.array(numbers)
-    around = (extra, extra * (1 - 1e-3), extra * (1 + 1e-3), -extra)
-    return np.concatenate([POINTS, *around])
-
-
-@dataclass(frozen=True)
-class Nearest:
-    """What comes closest, where nothing is equal."""
-
-    name: str
-    distance: float
-    factor: float = 1.0
-    """What the activation is multiplied by to come this close."""
-
-
-def recognise(
-    points: Array, values: Array, numbers: Sequence[float], slack: Callable[[], Array]
-) -> Match | Nearest | None:
-    """Return the activation that has `values` at `points`, or the one that comes close.
-
-    Args:
-        points: What `points_for(numbers)` returns.
-        values: The function's float64 results there.
-        numbers: The constants that are written.
-        slack: Returns how far rounding of the constants may have moved each value; asked
-            only where it decides.
-    """
-    with np.errstate(all="ignore"):
-        # Plain floats: single numbers are looked at, and most functions are none of these.
-        probed = dict(zip(PROBES, values[_PROBED].tolist(), strict=True))
-        nearest = _nearest(values, probed)
-        if nearest is not None and nearest.factor == 1:
-            expected = _BY_NAME[nearest.name].reference(points)
-            allowed = np.minimum(slack(), ROUNDING_LIMIT * np.maximum(1, np.abs(points)))
-            if is_same(points, values, expected, allowed):
-                return Match(nearest.name)
-        for one in _SOLVED:
-            parameters = None if one.solve is None else one.solve(probed, numbers)
-            if parameters is None or any(math.isnan(each) for each in parameters):
-                continue
-            if is_same(points, values, one.reference(points, *parameters), np.zeros(())):
-                return Match(one.name, parameters)
-    return nearest
-
-
-def _nearest(values: Array, probed: Mapping[float, float]) -> Nearest | None:
-    """Return the closest activation without parameters, or one that this is a multiple of."""
-    seen = [probed[x] for x in _GATES]
-    nearest: Nearest | None = None
-    for at, expected in enumerate(_EXPECTED):
-        factor = seen[0] / expected[0]
-        pairs = list(zip(seen, expected, strict=True))
-        if all(abs(a - b) < NEAR for a, b in pairs):
-            factor = 1.0
-        elif not all(math.isclose(a, factor * b, rel_tol=1e-3, abs_tol=1e-4) for a, b in pairs):
-            continue
-        distance = float(np.abs(_TABLE[at] * factor - values[_NEAR]).max())
-        if distance < NEAR and (nearest is None or distance < nearest.distance):
-            nearest = Nearest(_FIXED[at].name, distance, factor)
-    return nearest
-
-
-def is_same(points: Array, values: Array, expected: Array, allowed: Array) -> bool:
-    """Say whether `expected` may stand for `values`: equal, or more accurate.
-
-    At a large point a value that is infinite, or no number, comes of overflow in the written
-    form; there the activation itself may be right.
-    """
-    with np.errstate(all="ignore"):
-        size = np.abs(values - expected)
-        equal = (values == expected) | (np.isnan(values) & np.isnan(expected))
-        large = np.maximum(1, np.abs(points))
-        # A zero is exact: how constants are rounded does not move it.
-        relative = np.where(expected == 0, 0, TOLERANCE * np.abs(expected) + allowed)
-        close = size <= CANCELLATION * large + relative
-    lost = np.isnan(values) | (np.isinf(values) & np.isfinite(expected))
-    return bool((equal | close | (lost & (np.abs(points) >= LARGE))).all())

@@ -11,7 +11,8 @@ import numpy as np
 import onnx_ir as ir
 
 from ortkit.ops.activation_forms import Argument, Form, X, form_of, pays
-from ortkit.ops.activations import TOLERANCE, Match, Nearest, points_for, recognise
+from ortkit.ops.activation_match import Nearest, Written, recognise
+from ortkit.ops.activations import TOLERANCE, Match
 from ortkit.rewrite.cones import Cone, Order, cones_at
 from ortkit.rewrite.passes import GraphPass
 from ortkit.rewrite.sample import Array
@@ -22,7 +23,7 @@ from ortkit.rewrite.site import Site
 FIRST_OPSET = 8
 MISH_SINCE = 18
 #: Single nodes that are worth looking at: slow ones, and Max(x, 0).
-ALONE = frozenset({"Clip", "Max", "Mish", "PRelu", "Swish"})
+ALONE = frozenset({"Max", "Mish", "PRelu", "Swish"})
 #: A constant of fewer digits is meant as it stands (0.5, 3, 0.25).
 EXACT_DIGITS = 2
 #: The relative error that a written constant of more digits is taken to have at least, as it may
@@ -91,10 +92,9 @@ def _describe(closest: Nearest) -> str:
 
 def _recognise(scope: Scope, cone: Cone) -> Match | Nearest | None:
     numbers = [float(number) for number in cone.numbers.values()]
-    points = points_for(numbers)
+    written = Written(numbers, cone.evaluate, lambda x, y: _slack(scope, cone, x, y))
     try:
-        values = cone.evaluate(points)
-        return recognise(points, values, numbers, lambda: _slack(scope, cone, points, values))
+        return recognise(written)
     except ValueError:
         return None
 
@@ -103,16 +103,18 @@ def _slack(scope: Scope, cone: Cone, points: Array, values: Array) -> Array:
     """Return how far the rounding of the constants may have moved `values`."""
     total = np.zeros(points.shape)
     if any(node.attributes for node in cone.nodes):
-        # They are float32.
-        total += TOLERANCE * np.maximum(1, np.abs(points))
+        # Attributes are float32: as if the point were rounded, which moves no flat part.
+        total += _moved(cone.evaluate(points * (1 + TOLERANCE)), values)
     for value, number in cone.numbers.items():
         array = scope.array(value, 1)
         share = 0.0 if array is None else rounding_of(array.reshape(-1)[0])
         if share:
-            moved = cone.evaluate(points, {value: number * (1 + share)})
-            with np.errstate(all="ignore"):
-                total += np.nan_to_num(np.abs(moved - values), posinf=0.0)
+            total += _moved(cone.evaluate(points, {value: number * (1 + share)}), values)
     return total
+
+
+def _moved(changed: Array, values: Array) -> Array:
+    return np.asarray(np.nan_to_num(np.abs(changed - values), posinf=0.0))
 
 
 def rounding_of(number: np.generic) -> float:
