@@ -14,8 +14,12 @@ import onnx_ir as ir
 
 Array = np.ndarray
 
-erf = np.vectorize(math.erf, otypes=[np.float64])
-"""The error function, element by element."""
+
+def erf(x: Array) -> Array:
+    """Return the error function of each element."""
+    x = np.asarray(x, np.float64)
+    return np.fromiter(map(math.erf, x.ravel().tolist()), np.float64, x.size).reshape(x.shape)
+
 
 FLOATS = frozenset(
     {ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.BFLOAT16}
