@@ -41,7 +41,7 @@ def graph(equation: str, *, opset: int = 17, dtype: type = np.float32, dots: str
         ("ij,j->i", ["MatMul"]),
         ("j,ij->i", ["MatMul"]),
         ("ij,i->j", ["MatMul"]),
-        ("i,i->", ["Mul", "ReduceSum"]),
+        ("i,i->", ["MatMul"]),
         ("bi,bi->b", ["Mul", "ReduceSum"]),
         ("bi,ib->b", ["Transpose", "Mul", "ReduceSum"]),
         ("i,j->ij", ["Reshape", "Mul"]),
