@@ -70,7 +70,7 @@ class FuseSkipNorm(NodePass):
         self, site: Site, add: ir.Node, x: ir.Value, skip: ir.Value, weights: Sequence[ir.Value]
     ) -> None:
         is_rms = site.node.op_type != "LayerNormalization"
-        x, bias = _biased(site, add, x)
+        x, skip, bias = _biased(site, add, x, skip)
         rows = [
             value
             if site.rank(value) == 1
@@ -152,15 +152,20 @@ def _weights(site: Site) -> list[ir.Value] | None:
     return found or None
 
 
-def _biased(site: Site, add: ir.Node, x: ir.Value) -> tuple[ir.Value, ir.Value | None]:
-    """Return what a bias of one number per column is added to, and the bias."""
-    inner = site.producer(x, "Add")
-    shape = site.shape(x)
-    if inner is None or shape is None or inner.graph is not add.graph or not site.only_use(x):
-        return x, None
-    for value, bias in (tuple(inner.inputs), tuple(reversed(inner.inputs))):
-        if value is None or bias is None or site.shape(value) != shape:
+def _biased(
+    site: Site, add: ir.Node, x: ir.Value, skip: ir.Value
+) -> tuple[ir.Value, ir.Value, ir.Value | None]:
+    """Return the two values of a sum, and a bias of one number per column added to one of them."""
+    for one, other in ((x, skip), (skip, x)):
+        inner, shape = site.producer(one, "Add"), site.shape(x)
+        if inner is None or shape is None or site.shape(one) != shape:
             continue
-        if site.shape(bias) == (shape[-1],) and site.scope.is_constant(bias):
-            return value, bias
-    return x, None
+        if inner.graph is not add.graph or not site.only_use(one):
+            continue
+        for value, bias in (tuple(inner.inputs), tuple(reversed(inner.inputs))):
+            if value is None or bias is None or site.shape(value) != shape:
+                continue
+            if site.shape(bias) == (shape[-1],) and site.scope.is_constant(bias):
+                # The other one may lack the first axis, and is then the skip.
+                return value, other, bias
+    return x, skip, None
