@@ -46,7 +46,7 @@ class FuseRotary(NodePass):
     """
 
     name: ClassVar[str] = "fuse-rotary"
-    ops: ClassVar[Sequence[str]] = ("Add", "Sub", "Sum", "Concat", "Reshape")
+    ops: ClassVar[Sequence[str]] = ("Add", "Sub", "Sum", "Concat", "Reshape", "Transpose")
 
     def rewrite(self, site: Site) -> None:
         if not _is_end(site):
@@ -66,6 +66,8 @@ def _is_end(site: Site) -> bool:
     if site.node.op_type == "Concat" and axis not in (-1, len(shape) - 1):
         return False
     if site.node.op_type == "Reshape" and site.producer(site.input(0), "Concat") is None:
+        return False
+    if site.node.op_type == "Transpose" and site.producer(site.input(0), "ScatterND") is None:
         return False
     return _count_products(site.node) >= 2
 

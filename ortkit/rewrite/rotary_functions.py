@@ -82,6 +82,17 @@ def _gather(site: Site, _value: ir.Value, labels: Labels) -> Function | None:
     return Function(((source, below),), ("Gather", site.node, looked_up))
 
 
+def _gather_nd(site: Site, _value: ir.Value, labels: Labels) -> Function | None:
+    source, rank, indices = site.input(0), site.rank(site.input(0)), site.shape(site.input(1))
+    if source is None or rank is None or not indices or site.int("batch_dims", 0):
+        return None
+    depth, looked_up = indices[-1], labels[: len(indices) - 1]
+    if not isinstance(depth, int) or depth >= rank or CHANNEL in looked_up:
+        return None
+    below = (*(_own(site, axis) for axis in range(depth)), *labels[len(indices) - 1 :])
+    return Function(((source, below),), ("GatherND", site.node, looked_up))
+
+
 def _slice(site: Site, _value: ir.Value, labels: Labels) -> Function | None:
     source, axes = site.input(0), site.axes(3)
     if source is None or axes is None:
@@ -143,6 +154,7 @@ def _einsum(site: Site, _value: ir.Value, labels: Labels) -> Function | None:
 RULES: dict[str, Callable[[Site, ir.Value, Labels], Function | None]] = {
     "Einsum": _einsum,
     "Gather": _gather,
+    "GatherND": _gather_nd,
     "MatMul": _matmul,
     "Slice": _slice,
     "Split": _split,

@@ -53,8 +53,8 @@ def choose_layout(
 
 def _cost(layout: Layout) -> tuple[int, bool]:
     """Three-dimensional first: attention wants it so."""
-    if isinstance(layout.back, ir.Node):
-        return 0, False
+    if layout.is_flat and layout.into is None:
+        return 0, layout.perm is not None
     return (1 if layout.is_flat else 2), layout.into is not None
 
 
@@ -62,19 +62,20 @@ def _layout(site: Site, place: Place, live: frozenset[int], width: int) -> Layou
     shape = site.shape(place.value)
     if shape is None:
         return None
-    order = [label for label in place.labels[:-1] if isinstance(label, int)]
+    order = [label for label in place.labels if isinstance(label, int)]
     along = {order.index(axis) for axis in live}
-    outer = shape[:-1]
+    outer, is_split = shape[: len(order)], len(shape) > len(order) + 1
+    whole = (*[0] * len(order), width) if is_split else None
     perm = (*(order.index(axis) for axis in range(len(order))), len(order))
     turned = None if perm == tuple(range(len(perm))) else perm
     value = place.value
     if len(outer) == 3 and along <= {0, 2} and not along <= {0}:
         heads = outer[1] if isinstance(outer[1], int) else None
         positions, sizes = (order[0], order[2]), (outer[0], outer[2])
-        return Layout(value, False, heads, positions, sizes, None, None, turned)
+        return Layout(value, False, heads, positions, sizes, whole, None, turned)
     if len(outer) == 2 and along and not along <= {0}:
         return Layout(
-            value, True, 1, (order[0], order[1]), (outer[0], outer[1]), None, None, turned
+            value, True, 1, (order[0], order[1]), (outer[0], outer[1]), whole, None, turned
         )
     if len(outer) <= 2 and along <= {0}:
         heads = _product(outer[1:])
@@ -86,12 +87,13 @@ def _layout(site: Site, place: Place, live: frozenset[int], width: int) -> Layou
     if len(outer) < 3 or not along <= {0, 1} or heads is None:
         return None
     positions, sizes = (order[0], order[1]), (outer[0], outer[1])
-    source = _flat_source(site, value, (outer[0], outer[1], heads * width))
-    if source is not None and len(outer) == 3:
-        return Layout(source, True, heads, positions, sizes, None, value.producer(), turned)
     heads_of = tuple(size for size in outer[2:] if isinstance(size, int))
     into, back = (0, 0, heads * width), (0, 0, *heads_of, width)
-    return Layout(value, True, heads, positions, sizes, into, back, turned)
+    source = _flat_source(site, value, (outer[0], outer[1], heads * width))
+    if source is None:
+        return Layout(value, True, heads, positions, sizes, into, back, turned)
+    as_before = value.producer() if len(outer) == 3 and not is_split else None
+    return Layout(source, True, heads, positions, sizes, None, as_before or back, turned)
 
 
 def _product(sizes: Sequence[Size]) -> int | None:

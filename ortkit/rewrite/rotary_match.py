@@ -93,7 +93,7 @@ def _match_halves(
         return None
     halves = [place for place in places if is_whole(place, width // 2, outer)]
     for first, second in permutations(halves, 2):
-        if first.labels != second.labels:
+        if first.labels != second.labels or len(first.labels) != outer + 1:
             continue
         x = np.concatenate([first.flat, second.flat])
         found = _angles(sums, x, width, interleaved=False)
@@ -111,11 +111,10 @@ def is_product(one: Sum) -> bool:
 
 def is_whole(place: Place, channels: int, outer: int) -> bool:
     """Say whether a value has all axes of the result, each once, and its channels last."""
-    rest = sorted(label for label in place.labels[:-1] if isinstance(label, int))
+    rest = sorted(label for label in place.labels[:outer] if isinstance(label, int))
     return (
-        place.labels[-1:] == (CHANNEL,)
-        and len(place.labels) == outer + 1
-        and rest == list(range(outer))
+        rest == list(range(outer))
+        and all(label == CHANNEL for label in place.labels[outer:])
         and place.flat.size == channels
     )
 

@@ -14,12 +14,14 @@ from typing import TypeAlias
 import numpy as np
 import onnx_ir as ir
 
-from ortkit.graph.dims import Size
+from ortkit.graph.dims import Size, sole_atom
 from ortkit.rewrite.site import Site
 
 Label: TypeAlias = int | str | None
 Labels: TypeAlias = tuple[Label, ...]
 CHANNEL = "c"
+#: Positions of channels, at most.
+NUMBERS_LIMIT = 4096
 
 
 @dataclass(frozen=True)
@@ -54,11 +56,22 @@ def operand_labels(site: Site, value: ir.Value, result: ir.Value, labels: Labels
 
 def _fitted(size: Size, full: Size, label: Label) -> Label:
     """Return the label of an axis that is broadcast to `full`; "" where it is not known."""
-    if size == full:
+    if size == full or _is_capped(size, full):
         return label
     if size == 1:
         return CHANNEL if label == CHANNEL else None
     return "" if label in (CHANNEL, None) else loose(label)
+
+
+def _is_capped(size: Size, full: Size) -> bool:
+    """Say whether the size is `full` up to a number: so many rows a table has.
+
+    Where it is not `full`, and fits `full` all the same, it is 1, and then `full` is 1, too.
+    """
+    atom = sole_atom(size)
+    if atom is None or atom.kind != "min" or full not in atom.args:
+        return False
+    return all(one == full or (isinstance(one, int) and one > 1) for one in atom.args)
 
 
 def loose(label: Label) -> str:
@@ -97,6 +110,9 @@ def _axis(site: Site, labels: Labels, default: int = 0) -> int:
 
 def numbers(site: Site, value: ir.Value | None) -> list[int] | None:
     """Return a small tensor of integers that are the same in every run."""
+    array = site.array(value, NUMBERS_LIMIT)
+    if array is not None:
+        return [int(number) for number in array.reshape(-1)]
     found = site.contents(value)
     return (
         None
@@ -291,12 +307,34 @@ def _tile(site: Site, _value: ir.Value, labels: Labels) -> Step | None:
     return Step(((source, tuple(below)),), lambda arrays: np.tile(arrays[0], counts))
 
 
+def _scatter_nd(site: Site, _value: ir.Value, labels: Labels) -> Step | None:
+    """Read the assignment of whole rows along the first axis."""
+    data, updates, shape = site.input(0), site.input(2), site.shape(site.input(1))
+    rows = numbers(site, site.input(1))
+    if data is None or updates is None or rows is None or shape is None:
+        return None
+    if len(shape) != 2 or shape[1] != 1 or labels[0] != CHANNEL:
+        return None
+    if len(set(rows)) < len(rows) or min(rows, default=0) < 0:
+        return None
+    if site.string("reduction", "none") != "none":
+        return None
+
+    def assigned(arrays: list[np.ndarray]) -> np.ndarray:
+        result = np.array(arrays[0])
+        result[rows] = arrays[1]
+        return result
+
+    return Step(((data, labels), (updates, labels)), assigned)
+
+
 RULES: dict[str, Rule] = {
     "Concat": _concat,
     "Expand": _expand,
     "Gather": _gather,
     "Identity": _identity,
     "Reshape": _reshape,
+    "ScatterND": _scatter_nd,
     "Slice": _slice,
     "Split": _split,
     "Squeeze": _squeeze,

@@ -146,11 +146,24 @@ class _Halves:
             keeps_last = axes is not None and rank is not None
             if keeps_last and all((a % rank) != rank - 1 for a in axes or () if rank):
                 return self._again(here, span, [0], depth)
-        if node.op_type == "Gather" and self.site.scope.is_constant(node.inputs[0]):
-            rank = here.rank(node.inputs[0])
-            if rank is not None and here.int("axis", 0) % rank != rank - 1:
-                return self._again(here, span, [0], depth)
+        if self._takes_rows(here):
+            return self._again(here, span, [0], depth)
         return None
+
+    def _takes_rows(self, site: Site) -> bool:
+        """Say whether whole rows of a constant table are taken."""
+        rank = site.rank(site.input(0))
+        if rank is None or not self.site.scope.is_constant(site.input(0)):
+            return False
+        if site.node.op_type == "Gather":
+            return site.int("axis", 0) % rank != rank - 1
+        if site.node.op_type == "GatherND":
+            indices = site.shape(site.input(1))
+            return bool(indices) and isinstance(indices[-1], int) and indices[-1] < rank
+        if site.node.op_type == "Slice":
+            axes = site.axes(3)
+            return axes is not None and all(axis % rank != rank - 1 for axis in axes)
+        return False
 
     def _piece(self, site: Site, value: ir.Value, span: slice, depth: int) -> ir.Value | None:
         """Return the channels where one operand of a concatenation has them all."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 from tests.passes.graphs import Graph
 
@@ -40,6 +40,12 @@ class Tape(Graph):
 
     def reshape(self, x: str, *shape: int) -> str:
         return self.op("Reshape", x, self.ints(*shape))
+
+    def column(self, *numbers: int) -> str:
+        name = f"c{len(self.constants)}"
+        column = np.array(numbers, np.int64).reshape(-1, 1)
+        self.constants.append(numpy_helper.from_array(column, name))
+        return name
 
     def halves(self, x: str) -> list[str]:
         names = [f"h{len(self.nodes)}", f"i{len(self.nodes)}"]
@@ -115,6 +121,14 @@ def looked_up(t: Tape, _x: str, _axis: int) -> Angles:
     return Angles(cos, sin)
 
 
+def looked_up_nd(t: Tape, _x: str, _axis: int) -> Angles:
+    """Look positions up in tables by index vectors: [n, s, D/2]."""
+    ids = t.unsqueeze(t.integers("n", "s", name="ids"), 2)
+    angle = np.outer(np.arange(LONGEST), FREQUENCIES)
+    cos, sin = (t.op("GatherND", t.data(f(angle)), ids) for f in (np.cos, np.sin))
+    return Angles(cos, sin)
+
+
 def cut_from_table(t: Tape, x: str, axis: int) -> Angles:
     """Take the first rows of tables: [1, s, D/2]."""
     size = t.op("Gather", t.op("Shape", x), t.ints(axis))
@@ -154,6 +168,7 @@ ANGLES: tuple[Callable[[Tape, str, int], Angles], ...] = (
     given,
     multiplied,
     looked_up,
+    looked_up_nd,
     cut_from_table,
     scaled,
     packed,
@@ -258,7 +273,23 @@ def partial(t: Tape, x: str, a: Angles, fit: Fit) -> str:
     return t.join(t.add(t.mul(turning, cos), t.mul(turned, sin)), passing)
 
 
+def assigned(t: Tape, x: str, a: Angles, fit: Fit) -> str:
+    """Write each half of the result into a value of zeros, channels first."""
+    cos, sin = fit(a.cos), fit(a.sin)
+    first, second = t.halves(x)
+    upper = t.sub(t.mul(first, cos), t.mul(second, sin))
+    lower = t.add(t.mul(second, cos), t.mul(first, sin))
+    empty = t.op("Expand", t.data(0.0), t.op("Shape", x))
+    result = t.op("Transpose", empty, perm=(3, 1, 2, 0))
+    for rows, half in ((range(HALF), upper), (range(HALF, WIDTH), lower)):
+        where = t.column(*rows)
+        update = t.op("Transpose", half, perm=(3, 1, 2, 0))
+        result = t.op("ScatterND", result, where, update)
+    return t.op("Transpose", result, perm=(3, 1, 2, 0))
+
+
 SPLIT_HALF = (
+    assigned,
     rotate_half,
     operands_swapped,
     unsqueezed_first,
@@ -304,6 +335,17 @@ def pairs_gathered(t: Tape, x: str, a: Angles, fit: Fit) -> str:
     return t.reshape(t.join(t.unsqueeze(first, 4), t.unsqueeze(second, 4)), 0, 0, 0, WIDTH)
 
 
+def pairs_from_flat(t: Tape, x: str, a: Angles, fit: Fit) -> str:
+    """View channels as [D/2, 2] and the angles as [D/2, 2], cosine and sine."""
+    both = t.join(t.unsqueeze(fit(a.cos), -1), t.unsqueeze(fit(a.sin), -1))
+    pairs = t.reshape(x, 0, 0, 0, HALF, 2)
+    real, imaginary = t.cut(pairs, 0, 1), t.cut(pairs, 1, 2)
+    cos, sin = t.cut(both, 0, 1), t.cut(both, 1, 2)
+    first = t.sub(t.mul(real, cos), t.mul(imaginary, sin))
+    second = t.add(t.mul(real, sin), t.mul(imaginary, cos))
+    return t.reshape(t.join(first, second), 0, 0, 0, WIDTH)
+
+
 def pairs_kept(t: Tape, x: str, a: Angles, fit: Fit) -> str:
     """Keep the axis of the pairs: cosines are [..., D/2, 1]."""
     cos, sin = t.unsqueeze(fit(a.cos), -1), t.unsqueeze(fit(a.sin), -1)
@@ -324,7 +366,14 @@ def partial_pairs(t: Tape, x: str, a: Angles, fit: Fit) -> str:
     return t.join(t.reshape(both, 0, 0, 0, HALF), passing)
 
 
-INTERLEAVED = (rotate_every_two, stacked_results, pairs_gathered, pairs_kept, partial_pairs)
+INTERLEAVED = (
+    rotate_every_two,
+    stacked_results,
+    pairs_gathered,
+    pairs_from_flat,
+    pairs_kept,
+    partial_pairs,
+)
 
 # ---- layouts ---------------------------------------------------------------------------
 
@@ -346,6 +395,7 @@ LAYOUTS = {
     "flat": Layout(("n", "s", HEADS * WIDTH), 2, 1, is_view=True),
     "one batch": Layout((1, HEADS, "s", WIDTH), 2, 1),
     "static": Layout((2, 5, HEADS, WIDTH), 1, 2),
+    "static heads first": Layout((2, HEADS, 5, WIDTH), 2, 1),
 }
 
 

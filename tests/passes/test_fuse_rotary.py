@@ -218,33 +218,22 @@ def test_what_is_returned_stays() -> None:
     assert_fused(t.model(y, turned))
 
 
-def test_batches_that_may_be_one() -> None:
-    """Positions of a batch of another name are expanded to that of x."""
-
-    def loose(t: Tape, _x: str, _axis: int) -> Angles:
-        ids = t.op("Cast", t.integers("other", "s", name="ids"), to=TensorProto.FLOAT)
-        ids = t.op("ReduceMax", ids, axes=(0,), keepdims=1)
-        picked = t.op("Expand", ids, t.op("Shape", t.integers("k", "s", name="like")))
-        angle = t.mul(t.unsqueeze(picked, 2), t.data(spell.FREQUENCIES))
-        return Angles(t.op("Cos", angle), t.op("Sin", angle))
-
-    model = spell.build(spell.rotate_half, loose)
-    made = fused(model)
-    for batch in (1, 2):
-        given = spell.feeds(model_with(model, batch), 2, 5)
-        if kinds(made).count("RotaryEmbedding"):
-            np.testing.assert_allclose(run(made, given)[0], run(model, given)[0], atol=1e-5)
+@pytest.mark.parametrize("layout", ["static", "static heads first"])
+@pytest.mark.parametrize("rotation", [spell.rotate_half, spell.rotate_every_two])
+def test_positions_that_may_be_one(rotation: Callable[..., str], layout: str) -> None:
+    """Tables whose sizes are not known are expanded to those of x."""
+    model = spell.build(rotation, spell.given, layout)
+    made = assert_fused(model, ((2, 5), (1, 5), (2, 1), (1, 1)))
+    assert "Expand" in kinds(made)
 
 
-def model_with(model: onnx.ModelProto, k: int) -> onnx.ModelProto:
-    """Return a copy whose sizes `k` and `other` are numbers."""
-    copy = onnx.ModelProto()
-    copy.CopyFrom(model)
-    for value in copy.graph.input:
-        for size in value.type.tensor_type.shape.dim:
-            if size.dim_param in ("k", "other"):
-                size.dim_value = k
-    return copy
+def test_a_batch_of_another_name_may_widen_x() -> None:
+    """Positions of a batch of their own may be more than x has: this is left alone."""
+    t = Tape()
+    x = t.input("k", spell.HEADS, "s", spell.WIDTH)
+    y = spell.rotate_half(t, x, spell.given(t, x, 2), lambda table: t.unsqueeze(table, 1))
+    _, result = _fused(t.model(y), CPU)
+    assert not result.modified
 
 
 def test_inside_a_branch() -> None:
@@ -452,6 +441,51 @@ def test_an_unknown_number_of_channels() -> None:
     x, cos, sin = (t.input("n", 3, "s", "d", name=name) for name in ("x", "cos", "sin"))
     _, result = _fused(t.model(t.add(t.mul(x, cos), t.mul(t.turned(x), sin))), Target())
     assert not result.modified
+
+
+# ---- any permutation, any signs --------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_numbers_stay(seed: int) -> None:
+    """Terms, permutations, signs and tables at random: most are no rotation."""
+    random = np.random.default_rng(seed)
+
+    def shuffled(t: Tape, x: str, a: Angles, fit: Fit) -> str:
+        def table(half: str) -> str:
+            made = [spell.doubled(t, half), spell.repeated(t, half, 3)][random.integers(2)]
+            return fit(signed(made) if random.random() < 0.3 else made)
+
+        def signed(value: str) -> str:
+            signs = [[-1] * HALF + [1] * HALF, [1] * HALF + [-1] * HALF, [-1, 1] * HALF]
+            return t.mul(value, t.data(signs[random.integers(3)]))
+
+        def permuted(value: str) -> str:
+            orders = (np.roll(np.arange(8), HALF), np.arange(8).reshape(-1, 2)[:, ::-1].ravel())
+            order = orders[random.integers(2)]
+            return t.op("Gather", value, t.ints(*order.tolist()), axis=3)
+
+        first = t.mul(x, table(a.cos))
+        other = permuted(x)
+        second = t.mul(signed(other) if random.random() < 0.8 else other, table(a.sin))
+        kind = ("Add", "Add", "Sub")[random.integers(3)]
+        return t.op(kind, *((first, second) if random.random() < 0.5 else (second, first)))
+
+    model = spell.build(shuffled, layout=("BHSD", "flat", "BSHD")[seed % 3])
+    made = fused(model)
+    given = spell.feeds(model, 2, 5)
+    np.testing.assert_allclose(run(made, given)[0], run(model, given)[0], atol=1e-5)
+
+
+def test_turned_backward() -> None:
+    """Sines of the other sign are those of the opposite angle."""
+
+    def backward(t: Tape, x: str, a: Angles, fit: Fit) -> str:
+        cos, sin = (fit(spell.doubled(t, half)) for half in (a.cos, a.sin))
+        return t.sub(t.mul(x, cos), t.mul(t.turned(x), sin))
+
+    made = assert_fused(spell.build(backward))
+    assert kinds(made).count("Neg") == 1  # of the sines
 
 
 # ---- the reference ---------------------------------------------------------------------
