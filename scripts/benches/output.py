@@ -32,10 +32,10 @@ def say(text: str) -> None:
     print(f"  {text}", file=sys.stderr, flush=True)
 
 
-def write(results: dict[str, object], folder: Path) -> Path:
-    """Write the results as `graph-TIME.json` into `folder`; return where."""
+def write(results: dict[str, object], folder: Path, name: str = "graph") -> Path:
+    """Write the results as `NAME-TIME.json` into `folder`; return where."""
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"graph-{datetime.now(UTC):%Y%m%dT%H%M%SZ}.json"
+    path = folder / f"{name}-{datetime.now(UTC):%Y%m%dT%H%M%SZ}.json"
     path.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
     return path
 
