@@ -38,8 +38,14 @@ class Attention:
 
     @property
     def scale(self) -> float:
-        """What the product of queries and keys is multiplied with."""
-        return self.core.scale * self.heads.scale
+        """What the product of queries and keys is multiplied with.
+
+        The usual one, where the written one is that but for the rounding of its factors.
+        """
+        written, usual = self.core.scale * self.heads.scale, self.default_scale
+        if usual is not None and math.isclose(written, usual, rel_tol=1e-6):
+            return usual
+        return written
 
     @property
     def default_scale(self) -> float | None:

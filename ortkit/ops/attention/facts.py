@@ -12,6 +12,7 @@ from ortkit.graph.constants import constant_array
 from ortkit.graph.dims import Size, names, substitute
 from ortkit.graph.evaluate import Unsupported, evaluate
 from ortkit.graph.reshape import static
+from ortkit.ops.attention.core import MASKED
 from ortkit.rewrite.sample import FLOATS
 from ortkit.rewrite.scope import Scope
 
@@ -129,9 +130,11 @@ class Facts:
             return [max(array.shape)]
         if array.size > 16 or array.dtype.kind not in "iuf":
             return []
-        # A window of w keys looks like none up to w positions.
-        found = np.abs(array[np.isfinite(array)]).astype(np.float64).reshape(-1)
-        return [2 * int(number) + 3 for number in found if 2 < number < 1e8]
+        # A window of w keys looks like none up to w positions; large negative floats mask.
+        found = array[np.isfinite(array)].astype(np.float64).reshape(-1)
+        if array.dtype.kind == "f":
+            found = found[found > MASKED]
+        return [2 * int(number) + 3 for number in np.abs(found) if 2 < number < 1e8]
 
     def size(self, size: Size, sizes: Mapping[str, int]) -> int | None:
         """Return `size` where named sizes have these values, None if others matter."""

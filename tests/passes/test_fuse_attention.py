@@ -1,0 +1,326 @@
+"""Attention as it is written in the wild computes the same in the op that it becomes."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass, field
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+
+from ortkit.graph.text import from_text
+from ortkit.passes.select import select_passes
+from ortkit.rewrite.pipeline import Pipeline
+from ortkit.rewrite.target import Target
+
+pytest.importorskip("onnxruntime")
+
+LOWEST = -3.4028234663852886e38
+#: Queries, keys and values as [b, s, 8], split into two heads; `{scores}` makes s1 of s0.
+SPLIT = """<ir_version: 10, opset_import: ["" : {opset}]>
+g (float[b,s,8] q, float[b,{t},8] k, float[b,{t},8] v{inputs}) => (float[b,s,8] y)
+<int64[4] heads = {{0, 0, 2, 4}}, int64[3] joined = {{0, 0, 8}}, float zero = {{0}},
+ float lowest = {{{lowest}}}, float half = {{0.5}}, float cap = {{20}}, int64[2] middle = {{1, 2}},
+ int64 i0 = {{0}}, int64 i1 = {{1}}, int64[1] a0 = {{0}}, int64[1] a1 = {{1}}, int64 w = {{3}}> {{
+  q4 = Reshape(q, heads)
+  k4 = Reshape(k, heads)
+  v4 = Reshape(v, heads)
+  qt = Transpose<perm = [0, 2, 1, 3]>(q4)
+  kt = Transpose<perm = [0, 2, 3, 1]>(k4)
+  vt = Transpose<perm = [0, 2, 1, 3]>(v4)
+  s0 = MatMul(qt, kt)
+  {scores}
+  p = Softmax<axis = -1>(s1)
+  {guard}
+  o = MatMul(pg, vt)
+  ot = Transpose<perm = [0, 2, 1, 3]>(o)
+  y = Reshape(ot, joined)
+}}"""
+PLAIN = "pg = Identity(p)"
+GUARD = "n = IsNaN(p)\n  pg = Where(n, zero, p)"
+POSITIONS = """n0 = Shape<start = 1, end = 2>(q)
+  n1 = Squeeze(n0)
+  i = Range(i0, n1, i1)
+  row = Unsqueeze(i, a1)
+  column = Unsqueeze(i, a0)
+  """
+PADDED = "keep4 = Unsqueeze(keep, middle)\n  "
+
+
+@dataclass(frozen=True)
+class Case:
+    scores: str
+    inputs: str = ""
+    guard: str = PLAIN
+    lowest: float = LOWEST
+    level: int = 2
+    opset: int = 20
+    max_opset: int = 23
+    ops: dict[str, int] = field(default_factory=lambda: {"Attention": 1})
+    attributes: dict[str, float] = field(default_factory=dict)
+    is_self: bool = False
+
+    @property
+    def text(self) -> str:
+        lowest = "-inf" if np.isinf(self.lowest) else repr(self.lowest)
+        return SPLIT.format(
+            scores=self.scores,
+            inputs=self.inputs,
+            guard=self.guard,
+            lowest=lowest,
+            opset=self.opset,
+            t="s" if self.is_self else "t",
+        )
+
+
+KEEP = ", bool[b,t] keep"
+OWN = ", bool[b,s] keep"
+BIAS = ", float[b,1,s,t] bias"
+CASES = {
+    "plain": Case("s1 = Identity(s0)"),
+    "scaled": Case("s1 = Mul(half, s0)"),
+    "negated twice": Case("a = Neg(s0)\n  b0 = Neg(half)\n  s1 = Mul(a, b0)"),
+    "padding, mean of values": Case(
+        PADDED + "m = Where(keep4, zero, lowest)\n  s1 = Add(s0, m)", KEEP
+    ),
+    "padding, guard never met": Case(
+        PADDED + "m = Where(keep4, zero, lowest)\n  s1 = Add(s0, m)", KEEP, GUARD
+    ),
+    "padding, zero by guard": Case(
+        PADDED + "m = Where(keep4, zero, lowest)\n  s1 = Add(s0, m)", KEEP, GUARD, -np.inf
+    ),
+    "padding, NaN": Case(
+        PADDED + "m = Where(keep4, zero, lowest)\n  s1 = Add(s0, m)", KEEP, lowest=-np.inf
+    ),
+    "padding, softmax of raw scores": Case(
+        PADDED + "m = Where(keep4, zero, lowest)\n  s1 = Add(s0, m)", KEEP, lowest=-1e4
+    ),
+    "chosen scores": Case(PADDED + "s1 = Where(keep4, s0, lowest)", KEEP),
+    "chosen scores, zero by guard": Case(
+        PADDED + "s1 = Where(keep4, s0, lowest)", KEEP, GUARD, -np.inf
+    ),
+    "chosen scores, NaN": Case(PADDED + "s1 = Where(keep4, s0, lowest)", KEEP, lowest=-np.inf),
+    "left out where true": Case(PADDED + "s1 = Where(keep4, lowest, s0)", KEEP),
+    "subtracted": Case(
+        PADDED + "f = Cast<to = 1>(keep4)\n  m = Mul(f, cap)\n  s1 = Sub(s0, m)", KEEP
+    ),
+    "bias of unknown values": Case("s1 = Add(bias, s0)", BIAS),
+    "bias of unknown values, guard": Case("s1 = Add(bias, s0)", BIAS, GUARD),
+    "two biases": Case("a = Add(bias, s0)\n  s1 = Add(a, bias)", BIAS),
+    "bias per head": Case(
+        "s1 = Add(bias, s0)", ", float[1,2,s,t] bias", ops={"MultiHeadAttention": 1}
+    ),
+    "capped, then masked": Case(
+        "a = Div(s0, cap)\n  c = Tanh(a)\n  d = Mul(c, cap)\n  s1 = Add(bias, d)",
+        BIAS,
+        attributes={"softcap": 20},
+    ),
+    "causal": Case(
+        POSITIONS + "ok = GreaterOrEqual(row, column)\n  s1 = Where(ok, s0, lowest)",
+        is_self=True,
+        attributes={"is_causal": 1},
+    ),
+    "causal, older opset": Case(
+        POSITIONS + "ok = GreaterOrEqual(row, column)\n  s1 = Where(ok, s0, lowest)",
+        is_self=True,
+        max_opset=22,
+        ops={"MultiHeadAttention": 1},
+        attributes={"unidirectional": 1},
+    ),
+    "causal and padding": Case(
+        POSITIONS
+        + PADDED
+        + "c = GreaterOrEqual(row, column)\n  ok = And(c, keep4)\n  s1 = Where(ok, s0, lowest)",
+        OWN,
+        is_self=True,
+        attributes={"is_causal": 0},
+    ),
+    "window": Case(
+        POSITIONS
+        + "c = GreaterOrEqual(row, column)\n  d = Sub(row, column)\n  near = Less(d, w)\n"
+        + "  ok = And(c, near)\n  s1 = Where(ok, s0, lowest)",
+        is_self=True,
+        attributes={"is_causal": 0},
+    ),
+    "strictly causal": Case(
+        POSITIONS + "ok = Greater(row, column)\n  s1 = Where(ok, s0, lowest)",
+        is_self=True,
+        attributes={"is_causal": 0},
+    ),
+    "everything is kept": Case(
+        POSITIONS + "ok = GreaterOrEqual(row, i0)\n  s1 = Where(ok, s0, lowest)", is_self=True
+    ),
+    "scaled per head": Case(
+        "s1 = Mul(s0, gain)", ", float[2,1,1] gain", ops={"Attention": 1, "Mul": 1}
+    ),
+    "causal at level 3": Case(
+        POSITIONS + "ok = GreaterOrEqual(row, column)\n  s1 = Where(ok, s0, lowest)",
+        is_self=True,
+        level=3,
+        attributes={"is_causal": 1},
+    ),
+}
+
+
+def optimized(text: str, level: int, max_opset: int = 23) -> ir.Model:
+    model = from_text(text)
+    spec = "fold-sizes,fold-constants,drop-identity,fuse-attention,drop-unused"
+    result = Pipeline(select_passes(spec, 0)).run(model, Target("cpu", level, max_opset=max_opset))
+    assert result.settled
+    return model
+
+
+def feeds(model: ir.Model, sizes: dict[str, int], seed: int) -> dict[str, np.ndarray]:
+    """Make inputs; one batch sees no key, and biases hold -inf and the lowest number."""
+    random = np.random.default_rng(seed)
+    made = {}
+    for value in model.graph.inputs:
+        assert value.shape is not None and value.name is not None and value.dtype is not None
+        shape = [
+            sizes.get(str(dim), dim) if not isinstance(dim, int) else dim for dim in value.shape
+        ]
+        if value.dtype == ir.DataType.BOOL:
+            keep = random.random(shape) < 0.6
+            keep[0] = True
+            keep[-1] = False
+            made[value.name] = keep
+            continue
+        array = random.standard_normal(shape).astype(np.float32)
+        if value.name == "bias":
+            array[random.random(shape) < 0.3] = LOWEST
+            array[..., 0, :] = LOWEST
+            array[..., 1, :] = -np.inf
+        made[value.name] = array
+    return made
+
+
+def run(model: ir.Model, given: dict[str, np.ndarray]) -> list[np.ndarray]:
+    import onnxruntime as ort
+
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.log_severity_level = 3
+    session = ort.InferenceSession(
+        ir.to_proto(model).SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
+    return list(session.run(None, given))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_it_is_recognized_and_computes_the_same(name: str) -> None:
+    case = CASES[name]
+    model = optimized(case.text, case.level, case.max_opset)
+    ops = Counter(node.op_type for node in model.graph)
+    assert "Softmax" not in ops
+    assert all(ops[op] == count for op, count in case.ops.items()), ops
+    node = next(node for node in model.graph if "Attention" in node.op_type)
+    for attribute, wanted in case.attributes.items():
+        found = node.attributes.get(attribute)
+        assert (0 if found is None else found.value) == wanted
+    for seed, (queries, keys) in enumerate(((5, 5), (4, 4) if case.is_self else (3, 6))):
+        given = feeds(from_text(case.text), {"b": 3, "s": queries, "t": keys}, seed)
+        want, got = run(from_text(case.text), given), run(model, given)
+        np.testing.assert_allclose(got[0], want[0], rtol=1e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize(
+    ("scores", "inputs", "reason"),
+    [
+        ("s1 = Tanh(s0)", "", None),
+        ("s1 = Relu(s0)", "", "is between its product and its Softmax"),
+        ("s1 = Mul(s0, gate)", ", float[b,1,s,t] gate", "scales single scores"),
+        ("s1 = Where(keep, s0, half)", ", bool[s,t] keep", "which masks nothing"),
+        ("a = Add(s0, bias)\n  s1 = Tanh(a)", ", float[s,t] bias", "before they are capped"),
+        ("s1 = Add(s0, s0)", "", "is a product"),
+        ("s1 = Add(s0, bias)", ", float[c,1,s,t] bias", "may be wider than its scores"),
+    ],
+)
+def test_what_is_no_attention_stays(scores: str, inputs: str, reason: str | None) -> None:
+    text = Case(scores, inputs).text
+    model = from_text(text)
+    result = Pipeline(select_passes("drop-identity,fuse-attention", 0)).run(model, Target())
+    ops = {node.op_type for node in model.graph}
+    if reason is None:
+        assert "Softmax" not in ops
+        return
+    assert "Softmax" in ops and not {"Attention", "MultiHeadAttention"} & ops
+    assert any(reason in miss.reason for miss in result.log.misses)
+
+
+PACKED = """<ir_version: 10, opset_import: ["" : 20]>
+g (float[b,s,6] x, bool[b,s] keep) => (float[b,s,8] y)
+<int64[4] heads = {{0, 0, 2, 4}}, int64[3] joined = {{0, 0, 8}}, float zero = {{0}},
+ float lowest = {{{lowest}}}, int64[2] middle = {{1, 2}},
+ float[6,8] wq = {{{wq}}}, float[6,8] wk = {{{wk}}}, float[6,8] wv = {{{wv}}},
+ float[8] bq = {{0.1, -0.2, 0.3, 0.5, -0.7, 0.2, 0.4, -0.1}}> {{
+  q0 = MatMul(x, wq)
+  q = Add(q0, bq)
+  k = MatMul(x, wk)
+  v = MatMul(x, wv)
+  q4 = Reshape(q, heads)
+  k4 = Reshape(k, heads)
+  v4 = Reshape(v, heads)
+  qt = Transpose<perm = [0, 2, 1, 3]>(q4)
+  kt = Transpose<perm = [0, 2, 3, 1]>(k4)
+  vt = Transpose<perm = [0, 2, 1, 3]>(v4)
+  s0 = MatMul(qt, kt)
+  keep4 = Unsqueeze(keep, middle)
+  s1 = Where(keep4, s0, lowest)
+  p = Softmax<axis = -1>(s1)
+  {guard}
+  o = MatMul(pg, vt)
+  ot = Transpose<perm = [0, 2, 1, 3]>(o)
+  y = Reshape(ot, joined)
+}}"""
+
+
+@pytest.mark.parametrize("guard", [PLAIN, GUARD])
+@pytest.mark.parametrize("lowest", ["-3.4028234663852886e38", "-inf"])
+def test_linear_layers_go_into_one_op_at_level_3(guard: str, lowest: str) -> None:
+    weights = {
+        name: ", ".join(f"{math.sin(3 * i + seed):.4f}" for i in range(48))
+        for seed, name in enumerate(("wq", "wk", "wv"))
+    }
+    text = PACKED.format(guard=guard, lowest=lowest, **weights)
+    random = np.random.default_rng(0)
+    model = from_text(text)
+    spec = "drop-identity,fuse-attention,drop-unused"
+    Pipeline(select_passes(spec, 0)).run(model, Target("cpu", 3))
+    ops = Counter((node.domain, node.op_type) for node in model.graph)
+    assert ops["com.microsoft", "Attention"] == 1
+    assert not ops["", "MatMul"]
+    keep = random.random((3, 5)) < 0.5
+    keep[0], keep[-1] = True, False
+    given = {"x": random.standard_normal((3, 5, 6)).astype(np.float32), "keep": keep}
+    want, got = run(from_text(text), given), run(model, given)
+    np.testing.assert_allclose(got[0], want[0], rtol=1e-5, atol=2e-6)
+
+
+def test_a_cache_that_a_mask_is_measured_by_stays() -> None:
+    model = from_text("""<ir_version: 10, opset_import: ["" : 23]>
+g (float[b,2,s,4] q, float[b,2,s,4] k, float[b,2,s,4] v, float[b,2,p,4] pk, float[b,2,p,4] pv)
+  => (float[b,2,s,4] y, float[b,2,u,4] nk, float[b,2,u,4] nv) {
+  nk = Concat<axis = 2>(pk, k)
+  nv = Concat<axis = 2>(pv, v)
+  n = Shape(nk)
+  m = ConstantOfShape(n)
+  d = ReduceSum(m)
+  kt = Transpose<perm = [0, 1, 3, 2]>(nk)
+  s0 = MatMul(q, kt)
+  s1 = Add(s0, d)
+  pr = Softmax<axis = -1>(s1)
+  y = MatMul(pr, nv)
+}""")
+    before = model.clone()
+    Pipeline(select_passes("fuse-attention,drop-unused", 0)).run(model, Target())
+    ops = Counter(node.op_type for node in model.graph)
+    assert ops["Attention"] == 1 and ops["Concat"] == 2
+    random = np.random.default_rng(0)
+    given = {
+        name: random.standard_normal((2, 2, size, 4)).astype(np.float32)
+        for name, size in {"q": 3, "k": 3, "v": 3, "pk": 2, "pv": 2}.items()
+    }
+    for got, want in zip(run(model, given), run(before, given), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=2e-6)
