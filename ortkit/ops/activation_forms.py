@@ -126,9 +126,11 @@ def _mish(kind: Kind, level: int, opset: int, dtype: ir.DataType) -> Form:
     Source:
         tanh(log(1 + e)) = ((1 + e)^2 - 1) / ((1 + e)^2 + 1).
     """
-    if opset >= 18 and (level >= 3 or kind == "cuda"):
+    # As its function it takes Softplus, which has no double on CPU and is slow there.
+    takes_softplus = kind == "cuda" or (level >= 3 and dtype != ir.DataType.DOUBLE)
+    if takes_softplus and opset >= 18:
         return (Step("Mish"),)
-    if kind == "cuda":
+    if takes_softplus:
         return Step("Softplus"), Step("Tanh", (0,)), Step("Mul", (1, X))
     return (
         Step("Min", (X, _MISH_CUT.get(dtype, 20.0))),

@@ -144,8 +144,9 @@ def _write(site: Site, cone: Cone, found: Match, order: Order) -> bool:
     wants = MISH_SINCE if found.name == "Mish" and target.level >= 3 else 0
     form = form_in(max(site.opset, wants))
     refused = form if isinstance(form, str) else _refused(scope, cone, found, form)
-    if refused is None and site.opset < wants and not scope.require_opset(wants):
-        form = form_in(site.opset)
+    lower = form_in(site.opset)
+    if refused is None and form != lower and not scope.require_opset(wants):
+        form = lower
         refused = form if isinstance(form, str) else _refused(scope, cone, found, form)
     if isinstance(form, str) or refused is not None:
         if refused:

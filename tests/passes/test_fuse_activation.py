@@ -275,14 +275,31 @@ def test_opsets(kind: str, opset: int) -> None:
 
 
 @pytest.mark.parametrize("kind", sorted(SPELLINGS))
-def test_half(kind: str) -> None:
-    spelling = SPELLINGS[kind][0]
-    model = written(lambda x: spelling(x.cast(to=1)).cast(to=10), 20, np.float32)
-    inner = [one for one in kinds(applied(model)) if one != "Cast"]
-    if kind in ("Celu", "ThresholdedRelu"):
-        assert inner  # constants of the other type are no part of this test
-    else:
-        assert inner == expected(kind, 20)
+def test_half_computed_in_single_precision_stays_between_its_casts(kind: str) -> None:
+    g = Graph(np.float16, 20)
+    x = Term(g, g.input("n", "m")).cast(to=1)
+    g.dtype = np.dtype(np.float32)  # type: ignore[assignment]
+    y = SPELLINGS[kind][0](x).cast(to=10)
+    g.dtype = np.dtype(np.float16)  # type: ignore[assignment]
+    assert kinds(applied(g.model(y.name))) == ["Cast", *expected(kind, 20), "Cast"]
+
+
+@pytest.mark.parametrize("kind", sorted(set(SPELLINGS) - {"Elu", "Celu", "Selu", "LeakyRelu"}))
+def test_double_becomes_what_has_kernels_of_it(kind: str) -> None:
+    model = written(SPELLINGS[kind][0], 20, np.float64)
+    made = applied(model)
+    if kind in ("Clip", "Relu", "Sigmoid", "Tanh"):
+        assert kinds(made) == [kind]
+        assert_same_values(model, made)
+    elif kind != "Mish":  # its own spelling in double is below
+        assert kinds(made) == kinds(model)
+
+
+def test_mish_of_double_runs() -> None:
+    model = written(SPELLINGS["Mish"][2], 20, np.float64)
+    made = applied(model, full=True)
+    assert len(made.graph.node) < len(model.graph.node) and "Mish" not in kinds(made)
+    assert_same_values(model, made)
 
 
 @pytest.mark.parametrize("kind", sorted(set(SPELLINGS) - {"Celu", "Tanh", "Sigmoid", "Mish"}))
@@ -438,6 +455,16 @@ def test_mish_is_what_the_level_says(level: int, ops: int) -> None:
     assert len(made.graph.node) == ops
     assert_same_values(model, made)
     assert kinds(applied(made, level)) == kinds(made)
+
+
+@pytest.mark.parametrize(("newest", "ops"), [(17, 3), (23, 1)])
+def test_the_opset_is_raised_for_mish_where_it_may_be(newest: int, ops: int) -> None:
+    model = written(SPELLINGS["Mish"][1], 15)
+    target = Target("cpu", 3, max_opset=newest)
+    made = ir.to_proto(Pipeline(PASSES).run(ir.from_proto(model), target).model)
+    assert len(made.graph.node) == ops
+    assert made.opset_import[0].version == (18 if newest >= 18 else 15)
+    assert_same_values(model, made)
 
 
 def test_mish_and_swish_as_ops_become_what_has_kernels() -> None:
