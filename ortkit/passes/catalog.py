@@ -20,6 +20,7 @@ PASSES: Mapping[str, str] = {
         "fold-affine-into-conv",
         "fold-affine-into-matmul",
         "fold-affine-into-norm",
+        "fold-casts-into-norm",
         "fold-constants",
         "fold-pad",
         "fold-sizes",

@@ -63,6 +63,7 @@ ORDER: tuple[tuple[str, int], ...] = (
     ("fold-affine-into-conv", 1),
     ("fold-affine-into-matmul", 1),
     ("fold-affine-into-norm", 1),
+    ("fold-casts-into-norm", 2),
     ("fold-transpose-into-gemm", 1),
     # After affine ops, which may stand between two products.
     ("merge-linear", 2),
