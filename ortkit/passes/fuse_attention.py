@@ -70,12 +70,15 @@ class FuseAttention(GraphPass):
             raise RefusalError("its scores are scaled by several factors that are no numbers")
         if any(site.shape(gain.scores) != site.shape(core.scores) for gain in core.gains):
             raise RefusalError("its scores are scaled per head in another shape")
+        if not all(site.contents(node.outputs[0]) for node in core.measured):
+            raise RefusalError("the shape of its scores is read, and is not known otherwise")
         attention, form = _understood(site, facts, core, dtype)
         last = core.result.producer()
         assert last is not None
         there = Site(site.scope, last, self.name)
         if not there.claim(form):
             return
+        emit.measure_elsewhere(there, core, facts)
         made = _make(there, attention, form, facts)
         there.replace(emit.result(there, attention.heads, made), attention.heads.result.value)
 

@@ -66,6 +66,8 @@ class Core:
     """Whether NaN, which rows without any kept score give, becomes zero."""
     precision: ir.DataType | None = None
     """The type that the Softmax works in where it is not that of the scores."""
+    measured: tuple[ir.Node, ...] = ()
+    """Shape nodes that read scores or probabilities."""
 
 
 @dataclass
@@ -110,6 +112,7 @@ class _Walk:
     biases: tuple[Bias, ...] = ()
     choices: tuple[Choice, ...] = ()
     precision: ir.DataType | None = None
+    measured: tuple[ir.Node, ...] = ()
 
 
 def _above(site: Site, source: ir.Value) -> Core:
@@ -118,10 +121,11 @@ def _above(site: Site, source: ir.Value) -> Core:
         node = walk.value.producer()
         if node is None or node.graph is not site.node.graph:
             raise RefusalError("its scores are no matrix product")
+        if walk.value.is_graph_output() or len(_uses(walk.value)) != 1:
+            raise RefusalError(f"others read its scores {walk.value.name!r}")
+        walk.measured = (*walk.measured, *_measures(walk.value))
         if node.domain == "" and node.op_type == "MatMul":
             return _core(site, node, walk)
-        if not site.only_use(walk.value):
-            raise RefusalError(f"others read its scores {walk.value.name!r}")
         _step(site, node, walk)
     raise RefusalError("its scores are too far from a matrix product")
 
@@ -130,8 +134,6 @@ def _core(site: Site, product: ir.Node, walk: _Walk) -> Core:
     query, key = product.inputs
     if query is None or key is None:
         raise RefusalError("a product lacks an operand")
-    if not site.only_use(product.outputs[0]):
-        raise RefusalError(f"others read its scores {product.outputs[0].name!r}")
     if any(site.producer(value, "DequantizeLinear") for value in (query, key)):
         raise RefusalError("its operands are dequantized, and the group stays whole")
     return Core(
@@ -148,7 +150,22 @@ def _core(site: Site, product: ir.Node, walk: _Walk) -> Core:
         biases=walk.biases,
         choices=walk.choices,
         precision=walk.precision,
+        measured=walk.measured,
     )
+
+
+def _measures(value: ir.Value) -> list[ir.Node]:
+    """Return the nodes that read the shape of `value` and nothing else of it."""
+    return [
+        node
+        for node in dict.fromkeys(value.consumers())
+        if node.domain == "" and node.op_type == "Shape"
+    ]
+
+
+def _uses(value: ir.Value) -> list[ir.Node]:
+    """Return the nodes that read elements of `value`, once for each input that does."""
+    return [use.node for use in value.uses() if use.node.domain or use.node.op_type != "Shape"]
 
 
 def _step(site: Site, node: ir.Node, walk: _Walk) -> None:
@@ -280,7 +297,9 @@ def _leads_to_product(site: Site, value: ir.Value | None) -> bool:
     """Say whether pointwise steps, each read once, lead from `value` up to a MatMul."""
     for _ in range(LONGEST):
         node = None if value is None else value.producer()
-        if node is None or value is None or node.domain != "" or not site.only_use(value):
+        if node is None or value is None or node.domain != "" or value.is_graph_output():
+            return False
+        if len(_uses(value)) != 1:
             return False
         if node.op_type == "MatMul":
             return True
@@ -323,6 +342,7 @@ def _below(site: Site, core: Core) -> Core:
     for _ in range(LONGEST):
         reader = _reader(site, value)
         node = reader.node
+        core = replace(core, measured=(*core.measured, *_measures(value)))
         if reader.is_guard:
             core = replace(core, zeroes_nan=True)
         elif node.op_type == "MatMul" and node.domain == "":
@@ -350,14 +370,15 @@ def _reader(site: Site, value: ir.Value) -> _Reader:
     """Return the one node that reads `value`, or the Where that replaces its NaN by zero."""
     if value.is_graph_output():
         raise RefusalError(f"its probabilities {value.name!r} are an output of the graph")
-    nodes = list(dict.fromkeys(value.consumers()))
-    if len(nodes) == 1 and len(value.uses()) == 1:
+    uses = _uses(value)
+    nodes = list(dict.fromkeys(uses))
+    if len(uses) == 1:
         if nodes[0].graph is not site.node.graph:
             raise RefusalError("another graph reads its probabilities")
         return _Reader(nodes[0])
     checks = [node for node in nodes if node.domain == "" and node.op_type == "IsNaN"]
     choices = [node for node in nodes if node.domain == "" and node.op_type == "Where"]
-    if len(nodes) == 2 and len(checks) == 1 and len(choices) == 1 and len(value.uses()) == 2:
+    if len(nodes) == 2 and len(checks) == 1 and len(choices) == 1 and len(uses) == 2:
         test, where = checks[0].outputs[0], choices[0]
         if (
             where.inputs[0] is test

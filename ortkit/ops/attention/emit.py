@@ -21,6 +21,7 @@ from ortkit.rewrite.scope import Attributes
 from ortkit.rewrite.site import Site
 
 SPLIT_SIZES_ARE_AN_INPUT = 13
+SHAPE_HAS_A_START = 15
 AXES_ARE_INPUTS_SINCE = 18
 #: Masks next to any score, and is no number that kernels take for -inf; by element type.
 ALMOST_LOWEST = {ir.DataType.FLOAT: -3.4e38, ir.DataType.FLOAT16: -65472.0}
@@ -262,8 +263,7 @@ def _total(site: Site, heads: Heads, facts: Facts) -> ir.Value:
     shape = site.shape(past)
     assert shape is not None
     new = heads.keys - shape[2]
-    cached = site.op("Shape", [past], {"start": 2, "end": 3})
-    return site.op("Add", [cached, _size(site, new, facts)])
+    return site.op("Add", [_axis_size(site, past, 2), _size(site, new, facts)])
 
 
 def _size(site: Site, size: Size, facts: Facts) -> ir.Value:
@@ -272,8 +272,28 @@ def _size(site: Site, size: Size, facts: Facts) -> ir.Value:
         return site.constant((size,))
     found = facts.source_of(size, site.node)
     assert found is not None, "the scores were made from a value with this size"
-    value, axis = found
-    return site.op("Shape", [value], {"start": axis, "end": axis + 1})
+    return _axis_size(site, *found)
+
+
+def _axis_size(site: Site, value: ir.Value, axis: int) -> ir.Value:
+    if site.opset >= SHAPE_HAS_A_START:
+        return site.op("Shape", [value], {"start": axis, "end": axis + 1})
+    return site.op("Gather", [site.op("Shape", [value]), site.constant((axis,))])
+
+
+def measure_elsewhere(site: Site, core: Core, facts: Facts) -> None:
+    """Let the sizes of scores be read from what the scores are made from.
+
+    A mask often has the shape of the scores that it is added to; these are not computed any more.
+    """
+    for node in core.measured:
+        sizes = site.scope.shapes.contents(node.outputs[0])
+        there = Site(site.scope, node, site.pass_name)
+        if node.graph is not site.node.graph or not sizes:
+            continue
+        parts = [_size(there, size, facts) for size in sizes]
+        made = parts[0] if len(parts) == 1 else there.op("Concat", parts, {"axis": 0})
+        there.replace(made)
 
 
 # ---- ops ------------------------------------------------------------------------------------
@@ -437,7 +457,7 @@ def _lengths(site: Site, heads: Heads, query: ir.Value, facts: Facts) -> list[ir
     to_int32 = {"to": ir.DataType.INT32.value}
     total = site.op("Cast", [_size(site, heads.keys, facts)], to_int32)
     one = site.op("Sub", [total, site.constant(np.array([1], np.int32))])
-    batch = site.op("Shape", [query], {"start": 0, "end": 1})
+    batch = _axis_size(site, query, 0)
     if isinstance(heads.batch, int):
         batch = site.constant((heads.batch,))
     elif facts.source_of(heads.batch, site.node) is not None:
