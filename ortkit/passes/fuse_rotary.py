@@ -69,24 +69,39 @@ def _is_end(site: Site) -> bool:
         return False
     if site.node.op_type == "Transpose" and site.producer(site.input(0), "ScatterND") is None:
         return False
-    return _count_products(site.node) >= 2
+    return _turns_something(site.node)
 
 
-def _count_products(end: ir.Node) -> int:
-    """Return how many products the result is a sum and concatenation of."""
-    found, seen, pending = 0, set[ir.Node](), [end]
-    while pending and len(seen) < NEAR:
-        node = pending.pop()
-        for value in node.inputs:
-            source = None if value is None else value.producer()
-            if source is None or source.domain != "" or source in seen:
+def _turns_something(end: ir.Node) -> bool:
+    """Say whether two of the products that the result is made of have a value in common."""
+    products, _ = _behind([end], (*RULES, "Add", "Sub", "Sum", "Neg"))
+    met = set[ir.Value]()
+    for product in products:
+        _, values = _behind([product], (*RULES, "Neg", "Mul"))
+        if met & values:
+            return True
+        met |= values
+    return False
+
+
+def _behind(ends: Sequence[ir.Node], kinds: Sequence[str]) -> tuple[list[ir.Node], set[ir.Value]]:
+    """Return the nearest products behind `ends`, and all values up to nodes of other kinds."""
+    products: list[ir.Node] = []
+    values = set[ir.Value]()
+    pending = list(ends)
+    while pending and len(values) < NEAR:
+        for value in pending.pop().inputs:
+            if value is None or value in values or value.const_value is not None:
                 continue
-            seen.add(source)
+            values.add(value)
+            source = value.producer()
+            if source is None or source.domain != "":
+                continue
             if source.op_type == "Mul":
-                found += 1
-            elif source.op_type in RULES or source.op_type in ("Add", "Sub", "Sum", "Neg"):
+                products.append(source)
+            if source.op_type in kinds:
                 pending.append(source)
-    return found
+    return products, values
 
 
 def _enclosing(site: Site) -> Iterator[ir.Node]:

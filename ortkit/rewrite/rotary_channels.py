@@ -34,7 +34,7 @@ ONE = 1
 """The atom of the number one."""
 VISIT_LIMIT = 160
 """Values looked at around one node; a rotation takes about 30."""
-CHANNEL_LIMIT = 2048
+CHANNEL_LIMIT = 1024
 CONSTANT_LIMIT = 1 << 25
 
 

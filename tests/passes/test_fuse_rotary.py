@@ -53,7 +53,9 @@ def assert_fused(
 
 
 def rotary(model: onnx.ModelProto) -> onnx.NodeProto:
-    return next(node for node in model.graph.node if node.op_type == "RotaryEmbedding")
+    (found,) = (node for node in model.graph.node if node.op_type == "RotaryEmbedding")
+    assert isinstance(found, onnx.NodeProto)
+    return found
 
 
 def attributes(node: onnx.NodeProto) -> dict[str, object]:
