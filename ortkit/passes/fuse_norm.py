@@ -21,6 +21,8 @@ LAYER_NORM_SINCE, RMS_NORM_SINCE = 17, 23
 HALVES = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 #: What a norm divides by is made with one of these.
 ROOTS = frozenset({"Pow", "ReduceL2", "Sqrt"})
+#: The reason that any other says more than.
+VAGUE = "its scale or shift is none of its weights"
 
 
 @dataclass(frozen=True)
@@ -74,8 +76,8 @@ class FuseNorm(NodePass):
         search = _Search(site, frame)
         best = max(search.found(), key=lambda norm: norm.nodes, default=None)
         if best is None:
-            for reason in list(search.reasons)[:1]:
-                site.miss(reason)
+            if search.reasons:
+                site.miss(min(search.reasons, key=lambda reason: reason == VAGUE))
             return
         since = {"layer-norm": LAYER_NORM_SINCE, "rms-norm": RMS_NORM_SINCE}.get(best.rule, 6)
         if site.opset < since:
@@ -275,7 +277,7 @@ def _why_no_weight(scale: np.ndarray, row: Sequence[int]) -> str:
     for number, reason in known.items():
         if np.allclose(scale, number, rtol=1e-5, atol=0):
             return reason
-    return "its scale or shift is none of its weights"
+    return VAGUE
 
 
 def _as_written(epsilon: float, numbers: Sequence[np.ndarray]) -> float:
