@@ -162,6 +162,35 @@ def scaled_length(size: int) -> Formula:
     )
 
 
+def clamped_moments(g: Rows, x: str) -> str:
+    """max(E[x^2] - E[x]^2, 0), as it cannot be in exact arithmetic."""
+    mean = g.mean(x)
+    raw = g.op("Sub", g.mean(g.op("Mul", x, x)), g.op("Mul", mean, mean))
+    return over(g, g.op("Sub", x, mean), g.op("Max", g.number(0.0), raw), "reciprocal")
+
+
+def repeated(g: Rows, x: str) -> str:
+    """Mean and root are repeated along the row before they are used."""
+    shape = g.op("Shape", x)
+    d = g.op("Sub", x, g.op("Expand", g.mean(x), shape))
+    root = g.op("Sqrt", g.op("Add", g.mean(g.op("Mul", d, d)), g.number(1e-5)))
+    return g.op("Div", d, g.op("Expand", root, shape))
+
+
+def reshaped(g: Rows, x: str) -> str:
+    """Means without their axis, which a Reshape gives back."""
+    index = g.ints(0, 1)
+    shape = g.op("Concat", g.op("Gather", g.op("Shape", x), index), g.ints(1), axis=0)
+
+    def mean(value: str) -> str:
+        axes = {"axes": [-1]} if g.opset < 18 else {}
+        inputs = [value] if axes else [value, g.ints(-1)]
+        return g.op("Reshape", g.op("ReduceMean", *inputs, keepdims=0, **axes), shape)
+
+    d = g.op("Sub", x, mean(x))
+    return over(g, d, mean(g.op("Mul", d, d)), "div")
+
+
 # ---- weights ---------------------------------------------------------------------------------
 
 
@@ -277,6 +306,7 @@ def spellings() -> Iterator[Case]:
         yield Case(f"{name} half", model_of(formula, weight, dtype=np.float16), op)
     for name, formula in (
         ("raw moments", raw_moments), ("sums", by_sums(8)), ("sums of shape", by_sums_of_shape),
+        ("clamped moments", clamped_moments), ("repeated", repeated), ("reshaped", reshaped),
         ("twice centred", twice_centred), ("negated", negated), ("merged", merged),
     ):  # fmt: skip
         yield Case(name, model_of(formula, plain if formula is merged else affine), layer)
