@@ -19,6 +19,8 @@ from ortkit.rewrite.site import Site
 
 #: Nodes between the result and the products; two halves, each sliced, stacked and joined.
 NEAR = 40
+#: Without one of these each channel stays where it is.
+MOVES = frozenset({"Concat", "Gather", "ScatterND"})
 
 
 @dataclass(frozen=True)
@@ -73,21 +75,33 @@ def _is_end(site: Site) -> bool:
 
 
 def _turns_something(end: ir.Node) -> bool:
-    """Say whether two of the products that the result is made of have a value in common."""
-    products, _ = _behind([end], (*RULES, "Add", "Sub", "Sum", "Neg"))
+    """Say whether products of one value are summed, and its channels change places."""
+    near = _behind([end], (*RULES, "Add", "Sub", "Sum", "Neg"))
     met = set[ir.Value]()
-    for product in products:
-        _, values = _behind([product], (*RULES, "Neg", "Mul"))
-        if met & values:
-            return True
-        met |= values
-    return False
+    is_shared, is_moved = False, near.moves or end.op_type in MOVES
+    for product in near.products:
+        behind = _behind([product], (*RULES, "Neg", "Mul"))
+        is_shared = is_shared or bool(met & behind.values)
+        is_moved = is_moved or behind.moves
+        met |= behind.values
+    return is_shared and is_moved
 
 
-def _behind(ends: Sequence[ir.Node], kinds: Sequence[str]) -> tuple[list[ir.Node], set[ir.Value]]:
-    """Return the nearest products behind `ends`, and all values up to nodes of other kinds."""
+@dataclass(frozen=True)
+class _Behind:
+    products: Sequence[ir.Node]
+    """The nearest ones."""
+    values: frozenset[ir.Value]
+    """All values up to nodes of other kinds."""
+    moves: bool
+    """Whether a node among them moves channels to other places."""
+
+
+def _behind(ends: Sequence[ir.Node], kinds: Sequence[str]) -> _Behind:
+    """Return what lies behind `ends`, as far as nodes of these kinds go."""
     products: list[ir.Node] = []
     values = set[ir.Value]()
+    moves = False
     pending = list(ends)
     while pending and len(values) < NEAR:
         for value in pending.pop().inputs:
@@ -101,7 +115,8 @@ def _behind(ends: Sequence[ir.Node], kinds: Sequence[str]) -> tuple[list[ir.Node
                 products.append(source)
             if source.op_type in kinds:
                 pending.append(source)
-    return products, values
+                moves = moves or source.op_type in MOVES
+    return _Behind(products, frozenset(values), moves)
 
 
 def _enclosing(site: Site) -> Iterator[ir.Node]:

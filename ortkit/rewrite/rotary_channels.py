@@ -34,7 +34,9 @@ ONE = 1
 """The atom of the number one."""
 VISIT_LIMIT = 160
 """Values looked at around one node; a rotation takes about 30."""
-CHANNEL_LIMIT = 1024
+CHANNEL_LIMIT = 512
+FUNCTION_LIMIT = 5
+"""How many functions of functions are told apart; a scaled cosine of an angle is three."""
 CONSTANT_LIMIT = 1 << 25
 
 
@@ -62,6 +64,8 @@ class Channels:
         self._atoms: dict[Hashable, int] = {("one",): ONE}
         self._known: dict[tuple[ir.Value, Labels], Array | None] = {}
         self._visits = 0
+        self._depth = 0
+        self._count = ONE
 
     def sums(self, value: ir.Value, labels: Labels) -> list[Term] | None:
         """Return the terms that the channels of `value` are sums of; None: unknown."""
@@ -175,8 +179,8 @@ class Channels:
         count = int(np.prod(shape, dtype=np.int64))
         if count > CHANNEL_LIMIT:
             return None
-        leaf = [self._atom(("leaf", value, labels, i)) for i in range(count)]
-        return np.array(leaf, np.int64).reshape(shape)
+        first, self._count = self._count + 1, self._count + count
+        return np.arange(first, first + count).reshape(shape)
 
     def _computed(self, value: ir.Value, labels: Labels) -> Array | None:
         node = value.producer()
@@ -188,10 +192,14 @@ class Channels:
         step = structural_step(self.site, value, labels)
         if step is not None:
             return self._combined(step)
-        made = functional_step(self.site, value, labels)
+        made = None
+        if self._depth < FUNCTION_LIMIT:
+            made = functional_step(self.site, value, labels)
         if made is None:
             return None
+        self._depth += 1
         arrays = [self.atoms(source, below) for source, below in made.inputs]
+        self._depth -= 1
         known = [array for array in arrays if array is not None]
         if len(known) != len(arrays):
             return None
@@ -239,7 +247,11 @@ class Channels:
         return np.array(atoms, np.int64).reshape(shape)
 
     def _atom(self, key: Hashable) -> int:
-        return self._atoms.setdefault(key, len(self._atoms) + 1)
+        found = self._atoms.get(key)
+        if found is None:
+            self._count += 1
+            found = self._atoms[key] = self._count
+        return found
 
 
 def _is_table(site: Site, value: ir.Value | None, depth: int = 8) -> bool:
