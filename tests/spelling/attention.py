@@ -60,20 +60,33 @@ FORMULAS: tuple[Formula, ...] = (
     _form("attention mask", "float input", Style(mask=masks.additive)),
     _form("attention mask", "bias input", Style(mask=masks.bias_input, key="early")),
     _form("attention mask", "old BERT", Style(mask=masks.bert), n=3),
+    _form("attention mask", "BERT", Style(mask=masks.bert_lowest)),
     _form("attention mask", "masked fill", Style(mask=masks.masked_fill, scale="query div")),
+    _form("attention mask", "infinite", Style(mask=masks.masked_fill_infinite)),
     _form("attention mask", "sdpa", _sdpa(mask=masks.bool_where), n=3),
+    _form("attention mask", "traced", _traced(mask=masks.bool_where)),
     _form("attention mask", "keras", Style(mask=masks.keras, scale="query")),
     # Causal.
     _form("attention causal", "GPT-2", Style(mask=masks.causal_constant, project="gemm")),
+    _form("attention causal", "CLIP", Style(mask=masks.causal_added, scale="query")),
+    _form("attention causal", "range", _sdpa(mask=masks.causal_range), n=3),
+    _form("attention causal", "JAX", Style(mask=masks.causal_greater, scale="query")),
+    _form("attention causal", "triu", Style(mask=masks.causal_trilu), since=14),
     _form("attention causal", "tril", Style(mask=masks.causal_tril_bool, scale="both"), since=14),
     _form("attention causal", "constant", _traced(mask=masks.causal_static), fixed=True),
+    _form("attention causal", "padded", _sdpa(mask=masks.causal_padded)),
+    _form("attention causal", "padded, two steps", Style(mask=masks.causal_padded_sum)),
+    _form("attention causal", "window", _sdpa(mask=masks.window)),
     # Biases.
     _form(
         "attention bias", "Swin", Style(mask=masks.relative_constant, scale="query"), fixed=True
     ),
+    _form("attention bias", "T5", Style(mask=masks.relative_gathered, scale="none", bias=False)),
     _form("attention bias", "T5 padded", Style(mask=masks.relative_padded, scale="none")),
     _form("attention bias", "BLOOM", Style(mask=masks.alibi, project="by head")),
+    _form("attention soft cap", "Gemma-2", Style(cap=5.0, mask=masks.causal_range), "Tanh"),
     _form("attention soft cap", "plain", Style(cap=20.0, key="early", scale="query"), "Tanh"),
+    _form("attention QK norm", "Qwen-3", _sdpa(norm=True, mask=masks.causal_range)),
     _form("attention QK norm", "plain", Style(norm=True, bias=False)),
     # Other keys.
     _form("attention cross", "traced", _traced(cross=True)),
@@ -84,6 +97,8 @@ FORMULAS: tuple[Formula, ...] = (
     _form("attention GQA", "concat", Style(kv_heads=2, repeat="concat", key="early")),
     _form("attention GQA", "one head", Style(kv_heads=1, project="split"), "Expand"),
     _form("attention GQA", "Llama", _sdpa(kv_heads=2, rotary=True, mask=masks.causal_range), n=3),
+    _form("attention past", "causal", Style(past=True, mask=masks.causal_past)),
+    _form("attention past", "sdpa", _sdpa(past=True, mask=masks.causal_past)),
     _form("attention past", "GQA", _sdpa(past=True, kv_heads=2, rotary=True)),
     _form("attention past", "plain", Style(past=True, key="early", scale="scores mul")),
 )

@@ -241,4 +241,5 @@ FORMULAS: tuple[Formula, ...] = (
     _rotary("rotary partial", "small", _partial(4), 1),
     _rotary("rotary partial", "interleaved", interleaved_partial, 1),
     _rotary("rotary interleaved", "pairs", interleaved_gptj),
+    _rotary("rotary interleaved", "complex", interleaved_complex),
 )
