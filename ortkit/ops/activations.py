@@ -93,7 +93,8 @@ def _is_linear(y: Mapping[float, float]) -> bool:
 
 
 def _solve_leaky(y: Mapping[float, float], _numbers: Sequence[float]) -> Parameters | None:
-    is_leaky = _is_linear(y) and y[0.0] == 0 and y[-1.0] not in (0, -1)
+    # Slopes of 0, 1 and -1 make it Relu, nothing, and Abs.
+    is_leaky = _is_linear(y) and y[0.0] == 0 and abs(y[-1.0]) not in (0, 1)
     return (-y[-1.0],) if is_leaky and math.isfinite(y[-1.0]) else None
 
 
