@@ -51,6 +51,7 @@ PASSES: Mapping[str, str] = {
         "merge-strided-slices",
         "merge-transposes",
         "normalize-operands",
+        "simplify-attention",
         "simplify-gather",
         "simplify-gather-nd",
         "simplify-reshape",

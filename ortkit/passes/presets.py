@@ -50,6 +50,7 @@ ORDER: tuple[tuple[str, int], ...] = (
     ("fuse-softmax", 2),
     # After norms, which may stand before it; a value that is turned is what attention looks for.
     ("fuse-rotary", 2),
+    ("simplify-attention", 2),
     # Last of these, for its operands; before scales fold into weights, where it would not see them.
     ("fuse-attention", 2),
     # After folding, so that constants next to transposed values are numbers.

@@ -118,7 +118,7 @@ class Heads:
 
 
 @dataclass(frozen=True)
-class _Lead:
+class Lead:
     """The leading axes of an operand, and how they part into batch and heads."""
 
     sizes: tuple[Size, ...]
@@ -149,7 +149,7 @@ def arrangements(site: Site, core: Core) -> list[Heads]:
     return sorted(found, key=lambda heads: heads.cost)
 
 
-def _leads(stations: Sequence[Station], sizes: Sequence[Size]) -> Iterator[_Lead]:
+def _leads(stations: Sequence[Station], sizes: Sequence[Size]) -> Iterator[Lead]:
     """Yield the ways to part the leading axes, those with the fewest heads first."""
     factors = max(
         ([f for group in one.layout.result[:-2] for f in group] for one in stations),
@@ -161,14 +161,14 @@ def _leads(stations: Sequence[Station], sizes: Sequence[Size]) -> Iterator[_Lead
             product(f.size for f in part) for part in (factors[:count], factors[count:])
         )
         if isinstance(heads, int):
-            yield _Lead(tuple(sizes), batch, heads)
+            yield Lead(tuple(sizes), batch, heads)
 
 
 def _arranged(
-    site: Site, core: Core, stations: Sequence[Station], lead: _Lead, form: str
+    site: Site, core: Core, stations: Sequence[Station], lead: Lead, form: str
 ) -> Heads | None:
-    queries = _operands(stations, lead, form)
-    result = _result(site, core, lead, form)
+    queries = operands_of(stations, lead, form)
+    result = result_of(site, core.result, lead, form, is_flipped=core.is_flipped)
     query = queries.get(lead.heads)
     pair = _keys_and_values(site, core, lead, form)
     if query is None or result is None or pair is None:
@@ -194,14 +194,14 @@ def _arranged(
 
 
 def _keys_and_values(
-    site: Site, core: Core, lead: _Lead, form: str
+    site: Site, core: Core, lead: Lead, form: str
 ) -> tuple[Operand, Operand, tuple[Cache, Cache] | None] | None:
     """Return keys and values with the same number of heads, the cheapest ones."""
     cached = _cached(site, core, lead, form)
     if cached is not None and cached[0].heads == cached[1].heads:
         return cached
-    keys = _operands(trace_back(site, core.key), lead, form, swapped=True)
-    values = _operands(_plain(site, core.value), lead, form, swapped=core.is_flipped)
+    keys = operands_of(trace_back(site, core.key), lead, form, swapped=True)
+    values = operands_of(plain_stations(site, core.value), lead, form, swapped=core.is_flipped)
     pairs = [
         (key, values[heads], None)
         for heads, key in keys.items()
@@ -214,13 +214,13 @@ def _keys_and_values(
     return min(pairs, key=cost, default=None)
 
 
-def _plain(site: Site, end: ir.Value) -> list[Station]:
+def plain_stations(site: Site, end: ir.Value) -> list[Station]:
     """Return the stations that no factor separates from `end`."""
     return [station for station in trace_back(site, end) if station.scale == 1]
 
 
-def _operands(
-    stations: Sequence[Station], lead: _Lead, form: str, *, swapped: bool = False
+def operands_of(
+    stations: Sequence[Station], lead: Lead, form: str, *, swapped: bool = False
 ) -> dict[int, Operand]:
     """Return the cheapest source of an operand, by the number of heads that it has there."""
     best: dict[int, Operand] = {}
@@ -242,7 +242,7 @@ def _operands(
     return best
 
 
-def _by_heads(station: Station, lead: _Lead, *, swapped: bool) -> Layout | None:
+def _by_heads(station: Station, lead: Lead, *, swapped: bool) -> Layout | None:
     """Return a station's layout with batch, own heads, rows and columns as result.
 
     Repeated heads are left out: they are shared, each by as many as follow each other.
@@ -291,7 +291,7 @@ def constant_way(layout: Layout) -> Moves | None:
 
 
 def _cached(
-    site: Site, core: Core, lead: _Lead, form: str
+    site: Site, core: Core, lead: Lead, form: str
 ) -> tuple[Operand, Operand, tuple[Cache, Cache]] | None:
     """Return new keys and values with their caches, if both have one."""
     found = [
@@ -305,7 +305,7 @@ def _cached(
 
 
 def _behind_cache(
-    site: Site, end: ir.Value, lead: _Lead, form: str, *, swapped: bool
+    site: Site, end: ir.Value, lead: Lead, form: str, *, swapped: bool
 ) -> tuple[Operand, Cache] | None:
     stations = trace_back(site, end)
     if not stations or stations[-1].fixed:
@@ -325,27 +325,29 @@ def _behind_cache(
     if len(far.value.uses()) != 1:
         # What else reads the present might be needed before the attention is computed.
         return None
-    own = _Lead((lead.batch, heads), lead.batch, heads)
-    operand = _operands(_plain(site, new), own, form).get(heads)
+    own = Lead((lead.batch, heads), lead.batch, heads)
+    operand = operands_of(plain_stations(site, new), own, form).get(heads)
     if operand is None:
         return None
     return replace(operand, scale=far.scale), Cache(past, far.value)
 
 
-def _result(site: Site, core: Core, lead: _Lead, form: str) -> Result | None:
-    """Return the value that the op's output replaces most cheaply."""
-    shape = site.shape(core.result)
+def result_of(
+    site: Site, value: ir.Value, lead: Lead, form: str, *, is_flipped: bool = False
+) -> Result | None:
+    """Return what the op's output replaces most cheaply: `value`, or what is made of it alone."""
+    shape = site.shape(value)
     if shape is None or 0 in shape:
         return None
     four = Layout.of(shape).reshaped((lead.batch, lead.heads, *shape[-2:]))
     if four is None:
         return None
     batch, heads, rows, columns = four.result
-    if core.is_flipped:
+    if is_flipped:
         rows, columns = columns, rows
     made = (batch, rows, heads + columns) if form == "3d" else (batch, heads, rows, columns)
     best: Result | None = None
-    stations = trace_on(site, core.result, Layout(made, four.source))
+    stations = trace_on(site, value, Layout(made, four.source))
     copies = 0
     for count, station in enumerate(reversed(stations)):
         way = constant_way(station.layout)
