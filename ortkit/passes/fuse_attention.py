@@ -11,6 +11,7 @@ from ortkit.ops.attention import emit
 from ortkit.ops.attention.core import Core, RefusalError, find_core
 from ortkit.ops.attention.emit import Attention
 from ortkit.ops.attention.facts import Facts
+from ortkit.ops.attention.forms import choose_form
 from ortkit.ops.attention.heads import arrangements
 from ortkit.ops.attention.masks import read_mask
 from ortkit.ops.attention.projections import find_projections
@@ -19,8 +20,6 @@ from ortkit.rewrite.passes import GraphPass
 from ortkit.rewrite.scope import Scope
 from ortkit.rewrite.site import Site
 
-#: The default domain has Attention from this version on.
-ATTENTION_SINCE = 23
 DTYPES = (ir.DataType.FLOAT, ir.DataType.FLOAT16)
 
 
@@ -108,80 +107,14 @@ def _understood(site: Site, facts: Facts, core: Core, dtype: ir.DataType) -> tup
         RefusalError: With the reason of the first arrangement.
     """
     first: RefusalError | None = None
-    for heads in arrangements(site, core):
+    found = arrangements(site, core)
+    if site.scope.target.kind == "cuda":
+        found += arrangements(site, core, shares=False)
+    for heads in found:
         try:
             attention = Attention(core, heads, read_mask(site, facts, core, heads), dtype)
-            return attention, _form(site, attention)
+            return attention, choose_form(site, attention)
         except RefusalError as refusal:
             first = first or refusal
     assert first is not None
     raise first
-
-
-def _form(site: Site, attention: Attention) -> str:
-    """Choose the op.
-
-    Raises:
-        RefusalError: None computes this attention.
-    """
-    if not attention.scale > 0:
-        raise RefusalError(f"its scale is {attention.scale:g}, and ops take positive ones")
-    if site.scope.target.level >= 3:
-        if _is_packed(site, attention):
-            return "packed-attention"
-        if _is_grouped(site, attention):
-            return "group-query-attention"
-    why_not_multi_head = _why_not_multi_head(attention)
-    if why_not_multi_head is None and _is_costly(attention):
-        return "multi-head-attention"
-    if site.scope.require_opset(ATTENTION_SINCE):
-        return "attention"
-    if why_not_multi_head is None:
-        return "multi-head-attention"
-    raise RefusalError(f"Attention needs opset {ATTENTION_SINCE}, and {why_not_multi_head}")
-
-
-def _is_packed(site: Site, attention: Attention) -> bool:
-    """Say whether one op can take in the linear layers too."""
-    heads, mask = attention.heads, attention.mask
-    if heads.caches is not None or heads.kv_heads != heads.heads or attention.core.softcap:
-        return False
-    if heads.form != "3d" or attention.dtype != ir.DataType.FLOAT:
-        return False
-    if attention.core.zeroes_nan and any(term.sizes[1] != 1 for term in mask.terms):
-        return False
-    return find_projections(site, heads.query, heads.key, heads.value) is not None
-
-
-def _is_grouped(site: Site, attention: Attention) -> bool:
-    """Say whether GroupQueryAttention is shorter: it turns queries and keys, and is causal."""
-    heads = attention.heads
-    if heads.caches is not None or not attention.mask.is_causal or heads.form != "3d":
-        return False
-    if not isinstance(heads.head_size, int) or heads.head_size % 8:
-        return False
-    if heads.value_size != heads.head_size or heads.queries != heads.keys:
-        return False
-    return heads.kv_heads != heads.heads or find_rotary(site, heads) is not None
-
-
-def _is_costly(attention: Attention) -> bool:
-    """Say whether Attention's mask would need a look at every score of every layer."""
-    mask = attention.mask
-    is_wide = any(term.sizes[1] != 1 for term in mask.terms)
-    return mask.may_give_nan and not attention.core.zeroes_nan and is_wide
-
-
-def _why_not_multi_head(attention: Attention) -> str | None:
-    heads = attention.heads
-    if attention.mask.may_give_nan and attention.core.zeroes_nan:
-        return "a query that sees no key gives zero as written and NaN in MultiHeadAttention"
-    if heads.kv_heads != heads.heads:
-        return "MultiHeadAttention has as many key heads as query heads"
-    if attention.core.softcap:
-        return "MultiHeadAttention does not cap its scores"
-    if heads.form != "3d":
-        return "MultiHeadAttention takes three axes"
-    if attention.dtype != ir.DataType.FLOAT:
-        return "MultiHeadAttention has no float16 kernel on CPU"
-    return None

@@ -126,8 +126,13 @@ class Lead:
     heads: int
 
 
-def arrangements(site: Site, core: Core) -> list[Heads]:
+def arrangements(site: Site, core: Core, *, shares: bool = True) -> list[Heads]:
     """Return the ways to arrange the operands of `core`, the cheapest first.
+
+    Args:
+        site: Its Softmax.
+        core: The attention as it is written.
+        shares: Whether a key head may serve several query heads without being repeated.
 
     Raises:
         RefusalError: With what stands in the way of all of them.
@@ -142,7 +147,7 @@ def arrangements(site: Site, core: Core) -> list[Heads]:
         heads
         for lead in _leads(stations, shape[:-2])
         for form in FORMS
-        if (heads := _arranged(site, core, stations, lead, form)) is not None
+        if (heads := _arranged(site, core, stations, lead, form, shares)) is not None
     ]
     if not found:
         raise RefusalError("batch and heads cannot be told apart in its operands")
@@ -165,12 +170,12 @@ def _leads(stations: Sequence[Station], sizes: Sequence[Size]) -> Iterator[Lead]
 
 
 def _arranged(
-    site: Site, core: Core, stations: Sequence[Station], lead: Lead, form: str
+    site: Site, core: Core, stations: Sequence[Station], lead: Lead, form: str, shares: bool
 ) -> Heads | None:
     queries = operands_of(stations, lead, form)
     result = result_of(site, core.result, lead, form, is_flipped=core.is_flipped)
     query = queries.get(lead.heads)
-    pair = _keys_and_values(site, core, lead, form)
+    pair = _keys_and_values(site, core, lead, form, shares)
     if query is None or result is None or pair is None:
         return None
     key, value, caches = pair
@@ -194,18 +199,20 @@ def _arranged(
 
 
 def _keys_and_values(
-    site: Site, core: Core, lead: Lead, form: str
+    site: Site, core: Core, lead: Lead, form: str, shares: bool
 ) -> tuple[Operand, Operand, tuple[Cache, Cache] | None] | None:
     """Return keys and values with the same number of heads, the cheapest ones."""
     cached = _cached(site, core, lead, form)
     if cached is not None and cached[0].heads == cached[1].heads:
-        return cached
+        is_taken = shares or cached[0].heads == lead.heads
+        if is_taken:
+            return cached
     keys = operands_of(trace_back(site, core.key), lead, form, swapped=True)
     values = operands_of(plain_stations(site, core.value), lead, form, swapped=core.is_flipped)
     pairs = [
         (key, values[heads], None)
         for heads, key in keys.items()
-        if heads in values and not lead.heads % heads
+        if heads in values and not lead.heads % heads and (shares or heads == lead.heads)
     ]
 
     def cost(pair: tuple[Operand, Operand, None]) -> tuple[int, int]:

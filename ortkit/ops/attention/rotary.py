@@ -28,34 +28,46 @@ class Rotary:
 
 def find_rotary(site: Site, heads: Heads) -> Rotary | None:
     """Return the rotation of queries and keys, None if it is not one for both."""
-    query, key = _turner(site, heads.query), _turner(site, heads.key)
+    query, key = _turned(site, heads.query), _turned(site, heads.key)
     if heads.caches is not None or query is None or key is None:
         return None
-    tables = [[_table(site, node.inputs[index]) for index in (1, 2)] for node in (query, key)]
-    if tables[0] != tables[1] or len(query.inputs) > 3 or len(key.inputs) > 3:
+    if query.tables != key.tables or query.is_interleaved != key.is_interleaved:
         return None
-    cos, sin = tables[0]
-    there = [Site(site.scope, node, site.pass_name) for node in (query, key)]
-    orders = {each.int("interleaved", 0) for each in there}
-    if len(orders) > 1 or cos is None or sin is None:
-        return None
-    sources = [node.inputs[0] for node in (query, key)]
-    if any(source is None or site.rank(source) != 3 for source in sources):
-        return None
-    for table in (cos, sin):
+    for table in query.tables:
         shape = site.shape(table)
         if shape is None or len(shape) not in (2, 3) or (len(shape) == 3 and shape[0] != 1):
             return None
         if not isinstance(shape[-1], int) or shape[-1] % COLUMNS or shape[-2] != heads.keys:
             return None
-    assert sources[0] is not None and sources[1] is not None
-    return Rotary(sources[0], sources[1], cos, sin, bool(orders.pop()))
+    return Rotary(query.source, key.source, *query.tables, query.is_interleaved)
 
 
-def _turner(site: Site, operand: Operand) -> ir.Node | None:
-    if operand.way.count or operand.piece is not None or operand.scale != 1:
+@dataclass(frozen=True)
+class _Turned:
+    source: ir.Value
+    tables: tuple[ir.Value, ir.Value]
+    is_interleaved: bool
+
+
+def _turned(site: Site, operand: Operand) -> _Turned | None:
+    """Return what makes an operand, if that is a rotation with a row for each position."""
+    node = operand.value.producer()
+    if node is None or node.op_type != "RotaryEmbedding" or operand.way.count:
         return None
-    return site.producer(operand.value, "RotaryEmbedding")
+    if operand.piece is not None or operand.scale != 1:
+        return None
+    if node.domain == "" and len(node.inputs) == 3:
+        source, cos, sin = node.inputs
+    elif node.domain == "com.microsoft" and site.scalar(node.inputs[1]) == 0:
+        # One position instead of many: that of the first query.
+        source, _, cos, sin = node.inputs
+    else:
+        return None
+    cos, sin = _table(site, cos), _table(site, sin)
+    if source is None or cos is None or sin is None or site.rank(source) != 3:
+        return None
+    there = Site(site.scope, node, site.pass_name)
+    return _Turned(source, (cos, sin), bool(there.int("interleaved", 0)))
 
 
 def _table(site: Site, table: ir.Value | None) -> ir.Value | None:
