@@ -81,6 +81,7 @@ FORMULAS: tuple[Formula, ...] = (
     _form(
         "attention bias", "Swin", Style(mask=masks.relative_constant, scale="query"), fixed=True
     ),
+    _form("attention bias", "of heads", Style(mask=masks.head_bias), fixed=True),
     _form("attention bias", "T5", Style(mask=masks.relative_gathered, scale="none", bias=False)),
     _form("attention bias", "T5 padded", Style(mask=masks.relative_padded, scale="none")),
     _form("attention bias", "BLOOM", Style(mask=masks.alibi, project="by head")),

@@ -8,7 +8,8 @@ from typing import Literal
 
 import numpy as np
 
-Kind = Literal["normal", "positive", "mask", "ids", "positions"]
+Kind = Literal["normal", "positive", "mask", "blank", "positions"]
+"""Of inputs; `mask` keeps the first places of each row, `blank` none in the last row."""
 #: How many rows the tables have that `ids` and `positions` look into.
 ROWS = 32
 
@@ -73,7 +74,9 @@ def values_of(random: np.random.Generator, kind: Kind, dims: Sequence[int]) -> n
             # Padding at the right; the first place of a row is never masked.
             lengths = random.integers(1, dims[-1] + 1, dims[:-1])
             return np.arange(dims[-1]) < lengths[..., None]
-        case "positions":
-            return np.broadcast_to(np.arange(dims[-1]), dims) + 1
+        case "blank":
+            lengths = random.integers(1, dims[-1] + 1, dims[:-1])
+            lengths[-1] = 0
+            return np.arange(dims[-1]) < lengths[..., None]
         case _:
-            return random.integers(0, ROWS, dims)
+            return np.broadcast_to(np.arange(dims[-1]), dims) + 1

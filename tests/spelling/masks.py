@@ -202,6 +202,11 @@ def relative_padded(w: Writer, scores: str) -> str:
     return w.add(scores, w.add(bias, padding))
 
 
+def head_bias(w: Writer, scores: str) -> str:
+    """A bias [H, S, S] without a batch axis, as many heads as samples; only for static models."""
+    return w.add(scores, w.weight(HEADS, 6, 6))
+
+
 def alibi(w: Writer, scores: str) -> str:
     """BLOOM: a slope of each head times the key's index, and a causal mask."""
     keys = w.cast(counted(w, w.dim(scores, 3)), np.float32)

@@ -169,6 +169,30 @@ def _inverted(w: Writer, scores: str) -> str:
     return w.op("Where", blocked, w.number(-100.0), scores)
 
 
+def _all_masked(low: float, *, chosen: bool = False) -> Scores:
+    """A padding mask that leaves some rows nothing: NaN, a mean or raw scores, as written."""
+
+    def mask(w: Writer, scores: str) -> str:
+        given = w.input("attention_mask", "B", "S", kind="blank", dtype=np.int64)
+        allowed = w.cast(w.unsqueeze(given, 1, 2), np.bool_)
+        if chosen:
+            return w.op("Where", allowed, scores, w.number(low))
+        return w.add(scores, w.op("Where", allowed, w.number(0), w.number(low)))
+
+    return mask
+
+
+def _all_masked_product(w: Writer, scores: str) -> str:
+    """Old BERT's, of rows that are padding only."""
+    given = w.input("attention_mask", "B", "S", kind="blank", dtype=np.int64)
+    mask = w.cast(w.unsqueeze(given, 1, 2), np.float32)
+    return w.add(scores, w.mul(w.sub(w.number(1), mask), w.number(-10000.0)))
+
+
+def _negative(w: Writer, scores: str) -> str:
+    return w.mul(scores, w.number(-0.5))
+
+
 def _attention(
     name: str, write: Callable[[Writer], str | tuple[str, ...]], never: frozenset[str] = NONE
 ) -> NearMiss:
@@ -198,6 +222,15 @@ ATTENTION_MISSES = (
     _attention("causal with a hole", _core(before=_causal_hole)),
     _attention("top left with a past", Style(past=True, mask=_top_left)),
     _attention("inverted mask", Style(mask=_inverted)),
+    _attention("all masked, old BERT", Style(mask=_all_masked_product)),
+    _attention("all masked, lowest", Style(mask=_all_masked(masks.LOWEST))),
+    _attention("all masked, infinite", Style(mask=_all_masked(-np.inf))),
+    _attention("all masked, chosen", Style(mask=_all_masked(masks.LOWEST, chosen=True))),
+    _attention("all masked, chosen infinite", Style(mask=_all_masked(-np.inf, chosen=True))),
+    _attention("all masked, -1e9", Style(mask=_all_masked(-1e9), key="early")),
+    _attention("all masked, guarded", Style(mask=_all_masked(-np.inf), guard=True)),
+    _attention("all masked, guarded lowest", Style(mask=_all_masked(masks.LOWEST), guard=True)),
+    _attention("negative scale", Style(mask=_negative, scale="none")),
     _attention("top left, cross", Style(cross=True, mask=_top_left)),
 )
 
