@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import chain
 from typing import ClassVar
 
 import onnx_ir as ir
@@ -109,7 +110,7 @@ def _understood(site: Site, facts: Facts, core: Core, dtype: ir.DataType) -> tup
     first: RefusalError | None = None
     found = arrangements(site, core)
     if site.scope.target.kind == "cuda":
-        found += arrangements(site, core, shares=False)
+        found = chain(found, arrangements(site, core, shares=False))
     for heads in found:
         try:
             attention = Attention(core, heads, read_mask(site, facts, core, heads), dtype)

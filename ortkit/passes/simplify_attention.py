@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ortkit.ops.attention import emit
-from ortkit.ops.attention.heads import Lead, Operand, Result, operands_of, result_of
+from ortkit.ops.attention.operands import Lead, Operand, Result, operands_of, result_of
 from ortkit.ops.attention.trace import trace_back
 from ortkit.rewrite.passes import NodePass
 from ortkit.rewrite.site import Site

@@ -12,8 +12,9 @@ from ortkit.graph.dims import Size
 from ortkit.graph.reshape import static
 from ortkit.ops.attention.core import Bias, Core
 from ortkit.ops.attention.facts import LOWEST, Facts
-from ortkit.ops.attention.heads import Cache, Heads, Operand, Piece
+from ortkit.ops.attention.heads import Cache, Heads
 from ortkit.ops.attention.masks import Mask, Term
+from ortkit.ops.attention.operands import Operand, Piece
 from ortkit.ops.attention.projections import Projections, packed
 from ortkit.ops.attention.rotary import Rotary
 from ortkit.rewrite.axes import Moves, moves, targets

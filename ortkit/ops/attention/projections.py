@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from ortkit.ops.attention.heads import Operand
+from ortkit.ops.attention.operands import Operand
 from ortkit.rewrite.affine import constant_shape
 from ortkit.rewrite.site import Site
 

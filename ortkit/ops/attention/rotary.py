@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from ortkit.ops.attention.heads import Heads, Operand
+from ortkit.ops.attention.heads import Heads
+from ortkit.ops.attention.operands import Operand
 from ortkit.rewrite.site import Site
 
 #: GroupQueryAttention's tables have a multiple of this many columns.
