@@ -51,7 +51,7 @@ ORDER: tuple[tuple[str, int], ...] = (
     # After norms, which may stand before it; a value that is turned is what attention looks for.
     ("fuse-rotary", 2),
     ("simplify-attention", 2),
-    # Last of these, for its operands; before scales fold into weights, where it would not see them.
+    # Last of these, for its operands; before scales fold into weights, where they are not seen.
     ("fuse-attention", 2),
     # After folding, so that constants next to transposed values are numbers.
     ("sink-transposes", 1),

@@ -159,7 +159,8 @@ class _Halves:
             return site.int("axis", 0) % rank != rank - 1
         if site.node.op_type == "GatherND":
             indices = site.shape(site.input(1))
-            return bool(indices) and isinstance(indices[-1], int) and indices[-1] < rank
+            width = indices[-1] if indices else None
+            return isinstance(width, int) and width < rank
         if site.node.op_type == "Slice":
             axes = site.axes(3)
             return axes is not None and all(axis % rank != rank - 1 for axis in axes)
