@@ -26,7 +26,9 @@ def check(before: onnx.ModelProto, path: Path, options: OptimizeOptions) -> onnx
     files = result.save(path)
     after = onnx.load(path)
     assert interface(after) == interface(before)
-    assert result.report.after.nodes <= result.report.before.nodes
+    # What ONNX Runtime has no kernel for is written as the five nodes that it has.
+    split = sum(hit.pass_name == "split-group-norm" for hit in result.report.hits)
+    assert result.report.after.nodes <= result.report.before.nodes + 4 * split
     for library in {None, result.library}:
         settings = ort.SessionOptions()
         settings.log_severity_level = 4
