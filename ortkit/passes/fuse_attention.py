@@ -8,15 +8,17 @@ from typing import ClassVar
 
 import onnx_ir as ir
 
-from ortkit.ops.attention import emit
-from ortkit.ops.attention.core import Core, RefusalError, find_core
-from ortkit.ops.attention.emit import Attention
+from ortkit.ops.attention import emit, mask_emit
+from ortkit.ops.attention.core import Core, RefusalError
 from ortkit.ops.attention.facts import Facts
+from ortkit.ops.attention.find import find_core
 from ortkit.ops.attention.forms import choose_form
 from ortkit.ops.attention.heads import arrangements
 from ortkit.ops.attention.masks import read_mask
 from ortkit.ops.attention.projections import find_projections
 from ortkit.ops.attention.rotary import find_rotary
+from ortkit.ops.attention.sizes import measure_elsewhere
+from ortkit.ops.attention.understood import Attention
 from ortkit.rewrite.passes import GraphPass
 from ortkit.rewrite.scope import Scope
 from ortkit.rewrite.site import Site
@@ -78,7 +80,7 @@ class FuseAttention(GraphPass):
         there = Site(site.scope, last, self.name)
         if not there.claim(form):
             return
-        emit.measure_elsewhere(there, core, facts)
+        measure_elsewhere(there, core, facts)
         made = _make(there, attention, form, facts)
         there.replace(emit.result(there, attention.heads, made), attention.heads.result.value)
 
@@ -89,15 +91,16 @@ def _make(site: Site, attention: Attention, form: str, facts: Facts) -> ir.Value
     if form == "packed-attention":
         projections = find_projections(site, heads.query, heads.key, heads.value)
         assert projections is not None, "the form was chosen for them"
-        return emit.packed_attention(site, attention, projections, facts)
+        mask = mask_emit.bias(site, attention, facts)
+        return emit.packed_attention(site, attention, projections, mask)
     if form == "group-query-attention":
         return emit.grouped_query_attention(site, attention, find_rotary(site, heads), facts)
     if form == "multi-head-attention":
-        return emit.multi_head_attention(site, attention, emit.bias(site, attention, facts))
-    mask = emit.condition(site, attention, facts)
+        return emit.multi_head_attention(site, attention, mask_emit.bias(site, attention, facts))
+    mask = mask_emit.condition(site, attention, facts)
     if mask is None:
         keeps_nan = attention.mask.may_give_nan and not attention.core.zeroes_nan
-        mask = emit.bias(site, attention, facts, keeps_nan=keeps_nan)
+        mask = mask_emit.bias(site, attention, facts, keeps_nan=keeps_nan)
     return emit.onnx_attention(site, attention, mask)
 
 

@@ -13,9 +13,9 @@ from typing import Literal
 import onnx_ir as ir
 
 from ortkit.ops.attention.core import RefusalError
-from ortkit.ops.attention.emit import Attention
 from ortkit.ops.attention.projections import find_projections
 from ortkit.ops.attention.rotary import find_rotary
+from ortkit.ops.attention.understood import Attention
 from ortkit.rewrite.site import Site
 
 Form = Literal["attention", "multi-head-attention", "group-query-attention", "packed-attention"]

@@ -1,0 +1,167 @@
+"""Writing a mask as attention ops take it: [B or 1, H or 1, S, T], added to the scores or bool."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import onnx_ir as ir
+
+from ortkit.graph.dims import Size
+from ortkit.graph.reshape import static
+from ortkit.ops.attention.core import Bias
+from ortkit.ops.attention.emit import moved
+from ortkit.ops.attention.facts import LOWEST, Facts
+from ortkit.ops.attention.masks import Term
+from ortkit.ops.attention.sizes import size_of, total_keys
+from ortkit.ops.attention.understood import Attention
+from ortkit.rewrite.axes import moves, targets
+from ortkit.rewrite.site import Site
+
+#: Masks next to any score, and is no number that kernels take for -inf; by element type.
+ALMOST_LOWEST = {ir.DataType.FLOAT: -3.4e38, ir.DataType.FLOAT16: -65472.0}
+LOWEST_OF = {ir.DataType.FLOAT: LOWEST, ir.DataType.FLOAT16: -65504.0}
+
+
+def bias(
+    site: Site, attention: Attention, facts: Facts, *, keeps_nan: bool = False
+) -> ir.Value | None:
+    """Return what is added to the scores, [B or 1, H or 1, S, T], or None if nothing is.
+
+    Args:
+        site: The node that it is inserted before.
+        attention: What it is for.
+        facts: Where sizes can be taken from.
+        keeps_nan: Whether queries without keys get NaN from an op that gives them zero.
+    """
+    total: ir.Value | None = None
+    sizes: tuple[Size, ...] = (1, 1, 1, 1)
+    for term in attention.mask.terms:
+        value = _term(site, attention, term, facts)
+        sizes = tuple(b if a == 1 else a for a, b in zip(sizes, term.sizes, strict=True))
+        total = value if total is None else site.op("Add", [total, value])
+    if total is None:
+        return None
+    if keeps_nan:
+        total = _with_nan(site, attention, total)
+    if sizes[2:] != (attention.heads.queries, attention.heads.keys):
+        total = _expanded(site, attention, total, facts)
+    return total
+
+
+def _with_nan(site: Site, attention: Attention, mask: ir.Value) -> ir.Value:
+    """Put NaN in the place of rows that are -inf throughout."""
+    numpy_type = attention.dtype.numpy()
+    minus_infinity = site.constant(np.array(-math.inf, numpy_type))
+    highest = site.op("ReduceMax", [mask, site.constant((-1,))], {"keepdims": 1})
+    is_empty = site.op("Equal", [highest, minus_infinity])
+    return site.op("Where", [is_empty, site.constant(np.array(math.nan, numpy_type)), mask])
+
+
+def condition(site: Site, attention: Attention, facts: Facts) -> ir.Value | None:
+    """Return where scores are kept as bool, [B or 1, H or 1, S, T], if a bool says all.
+
+    Only where the written form gives zero for queries without keys, as ops do with such a mask.
+    """
+    terms = attention.mask.terms
+    if len(terms) != 1 or isinstance(terms[0].source, Bias):
+        return None
+    source = terms[0].source
+    is_zero = attention.core.zeroes_nan and source.fill == -math.inf
+    if not source.keeps or not (is_zero or attention.mask.keeps_rows):
+        return None
+    wanted = attention.heads.queries, attention.heads.keys
+    value = _way(site, terms[0].value, terms[0], facts)
+    return value if terms[0].sizes[2:] == wanted else _expanded(site, attention, value, facts)
+
+
+def _term(site: Site, attention: Attention, term: Term, facts: Facts) -> ir.Value:
+    numpy_type = attention.dtype.numpy()
+    almost = ALMOST_LOWEST[attention.dtype]
+    if not isinstance(term.source, Bias):
+        fill = term.source.fill
+        if fill > -math.inf:
+            fill = max(fill, almost)
+        value = _way(site, term.value, term, facts)
+        zero = site.constant(np.array(0, numpy_type))
+        masked = site.constant(np.array(fill, numpy_type))
+        pair = (zero, masked) if term.source.keeps else (masked, zero)
+        return site.op("Where", [value, *pair])
+    adjusted = _without_lowest(site, attention, term, facts)
+    value = _way(site, term.value, term, facts) if adjusted is None else adjusted
+    if term.source.factor != 1:
+        factor = site.constant(np.array(term.source.factor, numpy_type))
+        value = site.op("Mul", [value, factor])
+    return value
+
+
+def _without_lowest(site: Site, attention: Attention, term: Term, facts: Facts) -> ir.Value | None:
+    """Return a bias with the lowest number replaced, None if it may stay as it is.
+
+    ONNX Runtime's kernels take that number for -inf; next to others there is no difference,
+    but a query without any key is to get the mean of all values, as it was written.
+    """
+    assert isinstance(term.source, Bias)
+    if not term.may_be_lowest or attention.mask.keeps_rows:
+        return None
+    numpy_type = attention.dtype.numpy()
+    lowest = LOWEST_OF[attention.dtype]
+    almost = site.constant(np.array(ALMOST_LOWEST[attention.dtype], numpy_type))
+    node = site.producer(term.value, "Where")
+    if node is not None:
+        choices = [site.scalar(each) for each in node.inputs[1:]]
+        if None not in choices:
+            replaced = [
+                almost if number == lowest else each
+                for number, each in zip(choices, node.inputs[1:], strict=True)
+            ]
+            return _way(site, site.op("Where", [node.inputs[0], *replaced]), term, facts)
+    value = _way(site, term.value, term, facts)
+    is_lowest = site.op("Equal", [value, site.constant(np.array(lowest, numpy_type))])
+    return site.op("Where", [is_lowest, almost, value])
+
+
+def _way(site: Site, value: ir.Value, term: Term, facts: Facts) -> ir.Value:
+    """Give a term's value, or one of the same shape, its four axes."""
+    source, wanted = term.layout.source_shape, term.layout.shape
+    way = next(moves(term.layout))
+    if targets(source, way) is not None:
+        value = moved(site, value, source, way)
+    else:
+        if way.before is not None:
+            value = _reshaped(site, value, way.before, facts)
+        if way.perm is not None:
+            value = site.op("Transpose", [value], {"perm": way.perm})
+        if way.after is not None:
+            value = _reshaped(site, value, wanted, facts)
+    if term.times == 1:
+        return value
+    if isinstance(term.times, int):
+        return site.op("Tile", [value, site.constant((term.times, 1, 1, 1))])
+    parts = [size_of(site, term.times, facts), site.constant((1, 1, 1))]
+    return site.op("Tile", [value, site.op("Concat", parts, {"axis": 0})])
+
+
+def _reshaped(site: Site, value: ir.Value, sizes: tuple[Size, ...], facts: Facts) -> ir.Value:
+    """Reshape to sizes of which several are known at run time only."""
+    open_axis = next(axis for axis, size in enumerate(sizes) if not isinstance(size, int))
+    parts = [
+        site.constant((-1,)) if axis == open_axis else size_of(site, size, facts)
+        for axis, size in enumerate(sizes)
+    ]
+    return site.op("Reshape", [value, site.op("Concat", parts, {"axis": 0})])
+
+
+def _expanded(site: Site, attention: Attention, value: ir.Value, facts: Facts) -> ir.Value:
+    """Repeat a mask for every query and key: ops do not broadcast along these."""
+    heads = attention.heads
+    sizes = static((heads.queries, heads.keys))
+    if sizes is not None:
+        return site.op("Expand", [value, site.constant((1, 1, *sizes))])
+    keys = (
+        size_of(site, heads.keys, facts)
+        if heads.caches is None
+        else total_keys(site, heads, facts)
+    )
+    parts = [site.constant((1, 1)), size_of(site, heads.queries, facts), keys]
+    return site.op("Expand", [value, site.op("Concat", parts, {"axis": 0})])

@@ -1,0 +1,88 @@
+"""From the Softmax down to the product of probabilities and values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import onnx_ir as ir
+
+from ortkit.ops.attention.core import LAYOUT, LONGEST, Core, RefusalError, measures, readers
+from ortkit.rewrite.site import Site, describe
+
+
+def read_probabilities(site: Site, core: Core) -> Core:
+    value = site.output
+    dtype = site.dtype(core.scores)
+    for _ in range(LONGEST):
+        reader = _reader(site, value)
+        node = reader.node
+        core = replace(core, measured=(*core.measured, *measures(value)))
+        if reader.is_guard:
+            core = replace(core, zeroes_nan=True)
+        elif node.op_type == "MatMul" and node.domain == "":
+            return _product(site, node, value, core, is_flipped=False)
+        elif node.op_type == "Transpose" and _swaps_last(site, node):
+            below = _reader(site, node.outputs[0]).node
+            if below.op_type != "MatMul":
+                raise RefusalError("its probabilities are transposed and not multiplied")
+            return _product(site, below, node.outputs[0], core, is_flipped=True)
+        elif node.op_type == "Cast" and site.dtype(node.outputs[0]) != dtype:
+            raise RefusalError("its probabilities are cast to another type than its scores had")
+        elif node.op_type not in (*LAYOUT, "Cast"):
+            raise RefusalError(f"{describe(node)} reads its probabilities")
+        value = node.outputs[0]
+    raise RefusalError("no product reads its probabilities")
+
+
+@dataclass(frozen=True)
+class _Reader:
+    node: ir.Node
+    is_guard: bool = False
+
+
+def _reader(site: Site, value: ir.Value) -> _Reader:
+    """Return the one node that reads `value`, or the Where that replaces its NaN by zero."""
+    if value.is_graph_output():
+        raise RefusalError(f"its probabilities {value.name!r} are an output of the graph")
+    uses = readers(value)
+    nodes = list(dict.fromkeys(uses))
+    if len(uses) == 1:
+        if nodes[0].graph is not site.node.graph:
+            raise RefusalError("another graph reads its probabilities")
+        return _Reader(nodes[0])
+    checks = [node for node in nodes if node.domain == "" and node.op_type == "IsNaN"]
+    choices = [node for node in nodes if node.domain == "" and node.op_type == "Where"]
+    if len(nodes) == 2 and len(checks) == 1 and len(choices) == 1 and len(uses) == 2:
+        test, where = checks[0].outputs[0], choices[0]
+        if (
+            where.inputs[0] is test
+            and where.inputs[2] is value
+            and site.only_use(test)
+            and site.scalar(where.inputs[1]) == 0
+        ):
+            return _Reader(where, is_guard=True)
+    others = ", ".join(sorted(describe(node) for node in nodes)[:3])
+    raise RefusalError(f"its probabilities are read by {others}")
+
+
+def _product(
+    site: Site, node: ir.Node, weights: ir.Value, core: Core, *, is_flipped: bool
+) -> Core:
+    left, right = node.inputs
+    value = left if is_flipped else right
+    if value is None or (right if is_flipped else left) is not weights or left is right:
+        raise RefusalError("its probabilities are not on the left of their product")
+    if site.producer(value, "DequantizeLinear"):
+        raise RefusalError("its operands are dequantized, and the group stays whole")
+    if site.rank(node.outputs[0]) != site.rank(weights):
+        raise RefusalError("its probabilities and its values have different ranks")
+    return replace(core, value=value, result=node.outputs[0], is_flipped=is_flipped)
+
+
+def _swaps_last(site: Site, node: ir.Node) -> bool:
+    perm = Site(site.scope, node, site.pass_name).ints("perm")
+    rank = site.rank(node.outputs[0])
+    if rank is None or rank < 2:
+        return False
+    wanted = (*range(rank - 2), rank - 1, rank - 2)
+    return (perm or tuple(reversed(range(rank)))) == wanted

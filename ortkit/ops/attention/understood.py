@@ -1,0 +1,39 @@
+"""An attention that was understood: what it computes, from what, masked by what."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from ortkit.ops.attention.core import Core
+from ortkit.ops.attention.heads import Heads
+from ortkit.ops.attention.masks import Mask
+
+
+@dataclass(frozen=True)
+class Attention:
+    """An attention that was understood."""
+
+    core: Core
+    heads: Heads
+    mask: Mask
+    dtype: ir.DataType
+
+    @property
+    def scale(self) -> float:
+        """What the product of queries and keys is multiplied with.
+
+        The usual one, where the written one is that but for the rounding of its factors.
+        """
+        written, usual = self.core.scale * self.heads.scale, self.default_scale
+        if usual is not None and math.isclose(written, usual, rel_tol=1e-6):
+            return usual
+        return written
+
+    @property
+    def default_scale(self) -> float | None:
+        """The scale that ops take without being told, None if the head size is not known."""
+        size = self.heads.head_size
+        return 1 / math.sqrt(size) if isinstance(size, int) else None
