@@ -19,7 +19,10 @@ Run = Callable[[Path, Path], None]
 
 def _ortkit() -> Run:
     from ortkit import OptimizeOptions, optimize
+    from ortkit.passes.select import select_passes
 
+    # Imported once, not in each child.
+    select_passes("", 3)
     options = OptimizeOptions(level=3, kernels="off", verify=False)
     return lambda source, target: [optimize(source, options).save(target)].clear()
 
