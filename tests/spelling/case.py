@@ -64,6 +64,7 @@ class NearMiss:
     never: frozenset[str]
     """None of these may be in the result."""
     since: int = 13
+    manners: int = 1
 
 
 @dataclass(frozen=True)
@@ -95,9 +96,9 @@ def cases(formulas: Sequence[Formula]) -> Iterator[Case]:
 
 
 def near_cases(misses: Sequence[NearMiss]) -> Iterator[Case]:
-    """Write each near miss in one manner."""
+    """Write each near miss in its manners."""
     for miss in misses:
-        yield from (Case(miss, manner) for manner in _manners(miss, 1))
+        yield from (Case(miss, manner) for manner in _manners(miss, miss.manners))
 
 
 def _manners(what: Formula | NearMiss, count: int) -> Iterator[Manner]:

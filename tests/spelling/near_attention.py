@@ -196,7 +196,7 @@ def _negative(w: Writer, scores: str) -> str:
 def _attention(
     name: str, write: Callable[[Writer], str | tuple[str, ...]], never: frozenset[str] = NONE
 ) -> NearMiss:
-    return NearMiss("attention", name, write, never)
+    return NearMiss("attention", name, write, never, manners=3)
 
 
 ATTENTION_MISSES = (
@@ -220,7 +220,6 @@ ATTENTION_MISSES = (
     _attention("anti-causal", Style(mask=_anti_causal)),
     _attention("softly causal", Style(mask=_softly_causal)),
     _attention("causal with a hole", _core(before=_causal_hole)),
-    _attention("top left with a past", Style(past=True, mask=_top_left)),
     _attention("inverted mask", Style(mask=_inverted)),
     _attention("all masked, old BERT", Style(mask=_all_masked_product)),
     _attention("all masked, lowest", Style(mask=_all_masked(masks.LOWEST))),
@@ -294,7 +293,7 @@ def _uneven(w: Writer) -> str:
 
 
 def _rotary_miss(name: str, write: Callable[[Writer], str], never: frozenset[str]) -> NearMiss:
-    return NearMiss("rotary", name, write, never)
+    return NearMiss("rotary", name, write, never, manners=2)
 
 
 ROTARY_MISSES = (
