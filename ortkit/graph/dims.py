@@ -104,13 +104,40 @@ def broadcast(left: Size, right: Size) -> Size:
         return left
     if differ(right, 1):
         return right
+    for clipped, whole in ((left, right), (right, left)):
+        if _is_whole_or_one(clipped, whole):
+            return whole
     # Where the smaller one is not the larger one, one of them is 1. It is the smaller one,
     # unless a 0 meets a 1.
     for small, large in ((left, right), (right, left)):
         if is_at_least(large, small) and is_at_least(small, minimum(large, 1)):
             return large
     args = {key_of(size): size for size in _flat("broadcast", (left, right))}
+    for key, size in list(args.items()):
+        others = (other for name, other in args.items() if name != key)
+        if any(_is_whole_or_one(size, other) for other in others):
+            del args[key]
+    if len(args) == 1:
+        return next(iter(args.values()))
     return of_atom(Atom("broadcast", "", tuple(args[key] for key in sorted(args))))
+
+
+def _is_whole_or_one(clipped: Size, whole: Size) -> bool:
+    """Say whether `clipped` is `whole`, or 1, in every run in which both broadcast.
+
+    So is max(1, n), and min(n, k) for a number k > 1: where that is k, and not n, it does not
+    fit.
+    """
+    if not isinstance(clipped, Dim):
+        return False
+    atom = sole_atom(clipped)
+    if atom is not None and atom.kind in ("min", "max") and whole in atom.args:
+        others = [arg for arg in atom.args if arg != whole]
+        if atom.kind == "max":
+            return others == [1]
+        return all(isinstance(arg, int) and arg > 1 for arg in others)
+    below = sole_atom(clipped - 1)
+    return below is not None and below == sole_atom(maximum(0, whole - 1))
 
 
 def _flat(kind: AtomKind, sizes: Iterable[Size]) -> Iterator[Size]:
