@@ -275,7 +275,7 @@ def _why_no_weight(scale: np.ndarray, row: Sequence[int]) -> str:
         np.sqrt((size - 1) / size): "its variance is divided by n - 1",
     }
     for number, reason in known.items():
-        if np.allclose(scale, number, rtol=1e-5, atol=0):
+        if bool((np.abs(scale - number) <= 1e-5 * number).all()):
             return reason
     return VAGUE
 
