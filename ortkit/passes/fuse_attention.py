@@ -80,7 +80,7 @@ class FuseAttention(GraphPass):
         there = Site(site.scope, last, self.name)
         if not there.claim(form):
             return
-        measure_elsewhere(there, core, facts)
+        measure_elsewhere(there, core, attention.heads, facts)
         made = _make(there, attention, form, facts)
         there.replace(emit.result(there, attention.heads, made), attention.heads.result.value)
 

@@ -238,11 +238,11 @@ def _lengths(site: Site, heads: Heads, query: ir.Value, facts: Facts) -> list[ir
         last = np.full(sizes[0], sizes[1] - 1, np.int32)
         return [site.constant(last), site.constant(np.array(sizes[1], np.int32))]
     to_int32 = {"to": ir.DataType.INT32.value}
-    total = site.op("Cast", [size_of(site, heads.keys, facts)], to_int32)
+    total = site.op("Cast", [size_of(site, heads.keys, heads, facts)], to_int32)
     one = site.op("Sub", [total, site.constant(np.array([1], np.int32))])
     batch = axis_size(site, query, 0)
     if isinstance(heads.batch, int):
         batch = site.constant((heads.batch,))
     elif facts.source_of(heads.batch, site.node) is not None:
-        batch = size_of(site, heads.batch, facts)
+        batch = size_of(site, heads.batch, heads, facts)
     return [site.op("Expand", [one, batch]), total]

@@ -12,8 +12,9 @@ from ortkit.graph.reshape import static
 from ortkit.ops.attention.core import Bias
 from ortkit.ops.attention.emit import moved
 from ortkit.ops.attention.facts import LOWEST, Facts
+from ortkit.ops.attention.heads import Heads
 from ortkit.ops.attention.masks import Term
-from ortkit.ops.attention.sizes import size_of, total_keys
+from ortkit.ops.attention.sizes import size_of
 from ortkit.ops.attention.understood import Attention
 from ortkit.rewrite.axes import moves, targets
 from ortkit.rewrite.site import Site
@@ -71,7 +72,7 @@ def condition(site: Site, attention: Attention, facts: Facts) -> ir.Value | None
     if not source.keeps or not (is_zero or attention.mask.keeps_rows):
         return None
     wanted = attention.heads.queries, attention.heads.keys
-    value = _way(site, terms[0].value, terms[0], facts)
+    value = _way(site, terms[0].value, terms[0], attention.heads, facts)
     return value if terms[0].sizes[2:] == wanted else _expanded(site, attention, value, facts)
 
 
@@ -82,13 +83,13 @@ def _term(site: Site, attention: Attention, term: Term, facts: Facts) -> ir.Valu
         fill = term.source.fill
         if fill > -math.inf:
             fill = max(fill, almost)
-        value = _way(site, term.value, term, facts)
+        value = _way(site, term.value, term, attention.heads, facts)
         zero = site.constant(np.array(0, numpy_type))
         masked = site.constant(np.array(fill, numpy_type))
         pair = (zero, masked) if term.source.keeps else (masked, zero)
         return site.op("Where", [value, *pair])
     adjusted = _without_lowest(site, attention, term, facts)
-    value = _way(site, term.value, term, facts) if adjusted is None else adjusted
+    value = _way(site, term.value, term, attention.heads, facts) if adjusted is None else adjusted
     if term.source.factor != 1:
         factor = site.constant(np.array(term.source.factor, numpy_type))
         value = site.op("Mul", [value, factor])
@@ -115,13 +116,15 @@ def _without_lowest(site: Site, attention: Attention, term: Term, facts: Facts) 
                 almost if number == lowest else each
                 for number, each in zip(choices, node.inputs[1:], strict=True)
             ]
-            return _way(site, site.op("Where", [node.inputs[0], *replaced]), term, facts)
-    value = _way(site, term.value, term, facts)
+            return _way(
+                site, site.op("Where", [node.inputs[0], *replaced]), term, attention.heads, facts
+            )
+    value = _way(site, term.value, term, attention.heads, facts)
     is_lowest = site.op("Equal", [value, site.constant(np.array(lowest, numpy_type))])
     return site.op("Where", [is_lowest, almost, value])
 
 
-def _way(site: Site, value: ir.Value, term: Term, facts: Facts) -> ir.Value:
+def _way(site: Site, value: ir.Value, term: Term, heads: Heads, facts: Facts) -> ir.Value:
     """Give a term's value, or one of the same shape, its four axes."""
     source, wanted = term.layout.source_shape, term.layout.shape
     way = next(moves(term.layout))
@@ -129,24 +132,26 @@ def _way(site: Site, value: ir.Value, term: Term, facts: Facts) -> ir.Value:
         value = moved(site, value, source, way)
     else:
         if way.before is not None:
-            value = _reshaped(site, value, way.before, facts)
+            value = _reshaped(site, value, way.before, heads, facts)
         if way.perm is not None:
             value = site.op("Transpose", [value], {"perm": way.perm})
         if way.after is not None:
-            value = _reshaped(site, value, wanted, facts)
+            value = _reshaped(site, value, wanted, heads, facts)
     if term.times == 1:
         return value
     if isinstance(term.times, int):
         return site.op("Tile", [value, site.constant((term.times, 1, 1, 1))])
-    parts = [size_of(site, term.times, facts), site.constant((1, 1, 1))]
+    parts = [size_of(site, term.times, heads, facts), site.constant((1, 1, 1))]
     return site.op("Tile", [value, site.op("Concat", parts, {"axis": 0})])
 
 
-def _reshaped(site: Site, value: ir.Value, sizes: tuple[Size, ...], facts: Facts) -> ir.Value:
+def _reshaped(
+    site: Site, value: ir.Value, sizes: tuple[Size, ...], heads: Heads, facts: Facts
+) -> ir.Value:
     """Reshape to sizes of which several are known at run time only."""
     open_axis = next(axis for axis, size in enumerate(sizes) if not isinstance(size, int))
     parts = [
-        site.constant((-1,)) if axis == open_axis else size_of(site, size, facts)
+        site.constant((-1,)) if axis == open_axis else size_of(site, size, heads, facts)
         for axis, size in enumerate(sizes)
     ]
     return site.op("Reshape", [value, site.op("Concat", parts, {"axis": 0})])
@@ -158,10 +163,6 @@ def _expanded(site: Site, attention: Attention, value: ir.Value, facts: Facts) -
     sizes = static((heads.queries, heads.keys))
     if sizes is not None:
         return site.op("Expand", [value, site.constant((1, 1, *sizes))])
-    keys = (
-        size_of(site, heads.keys, facts)
-        if heads.caches is None
-        else total_keys(site, heads, facts)
-    )
-    parts = [site.constant((1, 1)), size_of(site, heads.queries, facts), keys]
+    sizes_at_run = [size_of(site, size, heads, facts) for size in (heads.queries, heads.keys)]
+    parts = [site.constant((1, 1)), *sizes_at_run]
     return site.op("Expand", [value, site.op("Concat", parts, {"axis": 0})])

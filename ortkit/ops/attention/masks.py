@@ -121,6 +121,9 @@ def _term(site: Site, facts: Facts, source: Bias | Choice, heads: Heads) -> Term
     )
     if found is None:
         raise RefusalError(f"its mask {value.name!r} has not the axes of its scores")
+    times = found[3]
+    if not isinstance(times, int) and facts.source_of(times, site.node) is None:
+        raise RefusalError(f"its mask {value.name!r} is repeated a number of times nobody knows")
     numbers = _numbers(facts, source)
     return Term(
         source,
