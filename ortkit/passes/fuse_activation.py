@@ -21,7 +21,8 @@ from ortkit.rewrite.site import Site
 
 #: Min, Max and Mul broadcast from this version on.
 FIRST_OPSET = 8
-MISH_SINCE = 18
+#: First opset of what has no op in another domain.
+SINCE = {"HardSwish": 14, "Mish": 18}
 #: Single nodes that are worth looking at: slow ones, and Max(x, 0).
 ALONE = frozenset({"Max", "Mish", "PRelu", "Swish"})
 #: A constant of fewer digits is meant as it stands (0.5, 3, 0.25).
@@ -140,8 +141,8 @@ def _write(site: Site, cone: Cone, found: Match, order: Order) -> bool:
     def form_in(opset: int) -> Form | str:
         return form_of(found, kind=target.kind, level=target.level, opset=opset, dtype=dtype)
 
-    # Of all activations only Mish is worth a higher opset: it has no contrib op.
-    wants = MISH_SINCE if found.name == "Mish" and target.level >= 3 else 0
+    # Only those without a contrib op are worth a higher opset, for fewer nodes.
+    wants = SINCE.get(found.name, 0) if target.level >= 3 else 0
     form = form_in(max(site.opset, wants))
     refused = form if isinstance(form, str) else _refused(scope, cone, found, form)
     lower = form_in(site.opset)
