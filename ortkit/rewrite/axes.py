@@ -22,7 +22,7 @@ from typing import TypeAlias
 
 import onnx_ir as ir
 
-from ortkit.graph.dims import Size, divide_exactly, product
+from ortkit.graph.dims import Size, divide_exactly, floor_divide, product
 from ortkit.graph.reshape import RESHAPES, reshape_target
 from ortkit.graph.shapes import Shapes
 
@@ -77,11 +77,12 @@ class Layout:
     def reshaped(self, shape: Sequence[Size]) -> Layout | None:
         """Return the layout behind a Reshape to `shape`; None where that cannot be proved.
 
-        A factor that an axis ends inside of is parted, in the source as well.
+        A factor that an axis ends inside of is parted, in the source as well. Where [n // k, k]
+        is made of [n], k divides n in every run: the Reshape fails in others.
         """
         pending, groups = list(_flat(self.result)), list[Group]()
         parted: dict[Factor, Group] = {}
-        for size in shape:
+        for size, following in zip(shape, (*shape[1:], 1), strict=True):
             group: list[Factor] = []
             left = size
             while left != 1:
@@ -93,6 +94,13 @@ class Layout:
                 elif (inner := divide_exactly(factor.size, left)) is not None:
                     outer = Factor(left)
                     pending.insert(0, Factor(inner))
+                    parted[factor] = (outer, pending[0])
+                    factor, left = outer, 1
+                elif isinstance(following, int) and following > 1 and not group:
+                    if left != floor_divide(factor.size, following):
+                        return None
+                    outer = Factor(left)
+                    pending.insert(0, Factor(following))
                     parted[factor] = (outer, pending[0])
                     factor, left = outer, 1
                 else:

@@ -167,3 +167,13 @@ def test_perm_of() -> None:
     assert perm_of(ir.node("Transpose", [x]), 3) == (2, 1, 0)
     assert perm_of(ir.node("Transpose", [x], {"perm": [1, 0]}), 2) == (1, 0)
     assert perm_of(ir.node("Transpose", [x], {"perm": [1, 0]}), 3) is None
+
+
+def test_a_reshape_that_halves_an_axis_says_that_it_is_even() -> None:
+    batch, length = Dim.named("b"), Dim.named("n")
+    layout = Layout.of((batch, 8, length))
+    halved = layout.reshaped((batch, 8, length // 2, 2))
+    assert halved is not None
+    assert halved.source[2] == (*halved.result[2], *halved.result[3])
+    assert layout.reshaped((batch, 8, length // 2, 3)) is None
+    assert layout.reshaped((batch, 8, length // 3, 2)) is None

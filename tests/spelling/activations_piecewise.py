@@ -171,7 +171,7 @@ def _gate(op: str, name: str, write: object, wanted: frozenset[str], gone: set[s
 FORMULAS: tuple[Formula, ...] = (
     *_act(
         "HardSwish", {"HardSwish"}, {"Clip", "Div", "HardSigmoid", "Min", "Relu"},
-        hard_swish_clip, hard_swish_sixth,
+        hard_swish_clip, hard_swish_sixth, hard_swish_sigmoid,
     ),
     *_act(
         "HardSigmoid", {"HardSigmoid"}, {"Clip", "Min", "Max", "Div"},

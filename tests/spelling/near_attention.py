@@ -220,6 +220,7 @@ ATTENTION_MISSES = (
     _attention("anti-causal", Style(mask=_anti_causal)),
     _attention("softly causal", Style(mask=_softly_causal)),
     _attention("causal with a hole", _core(before=_causal_hole)),
+    _attention("top left with a past", Style(past=True, mask=_top_left)),
     _attention("inverted mask", Style(mask=_inverted)),
     _attention("all masked, old BERT", Style(mask=_all_masked_product)),
     _attention("all masked, lowest", Style(mask=_all_masked(masks.LOWEST))),
