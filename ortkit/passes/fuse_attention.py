@@ -63,11 +63,7 @@ class FuseAttention(GraphPass):
 
     def _fuse(self, site: Site, facts: Facts) -> None:
         core = find_core(site)
-        dtype = site.dtype(core.scores)
-        if dtype not in DTYPES:
-            raise RefusalError("only float32 and float16 have an attention kernel")
-        if core.precision not in (None, dtype):
-            raise RefusalError("its Softmax works in another precision than its product")
+        dtype = _dtype(site, core)
         if len(core.gains) > 1:
             raise RefusalError("its scores are scaled by several factors that are no numbers")
         if any(site.shape(gain.scores) != site.shape(core.scores) for gain in core.gains):
@@ -82,7 +78,28 @@ class FuseAttention(GraphPass):
             return
         measure_elsewhere(there, core, attention.heads, facts)
         made = _make(there, attention, form, facts)
-        there.replace(emit.result(there, attention.heads, made), attention.heads.result.value)
+        there.replace(emit.result(there, attention, made), attention.heads.result.value)
+
+
+def _dtype(site: Site, core: Core) -> ir.DataType:
+    """Return the element type to compute in.
+
+    Raises:
+        RefusalError: There is none that is as precise as what is written.
+    """
+    written = site.dtype(core.scores)
+    if written not in DTYPES:
+        raise RefusalError("only float32 and float16 have an attention kernel")
+    if core.precision in (None, written):
+        return written
+    if core.precision != ir.DataType.FLOAT:
+        raise RefusalError("its Softmax works in another precision than its product")
+    if site.scope.target.kind == "cpu":
+        return ir.DataType.FLOAT
+    if core.masks_in_precision:
+        raise RefusalError("it is masked in another precision than its product's")
+    # On CUDA every kernel's Softmax works in float32.
+    return written
 
 
 def _make(site: Site, attention: Attention, form: str, facts: Facts) -> ir.Value:
@@ -116,7 +133,10 @@ def _understood(site: Site, facts: Facts, core: Core, dtype: ir.DataType) -> tup
         found = chain(found, arrangements(site, core, shares=False))
     for heads in found:
         try:
-            attention = Attention(core, heads, read_mask(site, facts, core, heads), dtype)
+            operands = (core.query, core.key, core.value)
+            is_cast = any(site.dtype(each) != dtype for each in operands)
+            mask = read_mask(site, facts, core, heads)
+            attention = Attention(core, heads, mask, dtype, is_cast)
             return attention, choose_form(site, attention)
         except RefusalError as refusal:
             first = first or refusal

@@ -22,7 +22,8 @@ LOWEST = -3.4028234663852886e38
 SPLIT = """<ir_version: 10, opset_import: ["" : {opset}]>
 g (float[b,s,8] q, float[b,{t},8] k, float[b,{t},8] v{inputs}) => (float[b,s,8] y)
 <int64[4] heads = {{0, 0, 2, 4}}, int64[3] joined = {{0, 0, 8}}, float zero = {{0}},
- float lowest = {{{lowest}}}, float half = {{0.5}}, float cap = {{20}}, int64[2] middle = {{1, 2}},
+ float lowest = {{{lowest}}}, float half = {{0.5}},
+ float finite = {{-3.4028234663852886e38}}, float cap = {{20}}, int64[2] middle = {{1, 2}},
  int64 i0 = {{0}}, int64 i1 = {{1}}, int64[1] a0 = {{0}}, int64[1] a1 = {{1}}, int64 w = {{3}}> {{
   q4 = Reshape(q, heads)
   k4 = Reshape(k, heads)
@@ -116,6 +117,22 @@ CASES = {
         "a = Div(s0, cap)\n  c = Tanh(a)\n  d = Mul(c, cap)\n  s1 = Add(bias, d)",
         BIAS,
         attributes={"softcap": 20},
+    ),
+    "raised from -inf": Case(
+        PADDED + "m = Where(keep4, zero, lowest)\n  a = Add(s0, m)\n  s1 = Max(a, finite)",
+        KEEP,
+        lowest=-np.inf,
+    ),
+    "biased, then chosen": Case(
+        PADDED + "a = Add(s0, bias)\n  s1 = Where(keep4, a, lowest)", KEEP + BIAS
+    ),
+    "chosen, then biased": Case(
+        PADDED + "a = Where(keep4, s0, lowest)\n  s1 = Add(a, bias)", KEEP + BIAS
+    ),
+    "chosen, then raised and biased": Case(
+        PADDED + "a = Where(keep4, s0, lowest)\n  c = Max(finite, a)\n  s1 = Add(c, bias)",
+        KEEP + BIAS,
+        lowest=-np.inf,
     ),
     "causal": Case(
         POSITIONS + "ok = GreaterOrEqual(row, column)\n  s1 = Where(ok, s0, lowest)",
@@ -296,6 +313,38 @@ def test_linear_layers_go_into_one_op_at_level_3(guard: str, lowest: str) -> Non
     given = {"x": random.standard_normal((3, 5, 6)).astype(np.float32), "keep": keep}
     want, got = run(from_text(text), given), run(model, given)
     np.testing.assert_allclose(got[0], want[0], rtol=1e-5, atol=2e-6)
+
+
+# Half numbers are written as their bits: 64511 is -65504.
+HALF = """<ir_version: 10, opset_import: ["" : 23]>
+g (float16[b,2,s,8] q, float16[b,2,t,8] k, float16[b,2,t,8] v, bool[b,t] keep)
+  => (float16[b,2,s,8] y)
+<float16 zero = {0}, float16 lowest = {64511}, int64[2] middle = {1, 2}> {
+  kt = Transpose<perm = [0, 1, 3, 2]>(k)
+  s0 = MatMul(q, kt)
+  keep4 = Unsqueeze(keep, middle)
+  m = Where(keep4, zero, lowest)
+  s1 = Add(s0, m)
+  wide = Cast<to = 1>(s1)
+  p = Softmax<axis = -1>(wide)
+  half = Cast<to = 10>(p)
+  y = MatMul(half, v)
+}"""
+
+
+def test_a_softmax_in_float32_of_float16_is_computed_in_float32() -> None:
+    model = from_text(HALF)
+    Pipeline(select_passes("fuse-attention,drop-unused", 0)).run(model, Target())
+    ops = Counter(node.op_type for node in model.graph)
+    assert ops["Attention"] == 1 and ops["Cast"] == 4 and not ops["Softmax"]
+    random = np.random.default_rng(0)
+    given = {
+        name: random.standard_normal((3, 2, size, 8)).astype(np.float16)
+        for name, size in {"q": 5, "k": 4, "v": 4}.items()
+    }
+    given["keep"] = np.array([[1, 1, 1, 0], [1, 0, 1, 1], [0, 0, 0, 0]], np.bool_)
+    want, got = run(from_text(HALF), given), run(model, given)
+    np.testing.assert_allclose(got[0], want[0], rtol=2e-3, atol=2e-3)
 
 
 def test_a_cache_that_a_mask_is_measured_by_stays() -> None:

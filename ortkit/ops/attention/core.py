@@ -36,6 +36,14 @@ class Choice:
 
 
 @dataclass(frozen=True)
+class Floor:
+    """Scores below a number that masks anyway are set to it: no -inf comes out."""
+
+
+MaskStep = Bias | Choice | Floor
+
+
+@dataclass(frozen=True)
 class Core:
     """softmax(scale * Q K^T, capped, masked) V as it is written."""
 
@@ -56,12 +64,14 @@ class Core:
     gains: tuple[Bias, ...] = ()
     """Factors that are no numbers, one per head or so."""
     softcap: float = 0.0
-    biases: tuple[Bias, ...] = ()
-    choices: tuple[Choice, ...] = ()
+    steps: tuple[MaskStep, ...] = ()
+    """What masks the scores, in the order in which it is done to them."""
     zeroes_nan: bool = False
     """Whether NaN, which rows without any kept score give, becomes zero."""
     precision: ir.DataType | None = None
     """The type that the Softmax works in where it is not that of the scores."""
+    masks_in_precision: bool = False
+    """Whether scores are masked in that type."""
     measured: tuple[ir.Node, ...] = ()
     """Shape nodes that read scores or probabilities."""
 

@@ -77,9 +77,16 @@ def moved(site: Site, value: ir.Value, shape: tuple[Size, ...], way: Moves) -> i
     return value
 
 
-def result(site: Site, heads: Heads, value: ir.Value) -> ir.Value:
-    """Move the op's output to what it replaces."""
-    found = heads.result
+def cast_to(site: Site, value: ir.Value, dtype: ir.DataType) -> ir.Value:
+    """Return `value` in another element type, or itself."""
+    return value if site.dtype(value) == dtype else site.op("Cast", [value], {"to": dtype.value})
+
+
+def result(site: Site, attention: Attention, value: ir.Value) -> ir.Value:
+    """Cast and move the op's output to what it replaces."""
+    found, dtype = attention.heads.result, site.dtype(attention.core.result)
+    if dtype is not None:
+        value = cast_to(site, value, dtype)
     return moved(site, value, found.layout.source_shape, found.way)
 
 
@@ -112,11 +119,12 @@ def multi_head_attention(site: Site, attention: Attention, mask: ir.Value | None
 def _operands(site: Site, attention: Attention) -> list[ir.Value]:
     heads, gains = attention.heads, attention.core.gains
     pieces: Pieces = {}
-    return [
+    made = [
         operand(site, heads.query, pieces, gains[0] if gains else None),
         operand(site, heads.key, pieces),
         operand(site, heads.value, pieces),
     ]
+    return [cast_to(site, value, attention.dtype) for value in made]
 
 
 def _with_caches(

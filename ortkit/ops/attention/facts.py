@@ -22,8 +22,11 @@ Array = np.ndarray
 LARGEST = 120
 #: Positions to look at; a number or table in the mask that asks for more proves nothing.
 SHORTEST, LONGEST = 3, 1300
-#: What ONNX Runtime's kernels take for "masked out", besides -inf.
-LOWEST = float(np.finfo(np.float32).min)
+#: What ONNX Runtime's kernels take for "masked out", besides -inf, by element type.
+LOWEST = {
+    ir.DataType.FLOAT: float(np.finfo(np.float32).min),
+    ir.DataType.FLOAT16: float(np.finfo(np.float16).min),
+}
 
 
 @dataclass

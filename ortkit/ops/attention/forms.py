@@ -32,6 +32,8 @@ def choose_form(site: Site, attention: Attention) -> Form:
     Raises:
         RefusalError: None computes this attention on the target.
     """
+    if attention.is_cast and attention.heads.caches is not None:
+        raise RefusalError("its Softmax works in float32 and its cache is float16")
     if not attention.scale > 0:
         raise RefusalError(f"its scale is {attention.scale:g}, and ops take positive ones")
     reasons = []
@@ -86,9 +88,9 @@ def _why_not_packed(site: Site, attention: Attention) -> str | None:
     is_zeroed = mask.may_give_nan and attention.core.zeroes_nan
     if heads.caches is not None or heads.kv_heads != heads.heads or attention.core.softcap:
         return "com.microsoft's Attention shares no heads, caps nothing and keeps no cache here"
-    if heads.form != "3d" or attention.dtype != ir.DataType.FLOAT:
+    if heads.form != "3d" or attention.dtype != ir.DataType.FLOAT or attention.is_cast:
         return "com.microsoft's Attention takes float32 with three axes"
-    if is_zeroed and any(term.sizes[1] != 1 for term in mask.terms):
+    if is_zeroed and mask.differs_by_head:
         return "queries that see no key differ by head"
     if find_projections(site, heads.query, heads.key, heads.value) is None:
         return "its operands are no linear layers of one value"
@@ -97,6 +99,8 @@ def _why_not_packed(site: Site, attention: Attention) -> str | None:
 
 def _why_not_grouped(site: Site, attention: Attention) -> str | None:
     heads = attention.heads
+    if attention.is_cast:
+        return "GroupQueryAttention is not given casts"
     if heads.caches is not None or not attention.mask.is_causal or heads.form != "3d":
         return "GroupQueryAttention is causal, has three axes, and keeps no cache here"
     if not isinstance(heads.head_size, int) or heads.head_size % 8:
@@ -111,8 +115,7 @@ def _why_not_grouped(site: Site, attention: Attention) -> str | None:
 def _is_costly(attention: Attention) -> bool:
     """Say whether Attention's mask would need a look at every score of every layer."""
     mask = attention.mask
-    is_wide = any(term.sizes[1] != 1 for term in mask.terms)
-    return mask.may_give_nan and not attention.core.zeroes_nan and is_wide
+    return mask.may_give_nan and not attention.core.zeroes_nan and mask.differs_by_head
 
 
 def _why_not_multi_head(site: Site, attention: Attention) -> str | None:

@@ -9,8 +9,8 @@ import onnx_ir as ir
 
 from ortkit.graph.dims import Size
 from ortkit.graph.reshape import static
-from ortkit.ops.attention.core import Bias
-from ortkit.ops.attention.emit import moved
+from ortkit.ops.attention.core import Bias, Choice, Floor
+from ortkit.ops.attention.emit import cast_to, moved
 from ortkit.ops.attention.facts import LOWEST, Facts
 from ortkit.ops.attention.heads import Heads
 from ortkit.ops.attention.masks import Term
@@ -21,7 +21,6 @@ from ortkit.rewrite.site import Site
 
 #: Masks next to any score, and is no number that kernels take for -inf; by element type.
 ALMOST_LOWEST = {ir.DataType.FLOAT: -3.4e38, ir.DataType.FLOAT16: -65472.0}
-LOWEST_OF = {ir.DataType.FLOAT: LOWEST, ir.DataType.FLOAT16: -65504.0}
 
 
 def bias(
@@ -38,9 +37,15 @@ def bias(
     total: ir.Value | None = None
     sizes: tuple[Size, ...] = (1, 1, 1, 1)
     for term in attention.mask.terms:
-        value = _term(site, attention, term, facts)
+        if isinstance(term, Floor):
+            total = None if total is None else _floored(site, attention, total)
+            continue
         sizes = tuple(b if a == 1 else a for a, b in zip(sizes, term.sizes, strict=True))
-        total = value if total is None else site.op("Add", [total, value])
+        if isinstance(term.source, Choice):
+            total = _chosen(site, attention, term, term.source, total, facts)
+        else:
+            value = _added(site, attention, term, term.source, facts)
+            total = value if total is None else site.op("Add", [total, value])
     if total is None:
         return None
     if keeps_nan:
@@ -65,7 +70,7 @@ def condition(site: Site, attention: Attention, facts: Facts) -> ir.Value | None
     Only where the written form gives zero for queries without keys, as ops do with such a mask.
     """
     terms = attention.mask.terms
-    if len(terms) != 1 or isinstance(terms[0].source, Bias):
+    if len(terms) != 1 or isinstance(terms[0], Floor) or isinstance(terms[0].source, Bias):
         return None
     source = terms[0].source
     is_zero = attention.core.zeroes_nan and source.fill == -math.inf
@@ -76,22 +81,38 @@ def condition(site: Site, attention: Attention, facts: Facts) -> ir.Value | None
     return value if terms[0].sizes[2:] == wanted else _expanded(site, attention, value, facts)
 
 
-def _term(site: Site, attention: Attention, term: Term, facts: Facts) -> ir.Value:
+def _floored(site: Site, attention: Attention, mask: ir.Value) -> ir.Value:
+    almost = np.array(ALMOST_LOWEST[attention.dtype], attention.dtype.numpy())
+    return site.op("Max", [mask, site.constant(almost)])
+
+
+def _chosen(
+    site: Site,
+    attention: Attention,
+    term: Term,
+    choice: Choice,
+    total: ir.Value | None,
+    facts: Facts,
+) -> ir.Value:
+    """Return the mask with what the condition leaves out; `total` is what was there before."""
     numpy_type = attention.dtype.numpy()
-    almost = ALMOST_LOWEST[attention.dtype]
-    if not isinstance(term.source, Bias):
-        fill = term.source.fill
-        if fill > -math.inf:
-            fill = max(fill, almost)
+    fill = choice.fill
+    if fill > -math.inf:
+        fill = max(fill, ALMOST_LOWEST[attention.dtype])
+    condition = _way(site, term.value, term, attention.heads, facts)
+    kept = site.constant(np.array(0, numpy_type)) if total is None else total
+    masked = site.constant(np.array(fill, numpy_type))
+    pair = (kept, masked) if choice.keeps else (masked, kept)
+    return site.op("Where", [condition, *pair])
+
+
+def _added(site: Site, attention: Attention, term: Term, added: Bias, facts: Facts) -> ir.Value:
+    value = _without_lowest(site, attention, term, facts)
+    if value is None:
         value = _way(site, term.value, term, attention.heads, facts)
-        zero = site.constant(np.array(0, numpy_type))
-        masked = site.constant(np.array(fill, numpy_type))
-        pair = (zero, masked) if term.source.keeps else (masked, zero)
-        return site.op("Where", [value, *pair])
-    adjusted = _without_lowest(site, attention, term, facts)
-    value = _way(site, term.value, term, attention.heads, facts) if adjusted is None else adjusted
-    if term.source.factor != 1:
-        factor = site.constant(np.array(term.source.factor, numpy_type))
+        value = cast_to(site, value, attention.dtype)
+    if added.factor != 1:
+        factor = site.constant(np.array(added.factor, attention.dtype.numpy()))
         value = site.op("Mul", [value, factor])
     return value
 
@@ -102,26 +123,27 @@ def _without_lowest(site: Site, attention: Attention, term: Term, facts: Facts) 
     ONNX Runtime's kernels take that number for -inf; next to others there is no difference,
     but a query without any key is to get the mean of all values, as it was written.
     """
-    assert isinstance(term.source, Bias)
-    if not term.may_be_lowest or attention.mask.keeps_rows:
+    own = site.dtype(term.value)
+    if not term.may_be_lowest or attention.mask.keeps_rows or own not in LOWEST:
         return None
-    numpy_type = attention.dtype.numpy()
-    lowest = LOWEST_OF[attention.dtype]
-    almost = site.constant(np.array(ALMOST_LOWEST[attention.dtype], numpy_type))
+    almost = ALMOST_LOWEST[attention.dtype]
     node = site.producer(term.value, "Where")
     if node is not None:
         choices = [site.scalar(each) for each in node.inputs[1:]]
         if None not in choices:
-            replaced = [
-                almost if number == lowest else each
-                for number, each in zip(choices, node.inputs[1:], strict=True)
+            numbers = [almost if each == LOWEST[own] else each for each in choices]
+            constants = [
+                old
+                if number == each and own == attention.dtype
+                else site.constant(np.array(number, attention.dtype.numpy()))
+                for old, number, each in zip(node.inputs[1:], numbers, choices, strict=True)
             ]
-            return _way(
-                site, site.op("Where", [node.inputs[0], *replaced]), term, attention.heads, facts
-            )
+            chosen = site.op("Where", [node.inputs[0], *constants])
+            return _way(site, chosen, term, attention.heads, facts)
     value = _way(site, term.value, term, attention.heads, facts)
-    is_lowest = site.op("Equal", [value, site.constant(np.array(lowest, numpy_type))])
-    return site.op("Where", [is_lowest, almost, value])
+    is_lowest = site.op("Equal", [value, site.constant(np.array(LOWEST[own], own.numpy()))])
+    instead = site.constant(np.array(almost, attention.dtype.numpy()))
+    return site.op("Where", [is_lowest, instead, cast_to(site, value, attention.dtype)])
 
 
 def _way(site: Site, value: ir.Value, term: Term, heads: Heads, facts: Facts) -> ir.Value:

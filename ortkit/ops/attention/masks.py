@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortkit.graph.dims import Size, multiply, product
-from ortkit.ops.attention.core import MASKED, Bias, Choice, Core, RefusalError
+from ortkit.ops.attention.core import MASKED, Bias, Choice, Core, Floor, RefusalError
 from ortkit.ops.attention.facts import LOWEST, Facts
 from ortkit.ops.attention.heads import Heads
 from ortkit.ops.attention.trace import Station, trace_back
@@ -39,7 +39,8 @@ class Term:
 class Mask:
     """What masks an attention's scores."""
 
-    terms: tuple[Term, ...] = ()
+    terms: tuple[Term | Floor, ...] = ()
+    """In the order in which they are applied."""
     is_causal: bool = False
     """Key j is seen by query i where j <= i + T - S, and nothing else is masked."""
     keeps_rows: bool = False
@@ -48,7 +49,15 @@ class Mask:
     @property
     def may_give_nan(self) -> bool:
         """Whether a query may see no key at all, which then gives NaN in the written form."""
-        return not self.keeps_rows and any(term.may_be_infinite for term in self.terms)
+        is_infinite = False
+        for term in self.terms:
+            is_infinite = isinstance(term, Term) and (is_infinite or term.may_be_infinite)
+        return is_infinite and not self.keeps_rows
+
+    @property
+    def differs_by_head(self) -> bool:
+        """Whether heads may mask differently."""
+        return any(isinstance(term, Term) and term.sizes[1] != 1 for term in self.terms)
 
 
 def read_mask(site: Site, facts: Facts, core: Core, heads: Heads) -> Mask:
@@ -57,8 +66,7 @@ def read_mask(site: Site, facts: Facts, core: Core, heads: Heads) -> Mask:
     Raises:
         RefusalError: It cannot be given to an attention op.
     """
-    sources: tuple[Bias | Choice, ...] = (*core.biases, *core.choices)
-    if not sources:
+    if not any(isinstance(step, Bias | Choice) for step in core.steps):
         return Mask(keeps_rows=True)
     patterns = _patterns(facts, core, heads)
     if patterns and all(pattern.all() for pattern in patterns):
@@ -67,7 +75,9 @@ def read_mask(site: Site, facts: Facts, core: Core, heads: Heads) -> Mask:
     if patterns and aligned and all(_is_causal(pattern) for pattern in patterns):
         return Mask(is_causal=True, keeps_rows=True)
     keeps_rows = bool(patterns) and all(p.any(axis=-1).all() for p in patterns)
-    terms = tuple(_term(site, facts, source, heads) for source in sources)
+    terms = tuple(
+        step if isinstance(step, Floor) else _term(site, facts, step, heads) for step in core.steps
+    )
     return Mask(terms, keeps_rows=keeps_rows)
 
 
@@ -77,7 +87,11 @@ def _patterns(facts: Facts, core: Core, heads: Heads) -> list[np.ndarray]:
     Returns:
         Bool arrays [..., S, T]; the others are masked.
     """
-    values = [bias.value for bias in core.biases] + [one.condition for one in core.choices]
+    values = [
+        step.value if isinstance(step, Bias) else step.condition
+        for step in core.steps
+        if not isinstance(step, Floor)
+    ]
     found = []
     for sizes in facts.trials(values, (heads.queries, heads.keys)):
         kept = _kept(facts, core, heads, sizes)
@@ -92,19 +106,20 @@ def _kept(facts: Facts, core: Core, heads: Heads, sizes: Mapping[str, int]) -> n
     if None in shape:
         return None
     kept = np.ones([int(size or 0) for size in shape], np.bool_)
-    for bias in core.biases:
-        array = facts.at(bias.value, sizes)
-        if array is None or array.dtype.kind != "f":
-            return None
-        scaled = array.astype(np.float64) * bias.factor
-        if not ((scaled == 0) | (scaled <= MASKED)).all():
-            return None
-        kept = kept & (scaled == 0)
-    for choice in core.choices:
-        array = facts.at(choice.condition, sizes)
-        if array is None:
-            return None
-        kept = kept & (array.astype(np.bool_) == choice.keeps)
+    for step in core.steps:
+        if isinstance(step, Bias):
+            array = facts.at(step.value, sizes)
+            if array is None or array.dtype.kind != "f":
+                return None
+            scaled = array.astype(np.float64) * step.factor
+            if not ((scaled == 0) | (scaled <= MASKED)).all():
+                return None
+            kept = kept & (scaled == 0)
+        elif isinstance(step, Choice):
+            array = facts.at(step.condition, sizes)
+            if array is None:
+                return None
+            kept = kept & (array.astype(np.bool_) == step.keeps)
     return kept
 
 
@@ -125,11 +140,12 @@ def _term(site: Site, facts: Facts, source: Bias | Choice, heads: Heads) -> Term
     if not isinstance(times, int) and facts.source_of(times, site.node) is None:
         raise RefusalError(f"its mask {value.name!r} is repeated a number of times nobody knows")
     numbers = _numbers(facts, source)
+    lowest = LOWEST.get(site.dtype(value) or ir.DataType.FLOAT, LOWEST[ir.DataType.FLOAT])
     return Term(
         source,
         *found,
         may_be_infinite=numbers is None or -np.inf in numbers,
-        may_be_lowest=numbers is None or any(-np.inf < n <= LOWEST for n in numbers),
+        may_be_lowest=numbers is None or any(-np.inf < n <= lowest for n in numbers),
     )
 
 

@@ -13,6 +13,8 @@ from ortkit.ops.attention.core import (
     Bias,
     Choice,
     Core,
+    Floor,
+    MaskStep,
     RefusalError,
     measures,
     readers,
@@ -31,9 +33,9 @@ class _Walk:
     """The Softmax reads this times `value`, plus what was collected."""
     softcap: float = 0.0
     gains: tuple[Bias, ...] = ()
-    biases: tuple[Bias, ...] = ()
-    choices: tuple[Choice, ...] = ()
+    steps: tuple[MaskStep, ...] = ()
     precision: ir.DataType | None = None
+    masks_in_precision: bool = False
     measured: tuple[ir.Node, ...] = ()
 
 
@@ -69,9 +71,9 @@ def _core(site: Site, product: ir.Node, walk: _Walk) -> Core:
         scale=walk.factor,
         gains=walk.gains,
         softcap=walk.softcap,
-        biases=walk.biases,
-        choices=walk.choices,
+        steps=walk.steps,
         precision=walk.precision,
+        masks_in_precision=walk.masks_in_precision,
         measured=walk.measured,
     )
 
@@ -100,6 +102,7 @@ def _step(site: Site, node: ir.Node, walk: _Walk) -> None:
         walk.softcap, walk.factor = walk.factor, walk.factor
         _go(walk, node.inputs[0])
     elif kind in ("Max", "Clip") and (floor := _floor(site, node)) is not None:
+        walk.steps = (Floor(), *walk.steps)
         _go(walk, floor)
     else:
         raise RefusalError(f"{describe(node)} is between its product and its Softmax")
@@ -115,10 +118,10 @@ def _cast(site: Site, node: ir.Node, walk: _Walk) -> None:
     here, before = site.dtype(walk.value), site.dtype(node.inputs[0])
     if here not in FLOATS or before not in FLOATS:
         raise RefusalError("its scores are cast to or from a type that is no float")
-    if walk.biases or walk.choices:
-        raise RefusalError("its mask is added in another precision than its product's")
-    if walk.precision is None:
-        walk.precision = here
+    if walk.precision not in (None, here):
+        raise RefusalError("its scores are cast more than once")
+    walk.precision = here
+    walk.masks_in_precision = bool(walk.steps)
     _go(walk, node.inputs[0])
 
 
@@ -145,9 +148,9 @@ def _bias(site: Site, node: ir.Node, walk: _Walk) -> None:
     factor = walk.factor * sign
     if node.op_type == "Sub" and index == 1:
         walk.factor, factor = -walk.factor, walk.factor
-    if walk.softcap:
-        raise RefusalError("something is added to its scores before they are capped")
-    walk.biases = (*walk.biases, Bias(other, factor, node.outputs[0]))
+    if walk.softcap or walk.gains:
+        raise RefusalError("something is added to its scores before they are capped or scaled")
+    walk.steps = (Bias(other, factor, node.outputs[0]), *walk.steps)
     _go(walk, node.inputs[index])
 
 
@@ -176,14 +179,13 @@ def _choice(site: Site, node: ir.Node, walk: _Walk) -> None:
         fill = float(fill) * walk.factor
         if not fill <= MASKED:
             raise RefusalError(f"{describe(node)} sets scores to {fill:g}, which masks nothing")
-        if walk.softcap:
-            raise RefusalError("its scores are masked before they are capped")
+        if walk.softcap or walk.gains:
+            raise RefusalError("its scores are masked before they are capped or scaled per head")
         if not _keeps_shape(site, kept, node.outputs[0]):
             raise RefusalError(
                 f"the condition of {describe(node)} does not broadcast to its scores"
             )
-        choice = Choice(condition, keeps, fill, node.outputs[0])
-        walk.choices = (*walk.choices, choice)
+        walk.steps = (Choice(condition, keeps, fill, node.outputs[0]), *walk.steps)
         _go(walk, kept)
         return
     raise RefusalError(f"{describe(node)} chooses between scores and no number")

@@ -20,6 +20,9 @@ class Attention:
     heads: Heads
     mask: Mask
     dtype: ir.DataType
+    """What is computed in; operands of another type are cast."""
+    is_cast: bool = False
+    """Whether some are."""
 
     @property
     def scale(self) -> float:
