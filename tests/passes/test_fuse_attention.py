@@ -342,7 +342,7 @@ def test_a_softmax_in_float32_of_float16_is_computed_in_float32() -> None:
         name: random.standard_normal((3, 2, size, 8)).astype(np.float16)
         for name, size in {"q": 5, "k": 4, "v": 4}.items()
     }
-    given["keep"] = np.array([[1, 1, 1, 0], [1, 0, 1, 1], [0, 0, 0, 0]], np.bool_)
+    given["keep"] = np.array([[1, 1, 1, 0], [1, 0, 1, 1], [0, 1, 0, 0]], np.bool_)
     want, got = run(from_text(HALF), given), run(model, given)
     np.testing.assert_allclose(got[0], want[0], rtol=2e-3, atol=2e-3)
 
