@@ -39,6 +39,8 @@ ORDER: tuple[tuple[str, int], ...] = (
     ("fuse-depth-to-space", 2),
     # Before Transposes move, those that it makes among them; its constants fold in the next round.
     ("lower-einsum", 1),
+    # Before attention, which takes linear layers in, and affine ops, which look along axes.
+    ("unwrap-gemm", 1),
     # Recognition: what is computed twice is one value, and constants are numbers; before
     # anything folds parts of what is recognized into its neighbours.
     ("merge-equal-nodes", 0),
@@ -55,8 +57,6 @@ ORDER: tuple[tuple[str, int], ...] = (
     ("fuse-attention", 2),
     # After folding, so that constants next to transposed values are numbers.
     ("sink-transposes", 1),
-    # Before affine ops, which look along the axes of the value.
-    ("unwrap-gemm", 1),
     ("unwrap-batch-norm", 1),
     # After folding, so that amounts, weights and factors are numbers; Pad before affine ops,
     # which look at what a convolution pads.

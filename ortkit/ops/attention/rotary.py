@@ -32,7 +32,9 @@ def find_rotary(site: Site, heads: Heads) -> Rotary | None:
     query, key = _turned(site, heads.query), _turned(site, heads.key)
     if heads.caches is not None or query is None or key is None:
         return None
-    if query.tables != key.tables or query.is_interleaved != key.is_interleaved:
+    if query.is_interleaved != key.is_interleaved:
+        return None
+    if not all(map(_is_same, query.tables, key.tables)):
         return None
     for table in query.tables:
         shape = site.shape(table)
@@ -41,6 +43,24 @@ def find_rotary(site: Site, heads: Heads) -> Rotary | None:
         if not isinstance(shape[-1], int) or shape[-1] % COLUMNS or shape[-2] != heads.keys:
             return None
     return Rotary(query.source, key.source, *query.tables, query.is_interleaved)
+
+
+def _is_same(one: ir.Value | None, other: ir.Value | None, depth: int = 4) -> bool:
+    """Say whether two values are computed alike; nodes that are equal may not be one yet."""
+    if one is other or one is None or other is None:
+        return one is other
+    first, second = one.producer(), other.producer()
+    if first is None or second is None or not depth or len(first.outputs) != 1:
+        return False
+    same_op = first.domain == second.domain and first.op_type == second.op_type
+    if not same_op or len(first.inputs) != len(second.inputs):
+        return False
+    settings = [
+        {name: one.value for name, one in node.attributes.items()} for node in (first, second)
+    ]
+    return settings[0] == settings[1] and all(
+        _is_same(*pair, depth - 1) for pair in zip(first.inputs, second.inputs, strict=True)
+    )
 
 
 @dataclass(frozen=True)
@@ -55,7 +75,7 @@ def _turned(site: Site, operand: Operand) -> _Turned | None:
     node = operand.value.producer()
     if node is None or node.op_type != "RotaryEmbedding" or operand.way.count:
         return None
-    if operand.piece is not None or operand.scale != 1:
+    if operand.piece is not None:
         return None
     if node.domain == "" and len(node.inputs) == 3:
         source, cos, sin = node.inputs
