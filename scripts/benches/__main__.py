@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from scripts.benches import corpus, memory, nodes, output, scaling, startup, wall
-from scripts.benches.tools import ortkit, peers
+from scripts.benches.tools import fusing, ortkit, peers
 
 PARTS = ("nodes", "wall", "scaling", "memory", "startup")
 #: Endings of the two models that whole-process times are promised for, in the corpus or built.
@@ -54,7 +54,9 @@ def _measure(
     match part:
         case "nodes":
             entries = [e for e in _entries(options) if options.only in e.name]
-            return nodes.measure(entries, (ortkit(1), ortkit(3), *others), folder, timeout)
+            fusers = fusing(peers_python) if peers_python else ()
+            tools = (ortkit(1), ortkit(3), *others, *fusers)
+            return nodes.measure(entries, tools, folder, timeout)
         case "wall":
             timed = _timed(_entries(options))
             return wall.measure(timed, (ortkit(1), *others), folder, options.rounds, timeout)

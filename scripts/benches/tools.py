@@ -9,8 +9,11 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import median
+
+from scripts.benches import fusers
 
 #: Seconds between two looks at a process's memory.
 _LOOK_SECONDS = 0.02
@@ -59,6 +62,11 @@ def ortkit(level: int) -> Tool:
 def peers(python: Path) -> tuple[Tool, ...]:
     """Return onnxsim and onnxslim, as their own commands in the environment of `python`."""
     return _peer(python, "onnxsim"), _peer(python, "onnxslim")
+
+
+def fusing(python: Path) -> tuple[Tool, ...]:
+    """Return onnxscript's fusions for ONNX Runtime and its transformers.optimizer."""
+    return tuple(Tool(name, partial(fusers.command, python, name)) for name in fusers.TOOLS)
 
 
 def _peer(python: Path, name: str) -> Tool:
