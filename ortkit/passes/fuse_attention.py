@@ -17,7 +17,7 @@ from ortkit.ops.attention.heads import arrangements
 from ortkit.ops.attention.masks import read_mask
 from ortkit.ops.attention.projections import find_projections
 from ortkit.ops.attention.rotary import find_rotary
-from ortkit.ops.attention.sizes import measure_elsewhere
+from ortkit.ops.attention.sizes import check_sizes, measure_elsewhere
 from ortkit.ops.attention.understood import Attention
 from ortkit.rewrite.passes import GraphPass
 from ortkit.rewrite.scope import Scope
@@ -68,8 +68,6 @@ class FuseAttention(GraphPass):
             raise RefusalError("its scores are scaled by several factors that are no numbers")
         if any(site.shape(gain.scores) != site.shape(core.scores) for gain in core.gains):
             raise RefusalError("its scores are scaled per head in another shape")
-        if not all(site.contents(node.outputs[0]) for node in core.measured):
-            raise RefusalError("the shape of its scores is read, and is not known otherwise")
         attention, form = _understood(site, facts, core, dtype)
         last = core.result.producer()
         assert last is not None
@@ -131,8 +129,12 @@ def _understood(site: Site, facts: Facts, core: Core, dtype: ir.DataType) -> tup
     found = arrangements(site, core)
     if site.scope.target.kind == "cuda":
         found = chain(found, arrangements(site, core, shares=False))
+    last = core.result.producer()
+    assert last is not None
+    there = Site(site.scope, last, site.pass_name)
     for heads in found:
         try:
+            check_sizes(there, core, heads, facts)
             operands = (core.query, core.key, core.value)
             is_cast = any(site.dtype(each) != dtype for each in operands)
             mask = read_mask(site, facts, core, heads)

@@ -39,6 +39,9 @@ class Choice:
 class Floor:
     """Scores below a number that masks anyway are set to it: no -inf comes out."""
 
+    number: float
+    """In units of the scores that reach the Softmax."""
+
 
 MaskStep = Bias | Choice | Floor
 
@@ -60,6 +63,8 @@ class Core:
     """[..., S, Dv]"""
     is_flipped: bool
     """Whether the result is written as V^T P^T: `value` is [..., Dv, T], `result` [..., Dv, S]."""
+    dtype: ir.DataType
+    """Of the product."""
     scale: float = 1.0
     gains: tuple[Bias, ...] = ()
     """Factors that are no numbers, one per head or so."""

@@ -15,7 +15,7 @@ from ortkit.ops.attention.heads import Cache, Heads
 from ortkit.ops.attention.operands import Operand, Piece
 from ortkit.ops.attention.projections import Projections, packed
 from ortkit.ops.attention.rotary import Rotary
-from ortkit.ops.attention.sizes import axis_size, size_of
+from ortkit.ops.attention.sizes import axis_size, size_of, source_of
 from ortkit.ops.attention.understood import Attention
 from ortkit.rewrite.axes import Moves, targets
 from ortkit.rewrite.scope import Attributes
@@ -39,6 +39,8 @@ def operand(site: Site, found: Operand, pieces: Pieces, gain: Bias | None = None
     """
     value = found.value
     if gain is not None:
+        dtype = site.dtype(gain.value)
+        value = value if dtype is None else cast_to(site, value, dtype)
         value = site.op("Mul", [value, gain.value])
     if found.piece is not None:
         value = _piece(site, value, found, found.piece, pieces)
@@ -229,7 +231,18 @@ def grouped_query_attention(
         ]
     inputs = [query, key, value, None, None, *_lengths(site, heads, query, facts), *tables]
     site.scope.import_domain("com.microsoft", 1)
-    return site.op("GroupQueryAttention", inputs, attributes, domain="com.microsoft")
+    # On CUDA it fails where its cache is not asked for.
+    outputs = 3 if site.scope.target.kind == "cuda" else 1
+    made = site.scope.insert(
+        site.node,
+        "GroupQueryAttention",
+        inputs,
+        attributes,
+        domain="com.microsoft",
+        outputs=outputs,
+        name=f"{heads.result.value.name}/attention",
+    )
+    return made[0]
 
 
 def _as_table(site: Site, table: ir.Value) -> tuple[tuple[Size, ...], Moves]:
@@ -251,6 +264,6 @@ def _lengths(site: Site, heads: Heads, query: ir.Value, facts: Facts) -> list[ir
     batch = axis_size(site, query, 0)
     if isinstance(heads.batch, int):
         batch = site.constant((heads.batch,))
-    elif facts.source_of(heads.batch, site.node) is not None:
+    elif source_of(site, heads.batch, heads, facts) is not None:
         batch = size_of(site, heads.batch, heads, facts)
     return [site.op("Expand", [one, batch]), total]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -13,6 +14,7 @@ from ortkit.graph.dims import Size, names, substitute
 from ortkit.graph.evaluate import Unsupported, evaluate
 from ortkit.graph.reshape import static
 from ortkit.ops.attention.core import MASKED
+from ortkit.ops.attention.held import Held, held_by
 from ortkit.rewrite.sample import FLOATS
 from ortkit.rewrite.scope import Scope
 
@@ -22,6 +24,10 @@ Array = np.ndarray
 LARGEST = 120
 #: Positions to look at; a number or table in the mask that asks for more proves nothing.
 SHORTEST, LONGEST = 3, 1300
+#: Sizes at which masks leave out what they keep at others; a cache may be empty.
+FEW = (0, 1, 2)
+#: Sizes are less.
+SIZES = 1 << 31
 #: What ONNX Runtime's kernels take for "masked out", besides -inf, by element type.
 LOWEST = {
     ir.DataType.FLOAT: float(np.finfo(np.float32).min),
@@ -39,6 +45,7 @@ class Facts:
         default_factory=dict
     )
     _kept: list[ir.Value] = field(default_factory=list)
+    _places: dict[ir.Node, int] = field(default_factory=dict)
     _axes: dict[ir.Graph | ir.Function, dict[Size, tuple[ir.Value, int]]] = field(
         default_factory=dict
     )
@@ -46,13 +53,16 @@ class Facts:
     def source_of(self, size: Size, reader: ir.Node) -> tuple[ir.Value, int] | None:
         """Return the first value of the reader's graph with an axis of this size, and the axis.
 
-        The first one, so that all readers take the same, and that none depends on them.
+        The first one, so that all readers take the same, and that none depends on them. None
+        if there is none before the reader.
         """
         graph = reader.graph
         if graph is None:
             return None
         if graph not in self._axes:
             self._axes[graph] = {}
+            for place, node in enumerate(graph):
+                self._places[node] = place
             for value in self._values(graph):
                 for axis, each in enumerate(self.scope.shapes.shape(value) or ()):
                     self._axes[graph].setdefault(each, (value, axis))
@@ -60,39 +70,36 @@ class Facts:
         if found is None or found[0].is_graph_input():
             return found
         producer = found[0].producer()
-        if producer is not None and producer.graph is graph:
-            return found
-        del self._axes[graph]  # The value is gone: look again.
-        return self.source_of(size, reader)
+        if producer is None or producer.graph is not graph or reader not in self._places:
+            del self._axes[graph]  # The value is gone: look again.
+            return self.source_of(size, reader)
+        return found if self._places[producer] < self._places[reader] else None
 
     def _values(self, graph: ir.Graph | ir.Function) -> Iterator[ir.Value]:
         yield from graph.inputs
         for node in graph:
             yield from node.outputs
 
-    def numbers(self, value: ir.Value) -> list[float]:
-        """Return the extreme numbers of the constants that `value` is computed from."""
-        cone = self._cone(value)
-        sources = [v for node in cone or () for v in node.inputs if v is not None]
-        found = []
-        for source in (value, *sources):
-            array = self._constant(source)
-            if array is not None and array.size and array.dtype.kind in "fiu":
-                found += [float(array.min()), float(array.max())]
-        return found
+    def held(self, value: ir.Value) -> Held | None:
+        """Return the numbers that `value` may hold, None if they may be any.
 
-    def is_tame(self, value: ir.Value) -> bool:
-        """Say whether no float input reaches `value`: then its constants bound what it holds."""
+        Integers that are given are taken for flags, 0 or 1, and what is counted for positions.
+        """
         cone = self._cone(value)
         if cone is None:
-            return False
-        made = {id(output) for node in cone for output in node.outputs}
-        leaves = [v for node in cone for v in node.inputs if v is not None and id(v) not in made]
-        return not any(
-            self.scope.shapes.dtype(leaf) in (*FLOATS, None)
-            for leaf in (leaves or [value])
-            if not self.scope.is_constant(leaf)
-        )
+            return None
+        return self._leaf(value) or held_by(cone, self._leaf, self.scope.shapes.dtype)
+
+    def _leaf(self, value: ir.Value) -> Held | None:
+        array = self._constant(value)
+        if array is not None:
+            return Held.of(array)
+        dtype = self.scope.shapes.dtype(value)
+        if self.scope.shapes.contents(value) is not None:
+            return Held((-float(SIZES), float(SIZES)), has_between=True)
+        if value.producer() is not None or dtype in (*FLOATS, None):
+            return None
+        return Held((0.0, 1.0))
 
     def trials(self, values: Sequence[ir.Value], sizes: Sequence[Size]) -> list[Mapping[str, int]]:
         """Return values for the names of sizes under which `values` show what they are.
@@ -105,9 +112,8 @@ class Facts:
             if cone is None:
                 return []
             used += self._sizes(cone)
-            for node in cone:
-                for source in node.inputs:
-                    lengths.update(self._lengths(source))
+            for source in self._sources(cone):
+                lengths.update(self._lengths(source))
         if max(lengths) > LONGEST:
             return []
         free = sorted({name for size in used for name in names(size)})
@@ -124,9 +130,44 @@ class Facts:
                     break
         return found
 
-    def _lengths(self, source: ir.Value | None) -> list[int]:
+    def short_trials(
+        self, values: Sequence[ir.Value], sizes: Sequence[Size]
+    ) -> Iterator[Mapping[str, int]]:
+        """Yield the smallest values for names: there a query may see no key at all."""
+        used = [
+            *sizes,
+            *(size for value in values for size in self._sizes(self._cone(value) or ())),
+        ]
+        free = sorted({name for size in used for name in names(size)})
+        grid = itertools.product(FEW, repeat=len(free)) if 0 < len(free) <= 3 else ()
+        named = [dict(zip(free, each, strict=True)) for each in grid]
+        named += [
+            {name: few if name == one else 3 for name in free} for one in free for few in FEW
+        ]
+        for each in named:
+            if all((self.size(size, each) or 0) > 0 for size in sizes):
+                yield each
+
+    def _sources(self, cone: Sequence[ir.Node]) -> Iterator[ir.Value]:
+        """Yield what the nodes of a cone read, and what sizes among that are computed from."""
+        seen: set[ir.Node] = set()
+        stack = list(cone)
+        while stack and len(seen) < LARGEST:
+            node = stack.pop()
+            if node in seen:
+                continue
+            seen.add(node)
+            for source in node.inputs:
+                if source is None:
+                    continue
+                yield source
+                producer = source.producer()
+                if producer is not None and self.scope.shapes.contents(source) is not None:
+                    stack.append(producer)
+
+    def _lengths(self, source: ir.Value) -> list[int]:
         """Return lengths at which a constant of a mask shows its effect."""
-        array = None if source is None else self._constant(source)
+        array = self._constant(source)
         if array is None or not array.size:
             return []
         if array.ndim >= 2 and max(array.shape) > 8:

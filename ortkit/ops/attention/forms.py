@@ -21,6 +21,8 @@ from ortkit.rewrite.site import Site
 Form = Literal["attention", "multi-head-attention", "group-query-attention", "packed-attention"]
 #: The default domain has Attention from this version on.
 ATTENTION_SINCE = 23
+#: A score added to this is lost, so that adding and choosing are the same; by element type.
+ABSORBING = {ir.DataType.FLOAT: -1e9, ir.DataType.FLOAT16: -6e4}
 #: From so many positions on it pays on CPU that GroupQueryAttention skips what causality masks:
 #: 0.6 of the time at 2048, nothing gained at 512.
 LONG = 1024
@@ -34,6 +36,13 @@ def choose_form(site: Site, attention: Attention) -> Form:
     """
     if attention.is_cast and attention.heads.caches is not None:
         raise RefusalError("its Softmax works in float32 and its cache is float16")
+    mask = attention.mask
+    if not (
+        mask.keeps_rows or mask.fills_alone or mask.highest_fill <= ABSORBING[attention.dtype]
+    ):
+        raise RefusalError(
+            f"queries that see no key differ by the {mask.highest_fill:g} that scores are set to"
+        )
     if not attention.scale > 0:
         raise RefusalError(f"its scale is {attention.scale:g}, and ops take positive ones")
     reasons = []
@@ -92,6 +101,8 @@ def _why_not_packed(site: Site, attention: Attention) -> str | None:
         return "com.microsoft's Attention takes float32 with three axes"
     if is_zeroed and mask.differs_by_head:
         return "queries that see no key differ by head"
+    if attention.core.gains:
+        return "its scores are scaled by more than a number"
     if find_projections(site, heads.query, heads.key, heads.value) is None:
         return "its operands are no linear layers of one value"
     return None
@@ -99,6 +110,8 @@ def _why_not_packed(site: Site, attention: Attention) -> str | None:
 
 def _why_not_grouped(site: Site, attention: Attention) -> str | None:
     heads = attention.heads
+    if attention.core.gains:
+        return "its scores are scaled by more than a number"
     if attention.is_cast:
         return "GroupQueryAttention is not given casts"
     if heads.caches is not None or not attention.mask.is_causal or heads.form != "3d":
@@ -126,6 +139,8 @@ def _why_not_multi_head(site: Site, attention: Attention) -> str | None:
         return "MultiHeadAttention has as many key heads as query heads"
     if attention.core.softcap:
         return "MultiHeadAttention does not cap its scores"
+    if heads.caches is not None and heads.value_size != heads.head_size:
+        return "MultiHeadAttention's caches have one head size"
     if heads.form != "3d":
         return "MultiHeadAttention takes three axes"
     if attention.dtype != ir.DataType.FLOAT and site.scope.target.kind != "cuda":

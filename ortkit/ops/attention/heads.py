@@ -59,6 +59,11 @@ class Heads:
         return self.key.heads
 
     @property
+    def new_keys(self) -> Size:
+        """The number of key positions that are not cached."""
+        return self.key.layout.shape[1 if self.form == "3d" else 2]
+
+    @property
     def scale(self) -> float:
         """What the operands' own factors add to that of the scores."""
         return self.query.scale * self.key.scale
@@ -189,6 +194,9 @@ def _cached(
     ]
     key, value = found
     if key is None or value is None or value[0].scale != 1:
+        return None
+    pasts = [site.shape(cache.past) for cache in (key[1], value[1])]
+    if any(past is None or past[2] != (pasts[0] or ())[2] for past in pasts):
         return None
     return key[0], value[0], (key[1], value[1])
 

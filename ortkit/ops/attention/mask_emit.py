@@ -38,7 +38,7 @@ def bias(
     sizes: tuple[Size, ...] = (1, 1, 1, 1)
     for term in attention.mask.terms:
         if isinstance(term, Floor):
-            total = None if total is None else _floored(site, attention, total)
+            total = None if total is None else _floored(site, attention, total, term.number)
             continue
         sizes = tuple(b if a == 1 else a for a, b in zip(sizes, term.sizes, strict=True))
         if isinstance(term.source, Choice):
@@ -81,9 +81,11 @@ def condition(site: Site, attention: Attention, facts: Facts) -> ir.Value | None
     return value if terms[0].sizes[2:] == wanted else _expanded(site, attention, value, facts)
 
 
-def _floored(site: Site, attention: Attention, mask: ir.Value) -> ir.Value:
-    almost = np.array(ALMOST_LOWEST[attention.dtype], attention.dtype.numpy())
-    return site.op("Max", [mask, site.constant(almost)])
+def _floored(site: Site, attention: Attention, mask: ir.Value, number: float) -> ir.Value:
+    if number == -math.inf:
+        return mask
+    floor = max(number, ALMOST_LOWEST[attention.dtype])
+    return site.op("Max", [mask, site.constant(np.array(floor, attention.dtype.numpy()))])
 
 
 def _chosen(
@@ -98,7 +100,13 @@ def _chosen(
     numpy_type = attention.dtype.numpy()
     fill = choice.fill
     if fill > -math.inf:
-        fill = max(fill, ALMOST_LOWEST[attention.dtype])
+        # The lowest of all makes all scores of a row equal, as they were; others add to it.
+        is_alone = attention.mask.fills_alone
+        fill = (
+            ALMOST_LOWEST[attention.dtype]
+            if is_alone
+            else max(fill, ALMOST_LOWEST[attention.dtype])
+        )
     condition = _way(site, term.value, term, attention.heads, facts)
     kept = site.constant(np.array(0, numpy_type)) if total is None else total
     masked = site.constant(np.array(fill, numpy_type))
@@ -107,43 +115,57 @@ def _chosen(
 
 
 def _added(site: Site, attention: Attention, term: Term, added: Bias, facts: Facts) -> ir.Value:
-    value = _without_lowest(site, attention, term, facts)
-    if value is None:
-        value = _way(site, term.value, term, attention.heads, facts)
-        value = cast_to(site, value, attention.dtype)
+    value = _chosen_again(site, attention, term, added)
+    if value is not None:
+        return _way(site, value, term, attention.heads, facts)
+    value = _way(site, term.value, term, attention.heads, facts)
+    wide = _computed_in(site, attention, term)
+    value = cast_to(site, value, wide)
     if added.factor != 1:
-        factor = site.constant(np.array(added.factor, attention.dtype.numpy()))
+        factor = site.constant(np.array(added.factor, wide.numpy()))
         value = site.op("Mul", [value, factor])
-    return value
+    if not _replaces_lowest(attention, term):
+        return cast_to(site, value, attention.dtype)
+    is_lowest = site.op("Equal", [value, site.constant(np.array(LOWEST[wide], wide.numpy()))])
+    instead = site.constant(np.array(ALMOST_LOWEST[attention.dtype], attention.dtype.numpy()))
+    return site.op("Where", [is_lowest, instead, cast_to(site, value, attention.dtype)])
 
 
-def _without_lowest(site: Site, attention: Attention, term: Term, facts: Facts) -> ir.Value | None:
-    """Return a bias with the lowest number replaced, None if it may stay as it is.
+def _replaces_lowest(attention: Attention, term: Term) -> bool:
+    """Say whether the lowest number has to be replaced in a bias.
 
     ONNX Runtime's kernels take that number for -inf; next to others there is no difference,
     but a query without any key is to get the mean of all values, as it was written.
     """
-    own = site.dtype(term.value)
-    if not term.may_be_lowest or attention.mask.keeps_rows or own not in LOWEST:
-        return None
-    almost = ALMOST_LOWEST[attention.dtype]
+    return term.may_be_lowest and not attention.mask.keeps_rows
+
+
+def _computed_in(site: Site, attention: Attention, term: Term) -> ir.DataType:
+    """Return the type that a bias is added in as it is written."""
+    dtype = site.dtype(term.value)
+    return dtype if dtype in LOWEST else attention.dtype
+
+
+def _chosen_again(site: Site, attention: Attention, term: Term, added: Bias) -> ir.Value | None:
+    """Return a bias that chooses between two numbers with these as they are to be added."""
     node = site.producer(term.value, "Where")
-    if node is not None:
-        choices = [site.scalar(each) for each in node.inputs[1:]]
-        if None not in choices:
-            numbers = [almost if each == LOWEST[own] else each for each in choices]
-            constants = [
-                old
-                if number == each and own == attention.dtype
-                else site.constant(np.array(number, attention.dtype.numpy()))
-                for old, number, each in zip(node.inputs[1:], numbers, choices, strict=True)
-            ]
-            chosen = site.op("Where", [node.inputs[0], *constants])
-            return _way(site, chosen, term, attention.heads, facts)
-    value = _way(site, term.value, term, attention.heads, facts)
-    is_lowest = site.op("Equal", [value, site.constant(np.array(LOWEST[own], own.numpy()))])
-    instead = site.constant(np.array(almost, attention.dtype.numpy()))
-    return site.op("Where", [is_lowest, instead, cast_to(site, value, attention.dtype)])
+    wide = _computed_in(site, attention, term)
+    if node is None or not _replaces_lowest(attention, term):
+        return None
+    arrays = [site.array(each, 1) for each in node.inputs[1:]]
+    if any(array is None or array.size != 1 for array in arrays):
+        return None
+    constants = []
+    for old, array in zip(node.inputs[1:], arrays, strict=True):
+        assert array is not None
+        with np.errstate(over="ignore"):
+            number = np.asarray(array * np.array(added.factor, wide.numpy()), wide.numpy())
+            is_lowest, number = number == LOWEST[wide], number.astype(attention.dtype.numpy())
+        almost = np.array(ALMOST_LOWEST[attention.dtype], number.dtype)
+        number = np.where(is_lowest, almost, number)
+        is_same = number.dtype == array.dtype and (number == array).all()
+        constants.append(old if is_same else site.constant(number.reshape(array.shape)))
+    return site.op("Where", [node.inputs[0], *constants])
 
 
 def _way(site: Site, value: ir.Value, term: Term, heads: Heads, facts: Facts) -> ir.Value:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -9,9 +10,12 @@ import numpy as np
 import onnx_ir as ir
 
 from ortkit.graph.dims import Size, multiply, product
+from ortkit.graph.reshape import static
 from ortkit.ops.attention.core import MASKED, Bias, Choice, Core, Floor, RefusalError
 from ortkit.ops.attention.facts import LOWEST, Facts
 from ortkit.ops.attention.heads import Heads
+from ortkit.ops.attention.held import Held, combined
+from ortkit.ops.attention.sizes import source_of
 from ortkit.ops.attention.trace import Station, trace_back
 from ortkit.rewrite.axes import Layout, moves, targets
 from ortkit.rewrite.site import Site
@@ -29,8 +33,8 @@ class Term:
     """Of the four axes; those that are neither 1 nor the scores' own are so at run time."""
     times: Size
     """How often it is repeated along the first of these, for batches outside of others."""
-    may_be_infinite: bool
-    """Whether it may hold -inf."""
+    held: Held | None
+    """The numbers that are added or put in the place of scores, None if they may be any."""
     may_be_lowest: bool
     """Whether it may hold the lowest finite number, which kernels take for -inf."""
 
@@ -46,13 +50,25 @@ class Mask:
     keeps_rows: bool = False
     """Whether every query provably sees a key."""
 
+    may_be_infinite: bool = False
+    """Whether all terms together may give -inf."""
+
     @property
     def may_give_nan(self) -> bool:
         """Whether a query may see no key at all, which then gives NaN in the written form."""
-        is_infinite = False
-        for term in self.terms:
-            is_infinite = isinstance(term, Term) and (is_infinite or term.may_be_infinite)
-        return is_infinite and not self.keeps_rows
+        return self.may_be_infinite and not self.keeps_rows
+
+    @property
+    def fills_alone(self) -> bool:
+        """Whether one choice is all that masks."""
+        return sum(isinstance(term, Term) for term in self.terms) == 1
+
+    @property
+    def highest_fill(self) -> float:
+        """The highest number that is put in the place of scores; -inf without any."""
+        terms = [term for term in self.terms if isinstance(term, Term)]
+        fills = (term.source.fill for term in terms if isinstance(term.source, Choice))
+        return max(fills, default=-np.inf)
 
     @property
     def differs_by_head(self) -> bool:
@@ -71,14 +87,30 @@ def read_mask(site: Site, facts: Facts, core: Core, heads: Heads) -> Mask:
     patterns = _patterns(facts, core, heads)
     if patterns and all(pattern.all() for pattern in patterns):
         return Mask(keeps_rows=True)
-    aligned = heads.queries == heads.keys or heads.caches is not None
+    aligned = heads.queries == heads.new_keys
     if patterns and aligned and all(_is_causal(pattern) for pattern in patterns):
         return Mask(is_causal=True, keeps_rows=True)
     keeps_rows = bool(patterns) and all(p.any(axis=-1).all() for p in patterns)
     terms = tuple(
         step if isinstance(step, Floor) else _term(site, facts, step, heads) for step in core.steps
     )
-    return Mask(terms, keeps_rows=keeps_rows)
+    return Mask(terms, False, keeps_rows, _may_be_infinite(terms, core))
+
+
+def _may_be_infinite(terms: Sequence[Term | Floor], core: Core) -> bool:
+    """Say whether scores may be -inf when all of the mask is applied; sums may overflow."""
+    dtype = core.precision or core.dtype
+    total: Held | None = Held((0.0,))
+    for term in terms:
+        if isinstance(term, Floor):
+            total = Held((term.number, 0.0), has_between=True)
+        elif total is None or term.held is None:
+            total = None
+        elif isinstance(term.source, Choice):
+            total = total.joined(term.held)
+        else:
+            total = combined(operator.add, total, term.held, dtype)
+    return total is None or total.is_infinite
 
 
 def _patterns(facts: Facts, core: Core, heads: Heads) -> list[np.ndarray]:
@@ -92,12 +124,20 @@ def _patterns(facts: Facts, core: Core, heads: Heads) -> list[np.ndarray]:
         for step in core.steps
         if not isinstance(step, Floor)
     ]
-    found = []
-    for sizes in facts.trials(values, (heads.queries, heads.keys)):
+    found, ends = [], (heads.queries, heads.keys)
+    for sizes in facts.trials(values, ends):
         kept = _kept(facts, core, heads, sizes)
         if kept is None:
             return []
         found.append(kept)
+    if found and not static(ends):
+        # Where these sizes do not fit each other, no run has them.
+        for sizes in facts.short_trials(values, ends):
+            try:
+                kept = _kept(facts, core, heads, sizes)
+            except ValueError:
+                continue
+            found += [] if kept is None else [kept]
     return found
 
 
@@ -105,7 +145,7 @@ def _kept(facts: Facts, core: Core, heads: Heads, sizes: Mapping[str, int]) -> n
     shape = [facts.size(size, sizes) for size in (heads.queries, heads.keys)]
     if None in shape:
         return None
-    kept = np.ones([int(size or 0) for size in shape], np.bool_)
+    kept: np.ndarray = np.ones([int(size or 0) for size in shape], np.bool_)
     for step in core.steps:
         if isinstance(step, Bias):
             array = facts.at(step.value, sizes)
@@ -137,16 +177,11 @@ def _term(site: Site, facts: Facts, source: Bias | Choice, heads: Heads) -> Term
     if found is None:
         raise RefusalError(f"its mask {value.name!r} has not the axes of its scores")
     times = found[3]
-    if not isinstance(times, int) and facts.source_of(times, site.node) is None:
+    if not isinstance(times, int) and source_of(site, times, heads, facts) is None:
         raise RefusalError(f"its mask {value.name!r} is repeated a number of times nobody knows")
-    numbers = _numbers(facts, source)
-    lowest = LOWEST.get(site.dtype(value) or ir.DataType.FLOAT, LOWEST[ir.DataType.FLOAT])
-    return Term(
-        source,
-        *found,
-        may_be_infinite=numbers is None or -np.inf in numbers,
-        may_be_lowest=numbers is None or any(-np.inf < n <= lowest for n in numbers),
-    )
+    dtype = site.dtype(source.scores) or ir.DataType.FLOAT
+    held = _held(facts, source, dtype)
+    return Term(source, *found, held, held is None or held.reaches(LOWEST.get(dtype, -np.inf)))
 
 
 Arranged = tuple[ir.Value, Layout, tuple[Size, ...], Size]
@@ -189,13 +224,12 @@ def _as_it_is(site: Site, value: ir.Value, scores: ir.Value, heads: Heads) -> Ar
     return value, wide, (*(1,) * len(ones), *shape), 1
 
 
-def _numbers(facts: Facts, source: Bias | Choice) -> list[float] | None:
-    """Return numbers that bound what is added to the scores; None if data may be anything."""
+def _held(facts: Facts, source: Bias | Choice, dtype: ir.DataType) -> Held | None:
+    """Return the numbers that are added to scores of this type, or put in their place."""
     if isinstance(source, Choice):
-        return [source.fill]
-    if not facts.is_tame(source.value):
-        return None
-    return [number * source.factor for number in facts.numbers(source.value)]
+        return Held((source.fill,))
+    held = facts.held(source.value)
+    return None if held is None else combined(operator.mul, held, Held((source.factor,)), dtype)
 
 
 def _by_scores(

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
+from ortkit.graph.dims import Size
 from ortkit.ops.attention.core import LAYOUT, LONGEST, Core, RefusalError, measures, readers
 from ortkit.rewrite.site import Site, describe
 
@@ -30,6 +31,8 @@ def read_probabilities(site: Site, core: Core) -> Core:
             raise RefusalError("its probabilities are cast to another type than its scores had")
         elif node.op_type not in (*LAYOUT, "Cast"):
             raise RefusalError(f"{describe(node)} reads its probabilities")
+        elif _ends(site, value) != _ends(site, node.outputs[0]):
+            raise RefusalError(f"{describe(node)} may part or join rows of probabilities")
         value = node.outputs[0]
     raise RefusalError("no product reads its probabilities")
 
@@ -77,6 +80,10 @@ def _product(
     if site.rank(node.outputs[0]) != site.rank(weights):
         raise RefusalError("its probabilities and its values have different ranks")
     return replace(core, value=value, result=node.outputs[0], is_flipped=is_flipped)
+
+
+def _ends(site: Site, value: ir.Value) -> tuple[Size, ...]:
+    return (site.shape(value) or ())[-2:]
 
 
 def _swaps_last(site: Site, node: ir.Node) -> bool:

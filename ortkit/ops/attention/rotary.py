@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
+from ortkit.graph.dims import Size
 from ortkit.ops.attention.heads import Heads
 from ortkit.ops.attention.operands import Operand
 from ortkit.rewrite.site import Site
@@ -68,6 +69,8 @@ class _Turned:
     source: ir.Value
     tables: tuple[ir.Value, ir.Value]
     is_interleaved: bool
+    head_size: Size | None
+    """Of what is turned as one."""
 
 
 def _turned(site: Site, operand: Operand) -> _Turned | None:
@@ -88,7 +91,13 @@ def _turned(site: Site, operand: Operand) -> _Turned | None:
     if source is None or cos is None or sin is None or site.rank(source) != 3:
         return None
     there = Site(site.scope, node, site.pass_name)
-    return _Turned(source, (cos, sin), bool(there.int("interleaved", 0)))
+    count, shape, table = there.int("num_heads", 0), site.shape(source), site.shape(cos)
+    size: Size | None = None
+    if count and shape is not None and isinstance(shape[-1], int):
+        size = shape[-1] // count
+    elif not count and table is not None and isinstance(table[-1], int):
+        size = 2 * table[-1]
+    return _Turned(source, (cos, sin), bool(there.int("interleaved", 0)), size)
 
 
 def _table(site: Site, table: ir.Value | None) -> ir.Value | None:

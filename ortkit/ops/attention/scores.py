@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import onnx_ir as ir
 
 from ortkit.ops.attention.core import (
@@ -22,6 +23,9 @@ from ortkit.ops.attention.core import (
 from ortkit.ops.attention.trace import scalar_factor
 from ortkit.rewrite.sample import FLOATS
 from ortkit.rewrite.site import Site, describe
+
+#: Scores that are raised to this at least are masked.
+FLOOR = -1e30
 
 
 @dataclass
@@ -68,6 +72,7 @@ def _core(site: Site, product: ir.Node, walk: _Walk) -> Core:
         scores=product.outputs[0],
         result=site.output,
         is_flipped=False,
+        dtype=site.dtype(product.outputs[0]) or ir.DataType.FLOAT,
         scale=walk.factor,
         gains=walk.gains,
         softcap=walk.softcap,
@@ -87,6 +92,9 @@ def _step(site: Site, node: ir.Node, walk: _Walk) -> None:
         varying = [v for v in node.inputs if not site.scope.is_constant(v)]
         _go(walk, varying[0])
     elif kind in LAYOUT:
+        before, after = site.shape(node.inputs[0]), site.shape(node.outputs[0])
+        if not before or not after or before[-1] != after[-1]:
+            raise RefusalError(f"{describe(node)} may part or join rows of scores")
         _go(walk, node.inputs[0])
     elif kind == "Cast":
         _cast(site, node, walk)
@@ -99,11 +107,15 @@ def _step(site: Site, node: ir.Node, walk: _Walk) -> None:
     elif kind == "Tanh":
         if walk.softcap or walk.gains:
             raise RefusalError("its scores are capped twice, or scaled per head afterwards")
-        walk.softcap, walk.factor = walk.factor, walk.factor
+        # c tanh(x) is -c tanh(-x): the sign is that of the scale.
+        walk.softcap = abs(walk.factor)
         _go(walk, node.inputs[0])
     elif kind in ("Max", "Clip") and (floor := _floor(site, node)) is not None:
-        walk.steps = (Floor(), *walk.steps)
-        _go(walk, floor)
+        value, number = floor
+        if walk.softcap or walk.gains or not number * walk.factor <= FLOOR:
+            raise RefusalError("its scores are raised to a number before they are scaled")
+        walk.steps = (Floor(number * walk.factor), *walk.steps)
+        _go(walk, value)
     else:
         raise RefusalError(f"{describe(node)} is between its product and its Softmax")
 
@@ -125,15 +137,14 @@ def _cast(site: Site, node: ir.Node, walk: _Walk) -> None:
     _go(walk, node.inputs[0])
 
 
-def _floor(site: Site, node: ir.Node) -> ir.Value | None:
-    """Return what is kept above a number that masks anyway."""
-    inputs = [value for value in node.inputs if value is not None]
-    if len(inputs) != 2:
+def _floor(site: Site, node: ir.Node) -> tuple[ir.Value, float] | None:
+    """Return what is kept above a number, and the number."""
+    if len(node.inputs) != 2 or not node.outputs:
         return None
     for index in (1, 0) if node.op_type == "Max" else (1,):
-        number = site.scalar(inputs[index])
-        if number is not None and number <= -1e30:
-            return inputs[1 - index]
+        number, kept = site.scalar(node.inputs[index]), node.inputs[1 - index]
+        if number is not None and kept is not None:
+            return kept, float(number)
     return None
 
 
@@ -176,7 +187,9 @@ def _choice(site: Site, node: ir.Node, walk: _Walk) -> None:
         fill = site.scalar(other)
         if fill is None or kept is None or condition is None:
             continue
-        fill = float(fill) * walk.factor
+        dtype = site.dtype(node.outputs[0]) or ir.DataType.FLOAT
+        with np.errstate(over="ignore"):
+            fill = float(dtype.numpy().type(float(fill) * walk.factor))
         if not fill <= MASKED:
             raise RefusalError(f"{describe(node)} sets scores to {fill:g}, which masks nothing")
         if walk.softcap or walk.gains:

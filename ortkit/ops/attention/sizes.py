@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from ortkit.graph.dims import Size
-from ortkit.ops.attention.core import Core
+from ortkit.ops.attention.core import Core, RefusalError
 from ortkit.ops.attention.facts import Facts
 from ortkit.ops.attention.heads import Cache, Heads
 from ortkit.rewrite.site import Site
@@ -26,15 +26,41 @@ def size_of(site: Site, size: Size, heads: Heads, facts: Facts) -> ir.Value:
         return site.constant((size,))
     if heads.caches is not None and size == heads.keys:
         return _total_keys(site, heads, heads.caches[0], facts)
-    found = facts.source_of(size, site.node)
-    assert found is not None, "the scores were made from a value with this size"
+    found = source_of(site, size, heads, facts)
+    assert found is not None, "what has no source was refused"
     return axis_size(site, *found)
+
+
+def source_of(site: Site, size: Size, heads: Heads, facts: Facts) -> tuple[ir.Value, int] | None:
+    """Return a value with an axis of this size, and the axis, that the new op does not make."""
+    makers = [cache.present.producer() for cache in heads.caches or ()]
+    readers = [site.node, *(maker for maker in makers if maker is not None)]
+    found = [facts.source_of(size, reader) for reader in readers]
+    return None if None in found else found[0]
+
+
+def check_sizes(site: Site, core: Core, heads: Heads, facts: Facts) -> None:
+    """See to it that every size that may be needed can be read.
+
+    Raises:
+        RefusalError: One cannot.
+    """
+    measured = [site.contents(node.outputs[0]) for node in core.measured]
+    if None in measured:
+        raise RefusalError("the shape of its scores is read, and is not known otherwise")
+    wanted = [heads.batch, heads.queries, heads.new_keys]
+    wanted += [size for sizes in measured for size in sizes or ()]
+    for size in wanted:
+        if isinstance(size, int) or (heads.caches is not None and size == heads.keys):
+            continue
+        if source_of(site, size, heads, facts) is None:
+            raise RefusalError(f"its size {size} can be read from nothing but itself")
 
 
 def _total_keys(site: Site, heads: Heads, cache: Cache, facts: Facts) -> ir.Value:
     """Return the number of cached and new keys; the op itself makes the value that has it."""
-    new = heads.key.layout.shape[1 if heads.form == "3d" else 2]
-    return site.op("Add", [axis_size(site, cache.past, 2), size_of(site, new, heads, facts)])
+    new = size_of(site, heads.new_keys, heads, facts)
+    return site.op("Add", [axis_size(site, cache.past, 2), new])
 
 
 def axis_size(site: Site, value: ir.Value, axis: int) -> ir.Value:

@@ -240,7 +240,7 @@ def _slice(site: Site, value: ir.Value, layout: Layout) -> Moved | None:
     size = source[axis]
     if shape[axis] != 1 or not isinstance(size, int):
         return None
-    return _choose(layout, axis, start + size if start < 0 else start)
+    return _choose(layout, axis, max(start + size, 0) if start < 0 else start)
 
 
 def _choose(layout: Layout, axis: int, index: int) -> Moved:
