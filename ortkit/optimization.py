@@ -269,7 +269,7 @@ class _Run:
 
 
 def _pipeline(options: OptimizeOptions) -> Pipeline:
-    chosen = select_passes(options.passes, options.level)
+    chosen = select_passes(options.passes, options.level, options.target)
     limited = (
         replace(one, limit=options.fold_limit)  # type: ignore[call-arg]
         if one.name == "fold-constants" and "limit" not in one.text

@@ -13,6 +13,7 @@ from ortkit.errors import UserError
 from ortkit.passes.catalog import ENTRY_POINTS, PASSES
 from ortkit.passes.presets import NAMED, preset
 from ortkit.rewrite.passes import Pass
+from ortkit.rewrite.target import Kind
 
 ITEM = re.compile(r"(?P<sign>[+-]?)(?P<name>[A-Za-z][\w.-]*)(?:\{(?P<options>[^}]*)\})?")
 
@@ -50,7 +51,7 @@ def load_pass(name: str, options: Mapping[str, str] | None = None) -> Pass:
     return cls(**_typed(cls, options or {}))
 
 
-def select_passes(spec: str, level: int) -> tuple[Pass, ...]:
+def select_passes(spec: str, level: int, kind: Kind = "cpu") -> tuple[Pass, ...]:
     """Return the passes that `spec` names.
 
     Args:
@@ -58,6 +59,7 @@ def select_passes(spec: str, level: int) -> tuple[Pass, ...]:
             `+a,-b` for the preset with `a` added at its end and `b` removed; a preset's name
             (`clean`, `fold`, `default`, `all`) stands for its passes.
         level: 0 to 3.
+        kind: What it is for; presets differ.
 
     Raises:
         UserError: The text does not parse, or names something that is not there.
@@ -65,7 +67,7 @@ def select_passes(spec: str, level: int) -> tuple[Pass, ...]:
     chosen: list[tuple[str, Mapping[str, str]]] = []
     items = list(_items(spec))
     if all(sign for sign, _, _ in items):
-        chosen = [(name, {}) for name in preset(level)]
+        chosen = [(name, {}) for name in preset(level, kind)]
     for sign, name, options in items:
         if sign == "-":
             kept = [one for one in chosen if one[0] != name]
@@ -78,7 +80,7 @@ def select_passes(spec: str, level: int) -> tuple[Pass, ...]:
                 )
             chosen = kept
         elif name in NAMED and not options:
-            chosen.extend((one, {}) for one in preset(NAMED[name]))
+            chosen.extend((one, {}) for one in preset(NAMED[name], kind))
         else:
             chosen.append((name, options))
     return tuple(load_pass(name, options) for name, options in chosen)

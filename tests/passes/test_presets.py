@@ -1,0 +1,27 @@
+"""Presets by level and target."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+
+from ortkit.passes.presets import ON_CUDA, ORDER, preset
+from ortkit.passes.select import select_passes
+from ortkit.rewrite.target import Kind
+
+
+@pytest.mark.parametrize("kind", ["cpu", "cuda"])
+def test_a_level_holds_all_of_the_level_below(kind: Kind) -> None:
+    for lower, higher in pairwise(preset(level, kind) for level in range(4)):
+        assert set(lower) <= set(higher)
+
+
+def test_what_pays_on_cuda_runs_there_earlier() -> None:
+    firsts = dict(ORDER)
+    for name, first in ON_CUDA.items():
+        assert first < firsts[name]
+        assert name in preset(first, "cuda")
+        assert name not in preset(first, "cpu")
+    chosen = {one.name for one in select_passes("", 2, "cuda")}
+    assert chosen - {one.name for one in select_passes("", 2)} == set(ON_CUDA)
