@@ -86,6 +86,8 @@ class Shapes:
         self._bound: dict[str, Size] = {}
         # max(0, n) -> n for what is an axis of a value, and so is not negative.
         self._floors: dict[Atom, Size] = {}
+        # What sizes were settled to, as long as nothing more is found out.
+        self._known: dict[Size, Size] = {}
         self._next = 0
         # Unknowns below this number come from outside of a body that may not run.
         self._outer = 0
@@ -221,6 +223,7 @@ class Shapes:
             if isinstance(known, Dim) and atom in known.atoms():
                 return
             self._bound[atom.label] = known
+            self._known.clear()
             return
 
     def fact_after(self, graph: ir.Graph, inputs: Sequence[Fact], *, once: bool) -> list[Fact]:
@@ -263,8 +266,9 @@ class Shapes:
         for size in shape:
             if isinstance(size, Dim) and not is_at_least(size, 0):
                 floored = sole_atom(maximum(0, size))
-                if floored is not None:
+                if floored is not None and self._floors.get(floored) != size:
                     self._floors[floored] = size
+                    self._known.clear()
 
     def _opset(self, node: ir.Node) -> int:
         if node.version is not None:
@@ -388,6 +392,14 @@ class Shapes:
 
     def _settled(self, size: Size) -> Size:
         """Put in what unknowns were found to be."""
+        if isinstance(size, int):
+            return size
+        known = self._known.get(size)
+        if known is None:
+            known = self._known[size] = self._settle(size)
+        return known
+
+    def _settle(self, size: Size) -> Size:
         if not (self._bound and has_unknown(size)) and not self._has_floor(size):
             return size
         for _ in range(_DEPTH_LIMIT):

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import onnx_ir as ir
 import pytest
 from shape_text import parse, shape_of, text, values
 
-from ortkit.graph.dims import Dim, Size
+from ortkit.graph.dim_terms import Atom
+from ortkit.graph.dims import Dim, Size, replace_atoms
 from ortkit.graph.shapes import Shapes
 
 A, B = Dim.named("a"), Dim.named("b")
@@ -361,3 +364,32 @@ def test_rank_and_type_of_what_is_no_tensor_are_unknown() -> None:
     shapes = Shapes.infer(model)
     assert shapes.rank(values(model)["y"]) is None
     assert shapes.dtype(values(model)["y"]) is None
+
+
+# ---- unknowns that became known --------------------------------------------------------------
+
+
+def test_a_size_is_settled_once_until_more_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = 0
+
+    def counted(size: Size, choose: Callable[[Atom], Size | None]) -> Size:
+        nonlocal calls
+        calls += 1
+        return replace_atoms(size, choose)
+
+    monkeypatch.setattr("ortkit.graph.shapes.replace_atoms", counted)
+    model = parse(
+        "i = NonZero(x) y = Transpose<perm = [1, 0]>(i) m = NonZero(z) n = Concat<axis = 1>(i, m)",
+        "float[a] x, float[b] z",
+    )
+    shapes, made = Shapes.infer(model), values(model)
+    left, right = (shapes.shape(made[name]) for name in "im")
+    assert left is not None and right is not None
+    shapes.equate(left[1], A)
+    assert shapes.shape(made["y"]) == (A, 1)
+    calls = 0
+    for _ in range(9):
+        assert shapes.shape(made["n"]) == (1, A + right[1])
+    assert calls <= 4
+    shapes.equate(right[1], B)
+    assert shapes.shape(made["n"]) == (1, A + B)
