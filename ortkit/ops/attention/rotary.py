@@ -9,6 +9,7 @@ import onnx_ir as ir
 from ortkit.graph.dims import Size
 from ortkit.ops.attention.heads import Heads
 from ortkit.ops.attention.operands import Operand
+from ortkit.rewrite.random_ops import is_random
 from ortkit.rewrite.site import Site
 
 #: GroupQueryAttention's tables have a multiple of this many columns.
@@ -35,6 +36,9 @@ def find_rotary(site: Site, heads: Heads) -> Rotary | None:
         return None
     if query.is_interleaved != key.is_interleaved:
         return None
+    if not query.head_size == key.head_size == heads.head_size:
+        # Partial rotations turn the first channels of their own heads.
+        return None
     if not all(map(_is_same, query.tables, key.tables)):
         return None
     for table in query.tables:
@@ -54,7 +58,7 @@ def _is_same(one: ir.Value | None, other: ir.Value | None, depth: int = 4) -> bo
     if first is None or second is None or not depth or len(first.outputs) != 1:
         return False
     same_op = first.domain == second.domain and first.op_type == second.op_type
-    if not same_op or len(first.inputs) != len(second.inputs):
+    if not same_op or is_random(first) or len(first.inputs) != len(second.inputs):
         return False
     settings = [
         {name: one.value for name, one in node.attributes.items()} for node in (first, second)
