@@ -301,3 +301,32 @@ def test_a_cache_may_be_empty(compared: str) -> None:
     assert ("is_causal" in node.attributes) == (compared == "GreaterOrEqual")
     for past in (0, 1, 3):
         compare(text, model, {"b": 2, "s": 4, "p": past}, past)
+
+
+def test_queries_may_be_as_many_as_keys_that_are_static() -> None:
+    text = """<ir_version: 10, opset_import: ["" : 20]>
+g (float[b,2,s,4] q, float[b,2,6,4] k, float[b,2,6,4] v) => (float[b,2,s,4] y)
+<int64 i0 = {0}, int64 i1 = {1}, int64 i2 = {2}, int64 i6 = {6}, float zero = {0},
+ float low = {-3.4028234663852886e38}, int64[1] a0 = {0}, int64[1] a1 = {1}> {
+  kt = Transpose<perm = [0, 1, 3, 2]>(k)
+  s0 = MatMul(q, kt)
+  n0 = Shape<start = 2, end = 3>(q)
+  n = Squeeze(n0)
+  d = Sub(i6, n)
+  i = Range(i0, n, i1)
+  at = Add(i, d)
+  j = Range(i0, i6, i1)
+  row = Unsqueeze(at, a1)
+  column = Unsqueeze(j, a0)
+  seen = GreaterOrEqual(row, column)
+  late = GreaterOrEqual(column, i2)
+  ok = And(seen, late)
+  m = Where(ok, zero, low)
+  s1 = Add(s0, m)
+  p = Softmax<axis = -1>(s1)
+  y = MatMul(p, v)
+}"""
+    model = optimized(text, 2)
+    assert "Attention" in {node.op_type for node in model.graph}
+    for queries in (1, 4, 5, 6):
+        compare(text, model, {"b": 2, "s": queries})

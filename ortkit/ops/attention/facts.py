@@ -114,6 +114,10 @@ class Facts:
             used += self._sizes(cone)
             for source in self._sources(cone):
                 lengths.update(self._lengths(source))
+        for size in sizes:
+            # Of queries and keys one may be static and the other shorter or longer.
+            if isinstance(size, int) and not all(isinstance(each, int) for each in sizes):
+                lengths.update(range(1, size + 3) if size <= 32 else (size - 1, size, size + 1))
         if max(lengths) > LONGEST:
             return []
         free = sorted({name for size in used for name in names(size)})
@@ -125,9 +129,16 @@ class Facts:
             for times in (1, 4, 16, 64, 256, 1024):
                 named = {name: length * times + shift for shift, name in enumerate(free)}
                 reached = [self.size(size, named) for size in sizes]
-                if all(size is not None and length <= size for size in reached):
+                pairs = zip(sizes, reached, strict=True)
+                # What is static has its length, whatever the others have.
+                if all(
+                    size is not None and (isinstance(written, int) or length <= size)
+                    for written, size in pairs
+                ):
                     found.append(named)
                     break
+            else:
+                return []
         return found
 
     def short_trials(

@@ -15,7 +15,7 @@ import onnx_ir as ir
 from ortkit.ops.attention.core import RefusalError
 from ortkit.ops.attention.projections import find_projections
 from ortkit.ops.attention.rotary import find_rotary
-from ortkit.ops.attention.understood import Attention
+from ortkit.ops.attention.understood import Attention, deepest
 from ortkit.rewrite.site import Site
 
 Form = Literal["attention", "multi-head-attention", "group-query-attention", "packed-attention"]
@@ -37,9 +37,8 @@ def choose_form(site: Site, attention: Attention) -> Form:
     if attention.is_cast and attention.heads.caches is not None:
         raise RefusalError("its Softmax works in float32 and its cache is float16")
     mask = attention.mask
-    if not (
-        mask.keeps_rows or mask.fills_alone or mask.highest_fill <= ABSORBING[attention.dtype]
-    ):
+    is_lost = mask.highest_fill <= ABSORBING[attention.dtype] or deepest(attention) is not None
+    if not (mask.keeps_rows or is_lost):
         raise RefusalError(
             f"queries that see no key differ by the {mask.highest_fill:g} that scores are set to"
         )

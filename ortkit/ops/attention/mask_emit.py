@@ -15,12 +15,9 @@ from ortkit.ops.attention.facts import LOWEST, Facts
 from ortkit.ops.attention.heads import Heads
 from ortkit.ops.attention.masks import Term
 from ortkit.ops.attention.sizes import size_of
-from ortkit.ops.attention.understood import Attention
+from ortkit.ops.attention.understood import ALMOST_LOWEST, Attention, deepest
 from ortkit.rewrite.axes import moves, targets
 from ortkit.rewrite.site import Site
-
-#: Masks next to any score, and is no number that kernels take for -inf; by element type.
-ALMOST_LOWEST = {ir.DataType.FLOAT: -3.4e38, ir.DataType.FLOAT16: -65472.0}
 
 
 def bias(
@@ -100,13 +97,7 @@ def _chosen(
     numpy_type = attention.dtype.numpy()
     fill = choice.fill
     if fill > -math.inf:
-        # The lowest of all makes all scores of a row equal, as they were; others add to it.
-        is_alone = attention.mask.fills_alone
-        fill = (
-            ALMOST_LOWEST[attention.dtype]
-            if is_alone
-            else max(fill, ALMOST_LOWEST[attention.dtype])
-        )
+        fill = max(min(fill, deepest(attention) or fill), ALMOST_LOWEST[attention.dtype])
     condition = _way(site, term.value, term, attention.heads, facts)
     kept = site.constant(np.array(0, numpy_type)) if total is None else total
     masked = site.constant(np.array(fill, numpy_type))

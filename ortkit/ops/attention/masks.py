@@ -20,6 +20,9 @@ from ortkit.ops.attention.trace import Station, trace_back
 from ortkit.rewrite.axes import Layout, moves, targets
 from ortkit.rewrite.site import Site
 
+#: Masks, whatever is chosen in the place of other scores.
+FAR = -1e32
+
 
 @dataclass(frozen=True)
 class Term:
@@ -62,6 +65,22 @@ class Mask:
     def fills_alone(self) -> bool:
         """Whether one choice is all that masks."""
         return sum(isinstance(term, Term) for term in self.terms) == 1
+
+    @property
+    def has_one_level(self) -> bool:
+        """Whether masked scores are one finite number, or far below, or -inf.
+
+        That number may then be any between zero and what is far below.
+        """
+        terms = [term for term in self.terms if isinstance(term, Term)]
+        fills = {term.source.fill for term in terms if isinstance(term.source, Choice)}
+        added = [term.held for term in terms if isinstance(term.source, Bias)]
+        return len(fills - {-np.inf}) == 1 and all(
+            held is not None
+            and not held.has_between
+            and all(number == 0 or number <= FAR for number in held.numbers)
+            for held in added
+        )
 
     @property
     def highest_fill(self) -> float:

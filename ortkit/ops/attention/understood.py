@@ -11,6 +11,11 @@ from ortkit.ops.attention.core import Core
 from ortkit.ops.attention.heads import Heads
 from ortkit.ops.attention.masks import Mask
 
+#: Masks next to any score, and is no number that kernels take for -inf; by element type.
+ALMOST_LOWEST = {ir.DataType.FLOAT: -3.4e38, ir.DataType.FLOAT16: -65472.0}
+#: A score added to this is lost in float32, and it is above every floor.
+DEEP = -1e20
+
 
 @dataclass(frozen=True)
 class Attention:
@@ -40,3 +45,15 @@ class Attention:
         """The scale that ops take without being told, None if the head size is not known."""
         size = self.heads.head_size
         return 1 / math.sqrt(size) if isinstance(size, int) else None
+
+
+def deepest(attention: Attention) -> float | None:
+    """Return what may be added to scores instead of setting them to a finite number.
+
+    Scores that are set to one number are equal, and so are scores that are lost in it. None
+    where another part of the mask is relative to that number.
+    """
+    if attention.mask.fills_alone:
+        return ALMOST_LOWEST[attention.dtype]
+    is_deep = attention.mask.has_one_level and attention.dtype == ir.DataType.FLOAT
+    return DEEP if is_deep else None
