@@ -152,6 +152,11 @@ class Shapes:
             fact = self._resolved(value, fact)
         return fact
 
+    @property
+    def was_told(self) -> bool:
+        """Whether unknown sizes were found out while others were derived from them."""
+        return bool(self._bound)
+
     # ---- writing -----------------------------------------------------------------------
 
     def infer_node(self, node: ir.Node) -> None:

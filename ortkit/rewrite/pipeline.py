@@ -38,9 +38,16 @@ class Instruments:
     """Called after each group: to dump the model, to check it, to show progress."""
 
 
+#: Times that a settled model is looked at, its sizes derived anew.
+MOST_LOOKS = 3
+
+
 @dataclass(frozen=True)
 class Pipeline:
-    """Passes in order, repeated until a whole round changes nothing or `max_rounds` is reached."""
+    """Passes in order, repeated until a whole round changes nothing or `max_rounds` is reached.
+
+    Where unknown sizes were found out on the way, the result is looked at anew.
+    """
 
     passes: tuple[Pass, ...]
     max_rounds: int = 6
@@ -76,7 +83,9 @@ class Pipeline:
         # Watched one by one, passes cannot share a worklist.
         groups = list(_groups(self.passes, shared=not instruments.after))
         settled_at: list[int | None] = [None] * len(groups)
-        for round_number in range(1, self.max_rounds + 1):
+        inferred_at, last_round, round_number = 0, self.max_rounds, 0
+        while round_number < last_round:
+            round_number += 1
             for index, group in enumerate(groups):
                 hits = len(log.hits)
                 if settled_at[index] == hits:
@@ -89,8 +98,16 @@ class Pipeline:
                 for instrument in instruments.after:
                     instrument(model, step)
             result.settled = all(at == len(log.hits) for at in settled_at)
-            if result.settled:
+            if not result.settled:
+                continue
+            told = any(scope.shapes.was_told for scope in result.scopes)
+            if len(log.hits) == inferred_at or not told:
                 break
+            # What was derived before it was told may be plain when it is derived anew.
+            inferred_at = len(log.hits)
+            last_round = min(round_number + self.max_rounds, MOST_LOOKS * self.max_rounds)
+            result.scopes = []
+            settled_at = [None] * len(groups)
         result.scopes = result.scopes or _scopes(model, log, target)
         log.forget_gone({describe(node) for scope in result.scopes for node in scope.nodes()})
         return result
