@@ -44,6 +44,9 @@ class FuseAttention(GraphPass):
         * Element types other than float32 and float16: no kernel takes them on every provider.
         * What would change the result of queries that see no key.
 
+    Sizes at run time are one or more: ONNX Runtime's ops refuse empty batches, queries and keys.
+    Integers that a mask is made from are taken for flags, 0 or 1.
+
     Source:
         Vaswani and others, "Attention Is All You Need" (2017); ONNX Attention-23.
     """

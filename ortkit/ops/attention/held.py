@@ -18,7 +18,7 @@ LONGEST = 2.0**31
 
 @dataclass(frozen=True)
 class Held:
-    """The numbers that a value may hold, of which NaN is no matter."""
+    """The numbers that a value may hold, NaN left aside."""
 
     numbers: tuple[float, ...]
     """In order."""
