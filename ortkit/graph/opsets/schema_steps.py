@@ -64,16 +64,13 @@ def only_widens(op_type: str, since: int, then: int) -> bool:
 @cache
 def history(op_type: str) -> tuple[int, ...]:
     """Return the versions of the default domain in which the operator's schema was written."""
-    return _histories().get(op_type, ())
-
-
-@cache
-def _histories() -> dict[str, tuple[int, ...]]:
-    found: dict[str, set[int]] = {}
-    for schema in onnx.defs.get_all_schemas_with_history():
-        if not schema.domain:
-            found.setdefault(schema.name, set()).add(schema.since_version)
-    return {name: tuple(sorted(versions)) for name, versions in found.items()}
+    # Not by get_all_schemas_with_history, which takes 0.1 to 0.4 s.
+    found: list[int] = []
+    version = onnx.defs.onnx_opset_version()
+    while version > 0 and onnx.defs.has(op_type, version):
+        found.insert(0, onnx.defs.get_schema(op_type, version, "").since_version)
+        version = found[0] - 1
+    return tuple(found)
 
 
 @cache

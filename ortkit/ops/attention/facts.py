@@ -46,6 +46,7 @@ class Facts:
     )
     _kept: list[ir.Value] = field(default_factory=list)
     _places: dict[ir.Node, int] = field(default_factory=dict)
+    _held: dict[ir.Value, Held | None] = field(default_factory=dict)
     _axes: dict[ir.Graph | ir.Function, dict[Size, tuple[ir.Value, int]]] = field(
         default_factory=dict
     )
@@ -85,10 +86,13 @@ class Facts:
 
         Integers that are given are taken for flags, 0 or 1, and what is counted for positions.
         """
-        cone = self._cone(value)
-        if cone is None:
-            return None
-        return self._leaf(value) or held_by(cone, self._leaf, self.scope.shapes.dtype)
+        if value not in self._held:
+            cone = self._cone(value)
+            self._held[value] = None
+            if cone is not None:
+                leaf = self._leaf(value)
+                self._held[value] = leaf or held_by(cone, self._leaf, self.scope.shapes.dtype)
+        return self._held[value]
 
     def _leaf(self, value: ir.Value) -> Held | None:
         array = self._constant(value)

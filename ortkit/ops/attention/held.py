@@ -12,6 +12,8 @@ import onnx_ir as ir
 
 #: Numbers kept one by one.
 MOST = 16
+#: Elements of an array that are looked at one by one.
+FEW = 256
 #: Positions and lengths are less.
 LONGEST = 2.0**31
 
@@ -30,9 +32,10 @@ class Held:
         """Return what an array holds, None if that are no numbers."""
         if array.dtype.kind not in "fiub" or not array.size:
             return None
-        found = np.unique(array.astype(np.float64))
-        found = found[~np.isnan(found)]
-        return _held(found.tolist(), has_between=False)
+        if array.size > FEW:
+            return _extremes(array)
+        found = array.astype(np.float64).reshape(-1)
+        return _held(found[~np.isnan(found)].tolist(), has_between=False)
 
     @property
     def is_infinite(self) -> bool:
@@ -49,6 +52,15 @@ class Held:
         """Return what holds numbers of both."""
         has_between = self.has_between or other.has_between
         return _held((*self.numbers, *other.numbers), has_between=has_between)
+
+
+def _extremes(array: np.ndarray) -> Held | None:
+    """Return the lowest and the highest number, and whether there are others."""
+    low, high = np.nanmin(array), np.nanmax(array)
+    if np.isnan(low):
+        return Held(())
+    is_all = bool(((array == low) | (array == high) | (array != array)).all())
+    return _held((float(low), float(high)), has_between=not is_all)
 
 
 def combined(
@@ -86,11 +98,14 @@ def held_by(
     found: dict[ir.Value, Held | None] = {}
     for node in cone:
         output = node.outputs[0]
-        given = [
-            None if value is None else found.get(value) or known(value) for value in node.inputs
-        ]
         dtype = dtype_of(output)
-        found[output] = known(output) or (None if dtype is None else _made(node, given, dtype))
+        found[output] = known(output)
+        if found[output] is None and dtype is not None and _is_followed(node, dtype):
+            given = [
+                None if value is None else found.get(value) or known(value)
+                for value in node.inputs
+            ]
+            found[output] = _made(node, given, dtype)
     return found[cone[-1].outputs[0]] if cone else None
 
 
@@ -101,6 +116,12 @@ def _held(numbers: Iterable[float], *, has_between: bool) -> Held | None:
     if len(found) <= MOST:
         return Held(tuple(found), has_between)
     return Held((found[0], found[-1]), has_between=True)
+
+
+def _is_followed(node: ir.Node, dtype: ir.DataType) -> bool:
+    """Say whether it is known what such a node makes; weights of others are not looked at."""
+    known = node.op_type in FIRST or node.op_type in MONOTONIC or node.op_type in OTHERS
+    return node.domain == "" and (known or dtype == ir.DataType.BOOL)
 
 
 def _made(node: ir.Node, given: Sequence[Held | None], dtype: ir.DataType) -> Held | None:
@@ -148,6 +169,13 @@ FIRST = frozenset(
     {
         "Expand", "Flatten", "Gather", "GatherElements", "GatherND", "Identity", "Reshape",
         "Slice", "Squeeze", "Tile", "Transpose", "Unsqueeze",
+    }
+)  # fmt: skip
+#: Others that `_made` knows.
+OTHERS = frozenset(
+    {
+        "Cast", "Concat", "ConstantOfShape", "CumSum", "Neg", "Range", "Shape", "Size", "Trilu",
+        "Where",
     }
 )  # fmt: skip
 MONOTONIC: Mapping[str, Callable[[float, float], float]] = {
