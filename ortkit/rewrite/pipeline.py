@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import groupby
 
@@ -79,7 +81,12 @@ class Pipeline:
             InternalError: Passes that undo each other's work.
         """
         result = PipelineResult(model, RewriteLog(denied, fuel))
-        log = result.log
+        with _without_old_garbage():
+            self._rewrite(result, target, instruments)
+        return result
+
+    def _rewrite(self, result: PipelineResult, target: Target, instruments: Instruments) -> None:
+        model, log = result.model, result.log
         # Watched one by one, passes cannot share a worklist.
         groups = list(_groups(self.passes, shared=not instruments.after))
         settled_at: list[int | None] = [None] * len(groups)
@@ -110,7 +117,6 @@ class Pipeline:
             settled_at = [None] * len(groups)
         result.scopes = result.scopes or _scopes(model, log, target)
         log.forget_gone({describe(node) for scope in result.scopes for node in scope.nodes()})
-        return result
 
 
 @dataclass
@@ -128,6 +134,23 @@ class PipelineResult:
     def modified(self) -> bool:
         """Whether anything was rewritten."""
         return bool(self.log.hits)
+
+
+@contextmanager
+def _without_old_garbage() -> Iterator[None]:
+    """Keep the garbage collector off everything that is there already.
+
+    One collection over all that onnx and the caller's program have made takes up to half a
+    second, several times what recognition takes, and finds nothing.
+    """
+    if gc.get_freeze_count():
+        yield
+        return
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 def _groups(passes: Sequence[Pass], *, shared: bool) -> Iterator[tuple[Pass, ...]]:
