@@ -61,3 +61,13 @@ def names_in(model: ir.Model) -> set[str]:
             names.add(node.name or "")
             names.update(value.name or "" for value in node.outputs)
     return names
+
+
+def take_name(taken: set[str], name: str) -> str:
+    """Return `name`, or the first of `name_1`, `name_2` ... that is not taken; now it is."""
+    candidate, count = name, 0
+    while candidate in taken:
+        count += 1
+        candidate = f"{name}_{count}"
+    taken.add(candidate)
+    return candidate

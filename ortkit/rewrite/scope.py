@@ -11,7 +11,13 @@ import onnx_ir as ir
 from ortkit.graph.constants import OVERRIDABLE_SINCE_IR, constant_array, is_constant
 from ortkit.graph.opsets.raising import carry_out, plan_raise
 from ortkit.graph.shapes import Shapes
-from ortkit.graph.walk import control_nodes_below, names_in, nodes_below, subgraphs
+from ortkit.graph.walk import (
+    control_nodes_below,
+    names_in,
+    nodes_below,
+    subgraphs,
+    take_name,
+)
 from ortkit.rewrite.log import RewriteLog
 from ortkit.rewrite.target import Target
 
@@ -138,12 +144,7 @@ class Scope:
 
     def fresh(self, name: str) -> str:
         """Return `name`, or the first of `name_1`, `name_2` ... that the model does not use."""
-        candidate, count = name, 0
-        while candidate in self._names:
-            count += 1
-            candidate = f"{name}_{count}"
-        self._names.add(candidate)
-        return candidate
+        return take_name(self._names, name)
 
     def rename(self, value: ir.Value, name: str) -> None:
         """Give `value`, whose name no nested graph hides, another one; the old one is free."""

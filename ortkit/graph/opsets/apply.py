@@ -8,7 +8,7 @@ import onnx_ir as ir
 from ortkit.graph.constants import OVERRIDABLE_SINCE_IR
 from ortkit.graph.opsets.form import Form, New, Operand
 from ortkit.graph.shapes import Shapes
-from ortkit.graph.walk import control_nodes_below, names_in, roots
+from ortkit.graph.walk import control_nodes_below, names_in, roots, take_name
 
 
 class Writer:
@@ -109,9 +109,4 @@ class Writer:
     def _fresh(self, name: str) -> str:
         if self._names is None:
             self._names = names_in(self._model)
-        candidate, count = name, 0
-        while candidate in self._names:
-            count += 1
-            candidate = f"{name}_{count}"
-        self._names.add(candidate)
-        return candidate
+        return take_name(self._names, name)
