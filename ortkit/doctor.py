@@ -69,7 +69,7 @@ def diagnose(progress: Callable[[str], None] | None = None) -> Diagnosis:
     Packages with native parts are loaded in processes of their own: a broken one must not
     take this one with it.
     """
-    parts = (_system, _libraries, _runtime, _extensions, _kernels, _gpu, _storage)
+    parts = (_system, _libraries, _runtime, _extensions, _kernels, _gpu, _storage, _calibration)
     findings: list[Finding] = []
     for part in parts:
         if progress is not None:
@@ -224,6 +224,21 @@ def _storage() -> Iterator[Finding]:
         "cache", "kernel cache", "ok",
         f"{folder}: {len(sizes)} files, {sum(sizes) / 1e6:.1f} MB",
     )  # fmt: skip
+
+
+def _calibration() -> Iterator[Finding]:
+    try:
+        from ortkit.kernels.calibration import load_calibration
+
+        found = load_calibration()
+    except (ImportError, RuntimeError) as error:  # RuntimeError: there is no home folder
+        yield Finding("cache", "calibration", "optional", f"not looked for: {error}")
+        return
+    if found.machine:
+        yield Finding("cache", "calibration", "ok", found.machine)
+    else:
+        fix = "for kernels chosen by this machine's costs: ortkit calibrate"
+        yield Finding("cache", "calibration", "optional", "not done here; defaults are used", fix)
 
 
 def _version(distribution: str) -> str | None:

@@ -33,6 +33,10 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
         "ortkit.cli.passes",
         "list the passes, or describe one",
     ),
+    "calibrate": (
+        "ortkit.cli.calibrate",
+        "measure what work costs on this machine, for the choice of kernels",
+    ),
     "doctor": (
         "ortkit.cli.doctor",
         "say what is installed, what is missing and how to get it",

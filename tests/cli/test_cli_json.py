@@ -20,6 +20,7 @@ CALLS = {
     "bisect": ("small.onnx", "--kernels", "off"),
     "try": ("small.onnx", "--seconds", "2", "--level", "1"),
     "passes": ("list",),
+    "calibrate": (),
     "doctor": (),
 }
 
@@ -55,6 +56,7 @@ def test_json_is_one_documented_document(
     command: str, call, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ORTKIT_CACHE", str(tmp_path / "cache"))
     given = [folder / text if (folder / text).exists() else text for text in CALLS[command]]
     done = call(command, *given, "--json")
     assert done.code == 0, done.err

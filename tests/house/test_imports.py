@@ -24,6 +24,7 @@ MAY_IMPORT = {
     "fusion": {"errors", "env", "graph", "rewrite", "ops", "kernels", "report"},
     "runtime": {"errors", "env", "graph", "kernels"},
     "verify": {"errors", "env", "graph", "runtime"},
+    "measure": {"errors", "env", "graph", "kernels", "runtime", "verify"},
     "trial": {"errors", "env", "graph", "runtime", "verify", "optimization", "options", "report"},
     "doctor": {"errors", "env", "kernels", "runtime"},
     "extend": {"errors", "env", "graph", "rewrite", "ops", "passes", "kernels", "fusion"},

@@ -1,0 +1,41 @@
+"""`ortkit calibrate`: measure what work costs on this machine, for the choice of kernels."""
+
+from __future__ import annotations
+
+import argparse
+
+from ortkit.cli import show
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the subcommand's flags."""
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Measure, and write the result into the cache folder."""
+    from ortkit.kernels.calibration import save_calibration
+    from ortkit.measure.calibrate import calibrate
+
+    with show.progress(quiet=arguments.json) as progress:
+        done = calibrate(progress)
+    path = save_calibration(done.calibration)
+    if arguments.json:
+        show.document(done.to_json(path))
+        return 0
+    found = done.calibration
+    sizes = [(show.bytes_text(size), rate) for size, rate in found.bandwidths]
+    show.table("", ("in use", "bytes per ns"), sizes)
+    show.pairs(
+        [
+            ("machine", found.machine),
+            ("operation", f"{found.operation_ns:.4f} ns on one float32 in a generated kernel"),
+            ("node", f"{found.node_ns:.0f} ns besides its work"),
+            ("fused node", f"{found.kernel_ns:.0f} ns besides its work"),
+            ("threads", f"{found.parallel_ns:.0f} ns to hand work out and to wait for it"),
+        ]
+    )
+    for note in done.notes:
+        show.note(f"warning: the default is kept for {note}")
+    show.line(f"wrote     {path} in {done.seconds:.1f} s")
+    return 0

@@ -1,0 +1,110 @@
+"""What work costs on this machine: the constants of the cost model, measured once or shipped."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import tempfile
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from ortkit import env
+from ortkit.errors import UserError
+
+SCHEMA = "ortkit.calibration/1"
+FILE = "calibration.json"
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """What one thread of a machine needs for the parts of a kernel's work, in nanoseconds.
+
+    The defaults were measured by `ortkit calibrate` on a server processor with AVX-512
+    (2026-11, onnxruntime 1.31.1, apache-tvm 0.27).
+    """
+
+    bandwidths: tuple[tuple[int, float], ...] = (
+        (1 << 18, 90.0), (1 << 21, 60.0), (1 << 24, 28.0), (1 << 27, 13.5),
+    )  # fmt: skip
+    """By the size of what is in use, ascending: (bytes, bytes that are read or written per ns)."""
+    operation_ns: float = 0.02
+    """One simple operation on one float32 in a generated kernel, as `PointwiseOp.flops` counts."""
+    node_ns: float = 250.0
+    """What ONNX Runtime spends on a node of its own besides the node's work."""
+    kernel_ns: float = 220.0
+    """The same of a node that runs a generated kernel."""
+    parallel_ns: float = 4500.0
+    """What it costs to hand work to the other threads of a session and to wait for them."""
+    machine: str = ""
+    """Where it was measured, empty for the defaults."""
+
+    def move_ns(self, count: float) -> float:
+        """Return what it takes to read or write `count` bytes, which lie where they fit."""
+        sizes = self.bandwidths
+        rate = next((rate for size, rate in sizes if count <= size), sizes[-1][1])
+        return count / rate
+
+
+def machine() -> str:
+    """Return what a measurement holds for: the processor and how many cores may be used."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    cores = len(affinity(0)) if affinity is not None else os.cpu_count() or 1
+    return f"{_processor()}, {cores} cores"
+
+
+def load_calibration() -> Calibration:
+    """Return what was measured on this machine, or the defaults where nothing usable was."""
+    try:
+        content = json.loads(_file().read_text("utf-8"))
+        if content.pop("schema") != SCHEMA:
+            return Calibration()
+        rates = ((int(size), float(rate)) for size, rate in content.pop("bandwidths"))
+        found = Calibration(bandwidths=tuple(rates), **content)
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return Calibration()
+    return found if _is_sound(found) and found.machine == machine() else Calibration()
+
+
+def save_calibration(found: Calibration) -> Path:
+    """Write what was measured into the cache folder, whole or not at all.
+
+    Raises:
+        UserError: The folder cannot be written.
+    """
+    path = _file()
+    text = json.dumps({"schema": SCHEMA, **asdict(found)}, indent=1) + "\n"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".calibrate-", dir=path.parent) as folder:
+            written = Path(folder) / FILE
+            written.write_text(text, "utf-8")
+            written.replace(path)
+    except OSError as error:
+        raise UserError(
+            f"cannot write the calibration: {error.strerror}",
+            where=str(path),
+            fix="set ORTKIT_CACHE to a folder that can be written",
+        ) from error
+    return path
+
+
+def _file() -> Path:
+    return env.cache_dir() / FILE
+
+
+def _is_sound(found: Calibration) -> bool:
+    times = (found.operation_ns, found.node_ns, found.kernel_ns, found.parallel_ns)
+    rates = [rate for _, rate in found.bandwidths]
+    return bool(rates) and all(
+        isinstance(one, int | float) and one > 0 for one in (*times, *rates)
+    )
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text("utf-8").splitlines()
+    except OSError:
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()

@@ -1,0 +1,1 @@
+"""Measurements on this machine: what work costs, and which kernels pay inside a session."""

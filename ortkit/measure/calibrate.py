@@ -1,0 +1,191 @@
+"""`ortkit calibrate`: what the parts of a kernel's work cost on this machine, in some seconds."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx.parser
+
+from ortkit.errors import KernelError, MissingDependencyError
+from ortkit.kernels import DOMAIN, RegionSignature, Target, TensorSpec, build_library
+from ortkit.kernels.calibration import Calibration, machine
+from ortkit.runtime.ort import require_onnxruntime
+from ortkit.runtime.timing import NotTimed, Variant, time_variants
+
+SCHEMA = "ortkit.calibrate/1"
+#: Sizes in use, of which the time of a copy is taken: within the caches, and beyond.
+_SIZES = (1 << 18, 1 << 21, 1 << 24, 1 << 27)
+_COPY_SECONDS = 0.25
+_CHAIN = 200
+_SHORT, _LONG = 8, 72
+_POINTS = 1 << 16
+_REPEATS = 16
+_TINY = 16
+_SECONDS, _TIMEOUT_SECONDS = 0.8, 60.0
+
+
+def _silent(stage: str) -> None:
+    """Ignore progress."""
+
+
+@dataclass(frozen=True)
+class Calibrated:
+    """What was measured; what could not be keeps its default."""
+
+    calibration: Calibration
+    notes: tuple[str, ...]
+    """What could not be measured, and why."""
+    seconds: float
+
+    def to_json(self, path: Path) -> dict[str, object]:
+        """Return the document of `ortkit calibrate --json`; `path` is where it was written."""
+        found = asdict(self.calibration)
+        rates = [{"bytes": size, "bytes_per_ns": rate} for size, rate in found.pop("bandwidths")]
+        return {
+            "schema": SCHEMA,
+            "file": str(path),
+            "bandwidths": rates,
+            **found,
+            "notes": list(self.notes),
+            "seconds": round(self.seconds, 2),
+        }
+
+
+def calibrate(progress: Callable[[str], None] = _silent) -> Calibrated:
+    """Measure; nothing is written.
+
+    Raises:
+        MissingDependencyError: ONNX Runtime is not installed.
+    """
+    require_onnxruntime()
+    started = time.perf_counter()
+    notes: list[str] = []
+    progress("memory")
+    found = Calibration(
+        bandwidths=tuple((size, _bandwidth(size)) for size in _SIZES), machine=machine()
+    )
+    with tempfile.TemporaryDirectory(prefix="ortkit-calibrate-") as folder:
+        bench = _Bench(Path(folder))
+        for stage in (_node, _kernel, _operation, _parallel):
+            name = stage.__name__.strip("_")
+            progress(name)
+            try:
+                found = stage(bench, found)
+            except (KernelError, MissingDependencyError, _NotMeasuredError) as error:
+                notes.append(f"{name}: {error}")
+    return Calibrated(found, tuple(notes), time.perf_counter() - started)
+
+
+def _bandwidth(size: int) -> float:
+    """Return the bytes per ns that one thread reads or writes, of `size` that are in use."""
+    source = np.ones(size // 8, np.float32)
+    target = np.empty_like(source)
+    until = time.perf_counter() + _COPY_SECONDS
+    best = float("inf")
+    while time.perf_counter() < until:
+        started = time.perf_counter()
+        np.copyto(target, source)
+        best = min(best, time.perf_counter() - started)
+    return size / best / 1e9
+
+
+class _NotMeasuredError(Exception):
+    """A stage has no result; the message says why."""
+
+
+class _Bench:
+    """Times chains of equal nodes in ONNX Runtime, each chain in one process of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._library: Path | None = None
+
+    def library(self) -> Path:
+        """Return the library of the two kernels that differ in the number of operations."""
+        if self._library is None:
+            path = self.folder / "kernels.so"
+            built = build_library([_region(_SHORT), _region(_LONG)], Target(), path)
+            if built.library is None or built.refused:
+                raise _NotMeasuredError(f"no kernels: {built.refused[0][1]}")
+            self._library = path
+        return self._library
+
+    def fastest_ns(
+        self, op: str, nodes: int, points: int, *, threads: int, kernels: bool = True
+    ) -> float:
+        """Return the ns of a run of `nodes` times `op` on `points` floats: the fastest."""
+        name = f"{DOMAIN}.{op}" if kernels else op
+        second = "" if kernels else ", x0"
+        body = " ".join(f"x{i + 1} = {name} (x{i}{second})" for i in range(nodes))
+        text = f"""<ir_version: 10, opset_import: ["" : 20, "{DOMAIN}" : 1]>
+            chain (float[n] x0) => (float[n] x{nodes}) {{ {body} }}"""
+        model, feeds = self.folder / "chain.onnx", self.folder / "chain.npz"
+        onnx.save(onnx.parser.parse_model(text), model)
+        np.savez(feeds, x0=np.full(points, 0.5, np.float32))
+        timed = time_variants(
+            [Variant(model, self.library() if kernels else None)],
+            [feeds],
+            self.folder,
+            seconds=_SECONDS,
+            timeout_seconds=_TIMEOUT_SECONDS,
+            threads=threads,
+        )
+        if isinstance(timed, NotTimed):
+            raise _NotMeasuredError(timed.reason)
+        return 1e9 * min(timed.seconds[0])
+
+
+def _node(bench: _Bench, found: Calibration) -> Calibration:
+    chain = bench.fastest_ns("Add", _CHAIN, _TINY, threads=1, kernels=False)
+    one = bench.fastest_ns("Add", 1, _TINY, threads=1, kernels=False)
+    return replace(found, node_ns=_positive((chain - one) / (_CHAIN - 1)))
+
+
+def _kernel(bench: _Bench, found: Calibration) -> Calibration:
+    op = _region(_SHORT).op_type
+    chain = bench.fastest_ns(op, _CHAIN, _TINY, threads=1)
+    one = bench.fastest_ns(op, 1, _TINY, threads=1)
+    return replace(found, kernel_ns=_positive((chain - one) / (_CHAIN - 1)))
+
+
+def _operation(bench: _Bench, found: Calibration) -> Calibration:
+    short, long = (
+        bench.fastest_ns(_region(count).op_type, _REPEATS, _POINTS, threads=1)
+        for count in (_SHORT, _LONG)
+    )
+    points = _REPEATS * _POINTS * (_LONG - _SHORT)
+    return replace(found, operation_ns=_positive((long - short) / points))
+
+
+def _parallel(bench: _Bench, found: Calibration) -> Calibration:
+    cores = int(found.machine.rpartition(", ")[2].split()[0])
+    if cores == 1:
+        return found
+    op = _region(_LONG).op_type
+    alone, shared = (
+        bench.fastest_ns(op, _REPEATS, _POINTS, threads=threads) for threads in (1, cores)
+    )
+    return replace(found, parallel_ns=_positive((shared - alone / cores) / _REPEATS))
+
+
+def _positive(value: float) -> float:
+    if value <= 0:
+        raise _NotMeasuredError("other processes disturbed the measurement")
+    return value
+
+
+def _region(operations: int) -> RegionSignature:
+    """Return a region of one input: additions, of which no two become one instruction."""
+    steps = ["a = Constant <value = float {0.5}> ()", "v0 = Identity (X)"]
+    steps += [f"v{i + 1} = Add (v{i}, a)" for i in range(operations)]
+    body = f'<opset_import: ["" : 20]> f (X) => (v{operations}) {{ {"  ".join(steps)} }}'
+    spec = ("float32", ("n",))
+    return RegionSignature(
+        f"chain{operations}", body, (TensorSpec("X", *spec),), (TensorSpec("Y", *spec),)
+    )
