@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 import subprocess
-import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,12 +17,16 @@ from pathlib import Path
 from ortkit import env
 from ortkit.errors import KernelError, MissingDependencyError, UserError
 from ortkit.kernels.backend import Kernel, Target
-from ortkit.kernels.cpu import resolve
-from ortkit.kernels.manifest import manifest_source
+from ortkit.kernels.cpu import machine, resolve
+from ortkit.kernels.manifest import MANIFEST_VERSION, manifest_source
 from ortkit.kernels.signature import RegionSignature
 
 SHIM_ARCHIVE = "libortkit_shim.a"
 MANIFEST_HEADER = "manifest.h"
+_INSTALL = "run `pip install .` in ortkit's folder, or `pip install -e .` to work on it"
+
+# The C library that ONNX Runtime's own wheels ask for.
+_ZIG_TARGETS = {"x86-64": "x86_64-linux-gnu.2.28", "aarch64": "aarch64-linux-gnu.2.28"}
 
 _EXPORTS = "{ global: RegisterCustomOps; local: *; };\n"
 # No build id and no symbol table: equal input must give equal bytes. The C compiler does not link
@@ -99,18 +103,31 @@ def find_shim() -> tuple[Path, Path]:
     """Return the shim's archive and the manifest's header as installed.
 
     Raises:
-        MissingDependencyError: ortkit runs from its sources and was never installed.
+        MissingDependencyError: ortkit runs from its sources and was never installed, or they have
+            changed since.
     """
     folders: list[str] = []
     if find_spec("ortkit.custom_ops") is not None:
         folders = list(import_module("ortkit.custom_ops").__path__)
     for folder in map(Path, folders):
         if (folder / SHIM_ARCHIVE).is_file():
+            _check_version(folder / MANIFEST_HEADER)
             return folder / SHIM_ARCHIVE, folder / MANIFEST_HEADER
     raise MissingDependencyError(
-        f"the native part of ortkit ({SHIM_ARCHIVE}) is not installed",
-        fix="run `pip install .` in ortkit's folder, or `pip install -e .` to work on it",
+        f"the native part of ortkit ({SHIM_ARCHIVE}) is not installed", fix=_INSTALL
     )
+
+
+def _check_version(header: Path) -> None:
+    """Raise if the installed shim reads other manifests than this code writes."""
+    found = re.search(r"#define ORTKIT_MANIFEST_VERSION (\d+)", header.read_text("utf-8"))
+    if found is None or int(found[1]) != MANIFEST_VERSION:
+        raise MissingDependencyError(
+            f"the native part of ortkit was built from other sources (its manifest has version "
+            f"{found[1] if found else 'unknown'}, not {MANIFEST_VERSION})",
+            where=str(header),
+            fix=_INSTALL,
+        )
 
 
 def find_linker() -> list[str]:
@@ -130,19 +147,32 @@ def find_linker() -> list[str]:
     for name in ("cc", "gcc", "clang"):
         if (found := shutil.which(name)) is not None:
             return [found]
-    if find_spec("ziglang") is not None:
-        return [sys.executable, "-m", "ziglang", "cc"]
+    if (zig := _find_zig()) is not None:
+        # Named, or zig would compile for this very processor and this machine's C library.
+        return [str(zig), "cc", "-target", _ZIG_TARGETS.get(machine(), "native")]
     raise MissingDependencyError(
         "no C compiler to link kernels with",
         fix="install gcc or clang, or `pip install ziglang`",
     )
 
 
+def _find_zig() -> Path | None:
+    """Return zig as the package ziglang brings it; the package itself only calls it."""
+    spec = find_spec("ziglang")
+    if spec is None:
+        return None
+    candidates = (Path(folder) / "zig" for folder in spec.submodule_search_locations or ())
+    return next((zig.resolve() for zig in candidates if zig.is_file()), None)
+
+
 def _run(command: list[str], folder: Path) -> None:
+    # zig keeps what it compiles of the C library, and finds no place for it without HOME.
+    surroundings = {"ZIG_GLOBAL_CACHE_DIR": str(env.cache_dir() / "zig"), **os.environ}
     try:
         result = subprocess.run(
-            command, cwd=folder, capture_output=True, text=True, errors="replace", check=False
-        )
+            command, cwd=folder, env=surroundings, capture_output=True, text=True,
+            errors="replace", check=False,
+        )  # fmt: skip
     except OSError as error:
         raise KernelError(f"cannot run {command[0]}: {error.strerror}") from error
     if result.returncode != 0:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
 import re
-import shutil
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,12 +16,9 @@ from ortkit.kernels import LibraryBuild, RegionSignature, Target, build_library,
 from ortkit.kernels.cache import KernelCache
 from ortkit.kernels.layout import MAX_RANK, MAX_SYMBOLS, MAX_TENSORS
 from ortkit.kernels.manifest import MANIFEST_VERSION
+from tests.native.elf import read_library
 
 Build = Callable[..., LibraryBuild]
-
-
-def read(*command: str) -> str:
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
 def path_of(made: LibraryBuild) -> Path:
@@ -30,20 +26,19 @@ def path_of(made: LibraryBuild) -> Path:
     return made.library.path
 
 
-@pytest.mark.skipif(shutil.which("nm") is None, reason="binutils are not installed")
 def test_only_register_custom_ops_is_exported(build: Build) -> None:
-    path = path_of(build(bias_gelu("n", 8), unary("Tanh")))
-    defined = read("nm", "-D", "--defined-only", str(path)).split("\n")
-    assert [line.split()[-1] for line in defined if line] == ["RegisterCustomOps"]
+    found = read_library(path_of(build(bias_gelu("n", 8), unary("Tanh"))))
+    assert found.exports == ("RegisterCustomOps",)
 
 
-@pytest.mark.skipif(shutil.which("readelf") is None, reason="binutils are not installed")
 def test_nothing_but_the_c_library_is_needed(build: Build) -> None:
-    dynamic = read("readelf", "-d", str(path_of(build(bias_gelu("n", 8)))))
-    needed = re.findall(r"\(NEEDED\).*\[(.*)\]", dynamic)
-    assert set(needed) <= {"libc.so.6", "libm.so.6"}
-    assert "RUNPATH" not in dynamic
-    assert "RPATH" not in dynamic
+    found = read_library(path_of(build(bias_gelu("n", 8), unary("Tanh"))))
+    assert set(found.needs) <= {"libc.so.6", "libm.so.6"}
+    assert found.search_paths == ()
+    assert found.imports, "what it needs of the C library"
+    standard = [ctypes.CDLL(name) for name in ("libc.so.6", "libm.so.6")]
+    strange = [name for name in found.imports if not any(hasattr(c, name) for c in standard)]
+    assert strange == []
 
 
 def test_equal_input_gives_equal_bytes(tmp_path: Path) -> None:
@@ -189,6 +184,13 @@ def test_a_compiler_that_fails(
 def test_ortkit_that_was_never_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(link, "find_spec", lambda name: None)
     with pytest.raises(MissingDependencyError, match="is not installed; run `pip install"):
+        link.find_shim()
+
+
+def test_a_shim_of_other_sources(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(link, "MANIFEST_VERSION", MANIFEST_VERSION + 1)
+    problem = f"its manifest has version {MANIFEST_VERSION}, not {MANIFEST_VERSION + 1}"
+    with pytest.raises(MissingDependencyError, match=f"{problem}.*pip install"):
         link.find_shim()
 
 
