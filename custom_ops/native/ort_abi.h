@@ -55,9 +55,15 @@ inline constexpr Slot<63, Status*(const TensorInfo*, const char**, size_t)> GetS
 inline constexpr Slot<90, Status*(const KernelContext*, size_t, const Value**)> GetInput;
 inline constexpr Slot<91, Status*(KernelContext*, size_t, const int64_t*, size_t, Value**)> GetOutput;
 inline constexpr Slot<99, void(TensorInfo*)> ReleaseTensorInfo;
-inline constexpr Slot<101, void(OpDomain*)> ReleaseCustomOpDomain;
+inline constexpr Slot<130, Status*(SessionOptions*, const char* key, const char* value)>
+    AddSessionConfigEntry;
 inline constexpr Slot<230, Status*(const KernelInfo*, size_t*)> GetInputCount;
 inline constexpr Slot<231, Status*(const KernelInfo*, size_t*)> GetOutputCount;
+inline constexpr Slot<237, Status*(const SessionOptions*, const char* key, int32_t* has)>
+    HasSessionConfigEntry;
+// `size` is the room for the value and its 0, then what it takes.
+inline constexpr Slot<238, Status*(const SessionOptions*, const char* key, char* value, size_t* size)>
+    GetSessionConfigEntry;
 // The answer belongs to the context.
 inline constexpr Slot<268, Status*(const ShapeContext*, size_t, TensorInfo**)> GetInputTypeShape;
 inline constexpr Slot<270, Status*(const ShapeContext*, size_t, const TensorInfo*)> SetOutputTypeShape;

@@ -1,6 +1,5 @@
-// The library's one export: registers every op of the manifest with a session's options.
+// The library's one export: adds every op of the manifest to a session's options.
 #include <atomic>
-#include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
 
@@ -9,53 +8,10 @@
 namespace ortkit {
 namespace {
 
-using Manifest = OrtkitManifest;
-
-const char* GetName(const ort::CustomOp* op) { return AsOp(op)->spec->op_type; }
-const char* GetExecutionProviderType(const ort::CustomOp*) { return nullptr; }
-size_t GetInputTypeCount(const ort::CustomOp* op) { return AsOp(op)->spec->input_count; }
-size_t GetOutputTypeCount(const ort::CustomOp* op) { return AsOp(op)->spec->output_count; }
-int32_t GetInputType(const ort::CustomOp* op, size_t index) {
-  return AsOp(op)->spec->tensors[index].element_type;
-}
-int32_t GetOutputType(const ort::CustomOp* op, size_t index) {
-  const OrtkitOp* spec = AsOp(op)->spec;
-  return spec->tensors[spec->input_count + index].element_type;
-}
-int32_t ZeroAt(const ort::CustomOp*, size_t) { return 0; }
-int32_t One(const ort::CustomOp*) { return 1; }
-int32_t AnyVersion(const ort::CustomOp*) { return INT32_MAX; }
-
-ort::CustomOp DescribeToRuntime() {
-  ort::CustomOp abi = {};
-  abi.version = ort::kApiVersion;
-  abi.GetName = GetName;
-  abi.GetExecutionProviderType = GetExecutionProviderType;
-  abi.GetInputType = GetInputType;
-  abi.GetInputTypeCount = GetInputTypeCount;
-  abi.GetOutputType = GetOutputType;
-  abi.GetOutputTypeCount = GetOutputTypeCount;
-  abi.KernelDestroy = DestroyKernel;
-  abi.GetInputCharacteristic = ZeroAt;
-  abi.GetOutputCharacteristic = ZeroAt;
-  abi.GetInputMemoryType = ZeroAt;
-  abi.GetVariadicInputMinArity = One;
-  abi.GetVariadicInputHomogeneity = One;
-  abi.GetVariadicOutputMinArity = One;
-  abi.GetVariadicOutputHomogeneity = One;
-  abi.CreateKernelV2 = CreateKernel;
-  abi.KernelComputeV2 = Compute;
-  abi.InferOutputShape = InferOutputShape;
-  abi.GetStartVersion = One;
-  abi.GetEndVersion = AnyVersion;
-  return abi;
-}
-
-// The ops as registered with one runtime. A process may hold two (the Python package links its own
-// copy beside libonnxruntime.so), and shape inference is not told which one calls: hence one each.
+// The ops as one runtime sees them. A process may hold two runtimes (the Python package links its
+// own copy beside libonnxruntime.so), and shape inference is not told which one calls.
 struct Registration {
   const ort::Api* api;
-  ort::OpDomain* domain;
   Registration* next;
   Op ops[1];  // as many as the manifest has
 };
@@ -68,40 +24,25 @@ Registration* Find(const ort::Api* api) {
   return entry;
 }
 
-ort::Status* Fill(Registration* entry, const ort::Api* api, const Manifest& manifest) {
-  ORTKIT_RETURN_IF_ERROR(ort::CreateCustomOpDomain(api)(manifest.domain, &entry->domain));
+// Finds this runtime's registration or makes it; null without memory. Two threads may make one at
+// once: one wins.
+const Registration* FindOrMake(const ort::Api* api) {
+  if (Registration* found = Find(api)) return found;
+  const OrtkitManifest& manifest = ortkit_manifest;
+  auto* entry = static_cast<Registration*>(calloc(1, sizeof(Registration) + manifest.op_count * sizeof(Op)));
+  if (entry == nullptr) return nullptr;
+  entry->api = api;
   for (int32_t i = 0; i < manifest.op_count; ++i) {
     entry->ops[i] = {DescribeToRuntime(), &manifest.ops[i], api};
-    ORTKIT_RETURN_IF_ERROR(ort::CustomOpDomainAdd(api)(entry->domain, &entry->ops[i].abi));
-  }
-  return nullptr;
-}
-
-void Discard(Registration* entry) {
-  if (entry->domain != nullptr) ort::ReleaseCustomOpDomain(entry->api)(entry->domain);
-  free(entry);
-}
-
-// Finds this runtime's registration or makes it. Two threads may make one at once: one wins.
-ort::Status* FindOrMake(const ort::Api* api, const Manifest& manifest, Registration** out) {
-  if ((*out = Find(api)) != nullptr) return nullptr;
-  const size_t bytes = sizeof(Registration) + manifest.op_count * sizeof(Op);
-  auto* entry = static_cast<Registration*>(calloc(1, bytes));
-  if (entry == nullptr) return ort::CreateStatus(api)(ort::kFail, "ortkit.fused: out of memory");
-  entry->api = api;
-  if (ort::Status* status = Fill(entry, api, manifest)) {
-    Discard(entry);
-    return status;
   }
   entry->next = registrations.load(std::memory_order_acquire);
   do {
-    if ((*out = Find(api)) != nullptr) {
-      Discard(entry);
-      return nullptr;
+    if (Registration* found = Find(api)) {
+      free(entry);
+      return found;
     }
   } while (!registrations.compare_exchange_weak(entry->next, entry, std::memory_order_acq_rel));
-  *out = entry;
-  return nullptr;
+  return entry;
 }
 
 // A status made through version 1 of the table, which every runtime has.
@@ -113,18 +54,6 @@ ort::Status* RefuseLibrary(const ort::ApiBase* base, const char* format, const c
 }
 
 }  // namespace
-
-ort::Status* Refuse(const Op& op, ort::ErrorCode code, const char* format, ...) {
-  char reason[384];
-  va_list arguments;
-  va_start(arguments, format);
-  vsnprintf(reason, sizeof reason, format, arguments);
-  va_end(arguments);
-  char text[640];
-  snprintf(text, sizeof text, "%s::%s: %s", ortkit_manifest.domain, op.spec->op_type, reason);
-  return ort::CreateStatus(op.api)(code, text);
-}
-
 }  // namespace ortkit
 
 extern "C" __attribute__((visibility("default"))) ort::Status* RegisterCustomOps(
@@ -141,7 +70,7 @@ extern "C" __attribute__((visibility("default"))) ort::Status* RegisterCustomOps
         "build them for its level, or load the model without them",
         ortkit::CpuName(ortkit_manifest.cpu), have);
   }
-  ortkit::Registration* entry = nullptr;
-  ORTKIT_RETURN_IF_ERROR(ortkit::FindOrMake(api, ortkit_manifest, &entry));
-  return ort::AddCustomOpDomain(api)(options, entry->domain);
+  const ortkit::Registration* entry = ortkit::FindOrMake(api);
+  if (entry == nullptr) return ort::CreateStatus(api)(ort::kFail, "ortkit.fused: out of memory");
+  return ortkit::AddToSession(api, options, entry->ops, ortkit_manifest.op_count);
 }

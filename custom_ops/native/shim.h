@@ -1,5 +1,5 @@
 // Parts of the shim, in the order in which a session meets them:
-// register.cc, infer.cc, kernel.cc; cpu.cc answers what this machine can run.
+// register.cc, session.cc, describe.cc, infer.cc, kernel.cc; cpu.cc answers what this machine runs.
 //
 // C++17 without exceptions, RTTI, or anything of the C++ run-time library: the archive is linked by
 // the C compiler of whoever makes a kernel library.
@@ -22,6 +22,12 @@ inline const Op* AsOp(const ort::CustomOp* op) { return reinterpret_cast<const O
 // A status that reads "ortkit.fused::<op type>: <reason>".
 ort::Status* Refuse(const Op& op, ort::ErrorCode code, const char* format, ...)
     __attribute__((format(printf, 3, 4)));
+
+// describe.cc
+ort::CustomOp DescribeToRuntime();
+
+// session.cc: `ops` must live as long as the sessions made from `options`.
+ort::Status* AddToSession(const ort::Api*, ort::SessionOptions*, const Op* ops, int32_t count);
 
 // kernel.cc
 ort::Status* CreateKernel(const ort::CustomOp*, const ort::Api*, const ort::KernelInfo*, void** kernel);

@@ -109,11 +109,16 @@ extern "C" ort::Status* RegisterCustomOps(ort::SessionOptions* options, const or
   Note("CreateStatus", status != nullptr);
   kReleaseStatus(api)(status);
   static ort::OpDomain* domain = nullptr;
-  ort::OpDomain* unused = nullptr;
   Note("CreateCustomOpDomain", !ort::CreateCustomOpDomain(api)("probe", &domain) && domain);
-  Note("ReleaseCustomOpDomain", !ort::CreateCustomOpDomain(api)("unused", &unused));
-  ort::ReleaseCustomOpDomain(api)(unused);
   Note("CustomOpDomainAdd", !ort::CustomOpDomainAdd(api)(domain, &op));
+  int32_t has = 7;
+  Note("HasSessionConfigEntry", !ort::HasSessionConfigEntry(api)(options, "probe.key", &has) && has == 0, "%d", has);
+  Note("AddSessionConfigEntry", !ort::AddSessionConfigEntry(api)(options, "probe.key", "value"));
+  Note("HasSessionConfigEntry", !ort::HasSessionConfigEntry(api)(options, "probe.key", &has) && has == 1, "%d", has);
+  char value[16] = {};
+  size_t size = sizeof value;
+  Note("GetSessionConfigEntry", !ort::GetSessionConfigEntry(api)(options, "probe.key", value, &size) && size == 6 &&
+       !strcmp(value, "value"), "%s %zu", value, size);
   ort::Status* result = ort::AddCustomOpDomain(api)(options, domain);
   Note("AddCustomOpDomain", result == nullptr);
   return result;

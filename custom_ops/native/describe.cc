@@ -1,0 +1,63 @@
+// What ONNX Runtime asks about an op, answered from its part of the manifest.
+#include <cstdarg>
+#include <cstdio>
+
+#include "shim.h"
+
+namespace ortkit {
+namespace {
+
+const char* GetName(const ort::CustomOp* op) { return AsOp(op)->spec->op_type; }
+const char* GetExecutionProviderType(const ort::CustomOp*) { return nullptr; }
+size_t GetInputTypeCount(const ort::CustomOp* op) { return AsOp(op)->spec->input_count; }
+size_t GetOutputTypeCount(const ort::CustomOp* op) { return AsOp(op)->spec->output_count; }
+int32_t GetInputType(const ort::CustomOp* op, size_t index) {
+  return AsOp(op)->spec->tensors[index].element_type;
+}
+int32_t GetOutputType(const ort::CustomOp* op, size_t index) {
+  const OrtkitOp* spec = AsOp(op)->spec;
+  return spec->tensors[spec->input_count + index].element_type;
+}
+int32_t ZeroAt(const ort::CustomOp*, size_t) { return 0; }
+int32_t One(const ort::CustomOp*) { return 1; }
+int32_t AnyVersion(const ort::CustomOp*) { return INT32_MAX; }
+
+}  // namespace
+
+ort::CustomOp DescribeToRuntime() {
+  ort::CustomOp abi = {};
+  abi.version = ort::kApiVersion;
+  abi.GetName = GetName;
+  abi.GetExecutionProviderType = GetExecutionProviderType;
+  abi.GetInputType = GetInputType;
+  abi.GetInputTypeCount = GetInputTypeCount;
+  abi.GetOutputType = GetOutputType;
+  abi.GetOutputTypeCount = GetOutputTypeCount;
+  abi.KernelDestroy = DestroyKernel;
+  abi.GetInputCharacteristic = ZeroAt;
+  abi.GetOutputCharacteristic = ZeroAt;
+  abi.GetInputMemoryType = ZeroAt;
+  abi.GetVariadicInputMinArity = One;
+  abi.GetVariadicInputHomogeneity = One;
+  abi.GetVariadicOutputMinArity = One;
+  abi.GetVariadicOutputHomogeneity = One;
+  abi.CreateKernelV2 = CreateKernel;
+  abi.KernelComputeV2 = Compute;
+  abi.InferOutputShape = InferOutputShape;
+  abi.GetStartVersion = One;
+  abi.GetEndVersion = AnyVersion;
+  return abi;
+}
+
+ort::Status* Refuse(const Op& op, ort::ErrorCode code, const char* format, ...) {
+  char reason[384];
+  va_list arguments;
+  va_start(arguments, format);
+  vsnprintf(reason, sizeof reason, format, arguments);
+  va_end(arguments);
+  char text[640];
+  snprintf(text, sizeof text, "%s::%s: %s", ortkit_manifest.domain, op.spec->op_type, reason);
+  return ort::CreateStatus(op.api)(code, text);
+}
+
+}  // namespace ortkit
