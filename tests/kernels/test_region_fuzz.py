@@ -1,0 +1,107 @@
+"""Random regions: kernels compute what their functions do, on any number of threads."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from fuzz.batch import check
+from fuzz.grow import OPSETS, numbered_region, random_region
+from fuzz.judge import judge
+from fuzz.reduce import smallest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from ortkit.kernels import Target, refusal
+from ortkit.kernels.cache import KernelCache
+from ortkit.kernels.tvm import ops
+
+Record = Callable[[str, object], None]
+
+#: Regions of a test in CI, and how many tests there are; the long run has 5,000 more.
+_COUNT, _BATCHES, _LONG = 50, 4, 50
+#: A fuzzer whose regions are mostly refused proves nothing.
+_LEAST_BUILT = 0.08
+
+
+def _check(numbers: range, cache: KernelCache, record: Record) -> None:
+    findings, tally = check([numbered_region(number) for number in numbers], cache)
+    record("regions", tally.text())
+    assert not findings, "\n\n".join(smallest(one, cache).text() for one in findings[:3])
+    assert tally.built >= _LEAST_BUILT * tally.regions, tally.text()
+    assert tally.judged >= 0.9 * tally.elements, tally.text()
+
+
+@pytest.mark.parametrize("batch", range(_BATCHES))
+def test_random_regions(batch: int, cache: KernelCache, record_property: Record) -> None:
+    _check(range(100 * batch, 100 * batch + _COUNT), cache, record_property)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("batch", range(_LONG))
+def test_many_random_regions(batch: int, cache: KernelCache, record_property: Record) -> None:
+    _check(range(1000 + 100 * batch, 1100 + 100 * batch), cache, record_property)
+
+
+@given(st.randoms(use_true_random=False), st.sampled_from(OPSETS))
+@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+def test_whether_a_region_is_taken_is_a_verdict(rng: random.Random, opset: int) -> None:
+    signature = random_region(rng, opset, "drawn").signature()
+    assert len(signature.key) == 12
+    verdict = refusal(signature, Target())
+    assert verdict is None or verdict.reason
+
+
+def test_a_wrong_kernel_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wrong = replace(ops.POINTWISE_OPS["Abs"], write=lambda e, _, x: x[0])
+    monkeypatch.setitem(ops.POINTWISE_OPS, "Abs", wrong)
+    cache = KernelCache(tmp_path)
+    findings, _ = check([numbered_region(number) for number in range(100)], cache)
+    reduced = [smallest(finding, cache).region.nodes for finding in findings]
+    assert reduced, "no region of a hundred has Abs of a negative number"
+    assert {len(nodes) for nodes in reduced} == {1}
+    assert {node.op_type for nodes in reduced for node in nodes} == {"Abs"}
+
+
+EXACT = np.array([1.0, -2.0, 1e-3, np.nan, np.inf])
+#: The third element is the difference of two numbers of about 1.
+SAMPLES = [EXACT + np.array([1, 2, 1, 0, 0]) * sign * 2.0**-23 for sign in (-1.0, 1.0)]
+
+
+@pytest.mark.parametrize(
+    ("changed", "is_right"),
+    [
+        ((0, 1 + 4 * 2.0**-23), True),
+        ((0, 1 + 64 * 2.0**-23), False),
+        ((2, 1e-3 + 4 * 2.0**-23), True),
+        ((2, 1e-3 + 64 * 2.0**-23), False),
+        ((3, 0.0), False),
+        ((4, -np.inf), False),
+        ((1, np.nan), False),
+    ],
+)
+def test_errors_are_judged_by_what_the_element_is_sensitive_to(
+    changed: tuple[int, float], is_right: bool
+) -> None:
+    found = EXACT.astype(np.float32)
+    found[changed[0]] = changed[1]
+    assert (judge("float32", found, None, EXACT, SAMPLES).fault == "") == is_right
+
+
+def test_what_the_runtime_gets_wrong_too_is_allowed_four_times() -> None:
+    found, own = EXACT.astype(np.float32), EXACT.astype(np.float32)
+    own[0], found[0] = 1 + 64 * 2.0**-23, 1 + 250 * 2.0**-23
+    assert judge("float32", found, own, EXACT, SAMPLES).fault == ""
+    found[0] = 1 + 260 * 2.0**-23
+    assert judge("float32", found, own, EXACT, SAMPLES).fault
+
+
+def test_an_element_that_may_be_anything_says_nothing() -> None:
+    exact = np.array([1, 0])
+    samples = [np.array([1, 0]), np.array([1, 1])]
+    assert judge("int64", np.array([1, 5]), None, exact, samples).fault == ""
+    assert judge("int64", np.array([2, 0]), None, exact, samples).fault
