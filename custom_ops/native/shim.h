@@ -39,6 +39,15 @@ ort::Status* InferOutputShape(const ort::CustomOp*, ort::ShapeContext*);
 
 // cpu.cc
 const char* CpuName(OrtkitCpu cpu);
+// What x86-64 processors say of themselves: words of CPUID, and the low half of XCR0.
+struct CpuWords {
+  uint32_t leaf1_ecx;
+  uint32_t extended_ecx;  // leaf 0x80000001
+  uint32_t leaf7_ebx;
+  uint32_t saved_state;   // the registers that the system saves; 0 if it does not tell
+};
+// The highest level of the x86-64 psABI that such a processor runs.
+OrtkitCpu LevelOf(const CpuWords& cpu);
 // Null if this machine runs code built for `needed`, else the name of what it has.
 const char* MissingCpu(OrtkitCpu needed);
 
