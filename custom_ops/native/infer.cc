@@ -7,6 +7,8 @@
 namespace ortkit {
 namespace {
 
+constexpr size_t kTextBytes = 192;
+
 // What is known about one symbol of the op in one model: a size, or the model's own name for it.
 struct Known {
   int64_t size = -1;
@@ -26,10 +28,14 @@ ort::Status* ReadInput(const Op& op, const ort::ShapeContext* context, int32_t i
   ORTKIT_RETURN_IF_ERROR(ort::GetDimensions(op.api)(info, dims, rank));
   ORTKIT_RETURN_IF_ERROR(ort::GetSymbolicDimensions(op.api)(info, names, rank));
   for (size_t i = 0; i < rank; ++i) {
-    if (tensor.dims[i] >= 0) continue;
-    Known& symbol = known[-1 - tensor.dims[i]];
-    if (dims[i] >= 0) symbol.size = dims[i];
-    if (symbol.name == nullptr && names[i] != nullptr && names[i][0] != '\0') symbol.name = names[i];
+    const OrtkitExtent& extent = tensor.dims[i];
+    if (extent.symbol_count != 1) continue;
+    Known& symbol = known[extent.symbols[0]];
+    if (dims[i] >= 0 && extent.factor > 0 && dims[i] % extent.factor == 0) {
+      symbol.size = dims[i] / extent.factor;
+    }
+    const bool is_named = extent.factor == 1 && names[i] != nullptr && names[i][0] != '\0';
+    if (symbol.name == nullptr && is_named) symbol.name = names[i];
   }
   return nullptr;
 }
@@ -42,17 +48,35 @@ void Invent(const Op& op, int64_t symbol, char* text, size_t capacity) {
            count.fetch_add(1, std::memory_order_relaxed));
 }
 
+// Writes a size: its number, or -1 and a name, which is a product where there are several symbols.
+int64_t DescribeDim(const OrtkitExtent& extent, const Known* known, char* text, const char** name) {
+  int64_t factor = extent.factor;
+  int32_t unknown = 0;
+  for (int32_t i = 0; i < extent.symbol_count; ++i) {
+    const Known& symbol = known[extent.symbols[i]];
+    if (symbol.size >= 0) factor *= symbol.size;
+    else ++unknown;
+  }
+  *name = "";
+  if (unknown == 0 || factor == 0) return factor;
+  size_t used = 0;
+  if (factor != 1) used += snprintf(text, kTextBytes, "%lld", static_cast<long long>(factor));
+  for (int32_t i = 0; i < extent.symbol_count && used < kTextBytes; ++i) {
+    const Known& symbol = known[extent.symbols[i]];
+    if (symbol.size >= 0) continue;
+    used += snprintf(text + used, kTextBytes - used, used == 0 ? "%s" : "*%s", symbol.name);
+  }
+  *name = text;
+  return -1;
+}
+
 ort::Status* Describe(const Op& op, const OrtkitTensor& tensor, const Known* known,
                       ort::TensorInfo* info) {
   int64_t dims[ORTKIT_MAX_RANK];
   const char* names[ORTKIT_MAX_RANK];
+  char texts[ORTKIT_MAX_RANK][kTextBytes];
   for (int32_t i = 0; i < tensor.rank; ++i) {
-    dims[i] = tensor.dims[i];
-    names[i] = "";
-    if (dims[i] >= 0) continue;
-    const Known& symbol = known[-1 - dims[i]];
-    dims[i] = symbol.size;
-    if (symbol.size < 0) names[i] = symbol.name;
+    dims[i] = DescribeDim(tensor.dims[i], known, texts[i], &names[i]);
   }
   ORTKIT_RETURN_IF_ERROR(ort::SetElementType(op.api)(info, tensor.element_type));
   ORTKIT_RETURN_IF_ERROR(ort::SetDimensions(op.api)(info, dims, tensor.rank));

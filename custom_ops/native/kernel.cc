@@ -1,4 +1,4 @@
-// One run of one op: check the inputs, allocate the outputs, cut the rows into slices, call.
+// One run of one op: check the inputs, allocate the outputs, cut the work into slices, call.
 #include <atomic>
 #include <cstdlib>
 
@@ -8,51 +8,64 @@ namespace ortkit {
 namespace {
 
 // A slice should outlast what handing it to another thread costs (a few microseconds).
-constexpr double kSliceNanoseconds = 16000;
-// One core: streaming 16 bytes a nanosecond; 32 simple vector operations a nanosecond.
-constexpr double kNanosecondsPerByte = 1.0 / 16;
-constexpr double kNanosecondsPerFlop = 1.0 / 32;
-// Slices of single points start where full vectors do.
-constexpr int64_t kVector = 16;
-
-// One tensor's place in memory, and how far each axis moves it, in bytes.
-struct Placed {
-  char* data;
-  int64_t steps[ORTKIT_MAX_AXES];
-};
+constexpr double kSlicePicoseconds = 16e6;
+// Units of single points are cut where full vectors begin.
+constexpr int64_t kVector = 64;
 
 struct Run {
   const OrtkitOp* spec;
   int64_t symbols[ORTKIT_MAX_SYMBOLS];  // -1 until an input tells
-  int64_t sizes[ORTKIT_MAX_AXES];
-  Placed tensors[ORTKIT_MAX_TENSORS];
-  int32_t outer_axes;  // axes that the shim walks
-  int64_t rows;
-  int64_t columns;
-  int64_t slice_rows;
-  int64_t slices;      // of one block of rows
+  char* data[ORTKIT_MAX_TENSORS];
+  int64_t units;
+  int64_t slice;  // units in one slice, but for the last
   std::atomic<int32_t> failure{0};
 };
 
-ort::Status* CheckDim(const Op& op, const OrtkitTensor& tensor, int32_t axis, int64_t got, Run* run) {
-  int64_t want = tensor.dims[axis];
-  if (want < 0) {
-    const int64_t symbol = -1 - want;
-    if (run->symbols[symbol] < 0) run->symbols[symbol] = got;
-    want = run->symbols[symbol];
-    if (got != want) {
-      return Refuse(op, ort::kInvalidArgument,
-                    "input '%s' has size %lld in dim %d, and '%s' is %lld elsewhere", tensor.name,
-                    static_cast<long long>(got), axis, op.spec->symbols[symbol],
-                    static_cast<long long>(want));
-    }
-  }
-  if (got == want) return nullptr;
-  return Refuse(op, ort::kInvalidArgument, "input '%s' has size %lld in dim %d, expected %lld",
-                tensor.name, static_cast<long long>(got), axis, static_cast<long long>(want));
+int64_t Size(const OrtkitExtent& extent, const int64_t* symbols) {
+  int64_t size = extent.factor;
+  for (int32_t i = 0; i < extent.symbol_count; ++i) size *= symbols[extent.symbols[i]];
+  return size;
 }
 
-ort::Status* ReadInput(const Op& op, ort::KernelContext* context, int32_t index, Run* run) {
+// Tells a symbol from a size it is part of, if it is the only one that is not known yet.
+// Returns whether all symbols of `extent` are known now.
+bool Solve(const OrtkitExtent& extent, int64_t got, int64_t* symbols) {
+  int64_t known = extent.factor;
+  int32_t unknown = -1;
+  for (int32_t i = 0; i < extent.symbol_count; ++i) {
+    const int32_t symbol = extent.symbols[i];
+    if (symbols[symbol] >= 0) {
+      known *= symbols[symbol];
+    } else if (unknown >= 0) {
+      return false;
+    } else {
+      unknown = symbol;
+    }
+  }
+  if (unknown < 0) return true;
+  if (known == 0) return false;
+  symbols[unknown] = got / known;  // a remainder shows when the size is checked
+  return true;
+}
+
+ort::Status* CheckDim(const Op& op, const OrtkitTensor& tensor, int32_t axis, int64_t got,
+                      const Run& run) {
+  const OrtkitExtent& extent = tensor.dims[axis];
+  const int64_t want = Size(extent, run.symbols);
+  if (got == want) return nullptr;
+  if (extent.symbol_count == 0) {
+    return Refuse(op, ort::kInvalidArgument, "input '%s' has size %lld in dim %d, expected %lld",
+                  tensor.name, static_cast<long long>(got), axis, static_cast<long long>(want));
+  }
+  return Refuse(op, ort::kInvalidArgument,
+                "input '%s' has size %lld in dim %d, and '%s' is %lld elsewhere", tensor.name,
+                static_cast<long long>(got), axis, op.spec->symbols[extent.symbols[0]],
+                static_cast<long long>(run.symbols[extent.symbols[0]]));
+}
+
+// Reads shape and place of one input. `*is_known` is cleared if a size could not be checked yet.
+ort::Status* ReadInput(const Op& op, ort::KernelContext* context, int32_t index, Run* run,
+                       bool* is_known) {
   const OrtkitTensor& tensor = op.spec->tensors[index];
   const ort::Value* value = nullptr;
   ORTKIT_RETURN_IF_ERROR(ort::GetInput(op.api)(context, index, &value));
@@ -72,11 +85,33 @@ ort::Status* ReadInput(const Op& op, ort::KernelContext* context, int32_t index,
                   rank, tensor.rank);
   }
   for (int32_t i = 0; i < tensor.rank; ++i) {
-    ORTKIT_RETURN_IF_ERROR(CheckDim(op, tensor, i, dims[i], run));
+    if (Solve(tensor.dims[i], dims[i], run->symbols)) {
+      ORTKIT_RETURN_IF_ERROR(CheckDim(op, tensor, i, dims[i], *run));
+    } else {
+      *is_known = false;
+    }
   }
   const void* data = nullptr;
   ORTKIT_RETURN_IF_ERROR(ort::GetTensorData(op.api)(value, &data));
-  run->tensors[index].data = static_cast<char*>(const_cast<void*>(data));  // kernels only read it
+  run->data[index] = static_cast<char*>(const_cast<void*>(data));  // kernels only read it
+  return nullptr;
+}
+
+ort::Status* ReadInputs(const Op& op, ort::KernelContext* context, Run* run) {
+  for (int32_t i = 0; i < op.spec->symbol_count; ++i) run->symbols[i] = -1;
+  bool is_known = true;
+  for (int32_t i = 0; i < op.spec->input_count; ++i) {
+    ORTKIT_RETURN_IF_ERROR(ReadInput(op, context, i, run, &is_known));
+  }
+  if (is_known) return nullptr;
+  // A later input may have told what an earlier one needs. What none tells is a factor of an empty
+  // size, so that any number does.
+  for (int32_t i = 0; i < op.spec->input_count; ++i) {
+    ORTKIT_RETURN_IF_ERROR(ReadInput(op, context, i, run, &is_known));
+  }
+  for (int32_t i = 0; i < op.spec->symbol_count; ++i) {
+    if (run->symbols[i] < 0) run->symbols[i] = 0;
+  }
   return nullptr;
 }
 
@@ -84,77 +119,36 @@ ort::Status* MakeOutput(const Op& op, ort::KernelContext* context, int32_t index
   const int32_t place = op.spec->input_count + index;
   const OrtkitTensor& tensor = op.spec->tensors[place];
   int64_t dims[ORTKIT_MAX_RANK];
-  for (int32_t i = 0; i < tensor.rank; ++i) {
-    dims[i] = tensor.dims[i] < 0 ? run->symbols[-1 - tensor.dims[i]] : tensor.dims[i];
-  }
+  for (int32_t i = 0; i < tensor.rank; ++i) dims[i] = Size(tensor.dims[i], run->symbols);
   ort::Value* value = nullptr;
   ORTKIT_RETURN_IF_ERROR(ort::GetOutput(op.api)(context, index, dims, tensor.rank, &value));
   void* data = nullptr;
   ORTKIT_RETURN_IF_ERROR(ort::GetTensorMutableData(op.api)(value, &data));
-  run->tensors[place].data = static_cast<char*>(data);
+  run->data[place] = static_cast<char*>(data);
   return nullptr;
 }
 
-int64_t AxisSize(const OrtkitAxis& axis, const Run& run) {
-  int64_t size = axis.size;
-  for (int32_t i = 0; i < axis.symbol_count; ++i) size *= run.symbols[axis.symbols[i]];
-  return size;
-}
-
-// Dense row-major steps over the axes that a tensor has; 0 over those it shares.
-void PlaceTensors(Run* run) {
-  const OrtkitOp& spec = *run->spec;
-  for (int32_t t = 0; t < spec.input_count + spec.output_count; ++t) {
-    int64_t step = spec.tensors[t].element_bytes;
-    for (int32_t a = spec.axis_count - 1; a >= 0; --a) {
-      const bool moves = spec.moves[t * spec.axis_count + a] != 0;
-      run->tensors[t].steps[a] = moves ? step : 0;
-      if (moves) step *= run->sizes[a];
-    }
-  }
-}
-
-// Lays the run out over its axes. Returns the number of slices: 0 if there is nothing to compute.
+// Cuts the work. Returns the number of slices: 0 if there is nothing to compute.
 int64_t Plan(Run* run) {
   const OrtkitOp& spec = *run->spec;
-  const bool is_flat = spec.axis_count == 1;
-  run->outer_axes = is_flat ? 0 : spec.axis_count - 2;
-  int64_t blocks = 1;
-  for (int32_t a = 0; a < spec.axis_count; ++a) {
-    run->sizes[a] = AxisSize(spec.axes[a], *run);
-    if (run->sizes[a] == 0) return 0;
-    if (a < run->outer_axes) blocks *= run->sizes[a];
+  run->units = 1;
+  for (int32_t a = 0; a < spec.unit_axis_count; ++a) {
+    run->units *= Size(spec.unit_axes[a], run->symbols);
   }
-  PlaceTensors(run);
-  run->rows = run->sizes[run->outer_axes];
-  run->columns = is_flat ? 1 : run->sizes[run->outer_axes + 1];
-  const double point = spec.bytes_per_point * kNanosecondsPerByte +
-                       spec.flops_per_point * kNanosecondsPerFlop;
-  const double row = point * static_cast<double>(run->columns);
-  int64_t slice = static_cast<int64_t>(kSliceNanoseconds / (row > 1e-3 ? row : 1e-3)) + 1;
-  if (is_flat) slice = (slice + kVector - 1) / kVector * kVector;
-  run->slice_rows = slice < run->rows ? slice : run->rows;
-  run->slices = (run->rows + run->slice_rows - 1) / run->slice_rows;
-  return blocks * run->slices;
+  if (run->units == 0) return 0;
+  const int64_t points = Size(spec.unit_points, run->symbols);
+  const double unit = static_cast<double>(points) * spec.picoseconds_per_point + 1;
+  int64_t slice = static_cast<int64_t>(kSlicePicoseconds / unit) + 1;
+  if (points == 1) slice = (slice + kVector - 1) / kVector * kVector;
+  run->slice = slice < run->units ? slice : run->units;
+  return (run->units + run->slice - 1) / run->slice;
 }
 
 void CallSlice(void* user, size_t index) {
   Run& run = *static_cast<Run*>(user);
-  const int64_t first = static_cast<int64_t>(index) % run.slices * run.slice_rows;
-  const int64_t left = run.rows - first;
-  const int32_t tensors = run.spec->input_count + run.spec->output_count;
-  char* data[ORTKIT_MAX_TENSORS];
-  for (int32_t t = 0; t < tensors; ++t) {
-    data[t] = run.tensors[t].data + first * run.tensors[t].steps[run.outer_axes];
-  }
-  int64_t block = static_cast<int64_t>(index) / run.slices;
-  for (int32_t a = run.outer_axes - 1; a >= 0; --a) {
-    const int64_t at = block % run.sizes[a];
-    block /= run.sizes[a];
-    for (int32_t t = 0; t < tensors; ++t) data[t] += at * run.tensors[t].steps[a];
-  }
-  const int32_t code =
-      run.spec->call(data, left < run.slice_rows ? left : run.slice_rows, run.columns);
+  const int64_t begin = static_cast<int64_t>(index) * run.slice;
+  const int64_t end = begin + run.slice < run.units ? begin + run.slice : run.units;
+  const int32_t code = run.spec->call(run.data, run.symbols, begin, end);
   if (code != 0) run.failure.store(code, std::memory_order_relaxed);
 }
 
@@ -183,10 +177,7 @@ ort::Status* Compute(void* kernel, ort::KernelContext* context) {
   const Op& op = *static_cast<const Op*>(kernel);
   Run run;
   run.spec = op.spec;
-  for (int32_t i = 0; i < op.spec->symbol_count; ++i) run.symbols[i] = -1;
-  for (int32_t i = 0; i < op.spec->input_count; ++i) {
-    ORTKIT_RETURN_IF_ERROR(ReadInput(op, context, i, &run));
-  }
+  ORTKIT_RETURN_IF_ERROR(ReadInputs(op, context, &run));
   for (int32_t i = 0; i < op.spec->output_count; ++i) {
     ORTKIT_RETURN_IF_ERROR(MakeOutput(op, context, i, &run));
   }

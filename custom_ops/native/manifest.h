@@ -12,17 +12,16 @@
 extern "C" {
 #endif
 
-#define ORTKIT_MANIFEST_VERSION 1
+#define ORTKIT_MANIFEST_VERSION 2
 
 /* Bounds of one op; the generator refuses what exceeds them. */
 #define ORTKIT_MAX_TENSORS 64
 #define ORTKIT_MAX_SYMBOLS 32
 #define ORTKIT_MAX_RANK 16
-#define ORTKIT_MAX_AXES 16
 
-/* A kernel is serial. It computes `rows` x `columns` points; data[i] points at the first element that
- * tensor i has in these rows. 0 is success. */
-typedef int32_t (*OrtkitCall)(char* const* data, int64_t rows, int64_t columns);
+/* A kernel is serial. It computes the units begin .. end - 1; data[i] is the whole tensor i, sizes[s]
+ * the size that symbol s stands for. 0 is success. */
+typedef int32_t (*OrtkitCall)(char* const* data, const int64_t* sizes, int64_t begin, int64_t end);
 
 typedef enum OrtkitCpu {
   ORTKIT_CPU_X86_64 = 1,
@@ -32,20 +31,19 @@ typedef enum OrtkitCpu {
   ORTKIT_CPU_AARCH64 = 16
 } OrtkitCpu;
 
+/* A size: `factor` times the product of the symbols' sizes. */
+typedef struct OrtkitExtent {
+  int64_t factor;
+  int32_t symbol_count;
+  const int32_t* symbols;
+} OrtkitExtent;
+
 typedef struct OrtkitTensor {
   const char* name;
   int32_t element_type;  /* ONNX TensorProto.DataType */
-  int32_t element_bytes;
   int32_t rank;
-  const int64_t* dims;   /* a size (>= 0), or -1 - s for the op's symbol s */
+  const OrtkitExtent* dims;
 } OrtkitTensor;
-
-/* One axis of the iteration space: `size` times the product of `symbols`. */
-typedef struct OrtkitAxis {
-  int64_t size;
-  int32_t symbol_count;
-  const int32_t* symbols;
-} OrtkitAxis;
 
 typedef struct OrtkitOp {
   const char* op_type;
@@ -55,14 +53,11 @@ typedef struct OrtkitOp {
   int32_t input_count;
   int32_t output_count;
   const OrtkitTensor* tensors;  /* inputs, then outputs */
-  /* Outermost first. The last is the kernel's columns, the one before it its rows, and those before
-   * are walked by the shim. With one axis only, that axis is the rows and there is one column. */
-  int32_t axis_count;
-  const OrtkitAxis* axes;
-  const uint8_t* moves;         /* [tensor][axis]: 1 where the tensor has the axis, 0 where it is shared */
-  /* The cost of one point (one row of one column), for cutting work into slices. */
-  int32_t bytes_per_point;
-  int32_t flops_per_point;
+  /* The work: units that do not depend on each other, numbered over the product of these sizes. */
+  int32_t unit_axis_count;
+  const OrtkitExtent* unit_axes;
+  OrtkitExtent unit_points;      /* for the cost of a unit */
+  int32_t picoseconds_per_point;
   OrtkitCall call;
 } OrtkitOp;
 

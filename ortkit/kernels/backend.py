@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, Protocol
 
 from ortkit.kernels.signature import RegionSignature
+from ortkit.kernels.sizes import Extent
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,35 @@ class Target:
 
 
 @dataclass(frozen=True)
+class Launch:
+    """How a kernel is called: its work in units that do not depend on each other.
+
+    Equal signatures share a kernel whatever their sizes are called, so these stand here as `s0`,
+    `s1` ...: their place in `ortkit.kernels.sizes.symbols_of`.
+
+    Args:
+        units: Units are numbered over the product of these sizes.
+        points: The points of one unit, for its cost.
+        picoseconds_per_point: On one core of a machine of 2024.
+        inplace: Pairs of an input and an output, by position, that may share memory.
+    """
+
+    units: tuple[Extent, ...]
+    points: Extent
+    picoseconds_per_point: int
+    inplace: tuple[tuple[int, int], ...] = ()
+
+    def numbered(self, symbols: Sequence[str]) -> Launch:
+        """Return the same with `s<i>` for `symbols[i]`."""
+        names = {symbol: f"s{index}" for index, symbol in enumerate(symbols)}
+
+        def rename(extent: Extent) -> Extent:
+            return Extent(extent.factor, tuple(sorted(names[s] for s in extent.symbols)))
+
+        return replace(self, units=tuple(map(rename, self.units)), points=rename(self.points))
+
+
+@dataclass(frozen=True)
 class Kernel:
     """A compiled region on disk: what the linker and the shim need.
 
@@ -39,8 +70,11 @@ class Kernel:
         backend: The backend's name.
         target: With its level resolved, never "native".
         artifact: An object file.
-        symbol: The C function in it, `int32_t (void* tensor..., int64_t rows, int64_t columns)`.
-        flops_per_point: The cost of one point of the iteration space, in simple operations.
+        symbol: The C function in it, `int32_t (void* tensor..., int64_t size..., int64_t begin,
+            int64_t end)`: whole tensors, inputs first; the sizes of
+            `ortkit.kernels.sizes.symbols_of`; the units begin .. end - 1. It is serial, and
+            writes the same however the units are cut.
+        launch: How it is called.
         compile_seconds: 0 when it came from the cache.
     """
 
@@ -49,7 +83,7 @@ class Kernel:
     target: Target
     artifact: Path
     symbol: str
-    flops_per_point: int
+    launch: Launch
     compile_seconds: float
 
 

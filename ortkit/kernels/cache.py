@@ -6,15 +6,17 @@ import hashlib
 import json
 import os
 import tempfile
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from ortkit import env
 from ortkit.errors import UserError
-from ortkit.kernels.backend import Kernel, KernelBackend, Target
+from ortkit.kernels.backend import Kernel, KernelBackend, Launch, Target
 from ortkit.kernels.signature import RegionSignature
+from ortkit.kernels.sizes import Extent
 
-_RECORD_SCHEMA = 1
+_RECORD_SCHEMA = 2
 
 
 @dataclass(frozen=True)
@@ -64,10 +66,11 @@ class KernelCache:
         expected = {"schema": _RECORD_SCHEMA, "key": key, "sha256": digest}
         if not isinstance(record, dict) or not expected.items() <= record.items():
             return None
-        symbol, flops = record.get("symbol"), record.get("flops_per_point")
-        if not isinstance(symbol, str) or not isinstance(flops, int):
+        try:
+            symbol, launch = str(record["symbol"]), _launch(record["launch"])
+        except (KeyError, TypeError, ValueError):
             return None
-        return Kernel(key, backend, target, artifact, symbol, flops, compile_seconds=0.0)
+        return Kernel(key, backend, target, artifact, symbol, launch, compile_seconds=0.0)
 
     def _store(self, slot: str, kernel: Kernel) -> Kernel:
         record = {
@@ -75,7 +78,7 @@ class KernelCache:
             "key": kernel.key,
             "sha256": hashlib.sha256(kernel.artifact.read_bytes()).hexdigest(),
             "symbol": kernel.symbol,
-            "flops_per_point": kernel.flops_per_point,
+            "launch": asdict(kernel.launch),
         }
         text = kernel.artifact.with_suffix(".json")
         text.write_text(json.dumps(record, indent=1), "utf-8")
@@ -84,8 +87,22 @@ class KernelCache:
         text.replace(self.folder / f"{slot}.json")  # last: it makes the entry valid
         return Kernel(
             kernel.key, kernel.backend, kernel.target, artifact, kernel.symbol,
-            kernel.flops_per_point, kernel.compile_seconds,
+            kernel.launch, kernel.compile_seconds,
         )  # fmt: skip
+
+
+def _launch(record: dict[str, Any]) -> Launch:
+    """Read a `Launch` back from what `asdict` made of it."""
+    return Launch(
+        units=tuple(_extent(one) for one in record["units"]),
+        points=_extent(record["points"]),
+        picoseconds_per_point=int(record["picoseconds_per_point"]),
+        inplace=tuple((int(i), int(o)) for i, o in record["inplace"]),
+    )
+
+
+def _extent(record: dict[str, Any]) -> Extent:
+    return Extent(int(record["factor"]), tuple(map(str, record["symbols"])))
 
 
 def default_cache() -> KernelCache:

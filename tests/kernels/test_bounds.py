@@ -11,9 +11,11 @@ from fused_model import bias_gelu, unary
 
 from ortkit.kernels import RegionSignature, Target, link
 from ortkit.kernels.cpu import resolve
+from ortkit.kernels.sizes import symbols_of
 from ortkit.kernels.tvm.backend import TvmBackend
 
-# A process of its own, as a stray access ends it. Arguments: library, symbol, "rows:columns"...
+# A process of its own, as a stray access ends it. Arguments: library, symbol, how many sizes, and
+# "rows:columns"...
 # Each tensor lies once at the end and once at the start of pages between two unreachable ones.
 CHILD = """
 import ctypes, mmap, sys
@@ -32,7 +34,7 @@ def fenced(count, at_end):
     offset = page + (inner - 4 * count if at_end else 0)
     return np.frombuffer(area, np.float32, count, offset), base + offset
 
-library, symbol, *cases = sys.argv[1:]
+library, symbol, sizes, *cases = sys.argv[1:]
 call = ctypes.CDLL(library)[symbol]
 for case in cases:
     rows, columns = map(int, case.split(":"))
@@ -43,7 +45,9 @@ for case in cases:
             array[:] = np.linspace(-3, 3, array.size)
         tensors[-1][0][:] = np.nan
         pointers = [ctypes.c_void_p(address) for _, address in tensors]
-        assert call(*pointers, ctypes.c_int64(rows), ctypes.c_int64(columns)) == 0
+        shape = [ctypes.c_int64(size) for size in (rows, columns)[: int(sizes)]]
+        for unit in range(rows):
+            assert call(*pointers, *shape, ctypes.c_int64(unit), ctypes.c_int64(unit + 1)) == 0
         assert not np.isnan(tensors[-1][0]).any(), f"{case}: not every point was computed"
 print("within bounds")
 """
@@ -55,7 +59,8 @@ def check(signature: RegionSignature, cases: list[str], folder: Path) -> None:
     library = folder / "kernel.so"
     command = [*link.find_linker(), "-shared", str(kernel.artifact), "-o", str(library), "-lm"]
     subprocess.run(command, check=True)
-    child = [sys.executable, "-c", CHILD, str(library), kernel.symbol, *cases]
+    sizes = len(symbols_of((*signature.inputs, *signature.outputs)))
+    child = [sys.executable, "-c", CHILD, str(library), kernel.symbol, str(sizes), *cases]
     result = subprocess.run(child, capture_output=True, text=True, check=False)
     assert result.stdout.strip() == "within bounds", (result.returncode, result.stderr)
 

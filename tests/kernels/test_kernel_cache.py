@@ -11,9 +11,14 @@ from fused_model import bias_gelu
 
 from ortkit.errors import KernelError, UserError
 from ortkit.kernels import Kernel, Refused, RegionSignature, Target
+from ortkit.kernels.backend import Launch
 from ortkit.kernels.cache import KernelCache
+from ortkit.kernels.sizes import Extent
 
 TARGET = Target("cpu", "x86-64-v3")
+
+
+LAUNCH = Launch((Extent(4, ("batch", "seq")),), Extent(8), 900, ((0, 0),))
 
 
 @dataclass
@@ -40,7 +45,9 @@ class CountingBackend:
         if self.fails:
             raise KernelError("the toolchain failed")
         self.compiled.append(signature.key)
-        return Kernel(signature.key, self.name, target, artifact, "symbol", 5, compile_seconds=1.0)
+        return Kernel(
+            signature.key, self.name, target, artifact, "symbol", LAUNCH, compile_seconds=1.0
+        )
 
 
 @pytest.fixture
@@ -55,7 +62,7 @@ def test_the_second_time_comes_from_disk(cache: KernelCache) -> None:
     assert len(backend.compiled) == 1
     assert (first.compile_seconds, second.compile_seconds) == (1.0, 0.0)
     assert second.artifact.read_bytes().startswith(b"machine code of")
-    assert (second.symbol, second.flops_per_point) == ("symbol", 5)
+    assert (second.symbol, second.launch) == ("symbol", LAUNCH)
 
 
 def test_signature_target_and_toolchain_each_have_their_own_entry(cache: KernelCache) -> None:

@@ -12,14 +12,14 @@ from pathlib import Path
 from ortkit.errors import InternalError
 from ortkit.kernels.backend import Kernel, Refused, Target
 from ortkit.kernels.cpu import resolve
-from ortkit.kernels.layout import canonical_layout
 from ortkit.kernels.signature import RegionSignature
-from ortkit.kernels.tvm.program import read_program
+from ortkit.kernels.sizes import symbols_of
+from ortkit.kernels.tvm.plan import plan_of
 
 
 @dataclass(frozen=True)
 class TvmBackend:
-    """Pointwise regions over float32 for CPUs."""
+    """Regions of one iteration space, with reductions local to its rows, for CPUs."""
 
     name: str = "tvm"
 
@@ -33,20 +33,17 @@ class TvmBackend:
         """Name tvm's versions and the content of the code generator."""
         here = Path(__file__).parent
         digest = hashlib.sha256()
-        for source in (*sorted(here.glob("*.py")), here.parent / "layout.py"):
+        for source in (*sorted(here.rglob("*.py")), here.parent / "sizes.py"):
             digest.update(source.read_bytes())
         versions = [_version("apache-tvm"), _version("apache-tvm-ffi")]
         return " ".join([self.name, *versions, digest.hexdigest()[:16]])
 
     def accepts(self, signature: RegionSignature, target: Target) -> Refused | None:
-        """Accept what is pointwise, of known operators and types, and has one iteration space."""
+        """Accept what a schedule is found for."""
         if target.kind != "cpu":
             return Refused(f"tvm kernels for {target.kind} are not made")
-        layout = canonical_layout(signature)
-        if isinstance(layout, Refused):
-            return layout
-        program = read_program(signature)
-        return program if isinstance(program, Refused) else None
+        plan = plan_of(signature)
+        return plan if isinstance(plan, Refused) else None
 
     def compile(self, signature: RegionSignature, target: Target, folder: Path) -> Kernel:
         """Compile into `folder`/<key>.o.
@@ -59,13 +56,13 @@ class TvmBackend:
         from ortkit.kernels.tvm.lower import lower
 
         started = time.perf_counter()
-        layout, program = canonical_layout(signature), read_program(signature)
-        if isinstance(layout, Refused) or isinstance(program, Refused):
+        plan = plan_of(signature)
+        if isinstance(plan, Refused):
             raise InternalError(f"region {signature.op_type} was not accepted and yet compiled")
         target = resolve(target)
         symbol = f"ortkit_{signature.key}"
         artifact = folder / f"{signature.key}.o"
-        write_object(lower(program, layout, symbol), target.level, artifact)
+        write_object(lower(plan, signature, symbol), target.level, artifact)
         seconds = time.perf_counter() - started
         return Kernel(
             key=signature.key,
@@ -73,7 +70,7 @@ class TvmBackend:
             target=target,
             artifact=artifact,
             symbol=symbol,
-            flops_per_point=program.flops_per_point,
+            launch=plan.launch.numbered(symbols_of((*signature.inputs, *signature.outputs))),
             compile_seconds=seconds,
         )
 

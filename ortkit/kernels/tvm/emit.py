@@ -6,7 +6,7 @@ TVM's run time is referred to.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -31,16 +31,26 @@ class _Lanes:
 
 
 @dataclass
+class _Block:
+    """The statements of one loop's body, and what is known to have been computed there."""
+
+    statements: list[Expr] = field(default_factory=list)
+    lanes: _Lanes | None = None
+    known: dict[Hashable, Expr] = field(default_factory=dict)
+
+
+@dataclass
 class Emitter:
     """One function in the making."""
 
     symbol: str
     tir: ModuleType = field(default_factory=lambda: import_module("tvm.tirx"))
     ir: ModuleType = field(default_factory=lambda: import_module("tvm.ir"))
+    may_alias: bool = False
+    """Whether an output may lie where an input lies."""
     _parameters: list[Expr] = field(default_factory=list)
     _declarations: list[Expr] = field(default_factory=list)
-    _blocks: list[list[Expr]] = field(default_factory=lambda: [[]])
-    _lanes: list[_Lanes] = field(default_factory=list)
+    _blocks: list[_Block] = field(default_factory=lambda: [_Block()])
     _count: int = 0
 
     # ---- parameters and memory
@@ -59,9 +69,17 @@ class Emitter:
         self._parameters.append(parameter)
         return parameter
 
+    def local(self, count: int, dtype: str) -> Buffer:
+        """Declare an array on the stack, outside of the vector loop if there is one."""
+        buffer = self.tir.decl_buffer((count,), dtype, name=self._name("t"), scope="local")
+        block = self._blocks[-1]
+        into = block.statements if block.lanes is None else block.lanes.outside
+        into.append(self.tir.AllocBuffer(buffer))
+        return buffer
+
     def store(self, buffer: Buffer, value: Expr, index: Expr) -> None:
         """Write one element (of every lane)."""
-        self._blocks[-1].append(self.tir.BufferStore(buffer, value, [index]))
+        self._blocks[-1].statements.append(self.tir.BufferStore(buffer, value, [index]))
 
     def share(self, value: Expr) -> Expr:
         """Compute `value` once here; the result may be used any number of times.
@@ -72,57 +90,89 @@ class Emitter:
         dtype = self.dtype(value)
         if dtype == "bool":  # stored as bytes
             return self.tir.NE(self.share(self.select(value, self.u8(1), self.u8(0))), self.u8(0))
-        lanes = self._lanes[-1] if self._lanes else _Lanes(1, self.i64(0), self._blocks[-1])
-        buffer = self.tir.decl_buffer((lanes.count,), dtype, name=self._name("t"), scope="local")
-        lanes.outside.append(self.tir.AllocBuffer(buffer))
-        self.store(buffer, value, lanes.index)
-        return buffer[lanes.index]
+        buffer, lane = self.variable(dtype)
+        self.store(buffer, value, lane)
+        return buffer[lane]
+
+    def variable(self, dtype: str) -> tuple[Buffer, Expr]:
+        """Declare a value that may be written again: a buffer, and where this lane's is in it."""
+        lanes = self._blocks[-1].lanes
+        if lanes is None:
+            return self.local(1, dtype), self.i64(0)
+        return self.local(lanes.count, dtype), lanes.index
+
+    # ---- where statements go
+    @property
+    def level(self) -> int:
+        """How many loops and branches the current statement stands in."""
+        return len(self._blocks) - 1
+
+    @property
+    def known(self) -> dict[Hashable, Expr]:
+        """What was computed in the current block; it can be used until the block ends."""
+        return self._blocks[-1].known
+
+    @contextmanager
+    def at(self, level: int) -> Iterator[None]:
+        """Emit into the open block of that level, before the loop that stands open in it."""
+        inner = self._blocks[level + 1 :]
+        del self._blocks[level + 1 :]
+        yield
+        self._blocks += inner
 
     # ---- loops
     @contextmanager
     def loop(self, extent: Expr) -> Iterator[Expr]:
         """Emit a serial loop over 0 .. extent - 1."""
-        with self._for(extent, self.tir.ForKind.SERIAL) as index:
+        with self._for(extent, self.tir.ForKind.SERIAL, self._blocks[-1].lanes) as index:
+            yield index
+
+    @contextmanager
+    def unrolled(self, count: int) -> Iterator[Expr]:
+        """Emit the body `count` times."""
+        kind = self.tir.ForKind.UNROLLED
+        with self._for(self.i64(count), kind, self._blocks[-1].lanes) as index:
             yield index
 
     @contextmanager
     def vector(self, count: int) -> Iterator[Expr]:
         """Emit `count` lanes at once; yields the lane's number."""
-        outside = self._blocks[-1]
-        with self._for(self.i64(count), self.tir.ForKind.VECTORIZED) as lane:
-            self._lanes.append(_Lanes(count, lane, outside))
-            yield lane
-            self._lanes.pop()
+        index = self.tir.Var(self._name("i"), "int64")
+        lanes = _Lanes(count, index, self._blocks[-1].statements)
+        with self._for(self.i64(count), self.tir.ForKind.VECTORIZED, lanes, index):
+            yield index
 
     @contextmanager
-    def _for(self, extent: Expr, kind: Expr) -> Iterator[Expr]:
-        index = self.tir.Var(self._name("i"), "int64")
-        self._blocks.append([])
+    def _for(
+        self, extent: Expr, kind: Expr, lanes: _Lanes | None, index: Expr | None = None
+    ) -> Iterator[Expr]:
+        index = self.tir.Var(self._name("i"), "int64") if index is None else index
+        self._blocks.append(_Block(lanes=lanes))
         yield index
-        body = self._blocks.pop()
-        self._blocks[-1].append(
-            self.tir.For(index, self.i64(0), extent, kind, self._sequence(body))
-        )
+        body = self._blocks.pop().statements
+        if body:
+            statement = self.tir.For(index, self.i64(0), extent, kind, self._sequence(body))
+            self._blocks[-1].statements.append(statement)
 
     @contextmanager
     def block(self) -> Iterator[list[Expr]]:
         """Collect statements aside, for `branch`."""
-        self._blocks.append([])
-        yield self._blocks[-1]
+        self._blocks.append(_Block(lanes=self._blocks[-1].lanes))
+        yield self._blocks[-1].statements
         self._blocks.pop()
 
     def branch(self, condition: Expr, then: list[Expr], otherwise: list[Expr]) -> None:
         """Emit one of two collected blocks."""
         statement = self.tir.IfThenElse(condition, self._sequence(then), self._sequence(otherwise))
-        self._blocks[-1].append(statement)
+        self._blocks[-1].statements.append(statement)
 
     def function(self) -> Expr:
-        """Return the finished function. No two of its pointers may overlap, unless only read."""
-        body = self._sequence(self._declarations + self._blocks[0])
+        """Return the finished function. Unless `may_alias`, no output may overlap an input."""
+        body = self._sequence(self._declarations + self._blocks[0].statements)
         return self.tir.PrimFunc(self._parameters, body, self.ir.PrimType("int32")).with_attrs(
             {
                 "global_symbol": self.symbol,
-                "self.tir.noalias": True,
+                "tirx.noalias": not self.may_alias,
                 "calling_conv": _C_PACKED_FREE,
             }
         )
@@ -182,7 +232,9 @@ class Emitter:
 
     def is_nan(self, x: Expr) -> Expr:
         """Return whether x is NaN; false for integers."""
-        return self.tir.isnan(x) if self.dtype(x) == "float32" else self.tir.const(False, "bool")
+        if self.dtype(x).startswith("float"):
+            return self.tir.isnan(x)
+        return self.tir.const(False, "bool")
 
     def both(self, a: Expr, b: Expr) -> Expr:
         """Return a and b."""
@@ -218,7 +270,19 @@ class Emitter:
 
     def divide_up(self, a: Expr, by: int) -> Expr:
         """Return a / by rounded up, for a >= 0."""
-        return self.tir.floordiv(a + self.i64(by - 1), self.i64(by))
+        return self.tir.truncdiv(a + self.i64(by - 1), self.i64(by))
+
+    def divide_down(self, a: Expr, by: Expr | int) -> Expr:
+        """Return a / by rounded down, for a >= 0 and by > 0."""
+        return self.tir.truncdiv(a, self.i64(by) if isinstance(by, int) else by)
+
+    def lowest(self, dtype: str) -> Expr:
+        """Return the smallest number of an integer type."""
+        return self.tir.min_value(dtype)
+
+    def highest(self, dtype: str) -> Expr:
+        """Return the largest number of an integer type."""
+        return self.tir.max_value(dtype)
 
     def dtype(self, x: Expr) -> str:
         """Return numpy's name of the element type."""

@@ -1,4 +1,4 @@
-"""A region's body as a typed, straight line of pointwise steps; or why it is not one."""
+"""A region's body as typed values over sizes: pointwise operators, views and reductions."""
 
 from __future__ import annotations
 
@@ -6,42 +6,40 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-import onnx
-import onnx.numpy_helper
-
 from ortkit.kernels.backend import Refused
-from ortkit.kernels.signature import RegionSignature, canonical_function
-from ortkit.kernels.tvm.ops import DTYPES, POINTWISE_OPS, Attributes, PointwiseOp
-
-Shape: TypeAlias = tuple[int | str, ...]
+from ortkit.kernels.sizes import ONE, Extent, Shape, product
+from ortkit.kernels.tvm.ops import POINTWISE_OPS, Attributes, PointwiseOp
 
 
-@dataclass(frozen=True)
-class Constant:
-    """A scalar that is written into the code."""
+class RefusedError(Exception):
+    """Carries a refusal out of the reader."""
 
-    value: float | int | bool
-    dtype: str
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
 
 
 @dataclass(frozen=True)
-class Reference:
-    """Value number `index`: the inputs come first, then the steps' results."""
+class Input:
+    """Tensor number `index` of the region."""
 
     index: int
 
 
-Operand: TypeAlias = Constant | Reference | None
+@dataclass(frozen=True)
+class Constant:
+    """One number that is written into the code."""
+
+    value: float | int | bool
 
 
 @dataclass(frozen=True)
-class Step:
-    """One operator application; None among the operands is an absent optional input."""
+class Point:
+    """A pointwise operator; None among the operands is an absent optional input."""
 
     op_type: str
-    operands: tuple[Operand, ...]
+    operands: tuple[int | None, ...]
     attributes: Attributes
-    dtype: str
 
     @property
     def op(self) -> PointwiseOp:
@@ -50,165 +48,237 @@ class Step:
 
 
 @dataclass(frozen=True)
+class Broadcast:
+    """`x` repeated along dims of size 1, and along new leading dims."""
+
+    x: int
+
+
+@dataclass(frozen=True)
+class Transpose:
+    """Dim i of the result is dim `perm[i]` of `x`."""
+
+    x: int
+    perm: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Reshape:
+    """The same elements in the same order."""
+
+    x: int
+
+
+@dataclass(frozen=True)
+class Slice:
+    """Every `step`-th element of one dim from `start` on."""
+
+    x: int
+    dim: int
+    start: int
+    step: int
+
+
+@dataclass(frozen=True)
+class Concat:
+    """Values one after the other along one dim, which has a known size in each."""
+
+    parts: tuple[int, ...]
+    dim: int
+
+
+@dataclass(frozen=True)
+class Reduce:
+    """One number for each row: `kind` (see reductions.py) over `dims`, which become 1."""
+
+    kind: str
+    x: int
+    dims: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Position:
+    """The position along one dim of the result's shape, as an int64."""
+
+    dim: int
+
+
+@dataclass(frozen=True)
+class Size:
+    """A size as a number, for means."""
+
+    extent: Extent
+
+
+Node: TypeAlias = (
+    Input
+    | Constant
+    | Size
+    | Position
+    | Point
+    | Broadcast
+    | Transpose
+    | Reshape
+    | Slice
+    | Concat
+    | Reduce
+)
+
+
+@dataclass(frozen=True)
+class Value:
+    """One value of a region: what makes it, its ONNX element type and its shape."""
+
+    node: Node
+    dtype: str
+    shape: Shape
+
+
+@dataclass(frozen=True)
 class Program:
-    """All steps of a region, in order.
+    """All values of a region, each after what it is made of; the inputs come first.
 
     Args:
-        input_dtypes: Per input.
-        steps: Value number `len(input_dtypes) + i` is the result of step i.
-        outputs: What each output is.
+        values: By number.
+        inputs: How many inputs there are.
+        outputs: The number of each output's value.
     """
 
-    input_dtypes: tuple[str, ...]
-    steps: tuple[Step, ...]
-    outputs: tuple[Reference, ...]
+    values: tuple[Value, ...]
+    inputs: int
+    outputs: tuple[int, ...]
 
-    @property
-    def flops_per_point(self) -> int:
-        """The cost of one point in simple vector operations."""
-        return sum(step.op.flops for step in self.steps)
+
+def operands_of(node: Node) -> tuple[int, ...]:
+    """Return the numbers of the values that `node` is made of."""
+    match node:
+        case Point(operands=operands):
+            return tuple(operand for operand in operands if operand is not None)
+        case Concat(parts=parts):
+            return parts
+        case Input() | Constant() | Size() | Position():
+            return ()
+    return (node.x,)
 
 
 @dataclass
-class _Reader:
-    """The values known so far, by name in the body."""
+class Builder:
+    """Values in the making. Its methods check what they are told and raise `RefusedError`."""
 
-    operands: dict[str, Operand] = field(default_factory=dict)
-    dtypes: list[str] = field(default_factory=list)
-    shapes: list[Shape] = field(default_factory=list)
-    steps: list[Step] = field(default_factory=list)
+    values: list[Value] = field(default_factory=list)
 
-    def dtype_of(self, operand: Constant | Reference) -> str:
-        return operand.dtype if isinstance(operand, Constant) else self.dtypes[operand.index]
+    def add(self, node: Node, dtype: str, shape: Sequence[Extent]) -> int:
+        """Append a value and return its number."""
+        self.values.append(Value(node, dtype, tuple(shape)))
+        return len(self.values) - 1
 
-    def shape_of(self, operand: Operand) -> Shape:
-        return self.shapes[operand.index] if isinstance(operand, Reference) else ()
+    def shape(self, x: int) -> Shape:
+        """Return the shape of value `x`."""
+        return self.values[x].shape
 
-    def add(
-        self, op_type: str, operands: Sequence[Operand], attributes: Attributes
-    ) -> Reference | Refused:
-        op = POINTWISE_OPS[op_type]
-        dtype = op.result([self.dtype_of(x) for x in operands if x is not None], attributes)
+    def dtype(self, x: int) -> str:
+        """Return the ONNX element type of value `x`."""
+        return self.values[x].dtype
+
+    def constant(self, value: float | int | bool, dtype: str, rank: int = 0) -> int:
+        """Return a constant of shape [1, ...]."""
+        return self.add(Constant(value), dtype, (ONE,) * rank)
+
+    def point(
+        self, op_type: str, *operands: int | None, attributes: Attributes | None = None
+    ) -> int:
+        """Apply a pointwise operator with numpy's broadcasting."""
+        op = POINTWISE_OPS.get(op_type)
+        if op is None:
+            raise RefusedError(f"operator {op_type}")
+        merged = {**op.attributes, **(attributes or {})}
+        there = [operand for operand in operands if operand is not None]
+        dtype = op.result([self.dtype(operand) for operand in there], merged)
         if isinstance(dtype, Refused):
-            return Refused(f"{op_type} with {dtype.reason}")
-        shape = _broadcast([self.shape_of(operand) for operand in operands])
-        if isinstance(shape, Refused):
-            return shape
-        self.steps.append(Step(op_type, tuple(operands), attributes, dtype))
-        self.dtypes.append(dtype)
-        self.shapes.append(shape)
-        return Reference(len(self.dtypes) - 1)
+            raise RefusedError(f"{op_type} with {dtype.reason}")
+        shape = broadcast_shapes([self.shape(operand) for operand in there])
+        return self.add(Point(op_type, operands, merged), dtype, shape)
+
+    def broadcast(self, x: int, shape: Sequence[Extent]) -> int:
+        """Return `x` as Expand to `shape` makes it."""
+        result = broadcast_shapes([self.shape(x), tuple(shape)])
+        return x if result == self.shape(x) else self.add(Broadcast(x), self.dtype(x), result)
+
+    def transpose(self, x: int, perm: Sequence[int]) -> int:
+        """Return `x` with its dims in another order."""
+        shape = self.shape(x)
+        if sorted(perm) != list(range(len(shape))):
+            raise RefusedError(f"Transpose of rank {len(shape)} by {list(perm)}")
+        return self.add(Transpose(x, tuple(perm)), self.dtype(x), [shape[dim] for dim in perm])
+
+    def reshape(self, x: int, shape: Sequence[Extent]) -> int:
+        """Return the elements of `x` in another shape."""
+        if product(shape) != product(self.shape(x)):
+            raise RefusedError(f"Reshape of {text(self.shape(x))} to {text(tuple(shape))}")
+        return x if tuple(shape) == self.shape(x) else self.add(Reshape(x), self.dtype(x), shape)
+
+    def slice(self, x: int, dim: int, start: int, stop: int, step: int = 1) -> int:
+        """Return part of `x`; 0 <= start <= stop <= size, step >= 1."""
+        shape = list(self.shape(x))
+        shape[dim] = Extent((stop - start + step - 1) // step)
+        if shape[dim] == self.shape(x)[dim]:
+            return x
+        if shape[dim] == ONE:
+            step = 1
+        return self.add(Slice(x, dim, start, step), self.dtype(x), shape)
+
+    def concat(self, parts: Sequence[int], dim: int) -> int:
+        """Return values one after the other along `dim`."""
+        if len(parts) == 1:
+            return parts[0]
+        shape = list(self.shape(parts[0]))
+        total = 0
+        for part in parts:
+            size = self.shape(part)[dim].static
+            if size is None:
+                raise RefusedError(f"Concat of a size {self.shape(part)[dim]} that may vary")
+            rest = [*self.shape(part)]
+            rest[dim] = shape[dim]
+            if rest != shape or self.dtype(part) != self.dtype(parts[0]):
+                raise RefusedError("Concat of shapes that differ")
+            total += size
+        shape[dim] = Extent(total)
+        return self.add(Concat(tuple(parts), dim), self.dtype(parts[0]), shape)
+
+    def reduce(self, kind: str, x: int, dims: Sequence[int]) -> int:
+        """Return the reduction of `x` over `dims`, which keep size 1."""
+        shape = self.shape(x)
+        over = tuple(dim for dim in sorted(dims) if shape[dim] != ONE)
+        if not over:
+            return x
+        kept = [ONE if dim in over else size for dim, size in enumerate(shape)]
+        return self.add(Reduce(kind, x, over), self.dtype(x), kept)
+
+    def size(self, extent: Extent, dtype: str) -> int:
+        """Return a size as a number of `dtype`."""
+        if extent.static is not None:
+            return self.constant(extent.static, dtype)
+        return self.add(Size(extent), dtype, ())
+
+    def position(self, shape: Sequence[Extent], dim: int) -> int:
+        """Return the position along `dim` for every point of `shape`."""
+        return self.add(Position(dim), "int64", shape)
 
 
-def read_program(signature: RegionSignature) -> Program | Refused:
-    """Return the region's steps, or why they are no pointwise program of known operators."""
-    function = canonical_function(signature.function())
-    reader = _Reader()
-    for name, spec in zip(function.input, signature.inputs, strict=True):
-        if spec.dtype not in DTYPES:
-            return Refused(f"input {spec.name!r} of type {spec.dtype}")
-        reader.operands[name] = Reference(len(reader.dtypes))
-        reader.dtypes.append(spec.dtype)
-        reader.shapes.append(spec.shape)
-    for node in function.node:
-        if refused := _read_node(reader, node):
-            return refused
-    outputs: list[Reference] = []
-    for name, spec in zip(function.output, signature.outputs, strict=True):
-        output = reader.operands.get(name)
-        if not isinstance(output, Reference):
-            return Refused(f"output {spec.name!r} is a constant")
-        found = (reader.dtypes[output.index], reader.shapes[output.index])
-        if found != (spec.dtype, spec.shape):
-            return Refused(
-                f"output {spec.name!r} is {_tensor(*found)}, not {_tensor(spec.dtype, spec.shape)}"
-            )
-        outputs.append(output)
-    inputs = tuple(spec.dtype for spec in signature.inputs)
-    return Program(inputs, tuple(reader.steps), tuple(outputs))
-
-
-def _read_node(reader: _Reader, node: onnx.NodeProto) -> Refused | None:
-    if node.domain not in ("", "ai.onnx"):
-        return Refused(f"operator {node.domain}::{node.op_type}")
-    if node.op_type == "Constant":
-        constant = _constant(node)
-        if isinstance(constant, Refused):
-            return constant
-        reader.operands[node.output[0]] = constant
-        return None
-    operands = [reader.operands.get(name) for name in node.input]
-    result = _pow(reader, operands) if node.op_type == "Pow" else _apply(reader, node, operands)
-    if isinstance(result, Refused):
-        return result
-    reader.operands[node.output[0]] = result
-    return None
-
-
-def _apply(reader: _Reader, node: onnx.NodeProto, operands: list[Operand]) -> Reference | Refused:
-    op = POINTWISE_OPS.get(node.op_type)
-    if op is None:
-        return Refused(f"operator {node.op_type}")
-    attributes = dict(op.attributes)
-    for attribute in node.attribute:
-        value = onnx.helper.get_attribute_value(attribute)
-        if attribute.name not in attributes or attribute.ref_attr_name:
-            return Refused(f"{node.op_type} with attribute {attribute.name!r}")
-        attributes[attribute.name] = value.decode() if isinstance(value, bytes) else value
-    if node.op_type == "Clip":
-        operands += [None] * (3 - len(operands))
-    elif None in operands:
-        return Refused(f"{node.op_type} without one of its inputs")
-    return reader.add(node.op_type, operands, attributes)
-
-
-def _pow(reader: _Reader, operands: list[Operand]) -> Reference | Refused:
-    """Write powers with a small constant exponent as products and roots."""
-    base, exponent = operands
-    if not isinstance(exponent, Constant) or base is None:
-        return Refused("Pow with an exponent that is no constant")
-    if reader.dtype_of(base) != "float32":
-        return Refused(f"Pow of type {reader.dtype_of(base)}")
-    if exponent.value in (2, 3):
-        square = reader.add("Mul", (base, base), {})
-        if exponent.value == 2 or isinstance(square, Refused):
-            return square
-        return reader.add("Mul", (base, square), {})
-    simple = {0.5: "Sqrt", 1: "Identity", -1: "Reciprocal"}
-    if exponent.value in simple:
-        return reader.add(simple[exponent.value], (base,), {})
-    return Refused(f"Pow with exponent {exponent.value}")
-
-
-def _constant(node: onnx.NodeProto) -> Constant | Refused:
-    attribute = node.attribute[0]
-    if attribute.name == "value_float":
-        return Constant(attribute.f, "float32")
-    if attribute.name == "value_int":
-        return Constant(attribute.i, "int64")
-    if attribute.name != "value":
-        return Refused(f"a constant given as {attribute.name!r}")
-    array = onnx.numpy_helper.to_array(attribute.t)
-    if array.size != 1 or array.dtype.name not in DTYPES:
-        return Refused(f"a constant of type {array.dtype.name} and shape {list(array.shape)}")
-    if array.ndim:
-        # Its rank may lift the rank of a result: shapes would have to follow it.
-        array = array.reshape(())
-    return Constant(array.item(), array.dtype.name)
-
-
-def _broadcast(shapes: Sequence[Shape]) -> Shape | Refused:
-    """Return numpy's broadcast of shapes, where names are equal or not by their spelling."""
+def broadcast_shapes(shapes: Sequence[Shape]) -> Shape:
+    """Return numpy's broadcast of shapes, where sizes are equal or not by what they say."""
     rank = max((len(shape) for shape in shapes), default=0)
-    padded = [(1,) * (rank - len(shape)) + shape for shape in shapes]
-    result: list[int | str] = []
+    padded = [(ONE,) * (rank - len(shape)) + shape for shape in shapes]
+    result: list[Extent] = []
     for dims in zip(*padded, strict=True):
-        sizes = set(dims) - {1}
+        sizes = set(dims) - {ONE}
         if len(sizes) > 1:
-            return Refused(f"sizes {', '.join(sorted(map(str, sizes)))} meet")
-        result.append(sizes.pop() if sizes else 1)
+            found = ", ".join(sorted(map(str, sizes)))
+            raise RefusedError(f"sizes {found} meet: equal or not is unknown")
+        result.append(sizes.pop() if sizes else ONE)
     return tuple(result)
 
 
-def _tensor(dtype: str, shape: Shape) -> str:
-    return f"{dtype}[{','.join(map(str, shape))}]"
+def text(shape: Shape) -> str:
+    """Write a shape."""
+    return f"[{','.join(map(str, shape))}]"

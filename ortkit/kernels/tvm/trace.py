@@ -1,0 +1,192 @@
+"""A walk through a program as its kernel will compute it: what is read where, what it costs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from ortkit.kernels.sizes import product
+from ortkit.kernels.tvm.axes import Axes, Axis
+from ortkit.kernels.tvm.dtypes import memory_bytes
+from ortkit.kernels.tvm.indices import (
+    HERE,
+    Where,
+    index_of,
+    key_of,
+    linear,
+    loops_of,
+    part_where,
+    slice_where,
+    starts_of,
+)
+from ortkit.kernels.tvm.program import (
+    Concat,
+    Input,
+    Point,
+    Position,
+    Program,
+    Reduce,
+    RefusedError,
+    Slice,
+    operands_of,
+)
+
+#: Loading lanes one by one, in simple vector operations.
+_SCATTERED_LOAD = 40
+#: Lanes that are further apart than this many elements each touch a cache line of their own.
+_LARGEST_STEP = 4
+
+
+@dataclass
+class Pass:
+    """One run over the points: for one reduction, or for the outputs."""
+
+    roots: tuple[int, ...]
+    plain: set[int] = field(default_factory=set)
+    """Values that are asked for at the loops' own position, and nowhere else."""
+    operands: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    costs: dict[int, int] = field(default_factory=dict)
+
+
+@dataclass
+class Trace:
+    """What the walk found.
+
+    Args:
+        breaks: Per axis, the positions where its loop must be cut: parts of a Concat meet there.
+        flops: Simple operations a point.
+        bytes: Memory traffic a point.
+        only_here: Inputs that are read nowhere but at the loops' own position.
+    """
+
+    passes: list[Pass] = field(default_factory=list)
+    breaks: dict[Axis, tuple[int, ...]] = field(default_factory=dict)
+    flops: int = 0
+    bytes: int = 0
+    only_here: set[int] = field(default_factory=set)
+
+
+def trace(program: Program, axes: Axes, loops: Sequence[Axis], vector: Axis | None) -> Trace:
+    """Walk the program.
+
+    Raises:
+        RefusedError: Something would be read in a way that kernels do not have.
+    """
+    walk = _Walk(program, axes, frozenset(loops), vector)
+    for value in program.values:
+        if isinstance(value.node, Reduce):
+            walk.run((value.node.x,))
+            walk.found.flops += 1
+    walk.run(program.outputs)
+    for output in program.outputs:
+        walk.check_lanes(output, HERE, is_store=True)
+        walk.count_bytes(output)
+    walk.found.only_here = walk.read_here - walk.read_elsewhere
+    return walk.found
+
+
+@dataclass
+class _Walk:
+    program: Program
+    axes: Axes
+    loops: frozenset[Axis]
+    vector: Axis | None
+    found: Trace = field(default_factory=Trace)
+    seen: set[tuple[object, ...]] = field(default_factory=set)
+    read_here: set[int] = field(default_factory=set)
+    read_elsewhere: set[int] = field(default_factory=set)
+
+    def run(self, roots: tuple[int, ...]) -> None:
+        current = Pass(roots)
+        self.found.passes.append(current)
+        elsewhere: set[int] = set()
+        visited: set[tuple[object, ...]] = set()
+        stack: list[tuple[int, Where]] = [(root, HERE) for root in roots]
+        while stack:
+            number, where = stack.pop()
+            key = (number, key_of(self.axes, number, where))
+            if key in visited:
+                continue
+            visited.add(key)
+            if any(index is not None for index in key[1]):
+                elsewhere.add(number)
+            current.plain.add(number)
+            stack += self.visit(current, number, where, is_new=key not in self.seen)
+            self.seen.add(key)
+        current.plain -= elsewhere
+
+    def visit(
+        self, current: Pass, number: int, where: Where, *, is_new: bool
+    ) -> list[tuple[int, Where]]:
+        loops = loops_of(self.axes, number, where)
+        if not loops <= self.loops:
+            raise RefusedError("a value over points that no output has")
+        node = self.program.values[number].node
+        current.operands[number] = operands_of(node)
+        is_vector = self.vector is None or self.vector in loops
+        if isinstance(node, Point) and is_vector:
+            current.costs[number] = node.op.flops
+            self.found.flops += node.op.flops if is_new else 0
+        match node:
+            case Input():
+                self.read(number, where, is_new=is_new)
+                return []
+            case Reduce():
+                if any(index is not None for index in key_of(self.axes, number, where)):
+                    raise RefusedError("a reduction that is read from another row")
+                return []
+            case Position(dim=dim):
+                linear(where, self.axes.dims[number][dim])
+                return []
+            case Slice(x=x):
+                return [(x, slice_where(self.axes, number, node, where))]
+            case Concat():
+                return self.parts(number, node, where)
+        return [(operand, where) for operand in operands_of(node)]
+
+    def parts(self, number: int, node: Concat, where: Where) -> list[tuple[int, Where]]:
+        index = linear(where, self.axes.dims[number][node.dim])
+        starts = starts_of(self.program, node)
+        if len(index.terms) > 1:
+            raise RefusedError("a Concat along a dim that a Reshape splits")
+        for axis, factor in index.terms:
+            extent = axis.extent.static
+            if extent is None:
+                raise RefusedError("a Concat along a size that may vary")
+            cuts = {-((index.offset - start) // factor) for start in starts[1:-1]}
+            cuts = {cut for cut in cuts if 0 < cut < extent}
+            if cuts:
+                self.found.breaks[axis] = tuple(sorted({*self.found.breaks.get(axis, ()), *cuts}))
+        return [
+            (part, part_where(self.axes, node, part, index, start, where))
+            for part, start in zip(node.parts, starts, strict=False)
+        ]
+
+    def read(self, number: int, where: Where, *, is_new: bool) -> None:
+        is_here = all(index is None for index in key_of(self.axes, number, where))
+        (self.read_here if is_here else self.read_elsewhere).add(number)
+        if is_new:
+            self.check_lanes(number, where, is_store=False)
+            self.count_bytes(number)
+
+    def check_lanes(self, number: int, where: Where, *, is_store: bool) -> None:
+        """Refuse what lies far apart for neighbouring lanes; count what lies apart."""
+        step = 0
+        owned = self.axes.of(number)
+        for place, axis in enumerate(owned):
+            factor = dict(index_of(where, axis).terms).get(self.vector, 0) if self.vector else 0
+            if not factor:
+                continue
+            stride = product(inner.extent for inner in owned[place + 1 :]).static
+            step += _LARGEST_STEP + 1 if stride is None else factor * stride
+        if step > (1 if is_store else _LARGEST_STEP):
+            raise RefusedError("neighbours along the innermost dim lie far apart in an operand")
+        if step > 1:
+            self.found.flops += _SCATTERED_LOAD
+
+    def count_bytes(self, number: int) -> None:
+        """Count an element of memory traffic, but for tensors that stay in a cache."""
+        owned = set(self.axes.of(number))
+        outer = self.loops - ({self.vector} if self.vector else set())
+        if (self.vector is None or self.vector in owned) and (not outer or owned & outer):
+            self.found.bytes += memory_bytes(self.program.values[number].dtype)
