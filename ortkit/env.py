@@ -17,6 +17,11 @@ def cache_dir() -> Path:
     return (Path(base) if base else Path.home() / ".cache") / "ortkit"
 
 
+def cache_size() -> str | None:
+    """Return how large the cache of kernels may grow, as `ORTKIT_CACHE_SIZE` has it."""
+    return os.environ.get("ORTKIT_CACHE_SIZE") or None
+
+
 def compiler_command() -> str | None:
     """Return the C compiler that `CC` names, or None for the default search."""
     return os.environ.get("CC") or None

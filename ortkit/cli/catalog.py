@@ -33,6 +33,10 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
         "ortkit.cli.passes",
         "list the passes, or describe one",
     ),
+    "cache": (
+        "ortkit.cli.cache",
+        "list or remove the compiled kernels that are kept on disk",
+    ),
     "calibrate": (
         "ortkit.cli.calibrate",
         "measure what work costs on this machine, for the choice of kernels",

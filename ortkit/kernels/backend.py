@@ -107,6 +107,10 @@ class KernelBackend(Protocol):
         """Say why `compile` may not be tried; None means that it may. Compiles nothing."""
         ...
 
+    def load(self) -> None:
+        """Import the toolchain, so that processes forked after this have it."""
+        ...
+
     def compile(self, signature: RegionSignature, target: Target, folder: Path) -> Kernel:
         """Compile and write the artifact into `folder`.
 

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import tempfile
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ortkit.errors import MissingDependencyError
+from ortkit.errors import MissingDependencyError, UserError
 from ortkit.kernels.backend import Kernel, KernelBackend, Refused, Target
-from ortkit.kernels.cache import KernelCache, default_cache
+from ortkit.kernels.cache import KernelCache, Slot, default_cache
 from ortkit.kernels.catalog import BACKENDS, load_backend
+from ortkit.kernels.compiler import Job, compile_all
 from ortkit.kernels.cpu import resolve
-from ortkit.kernels.link import KernelLibrary, link_library
+from ortkit.kernels.link import KernelLibrary, find_linker, find_shim, link_library
 from ortkit.kernels.signature import RegionSignature
+
+
+def _silent(done: int, total: int) -> None:
+    """Ignore progress."""
 
 
 @dataclass(frozen=True)
@@ -22,14 +29,18 @@ class LibraryBuild:
 
     Args:
         library: None when every region was refused.
-        kernels: One per accepted signature, in their order.
+        kernels: One per accepted signature, in their order; their objects are in the library only.
         refused: Per refused signature the reason.
+        compiled: How many kernels were not in the cache.
+        note: Why kernels could not be put into the cache, empty if they could.
         seconds: Wall time of the whole build.
     """
 
     library: KernelLibrary | None
     kernels: tuple[Kernel, ...]
     refused: tuple[tuple[RegionSignature, str], ...]
+    compiled: int
+    note: str
     seconds: float
 
 
@@ -39,8 +50,12 @@ def build_library(
     path: Path,
     backend: str = "auto",
     cache: KernelCache | None = None,
+    count: Callable[[int, int], None] = _silent,
 ) -> LibraryBuild:
     """Compile what some backend accepts and link it into one library at `path`.
+
+    A region whose kernel the toolchain fails on, or does not compile in time, is refused with the
+    last lines of what the toolchain said.
 
     Args:
         signatures: Equal ones are compiled once.
@@ -48,33 +63,34 @@ def build_library(
         path: Conventionally MODEL.opt.ops.so; not touched when everything is refused.
         backend: A name of the catalog, or "auto" for the first that accepts a region.
         cache: Where compiled kernels are kept; None means the user's cache.
+        count: Called with how many kernels are compiled, and of how many.
 
     Raises:
         UserError: Unknown backend or processor level, or a file that cannot be written.
         MissingDependencyError: The named backend's toolchain, a C compiler, or the native part of
             ortkit is not installed.
-        KernelError: A toolchain failed on a region that its backend had accepted.
+        KernelError: The C compiler failed to link.
     """
     started = time.perf_counter()
     target = resolve(target)
-    backends = _usable_backends(backend)
     cache = cache or default_cache()
-    accepted: list[tuple[RegionSignature, Kernel]] = []
-    refused: list[tuple[RegionSignature, str]] = []
-    compiled: dict[str, Kernel] = {}
-    for signature in signatures:
-        chosen = _choose(backends, signature, target)
-        if isinstance(chosen, Refused):
-            refused.append((signature, chosen.reason))
-            continue
-        if signature.key not in compiled:
-            compiled[signature.key] = cache.compile(chosen, signature, target)
-        accepted.append((signature, compiled[signature.key]))
-    kernels = tuple(kernel for _, kernel in accepted)
-    library = None
-    if accepted:
-        library = link_library(kernels, [signature for signature, _ in accepted], path, target)
-    return LibraryBuild(library, kernels, tuple(refused), time.perf_counter() - started)
+    with _build_folder() as folder:
+        build = _Build(_usable_backends(backend), target, cache, folder)
+        found = build.kernels(signatures, count)
+        accepted = [(s, one) for s, one in found if isinstance(one, Kernel)]
+        refused = tuple((s, one.reason) for s, one in found if isinstance(one, Refused))
+        library = None
+        if accepted:
+            kernels, named = [one for _, one in accepted], [s for s, _ in accepted]
+            library = link_library(kernels, named, path, target)
+    return LibraryBuild(
+        library,
+        tuple(kernel for _, kernel in accepted),
+        refused,
+        build.compiled,
+        build.note,
+        time.perf_counter() - started,
+    )
 
 
 def refusal(signature: RegionSignature, target: Target, backend: str = "auto") -> Refused | None:
@@ -86,6 +102,110 @@ def refusal(signature: RegionSignature, target: Target, backend: str = "auto") -
     return chosen if isinstance(chosen, Refused) else None
 
 
+def missing_toolchain(backend: str = "auto") -> MissingDependencyError | None:
+    """Return what is not installed and how to get it; None means that kernels can be built."""
+    try:
+        backends = _usable_backends(backend)
+        if not _available(backends):
+            reasons = "; ".join(one.reason for each in backends if (one := each.available()))
+            return MissingDependencyError(f"no kernel backend can be used: {reasons}")
+        find_shim()
+        find_linker()
+    except MissingDependencyError as error:
+        return error
+    return None
+
+
+class _Build:
+    """One call of `build_library`, up to the linking."""
+
+    def __init__(
+        self,
+        backends: Sequence[KernelBackend],
+        target: Target,
+        cache: KernelCache,
+        folder: Path,
+    ) -> None:
+        self.target = target
+        self.cache = cache
+        self.folder = folder
+        self.compiled = 0
+        self.note = ""
+        self._fingerprints = {one.name: one.fingerprint() for one in _available(backends)}
+        self._backends = backends
+
+    def kernels(
+        self, signatures: Sequence[RegionSignature], count: Callable[[int, int], None]
+    ) -> list[tuple[RegionSignature, Kernel | Refused]]:
+        """Return for each signature its kernel or the reason why it has none."""
+        looked_up: dict[str, Slot | Kernel | Refused] = {}
+        for signature in signatures:
+            if signature.key not in looked_up:
+                looked_up[signature.key] = self._look_up(signature)
+        absent = [one for one in looked_up.values() if isinstance(one, Slot)]
+        compiled = dict(
+            zip((slot.signature.key for slot in absent), self._compile(absent, count), strict=True)
+        )
+        known: dict[str, Kernel | Refused] = {
+            key: compiled[key] if isinstance(one, Slot) else one for key, one in looked_up.items()
+        }
+        return [(signature, known[signature.key]) for signature in signatures]
+
+    def _look_up(self, signature: RegionSignature) -> Kernel | Slot | Refused:
+        """Return the kernel from the cache, or where it will go once it is compiled."""
+        reasons: list[str] = []
+        for backend in self._backends:
+            verdict = backend.available()
+            if verdict is None:
+                fingerprint = self._fingerprints[backend.name]
+                slot = Slot(signature, backend.name, fingerprint, self.target)
+                if (kernel := self.cache.find(slot, self.folder)) is not None:
+                    return kernel
+                verdict = backend.accepts(signature, self.target)
+            if verdict is None:
+                return slot
+            reasons.append(f"{backend.name}: {verdict.reason}")
+        return Refused("; ".join(reasons))
+
+    def _compile(
+        self, slots: Sequence[Slot], count: Callable[[int, int], None]
+    ) -> list[Kernel | Refused]:
+        jobs = []
+        for slot in slots:
+            folder = self.folder / slot.name
+            folder.mkdir()
+            jobs.append(Job(slot.backend, slot.signature, slot.target, folder))
+        found: list[Kernel | Refused] = []
+        for slot, made in zip(slots, compile_all(jobs, count), strict=True):
+            if isinstance(made, Refused):
+                found.append(Refused(f"{slot.backend}: {made.reason}"))
+                continue
+            # Under the name that it has when it comes from the cache: equal input, equal library.
+            artifact = self.folder / f"{slot.name}.o"
+            made.artifact.replace(artifact)
+            kernel = replace(made, artifact=artifact)
+            self.note = self.cache.store(slot, kernel) or self.note
+            self.compiled += 1
+            found.append(kernel)
+        if self.compiled and not self.note:
+            self.cache.trim()
+        return found
+
+
+@contextmanager
+def _build_folder() -> Iterator[Path]:
+    try:
+        folder = tempfile.TemporaryDirectory(prefix="ortkit-build-", ignore_cleanup_errors=True)
+    except OSError as error:
+        raise UserError(
+            f"no temporary folder can be made: {error.strerror}",
+            where=tempfile.gettempdir(),
+            fix="free some space, or set TMPDIR",
+        ) from error
+    with folder as name:
+        yield Path(name)
+
+
 def _usable_backends(name: str) -> list[KernelBackend]:
     """Return the backends to try; a backend that was asked for by name must be there."""
     if name == "auto":
@@ -95,6 +215,10 @@ def _usable_backends(name: str) -> list[KernelBackend]:
         problem = f"the kernel backend {name!r} cannot be used: {missing.reason}"
         raise MissingDependencyError(problem)
     return [backend]
+
+
+def _available(backends: Sequence[KernelBackend]) -> list[KernelBackend]:
+    return [backend for backend in backends if backend.available() is None]
 
 
 def _choose(

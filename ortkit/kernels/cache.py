@@ -1,115 +1,227 @@
-"""Compiled kernels on disk, by signature, target and toolchain."""
+"""Compiled kernels on disk, by signature, target and toolchain, up to a number of bytes."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import os
+import re
 import tempfile
-from dataclasses import asdict, dataclass
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from ortkit import env
 from ortkit.errors import UserError
-from ortkit.kernels.backend import Kernel, KernelBackend, Launch, Target
+from ortkit.kernels.backend import Kernel, Target
+from ortkit.kernels.record import kernel_from, record_of
 from ortkit.kernels.signature import RegionSignature
-from ortkit.kernels.sizes import Extent
 
-_RECORD_SCHEMA = 2
+DEFAULT_LIMIT = 512 << 20
+_SCHEMA = 2
+_SUFFIX = ".kernel"
+#: What a process that was killed left half written is removed after this.
+_LEFT_OVER_SECONDS = 3600
+_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One kernel in the folder."""
+
+    op: str
+    """The fused operator that it was first compiled for."""
+    backend: str
+    level: str
+    """Of the processor."""
+    size: int
+    """Bytes on disk."""
+    used: float
+    """When it was last asked for, in seconds since 1970."""
+    path: Path
+
+
+@dataclass(frozen=True)
+class Slot:
+    """Where a kernel belongs: equal slots hold kernels with equal code."""
+
+    signature: RegionSignature
+    backend: str
+    fingerprint: str
+    """Of the toolchain; see `KernelBackend.fingerprint`."""
+    target: Target
+    """Resolved (no "native")."""
+
+    @property
+    def name(self) -> str:
+        """The file's name, without its ending."""
+        content = "\n".join([self.fingerprint, self.target.kind, self.target.level])
+        return f"{self.signature.key}-{hashlib.sha256(content.encode()).hexdigest()[:16]}"
 
 
 @dataclass(frozen=True)
 class KernelCache:
-    """A folder of kernels: `<slot>.o`, and `<slot>.json` that vouches for its bytes.
+    """A folder of kernels: one file each, a line of JSON that vouches for the object after it.
 
-    Both are written under other names and renamed, so processes may share the folder. An entry
-    whose record does not fit, or whose object has other bytes than recorded, is compiled again.
+    Files are written under other names and renamed, and what is loaded is copied out, so that
+    processes may share the folder, and any of them may remove files at any time. A file that
+    does not fit is as good as none.
+
+    Args:
+        folder: Made when something is stored.
+        limit: Bytes; `trim` removes what was not used for longest beyond that.
     """
 
     folder: Path
+    limit: int = DEFAULT_LIMIT
 
-    def compile(
-        self, backend: KernelBackend, signature: RegionSignature, target: Target
-    ) -> Kernel:
-        """Return the kernel from the folder, compiled now if it is not there.
-
-        Args:
-            target: Resolved (no "native").
-
-        Raises:
-            KernelError: The toolchain failed.
-            UserError: The folder cannot be written.
-        """
-        slot = _slot(backend, signature, target)
-        found = self._load(slot, backend.name, signature.key, target)
-        if found is not None:
-            return found
+    def find(self, slot: Slot, into: Path) -> Kernel | None:
+        """Return the kernel with its object copied into the folder `into`, None if absent."""
+        path = self._path(slot)
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryDirectory(prefix=".compile-", dir=self.folder) as name:
-                return self._store(slot, backend.compile(signature, target, Path(name)))
-        except OSError as error:
-            raise UserError(
-                f"cannot write the kernel cache: {error.strerror}",
-                where=str(self.folder),
-                fix="set ORTKIT_CACHE to a folder that can be written",
-            ) from error
-
-    def _load(self, slot: str, backend: str, key: str, target: Target) -> Kernel | None:
-        artifact = self.folder / f"{slot}.o"
-        try:
-            record = json.loads((self.folder / f"{slot}.json").read_text("utf-8"))
-            digest = hashlib.sha256(artifact.read_bytes()).hexdigest()
+            head, _, content = path.read_bytes().partition(b"\n")
+            record = json.loads(head)
         except (OSError, ValueError):
             return None
-        expected = {"schema": _RECORD_SCHEMA, "key": key, "sha256": digest}
+        expected = {
+            "schema": _SCHEMA,
+            "key": slot.signature.key,
+            "sha256": hashlib.sha256(content).hexdigest(),
+        }
         if not isinstance(record, dict) or not expected.items() <= record.items():
             return None
-        try:
-            symbol, launch = str(record["symbol"]), _launch(record["launch"])
-        except (KeyError, TypeError, ValueError):
+        artifact = into / f"{slot.name}.o"
+        kernel = kernel_from(record, slot.signature.key, slot.backend, slot.target, artifact)
+        if kernel is None:
             return None
-        return Kernel(key, backend, target, artifact, symbol, launch, compile_seconds=0.0)
+        artifact.write_bytes(content)
+        with suppress(OSError):  # a folder that may only be read has no order of use
+            os.utime(path)
+        return kernel
 
-    def _store(self, slot: str, kernel: Kernel) -> Kernel:
+    def store(self, slot: Slot, kernel: Kernel) -> str:
+        """Keep a kernel; returns why it cannot be kept, empty if it is."""
+        content = kernel.artifact.read_bytes()
         record = {
-            "schema": _RECORD_SCHEMA,
-            "key": kernel.key,
-            "sha256": hashlib.sha256(kernel.artifact.read_bytes()).hexdigest(),
-            "symbol": kernel.symbol,
-            "launch": asdict(kernel.launch),
+            "schema": _SCHEMA,
+            "key": slot.signature.key,
+            "sha256": hashlib.sha256(content).hexdigest(),
+            "op": slot.signature.op_type,
+            "backend": slot.backend,
+            "level": slot.target.level,
+            **record_of(kernel),
         }
-        text = kernel.artifact.with_suffix(".json")
-        text.write_text(json.dumps(record, indent=1), "utf-8")
-        artifact = self.folder / f"{slot}.o"
-        kernel.artifact.replace(artifact)
-        text.replace(self.folder / f"{slot}.json")  # last: it makes the entry valid
-        return Kernel(
-            kernel.key, kernel.backend, kernel.target, artifact, kernel.symbol,
-            kernel.launch, kernel.compile_seconds,
-        )  # fmt: skip
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            handle, name = tempfile.mkstemp(_SUFFIX, f".{slot.name}-", self.folder)
+            try:
+                with os.fdopen(handle, "wb") as file:
+                    file.write(json.dumps(record).encode() + b"\n" + content)
+                Path(name).replace(self._path(slot))
+            except BaseException:
+                Path(name).unlink(missing_ok=True)
+                raise
+        except OSError as error:
+            return (
+                f"the kernel cache {self.folder} cannot be written: {error.strerror}; "
+                "set ORTKIT_CACHE to a folder that can"
+            )
+        return ""
 
+    def trim(self) -> None:
+        """Remove what was not used for longest until the rest fits, and what was left behind."""
+        files = sorted(self._files(), key=lambda one: one[1].st_mtime)
+        excess = sum(status.st_size for _, status in files) - self.limit
+        for path, status in files:
+            if excess <= 0:
+                break
+            if _remove(path):
+                excess -= status.st_size
+        for path, _ in self._left_behind():
+            _remove(path)
 
-def _launch(record: dict[str, Any]) -> Launch:
-    """Read a `Launch` back from what `asdict` made of it."""
-    return Launch(
-        units=tuple(_extent(one) for one in record["units"]),
-        points=_extent(record["points"]),
-        picoseconds_per_point=int(record["picoseconds_per_point"]),
-        inplace=tuple((int(i), int(o)) for i, o in record["inplace"]),
-    )
+    def entries(self) -> tuple[Entry, ...]:
+        """Return what is there, last used first; files that are no kernels are left out."""
+        found = []
+        for path, status in self._files():
+            try:
+                with path.open("rb") as file:
+                    record = json.loads(file.readline())
+                op, backend, level = (str(record[key]) for key in ("op", "backend", "level"))
+            except (OSError, ValueError, KeyError, TypeError):
+                continue
+            found.append(Entry(op, backend, level, status.st_size, status.st_mtime, path))
+        return tuple(sorted(found, key=lambda one: (-one.used, one.op)))
 
+    def clear(self) -> tuple[int, int]:
+        """Remove all kernels; returns how many files and how many bytes.
 
-def _extent(record: dict[str, Any]) -> Extent:
-    return Extent(int(record["factor"]), tuple(map(str, record["symbols"])))
+        Raises:
+            UserError: A file cannot be removed.
+        """
+        count = size = 0
+        for path, status in (*self._files(), *self._left_behind()):
+            try:
+                path.unlink(missing_ok=True)
+            except OSError as error:
+                raise UserError(f"cannot be removed: {error.strerror}", where=str(path)) from error
+            count, size = count + 1, size + status.st_size
+        return count, size
+
+    def _path(self, slot: Slot) -> Path:
+        return self.folder / f"{slot.name}{_SUFFIX}"
+
+    def _files(self) -> Iterator[tuple[Path, os.stat_result]]:
+        return (one for one in self._listed() if not one[0].name.startswith("."))
+
+    def _left_behind(self) -> Iterator[tuple[Path, os.stat_result]]:
+        """Yield what processes that were killed have left half written."""
+        before = time.time() - _LEFT_OVER_SECONDS
+        return (
+            (path, status)
+            for path, status in self._listed()
+            if path.name.startswith(".") and status.st_mtime < before
+        )
+
+    def _listed(self) -> Iterator[tuple[Path, os.stat_result]]:
+        try:
+            found = list(os.scandir(self.folder))
+        except OSError:
+            return
+        for file in found:
+            if file.name.endswith(_SUFFIX):
+                try:
+                    yield Path(file.path), file.stat()
+                except OSError:
+                    continue  # another process was faster
 
 
 def default_cache() -> KernelCache:
-    """Return the user's cache of kernels."""
-    return KernelCache(env.cache_dir() / "kernels")
+    """Return the user's cache of kernels.
+
+    Raises:
+        UserError: `ORTKIT_CACHE_SIZE` is no size.
+    """
+    return KernelCache(env.cache_dir() / "kernels", _limit(env.cache_size()))
 
 
-def _slot(backend: KernelBackend, signature: RegionSignature, target: Target) -> str:
-    content = os.linesep.join([backend.fingerprint(), target.kind, target.level])
-    return f"{signature.key}-{hashlib.sha256(content.encode()).hexdigest()[:16]}"
+def _limit(text: str | None) -> int:
+    if text is None:
+        return DEFAULT_LIMIT
+    match = re.fullmatch(r"\s*(\d+)\s*([KMG]?)i?B?\s*", text, re.IGNORECASE)
+    if match is None:
+        raise UserError(
+            f"{text!r} is no size", where="ORTKIT_CACHE_SIZE", fix="give bytes, or such as 512MB"
+        )
+    return int(match[1]) * _UNITS[match[2].upper()]
+
+
+def _remove(path: Path) -> bool:
+    """Return whether the file is gone."""
+    try:
+        path.unlink(missing_ok=True)
+    except OSError:
+        return False
+    return True

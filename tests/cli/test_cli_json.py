@@ -20,6 +20,7 @@ CALLS = {
     "bisect": ("small.onnx", "--kernels", "off"),
     "try": ("small.onnx", "--seconds", "2", "--level", "1"),
     "passes": ("list",),
+    "cache": ("list",),
     "calibrate": (),
     "doctor": (),
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import time
 from dataclasses import dataclass
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
@@ -44,6 +45,12 @@ class TvmBackend:
             return Refused(f"tvm kernels for {target.kind} are not made")
         plan = plan_of(signature)
         return plan if isinstance(plan, Refused) else None
+
+    def load(self) -> None:
+        """Import tvm and what compiles with it."""
+        import_module("ortkit.kernels.tvm.build")
+        import_module("ortkit.kernels.tvm.lower")
+        import_module("tvm")
 
     def compile(self, signature: RegionSignature, target: Target, folder: Path) -> Kernel:
         """Compile into `folder`/<key>.o.

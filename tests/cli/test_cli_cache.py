@@ -1,0 +1,52 @@
+"""`ortkit cache`: what an optimization leaves is listed, and removed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import onnx
+import onnx.parser
+import pytest
+
+GELU = """<ir_version: 10, opset_import: ["" : 20]>
+g (float[n, 32] x) => (float[n, 32] y)
+<float[32] b = {BIAS}>
+{ a = Add(x, b)  y = Gelu(a) }
+""".replace("BIAS", ", ".join(["0.5"] * 32))
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("ORTKIT_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "kernels"
+
+
+def test_kernels_are_listed_and_removed(call, cache: Path, tmp_path: Path) -> None:
+    onnx.save(onnx.parser.parse_model(GELU), tmp_path / "m.onnx")
+    empty = call("cache", "list")
+    assert (empty.code, empty.out) == (0, f"0 kernels, 0 B of at most 536.9 MB, in {cache}\n")
+    made = call("optimize", tmp_path / "m.onnx", "--no-verify", "--json")
+    ops = [one["emitted_as"] for one in json.loads(made.out)["regions"]]
+    assert len(ops) == 1
+    listed = json.loads(call("cache", "list", "--json").out)
+    assert [one["op"] for one in listed["kernels"]] == ops
+    assert listed["bytes"] == sum(path.stat().st_size for path in cache.iterdir())
+    shown = call("cache", "list").out
+    assert ops[0] in shown
+    assert "1 kernels, " in shown
+    cleared = json.loads(call("cache", "clear", "--json").out)
+    assert (cleared["removed"], cleared["kernels"], cleared["bytes"]) == (1, [], 0)
+    assert list(cache.iterdir()) == []
+    assert call("cache", "clear").out.startswith("removed   0 files")
+
+
+def test_bad_usage_is_code_2(call, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert call("cache").code == 2
+    assert "did you mean 'clear'?" in call("cache", "cler").err
+    monkeypatch.setenv("ORTKIT_CACHE_SIZE", "lots")
+    done = call("cache", "list")
+    assert (done.code, done.out) == (2, "")
+    assert done.err == (
+        "ortkit: ORTKIT_CACHE_SIZE: 'lots' is no size; give bytes, or such as 512MB\n"
+    )

@@ -1,0 +1,215 @@
+"""Compiling in processes: all results come back, and a crash or a hang costs one kernel."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from fused_model import bias_gelu, unary
+
+from ortkit.kernels import Kernel, LibraryBuild, Refused, Target, compiler
+from ortkit.kernels.catalog import BACKENDS
+from ortkit.kernels.compiler import Job, compile_all
+
+TARGET = Target("cpu", "x86-64-v3")
+FAILURES = {
+    "crashes": "the compiler crashed with signal 11 (SIGSEGV): "
+    "compiling prints this | first line | LLVM ERROR: cannot select",
+    "exits": "the compiler ended with code 3: compiling prints this",
+    "hangs": "the compiler did not end within 0.5 seconds: compiling prints this | scheduling",
+    "fails": "a loop has no end | at line 7",
+    "raises": "ZeroDivisionError: by zero",
+}
+
+
+@pytest.fixture(autouse=True)
+def backends(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("OddBackend", "DoesNotLoad", "CrashesWhenLoaded"):
+        monkeypatch.setitem(BACKENDS, name, f"odd_backends:{name}")
+
+
+@pytest.fixture
+def fresh() -> None:
+    """Let the next call start a process of its own."""
+    if compiler._current is not None:
+        compiler._current.close()
+
+
+def jobs(folder: Path, names: list[str], backend: str = "OddBackend") -> list[Job]:
+    made = []
+    for number, name in enumerate(names):
+        (folder / str(number)).mkdir()
+        signature = bias_gelu("n", 8 + number, name=name)
+        made.append(Job(backend, signature, TARGET, folder / str(number)))
+    return made
+
+
+def compiled(given: list[Job], seconds: float = 0.5) -> list[Kernel | Refused]:
+    return compile_all(given, lambda done, total: None, seconds)
+
+
+def process() -> subprocess.Popen[bytes]:
+    assert compiler._current is not None
+    return compiler._current.process
+
+
+def test_every_kernel_comes_back_in_its_place(tmp_path: Path) -> None:
+    given = jobs(tmp_path, ["fine"] * 11)
+    counted: list[tuple[int, int]] = []
+    found = compile_all(given, lambda done, total: counted.append((done, total)))
+    assert counted == [(number, 11) for number in range(12)]
+    for job, kernel in zip(given, found, strict=True):
+        assert isinstance(kernel, Kernel), kernel
+        assert kernel.key == job.signature.key
+        assert kernel.artifact.read_text() == job.signature.key
+        assert (kernel.backend, kernel.target) == ("OddBackend", TARGET)
+
+
+@pytest.mark.parametrize("how", FAILURES)
+def test_a_failure_costs_one_kernel_and_says_what_was_printed_last(
+    how: str, tmp_path: Path
+) -> None:
+    found = compiled(jobs(tmp_path, [*["fine"] * 6, how, *["fine"] * 6]))
+    assert [isinstance(one, Kernel) for one in found] == [*[True] * 6, False, *[True] * 6]
+    assert found[6] == Refused(FAILURES[how])
+
+
+def test_many_failures_cost_as_many_kernels(tmp_path: Path) -> None:
+    names = [*FAILURES, "fine"] * 4
+    found = compiled(jobs(tmp_path, names))
+    expected = [Refused(FAILURES[name]) if name in FAILURES else None for name in names]
+    assert [one if isinstance(one, Refused) else None for one in found] == expected
+
+
+def test_the_process_is_kept_and_survives_its_workers(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    compiled(jobs(tmp_path / "a", ["crashes", "hangs"]))
+    first = process().pid
+    assert isinstance(compiled(jobs(tmp_path / "b", ["fine"]))[0], Kernel)
+    assert process().pid == first
+
+
+@pytest.mark.parametrize(
+    ("backend", "said"),
+    [
+        ("DoesNotLoad", "the toolchain does not load: libLLVM.so: cannot open shared object file"),
+        (
+            "CrashesWhenLoaded",
+            "the compiling process crashed with signal 4 (SIGILL): "
+            "illegal instruction in a constructor",
+        ),
+    ],
+)
+def test_a_broken_toolchain_is_a_reason_for_all(
+    backend: str, said: str, fresh: None, tmp_path: Path
+) -> None:
+    assert compiled(jobs(tmp_path, ["fine"] * 3, backend)) == [Refused(said)] * 3
+
+
+def test_a_process_that_ended_for_lack_of_work_is_replaced(
+    fresh: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    monkeypatch.setattr(compiler, "IDLE_SECONDS", 0.3)
+    compiled(jobs(tmp_path / "a", ["fine"]))
+    old = process()
+    assert old.wait(10) == 0
+    # As if it had ended between being looked at and being given work.
+    looks = iter([True])
+    monkeypatch.setattr(compiler._Compiler, "is_usable", property(lambda _: next(looks, False)))
+    assert isinstance(compiled(jobs(tmp_path / "b", ["fine"]))[0], Kernel)
+    assert next(looks, None) is None
+    assert process().pid != old.pid
+
+
+def test_an_interrupt_ends_the_process_and_its_workers(fresh: None, tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    compiled(jobs(tmp_path / "a", ["fine"]))
+    group = process().pid
+
+    def interrupt(done: int, total: int) -> None:
+        if done == 1:
+            raise KeyboardInterrupt
+
+    (tmp_path / "b").mkdir()
+    with pytest.raises(KeyboardInterrupt):
+        compile_all(jobs(tmp_path / "b", ["fine", "hangs", *["fine"] * 7]), interrupt)
+    until = time.monotonic() + 5
+    while time.monotonic() < until and members(group):
+        time.sleep(0.02)
+    assert members(group) == []
+
+
+def test_the_process_ends_with_its_caller(tmp_path: Path) -> None:
+    """Also when the caller is killed in the middle of a batch."""
+    (tmp_path / "0").mkdir()
+    code = (
+        "import sys, os; from pathlib import Path; from ortkit.kernels.catalog import BACKENDS; "
+        "BACKENDS['odd'] = 'odd_backends:OddBackend'; import test_compiler as t; "
+        f"from ortkit.kernels import compiler; jobs = t.jobs(Path({str(tmp_path / '0')!r}), "
+        "['fine', 'hangs'], 'odd'); "
+        "tell = lambda done, total: done and print(t.process().pid, flush=True); "
+        "compiler.compile_all(jobs, tell, 2.0)"
+    )
+    caller = subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parent
+    )
+    assert caller.stdout is not None
+    group = int(caller.stdout.readline())
+    assert members(group)
+    caller.kill()
+    caller.wait()
+    until = time.monotonic() + 10
+    while time.monotonic() < until and members(group):
+        time.sleep(0.05)
+    assert members(group) == []
+
+
+def members(group: int) -> list[int]:
+    """Return the living processes of a process group."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            fields = (folder / "stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(fields[2]) == group and fields[0] != "Z":
+            found.append(int(folder.name))
+    return found
+
+
+def test_a_forked_process_does_not_use_its_parent_s(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    compiled(jobs(tmp_path / "a", ["fine"]))
+    before = process().pid
+    child = os.fork()
+    if child == 0:
+        made = compiled(jobs(tmp_path / "b", ["fine"]), 5.0)
+        is_right = isinstance(made[0], Kernel) and process().pid != before
+        process().send_signal(signal.SIGKILL)
+        os._exit(0 if is_right else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert process().poll() is None
+
+
+def test_a_library_is_built_of_what_compiles(
+    build: Callable[..., LibraryBuild], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(BACKENDS, "tvm", "odd_backends:Fragile")
+    bad = bias_gelu("n", 11, name="crashes")
+    made = build(bad, unary("Exp"))
+    assert made.library is not None
+    assert made.library.ops == (unary("Exp").op_type,)
+    ((signature, reason),) = made.refused
+    assert signature is bad
+    assert reason.startswith("tvm: the compiler crashed with signal 11 (SIGSEGV)")
+    assert reason.endswith("LLVM ERROR: cannot select")
