@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import onnx
 import onnx_ir as ir
 
-from ortkit.errors import MissingDependencyError, UserError
+from ortkit.errors import KernelError, MissingDependencyError, UserError
 from ortkit.graph.convert import paused_collector
 from ortkit.graph.open import open_model
 from ortkit.graph.save import save_model
@@ -175,11 +175,15 @@ class _Run:
         if self.options.target != "cpu":
             return (), None, "kernels are generated for the CPU only"
         from ortkit.fusion.plan import compile_regions
+        from ortkit.kernels.build import missing_toolchain
 
         library = Path(self.folder.name) / f"kernels{LIBRARY_SUFFIX}"
         try:
+            if (missing := missing_toolchain(self.options.kernels)) is not None:
+                raise missing
             return compile_regions(result.scopes, library, self.options.kernels, self.options.cpu)
-        except MissingDependencyError as error:
+        except (MissingDependencyError, KernelError) as error:
+            # Nothing has been replaced yet: the graph is as the passes left it.
             if self.options.kernels != "auto":
                 raise
             return (), None, str(error)
