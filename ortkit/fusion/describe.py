@@ -2,60 +2,122 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
+import numpy as np
 import onnx
 import onnx_ir as ir
-from onnx import helper
+from onnx import helper, numpy_helper
 
 from ortkit.errors import InternalError
-from ortkit.fusion.regions import FusedRegion
+from ortkit.fusion.bodies import Call, is_runtime_own, standard_form
+from ortkit.fusion.parameters import reshape_parameter
+from ortkit.fusion.regions import FusedRegion, is_written
 from ortkit.kernels.signature import DOMAIN, RegionSignature, TensorSpec, body_text
-from ortkit.ops.gelu import erf_form, tanh_form
 from ortkit.rewrite.scope import Scope
-
-#: What ONNX Runtime's own ops compute, in ops that run anywhere.
-GELU_FORMS = {"BiasGelu": erf_form, "FastGelu": tanh_form, "Gelu": erf_form}
 
 
 def describe_region(scope: Scope, region: FusedRegion) -> RegionSignature:
     """Return the region's signature: its body as a function of its inputs, sizes by name."""
-    function = onnx.FunctionProto(name=region.kind, domain=DOMAIN)
-    names = {id(value): f"x{i}" for i, value in enumerate(region.inputs)}
-    function.input.extend(names.values())
-    for node in region.nodes:
-        for value in node.outputs:
-            names[id(value)] = f"t{len(names)}"
-        function.node.extend(_body_of(node, names))
-    function.output.extend(names[id(value)] for value in region.outputs)
-    for domain in sorted({node.domain for node in function.node}):
-        function.opset_import.add(domain=domain, version=scope.opset(domain) or 1)
     return RegionSignature(
         region.kind,
-        body_text(function),
+        _text(_Body(scope, region).function().SerializeToString(deterministic=True)),
         tuple(_spec(scope, value) for value in region.inputs),
         tuple(_spec(scope, value) for value in region.outputs),
     )
 
 
-def _body_of(node: ir.Node, names: dict[int, str]) -> list[onnx.NodeProto]:
-    """Return `node` as the function's body has it: in standard ops, so that it runs anywhere."""
-    form = GELU_FORMS.get(node.op_type) if node.domain == "com.microsoft" else None
-    if form is None:
-        return [_node_proto(node, names)]
-    inputs = [names[id(value)] for value in node.inputs if value is not None]
-    x, y = inputs[0], names[id(node.outputs[0])]
-    if len(inputs) == 1:
-        return form(x, y)
-    return [helper.make_node("Add", inputs, [f"{y}_sum"]), *form(f"{y}_sum", y)]
+@lru_cache(maxsize=1024)
+def _text(function: bytes) -> str:
+    """Return the text of a function; alike layers of a model have one body."""
+    return body_text(onnx.FunctionProto.FromString(function))
 
 
-def _node_proto(node: ir.Node, names: dict[int, str]) -> onnx.NodeProto:
-    proto = ir.to_proto(node)
-    assert isinstance(proto, onnx.NodeProto)
-    for field in ("name", "doc_string", "metadata_props", "input", "output"):
-        proto.ClearField(field)
-    proto.input.extend("" if value is None else names[id(value)] for value in node.inputs)
-    proto.output.extend(names[id(value)] for value in node.outputs)
-    return proto
+class _Body:
+    """Writes a region's nodes with names of its own."""
+
+    def __init__(self, scope: Scope, region: FusedRegion) -> None:
+        self._scope = scope
+        self._region = region
+        self._function = onnx.FunctionProto(name=region.kind, domain=DOMAIN)
+        self._names = {value: f"x{index}" for index, value in enumerate(region.inputs)}
+
+    def function(self) -> onnx.FunctionProto:
+        function, names = self._function, self._names
+        function.input.extend(names.values())
+        for node in self._region.nodes:
+            self._write(node)
+        function.output.extend(names[value] for value in self._region.outputs)
+        domains = {node.domain for node in function.node} | {""}
+        for domain in sorted(domains):
+            function.opset_import.add(domain=domain, version=self._scope.opset(domain) or 1)
+        return function
+
+    def _write(self, node: ir.Node) -> None:
+        inputs = [self._input(node, index) for index in range(len(node.inputs))]
+        outputs = []
+        for value in node.outputs:
+            is_read = bool(value.uses()) or value.is_graph_output()
+            # An op with several required outputs, such as Split, has them all.
+            name = f"t{len(self._names)}" if is_read or node.op_type == "Split" else ""
+            self._names[value] = name
+            outputs.append(name)
+        while outputs and not outputs[-1]:
+            outputs.pop()
+        if is_runtime_own(node):
+            call = self._call(node, inputs, outputs)
+            self._function.node.extend(standard_form(node, call))
+            return
+        proto = ir.to_proto(node)
+        assert isinstance(proto, onnx.NodeProto)
+        for field in ("name", "doc_string", "metadata_props", "input", "output"):
+            proto.ClearField(field)
+        proto.input.extend(inputs)
+        proto.output.extend(outputs)
+        if node.op_type == "Reshape":
+            # The body's own shape copies with 0.
+            kept = [one for one in proto.attribute if one.name != "allowzero"]
+            del proto.attribute[:]
+            proto.attribute.extend(kept)
+        self._function.node.append(proto)
+
+    def _call(self, node: ir.Node, inputs: list[str], outputs: list[str]) -> Call:
+        source = node.inputs[0]
+        dtype = None if source is None else self._scope.shapes.dtype(source)
+        if dtype is None:
+            raise InternalError(f"a member of unknown type: {node.op_type}")
+        numbers = {
+            name: attribute.as_float()
+            for name, attribute in node.attributes.items()
+            if attribute.type == ir.AttributeType.FLOAT
+        }
+        opset = self._scope.opset()
+        return Call(tuple(inputs), tuple(outputs), numbers, dtype.numpy(), opset)
+
+    def _input(self, node: ir.Node, index: int) -> str:
+        """Return the name of an input, after writing it down if the body holds it."""
+        value = node.inputs[index]
+        if value is None:
+            return ""
+        if not is_written(self._scope, node, index):
+            return self._names[value]
+        if node.op_type == "Reshape" and index == 1:
+            target = reshape_parameter(self._scope, node)
+            if target is None:
+                raise InternalError("a Reshape whose shape cannot be written")
+            return self._constant(numpy_helper.from_array(target))
+        if value not in self._names:
+            tensor = value.const_value
+            if tensor is None:
+                raise InternalError(f"a parameter without data: {value.name!r}")
+            self._names[value] = self._constant(ir.to_proto(tensor))
+        return self._names[value]
+
+    def _constant(self, tensor: onnx.TensorProto) -> str:
+        exact = numpy_helper.from_array(np.asarray(numpy_helper.to_array(tensor)))
+        name = f"c{len(self._function.node)}"
+        self._function.node.append(helper.make_node("Constant", [], [name], value=exact))
+        return name
 
 
 def _spec(scope: Scope, value: ir.Value) -> TensorSpec:

@@ -5,37 +5,81 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from ortkit.fusion.regions import PASS, FusedRegion
+from ortkit.graph.walk import control_bodies
 from ortkit.kernels.signature import DOMAIN, RegionSignature
-from ortkit.rewrite.scope import Scope
+from ortkit.rewrite.scope import Scope, captured_values
 from ortkit.rewrite.site import describe
 
 #: Model-local functions exist from this IR version on.
 FUNCTIONS_SINCE_IR = 8
 
 
-def lower_region(scope: Scope, region: FusedRegion, signature: RegionSignature) -> bool:
-    """Replace the region's nodes by one fused node. Returns False if that was denied."""
-    last = region.outputs[0]
-    if not scope.log.claim(PASS, region.kind, last.name or "", describe(region.anchor)):
+def lower_region(
+    scope: Scope,
+    region: FusedRegion,
+    signature: RegionSignature,
+    replaced: dict[ir.Value, ir.Value],
+) -> bool:
+    """Replace the region's nodes by one fused node. Returns False if that was denied.
+
+    Args:
+        scope: The region's.
+        region: As it was found, before any region was replaced.
+        signature: The region's.
+        replaced: What stands for the outputs of the regions before it; gets its own.
+    """
+    if not scope.log.claim(PASS, region.kind, region.at, describe(region.anchor)):
         return False
-    model = scope.model
+    model, graph = scope.model, region.anchor.graph
+    written = {value: None for node in region.nodes for value in node.inputs if value is not None}
     identifier = (DOMAIN, signature.op_type, "")
     if identifier not in model.functions:
         model.functions[identifier] = _function(scope, signature)
     scope.import_domain(DOMAIN, 1)
     model.graph.opset_imports.setdefault(DOMAIN, 1)
+    if graph is not None:
+        graph.opset_imports.setdefault(DOMAIN, 1)
     scope.raise_ir_version(FUNCTIONS_SINCE_IR)
     made = scope.insert(
         region.anchor,
         signature.op_type,
-        region.inputs,
+        [replaced.get(value, value) for value in region.inputs],
         domain=DOMAIN,
         outputs=len(region.outputs),
-        name=f"{last.name}/fused",
+        name=f"{region.at}/fused",
     )
     for old, new in zip(region.outputs, made, strict=True):
         scope.replace(old, new)
+        replaced[old] = new
+    for value in written:
+        _drop_initializer(value)
     return True
+
+
+def restore_order(scope: Scope) -> None:
+    """Sort the graphs of `scope` where a fused node stands behind what reads its outputs."""
+    if isinstance(scope.root, ir.Graph) and not _is_ordered(scope.root):
+        scope.root.sort()
+
+
+def _drop_initializer(value: ir.Value) -> None:
+    """Remove an initializer that only nodes that are gone have read."""
+    if not value.is_initializer() or value.uses() or value.is_graph_output():
+        return
+    if value.graph is not None and not value.is_graph_input() and value.name is not None:
+        value.graph.initializers.pop(value.name, None)
+
+
+def _is_ordered(graph: ir.Graph) -> bool:
+    """Say whether every node of `graph`, and of the graphs in it, stands before its readers."""
+    passed: set[ir.Node] = set()
+    for node in graph:
+        for value in captured_values(node):
+            producer = value.producer()
+            if producer is not None and producer.graph is graph and producer not in passed:
+                return False
+        passed.add(node)
+    return all(_is_ordered(body) for node in graph for body in control_bodies(node))
 
 
 def _function(scope: Scope, signature: RegionSignature) -> ir.Function:

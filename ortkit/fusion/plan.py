@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Literal
 
 import onnx_ir as ir
 
-from ortkit.fusion.describe import describe_region
-from ortkit.fusion.lower import lower_region
-from ortkit.fusion.regions import find_regions
-from ortkit.kernels.backend import Target
-from ortkit.kernels.build import build_library
+from ortkit.fusion.choose import Candidate, candidates
+from ortkit.fusion.cost import CostModel
+from ortkit.fusion.lower import lower_region, restore_order
+from ortkit.graph.walk import control_bodies
+from ortkit.kernels.backend import Refused, Target
+from ortkit.kernels.build import build_library, refusal
+from ortkit.kernels.calibration import load_calibration
+from ortkit.kernels.signature import RegionSignature
 from ortkit.report import RegionReport
 from ortkit.rewrite.scope import Scope
 
@@ -22,32 +25,69 @@ def compile_regions(
 ) -> tuple[tuple[RegionReport, ...], Path | None, str]:
     """Find regions, compile them into one library at `path`, and put fused nodes in their place.
 
+    Nothing is replaced before all kernels are there.
+
     Returns:
-        A report for each region; the library, None if no region has a kernel; and why there is
-        none although there are regions.
+        A report for each region; the library, None if no region has a kernel; and what there is
+        to say about the build.
 
     Raises:
         MissingDependencyError: No toolchain for the kernels is installed.
         KernelError: A toolchain failed.
     """
-    found = [
-        (scope, region, describe_region(scope, region))
-        for scope in scopes
-        if isinstance(scope.root, ir.Graph)
-        for region in find_regions(scope)
-    ]
-    if not found:
-        return (), None, ""
-    distinct = {signature.key: signature for _, _, signature in found}
-    built = build_library(list(distinct.values()), Target("cpu", cpu), path, kernels)
+    target = Target("cpu", cpu)
+    found = [(scope, one) for scope in scopes for one in find_candidates(scope, target, kernels)]
+    wanted = {one.signature.key: one.signature for _, one in found if one.signature is not None}
+    if not wanted:
+        return tuple(_report(one, one.region.at, one.reason, None) for _, one in found), None, ""
+    built = build_library(list(wanted.values()), target, path, kernels)
     refused = {signature.key: reason for signature, reason in built.refused}
     reports = []
-    for scope, region, signature in found:
-        at = region.outputs[0].name or ""
-        reason = refused.get(signature.key, "")
-        if not reason and not lower_region(scope, region, signature):
-            reason = "rolled back or out of fuel"
-        emitted = None if reason else signature.op_type
-        reports.append(RegionReport(region.kind, at, len(region.nodes), emitted, reason))
+    replaced: dict[ir.Value, ir.Value] = {}
+    for scope, one in found:
+        at, signature, reason = one.region.at, one.signature, one.reason
+        if signature is not None:
+            reason = refused.get(signature.key, "")
+            if not reason and not lower_region(scope, one.region, signature, replaced):
+                reason = "rolled back or out of fuel"
+        emitted = None if reason or signature is None else signature.op_type
+        reports.append(_report(one, at, reason, emitted))
+    for scope in scopes:
+        restore_order(scope)
     library = None if built.library is None else built.library.path
-    return tuple(reports), library, ""
+    return tuple(reports), library, built.note
+
+
+def find_candidates(scope: Scope, target: Target, kernels: str) -> Iterator[Candidate]:
+    """Yield the regions of a main graph and of what is nested in it; see `Candidate`."""
+    if not isinstance(scope.root, ir.Graph):
+        return
+    cost = CostModel(scope, load_calibration())
+
+    def judge(signature: RegionSignature) -> Refused | None:
+        return refusal(signature, target, kernels)
+
+    for graph in (scope.root, *_bodies(scope.root)):
+        yield from candidates(scope, graph, judge, cost)
+
+
+def _bodies(graph: ir.Graph) -> Iterator[ir.Graph]:
+    for node in graph:
+        for body in control_bodies(node):
+            yield body
+            yield from _bodies(body)
+
+
+def _report(one: Candidate, at: str, reason: str, emitted: str | None) -> RegionReport:
+    region, prediction = one.region, one.prediction
+    return RegionReport(
+        kind=region.kind,
+        at=at,
+        nodes=len(region.nodes),
+        emitted_as=emitted,
+        reason=reason,
+        inputs=len(region.inputs),
+        outputs=len(region.outputs),
+        predicted_before_ns=round(prediction.before_ns),
+        predicted_after_ns=round(prediction.after_ns),
+    )

@@ -1,20 +1,17 @@
-"""Finding regions: groups of nodes that one kernel computes."""
+"""A region: the nodes that one kernel computes, what enters and what leaves it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import onnx_ir as ir
 
+from ortkit.fusion.naming import kind_of
+from ortkit.fusion.parameters import parameter_inputs
 from ortkit.rewrite.scope import Scope
-from ortkit.rewrite.site import describe
 
 PASS = "fuse-regions"
-#: (domain, op type); in ONNX Runtime's domain some take the bias as second input.
-GELUS = frozenset(
-    {("", "Gelu")} | {("com.microsoft", name) for name in ("BiasGelu", "FastGelu", "Gelu")}
-)
 
 
 @dataclass(frozen=True)
@@ -26,54 +23,61 @@ class FusedRegion:
     nodes: tuple[ir.Node, ...]
     """In topological order."""
     inputs: tuple[ir.Value, ...]
+    """What it reads of others, in the order of first use, but for what is written into it."""
     outputs: tuple[ir.Value, ...]
-    anchor: ir.Node
-    """The node where the fused node goes: the last one."""
+    """What others read of it, in the order in which it is made."""
+
+    @property
+    def anchor(self) -> ir.Node:
+        """The node where the fused node goes: the last one."""
+        return self.nodes[-1]
+
+    @property
+    def at(self) -> str:
+        """Its name in reports and ids: its last node's output that others read."""
+        return self.outputs[-1].name or ""
 
 
-def find_regions(scope: Scope) -> Iterator[FusedRegion]:
-    """Yield regions that share no node; what is considered and refused leaves its reason."""
-    for node in scope.nodes():
-        if (node.domain, node.op_type) not in GELUS:
-            continue
-        if node.domain and scope.shapes.dtype(node.outputs[0]) != ir.DataType.FLOAT:
-            scope.log.miss(PASS, describe(node), "its body in standard ops is of float32")
-            continue
-        has_bias = len(node.inputs) > 1
-        region = _with_its_bias(scope, node) if has_bias else _bias_gelu(scope, node)
-        if region is not None:
-            yield region
+def region_of(scope: Scope, nodes: Sequence[ir.Node]) -> FusedRegion:
+    """Return the region of `nodes`, which are in topological order."""
+    inside = set(nodes)
+    inputs: dict[ir.Value, None] = {}
+    outputs: list[ir.Value] = []
+    for node in nodes:
+        for index, value in enumerate(node.inputs):
+            if value is None or value.producer() in inside or is_written(scope, node, index):
+                continue
+            inputs[value] = None
+        outputs += [value for value in node.outputs if _leaves(value, inside)]
+    return FusedRegion(kind_of(nodes), tuple(nodes), tuple(inputs), tuple(outputs))
 
 
-def _with_its_bias(scope: Scope, gelu: ir.Node) -> FusedRegion | None:
-    """Return the node alone, which adds a bias itself."""
-    x, bias = gelu.inputs[:2]
-    if x is None or bias is None or not _is_row(scope, bias, x):
-        scope.log.miss(PASS, describe(gelu), "its bias is not one constant per column")
-        return None
-    return FusedRegion("bias_gelu", (gelu,), (x, bias), (gelu.outputs[0],), gelu)
+def is_written(scope: Scope, node: ir.Node, index: int) -> bool:
+    """Say whether an input is a constant that the region's body holds: a number or a parameter."""
+    value = node.inputs[index]
+    if value is None or not scope.is_constant(value):
+        return index in parameter_inputs(node)
+    return index in parameter_inputs(node) or scope.array(value, 1) is not None
 
 
-def _bias_gelu(scope: Scope, gelu: ir.Node) -> FusedRegion | None:
-    """Return Gelu(X + B) with B one number per column, as a linear layer makes it."""
-    before = gelu.inputs[0]
-    add = None if before is None else before.producer()
-    if before is None or add is None or add.op_type != "Add" or add.domain != "":
-        scope.log.miss(PASS, describe(gelu), "no bias is added before it")
-        return None
-    if len(before.uses()) > 1 or before.is_graph_output() or add.graph is not gelu.graph:
-        scope.log.miss(PASS, describe(gelu), "what it is applied to is read elsewhere")
-        return None
-    for bias, x in ((add.inputs[1], add.inputs[0]), (add.inputs[0], add.inputs[1])):
-        if bias is None or x is None or not _is_row(scope, bias, x):
-            continue
-        return FusedRegion("bias_gelu", (add, gelu), (x, bias), (gelu.outputs[0],), gelu)
-    scope.log.miss(PASS, describe(gelu), "what is added before it is not one constant per column")
-    return None
+def components(nodes: Sequence[ir.Node]) -> list[tuple[ir.Node, ...]]:
+    """Return the connected parts of `nodes`, each in the given order, by their first nodes."""
+    parts: dict[ir.Node, list[ir.Node]] = {}
+    for node in nodes:
+        own = [node]
+        for value in node.inputs:
+            producer = None if value is None else value.producer()
+            part = None if producer is None else parts.get(producer)
+            if part is not None and part is not own:
+                part += own
+                for moved in own:
+                    parts[moved] = part
+                own = part
+        parts[node] = own
+    order = {node: place for place, node in enumerate(nodes)}
+    distinct = {id(part): part for part in parts.values()}.values()
+    return [tuple(sorted(part, key=order.__getitem__)) for part in distinct]
 
 
-def _is_row(scope: Scope, bias: ir.Value, x: ir.Value) -> bool:
-    row, full = scope.shapes.shape(bias), scope.shapes.shape(x)
-    if row is None or full is None or not scope.is_constant(bias):
-        return False
-    return len(row) == 1 and len(full) >= 2 and isinstance(row[0], int) and full[-1] == row[0]
+def _leaves(value: ir.Value, inside: Iterable[ir.Node]) -> bool:
+    return value.is_graph_output() or any(use.node not in inside for use in value.uses())

@@ -1,0 +1,173 @@
+"""ONNX Runtime's own ops in standard ops, for the bodies of fused nodes.
+
+A body runs wherever there is no kernel library, also in other runtimes. Where the opset has an op
+for the whole, it stays whole: ONNX Runtime runs it fast.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+from onnx import helper, numpy_helper
+
+GELU_SINCE, RMS_NORM_SINCE, AXES_INPUT_SINCE = 20, 23, 18
+#: What ONNX Runtime's skip norms add where no epsilon is given, and what ONNX's norms do.
+SKIP_EPSILON, EPSILON = 1e-12, 1e-5
+QUICK_ALPHA = 1.702
+
+
+@dataclass(frozen=True)
+class Call:
+    """A node to write: its inputs and outputs by their names in the body.
+
+    Args:
+        inputs: Empty names are absent ones.
+        outputs: Empty names are not read.
+        attributes: By name, numbers only.
+        dtype: Of the first input.
+        opset: The default domain's version.
+    """
+
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    attributes: Mapping[str, float]
+    dtype: np.dtype
+    opset: int
+
+
+class _Writer:
+    """Collects nodes; inner values are named after the first output."""
+
+    def __init__(self, call: Call) -> None:
+        self.nodes: list[onnx.NodeProto] = []
+        self._call = call
+        self._stem = next(name for name in call.outputs if name)
+
+    def op(
+        self, op_type: str, *inputs: str, to: str = "", **attributes: float | Sequence[int] | str
+    ) -> str:
+        output = to or f"{self._stem}_{len(self.nodes)}"
+        node = helper.make_node(op_type, inputs, [output])
+        node.attribute.extend(helper.make_attribute(*item) for item in attributes.items())
+        self.nodes.append(node)
+        return output
+
+    def number(self, value: float) -> str:
+        return self._constant(np.array(value, self._call.dtype))
+
+    def axes(self, *axes: int) -> str:
+        return self._constant(np.array(axes, np.int64))
+
+    def _constant(self, array: np.ndarray) -> str:
+        name = self.op("Constant")
+        attribute = helper.make_attribute("value", numpy_helper.from_array(array))
+        self.nodes[-1].attribute.append(attribute)
+        return name
+
+
+def _gelu(w: _Writer, call: Call, x: str, *, tanh: bool) -> None:
+    y = call.outputs[0]
+    if call.opset >= GELU_SINCE:
+        w.op("Gelu", x, to=y, approximate="tanh" if tanh else "none")
+    elif tanh:
+        # Hendrycks and Gimpel, "Gaussian Error Linear Units" (2016).
+        rate = float(np.sqrt(2 / np.pi))
+        bent = w.op("Mul", w.op("Mul", x, x), w.number(rate * 0.044715))
+        inner = w.op("Mul", x, w.op("Add", bent, w.number(rate)))
+        shifted = w.op("Add", w.op("Tanh", inner), w.number(1))
+        w.op("Mul", w.op("Mul", x, w.number(0.5)), shifted, to=y)
+    else:
+        scaled = w.op("Div", x, w.number(float(np.sqrt(2))))
+        shifted = w.op("Add", w.op("Erf", scaled), w.number(1))
+        w.op("Mul", w.op("Mul", x, w.number(0.5)), shifted, to=y)
+
+
+def _biased(w: _Writer, call: Call) -> str:
+    return w.op("Add", *call.inputs) if len(call.inputs) > 1 and call.inputs[1] else call.inputs[0]
+
+
+def _erf_gelu(w: _Writer, call: Call) -> None:
+    _gelu(w, call, _biased(w, call), tanh=False)
+
+
+def _tanh_gelu(w: _Writer, call: Call) -> None:
+    _gelu(w, call, _biased(w, call), tanh=True)
+
+
+def _quick_gelu(w: _Writer, call: Call) -> None:
+    x, alpha = call.inputs[0], call.attributes.get("alpha", QUICK_ALPHA)
+    scaled = x if alpha == 1 else w.op("Mul", x, w.number(alpha))
+    w.op("Mul", x, w.op("Sigmoid", scaled), to=call.outputs[0])
+
+
+def _rms_norm(w: _Writer, call: Call, x: str, scale: str, epsilon: float) -> None:
+    if call.opset >= RMS_NORM_SINCE:
+        w.op("RMSNormalization", x, scale, to=call.outputs[0], axis=-1, epsilon=epsilon)
+        return
+    # With Pow and Div, as ONNX Runtime knows it again.
+    square = w.op("Pow", x, w.number(2))
+    if call.opset >= AXES_INPUT_SINCE:
+        mean = w.op("ReduceMean", square, w.axes(-1), keepdims=1)
+    else:
+        mean = w.op("ReduceMean", square, axes=[-1], keepdims=1)
+    root = w.op("Sqrt", w.op("Add", mean, w.number(epsilon)))
+    w.op("Mul", w.op("Div", x, root), scale, to=call.outputs[0])
+
+
+def _simplified_norm(w: _Writer, call: Call) -> None:
+    x, scale = call.inputs[:2]
+    _rms_norm(w, call, x, scale, call.attributes.get("epsilon", EPSILON))
+
+
+def _skip_sum(w: _Writer, call: Call, bias: int) -> str:
+    """Write the sum of a skip norm, which is its fourth output."""
+    wanted = call.outputs[3] if len(call.outputs) > 3 else ""
+    terms = [call.inputs[0], call.inputs[1], *call.inputs[bias : bias + 1]]
+    terms = [term for term in terms if term]
+    total = terms[0]
+    for index, term in enumerate(terms[1:], start=2):
+        total = w.op("Add", total, term, to=wanted if index == len(terms) else "")
+    return total
+
+
+def _skip_layer_norm(w: _Writer, call: Call) -> None:
+    inputs = [*call.inputs, "", "", ""][:5]
+    epsilon = call.attributes.get("epsilon", SKIP_EPSILON)
+    total = _skip_sum(w, call, bias=4)
+    scale_and_bias = [name for name in inputs[2:4] if name]
+    w.op(
+        "LayerNormalization", total, *scale_and_bias, to=call.outputs[0], axis=-1, epsilon=epsilon
+    )
+
+
+def _skip_rms_norm(w: _Writer, call: Call) -> None:
+    total = _skip_sum(w, call, bias=3)
+    epsilon = call.attributes.get("epsilon", SKIP_EPSILON)
+    _rms_norm(w, call, total, call.inputs[2], epsilon)
+
+
+_WRITTEN: dict[tuple[str, str], Callable[[_Writer, Call], None]] = {
+    ("com.microsoft", "BiasGelu"): _erf_gelu,
+    ("com.microsoft", "FastGelu"): _tanh_gelu,
+    ("com.microsoft", "Gelu"): _erf_gelu,
+    ("com.microsoft", "QuickGelu"): _quick_gelu,
+    ("com.microsoft", "SkipLayerNormalization"): _skip_layer_norm,
+    ("com.microsoft", "SkipSimplifiedLayerNormalization"): _skip_rms_norm,
+    ("", "SimplifiedLayerNormalization"): _simplified_norm,
+}
+
+
+def is_runtime_own(node: ir.Node) -> bool:
+    """Say whether the node's op is ONNX Runtime's own and has a form in standard ops."""
+    return (node.domain, node.op_type) in _WRITTEN
+
+
+def standard_form(node: ir.Node, call: Call) -> list[onnx.NodeProto]:
+    """Return nodes of standard ops that compute what `node` does; see `is_runtime_own`."""
+    writer = _Writer(call)
+    _WRITTEN[node.domain, node.op_type](writer, call)
+    return writer.nodes

@@ -1,0 +1,150 @@
+"""From the groups of a graph to the regions that a kernel can compute, and that pay."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from ortkit.fusion.cost import CostModel, Prediction
+from ortkit.fusion.describe import describe_region
+from ortkit.fusion.families import family_of
+from ortkit.fusion.members import is_reshape
+from ortkit.fusion.partition import partition
+from ortkit.fusion.regions import PASS, FusedRegion, components, region_of
+from ortkit.kernels.backend import Refused
+from ortkit.kernels.signature import RegionSignature
+from ortkit.rewrite.scope import Scope
+from ortkit.rewrite.site import describe
+
+Judge = Callable[[RegionSignature], Refused | None]
+"""Says why there would be no kernel for a region."""
+
+#: A region that reads and makes more tensors is cut.
+MAX_TENSORS = 32
+#: How many places are tried for one cut before a group is halved.
+MAX_CUTS = 12
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A region, and what was decided about it."""
+
+    region: FusedRegion
+    signature: RegionSignature | None
+    """None if it is not taken."""
+    prediction: Prediction
+    reason: str
+    """Why it is not taken, empty if it is."""
+
+
+def candidates(
+    scope: Scope,
+    graph: ir.Graph,
+    judge: Judge,
+    cost: CostModel,
+    taken: frozenset[ir.Node] = frozenset(),
+) -> Iterator[Candidate]:
+    """Yield the regions of one graph that are taken and those that are not.
+
+    No two share a node, and all taken ones may become nodes together. What may not be a member
+    leaves its reason in the log, as do the places where groups were cut.
+    """
+    found = partition(scope, graph, taken)
+    for node, reason in found.refused:
+        outputs = tuple(value.name or "" for value in node.outputs)
+        scope.log.miss(PASS, describe(node), reason, outputs)
+    chooser = _Chooser(scope, judge, cost)
+    for group in found.groups:
+        yield from chooser.settle(group)
+
+
+class _Chooser:
+    def __init__(self, scope: Scope, judge: Judge, cost: CostModel) -> None:
+        self._scope = scope
+        self._judge = judge
+        self._cost = cost
+        self._verdicts: dict[object, Refused | None] = {}
+
+    def settle(self, nodes: Sequence[ir.Node]) -> Iterator[Candidate]:
+        """Yield what becomes of the parts of `nodes`; those that no kernel can hold are cut."""
+        for part in _parts(nodes):
+            region = region_of(self._scope, part)
+            prediction = self._cost.predict(region)
+            if reason := self._cost.refusal(region, prediction):
+                yield Candidate(region, None, prediction, reason)
+                continue
+            signature = describe_region(self._scope, region)
+            verdict = self._verdict(signature)
+            if verdict is None:
+                yield Candidate(region, signature, prediction, "")
+            elif len(part) == 1:
+                yield Candidate(region, None, prediction, verdict.reason)
+            else:
+                place = self._cut(part)
+                outputs = tuple(value.name or "" for value in part[place].outputs)
+                reason = f"a region was cut here: {verdict.reason}"
+                self._scope.log.miss(PASS, describe(part[place]), reason, outputs)
+                yield from self.settle(part[:place])
+                yield from self.settle(part[place:])
+
+    def _verdict(self, signature: RegionSignature) -> Refused | None:
+        tensors = (*signature.inputs, *signature.outputs)
+        if len(tensors) > MAX_TENSORS:
+            return Refused(f"{len(tensors)} inputs and outputs, more than {MAX_TENSORS}")
+        # Names of tensors are for messages only: layers that are alike have one verdict.
+        key = (signature.body, tuple((tensor.dtype, tensor.shape) for tensor in tensors))
+        if key not in self._verdicts:
+            self._verdicts[key] = self._judge(signature)
+        return self._verdicts[key]
+
+    def _cut(self, nodes: tuple[ir.Node, ...]) -> int:
+        """Return where to cut: the place that leaves the largest part that a kernel can hold."""
+        count = len(nodes)
+        places = sorted(_places(nodes), key=lambda place: (-max(place, count - place), -place))
+        for place in places[:MAX_CUTS]:
+            larger = nodes[:place] if 2 * place >= count else nodes[place:]
+            if all(self._can_hold(part) for part in _parts(larger)):
+                return place
+        return count // 2
+
+    def _can_hold(self, nodes: tuple[ir.Node, ...]) -> bool:
+        signature = describe_region(self._scope, region_of(self._scope, nodes))
+        return self._verdict(signature) is None
+
+
+def _parts(nodes: Sequence[ir.Node]) -> list[tuple[ir.Node, ...]]:
+    """Return the connected parts without reshapes at their ends, which are better left outside."""
+    return [part for trimmed in components(nodes) for part in components(_trimmed(trimmed))]
+
+
+def _trimmed(nodes: tuple[ir.Node, ...]) -> tuple[ir.Node, ...]:
+    kept = dict.fromkeys(nodes)
+    for node in nodes:
+        if is_reshape(node) and not _reads_from(node, kept):
+            del kept[node]
+    for node in reversed(nodes):
+        if node in kept and is_reshape(node) and not _feeds(node, kept):
+            del kept[node]
+    return tuple(kept)
+
+
+def _reads_from(node: ir.Node, kept: dict[ir.Node, None]) -> bool:
+    return any(value is not None and value.producer() in kept for value in node.inputs)
+
+
+def _feeds(node: ir.Node, kept: dict[ir.Node, None]) -> bool:
+    return any(use.node in kept for value in node.outputs for use in value.uses())
+
+
+def _places(nodes: Sequence[ir.Node]) -> list[int]:
+    """Return where a group may be cut; in a large one only beside what is not pointwise."""
+    if len(nodes) <= MAX_CUTS:
+        return list(range(1, len(nodes)))
+    plain = [family_of(node) == "pointwise" for node in nodes]
+    return [
+        place
+        for place in range(1, len(nodes))
+        if not (plain[place] and plain[place - 1]) or place == len(nodes) // 2
+    ]
