@@ -15,7 +15,9 @@ from ortkit.kernels.backend import Kernel, Refused, Target
 from ortkit.kernels.cpu import resolve
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.sizes import symbols_of
-from ortkit.kernels.tvm.plan import plan_of
+from ortkit.kernels.tvm.plan import exceeds_bounds, plan_of
+from ortkit.kernels.tvm.schedule import Schedule
+from ortkit.kernels.tvm.templates import template_for, template_sources
 
 
 @dataclass(frozen=True)
@@ -34,15 +36,21 @@ class TvmBackend:
         """Name tvm's versions and the content of the code generator."""
         here = Path(__file__).parent
         digest = hashlib.sha256()
-        for source in (*sorted(here.rglob("*.py")), here.parent / "sizes.py"):
+        sources = (*sorted(here.rglob("*.py")), here.parent / "sizes.py", *template_sources())
+        for source in sources:
             digest.update(source.read_bytes())
         versions = [_version("apache-tvm"), _version("apache-tvm-ffi")]
         return " ".join([self.name, *versions, digest.hexdigest()[:16]])
 
     def accepts(self, signature: RegionSignature, target: Target) -> Refused | None:
-        """Accept what a schedule is found for."""
+        """Accept what there is a template for, or what a schedule is found for."""
         if target.kind != "cpu":
             return Refused(f"tvm kernels for {target.kind} are not made")
+        if refused := exceeds_bounds(signature):
+            return refused
+        template = template_for(signature)
+        if template is not None:
+            return template if isinstance(template, Refused) else None
         plan = plan_of(signature)
         return plan if isinstance(plan, Refused) else None
 
@@ -63,13 +71,18 @@ class TvmBackend:
         from ortkit.kernels.tvm.lower import lower
 
         started = time.perf_counter()
-        plan = plan_of(signature)
-        if isinstance(plan, Refused):
-            raise InternalError(f"region {signature.op_type} was not accepted and yet compiled")
         target = resolve(target)
         symbol = f"ortkit_{signature.key}"
         artifact = folder / f"{signature.key}.o"
-        write_object(lower(plan, signature, symbol), target.level, artifact)
+        template = template_for(signature)
+        plan = plan_of(signature) if template is None else template
+        if isinstance(plan, Refused):
+            raise InternalError(f"region {signature.op_type} was not accepted and yet compiled")
+        if isinstance(plan, Schedule):
+            launch, function = plan.launch, lower(plan, signature, symbol)
+        else:
+            launch, function = plan.launch(target.level), plan.lower(symbol, target.level)
+        write_object(function, target.level, artifact)
         seconds = time.perf_counter() - started
         return Kernel(
             key=signature.key,
@@ -77,7 +90,7 @@ class TvmBackend:
             target=target,
             artifact=artifact,
             symbol=symbol,
-            launch=plan.launch.numbered(symbols_of((*signature.inputs, *signature.outputs))),
+            launch=launch.numbered(symbols_of((*signature.inputs, *signature.outputs))),
             compile_seconds=seconds,
         )
 

@@ -20,7 +20,7 @@ MAX_RANK = 16
 @lru_cache(maxsize=512)
 def plan_of(signature: RegionSignature) -> Schedule | Refused:
     """Return the schedule of the region's kernel, or why there is none."""
-    if refused := _exceeds_bounds(signature):
+    if refused := exceeds_bounds(signature):
         return refused
     program = read_program(signature)
     if isinstance(program, Refused):
@@ -31,7 +31,8 @@ def plan_of(signature: RegionSignature) -> Schedule | Refused:
         return Refused(refusal.reason)
 
 
-def _exceeds_bounds(signature: RegionSignature) -> Refused | None:
+def exceeds_bounds(signature: RegionSignature) -> Refused | None:
+    """Say why the shim cannot call a kernel for the region; None means that it can."""
     tensors = (*signature.inputs, *signature.outputs)
     if not signature.outputs:
         return Refused("the region has no output")

@@ -1,0 +1,15 @@
+"""Hand-shaped kernels for CPUs: what generated loops over one iteration space cannot match.
+
+One op a file. Each recognises regions by what their bodies compute (`match`), never by a name,
+and is a `Template` of `ortkit.kernels.tvm.templates`: `launch` says how its work is cut, `lower`
+writes it. All are convolution nets' and work on NHWC float32 tensors, channels innermost, so that
+vectors run over channels and a 1x1 convolution is a matrix product:
+
+- `pointwise_conv`: 1x1 convolution, after an optional gate per channel, with bias and epilogue.
+- `depthwise_conv`: one filter a channel, with bias and epilogue, and optional sums over rows.
+- `stem_conv`: a convolution of few channels from NCHW, with bias and epilogue.
+- `squeeze_excite`: from means over rows to the gate of each channel.
+
+An epilogue is any straight line of pointwise operators on the convolution's result, such as an
+activation or a residual sum, done while the result is in registers.
+"""

@@ -1,0 +1,99 @@
+"""Reading a region's body: who makes a value, and through which change of layout."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import onnx
+from onnx import numpy_helper
+
+from ortkit.kernels.signature import RegionSignature, canonical_function
+
+TO_NCHW, TO_NHWC = (0, 3, 1, 2), (0, 2, 3, 1)
+
+
+@dataclass(frozen=True)
+class Body:
+    """The canonical body of a signature, by values."""
+
+    signature: RegionSignature
+
+    @cached_property
+    def function(self) -> onnx.FunctionProto:
+        """The body without names."""
+        return canonical_function(self.signature.function())
+
+    @cached_property
+    def _producers(self) -> dict[str, onnx.NodeProto]:
+        return {name: node for node in self.function.node for name in node.output if name}
+
+    @cached_property
+    def inputs(self) -> dict[str, int]:
+        """The number of each input, by its name."""
+        return {name: index for index, name in enumerate(self.function.input)}
+
+    def nodes(self, op_type: str) -> list[onnx.NodeProto]:
+        """Return the nodes of one standard operator."""
+        return [n for n in self.function.node if n.op_type == op_type and not n.domain]
+
+    def producer(self, name: str, op_type: str) -> onnx.NodeProto | None:
+        """Return the node that makes `name` if it is of this operator."""
+        node = self._producers.get(name)
+        return node if node is not None and (node.domain, node.op_type) == ("", op_type) else None
+
+    def constant(self, name: str) -> np.ndarray | None:
+        """Return the data of a constant in the body."""
+        node = self.producer(name, "Constant")
+        if node is None:
+            return None
+        value = onnx.helper.get_attribute_value(node.attribute[0])
+        if isinstance(value, onnx.TensorProto):
+            return numpy_helper.to_array(value)
+        return np.asarray(value, np.float32 if isinstance(value, float) else np.int64)
+
+    def between(self, start: str, end: str) -> list[onnx.NodeProto]:
+        """Return the nodes that make `end` from `start`, in order.
+
+        Neither constants nor Transposes, which are operands of theirs.
+        """
+        needed, pending = set(), [end]
+        while pending:
+            name = pending.pop()
+            node = self._producers.get(name)
+            if name == start or node is None or name in needed:
+                continue
+            if node.op_type not in ("Constant", "Transpose"):
+                needed.add(name)
+                pending += node.input
+        return [node for node in self.function.node if needed & set(node.output)]
+
+    def axes(self, node: onnx.NodeProto) -> tuple[int, ...]:
+        """Return the axes of a reduction, from its attribute or, since opset 18, its input."""
+        if len(node.input) < 2:
+            return integers(node, "axes", ())
+        axes = self.constant(node.input[1])
+        return () if axes is None else tuple(int(axis) for axis in axes.flat)
+
+    def transposed(self, name: str, *permutations: tuple[int, ...]) -> str | None:
+        """Return what `name` is a Transpose of, by one of these permutations."""
+        node = self.producer(name, "Transpose")
+        if node is None or integers(node, "perm", ()) not in permutations:
+            return None
+        return str(node.input[0])
+
+    def input_behind(self, name: str, *permutations: tuple[int, ...]) -> int | None:
+        """Return the number of the input that `name` is a Transpose of."""
+        source = self.transposed(name, *permutations)
+        return None if source is None else self.inputs.get(source)
+
+
+def integers(node: onnx.NodeProto, name: str, default: tuple[int, ...]) -> tuple[int, ...]:
+    """Return an attribute that is a list of integers."""
+    return next((tuple(each.ints) for each in node.attribute if each.name == name), default)
+
+
+def integer(node: onnx.NodeProto, name: str, default: int) -> int:
+    """Return an attribute that is an integer."""
+    return next((int(each.i) for each in node.attribute if each.name == name), default)

@@ -1,0 +1,87 @@
+"""The emitter with what tiles need: local buffers and sizes known at run time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from ortkit.kernels.signature import RegionSignature
+from ortkit.kernels.sizes import Extent, extent_of, symbols_of
+from ortkit.kernels.tvm.emit import Buffer, Emitter, Expr
+
+from .registers import VECTOR
+
+
+@dataclass
+class TileEmitter(Emitter):
+    """One kernel over whole tensors and a range of units."""
+
+    symbols: dict[str, Expr] = field(default_factory=dict)
+
+    def parameters(self, signature: RegionSignature) -> tuple[list[Buffer], Expr, Expr]:
+        """Add the kernel's parameters: the tensors, the first unit and the one after the last."""
+        tensors = (*signature.inputs, *signature.outputs)
+        buffers = [self.pointer(f"p{i}", tensor.dtype) for i, tensor in enumerate(tensors)]
+        for index, symbol in enumerate(symbols_of(tensors)):
+            self.symbols[symbol] = self.size(f"s{index}")
+        return buffers, self.size("begin"), self.size("end")
+
+    def extent(self, extent: Extent | int | str) -> Expr:
+        """Return a size as a value."""
+        extent = extent if isinstance(extent, Extent) else extent_of(extent)
+        result = self.i64(extent.factor)
+        for symbol in extent.symbols:
+            result = result * self.symbols[symbol]
+        return result
+
+    def scratch(self, count: int = VECTOR) -> Buffer:
+        """Declare float32 numbers on the stack; LLVM keeps one vector of them in a register."""
+        return self.local(count, "float32")
+
+    def each_block(self, count: int, body: Callable[[Expr, int], None]) -> None:
+        """Run `body` on the start and the lanes of each vector of `count` places.
+
+        What is left after whole vectors comes in parts of 8, 4, 2 and 1.
+        """
+        full = count // VECTOR
+        if full:
+            with self.loop(self.i64(full)) as number:
+                body(self.share(number * self.i64(VECTOR)), VECTOR)
+        for start, width in parts(count % VECTOR):
+            body(self.i64(full * VECTOR + start), width)
+
+    def when(self, condition: Expr, then: list[Expr]) -> None:
+        """Emit a collected block that runs on a condition."""
+        statement = self.tir.IfThenElse(condition, self._sequence(then), None)
+        self._blocks[-1].statements.append(statement)
+
+    @contextmanager
+    def lanes(self, width: int) -> Iterator[Expr]:
+        """Emit a vector loop, or for a width of 1 a loop of one turn."""
+        if width == 1:
+            with self.loop(self.i64(1)) as index:
+                yield index
+            return
+        with self.vector(width) as lane:
+            yield lane
+
+    def decode(self, unit: Expr, sizes: tuple[Extent, ...]) -> list[Expr]:
+        """Return the coordinates of a unit in the product of `sizes`, the last one fastest."""
+        result: list[Expr] = []
+        left = self.share(unit)
+        for size in reversed(sizes[1:]):
+            count = self.extent(size)
+            result.append(self.share(self.tir.floormod(left, count)))
+            left = self.share(self.tir.floordiv(left, count))
+        return [left, *reversed(result)]
+
+
+def parts(width: int) -> list[tuple[int, int]]:
+    """Return (start, size) of the powers of two, up to a vector, that make up a width."""
+    result, start = [], 0
+    for size in (VECTOR, 8, 4, 2, 1):
+        if width - start >= size:
+            result.append((start, size))
+            start += size
+    return result

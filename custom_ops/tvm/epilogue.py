@@ -1,0 +1,162 @@
+"""What is done to a convolution's result while it is in registers: a line of pointwise steps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+import onnx
+
+from ortkit.kernels.backend import Refused
+from ortkit.kernels.tvm.ops import POINTWISE_OPS, Attributes
+
+from .body import TO_NCHW, Body
+
+if TYPE_CHECKING:
+    from ortkit.kernels.tvm.emit import Emitter, Expr
+
+
+@dataclass(frozen=True)
+class Value:
+    """Number 0 is the convolution's result, then come the extra inputs, then the steps."""
+
+    index: int
+
+
+Operand: TypeAlias = Value | float | None
+
+
+@dataclass(frozen=True)
+class Step:
+    """One operator; None among the operands is an absent optional input."""
+
+    op_type: str
+    operands: tuple[Operand, ...]
+    attributes: Attributes
+
+
+@dataclass(frozen=True)
+class Epilogue:
+    """The steps in order.
+
+    Args:
+        extras: Per further value the number of the region's input; all are of the result's shape.
+        steps: The last one's value is the result; none if there is no epilogue.
+    """
+
+    extras: tuple[int, ...]
+    steps: tuple[Step, ...]
+
+    @property
+    def flops(self) -> int:
+        """The cost of one element in simple vector operations."""
+        return sum(POINTWISE_OPS[step.op_type].flops for step in self.steps)
+
+    def write(self, e: Emitter, result: Expr, extras: Sequence[Expr]) -> Expr:
+        """Emit all steps on the lanes of a vector loop."""
+        values = [e.share(result), *(e.share(extra) for extra in extras)]
+        for at in range(len(self.steps)):
+            if self._is_inside_silu(at):
+                values.append(values[0])  # never read
+                continue
+            values.append(e.share(self._write_step(e, at, values)))
+        return values[-1] if self.steps else values[0]
+
+    def _write_step(self, e: Emitter, at: int, values: Sequence[Expr]) -> Expr:
+        step = self.steps[at]
+        if (x := self._silu_of(at)) is not None:
+            return POINTWISE_OPS["Swish"].write(e, {"alpha": 1.0}, [values[x.index]])
+        operands = [
+            operand if operand is None else self._operand(e, operand, values)
+            for operand in step.operands
+        ]
+        return POINTWISE_OPS[step.op_type].write(e, step.attributes, operands)
+
+    @staticmethod
+    def _operand(e: Emitter, operand: Value | float, values: Sequence[Expr]) -> Expr:
+        return values[operand.index] if isinstance(operand, Value) else e.f32(operand)
+
+    def _silu_of(self, at: int) -> Value | None:
+        """Return x if step `at` is x * Sigmoid(x) and nothing else reads that Sigmoid."""
+        step, first = self.steps[at], 1 + len(self.extras)
+        if step.op_type != "Mul":
+            return None
+        for x, gate in (step.operands, step.operands[::-1]):
+            if not isinstance(x, Value) or not isinstance(gate, Value) or gate.index < first:
+                continue
+            made = self.steps[gate.index - first]
+            if made.op_type == "Sigmoid" and made.operands == (x,) and self._reads(gate) == 1:
+                return x
+        return None
+
+    def _is_inside_silu(self, at: int) -> bool:
+        value = Value(1 + len(self.extras) + at)
+        return self.steps[at].op_type == "Sigmoid" and any(
+            self._silu_of(later) is not None and value in self.steps[later].operands
+            for later in range(at + 1, len(self.steps))
+        )
+
+    def _reads(self, value: Value) -> int:
+        return sum(step.operands.count(value) for step in self.steps)
+
+
+def read_epilogue(body: Body, start: str, end: str) -> Epilogue | Refused:
+    """Return what lies between two values of the body, or why that is no epilogue.
+
+    Args:
+        body: The region's.
+        start: The convolution's result.
+        end: The region's result, in the same layout.
+    """
+    nodes = body.between(start, end)
+    made = {start, *(name for node in nodes for name in node.output)}
+    extras = {
+        name: number
+        for node in nodes
+        for name in node.input
+        if name not in made and (number := body.input_behind(name, TO_NCHW)) is not None
+    }
+    distinct = tuple(dict.fromkeys(extras.values()))
+    known: dict[str, Operand] = {start: Value(0)}
+    known |= {name: Value(1 + distinct.index(number)) for name, number in extras.items()}
+    steps: list[Step] = []
+    for node in nodes:
+        step = _read_step(body, node, known)
+        if isinstance(step, Refused):
+            return step
+        known[node.output[0]] = Value(1 + len(distinct) + len(steps))
+        steps.append(step)
+    last = Value(len(distinct) + len(steps)) if steps else Value(0)
+    if known.get(end) != last:
+        return Refused("a result that is not the last step's")
+    return Epilogue(distinct, tuple(steps))
+
+
+def _read_step(body: Body, node: onnx.NodeProto, known: dict[str, Operand]) -> Step | Refused:
+    op = POINTWISE_OPS.get(node.op_type)
+    if op is None or node.domain:
+        return Refused(f"operator {node.op_type} after a convolution")
+    operands: list[Operand] = []
+    for name in node.input:
+        constant = body.constant(name) if name else None
+        if name in known:
+            operands.append(known[name])
+        elif not name:
+            operands.append(None)
+        elif constant is not None and constant.size == 1 and constant.dtype == "float32":
+            operands.append(float(constant.reshape(())))
+        else:
+            return Refused(f"{node.op_type} with an operand of another shape")
+    if node.op_type == "Clip":
+        operands += [None] * (3 - len(operands))
+    attributes = dict(op.attributes)
+    for each in node.attribute:
+        value = onnx.helper.get_attribute_value(each)
+        if each.name not in attributes:
+            return Refused(f"{node.op_type} with attribute {each.name!r}")
+        attributes[each.name] = value.decode() if isinstance(value, bytes) else value
+    result = op.result(["float32" for operand in operands if operand is not None], attributes)
+    if result != "float32":
+        return Refused(f"{node.op_type} with a result that is not float32")
+    return Step(node.op_type, tuple(operands), attributes)

@@ -1,0 +1,81 @@
+"""What a processor level has for tiles of accumulators, and the tile that suits a size."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil
+
+#: Channels are packed, loaded and stored in vectors of this many float32, whatever the machine.
+VECTOR = 16
+
+
+@dataclass(frozen=True)
+class RegisterFile:
+    """The vector registers of a level: how many, and how many float32 each holds."""
+
+    count: int
+    lanes: int
+
+
+REGISTERS: dict[str, RegisterFile] = {
+    "x86-64": RegisterFile(16, 4),
+    "x86-64-v2": RegisterFile(16, 4),
+    "x86-64-v3": RegisterFile(16, 8),
+    "x86-64-v4": RegisterFile(32, 16),
+    "aarch64": RegisterFile(32, 4),
+}
+
+
+@dataclass(frozen=True)
+class Tile:
+    """Accumulators of one matrix tile: `rows` pixels of `vectors` vectors of channels each."""
+
+    rows: int
+    vectors: int
+
+
+def choose_tile(pixels: int | None, vectors: int, level: str, *, scaled: bool) -> Tile:
+    """Return the tile that covers `pixels` x `vectors` in the fewest cycles of a simple model.
+
+    A step along the depth costs its multiply-adds at two a cycle, or its loads at two a cycle,
+    but not less than the latency of one.
+
+    Args:
+        pixels: Rows of the product that lie next to each other; None if not known.
+        vectors: Columns of the product in vectors.
+        level: Of `REGISTERS`.
+        scaled: The weights are multiplied by a factor of each depth on their way.
+    """
+    file = REGISTERS[level]
+    parts = ceil(VECTOR / file.lanes)
+    best, best_cost = Tile(1, 1), float("inf")
+    for width in range(1, min(vectors, 6) + 1):
+        most = min((file.count - 1) // (width * parts) - 1, 14)
+        for rows in range(1, most + 1):
+            tile = Tile(rows, width)
+            total = _cost(tile, pixels, vectors, parts, scaled=scaled)
+            if total < best_cost * 0.999:
+                best, best_cost = tile, total
+    return best
+
+
+def _cost(tile: Tile, pixels: int | None, vectors: int, parts: int, *, scaled: bool) -> float:
+    full, rest = divmod(vectors, tile.vectors)
+    widths = [(tile.vectors, full), (rest, 1 if rest else 0)]
+    if pixels is None:
+        heights: list[tuple[int, float]] = [(tile.rows, 1 / tile.rows)]
+    else:
+        count, left = divmod(pixels, tile.rows)
+        heights = [(tile.rows, count), (left, 1 if left else 0)]
+    return sum(
+        _step(rows, width, parts, scaled=scaled) * times * number
+        for rows, times in heights
+        for width, number in widths
+        if times and number
+    )
+
+
+def _step(rows: int, width: int, parts: int, *, scaled: bool) -> float:
+    columns = width * parts
+    multiplies = (rows + (1 if scaled else 0)) * columns
+    return max(multiplies / 2, (rows + columns) / 2, 4.0) + 0.5

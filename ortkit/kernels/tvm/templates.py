@@ -1,0 +1,41 @@
+"""Hand-shaped kernels, asked before a schedule is generated: see `ortkit.custom_ops.tvm`."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Protocol, cast
+
+from ortkit.kernels.backend import Launch, Refused
+from ortkit.kernels.signature import RegionSignature
+
+_PACKAGE = "ortkit.custom_ops.tvm"
+#: Modules of the package; each has `match(signature) -> Template | Refused | None`.
+TEMPLATES = ("pointwise_conv", "depthwise_conv", "stem_conv", "squeeze_excite")
+
+
+class Template(Protocol):
+    """A kernel for one signature, its sizes chosen."""
+
+    def launch(self, level: str) -> Launch:
+        """Say how the kernel for a processor level is called."""
+        ...
+
+    def lower(self, symbol: str, level: str) -> Any:
+        """Return the kernel as a TIR function called `symbol`; needs tvm."""
+        ...
+
+
+def template_for(signature: RegionSignature) -> Template | Refused | None:
+    """Return the template for a region, why there is none where one nearly fits, or None."""
+    for name in TEMPLATES:
+        found = import_module(f"{_PACKAGE}.{name}").match(signature)
+        if found is not None:
+            return cast(Template | Refused, found)
+    return None
+
+
+def template_sources() -> list[Path]:
+    """Return the source files of the templates, which decide what they make."""
+    folders = import_module(_PACKAGE).__path__
+    return sorted(path for folder in folders for path in Path(folder).glob("*.py"))
