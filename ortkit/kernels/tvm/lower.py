@@ -127,25 +127,15 @@ class _Writer:
                 self._bind(axis, self.e.share(position) if is_last else position)
                 if not is_last:
                     at = self.e.share(at - position * inside)
-            self._inner(list(self.schedule.inner))
+            self._nest(self.schedule.inner, self._of_a_unit)
 
-    def _inner(self, axes: list[Axis]) -> None:
-        if axes:
-            with self._serial(axes[0]):
-                self._inner(axes[1:])
-                return
+    def _of_a_unit(self) -> None:
         if not self.schedule.row:
             self._points()
         elif self.schedule.is_row_vector:
             self._rows()
         else:
             self._side_by_side()
-
-    @contextmanager
-    def _serial(self, axis: Axis) -> Iterator[None]:
-        with self.e.loop(self._extent(axis.extent)) as index:
-            self._bind(axis, index, 0, axis.extent.static)
-            yield
 
     def _bind(self, axis: Axis, at: Expr, low: int = 0, high: int | None = None) -> None:
         self.bound[axis] = _Bound(at, self.e.level, low, high)
@@ -219,7 +209,8 @@ class _Writer:
             body()
             return
         if axes[0].extent.static is None:
-            with self._serial(axes[0]):
+            with self.e.loop(self._extent(axes[0].extent)) as index:
+                self._bind(axes[0], index)
                 self._nest(axes[1:], body)
             return
         for low, high in self._segments(axes[0]):
@@ -314,8 +305,7 @@ class _Writer:
                 self._reduce_range(vector, low, high, width, count, take)
 
         self._nest(tuple(outer), points)
-        halve(e, total, width * count, lambda a, b: kind.step(e, a, b))
-        return e.share(total[e.i64(0)])
+        return e.share(halve(e, total, width * count, lambda a, b: kind.step(e, a, b)))
 
     def _reduce_range(
         self,

@@ -431,7 +431,7 @@ def _global_pool(
     b, x = reader.b, reader.value(names[0])
     dims = range(2, len(b.shape(x)))
     if node.op_type == "GlobalMaxPool":
-        return [b.reduce("max", x, dims)]
+        return [macros.extreme(b, "max", x, dims)]
     return [macros.mean(b, x, dims)]
 
 

@@ -16,7 +16,7 @@ class Reduction:
 
     Args:
         identity: What changes nothing, of a compute type.
-        step: The reduction of two numbers. A NaN stays, but in a "peak".
+        step: The reduction of two numbers. A NaN may be lost in "max" and "min".
     """
 
     identity: Callable[[Emitter, str], Expr]
@@ -34,20 +34,25 @@ def _highest(e: Emitter, dtype: str) -> Expr:
 REDUCTIONS: dict[str, Reduction] = {
     "sum": Reduction(lambda e, dtype: e.constant(0, dtype), lambda _e, a, b: a + b),
     "prod": Reduction(lambda e, dtype: e.constant(1, dtype), lambda _e, a, b: a * b),
-    "max": Reduction(_lowest, lambda e, a, b: e.select(e.either(a > b, e.is_nan(a)), a, b)),
-    # For softmax, where a lost NaN comes back with the sum.
-    "peak": Reduction(_lowest, lambda e, a, b: e.select(a > b, a, b)),
-    "min": Reduction(_highest, lambda e, a, b: e.select(e.either(a < b, e.is_nan(a)), a, b)),
+    "max": Reduction(_lowest, lambda e, a, b: e.select(a > b, a, b)),
+    "min": Reduction(_highest, lambda e, a, b: e.select(a < b, a, b)),
 }
 
 
-def halve(e: Emitter, buffer: Buffer, count: int, step: Callable[[Expr, Expr], Expr]) -> None:
-    """Reduce `count` (a power of two) numbers to the first, always in the same order."""
-    half = count // 2
-    while half >= 1:
-        if half == 1:
-            e.store(buffer, step(buffer[e.i64(0)], buffer[e.i64(1)]), e.i64(0))
+def halve(e: Emitter, buffer: Buffer, count: int, step: Callable[[Expr, Expr], Expr]) -> Expr:
+    """Return the reduction of `count` (a power of two) numbers, always in the same order.
+
+    Each half goes to a buffer of its own: one that is read in parts of many sizes is taken apart
+    by LLVM, and so are the loops that filled it.
+    """
+    dtype = e.dtype(buffer[e.i64(0)])
+    while count > 1:
+        count //= 2
+        half = e.local(count, dtype)
+        if count == 1:
+            e.store(half, step(buffer[e.i64(0)], buffer[e.i64(1)]), e.i64(0))
         else:
-            with e.vector(half) as lane:
-                e.store(buffer, step(buffer[lane], buffer[lane + e.i64(half)]), lane)
-        half //= 2
+            with e.vector(count) as lane:
+                e.store(half, step(buffer[lane], buffer[lane + e.i64(count)]), lane)
+        buffer = half
+    return buffer[e.i64(0)]
