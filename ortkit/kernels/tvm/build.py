@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,21 @@ def write_object(function: Any, level: str, path: Path) -> None:
     Raises:
         KernelError: TVM failed.
     """
+    with _failures(str(path)):
+        _compile(function, level).write_to_file(str(path))
+
+
+def assembly(function: Any, level: str) -> str:
+    """Return the assembly of one function for a processor level.
+
+    Raises:
+        KernelError: TVM failed.
+    """
+    with _failures(""):
+        return str(_compile(function, level).inspect_source("asm"))
+
+
+def _compile(function: Any, level: str) -> Any:
     import tvm
     from tvm import tirx
 
@@ -29,14 +46,18 @@ def write_object(function: Any, level: str, path: Path) -> None:
         tirx.transform.UnrollLoop(),
         tirx.transform.LowerIntrin(),
     ]
+    with tvm.transform.PassContext():
+        lowered = tvm.ir.transform.Sequential(passes)(module)
+        return tvm.get_global_func("target.build.llvm")(lowered, target)
+
+
+@contextmanager
+def _failures(where: str) -> Iterator[None]:
     try:
-        with tvm.transform.PassContext():
-            lowered = tvm.ir.transform.Sequential(passes)(module)
-            built = tvm.get_global_func("target.build.llvm")(lowered, target)
-        built.write_to_file(str(path))
+        yield
     except (ValueError, TypeError, RuntimeError) as error:
         last = str(error).strip().splitlines()[-1:]
-        raise KernelError(f"TVM failed on a kernel: {' '.join(last)}", where=str(path)) from error
+        raise KernelError(f"TVM failed on a kernel: {' '.join(last)}", where=where) from error
 
 
 def _llvm_target(level: str) -> dict[str, Any]:

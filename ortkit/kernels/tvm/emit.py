@@ -227,8 +227,11 @@ class Emitter:
         return self.tir.EQ(a, b)
 
     def not_equal(self, a: Expr, b: Expr) -> Expr:
-        """Return a != b; true where one is NaN. Not for x != x, which TVM folds to false."""
-        return self.tir.NE(a, b)
+        """Return a != b; true where one is NaN."""
+        if not self.dtype(a).startswith("float"):
+            return self.tir.NE(a, b)
+        # TVM's own is false where one is NaN, and folds x != x.
+        return self.tir.any(self.tir.NE(a, b), self.is_nan(a), self.is_nan(b))
 
     def is_nan(self, x: Expr) -> Expr:
         """Return whether x is NaN; false for integers."""
@@ -283,6 +286,18 @@ class Emitter:
     def highest(self, dtype: str) -> Expr:
         """Return the largest number of an integer type."""
         return self.tir.max_value(dtype)
+
+    def truncated_quotient(self, a: Expr, b: Expr) -> Expr:
+        """Return a / b of integers, rounded toward 0; b is neither 0, nor -1 for the lowest a."""
+        return self.tir.truncdiv(a, b)
+
+    def truncated_remainder(self, a: Expr, b: Expr) -> Expr:
+        """Return what is left of a then: it has the sign of a."""
+        return self.tir.truncmod(a, b)
+
+    def floored_remainder(self, a: Expr, b: Expr) -> Expr:
+        """Return what is left of a when a / b is rounded down: it has the sign of b."""
+        return self.tir.floormod(a, b)
 
     def dtype(self, x: Expr) -> str:
         """Return numpy's name of the element type."""

@@ -1,0 +1,134 @@
+"""Activation functions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from ortkit.kernels.backend import Refused
+from ortkit.kernels.tvm import vectormath
+from ortkit.kernels.tvm.dtypes import FLOATS, INTEGERS
+from ortkit.kernels.tvm.ops_arithmetic import REALS, clip
+from ortkit.kernels.tvm.pointwise import (
+    Attributes,
+    PointwiseOp,
+    alike,
+    binary,
+    number,
+    op,
+    unary,
+)
+
+if TYPE_CHECKING:
+    from ortkit.kernels.tvm.emit import Emitter, Expr
+
+
+def _gelu_type(dtypes: Sequence[str], attributes: Attributes) -> str | Refused:
+    if attributes["approximate"] not in ("none", "tanh"):
+        return Refused(f"approximate {attributes['approximate']!r}")
+    return alike(FLOATS, 1)(dtypes, attributes)
+
+
+def _gelu(e: Emitter, attributes: Attributes, operands: Sequence[Expr]) -> Expr:
+    is_tanh = attributes["approximate"] == "tanh"
+    return (vectormath.gelu_tanh if is_tanh else vectormath.gelu)(e, operands[0])
+
+
+def _hard_sigmoid(e: Emitter, x: Expr, alpha: float, beta: float) -> Expr:
+    dtype = e.dtype(x)
+    line = e.share(x * e.constant(alpha, dtype) + e.constant(beta, dtype))
+    return clip(e, line, e.constant(0.0, dtype), e.constant(1.0, dtype))
+
+
+def _zero(e: Emitter, x: Expr) -> Expr:
+    return e.constant(0, e.dtype(x))
+
+
+def _relu(e: Emitter, x: Expr) -> Expr:
+    return e.select(x < _zero(e, x), _zero(e, x), x)
+
+
+def _slope(e: Emitter, x: Expr, slope: Expr) -> Expr:
+    return e.select(x < _zero(e, x), x * slope, x)
+
+
+def _leaky_relu(e: Emitter, attributes: Attributes, operands: Sequence[Expr]) -> Expr:
+    (x,) = operands
+    return _slope(e, x, e.constant(number(attributes, "alpha"), e.dtype(x)))
+
+
+def _exponential(e: Emitter, x: Expr, alpha: float, scale: float = 1.0) -> Expr:
+    """Return alpha (e^(scale x) - 1) below 0 and x above."""
+    minus = e.share(x * e.f32(scale)) if scale != 1.0 else x
+    return e.select(x < e.f32(0.0), e.f32(alpha) * vectormath.expm1(e, minus), x)
+
+
+def _elu(e: Emitter, attributes: Attributes, operands: Sequence[Expr]) -> Expr:
+    return _exponential(e, operands[0], number(attributes, "alpha"))
+
+
+def _selu(e: Emitter, attributes: Attributes, operands: Sequence[Expr]) -> Expr:
+    (x,), alpha = operands, number(attributes, "alpha")
+    return e.f32(number(attributes, "gamma")) * e.share(_exponential(e, x, alpha))
+
+
+def _celu_type(dtypes: Sequence[str], attributes: Attributes) -> str | Refused:
+    if number(attributes, "alpha") == 0.0:
+        return Refused("alpha 0")
+    return alike(FLOATS, 1)(dtypes, attributes)
+
+
+def _celu(e: Emitter, attributes: Attributes, operands: Sequence[Expr]) -> Expr:
+    (x,), alpha = operands, number(attributes, "alpha")
+    curve = e.share(e.f32(alpha) * vectormath.expm1(e, e.share(x / e.f32(alpha))))
+    # As the standard has it, for a negative alpha too: max(0, x) + min(0, curve).
+    zero = e.f32(0.0)
+    return _relu(e, x) + e.select(curve > zero, zero, curve)
+
+
+def _mish(e: Emitter, x: Expr) -> Expr:
+    return x * vectormath.tanh(e, vectormath.softplus(e, x))
+
+
+def _thresholded_relu(e: Emitter, attributes: Attributes, operands: Sequence[Expr]) -> Expr:
+    (x,) = operands
+    return e.select(x > e.constant(number(attributes, "alpha"), e.dtype(x)), x, _zero(e, x))
+
+
+def _shrink(e: Emitter, attributes: Attributes, operands: Sequence[Expr]) -> Expr:
+    (x,), dtype = operands, e.dtype(operands[0])
+    bias = e.constant(number(attributes, "bias"), dtype)
+    bound = number(attributes, "lambd")
+    high, low = e.constant(bound, dtype), e.constant(-bound, dtype)
+    return e.select(x < low, x + bias, e.select(x > high, x - bias, _zero(e, x)))
+
+
+ACTIVATIONS: Mapping[str, PointwiseOp] = {
+    "Celu": op(18, _celu_type, _celu, alpha=1.0),
+    "Elu": op(10, alike(FLOATS, 1), _elu, alpha=1.0),
+    "Gelu": op(13, _gelu_type, _gelu, approximate="none"),
+    "HardSigmoid": op(
+        4,
+        alike(REALS, 1),
+        lambda e, at, x: _hard_sigmoid(e, x[0], number(at, "alpha"), number(at, "beta")),
+        alpha=0.2,
+        beta=0.5,
+    ),
+    "HardSwish": unary(5, REALS, lambda e, x: x * _hard_sigmoid(e, x, 1 / 6, 0.5)),
+    "LeakyRelu": op(2, alike(REALS, 1), _leaky_relu, alpha=0.01),
+    "Mish": unary(28, FLOATS, _mish),
+    "PRelu": binary(2, (*REALS, *INTEGERS), _slope),
+    "Relu": unary(1, (*REALS, *INTEGERS), _relu),
+    "Selu": op(11, alike(FLOATS, 1), _selu, alpha=1.6732632423543772, gamma=1.0507009873554805),
+    "Shrink": op(3, alike(REALS, 1), _shrink, bias=0.0, lambd=0.5),
+    "Sigmoid": unary(12, FLOATS, vectormath.sigmoid),
+    "Softplus": unary(16, FLOATS, vectormath.softplus),
+    "Softsign": unary(9, REALS, lambda e, x: x / (e.constant(1.0, e.dtype(x)) + e.absolute(x))),
+    "Swish": op(
+        13,
+        alike(FLOATS, 1),
+        lambda e, at, x: vectormath.silu(e, x[0], number(at, "alpha")),
+        alpha=1.0,
+    ),
+    "ThresholdedRelu": op(1, alike(REALS, 1), _thresholded_relu, alpha=1.0),
+}
