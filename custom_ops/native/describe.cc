@@ -21,10 +21,11 @@ int32_t GetOutputType(const ort::CustomOp* op, size_t index) {
 int32_t ZeroAt(const ort::CustomOp*, size_t) { return 0; }
 int32_t One(const ort::CustomOp*) { return 1; }
 int32_t AnyVersion(const ort::CustomOp*) { return INT32_MAX; }
+void KeepPairs(int32_t*, int32_t*) {}  // they are static
 
 }  // namespace
 
-ort::CustomOp DescribeToRuntime() {
+ort::CustomOp DescribeToRuntime(const OrtkitOp& spec) {
   ort::CustomOp abi = {};
   abi.version = ort::kApiVersion;
   abi.GetName = GetName;
@@ -46,6 +47,8 @@ ort::CustomOp DescribeToRuntime() {
   abi.InferOutputShape = InferOutputShape;
   abi.GetStartVersion = One;
   abi.GetEndVersion = AnyVersion;
+  abi.GetMayInplace = spec.may_inplace;
+  abi.ReleaseMayInplace = KeepPairs;
   return abi;
 }
 

@@ -1,8 +1,9 @@
 // One run of one op: check the inputs, allocate the outputs, cut the work into slices, call.
 #include <atomic>
-#include <cstdlib>
+#include <cstdio>
 
 #include "shim.h"
+#include "sizes.h"
 
 namespace ortkit {
 namespace {
@@ -14,58 +15,48 @@ constexpr int64_t kVector = 64;
 
 struct Run {
   const OrtkitOp* spec;
-  int64_t symbols[ORTKIT_MAX_SYMBOLS];  // -1 until an input tells
+  int64_t symbols[ORTKIT_MAX_SYMBOLS];
   char* data[ORTKIT_MAX_TENSORS];
   int64_t units;
   int64_t slice;  // units in one slice, but for the last
   std::atomic<int32_t> failure{0};
 };
 
-int64_t Size(const OrtkitExtent& extent, const int64_t* symbols) {
-  int64_t size = extent.factor;
-  for (int32_t i = 0; i < extent.symbol_count; ++i) size *= symbols[extent.symbols[i]];
-  return size;
-}
-
-// Tells a symbol from a size it is part of, if it is the only one that is not known yet.
-// Returns whether all symbols of `extent` are known now.
-bool Solve(const OrtkitExtent& extent, int64_t got, int64_t* symbols) {
-  int64_t known = extent.factor;
-  int32_t unknown = -1;
-  for (int32_t i = 0; i < extent.symbol_count; ++i) {
-    const int32_t symbol = extent.symbols[i];
-    if (symbols[symbol] >= 0) {
-      known *= symbols[symbol];
-    } else if (unknown >= 0) {
-      return false;
-    } else {
-      unknown = symbol;
-    }
+// "2*batch*seq" for a message.
+void WriteExtent(const Op& op, const OrtkitExtent& extent, char* text, size_t capacity) {
+  size_t used = 0;
+  if (extent.factor != 1 || extent.symbol_count == 0) {
+    used += snprintf(text, capacity, "%lld", static_cast<long long>(extent.factor));
   }
-  if (unknown < 0) return true;
-  if (known == 0) return false;
-  symbols[unknown] = got / known;  // a remainder shows when the size is checked
-  return true;
+  for (int32_t i = 0; i < extent.symbol_count && used < capacity; ++i) {
+    used += snprintf(text + used, capacity - used, used == 0 ? "%s" : "*%s",
+                     op.spec->symbols[extent.symbols[i]]);
+  }
 }
 
 ort::Status* CheckDim(const Op& op, const OrtkitTensor& tensor, int32_t axis, int64_t got,
                       const Run& run) {
   const OrtkitExtent& extent = tensor.dims[axis];
-  const int64_t want = Size(extent, run.symbols);
+  const int64_t want = SizeOf(extent, run.symbols);
   if (got == want) return nullptr;
+  char text[160];
+  WriteExtent(op, extent, text, sizeof text);
+  const auto size = static_cast<long long>(got);
   if (extent.symbol_count == 0) {
-    return Refuse(op, ort::kInvalidArgument, "input '%s' has size %lld in dim %d, expected %lld",
-                  tensor.name, static_cast<long long>(got), axis, static_cast<long long>(want));
+    return Refuse(op, ort::kInvalidArgument, "input '%s' has size %lld in dim %d, expected %s",
+                  tensor.name, size, axis, text);
   }
-  return Refuse(op, ort::kInvalidArgument,
-                "input '%s' has size %lld in dim %d, and '%s' is %lld elsewhere", tensor.name,
-                static_cast<long long>(got), axis, op.spec->symbols[extent.symbols[0]],
-                static_cast<long long>(run.symbols[extent.symbols[0]]));
+  if (want == kUnknown) {
+    return Refuse(op, ort::kInvalidArgument, "input '%s' has size %lld in dim %d, and '%s' is unknown",
+                  tensor.name, size, axis, text);
+  }
+  return Refuse(op, ort::kInvalidArgument, "input '%s' has size %lld in dim %d, and '%s' is %lld elsewhere",
+                tensor.name, size, axis, text, static_cast<long long>(want));
 }
 
-// Reads shape and place of one input. `*is_known` is cleared if a size could not be checked yet.
+// Reads one input's place and dims, which stay the runtime's, and the symbols that they tell.
 ort::Status* ReadInput(const Op& op, ort::KernelContext* context, int32_t index, Run* run,
-                       bool* is_known) {
+                       const int64_t** dims) {
   const OrtkitTensor& tensor = op.spec->tensors[index];
   const ort::Value* value = nullptr;
   ORTKIT_RETURN_IF_ERROR(ort::GetInput(op.api)(context, index, &value));
@@ -73,9 +64,8 @@ ort::Status* ReadInput(const Op& op, ort::KernelContext* context, int32_t index,
     return Refuse(op, ort::kInvalidArgument, "input '%s' is missing", tensor.name);
   }
   int32_t type = 0;
-  const int64_t* dims = nullptr;
   size_t rank = 0;
-  ORTKIT_RETURN_IF_ERROR(ort::GetTypeAndShapeReference(op.api)(value, &type, &dims, &rank));
+  ORTKIT_RETURN_IF_ERROR(ort::GetTypeAndShapeReference(op.api)(value, &type, dims, &rank));
   if (type != tensor.element_type) {
     return Refuse(op, ort::kInvalidArgument, "input '%s' has element type %d, expected %d",
                   tensor.name, type, tensor.element_type);
@@ -84,33 +74,43 @@ ort::Status* ReadInput(const Op& op, ort::KernelContext* context, int32_t index,
     return Refuse(op, ort::kInvalidArgument, "input '%s' has rank %zu, expected %d", tensor.name,
                   rank, tensor.rank);
   }
-  for (int32_t i = 0; i < tensor.rank; ++i) {
-    if (Solve(tensor.dims[i], dims[i], run->symbols)) {
-      ORTKIT_RETURN_IF_ERROR(CheckDim(op, tensor, i, dims[i], *run));
-    } else {
-      *is_known = false;
-    }
-  }
+  for (int32_t i = 0; i < tensor.rank; ++i) Solve(tensor.dims[i], (*dims)[i], run->symbols);
   const void* data = nullptr;
   ORTKIT_RETURN_IF_ERROR(ort::GetTensorData(op.api)(value, &data));
   run->data[index] = static_cast<char*>(const_cast<void*>(data));  // kernels only read it
   return nullptr;
 }
 
+// Tells what only a later input could: sizes of products whose other factors stood there.
+void SolveRest(const OrtkitOp& spec, const int64_t* const* dims, Run* run) {
+  for (int32_t i = 0; i < spec.input_count; ++i) {
+    const OrtkitTensor& tensor = spec.tensors[i];
+    for (int32_t axis = 0; axis < tensor.rank; ++axis) {
+      Solve(tensor.dims[axis], dims[i][axis], run->symbols);
+    }
+  }
+  // What none tells is a factor of sizes that are 0, so that any number does.
+  for (int32_t i = 0; i < spec.symbol_count; ++i) {
+    if (run->symbols[i] == kUnknown) run->symbols[i] = 0;
+  }
+}
+
 ort::Status* ReadInputs(const Op& op, ort::KernelContext* context, Run* run) {
-  for (int32_t i = 0; i < op.spec->symbol_count; ++i) run->symbols[i] = -1;
-  bool is_known = true;
-  for (int32_t i = 0; i < op.spec->input_count; ++i) {
-    ORTKIT_RETURN_IF_ERROR(ReadInput(op, context, i, run, &is_known));
+  const OrtkitOp& spec = *op.spec;
+  const int64_t* dims[ORTKIT_MAX_TENSORS];
+  for (int32_t i = 0; i < spec.symbol_count; ++i) run->symbols[i] = kUnknown;
+  for (int32_t i = 0; i < spec.input_count; ++i) {
+    ORTKIT_RETURN_IF_ERROR(ReadInput(op, context, i, run, &dims[i]));
   }
-  if (is_known) return nullptr;
-  // A later input may have told what an earlier one needs. What none tells is a factor of an empty
-  // size, so that any number does.
-  for (int32_t i = 0; i < op.spec->input_count; ++i) {
-    ORTKIT_RETURN_IF_ERROR(ReadInput(op, context, i, run, &is_known));
+  for (int32_t i = 0; i < spec.symbol_count; ++i) {
+    if (run->symbols[i] != kUnknown) continue;
+    SolveRest(spec, dims, run);
+    break;
   }
-  for (int32_t i = 0; i < op.spec->symbol_count; ++i) {
-    if (run->symbols[i] < 0) run->symbols[i] = 0;
+  for (int32_t i = 0; i < spec.input_count; ++i) {
+    for (int32_t axis = 0; axis < spec.tensors[i].rank; ++axis) {
+      ORTKIT_RETURN_IF_ERROR(CheckDim(op, spec.tensors[i], axis, dims[i][axis], *run));
+    }
   }
   return nullptr;
 }
@@ -119,7 +119,13 @@ ort::Status* MakeOutput(const Op& op, ort::KernelContext* context, int32_t index
   const int32_t place = op.spec->input_count + index;
   const OrtkitTensor& tensor = op.spec->tensors[place];
   int64_t dims[ORTKIT_MAX_RANK];
-  for (int32_t i = 0; i < tensor.rank; ++i) dims[i] = Size(tensor.dims[i], run->symbols);
+  for (int32_t i = 0; i < tensor.rank; ++i) {
+    dims[i] = SizeOf(tensor.dims[i], run->symbols);
+    if (dims[i] == kUnknown) {
+      return Refuse(op, ort::kInvalidArgument, "the size of output '%s' in dim %d exceeds 63 bits",
+                    tensor.name, i);
+    }
+  }
   ort::Value* value = nullptr;
   ORTKIT_RETURN_IF_ERROR(ort::GetOutput(op.api)(context, index, dims, tensor.rank, &value));
   void* data = nullptr;
@@ -128,27 +134,33 @@ ort::Status* MakeOutput(const Op& op, ort::KernelContext* context, int32_t index
   return nullptr;
 }
 
-// Cuts the work. Returns the number of slices: 0 if there is nothing to compute.
-int64_t Plan(Run* run) {
-  const OrtkitOp& spec = *run->spec;
-  run->units = 1;
-  for (int32_t a = 0; a < spec.unit_axis_count; ++a) {
-    run->units *= Size(spec.unit_axes[a], run->symbols);
+// The units of the work; 0 if there is nothing to compute, kUnknown if they exceed 63 bits.
+int64_t CountUnits(const Run& run) {
+  int64_t units = 1;
+  bool is_too_large = false;
+  for (int32_t i = 0; i < run.spec->unit_axis_count; ++i) {
+    const int64_t size = SizeOf(run.spec->unit_axes[i], run.symbols);
+    if (size == 0) return 0;
+    is_too_large = is_too_large || size == kUnknown || __builtin_mul_overflow(units, size, &units);
   }
-  if (run->units == 0) return 0;
-  const int64_t points = Size(spec.unit_points, run->symbols);
-  const double unit = static_cast<double>(points) * spec.picoseconds_per_point + 1;
-  int64_t slice = static_cast<int64_t>(kSlicePicoseconds / unit) + 1;
+  return is_too_large ? kUnknown : units;
+}
+
+// The units of one slice, by their cost.
+int64_t UnitsOfSlice(const Run& run) {
+  const int64_t points = SizeOf(run.spec->unit_points, run.symbols);
+  const double unit = static_cast<double>(points) * run.spec->picoseconds_per_point + 1;
+  int64_t slice = static_cast<int64_t>(kSlicePicoseconds / (unit < 1 ? 1 : unit)) + 1;
   if (points == 1) slice = (slice + kVector - 1) / kVector * kVector;
-  run->slice = slice < run->units ? slice : run->units;
-  return (run->units + run->slice - 1) / run->slice;
+  return slice < run.units ? slice : run.units;
 }
 
 void CallSlice(void* user, size_t index) {
   Run& run = *static_cast<Run*>(user);
   const int64_t begin = static_cast<int64_t>(index) * run.slice;
-  const int64_t end = begin + run.slice < run.units ? begin + run.slice : run.units;
-  const int32_t code = run.spec->call(run.data, run.symbols, begin, end);
+  const int64_t left = run.units - begin;
+  const int64_t count = left < run.slice ? left : run.slice;
+  const int32_t code = run.spec->call(run.data, run.symbols, begin, begin + count);
   if (code != 0) run.failure.store(code, std::memory_order_relaxed);
 }
 
@@ -181,10 +193,14 @@ ort::Status* Compute(void* kernel, ort::KernelContext* context) {
   for (int32_t i = 0; i < op.spec->output_count; ++i) {
     ORTKIT_RETURN_IF_ERROR(MakeOutput(op, context, i, &run));
   }
-  const int64_t slices = Plan(&run);
+  run.units = CountUnits(run);
+  if (run.units == 0) return nullptr;
+  if (run.units == kUnknown) return Refuse(op, ort::kInvalidArgument, "the work exceeds 63 bits");
+  run.slice = UnitsOfSlice(run);
+  const int64_t slices = (run.units - 1) / run.slice + 1;
   if (slices == 1) {
     CallSlice(&run, 0);
-  } else if (slices > 1) {
+  } else {
     ORTKIT_RETURN_IF_ERROR(ort::ParallelFor(op.api)(context, CallSlice, slices, 0, &run));
   }
   const int32_t code = run.failure.load(std::memory_order_relaxed);

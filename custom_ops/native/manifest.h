@@ -1,23 +1,26 @@
 /* What a model's kernel library states about itself: static data, compiled and linked in per model.
  *
- * C11 and C++17. The generator is ortkit/kernels/link.py; the reader is the shim beside this file.
+ * C11 and C++17. The generator is ortkit/kernels/manifest.py; the reader is the shim beside this file.
  * Both carry ORTKIT_MANIFEST_VERSION, and a test keeps them equal.
  */
 #ifndef ORTKIT_MANIFEST_H_
 #define ORTKIT_MANIFEST_H_
 
+#include <stddef.h>
 #include <stdint.h>
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-#define ORTKIT_MANIFEST_VERSION 2
+#define ORTKIT_MANIFEST_VERSION 3
 
 /* Bounds of one op; the generator refuses what exceeds them. */
 #define ORTKIT_MAX_TENSORS 64
 #define ORTKIT_MAX_SYMBOLS 32
 #define ORTKIT_MAX_RANK 16
+/* ONNX Runtimes in one process that may share a library. */
+#define ORTKIT_MAX_RUNTIMES 4
 
 /* A kernel is serial. It computes the units begin .. end - 1; data[i] is the whole tensor i, sizes[s]
  * the size that symbol s stands for. 0 is success. */
@@ -45,6 +48,9 @@ typedef struct OrtkitTensor {
   const OrtkitExtent* dims;
 } OrtkitTensor;
 
+/* Which inputs and outputs may share memory: sets the arrays and returns their length. */
+typedef size_t (*OrtkitPairs)(int32_t** inputs, int32_t** outputs);
+
 typedef struct OrtkitOp {
   const char* op_type;
   const char* key;
@@ -58,8 +64,14 @@ typedef struct OrtkitOp {
   const OrtkitExtent* unit_axes;
   OrtkitExtent unit_points;      /* for the cost of a unit */
   int32_t picoseconds_per_point;
+  OrtkitPairs may_inplace;       /* null: none; ONNX Runtime does not say which op it asks about */
   OrtkitCall call;
 } OrtkitOp;
+
+/* Room for what the shim tells one runtime about one op; zeroed. */
+typedef struct OrtkitRoom {
+  uint64_t words[28];
+} OrtkitRoom;
 
 typedef struct OrtkitManifest {
   uint32_t version;  /* ORTKIT_MANIFEST_VERSION */
@@ -67,6 +79,7 @@ typedef struct OrtkitManifest {
   const char* domain;
   int32_t op_count;
   const OrtkitOp* ops;
+  OrtkitRoom* rooms;  /* ORTKIT_MAX_RUNTIMES times op_count */
 } OrtkitManifest;
 
 extern const OrtkitManifest ortkit_manifest;

@@ -1,48 +1,48 @@
 // The library's one export: adds every op of the manifest to a session's options.
+#include <sched.h>
+
 #include <atomic>
 #include <cstdio>
-#include <cstdlib>
+#include <new>
 
 #include "shim.h"
 
 namespace ortkit {
 namespace {
 
-// The ops as one runtime sees them. A process may hold two runtimes (the Python package links its
-// own copy beside libonnxruntime.so), and shape inference is not told which one calls.
-struct Registration {
-  const ort::Api* api;
-  Registration* next;
-  Op ops[1];  // as many as the manifest has
+// Which runtime has which part of the manifest's rooms. A process may hold two runtimes (the Python
+// package links its own copy beside libonnxruntime.so), and shape inference is not told which one
+// calls, so each has its own view of the ops. Entries are taken in order, once, and stay.
+struct Entry {
+  std::atomic<const ort::Api*> api;
+  std::atomic<bool> is_filled;
 };
 
-std::atomic<Registration*> registrations{nullptr};
+Entry entries[ORTKIT_MAX_RUNTIMES];
 
-Registration* Find(const ort::Api* api) {
-  Registration* entry = registrations.load(std::memory_order_acquire);
-  while (entry != nullptr && entry->api != api) entry = entry->next;
-  return entry;
+static_assert(sizeof(Op) == sizeof(OrtkitRoom) && alignof(Op) == alignof(OrtkitRoom), "manifest.h");
+
+Op* OpsOf(int32_t entry) {
+  return reinterpret_cast<Op*>(&ortkit_manifest.rooms[entry * ortkit_manifest.op_count]);
 }
 
-// Finds this runtime's registration or makes it; null without memory. Two threads may make one at
-// once: one wins.
-const Registration* FindOrMake(const ort::Api* api) {
-  if (Registration* found = Find(api)) return found;
-  const OrtkitManifest& manifest = ortkit_manifest;
-  auto* entry = static_cast<Registration*>(calloc(1, sizeof(Registration) + manifest.op_count * sizeof(Op)));
-  if (entry == nullptr) return nullptr;
-  entry->api = api;
-  for (int32_t i = 0; i < manifest.op_count; ++i) {
-    entry->ops[i] = {DescribeToRuntime(), &manifest.ops[i], api};
-  }
-  entry->next = registrations.load(std::memory_order_acquire);
-  do {
-    if (Registration* found = Find(api)) {
-      free(entry);
-      return found;
+// Returns a runtime's ops, made if it is new; null if there are too many runtimes.
+const Op* FindOrMake(const ort::Api* api) {
+  for (int32_t i = 0; i < ORTKIT_MAX_RUNTIMES; ++i) {
+    const ort::Api* owner = nullptr;
+    if (entries[i].api.compare_exchange_strong(owner, api, std::memory_order_acq_rel)) {
+      for (int32_t j = 0; j < ortkit_manifest.op_count; ++j) {
+        const OrtkitOp& spec = ortkit_manifest.ops[j];
+        new (&OpsOf(i)[j]) Op{DescribeToRuntime(spec), &spec, api};
+      }
+      entries[i].is_filled.store(true, std::memory_order_release);
+      return OpsOf(i);
     }
-  } while (!registrations.compare_exchange_weak(entry->next, entry, std::memory_order_acq_rel));
-  return entry;
+    if (owner != api) continue;
+    while (!entries[i].is_filled.load(std::memory_order_acquire)) sched_yield();  // another thread is at it
+    return OpsOf(i);
+  }
+  return nullptr;
 }
 
 // A status made through version 1 of the table, which every runtime has.
@@ -64,13 +64,19 @@ extern "C" __attribute__((visibility("default"))) ort::Status* RegisterCustomOps
         base, "%s: this kernel library needs ONNX Runtime 1.24 or newer, and this is %s",
         ortkit_manifest.domain, base->GetVersionString());
   }
+  if (ortkit_manifest.version != ORTKIT_MANIFEST_VERSION) {
+    return ort::CreateStatus(api)(ort::kFail, "ortkit.fused: manifest and shim of this kernel library are "
+                                              "of different versions of ortkit; build it again");
+  }
   if (const char* have = ortkit::MissingCpu(ortkit_manifest.cpu)) {
     return ortkit::RefuseLibrary(
         base, "ortkit.fused: these kernels need a processor of level %s, and this one is %s; "
         "build them for its level, or load the model without them",
         ortkit::CpuName(ortkit_manifest.cpu), have);
   }
-  const ortkit::Registration* entry = ortkit::FindOrMake(api);
-  if (entry == nullptr) return ort::CreateStatus(api)(ort::kFail, "ortkit.fused: out of memory");
-  return ortkit::AddToSession(api, options, entry->ops, ortkit_manifest.op_count);
+  const ortkit::Op* ops = ortkit::FindOrMake(api);
+  if (ops == nullptr) {
+    return ort::CreateStatus(api)(ort::kFail, "ortkit.fused: too many ONNX Runtimes in one process");
+  }
+  return ortkit::AddToSession(api, options, ops, ortkit_manifest.op_count);
 }

@@ -24,7 +24,7 @@ ort::Status* Refuse(const Op& op, ort::ErrorCode code, const char* format, ...)
     __attribute__((format(printf, 3, 4)));
 
 // describe.cc
-ort::CustomOp DescribeToRuntime();
+ort::CustomOp DescribeToRuntime(const OrtkitOp& spec);
 
 // session.cc: `ops` must live as long as the sessions made from `options`.
 ort::Status* AddToSession(const ort::Api*, ort::SessionOptions*, const Op* ops, int32_t count);
