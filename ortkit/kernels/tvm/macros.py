@@ -30,8 +30,8 @@ def mean(b: Builder, x: int, dims: Sequence[int]) -> int:
 def extreme(b: Builder, kind: str, x: int, dims: Sequence[int]) -> int:
     """Return the largest ("max") or smallest ("min") element over `dims`, NaN if one is NaN.
 
-    Whether one is NaN is a reduction of its own: with both in one step LLVM takes the vectors apart
-    and the row takes five times as long (apache-tvm 0.27).
+    Whether one is NaN is a reduction of its own: with both in one step LLVM takes the vectors
+    apart, and the row takes five times as long (apache-tvm 0.27).
     """
     found = b.reduce(kind, x, dims)
     dtype = b.dtype(x)
@@ -168,17 +168,26 @@ def _rotated(
 
 def position_of(b: Builder, x: int, dim: int, *, largest: bool, last: bool) -> int:
     """Return where the row's largest or smallest element stands, as an int64."""
-    best = b.reduce("max" if largest else "min", x, [dim])
-    if best == x:
-        return b.point("Cast", b.point("Sub", x, x), attributes={"to": 7})
+    if b.shape(x)[dim] == ONE:
+        return b.broadcast(b.constant(0, "int64"), b.shape(x))
+    kind, edge = ("max", float("-inf")) if largest else ("min", float("inf"))
+    is_float = b.dtype(x) in FLOATS
+    ranked = x
+    if is_float:
+        ranked = b.point("Where", b.point("IsNaN", x), b.constant(edge, b.dtype(x)), x)
+    best = b.reduce(kind, ranked, [dim])
     count = b.shape(x)[dim].static
     if count is None:
         raise RefusedError("ArgMax along a size that may vary")
     here = b.position(b.shape(x), dim)
-    # A row of NaN has no equal element: it answers as its end does.
     other = b.constant(0 if last else count - 1, "int64")
-    found = b.point("Where", b.point("Equal", x, best), here, other)
-    return b.reduce("max" if last else "min", found, [dim])
+    at = b.point("Where", b.point("Equal", ranked, best), here, other)
+    found = b.reduce("max" if last else "min", at, [dim])
+    if not is_float:
+        return found
+    # As ONNX Runtime has it: a NaN in front is never beaten, any other never wins.
+    front = b.point("IsNaN", b.slice(x, dim, 0, 1))
+    return b.point("Where", front, b.constant(0, "int64"), found)
 
 
 _Reduction: TypeAlias = Callable[[Builder, int, Sequence[int]], int]
@@ -188,7 +197,6 @@ REDUCTIONS: dict[str, _Reduction] = {
     "ReduceMean": mean,
     "ReduceMax": lambda b, x, dims: extreme(b, "max", x, dims),
     "ReduceMin": lambda b, x, dims: extreme(b, "min", x, dims),
-    "ReduceProd": lambda b, x, dims: b.reduce("prod", x, dims),
     "ReduceL1": lambda b, x, dims: b.reduce("sum", b.point("Abs", x), dims),
     "ReduceL2": lambda b, x, dims: b.point("Sqrt", b.reduce("sum", b.point("Mul", x, x), dims)),
     "ReduceSumSquare": lambda b, x, dims: b.reduce("sum", b.point("Mul", x, x), dims),

@@ -33,7 +33,6 @@ def _highest(e: Emitter, dtype: str) -> Expr:
 
 REDUCTIONS: dict[str, Reduction] = {
     "sum": Reduction(lambda e, dtype: e.constant(0, dtype), lambda _e, a, b: a + b),
-    "prod": Reduction(lambda e, dtype: e.constant(1, dtype), lambda _e, a, b: a * b),
     "max": Reduction(_lowest, lambda e, a, b: e.select(a > b, a, b)),
     "min": Reduction(_highest, lambda e, a, b: e.select(a < b, a, b)),
 }

@@ -1,0 +1,98 @@
+"""Loops over axes: in vectors where there are enough points, cut where parts of a Concat meet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+from ortkit.kernels.tvm.axes import Axis
+from ortkit.kernels.tvm.emit import Expr
+from ortkit.kernels.tvm.values import Values
+
+#: One AVX-512 register of float32; narrower machines take two or four registers a vector.
+VECTOR = 16
+
+Body: TypeAlias = Callable[[], None]
+
+
+def every(v: Values, axis: Axis, body: Body) -> None:
+    """Run `body` on every point of an axis, in vectors.
+
+    The last vector ends where the axis ends, and so repeats some points of the one before; that is
+    several times faster than one by one, and no output may overlap an input then.
+    """
+    if axis.extent.static is not None:
+        for low, high in segments(v, axis):
+            _known(v, axis, low, high, body)
+        return
+    extent = v.extent(axis.extent)
+    with v.e.block() as wide:
+        vectors(v, axis, extent, body)
+    with v.e.block() as narrow:
+        one_by_one(v, axis, extent, body)
+    v.e.branch(extent >= v.e.i64(VECTOR), wide, narrow)
+
+
+def segments(v: Values, axis: Axis) -> list[tuple[int, int]]:
+    """Return the parts of an axis of known size that are not empty: first, one after the last."""
+    length = axis.extent.static
+    assert length is not None
+    ends = [*v.schedule.trace.breaks.get(axis, ()), length]
+    return [(low, high) for low, high in zip([0, *ends], ends, strict=False) if high > low]
+
+
+def width_of(length: int) -> int:
+    """Return the lanes of a vector for rows of that many points: a power of two."""
+    return min(VECTOR, 1 << max(0, length.bit_length() - 1))
+
+
+def _known(v: Values, axis: Axis, low: int, high: int, body: Body) -> None:
+    """Run over low .. high - 1."""
+    e, width = v.e, width_of(high - low)
+    whole, rest = divmod(high - low, width)
+    if width == 1:
+        with e.loop(e.i64(whole)) as index:
+            v.bind(axis, index + e.i64(low), low, high)
+            body()
+        return
+    with e.loop(e.i64(whole)) as index, e.vector(width) as lane:
+        v.bind(axis, index * e.i64(width) + e.i64(low) + lane, low, high)
+        body()
+    if rest:
+        with e.vector(width) as lane:
+            v.bind(axis, e.i64(high - width) + lane, low, high)
+            body()
+
+
+def vectors(v: Values, axis: Axis, extent: Expr, body: Body) -> None:
+    """Run over an axis of unknown size, `VECTOR` or more."""
+    e = v.e
+    with e.loop(e.divide_up(extent, VECTOR)) as index:
+        start = e.share(e.minimum(index * e.i64(VECTOR), extent - e.i64(VECTOR)))
+        with e.vector(VECTOR) as lane:
+            v.bind(axis, start + lane)
+            body()
+
+
+def one_by_one(v: Values, axis: Axis, extent: Expr, body: Body) -> None:
+    """Run over an axis of unknown size without vectors."""
+    with v.e.loop(extent) as index:
+        v.bind(axis, index)
+        body()
+
+
+def nest(v: Values, axes: Sequence[Axis], body: Body) -> None:
+    """Run `body` on every point of serial loops, the first outermost."""
+    if not axes:
+        body()
+        return
+    axis, *rest = axes
+    if axis.extent.static is None:
+        with v.e.loop(v.extent(axis.extent)) as index:
+            v.bind(axis, index)
+            nest(v, rest, body)
+        return
+    for low, high in segments(v, axis):
+        with v.e.loop(v.e.i64(high - low)) as index:
+            v.bind(axis, index + v.e.i64(low), low, high)
+            nest(v, rest, body)
