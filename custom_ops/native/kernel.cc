@@ -47,14 +47,32 @@ ort::Status* CheckDim(const Op& op, const OrtkitTensor& tensor, int32_t axis, in
                   tensor.name, size, axis, text);
   }
   if (want == kUnknown) {
-    return Refuse(op, ort::kInvalidArgument, "input '%s' has size %lld in dim %d, and '%s' is unknown",
+    return Refuse(op, ort::kInvalidArgument, "input '%s' has size %lld in dim %d, and '%s' exceeds 63 bits",
                   tensor.name, size, axis, text);
   }
   return Refuse(op, ort::kInvalidArgument, "input '%s' has size %lld in dim %d, and '%s' is %lld elsewhere",
                 tensor.name, size, axis, text, static_cast<long long>(want));
 }
 
-// Reads one input's place and dims, which stay the runtime's, and the symbols that they tell.
+// Learns and compares the dims of one input. Returns whether all of them are plain (a number or one
+// symbol) and right, as nearly always; if not, ReadCarefully says more.
+bool ReadPlainDims(const OrtkitTensor& tensor, const int64_t* dims, int64_t* symbols) {
+  bool is_right = true;
+  for (int32_t i = 0; i < tensor.rank; ++i) {
+    const OrtkitExtent& extent = tensor.dims[i];
+    if (extent.symbol_count == 0) {
+      is_right = is_right && dims[i] == extent.factor;
+      continue;
+    }
+    if (extent.symbol_count != 1 || extent.factor != 1) return false;
+    int64_t& symbol = symbols[extent.symbols[0]];
+    if (symbol == kUnknown) symbol = dims[i];
+    is_right = is_right && symbol == dims[i];
+  }
+  return is_right;
+}
+
+// Reads one input's place and its dims, which stay the runtime's.
 ort::Status* ReadInput(const Op& op, ort::KernelContext* context, int32_t index, Run* run,
                        const int64_t** dims) {
   const OrtkitTensor& tensor = op.spec->tensors[index];
@@ -74,38 +92,28 @@ ort::Status* ReadInput(const Op& op, ort::KernelContext* context, int32_t index,
     return Refuse(op, ort::kInvalidArgument, "input '%s' has rank %zu, expected %d", tensor.name,
                   rank, tensor.rank);
   }
-  for (int32_t i = 0; i < tensor.rank; ++i) Solve(tensor.dims[i], (*dims)[i], run->symbols);
   const void* data = nullptr;
   ORTKIT_RETURN_IF_ERROR(ort::GetTensorData(op.api)(value, &data));
   run->data[index] = static_cast<char*>(const_cast<void*>(data));  // kernels only read it
   return nullptr;
 }
 
-// Tells what only a later input could: sizes of products whose other factors stood there.
-void SolveRest(const OrtkitOp& spec, const int64_t* const* dims, Run* run) {
-  for (int32_t i = 0; i < spec.input_count; ++i) {
-    const OrtkitTensor& tensor = spec.tensors[i];
-    for (int32_t axis = 0; axis < tensor.rank; ++axis) {
-      Solve(tensor.dims[axis], dims[i][axis], run->symbols);
+// Tells the symbols from dims that may be products, and refuses what does not fit.
+ort::Status* ReadCarefully(const Op& op, const int64_t* const* dims, Run* run) {
+  const OrtkitOp& spec = *op.spec;
+  for (int32_t i = 0; i < spec.symbol_count; ++i) run->symbols[i] = kUnknown;
+  // Twice, since a later input may tell what an earlier one needs.
+  for (int32_t round = 0; round < 2; ++round) {
+    for (int32_t i = 0; i < spec.input_count; ++i) {
+      const OrtkitTensor& tensor = spec.tensors[i];
+      for (int32_t axis = 0; axis < tensor.rank; ++axis) {
+        Solve(tensor.dims[axis], dims[i][axis], run->symbols);
+      }
     }
   }
   // What none tells is a factor of sizes that are 0, so that any number does.
   for (int32_t i = 0; i < spec.symbol_count; ++i) {
     if (run->symbols[i] == kUnknown) run->symbols[i] = 0;
-  }
-}
-
-ort::Status* ReadInputs(const Op& op, ort::KernelContext* context, Run* run) {
-  const OrtkitOp& spec = *op.spec;
-  const int64_t* dims[ORTKIT_MAX_TENSORS];
-  for (int32_t i = 0; i < spec.symbol_count; ++i) run->symbols[i] = kUnknown;
-  for (int32_t i = 0; i < spec.input_count; ++i) {
-    ORTKIT_RETURN_IF_ERROR(ReadInput(op, context, i, run, &dims[i]));
-  }
-  for (int32_t i = 0; i < spec.symbol_count; ++i) {
-    if (run->symbols[i] != kUnknown) continue;
-    SolveRest(spec, dims, run);
-    break;
   }
   for (int32_t i = 0; i < spec.input_count; ++i) {
     for (int32_t axis = 0; axis < spec.tensors[i].rank; ++axis) {
@@ -113,6 +121,18 @@ ort::Status* ReadInputs(const Op& op, ort::KernelContext* context, Run* run) {
     }
   }
   return nullptr;
+}
+
+ort::Status* ReadInputs(const Op& op, ort::KernelContext* context, Run* run) {
+  const OrtkitOp& spec = *op.spec;
+  const int64_t* dims[ORTKIT_MAX_TENSORS];
+  for (int32_t i = 0; i < spec.symbol_count; ++i) run->symbols[i] = kUnknown;
+  bool is_plain = true;
+  for (int32_t i = 0; i < spec.input_count; ++i) {
+    ORTKIT_RETURN_IF_ERROR(ReadInput(op, context, i, run, &dims[i]));
+    is_plain = is_plain && ReadPlainDims(spec.tensors[i], dims[i], run->symbols);
+  }
+  return is_plain ? nullptr : ReadCarefully(op, dims, run);
 }
 
 ort::Status* MakeOutput(const Op& op, ort::KernelContext* context, int32_t index, Run* run) {
@@ -150,7 +170,8 @@ int64_t CountUnits(const Run& run) {
 int64_t UnitsOfSlice(const Run& run) {
   const int64_t points = SizeOf(run.spec->unit_points, run.symbols);
   const double unit = static_cast<double>(points) * run.spec->picoseconds_per_point + 1;
-  int64_t slice = static_cast<int64_t>(kSlicePicoseconds / (unit < 1 ? 1 : unit)) + 1;
+  if (unit * static_cast<double>(run.units) <= kSlicePicoseconds) return run.units;
+  int64_t slice = static_cast<int64_t>(kSlicePicoseconds / unit) + 1;
   if (points == 1) slice = (slice + kVector - 1) / kVector * kVector;
   return slice < run.units ? slice : run.units;
 }
@@ -197,10 +218,10 @@ ort::Status* Compute(void* kernel, ort::KernelContext* context) {
   if (run.units == 0) return nullptr;
   if (run.units == kUnknown) return Refuse(op, ort::kInvalidArgument, "the work exceeds 63 bits");
   run.slice = UnitsOfSlice(run);
-  const int64_t slices = (run.units - 1) / run.slice + 1;
-  if (slices == 1) {
+  if (run.slice == run.units) {
     CallSlice(&run, 0);
   } else {
+    const int64_t slices = (run.units - 1) / run.slice + 1;
     ORTKIT_RETURN_IF_ERROR(ort::ParallelFor(op.api)(context, CallSlice, slices, 0, &run));
   }
   const int32_t code = run.failure.load(std::memory_order_relaxed);
