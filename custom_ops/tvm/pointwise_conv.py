@@ -205,6 +205,10 @@ class PointwiseConv:
                     value = weight[place + lane]
                     return value if gate is None else value * gate[image * e.i64(depth) + k]
 
+                # The next panel's weights come from memory meanwhile.
+                for vector in range(tile.vectors):
+                    ahead = first + e.i64((tile.vectors + vector) * VECTOR)
+                    e.prefetch(weight, ahead * e.i64(depth) + k * e.i64(VECTOR))
                 multiply_add(e, registers, lambda row: x[base + e.i64(row * depth) + k], column)
             write_tile(e, registers, self.conv.epilogue, to, pixel)
 
