@@ -10,7 +10,7 @@ from ortkit.fusion.families import RESHAPES, Family, family_of
 from ortkit.fusion.parameters import has_static_parameters
 from ortkit.graph.dims import Size
 from ortkit.kernels.backend import Refused
-from ortkit.rewrite.scope import Scope
+from ortkit.rewrite.scope import Scope, is_unused
 
 #: Integers in tensors of up to this many elements are sizes and indices, not data.
 SHAPE_ARITHMETIC = 64
@@ -48,10 +48,8 @@ class Members:
             self._blocked.update(node.outputs)
             if family is not None:
                 return Refused("ONNX Runtime keeps it in the blocked layout of its convolutions")
-        if family is None or (
-            node.op_type == "Gather" and not has_static_parameters(self._scope, node)
-        ):
-            return None  # a look-up by data ends a region as a product does
+        if family is None or self._looks_up(node) or is_unused(node):
+            return None
         reason = self._refusal(node, family)
         return family if reason is None else Refused(reason)
 
@@ -74,6 +72,10 @@ class Members:
         if _reads_statistics(node):
             return "statistics of the norm are read"
         return None
+
+    def _looks_up(self, node: ir.Node) -> bool:
+        """Say whether data says where to gather from: that ends a region as a product does."""
+        return node.op_type == "Gather" and not has_static_parameters(self._scope, node)
 
     def _looks_up(self, node: ir.Node) -> bool:
         """Say whether data says where to gather from: that ends a region as a product does."""

@@ -1,0 +1,60 @@
+"""ONNX Runtime's own ops in standard ops: the same numbers, at old and new opsets."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import onnx.parser
+import pytest
+from region_models import feeds_of, fuse, run
+
+ROW = ", ".join(f"{1 + i / 8}" for i in range(8))
+CASES = {
+    "bias-gelu": "z = com.microsoft.BiasGelu (x, r)",
+    "gelu": "z = com.microsoft.Gelu (x)",
+    "fast-gelu": "z = com.microsoft.FastGelu (x)",
+    "fast-gelu-bias": "z = com.microsoft.FastGelu (x, r)",
+    "quick-gelu": "z = com.microsoft.QuickGelu (x)",
+    "silu": "z = com.microsoft.QuickGelu <alpha = 1.0> (x)",
+    "skip-norm": "z = com.microsoft.SkipLayerNormalization <epsilon = 0.01> (x, y, r, r, r)",
+    "skip-norm-sum": "z, , , a = com.microsoft.SkipLayerNormalization (x, y, r)",
+    "skip-rms": "z = com.microsoft.SkipSimplifiedLayerNormalization <epsilon = 0.01> (x, y, r)",
+    "skip-rms-sum": "z, , , a = com.microsoft.SkipSimplifiedLayerNormalization (x, y, r, r)",
+    "rms": "z = SimplifiedLayerNormalization <axis = -1, epsilon = 0.01, stash_type = 1> (x, r)",
+}
+
+
+@pytest.mark.parametrize("opset", [17, 18, 20, 23])
+@pytest.mark.parametrize("case", CASES)
+def test_an_op_of_the_runtime(case: str, opset: int) -> None:
+    body = CASES[case]
+    outputs = "float[n, 3, 8] z, float[n, 3, 8] a" if ", a =" in body else "float[n, 3, 8] z"
+    before = onnx.parser.parse_model(
+        f"""<ir_version: 10, opset_import: ["" : {opset}, "com.microsoft" : 1]>
+        g (float[n, 3, 8] x, float[n, 3, 8] y) => ({outputs}) <float[8] r = {{{ROW}}}>
+        {{ {body} }}"""
+    )
+    after = fuse(before)
+    assert [node.domain for node in after.graph.node] == ["ortkit.fused"]
+    inner = [node for function in after.functions for node in function.node]
+    assert {node.domain for node in inner} == {""}
+    feeds = feeds_of(before, {"n": 2})
+    for optimized in (False, True):
+        for got, want in zip(
+            run(after, feeds, optimized=optimized), run(before, feeds), strict=True
+        ):
+            # 16 epsilons of the largest value; its skip norms are less accurate than their parts.
+            np.testing.assert_allclose(got, want, rtol=0, atol=2**-19 * np.abs(want).max())
+
+
+def test_functions_import_what_the_model_does() -> None:
+    before = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["" : 18]>
+        g (float[n, 8] x) => (float[n, 8] z) { a = Tanh (x)  z = Neg (a) }"""
+    )
+    after = fuse(before)
+    (function,) = after.functions
+    assert {(one.domain, one.version) for one in function.opset_import} == {("", 18)}
+    assert {(one.domain, one.version) for one in after.opset_import} == {
+        ("", 18), ("ortkit.fused", 1),
+    }  # fmt: skip

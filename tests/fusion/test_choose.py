@@ -1,0 +1,112 @@
+"""Regions that no kernel can hold are cut; those that do not pay are left, with the reason."""
+
+from __future__ import annotations
+
+import pytest
+from region_models import HEAD, accept, find, kinds, scope_of
+
+from ortkit.fusion.cost import CostModel
+from ortkit.fusion.describe import describe_region
+from ortkit.graph.text import from_text
+from ortkit.kernels.backend import Refused
+from ortkit.kernels.signature import RegionSignature
+
+CHAIN = """g (float[n, 768] x, float[n, 768] y) => (z)
+    { a = Add (x, y)  b = Tanh (a)  c = Erf (b)  d = Neg (c)  z = Exp (d) }"""
+
+
+def without(*op_types: str):
+    def judge(signature: RegionSignature) -> Refused | None:
+        found = [n.op_type for n in signature.function().node if n.op_type in op_types]
+        return Refused(f"operator {found[0]}") if found else accept(signature)
+
+    return judge
+
+
+@pytest.mark.parametrize(
+    ("refused", "expected"),
+    [
+        ((), ["add_tanh_erf_neg_exp"]),
+        (("Add",), ["tanh_erf_neg_exp"]),
+        (("Exp",), ["add_tanh_erf_neg"]),
+        (("Erf",), ["add_tanh", "neg_exp"]),
+        (("Add", "Erf", "Exp"), ["tanh", "neg"]),
+        (("Add", "Tanh", "Erf", "Neg", "Exp"), []),
+    ],
+)
+def test_a_region_is_cut_at_what_is_refused(refused: tuple[str, ...], expected: list[str]) -> None:
+    assert kinds(CHAIN, without(*refused)) == expected
+
+
+def test_the_reason_of_a_cut_is_kept() -> None:
+    scope = scope_of(from_text(f"{HEAD} {CHAIN}"))
+    found = find(scope, without("Erf"))
+    left = {one.region.kind: one.reason for one in found if one.signature is None}
+    assert left == {"erf": "operator Erf"}
+    assert any("cut here: operator Erf" in miss.reason for miss in scope.log.misses)
+
+
+def test_alike_regions_are_judged_once() -> None:
+    asked: list[str] = []
+
+    def judge(signature: RegionSignature) -> Refused | None:
+        asked.append(signature.key)
+        return None
+
+    ones = ", ".join(["1"] * 8)
+    text = f"""g (float[n, 8] x, float[8, 8] w) => (z)
+        <float[8] r = {{{ones}}}, float[8] q = {{{ones}}}>
+        {{ a = Add (x, r)  b = Tanh (a)  c = MatMul (b, w)  d = Add (c, q)  z = Tanh (d) }}"""
+    assert kinds(text, judge) == ["bias_tanh", "bias_tanh"]
+    assert len(asked) == 1
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ("z = Add (x, y)", []),
+        ("a = Add (x, y)  z = Mul (a, y)", ["add_mul"]),
+        ("a = Add (x, y)  z = LayerNormalization (a, r)", ["add_layer_norm"]),
+        # 64 numbers.
+        ("a = Neg (r)  b = Exp (a)  c = Neg (b)  z = MatMul (x, y)", []),
+    ],
+)
+def test_what_pays(body: str, expected: list[str]) -> None:
+    text = f"g (float[n, 64] x, float[n, 64] y, float[64] r) => (z) {{ {body} }}"
+    assert kinds(text, cost=CostModel) == expected
+
+
+def test_what_the_runtime_fuses_itself_does_not_count() -> None:
+    """With sizes that are known a bias and a Relu end the Gemm that the product becomes."""
+    ones = ", ".join(["1"] * 64)
+    text = """g (float[{rows}, 8] x, float[8, 8] w) => (z)
+        <float[8] r = {{{ones}}}> {{ p = MatMul (x, w)  a = Add (p, r)  z = Relu (a) }}"""
+    matrix = text.format(rows="512, 16", ones=ones[:22])
+    assert kinds(matrix, cost=CostModel) == []
+    assert kinds(text.format(rows="b, s", ones=ones[:22]), cost=CostModel) == ["bias_relu"]
+
+
+def test_sizes_and_constants_of_a_signature() -> None:
+    text = f"""{HEAD} g (float[b, s, 64] x) => (z) <float half = {{0.5}}, int64[1] at = {{-1}}>
+        {{ a = Mul (x, half)  m = ReduceMax <keepdims = 1> (a, at)  z = Sub (a, m) }}"""
+    scope = scope_of(from_text(text))
+    (found,) = find(scope)
+    signature = describe_region(scope, found.region)
+    assert [(tensor.dtype, tensor.shape) for tensor in signature.inputs] == [
+        ("float32", ("b", "s", 64))
+    ]
+    function = signature.function()
+    assert [node.op_type for node in function.node].count("Constant") == 2
+    assert function.opset_import[0].version == scope.opset()
+    assert signature.name == "mul_reduce_max_sub"
+
+
+def test_a_reshape_to_a_computed_shape_is_written_with_a_constant() -> None:
+    text = f"""{HEAD} g (float[b, s, 64] x) => (z)
+        <int64[1] four = {{4}}, int64[1] rest = {{16}}> {{
+        n = Shape <start = 0, end = 2> (x)  shape = Concat <axis = 0> (n, four, rest)
+        a = Neg (x)  v = Reshape <allowzero = 1> (a, shape)  z = Abs (v) }}"""
+    found = find(scope_of(from_text(text)))
+    taken = [one for one in found if one.signature is not None]
+    assert [one.region.kind for one in taken] == ["neg_abs"]
+    assert len(taken[0].region.inputs) == 1

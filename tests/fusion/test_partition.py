@@ -1,0 +1,141 @@
+"""Which nodes come together, which stay apart, and that it takes linear time."""
+
+from __future__ import annotations
+
+import time
+
+import onnx_ir as ir
+import pytest
+from region_models import HEAD, find, kinds, scope_of
+
+from ortkit.fusion.partition import MAX_NODES, partition
+from ortkit.graph.text import from_text
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        # A chain, and a residual sum that others read: two outputs, one region.
+        ("a = Add (x, y)  b = Relu (a)  p = MatMul (b, w)  z = Add (p, a)", ["add_relu", "add"]),
+        # Out through a product and back: the sum cannot stand in both.
+        ("a = Tanh (x)  p = MatMul (a, w)  z = Mul (p, a)", ["tanh", "mul"]),
+        # A branch that comes later may wait for it.
+        (
+            "a = Sigmoid (x)  b = MatMul (y, w)  p = MatMul (b, w)  z = Mul (a, p)",
+            ["sigmoid_mul"],
+        ),
+        # Statistics of rows and what they are used for.
+        (
+            "m = ReduceMean <keepdims = 1> (x, last)  c = Sub (x, m)  s = Mul (c, c)"
+            "  v = ReduceMean <keepdims = 1> (s, last)  o = Sqrt (v)  z = Div (c, o)",
+            ["reduce_mean_sub_mul_reduce_mean_sqrt_div"],
+        ),
+        # Rows of another kind end a region.
+        ("a = Softmax <axis = -1> (x)  z = Softmax <axis = 0> (a)", ["softmax", "softmax"]),
+        # Small values have a space of their own.
+        ("a = Tanh (r)  z = Add (x, a)", ["tanh", "add"]),
+        # Views lie between members.
+        ("a = Neg (x)  t = Transpose <perm = [1, 0]> (a)  z = Abs (t)", ["neg_transpose_abs"]),
+        # But not where others need the value as it was.
+        (
+            "a = Neg (x)  t = Transpose <perm = [1, 0]> (a)  p = MatMul (a, w)  u = Abs (t)"
+            "  q = Transpose <perm = [1, 0]> (u)  z = Add (p, q)",
+            ["neg", "transpose_abs_transpose_add"],
+        ),
+        # A reshape at an edge costs nothing as it is.
+        ("a = Reshape (x, flat)  b = Neg (a)  z = Reshape (b, back)", ["neg"]),
+        # Integers that are sizes.
+        ("n = Shape (x)  m = Add (n, n)  z = Relu (x)", ["relu"]),
+        # What nothing reads.
+        ("a = Neg (r)  b = Abs (a)  z = Relu (x)", ["neg", "relu"]),
+        # A constant part is the folding passes' work.
+        ("b = Neg (k)  z = Add (x, b)", ["add"]),
+    ],
+)
+def test_what_comes_together(body: str, expected: list[str]) -> None:
+    text = f"""g (float[n, 8] x, float[n, 8] y, float[8] r) => (z)
+        <float[8, 8] w = {{{", ".join(["1"] * 64)}}}, int64[1] last = {{-1}},
+         int64[1] flat = {{-1}}, int64[2] back = {{-1, 8}}, float[1] k = {{1}}>
+        {{ {body} }}"""
+    assert kinds(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        (
+            "c = Conv (x, k)  a = Relu (c)  g = Gelu (c)  t = Add (a, g)  z = Conv (t, k)",
+            "blocked layout",
+        ),
+        (
+            "q = QuantizeLinear (x, s)  d = DequantizeLinear (q, s)  r = Sigmoid (d)"
+            "  z = QuantizeLinear (r, s)",
+            "quantized group",
+        ),
+        ("i = Shape (x)  a = Slice (x, i, i)  z = Relu (a)", "no constants"),
+        ("z, m = LayerNormalization <axis = -1> (x, one)", "statistics of the norm are read"),
+    ],
+)
+def test_what_may_be_no_member(body: str, reason: str) -> None:
+    text = f"""{HEAD} g (float[n, 2, 8, 8] x) => (z{", m" if "m =" in body else ""})
+        <float[2, 2, 1, 1] k = {{1, 1, 1, 1}}, float s = {{1}},
+         float[8] one = {{1, 1, 1, 1, 1, 1, 1, 1}}> {{ {body} }}"""
+    scope = scope_of(from_text(text))
+    taken = [one.region.kind for one in find(scope) if one.signature is not None]
+    assert taken in ([], ["relu"])
+    assert any(reason in miss.reason for miss in scope.log.misses), scope.log.misses
+
+
+def test_an_activation_that_the_convolution_computes_stays_with_it() -> None:
+    text = """g (float[n, 2, 8] x) => (z, y) <float[2, 2, 1] k = {1, 1, 1, 1}>
+        { a = Conv (x, k)  z = Relu (a)  b = Conv (x, k)  y = Gelu (b) }"""
+    assert kinds(text) == ["gelu"]
+
+
+def test_regions_do_not_cross_control_flow() -> None:
+    text = """g (float[n, 8] x, bool c) => (z) {
+        a = Tanh (x)
+        b = If (c) <
+          then_branch = t () => (float[n, 8] u) { u1 = Neg (a)  u = Abs (u1) },
+          else_branch = e () => (float[n, 8] v) { v = Exp (a) }>
+        d = Sigmoid (a)
+        z = Add (b, d) }"""
+    assert kinds(text) == ["tanh_sigmoid", "add", "neg_abs", "exp"]
+
+
+def chain(length: int) -> ir.Graph:
+    """Rows of residual blocks: product, bias, activation, sum, norm."""
+    lines = []
+    last = "x"
+    for index in range(length // 5):
+        lines.append(
+            f"p{index} = MatMul ({last}, w)  b{index} = Add (p{index}, r)"
+            f"  t{index} = Tanh (b{index})  s{index} = Add (t{index}, x)"
+            f"  l{index} = LayerNormalization (s{index}, r)"
+        )
+        last = f"l{index}"
+    ones = ", ".join(["1"] * 64)
+    text = f"""{HEAD} g (float[n, 8] x) => ({last})
+        <float[8, 8] w = {{{ones}}}, float[8] r = {{{ones[:22]}}}> {{ {" ".join(lines)} }}"""
+    return from_text(text).graph
+
+
+def test_thousands_of_nodes_in_well_under_a_second() -> None:
+    graph = chain(3500)
+    model = ir.Model(graph, ir_version=10)
+    scope = scope_of(model)
+    best = float("inf")
+    for _ in range(3):
+        started = time.perf_counter()
+        groups = partition(scope, graph).groups
+        best = min(best, time.perf_counter() - started)
+    assert len(groups) == 700
+    assert best < 0.5
+
+
+def test_a_long_chain_is_cut_into_regions_of_bounded_size() -> None:
+    nodes = 3 * MAX_NODES
+    steps = "  ".join(f"v{i} = Neg (v{i - 1})" for i in range(1, nodes))
+    text = f"{HEAD} g (float[n, 8] x) => (v{nodes - 1}) {{ v0 = Neg (x)  {steps} }}"
+    sizes = [len(one.region.nodes) for one in find(scope_of(from_text(text)))]
+    assert sizes == [MAX_NODES] * 3
