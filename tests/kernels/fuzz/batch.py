@@ -9,14 +9,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from fuzz.direct import Functions
 from fuzz.feeds import Run, runs
 from fuzz.judge import judge
 from fuzz.reference import Reference
 from fuzz.sessions import Outcome, Sessions
 from fuzz.values import Region
-from ortkit.errors import KernelError
-from ortkit.kernels import Target, build_library
-from ortkit.kernels.cache import KernelCache
+from ortkit.kernels import Kernel, Target, build_library, refusal
+from ortkit.kernels.cache import KernelCache, Slot
+from ortkit.kernels.catalog import load_backend
 
 #: Threads of the two sessions whose results must be the same bits.
 THREADS = (1, 4)
@@ -83,9 +84,9 @@ def check(regions: Sequence[Region], cache: KernelCache) -> tuple[list[Finding],
     tally = Tally(regions=len(regions))
     with tempfile.TemporaryDirectory(prefix="ortkit-fuzz-") as folder:
         path = Path(folder) / "regions.so"
-        findings, built = _build(dict(enumerate(regions)), path, cache, tally)
-        if built:
-            findings += _compare(built, path, tally)
+        findings, built, functions = _build(dict(enumerate(regions)), path, cache, tally)
+        if functions is not None:
+            findings += _compare(built, path, functions, tally)
     return findings, tally
 
 
@@ -93,41 +94,54 @@ def fault_of(region: Region, run: Run, cache: KernelCache) -> str:
     """Return what is wrong with one run of one region; empty if it is right, or refused."""
     with tempfile.TemporaryDirectory(prefix="ortkit-fuzz-") as folder:
         path = Path(folder) / "regions.so"
-        findings, built = _build({0: region}, path, cache, Tally())
-        if findings or not built:
+        findings, built, functions = _build({0: region}, path, cache, Tally())
+        if findings or functions is None:
             return findings[0].fault if findings else ""
         found = [Sessions(built, path, threads).run({0: run.feeds})[0] for threads in THREADS]
-        own = Sessions(built, None, 1).run({0: run.feeds})
-        return _fault(region, Reference(region), run, found, own, 0, Tally())
+        own = Sessions(built, None, 1).run({0: run.feeds})[0]
+        return _fault(region, Reference(region), functions, run, found, own, Tally())
 
 
 def _build(
     regions: Mapping[int, Region], path: Path, cache: KernelCache, tally: Tally
-) -> tuple[list[Finding], dict[int, Region]]:
+) -> tuple[list[Finding], dict[int, Region], Functions | None]:
     """Build one library; a region that is accepted and does not compile is a finding."""
     signatures = {number: region.signature() for number, region in regions.items()}
-    findings: list[Finding] = []
-    try:
-        build_library(list(signatures.values()), Target(), path, cache=cache)
-    except KernelError:
-        for number, signature in list(signatures.items()):
-            try:
-                build_library([signature], Target(), path, cache=cache)
-            except KernelError as error:
-                findings.append(Finding(regions[number], f"does not compile: {error}"))
-                del signatures[number]
     made = build_library(list(signatures.values()), Target(), path, cache=cache)
-    refused = {signature.key for signature, _ in made.refused}
-    for _, reason in made.refused:
-        tally.refused[_general(reason)] += 1
-    built = {n: regions[n] for n, one in signatures.items() if one.key not in refused}
-    tally.built += len(built)
-    for region in built.values():
+    findings: list[Finding] = []
+    reasons = {signature.key: reason for signature, reason in made.refused}
+    accepted: dict[int, Region] = {}
+    for number, signature in signatures.items():
+        reason = reasons.get(signature.key)
+        if reason is None:
+            accepted[number] = regions[number]
+        elif refusal(signature, Target()) is None:
+            findings.append(Finding(regions[number], f"does not compile: {reason}"))
+        else:
+            tally.refused[_general(reason)] += 1
+    tally.built += len(accepted)
+    for region in accepted.values():
         tally.ops.update(node.op_type for node in region.nodes if node.op_type != "Constant")
-    return findings, built
+    if not accepted:
+        return findings, {}, None
+    # Types that ONNX Runtime has few kernels of stand together: its sessions are halved there.
+    built = dict(sorted(accepted.items(), key=lambda one: _rareness(one[1])))
+    slots = {}
+    for kernel, number in zip(made.kernels, accepted, strict=True):
+        fingerprint = load_backend(kernel.backend).fingerprint()
+        slots[kernel.key] = Slot(signatures[number], kernel.backend, fingerprint, kernel.target)
+    return findings, built, Functions(_objects(slots, cache, path.parent), path.parent)
 
 
-def _compare(built: Mapping[int, Region], library: Path, tally: Tally) -> list[Finding]:
+def _objects(slots: Mapping[str, Slot], cache: KernelCache, into: Path) -> dict[str, Kernel]:
+    """Return the kernels again, with their objects, which a library's building leaves nowhere."""
+    found = {key: cache.find(slot, into) for key, slot in slots.items()}
+    return {key: kernel for key, kernel in found.items() if kernel is not None}
+
+
+def _compare(
+    built: Mapping[int, Region], library: Path, functions: Functions, tally: Tally
+) -> list[Finding]:
     ours = [Sessions(built, library, threads) for threads in THREADS]
     theirs = Sessions(built, None, 1)
     references = {number: Reference(region) for number, region in built.items()}
@@ -140,7 +154,10 @@ def _compare(built: Mapping[int, Region], library: Path, tally: Tally) -> list[F
         own = theirs.run({n: run.feeds for n, run in turns.items() if run.is_judged})
         for number, run in turns.items():
             outcomes = [each[number] for each in found]
-            fault = _fault(built[number], references[number], run, outcomes, own, number, tally)
+            fault = _fault(
+                built[number], references[number], functions, run, outcomes,
+                own.get(number, ""), tally,
+            )  # fmt: skip
             if fault:
                 findings.setdefault(number, Finding(built[number], fault, run))
     return list(findings.values())
@@ -149,21 +166,22 @@ def _compare(built: Mapping[int, Region], library: Path, tally: Tally) -> list[F
 def _fault(
     region: Region,
     reference: Reference,
+    functions: Functions,
     run: Run,
     outcomes: Sequence[Outcome],
-    own: Mapping[int, Outcome],
-    number: int,
+    theirs: Outcome,
     tally: Tally,
 ) -> str:
     """Return what is wrong with a run; empty if nothing is."""
     outcome, other = outcomes
-    theirs = own.get(number, "")
     if isinstance(outcome, str) or isinstance(other, str):
         # What ONNX Runtime cannot run either, such as the largest of no elements, is no fault.
         return f"does not run: {outcome}" if isinstance(theirs, list) else ""
     for value, one, many in zip(region.outputs, outcome, other, strict=True):
         if one.tobytes() != many.tobytes():
             return f"output {value.name} depends on the number of threads"
+    if fault := functions.fault(region, run, outcome):
+        return fault
     if not run.is_judged:
         return ""
     try:
@@ -189,6 +207,12 @@ def _fault(
         if judgement.fault:
             return f"output {value.name}: {judgement.fault}"
     return ""
+
+
+def _rareness(region: Region) -> tuple[bool, ...]:
+    dtypes = {value.dtype for value in region.values.values()}
+    usual = {"float32", "int64", "int32", "bool"}
+    return ("bfloat16" in dtypes, bool(dtypes - usual), "float16" in dtypes)
 
 
 def _general(reason: str) -> str:

@@ -12,7 +12,17 @@ import onnx
 
 from fuzz import rows, views
 from fuzz.grower import Grower
-from fuzz.pointwise import BINARY, CASTS, POSITIVE, UNARY, UNIT, Binary, Unary, room
+from fuzz.pointwise import (
+    BINARY,
+    CASTS,
+    POSITIVE,
+    UNARY,
+    UNIT,
+    USUAL_DTYPES,
+    Binary,
+    Unary,
+    room,
+)  # fmt: skip
 from fuzz.values import ONE, Region, Shape, Size, Value, needed
 
 OPSETS = (17, 20, 23, 24)
@@ -34,11 +44,12 @@ def random_region(rng: random.Random, opset: int, seed: str) -> Region:
     Three to fourteen operators over one space of rank 0 to 8; its outputs are the last value,
     and some of those over the same space or its rows.
     """
+    is_usual = rng.random() < 0.5
     dtype = rng.choices(
-        ("float32", "float16", "bfloat16", "float64", "int64", "int32", "bool", "uint8"),
-        (64, 10, 5, 5, 5, 5, 3, 3),
+        ("float32", "int64", "int32", "bool", "float16", "bfloat16", "float64", "uint8"),
+        (90, 5, 3, 2, 0, 0, 0, 0) if is_usual else (55, 5, 5, 3, 14, 7, 7, 4),
     )[0]
-    grower = Grower(rng, opset)
+    grower = Grower(rng, opset, is_usual=is_usual)
     grower.add_input(dtype, _space(rng))
     for _ in range(rng.randint(3, 14)):
         before = len(grower.nodes)
@@ -81,7 +92,8 @@ def _step(g: Grower) -> None:
         case "row":
             rows.apply(g, _tamed(g, x, 50.0) if x.is_float else x)
         case "cast":
-            to = g.rng.choice([name for name in CASTS if name != x.dtype])
+            targets = USUAL_DTYPES if g.is_usual else CASTS
+            to = g.rng.choice([name for name in targets if name != x.dtype])
             if x.is_float or to in ("float32", "bool"):
                 low = 200.0 if to == "uint8" else room(to)
                 x = _positive(g, x) if to == "uint8" and x.is_float else _tamed(g, x, low)

@@ -10,8 +10,10 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
+from fuzz.pointwise import USUAL
 from fuzz.values import Shape, Size, Value, element, numpy_dtype
 
+_ROWS = ("LayerNormalization", "RMSNormalization", "RotaryEmbedding")
 #: Bound of the ordinary numbers that inputs hold.
 _INPUT_BOUND = 4.0
 
@@ -32,9 +34,11 @@ def operand_dtypes(op: str, opset: int) -> frozenset[str]:
 class Grower:
     """A region in the making."""
 
-    def __init__(self, rng: random.Random, opset: int) -> None:
+    def __init__(self, rng: random.Random, opset: int, *, is_usual: bool = False) -> None:
         self.rng = rng
         self.opset = opset
+        self.is_usual = is_usual
+        """Whether only what networks are mostly made of is drawn."""
         self.inputs: list[Value] = []
         self.values: list[Value] = []
         self.nodes: list[onnx.NodeProto] = []
@@ -50,6 +54,8 @@ class Grower:
 
     def takes(self, op: str, dtype: str) -> bool:
         """Return whether an operator of this opset exists and takes a dtype first."""
+        if self.is_usual and not op.startswith("Reduce") and op not in (*USUAL, *_ROWS):
+            return False
         return dtype in operand_dtypes(op, self.opset)
 
     def front(self) -> Value:

@@ -37,8 +37,8 @@ def judge(
     samples: Sequence[np.ndarray],
 ) -> Judgement:
     """Compare an output with ONNX Runtime's (None: it cannot run this) and the reference."""
-    if found.shape != exact.shape and own is not None and own.shape == found.shape:
-        return Judgement("", 0, 0, 0, exact.size)  # ONNX Runtime on rows without elements
+    if own is not None and own.shape != exact.shape:
+        own = None  # ONNX Runtime 1.31.1 drops axes from rows without elements
     if found.shape != exact.shape:
         return Judgement(f"shape {found.shape} instead of {exact.shape}", 0, 0, 0, exact.size)
     if dtype not in EPSILON:

@@ -68,6 +68,15 @@ class Softplus(OpRun):
         return (_softplus(x),)
 
 
+class Softsign(OpRun):
+    """ONNX Softsign-22."""
+
+    op_domain = ""
+
+    def _run(self, x: np.ndarray) -> tuple[np.ndarray]:
+        return (x / (1.0 + np.abs(x)),)
+
+
 class Swish(OpRun):
     """ONNX Swish-24."""
 
@@ -158,5 +167,5 @@ class ReduceLogSumExp(OpRun):
 
 OPS = (
     Gelu, HardSwish, LayerNormalization, LogSoftmax, Mean, Mish, RMSNormalization, ReduceLogSumExp,
-    Softplus, Sum, Swish,
+    Softplus, Softsign, Sum, Swish,
 )  # fmt: skip

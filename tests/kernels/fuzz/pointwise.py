@@ -145,6 +145,17 @@ BINARY = (
     Binary("BitwiseXor", lambda a, b: 2 * max(a, b), ("int32", "uint8", "int64")),
 )
 
+#: What networks are mostly made of.
+USUAL = frozenset(
+    {
+        "Abs", "Add", "And", "Clip", "Cos", "Div", "Equal", "Erf", "Exp", "Gelu", "Greater",
+        "HardSigmoid", "HardSwish", "Identity", "LeakyRelu", "Less", "LessOrEqual", "Log", "Max",
+        "Min", "Mul", "Neg", "Not", "Or", "Pow", "Reciprocal", "Relu", "Sigmoid", "Sign", "Sin",
+        "Sqrt", "Sub", "Swish", "Tanh",
+    }
+)  # fmt: skip
+USUAL_DTYPES = ("float32", "int64", "int32", "bool")
+
 #: What a value may be converted to.
 CASTS = ("float32", "float32", "float16", "bfloat16", "float64", "int32", "int64", "bool", "uint8")
 #: Bounds that fit a dtype with room for what follows.

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from fuzz.batch import Finding, fault_of
+from fuzz.feeds import runs
 from fuzz.reference import Reference
 from fuzz.values import Region, needed, numpy_dtype
 from ortkit.kernels.cache import KernelCache
@@ -18,8 +19,8 @@ def smallest(finding: Finding, cache: KernelCache) -> Finding:
 
     What is cut off becomes an input, which is fed what the reference had there.
     """
-    if finding.run is None:
-        return finding
+    if finding.run is None:  # it never ran: any inputs will do
+        finding = replace(finding, run=runs(finding.region)[0])
     found = finding
     progress = True
     while progress:

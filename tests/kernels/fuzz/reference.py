@@ -45,6 +45,9 @@ _ROWS = frozenset(
     }
 )  # fmt: skip
 
+#: Operators that are 0 in the limit at -inf, and NaN (-inf * 0) as their definition is written.
+_LIMITS = frozenset({"Gelu", "Mish", "Swish"})
+
 Results = dict[str, np.ndarray]
 
 
@@ -63,8 +66,8 @@ class Reference:
     def samples(self, feeds: Mapping[str, np.ndarray]) -> list[Results]:
         """Return the values of several runs with random errors in every rounding.
 
-        Every other one lets what a node of float16 computes overflow as float16 does; kernels
-        need not, as they may keep it in float32.
+        Every other one lets what a node of float16 computes overflow as float16 does (kernels
+        need not, as they may keep it in float32), and takes limits at infinity.
         """
         seeds = range(SAMPLES)
         return [
@@ -108,6 +111,8 @@ class Reference:
             if rng is not None and node.op_type == "Cast" and source is not None:
                 return _any_out_of_range(source, array, rng)
             return array
+        if is_narrow and node.op_type in _LIMITS and source is not None:
+            array = np.where(np.isneginf(source), 0.0, array)
         if rng is not None and _rounds(node.op_type, self._dtypes, node.input, dtype):
             array = _disturbed(array, dtype, rng)
         largest = LARGEST[dtype if is_narrow or dtype == "float64" else "float32"]
@@ -141,7 +146,8 @@ def _any_out_of_range(
         return array
     info = np.iinfo(array.dtype)
     is_held = (source > info.min - 1.0) & (source < info.max + 1.0)
-    return np.where(is_held, array, rng.integers(0, 100, array.shape).astype(array.dtype))
+    any_number = rng.integers(0 if info.min == 0 else -100, 100, array.shape)
+    return np.where(is_held, array, any_number.astype(array.dtype))
 
 
 def _in_float64(function: onnx.FunctionProto) -> onnx.FunctionProto:
