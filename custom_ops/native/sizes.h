@@ -9,19 +9,18 @@ namespace ortkit {
 inline constexpr int64_t kUnknown = -1;
 
 // The size, or kUnknown if a symbol is, or if it exceeds 63 bits: tensors without elements may have
-// dims of any size.
+// dims of any size. A factor of 0 decides, whatever the others are.
 inline int64_t SizeOf(const OrtkitExtent& extent, const int64_t* symbols) {
   int64_t size = extent.factor;
   bool is_empty = size == 0;
-  bool is_too_large = false;
+  bool is_known = true;
   for (int32_t i = 0; i < extent.symbol_count; ++i) {
     const int64_t symbol = symbols[extent.symbols[i]];
-    if (symbol == kUnknown) return kUnknown;
     is_empty = is_empty || symbol == 0;
-    is_too_large = is_too_large || __builtin_mul_overflow(size, symbol, &size);
+    is_known = is_known && symbol != kUnknown && !__builtin_mul_overflow(size, symbol, &size);
   }
   if (is_empty) return 0;
-  return is_too_large ? kUnknown : size;
+  return is_known ? size : kUnknown;
 }
 
 // Tells a symbol from a size it is a part of, if it is the only one that is not known yet and stands
