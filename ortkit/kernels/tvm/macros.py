@@ -46,7 +46,7 @@ def softmax(b: Builder, x: int, dim: int) -> int:
     """Return e^x / sum(e^x) along `dim`, without overflow."""
     _float(b, x)
     # A NaN that the maximum loses comes back with the sum.
-    power = b.point("Exp", b.point("Sub", x, b.reduce("max", x, [dim])))
+    power = b.point("exp_nonpositive", b.point("Sub", x, b.reduce("max", x, [dim])))
     # One division for each row; the products differ from quotients by an ulp.
     inverse = b.point("Reciprocal", b.reduce("sum", power, [dim]))
     return b.point("Mul", power, inverse)
@@ -56,7 +56,7 @@ def log_softmax(b: Builder, x: int, dim: int) -> int:
     """Return log(softmax(x)) along `dim`."""
     _float(b, x)
     centered = b.point("Sub", x, b.reduce("max", x, [dim]))
-    total = b.reduce("sum", b.point("Exp", centered), [dim])
+    total = b.reduce("sum", b.point("exp_nonpositive", centered), [dim])
     return b.point("Sub", centered, b.point("Log", total))
 
 
