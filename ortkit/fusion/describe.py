@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
 
 import numpy as np
@@ -13,17 +14,20 @@ from ortkit.errors import InternalError
 from ortkit.fusion.bodies import Call, is_runtime_own, standard_form
 from ortkit.fusion.parameters import reshape_parameter
 from ortkit.fusion.regions import FusedRegion, is_written
+from ortkit.fusion.sizes import equal_sizes
+from ortkit.graph.dims import Size
 from ortkit.kernels.signature import DOMAIN, RegionSignature, TensorSpec, body_text
 from ortkit.rewrite.scope import Scope
 
 
 def describe_region(scope: Scope, region: FusedRegion) -> RegionSignature:
     """Return the region's signature: its body as a function of its inputs, sizes by name."""
+    equal = equal_sizes(scope, region.nodes)
     return RegionSignature(
         region.kind,
         _text(_Body(scope, region).function().SerializeToString(deterministic=True)),
-        tuple(_spec(scope, value) for value in region.inputs),
-        tuple(_spec(scope, value) for value in region.outputs),
+        tuple(_spec(scope, value, equal) for value in region.inputs),
+        tuple(_spec(scope, value, equal) for value in region.outputs),
     )
 
 
@@ -120,9 +124,10 @@ class _Body:
         return name
 
 
-def _spec(scope: Scope, value: ir.Value) -> TensorSpec:
+def _spec(scope: Scope, value: ir.Value, equal: Mapping[Size, Size]) -> TensorSpec:
     shape, dtype = scope.shapes.shape(value), scope.shapes.dtype(value)
     if shape is None or dtype is None:
         raise InternalError(f"a region with a value of unknown shape: {value.name!r}")
-    sizes = tuple(size if isinstance(size, int) else str(size) for size in shape)
+    named = (equal.get(size, size) for size in shape)
+    sizes = tuple(size if isinstance(size, int) else str(size) for size in named)
     return TensorSpec(value.name or "", dtype.numpy().name, sizes)

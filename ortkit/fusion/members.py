@@ -77,10 +77,6 @@ class Members:
         """Say whether data says where to gather from: that ends a region as a product does."""
         return node.op_type == "Gather" and not has_static_parameters(self._scope, node)
 
-    def _looks_up(self, node: ir.Node) -> bool:
-        """Say whether data says where to gather from: that ends a region as a product does."""
-        return node.op_type == "Gather" and not has_static_parameters(self._scope, node)
-
     def _is_blocked(self, node: ir.Node) -> bool:
         """Say whether the node makes a blocked value: a 2-D convolution, or what follows one."""
         if node.op_type not in BLOCKED:

@@ -110,3 +110,14 @@ def test_a_reshape_to_a_computed_shape_is_written_with_a_constant() -> None:
     taken = [one for one in found if one.signature is not None]
     assert [one.region.kind for one in taken] == ["neg_abs"]
     assert len(taken[0].region.inputs) == 1
+
+
+def test_a_table_that_is_cut_to_a_size_has_that_size() -> None:
+    text = f"""{HEAD} g (float[b, s, 4] x, float[16, 4] table) => (z)
+        <int64[1] zero = {{0}}, float[4] one = {{1, 1, 1, 1}}> {{
+        n = Shape <start = 1, end = 2> (x)  t = Slice (table, zero, n)
+        a = Add (x, t)  z = LayerNormalization (a, one) }}"""
+    scope = scope_of(from_text(text))
+    (found,) = [one for one in find(scope) if one.signature is not None]
+    assert found.signature is not None
+    assert [tensor.shape for tensor in found.signature.inputs] == [("b", "s", 4), ("s", 4), (4,)]
