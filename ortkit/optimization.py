@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
-import shutil
 import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import onnx
 import onnx_ir as ir
 
-from ortkit.errors import KernelError, MissingDependencyError, UserError
+from ortkit.errors import KernelError, MissingDependencyError
 from ortkit.graph.convert import paused_collector
 from ortkit.graph.open import open_model
 from ortkit.graph.save import save_model
 from ortkit.graph.summary import Summary
+from ortkit.optimized import LIBRARY_SUFFIX
+from ortkit.optimized import Optimized as Optimized
+from ortkit.optimized import library_path as library_path
 from ortkit.options import OptimizeOptions as OptimizeOptions
 from ortkit.passes.select import select_passes
 from ortkit.report import RegionReport, Report
@@ -29,71 +30,13 @@ from ortkit.rewrite.pipeline import Pipeline, PipelineResult
 from ortkit.rewrite.target import Target
 
 if TYPE_CHECKING:
+    from ortkit.measure.measurer import Measurer, Placed
     from ortkit.verify.verification import Verification
 
 Source = str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model
 
 #: Regions are grown from this level on.
 REGIONS_SINCE_LEVEL = 2
-LIBRARY_SUFFIX = ".ops.so"
-#: Keys of the model's metadata.
-LIBRARY_KEY, LIBRARY_HASH_KEY = "ortkit.library", "ortkit.library.sha256"
-
-
-@dataclass(frozen=True)
-class Optimized:
-    """A model made smaller, the library of its kernels if it has any, and the report."""
-
-    model: ir.Model
-    library: Path | None
-    """In a temporary folder, until `save` copies it beside the model."""
-    report: Report
-    _folder: tempfile.TemporaryDirectory[str] = field(repr=False)
-
-    def save(self, path: str | os.PathLike[str]) -> tuple[Path, ...]:
-        """Write the model, and its kernel library as `STEM.ops.so` beside it.
-
-        Returns:
-            The files written, the model first.
-
-        Raises:
-            UserError: The folder does not exist or cannot be written, or the disk is full.
-        """
-        target = Path(path)
-        self._state_library(library_path(target).name)
-        written = save_model(self.model, target)
-        files = [path for path in (written.model, written.data) if path is not None]
-        if self.library is not None:
-            beside = library_path(target)
-            copied = beside.with_name(f".{beside.name}.{os.getpid()}")
-            try:
-                shutil.copyfile(self.library, copied)
-                copied.replace(beside)
-            except OSError as error:
-                raise UserError(
-                    f"cannot be written: {error.strerror}", where=str(beside)
-                ) from error
-            finally:
-                copied.unlink(missing_ok=True)
-            files.append(beside)
-        return tuple(files)
-
-    def _state_library(self, name: str) -> None:
-        """Say in the model's metadata which kernel library belongs to it.
-
-        A session loads a library that lies beside a model only under this name and hash.
-        """
-        properties = self.model.metadata_props
-        for key in (LIBRARY_KEY, LIBRARY_HASH_KEY):
-            properties.pop(key, None)
-        if self.library is not None:
-            properties[LIBRARY_KEY] = name
-            properties[LIBRARY_HASH_KEY] = hashlib.sha256(self.library.read_bytes()).hexdigest()
-
-
-def library_path(model_path: Path) -> Path:
-    """Return where the kernel library of a model lies: `model.opt.ops.so` for `model.opt.onnx`."""
-    return model_path.with_name(model_path.stem + LIBRARY_SUFFIX)
 
 
 def optimize(source: Source, options: OptimizeOptions | None = None) -> Optimized:
@@ -113,8 +56,14 @@ def optimize(source: Source, options: OptimizeOptions | None = None) -> Optimize
     verification = None
     try:
         candidate = run.candidate(frozenset())
+        if run.options.measure:
+            candidate = run.paying(candidate)
         if run.options.verify:
             candidate, verification = run.verified(candidate)
+        if run.options.measure and not run.confirms(candidate):
+            candidate = run.candidate(frozenset(run.rolled_back))
+            if run.options.verify:
+                candidate, verification = run.verified(candidate)
     except BaseException:
         run.folder.cleanup()
         raise
@@ -135,6 +84,17 @@ class _Candidate:
     def log(self) -> RewriteLog:
         return self.result.log
 
+    def placed(self) -> list[Placed]:
+        """Return the regions that became nodes."""
+        from ortkit.measure.measurer import Placed
+
+        ids = {(hit.rule, hit.id.partition(f":{hit.rule}:")[2]): hit.id for hit in self.log.hits}
+        return [
+            Placed(one.emitted_as, f"{one.at}/fused", ids[one.kind, one.at])
+            for one in self.regions
+            if one.emitted_as is not None and (one.kind, one.at) in ids
+        ]
+
 
 class _Run:
     """One call of `optimize`: what its stages share."""
@@ -145,6 +105,9 @@ class _Run:
         self.seconds: dict[str, float] = {}
         self.folder = tempfile.TemporaryDirectory(prefix="ortkit-", ignore_cleanup_errors=True)
         self.rolled_back: tuple[str, ...] = ()
+        self.dropped: frozenset[str] = frozenset()
+        """Regions whose kernels do not pay."""
+        self.measurer: Measurer | None = None
         self.pipeline = _pipeline(options)
         with self._stage("open"):
             self._opened: ir.Model | None = open_model(source)
@@ -159,13 +122,22 @@ class _Run:
             result = self.pipeline.run(
                 model,
                 target,
-                denied=denied | self.options.denied,
+                denied=denied | self.options.denied | self.dropped,
                 fuel=self.options.fuel if fuel is None else fuel,
                 instruments=self.options.instruments,
             )
         with self._stage("kernels"):
             regions, library, note = self._regions(result)
-        return _Candidate(model, result, regions, library, note)
+        if not any(one.emitted_as for one in regions):
+            library = None
+        return _Candidate(model, result, tuple(map(self._explained, regions)), library, note)
+
+    def _explained(self, region: RegionReport) -> RegionReport:
+        """Return the report of a region, with the reason if it was dropped for its times."""
+        is_dropped = any(one.endswith(f":{region.kind}:{region.at}") for one in self.dropped)
+        if region.emitted_as is None and is_dropped:
+            return replace(region, reason="its kernel does not pay, as measured")
+        return region
 
     def _regions(
         self, result: PipelineResult
@@ -181,12 +153,58 @@ class _Run:
         try:
             if (missing := missing_toolchain(self.options.kernels)) is not None:
                 raise missing
-            return compile_regions(result.scopes, library, self.options.kernels, self.options.cpu)
+            return compile_regions(
+                result.scopes, library, self.options.kernels, self.options.cpu, self.options.count
+            )
         except (MissingDependencyError, KernelError) as error:
             # Nothing has been replaced yet: the graph is as the passes left it.
             if self.options.kernels != "auto":
                 raise
             return (), None, str(error)
+
+    def paying(self, candidate: _Candidate) -> _Candidate:
+        """Time the regions of a candidate; without those that do not pay, if there are some."""
+        from ortkit.kernels.cpu import native_level
+        from ortkit.measure.measurer import Measurer
+
+        options, folder = self.options, Path(self.folder.name)
+        with self._stage("measure"):
+            self.measurer = Measurer(
+                self._original(folder), options.inputs, options.shapes, options.threads, folder,
+                options.progress,
+            )  # fmt: skip
+            if options.target != "cpu":
+                self.measurer.notes.append("only models for the CPU are timed")
+            if candidate.library is None or options.target != "cpu":
+                return candidate
+            level = native_level() if options.cpu == "native" else options.cpu
+            saved, placed = self._saved(candidate, folder), candidate.placed()
+            self.dropped = self.measurer.choose(
+                candidate.model, saved, candidate.library, level, placed
+            )
+        return self.candidate(frozenset()) if self.dropped else candidate
+
+    def confirms(self, candidate: _Candidate) -> bool:
+        """Compare the result with the source; False if its kernels make it slower."""
+        from ortkit.runtime.timing import Variant
+
+        measurer, folder = self.measurer, Path(self.folder.name)
+        if measurer is None or self.options.target != "cpu":
+            return True
+        kernels = frozenset(one.id for one in candidate.placed())
+
+        def plain() -> Path:
+            without = self.candidate(frozenset(self.rolled_back) | kernels)
+            path = folder / "plain.onnx"
+            save_model(without.model, path)
+            return path
+
+        result = Variant(self._saved(candidate, folder), candidate.library)
+        with self._stage("confirm"):
+            kept = measurer.confirm(result, plain if candidate.library is not None else None)
+        if not kept:
+            self.dropped |= kernels
+        return kept
 
     def verified(self, candidate: _Candidate) -> tuple[_Candidate, Verification]:
         """Check against the source; on a mismatch roll back the guilty rewrites and name them."""
@@ -244,6 +262,7 @@ class _Run:
             regions=candidate.regions,
             rolled_back=self.rolled_back,
             verification=verification,
+            measurement=None if self.measurer is None else self.measurer.result(),
             kernel_note=candidate.kernel_note,
             seconds={stage: round(taken, 4) for stage, taken in self.seconds.items()},
         )

@@ -20,6 +20,10 @@ def _silent(stage: str) -> None:
     """Ignore progress."""
 
 
+def _uncounted(done: int, total: int) -> None:
+    """Ignore how far a stage is."""
+
+
 @dataclass(frozen=True)
 class OptimizeOptions:
     """How to optimize; the defaults are those of `ortkit optimize`."""
@@ -35,12 +39,16 @@ class OptimizeOptions:
     cpu: str = "native"
     """The CPU level that kernels are made for."""
     verify: bool = True
+    measure: bool = False
+    """Time the kernels and the whole model, and drop what does not pay."""
+    threads: int = 0
+    """Of the sessions that are timed; 0: ONNX Runtime decides."""
     samples: int = 2
     """Input sets to verify on."""
     inputs: Path | None = None
-    """An npz file to verify on instead."""
+    """An npz file to verify and to measure on instead."""
     shapes: Mapping[str, int] = field(default_factory=dict)
-    """Values for symbolic sizes in verification."""
+    """Values for symbolic sizes in verification and measurement."""
     fold_limit: int = 1 << 20
     """Bytes by which one folded constant may exceed what it is made from."""
     max_opset: int = Target.max_opset
@@ -53,6 +61,8 @@ class OptimizeOptions:
     """What to do after each pass; see `ortkit.rewrite.instruments`."""
     progress: Callable[[str], None] = _silent
     """Called with the name of each stage as it begins."""
+    count: Callable[[int, int], None] = _uncounted
+    """Called with how many kernels are compiled, and of how many."""
 
     def __post_init__(self) -> None:
         if self.level not in range(4):
@@ -61,6 +71,8 @@ class OptimizeOptions:
             raise UserError(
                 f"{self.samples} samples verify nothing", where="samples", fix="use 1 or more"
             )
+        if self.threads < 0:
+            raise UserError(f"{self.threads} threads", where="--threads", fix="use 0 or more")
         if not OLDEST <= self.max_opset <= NEWEST:
             raise UserError(
                 f"no model is raised to opset {self.max_opset}",

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from ortkit.graph.summary import Summary
 
 if TYPE_CHECKING:
+    from ortkit.measure.result import Measurement
     from ortkit.rewrite.log import Hit, Miss
     from ortkit.rewrite.pipeline import Step
     from ortkit.verify.verification import Verification
@@ -65,8 +66,10 @@ class Report:
     """Ids of rewrites that changed results beyond the tolerance, and were undone."""
     verification: Verification | None
     """None if it was not asked for."""
+    measurement: Measurement | None
+    """None if it was not asked for."""
     kernel_note: str
-    """Why no kernel library was made, empty if one was or none was asked for."""
+    """Why no kernels were made, or are not kept for the next time; empty if all is well."""
     seconds: dict[str, float]
     """Wall time of each stage."""
 
@@ -120,6 +123,7 @@ class Report:
             "regions": [asdict(region) for region in self.regions],
             "rolled_back": list(self.rolled_back),
             "verification": None if self.verification is None else self.verification.to_json(),
+            "measurement": None if self.measurement is None else self.measurement.to_json(),
             "kernel_note": self.kernel_note,
             "settled": self.settled,
             "steps": [asdict(step) for step in self.steps],

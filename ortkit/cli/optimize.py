@@ -13,6 +13,7 @@ from ortkit.cli.flags import sizes
 from ortkit.errors import UserError
 
 if TYPE_CHECKING:
+    from ortkit.measure.result import Measurement, RegionTiming
     from ortkit.optimization import Optimized
     from ortkit.report import Report
     from ortkit.rewrite.pipeline import Instruments
@@ -39,6 +40,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="growth allowed for one folded constant (default: 1048576)")  # fmt: skip
     add("--verify", action=argparse.BooleanOptionalAction, default=True,
         help="compare with the original on several inputs (default: on)")  # fmt: skip
+    add("--measure", action="store_true",
+        help="time kernels and model here, and drop what does not pay")  # fmt: skip
+    add("--threads", type=int, default=0, metavar="N",
+        help="of a session that is timed (default: ONNX Runtime decides)")  # fmt: skip
     add("--samples", type=int, default=2, metavar="N", help="input sets to verify on (default: 2)")
     add("--inputs", type=Path, metavar="FILE.npz", help="verify on these inputs instead")
     add("--shape", action="append", default=[], metavar="NAME=SIZE",
@@ -75,12 +80,15 @@ def run(arguments: argparse.Namespace) -> int:
             fold_limit=arguments.fold_limit,
             max_opset=arguments.max_opset,
             verify=arguments.verify,
+            measure=arguments.measure,
+            threads=arguments.threads,
             samples=arguments.samples,
             inputs=arguments.inputs,
             shapes=sizes(arguments.shape),
             denied=frozenset(arguments.deny),
             instruments=_instruments(arguments),
             progress=progress,
+            count=progress.count,
         )
         optimized = optimize(arguments.model, options)
         progress("save")
@@ -154,8 +162,11 @@ def _show(optimized: Optimized, files: tuple[Path, ...]) -> None:
     show.table("", ("pass", "rewrites"), [(name, count) for name, count in passes])
     if report.regions:
         show.table("", ("region", "nodes", "places", "became"), _regions(report))
+    if report.measurement is not None:
+        _show_measurement(report.measurement)
     if report.kernel_note:
-        show.note(f"no kernels: {report.kernel_note}")
+        what = "no kernels" if optimized.library is None else "note"
+        show.note(f"{what}: {report.kernel_note}")
     for identity in report.rolled_back:
         show.note(f"warning: rolled back {identity}: it changed the results")
     show.line(_verdict(report))
@@ -163,6 +174,33 @@ def _show(optimized: Optimized, files: tuple[Path, ...]) -> None:
     show.line(f"time      {taken}")
     for path in files:
         show.line(f"wrote     {path} ({show.bytes_text(path.stat().st_size)})")
+
+
+def _show_measurement(found: Measurement) -> None:
+    rows = [
+        (one.op, len(one.nodes), one.body_us, one.kernel_us, one.ratio, _outcome(one))
+        for one in found.regions
+    ]
+    if rows:
+        columns = ("kernel", "nodes", "without, µs", "with, µs", "ratio", "")
+        show.table("", columns, rows)
+    if (model := found.model) is not None:
+        show.line(
+            f"measured  {model.before_ms:.3f} ms before, {model.after_ms:.3f} ms after: "
+            f"{model.ratio:.3f} times as fast, {model.verdict} (noise {model.noise:.1%})"
+        )
+    if (top := found.ceiling) is not None:
+        closed = "" if found.gap_closed is None else f"; {found.gap_closed:.0%} of the way to it"
+        show.line(f"ceiling   {top.speedup:.3f} if all but heavy operators were free{closed}")
+    for note in found.notes:
+        show.note(f"note      {note}")
+
+
+def _outcome(one: RegionTiming) -> str:
+    if one.problem:
+        return f"kept, not timed: {one.problem}"
+    known = ", known from before" if one.from_cache else ""
+    return f"{'kept' if one.kept else 'dropped'} (noise {one.noise or 0:.1%}{known})"
 
 
 def _show_why(report: Report, what: str) -> None:

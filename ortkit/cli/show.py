@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -64,22 +64,37 @@ def note(text: str) -> None:
     sys.stderr.write(text + "\n")
 
 
-@contextmanager
-def progress(*, quiet: bool) -> Iterator[Callable[[str], None]]:
-    """Show a spinner with the running stage on stderr, on a terminal only."""
-    if quiet or not sys.stderr.isatty():
-        yield _no_progress
-        return
-    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+class Stages:
+    """What is told of a command's stages; ignores it all."""
 
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    def __call__(self, stage: str) -> None:
+        """Say that a stage begins."""
+
+    def count(self, done: int, total: int) -> None:
+        """Say how much of the stage is done, and of how much."""
+
+
+@contextmanager
+def progress(*, quiet: bool) -> Iterator[Stages]:
+    """Show the running stage, and a bar where it can be counted, on stderr on a terminal only."""
+    if quiet or not sys.stderr.isatty():
+        yield Stages()
+        return
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    text = TextColumn("{task.description}")
+    columns = (SpinnerColumn(), text, BarColumn(bar_width=20), TimeElapsedColumn())
     with Progress(*columns, console=console(stderr=True), transient=True) as shown:
         task = shown.add_task("start", total=None)
-        yield lambda stage: shown.update(task, description=stage)
 
+        class Shown(Stages):
+            def __call__(self, stage: str) -> None:
+                shown.update(task, description=stage, total=None, completed=0)
 
-def _no_progress(_stage: str) -> None:
-    """Show nothing."""
+            def count(self, done: int, total: int) -> None:
+                shown.update(task, completed=done, total=total)
+
+        yield Shown()
 
 
 def pairs(rows: Sequence[tuple[str, str]]) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -11,6 +12,7 @@ import onnx_ir as ir
 from ortkit.fusion.choose import Candidate, candidates
 from ortkit.fusion.cost import CostModel
 from ortkit.fusion.lower import lower_region, restore_order
+from ortkit.fusion.regions import PASS
 from ortkit.graph.walk import control_bodies
 from ortkit.kernels.backend import Refused, Target
 from ortkit.kernels.build import build_library, refusal
@@ -21,7 +23,11 @@ from ortkit.rewrite.scope import Scope
 
 
 def compile_regions(
-    scopes: Sequence[Scope], path: Path, kernels: Literal["auto", "tvm", "off"], cpu: str
+    scopes: Sequence[Scope],
+    path: Path,
+    kernels: Literal["auto", "tvm", "off"],
+    cpu: str,
+    count: Callable[[int, int], None],
 ) -> tuple[tuple[RegionReport, ...], Path | None, str]:
     """Find regions, compile them into one library at `path`, and put fused nodes in their place.
 
@@ -40,7 +46,7 @@ def compile_regions(
     wanted = {one.signature.key: one.signature for _, one in found if one.signature is not None}
     if not wanted:
         return tuple(_report(one, one.region.at, one.reason, None) for _, one in found), None, ""
-    built = build_library(list(wanted.values()), target, path, kernels)
+    built = build_library(list(wanted.values()), target, path, kernels, count=count)
     refused = {signature.key: reason for signature, reason in built.refused}
     reports = []
     replaced: dict[ir.Value, ir.Value] = {}
@@ -68,7 +74,16 @@ def find_candidates(scope: Scope, target: Target, kernels: str) -> Iterator[Cand
         return refusal(signature, target, kernels)
 
     for graph in (scope.root, *_bodies(scope.root)):
-        yield from candidates(scope, graph, judge, cost)
+        for one in candidates(scope, graph, judge, cost):
+            yield _allowed(scope, one)
+
+
+def _allowed(scope: Scope, one: Candidate) -> Candidate:
+    """Return a candidate that is denied without its signature: no kernel is made for it."""
+    at = one.region.at
+    if one.signature is None or not scope.log.is_denied(PASS, one.region.kind, at):
+        return one
+    return replace(one, signature=None, reason="rolled back, or denied by its id")
 
 
 def _bodies(graph: ir.Graph) -> Iterator[ir.Graph]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -114,6 +115,13 @@ def missing_toolchain(backend: str = "auto") -> MissingDependencyError | None:
     except MissingDependencyError as error:
         return error
     return None
+
+
+def toolchain(backend: str = "auto") -> str:
+    """Name everything besides a region and a target that decides how fast its kernel is."""
+    digest = hashlib.sha256(find_shim()[0].read_bytes()).hexdigest()[:16]
+    usable = _available(_usable_backends(backend))
+    return " ".join([*(one.fingerprint() for one in usable), f"shim-{digest}"])
 
 
 class _Build:

@@ -42,10 +42,14 @@ class RewriteLog:
     hits: list[Hit] = field(default_factory=list)
     misses: dict[Miss, None] = field(default_factory=dict)
 
+    def is_denied(self, pass_name: str, rule: str, output: str) -> bool:
+        """Say whether `claim` would refuse because of the rewrite's id."""
+        return f"{pass_name}:{rule}:{output}" in self.denied
+
     def claim(self, pass_name: str, rule: str, output: str, node: str) -> bool:
         """Record a rewrite and say whether it may be done; after True it must be done."""
         identity = f"{pass_name}:{rule}:{output}"
-        if identity in self.denied:
+        if self.is_denied(pass_name, rule, output):
             self.miss(pass_name, node, "rolled back: it changed the results", (output,))
             return False
         if self.fuel is not None and len(self.hits) >= self.fuel:

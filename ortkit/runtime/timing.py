@@ -44,6 +44,8 @@ class Timing:
     """The input set that was used."""
     profile: Profile | None
     """Of the first variant."""
+    profile_file: Path | None
+    """What it was read from, in the folder that was given."""
 
 
 @dataclass(frozen=True)
@@ -141,6 +143,7 @@ def _timing(result: timing_child.Result) -> Timing | NotTimed:
         tuple(tuple(rounds) for rounds in result["seconds"]),
         Path(result["feeds"]),
         read_profile(Path(result["profile"])) if "profile" in result else None,
+        Path(result["profile"]) if "profile" in result else None,
     )
 
 

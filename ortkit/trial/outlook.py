@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ortkit.trial.heavy import INTEGER
+from ortkit.runtime.heavy import INTEGER
 from ortkit.trial.result import Prospect
 
 #: Time to start one CUDA kernel from ONNX Runtime without CUDA graphs: 20 layers of three small

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Literal
 
+from ortkit.measure.result import Ceiling
 from ortkit.runtime.timing import Speedup
 
 SCHEMA = "ortkit.try/1"
@@ -18,19 +19,6 @@ class Latency:
     median_ms: float
     fastest_ms: float
     rounds: int
-
-
-@dataclass(frozen=True)
-class Ceiling:
-    """What would be left if everything but the heavy operators were free."""
-
-    milliseconds: float
-    speedup: float
-    """Of the original; no graph optimization of everything else can give more."""
-    heavy_share: float
-    """Part of a run of the original that the heavy operators take, 0 to 1."""
-    heavy_ops: tuple[str, ...]
-    """Those that the model has."""
 
 
 @dataclass(frozen=True)

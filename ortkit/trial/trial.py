@@ -18,14 +18,16 @@ from ortkit.graph.cost import model_cost
 from ortkit.graph.open import open_model
 from ortkit.graph.save import save_model
 from ortkit.graph.summary import Summary
+from ortkit.measure.inputs import shapes_in, write_inputs
+from ortkit.measure.result import Ceiling
+from ortkit.measure.whole import ceiling_of
 from ortkit.optimization import Optimized, OptimizeOptions, optimize
+from ortkit.runtime.heavy import HEAVY
 from ortkit.runtime.ort import require_onnxruntime
 from ortkit.runtime.profile import Profile
 from ortkit.runtime.timing import NotTimed, Timing, Variant, speedup, time_variants
-from ortkit.trial.heavy import HEAVY
-from ortkit.trial.inputs import shapes_in, write_inputs
 from ortkit.trial.outlook import Facts, outlook
-from ortkit.trial.result import Ceiling, Checked, Holder, Latency, Prospect, Trial
+from ortkit.trial.result import Checked, Holder, Latency, Prospect, Trial
 from ortkit.verify.verifier import Verifier
 
 CPU = "CPUExecutionProvider"
@@ -241,14 +243,9 @@ def _latency(timing: Timing | None, index: int) -> Latency | None:
 
 
 def _ceiling(before: Latency | None, profile: Profile | None) -> Ceiling | None:
-    """Apply the profile's shares to the measured time: profiling itself slows small nodes."""
     if before is None or profile is None:
         return None
-    share = profile.share(HEAVY)
-    if share == 0:
-        return None
-    names = tuple(one.op for one in profile.ops if one.op in HEAVY)
-    return Ceiling(before.median_ms * share, 1 / share, share, names)
+    return ceiling_of(before.median_ms, profile)
 
 
 def _holders(before: Latency | None, profile: Profile | None) -> tuple[Holder, ...]:

@@ -12,9 +12,9 @@ import pytest
 
 import models
 from ortkit.errors import UserError
+from ortkit.measure.inputs import shapes_in, write_inputs
 from ortkit.runtime.profile import OpTime, Profile
 from ortkit.trial import outlook as outlook_module
-from ortkit.trial.inputs import shapes_in, write_inputs
 from ortkit.trial.outlook import Facts, outlook
 from ortkit.trial.result import Latency
 from ortkit.trial.trial import TrialOptions, _ceiling, _holders, try_model

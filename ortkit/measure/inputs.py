@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -55,10 +55,18 @@ def write_inputs(
 
 def _made(model: ir.Model, given: Mapping[str, int]) -> Iterator[Feeds]:
     maker = FeedMaker.of(model, given)
-    known = sorted({name for shape in maker.shapes for size in shape for name in names(size)})
+    places: dict[str, set[tuple[int, int]]] = {}
+    for shape in maker.shapes:
+        for axis, size in enumerate(shape):
+            for name in names(size):
+                places.setdefault(name, set()).add((axis, len(shape)))
     seen: list[Mapping[str, int]] = []
     for divisor in _DIVISORS:
-        usual = {name: max(1, size // divisor) for name in known if (size := _usual(name))}
+        usual = {
+            name: max(1, size // divisor)
+            for name in sorted(places)
+            if (size := _usual(name, places[name]))
+        }
         plans, _ = size_plans(maker.shapes, 1, {**usual, **given})
         if plans[0] in seen:
             continue
@@ -71,9 +79,16 @@ def _made(model: ir.Model, given: Mapping[str, int]) -> Iterator[Feeds]:
         yield feeds
 
 
-def _usual(name: str) -> int:
-    """Return 0 where the name says nothing."""
-    return next((size for pattern, size in _USUAL if re.search(pattern, name.lower())), 0)
+def _usual(name: str, places: Collection[tuple[int, int]]) -> int:
+    """Return what a size's name says, or its places (axis and rank); 0 if neither does."""
+    by_name = next((size for pattern, size in _USUAL if re.search(pattern, name.lower())), None)
+    if by_name is not None:
+        return by_name
+    if all(axis == 0 and rank > 1 for axis, rank in places):
+        return 1
+    if all(rank == 4 and axis >= 2 for axis, rank in places):
+        return 224
+    return 128 if all(rank <= 3 for _, rank in places) else 0
 
 
 def _plain(name: str, value: object) -> np.ndarray:

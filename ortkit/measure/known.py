@@ -1,0 +1,64 @@
+"""Times of regions from earlier runs, on disk: only what is new is measured."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tempfile
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from ortkit import env
+from ortkit.measure.result import Compared
+
+SCHEMA = "ortkit.timings/1"
+_FOLDER = "timings"
+#: Files of other toolchains, runtimes and machines, of which the oldest go.
+_MOST_FILES = 16
+
+
+@dataclass(frozen=True)
+class KnownTimes:
+    """The times that were taken under one set of conditions, in one file.
+
+    Args:
+        conditions: Everything besides region and sizes that times depend on: machine, threads,
+            toolchain, runtime.
+    """
+
+    conditions: str
+
+    def load(self) -> dict[str, Compared]:
+        """Return what is known, by region and sizes."""
+        try:
+            content = json.loads(self._path.read_text("utf-8"))
+            if content["schema"] != SCHEMA or content["conditions"] != self.conditions:
+                return {}
+            return {name: Compared(**one) for name, one in content["times"].items()}
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            return {}
+
+    def add(self, found: Mapping[str, Compared]) -> None:
+        """Keep more times. A folder that cannot be written keeps none."""
+        times = {**self.load(), **found}
+        content = {
+            "schema": SCHEMA,
+            "conditions": self.conditions,
+            "times": {name: asdict(one) for name, one in times.items()},
+        }
+        with suppress(OSError):
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(prefix=".new-", dir=self._path.parent) as folder:
+                written = Path(folder) / "times"
+                written.write_text(json.dumps(content, indent=1), "utf-8")
+                written.replace(self._path)
+            files = self._path.parent.glob("*.json")
+            for old in sorted(files, key=lambda one: -one.stat().st_mtime)[_MOST_FILES:]:
+                old.unlink(missing_ok=True)
+
+    @property
+    def _path(self) -> Path:
+        name = hashlib.sha256(self.conditions.encode()).hexdigest()[:16]
+        return env.cache_dir() / _FOLDER / f"{name}.json"

@@ -1,0 +1,182 @@
+"""Which fused nodes pay: each with its kernel against its function body, in real sessions."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import onnx
+import onnx_ir as ir
+
+from ortkit.errors import UserError
+from ortkit.kernels.build import toolchain
+from ortkit.kernels.calibration import machine
+from ortkit.measure import region_child
+from ortkit.measure.fused import FusedCase, case_model, fused_cases
+from ortkit.measure.known import KnownTimes
+from ortkit.measure.result import Compared, RegionTiming, compare
+from ortkit.runtime.ort import import_onnxruntime
+from ortkit.runtime.timing import NotTimed, Variant, time_variants
+
+ROUNDS = 6
+#: Of one turn; a round has two of each variant.
+_TURN_SECONDS = 0.02
+_TIMEOUT_SECONDS = 30.0
+_LEAST_SECONDS = 0.2
+
+
+@dataclass(frozen=True)
+class RegionJob:
+    """A model whose regions are to be timed.
+
+    Args:
+        model: Read, not changed.
+        saved: The same as a file.
+        library: Of its kernels.
+        level: Of the processor that they are for.
+        feeds: An npz file that the model runs on.
+        threads: Of a session; 0: ONNX Runtime decides.
+        folder: For small models and profiles.
+        timeout_seconds: For the run of the whole model that shows the sizes.
+    """
+
+    model: ir.Model
+    saved: Path
+    library: Path
+    level: str
+    feeds: Path
+    threads: int
+    folder: Path
+    timeout_seconds: float
+
+
+def time_regions(job: RegionJob) -> tuple[RegionTiming, ...] | NotTimed:
+    """Time each fused operator at each of the sizes that it has in the model.
+
+    Times that are known from an earlier run are taken from the cache.
+    """
+    shown = time_variants(
+        [Variant(job.saved, job.library)],
+        [job.feeds],
+        job.folder,
+        seconds=_LEAST_SECONDS,
+        profile_seconds=_LEAST_SECONDS,
+        timeout_seconds=job.timeout_seconds,
+        threads=job.threads,
+    )
+    if isinstance(shown, NotTimed):
+        return shown
+    if shown.profile_file is None:
+        return NotTimed("the model was not profiled")
+    try:
+        cases = fused_cases(job.model, shown.profile_file)
+    except UserError as error:
+        return NotTimed(str(error))
+    known = KnownTimes(_conditions(job))
+    before = known.load()
+    new = [case for case in cases if _name(case) not in before]
+    timed = dict(zip(map(_name, new), _timed(job, new), strict=True))
+    fresh = {name: one for name, one in timed.items() if isinstance(one, Compared)}
+    if fresh:
+        known.add(fresh)
+    return tuple(
+        _region(case, before.get(_name(case)) or timed[_name(case)], _name(case) in before)
+        for case in cases
+    )
+
+
+def _conditions(job: RegionJob) -> str:
+    ort = import_onnxruntime()
+    return "\n".join(
+        [machine(), f"threads {job.threads}", ort.__version__, job.level, toolchain()]
+    )
+
+
+def _name(case: FusedCase) -> str:
+    weights = "".join("w" if one else "x" for one in case.constant)
+    return f"{case.op.rpartition('_')[2]} {weights} {' '.join(case.described)}"
+
+
+def _timed(job: RegionJob, cases: Sequence[FusedCase]) -> list[Compared | str]:
+    """Return for each case its times, or why it has none."""
+    found: list[Compared | str] = []
+    while len(found) < len(cases):
+        # A crash ends the process: the case it was at has no times, the others go on.
+        left = cases[len(found) :]
+        done, problem = _run(job, left)
+        found += done
+        if len(done) < len(left):
+            found.append(problem)
+    return found
+
+
+def _run(job: RegionJob, cases: Sequence[FusedCase]) -> tuple[list[Compared | str], str]:
+    """Time cases in one process; returns those that it came to, and how it ended."""
+    models: list[str] = []
+    copies: list[int] = []
+    for number, case in enumerate(cases):
+        made = case_model(job.model, case)
+        models.append(str(job.folder / f"region{number}.onnx"))
+        copies.append(len(made.graph.node))
+        onnx.save(made, models[-1])
+    result, job_file = job.folder / "regions.json", job.folder / "regions-job.json"
+    result.unlink(missing_ok=True)
+    given: region_child.Job = {
+        "models": models,
+        "library": str(job.library.resolve()),
+        "threads": job.threads,
+        "rounds": ROUNDS,
+        "seconds": _TURN_SECONDS,
+        "result": str(result),
+    }
+    job_file.write_text(json.dumps(given), encoding="utf-8")
+    command = [sys.executable, "-P", region_child.__file__, str(job_file)]
+    try:
+        ended = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, check=False,
+            timeout=_TIMEOUT_SECONDS * len(cases),
+        )  # fmt: skip
+        problem = f"the process crashed with signal {-ended.returncode}"
+        if ended.returncode >= 0:
+            lines = ended.stderr.decode(errors="replace").strip().splitlines()
+            problem = lines[-1] if lines else f"the process ended with {ended.returncode}"
+    except subprocess.TimeoutExpired:
+        problem = "a run did not end"
+    timed: list[region_child.Timed] = []
+    if result.is_file():
+        timed = json.loads(result.read_text(encoding="utf-8"))
+    found = [_compared(one, count) for one, count in zip(timed, copies, strict=False)]
+    return found, problem
+
+
+def _compared(timed: region_child.Timed, copies: int) -> Compared | str:
+    """Return the microseconds of one of the copies."""
+    if timed["problem"]:
+        return timed["problem"]
+    body, kernel = ([1e6 / copies * one for one in timed[key]] for key in ("body", "kernel"))
+    return compare(body, kernel)
+
+
+def _region(case: FusedCase, found: Compared | str, from_cache: bool) -> RegionTiming:
+    if isinstance(found, str):
+        nothing = (None, None, None, None)
+        return RegionTiming(
+            case.op, case.nodes, case.described, *nothing, kept=True, from_cache=False,
+            problem=found,
+        )  # fmt: skip
+    return RegionTiming(
+        op=case.op,
+        nodes=case.nodes,
+        inputs=case.described,
+        body_us=found.before,
+        kernel_us=found.after,
+        ratio=found.ratio,
+        noise=found.noise,
+        kept=found.verdict == "faster",
+        from_cache=from_cache,
+        problem="",
+    )

@@ -1,0 +1,76 @@
+"""What `optimize` returns, and how it is written."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import onnx_ir as ir
+
+from ortkit.errors import UserError
+from ortkit.graph.save import save_model
+from ortkit.report import Report
+
+LIBRARY_SUFFIX = ".ops.so"
+#: Keys of the model's metadata.
+LIBRARY_KEY, LIBRARY_HASH_KEY = "ortkit.library", "ortkit.library.sha256"
+
+
+@dataclass(frozen=True)
+class Optimized:
+    """A model made smaller, the library of its kernels if it has any, and the report."""
+
+    model: ir.Model
+    library: Path | None
+    """In a temporary folder, until `save` copies it beside the model."""
+    report: Report
+    _folder: tempfile.TemporaryDirectory[str] = field(repr=False)
+
+    def save(self, path: str | os.PathLike[str]) -> tuple[Path, ...]:
+        """Write the model, and its kernel library as `STEM.ops.so` beside it.
+
+        Returns:
+            The files written, the model first.
+
+        Raises:
+            UserError: The folder does not exist or cannot be written, or the disk is full.
+        """
+        target = Path(path)
+        self._state_library(library_path(target).name)
+        written = save_model(self.model, target)
+        files = [path for path in (written.model, written.data) if path is not None]
+        if self.library is not None:
+            beside = library_path(target)
+            copied = beside.with_name(f".{beside.name}.{os.getpid()}")
+            try:
+                shutil.copyfile(self.library, copied)
+                copied.replace(beside)
+            except OSError as error:
+                raise UserError(
+                    f"cannot be written: {error.strerror}", where=str(beside)
+                ) from error
+            finally:
+                copied.unlink(missing_ok=True)
+            files.append(beside)
+        return tuple(files)
+
+    def _state_library(self, name: str) -> None:
+        """Say in the model's metadata which kernel library belongs to it.
+
+        A session loads a library that lies beside a model only under this name and hash.
+        """
+        properties = self.model.metadata_props
+        for key in (LIBRARY_KEY, LIBRARY_HASH_KEY):
+            properties.pop(key, None)
+        if self.library is not None:
+            properties[LIBRARY_KEY] = name
+            properties[LIBRARY_HASH_KEY] = hashlib.sha256(self.library.read_bytes()).hexdigest()
+
+
+def library_path(model_path: Path) -> Path:
+    """Return where the kernel library of a model lies: `model.opt.ops.so` for `model.opt.onnx`."""
+    return model_path.with_name(model_path.stem + LIBRARY_SUFFIX)
