@@ -43,6 +43,11 @@ def _case(function: Function, error: float, reference: str = "") -> Case:
     return Case(function, (Bound(error),), reference)
 
 
+def _case_without_denormals(function: Function, error: float) -> Case:
+    below = Bound(2.0**-126, high=-87.3, is_absolute=True, with_nan=False)
+    return Case(function, (Bound(error, low=-87.3), below))
+
+
 # The bounds are those that the functions' docstrings state. Each is somewhat above what was found
 # over all float32 on AVX-512, as another compiler may order additions differently.
 CASES: dict[str, Case] = {
@@ -57,9 +62,16 @@ CASES: dict[str, Case] = {
     "log": _case(vectormath.log, 1.0),
     "erf": _case(vectormath.erf, 1.8),
     "tanh": _case(vectormath.tanh, 2.6),
-    "sigmoid": _case(vectormath.sigmoid, 2.6),
-    "softplus": _case(vectormath.softplus, 2.0),
-    "silu": Case(vectormath.silu, (Bound(3.2, -3.0e38),)),
+    "sigmoid": _case_without_denormals(vectormath.sigmoid, 2.6),
+    "softplus": _case_without_denormals(vectormath.softplus, 2.0),
+    "silu": Case(
+        vectormath.silu,
+        (Bound(3.2, -88.3), Bound(2.0**-120, -3.0e38, -88.3, is_absolute=True, with_nan=False)),
+    ),
+    "mish": Case(
+        vectormath.mish,
+        (Bound(4.6, -87.3), Bound(2.0**-119, -3.0e38, -87.3, is_absolute=True, with_nan=False)),
+    ),
     "gelu": Case(
         vectormath.gelu,
         (Bound(2.7, 0.0), Bound(2.0**-24.3, -3.0e38, 0.0, is_absolute=True, with_nan=False)),
@@ -156,9 +168,8 @@ def test_single_floats(name: str, library: Library, checker: ctypes.CDLL) -> Non
             assert worst.value <= bound.error, f"{name}({where.value!r}) is off by {worst.value}"
 
 
-def test_activations_at_minus_infinity(library: Library) -> None:
-    for name in ("gelu", "gelu_tanh", "silu"):
-        assert library(name, np.float32([-np.inf] * 17)).tolist() == [0.0] * 17
+def test_gelu_at_minus_infinity(library: Library) -> None:
+    assert library("gelu", np.float32([-np.inf] * 17)).tolist() == [0.0] * 17
 
 
 def test_exp_nonpositive_is_exactly_0_far_down(library: Library) -> None:

@@ -17,6 +17,8 @@ double ref_gelu_tanh(double x) {
 }
 double ref_softplus(double x) { return fmax(x, 0) + log1p(exp(-fabs(x))); }
 
+double ref_mish(double x) { return x * tanh(ref_softplus(x)); }
+
 #define LIBM(F) \
   double ref_##F(double x) { return F(x); }
 LIBM(exp) LIBM(expm1) LIBM(log) LIBM(erf) LIBM(tanh) LIBM(sin) LIBM(cos) LIBM(tan) LIBM(asin)

@@ -101,8 +101,9 @@ def _to_bfloat16(e: Emitter, value: Expr) -> Expr:
     shift = e.constant(_BFLOAT16_SHIFT, "uint32")
     is_odd = (bits >> shift) & e.constant(1, "uint32")
     rounded_bits = (bits + e.constant(0x7FFF, "uint32") + is_odd) >> shift
-    nan = e.constant(_BFLOAT16_NAN, "uint16")
-    return e.select(e.is_nan(value), nan, e.cast(rounded_bits, "uint16"))
+    # Narrowed last: LLVM takes a choice between 16-bit lanes apart.
+    nan = e.constant(_BFLOAT16_NAN, "uint32")
+    return e.cast(e.share(e.select(e.is_nan(value), nan, rounded_bits)), "uint16")
 
 
 def memory_bytes(dtype: str) -> int:

@@ -86,10 +86,6 @@ def _celu(e: Emitter, attributes: Attributes, operands: Sequence[Expr]) -> Expr:
     return _relu(e, x) + e.select(curve > zero, zero, curve)
 
 
-def _mish(e: Emitter, x: Expr) -> Expr:
-    return x * vectormath.tanh(e, vectormath.softplus(e, x))
-
-
 def _thresholded_relu(e: Emitter, attributes: Attributes, operands: Sequence[Expr]) -> Expr:
     (x,) = operands
     return e.select(x > e.constant(number(attributes, "alpha"), e.dtype(x)), x, _zero(e, x))
@@ -104,28 +100,28 @@ def _shrink(e: Emitter, attributes: Attributes, operands: Sequence[Expr]) -> Exp
 
 
 ACTIVATIONS: Mapping[str, PointwiseOp] = {
-    "Celu": op(18, _celu_type, _celu, alpha=1.0),
+    "Celu": op(14, _celu_type, _celu, alpha=1.0),
     "Elu": op(10, alike(FLOATS, 1), _elu, alpha=1.0),
     "Gelu": op(13, _gelu_type, _gelu, approximate="none"),
     "HardSigmoid": op(
-        4,
+        2,
         alike(REALS, 1),
         lambda e, at, x: _hard_sigmoid(e, x[0], number(at, "alpha"), number(at, "beta")),
         alpha=0.2,
         beta=0.5,
     ),
-    "HardSwish": unary(5, REALS, lambda e, x: x * _hard_sigmoid(e, x, 1 / 6, 0.5)),
+    "HardSwish": unary(3, REALS, lambda e, x: x * _hard_sigmoid(e, x, 1 / 6, 0.5)),
     "LeakyRelu": op(2, alike(REALS, 1), _leaky_relu, alpha=0.01),
-    "Mish": unary(28, FLOATS, _mish),
+    "Mish": unary(14, FLOATS, vectormath.mish),
     "PRelu": binary(2, (*REALS, *INTEGERS), _slope),
     "Relu": unary(1, (*REALS, *INTEGERS), _relu),
-    "Selu": op(11, alike(FLOATS, 1), _selu, alpha=1.6732632423543772, gamma=1.0507009873554805),
-    "Shrink": op(3, alike(REALS, 1), _shrink, bias=0.0, lambd=0.5),
+    "Selu": op(12, alike(FLOATS, 1), _selu, alpha=1.6732632423543772, gamma=1.0507009873554805),
+    "Shrink": op(2, alike(REALS, 1), _shrink, bias=0.0, lambd=0.5),
     "Sigmoid": unary(12, FLOATS, vectormath.sigmoid),
     "Softplus": unary(16, FLOATS, vectormath.softplus),
-    "Softsign": unary(9, REALS, lambda e, x: x / (e.constant(1.0, e.dtype(x)) + e.absolute(x))),
+    "Softsign": unary(10, REALS, lambda e, x: x / (e.constant(1.0, e.dtype(x)) + e.absolute(x))),
     "Swish": op(
-        13,
+        12,
         alike(FLOATS, 1),
         lambda e, at, x: vectormath.silu(e, x[0], number(at, "alpha")),
         alpha=1.0,

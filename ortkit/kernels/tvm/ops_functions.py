@@ -19,18 +19,18 @@ def _power_type(dtypes: Sequence[str], _attributes: Attributes) -> str | Refused
 
 
 FUNCTIONS: Mapping[str, PointwiseOp] = {
-    "Acos": unary(12, FLOATS, trigonometry.acos),
-    "Acosh": unary(58, FLOATS, powers.acosh),
+    "Acos": unary(13, FLOATS, trigonometry.acos),
+    "Acosh": unary(75, FLOATS, powers.acosh),
     "Asin": unary(11, FLOATS, trigonometry.asin),
     "Asinh": unary(70, FLOATS, powers.asinh),
     "Atan": unary(12, FLOATS, trigonometry.atan),
-    "Atanh": unary(58, FLOATS, powers.atanh),
-    "Cos": unary(66, FLOATS, trigonometry.cos),
+    "Atanh": unary(60, FLOATS, powers.atanh),
+    "Cos": unary(70, FLOATS, trigonometry.cos),
     "Cosh": unary(14, FLOATS, powers.cosh),
     "Erf": unary(15, FLOATS, vectormath.erf),
     "Exp": unary(10, FLOATS, vectormath.exp),
     "Log": unary(15, FLOATS, vectormath.log),
-    "Pow": op(100, _power_type, lambda e, _, x: powers.power(e, x[0], x[1])),
+    "Pow": op(90, _power_type, lambda e, _, x: powers.power(e, x[0], x[1])),
     "Sin": unary(70, FLOATS, trigonometry.sin),
     "Sinh": unary(18, FLOATS, powers.sinh),
     "Tan": unary(78, FLOATS, trigonometry.tan),

@@ -54,8 +54,6 @@ _TAIL_END = 10.3166
 _ROUNDER = 1.5 * 2.0**23
 _ROUNDER_BITS = 0x4B400000
 _LOG2_E = 1.4426950408889634
-_LIFT = 64
-_LOWER = 2.0**-_LIFT
 # ln(2) in two parts: the first has few enough bits that n * _LN2_HIGH is exact for |n| < 2^9.
 _LN2_HIGH = 0.693145751953125
 _LN2_LOW = 1.42860682030941723e-06
@@ -147,10 +145,12 @@ def _exp_parts(e: Emitter, x: Expr) -> tuple[Expr, Expr]:
     return mantissa, rounder
 
 
-def _two_to(e: Emitter, n: Expr, lift: int = 0) -> Expr:
-    """Return 2^m for m = n + lift >= -126, and 0 for -127; n may be the bits of _ROUNDER + n."""
-    one = _ONE_BITS + (lift << _MANTISSA_BITS)
-    return e.bitcast((n << e.i32(_MANTISSA_BITS)) + e.i32(one), "float32")
+def _two_to(e: Emitter, n: Expr) -> Expr:
+    """Return 2^n for -126 <= n <= 127, 0 for -127 and infinity for 128.
+
+    `n` may be the bits of _ROUNDER + n.
+    """
+    return e.bitcast((n << e.i32(_MANTISSA_BITS)) + e.i32(_ONE_BITS), "float32")
 
 
 def expm1(e: Emitter, x: Expr) -> Expr:
@@ -201,11 +201,10 @@ def gelu(e: Emitter, x: Expr) -> Expr:
 def gelu_tanh(e: Emitter, x: Expr) -> Expr:
     """Return x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) / 2, without its cancellation.
 
-    Within 2.2 ulp for x >= 0, and within 2^-24 for x < 0.
+    Within 2.2 ulp for x >= 0, and within 2^-24 for x < 0. NaN at minus infinity, as written.
     """
-    x = at_least(e, x, -11.4)  # the result is 0 from there on
     inner = e.share(x + e.f32(0.044715) * (x * (x * x)))
-    return _times_sigmoid(e, x, e.share(inner * e.f32(2.0 * math.sqrt(2.0 / math.pi))))
+    return e.share(x / _one_plus_exp_of_minus(e, inner * e.f32(2.0 * math.sqrt(2.0 / math.pi))))
 
 
 def tanh(e: Emitter, x: Expr) -> Expr:
@@ -222,43 +221,38 @@ def tanh(e: Emitter, x: Expr) -> Expr:
 
 
 def sigmoid(e: Emitter, x: Expr) -> Expr:
-    """Return 1 / (1 + e^-x) within 2.6 ulp, down to denormals."""
-    magnitude = at_least(e, e.share(e.negative(e.absolute(x))), -104.0)
-    power = e.share(_lifted_exp(e, magnitude) * e.f32(_LOWER))
-    numerator = e.select(x < e.f32(0.0), power, e.f32(1.0))
-    return e.share(numerator / (power + e.f32(1.0)))
+    """Return 1 / (1 + e^-x) within 2.6 ulp; what would be denormal may be 0."""
+    return e.share(e.f32(1.0) / _one_plus_exp_of_minus(e, x))
 
 
 def silu(e: Emitter, x: Expr, alpha: float = 1.0) -> Expr:
-    """Return x / (1 + e^(-alpha x)), within 3.2 ulp where alpha is 1; 0 where x alpha is -inf."""
-    if alpha == 0.0:
-        return x * e.f32(0.5)
-    end = -125.0 / alpha  # the result is 0 from there on
-    x = at_least(e, x, end) if alpha > 0.0 else at_most(e, x, end)
-    return _times_sigmoid(e, x, e.share(x * e.f32(alpha)))
+    """Return x / (1 + e^(-alpha x)).
+
+    Where alpha is 1 within 3.2 ulp for x >= -88.3, below it 0, and NaN at minus infinity.
+    """
+    return e.share(x / _one_plus_exp_of_minus(e, x * e.f32(alpha) if alpha != 1.0 else x))
 
 
-def _times_sigmoid(e: Emitter, x: Expr, inner: Expr) -> Expr:
-    """Return x / (1 + e^-inner) for inner >= -128, or NaN."""
-    magnitude = at_least(e, e.share(e.negative(e.absolute(inner))), -128.0)
-    lifted = e.share(_lifted_exp(e, magnitude))
-    # Lowered last: the product is a float where the power alone is none.
-    numerator = e.select(inner < e.f32(0.0), x * lifted * e.f32(_LOWER), x)
-    return e.share(numerator / (lifted * e.f32(_LOWER) + e.f32(1.0)))
-
-
-def _lifted_exp(e: Emitter, x: Expr) -> Expr:
-    """Return e^x / _LOWER for -128 <= x <= 0, or NaN: a normal number."""
-    mantissa, rounder = _exp_parts(e, x)
-    return mantissa * _two_to(e, e.bitcast(rounder, "int32"), lift=_LIFT)
+def _one_plus_exp_of_minus(e: Emitter, x: Expr) -> Expr:
+    """Return 1 + e^-x, infinite below -88.4."""
+    # At these bounds the power of two is 2^-127, that is 0, and 2^128, that is infinity.
+    bounded = at_most(e, at_least(e, e.share(x), -89.0), 88.0)
+    return e.share(exp_within(e, e.share(e.negative(bounded))) + e.f32(1.0))
 
 
 def softplus(e: Emitter, x: Expr) -> Expr:
-    """Return log(1 + e^x) within 2 ulp; x where it is large."""
-    magnitude = at_least(e, e.share(e.negative(e.absolute(x))), -104.0)
-    power = e.share(_lifted_exp(e, magnitude) * e.f32(_LOWER))
+    """Return log(1 + e^x) within 2 ulp; what would be denormal may be 0."""
+    power = exp_nonpositive(e, e.share(e.negative(e.absolute(x))))
     tail = e.share(e.share(power * power) * polynomial(e, power, _LOG1P) + power)
     return e.share(at_least(e, x, 0.0) + tail)
+
+
+def mish(e: Emitter, x: Expr) -> Expr:
+    """Return x tanh(log(1 + e^x)) within 4.6 ulp for x >= -87.3, below it 0 or nearly so."""
+    # With w = e^x the hyperbolic tangent is w (w + 2) / (w (w + 2) + 2).
+    power = exp_within(e, at_most(e, at_least(e, x, -88.0), 40.0))
+    ratio = e.share(power * (power + e.f32(2.0)))
+    return e.share(x * (ratio / (ratio + e.f32(2.0))))
 
 
 def log(e: Emitter, x: Expr) -> Expr:
