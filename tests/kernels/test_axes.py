@@ -78,6 +78,25 @@ def test_a_reshape_splits_and_a_transpose_reorders() -> None:
     assert loops(found) == ["bx12xs", "", "", "64"]
 
 
+def test_what_lies_across_is_read_in_tiles() -> None:
+    found = plan(
+        "Y = Transpose <perm = [0, 2, 1]> (X)", {"X": ("b", "s", 64)}, {"Y": ("b", 64, "s")}
+    )
+    assert loops(found) == ["b", "", "", "s"]
+    assert found.across is not None
+    assert str(found.across.extent) == "64"
+    alone = plan("Y = Transpose (X)", {"X": ("n", 64)}, {"Y": (64, "n")})
+    assert loops(alone) == ["64", "", "", "n"]
+    assert alone.units == (alone.across,)
+
+
+def test_tiles_in_two_directions_are_refused() -> None:
+    body = """S = Transpose <perm = [0, 2, 1]> (X)  T = Transpose <perm = [2, 1, 0]> (Z)
+              Y = Add (S, T)"""
+    reason = refusal(body, {"X": (8, 16, 32), "Z": (16, 32, 8)}, {"Y": (8, 32, 16)})
+    assert "lie far apart" in reason
+
+
 def test_long_rows_of_few_are_cut() -> None:
     found = plan(ADD, {"X": (4, 65536), "B": (4, 1)}, {"Y": (4, 65536)})
     assert loops(found) == ["4x16", "", "", "4096"]
@@ -141,7 +160,6 @@ REFUSED = {
            M = ReduceMean (X, A)  N = ReduceMean (X, B)  Z = Add (M, N)  Y = Add (Z, X)""",
         (64, 64), "reductions over different dims",
     ),
-    "columns far apart": ("Y = Transpose <perm = [1, 0]> (X)", (64, 64), "lie far apart"),
 }  # fmt: skip
 
 

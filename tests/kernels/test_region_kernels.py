@@ -153,6 +153,14 @@ CASES = {
         "I = ArgMax <axis = -1, keepdims = 0> (X)  J = ArgMin <axis = -1> (X)",
         {"X": ("s", 50)}, {"I": ("s",), "J": ("s", 1)}, S,
     ),
+    "transposed": Case(
+        "Y = Transpose (X)", {"X": ("n", "s")}, {"Y": ("s", "n")},
+        tuple({"n": n, "s": s} for n in (1, 15, 16, 33) for s in (1, 16, 100)),
+    ),
+    "channels last": Case(
+        "T = Transpose <perm = [0, 2, 3, 1]> (X)  Z = Add (T, B)  Y = Relu (Z)",
+        {"X": ("b", 24, "s", 9), "B": (24,)}, {"Y": ("b", "s", 9, 24)}, S,
+    ),
     "channels": Case(
         "Y = Mul (X, G)", {"X": ("b", 6, 9, 9), "G": ("b", 6, 1, 1)}, {"Y": ("b", 6, 9, 9)}, S,
     ),

@@ -6,7 +6,7 @@ TVM's run time is referred to.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -80,6 +80,24 @@ class Emitter:
     def store(self, buffer: Buffer, value: Expr, index: Expr) -> None:
         """Write one element (of every lane)."""
         self._blocks[-1].statements.append(self.tir.BufferStore(buffer, value, [index]))
+
+    def row(self, buffer: Buffer, start: int, count: int) -> Expr:
+        """Return `count` elements as one vector; not in a vector loop."""
+        return self.tir.BufferLoad(buffer, [self.tir.Ramp(self.i64(start), self.i64(1), count)])
+
+    def store_row(self, buffer: Buffer, value: Expr, start: int, count: int) -> None:
+        """Write one vector of `count` elements; not in a vector loop."""
+        self.store(buffer, value, self.tir.Ramp(self.i64(start), self.i64(1), count))
+
+    def share_row(self, value: Expr, count: int, dtype: str) -> Expr:
+        """Compute one vector once here."""
+        buffer = self.local(count, dtype)
+        self.store_row(buffer, value, 0, count)
+        return self.row(buffer, 0, count)
+
+    def shuffled(self, a: Expr, b: Expr, lanes: Sequence[int]) -> Expr:
+        """Return a vector of lanes of two others; those of `b` count on from those of `a`."""
+        return self.tir.Shuffle([a, b], [self.i32(lane) for lane in lanes])
 
     def share(self, value: Expr) -> Expr:
         """Compute `value` once here; the result may be used any number of times.

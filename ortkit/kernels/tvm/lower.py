@@ -9,6 +9,7 @@ from ortkit.kernels.tvm.emit import Emitter, Expr
 from ortkit.kernels.tvm.rows import rows_in_vectors, rows_side_by_side
 from ortkit.kernels.tvm.schedule import Schedule
 from ortkit.kernels.tvm.sweeps import VECTOR, every, nest
+from ortkit.kernels.tvm.tiles import write_in_tiles
 from ortkit.kernels.tvm.values import Tensor, Values, made_of_rows
 
 
@@ -25,6 +26,8 @@ def lower(schedule: Schedule, signature: RegionSignature, symbol: str) -> Expr:
     v = Values(schedule, e, tensors, sizes, made_of_rows(schedule))
     if schedule.is_flat:
         _flat(v, begin, end)
+    elif schedule.across is not None and schedule.units == (schedule.across,):
+        nest(v, schedule.inner, lambda: write_in_tiles(v, begin, e.share(end - begin)))
     else:
         _units(v, begin, end)
     return e.function()
@@ -69,6 +72,8 @@ def _unit(v: Values) -> None:
         rows_in_vectors(v)
     elif v.schedule.row:
         rows_side_by_side(v)
+    elif v.schedule.across is not None:
+        write_in_tiles(v, v.e.i64(0), v.extent(v.schedule.across.extent))
     elif vector is None:
         v.write_all()
     else:

@@ -42,6 +42,8 @@ class Schedule:
         row: What reductions run over, outermost first; empty without reductions.
         vector: The axis whose points are computed side by side; None where there is one point.
         is_flat: The caller hands out ranges of the one axis there is.
+        across: With the vector axis it makes tiles, for tensors that lie along it; None if there
+            are none. If there are no other axes the caller hands out ranges of it.
         kept: Values that a later pass over a row reads again -> the pass that computes them.
     """
 
@@ -53,6 +55,7 @@ class Schedule:
     row: tuple[Axis, ...]
     vector: Axis | None
     is_flat: bool
+    across: Axis | None
     kept: dict[int, int]
 
     @property
@@ -70,6 +73,8 @@ class Schedule:
     def launch(self) -> Launch:
         """What the caller needs to know."""
         loops = [*self.inner, *self.row]
+        if self.across is not None and self.units != (self.across,):
+            loops.append(self.across)
         if self.vector is not None and not self.is_flat and not self.is_row_vector:
             loops.append(self.vector)
         return Launch(
@@ -103,10 +108,25 @@ def make_schedule(program: Program) -> Schedule:
         assert vector is not None
         units, inner = [vector], list[Axis]()
     else:
-        rest = [*row, *([vector] if vector and vector not in row else [])]
+        across = traced.across
+        if across is not None and {across, vector} & set(traced.breaks):
+            raise RefusedError("parts of a Concat in tiles")
+        outer = [axis for axis in outer if axis is not across]
+        rest = [*row, *(axis for axis in (across, vector) if axis and axis not in row)]
         units, inner = _split_units(outer, rest, traced)
+        if across is not None and not outer:
+            units = [across]
     schedule = Schedule(
-        program, axes, traced, tuple(units), tuple(inner), tuple(row), vector, is_flat, {}
+        program,
+        axes,
+        traced,
+        tuple(units),
+        tuple(inner),
+        tuple(row),
+        vector,
+        is_flat,
+        traced.across,
+        {},
     )
     return replace(schedule, kept=_kept(schedule)) if schedule.is_row_vector else schedule
 
@@ -223,7 +243,8 @@ def _inplace(schedule: Schedule) -> tuple[tuple[int, int], ...]:
     Only where the output's element is the last reader of the input's element in the same place,
     and no vector is computed twice: the last one of a row overlaps the one before.
     """
-    if schedule.row or schedule.vector is None or schedule.trace.breaks:
+    is_plain = not (schedule.row or schedule.across or schedule.trace.breaks)
+    if schedule.vector is None or not is_plain:
         return ()
     length = schedule.vector.extent.static
     if not schedule.is_flat and (length is None or length % 16):

@@ -33,6 +33,8 @@ from ortkit.kernels.tvm.program import (
 
 #: Loading lanes one by one, in simple vector operations.
 _SCATTERED_LOAD = 40
+#: Loading lanes by way of a tile that is transposed in registers.
+_TILED_LOAD = 6
 #: Lanes that are further apart than this many elements each touch a cache line of their own.
 _LARGEST_STEP = 4
 
@@ -57,6 +59,8 @@ class Trace:
         flops: Simple operations a point.
         bytes: Memory traffic a point.
         only_here: Inputs that are read nowhere but at the loops' own position.
+        far: Inputs in which neighbours along the vector axis lie far apart: each lies densely along
+            `across`, so that they can be read in tiles.
     """
 
     passes: list[Pass] = field(default_factory=list)
@@ -64,6 +68,8 @@ class Trace:
     flops: int = 0
     bytes: int = 0
     only_here: set[int] = field(default_factory=set)
+    far: set[int] = field(default_factory=set)
+    across: Axis | None = None
 
 
 def trace(program: Program, axes: Axes, loops: Sequence[Axis], vector: Axis | None) -> Trace:
@@ -82,6 +88,8 @@ def trace(program: Program, axes: Axes, loops: Sequence[Axis], vector: Axis | No
         walk.check_lanes(output, HERE, is_store=True)
         walk.count_bytes(output)
     walk.found.only_here = walk.read_here - walk.read_elsewhere
+    if not walk.found.far <= walk.found.only_here:
+        raise RefusedError("an operand that is read in tiles and elsewhere")
     return walk.found
 
 
@@ -180,9 +188,23 @@ class _Walk:
             stride = product(inner.extent for inner in owned[place + 1 :]).static
             step += _LARGEST_STEP + 1 if stride is None else factor * stride
         if step > (1 if is_store else _LARGEST_STEP):
-            raise RefusedError("neighbours along the innermost dim lie far apart in an operand")
+            if is_store or not self.take_tiles(number, where):
+                raise RefusedError(
+                    "neighbours along the innermost dim lie far apart in an operand"
+                )
+            return
         if step > 1:
             self.found.flops += _SCATTERED_LOAD
+
+    def take_tiles(self, number: int, where: Where) -> bool:
+        """Read an input in tiles if that can be done: all such inputs along the same axis."""
+        innermost = self.axes.of(number)[-1]
+        if where or self.axes.reduced or self.found.across not in (None, innermost):
+            return False
+        self.found.far.add(number)
+        self.found.across = innermost
+        self.found.flops += _TILED_LOAD
+        return True
 
     def count_bytes(self, number: int) -> None:
         """Count an element of memory traffic, but for tensors that stay in a cache."""

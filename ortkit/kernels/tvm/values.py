@@ -86,6 +86,8 @@ class Values:
     """The values that reductions are part of."""
     bound: dict[Axis, Bound] = field(default_factory=dict)
     row: Row = field(default_factory=Row)
+    tiles: dict[int, Expr] = field(default_factory=dict)
+    """Inputs that lie in a tile -> the element at the current point."""
 
     def bind(self, axis: Axis, at: Expr, low: int = 0, high: int | None = None) -> None:
         """State where the loop of `axis` stands in the current block: within low .. high - 1."""
@@ -123,7 +125,7 @@ class Values:
             value = dtypes.store_value(e, self.value(program.outputs[place]), tensor.dtype)
             found.append((tensor, e.share(value), program.outputs[place]))
         for tensor, value, number in found:
-            e.store(tensor.buffer, value, self._offset(number, HERE))
+            e.store(tensor.buffer, value, self.offset(number, HERE))
 
     def value(self, number: int, where: Where = HERE) -> Expr:
         """Return a value at the loops' position, computed in the outermost block that can."""
@@ -169,7 +171,8 @@ class Values:
         match value.node:
             case Input(index=index):
                 tensor = self.tensors[index]
-                raw = tensor.buffer[self._offset(number, where)]
+                raw = self.tiles.get(number)
+                raw = tensor.buffer[self.offset(number, where)] if raw is None else raw
                 result = e.share(dtypes.load(e, raw, tensor.dtype))
             case Point(operands=operands, attributes=attributes, op=op):
                 inputs = [None if x is None else self.value(x, where) for x in operands]
@@ -211,7 +214,7 @@ class Values:
 
     # ---- places
 
-    def _offset(self, number: int, where: Where) -> Expr:
+    def offset(self, number: int, where: Where) -> Expr:
         """Return the element's place in its tensor, which is dense."""
         owned = self.schedule.axes.of(number)
         offset = self.e.i64(0)
