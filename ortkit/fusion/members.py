@@ -59,6 +59,8 @@ class Members:
         for value in (*read, *node.outputs):
             if value.name and (shapes.shape(value) is None or shapes.dtype(value) is None):
                 return f"shape or type of {value.name!r} is unknown"
+            if shapes.dtype(value) == ir.DataType.STRING:
+                return "no kernel computes with strings"
         if all(scope.is_constant(value) for value in read):
             return "it is constant"
         if any(_is_shape_arithmetic(scope, value) for value in node.outputs):
