@@ -9,7 +9,9 @@ from typing import Literal
 
 import onnx_ir as ir
 
-from ortkit.fusion.choose import Candidate, candidates
+from ortkit.fusion.choose import Candidate, Judge, candidates
+from ortkit.fusion.conv_chains import find_chains
+from ortkit.fusion.conv_plan import settle_chain
 from ortkit.fusion.cost import CostModel
 from ortkit.fusion.lower import lower_region, restore_order
 from ortkit.fusion.regions import PASS
@@ -42,14 +44,26 @@ def compile_regions(
         KernelError: A toolchain failed.
     """
     target = Target("cpu", cpu)
-    found = [(scope, one) for scope in scopes for one in find_candidates(scope, target, kernels)]
-    wanted = {one.signature.key: one.signature for _, one in found if one.signature is not None}
-    if not wanted:
-        return tuple(_report(one, one.region.at, one.reason, None) for _, one in found), None, ""
-    built = build_library(list(wanted.values()), target, path, kernels, count=count)
-    refused = {signature.key: reason for signature, reason in built.refused}
-    reports = []
+
+    def judge(signature: RegionSignature) -> Refused | None:
+        return refusal(signature, target, kernels)
+
+    graphs = [(scope, scope.root) for scope in scopes if isinstance(scope.root, ir.Graph)]
+    chains = [
+        (scope, chain) for scope, graph in graphs for chain in find_chains(scope, graph, judge)
+    ]
+    taken = frozenset(node for _, chain in chains if not chain.reason for node in chain.nodes)
+    found = [(scope, one) for scope in scopes for one in find_candidates(scope, judge, taken)]
+    wanted = {key: each for _, chain in chains for key, each in chain.signatures.items()}
+    wanted |= {one.signature.key: one.signature for _, one in found if one.signature is not None}
+    reports: list[RegionReport] = []
     replaced: dict[ir.Value, ir.Value] = {}
+    built = None
+    if wanted:
+        built = build_library(list(wanted.values()), target, path, kernels, count=count)
+    refused = {} if built is None else {each.key: reason for each, reason in built.refused}
+    for scope, chain in chains:
+        reports += settle_chain(scope, chain, refused, replaced)
     for scope, one in found:
         at, signature, reason = one.region.at, one.signature, one.reason
         if signature is not None:
@@ -60,21 +74,21 @@ def compile_regions(
         reports.append(_report(one, at, reason, emitted))
     for scope in scopes:
         restore_order(scope)
+    if built is None:
+        return tuple(reports), None, ""
     library = None if built.library is None else built.library.path
     return tuple(reports), library, built.note
 
 
-def find_candidates(scope: Scope, target: Target, kernels: str) -> Iterator[Candidate]:
+def find_candidates(
+    scope: Scope, judge: Judge, taken: frozenset[ir.Node] = frozenset()
+) -> Iterator[Candidate]:
     """Yield the regions of a main graph and of what is nested in it; see `Candidate`."""
     if not isinstance(scope.root, ir.Graph):
         return
     cost = CostModel(scope, load_calibration())
-
-    def judge(signature: RegionSignature) -> Refused | None:
-        return refusal(signature, target, kernels)
-
     for graph in (scope.root, *_bodies(scope.root)):
-        for one in candidates(scope, graph, judge, cost):
+        for one in candidates(scope, graph, judge, cost, taken):
             yield _allowed(scope, one)
 
 

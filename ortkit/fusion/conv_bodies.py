@@ -1,0 +1,233 @@
+"""A block's signature: NHWC tensors and packed weights outside, the original nodes inside.
+
+The body turns its inputs to NCHW, computes what the graph did, and turns the result back. Without
+the kernel library the Transposes of neighbouring bodies meet and ONNX Runtime removes them, and
+the changes of the weights are constants to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+from onnx import helper, numpy_helper
+
+from ortkit.errors import InternalError
+from ortkit.fusion.conv_blocks import Block
+from ortkit.kernels.signature import DOMAIN, RegionSignature, TensorSpec, body_text
+from ortkit.rewrite.scope import Scope
+
+TO_NCHW, TO_NHWC = [0, 3, 1, 2], [0, 2, 3, 1]
+#: Output channels are packed in vectors of this many.
+VECTOR = 16
+#: ReduceMean has its axes as an input since.
+_AXES_INPUT_SINCE = 18
+
+
+@dataclass(frozen=True)
+class Described:
+    """A block as kernels see it.
+
+    Args:
+        signature: Its inputs are the block's operands in NHWC, but the source of a stem, then
+            `weights`.
+        weights: The constants behind the operands, in the layout that the kernel wants.
+    """
+
+    signature: RegionSignature
+    weights: tuple[np.ndarray, ...]
+
+
+def describe_block(scope: Scope, block: Block) -> Described:
+    """Return the block's signature and weights."""
+    writer = _Writer(scope, block)
+    return writer.squeeze_excite() if block.kind == "squeeze_excite" else writer.convolution()
+
+
+@dataclass
+class _Writer:
+    scope: Scope
+    block: Block
+    nodes: list[onnx.NodeProto] = field(default_factory=list)
+    inputs: list[tuple[str, TensorSpec]] = field(default_factory=list)
+    outputs: list[tuple[str, TensorSpec]] = field(default_factory=list)
+    weights: list[np.ndarray] = field(default_factory=list)
+    names: dict[ir.Value, str] = field(default_factory=dict)
+
+    def convolution(self) -> Described:
+        """Describe a convolution with its tail."""
+        block, conv = self.block, self.block.convs[0]
+        source = self._source()
+        if block.gate is not None:
+            source = self._op("Mul", source, self._operand(block.gate))
+        for extra in block.extras:
+            self.names[extra] = self._operand(extra)
+        inputs = [source, self._weight(conv), *self._biases(conv)]
+        self._conv(conv, inputs)
+        result = self._tail(conv)
+        self._result(self._op("Transpose", result, perm=TO_NHWC), self._nhwc(block.output))
+        if block.pooled:
+            batch, channels, height, _ = self._sizes(block.output)
+            means = self._op("Transpose", self._row_means(result), perm=[0, 2, 1])
+            self._result(means, (batch, height, channels))
+        return self._described()
+
+    def squeeze_excite(self) -> Described:
+        """Describe the two layers behind means over rows."""
+        first, second = self.block.convs
+        batch, channels, height, _ = self._sizes(self.block.source)
+        rows = self._input("means", (batch, height, channels))
+        planar = self._op("Transpose", rows, perm=[0, 2, 1])
+        shaped = self._op("Reshape", planar, self._constant(np.array([0, 0, -1, 1])))
+        mean = self._op("GlobalAveragePool", shaped)
+        self._conv(first, [mean, self._plain(first.inputs[1]), *self._biases(first)])
+        inner = self._tail(first)
+        weight = self._array(second.inputs[1])
+        excite = self._constant_input("excite", weight.transpose(2, 3, 1, 0))
+        turned = self._op("Transpose", excite, perm=[3, 2, 0, 1])
+        self._conv(second, [inner, turned, *self._biases(second)])
+        result = self._op("Transpose", self._tail(second), perm=TO_NHWC)
+        self._result(result, self._nhwc(self.block.output))
+        return self._described()
+
+    # ---- parts
+    def _source(self) -> str:
+        source = self.block.source
+        if self.block.kind == "stem_conv":
+            return self._input("x", self._sizes(source))
+        return self._operand(source)
+
+    def _operand(self, value: ir.Value) -> str:
+        """Add an NHWC input and return it in NCHW."""
+        name = self._input(f"x{len(self.inputs)}", self._nhwc(value))
+        return self._op("Transpose", name, perm=TO_NCHW)
+
+    def _weight(self, conv: ir.Node) -> str:
+        weight = self._array(conv.inputs[1])
+        if self.block.kind == "depthwise_conv":
+            name = self._constant_input("weight", weight.transpose(2, 3, 1, 0))
+            return self._op("Transpose", name, perm=[3, 2, 0, 1])
+        channels, *rest = weight.shape
+        name = self._constant_input("weight", pack_channels(weight))
+        planar = self._op("Transpose", name, perm=[0, 2, 1])
+        padded = -(-channels // VECTOR) * VECTOR
+        shaped = self._op("Reshape", planar, self._constant(np.array([padded, *rest])))
+        if padded == channels:
+            return shaped
+        zero, end = self._constant(np.array([0])), self._constant(np.array([channels]))
+        return self._op("Slice", shaped, zero, end, zero)
+
+    def _biases(self, conv: ir.Node) -> list[str]:
+        return [self._plain(value) for value in conv.inputs[2:] if value is not None]
+
+    def _plain(self, value: ir.Value | None) -> str:
+        return self._constant_input(f"c{len(self.inputs)}", self._array(value))
+
+    def _conv(self, conv: ir.Node, inputs: Sequence[str]) -> None:
+        window = self.block.windows[self.block.convs.index(conv)]
+        groups = conv.attributes["group"].as_int() if "group" in conv.attributes else 1
+        attributes = {"group": groups, **window.attributes}
+        self.names[conv.outputs[0]] = self._op("Conv", *inputs, **attributes)
+
+    def _tail(self, conv: ir.Node) -> str:
+        """Write the pointwise nodes between a convolution and the next one, or the end."""
+        at = self.block.nodes.index(conv)
+        value = conv.outputs[0]
+        for node in self.block.nodes[at + 1 :]:
+            if node.op_type == "Conv":
+                break
+            inputs = [self._tail_operand(operand) for operand in node.inputs]
+            value = node.outputs[0]
+            self.names[value] = self._pointwise(node, inputs)
+        return self.names[value]
+
+    def _tail_operand(self, value: ir.Value | None) -> str:
+        if value is None:
+            return ""
+        if value not in self.names:
+            self.names[value] = self._constant(self._array(value).reshape(()))
+        return self.names[value]
+
+    def _pointwise(self, node: ir.Node, inputs: Sequence[str]) -> str:
+        attributes = {name: attr.value for name, attr in node.attributes.items()}
+        if node.op_type != "QuickGelu":
+            return self._op(node.op_type, *inputs, **attributes)
+        alpha = np.float32(attributes.get("alpha", 1.702))
+        inner = inputs[0]
+        if alpha != 1:
+            inner = self._op("Mul", inner, self._constant(np.array(alpha)))
+        return self._op("Mul", inputs[0], self._op("Sigmoid", inner))
+
+    def _row_means(self, value: str) -> str:
+        if self.scope.opset() < _AXES_INPUT_SINCE:
+            return self._op("ReduceMean", value, axes=[3], keepdims=0)
+        return self._op("ReduceMean", value, self._constant(np.array([3])), keepdims=0)
+
+    # ---- the function
+    def _op(self, op_type: str, *inputs: str, **attributes: object) -> str:
+        output = f"t{len(self.nodes)}"
+        node = helper.make_node(op_type, inputs, [output])
+        node.attribute.extend(helper.make_attribute(*item) for item in attributes.items())
+        self.nodes.append(node)
+        return output
+
+    def _constant(self, array: np.ndarray) -> str:
+        return self._op("Constant", value=numpy_helper.from_array(array))
+
+    def _input(self, name: str, shape: Sequence[object]) -> str:
+        self.inputs.append((name, _spec(name, shape)))
+        return name
+
+    def _constant_input(self, name: str, array: np.ndarray) -> str:
+        self.weights.append(np.ascontiguousarray(array))
+        return self._input(name, array.shape)
+
+    def _result(self, name: str, shape: Sequence[object]) -> None:
+        self.outputs.append((name, _spec(name, shape)))
+
+    def _sizes(self, value: ir.Value) -> tuple[object, ...]:
+        shape = self.scope.shapes.shape(value)
+        if shape is None or len(shape) != 4:
+            raise InternalError(f"a convolution's value of unknown shape: {value.name!r}")
+        return tuple(shape)
+
+    def _nhwc(self, value: ir.Value) -> tuple[object, ...]:
+        sizes = self._sizes(value)
+        return tuple(sizes[axis] for axis in TO_NHWC)
+
+    def _array(self, value: ir.Value | None) -> np.ndarray:
+        array = self.scope.array(value)
+        if array is None:
+            raise InternalError("a convolution's weights are no constants")
+        return array
+
+    def _described(self) -> Described:
+        function = onnx.FunctionProto(name=self.block.kind, domain=DOMAIN)
+        function.input.extend(name for name, _ in self.inputs)
+        function.output.extend(name for name, _ in self.outputs)
+        function.node.extend(self.nodes)
+        function.opset_import.add(domain="", version=self.scope.opset())
+        signature = RegionSignature(
+            self.block.kind,
+            body_text(function),
+            tuple(spec for _, spec in self.inputs),
+            tuple(spec for _, spec in self.outputs),
+        )
+        return Described(signature, tuple(self.weights))
+
+
+def _spec(name: str, shape: Sequence[object]) -> TensorSpec:
+    sizes = tuple(size if isinstance(size, int) else str(size) for size in shape)
+    return TensorSpec(name, "float32", sizes)
+
+
+def pack_channels(weight: np.ndarray) -> np.ndarray:
+    """Return [M, ...] as [ceil(M / 16), depth, 16]: 16 output channels next to each other."""
+    channels = weight.shape[0]
+    rows = weight.reshape(channels, -1)
+    padded = np.zeros((-(-channels // VECTOR) * VECTOR, rows.shape[1]), weight.dtype)
+    padded[:channels] = rows
+    return padded.reshape(-1, VECTOR, rows.shape[1]).transpose(0, 2, 1)

@@ -1,0 +1,132 @@
+"""Chains of blocks that stay in NHWC from one to the next, and which of them pay."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from ortkit.fusion.conv_blocks import PASS, Block, find_blocks
+from ortkit.fusion.conv_bodies import Described, describe_block
+from ortkit.fusion.conv_cost import ChainCost, chain_cost
+from ortkit.kernels.backend import Refused
+from ortkit.kernels.signature import RegionSignature
+from ortkit.rewrite.scope import Scope
+from ortkit.rewrite.site import describe
+
+#: How often blocks are found again without those that were refused.
+MOST_ROUNDS = 6
+
+
+@dataclass(frozen=True)
+class Chain:
+    """Blocks in order, each fed by others or from outside.
+
+    Args:
+        blocks: What becomes a node each.
+        described: Their signatures and weights; empty if the chain is not taken.
+        cost: Of all of them.
+        reason: Why it is not taken, empty if it is.
+    """
+
+    blocks: tuple[Block, ...]
+    described: tuple[Described, ...]
+    cost: ChainCost
+    reason: str
+
+    @property
+    def nodes(self) -> frozenset[ir.Node]:
+        """All nodes that go."""
+        return frozenset(node for block in self.blocks for node in block.nodes)
+
+    @property
+    def signatures(self) -> dict[str, RegionSignature]:
+        """The kernels that are wanted, by key."""
+        return {each.signature.key: each.signature for each in self.described}
+
+
+def find_chains(
+    scope: Scope, graph: ir.Graph, judge: Callable[[RegionSignature], Refused | None]
+) -> list[Chain]:
+    """Return the chains of a graph, those that are not taken too.
+
+    Args:
+        scope: The graph's.
+        graph: Whose nodes are looked at.
+        judge: Says why there would be no kernel for a signature.
+    """
+    refused: set[ir.Node] = set()
+    chains: list[Chain] = []
+    for _ in range(MOST_ROUNDS):
+        blocks = find_blocks(scope, graph, frozenset(refused))
+        chains = [_judged(scope, group, judge, refused) for group in _connected(blocks)]
+        if not any(chain.reason == _AGAIN for chain in chains):
+            return chains
+    return [chain for chain in chains if chain.reason != _AGAIN]
+
+
+_AGAIN = "a block was refused"
+
+
+def _judged(
+    scope: Scope,
+    blocks: list[Block],
+    judge: Callable[[RegionSignature], Refused | None],
+    refused: set[ir.Node],
+) -> Chain:
+    """Return the group as a chain; adds the convolutions of refused blocks to `refused`."""
+    cost = chain_cost(scope, blocks, borders(blocks))
+    if not cost.pays:
+        reason = "not predicted to gain a tenth of its time"
+        return Chain(tuple(blocks), (), cost, reason)
+    described = [describe_block(scope, block) for block in blocks]
+    verdicts = [judge(each.signature) for each in described]
+    for block, verdict in zip(blocks, verdicts, strict=True):
+        if verdict is not None:
+            refused.update(block.convs)
+            outputs = (block.convs[0].outputs[0].name or "",)
+            scope.log.miss(PASS, describe(block.convs[0]), verdict.reason, outputs)
+    reason = _AGAIN if any(verdict is not None for verdict in verdicts) else ""
+    return Chain(tuple(blocks), () if reason else tuple(described), cost, reason)
+
+
+def borders(blocks: list[Block]) -> list[ir.Value]:
+    """Return the values that enter or leave NHWC, but for gates, which have one layout."""
+    made = {block.output for block in blocks}
+    inside = frozenset(node for block in blocks for node in block.nodes)
+    entering = [
+        value
+        for block in blocks
+        for value in block.operands
+        if value not in made and not (block.kind == "stem_conv" and value is block.source)
+    ]
+    leaving = [block.output for block in blocks if is_read_outside(block, inside)]
+    return list(dict.fromkeys(entering + leaving))
+
+
+def is_read_outside(block: Block, inside: frozenset[ir.Node]) -> bool:
+    """Say whether anything reads a result but the nodes `inside`."""
+    readers = (use.node for use in block.output.uses())
+    return block.output.is_graph_output() or not all(node in inside for node in readers)
+
+
+def _connected(blocks: list[Block]) -> list[list[Block]]:
+    """Group blocks of which one reads the other's result."""
+    makers = {block.output: index for index, block in enumerate(blocks)}
+    group = list(range(len(blocks)))
+
+    def root(index: int) -> int:
+        while group[index] != index:
+            group[index] = group[group[index]]
+            index = group[index]
+        return index
+
+    for index, block in enumerate(blocks):
+        for value in block.operands:
+            if value in makers:
+                group[root(makers[value])] = root(index)
+    found: dict[int, list[Block]] = {}
+    for index, block in enumerate(blocks):
+        found.setdefault(root(index), []).append(block)
+    return list(found.values())

@@ -1,0 +1,96 @@
+"""What blocks of a convolution net cost one thread, by ONNX Runtime's kernels and by ours.
+
+Rates of ONNX Runtime 1.31.1 and of `ortkit.custom_ops.tvm` on an AVX-512 server core (2026-11),
+float32, ONNX Runtime's convolutions in its blocked layout. Only their ratio decides.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+import onnx_ir as ir
+
+from ortkit.fusion.conv_blocks import Block
+from ortkit.rewrite.scope import Scope
+
+#: Sizes that are not known: the batch, and the pixels along a side.
+NOMINAL_BATCH, NOMINAL_SIDE = 1, 56
+#: What ONNX Runtime's blocked convolution applies itself, besides a residual sum.
+APPLIED = frozenset(
+    {"Add", "Clip", "HardSigmoid", "HardSwish", "LeakyRelu", "Relu", "Sigmoid", "Tanh"}
+)
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Costs in nanoseconds.
+
+    Args:
+        point: A multiply-add of a 1x1 convolution.
+        depthwise: One of a depthwise convolution.
+        output: An element that a 1x1 convolution writes.
+        step: An element through one pointwise node that is no part of a convolution.
+        gate: An element that squeeze-and-excite pools and multiplies, with changes of layout.
+    """
+
+    point: float
+    depthwise: float
+    output: float
+    step: float
+    gate: float
+
+
+RUNTIME = Rates(point=1 / 85, depthwise=1 / 33, output=0.2, step=0.5, gate=0.5)
+OURS = Rates(point=1 / 95, depthwise=1 / 45, output=0.1, step=0.2, gate=0.05)
+#: An element that enters or leaves NHWC.
+BORDER = 0.7
+#: The part of its own time that a chain must gain.
+LEAST_GAIN = 0.1
+
+
+@dataclass(frozen=True)
+class ChainCost:
+    """Nanoseconds of a chain of blocks on one thread, before and after, with its borders."""
+
+    before: float
+    after: float
+
+    @property
+    def pays(self) -> bool:
+        """Whether the chain is worth its borders and the doubt about these numbers."""
+        return self.before - self.after >= LEAST_GAIN * self.before
+
+
+def chain_cost(scope: Scope, blocks: list[Block], borders: list[ir.Value]) -> ChainCost:
+    """Return what `blocks` cost, `borders` being the values that change their layout."""
+    before = sum(block_cost(scope, block, RUNTIME) for block in blocks)
+    after = sum(block_cost(scope, block, OURS) for block in blocks)
+    return ChainCost(before, after + BORDER * sum(_elements(scope, value) for value in borders))
+
+
+def block_cost(scope: Scope, block: Block, rates: Rates) -> float:
+    """Return the nanoseconds of one block."""
+    if block.kind == "squeeze_excite":
+        return rates.gate * _elements(scope, block.source)
+    outputs = _elements(scope, block.output)
+    taps = prod(block.windows[0].kernel)
+    steps = outputs * rates.step * sum(1 for node in block.nodes if _is_step(node))
+    if block.kind == "depthwise_conv":
+        return outputs * taps * rates.depthwise + steps
+    channels = _sizes(scope, block.source)[1]
+    return outputs * channels * taps * rates.point + outputs * rates.output + steps
+
+
+def _is_step(node: ir.Node) -> bool:
+    return node.op_type not in ("Conv", "Mul") and node.op_type not in APPLIED
+
+
+def _elements(scope: Scope, value: ir.Value) -> int:
+    return prod(_sizes(scope, value))
+
+
+def _sizes(scope: Scope, value: ir.Value) -> list[int]:
+    shape = scope.shapes.shape(value) or ()
+    nominal = [NOMINAL_BATCH, NOMINAL_SIDE, NOMINAL_SIDE, NOMINAL_SIDE]
+    return [s if isinstance(s, int) else n for s, n in zip(shape, nominal, strict=False)]

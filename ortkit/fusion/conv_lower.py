@@ -1,0 +1,107 @@
+"""Putting chains of convolution blocks back: a fused node each, NHWC between them."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from ortkit.fusion.conv_blocks import PASS, Block
+from ortkit.fusion.conv_bodies import TO_NCHW, TO_NHWC, Described
+from ortkit.fusion.conv_chains import Chain, is_read_outside
+from ortkit.fusion.lower import FUNCTIONS_SINCE_IR, _drop_initializer, _function
+from ortkit.kernels.signature import DOMAIN, RegionSignature
+from ortkit.rewrite.scope import Scope
+from ortkit.rewrite.site import describe
+
+
+def lower_chain(scope: Scope, chain: Chain, replaced: dict[ir.Value, ir.Value]) -> bool:
+    """Replace the chain's nodes by fused nodes. Returns False if that was denied.
+
+    Args:
+        scope: The chain's.
+        chain: One that is taken.
+        replaced: Gets what stands for each result that others read.
+    """
+    last = chain.blocks[-1]
+    name = last.output.name or ""
+    if not scope.log.claim(PASS, "nhwc", name, describe(last.convs[0])):
+        return False
+    read = {value for node in chain.nodes for value in node.inputs if value is not None}
+    lowering = _Lowering(scope, chain.nodes, replaced)
+    for block, described in zip(chain.blocks, chain.described, strict=True):
+        lowering.put(block, described)
+    for block in reversed(chain.blocks):
+        scope.drop_if_unused(block.last)
+    for value in read:
+        _drop_initializer(value)
+    return True
+
+
+class _Lowering:
+    def __init__(
+        self, scope: Scope, inside: frozenset[ir.Node], replaced: dict[ir.Value, ir.Value]
+    ) -> None:
+        self.scope = scope
+        self.inside = inside
+        self.replaced = replaced
+        self.turned: dict[ir.Value, ir.Value] = {}
+        """What a value is in NHWC."""
+        self.means: dict[ir.Value, ir.Value] = {}
+        """The means over the rows of a value."""
+
+    def put(self, block: Block, described: Described) -> None:
+        """Insert the fused node of one block, and what others read of it."""
+        scope, signature = self.scope, described.signature
+        name = block.output.name or "block"
+        is_read = is_read_outside(block, self.inside)
+        inputs = [*self._operands(block), *self._weights(described, block)]
+        made = scope.insert(
+            block.last,
+            _import(scope, signature),
+            inputs,
+            domain=DOMAIN,
+            outputs=len(signature.outputs),
+            name=f"{name}/fused",
+        )
+        for value, spec in zip(made, signature.outputs, strict=True):
+            value.type = ir.TensorType(ir.DataType.FLOAT)
+            value.shape = ir.Shape(spec.shape)
+        self.turned[block.output] = made[0]
+        if block.pooled:
+            self.means[block.output] = made[1]
+        if is_read:
+            perm = {"perm": TO_NCHW}
+            (back,) = scope.insert(block.last, "Transpose", [made[0]], perm, name=f"{name}/nchw")
+            scope.replace(block.output, back)
+            self.replaced[block.output] = back
+
+    def _operands(self, block: Block) -> list[ir.Value]:
+        if block.kind == "squeeze_excite":
+            return [self.means[block.source]]
+        if block.kind == "stem_conv":
+            return [block.source, *(self._nhwc(value, block) for value in block.operands[1:])]
+        return [self._nhwc(value, block) for value in block.operands]
+
+    def _nhwc(self, value: ir.Value, block: Block) -> ir.Value:
+        if value not in self.turned:
+            perm = {"perm": TO_NHWC}
+            name = f"{value.name}/nhwc"
+            made = self.scope.insert(block.last, "Transpose", [value], perm, name=name)
+            self.turned[value] = made[0]
+        return self.turned[value]
+
+    def _weights(self, described: Described, block: Block) -> list[ir.Value]:
+        specs = described.signature.inputs[len(block.operands) :]
+        return [
+            self.scope.initializer(ir.tensor(array), f"{block.output.name}/{spec.name}")
+            for array, spec in zip(described.weights, specs, strict=True)
+        ]
+
+
+def _import(scope: Scope, signature: RegionSignature) -> str:
+    """Let the model have the body under the fused node's op type, which is returned."""
+    identifier = (DOMAIN, signature.op_type, "")
+    if identifier not in scope.model.functions:
+        scope.model.functions[identifier] = _function(scope, signature)
+    scope.import_domain(DOMAIN, 1)
+    scope.raise_ir_version(FUNCTIONS_SINCE_IR)
+    return signature.op_type

@@ -1,0 +1,48 @@
+"""Chains of convolution blocks in the plan of a model: found first, put back first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import onnx_ir as ir
+
+from ortkit.fusion.conv_chains import Chain
+from ortkit.fusion.conv_cost import OURS, RUNTIME, block_cost
+from ortkit.fusion.conv_lower import lower_chain
+from ortkit.report import RegionReport
+from ortkit.rewrite.scope import Scope
+
+
+def settle_chain(
+    scope: Scope,
+    chain: Chain,
+    refused: Mapping[str, str],
+    replaced: dict[ir.Value, ir.Value],
+) -> Iterator[RegionReport]:
+    """Put a chain back if it is taken and all of its kernels are there; report each block.
+
+    Args:
+        scope: The chain's.
+        chain: As it was found.
+        refused: By the key of a signature, why there is no kernel for it.
+        replaced: Gets what stands for each result that others read.
+    """
+    reason = chain.reason
+    if not reason:
+        reason = next((refused[key] for key in chain.signatures if key in refused), "")
+    costs = [(block_cost(scope, b, RUNTIME), block_cost(scope, b, OURS)) for b in chain.blocks]
+    if not reason and not lower_chain(scope, chain, replaced):
+        reason = "rolled back or out of fuel"
+    for number, (block, (before, after)) in enumerate(zip(chain.blocks, costs, strict=True)):
+        emitted = "" if reason else chain.described[number].signature.op_type
+        yield RegionReport(
+            kind=block.kind,
+            at=block.output.name or "",
+            nodes=len(block.nodes),
+            emitted_as=emitted or None,
+            reason=reason,
+            inputs=len(block.operands),
+            outputs=2 if block.pooled else 1,
+            predicted_before_ns=round(before),
+            predicted_after_ns=round(after),
+        )

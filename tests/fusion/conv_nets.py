@@ -1,0 +1,129 @@
+"""Small convolution nets with seeded weights."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+Dim = int | str
+
+
+@dataclass
+class Net:
+    """A net in the making; methods take and return names of values."""
+
+    opset: int = 17
+    nodes: list[onnx.NodeProto] = field(default_factory=list)
+    initializers: list[onnx.TensorProto] = field(default_factory=list)
+    rng: np.random.Generator = field(default_factory=lambda: np.random.default_rng(7))
+
+    def op(self, op_type: str, *inputs: str, domain: str = "", **attributes: object) -> str:
+        name = f"v{len(self.nodes)}"
+        node = helper.make_node(op_type, inputs, [name], name=name, domain=domain)
+        node.attribute.extend(helper.make_attribute(*item) for item in attributes.items())
+        self.nodes.append(node)
+        return name
+
+    def weight(self, array: np.ndarray) -> str:
+        name = f"w{len(self.initializers)}"
+        self.initializers.append(numpy_helper.from_array(array, name))
+        return name
+
+    def conv(
+        self,
+        x: str,
+        channels: tuple[int, int],
+        kernel: int = 1,
+        *,
+        bias: bool = True,
+        **attributes: object,
+    ) -> str:
+        before, after = channels
+        groups = attributes.get("group", 1)
+        assert isinstance(groups, int)
+        shape = (after, before // groups, kernel, kernel)
+        scale = 1 / np.sqrt(shape[1] * kernel * kernel)
+        inputs = [x, self.weight((self.rng.standard_normal(shape) * scale).astype(np.float32))]
+        if bias:
+            inputs.append(self.weight(self.rng.standard_normal(after).astype(np.float32)))
+        return self.op("Conv", *inputs, **attributes)
+
+    def relu6(self, x: str) -> str:
+        low, high = (self.weight(np.array(limit, np.float32)) for limit in (0, 6))
+        return self.op("Clip", x, low, high)
+
+    def silu(self, x: str) -> str:
+        return self.op("QuickGelu", x, domain="com.microsoft", alpha=1.0)
+
+    def depthwise(self, x: str, channels: int, kernel: int = 3, stride: int = 1) -> str:
+        pad = kernel // 2
+        return self.conv(
+            x, (channels, channels), kernel, group=channels, strides=[stride, stride],
+            pads=[pad] * 4,
+        )  # fmt: skip
+
+    def gate(self, x: str, channels: int, hidden: int, *, pool: str = "GlobalAveragePool") -> str:
+        """Squeeze-and-excite: x times its gate."""
+        if pool == "ReduceMean":
+            mean = self.op("ReduceMean", x, axes=[-1, -2], keepdims=1)
+        else:
+            mean = self.op(pool, x)
+        inner = self.silu(self.conv(mean, (channels, hidden)))
+        outer = self.op("Sigmoid", self.conv(inner, (hidden, channels)))
+        return self.op("Mul", x, outer)
+
+    def model(self, x: Sequence[Dim], outputs: Sequence[str]) -> onnx.ModelProto:
+        """The net from `x` on, [N, C, H, W]."""
+        graph = helper.make_graph(
+            self.nodes,
+            "net",
+            [helper.make_tensor_value_info("x", TensorProto.FLOAT, x)],
+            [
+                helper.make_tensor_value_info(name, TensorProto.FLOAT, [None] * 4)
+                for name in outputs
+            ],
+            self.initializers,
+        )
+        opsets = [helper.make_opsetid("", self.opset), helper.make_opsetid("com.microsoft", 1)]
+        return helper.make_model(graph, opset_imports=opsets, ir_version=8)
+
+
+def inverted_residuals(x: Sequence[Dim] = (1, 3, 32, 32)) -> onnx.ModelProto:
+    """MobileNetV2's blocks: expand, depthwise, project, and a sum where the shape is kept."""
+    net = Net()
+    value = net.relu6(net.conv("x", (3, 16), 3, strides=[2, 2], pads=[0, 0, 1, 1]))
+    for before, after, stride in ((16, 24, 2), (24, 24, 1), (24, 24, 1)):
+        wide = net.relu6(net.conv(value, (before, 6 * before)))
+        deep = net.relu6(net.depthwise(wide, 6 * before, 3, stride))
+        narrow = net.conv(deep, (6 * before, after))
+        value = net.op("Add", narrow, value) if stride == 1 else narrow
+    return net.model(x, [value])
+
+
+def squeeze_excites(
+    x: Sequence[Dim] = (1, 3, 32, 32), pool: str = "GlobalAveragePool"
+) -> onnx.ModelProto:
+    """EfficientNet's blocks, with a filter of 5 and odd channels in the last."""
+    net = Net()
+    value = net.silu(net.conv("x", (3, 16), 3, strides=[2, 2], pads=[0, 0, 1, 1]))
+    for before, after, kernel in ((16, 24, 3), (24, 24, 3), (24, 21, 5)):
+        wide = net.silu(net.conv(value, (before, 4 * before)))
+        deep = net.silu(net.depthwise(wide, 4 * before, kernel))
+        narrow = net.conv(net.gate(deep, 4 * before, 6, pool=pool), (4 * before, after))
+        value = net.op("Add", value, narrow) if before == after else narrow
+    return net.model(x, [value])
+
+
+def bottlenecks(x: Sequence[Dim] = (1, 64, 28, 28)) -> onnx.ModelProto:
+    """ResNet's blocks: full 3x3 convolutions between 1x1 ones."""
+    net = Net()
+    value = "x"
+    for _ in range(2):
+        narrow = net.op("Relu", net.conv(value, (64, 16)))
+        deep = net.op("Relu", net.conv(narrow, (16, 16), 3, pads=[1] * 4))
+        value = net.op("Relu", net.op("Add", net.conv(deep, (16, 64)), value))
+    return net.model(x, [value])

@@ -1,0 +1,205 @@
+"""Chains of convolution blocks: what they are made of, and that they compute what was there."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnxruntime as ort
+import pytest
+from conv_nets import Net, bottlenecks, inverted_residuals, squeeze_excites
+from region_models import accept, scope_of
+
+from ortkit.fusion.conv_chains import Chain, find_chains
+from ortkit.fusion.conv_lower import lower_chain
+from ortkit.fusion.plan import compile_regions
+from ortkit.kernels.backend import Refused
+from ortkit.kernels.signature import RegionSignature
+from ortkit.rewrite.scope import Scope
+
+
+def chains_of(proto: onnx.ModelProto, judge=accept) -> tuple[Scope, list[Chain]]:
+    scope = scope_of(ir.from_proto(proto))
+    return scope, find_chains(scope, scope.model.graph, judge)
+
+
+def taken(chains: list[Chain]) -> list[list[str]]:
+    return [[block.kind for block in chain.blocks] for chain in chains if not chain.reason]
+
+
+def run(proto: onnx.ModelProto, x: np.ndarray, library: Path | None = None) -> list[np.ndarray]:
+    options = ort.SessionOptions()
+    options.log_severity_level = 3
+    if library is not None:
+        options.register_custom_ops_library(str(library))
+    session = ort.InferenceSession(
+        proto.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
+    return session.run(None, {"x": x})
+
+
+def random(*shape: int) -> np.ndarray:
+    return np.random.default_rng(3).standard_normal(shape).astype(np.float32)
+
+
+def test_a_mobile_net_is_one_chain() -> None:
+    _, chains = chains_of(inverted_residuals())
+    block = ["pointwise_conv", "depthwise_conv", "pointwise_conv"]
+    assert taken(chains) == [["stem_conv", *block * 3]]
+    (chain,) = chains
+    assert [len(each.extras) for each in chain.blocks if each.kind == "pointwise_conv"] == [
+        0, 0, 0, 1, 0, 1
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("pool", ["GlobalAveragePool", "ReduceMean"])
+def test_gates_are_taken_in(pool: str) -> None:
+    _, chains = chains_of(squeeze_excites(pool=pool))
+    (kinds,) = taken(chains)
+    assert Counter(kinds) == {
+        "stem_conv": 1, "pointwise_conv": 6, "depthwise_conv": 3, "squeeze_excite": 3
+    }  # fmt: skip
+    gated = [block for block in chains[0].blocks if block.gate is not None]
+    assert [block.kind for block in gated] == ["pointwise_conv"] * 3
+
+
+@pytest.mark.parametrize(
+    ("net", "sizes"),
+    [
+        (inverted_residuals(), (1, 3, 32, 32)),
+        (inverted_residuals(("n", 3, 30, 34)), (2, 3, 30, 34)),
+        (squeeze_excites(), (1, 3, 32, 32)),
+        (squeeze_excites(("n", 3, 31, 29), "ReduceMean"), (3, 3, 31, 29)),
+    ],
+    ids=["mobile", "mobile, named batch", "gated", "gated, named batch, odd sizes"],
+)
+def test_same_results_with_and_without_kernels(
+    net: onnx.ModelProto, sizes: tuple[int, ...], tmp_path: Path
+) -> None:
+    expected, x = run(net, random(*sizes)), random(*sizes)
+    model = ir.from_proto(net)
+    scope = scope_of(model)
+    path = tmp_path / "net.ops.so"
+    reports, library, _ = compile_regions([scope], path, "tvm", "native", lambda *_: None)
+    assert library is not None
+    kinds = {report.kind for report in reports if report.emitted_as}
+    assert {"stem_conv", "pointwise_conv", "depthwise_conv"} <= kinds
+    proto = ir.to_proto(model)
+    onnx.checker.check_model(proto, full_check=True)
+    assert not [node for node in proto.graph.node if node.op_type == "Conv"]
+    bound = 1e-5 * max(np.abs(value).max() for value in expected)
+    for found in (run(proto, x, library), run(proto, x)):
+        for got, want in zip(found, expected, strict=True):
+            np.testing.assert_allclose(got, want, rtol=0, atol=bound)
+
+
+def test_replaced_weights_are_gone() -> None:
+    net = inverted_residuals()
+    scope, (chain,) = chains_of(net)
+    assert lower_chain(scope, chain, {})
+    names = {
+        value.name for node in scope.model.graph for value in node.inputs if value is not None
+    }
+    assert set(scope.model.graph.initializers) <= names
+
+
+def test_only_the_ends_change_their_layout() -> None:
+    scope, (chain,) = chains_of(squeeze_excites())
+    assert lower_chain(scope, chain, {})
+    kinds = Counter(node.op_type for node in scope.model.graph)
+    assert kinds["Transpose"] == 1
+    assert sum(kinds.values()) == len(chain.blocks) + 1
+
+
+def test_values_that_others_read_come_back_to_nchw() -> None:
+    net = Net()
+    value = net.relu6(net.conv("x", (3, 16), 3, strides=[2, 2], pads=[0, 0, 1, 1]))
+    for _ in range(4):
+        value = net.silu(net.depthwise(net.silu(net.conv(value, (16, 16))), 16))
+    middle = value
+    pooled = net.op("MaxPool", middle, kernel_shape=[2, 2])
+    for _ in range(4):
+        value = net.silu(net.depthwise(net.silu(net.conv(value, (16, 16))), 16))
+    proto = net.model((1, 3, 32, 32), [value, pooled, middle])
+    scope, chains = chains_of(proto)
+    (chain,) = (chain for chain in chains if not chain.reason)
+    assert lower_chain(scope, chain, {})
+    x = random(1, 3, 32, 32)
+    lowered = ir.to_proto(scope.model)
+    onnx.checker.check_model(lowered, full_check=True)
+    for got, want in zip(run(lowered, x), run(proto, x), strict=True):
+        np.testing.assert_allclose(got, want, rtol=0, atol=1e-5)
+
+
+def test_a_residual_net_of_full_convolutions_is_left_alone() -> None:
+    _, chains = chains_of(bottlenecks())
+    assert not taken(chains)
+    assert {chain.reason for chain in chains} == {"not predicted to gain a tenth of its time"}
+
+
+def test_a_refused_block_splits_the_chain() -> None:
+    def judge(signature: RegionSignature) -> Refused | None:
+        is_it = signature.name == "depthwise_conv" and signature.inputs[0].shape[3] == 96
+        return Refused("not this one") if is_it else accept(signature)
+
+    scope, chains = chains_of(inverted_residuals((1, 3, 64, 64)), judge)
+    assert all("squeeze" not in kind for kinds in taken(chains) for kind in kinds)
+    sizes = [len(chain.blocks) for chain in chains]
+    assert sum(sizes) == 9
+    assert len(sizes) == 2
+    assert any(miss.reason == "not this one" for miss in scope.log.misses)
+
+
+@pytest.mark.parametrize(
+    ("channels", "attributes", "reason"),
+    [
+        ((16, 32), {"group": 16, "pads": [1] * 4}, "several filters for a channel"),
+        ((16, 32), {"group": 4, "pads": [1] * 4}, "groups of several channels"),
+        ((16, 16), {"pads": [1] * 4}, "blocked kernel is left to it"),
+    ],
+)
+def test_what_is_no_block_says_why(
+    channels: tuple[int, int], attributes: dict[str, object], reason: str
+) -> None:
+    net = Net()
+    value = net.conv(net.op("Relu", "x"), channels, 3, **attributes)
+    scope, chains = chains_of(net.model((1, 16, 8, 8), [value]))
+    assert not chains
+    assert any(reason in miss.reason for miss in scope.log.misses)
+
+
+def test_weights_that_vary_are_left() -> None:
+    net = Net()
+    factor = net.op("ReduceMax", "x", keepdims=1)
+    weight = net.op("Mul", net.weight(np.ones((16, 16, 1, 1), np.float32)), factor)
+    scope, chains = chains_of(net.model((1, 16, 8, 8), [net.op("Conv", "x", weight)]))
+    assert not chains
+    assert any("weights are not constants" in miss.reason for miss in scope.log.misses)
+
+
+def test_a_denied_chain_stays() -> None:
+    proto = inverted_residuals()
+    name = proto.graph.output[0].name
+    scope = scope_of(ir.from_proto(proto), [f"fuse-convolutions:nhwc:{name}"])
+    (chain,) = find_chains(scope, scope.model.graph, accept)
+    assert not lower_chain(scope, chain, {})
+    assert Counter(node.op_type for node in scope.model.graph)["Conv"] == 10
+
+
+@pytest.mark.parametrize("mode", ["SAME_UPPER", "SAME_LOWER", "VALID"])
+def test_pads_that_follow_from_the_sizes(mode: str) -> None:
+    net = Net()
+    value = net.silu(net.conv("x", (3, 16), 3, strides=[2, 2], auto_pad=mode))
+    for kernel, stride in ((3, 1), (5, 2), (3, 2)):
+        strides = {"strides": [stride, stride], "auto_pad": mode}
+        wide = net.silu(net.conv(value, (16, 16)))
+        value = net.silu(net.conv(wide, (16, 16), kernel, group=16, **strides))
+    proto = net.model((1, 3, 47, 50), [value])
+    scope, (chain,) = chains_of(proto)
+    assert lower_chain(scope, chain, {})
+    x = random(1, 3, 47, 50)
+    for got, want in zip(run(ir.to_proto(scope.model), x), run(proto, x), strict=True):
+        np.testing.assert_allclose(got, want, rtol=0, atol=1e-5)
