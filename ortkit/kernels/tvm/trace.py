@@ -59,8 +59,8 @@ class Trace:
         flops: Simple operations a point.
         bytes: Memory traffic a point.
         only_here: Inputs that are read nowhere but at the loops' own position.
-        far: Inputs in which neighbours along the vector axis lie far apart: each lies densely along
-            `across`, so that they can be read in tiles.
+        far: Inputs in which neighbours along the vector axis lie far apart. They lie densely along
+            `across`, and can be read in tiles.
     """
 
     passes: list[Pass] = field(default_factory=list)
@@ -189,9 +189,7 @@ class _Walk:
             step += _LARGEST_STEP + 1 if stride is None else factor * stride
         if step > (1 if is_store else _LARGEST_STEP):
             if is_store or not self.take_tiles(number, where):
-                raise RefusedError(
-                    "neighbours along the innermost dim lie far apart in an operand"
-                )
+                raise RefusedError("neighbours along the innermost dim lie far apart")
             return
         if step > 1:
             self.found.flops += _SCATTERED_LOAD
