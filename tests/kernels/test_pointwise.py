@@ -240,6 +240,31 @@ def test_integers_are_exact(dtype: str, build: Build) -> None:
     np.testing.assert_array_equal(session(model, library.path).run(None, feeds), expected)
 
 
+@pytest.mark.parametrize("dtype", ["int32", "int64"])
+def test_integers_wrap_around_within_a_kernel(dtype: str, build: Build) -> None:
+    """The compiler may not conclude from x > 0 that -x < 0."""
+    body = (
+        f"{HEAD} f (X, B) => (Y, Z, W) {{ N = Neg (X)  Y = Sign (N)  P = Add (X, B)"
+        "  Z = Greater (P, X)  A = Abs (X)  M = Mul (A, B)  W = Max (M, P) }"
+    )
+    inputs = (tensor("X", "n", 32, dtype=dtype), tensor("B", 32, dtype=dtype))
+    outputs = (
+        tensor("Y", "n", 32, dtype=dtype), tensor("Z", "n", 32, dtype="bool"),
+        tensor("W", "n", 32, dtype=dtype),
+    )  # fmt: skip
+    signature = RegionSignature("wrap", body, inputs, outputs)
+    library = build(signature).library
+    assert library is not None
+    limits = np.iinfo(dtype)
+    x = np.full((3, 32), limits.min, dtype)
+    x[1] = limits.max
+    feeds = {"X": x, "B": np.arange(1, 33).astype(dtype)}
+    model = fused_model(signature)
+    expected = session(model).run(None, feeds)
+    for ours, theirs in zip(session(model, library.path).run(None, feeds), expected, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
 def test_other_floats_in_and_out(dtype: str, build: Build) -> None:
     number = TYPE_NUMBERS[dtype]

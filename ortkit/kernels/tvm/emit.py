@@ -6,7 +6,7 @@ TVM's run time is referred to.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -17,6 +17,8 @@ from typing import Any, TypeAlias
 Expr: TypeAlias = Any
 Buffer: TypeAlias = Any
 
+# Twice the width, for those whose operators may not overflow.
+_WIDER = {"int32": "int64", "uint32": "uint64", "int64": "int128", "uint64": "uint128"}
 # The C calling convention, as tvm::CallingConv numbers it.
 _C_PACKED_FREE = 2
 
@@ -220,13 +222,37 @@ class Emitter:
         """Return one of two values; both are computed."""
         return self.tir.Select(condition, then, otherwise)
 
+    def add(self, a: Expr, b: Expr) -> Expr:
+        """Return a + b; integers wrap around, which with the operator + they must not."""
+        return self._wrapping(lambda a, b: a + b, a, b)
+
+    def subtract(self, a: Expr, b: Expr) -> Expr:
+        """Return a - b; integers wrap around."""
+        return self._wrapping(lambda a, b: a - b, a, b)
+
+    def multiply(self, a: Expr, b: Expr) -> Expr:
+        """Return a b; integers wrap around."""
+        return self._wrapping(lambda a, b: a * b, a, b)
+
+    def _wrapping(self, operator: Callable[[Expr, Expr], Expr], a: Expr, b: Expr) -> Expr:
+        # TVM promises LLVM that no operator on 32 or 64 bits overflows, and LLVM goes by it. Of
+        # twice the width LLVM keeps the half that is asked for, and no promise.
+        wider = _WIDER.get(self.dtype(a))
+        if wider is None:
+            return operator(a, b)
+        return operator(a.astype(wider), b.astype(wider)).astype(self.dtype(a))
+
     def negative(self, x: Expr) -> Expr:
-        """Return -x; the sign of a floating zero flips too."""
-        return x * self.tir.const(-1, self.dtype(x))
+        """Return -x; the sign of a floating zero flips too, and the lowest integer stays."""
+        if self.dtype(x).startswith("float"):
+            return x * self.tir.const(-1, self.dtype(x))
+        return self.subtract(self.tir.const(0, self.dtype(x)), x)
 
     def absolute(self, x: Expr) -> Expr:
-        """Return |x|."""
-        return self.tir.abs(x)
+        """Return |x|; the lowest integer stays."""
+        if self.dtype(x).startswith("float"):
+            return self.tir.abs(x)
+        return self.tir.Select(x < self.tir.const(0, self.dtype(x)), self.negative(x), x)
 
     def floor(self, x: Expr) -> Expr:
         """Return x rounded down."""

@@ -49,7 +49,7 @@ def _relu(e: Emitter, x: Expr) -> Expr:
 
 
 def _slope(e: Emitter, x: Expr, slope: Expr) -> Expr:
-    return e.select(x < _zero(e, x), x * slope, x)
+    return e.select(x < _zero(e, x), e.multiply(x, slope), x)
 
 
 def _leaky_relu(e: Emitter, attributes: Attributes, operands: Sequence[Expr]) -> Expr:

@@ -200,7 +200,7 @@ def _to_bool(allowed: Sequence[str]) -> TypeRule:
 
 ARITHMETIC: Mapping[str, PointwiseOp] = {
     "Abs": unary(1, NUMBERS, _absolute),
-    "Add": binary(1, NUMBERS, lambda _e, a, b: a + b),
+    "Add": binary(1, NUMBERS, lambda e, a, b: e.add(a, b)),
     "And": _logic(2, lambda e, x: e.both(x[0], x[1])),
     "BitShift": op(2, _shift_type, _shift, direction=""),
     "BitwiseAnd": binary(1, INTEGERS, lambda _e, a, b: a & b),
@@ -223,7 +223,7 @@ ARITHMETIC: Mapping[str, PointwiseOp] = {
     "Mean": op(3, alike(REALS, None), _mean),
     "Min": op(2, alike(NUMBERS, None), _fold(_minimum)),
     "Mod": op(200, _mod_type, _modulo, fmod=0),
-    "Mul": binary(1, NUMBERS, lambda _e, a, b: a * b),
+    "Mul": binary(1, NUMBERS, lambda e, a, b: e.multiply(a, b)),
     "Neg": unary(1, (*REALS, *SIGNED), lambda e, x: e.negative(x)),
     "Not": _logic(1, lambda e, x: e.invert(x[0])),
     "Or": _logic(2, lambda e, x: e.either(x[0], x[1])),
@@ -231,7 +231,7 @@ ARITHMETIC: Mapping[str, PointwiseOp] = {
     "Round": unary(1, REALS, lambda e, x: e.round_half_even(x)),
     "Sign": unary(2, NUMBERS, _sign),
     "Sqrt": unary(12, REALS, lambda e, x: e.sqrt(x)),
-    "Sub": binary(1, NUMBERS, lambda _e, a, b: a - b),
+    "Sub": binary(1, NUMBERS, lambda e, a, b: e.subtract(a, b)),
     "Sum": op(2, alike(REALS, None), _fold(lambda _e, a, b: a + b)),
     "Where": op(1, _where_type, lambda e, _, x: e.select(x[0], x[1], x[2])),
     "Xor": _logic(2, lambda e, x: e.differ(x[0], x[1])),

@@ -136,8 +136,8 @@ def _log(e: Emitter, x: Expr) -> Expr:
     bits = e.share(e.bitcast(x, "uint64"))
     shift = e.constant(_MANTISSA_BITS, "uint64")
     biased = e.share((bits + e.constant(_ONE_BITS - _SQRT_HALF_BITS, "uint64")) >> shift)
-    exponent = (biased - e.constant(_EXPONENT_BIAS, "uint64")) << shift
-    mantissa = e.share(e.bitcast(bits - exponent, "float64"))
+    lifted = bits + e.constant(_ONE_BITS, "uint64")  # first, as no operator may fall below 0
+    mantissa = e.share(e.bitcast(lifted - (biased << shift), "float64"))
     one = e.constant(1.0, "float64")
     s = e.share((mantissa - one) / (mantissa + one))
     square = e.share(s * s)

@@ -49,16 +49,16 @@ _LOG1P = (
 
 # Where the tail of the normal distribution is taken to be 0: P there is -127, see `gelu`.
 _TAIL_END = 10.3166
-# Adding it to |x| < 2^22 leaves no room for a fraction: the sum is x rounded to an integer, which
-# also stands in the lowest bits of the sum.
-_ROUNDER = 1.5 * 2.0**23
-_ROUNDER_BITS = 0x4B400000
+_MANTISSA_BITS = 23
+_EXPONENT_BIAS = 127
+# Adding it to |x| < 2^22 leaves no room for a fraction: the sum is x rounded to an integer. In its
+# lowest bits it has that integer plus the bias, as the exponent of a float32 is written.
+_ROUNDER = 1.5 * 2.0**23 + _EXPONENT_BIAS
+_ROUNDER_BITS = 0x4B400000 + _EXPONENT_BIAS
 _LOG2_E = 1.4426950408889634
 # ln(2) in two parts: the first has few enough bits that n * _LN2_HIGH is exact for |n| < 2^9.
 _LN2_HIGH = 0.693145751953125
 _LN2_LOW = 1.42860682030941723e-06
-_MANTISSA_BITS = 23
-_ONE_BITS = 0x3F800000
 _SIGN_BIT = 0x80000000
 _SQRT_HALF_BITS = 0x3F3504F3
 _INFINITY_BITS = 0x7F800000
@@ -124,7 +124,7 @@ def scaled(e: Emitter, x: Expr, n: Expr) -> Expr:
 def exp_within(e: Emitter, x: Expr) -> Expr:
     """Return e^x within 1.1 ulp for x that is known to lie within [-87, 88], or is NaN."""
     mantissa, rounder = _exp_parts(e, x)
-    return e.share(mantissa * _two_to(e, e.bitcast(rounder, "int32")))
+    return e.share(mantissa * _scale(e, rounder))
 
 
 def exp_nonpositive(e: Emitter, x: Expr) -> Expr:
@@ -145,23 +145,25 @@ def _exp_parts(e: Emitter, x: Expr) -> tuple[Expr, Expr]:
     return mantissa, rounder
 
 
-def _two_to(e: Emitter, n: Expr) -> Expr:
-    """Return 2^n for -126 <= n <= 127, 0 for -127 and infinity for 128.
+def _scale(e: Emitter, rounder: Expr) -> Expr:
+    """Return 2^n of _ROUNDER + n for -126 <= n <= 127, 0 for -127 and infinity for 128."""
+    return e.bitcast(e.bitcast(rounder, "int32") << e.i32(_MANTISSA_BITS), "float32")
 
-    `n` may be the bits of _ROUNDER + n.
-    """
-    return e.bitcast((n << e.i32(_MANTISSA_BITS)) + e.i32(_ONE_BITS), "float32")
+
+def _two_to(e: Emitter, n: Expr) -> Expr:
+    """Return 2^n of an int32 -126 <= n <= 127."""
+    return e.bitcast((n + e.i32(_EXPONENT_BIAS)) << e.i32(_MANTISSA_BITS), "float32")
 
 
 def expm1(e: Emitter, x: Expr) -> Expr:
     """Return e^x - 1 within 1.6 ulp; overflow is infinite."""
     x = at_most(e, at_least(e, x, -18.0), 89.0)
-    rounder = e.share(x * e.f32(_LOG2_E) + e.f32(_ROUNDER))
-    n = e.share(rounder - e.f32(_ROUNDER))
+    # Halved until the last step, as 2^n may be no float32 where the result is one.
+    rounder = e.share(x * e.f32(_LOG2_E) + e.f32(_ROUNDER - 1.0))
+    n = e.share(rounder - e.f32(_ROUNDER - 1.0))
     r = e.share(x - n * e.f32(_LN2_HIGH) - n * e.f32(_LN2_LOW))
     tail = e.share(e.share(r * r) * polynomial(e, r, _EXPM1) + r)
-    # Halved until the last step, as 2^n may be no float32 where the result is one.
-    half = e.share(_two_to(e, e.bitcast(rounder, "int32") - e.i32(1)))
+    half = e.share(_scale(e, rounder))
     return copy_sign(e, (half * tail + (half - e.f32(0.5))) * e.f32(2.0), x)
 
 
@@ -171,7 +173,7 @@ def erf(e: Emitter, x: Expr) -> Expr:
     power = _times_polynomial(e, t, _ERF)
     rounder = e.share(power + e.f32(_ROUNDER))
     r = e.share(power - (rounder - e.f32(_ROUNDER)))
-    scale = e.share(_two_to(e, e.bitcast(rounder, "int32")))
+    scale = e.share(_scale(e, rounder))
     tail = _times_polynomial(e, r, _EXP2M1)
     return copy_sign(e, scale * tail + (scale - e.f32(1.0)), x)
 
@@ -194,7 +196,7 @@ def gelu(e: Emitter, x: Expr) -> Expr:
     r = e.share(power - (rounder - e.f32(_ROUNDER)))
     mantissa = e.share(r * polynomial(e, r, _EXP2) + e.f32(1.0))
     # At _TAIL_END the power is -127, and two to it 0: from there on the tail is none.
-    tail = e.share(mantissa * _two_to(e, e.bitcast(rounder, "int32")))
+    tail = e.share(mantissa * _scale(e, rounder))
     return e.share(at_least(e, x, 0.0) - t * tail)
 
 
@@ -215,7 +217,7 @@ def tanh(e: Emitter, x: Expr) -> Expr:
     # One part of ln(2)/2 is enough, as what is lost counts ever less beside 1.
     r = e.share(e.negative(t) - n * e.f32(0.5 * math.log(2.0)))
     tail = e.share(e.share(r * r) * polynomial(e, r, _EXPM1_TWICE) + (r + r))
-    scale = e.share(_two_to(e, e.bitcast(rounder, "int32")))
+    scale = e.share(_scale(e, rounder))
     power_less_one = e.share(scale * tail + (scale - e.f32(1.0)))
     return copy_sign(e, power_less_one / (power_less_one + e.f32(2.0)), x)
 
