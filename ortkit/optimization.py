@@ -107,13 +107,18 @@ class _Run:
         self.rolled_back: tuple[str, ...] = ()
         self.dropped: frozenset[str] = frozenset()
         """Regions whose kernels do not pay."""
+        self.slow_kernels = ""
+        """Why there are to be no kernels at all, empty if there may be."""
         self.measurer: Measurer | None = None
+        self._libraries = 0
         self.pipeline = _pipeline(options)
         with self._stage("open"):
             self._opened: ir.Model | None = open_model(source)
             self.before = Summary.of(self._opened)
 
-    def candidate(self, denied: frozenset[str], fuel: int | None = None) -> _Candidate:
+    def candidate(
+        self, denied: frozenset[str], fuel: int | None = None, *, kernels: bool = True
+    ) -> _Candidate:
         """Rewrite, fuse and compile a fresh copy of the source, but for the denied rewrites."""
         model = self._opened or open_model(self.source)
         self._opened = None
@@ -127,7 +132,7 @@ class _Run:
                 instruments=self.options.instruments,
             )
         with self._stage("kernels"):
-            regions, library, note = self._regions(result)
+            regions, library, note = self._regions(result) if kernels else ((), None, "")
         if not any(one.emitted_as for one in regions):
             library = None
         return _Candidate(model, result, tuple(map(self._explained, regions)), library, note)
@@ -146,10 +151,14 @@ class _Run:
             return (), None, ""
         if self.options.target != "cpu":
             return (), None, "kernels are generated for the CPU only"
+        if self.slow_kernels:
+            return (), None, self.slow_kernels
         from ortkit.fusion.plan import compile_regions
         from ortkit.kernels.build import missing_toolchain
 
-        library = Path(self.folder.name) / f"kernels{LIBRARY_SUFFIX}"
+        # Each candidate has a library of its own: any of them may be the one that is written.
+        self._libraries += 1
+        library = Path(self.folder.name) / f"kernels{self._libraries}{LIBRARY_SUFFIX}"
         try:
             if (missing := missing_toolchain(self.options.kernels)) is not None:
                 raise missing
@@ -173,9 +182,7 @@ class _Run:
                 self._original(folder), options.inputs, options.shapes, options.threads, folder,
                 options.progress,
             )  # fmt: skip
-            if options.target != "cpu":
-                self.measurer.notes.append("only models for the CPU are timed")
-            if candidate.library is None or options.target != "cpu":
+            if candidate.library is None:
                 return candidate
             level = native_level() if options.cpu == "native" else options.cpu
             saved, placed = self._saved(candidate, folder), candidate.placed()
@@ -189,12 +196,10 @@ class _Run:
         from ortkit.runtime.timing import Variant
 
         measurer, folder = self.measurer, Path(self.folder.name)
-        if measurer is None or self.options.target != "cpu":
-            return True
-        kernels = frozenset(one.id for one in candidate.placed())
+        assert measurer is not None
 
         def plain() -> Path:
-            without = self.candidate(frozenset(self.rolled_back) | kernels)
+            without = self.candidate(frozenset(self.rolled_back), kernels=False)
             path = folder / "plain.onnx"
             save_model(without.model, path)
             return path
@@ -203,7 +208,7 @@ class _Run:
         with self._stage("confirm"):
             kept = measurer.confirm(result, plain if candidate.library is not None else None)
         if not kept:
-            self.dropped |= kernels
+            self.slow_kernels = "with them the model is slower, as measured"
         return kept
 
     def verified(self, candidate: _Candidate) -> tuple[_Candidate, Verification]:

@@ -71,6 +71,12 @@ class OptimizeOptions:
             raise UserError(
                 f"{self.samples} samples verify nothing", where="samples", fix="use 1 or more"
             )
+        if self.measure and self.target != "cpu":
+            raise UserError(
+                f"models for {self.target} are not timed",
+                where="--measure",
+                fix="use --target cpu",
+            )
         if self.threads < 0:
             raise UserError(f"{self.threads} threads", where="--threads", fix="use 0 or more")
         if not OLDEST <= self.max_opset <= NEWEST:

@@ -99,13 +99,18 @@ class Measurer:
         if isinstance(found, NotTimed):
             self.notes.append(f"regions are not timed: {found.reason}")
             return frozenset()
-        self.regions = found
-        useless = [(one.op, node) for one in found if not one.kept for node in one.nodes]
-        self.dropped = frozenset(
-            region.id
-            for region in placed
-            if any(op == region.op and node.startswith(region.node) for op, node in useless)
-        )
+        dropped: set[str] = set()
+        settled: list[RegionTiming] = []
+        for one in found:
+            ids = {
+                region.id
+                for region in placed
+                if region.op == one.op and any(name.startswith(region.node) for name in one.nodes)
+            }
+            # What goes only with its neighbours, as convolutions do, is judged with the model.
+            settled.append(replace(one, kept=one.kept or not ids))
+            dropped |= set() if one.kept else ids
+        self.regions, self.dropped = tuple(settled), frozenset(dropped)
         return self.dropped
 
     def confirm(self, result: Variant, plain: Callable[[], Path] | None) -> bool:

@@ -25,8 +25,8 @@ from ortkit.errors import ModelError, OrtkitError
 from ortkit.graph.dims import names
 from ortkit.graph.open import open_model
 from ortkit.optimization import library_path
+from ortkit.runtime.heavy import HEAVY
 from ortkit.runtime.timing import NotTimed, Variant, time_variants
-from ortkit.trial.heavy import HEAVY
 from ortkit.verify.feeds import FeedMaker
 from ortkit.verify.values import Plan
 from scripts.benches import corpus, output

@@ -10,6 +10,7 @@ import onnx
 import pytest
 from timed_model import Fused
 
+from ortkit.errors import UserError
 from ortkit.measure import measurer, whole
 from ortkit.measure.regions import RegionJob
 from ortkit.measure.result import RegionTiming
@@ -99,7 +100,8 @@ def test_kernels_that_slow_the_whole_model_down_all_go(
     verify: bool, taken: Whole, fused: Fused, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = measured(fused, monkeypatch, "", taken, verify=verify)
-    assert emitted(made) == []
+    assert made.report.regions == ()
+    assert made.report.kernel_note == "with them the model is slower, as measured"
     assert made.library is None
     assert (made.report.verification is None) == (not verify)
     found = made.report.measurement
@@ -130,6 +132,23 @@ def test_the_ceiling_is_the_original_s(fused: Fused, monkeypatch: pytest.MonkeyP
     assert found.gap_closed == pytest.approx(0.5 / (found.ceiling.speedup - 1))
     assert set(found.inputs) == {"x", "w"}
     json.dumps(found.to_json(), allow_nan=False)
+
+
+def test_what_is_not_undone_alone_is_judged_with_the_model(
+    fused: Fused, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ortkit.optimization._Candidate.placed", lambda candidate: [])
+    taken = {"before": 9.0, "after": 6.0, "plain": 7.0}
+    made = measured(fused, monkeypatch, "_", taken, verify=False)
+    assert emitted(made) == emitted(fused.optimized)
+    assert made.report.measurement is not None
+    assert all(one.kept for one in made.report.measurement.regions)
+    assert made.report.measurement.dropped == ()
+
+
+def test_models_for_a_gpu_are_not_timed() -> None:
+    with pytest.raises(UserError, match="--measure: models for cuda are not timed"):
+        OptimizeOptions(measure=True, target="cuda")
 
 
 def test_what_cannot_be_timed_keeps_its_kernels(
