@@ -17,8 +17,9 @@ struct Run {
   const OrtkitOp* spec;
   int64_t symbols[ORTKIT_MAX_SYMBOLS];
   char* data[ORTKIT_MAX_TENSORS];
+  bool has_output;  // some output has an element
   int64_t units;
-  int64_t slice;  // units in one slice, but for the last
+  int64_t slice;    // units in one slice, but for the last
   std::atomic<int32_t> failure{0};
 };
 
@@ -139,8 +140,10 @@ ort::Status* MakeOutput(const Op& op, ort::KernelContext* context, int32_t index
   const int32_t place = op.spec->input_count + index;
   const OrtkitTensor& tensor = op.spec->tensors[place];
   int64_t dims[ORTKIT_MAX_RANK];
+  bool is_empty = false;
   for (int32_t i = 0; i < tensor.rank; ++i) {
     dims[i] = SizeOf(tensor.dims[i], run->symbols);
+    is_empty = is_empty || dims[i] == 0;
     if (dims[i] == kUnknown) {
       return Refuse(op, ort::kInvalidArgument, "the size of output '%s' in dim %d exceeds 63 bits",
                     tensor.name, i);
@@ -151,6 +154,7 @@ ort::Status* MakeOutput(const Op& op, ort::KernelContext* context, int32_t index
   void* data = nullptr;
   ORTKIT_RETURN_IF_ERROR(ort::GetTensorMutableData(op.api)(value, &data));
   run->data[place] = static_cast<char*>(data);
+  run->has_output = run->has_output || !is_empty;
   return nullptr;
 }
 
@@ -172,7 +176,7 @@ int64_t UnitsOfSlice(const Run& run) {
   const double unit = static_cast<double>(points) * run.spec->picoseconds_per_point + 1;
   if (unit * static_cast<double>(run.units) <= kSlicePicoseconds) return run.units;
   int64_t slice = static_cast<int64_t>(kSlicePicoseconds / unit) + 1;
-  if (points == 1) slice = (slice + kVector - 1) / kVector * kVector;
+  if (points == 1 && slice > kVector) slice = (slice + kVector - 1) / kVector * kVector;
   return slice < run.units ? slice : run.units;
 }
 
@@ -210,11 +214,13 @@ ort::Status* Compute(void* kernel, ort::KernelContext* context) {
   const Op& op = *static_cast<const Op*>(kernel);
   Run run;
   run.spec = op.spec;
+  run.has_output = false;
   ORTKIT_RETURN_IF_ERROR(ReadInputs(op, context, &run));
   for (int32_t i = 0; i < op.spec->output_count; ++i) {
     ORTKIT_RETURN_IF_ERROR(MakeOutput(op, context, i, &run));
   }
-  run.units = CountUnits(run);
+  // Units without elements may be many: 2^40 rows of none.
+  run.units = run.has_output ? CountUnits(run) : 0;
   if (run.units == 0) return nullptr;
   if (run.units == kUnknown) return Refuse(op, ort::kInvalidArgument, "the work exceeds 63 bits");
   run.slice = UnitsOfSlice(run);

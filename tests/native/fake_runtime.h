@@ -1,0 +1,99 @@
+// A small ONNX Runtime that holds nothing but the slots that the shim uses, for tests of the shim in
+// C++: under sanitizers, with every call failing in turn, and two runtimes in one process.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "ort_abi.h"
+
+namespace ort {
+
+struct Status {
+  int32_t code;
+  std::string text;
+};
+
+struct OpDomain {
+  std::string name;
+  std::vector<const CustomOp*> ops;
+};
+
+struct SessionOptions {
+  std::map<std::string, std::string> config;
+  std::vector<OpDomain*> domains;
+};
+
+struct KernelInfo {
+  size_t inputs;
+  size_t outputs;
+};
+
+// Shape and element type; -1 is a size that is not known, perhaps by its name.
+struct TensorInfo {
+  int32_t type = 0;
+  std::vector<int64_t> dims;
+  std::vector<std::string> names;
+};
+
+struct ShapeContext {
+  std::vector<TensorInfo> inputs;
+  std::vector<TensorInfo> outputs;
+};
+
+// A tensor with memory of exactly its size, so that a sanitizer sees each byte beyond it.
+struct Value {
+  Value(int32_t type, std::vector<int64_t> dims, size_t element_bytes);
+  ~Value();
+  Value(const Value&) = delete;
+  Value& operator=(const Value&) = delete;
+
+  template <class T>
+  T* as() { return reinterpret_cast<T*>(data); }
+
+  int32_t type;
+  std::vector<int64_t> dims;
+  size_t count;
+  char* data;
+};
+
+struct KernelContext {
+  std::vector<Value*> inputs;            // null: absent
+  std::vector<int32_t> output_types;     // ONNX TensorProto.DataType
+  std::vector<Value*> outputs;           // made when asked for, or given: in-place
+  int threads = 1;
+  std::atomic<int> parallel_calls{0};
+
+  ~KernelContext();
+};
+
+}  // namespace ort
+
+namespace fake {
+
+constexpr int kRuntimes = 8;
+
+// The base that runtime number `index` (below kRuntimes) hands to a library.
+const ort::ApiBase* Base(int index = 0);
+const ort::Api* Table(int index = 0);
+// A runtime that answers only versions up to 23.
+const ort::ApiBase* OldBase();
+
+// Statuses that are not released yet.
+int LiveStatuses();
+// Returns code and text, and releases.
+std::string Take(ort::Status* status);
+
+// From now on the `count`-th call that can fail does (0: the next one); -1: none. Per thread.
+void FailAt(int count);
+// Whether FailAt's failure has happened.
+bool HasFailed();
+
+size_t ElementBytes(int32_t type);
+// Releases every domain that was ever created: the shim never does.
+void ReleaseDomains();
+
+}  // namespace fake
