@@ -54,7 +54,7 @@ _EXPONENT_BIAS = 127
 # Adding it to |x| < 2^22 leaves no room for a fraction: the sum is x rounded to an integer. In its
 # lowest bits it has that integer plus the bias, as the exponent of a float32 is written.
 _ROUNDER = 1.5 * 2.0**23 + _EXPONENT_BIAS
-_ROUNDER_BITS = 0x4B400000 + _EXPONENT_BIAS
+_LIFT = 64
 _LOG2_E = 1.4426950408889634
 # ln(2) in two parts: the first has few enough bits that n * _LN2_HIGH is exact for |n| < 2^9.
 _LN2_HIGH = 0.693145751953125
@@ -109,9 +109,13 @@ def exp(e: Emitter, x: Expr) -> Expr:
 
 def exp_scaled(e: Emitter, x: Expr, power: int) -> Expr:
     """Return e^x 2^power for a small `power` within 1.1 ulp, without overflow on the way."""
-    mantissa, rounder = _exp_parts(e, at_most(e, at_least(e, x, -104.0), 90.0))
-    n = e.share(e.bitcast(rounder, "int32") - e.i32(_ROUNDER_BITS - power))
-    return scaled(e, mantissa, n)
+    x = at_most(e, at_least(e, x, -104.0), 90.0)
+    # Lifted below 0 and lowered above, as 2^n alone may be no float32 where the product is one.
+    is_below = x < e.f32(0.0)
+    rounder = e.share(e.select(is_below, e.f32(_ROUNDER + _LIFT), e.f32(_ROUNDER - _LIFT)))
+    mantissa, rounded = _exp_parts(e, x, rounder)
+    down, up = e.f32(2.0 ** (power - _LIFT)), e.f32(2.0 ** (power + _LIFT))
+    return e.share(mantissa * _scale(e, rounded) * e.select(is_below, down, up))
 
 
 def scaled(e: Emitter, x: Expr, n: Expr) -> Expr:
@@ -123,8 +127,8 @@ def scaled(e: Emitter, x: Expr, n: Expr) -> Expr:
 
 def exp_within(e: Emitter, x: Expr) -> Expr:
     """Return e^x within 1.1 ulp for x that is known to lie within [-87, 88], or is NaN."""
-    mantissa, rounder = _exp_parts(e, x)
-    return e.share(mantissa * _scale(e, rounder))
+    mantissa, rounded = _exp_parts(e, x, e.f32(_ROUNDER))
+    return e.share(mantissa * _scale(e, rounded))
 
 
 def exp_nonpositive(e: Emitter, x: Expr) -> Expr:
@@ -136,18 +140,18 @@ def exp_nonpositive(e: Emitter, x: Expr) -> Expr:
     return exp_within(e, at_least(e, x, -88.0))  # 2^-127 comes out as 0
 
 
-def _exp_parts(e: Emitter, x: Expr) -> tuple[Expr, Expr]:
-    """Return m in about [0.7, 1.42] and _ROUNDER + n, with e^x = m * 2^n."""
-    rounder = e.share(x * e.f32(_LOG2_E) + e.f32(_ROUNDER))
-    n = e.share(rounder - e.f32(_ROUNDER))
+def _exp_parts(e: Emitter, x: Expr, rounder: Expr) -> tuple[Expr, Expr]:
+    """Return m in about [0.7, 1.42] and `rounder` + n, with e^x = m * 2^n."""
+    rounded = e.share(x * e.f32(_LOG2_E) + rounder)
+    n = e.share(rounded - rounder)
     r = e.share(x - n * e.f32(_LN2_HIGH) - n * e.f32(_LN2_LOW))
     mantissa = e.share((polynomial(e, r, _EXP) * r + e.f32(1.0)) * r + e.f32(1.0))
-    return mantissa, rounder
+    return mantissa, rounded
 
 
-def _scale(e: Emitter, rounder: Expr) -> Expr:
+def _scale(e: Emitter, rounded: Expr) -> Expr:
     """Return 2^n of _ROUNDER + n for -126 <= n <= 127, 0 for -127 and infinity for 128."""
-    return e.bitcast(e.bitcast(rounder, "int32") << e.i32(_MANTISSA_BITS), "float32")
+    return e.bitcast(e.bitcast(rounded, "int32") << e.i32(_MANTISSA_BITS), "float32")
 
 
 def _two_to(e: Emitter, n: Expr) -> Expr:
@@ -237,9 +241,9 @@ def silu(e: Emitter, x: Expr, alpha: float = 1.0) -> Expr:
 
 def _one_plus_exp_of_minus(e: Emitter, x: Expr) -> Expr:
     """Return 1 + e^-x, infinite below -88.4."""
-    # At these bounds the power of two is 2^-127, that is 0, and 2^128, that is infinity.
-    bounded = at_most(e, at_least(e, e.share(x), -89.0), 88.0)
-    return e.share(exp_within(e, e.share(e.negative(bounded))) + e.f32(1.0))
+    # At these bounds the power of two is 2^128, that is infinity, and 2^-127, that is 0.
+    bounded = at_least(e, at_most(e, e.share(e.negative(x)), 89.0), -88.0)
+    return e.share(exp_within(e, bounded) + e.f32(1.0))
 
 
 def softplus(e: Emitter, x: Expr) -> Expr:
