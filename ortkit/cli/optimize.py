@@ -161,7 +161,9 @@ def _show(optimized: Optimized, files: tuple[Path, ...]) -> None:
     passes = report.rewrites_by_pass().items()
     show.table("", ("pass", "rewrites"), [(name, count) for name, count in passes])
     if report.regions:
-        show.table("", ("region", "nodes", "places", "became"), _regions(report))
+        columns = ("region", "nodes", "places", "before, µs", "as a kernel", "became")
+        show.table("", columns, _regions(report))
+        show.line("predicted for each place, one thread; sizes that are not known count as 128\n")
     if report.measurement is not None:
         _show_measurement(report.measurement)
     if report.kernel_note:
@@ -212,13 +214,20 @@ def _show_why(report: Report, what: str) -> None:
     show.table("", ("pass", "node", "refused because", "times"), rows)
 
 
-def _regions(report: Report) -> list[tuple[str, int, int, str]]:
-    """Return a row for each kind of region and what became of it."""
+def _regions(report: Report) -> list[tuple[str, int, int, float, float, str]]:
+    """Return a row for each kind of region and what became of it, what saves most first."""
     alike = Counter(
-        (one.kind, one.nodes, one.emitted_as or f"left as it was: {one.reason}")
+        (
+            one.kind,
+            one.nodes,
+            one.predicted_before_ns / 1e3,
+            one.predicted_after_ns / 1e3,
+            one.emitted_as or f"left as it was: {one.reason}",
+        )
         for one in report.regions
     )
-    return [(kind, nodes, places, became) for (kind, nodes, became), places in alike.items()]
+    rows = [(*row[:2], places, *row[2:]) for row, places in alike.items()]
+    return sorted(rows, key=lambda row: row[2] * (row[4] - row[3]))
 
 
 def _verdict(report: Report) -> str:
