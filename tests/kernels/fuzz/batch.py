@@ -135,8 +135,12 @@ def _build(
 
 def _objects(slots: Mapping[str, Slot], cache: KernelCache, into: Path) -> dict[str, Kernel]:
     """Return the kernels again, with their objects, which a library's building leaves nowhere."""
-    found = {key: cache.find(slot, into) for key, slot in slots.items()}
-    return {key: kernel for key, kernel in found.items() if kernel is not None}
+    found = {}
+    for key, slot in slots.items():
+        kernel = cache.find(slot, into)
+        assert kernel is not None, "the code generator changed while regions were built"
+        found[key] = kernel
+    return found
 
 
 def _compare(

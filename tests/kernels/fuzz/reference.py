@@ -22,6 +22,7 @@ from fuzz.values import FLOATS, Region
 SAMPLES = 8
 EPSILON = {"float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7, "float64": 2.0**-52}
 LARGEST = {"float32": 3.4028235e38, "float16": 65504.0, "bfloat16": 3.39e38, "float64": math.inf}
+_WIDER = {"float64": "float64", "float32": "float32", "float16": "float32", "bfloat16": "float32"}
 #: Below this results lose digits.
 TINY = {"float32": 2.0**-126, "float16": 2.0**-14, "bfloat16": 2.0**-126, "float64": 2.0**-1022}
 _FLOAT_TYPES = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16)
@@ -45,8 +46,9 @@ _ROWS = frozenset(
     }
 )  # fmt: skip
 
-#: Operators that are 0 in the limit at -inf, and NaN (-inf * 0) as their definition is written.
-_LIMITS = frozenset({"Gelu", "Mish", "Swish"})
+#: Operators whose definition as it is written gives NaN at an infinity (-inf * 0, inf / inf), and
+#: what their limit is there.
+_LIMITS = {"Gelu": (0.0, None), "Mish": (0.0, None), "Swish": (0.0, None), "Softsign": (-1.0, 1.0)}
 
 Results = dict[str, np.ndarray]
 
@@ -66,8 +68,9 @@ class Reference:
     def samples(self, feeds: Mapping[str, np.ndarray]) -> list[Results]:
         """Return the values of several runs with random errors in every rounding.
 
-        Every other one lets what a node of float16 computes overflow as float16 does (kernels
-        need not, as they may keep it in float32), and takes limits at infinity.
+        Every other one lets what a node computes overflow as its type does, and takes limits at
+        infinity; the others let nothing overflow. Kernels may do either: they keep float16 in
+        float32, and add to products without rounding them first.
         """
         seeds = range(SAMPLES)
         return [
@@ -87,7 +90,8 @@ class Reference:
                 inputs = [results[name] for name in node.input]
                 if rng is not None and node.op_type in _ROWS:
                     inputs = [
-                        self._off(x, n, rng) for x, n in zip(inputs, node.input, strict=True)
+                        self._off(x, name, rng, is_narrow)
+                        for x, name in zip(inputs, node.input, strict=True)
                     ]
                 outputs = node.run(*inputs)
                 for name, output in zip(node.output, outputs, strict=True):
@@ -112,15 +116,23 @@ class Reference:
                 return _any_out_of_range(source, array, rng)
             return array
         if is_narrow and node.op_type in _LIMITS and source is not None:
-            array = np.where(np.isneginf(source), 0.0, array)
+            for infinity, limit in zip((-np.inf, np.inf), _LIMITS[node.op_type], strict=True):
+                array = array if limit is None else np.where(source == infinity, limit, array)
         if rng is not None and _rounds(node.op_type, self._dtypes, node.input, dtype):
             array = _disturbed(array, dtype, rng)
-        largest = LARGEST[dtype if is_narrow or dtype == "float64" else "float32"]
+        # A product that overflows in float32 may be added to in one step, and not overflow.
+        is_wide = rng is not None and not is_narrow
+        largest = LARGEST["float64" if is_wide else dtype if is_narrow else _WIDER[dtype]]
         return np.where(np.abs(array) > largest, np.copysign(np.inf, array), array)
 
-    def _off(self, x: np.ndarray | None, name: str, rng: np.random.Generator) -> np.ndarray | None:
+    def _off(
+        self, x: np.ndarray | None, name: str, rng: np.random.Generator, is_narrow: bool
+    ) -> np.ndarray | None:
         dtype = self._dtypes.get(name, "")
-        return _disturbed(x, dtype, rng) if x is not None and dtype in FLOATS else x
+        if x is None or dtype not in FLOATS:
+            return x
+        moved = _disturbed(x, dtype, rng)
+        return _overflown(moved, dtype) if is_narrow else moved
 
 
 def _rounds(op: str, dtypes: Mapping[str, str], inputs: Sequence[str], dtype: str) -> bool:
@@ -138,6 +150,12 @@ def _disturbed(x: np.ndarray, dtype: str, rng: np.random.Generator) -> np.ndarra
     return x + np.where(np.isfinite(x), error * scale, 0.0)
 
 
+def _overflown(x: np.ndarray, dtype: str) -> np.ndarray:
+    """Let sums and squares of a row overflow, as they do or not by the order of summation."""
+    largest = LARGEST[dtype] ** 0.5 if dtype != "float64" else math.inf
+    return np.where(np.abs(x) > largest, np.copysign(np.inf, x), x)
+
+
 def _any_out_of_range(
     source: np.ndarray, array: np.ndarray, rng: np.random.Generator
 ) -> np.ndarray:
@@ -146,7 +164,9 @@ def _any_out_of_range(
         return array
     info = np.iinfo(array.dtype)
     is_held = (source > info.min - 1.0) & (source < info.max + 1.0)
-    any_number = rng.integers(0 if info.min == 0 else -100, 100, array.shape)
+    # Of one sign in a sample, so that whatever depends on the sign differs between samples.
+    sign = 1 if info.min == 0 else rng.choice((-1, 1))
+    any_number = sign * rng.integers(1, 100, array.shape)
     return np.where(is_held, array, any_number.astype(array.dtype))
 
 

@@ -47,6 +47,8 @@ def reduce_(g: Grower, x: Value) -> None:
         axes = [g.rng.randrange(rank)]
     else:
         axes = sorted(g.rng.sample(range(rank), g.rng.randint(1, rank)))
+    if any(x.shape[axis] == Size(0) for axis in axes):
+        return
     keep = g.chance(0.65)
     shape = tuple(
         ONE if axis in axes else size
