@@ -28,8 +28,9 @@ from ortkit.kernels.signature import RegionSignature
 KERNEL_SECONDS = 60.0
 #: A toolchain takes 1 to 3 s to load.
 LOAD_SECONDS = 60.0
-#: The process that has a toolchain loaded waits that long for more work.
-IDLE_SECONDS = 10.0
+#: The process that has a toolchain loaded waits that long for more work; it takes some 150 MB,
+#: which verification of a large model can use.
+IDLE_SECONDS = 1.0
 #: A worker for fewer kernels costs more than it saves.
 _LEAST_PER_WORKER = 4
 _START = (

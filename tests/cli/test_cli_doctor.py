@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 
 from ortkit import doctor
 from ortkit.doctor import Finding, diagnose
+from ortkit.kernels.calibration import Calibration, machine, save_calibration
 
 
 def found(name: str) -> Finding:
@@ -26,6 +30,18 @@ def test_here_the_needed_things_are_found() -> None:
     assert states["onnxruntime"] == "ok"
     assert states["tvm"] == "ok"
     assert states["python"] == "ok"
+
+
+def test_whether_this_machine_is_calibrated_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ORTKIT_CACHE", str(tmp_path))
+    before = next(doctor._calibration())
+    assert (before.state, before.value) == ("optional", "not done here; defaults are used")
+    assert before.fix.endswith("ortkit calibrate")
+    save_calibration(replace(Calibration(), machine=machine()))
+    after = next(doctor._calibration())
+    assert (after.state, after.value, after.fix) == ("ok", machine(), "")
 
 
 @pytest.mark.usefixtures("nothing_installed")
