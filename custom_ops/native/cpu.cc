@@ -15,7 +15,7 @@ const char* CpuName(OrtkitCpu cpu) {
     case ORTKIT_CPU_X86_64_V4: return "x86-64-v4";
     case ORTKIT_CPU_AARCH64: return "aarch64";
   }
-  return "an unknown processor";
+  return "unknown";
 }
 
 namespace {

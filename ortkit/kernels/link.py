@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from ortkit import env
-from ortkit.errors import KernelError, MissingDependencyError, UserError
+from ortkit.errors import InternalError, KernelError, MissingDependencyError, UserError
 from ortkit.kernels.backend import Kernel, Target
 from ortkit.kernels.cpu import machine, resolve
 from ortkit.kernels.manifest import MANIFEST_VERSION, manifest_source
@@ -71,12 +71,16 @@ def link_library(
         UserError: There is nothing to link, or `path` cannot be written.
         MissingDependencyError: No C compiler, or ortkit is not installed.
         KernelError: The compiler failed.
+        InternalError: A kernel was made for another processor level than the library.
     """
     if not kernels:
         raise UserError("a kernel library needs at least one kernel", where=str(path))
     shim, header = find_shim()
     command = find_linker()
     level = resolve(target).level
+    for kernel in kernels:
+        if kernel.target.level != level:  # the library would promise less than it needs
+            raise InternalError(f"a kernel for {kernel.target.level} in a library for {level}")
     ops = {s.op_type: (s, k) for s, k in zip(signatures, kernels, strict=True)}
     objects = sorted({kernel.artifact.name: kernel.artifact for kernel in kernels}.items())
     with tempfile.TemporaryDirectory(prefix="ortkit-link-") as name:

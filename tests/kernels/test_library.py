@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import ctypes
 import re
+import shutil
+import subprocess
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import onnxruntime as ort
 import pytest
 from fused_model import bias_gelu, tensor, unary
 
-from ortkit.errors import KernelError, MissingDependencyError, UserError
+from ortkit.errors import InternalError, KernelError, MissingDependencyError, UserError
 from ortkit.kernels import LibraryBuild, RegionSignature, Target, build_library, cpu, link, refusal
 from ortkit.kernels.cache import KernelCache
 from ortkit.kernels.manifest import MANIFEST_VERSION
@@ -219,16 +222,50 @@ def test_an_unknown_backend_and_an_unknown_level(tmp_path: Path) -> None:
 
 
 # ---- what the processor lacks
+@pytest.mark.parametrize(
+    ("stated", "named"),
+    [
+        (cpu.LEVELS["aarch64" if cpu.machine() == "x86-64" else "x86-64"], r"\w[\w-]*"),
+        (cpu.LEVELS["x86-64-v4"] + 1, "unknown"),  # a level that is defined after this shim
+    ],
+)
 def test_a_library_for_another_processor_is_refused_when_loaded(
-    build: Build, monkeypatch: pytest.MonkeyPatch
+    stated: int, named: str, build: Build, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     level = cpu.native_level()
-    other = "aarch64" if cpu.machine() == "x86-64" else "x86-64"
-    monkeypatch.setitem(cpu.LEVELS, level, cpu.LEVELS[other])
+    monkeypatch.setitem(cpu.LEVELS, level, stated)
     path = path_of(build(bias_gelu("n", 8)))
+    options = ort.SessionOptions()
     with pytest.raises(Exception, match="these kernels need a processor of level") as error:
-        ort.SessionOptions().register_custom_ops_library(str(path))
-    assert f"level {other}, and this one is {level}; build them" in str(error.value)
+        options.register_custom_ops_library(str(path))
+    (line,) = str(error.value).splitlines()
+    assert re.search(f"level {named}, and this one is {level}; build them for its level", line)
+
+
+@pytest.mark.skipif(cpu.machine() != "x86-64", reason="x86-64 has levels")
+@pytest.mark.skipif(shutil.which("objdump") is None, reason="binutils are not installed")
+def test_no_instruction_is_above_the_level(tmp_path: Path, cache: KernelCache) -> None:
+    """Whatever machine this is: v4 is built on v3 as v3 is on v4."""
+    widest = {}
+    for level in ("x86-64", "x86-64-v3", "x86-64-v4"):
+        made = build_library(
+            [bias_gelu("n", 768)], Target("cpu", level), tmp_path / f"{level}.so", cache=cache
+        )
+        done = subprocess.run(
+            ["objdump", "-d", str(path_of(made))], capture_output=True, text=True, check=True
+        )
+        widest[level] = max(re.findall(r"%([xyz])mm\d", done.stdout))
+        assert level == "x86-64-v4" or not re.search(r"%k\d", done.stdout)
+    assert widest == {"x86-64": "x", "x86-64-v3": "y", "x86-64-v4": "z"}
+
+
+def test_a_kernel_for_another_level_is_a_bug(tmp_path: Path, cache: KernelCache) -> None:
+    level = cpu.machine()
+    made = build_library([unary("Exp")], Target("cpu", level), tmp_path / "x.so", cache=cache)
+    strange = replace(made.kernels[0], target=Target("cpu", "x86-64-v9"))
+    with pytest.raises(InternalError, match=f"a kernel for x86-64-v9 in a library for {level}"):
+        link.link_library([strange], [unary("Exp")], tmp_path / "y.so", Target("cpu", level))
+    assert not (tmp_path / "y.so").exists()
 
 
 def test_every_level_up_to_the_native_one_loads(
