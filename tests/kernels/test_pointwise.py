@@ -36,13 +36,13 @@ VARIANTS: Mapping[str, list[dict[str, float | int | str]]] = {
     "Celu": [{}, {"alpha": 0.6}],
     "Elu": [{}, {"alpha": 0.7}],
     "Gelu": [{}, {"approximate": "tanh"}],
-    "HardSigmoid": [{}, {"alpha": 0.3, "beta": 0.4}],
+    "HardSigmoid": [{}, {"alpha": 0.3, "beta": 0.4}, {"alpha": 0.0}],
     "IsInf": [{}, {"detect_negative": 0}, {"detect_positive": 0}],
-    "LeakyRelu": [{}, {"alpha": 0.2}],
+    "LeakyRelu": [{}, {"alpha": 0.2}, {"alpha": 0.0}],
     "Mod": [{"fmod": 0}, {"fmod": 1}],
-    "Selu": [{}, {"alpha": 1.5, "gamma": 1.1}],
+    "Selu": [{}, {"alpha": 1.5, "gamma": 1.1}, {"gamma": 0.0}],
     "Shrink": [{}, {"bias": 0.25, "lambd": 1.5}],
-    "Swish": [{}, {"alpha": 1.5}, {"alpha": -0.5}],
+    "Swish": [{}, {"alpha": 1.5}, {"alpha": -0.5}, {"alpha": 0.0}],
     "ThresholdedRelu": [{}, {"alpha": -0.5}],
 }
 # Here ONNX Runtime 1.31.1 is further from the exact result than the tolerance.

@@ -173,8 +173,16 @@ def test_gelu_at_minus_infinity(library: Library) -> None:
 
 
 def test_exp_nonpositive_is_exactly_0_far_down(library: Library) -> None:
-    x = np.float32([-88.0, -103.0, -104.0, -1e4, -3.4e38, -np.inf, 0.0])
-    assert library("exp_nonpositive", x).tolist() == [0.0] * 6 + [1.0]
+    x = np.float32([-88.0, -103.0, -104.0, -1e4, -3.4e38, -np.inf] * 3)
+    assert library("exp_nonpositive", x).tolist() == [0.0] * 18
+
+
+def test_exact_values(library: Library) -> None:
+    """A Softmax of one element is 1, and a LogSoftmax 0."""
+    zeros, ones = np.zeros(17, np.float32), np.ones(17, np.float32)
+    for name in ("exp", "exp_nonpositive", "exp_within"):
+        np.testing.assert_array_equal(library(name, zeros), ones)
+    np.testing.assert_array_equal(library("log", ones), zeros)
 
 
 def _ulps(found: Array, exact: Array) -> float:

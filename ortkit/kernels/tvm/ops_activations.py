@@ -36,7 +36,7 @@ def _gelu(e: Emitter, attributes: Attributes, operands: Sequence[Expr]) -> Expr:
 
 def _hard_sigmoid(e: Emitter, x: Expr, alpha: float, beta: float) -> Expr:
     dtype = e.dtype(x)
-    line = e.share(x * e.constant(alpha, dtype) + e.constant(beta, dtype))
+    line = e.share(x * vectormath.factor(e, alpha, dtype) + e.constant(beta, dtype))
     return clip(e, line, e.constant(0.0, dtype), e.constant(1.0, dtype))
 
 
@@ -54,13 +54,13 @@ def _slope(e: Emitter, x: Expr, slope: Expr) -> Expr:
 
 def _leaky_relu(e: Emitter, attributes: Attributes, operands: Sequence[Expr]) -> Expr:
     (x,) = operands
-    return _slope(e, x, e.constant(number(attributes, "alpha"), e.dtype(x)))
+    return _slope(e, x, vectormath.factor(e, number(attributes, "alpha"), e.dtype(x)))
 
 
 def _exponential(e: Emitter, x: Expr, alpha: float, scale: float = 1.0) -> Expr:
     """Return alpha (e^(scale x) - 1) below 0 and x above."""
     minus = e.share(x * e.f32(scale)) if scale != 1.0 else x
-    return e.select(x < e.f32(0.0), e.f32(alpha) * vectormath.expm1(e, minus), x)
+    return e.select(x < e.f32(0.0), vectormath.factor(e, alpha) * vectormath.expm1(e, minus), x)
 
 
 def _elu(e: Emitter, attributes: Attributes, operands: Sequence[Expr]) -> Expr:
@@ -69,7 +69,7 @@ def _elu(e: Emitter, attributes: Attributes, operands: Sequence[Expr]) -> Expr:
 
 def _selu(e: Emitter, attributes: Attributes, operands: Sequence[Expr]) -> Expr:
     (x,), alpha = operands, number(attributes, "alpha")
-    return e.f32(number(attributes, "gamma")) * e.share(_exponential(e, x, alpha))
+    return vectormath.factor(e, number(attributes, "gamma")) * e.share(_exponential(e, x, alpha))
 
 
 def _celu_type(dtypes: Sequence[str], attributes: Attributes) -> str | Refused:

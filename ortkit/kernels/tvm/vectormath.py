@@ -74,6 +74,15 @@ def polynomial(e: Emitter, x: Expr, coefficients: Sequence[float]) -> Expr:
     return e.share(result)
 
 
+def factor(e: Emitter, value: float, dtype: str = "float32") -> Expr:
+    """Return a constant to multiply with.
+
+    Zero is hidden from TVM, which would make x * 0 into 0 where x is infinite or NaN.
+    """
+    constant = e.constant(value, dtype)
+    return constant if value else e.share(constant)
+
+
 def at_most(e: Emitter, x: Expr, bound: float) -> Expr:
     """Return the smaller of x and `bound`; NaN stays, where tirx.min would drop it."""
     limit = e.constant(bound, e.dtype(x))
@@ -236,7 +245,7 @@ def silu(e: Emitter, x: Expr, alpha: float = 1.0) -> Expr:
 
     Where alpha is 1 within 3.2 ulp for x >= -88.3, below it 0, and NaN at minus infinity.
     """
-    return e.share(x / _one_plus_exp_of_minus(e, x * e.f32(alpha) if alpha != 1.0 else x))
+    return e.share(x / _one_plus_exp_of_minus(e, x * factor(e, alpha)))
 
 
 def _one_plus_exp_of_minus(e: Emitter, x: Expr) -> Expr:
