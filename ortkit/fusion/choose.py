@@ -100,18 +100,33 @@ class _Chooser:
         return self._verdicts[key]
 
     def _cut(self, nodes: tuple[ir.Node, ...]) -> int:
-        """Return where to cut: the place that leaves the largest part that a kernel can hold."""
-        count = len(nodes)
-        places = sorted(_places(nodes), key=lambda place: (-max(place, count - place), -place))
-        for place in places[:MAX_CUTS]:
-            larger = nodes[:place] if 2 * place >= count else nodes[place:]
-            if all(self._can_hold(part) for part in _parts(larger)):
-                return place
-        return count // 2
+        """Return where to cut: the cheapest place that leaves parts that kernels can hold.
 
-    def _can_hold(self, nodes: tuple[ir.Node, ...]) -> bool:
-        signature = describe_region(self._scope, region_of(self._scope, nodes))
-        return self._verdict(signature) is None
+        Where none does, the place that leaves the largest such part.
+        """
+        count = len(nodes)
+        places = _places(nodes)
+        places.sort(key=lambda place: -max(place, count - place))
+        places = sorted(places[:MAX_CUTS], key=lambda place: self._cut_ns(nodes, place))
+        sound: list[tuple[int, int]] = []
+        for place in places:
+            held = [len(side) for side in (nodes[:place], nodes[place:]) if self._holds(side)]
+            if len(held) == 2:
+                return place
+            sound += [(size, place) for size in held]
+        return max(sound)[1] if sound else count // 2
+
+    def _cut_ns(self, nodes: tuple[ir.Node, ...], place: int) -> float:
+        """Return what both sides of a cut take as kernels, predicted."""
+        sides = (*_parts(nodes[:place]), *_parts(nodes[place:]))
+        return sum(self._cost.predict(region_of(self._scope, side)).after_ns for side in sides)
+
+    def _holds(self, nodes: tuple[ir.Node, ...]) -> bool:
+        """Say whether kernels can hold all parts of `nodes`."""
+        regions = (region_of(self._scope, part) for part in _parts(nodes))
+        return all(
+            self._verdict(describe_region(self._scope, region)) is None for region in regions
+        )
 
 
 def _parts(nodes: Sequence[ir.Node]) -> list[tuple[ir.Node, ...]]:
