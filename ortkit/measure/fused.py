@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -60,8 +60,8 @@ def fused_cases(model: ir.Model, profile: Path) -> tuple[FusedCase, ...]:
         if node.domain == DOMAIN
     }
     nodes: dict[tuple[Any, ...], dict[str, None]] = {}
-    for name, op, inputs in _events(profile):
-        if op in ops and name in constants:
+    for name, op, inputs in _events(profile, ops):
+        if name in constants:
             nodes.setdefault((op, inputs, constants[name]), {})[name] = None
     return tuple(
         FusedCase(op, tuple(names), inputs, constant)
@@ -70,15 +70,20 @@ def fused_cases(model: ir.Model, profile: Path) -> tuple[FusedCase, ...]:
     )
 
 
-def _events(profile: Path) -> Iterator[tuple[str, str, tuple[tuple[str, tuple[int, ...]], ...]]]:
+def _events(
+    profile: Path, ops: Collection[str]
+) -> Iterator[tuple[str, str, tuple[tuple[str, tuple[int, ...]], ...]]]:
+    """Yield name, operator and inputs of each run of a node of these operators."""
     try:
         for event in json.loads(profile.read_text("utf-8")):
             name, args = str(event.get("name", "")), event.get("args", {})
-            if event.get("cat") == "Node" and name.endswith(_EVENT) and "op_name" in args:
-                tensors = (next(iter(one.items())) for one in args.get("input_type_shape", ()))
-                inputs = tuple((dtype, tuple(map(int, shape))) for dtype, shape in tensors)
-                yield name.removesuffix(_EVENT), str(args["op_name"]), inputs
-    except (OSError, ValueError, AttributeError, TypeError, StopIteration) as error:
+            if event.get("cat") != "Node" or not name.endswith(_EVENT):
+                continue
+            if (op := args.get("op_name")) in ops:
+                given = [item for one in args.get("input_type_shape", ()) for item in one.items()]
+                inputs = tuple((str(dtype), tuple(map(int, shape))) for dtype, shape in given)
+                yield name.removesuffix(_EVENT), op, inputs
+    except (OSError, ValueError, AttributeError, TypeError) as error:
         raise UserError(f"is no profile: {error}", where=str(profile)) from error
 
 

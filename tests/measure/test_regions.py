@@ -122,6 +122,7 @@ def test_sizes_come_from_the_profile(tmp_path: Path) -> None:
         for rows in (3, 3, 5)
         for number in range(3)
     ]
+    events.append(event("other", "SequenceEmpty", 1) | {"args": {"op_name": "SequenceEmpty"}})
     path = tmp_path / "profile.json"
     path.write_text(json.dumps([*events, {"cat": "Session", "name": "model_run", "dur": 1}]))
     found = fused_cases(model, path)
