@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from elementwise import Array, Library, numpy_dtype
+from elementwise import Array, Elementwise, Library, emit, numpy_dtype
 from fused_model import fused_model, random_input, session, tensor
 from single_node import (
     TYPE_NUMBERS,
@@ -20,6 +20,7 @@ from single_node import (
 
 from ortkit.kernels import LibraryBuild, RegionSignature
 from ortkit.kernels.backend import Refused
+from ortkit.kernels.tvm.build import assembly
 from ortkit.kernels.tvm.dtypes import DTYPES, INTEGERS, SIGNED, bits_of
 from ortkit.kernels.tvm.ops import POINTWISE_OPS
 from ortkit.kernels.tvm.ops_activations import ACTIVATIONS
@@ -28,8 +29,8 @@ from ortkit.kernels.tvm.ops_functions import FUNCTIONS
 Build = Callable[..., LibraryBuild]
 HEAD = '<opset_import: ["" : 20]>'
 
-# Not ONNX operators; test_vectormath.py has them.
-OURS = {"exp_nonpositive"}
+# Not ONNX operators; test_vectormath.py has the first.
+OURS = {"exp_nonpositive", "fence"}
 VARIANTS: Mapping[str, list[dict[str, float | int | str]]] = {
     "BitShift": [{"direction": "LEFT"}, {"direction": "RIGHT"}],
     "Cast": [{"to": number} for number in TYPE_NUMBERS.values()],
@@ -164,6 +165,22 @@ def test_operator_in_every_type(op_type: str, tmp_path: Path) -> None:
 def assert_close(found: Array, expected: Array) -> None:
     """Within 8 float32 epsilons of the larger of the value and 1; NaN and infinities alike."""
     np.testing.assert_allclose(found, expected, rtol=8 * 2**-23, atol=8 * 2**-23)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_fence_keeps_the_rounding_of_a_product(dtype: str, tmp_path: Path) -> None:
+    plain = Elementwise("plain", (dtype,) * 3, dtype, lambda _, x: x[0] * x[1] - x[2])
+    fenced = Elementwise("fenced", (dtype,) * 3, dtype, lambda e, x: e.fence(x[0] * x[1]) - x[2])
+    library = Library([plain, fenced], tmp_path)
+    rng = np.random.default_rng(0)
+    a, b = (rng.standard_normal(1003).astype(dtype) for _ in range(2))
+    assert not library("fenced", a, b, a * b).any()
+    assert library("plain", a, b, a * b).any()  # else there would be nothing to keep apart
+    for level in ("x86-64", "x86-64-v3", "x86-64-v4", "aarch64"):
+        lines = [line.split() for line in assembly(emit(fenced), level).splitlines()]
+        names = {words[0] for words in lines if words}
+        assert not names & {"bl", "fmls", "fmla", "fnmsub"}
+        assert not {name for name in names if name.startswith(("call", "vfm"))}
 
 
 # Y of each over X [n, 37], Z [n, 37], S [n, 1], B [37].

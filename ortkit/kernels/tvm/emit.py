@@ -242,6 +242,15 @@ class Emitter:
             return operator(a, b)
         return operator(a.astype(wider), b.astype(wider)).astype(self.dtype(a))
 
+    def fence(self, x: Expr) -> Expr:
+        """Return x, a floating-point number that is not fused with what is computed from it.
+
+        LLVM makes one operation of a b - c, rounded once: where c is the largest of all a b, the
+        difference is then not 0 at the largest, but what rounding a b took away.
+        """
+        name = "llvm.arithmetic.fence"
+        return self.tir.call_llvm_pure_intrin(self.dtype(x), name, x)
+
     def negative(self, x: Expr) -> Expr:
         """Return -x; the sign of a floating zero flips too, and the lowest integer stays."""
         if self.dtype(x).startswith("float"):
