@@ -145,3 +145,17 @@ def test_one_session_is_run_by_several_threads_at_once(libraries: dict[str, Path
     for worker in workers:
         worker.join()
     assert wrong == []
+
+
+def test_two_fused_nodes_of_one_session_may_run_at_once(libraries: dict[str, Path]) -> None:
+    options = ort.SessionOptions()
+    options.execution_mode = ort.ExecutionMode.ORT_PARALLEL
+    options.inter_op_num_threads = options.intra_op_num_threads = 2
+    options.register_custom_ops_library(str(libraries["both"]))
+    loaded = ort.InferenceSession(model_of_both(), options, providers=["CPUExecutionProvider"])
+    feeds = feeds_of(GELU, 20_000) | {"W": np.linspace(-2, 2, 100_000, dtype=np.float32)}
+    first = loaded.run(None, feeds)
+    np.testing.assert_allclose(first[1], np.tanh(feeds["W"]), rtol=0, atol=2**-22)
+    for _ in range(20):
+        for one, other in zip(first, loaded.run(None, feeds), strict=True):
+            np.testing.assert_array_equal(one, other)
