@@ -153,6 +153,14 @@ CASES = {
         "I = ArgMax <axis = -1, keepdims = 0> (X)  J = ArgMin <axis = -1> (X)",
         {"X": ("s", 50)}, {"I": ("s",), "J": ("s", 1)}, S,
     ),
+    "mean over parts": Case(
+        axes("A", 0, 1) + "Z = Concat <axis = -1> (X, X)  M = ReduceMean (Z, A)  Y = Mul (Z, M)",
+        {"X": ("s", 7)}, {"Y": ("s", 14)}, S[:-1],
+    ),
+    "norm of a product": Case(
+        "Z = Mul (X, R)  Y = LayerNormalization <axis = -1, epsilon = 1e-6> (Z, G)",
+        {"X": (9, "s"), "R": (9, "s"), "G": ("s",)}, {"Y": (9, "s")}, S[:-1],
+    ),
     "transposed": Case(
         "Y = Transpose (X)", {"X": ("n", "s")}, {"Y": ("s", "n")},
         tuple({"n": n, "s": s} for n in (1, 15, 16, 33) for s in (1, 16, 100)),

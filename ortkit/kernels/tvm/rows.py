@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ortkit.kernels.sizes import product
+from ortkit.kernels.sizes import Extent, product
 from ortkit.kernels.tvm.axes import Axis
 from ortkit.kernels.tvm.dtypes import compute_dtype
 from ortkit.kernels.tvm.emit import Buffer, Expr
@@ -24,23 +24,30 @@ def rows_in_vectors(v: Values) -> None:
     A row of unknown size has a variant that keeps what passes share, one for rows too long for
     that, and one for rows shorter than a vector.
     """
-    e, vector, kept = v.e, v.schedule.row[-1], v.schedule.kept
+    e, vector = v.e, v.schedule.row[-1]
     count = product(axis.extent for axis in v.schedule.row)
-    if count.static is not None:
-        with v.new_row(count.static):
-            _row(v)
+    if vector.extent.static is not None:
+        _kept_or_not(v, count)
         return
-    with e.block() as long, v.new_row():
-        _row(v)
-    if kept:
-        with e.block() as choice:
-            with e.block() as short_enough, v.new_row(KEPT_ROW):
-                _row(v)
-            e.branch(v.extent(count) <= e.i64(KEPT_ROW), short_enough, long)
-        long = choice
+    with e.block() as wide:
+        _kept_or_not(v, count)
     with e.block() as tiny, v.new_row():
         _row(v, is_tiny=True)
-    e.branch(v.extent(vector.extent) >= e.i64(VECTOR), long, tiny)
+    e.branch(v.extent(vector.extent) >= e.i64(VECTOR), wide, tiny)
+
+
+def _kept_or_not(v: Values, count: Extent) -> None:
+    """Compute a row of `count` points, keeping what passes share if there is room for it."""
+    e = v.e
+    if count.static is not None or not v.schedule.kept:
+        with v.new_row(count.static or 0):
+            _row(v)
+        return
+    with e.block() as kept, v.new_row(KEPT_ROW):
+        _row(v)
+    with e.block() as long, v.new_row():
+        _row(v)
+    e.branch(v.extent(count) <= e.i64(KEPT_ROW), kept, long)
 
 
 def _row(v: Values, *, is_tiny: bool = False) -> None:

@@ -7,7 +7,9 @@ the row (each pass runs over it in vectors), or it is not (a vector of rows is w
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from ortkit.kernels.backend import Launch
 from ortkit.kernels.sizes import ONE, Extent, product
@@ -68,6 +70,12 @@ class Schedule:
         """The values that are reductions, in order."""
         values = enumerate(self.program.values)
         return tuple(number for number, value in values if isinstance(value.node, Reduce))
+
+    @cached_property
+    def repeated(self) -> frozenset[int]:
+        """The values that more than one pass over a row computes, or reads."""
+        times = Counter(value for one in self.trace.passes for value in one.operands)
+        return frozenset(value for value, count in times.items() if count > 1)
 
     @property
     def launch(self) -> Launch:
