@@ -9,6 +9,7 @@ from typing import Literal
 
 import onnx_ir as ir
 
+from ortkit.fusion.attention_regions import attention_candidates
 from ortkit.fusion.choose import Candidate, Judge, candidates
 from ortkit.fusion.conv_chains import find_chains
 from ortkit.fusion.conv_plan import settle_chain
@@ -88,6 +89,9 @@ def find_candidates(
         return
     cost = CostModel(scope, load_calibration())
     for graph in (scope.root, *_bodies(scope.root)):
+        for found in attention_candidates(scope, graph, judge, cost, taken):
+            yield (one := _allowed(scope, found))
+            taken |= frozenset(() if one.signature is None else one.region.nodes)
         for one in candidates(scope, graph, judge, cost, taken):
             yield _allowed(scope, one)
 
