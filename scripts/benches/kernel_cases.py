@@ -21,11 +21,18 @@ class Case:
         name: Of the table's row.
         goal: How many times as fast as ONNX Runtime it is to be on one thread; None: no goal.
         build: Makes the model.
+        region: Makes the same with other layouts of inputs and outputs, for a kernel that wants
+            them; None if the model itself is the region.
     """
 
     name: str
     goal: float | None
     build: Callable[[], onnx.ModelProto]
+    region: Callable[[], onnx.ModelProto] | None = None
+
+    def as_kernel(self) -> onnx.ModelProto:
+        """Return the model that the kernel stands for."""
+        return (self.region or self.build)()
 
 
 class _Writer:
@@ -149,19 +156,37 @@ def _silu() -> onnx.ModelProto:
     return w.model(w("Mul", x, w("Sigmoid", x)))
 
 
-def _depthwise(stride: int, *, is_plain: bool = False) -> Callable[[], onnx.ModelProto]:
+def _depthwise(stride: int, *, is_plain: bool) -> Callable[[], onnx.ModelProto]:
     def build() -> onnx.ModelProto:
         w = _Writer()
-        weights = [w.weight("weight", 96, 1, 3, 3)]
-        if not is_plain:
-            weights.append(w.weight("bias", 96))
-        x = w.input("x", 1, 96, 112, 112)
-        y = w(
-            "Conv", x, *weights, group=96, kernel_shape=[3, 3], strides=[stride] * 2, pads=[1] * 4
-        )
-        return w.model(y if is_plain else w("Clip", y, w.number(0.0), w.number(6.0)))
+        weight = w.weight("weight", 96, 1, 3, 3)
+        return w.model(_conv(w, w.input("x", 1, 96, 112, 112), weight, stride, is_plain=is_plain))
 
     return build
+
+
+def _depthwise_inner(stride: int, *, is_plain: bool) -> Callable[[], onnx.ModelProto]:
+    """The same with channels innermost, as a net is rewritten in which it is one of many."""
+
+    def build() -> onnx.ModelProto:
+        w = _Writer()
+        weight = w("Transpose", w.weight("weight", 3, 3, 1, 96), perm=[3, 2, 0, 1])
+        x = w("Transpose", w.input("x", 1, 112, 112, 96), perm=[0, 3, 1, 2])
+        y = _conv(w, x, weight, stride, is_plain=is_plain)
+        return w.model(w("Transpose", y, perm=[0, 2, 3, 1]))
+
+    return build
+
+
+def _conv(w: _Writer, x: str, weight: str, stride: int, *, is_plain: bool) -> str:
+    operands = [x, weight] if is_plain else [x, weight, w.weight("bias", 96)]
+    y = w("Conv", *operands, group=96, kernel_shape=[3, 3], strides=[stride] * 2, pads=[1] * 4)
+    return y if is_plain else w("Clip", y, w.number(0.0), w.number(6.0))
+
+
+def _depthwise_case(name: str, goal: float | None, stride: int, *, is_plain: bool) -> Case:
+    before, kernel = (make(stride, is_plain=is_plain) for make in (_depthwise, _depthwise_inner))
+    return Case(name, goal, before, kernel)
 
 
 CASES = (
@@ -179,8 +204,8 @@ CASES = (
     Case("global mean 96x112x112", 3.5, _mean),
     Case("GlobalAveragePool 96x112x112", None, _pool),
     Case("channel scale 96x112x112", None, _scale),
-    Case("depthwise 3x3 s1 96x112x112", 2.0, _depthwise(1, is_plain=True)),
-    Case("depthwise 3x3 s1 + bias + relu6", 2.0, _depthwise(1)),
-    Case("depthwise 3x3 s2 + bias + relu6", None, _depthwise(2)),
+    _depthwise_case("depthwise 3x3 s1 96x112x112", 2.0, 1, is_plain=True),
+    _depthwise_case("depthwise 3x3 s1 + bias + relu6", 2.0, 1, is_plain=False),
+    _depthwise_case("depthwise 3x3 s2 + bias + relu6", None, 2, is_plain=False),
     Case("SiLU 96x112x112", 1.0, _silu),
 )

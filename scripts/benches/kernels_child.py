@@ -23,7 +23,7 @@ class Job(TypedDict):
     """What to time."""
 
     models: dict[str, str]
-    """By variant; all have the same inputs and outputs."""
+    """By variant; all have the same inputs and outputs, but for the order of their axes."""
     libraries: dict[str, str]
     feeds: str
     threads: int
@@ -64,12 +64,9 @@ def _bound(
 ) -> Callable[[], object]:
     binding = session.io_binding()
     for value in session.get_inputs():
-        binding.bind_cpu_input(value.name, feeds[value.name])
-    for value in session.get_outputs():
-        array = outputs[value.name]
-        binding.bind_output(
-            value.name, "cpu", 0, array.dtype, list(array.shape), array.ctypes.data
-        )
+        binding.bind_cpu_input(value.name, feeds[value.name].reshape(value.shape))
+    for value, array in zip(session.get_outputs(), outputs.values(), strict=True):
+        binding.bind_output(value.name, "cpu", 0, array.dtype, value.shape, array.ctypes.data)
     return lambda: session.run_with_iobinding(binding)
 
 

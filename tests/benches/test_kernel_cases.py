@@ -21,7 +21,8 @@ def _run(model: onnx.ModelProto, feeds: dict[str, np.ndarray]) -> list[np.ndarra
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_a_case_as_one_region_computes_the_same(case: Case) -> None:
-    model = case.build()
+    model = case.as_kernel()
+    onnx.checker.check_model(case.build(), full_check=True)
     onnx.checker.check_model(model, full_check=True)
     signature = as_region(model)
     rng = np.random.default_rng(0)
@@ -43,3 +44,16 @@ def test_what_an_empty_run_takes_is_taken_off_but_from_the_copy() -> None:
     assert dict(line.minima) == {"before": 4.0, "kernel": 2.0, "memcpy": 1.0}
     assert dict(line.medians) == {"before": 5.0, "kernel": 2.0, "memcpy": 1.0}
     assert line.ratios["kernel"].value == 2.5
+
+
+def test_a_region_in_another_layout_computes_the_same() -> None:
+    for case in (case for case in CASES if case.region is not None):
+        before, inner = case.build(), case.as_kernel()
+        (weight,) = (one for one in before.graph.initializer if one.name == "weight")
+        (other,) = (one for one in inner.graph.initializer if one.name == "weight")
+        moved = onnx.numpy_helper.to_array(weight).transpose(2, 3, 1, 0)
+        other.CopyFrom(onnx.numpy_helper.from_array(moved, "weight"))
+        x = np.random.default_rng(0).standard_normal((1, 96, 112, 112)).astype(np.float32)
+        (expected,) = _run(before, {"x": x})
+        (found,) = _run(inner, {"x": np.ascontiguousarray(x.transpose(0, 2, 3, 1))})
+        np.testing.assert_allclose(found.transpose(0, 3, 1, 2), expected, atol=1e-4)
