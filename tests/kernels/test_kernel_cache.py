@@ -286,6 +286,37 @@ def test_a_build_from_the_cache_loads_no_toolchain_and_starts_no_compiler(tmp_pa
     assert python(WARM, tmp_path) == "0 False False\n"
 
 
+BUILD = """
+import sys
+from pathlib import Path
+from fused_model import bias_gelu, unary
+from ortkit.kernels import Target, build_library
+from ortkit.kernels.cache import KernelCache
+folder, name = Path(sys.argv[1]), sys.argv[2]
+given = [unary("Tanh"), unary("Exp"), *(bias_gelu("n", 16 + i) for i in range(6))]
+made = build_library(given, Target(), folder / name, cache=KernelCache(folder / "cache"))
+print(len(made.kernels), len(made.refused))
+"""
+
+
+def test_builds_share_a_cold_cache_and_may_be_killed_in_the_middle(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", BUILD, str(tmp_path)]
+    here = Path(__file__).parent
+    for seconds in (0.4, 0.9, 1.4):
+        victim = subprocess.Popen([*command, "killed.so"], cwd=here, stdout=subprocess.DEVNULL)
+        time.sleep(seconds)
+        victim.kill()
+        victim.wait()
+    builds = [
+        subprocess.Popen([*command, f"{number}.so"], cwd=here, stdout=subprocess.PIPE, text=True)
+        for number in range(3)
+    ]
+    assert [one.communicate(timeout=120)[0] for one in builds] == ["8 0\n"] * 3
+    contents = {(tmp_path / f"{number}.so").read_bytes() for number in range(3)}
+    assert len(contents) == 1
+    assert len(KernelCache(tmp_path / "cache").entries()) == 8
+
+
 def test_a_cache_that_cannot_be_written_stops_no_build(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     made = build_in(KernelCache(tmp_path / "file"), tmp_path / "x.so", unary("Exp"))
