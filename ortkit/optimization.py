@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import onnx
 import onnx_ir as ir
 
-from ortkit.errors import KernelError, MissingDependencyError
+from ortkit.errors import KernelError, MissingDependencyError, UserError
 from ortkit.graph.convert import paused_collector
 from ortkit.graph.open import open_model
 from ortkit.graph.save import save_model
@@ -162,14 +162,27 @@ class _Run:
         try:
             if (missing := missing_toolchain(self.options.kernels)) is not None:
                 raise missing
-            return compile_regions(
+            regions, made, note = compile_regions(
                 result.scopes, library, self.options.kernels, self.options.cpu, self.options.count
             )
+            return regions, made, note or self._foreign_note(made)
         except (MissingDependencyError, KernelError) as error:
             # Nothing has been replaced yet: the graph is as the passes left it.
             if self.options.kernels != "auto":
                 raise
             return (), None, str(error)
+
+    def _foreign_note(self, library: Path | None) -> str:
+        """Say that this machine cannot run the kernels; empty if it can, or if there are none."""
+        from ortkit.kernels.cpu import native_level, runs_here
+
+        if library is None or runs_here(self.options.cpu):
+            return ""
+        return f"kernels for {self.options.cpu} do not run on this machine, an {native_level()}"
+
+    def _runnable(self, candidate: _Candidate) -> Path | None:
+        """Return the library if this machine can load it."""
+        return None if self._foreign_note(candidate.library) else candidate.library
 
     def paying(self, candidate: _Candidate) -> _Candidate:
         """Time the regions of a candidate; without those that do not pay, if there are some."""
@@ -177,6 +190,8 @@ class _Run:
         from ortkit.measure.measurer import Measurer
 
         options, folder = self.options, Path(self.folder.name)
+        if foreign := self._foreign_note(candidate.library):
+            raise UserError(foreign, where="--measure", fix="leave --measure or --cpu out")
         with self._stage("measure"):
             self.measurer = Measurer(
                 self._original(folder), options.inputs, options.shapes, options.threads, folder,
@@ -228,7 +243,7 @@ class _Run:
         ):
             best = candidate
             verification = verifier.check(
-                self._saved(candidate, folder), library=candidate.library
+                self._saved(candidate, folder), library=self._runnable(candidate)
             )
             if verification.verdict != "no":
                 return best, verification
@@ -239,7 +254,8 @@ class _Run:
                 nonlocal best, verification
                 # Denied rewrites make room for others, which have ids of their own.
                 attempt = self.candidate(denied, fuel=0 if denied >= everything else None)
-                checked = verifier.check(self._saved(attempt, folder), library=attempt.library)
+                library = self._runnable(attempt)
+                checked = verifier.check(self._saved(attempt, folder), library=library)
                 if checked.verdict == "yes":
                     best, verification = attempt, checked
                 return checked.verdict == "yes"

@@ -65,6 +65,15 @@ def native_level() -> str:
     return level
 
 
+def runs_here(level: str) -> bool:
+    """Say whether this machine runs code for `level`, a name of `LEVELS` or "native"."""
+    if level == "native":
+        return True
+    levels = [name for name in LEVELS if name.startswith(machine())]
+    have = levels.index(native_level()) if native_level() in levels else -1
+    return level in levels and levels.index(level) <= have
+
+
 def _cpu_flags() -> frozenset[str]:
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="ascii", errors="replace").splitlines()
