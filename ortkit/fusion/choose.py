@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from ortkit.fusion.cost import CostModel, Prediction
+from ortkit.fusion.cost import CostModel
 from ortkit.fusion.describe import describe_region
 from ortkit.fusion.families import family_of
 from ortkit.fusion.members import is_reshape
 from ortkit.fusion.partition import partition
-from ortkit.fusion.regions import PASS, FusedRegion, components, region_of
+from ortkit.fusion.recompute import Candidate, with_recomputed
+from ortkit.fusion.regions import PASS, components, region_of
 from ortkit.kernels.backend import Refused
 from ortkit.kernels.signature import RegionSignature
 from ortkit.rewrite.scope import Scope
@@ -27,18 +27,6 @@ MAX_TENSORS = 32
 MAX_CUTS = 12
 
 
-@dataclass(frozen=True)
-class Candidate:
-    """A region, and what was decided about it."""
-
-    region: FusedRegion
-    signature: RegionSignature | None
-    """None if it is not taken."""
-    prediction: Prediction
-    reason: str
-    """Why it is not taken, empty if it is."""
-
-
 def candidates(
     scope: Scope,
     graph: ir.Graph,
@@ -48,16 +36,16 @@ def candidates(
 ) -> Iterator[Candidate]:
     """Yield the regions of one graph that are taken and those that are not.
 
-    No two share a node, and all taken ones may become nodes together. What may not be a member
-    leaves its reason in the log, as do the places where groups were cut.
+    No two share a node but what both compute, and all taken ones may become nodes together. What
+    may not be a member leaves its reason in the log, as do the places where groups were cut.
     """
     found = partition(scope, graph, taken)
     for node, reason in found.refused:
         outputs = tuple(value.name or "" for value in node.outputs)
         scope.log.miss(PASS, describe(node), reason, outputs)
     chooser = _Chooser(scope, judge, cost)
-    for group in found.groups:
-        yield from chooser.settle(group)
+    settled = [one for group in found.groups for one in chooser.settle(group)]
+    yield from with_recomputed(scope, settled, chooser.verdict, cost)
 
 
 class _Chooser:
@@ -76,7 +64,7 @@ class _Chooser:
                 yield Candidate(region, None, prediction, reason)
                 continue
             signature = describe_region(self._scope, region)
-            verdict = self._verdict(signature)
+            verdict = self.verdict(signature)
             if verdict is None:
                 yield Candidate(region, signature, prediction, "")
             elif len(part) == 1:
@@ -89,7 +77,8 @@ class _Chooser:
                 yield from self.settle(part[:place])
                 yield from self.settle(part[place:])
 
-    def _verdict(self, signature: RegionSignature) -> Refused | None:
+    def verdict(self, signature: RegionSignature) -> Refused | None:
+        """Say why no kernel would be built; alike regions are asked about once."""
         tensors = (*signature.inputs, *signature.outputs)
         if len(tensors) > MAX_TENSORS:
             return Refused(f"{len(tensors)} inputs and outputs, more than {MAX_TENSORS}")
@@ -125,7 +114,7 @@ class _Chooser:
         """Say whether kernels can hold all parts of `nodes`."""
         regions = (region_of(self._scope, part) for part in _parts(nodes))
         return all(
-            self._verdict(describe_region(self._scope, region)) is None for region in regions
+            self.verdict(describe_region(self._scope, region)) is None for region in regions
         )
 
 

@@ -9,7 +9,7 @@ from math import prod
 import onnx_ir as ir
 
 from ortkit.fusion.bodies import is_runtime_own
-from ortkit.fusion.families import family_of
+from ortkit.fusion.families import RESHAPES, family_of
 from ortkit.fusion.members import EPILOGUES, is_reshape
 from ortkit.fusion.ort_costs import ARITHMETIC_NS, GENERAL_POW_NS, ORT_NS
 from ortkit.fusion.parameters import parameter_inputs
@@ -33,6 +33,8 @@ OPERATIONS = {
     "RotaryEmbedding": 3, "SimplifiedLayerNormalization": 6, "SkipLayerNormalization": 12,
     "SkipSimplifiedLayerNormalization": 7, "Softmax": 16,
 }  # fmt: skip
+#: Views that leave elements out.
+_CUTS = frozenset({"Gather", "Slice", "Split"})
 #: The standard op that stands for one of ONNX Runtime's own.
 _LIKE = {"BiasGelu": "Gelu", "FastGelu": "Gelu", "QuickGelu": "Swish"}
 
@@ -85,6 +87,16 @@ class CostModel:
         shape = self._scope.shapes.shape(value)
         return 0 if shape is None else prod(nominal(size) for size in shape)
 
+    @staticmethod
+    def operations(node: ir.Node) -> int:
+        """Return the simple operations for each element in a generated kernel."""
+        name = _LIKE.get(node.op_type, node.op_type) if is_runtime_own(node) else node.op_type
+        if name in RESHAPES or name in _CUTS:
+            return 0
+        if (op := POINTWISE_OPS.get(name)) is not None:
+            return op.flops
+        return OPERATIONS.get(name, 1)
+
     def _bytes(self, values: Iterable[ir.Value]) -> float:
         total = 0.0
         for value in values:
@@ -93,10 +105,22 @@ class CostModel:
         return total
 
     def _kernel_ns(self, region: FusedRegion, rate: float) -> float:
-        operations = sum(self._work(node) * _operations(node) for node in region.nodes)
+        operations = sum(self._work(node) * self.operations(node) for node in region.nodes)
         computing = operations * self._calibration.operation_ns
-        moving = self._bytes((*region.inputs, *region.outputs)) / rate
+        read = sum(self._read_bytes(region, value) for value in region.inputs)
+        moving = (read + self._bytes(region.outputs)) / rate
         return self._calibration.kernel_ns + max(computing, moving)
+
+    def _read_bytes(self, region: FusedRegion, value: ir.Value) -> float:
+        """Return what the region reads of an input: of one that is cut, only what is used."""
+        inside = set(region.nodes)
+        readers = {use.node for use in value.uses()} & inside
+        whole = self._bytes([value])
+        if not all(node.op_type in _CUTS for node in readers):
+            return whole
+        parts = {part for node in readers for part in node.outputs}
+        used = [part for part in parts if part in region.outputs or _is_read(part, inside)]
+        return min(whole, self._bytes(used))
 
     def _node_ns(self, node: ir.Node, rate: float) -> float:
         """Return what the node takes in ONNX Runtime, which fuses some into their neighbours."""
@@ -172,12 +196,8 @@ def _nominal_atom(atom: Atom) -> int | None:
     return None if atom.args else NOMINAL_SIZE
 
 
-def _operations(node: ir.Node) -> int:
-    """Return the simple operations for each element in a generated kernel."""
-    name = _LIKE.get(node.op_type, node.op_type) if is_runtime_own(node) else node.op_type
-    if (op := POINTWISE_OPS.get(name)) is not None:
-        return op.flops
-    return OPERATIONS.get(name, 1)
+def _is_read(value: ir.Value, inside: set[ir.Node]) -> bool:
+    return any(use.node in inside for use in value.uses())
 
 
 def _swaps_last(node: ir.Node) -> bool:

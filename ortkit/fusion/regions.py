@@ -26,6 +26,8 @@ class FusedRegion:
     """What it reads of others, in the order of first use, but for what is written into it."""
     outputs: tuple[ir.Value, ...]
     """What others read of it, in the order in which it is made."""
+    recomputed: frozenset[ir.Node] = frozenset()
+    """Those of its nodes that other regions have too: their values do not leave it."""
 
     @property
     def anchor(self) -> ir.Node:
@@ -38,8 +40,10 @@ class FusedRegion:
         return self.outputs[-1].name or ""
 
 
-def region_of(scope: Scope, nodes: Sequence[ir.Node]) -> FusedRegion:
-    """Return the region of `nodes`, which are in topological order."""
+def region_of(
+    scope: Scope, nodes: Sequence[ir.Node], recomputed: frozenset[ir.Node] = frozenset()
+) -> FusedRegion:
+    """Return the region of `nodes`, which are in topological order; see `FusedRegion`."""
     inside = set(nodes)
     inputs: dict[ir.Value, None] = {}
     outputs: list[ir.Value] = []
@@ -48,8 +52,10 @@ def region_of(scope: Scope, nodes: Sequence[ir.Node]) -> FusedRegion:
             if value is None or value.producer() in inside or is_written(scope, node, index):
                 continue
             inputs[value] = None
-        outputs += [value for value in node.outputs if _leaves(value, inside)]
-    return FusedRegion(kind_of(nodes), tuple(nodes), tuple(inputs), tuple(outputs))
+        if node not in recomputed:
+            outputs += [value for value in node.outputs if _leaves(value, inside)]
+    kind = kind_of(nodes)
+    return FusedRegion(kind, tuple(nodes), tuple(inputs), tuple(outputs), recomputed)
 
 
 def is_written(scope: Scope, node: ir.Node, index: int) -> bool:
