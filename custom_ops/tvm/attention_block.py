@@ -85,12 +85,14 @@ class Block:
 
     # ---- queries
     def _pack_queries(self) -> None:
-        for vector in range(self.places.vectors):
-            rows = self.places.rows_of_queries(vector)
-            with self.e.loop(self.e.i64(self.form.q.width // VECTOR)) as part:
-                self._pack_part(vector, rows, self.e.share(part * self.e.i64(VECTOR)))
+        e = self.e
+        with e.loop(e.i64(self.places.vectors)) as vector:
+            lane = e.share(vector * e.i64(VECTOR))
+            rows = self.places.rows_of_queries(lane)
+            with e.loop(e.i64(self.form.q.width // VECTOR)) as part:
+                self._pack_part(lane, rows, e.share(part * e.i64(VECTOR)))
 
-    def _pack_part(self, vector: int, rows: Sequence[Expr], column: Expr) -> None:
+    def _pack_part(self, first: Expr, rows: Sequence[Expr], column: Expr) -> None:
         e, places, q = self.e, self.places, self.form.q
         added: Buffer | None = None
         if (bias := places.bias(q, places.head)) is not None:
@@ -103,7 +105,7 @@ class Block:
 
         for index, turned in enumerate(turned_rows(e, rows, load)):
             row = (column + e.i64(index)) * e.i64(places.lanes)
-            at = e.share(row + e.i64(vector * VECTOR))
+            at = e.share(row + first)
             with e.vector(VECTOR) as lane:
                 e.store(self._queries, turned[lane], at + lane)
 
@@ -180,32 +182,33 @@ class Block:
         """Add the mask to a block of scores, and keep their maxima."""
         e, places = self.e, self.places
         base, keys = places.base_of_mask(), e.extent(self.form.k.length)
-        for vector in range(places.vectors):
-            rows = [e.share(base + row * keys + first) for row in places.numbers(vector)]
+        with e.loop(e.i64(places.vectors)) as vector:
+            lane = e.share(vector * e.i64(VECTOR))
+            rows = [e.share(base + row * keys + first) for row in places.numbers(lane)]
             whole = e.share(e.divide_down(count, VECTOR))
             with e.loop(whole) as part:
-                self._add_mask_part(vector, rows, e.share(part * e.i64(VECTOR)))
+                self._add_mask_part(lane, rows, e.share(part * e.i64(VECTOR)))
             with e.loop(e.share(count - whole * e.i64(VECTOR))) as left:
                 key = e.share(whole * e.i64(VECTOR) + left)
                 added = e.scratch()
                 for index, row in enumerate(rows):
                     e.store(added, places.mask_at(row + key), e.i64(index))
-                self._add_to_scores(key, vector, added)
+                self._add_to_scores(key, lane, added)
 
-    def _add_mask_part(self, vector: int, rows: Sequence[Expr], key: Expr) -> None:
+    def _add_mask_part(self, first: Expr, rows: Sequence[Expr], key: Expr) -> None:
         def load(row: Expr, lane: Expr) -> Expr:
             return self.places.mask_at(row + key + lane)
 
         for index, added in enumerate(turned_rows(self.e, rows, load)):
-            self._add_to_scores(self.e.share(key + self.e.i64(index)), vector, added)
+            self._add_to_scores(self.e.share(key + self.e.i64(index)), first, added)
 
-    def _add_to_scores(self, key: Expr, vector: int, added: Buffer) -> None:
-        e, column = self.e, self.e.i64(vector * VECTOR)
-        at = e.share(key * e.i64(self.places.lanes) + column)
+    def _add_to_scores(self, key: Expr, first: Expr, added: Buffer) -> None:
+        e = self.e
+        at = e.share(key * e.i64(self.places.lanes) + first)
         with e.vector(VECTOR) as lane:
             score = e.share(self._scores[at + lane] + added[lane])
             e.store(self._scores, score, at + lane)
-            self._keep_larger(score, column + lane)
+            self._keep_larger(score, first + lane)
 
     # ---- softmax
     def _exponentiate(self, count: Expr) -> None:

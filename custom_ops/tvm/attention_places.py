@@ -72,17 +72,17 @@ class Places:
         start = self.e.share(head * self.e.i64(heads.width) + self.e.i64(first))
         return lambda column: self.buffers[tensor][start + column]
 
-    def numbers(self, vector: int) -> list[Expr]:
+    def numbers(self, first: Expr) -> list[Expr]:
         """Return the queries of a vector; the last one instead of those behind it."""
         e, last = self.e, self.e.extent(self.form.q.length) - self.e.i64(1)
-        numbers = range(vector * VECTOR, (vector + 1) * VECTOR)
-        return [e.share(e.minimum(self.start + e.i64(number), last)) for number in numbers]
+        start = self.start + first
+        return [e.share(e.minimum(start + e.i64(lane), last)) for lane in range(VECTOR)]
 
-    def rows_of_queries(self, vector: int) -> list[Expr]:
+    def rows_of_queries(self, first: Expr) -> list[Expr]:
         """Return where the rows of the queries of one vector begin."""
         base = self.base(self.form.q, self.head)
         pitch = self.e.i64(self.form.q.pitch)
-        return [self.e.share(base + row * pitch) for row in self.numbers(vector)]
+        return [self.e.share(base + row * pitch) for row in self.numbers(first)]
 
     def base_of_mask(self) -> Expr:
         """Return where the first row of this head's mask begins."""
