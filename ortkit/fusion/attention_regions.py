@@ -7,9 +7,10 @@ from collections.abc import Iterator
 import onnx_ir as ir
 
 from ortkit.fusion.attention_cost import predict_attention
-from ortkit.fusion.choose import Candidate, Judge
+from ortkit.fusion.choose import Judge
 from ortkit.fusion.cost import CostModel, Prediction
 from ortkit.fusion.describe import describe_region
+from ortkit.fusion.recompute import Candidate
 from ortkit.fusion.regions import FusedRegion, region_of
 from ortkit.kernels.backend import Refused
 from ortkit.kernels.calibration import load_calibration

@@ -10,11 +10,12 @@ from typing import Literal
 import onnx_ir as ir
 
 from ortkit.fusion.attention_regions import attention_candidates
-from ortkit.fusion.choose import Candidate, Judge, candidates
+from ortkit.fusion.choose import Judge, candidates
 from ortkit.fusion.conv_chains import find_chains
 from ortkit.fusion.conv_plan import settle_chain
 from ortkit.fusion.cost import CostModel
 from ortkit.fusion.lower import lower_region, restore_order
+from ortkit.fusion.recompute import Candidate
 from ortkit.fusion.regions import PASS
 from ortkit.graph.walk import control_bodies
 from ortkit.kernels.backend import Refused, Target

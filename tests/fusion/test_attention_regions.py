@@ -9,9 +9,9 @@ import pytest
 from region_models import HEAD, feeds_of, run, scope_of
 
 from ortkit.fusion.attention_regions import attention_candidates
-from ortkit.fusion.choose import Candidate
 from ortkit.fusion.cost import CostModel
 from ortkit.fusion.lower import lower_region
+from ortkit.fusion.recompute import Candidate
 from ortkit.graph.text import from_text
 from ortkit.kernels.backend import Refused, Target
 from ortkit.kernels.build import refusal
