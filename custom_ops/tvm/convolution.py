@@ -91,7 +91,7 @@ def read_convolution(signature: RegionSignature) -> Convolution | Refused | None
     result = body.transposed(body.function.output[0], TO_NHWC)
     if result is None:
         return Refused("a convolution whose result is not NHWC")
-    if refused := _unfit(signature):
+    if refused := unfit(signature):
         return refused
     epilogue = read_epilogue(body, conv.output[0], result)
     if isinstance(epilogue, Refused):
@@ -103,7 +103,7 @@ def read_convolution(signature: RegionSignature) -> Convolution | Refused | None
     bias = body.inputs.get(conv.input[2]) if len(conv.input) > 2 else None
     if len(conv.input) > 2 and bias is None:
         return Refused("a convolution whose bias is computed")
-    window = _window(conv)
+    window = window_of(conv)
     if isinstance(window, Refused):
         return window
     found = Convolution(
@@ -113,7 +113,8 @@ def read_convolution(signature: RegionSignature) -> Convolution | Refused | None
     return _misfit(found) or found
 
 
-def _unfit(signature: RegionSignature) -> Refused | None:
+def unfit(signature: RegionSignature) -> Refused | None:
+    """Say why a region's tensors are not what these kernels work on; None if they are."""
     for tensor in (*signature.inputs, *signature.outputs):
         if tensor.dtype != "float32":
             return Refused(f"a convolution with a tensor of type {tensor.dtype}")
@@ -154,7 +155,8 @@ def _source(body: Body, name: str) -> tuple[int, bool, int | None] | Refused:
     return Refused("a convolution of something that is computed in the region")
 
 
-def _window(conv: onnx.NodeProto) -> Window | Refused:
+def window_of(conv: onnx.NodeProto) -> Window | Refused:
+    """Return how a Conv's filter moves, if that is stated."""
     kernel = integers(conv, "kernel_shape", ())
     if len(kernel) != 2 or any(each.name == "auto_pad" for each in conv.attribute):
         return Refused("a convolution that is not two-dimensional with kernel and pads stated")

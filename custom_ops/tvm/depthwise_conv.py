@@ -101,12 +101,17 @@ def match(signature: RegionSignature) -> DepthwiseConv | Refused | None:
     conv = read_convolution(signature)
     if not isinstance(conv, Convolution):
         return conv
-    channels = conv.channels
     if conv.planar or conv.groups == 1 or conv.groups != conv.input.shape[3]:
         return None
     if conv.gate is not None:
         return Refused("a depthwise convolution of gated values")
-    if channels != conv.groups:
+    return depthwise_of(conv, conv.groups)
+
+
+def depthwise_of(conv: Convolution, channels: int) -> DepthwiseConv | Refused:
+    """Return a convolution of so many channels as a depthwise one, or why it is none."""
+    signature = conv.signature
+    if channels != conv.groups or channels != conv.channels:
         return Refused("a depthwise convolution with several filters for a channel")
     weight = conv.body.input_behind(conv.weight_value, (3, 2, 0, 1))
     if weight is None or signature.inputs[weight].shape != (*conv.window.kernel, 1, channels):

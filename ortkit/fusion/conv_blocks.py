@@ -29,7 +29,9 @@ TAIL = frozenset(
 #: Longer tails are cut.
 MOST_TAIL = 8
 
-Kind = Literal["pointwise_conv", "depthwise_conv", "stem_conv", "squeeze_excite"]
+Kind = Literal[
+    "pointwise_conv", "depthwise_conv", "expand_depthwise", "stem_conv", "squeeze_excite"
+]
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,8 @@ class Block:
 
     Args:
         kind: What its kernel is.
-        convs: One convolution; two for squeeze-and-excite.
+        convs: One convolution; two for squeeze-and-excite and for a 1x1 convolution with the
+            depthwise one of its result.
         windows: Of each.
         nodes: All nodes, in order; of squeeze-and-excite with the pooling.
         source: What is convolved, or what squeeze-and-excite pools.
@@ -46,6 +49,7 @@ class Block:
         extras: Further operands of the result's shape.
         output: The result.
         pooled: Whether some squeeze-and-excite pools the result.
+        parts: The blocks that it was made of, if it was made of blocks.
     """
 
     kind: Kind
@@ -57,6 +61,7 @@ class Block:
     extras: tuple[ir.Value, ...]
     output: ir.Value
     pooled: bool = False
+    parts: tuple[Block, ...] = ()
 
     @property
     def operands(self) -> tuple[ir.Value, ...]:

@@ -44,7 +44,7 @@ class Described:
 def describe_block(scope: Scope, block: Block) -> Described:
     """Return the block's signature and weights."""
     writer = _Writer(scope, block)
-    return writer.squeeze_excite() if block.kind == "squeeze_excite" else writer.convolution()
+    return writer.squeeze_excite() if block.kind == "squeeze_excite" else writer.convolutions()
 
 
 @dataclass
@@ -57,17 +57,17 @@ class _Writer:
     weights: list[np.ndarray] = field(default_factory=list)
     names: dict[ir.Value, str] = field(default_factory=dict)
 
-    def convolution(self) -> Described:
-        """Describe a convolution with its tail."""
-        block, conv = self.block, self.block.convs[0]
+    def convolutions(self) -> Described:
+        """Describe one convolution after another, each with its tail."""
+        block, result = self.block, ""
         source = self._source()
         if block.gate is not None:
             source = self._op("Mul", source, self._operand(block.gate))
         for extra in block.extras:
             self.names[extra] = self._operand(extra)
-        inputs = [source, self._weight(conv), *self._biases(conv)]
-        self._conv(conv, inputs)
-        result = self._tail(conv)
+        for conv in block.convs:
+            self._conv(conv, [result or source, self._weight(conv), *self._biases(conv)])
+            result = self._tail(conv)
         self._result(self._op("Transpose", result, perm=TO_NHWC), self._nhwc(block.output))
         if block.pooled:
             batch, channels, height, _ = self._sizes(block.output)
@@ -107,11 +107,11 @@ class _Writer:
 
     def _weight(self, conv: ir.Node) -> str:
         weight = self._array(conv.inputs[1])
-        if self.block.kind == "depthwise_conv":
-            name = self._constant_input("weight", weight.transpose(2, 3, 1, 0))
+        if _groups(conv) > 1:
+            name = self._constant_input(f"w{len(self.inputs)}", weight.transpose(2, 3, 1, 0))
             return self._op("Transpose", name, perm=[3, 2, 0, 1])
         channels, *rest = weight.shape
-        name = self._constant_input("weight", pack_channels(weight))
+        name = self._constant_input(f"w{len(self.inputs)}", pack_channels(weight))
         planar = self._op("Transpose", name, perm=[0, 2, 1])
         padded = -(-channels // VECTOR) * VECTOR
         shaped = self._op("Reshape", planar, self._constant(np.array([padded, *rest])))
@@ -128,8 +128,7 @@ class _Writer:
 
     def _conv(self, conv: ir.Node, inputs: Sequence[str]) -> None:
         window = self.block.windows[self.block.convs.index(conv)]
-        groups = conv.attributes["group"].as_int() if "group" in conv.attributes else 1
-        attributes = {"group": groups, **window.attributes}
+        attributes = {"group": _groups(conv), **window.attributes}
         self.names[conv.outputs[0]] = self._op("Conv", *inputs, **attributes)
 
     def _tail(self, conv: ir.Node) -> str:
@@ -217,6 +216,10 @@ class _Writer:
             tuple(spec for _, spec in self.outputs),
         )
         return Described(signature, tuple(self.weights))
+
+
+def _groups(conv: ir.Node) -> int:
+    return conv.attributes["group"].as_int() if "group" in conv.attributes else 1
 
 
 def _spec(name: str, shape: Sequence[object]) -> TensorSpec:

@@ -10,6 +10,7 @@ import onnx_ir as ir
 from ortkit.fusion.conv_blocks import PASS, Block, find_blocks
 from ortkit.fusion.conv_bodies import Described, describe_block
 from ortkit.fusion.conv_cost import ChainCost, chain_cost
+from ortkit.fusion.conv_join import join_expansions
 from ortkit.kernels.backend import Refused
 from ortkit.kernels.signature import RegionSignature
 from ortkit.rewrite.scope import Scope
@@ -57,10 +58,12 @@ def find_chains(
         judge: Says why there would be no kernel for a signature.
     """
     refused: set[ir.Node] = set()
+    apart: set[ir.Node] = set()
     chains: list[Chain] = []
     for _ in range(MOST_ROUNDS):
         blocks = find_blocks(scope, graph, frozenset(refused))
-        chains = [_judged(scope, group, judge, refused) for group in _connected(blocks)]
+        blocks = join_expansions(scope, blocks, frozenset(apart))
+        chains = [_judged(scope, group, judge, refused, apart) for group in _connected(blocks)]
         if not any(chain.reason == _AGAIN for chain in chains):
             return chains
     return [chain for chain in chains if chain.reason != _AGAIN]
@@ -74,8 +77,9 @@ def _judged(
     blocks: list[Block],
     judge: Callable[[RegionSignature], Refused | None],
     refused: set[ir.Node],
+    apart: set[ir.Node],
 ) -> Chain:
-    """Return the group as a chain; adds the convolutions of refused blocks to `refused`."""
+    """Return the group as a chain; adds to `refused`, or to `apart` what should not be joined."""
     cost = chain_cost(scope, blocks, borders(blocks))
     if not cost.pays:
         reason = "not predicted to gain a tenth of its time"
@@ -84,7 +88,10 @@ def _judged(
     verdicts = [judge(each.signature) for each in described]
     for block, verdict in zip(blocks, verdicts, strict=True):
         if verdict is not None:
-            refused.update(block.convs)
+            if block.parts:
+                apart.add(block.convs[0])
+            else:
+                refused.update(block.convs)
             outputs = (block.convs[0].outputs[0].name or "",)
             scope.log.miss(PASS, describe(block.convs[0]), verdict.reason, outputs)
     reason = _AGAIN if any(verdict is not None for verdict in verdicts) else ""

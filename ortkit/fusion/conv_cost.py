@@ -71,6 +71,8 @@ def chain_cost(scope: Scope, blocks: list[Block], borders: list[ir.Value]) -> Ch
 
 def block_cost(scope: Scope, block: Block, rates: Rates) -> float:
     """Return the nanoseconds of one block."""
+    if block.parts:
+        return sum(block_cost(scope, part, rates) for part in block.parts)
     if block.kind == "squeeze_excite":
         return rates.gate * _elements(scope, block.source)
     outputs = _elements(scope, block.output)

@@ -55,6 +55,23 @@ def test_a_mobile_net_is_one_chain() -> None:
     ]  # fmt: skip
 
 
+def test_large_values_between_two_convolutions_are_never_whole() -> None:
+    scope, (chain,) = chains_of(inverted_residuals((1, 3, 122, 126)))
+    kinds = [block.kind for block in chain.blocks]
+    assert kinds[:3] == ["stem_conv", "expand_depthwise", "pointwise_conv"]
+    assert kinds[3:6] == ["expand_depthwise", "pointwise_conv", "expand_depthwise"]
+    assert lower_chain(scope, chain, {})
+
+
+def test_what_should_not_be_joined_stays_apart() -> None:
+    def judge(signature: RegionSignature) -> Refused | None:
+        return Refused("not so") if signature.name == "expand_depthwise" else accept(signature)
+
+    _, (chain,) = chains_of(inverted_residuals((1, 3, 122, 126)), judge)
+    assert not chain.reason
+    assert len(chain.blocks) == 10
+
+
 @pytest.mark.parametrize("pool", ["GlobalAveragePool", "ReduceMean"])
 def test_gates_are_taken_in(pool: str) -> None:
     _, chains = chains_of(squeeze_excites(pool=pool))
@@ -71,10 +88,17 @@ def test_gates_are_taken_in(pool: str) -> None:
     [
         (inverted_residuals(), (1, 3, 32, 32)),
         (inverted_residuals(("n", 3, 30, 34)), (2, 3, 30, 34)),
+        (inverted_residuals((1, 3, 122, 126)), (1, 3, 122, 126)),
         (squeeze_excites(), (1, 3, 32, 32)),
         (squeeze_excites(("n", 3, 31, 29), "ReduceMean"), (3, 3, 31, 29)),
     ],
-    ids=["mobile", "mobile, named batch", "gated", "gated, named batch, odd sizes"],
+    ids=[
+        "mobile",
+        "mobile, named batch",
+        "mobile, joined",
+        "gated",
+        "gated, named batch, odd sizes",
+    ],
 )
 def test_same_results_with_and_without_kernels(
     net: onnx.ModelProto, sizes: tuple[int, ...], tmp_path: Path
@@ -86,7 +110,8 @@ def test_same_results_with_and_without_kernels(
     reports, library, _ = compile_regions([scope], path, "tvm", "native", lambda *_: None)
     assert library is not None
     kinds = {report.kind for report in reports if report.emitted_as}
-    assert {"stem_conv", "pointwise_conv", "depthwise_conv"} <= kinds
+    deep = "expand_depthwise" if sizes[3] == 126 else "depthwise_conv"
+    assert {"stem_conv", "pointwise_conv", deep} <= kinds
     proto = ir.to_proto(model)
     onnx.checker.check_model(proto, full_check=True)
     assert not [node for node in proto.graph.node if node.op_type == "Conv"]

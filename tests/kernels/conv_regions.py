@@ -10,13 +10,14 @@ from fused_model import tensor
 from ortkit.kernels import RegionSignature, TensorSpec
 
 Dim = int | str
+#: From {x} to {y}; {n} keeps names apart.
 ACTIVATIONS: Mapping[str, str] = {
-    "": "a = Identity (c)",
-    "silu": "s = Sigmoid (c)  a = Mul (c, s)",
-    "relu6": "lo = Constant <value_float = 0.0> ()  hi = Constant <value_float = 6.0> ()"
-    "  a = Clip (c, lo, hi)",
-    "gelu": "a = Gelu (c)",
-    "twice": "s = Sigmoid (c)  t = Mul (c, s)  a = Add (t, s)",
+    "": "{y} = Identity ({x})",
+    "silu": "s{n} = Sigmoid ({x})  {y} = Mul ({x}, s{n})",
+    "relu6": "l{n} = Constant <value_float = 0.0> ()  h{n} = Constant <value_float = 6.0> ()"
+    "  {y} = Clip ({x}, l{n}, h{n})",
+    "gelu": "{y} = Gelu ({x})",
+    "twice": "s{n} = Sigmoid ({x})  t{n} = Mul ({x}, s{n})  {y} = Add (t{n}, s{n})",
 }
 HEAD = '<opset_import: ["" : 20]> f'
 
@@ -32,6 +33,10 @@ def unpacked(channels: int, depth: int, kernel: tuple[int, int] = (1, 1)) -> str
         "wr = Reshape (wt, ws)  w0 = Constant <value_ints = [0]> ()"
         f"  w1 = Constant <value_ints = [{channels}]> ()  wc = Slice (wr, w0, w1, w0)"
     )
+
+
+def activated(activation: str, x: str = "c", y: str = "a") -> str:
+    return ACTIVATIONS[activation].format(x=x, y=y, n=y)
 
 
 def window(kernel: int, stride: int, pads: Sequence[int], dilation: int = 1) -> str:
@@ -60,7 +65,7 @@ def pointwise(
     body += f"{first} = Conv <kernel_shape = [1, 1]> ({'xs' if gate else 'xt'}, wc, b)  "
     if residual:
         body += "rt = Transpose <perm = [0, 3, 1, 2]> (r)  c = Add (rt, k)  "
-    body += f"{ACTIVATIONS[activation]}  y = Transpose <perm = [0, 2, 3, 1]> (a)"
+    body += f"{activated(activation)}  y = Transpose <perm = [0, 2, 3, 1]> (a)"
     specs = {
         "x": tensor("x", *pixels, before),
         "g": tensor("g", pixels[0], 1, 1, before),
@@ -91,7 +96,7 @@ def depthwise(
     body = (
         "xt = Transpose <perm = [0, 3, 1, 2]> (x)  wt = Transpose <perm = [3, 2, 0, 1]> (w)  "
         f"c = Conv <group = {channels}, {window(kernel, stride, pads, dilation)}> (xt, wt, b)  "
-        f"{ACTIVATIONS[activation]}  y = Transpose <perm = [0, 2, 3, 1]> (a)  "
+        f"{activated(activation)}  y = Transpose <perm = [0, 2, 3, 1]> (a)  "
     )
     outputs = [tensor("y", pixels[0], height, width, channels)]
     if means:
@@ -104,6 +109,45 @@ def depthwise(
         "b": tensor("b", channels),
     }
     return _signature("depthwise_conv", ["x", "w", "b"], body, specs, outputs)
+
+
+def expand_depthwise(
+    pixels: tuple[Dim, int, int],
+    channels: tuple[int, int],
+    kernel: int,
+    stride: int,
+    pads: tuple[int, int, int, int],
+    activation: str = "silu",
+    *,
+    means: bool = False,
+) -> RegionSignature:
+    """A 1x1 convolution of [*pixels, channels[0]] and a depthwise one of its result."""
+    before, after = channels
+    height, width = (
+        (size + low + high - kernel) // stride + 1
+        for size, low, high in zip(pixels[1:], pads[:2], pads[2:], strict=True)
+    )
+    names = ["x", "w", "b", "v", "d"]
+    body = (
+        f"xt = Transpose <perm = [0, 3, 1, 2]> (x)  {unpacked(after, before)}  "
+        f"e = Conv <kernel_shape = [1, 1]> (xt, wc, b)  {activated(activation, 'e', 'f')}  "
+        "vt = Transpose <perm = [3, 2, 0, 1]> (v)  "
+        f"c = Conv <group = {after}, {window(kernel, stride, pads)}> (f, vt, d)  "
+        f"{activated(activation)}  y = Transpose <perm = [0, 2, 3, 1]> (a)  "
+    )
+    outputs = [tensor("y", pixels[0], height, width, after)]
+    if means:
+        body += "i = Constant <value_ints = [3]> ()  p = ReduceMean <keepdims = 0> (a, i)  "
+        body += "m = Transpose <perm = [0, 2, 1]> (p)"
+        outputs.append(tensor("m", pixels[0], height, after))
+    specs = {
+        "x": tensor("x", *pixels, before),
+        "w": tensor("w", -(-after // 16), before, 16),
+        "b": tensor("b", after),
+        "v": tensor("v", kernel, kernel, 1, after),
+        "d": tensor("d", after),
+    }
+    return _signature("expand_depthwise", names, body, specs, outputs)
 
 
 def stem(
@@ -123,7 +167,7 @@ def stem(
     body = (
         f"{unpacked(channels, before, (kernel, kernel))}  "
         f"c = Conv <{window(kernel, stride, pads)}> (x, wc, b)  "
-        f"{ACTIVATIONS[activation]}  y = Transpose <perm = [0, 2, 3, 1]> (a)"
+        f"{activated(activation)}  y = Transpose <perm = [0, 2, 3, 1]> (a)"
     )
     specs = {
         "x": tensor("x", *planes),
@@ -176,7 +220,7 @@ def feeds(
         shape = [sizes[dim] if isinstance(dim, str) else dim for dim in spec.shape]
         scale = 1.0
         if spec.name in ("w", "w1", "w2"):
-            axes = {"pointwise_conv": 1, "stem_conv": 1}.get(signature.name, 0)
+            axes = 0 if signature.name == "depthwise_conv" else 1
             depth = shape[axes] if spec.name == "w" else max(shape)
             scale = 1 / np.sqrt(depth)
         result[spec.name] = (rng.standard_normal(shape) * scale).astype(np.float32)

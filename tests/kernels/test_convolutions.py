@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conv_regions import depthwise, feeds, pointwise, squeeze_excite, stem
+from conv_regions import depthwise, expand_depthwise, feeds, pointwise, squeeze_excite, stem
 from fused_model import fused_model, session, tensor
 
 from ortkit.kernels import LibraryBuild, RegionSignature, Target, build_library, refusal
@@ -44,6 +44,19 @@ DEPTHWISE = {
     "one channel of a vector": (depthwise((1, 6, 6), 17, 3, 1, SAME), {}),
     "named height": (depthwise(("n", "h", 12), 24, 3, 1, SAME, means=True), {"n": 2, "h": 5}),
 }
+EXPAND: Mapping[str, tuple[RegionSignature, dict[str, int]]] = {
+    "expand, 3x3": (expand_depthwise((1, 14, 14), (16, 96), 3, 1, SAME, means=True), {}),
+    "expand, strided, bands": (
+        expand_depthwise((2, 56, 57), (8, 48), 3, 2, UNEVEN, "relu6"), {}
+    ),
+    "expand, odd and named": (
+        expand_depthwise(("n", 17, 15), (5, 37), 5, 2, (1, 2, 2, 1), means=True), {"n": 2}
+    ),
+    "expand, stride of the filter": (
+        expand_depthwise((1, 9, 9), (8, 24), 3, 3, (5, 0, 0, 5), ""), {}
+    ),
+    "expand, more filter than image": (expand_depthwise((1, 2, 3), (4, 16), 5, 1, WIDE), {}),
+}  # fmt: skip
 OTHERS = {
     "squeeze-excite": (squeeze_excite(2, 7, 8, 32), {}),
     "squeeze-excite, odd and named": (squeeze_excite("n", "r", 5, 37), {"n": 3, "r": 4}),
@@ -52,7 +65,7 @@ OTHERS = {
     "stem 7x7": (stem(("n", 3, 41, 39), 24, 7, 2, (3, 3, 3, 3), "relu6"), {"n": 2}),
     "stem of one channel": (stem((1, 1, "h", 28), 20, 5, 1, WIDE, ""), {"h": 9}),
 }
-ALL: Mapping[str, tuple[RegionSignature, dict[str, int]]] = POINTWISE | DEPTHWISE | OTHERS
+ALL: Mapping[str, tuple[RegionSignature, dict[str, int]]] = POINTWISE | DEPTHWISE | EXPAND | OTHERS
 
 
 @pytest.mark.parametrize("case", ALL)
@@ -71,7 +84,9 @@ def test_kernels_agree_with_their_bodies(case: str, build: Build) -> None:
 
 
 @pytest.mark.parametrize("level", ["x86-64-v2", "x86-64-v3"])
-@pytest.mark.parametrize("case", ["gate and residual", "5x5 strided", "stem", "squeeze-excite"])
+@pytest.mark.parametrize(
+    "case", ["gate and residual", "5x5 strided", "expand, odd and named", "stem"]
+)
 def test_kernels_for_narrower_processors(
     case: str, level: str, tmp_path: Path, cache: KernelCache
 ) -> None:
@@ -88,7 +103,15 @@ def test_kernels_for_narrower_processors(
 
 
 @pytest.mark.parametrize(
-    "case", ["many runs", "gate and residual", "3x3", "stem", "pixels that fill no whole tile"]
+    "case",
+    [
+        "expand, strided, bands",
+        "many runs",
+        "gate and residual",
+        "3x3",
+        "stem",
+        "pixels that fill no whole tile",
+    ],
 )
 def test_results_do_not_depend_on_the_threads(case: str, build: Build) -> None:
     signature, sizes = ALL[case]
@@ -125,6 +148,10 @@ REFUSED = {
     "an operator that is no epilogue": (
         with_body(pointwise((1, 4, 4), (8, 16), "gelu"), "Gelu (c)", "Softmax (c)"),
         "operator Softmax after a convolution",
+    ),
+    "rows that are too wide to keep": (
+        expand_depthwise((1, 8, 1000), (8, 16), 5, 1, WIDE),
+        "more between them than 64 KB",
     ),
     "a width that is not known": (
         depthwise((1, 8, "w"), 16, 3, 1, SAME),

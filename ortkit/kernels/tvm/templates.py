@@ -11,7 +11,14 @@ from ortkit.kernels.signature import RegionSignature
 
 _PACKAGE = "ortkit.custom_ops.tvm"
 #: Modules of the package; each has `match(signature) -> Template | Refused | None`.
-TEMPLATES = ("pointwise_conv", "depthwise_conv", "stem_conv", "squeeze_excite", "attention")
+TEMPLATES = (
+    "pointwise_conv",
+    "depthwise_conv",
+    "expand_depthwise",
+    "stem_conv",
+    "squeeze_excite",
+    "attention",
+)
 
 
 class Template(Protocol):
