@@ -31,33 +31,37 @@ _ATAN = (
 
 # pi/2 less what float32 makes of it.
 _HALF_PI_LOW = -4.371139000186243e-08
-# 1/(2 pi) in binary, cut into numbers so short that a float32 times one is a float64 exactly:
-# what is left out is below 2^-203, and 2^128 times it below any float32's distance from a zero.
+# 1/(2 pi) in binary, cut into numbers so short that a float32 times one is a float64 exactly, and
+# the next 53 bits. What is left out is below 2^-197, and 2^128 times it below any float32's
+# distance from a zero.
 _TURN_BITS = 29
-_TURN_PARTS = 7
-# floor(2^203 / (2 pi))
-_INVERSE_TURN = 0x145F306DC9C882A53F84EAFA3EA69BB81B6C52B3278872083FC
+_TURN_PARTS = 5
+_TURN_TAIL_BITS = 53
+_INVERSE_TURN_BITS = _TURN_BITS * _TURN_PARTS + _TURN_TAIL_BITS
+# floor(2^198 / (2 pi))
+_INVERSE_TURN = 0xA2F9836E4E441529FC2757D1F534DDC0DB6295993C439041F
 
 
-def _turn_parts() -> list[float]:
-    """Return 1/(2 pi) as a sum of `_TURN_PARTS` numbers of `_TURN_BITS` bits each."""
-    parts = []
-    for index in range(_TURN_PARTS):
-        shift = (_TURN_PARTS - 1 - index) * _TURN_BITS
-        part = (_INVERSE_TURN >> shift) % 2**_TURN_BITS
-        parts.append(math.ldexp(part, -(index + 1) * _TURN_BITS))
-    return parts
+def _turn_parts() -> tuple[list[float], float]:
+    """Return 1/(2 pi) as a sum of `_TURN_PARTS` numbers of `_TURN_BITS` bits each, and a tail."""
+    parts, rest = [], _INVERSE_TURN
+    for index in range(1, _TURN_PARTS + 1):
+        shift = _INVERSE_TURN_BITS - index * _TURN_BITS
+        part, rest = divmod(rest, 2**shift)
+        parts.append(math.ldexp(part, -index * _TURN_BITS))
+    return parts, math.ldexp(rest, -_INVERSE_TURN_BITS)
 
 
 def _reduce(e: Emitter, x: Expr) -> tuple[Expr, Expr]:
-    """Return r, q (int32) with x = r + q pi/2 modulo 2 pi and |r| <= pi/4.
+    """Return r, q (int32) with x = r + q pi/2 modulo 2 pi and |r| <= pi/4, or barely more.
 
     r is right to a float32's last bit even beside a multiple of pi/2 (the nearest float32 is 2^-30
     away from one, and float64 sums what is left of each product once whole turns are gone).
     """
     wide = e.share(e.cast(x, "float64"))
+    parts, tail = _turn_parts()
     fractions = []
-    for part in _turn_parts():
+    for part in parts:
         turns = e.share(wide * e.constant(part, "float64"))
         fractions.append(e.share(turns - e.round_half_even(turns)))
     total = fractions[-1]
@@ -68,6 +72,8 @@ def _reduce(e: Emitter, x: Expr) -> tuple[Expr, Expr]:
     rest = e.negative(quadrant)
     for fraction in fractions:
         rest = e.share(fraction * four + rest)
+    # The tail is at most 2^-17 of a turn: it has no whole turns, and no say in the quadrant.
+    rest = e.share(wide * e.constant(4.0 * tail, "float64") + rest)
     angle = e.cast(rest * e.constant(math.pi / 2, "float64"), "float32")
     return e.share(angle), e.share(_to_int(e, quadrant))
 
