@@ -111,24 +111,33 @@ class ExpandDepthwise:
         lanes = self.expand.channels % VECTOR or VECTOR
         with e.loop(end - begin) as index:
             unit = tuple(e.decode(begin + index, self._units(tile)))
+            ring = e.scratch(self._kept * self._sizes[1] * tile.vectors * VECTOR)
             if panels == 1 or (last, lanes) == (tile.vectors, VECTOR):
-                _Unit(self, e, buffers, Tile(tile.rows, last), lanes, unit).emit(tile.vectors)
+                _Unit(self, e, buffers, ring, Tile(tile.rows, last), lanes, unit).emit(
+                    tile.vectors
+                )
             else:
                 with e.block() as whole:
-                    _Unit(self, e, buffers, tile, VECTOR, unit).emit(tile.vectors)
+                    _Unit(self, e, buffers, ring, tile, VECTOR, unit).emit(tile.vectors)
                 with e.block() as rest:
-                    _Unit(self, e, buffers, Tile(tile.rows, last), lanes, unit).emit(tile.vectors)
+                    _Unit(self, e, buffers, ring, Tile(tile.rows, last), lanes, unit).emit(
+                        tile.vectors
+                    )
                 e.branch(unit[2] < e.i64(panels - 1), whole, rest)
         return e.function()
 
 
 @dataclass(frozen=True)
 class _Unit:
-    """A band of rows of one panel, of `tile.vectors` vectors, the last with `lanes` channels."""
+    """A band of rows of one panel, of `tile.vectors` vectors, the last with `lanes` channels.
+
+    The first convolution's row y lies in place y modulo the filter's height of the `ring`.
+    """
 
     op: ExpandDepthwise
     e: TileEmitter
     buffers: list[Buffer]
+    ring: Buffer
     tile: Tile
     lanes: int
     unit: tuple[Expr, ...]
@@ -137,12 +146,11 @@ class _Unit:
         """Compute the band; panels start at multiples of `panel_vectors`."""
         e, op = self.e, self.op
         image, band, panel = self.unit
-        height, width, _, rows = op._sizes
+        height, _, _, rows = op._sizes
         pitch = self.tile.vectors * VECTOR
         first = e.share(panel * e.i64(panel_vectors * VECTOR))
-        ring = e.scratch(op._kept * width * pitch)
         bias = None if op.expand.bias is None else self.buffers[op.expand.bias]
-        begin = Target(ring, [], pitch, first, self.lanes)
+        begin = Target(self.ring, [], pitch, first, self.lanes)
         loaded = load_bias(e, bias, self.tile.vectors, begin)
         window = op.depthwise.conv.window
         start = e.share(band * e.i64(op._band))
@@ -154,16 +162,16 @@ class _Unit:
             low = e.share(e.tir.max(e.i64(0), fresh))
             high = e.share(e.minimum(e.i64(height), top + e.i64(op._kept)))
             with e.loop(e.tir.max(e.i64(0), high - low)) as step:
-                self._expand(ring, loaded, first, image, e.share(low + step))
-            self._filter(ring, image, row, top, first)
+                self._expand(loaded, first, image, e.share(low + step))
+            self._filter(image, row, top, first)
 
-    def _expand(self, ring: Buffer, bias: Buffer, first: Expr, image: Expr, row: Expr) -> None:
+    def _expand(self, bias: Buffer, first: Expr, image: Expr, row: Expr) -> None:
         """Compute one row of the first convolution's result into its place in the ring."""
         e, op = self.e, self.op
         height, width, depth, _ = op._sizes
         source = e.share((image * e.i64(height) + row) * e.i64(width))
         slot = e.share(e.tir.floormod(row, e.i64(op._kept)) * e.i64(width))
-        to = Target(ring, [], self.tile.vectors * VECTOR, e.i64(0), self.lanes)
+        to = Target(self.ring, [], self.tile.vectors * VECTOR, e.i64(0), self.lanes)
         x, weight = self.buffers[op.expand.x], self.buffers[op.weight]
 
         def tile(rows: int, column: Expr) -> None:
@@ -187,7 +195,7 @@ class _Unit:
         if rest:
             tile(rest, e.i64(whole * self.tile.rows))
 
-    def _filter(self, ring: Buffer, image: Expr, row: Expr, top: Expr, first: Expr) -> None:
+    def _filter(self, image: Expr, row: Expr, top: Expr, first: Expr) -> None:
         """Compute one row of the result from the rows in the ring."""
         e, op = self.e, self.op
         height, width, _, rows = op._sizes
@@ -207,7 +215,7 @@ class _Unit:
             means = (self.buffers[output + 1], e.share(at * e.i64(applied.channels)))
         count = (self.tile.vectors - 1) * VECTOR + self.lanes
         to = Sink(self.buffers[output], sink, first, count, means)
-        Row(e, applied, Source(ring, pitch, place, taps), to).emit()
+        Row(e, applied, Source(self.ring, pitch, place, taps), to).emit()
 
 
 def match(signature: RegionSignature) -> ExpandDepthwise | Refused | None:

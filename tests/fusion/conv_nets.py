@@ -118,6 +118,19 @@ def squeeze_excites(
     return net.model(x, [value])
 
 
+def hard_gates(x: Sequence[Dim] = (1, 3, 64, 64)) -> onnx.ModelProto:
+    """MobileNetV3's blocks: HardSwish, and gates of Relu and HardSigmoid."""
+    net = Net()
+    value = net.op("HardSwish", net.conv("x", (3, 16), 3, strides=[2, 2], pads=[0, 0, 1, 1]))
+    for _ in range(2):
+        wide = net.op("HardSwish", net.conv(value, (16, 72)))
+        deep = net.op("HardSwish", net.depthwise(wide, 72, 5))
+        inner = net.op("Relu", net.conv(net.op("GlobalAveragePool", deep), (72, 24)))
+        gate = net.op("HardSigmoid", net.conv(inner, (24, 72)), alpha=1 / 6)
+        value = net.op("Add", net.conv(net.op("Mul", gate, deep), (72, 16)), value)
+    return net.model(x, [value])
+
+
 def bottlenecks(x: Sequence[Dim] = (1, 64, 28, 28)) -> onnx.ModelProto:
     """ResNet's blocks: full 3x3 convolutions between 1x1 ones."""
     net = Net()

@@ -10,7 +10,7 @@ import onnx
 import onnx_ir as ir
 import onnxruntime as ort
 import pytest
-from conv_nets import Net, bottlenecks, inverted_residuals, squeeze_excites
+from conv_nets import Net, bottlenecks, hard_gates, inverted_residuals, squeeze_excites
 from region_models import accept, scope_of
 
 from ortkit.fusion.conv_chains import Chain, find_chains
@@ -90,6 +90,7 @@ def test_gates_are_taken_in(pool: str) -> None:
         (inverted_residuals(("n", 3, 30, 34)), (2, 3, 30, 34)),
         (inverted_residuals((1, 3, 122, 126)), (1, 3, 122, 126)),
         (squeeze_excites(), (1, 3, 32, 32)),
+        (hard_gates(), (1, 3, 64, 64)),
         (squeeze_excites(("n", 3, 31, 29), "ReduceMean"), (3, 3, 31, 29)),
     ],
     ids=[
@@ -97,6 +98,7 @@ def test_gates_are_taken_in(pool: str) -> None:
         "mobile, named batch",
         "mobile, joined",
         "gated",
+        "hard",
         "gated, named batch, odd sizes",
     ],
 )
