@@ -29,7 +29,8 @@ MINIMUM_SAVED_NS = 1000
 MINIMUM_POINTS = 256
 #: Simple operations for each element in a generated kernel, for what is not pointwise.
 OPERATIONS = {
-    "ArgMax": 3, "ArgMin": 3, "LayerNormalization": 11, "LogSoftmax": 18, "RMSNormalization": 6,
+    "ArgMax": 3, "ArgMin": 3, "GroupNormalization": 11, "InstanceNormalization": 11,
+    "LayerNormalization": 11, "LogSoftmax": 18, "RMSNormalization": 6,
     "RotaryEmbedding": 3, "SimplifiedLayerNormalization": 6, "SkipLayerNormalization": 12,
     "SkipSimplifiedLayerNormalization": 7, "Softmax": 16,
 }  # fmt: skip

@@ -36,8 +36,8 @@ REDUCTIONS = frozenset(
 )  # fmt: skip
 NORMS = frozenset(
     {
-        "LayerNormalization", "LogSoftmax", "RMSNormalization", "SimplifiedLayerNormalization",
-        "Softmax",
+        "GroupNormalization", "InstanceNormalization", "LayerNormalization", "LogSoftmax",
+        "RMSNormalization", "SimplifiedLayerNormalization", "Softmax",
     }
 )  # fmt: skip
 #: ONNX Runtime's own, each written back in standard ops by `ortkit.fusion.bodies`.

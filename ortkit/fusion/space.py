@@ -98,6 +98,9 @@ class NodeSpace:
         if shape is None:
             return None
         axes = reduced_axes(self._scope, self._node, len(shape))
+        if self._node.op_type == "GroupNormalization":
+            # Rows that end within an axis: alike for equal numbers of groups.
+            return (shape, axes, _int(self._node, "num_groups", 1))
         first = min(axes, default=len(shape))
         if axes == tuple(range(first, len(shape))):
             return tuple(size for size in shape[first:] if size != 1)
@@ -108,6 +111,10 @@ def reduced_axes(scope: Scope, node: ir.Node, rank: int) -> tuple[int, ...]:
     """Return the axes that a norm or a reduction runs along, ascending and not negative."""
     if node.op_type in ("LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization"):
         return tuple(range(_int(node, "axis", -1) % max(rank, 1), rank))
+    if node.op_type == "InstanceNormalization":
+        return tuple(range(2, rank))
+    if node.op_type == "GroupNormalization":
+        return tuple(range(1, rank))
     if node.op_type.startswith("Skip"):
         return (rank - 1,)
     if node.op_type in ("Softmax", "LogSoftmax"):

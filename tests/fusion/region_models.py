@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -82,10 +83,16 @@ def fuse(
 
 
 def run(
-    model: onnx.ModelProto, feeds: dict[str, np.ndarray], *, optimized: bool = False
+    model: onnx.ModelProto,
+    feeds: dict[str, np.ndarray],
+    *,
+    optimized: bool = False,
+    library: Path | None = None,
 ) -> list[np.ndarray]:
-    """Run without any kernel library."""
+    """Run with a kernel library or without any."""
     options = ort.SessionOptions()
+    if library is not None:
+        options.register_custom_ops_library(str(library))
     options.log_severity_level = 4
     if not optimized:
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL

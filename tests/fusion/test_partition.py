@@ -139,3 +139,12 @@ def test_a_long_chain_is_cut_into_regions_of_bounded_size() -> None:
     text = f"{HEAD} g (float[n, 8] x) => (v{nodes - 1}) {{ v0 = Neg (x)  {steps} }}"
     sizes = [len(one.region.nodes) for one in find(scope_of(from_text(text)))]
     assert sizes == [MAX_NODES] * 3
+
+
+def test_norms_over_groups_of_channels_and_what_is_around_them() -> None:
+    text = """g (float[n, 4, 6, 6] x, float[4, 1, 1] s) => (z)
+        <float[2] one = {1, 1}, float[2] zero = {0, 0}, int64[3] groups = {0, 2, -1},
+         int64[4] image = {0, 4, 6, 6}> {
+        a = Neg (x)  g = Reshape (a, groups)  i = InstanceNormalization (g, one, zero)
+        b = Reshape (i, image)  c = Mul (b, s)  z = Sigmoid (c) }"""
+    assert kinds(text) == ["neg_instance_normalization_mul_sigmoid"]
