@@ -7,13 +7,14 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import onnx
 import onnx_ir as ir
 
+from ortkit.candidate import Candidate
 from ortkit.errors import KernelError, MissingDependencyError, UserError
 from ortkit.graph.convert import paused_collector
 from ortkit.graph.open import open_model
@@ -25,12 +26,11 @@ from ortkit.optimized import library_path as library_path
 from ortkit.options import OptimizeOptions as OptimizeOptions
 from ortkit.passes.select import select_passes
 from ortkit.report import RegionReport, Report
-from ortkit.rewrite.log import RewriteLog
 from ortkit.rewrite.pipeline import Pipeline, PipelineResult
 from ortkit.rewrite.target import Target
 
 if TYPE_CHECKING:
-    from ortkit.measure.measurer import Measurer, Placed
+    from ortkit.measure.measurer import Measurer
     from ortkit.verify.verification import Verification
 
 Source = str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model
@@ -60,7 +60,7 @@ def optimize(source: Source, options: OptimizeOptions | None = None) -> Optimize
             candidate = run.paying(candidate)
         if run.options.verify:
             candidate, verification = run.verified(candidate)
-        if run.options.measure and not run.confirms(candidate):
+        while run.options.measure and not run.confirms(candidate):
             candidate = run.candidate(frozenset(run.rolled_back))
             if run.options.verify:
                 candidate, verification = run.verified(candidate)
@@ -70,30 +70,6 @@ def optimize(source: Source, options: OptimizeOptions | None = None) -> Optimize
     return Optimized(
         candidate.model, candidate.library, run.report(candidate, verification), run.folder
     )
-
-
-@dataclass(frozen=True)
-class _Candidate:
-    model: ir.Model
-    result: PipelineResult
-    regions: tuple[RegionReport, ...]
-    library: Path | None
-    kernel_note: str
-
-    @property
-    def log(self) -> RewriteLog:
-        return self.result.log
-
-    def placed(self) -> list[Placed]:
-        """Return the regions that became nodes."""
-        from ortkit.measure.measurer import Placed
-
-        ids = {(hit.rule, hit.id.partition(f":{hit.rule}:")[2]): hit.id for hit in self.log.hits}
-        return [
-            Placed(one.emitted_as, f"{one.at}/fused", ids[one.kind, one.at])
-            for one in self.regions
-            if one.emitted_as is not None and (one.kind, one.at) in ids
-        ]
 
 
 class _Run:
@@ -118,7 +94,7 @@ class _Run:
 
     def candidate(
         self, denied: frozenset[str], fuel: int | None = None, *, kernels: bool = True
-    ) -> _Candidate:
+    ) -> Candidate:
         """Rewrite, fuse and compile a fresh copy of the source, but for the denied rewrites."""
         model = self._opened or open_model(self.source)
         self._opened = None
@@ -135,7 +111,7 @@ class _Run:
             regions, library, note = self._regions(result) if kernels else ((), None, "")
         if not any(one.emitted_as for one in regions):
             library = None
-        return _Candidate(model, result, tuple(map(self._explained, regions)), library, note)
+        return Candidate(model, result, tuple(map(self._explained, regions)), library, note)
 
     def _explained(self, region: RegionReport) -> RegionReport:
         """Return the report of a region, with the reason if it was dropped for its times."""
@@ -180,11 +156,11 @@ class _Run:
             return ""
         return f"kernels for {self.options.cpu} do not run on this machine, an {native_level()}"
 
-    def _runnable(self, candidate: _Candidate) -> Path | None:
+    def _runnable(self, candidate: Candidate) -> Path | None:
         """Return the library if this machine can load it."""
         return None if self._foreign_note(candidate.library) else candidate.library
 
-    def paying(self, candidate: _Candidate) -> _Candidate:
+    def paying(self, candidate: Candidate) -> Candidate:
         """Time the regions of a candidate; without those that do not pay, if there are some."""
         from ortkit.kernels.cpu import native_level
         from ortkit.measure.measurer import Measurer
@@ -206,12 +182,14 @@ class _Run:
             )
         return self.candidate(frozenset()) if self.dropped else candidate
 
-    def confirms(self, candidate: _Candidate) -> bool:
-        """Compare the result with the source; False if its kernels make it slower."""
+    def confirms(self, candidate: Candidate) -> bool:
+        """Compare the result with the source; False if kernels make it slower, and must go."""
         from ortkit.runtime.timing import Variant
 
         measurer, folder = self.measurer, Path(self.folder.name)
         assert measurer is not None
+        if self.slow_kernels:
+            return True  # what is left was timed beside them
 
         def plain() -> Path:
             without = self.candidate(frozenset(self.rolled_back), kernels=False)
@@ -220,13 +198,19 @@ class _Run:
             return path
 
         result = Variant(self._saved(candidate, folder), candidate.library)
+        ids, ops = candidate.joint()
+        together = ops if ids and candidate.placed() else frozenset()
         with self._stage("confirm"):
-            kept = measurer.confirm(result, plain if candidate.library is not None else None)
-        if not kept:
+            kept = measurer.confirm(
+                result, plain if candidate.library is not None else None, together
+            )
+        if not kept and together:
+            self.dropped |= ids
+        elif not kept:
             self.slow_kernels = "with them the model is slower, as measured"
         return kept
 
-    def verified(self, candidate: _Candidate) -> tuple[_Candidate, Verification]:
+    def verified(self, candidate: Candidate) -> tuple[Candidate, Verification]:
         """Check against the source; on a mismatch roll back the guilty rewrites and name them."""
         from ortkit.verify.bisect import find_guilty
         from ortkit.verify.verifier import Verifier
@@ -267,7 +251,7 @@ class _Run:
             is_good(frozenset(self.rolled_back))
         return best, verification
 
-    def report(self, candidate: _Candidate, verification: Verification | None) -> Report:
+    def report(self, candidate: Candidate, verification: Verification | None) -> Report:
         """Collect what there is to say."""
         result = candidate.result
         return Report(
@@ -296,7 +280,7 @@ class _Run:
         save_model(open_model(self.source), path)
         return path
 
-    def _saved(self, candidate: _Candidate, folder: Path) -> Path:
+    def _saved(self, candidate: Candidate, folder: Path) -> Path:
         path = folder / "candidate.onnx"
         save_model(candidate.model, path)
         return path

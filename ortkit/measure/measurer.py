@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -113,12 +113,22 @@ class Measurer:
         self.regions, self.dropped = tuple(settled), frozenset(dropped)
         return self.dropped
 
-    def confirm(self, result: Variant, plain: Callable[[], Path] | None) -> bool:
-        """Compare the result with what came in, and profile that; returns whether kernels stay.
+    def confirm(
+        self,
+        result: Variant,
+        plain: Callable[[], Path] | None,
+        together: Collection[str] = (),
+    ) -> bool:
+        """Compare the result with what came in, and with itself without kernels.
 
         Args:
             result: The model that would be written.
             plain: Saves the same without kernels; None if there are none.
+            together: Operators that were not judged one by one: they go first. Empty: all go.
+
+        Returns:
+            Whether the kernels stay; else the result must be made, and compared, again. Only
+            where all go that is not needed: `model` is about the model without them.
         """
         if self._feeds is None:
             return True
@@ -134,11 +144,17 @@ class Measurer:
         kernels = compare(taken["plain"], taken["after"]) if "plain" in taken else None
         keeps = kernels is None or not (kernels.verdict == "slower" or whole.verdict == "slower")
         if not keeps and kernels is not None:
+            what = "kernels that go only together" if together else "kernels"
             self.notes.append(
-                f"kernels are dropped: with them the model is {whole.ratio:.3f} times as fast as "
-                f"it came, and {kernels.ratio:.3f} times as fast as without them"
+                f"{what} are dropped: with them the model is {whole.ratio:.3f} times as fast as "
+                f"it came, and {kernels.ratio:.3f} times as fast as without kernels"
             )
-            self.regions = tuple(replace(one, kept=False) for one in self.regions)
+            self.regions = tuple(
+                replace(one, kept=one.kept and bool(together) and one.op not in together)
+                for one in self.regions
+            )
+            if together:
+                return False
             whole, kernels = compare(taken["before"], taken["plain"]), None
         self.model = ModelTiming(
             before_ms=whole.before,

@@ -10,6 +10,7 @@ import onnx
 import pytest
 from timed_model import Fused
 
+from ortkit.candidate import Candidate
 from ortkit.errors import UserError
 from ortkit.measure import measurer, whole
 from ortkit.measure.regions import RegionJob
@@ -137,13 +138,42 @@ def test_the_ceiling_is_the_original_s(fused: Fused, monkeypatch: pytest.MonkeyP
 def test_what_is_not_undone_alone_is_judged_with_the_model(
     fused: Fused, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ortkit.optimization._Candidate.placed", lambda candidate: [])
+    monkeypatch.setattr(Candidate, "placed", lambda candidate: [])
     taken = {"before": 9.0, "after": 6.0, "plain": 7.0}
     made = measured(fused, monkeypatch, "_", taken, verify=False)
     assert emitted(made) == emitted(fused.optimized)
     assert made.report.measurement is not None
     assert all(one.kept for one in made.report.measurement.regions)
     assert made.report.measurement.dropped == ()
+
+
+def test_what_goes_only_together_goes_first(fused: Fused, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if the regions of one kind had been put back by one rewrite, and slowed the model."""
+    found = Candidate.placed
+    monkeypatch.setattr(
+        Candidate, "placed", lambda self: [one for one in found(self) if "gelu" in one.op]
+    )
+    rounds = iter([{"before": 9.0, "after": 9.5, "plain": 8.0}])
+    taken = {"before": 9.0, "after": 6.0, "plain": 8.0}
+
+    def whole_models(variants: Mapping[str, object], *given: object, **named: object) -> object:
+        now = next(rounds, taken)
+        return {name: [now[name]] * 4 for name in variants}
+
+    measured(fused, monkeypatch, "", taken, verify=False)
+    monkeypatch.setattr(measurer, "time_whole", whole_models)
+    made = optimize(fused.original, OptimizeOptions(measure=True))
+    before = emitted(fused.optimized)
+    assert emitted(made) == [op for op in before if "gelu" in op] != before
+    assert made.library is not None
+    measurement = made.report.measurement
+    assert measurement is not None and measurement.model is not None
+    assert measurement.model.after_ms == 6.0
+    assert {one.kept for one in measurement.regions if "gelu" in one.op} == {True}
+    assert {one.kept for one in measurement.regions if "gelu" not in one.op} == {False}
+    assert [note.partition(" are dropped")[0] for note in measurement.notes] == [
+        "kernels that go only together"
+    ]
 
 
 def test_models_for_a_gpu_are_not_timed() -> None:

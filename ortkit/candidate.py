@@ -1,0 +1,56 @@
+"""One result of rewriting and fusing: `optimize` may make several, and returns the best."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import onnx_ir as ir
+
+from ortkit.report import RegionReport
+from ortkit.rewrite.log import RewriteLog
+from ortkit.rewrite.pipeline import PipelineResult
+
+if TYPE_CHECKING:
+    from ortkit.measure.measurer import Placed
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A rewritten model, its library, and what there is to say of it."""
+
+    model: ir.Model
+    result: PipelineResult
+    regions: tuple[RegionReport, ...]
+    library: Path | None
+    kernel_note: str
+
+    @property
+    def log(self) -> RewriteLog:
+        """What was rewritten."""
+        return self.result.log
+
+    def placed(self) -> list[Placed]:
+        """Return the regions that became nodes."""
+        from ortkit.measure.measurer import Placed
+
+        ids = {(hit.rule, hit.id.partition(f":{hit.rule}:")[2]): hit.id for hit in self.log.hits}
+        return [
+            Placed(one.emitted_as, f"{one.at}/fused", ids[one.kind, one.at])
+            for one in self.regions
+            if one.emitted_as is not None and (one.kind, one.at) in ids
+        ]
+
+    def joint(self) -> tuple[frozenset[str], frozenset[str]]:
+        """Return the ids of what puts several regions back at once, and their operators."""
+        from ortkit.fusion import conv_blocks, regions
+
+        alone = self.placed()
+        passes = {regions.PASS, conv_blocks.PASS}
+        ids = {hit.id for hit in self.log.hits if hit.pass_name in passes}
+        ids -= {one.id for one in alone}
+        if not ids:
+            return frozenset(), frozenset()
+        ops = {one.emitted_as for one in self.regions if one.emitted_as is not None}
+        return frozenset(ids), frozenset(ops - {one.op for one in alone})
