@@ -58,8 +58,8 @@ ort::Status* Refuse(const Op& op, ort::ErrorCode code, const char* format, ...) 
   va_start(arguments, format);
   vsnprintf(reason, sizeof reason, format, arguments);
   va_end(arguments);
-  char text[640];
-  snprintf(text, sizeof text, "%s::%s: %s", ortkit_manifest.domain, op.spec->op_type, reason);
+  char text[1024];
+  snprintf(text, sizeof text, "%s::%.600s: %s", ortkit_manifest.domain, op.spec->op_type, reason);
   return ort::CreateStatus(op.api)(code, text);
 }
 

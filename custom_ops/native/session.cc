@@ -49,8 +49,11 @@ ort::Status* FindDomain(const ort::Api* api, const ort::SessionOptions* options,
 ort::Status* AddNewOps(const ort::Api* api, ort::SessionOptions* options, ort::OpDomain* domain,
                        const Op* ops, int32_t count) {
   for (int32_t i = 0; i < count; ++i) {
-    char key[256];
-    snprintf(key, sizeof key, "%s::%s", ortkit_manifest.domain, ops[i].spec->op_type);
+    char key[512];  // ONNX Runtime takes 1024
+    const int length = snprintf(key, sizeof key, "%s::%s", ortkit_manifest.domain, ops[i].spec->op_type);
+    if (static_cast<size_t>(length) >= sizeof key) {
+      return Refuse(ops[i], ort::kInvalidArgument, "the name is too long");
+    }
     bool has = false;
     ORTKIT_RETURN_IF_ERROR(HasEntry(api, options, key, &has));
     if (has) continue;

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ import onnx
 import onnxruntime as ort
 import pytest
 
-from ortkit.kernels import RegionSignature, Target, build_library
+from ortkit.kernels import DOMAIN, RegionSignature, Target, build_library
 from ortkit.kernels.cache import KernelCache
 from tests.kernels.fused_model import bias_gelu, fused_model, random_input, session, unary
 
@@ -70,6 +71,21 @@ def test_libraries_of_one_session_share_its_domain(
     wanted = session(fused_model(GELU)).run(None, feeds_of(GELU))[0]
     np.testing.assert_allclose(gelu, wanted, rtol=0, atol=2**-20)
     np.testing.assert_allclose(tanh, np.tanh(feeds["W"]), rtol=0, atol=2**-22)
+
+
+@pytest.mark.parametrize(("length", "fits"), [(400, True), (500, False)])
+def test_long_names_are_told_apart_or_refused(length: int, fits: bool, tmp_path: Path) -> None:
+    long = [replace(each, name="n" * length) for each in (GELU, unary("Exp"))]
+    path = tmp_path / "long.so"
+    build_library(long, Target(), path, cache=KernelCache(tmp_path))
+    options = ort.SessionOptions()
+    if fits:
+        options.register_custom_ops_library(str(path))
+        for each in long:
+            assert options.get_session_config_entry(f"{DOMAIN}::{each.op_type}")
+        return
+    with pytest.raises(Exception, match="the name is too long"):
+        options.register_custom_ops_library(str(path))
 
 
 def test_options_may_get_another_library_after_a_session_was_made(
