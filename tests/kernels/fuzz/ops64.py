@@ -7,7 +7,7 @@ import math
 import numpy as np
 from onnx.reference.op_run import OpRun
 
-_erf = np.vectorize(math.erf, otypes=[np.float64])
+_erfc = np.vectorize(math.erfc, otypes=[np.float64])
 
 
 def _softplus(x: np.ndarray) -> np.ndarray:
@@ -26,10 +26,10 @@ class Gelu(OpRun):
 
     def _run(self, x: np.ndarray, approximate: str | None = None) -> tuple[np.ndarray]:
         if approximate == "tanh":
-            inner = np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x))
-        else:
-            inner = _erf(x * math.sqrt(0.5)) if x.size else x
-        return (0.5 * x * (1.0 + inner),)
+            inner = math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x)
+            return (x / (1.0 + np.exp(-2.0 * inner)),)
+        # 1 + erf(x), of which nothing is left in float64 below about -8.
+        return (0.5 * x * _erfc(-x * math.sqrt(0.5)) if x.size else x,)
 
 
 class Mean(OpRun):

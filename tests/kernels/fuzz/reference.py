@@ -1,7 +1,7 @@
 """A region in float64, node by node through onnx.reference, and how far that can be trusted.
 
 What a region's elements are conditioned like is found by trying: the region is evaluated again
-with every rounding replaced by a random error of one epsilon of the dtype that the node has. An
+with every rounding replaced by a random error of up to two epsilons of the node's dtype. An
 element that these samples scatter is allowed to be off by as much, and one that is a number in
 some and NaN or another integer in others says nothing (Parker, "Monte Carlo arithmetic", 1997).
 """
@@ -155,8 +155,8 @@ def _terms(op: str, source: np.ndarray | None, result: np.ndarray) -> float:
 def _disturbed(
     x: np.ndarray, dtype: str, rng: np.random.Generator, epsilons: float = 1.0
 ) -> np.ndarray:
-    """Move every element by half to one epsilon, or several, up or down."""
-    error = rng.uniform(0.5, 1.0, x.shape) * rng.choice((-1.0, 1.0), x.shape)
+    """Move every element by half to two epsilons, or so many times that, up or down."""
+    error = rng.uniform(0.5, 2.0, x.shape) * rng.choice((-1.0, 1.0), x.shape)
     # A kernel may compute what is narrower than float32 in float32: then nothing is rounded,
     # and a comparison of two such values may fall either way.
     scale = epsilons * EPSILON[dtype] * (np.abs(x) + TINY[dtype])
