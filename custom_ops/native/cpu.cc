@@ -28,7 +28,6 @@ constexpr uint32_t Bits(int first, More... more) {
 bool Has(uint32_t word, uint32_t bits) { return (word & bits) == bits; }
 
 // Bit numbers: Intel SDM, CPUID; levels: x86-64 psABI, "Micro-Architecture Levels".
-constexpr uint32_t kOsSavesState = Bits(27);                  // OSXSAVE
 constexpr uint32_t kLeaf1EcxV2 = Bits(0, 9, 13, 19, 20, 23);  // SSE3 SSSE3 CX16 SSE4.1 SSE4.2 POPCNT
 constexpr uint32_t kLeaf1EcxV3 = Bits(12, 22, 27, 28, 29);    // FMA MOVBE OSXSAVE AVX F16C
 constexpr uint32_t kLeaf7EbxV3 = Bits(3, 5, 8);               // BMI1 AVX2 BMI2
@@ -51,6 +50,8 @@ OrtkitCpu LevelOf(const CpuWords& cpu) {
 #if defined(__x86_64__)
 
 namespace {
+
+constexpr uint32_t kOsSavesState = Bits(27);  // OSXSAVE in leaf 1
 
 uint32_t SavedState() {
   uint32_t low, high;
