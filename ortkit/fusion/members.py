@@ -20,6 +20,11 @@ INTEGERS = frozenset(
         ir.DataType.UINT8, ir.DataType.UINT16, ir.DataType.UINT32, ir.DataType.UINT64,
     }
 )  # fmt: skip
+#: Others are no elements of kernels, and not all have a text form.
+TYPES = INTEGERS | {
+    ir.DataType.BOOL, ir.DataType.BFLOAT16, ir.DataType.DOUBLE, ir.DataType.FLOAT,
+    ir.DataType.FLOAT16,
+}  # fmt: skip
 #: What ONNX Runtime computes in the blocked layout of its convolutions; it moves transposes out.
 BLOCKED = frozenset(
     {
@@ -59,8 +64,8 @@ class Members:
         for value in (*read, *node.outputs):
             if value.name and (shapes.shape(value) is None or shapes.dtype(value) is None):
                 return f"shape or type of {value.name!r} is unknown"
-            if shapes.dtype(value) == ir.DataType.STRING:
-                return "no kernel computes with strings"
+            if value.name and shapes.dtype(value) not in TYPES:
+                return f"no kernel computes with {shapes.dtype(value)}"
         if all(scope.is_constant(value) for value in read):
             return "it is constant"
         if any(_is_shape_arithmetic(scope, value) for value in node.outputs):

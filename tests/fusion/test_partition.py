@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import time
 
+import numpy as np
+import onnx
 import onnx_ir as ir
 import pytest
-from region_models import HEAD, find, kinds, scope_of
+from region_models import HEAD, assert_same, find, kinds, scope_of
 
 from ortkit.fusion.partition import MAX_NODES, partition
 from ortkit.graph.text import from_text
@@ -148,3 +150,31 @@ def test_norms_over_groups_of_channels_and_what_is_around_them() -> None:
         a = Neg (x)  g = Reshape (a, groups)  i = InstanceNormalization (g, one, zero)
         b = Reshape (i, image)  c = Mul (b, s)  z = Sigmoid (c) }"""
     assert kinds(text) == ["neg_instance_normalization_mul_sigmoid"]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "is_member"),
+    [("float16", True), ("bool", True), ("uint64", True), ("string", False), ("complex64", False)],
+)
+def test_element_types(dtype: str, is_member: bool) -> None:
+    text = f"{HEAD} g (bool[n, 8] k, {dtype}[n, 8] x, {dtype}[n, 8] y) => (z)"
+    text += "{ a = Where (k, x, y)  z = Where (k, y, a) }"
+    scope = scope_of(from_text(text))
+    assert [one.region.kind for one in find(scope)] == ["where"] * is_member
+    assert bool(scope.log.misses) != is_member
+
+
+@pytest.mark.parametrize("number", ["inf", "-inf", "nan", "1e-45", "-0.0", "3.4028235e38"])
+def test_any_number_may_stand_in_a_body(number: str) -> None:
+    node = onnx.helper.make_node("Mul", ["x", "c"], ["a"])
+    last = onnx.helper.make_node("Abs", ["a"], ["z"])
+    ends = [
+        onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, ["n", 8]) for name in "xz"
+    ]
+    constant = onnx.numpy_helper.from_array(np.array(float(number), np.float32), "c")
+    graph = onnx.helper.make_graph([node, last], "g", ends[:1], ends[1:], [constant])
+    opsets = [onnx.helper.make_opsetid("", 20)]
+    model = onnx.helper.make_model(graph, opset_imports=opsets, ir_version=10)
+    after = assert_same(model, {"n": 3})
+    assert len(after.functions) == 1
+    assert len(after.graph.initializer) == 0
