@@ -18,6 +18,8 @@ from ortkit.rewrite.site import describe
 
 #: How often blocks are found again without those that were refused.
 MOST_ROUNDS = 6
+#: A chain is one rewrite, named by the result of its last block.
+RULE = "nhwc"
 
 
 @dataclass(frozen=True)
@@ -84,6 +86,8 @@ def _judged(
     if not cost.pays:
         reason = "not predicted to gain a tenth of its time"
         return Chain(tuple(blocks), (), cost, reason)
+    if scope.log.is_denied(PASS, RULE, blocks[-1].output.name or ""):
+        return Chain(tuple(blocks), (), cost, "rolled back, or denied by its id")
     described = [describe_block(scope, block) for block in blocks]
     verdicts = [judge(each.signature) for each in described]
     for block, verdict in zip(blocks, verdicts, strict=True):

@@ -6,7 +6,7 @@ import onnx_ir as ir
 
 from ortkit.fusion.conv_blocks import PASS, Block
 from ortkit.fusion.conv_bodies import TO_NCHW, TO_NHWC, Described
-from ortkit.fusion.conv_chains import Chain, is_read_outside
+from ortkit.fusion.conv_chains import RULE, Chain, is_read_outside
 from ortkit.fusion.lower import FUNCTIONS_SINCE_IR, _drop_initializer, _function
 from ortkit.kernels.signature import DOMAIN, RegionSignature
 from ortkit.rewrite.scope import Scope
@@ -23,7 +23,7 @@ def lower_chain(scope: Scope, chain: Chain, replaced: dict[ir.Value, ir.Value]) 
     """
     last = chain.blocks[-1]
     name = last.output.name or ""
-    if not scope.log.claim(PASS, "nhwc", name, describe(last.convs[0])):
+    if not scope.log.claim(PASS, RULE, name, describe(last.convs[0])):
         return False
     read = {value for node in chain.nodes for value in node.inputs if value is not None}
     lowering = _Lowering(scope, chain.nodes, replaced)

@@ -209,9 +209,10 @@ def test_weights_that_vary_are_left() -> None:
 
 def test_a_denied_chain_stays() -> None:
     proto = inverted_residuals()
-    name = proto.graph.output[0].name
-    scope = scope_of(ir.from_proto(proto), [f"fuse-convolutions:nhwc:{name}"])
+    denied = f"fuse-convolutions:nhwc:{proto.graph.output[0].name}"
+    scope = scope_of(ir.from_proto(proto), [denied])
     (chain,) = find_chains(scope, scope.model.graph, accept)
+    assert chain.reason == "rolled back, or denied by its id"
     assert not lower_chain(scope, chain, {})
     assert Counter(node.op_type for node in scope.model.graph)["Conv"] == 10
 
