@@ -30,7 +30,7 @@ Build = Callable[..., LibraryBuild]
 HEAD = '<opset_import: ["" : 20]>'
 
 # Not ONNX operators; test_vectormath.py has the first.
-OURS = {"exp_nonpositive", "fence"}
+OURS = {"exp_nonpositive"}
 VARIANTS: Mapping[str, list[dict[str, float | int | str]]] = {
     "BitShift": [{"direction": "LEFT"}, {"direction": "RIGHT"}],
     "Cast": [{"to": number} for number in TYPE_NUMBERS.values()],

@@ -275,10 +275,6 @@ class Emitter:
         """Reinterpret the bits."""
         return self.tir.reinterpret(dtype, x)
 
-    def rounded(self, x: Expr) -> Expr:
-        """Return a float as it is: no multiply-add takes the product that it is further on."""
-        return self.tir.call_llvm_pure_intrin(self.dtype(x), "llvm.arithmetic.fence", x)
-
     def equal(self, a: Expr, b: Expr) -> Expr:
         """Return a == b."""
         return self.tir.EQ(a, b)

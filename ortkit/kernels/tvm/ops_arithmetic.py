@@ -236,5 +236,4 @@ ARITHMETIC: Mapping[str, PointwiseOp] = {
     "Where": op(1, _where_type, lambda e, _, x: e.select(x[0], x[1], x[2])),
     "Xor": _logic(2, lambda e, x: e.differ(x[0], x[1])),
     # Not ONNX's: Identity that keeps what follows from being fused with what went before.
-    "fence": unary(0, REALS, lambda e, x: e.fence(x)),
 }

@@ -32,7 +32,7 @@ def _highest(e: Emitter, dtype: str) -> Expr:
 
 
 REDUCTIONS: dict[str, Reduction] = {
-    "sum": Reduction(lambda e, dtype: e.constant(0, dtype), lambda _e, a, b: a + b),
+    "sum": Reduction(lambda e, dtype: e.constant(0, dtype), lambda e, a, b: e.add(a, b)),
     "max": Reduction(_lowest, lambda e, a, b: e.select(a > b, a, b)),
     "min": Reduction(_highest, lambda e, a, b: e.select(a < b, a, b)),
 }

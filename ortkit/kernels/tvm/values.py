@@ -179,7 +179,7 @@ class Values:
                 result = op.write(e, attributes, inputs)
                 if number in self.schedule.repeated and e.dtype(result).startswith("float"):
                     # All passes must see one number, or the largest of a row is not its largest.
-                    result = e.rounded(result)
+                    result = e.fence(result)
                 result = e.share(result)
             case Position(dim=dim):
                 result = e.share(
