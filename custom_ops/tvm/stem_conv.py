@@ -169,12 +169,14 @@ class StemConv:
         bias, pixel, column = at
         weight, stride = buffers[self.weight], window.strides[1]
         with accumulators(e, tile, bias) as registers:
-            with e.loop(e.i64(self._rows)) as row:
-                start = e.share(row * e.i64(self._pitch) + column * e.i64(stride))
-                for tap in range(window.kernel[1]):
+            # A loop for each tap of a row: written out together, what two taps read in common
+            # would be kept, and there is no register left to keep it in.
+            for tap in range(window.kernel[1]):
+                with e.loop(e.i64(self._rows)) as row:
+                    start = e.share(row * e.i64(self._pitch) + column * e.i64(stride))
                     step = row * e.i64(window.kernel[1]) + e.i64(tap)
 
-                    def left(number: int, tap: int = tap) -> Expr:
+                    def left(number: int, tap: int = tap, start: Expr = start) -> Expr:
                         return scratch[start + e.i64(number * stride + tap * window.dilations[1])]
 
                     def right(vector: int, lane: Expr, step: Expr = step) -> Expr:
