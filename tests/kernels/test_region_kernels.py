@@ -219,6 +219,20 @@ def test_a_region_computes_what_its_function_does(name: str, build: Build) -> No
             np.testing.assert_array_equal(got, again, err_msg="depends on the threads")
 
 
+def test_a_narrow_type_on_the_way_rounds_in_vectors_and_after_them(build: Build) -> None:
+    body = """<opset_import: ["" : 20]> f (X) => (Y) {
+        I = Cast <to = 7> (X)  H = Cast <to = 10> (I)  Y = Cast <to = 1> (H) }"""
+    signature = RegionSignature(
+        "narrow", body, (TensorSpec("X", "float32", ("n",)),), (TensorSpec("Y", "float32", ("n",)),)
+    )
+    library = build(signature).library
+    assert library is not None
+    (found,) = session(fused_model(signature), library.path).run(
+        None, {"X": np.full(35, 70_001.0, np.float32)}
+    )
+    np.testing.assert_array_equal(found, np.full(35, np.inf, np.float32))
+
+
 @pytest.mark.parametrize("name", ["masked softmax", "residual layer norm", "everything"])
 def test_a_nan_spoils_its_own_row_only(name: str, build: Build) -> None:
     case = CASES[name]

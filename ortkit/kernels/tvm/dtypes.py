@@ -91,7 +91,9 @@ def rounded(e: Emitter, value: Expr, dtype: str) -> Expr:
     """Return a float32 value as it would be after having been stored as `dtype`."""
     if dtype not in _COMPUTE:
         return value
-    return load(e, e.share(store_value(e, e.share(value), dtype)), dtype)
+    # LLVM skips the narrow type where the value was an integer, in some loops and not in others.
+    value = e.share(e.fence(e.share(value)))
+    return load(e, e.share(store_value(e, value, dtype)), dtype)
 
 
 def _to_bfloat16(e: Emitter, value: Expr) -> Expr:
