@@ -16,7 +16,7 @@ from fuzz import reduce
 from fuzz.batch import Finding, check
 from fuzz.feeds import Run, runs
 from fuzz.grow import OPSETS, numbered_region, random_region
-from fuzz.judge import judge
+from fuzz.judge import judge, same
 from fuzz.values import Region, Size, Value
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -156,6 +156,16 @@ def test_what_the_runtime_gets_wrong_too_is_allowed_four_times() -> None:
     assert judge("float32", found, own, EXACT, SAMPLES).fault == ""
     found[0] = 1 + 260 * 2.0**-23
     assert judge("float32", found, own, EXACT, SAMPLES).fault
+
+
+def test_bits_are_compared_but_for_those_of_nan() -> None:
+    one = np.array([1.0, np.nan, -0.0], np.float32)
+    other = np.array([1.0, -np.nan, -0.0], np.float32)
+    other.view(np.uint32)[1] ^= 5
+    assert same(one, other)
+    assert not same(one, np.array([1.0, np.nan, 0.0], np.float32))
+    assert not same(one, np.array([1.0, 2.0, -0.0], np.float32))
+    assert not same(np.array([1, 2]), np.array([1, 3]))
 
 
 def test_an_element_that_may_be_anything_says_nothing() -> None:

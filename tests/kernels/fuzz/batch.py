@@ -11,7 +11,7 @@ from pathlib import Path
 
 from fuzz.direct import Functions
 from fuzz.feeds import Run, runs
-from fuzz.judge import judge
+from fuzz.judge import judge, same
 from fuzz.reference import Reference
 from fuzz.sessions import Outcome, Sessions
 from fuzz.values import Region
@@ -182,7 +182,7 @@ def _fault(
         # What ONNX Runtime cannot run either, such as the largest of no elements, is no fault.
         return f"does not run: {outcome}" if isinstance(theirs, list) else ""
     for value, one, many in zip(region.outputs, outcome, other, strict=True):
-        if one.tobytes() != many.tobytes():
+        if not same(one, many):
             return f"output {value.name} depends on the number of threads"
     if fault := functions.fault(region, run, outcome):
         return fault

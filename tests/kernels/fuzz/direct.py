@@ -19,6 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from fuzz.feeds import Run
+from fuzz.judge import same
 from fuzz.values import Region, numpy_dtype
 from ortkit.kernels import Kernel
 from ortkit.kernels.link import find_linker
@@ -52,13 +53,13 @@ class Functions:
         for at_end, cut in zip((True, False), cuts, strict=True):
             found = self._call(kernel, region, run, sizes, cut, at_end=at_end)
             for value, one, other in zip(region.outputs, found, expected, strict=True):
-                if one.tobytes() != other.tobytes():
+                if not same(one, other):
                     return f"output {value.name} in units {cut} of {units} is different"
         for source, target in kernel.launch.inplace:
             found = self._call(
                 kernel, region, run, sizes, [(0, units)], at_end=True, shared=(source, target)
             )
-            if any(a.tobytes() != b.tobytes() for a, b in zip(found, expected, strict=True)):
+            if not all(same(a, b) for a, b in zip(found, expected, strict=True)):
                 return f"output {target} in the place of input {source} is different"
         return ""
 

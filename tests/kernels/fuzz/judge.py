@@ -71,6 +71,22 @@ def judge(
     return Judgement(fault, error, own_error, judged, exact.size)
 
 
+def same(one: np.ndarray, other: np.ndarray) -> bool:
+    """Return whether two arrays are equal to the bit, but for the bits of NaN."""
+    if one.tobytes() == other.tobytes():
+        return True
+    if one.shape != other.shape or one.dtype != other.dtype or not _has_nan(one):
+        return False
+    is_nan = np.isnan(one)
+    return np.array_equal(is_nan, np.isnan(other)) and (
+        np.where(is_nan, 0, one).tobytes() == np.where(is_nan, 0, other).tobytes()
+    )
+
+
+def _has_nan(array: np.ndarray) -> bool:
+    return array.dtype.name in EPSILON and bool(np.isnan(array).any())
+
+
 def _judge_integers(
     found: np.ndarray, own: np.ndarray | None, exact: np.ndarray, samples: Sequence[np.ndarray]
 ) -> Judgement:

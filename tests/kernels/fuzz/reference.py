@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import onnx
@@ -53,6 +54,23 @@ _LIMITS = {"Gelu": (0.0, None), "Mish": (0.0, None), "Swish": (0.0, None), "Soft
 Results = dict[str, np.ndarray]
 
 
+@dataclass(frozen=True)
+class _Errors:
+    """The errors of one sample.
+
+    Args:
+        rng: What they are drawn from.
+        is_narrow: Whether results overflow as their type does, sums of rows on the way, and
+            limits at infinity are taken; else nothing overflows. Kernels may do either: they keep
+            float16 in float32, add to products without rounding them first, and sum in any order.
+        overflown: What a row is that overflows on the way, instead of NaN; None: NaN.
+    """
+
+    rng: np.random.Generator
+    is_narrow: bool
+    overflown: float | None
+
+
 class Reference:
     """A region to evaluate in float64."""
 
@@ -63,24 +81,19 @@ class Reference:
 
     def run(self, feeds: Mapping[str, np.ndarray]) -> Results:
         """Return every value, without any error added."""
-        return self._evaluate(feeds, None, is_narrow=False)
+        return self._evaluate(feeds, None)
 
     def samples(self, feeds: Mapping[str, np.ndarray]) -> list[Results]:
-        """Return the values of several runs with random errors in every rounding.
-
-        Every other one lets what a node computes overflow as its type does, and takes limits at
-        infinity; the others let nothing overflow. Kernels may do either: they keep float16 in
-        float32, and add to products without rounding them first.
-        """
-        seeds = range(SAMPLES)
+        """Return the values of several runs with random errors in every rounding."""
         return [
-            self._evaluate(feeds, np.random.default_rng(seed), is_narrow=seed % 2 == 1)
-            for seed in seeds
+            self._evaluate(
+                feeds,
+                _Errors(np.random.default_rng(seed), seed % 2 == 1, {3: 1e3, 7: -1e3}.get(seed)),
+            )
+            for seed in range(SAMPLES)
         ]
 
-    def _evaluate(
-        self, feeds: Mapping[str, np.ndarray], rng: np.random.Generator | None, *, is_narrow: bool
-    ) -> Results:
+    def _evaluate(self, feeds: Mapping[str, np.ndarray], errors: _Errors | None) -> Results:
         results: dict[str, np.ndarray | None] = {"": None}
         for name, array in feeds.items():
             is_float = self._dtypes[name] in FLOATS
@@ -88,14 +101,15 @@ class Reference:
         with np.errstate(all="ignore"):
             for node in self._nodes:
                 inputs = [results[name] for name in node.input]
-                if rng is not None and node.op_type in _ROWS:
-                    inputs = [
-                        self._off(x, name, rng, is_narrow)
-                        for x, name in zip(inputs, node.input, strict=True)
-                    ]
+                is_row = errors is not None and node.op_type in _ROWS
+                if errors is not None and is_row:
+                    names = zip(inputs, node.input, strict=True)
+                    inputs = [self._off(x, name, errors) for x, name in names]
                 outputs = node.run(*inputs)
+                if errors is not None and is_row and errors.overflown is not None:
+                    outputs = [_replaced(output, inputs, errors.overflown) for output in outputs]
                 for name, output in zip(node.output, outputs, strict=True):
-                    results[name] = self._kept(node, inputs, name, output, rng, is_narrow)
+                    results[name] = self._kept(node, inputs, name, output, errors)
         return {name: value for name, value in results.items() if value is not None}
 
     def _kept(
@@ -104,35 +118,32 @@ class Reference:
         inputs: Sequence[np.ndarray | None],
         name: str,
         output: np.ndarray,
-        rng: np.random.Generator | None,
-        is_narrow: bool,
+        errors: _Errors | None,
     ) -> np.ndarray:
-        dtype = self._dtypes[name]
-        array = np.asarray(output)
+        """Return a result as its type holds it, with an error if it is a rounded one."""
+        dtype, array = self._dtypes[name], np.asarray(output)
         source = inputs[0] if inputs else None
         if dtype not in FLOATS:
             array = array.astype(dtype)
-            if rng is not None and node.op_type == "Cast" and source is not None:
-                return _any_out_of_range(source, array, rng)
+            if errors is not None and node.op_type == "Cast" and source is not None:
+                return _any_out_of_range(source, array, errors.rng)
             return array
-        if is_narrow and node.op_type in _LIMITS and source is not None:
+        if errors is None:
+            return _overflown(array, LARGEST[_WIDER[dtype]])
+        if errors.is_narrow and node.op_type in _LIMITS and source is not None:
             for infinity, limit in zip((-np.inf, np.inf), _LIMITS[node.op_type], strict=True):
                 array = array if limit is None else np.where(source == infinity, limit, array)
-        if rng is not None and _rounds(node.op_type, self._dtypes, node.input, dtype):
-            array = _disturbed(array, dtype, rng, _terms(node.op_type, source, array))
-        # A product that overflows in float32 may be added to in one step, and not overflow.
-        is_wide = rng is not None and not is_narrow
-        largest = LARGEST["float64" if is_wide else dtype if is_narrow else _WIDER[dtype]]
-        return np.where(np.abs(array) > largest, np.copysign(np.inf, array), array)
+        if _rounds(node.op_type, self._dtypes, node.input, dtype):
+            array = _disturbed(array, dtype, errors.rng, _terms(node.op_type, source, array))
+        return _overflown(array, LARGEST[dtype]) if errors.is_narrow else array
 
-    def _off(
-        self, x: np.ndarray | None, name: str, rng: np.random.Generator, is_narrow: bool
-    ) -> np.ndarray | None:
+    def _off(self, x: np.ndarray | None, name: str, errors: _Errors) -> np.ndarray | None:
+        """Return an operand of a row's operator a little off; its squares overflow if narrow."""
         dtype = self._dtypes.get(name, "")
         if x is None or dtype not in FLOATS:
             return x
-        moved = _disturbed(x, dtype, rng)
-        return _overflown(moved, dtype) if is_narrow else moved
+        moved = _disturbed(x, dtype, errors.rng)
+        return _overflown(moved, LARGEST[dtype] ** 0.5) if errors.is_narrow else moved
 
 
 def _rounds(op: str, dtypes: Mapping[str, str], inputs: Sequence[str], dtype: str) -> bool:
@@ -159,14 +170,21 @@ def _disturbed(
     error = rng.uniform(0.5, 2.0, x.shape) * rng.choice((-1.0, 1.0), x.shape)
     # A kernel may compute what is narrower than float32 in float32: then nothing is rounded,
     # and a comparison of two such values may fall either way.
-    scale = epsilons * EPSILON[dtype] * (np.abs(x) + TINY[dtype])
+    # Near the smallest numbers terms are lost that a larger result would not miss.
+    scale = epsilons * EPSILON[dtype] * (np.abs(x) + 8 * TINY[dtype])
     return x + np.where(np.isfinite(x), error * scale, 0.0)
 
 
-def _overflown(x: np.ndarray, dtype: str) -> np.ndarray:
-    """Let sums and squares of a row overflow, as they do or not by the order of summation."""
-    largest = LARGEST[dtype] ** 0.5 if dtype != "float64" else math.inf
+def _overflown(x: np.ndarray, largest: float) -> np.ndarray:
     return np.where(np.abs(x) > largest, np.copysign(np.inf, x), x)
+
+
+def _replaced(
+    output: np.ndarray, inputs: Sequence[np.ndarray | None], number: float
+) -> np.ndarray:
+    if all(x is None or not np.isinf(x).any() for x in inputs):
+        return output
+    return np.where(np.isnan(output), number, output)
 
 
 def _any_out_of_range(
