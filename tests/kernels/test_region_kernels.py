@@ -82,6 +82,10 @@ CASES = {
         axes("A", 2, 3) + "M = ReduceMean (X, A)  D = Sub (X, M)  Y = Relu (D)",
         {"X": ("b", 4, 6, 6)}, {"Y": ("b", 4, 6, 6), "M": ("b", 4, 1, 1)}, S,
     ),
+    "logarithms of sums": Case(
+        axes("A", -1) + "Y = ReduceLogSumExp <keepdims = 0> (X, A)",
+        {"X": ("s", 30)}, {"Y": ("s",)}, S,
+    ),
     "sums across rows": Case(
         axes("A", 1) + "Y = ReduceSum <keepdims = 0> (X, A)",
         {"X": ("b", "s", 40)}, {"Y": ("b", 40)}, S[:-1], epsilons=64,

@@ -60,6 +60,16 @@ def log_softmax(b: Builder, x: int, dim: int) -> int:
     return b.point("Sub", centered, b.point("Log", total))
 
 
+def log_sum_exp(b: Builder, x: int, dims: Sequence[int]) -> int:
+    """Return log(sum(e^x)) over `dims`, without overflow; infinities answer as written."""
+    _float(b, x)
+    largest = b.reduce("max", x, dims)
+    zero = b.constant(0.0, b.dtype(x))
+    shift = b.point("Where", b.point("IsInf", largest), zero, largest)
+    total = b.reduce("sum", b.point("Exp", b.point("Sub", x, shift)), dims)
+    return b.point("Add", b.point("Log", total), shift)
+
+
 def normalized(b: Builder, x: int, dims: Sequence[int], epsilon: float) -> tuple[int, int, int]:
     """Return (x - mean) / sqrt(variance + epsilon), the mean, and the factor.
 
@@ -200,5 +210,6 @@ REDUCTIONS: dict[str, _Reduction] = {
     "ReduceL1": lambda b, x, dims: b.reduce("sum", b.point("Abs", x), dims),
     "ReduceL2": lambda b, x, dims: b.point("Sqrt", b.reduce("sum", b.point("Mul", x, x), dims)),
     "ReduceSumSquare": lambda b, x, dims: b.reduce("sum", b.point("Mul", x, x), dims),
+    "ReduceLogSumExp": log_sum_exp,
     "ReduceLogSum": lambda b, x, dims: b.point("Log", b.reduce("sum", x, dims)),
 }
