@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -10,7 +10,7 @@ from ortkit.kernels.tvm.vectormath import exp_nonpositive
 
 from .attention_form import AttentionForm
 from .attention_places import LOWEST, Places
-from .attention_tiles import Tiling, fill, turned_rows, vector_of
+from .attention_tiles import Tiling, fill, turn, vector_of
 from .emitter import TileEmitter
 from .matrix_tile import accumulators, multiply_add
 from .registers import VECTOR, Tile
@@ -58,6 +58,11 @@ class Block:
         """What is computed."""
         return self.places.form
 
+    @property
+    def _zero(self) -> Expr:
+        """A value of 0, as no block starts below it, which LLVM does not know."""
+        return self.e.share(self.e.minimum(self.places.start, self.e.i64(0)))
+
     def emit(self) -> None:
         """Emit the block."""
         e, lanes = self.e, self.places.lanes
@@ -88,26 +93,25 @@ class Block:
         e = self.e
         with e.loop(e.i64(self.places.vectors)) as vector:
             lane = e.share(vector * e.i64(VECTOR))
-            rows = self.places.rows_of_queries(lane)
             with e.loop(e.i64(self.form.q.width // VECTOR)) as part:
-                self._pack_part(lane, rows, e.share(part * e.i64(VECTOR)))
+                self._pack_part(lane, e.share(part * e.i64(VECTOR)))
 
-    def _pack_part(self, first: Expr, rows: Sequence[Expr], column: Expr) -> None:
+    def _pack_part(self, first: Expr, column: Expr) -> None:
         e, places, q = self.e, self.places, self.form.q
-        added: Buffer | None = None
-        if (bias := places.bias(q, places.head)) is not None:
-            added = vector_of(e, lambda lane: bias(column + lane))
+        base, bias = places.base(q, places.head), places.bias(q, places.head)
 
-        def load(row: Expr, lane: Expr) -> Expr:
-            value = places.buffers[q.tensor][row + column + lane]
-            value = value if added is None else value + added[lane]
+        def load(number: Expr, lane: Expr) -> Expr:
+            row = places.number(first + number) * e.i64(q.pitch)
+            value = places.buffers[q.tensor][base + row + column + lane]
+            value = value if bias is None else value + bias(column + lane)
             return value * e.f32(self.form.scale)
 
-        for index, turned in enumerate(turned_rows(e, rows, load)):
-            row = (column + e.i64(index)) * e.i64(places.lanes)
-            at = e.share(row + first)
+        def keep(number: Expr, turned: Buffer) -> None:
+            at = e.share((column + number) * e.i64(places.lanes) + first)
             with e.vector(VECTOR) as lane:
                 e.store(self._queries, turned[lane], at + lane)
+
+        turn(e, load, keep, self._zero)
 
     def _find_lift(self) -> None:
         e, lanes = self.e, self.places.lanes
@@ -184,23 +188,27 @@ class Block:
         base, keys = places.base_of_mask(), e.extent(self.form.k.length)
         with e.loop(e.i64(places.vectors)) as vector:
             lane = e.share(vector * e.i64(VECTOR))
-            rows = [e.share(base + row * keys + first) for row in places.numbers(lane)]
+
+            def row(number: Expr) -> Expr:
+                return base + places.number(lane + number) * keys + first
+
             whole = e.share(e.divide_down(count, VECTOR))
             with e.loop(whole) as part:
-                self._add_mask_part(lane, rows, e.share(part * e.i64(VECTOR)))
+                self._add_mask_part(lane, row, e.share(part * e.i64(VECTOR)))
             with e.loop(e.share(count - whole * e.i64(VECTOR))) as left:
-                key = e.share(whole * e.i64(VECTOR) + left)
-                added = e.scratch()
-                for index, row in enumerate(rows):
-                    e.store(added, places.mask_at(row + key), e.i64(index))
+                key, added = e.share(whole * e.i64(VECTOR) + left), e.scratch()
+                with e.loop(e.i64(VECTOR)) as number:
+                    e.store(added, places.mask_at(row(number) + key), number)
                 self._add_to_scores(key, lane, added)
 
-    def _add_mask_part(self, first: Expr, rows: Sequence[Expr], key: Expr) -> None:
-        def load(row: Expr, lane: Expr) -> Expr:
-            return self.places.mask_at(row + key + lane)
+    def _add_mask_part(self, first: Expr, row: Callable[[Expr], Expr], key: Expr) -> None:
+        def load(number: Expr, lane: Expr) -> Expr:
+            return self.places.mask_at(row(number) + key + lane)
 
-        for index, added in enumerate(turned_rows(self.e, rows, load)):
-            self._add_to_scores(self.e.share(key + self.e.i64(index)), first, added)
+        def keep(number: Expr, added: Buffer) -> None:
+            self._add_to_scores(self.e.share(key + number), first, added)
+
+        turn(self.e, load, keep, self._zero)
 
     def _add_to_scores(self, key: Expr, first: Expr, added: Buffer) -> None:
         e = self.e

@@ -72,17 +72,10 @@ class Places:
         start = self.e.share(head * self.e.i64(heads.width) + self.e.i64(first))
         return lambda column: self.buffers[tensor][start + column]
 
-    def numbers(self, first: Expr) -> list[Expr]:
-        """Return the queries of a vector; the last one instead of those behind it."""
-        e, last = self.e, self.e.extent(self.form.q.length) - self.e.i64(1)
-        start = self.start + first
-        return [e.share(e.minimum(start + e.i64(lane), last)) for lane in range(VECTOR)]
-
-    def rows_of_queries(self, first: Expr) -> list[Expr]:
-        """Return where the rows of the queries of one vector begin."""
-        base = self.base(self.form.q, self.head)
-        pitch = self.e.i64(self.form.q.pitch)
-        return [self.e.share(base + row * pitch) for row in self.numbers(first)]
+    def number(self, lane: Expr) -> Expr:
+        """Return the query of a lane; the last one instead of those behind it."""
+        e = self.e
+        return e.minimum(self.start + lane, e.extent(self.form.q.length) - e.i64(1))
 
     def base_of_mask(self) -> Expr:
         """Return where the first row of this head's mask begins."""

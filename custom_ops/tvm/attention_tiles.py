@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -66,36 +66,96 @@ def vector_of(e: TileEmitter, value: Callable[[Expr], Expr]) -> Buffer:
     return result
 
 
-def turned_rows(
-    e: TileEmitter, rows: Sequence[Expr], load: Callable[[Expr, Expr], Expr]
-) -> list[Buffer]:
-    """Return 16 columns of 16 rows, whose elements `load` gives by row and lane."""
+def turn(
+    e: TileEmitter,
+    load: Callable[[Expr, Expr], Expr],
+    keep: Callable[[Expr, Buffer], None],
+    zero: Expr,
+) -> None:
+    """Turn 16 rows of 16 around.
 
-    def row_vector(row: Expr) -> Buffer:
-        return vector_of(e, lambda lane: load(row, lane))
+    By shuffles that processors have as such, one instruction each: elements of four rows beside
+    each other, and then the quarters of vectors. Where LLVM sees two shuffles in a row it joins
+    them to what takes it three times as many instructions; a fence and loops keep them apart.
 
-    return turn(e, [row_vector(row) for row in rows])
+    Args:
+        e: Where it is emitted.
+        load: Gives an element by its row and lane.
+        keep: Is given the number of each column and the vector.
+        zero: A value of 0, which LLVM must not know.
+    """
+    half, quarter = e.scratch(VECTOR * VECTOR), e.share(zero + e.i64(4))
+    fence = vector_of(e, lambda _: e.bitcast(e.cast(zero, "int32"), "float32"))
+    with e.loop(quarter) as four:
+        rows = [_row(e, load, e.share(four * quarter + e.i64(number))) for number in range(4)]
+        low, high = (_pair(e, rows[number], rows[number + 1], _ELEMENTS) for number in (0, 2))
+        for number, between in enumerate(zip(low, high, strict=True)):
+            first, second = (_fenced(e, each, fence) for each in between)
+            for other, mixed in enumerate(_pair(e, first, second, _PAIRS)):
+                at = e.share((e.i64(8 * number + 4 * other) + four) * e.i64(VECTOR))
+                with e.vector(VECTOR) as lane:
+                    e.store(half, mixed[lane], at + lane)
+    with e.loop(quarter) as column:
+        start = e.share(column * e.i64(4 * VECTOR))
+        parts = [_part(e, half, e.share(start + e.i64(n * VECTOR))) for n in range(4)]
+        left, right = (_pair(e, parts[n], parts[n + 1], _QUARTERS) for n in (0, 2))
+        for number, between in enumerate(zip(left, right, strict=True)):
+            first, second = (_fenced(e, each, fence) for each in between)
+            for other, turned in enumerate(_pair(e, first, second, _QUARTERS)):
+                keep(e.share(column + e.i64(4 * number + 8 * other)), turned)
 
 
-def turn(e: TileEmitter, rows: Sequence[Buffer]) -> list[Buffer]:
-    """Return 16 vectors as columns of 16 others, by swapping halves, quarters and so on."""
-    turned, half = list(rows), VECTOR // 2
-    while half:
-        low = [lane if not lane & half else VECTOR + lane - half for lane in range(VECTOR)]
-        high = [lane + half if not lane & half else VECTOR + lane for lane in range(VECTOR)]
-        for row in range(VECTOR):
-            if not row & half:
-                pair = (turned[row], turned[row + half])
-                turned[row] = _shuffled(e, pair, low)
-                turned[row + half] = _shuffled(e, pair, high)
-        half //= 2
-    return turned
+def _fenced(e: TileEmitter, row: Buffer, fence: Buffer) -> Buffer:
+    """Return the same row, after an operation that LLVM cannot leave out."""
+
+    def value(lane: Expr) -> Expr:
+        bits = e.bitcast(row[lane], "int32") | e.bitcast(fence[lane], "int32")
+        return e.bitcast(bits, "float32")
+
+    return vector_of(e, value)
 
 
-def _shuffled(e: TileEmitter, pair: tuple[Buffer, Buffer], lanes: Sequence[int]) -> Buffer:
-    """Return the lanes of two vectors that are numbered through."""
+def _row(e: TileEmitter, load: Callable[[Expr, Expr], Expr], number: Expr) -> Buffer:
+    return vector_of(e, lambda lane: load(number, lane))
+
+
+def _part(e: TileEmitter, buffer: Buffer, start: Expr) -> Buffer:
+    return vector_of(e, lambda lane: buffer[start + lane])
+
+
+_Lanes = tuple[list[int], list[int]]
+
+
+def _interleaved(size: int) -> _Lanes:
+    """Return the lanes of two vectors by turns, `size` at once, of lower and of upper halves.
+
+    Each quarter of a vector for itself.
+    """
+    halves: _Lanes = ([], [])
+    for quarter in range(0, VECTOR, 4):
+        for number, half in enumerate(halves):
+            for start in range(0, 2, size):
+                first = quarter + 2 * number + start
+                for source in (0, VECTOR):
+                    half += range(source + first, source + first + size)
+    return halves
+
+
+def _quarters(*numbers: int) -> list[int]:
+    """Return the lanes of these quarters of two vectors, numbered through."""
+    return [4 * number + lane for number in numbers for lane in range(4)]
+
+
+_ELEMENTS, _PAIRS = _interleaved(1), _interleaved(2)
+_QUARTERS = (_quarters(0, 2, 4, 6), _quarters(1, 3, 5, 7))
+
+
+def _pair(e: TileEmitter, first: Buffer, second: Buffer, lanes: _Lanes) -> list[Buffer]:
+    """Return two vectors of the lanes of two, which are numbered through."""
     whole = e.tir.Ramp(e.i64(0), 1, VECTOR)
-    value: Expr = e.tir.Shuffle([each[whole] for each in pair], [e.i32(lane) for lane in lanes])
-    result = e.scratch()
-    e.store(result, value, whole)
-    return result
+    results = []
+    for each in lanes:
+        numbers = [e.i32(lane) for lane in each]
+        results.append(e.scratch())
+        e.store(results[-1], e.tir.Shuffle([first[whole], second[whole]], numbers), whole)
+    return results
