@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from ortkit.custom_ops.tvm.attention import Attention, match
 from ortkit.kernels import LibraryBuild, RegionSignature, Target, TensorSpec, build_library
 from ortkit.kernels.backend import Refused
 from ortkit.kernels.cache import KernelCache
-from ortkit.kernels.cpu import LEVELS
+from ortkit.kernels.cpu import LEVELS, native_level, runs_here
 
 Build = Callable[..., LibraryBuild]
 LOWEST = float(np.finfo(np.float32).min)
@@ -90,6 +91,28 @@ def test_more_keys_than_scratch_holds(build: Build) -> None:
     inputs["M"][1, :4000] = -np.inf  # the largest score comes late
     inputs["M"][2] = np.linspace(-50, 50, 4096, dtype=np.float32)  # and grows all the time
     assert_as_exact(case, inputs, run(case, inputs, build(case.signature)))
+
+
+@pytest.mark.parametrize(
+    "level", [level for level in LEVELS if runs_here(level) and level != native_level()]
+)
+def test_tiles_of_lower_levels(level: str, tmp_path: Path, cache: KernelCache) -> None:
+    case = Case(causal=True, mask=("bool", ("s", "t")), heads=4, width=64, v_width=48)
+    path = tmp_path / "model.opt.ops.so"
+    library = build_library([case.signature], Target("cpu", level), path, cache=cache)
+    for queries, keys in SIZES[2:]:
+        inputs = case.inputs(s=queries, t=keys, b=2)
+        inputs["M"][:, 0] = True
+        assert_as_exact(case, inputs, run(case, inputs, library))
+
+
+@pytest.mark.parametrize(("batch", "queries", "keys"), [(0, 3, 3), (1, 0, 3), (1, 20, 0)])
+def test_nothing_to_attend_to(batch: int, queries: int, keys: int, library: LibraryBuild) -> None:
+    """No keys make zeros; ONNX Runtime's own kernel takes none of these."""
+    case = FORMS["plain"]
+    got = run(case, case.inputs(b=batch, s=queries, t=keys), library)
+    assert got.shape == (batch, queries, 64)
+    assert not got.any()
 
 
 def test_threads_change_no_bit(build: Build) -> None:
