@@ -52,7 +52,7 @@ class Tally:
     judged: int = 0
     elements: int = 0
     worst: float = 0.0
-    """The largest error of a kernel, in what `judge` allows 6 of."""
+    """The largest error of a kernel, in what `judge` allows 10 of."""
     worst_own: float = 0.0
     """ONNX Runtime's own."""
 

@@ -60,6 +60,9 @@ class _Errors:
 
     Args:
         rng: What they are drawn from.
+        sign: 1 or -1; samples come in pairs of opposite errors, so that one of both falls to the
+            other side of whatever is compared with its like.
+        is_repeated: Whether equal numbers get equal errors, as from a function.
         is_narrow: Whether results overflow as their type does, sums of rows on the way, and
             limits at infinity are taken; else nothing overflows. Kernels may do either: they keep
             float16 in float32, add to products without rounding them first, and sum in any order.
@@ -67,6 +70,8 @@ class _Errors:
     """
 
     rng: np.random.Generator
+    sign: int
+    is_repeated: bool
     is_narrow: bool
     overflown: float | None
 
@@ -85,12 +90,19 @@ class Reference:
 
     def samples(self, feeds: Mapping[str, np.ndarray]) -> list[Results]:
         """Return the values of several runs with random errors in every rounding."""
+        pairs = SAMPLES // 2
         return [
             self._evaluate(
                 feeds,
-                _Errors(np.random.default_rng(seed), seed % 2 == 1, {3: 1e3, 7: -1e3}.get(seed)),
+                _Errors(
+                    np.random.default_rng(number % pairs),
+                    1 if number < pairs else -1,
+                    number % pairs < 2,
+                    number % 2 == 1,
+                    {3: 1e3, 7: -1e3}.get(number),
+                ),
             )
-            for seed in range(SAMPLES)
+            for number in range(SAMPLES)
         ]
 
     def _evaluate(self, feeds: Mapping[str, np.ndarray], errors: _Errors | None) -> Results:
@@ -126,7 +138,7 @@ class Reference:
         if dtype not in FLOATS:
             array = array.astype(dtype)
             if errors is not None and node.op_type == "Cast" and source is not None:
-                return _any_out_of_range(source, array, errors.rng)
+                return _any_out_of_range(source, array, errors)
             return array
         if errors is None:
             return _overflown(array, LARGEST[_WIDER[dtype]])
@@ -134,7 +146,7 @@ class Reference:
             for infinity, limit in zip((-np.inf, np.inf), _LIMITS[node.op_type], strict=True):
                 array = array if limit is None else np.where(source == infinity, limit, array)
         if _rounds(node.op_type, self._dtypes, node.input, dtype):
-            array = _disturbed(array, dtype, errors.rng, _terms(node.op_type, source, array))
+            array = _disturbed(array, dtype, errors, _terms(node.op_type, source, array))
         return _overflown(array, LARGEST[dtype]) if errors.is_narrow else array
 
     def _off(self, x: np.ndarray | None, name: str, errors: _Errors) -> np.ndarray | None:
@@ -142,7 +154,7 @@ class Reference:
         dtype = self._dtypes.get(name, "")
         if x is None or dtype not in FLOATS:
             return x
-        moved = _disturbed(x, dtype, errors.rng)
+        moved = _disturbed(x, dtype, errors)
         return _overflown(moved, LARGEST[dtype] ** 0.5) if errors.is_narrow else moved
 
 
@@ -163,11 +175,12 @@ def _terms(op: str, source: np.ndarray | None, result: np.ndarray) -> float:
     return max(1.0, source.size / result.size / 64)
 
 
-def _disturbed(
-    x: np.ndarray, dtype: str, rng: np.random.Generator, epsilons: float = 1.0
-) -> np.ndarray:
+def _disturbed(x: np.ndarray, dtype: str, errors: _Errors, epsilons: float = 1.0) -> np.ndarray:
     """Move every element by half to two epsilons, or so many times that, up or down."""
-    error = rng.uniform(0.5, 2.0, x.shape) * rng.choice((-1.0, 1.0), x.shape)
+    part = errors.rng.uniform(-1.0, 1.0, x.shape)
+    if errors.is_repeated:
+        part = np.modf(np.sin(12.9898 * x + errors.rng.uniform(0, 6)) * 43758.5453)[0]
+    error = errors.sign * np.where(part < 0, -1.0, 1.0) * (0.5 + 1.5 * np.abs(part))
     # A kernel may compute what is narrower than float32 in float32: then nothing is rounded,
     # and a comparison of two such values may fall either way.
     # Near the smallest numbers terms are lost that a larger result would not miss.
@@ -187,17 +200,15 @@ def _replaced(
     return np.where(np.isnan(output), number, output)
 
 
-def _any_out_of_range(
-    source: np.ndarray, array: np.ndarray, rng: np.random.Generator
-) -> np.ndarray:
+def _any_out_of_range(source: np.ndarray, array: np.ndarray, errors: _Errors) -> np.ndarray:
     """What becomes of a float that the integer type cannot hold is nobody's promise."""
     if source.dtype.kind != "f" or array.dtype == bool:
         return array
     info = np.iinfo(array.dtype)
     is_held = (source > info.min - 1.0) & (source < info.max + 1.0)
     # Of one sign in a sample, so that whatever depends on the sign differs between samples.
-    sign = 1 if info.min == 0 else rng.choice((-1, 1))
-    any_number = sign * rng.integers(1, 100, array.shape)
+    sign = 1 if info.min == 0 else errors.sign
+    any_number = sign * errors.rng.integers(1, 100, array.shape)
     return np.where(is_held, array, any_number.astype(array.dtype))
 
 
