@@ -66,8 +66,12 @@ def _transposed(v: Values, number: int, row: Expr, column: Expr) -> Buffer:
         for index in range(VECTOR):
             if not index & size:
                 a, b = rows[index], rows[index | size]
-                rows[index] = e.share_row(e.shuffled(a, b, first), VECTOR, dtype)
-                rows[index | size] = e.share_row(e.shuffled(a, b, second), VECTOR, dtype)
+                for place, lanes in ((index, first), (index | size, second)):
+                    row = e.shuffled(a, b, lanes)
+                    if dtype.startswith("float"):
+                        # LLVM would join the shuffles of two stages, to many more instructions.
+                        row = e.fence(row)
+                    rows[place] = e.share_row(row, VECTOR, dtype)
         size //= 2
     for index, value in enumerate(rows):
         e.store_row(tile, value, index * VECTOR, VECTOR)
