@@ -226,9 +226,8 @@ def test_a_region_computes_what_its_function_does(name: str, build: Build) -> No
 def test_a_narrow_type_on_the_way_rounds_in_vectors_and_after_them(build: Build) -> None:
     body = """<opset_import: ["" : 20]> f (X) => (Y) {
         I = Cast <to = 7> (X)  H = Cast <to = 10> (I)  Y = Cast <to = 1> (H) }"""
-    signature = RegionSignature(
-        "narrow", body, (TensorSpec("X", "float32", ("n",)),), (TensorSpec("Y", "float32", ("n",)),)
-    )
+    x, y = TensorSpec("X", "float32", ("n",)), TensorSpec("Y", "float32", ("n",))
+    signature = RegionSignature("narrow", body, (x,), (y,))
     library = build(signature).library
     assert library is not None
     (found,) = session(fused_model(signature), library.path).run(
