@@ -9,7 +9,8 @@ import pytest
 from onnx import helper
 
 from ortkit.fusion.describe import describe_region
-from ortkit.fusion.regions import find_regions
+from ortkit.fusion.partition import partition
+from ortkit.fusion.regions import region_of
 from ortkit.passes.fuse_bias_gelu import FuseBiasGelu
 from ortkit.rewrite.pipeline import Pipeline
 from ortkit.rewrite.target import Target
@@ -82,9 +83,11 @@ def test_a_region_computes_the_same_at_every_level(
     model: onnx.ModelProto = g.model(g.op(op, biased(g), domain=domain, **attributes))
     model.opset_import.append(helper.make_opsetid("com.microsoft", 1))
     result = Pipeline(PASSES).run(ir.from_proto(model), Target("cpu", level))
-    (region,) = find_regions(result.scopes[0])
-    assert len(region.nodes) == (1 if level == 3 else 2)
-    signature = describe_region(result.scopes[0], region)
+    scope = result.scopes[0]
+    assert isinstance(scope.root, ir.Graph)
+    (nodes,) = partition(scope, scope.root).groups
+    assert len(nodes) == (1 if level == 3 else 2)
+    signature = describe_region(scope, region_of(scope, nodes))
     x = np.linspace(-6, 6, 24, dtype=np.float32).reshape(2, 3, 4)
     bias = onnx.numpy_helper.to_array(model.graph.initializer[0])
     names = [spec.name for spec in signature.inputs]
