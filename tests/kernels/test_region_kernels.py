@@ -165,6 +165,11 @@ CASES = {
         "Z = Mul (X, R)  Y = LayerNormalization <axis = -1, epsilon = 1e-6> (Z, G)",
         {"X": (9, "s"), "R": (9, "s"), "G": ("s",)}, {"Y": (9, "s")}, S[:-1],
     ),
+    "nothing": Case(
+        axes("P", 8, 8) + "Z = Mul (X, B)  A, Y = Split <axis = 2> (Z, P)",
+        {"X": ("s", 0, 16, "n"), "B": (0, 16, "n")}, {"Y": ("s", 0, 8, "n")},
+        ({"s": 2, "n": 3},),
+    ),
     "transposed": Case(
         "Y = Transpose (X)", {"X": ("n", "s")}, {"Y": ("s", "n")},
         tuple({"n": n, "s": s} for n in (1, 15, 16, 33) for s in (1, 16, 100)),
