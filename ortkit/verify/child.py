@@ -1,41 +1,28 @@
-"""The process that runs the sessions: `python child.py JOB.json`, started by `sessions.py`.
+"""The process that runs the sessions, started by `sessions.py`.
 
 A crash of ONNX Runtime or of a kernel ends this process and not the caller's. It imports
-numpy and onnxruntime and nothing of ortkit, so that it starts fast and finds no other
-module by accident. Tensors travel as raw bytes in files: one form for every element type,
-also for those that numpy lacks.
+numpy, onnxruntime and how tensors lie in files, so that it starts fast.
 """
 
 from __future__ import annotations
 
-import ctypes
 import json
 import resource
-import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypedDict
 
-import numpy as np
-
-
-class Item(TypedDict):
-    """One tensor on disk: its ONNX element type, its shape, and its data."""
-
-    type: int
-    shape: list[int]
-    file: str
-    strings: list[str]
-
-
-class Entry(TypedDict):
-    """One input or output: a tensor, a sequence of tensors, or the absence of a value."""
-
-    name: str
-    kind: str  # "tensor", "sequence" or "none"
-    items: list[Item]
+from ortkit.runtime.tensor_files import (
+    Entry,
+    of_ort_value,
+    of_plain,
+    ort_value,
+    plain_value,
+    read_manifest,
+    write_manifest,
+)
 
 
 class Run(TypedDict):
@@ -56,27 +43,6 @@ class Job(TypedDict):
     feeds: list[str]
     wanted: int  # stop when so many input sets ran in the first session; the rest follow it
     status: str
-
-
-#: ONNX TensorProto.DataType to numpy, for the types that both have.
-PLAIN_TYPES: Mapping[int, str] = {
-    1: "float32", 2: "uint8", 3: "int8", 4: "uint16", 5: "int16", 6: "int32", 7: "int64",
-    9: "bool", 10: "float16", 11: "float64", 12: "uint32", 13: "uint64", 14: "complex64",
-    15: "complex128",
-}  # fmt: skip
-STRING_TYPE = 8
-MANIFEST = "manifest.json"
-
-
-def write_manifest(folder: Path, entries: Sequence[Entry]) -> None:
-    """Write what a folder of tensors holds."""
-    (folder / MANIFEST).write_text(json.dumps(list(entries)), encoding="utf-8")
-
-
-def read_manifest(folder: Path) -> list[Entry]:
-    """Read what a folder of tensors holds."""
-    entries: list[Entry] = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-    return entries
 
 
 class Outcome(TypedDict, total=False):
@@ -169,102 +135,17 @@ def _run_once(ort: ModuleType, session: Any, feeds: Path, results: Path) -> None
     names = [value.name for value in session.get_outputs()]
     outputs: list[Entry] = []
     if all(kind.startswith("tensor(") and kind != "tensor(string)" for kind in types):
-        made = {entry["name"]: _ort_value(ort, feeds, entry["items"][0]) for entry in entries}
+        made = {entry["name"]: ort_value(ort, feeds, entry["items"][0]) for entry in entries}
         values = session.run_with_ort_values(names, made)
         for name, value in zip(names, values, strict=True):
-            outputs.append(_of_ort_value(name, len(outputs), value, results))
+            outputs.append(of_ort_value(name, len(outputs), value, results))
     else:
-        arrays = {entry["name"]: _plain_value(feeds, entry) for entry in entries}
+        arrays = {entry["name"]: plain_value(feeds, entry) for entry in entries}
         values = session.run(names, arrays)
         for name, value in zip(names, values, strict=True):
-            outputs.append(_of_plain(name, len(outputs), value, results))
+            outputs.append(of_plain(name, len(outputs), value, results))
     write_manifest(results, outputs)
-
-
-def _ort_value(ort: ModuleType, folder: Path, item: Item) -> Any:
-    data = (folder / item["file"]).read_bytes()
-    value = ort.OrtValue.ortvalue_from_shape_and_type(item["shape"], item["type"])
-    if value.tensor_size_in_bytes() != len(data):
-        raise ValueError(f"{item['file']} holds {len(data)} bytes")
-    ctypes.memmove(value.data_ptr(), data, len(data))
-    return value
-
-
-def _of_ort_value(name: str, index: int, value: Any, folder: Path) -> Entry:
-    file = f"{index}.bin"
-    if value.device_name() != "cpu":  # its address means nothing here
-        return {"name": name, "kind": "tensor", "items": [plain_item(value.numpy(), folder, file)]}
-    size = value.tensor_size_in_bytes()
-    if size:
-        view = (ctypes.c_char * size).from_address(value.data_ptr())
-        (folder / file).write_bytes(memoryview(view))
-    else:
-        (folder / file).write_bytes(b"")
-    item: Item = {
-        "type": value.element_type(),
-        "shape": list(value.shape()),
-        "file": file,
-        "strings": [],
-    }
-    return {"name": name, "kind": "tensor", "items": [item]}
-
-
-def plain_array(folder: Path, item: Item) -> np.ndarray:
-    """Read a tensor of a type that numpy has; strings come as an array of objects."""
-    if item["type"] == STRING_TYPE:
-        return np.array(item["strings"], dtype=object).reshape(item["shape"])
-    data = np.fromfile(folder / item["file"], dtype=PLAIN_TYPES[item["type"]])
-    return data.reshape(item["shape"])
-
-
-def plain_item(array: np.ndarray, folder: Path, file: str) -> Item:
-    """Write a tensor of a type that numpy has.
-
-    Raises:
-        KeyError: Its type is none of those.
-    """
-    shape = list(array.shape)
-    if array.dtype.kind in "OUS":
-        strings = [str(text) for text in array.reshape(-1).tolist()]
-        return {"type": STRING_TYPE, "shape": shape, "file": "", "strings": strings}
-    codes = {np.dtype(name): code for code, name in PLAIN_TYPES.items()}
-    code = codes[array.dtype]
-    np.ascontiguousarray(array).tofile(folder / file)
-    return {"type": code, "shape": shape, "file": file, "strings": []}
-
-
-def _plain_value(folder: Path, entry: Entry) -> np.ndarray | list[np.ndarray] | None:
-    if entry["kind"] == "none":
-        return None
-    arrays = [plain_array(folder, item) for item in entry["items"]]
-    return arrays if entry["kind"] == "sequence" else arrays[0]
-
-
-def _of_plain(name: str, index: int, value: Any, folder: Path) -> Entry:
-    if value is None:
-        return {"name": name, "kind": "none", "items": []}
-    is_many = isinstance(value, list | dict)
-    arrays = list(_arrays(value)) if is_many else [np.asarray(value)]
-    items = [plain_item(a, folder, f"{index}_{i}.bin") for i, a in enumerate(arrays)]
-    return {"name": name, "kind": "sequence" if is_many else "tensor", "items": items}
-
-
-def _arrays(value: Any) -> Iterator[np.ndarray]:
-    """Flatten sequences and maps; a map becomes its sorted keys, then their values."""
-    if isinstance(value, dict):
-        keys = sorted(value)
-        yield np.asarray(keys)
-        yield np.asarray([value[key] for key in keys], dtype=np.float32)
-    elif isinstance(value, list):
-        for each in value:
-            yield from _arrays(each)
-    else:
-        yield np.asarray(value)
 
 
 def _line(error: Exception) -> str:
     return " ".join(str(error).split()) or type(error).__name__
-
-
-if __name__ == "__main__":
-    main(sys.argv[1])

@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from ortkit.verify.child import (
+from ortkit.runtime.tensor_files import (
     PLAIN_TYPES,
     STRING_TYPE,
     Entry,

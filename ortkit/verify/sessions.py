@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from ortkit.errors import InternalError
+from ortkit.runtime.child_process import child_command
 from ortkit.runtime.ort import require_onnxruntime
 from ortkit.verify import child
 
@@ -96,9 +96,7 @@ def _run(setting: Setting) -> child.Run:
 
 def _run_child(job_file: Path, log: Path, timeout_seconds: float) -> str:
     """Run the child to its end; return how it ended badly, empty if it did not."""
-    # -P keeps this folder out of the child's module path: its names would hide the
-    # standard library's (`bisect`).
-    command = [sys.executable, "-P", child.__file__, str(job_file)]
+    command = child_command(child.__name__, str(job_file))
     with (
         log.open("wb") as output,
         subprocess.Popen(

@@ -16,7 +16,7 @@ from onnx import TensorProto, helper
 from small_models import model, proto, random_weights, save
 
 from ortkit.errors import MissingDependencyError, UserError
-from ortkit.verify import child, sessions
+from ortkit.verify import sessions
 from ortkit.verify.verifier import Verifier, verify_models
 
 TWO_LAYERS = """
@@ -280,7 +280,8 @@ def fake_child(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, body: str) -> No
         "status.flush()\n" + body,
         encoding="utf-8",
     )
-    monkeypatch.setattr(child, "__file__", str(script))
+    command = [sys.executable, str(script)]
+    monkeypatch.setattr(sessions, "child_command", lambda _, job: [*command, job])
 
 
 @pytest.mark.parametrize(
