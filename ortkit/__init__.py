@@ -15,10 +15,12 @@ if TYPE_CHECKING:
     from ortkit.errors import MissingDependencyError as MissingDependencyError
     from ortkit.errors import ModelError as ModelError
     from ortkit.errors import OrtkitError as OrtkitError
+    from ortkit.errors import RunError as RunError
     from ortkit.errors import UserError as UserError
     from ortkit.optimization import Optimized as Optimized
     from ortkit.optimization import OptimizeOptions as OptimizeOptions
     from ortkit.optimization import optimize as optimize
+    from ortkit.runtime.session import Session as Session
 
 __version__ = "0.1.0"
 
@@ -31,6 +33,8 @@ _PUBLIC = {
     "OptimizeOptions": "ortkit.optimization",
     "Optimized": "ortkit.optimization",
     "OrtkitError": "ortkit.errors",
+    "RunError": "ortkit.errors",
+    "Session": "ortkit.runtime.session",
     "UserError": "ortkit.errors",
     "optimize": "ortkit.optimization",
 }

@@ -41,6 +41,10 @@ class ModelError(UserError):
     """The model cannot be read, or is not a valid ONNX model."""
 
 
+class RunError(UserError):
+    """ONNX Runtime refused a session or a run; the message is its own, on one line."""
+
+
 class MissingDependencyError(UserError):
     """A runtime or toolchain that the call needs is not installed."""
 

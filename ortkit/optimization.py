@@ -20,7 +20,7 @@ from ortkit.graph.convert import paused_collector
 from ortkit.graph.open import open_model
 from ortkit.graph.save import save_model
 from ortkit.graph.summary import Summary
-from ortkit.optimized import LIBRARY_SUFFIX
+from ortkit.kernels.metadata import LIBRARY_SUFFIX
 from ortkit.optimized import Optimized as Optimized
 from ortkit.optimized import library_path as library_path
 from ortkit.options import OptimizeOptions as OptimizeOptions

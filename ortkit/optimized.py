@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import os
 import shutil
@@ -13,11 +14,13 @@ import onnx_ir as ir
 
 from ortkit.errors import UserError
 from ortkit.graph.save import save_model
+from ortkit.kernels.metadata import (
+    EMBEDDED_KEY,
+    LIBRARY_HASH_KEY,
+    LIBRARY_KEY,
+    LIBRARY_SUFFIX,
+)
 from ortkit.report import Report
-
-LIBRARY_SUFFIX = ".ops.so"
-#: Keys of the model's metadata.
-LIBRARY_KEY, LIBRARY_HASH_KEY = "ortkit.library", "ortkit.library.sha256"
 
 
 @dataclass(frozen=True)
@@ -30,8 +33,15 @@ class Optimized:
     report: Report
     _folder: tempfile.TemporaryDirectory[str] = field(repr=False)
 
-    def save(self, path: str | os.PathLike[str]) -> tuple[Path, ...]:
+    def save(
+        self, path: str | os.PathLike[str], *, embed_library: bool = False
+    ) -> tuple[Path, ...]:
         """Write the model, and its kernel library as `STEM.ops.so` beside it.
+
+        Args:
+            path: The model's file.
+            embed_library: Put the library into the model's metadata instead, for
+                `ortkit.Session(path, trust_embedded=True)`; other hosts need the file.
 
         Returns:
             The files written, the model first.
@@ -40,10 +50,10 @@ class Optimized:
             UserError: The folder does not exist or cannot be written, or the disk is full.
         """
         target = Path(path)
-        self._state_library(library_path(target).name)
+        self._state_library(library_path(target).name, embed_library)
         written = save_model(self.model, target)
         files = [path for path in (written.model, written.data) if path is not None]
-        if self.library is not None:
+        if self.library is not None and not embed_library:
             beside = library_path(target)
             copied = beside.with_name(f".{beside.name}.{os.getpid()}")
             try:
@@ -58,17 +68,22 @@ class Optimized:
             files.append(beside)
         return tuple(files)
 
-    def _state_library(self, name: str) -> None:
+    def _state_library(self, name: str, embed: bool) -> None:
         """Say in the model's metadata which kernel library belongs to it.
 
         A session loads a library that lies beside a model only under this name and hash.
         """
         properties = self.model.metadata_props
-        for key in (LIBRARY_KEY, LIBRARY_HASH_KEY):
+        for key in (LIBRARY_KEY, LIBRARY_HASH_KEY, EMBEDDED_KEY):
             properties.pop(key, None)
-        if self.library is not None:
+        if self.library is None:
+            return
+        data = self.library.read_bytes()
+        properties[LIBRARY_HASH_KEY] = hashlib.sha256(data).hexdigest()
+        if embed:
+            properties[EMBEDDED_KEY] = base64.b64encode(data).decode("ascii")
+        else:
             properties[LIBRARY_KEY] = name
-            properties[LIBRARY_HASH_KEY] = hashlib.sha256(self.library.read_bytes()).hexdigest()
 
 
 def library_path(model_path: Path) -> Path:

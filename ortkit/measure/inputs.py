@@ -44,7 +44,7 @@ def write_inputs(
         UserError: `given` does not fit the model, or `sizes` names what no input has.
         ModelError: An input is of a type that cannot be timed here.
     """
-    sets: Iterator[Feeds] = iter((load_feeds(given, model),)) if given else _made(model, sizes)
+    sets: Iterator[Feeds] = iter((load_feeds(given, model),)) if given else usual_feeds(model, sizes)
     paths = []
     for number, feeds in enumerate(sets):
         path = folder / f"inputs{number}.npz"
@@ -53,7 +53,8 @@ def write_inputs(
     return tuple(paths)
 
 
-def _made(model: ir.Model, given: Mapping[str, int]) -> Iterator[Feeds]:
+def usual_feeds(model: ir.Model, given: Mapping[str, int]) -> Iterator[Feeds]:
+    """Yield input sets of usual sizes, the most wanted first; see `write_inputs`."""
     maker = FeedMaker.of(model, given)
     places: dict[str, set[tuple[int, int]]] = {}
     for shape in maker.shapes:

@@ -1,0 +1,51 @@
+"""Inputs for commands that run a model: the user's, or made up at usual sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from ortkit.verify.feeds import Feeds
+
+
+def candidate_feeds(
+    model: Path, inputs: Path | None, shapes: Mapping[str, int]
+) -> Iterator[Feeds]:
+    """Yield input sets, the most wanted first; only the first if they are the user's.
+
+    Args:
+        model: The model's file.
+        inputs: The user's npz file.
+        shapes: Numbers for named sizes, from the user.
+
+    Raises:
+        UserError: The npz file does not fit, or `shapes` names what no input has.
+        ModelError: It is no model, or it has an input that cannot be made up.
+    """
+    from ortkit.graph.open import open_model
+    from ortkit.measure.inputs import usual_feeds
+    from ortkit.verify.feeds import load_feeds
+
+    opened = open_model(model)
+    if inputs is not None:
+        yield load_feeds(inputs, opened)
+        return
+    yield from usual_feeds(opened, shapes)
+
+
+def feeds_for(model: Path, inputs: Path | None, shapes: Mapping[str, int]) -> Feeds:
+    """Return the first of `candidate_feeds`."""
+    return next(candidate_feeds(model, inputs, shapes))
+
+
+def shapes_text(feeds: Mapping[str, object]) -> str:
+    """Return the inputs' shapes on one line: `ids [1, 128], mask [1, 128]`."""
+    return ", ".join(
+        f"{name} {list(value.shape)}"
+        for name, value in feeds.items()
+        if isinstance(value, np.ndarray)
+    )

@@ -1,0 +1,9 @@
+"""How a model says which kernel library belongs to it: keys of its metadata."""
+
+from __future__ import annotations
+
+#: The file's name beside the model, its SHA-256, and the whole file in base64 where it is embedded.
+LIBRARY_KEY = "ortkit.library"
+LIBRARY_HASH_KEY = "ortkit.library.sha256"
+EMBEDDED_KEY = "ortkit.library.data"
+LIBRARY_SUFFIX = ".ops.so"

@@ -1,0 +1,443 @@
+"""`Session`: what people use in Python instead of `onnxruntime.InferenceSession`."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import dataclasses
+import os
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from ortkit.errors import MissingDependencyError, RunError, UserError
+from ortkit.graph.open import ModelSource
+from ortkit.runtime import libraries
+from ortkit.runtime.binding import Binding, bind, run_on_values
+from ortkit.runtime.cuda_graphs import CapturedRuns
+from ortkit.runtime.feeds import Array, FeedReader, Given
+from ortkit.runtime.options import explained, message, session_options
+from ortkit.runtime.ort import import_onnxruntime
+from ortkit.runtime.placement import Placed, read_placement, spread
+from ortkit.runtime.settings import Kernels, Optimizations, SessionSettings, Target
+from ortkit.runtime.source import Saveable, loadable, new_scratch
+from ortkit.runtime.specs import TensorSpec, specs_of
+from ortkit.runtime.targets import CPU, CUDA, Provider, option_hint, preload, resolve, short_name
+
+#: Sets of shapes that were found right and are not checked again.
+_MOST_KNOWN = 1024
+
+
+class Session:
+    """A model, loaded, with its kernels, on the execution providers that were asked for.
+
+    Use it in a `with` block, or call `close`. `run` may be called from any number of threads.
+    """
+
+    def __init__(
+        self,
+        model: ModelSource | Saveable,
+        target: Target = "auto",
+        *,
+        kernels: Kernels = "auto",
+        trust_embedded: bool = False,
+        fallback: bool = False,
+        threads: int = 0,
+        inter_op_threads: int = 0,
+        parallel: bool = False,
+        deterministic: bool = False,
+        cuda_graph: bool = False,
+        optimizations: Optimizations = "all",
+        check_finite: bool = False,
+        memory_arena: bool = True,
+        memory_pattern: bool = True,
+        shared_arena: bool = False,
+        spinning: bool = True,
+        log_severity: int = 4,
+        config: Mapping[str, str] | None = None,
+        free_dimensions: Mapping[str, int] | None = None,
+        optimized_model: str | os.PathLike[str] | None = None,
+        trace_prefix: str | os.PathLike[str] | None = None,
+    ) -> None:
+        """Load a model.
+
+        Args:
+            model: A path, bytes, a protobuf, an `ir.Model`, or what `ortkit.optimize` returned.
+            target: `auto` (CUDA where this machine has it, else the CPU), `cpu`, `cuda`, an
+                execution provider's name, or a list of these, most wanted first, each as a name
+                or as (name, options). The CPU always comes last: it runs what no other takes.
+            kernels: `auto` loads the kernel library that the model's metadata name; `require`
+                makes it an error if it cannot be; `never` loads none; a path names another.
+            trust_embedded: Whether a library inside the model is loaded. It is native code.
+            fallback: Whether a provider that is missing, or takes no part, is left out with a
+                note; otherwise that is an error.
+            threads: Of one run within an operator; 0: one for each core.
+            inter_op_threads: For independent nodes, with `parallel`.
+            parallel: Whether independent nodes run at the same time.
+            deterministic: Whether providers choose only kernels that give the same bits again.
+            cuda_graph: Whether runs on CUDA are captured, once for each set of shapes, and then
+                replayed; outputs are those of a plain run.
+            optimizations: ONNX Runtime's own.
+            check_finite: Whether NaN and infinite inputs are refused; costs a pass over them.
+            memory_arena: Whether the CPU's memory is kept for the next run.
+            memory_pattern: Whether buffers of a run are planned from its shapes.
+            shared_arena: Whether the CPU's arena is that of all sessions (ONNX Runtime's
+                environment), which must have been made before.
+            spinning: Whether idle threads of a run wait actively.
+            log_severity: ONNX Runtime's: 0 all to 4 fatal only. Errors are raised in any case.
+            config: More entries of ONNX Runtime's session configuration.
+            free_dimensions: Named sizes to be fixed.
+            optimized_model: Where to write ONNX Runtime's own optimized graph.
+            trace_prefix: Start of the file name of a trace of all runs; see `profile`.
+
+        Raises:
+            ModelError: There is no such model, or it is none.
+            MissingDependencyError: ONNX Runtime, or a provider asked for, is not installed.
+            RunError: ONNX Runtime does not load it.
+            UserError: A setting is not known.
+        """
+        settings = SessionSettings(
+            target, kernels, trust_embedded, fallback, threads, inter_op_threads, parallel,
+            deterministic, cuda_graph, optimizations, check_finite, memory_arena, memory_pattern,
+            shared_arena, spinning, log_severity, dict(config or {}), dict(free_dimensions or {}),
+            None if optimized_model is None else Path(optimized_model),
+            None if trace_prefix is None else Path(trace_prefix),
+        )  # fmt: skip
+        self._start(model, settings)
+
+    @classmethod
+    def with_settings(cls, model: ModelSource | Saveable, settings: SessionSettings) -> Session:
+        """Load a model with settings that another session had."""
+        made = cls.__new__(cls)
+        made._start(model, settings)
+        return made
+
+    def _start(self, model: ModelSource | Saveable, settings: SessionSettings) -> None:
+        self._ort = import_onnxruntime()
+        self.settings = settings
+        self._model = model
+        self._scratch: Any = None
+        self._pool: concurrent.futures.ThreadPoolExecutor | None = None
+        self._graphs: CapturedRuns | None = None
+        self._lock = threading.Lock()
+        self._known: set[object] = set()
+        try:
+            self._load()
+        except BaseException:
+            self._release()
+            raise
+
+    def _load(self) -> None:
+        settings, ort = self.settings, self._ort
+        source = loadable(self._model, self._scratch_folder)
+        providers = resolve(settings.target, ort, fallback=settings.fallback)
+        notes = list(providers.notes)
+        wanted = _with_graphs(providers.wanted) if settings.cuda_graph else providers.wanted
+        options = session_options(settings, ort)
+        self.libraries = self._register(options, source, notes)
+        said = preload(ort) if any(one.name == CUDA for one in wanted) else ""
+        content = source.content if isinstance(source.content, bytes) else str(source.content)
+        try:
+            session = ort.InferenceSession(
+                content,
+                options,
+                providers=[(one.name, dict(one.options)) for one in wanted],
+                enable_fallback=0,
+            )
+        except Exception as error:
+            refused = explained(error, source.where, loading=True)
+            refused.fix = refused.fix or option_hint(refused.problem)
+            raise refused from error
+        session.disable_fallback()
+        self.onnxruntime = session
+        self.providers: tuple[str, ...] = tuple(session.get_providers())
+        lost = [one.name for one in wanted if one.name not in self.providers]
+        if lost:
+            problem = f"{', '.join(lost)} could not be used{': ' + said if said else ''}"
+            if not settings.fallback:
+                raise MissingDependencyError(
+                    problem, where=source.where, fix="see what is missing with `ortkit doctor`"
+                )
+            notes.append(problem)
+        self.inputs: tuple[TensorSpec, ...] = specs_of(session.get_inputs())
+        self.outputs: tuple[TensorSpec, ...] = specs_of(session.get_outputs())
+        self._reader = FeedReader(
+            self.inputs,
+            specs_of(session.get_overridable_initializers()),
+            ort,
+            settings.check_finite,
+        )
+        self._names = [spec.name for spec in self.outputs]
+        self._run = session.run
+        # bfloat16 and the like: ONNX Runtime's Python binding gives them back as OrtValues only.
+        self._is_plain = not any(spec.onnx_code for spec in (*self.inputs, *self.outputs))
+        if len(self.providers) > 1:
+            notes.extend(self._placement_notes())
+        self.notes: tuple[str, ...] = tuple(notes)
+        if settings.cuda_graph:
+            if self.providers[0] != CUDA:
+                raise UserError("needs the CUDA provider", where="cuda_graph", fix="target='cuda'")
+            self._graphs = CapturedRuns(ort, session, self.inputs, self.outputs)
+
+    # ---- running -----------------------------------------------------------------------
+
+    def run(
+        self, feeds: Given = None, outputs: Sequence[str] | None = None, *, cast: bool = False
+    ) -> dict[str, Any]:
+        """Run the model once.
+
+        Args:
+            feeds: Arrays by input name, in the inputs' order, as a dataclass's fields, or the
+                only input itself; numpy, torch, anything with DLPack, numbers, `OrtValue`s.
+            outputs: Names of the outputs that are wanted; all of them by default.
+            cast: Whether arrays of another type are converted.
+
+        Returns:
+            Outputs by name, as numpy arrays (lists for sequences, None for absent optionals).
+
+        Raises:
+            UserError: A feed does not fit the model's signature, or the session is closed.
+            RunError: ONNX Runtime failed, also for lack of memory.
+        """
+        # Feeds like earlier ones need no second check: this is most of what a call costs.
+        checked: Any = feeds
+        try:
+            key: object = tuple([(name, one.dtype, one.shape) for name, one in checked.items()])
+            is_known = key in self._known
+        except (AttributeError, TypeError):
+            key, is_known = None, False
+        if not is_known:
+            checked = self._checked(feeds, outputs, key, cast)
+        names = self._names if outputs is None else self._chosen(outputs)
+        try:
+            if self._graphs is not None:
+                return self._graphs.run(checked, names)
+            if not self._is_plain:
+                return run_on_values(self._ort, self.onnxruntime, checked, names, self.outputs)
+            return dict(zip(names, self._run(names, checked), strict=True))
+        except UserError:
+            raise
+        except Exception as error:
+            raise explained(error) from error
+
+    def run_async(
+        self, feeds: Given = None, outputs: Sequence[str] | None = None, *, cast: bool = False
+    ) -> concurrent.futures.Future[dict[str, Any]]:
+        """Run the model in a thread of the session's; returns at once."""
+        with self._lock:
+            self._check_open()
+            if self._pool is None:
+                self._pool = concurrent.futures.ThreadPoolExecutor(
+                    thread_name_prefix="ortkit-session"
+                )
+            return self._pool.submit(self.run, feeds, outputs, cast=cast)
+
+    def bind(
+        self,
+        inputs: Mapping[str, object],
+        outputs: Mapping[str, object] | Sequence[str] | None = None,
+        *,
+        device: str | None = None,
+    ) -> Binding:
+        """Bind memory to inputs and outputs once, for runs that copy nothing.
+
+        Args:
+            inputs: Every input: an array that is shared with the caller (numpy on the CPU,
+                torch or DLPack on any device, `OrtValue`), or a shape to be reserved on `device`.
+            outputs: Memory for outputs, given in the same way; names alone, or outputs that
+                are left out, are reserved on `device`, at once where their shape follows from
+                the inputs', else by ONNX Runtime in each run.
+            device: `cpu` or `cuda`; by default that of the first provider.
+
+        Raises:
+            UserError: Something does not fit the model's signature.
+        """
+        self._check_open()
+        return bind(
+            self._ort, self.onnxruntime, self._reader, self.outputs, inputs, outputs,
+            device or ("cuda" if self.providers[0] == CUDA else "cpu"),
+        )  # fmt: skip
+
+    def warmup(self, feeds: Given = None, *, runs: int = 3) -> None:
+        """Run the model a few times, so that arenas, caches and CUDA graphs are there.
+
+        Without feeds zeros are used, which needs inputs of known sizes.
+        """
+        if feeds is None:
+            feeds = {spec.name: _zeros(spec) for spec in self.inputs if not spec.is_optional}
+        for _ in range(runs):
+            self.run(feeds)
+
+    # ---- looking -----------------------------------------------------------------------
+
+    def placement(self) -> tuple[Placed, ...]:
+        """Return which provider runs which node.
+
+        Raises:
+            UserError: This ONNX Runtime does not record it.
+        """
+        self._check_open()
+        return read_placement(self.onnxruntime)
+
+    def twin(self, **changed: Any) -> Session:
+        """Load the same model with the same settings, but for those that are given."""
+        return Session.with_settings(self._model, dataclasses.replace(self.settings, **changed))
+
+    # ---- ending ------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Release the model, its memory and its files; runs that are going on end first."""
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.shutdown(wait=True)
+        self._release()
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        where = self._model if isinstance(self._model, str | os.PathLike) else "model"
+        state = ", ".join(map(short_name, self.providers)) if self._is_open else "closed"
+        return f"<ortkit.Session {os.fspath(where)!r} on {state}>"
+
+    # ---- details -----------------------------------------------------------------------
+
+    @property
+    def _is_open(self) -> bool:
+        return getattr(self, "onnxruntime", None) is not None
+
+    def _check_open(self) -> None:
+        if not self._is_open:
+            raise UserError("the session is closed", fix="make a new one")
+
+    def _release(self) -> None:
+        if self._graphs is not None:
+            self._graphs.close()
+            self._graphs = None
+        self._known.clear()
+        self._run = _closed
+        self.onnxruntime = None
+        scratch, self._scratch = self._scratch, None
+        if scratch is not None:
+            scratch.cleanup()
+
+    def _scratch_folder(self) -> Path:
+        if self._scratch is None:
+            self._scratch = new_scratch()
+        return Path(self._scratch.name)
+
+    def _register(self, options: Any, source: Any, notes: list[str]) -> tuple[Path, ...]:
+        """Register the libraries that the model needs; what is missing becomes a note."""
+        settings, registered = self.settings, []
+        path = source.content if isinstance(source.content, Path) else None
+        found = libraries.kernel_library(
+            source.header, path, settings.kernels,
+            trust_embedded=settings.trust_embedded, scratch=self._scratch_folder,
+        )  # fmt: skip
+        refusal = found.refusal
+        if found.path is not None:
+            try:
+                options.register_custom_ops_library(str(found.path))
+                registered.append(found.path)
+            except Exception as error:  # noqa: BLE001  whatever it is becomes a note or an error
+                refusal = f"{found.path.name} was refused: {message(error)}"
+        if registered:
+            absent = [
+                op for op in libraries.fused_ops(source.header) if not _has_entry(options, op)
+            ]
+            if absent:
+                refusal = f"{registered[0].name} lacks {len(absent)} of the model's fused ops"
+        if refusal:
+            if settings.kernels not in ("auto", "never"):
+                raise RunError(refusal, where=source.where)
+            notes.append(f"{refusal}; function bodies run instead")
+        extensions = libraries.extensions_library(source.header)
+        if extensions is not None:
+            options.register_custom_ops_library(str(extensions))
+            registered.append(extensions)
+        return tuple(registered)
+
+    def _placement_notes(self) -> list[str]:
+        """Say where nodes went if the provider most wanted did not take all of them."""
+        try:
+            placed = self.placement()
+        except UserError as error:
+            return [error.problem]
+        first = self.providers[0]
+        elsewhere = sorted({one.op for one in placed if one.provider != first})
+        if not elsewhere:
+            return []
+        named = ", ".join(elsewhere[:6]) + (", ..." if len(elsewhere) > 6 else "")
+        if all(one.provider == CPU for one in placed) and not self.settings.fallback:
+            raise UserError(
+                f"{first} takes none of the model's nodes", fix="target='cpu', or fallback=True"
+            )
+        return [f"nodes by provider: {spread(placed)}; not on {short_name(first)}: {named}"]
+
+    def _checked(
+        self, feeds: Given, outputs: object, key: object, cast: bool
+    ) -> dict[str, object]:
+        self._check_open()
+        if feeds is None and isinstance(outputs, Mapping):
+            raise UserError("feeds come first", fix="write run(feeds, outputs)")
+        checked = self._reader.read(feeds, cast=cast)
+        if (
+            key is not None
+            and not self.settings.check_finite
+            and isinstance(feeds, dict)
+            and all(checked.get(name) is value for name, value in feeds.items())
+            and all(type(value) is np.ndarray for value in checked.values())
+        ):
+            if len(self._known) >= _MOST_KNOWN:
+                self._known.clear()
+            self._known.add(key)
+        return checked
+
+    def _chosen(self, outputs: Sequence[str]) -> list[str]:
+        if isinstance(outputs, str):
+            outputs = [outputs]
+        unknown = [name for name in outputs if name not in self._names]
+        if unknown:
+            raise UserError(
+                f"there is no output {unknown[0]!r}",
+                fix=f"the outputs are {', '.join(map(str, self.outputs))}",
+            )
+        return list(outputs)
+
+
+def _with_graphs(wanted: tuple[Provider, ...]) -> tuple[Provider, ...]:
+    return tuple(
+        dataclasses.replace(one, options={**one.options, "enable_cuda_graph": "1"})
+        if one.name == CUDA
+        else one
+        for one in wanted
+    )
+
+
+def _has_entry(options: Any, key: str) -> bool:
+    try:
+        options.get_session_config_entry(key)
+    except RuntimeError:
+        return False
+    return True
+
+
+def _zeros(spec: TensorSpec) -> Array:
+    if spec.dtype is None or spec.shape is None or not all(isinstance(n, int) for n in spec.shape):
+        raise UserError(f"the size of {spec} is not known", fix="give warmup feeds")
+    return np.zeros([int(size or 0) for size in spec.shape], spec.dtype)
+
+
+def _closed(*_: object) -> Callable[..., Any]:
+    raise UserError("the session is closed", fix="make a new one")

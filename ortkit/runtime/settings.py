@@ -1,0 +1,58 @@
+"""What a session is asked for."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+from ortkit.errors import UserError
+
+Target: TypeAlias = str | Sequence[str | tuple[str, Mapping[str, object]]]
+"""`auto`, `cpu`, `cuda`, an execution provider's name, or several with their options."""
+
+Kernels: TypeAlias = Literal["auto", "never", "require"] | str | os.PathLike[str]
+"""Which kernel library is loaded; anything but the three words is a library's path."""
+
+Optimizations = Literal["all", "extended", "basic", "off"]
+
+
+@dataclass(frozen=True)
+class SessionSettings:
+    """Everything that `Session` takes besides the model; its arguments are described there."""
+
+    target: Target = "auto"
+    kernels: Kernels = "auto"
+    trust_embedded: bool = False
+    fallback: bool = False
+    threads: int = 0
+    inter_op_threads: int = 0
+    parallel: bool = False
+    deterministic: bool = False
+    cuda_graph: bool = False
+    optimizations: Optimizations = "all"
+    check_finite: bool = False
+    memory_arena: bool = True
+    memory_pattern: bool = True
+    shared_arena: bool = False
+    spinning: bool = True
+    log_severity: int = 4
+    config: Mapping[str, str] = field(default_factory=dict)
+    free_dimensions: Mapping[str, int] = field(default_factory=dict)
+    optimized_model: Path | None = None
+    trace_prefix: Path | None = None
+
+    def __post_init__(self) -> None:
+        for name, known in (("optimizations", ("all", "extended", "basic", "off")),):
+            if getattr(self, name) not in known:
+                raise UserError(
+                    f"{getattr(self, name)!r} is not known", where=name, fix=f"one of {known}"
+                )
+        for name in ("threads", "inter_op_threads"):
+            value = getattr(self, name)
+            if not isinstance(value, int) or value < 0:
+                raise UserError(
+                    f"{value!r} is no number of threads", where=name, fix="0 lets ORT decide"
+                )

@@ -1,0 +1,156 @@
+"""Execution providers by the names that people use, and none of them dropped in silence."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import difflib
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import ModuleType
+
+from ortkit.errors import MissingDependencyError, UserError
+from ortkit.runtime.settings import Target
+
+SUFFIX = "ExecutionProvider"
+CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
+#: What the CUDA provider of onnxruntime-gpu 1.31 takes, for suggestions only.
+_CUDA_OPTIONS = (
+    "arena_extend_strategy", "cudnn_conv1d_pad_to_nc1d", "cudnn_conv_algo_search",
+    "cudnn_conv_use_max_workspace", "default_memory_arena_cfg", "device_id",
+    "do_copy_in_default_stream", "enable_cuda_graph", "enable_skip_layer_norm_strict_mode",
+    "fuse_conv_bias", "gpu_mem_limit", "has_user_compute_stream", "prefer_nhwc", "sdpa_kernel",
+    "tunable_op_enable", "tunable_op_max_tuning_duration_ms", "tunable_op_tuning_enable",
+    "use_ep_level_unified_stream", "use_tf32", "user_compute_stream",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Provider:
+    """An execution provider and its options, as ONNX Runtime takes them."""
+
+    name: str
+    options: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Providers:
+    """What a session is created with."""
+
+    wanted: tuple[Provider, ...]
+    """Most wanted first."""
+    notes: tuple[str, ...]
+    """What is not as it was asked for."""
+
+
+def resolve(target: Target, ort: ModuleType, *, fallback: bool) -> Providers:
+    """Turn a target into providers that this ONNX Runtime has.
+
+    Args:
+        target: See `Target`. `auto` is CUDA where the runtime and the machine have it.
+        ort: The onnxruntime module.
+        fallback: Whether one that is missing is left out with a note.
+
+    Raises:
+        MissingDependencyError: A provider is not in this ONNX Runtime.
+        UserError: A name or an option is not known.
+    """
+    available = list(ort.get_available_providers())
+    known = sorted({*available, *ort.get_all_providers()})
+    if isinstance(target, str) and target.lower() == "auto":
+        names: list[tuple[str, Mapping[str, object]]] = [(CPU, {})]
+        if CUDA in available and device_count() > 0:
+            names.insert(0, (CUDA, {}))
+        target = names
+    elif isinstance(target, str):
+        target = [target]
+    wanted: list[Provider] = []
+    notes: list[str] = []
+    for entry in target:
+        given, options = (entry, {}) if isinstance(entry, str) else entry
+        name = _full_name(given, known)
+        if name not in available:
+            problem = f"this ONNX Runtime has no {name}"
+            if not fallback:
+                raise MissingDependencyError(problem, where=f"target {given!r}", fix=_how(name))
+            notes.append(f"{problem}: left out")
+            continue
+        if name in {one.name for one in wanted}:
+            raise UserError("is named twice", where=f"target {given!r}", fix="name it once")
+        if name == CPU and options:
+            raise UserError(
+                f"the CPU provider takes no options, given: {', '.join(options)}",
+                where=f"target {given!r}",
+                fix="use the session's arguments (threads, memory_arena, ...)",
+            )
+        wanted.append(Provider(name, {key: _text(value) for key, value in options.items()}))
+    if not any(one.name == CPU for one in wanted):
+        # ONNX Runtime adds it in any case; named, it can be asked for what it ran.
+        wanted.append(Provider(CPU, {}))
+    return Providers(tuple(wanted), tuple(notes))
+
+
+def short_name(name: str) -> str:
+    """Return `cuda` for `CUDAExecutionProvider`."""
+    return name.removesuffix(SUFFIX).lower()
+
+
+def option_hint(message: str) -> str:
+    """Return which option was meant where ONNX Runtime refused one by name, or nothing."""
+    for option in _words(message):
+        near = difflib.get_close_matches(option, _CUDA_OPTIONS, n=1, cutoff=0.7)
+        if near and near[0] != option:
+            return f"did you mean {near[0]!r}?"
+    return ""
+
+
+def preload(ort: ModuleType) -> str:
+    """Load CUDA's and cuDNN's libraries from their wheels, if they are installed as such.
+
+    Returns:
+        What onnxruntime said about those that it did not find, on one line.
+    """
+    if not hasattr(ort, "preload_dlls"):
+        return ""
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+        ort.preload_dlls()
+    return " ".join(said.getvalue().split())
+
+
+def device_count() -> int:
+    """Return how many NVIDIA devices the driver shows, 0 without a driver."""
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return 0
+    count = ctypes.c_int(0)
+    if driver.cuInit(0) != 0 or driver.cuDeviceGetCount(ctypes.byref(count)) != 0:
+        return 0
+    return count.value
+
+
+def _full_name(given: str, known: Sequence[str]) -> str:
+    by_name = {name.lower(): name for name in known}
+    by_name |= {short_name(name): name for name in known}
+    found = by_name.get(given.lower())
+    if found is not None:
+        return found
+    near = difflib.get_close_matches(given.lower(), by_name, n=1)
+    fix = f"did you mean {near[0]!r}?" if near else "cpu, cuda, or a provider's full name"
+    raise UserError("is no execution provider", where=f"target {given!r}", fix=fix)
+
+
+def _how(name: str) -> str:
+    if name == CUDA:
+        return 'install onnxruntime-gpu in place of onnxruntime (".[cuda]"), or fallback=True'
+    return "install a build of ONNX Runtime that has it, or fallback=True"
+
+
+def _text(value: object) -> str:
+    return str(int(value)) if isinstance(value, bool) else str(value)
+
+
+def _words(message: str) -> list[str]:
+    return [word.strip("\"'`.,:;()[]") for word in message.split() if "_" in word]
