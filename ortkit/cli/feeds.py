@@ -6,8 +6,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 if TYPE_CHECKING:
     from ortkit.verify.feeds import Feeds
 
@@ -45,7 +43,5 @@ def feeds_for(model: Path, inputs: Path | None, shapes: Mapping[str, int]) -> Fe
 def shapes_text(feeds: Mapping[str, object]) -> str:
     """Return the inputs' shapes on one line: `ids [1, 128], mask [1, 128]`."""
     return ", ".join(
-        f"{name} {list(value.shape)}"
-        for name, value in feeds.items()
-        if isinstance(value, np.ndarray)
+        f"{name} {list(value.shape)}" for name, value in feeds.items() if hasattr(value, "shape")
     )

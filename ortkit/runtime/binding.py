@@ -39,7 +39,7 @@ class Binding:
         self._session = session
         self._io = io
         self._outputs = {name: outputs.get(name) for name in names}
-        self._is_fixed = len(outputs) == len(names)
+        self._open = [name for name in names if name not in outputs]
         self._device = device
 
     def run(self, options: Any = None) -> Mapping[str, Value]:
@@ -51,20 +51,21 @@ class Binding:
         Raises:
             RunError: ONNX Runtime failed.
         """
+        # What ONNX Runtime reserved in the last run would be taken for the caller's memory.
+        for name in self._open:
+            self._io.bind_output(name, self._device, 0)
         try:
             self._session.run_with_iobinding(self._io, options)
         except Exception as error:
             raise explained(error) from error
-        return self._outputs if self._is_fixed else self.outputs
+        return self.outputs if self._open else self._outputs
 
     @property
     def outputs(self) -> Mapping[str, Value]:
         """What the last run wrote, by name: the same memory in each run where sizes are known."""
-        if not self._is_fixed:
-            values = dict(zip(self._io_names(), self._io.get_outputs(), strict=True))
-            for name, held in self._outputs.items():
-                value = values[name]
-                self._outputs[name] = held if isinstance(held, np.ndarray) else _shown(value)
+        if self._open:
+            values = dict(zip(self._outputs, self._io.get_outputs(), strict=True))
+            self._outputs.update({name: _shown(values[name]) for name in self._open})
         return self._outputs
 
     def update(self, **arrays: object) -> None:
@@ -80,6 +81,10 @@ class Binding:
                 )
             target = self.inputs[name]
             array = np.asarray(given)
+            if isinstance(target, np.ndarray) and array.dtype != target.dtype:
+                raise UserError(
+                    f"is {array.dtype.name}, bound is {target.dtype.name}", where=f"input {name!r}"
+                )
             if array.shape != shape_of(target):
                 raise UserError(
                     f"has shape {list(array.shape)}, bound is {list(shape_of(target) or ())}",
@@ -87,12 +92,9 @@ class Binding:
                     fix="bind anew for another shape",
                 )
             if isinstance(target, np.ndarray):
-                np.copyto(target, array, casting="no")
+                target[...] = array
             else:
                 target.update_inplace(np.ascontiguousarray(array))
-
-    def _io_names(self) -> Sequence[str]:
-        return tuple(self._outputs)
 
 
 def bind(
@@ -138,6 +140,7 @@ def bind(
     for name in names:
         if name in places:
             value = _given_output(ort, known[name], places[name])
+            _check_output(known[name], value, sizes)
         else:
             value = _output_of(ort, known[name], sizes, device)
         if value is None:
@@ -220,12 +223,26 @@ def _output_of(
     ort: ModuleType, spec: TensorSpec, sizes: Mapping[str, int], device: str
 ) -> Value | None:
     """Reserve memory for an output, None where its shape or type is left to ONNX Runtime."""
-    if spec.shape is None or spec.dtype is None or spec.dtype.kind == "O":
+    if spec.dtype is None or spec.dtype.kind == "O":
         return None
-    shape = [size if isinstance(size, int) else sizes.get(size or "") for size in spec.shape]
-    if any(size is None or size < 0 for size in shape):
+    shape = _known_shape(spec, sizes)
+    return None if shape is None else _reserved(ort, spec, shape, device)
+
+
+def _known_shape(spec: TensorSpec, sizes: Mapping[str, int]) -> tuple[int, ...] | None:
+    if spec.shape is None:
         return None
-    return _reserved(ort, spec, tuple(size for size in shape if size is not None), device)
+    shape = [size if isinstance(size, int) else sizes.get(size or "", -1) for size in spec.shape]
+    return None if min(shape) < 0 else tuple(shape)
+
+
+def _check_output(spec: TensorSpec, value: Value, sizes: Mapping[str, int]) -> None:
+    wanted = _known_shape(spec, sizes)
+    if wanted is not None and shape_of(value) != wanted:
+        raise UserError(
+            f"has shape {list(shape_of(value) or ())}, the model writes {list(wanted)}",
+            where=f"output {spec.name!r}",
+        )
 
 
 def _given_output(ort: ModuleType, spec: TensorSpec, place: object) -> Value:
