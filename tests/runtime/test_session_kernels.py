@@ -151,6 +151,5 @@ def test_extensions_are_registered_where_the_model_has_their_ops() -> None:
     text = """<ir_version: 8, opset_import: ["" : 17, "ai.onnx.contrib" : 1]>
     g (string[n] x) => (string[n] y) { y = ai.onnx.contrib.StringUpper(x) }
     """
-    pytest.importorskip("onnxruntime_extensions")
     with ortkit.Session(onnx.parser.parse_model(text), "cpu") as one:
         assert one.run(np.array(["abc"]))["y"].tolist() == ["ABC"]
