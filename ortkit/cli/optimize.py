@@ -32,6 +32,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="these passes: a,b{option=1}; or the level's and +a, without -b")  # fmt: skip
     add("--kernels", choices=("auto", "off", "tvm"), default="auto",
         help="generate kernels for fused regions (default: auto)")  # fmt: skip
+    add("--embed-library", action="store_true",
+        help="put the kernel library into the model's metadata, for ortkit.Session")  # fmt: skip
     add("--cpu", default="native", metavar="LEVEL",
         help="CPU the kernels are for: native (default), x86-64-v3, x86-64-v4, ...")  # fmt: skip
     add("--max-opset", type=int, default=23, metavar="N",
@@ -92,7 +94,7 @@ def run(arguments: argparse.Namespace) -> int:
         )
         optimized = optimize(arguments.model, options)
         progress("save")
-        files = optimized.save(output)
+        files = optimized.save(output, embed_library=arguments.embed_library)
     report = optimized.report
     written = {"files": [str(path) for path in files]}
     if arguments.report is not None:
