@@ -152,3 +152,43 @@ def test_a_long_chain_with_readers_everywhere() -> None:
     found = align(chain(""), chain("_other"))
     both = [group for group in found.groups if group.before and group.after]
     assert len(found.groups) == len(both) == 39_999
+
+
+def test_a_value_with_its_channels_innermost() -> None:
+    a = model("b = Abs(x) c = Neg(b) d = Exp(c) y = Neg(d)")
+    b = model('"c/nhwc" = k.Conv(x) "d/nhwc_1" = k.Conv("c/nhwc") y = k.Back("d/nhwc_1")')
+    found = aligned(a, b)
+    assert found.values == {"x", "y"}
+    assert [(group.before, group.after) for group in found.groups] == [
+        (("Abs(b)", "Neg(c)"), ("Conv(c/nhwc)",)),
+        (("Exp(d)",), ("Conv(d/nhwc_1)",)),
+        (("Neg(y)",), ("Back(y)",)),
+    ]
+
+
+def test_onnx_runtimes_blocked_convolutions() -> None:
+    a = model("c = Abs(x) d = Exp(c) y = Neg(d)")
+    b = model("q = k.Conv(x) r = k.Conv(q) y = k.Reorder(r)")
+    for node, name in zip(b.graph, ("c_nchwc", "d_nchwc", "reorder"), strict=True):
+        node.domain = "com.microsoft.nchwc"
+        node.name = name
+    assert [group.after for group in aligned(a, b).groups] == [
+        ("c_nchwc",),
+        ("d_nchwc",),
+        ("reorder",),
+    ]
+
+
+def test_groups_that_read_the_same_are_joined() -> None:
+    """`m` leads to b, c and y; `q` to c and y only: the values that they read are told by."""
+    a = model("m = Abs(x) b = Mul(m, m) c = Exp(m) y = Sub(c, m)")
+    b = model("q = k.Mask(x) b = Identity(x) c = Exp(q) y = Sub(c, q)")
+    assert Group(("Abs(m)",), ("Mask(q)",)) in aligned(a, b).groups
+
+
+def test_joined_groups_tell_which_behind_them_read_the_same() -> None:
+    a = model("m = Abs(x) n = Neg(m) b = Mul(m, n) c = Exp(n) d = Cos(n) y = k.F(b, c, d, m)")
+    b = model("p = Abs(x) q = Neg(p) b = Abs(x) c = Exp(q) d = Cos(q) y = k.F(b, c, d, p)")
+    groups = aligned(a, b).groups
+    assert Group(("Abs(m)",), ("Abs(p)",)) in groups
+    assert Group(("Neg(n)",), ("Neg(q)",)) in groups
