@@ -13,7 +13,8 @@ import pytest
 
 from ortkit.errors import UserError
 from ortkit.graph.walk import CONTROL_FLOW
-from ortkit.runtime.profiling.events import HOLDERS, NodeEvent
+from ortkit.runtime.profiling.devices import busy_us, joined
+from ortkit.runtime.profiling.events import HOLDERS, DeviceEvent, NodeEvent
 from ortkit.runtime.profiling.trace import Trace, read_trace
 
 SCHEDULING = {
@@ -22,7 +23,10 @@ SCHEDULING = {
         "core": 1, "Distribution": 3, "DistributionEnqueue": 2, "Run": 30, "Wait": 7,
         "WaitRevoke": 1,
     },
-    "sub_threads": {"140": {"num_run": 12, "core": 0}},
+    "sub_threads": {
+        "140": {"num_run": 12, "core": 0},
+        "thread::id of a non-executing thread": {"num_run": 0, "core": -1},
+    },
 }  # fmt: skip
 MEMORY = {
     "mem_bytes_in_use": "512", "mem_bytes_requested_in_use": "500", "mem_in_use_delta": "256",
@@ -199,10 +203,33 @@ def test_kernels_of_a_device_belong_to_the_run_that_launched_them(tmp_path: Path
         event("Kernel", "void gemm<float, 128>(float*)", 112, 40, -1, args),
         event("Kernel", "MemcpyHostToDevice", 101, 2, -1, {"stream": "7", "bytes": "64"}),
     )  # fmt: skip
-    copy, kernel = read_trace(path).kernels
-    assert (copy.kind, copy.details) == ("copy", {"bytes": "64"})
-    assert (kernel.kind, kernel.node, kernel.op, kernel.run) == ("kernel", "m", "MatMul", 0)
-    assert (kernel.stream, kernel.details) == ("7", {"grid_x": "4"})
+    found = read_trace(path)
+    copy, kernel = found.kernels
+    assert (copy.kind, copy.node, copy.details) == ("copy", -1, {"bytes": "64"})
+    assert (kernel.kind, kernel.node, kernel.run, kernel.stream) == ("kernel", 0, 0, "7")
+    assert kernel.details["grid_x"] == "4"
+
+
+def test_a_kernel_is_put_under_the_innermost_call_that_launched_it(tmp_path: Path) -> None:
+    path = written(
+        tmp_path,
+        node("Add", 112, 5), node("If", 110, 20), node("Mul", 140, 5), run(100, 60),
+        node("Add", 212, 5), run(200, 60),
+    )  # fmt: skip
+
+    def launch(at: float, thread: int = 7) -> DeviceEvent:
+        return DeviceEvent("kernel", "k", at + 30, 9, "7", launch_us=at, thread=thread)
+
+    found = joined(
+        read_trace(path),
+        [launch(at) for at in (105, 114, 120, 141, 170, 213)] + [launch(113, thread=8)],
+    )
+    placed = {one.launch_us: (one.node, one.run) for one in found.kernels if one.thread == 7}
+    assert placed == {
+        105: (-1, 0), 114: (0, 0), 120: (1, 0), 141: (2, 0), 170: (-1, -1), 213: (3, 1)
+    }  # fmt: skip
+    assert [one.node for one in found.kernels if one.thread == 8] == [-1]
+    assert busy_us(found.kernels[:4]) == 159 - 135
 
 
 GOOD = node("Relu", 110, 5)

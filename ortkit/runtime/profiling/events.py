@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 #: (dtype, dims) as numpy calls the type: `("float32", (1, 16))`.
 TensorShape: TypeAlias = tuple[str, tuple[int, ...]]
@@ -94,19 +94,22 @@ class NodeEvent(NodeSignature):
 
 @dataclass(frozen=True)
 class DeviceEvent:
-    """One kernel, copy or fill on a device."""
+    """One kernel, copy or fill on a device; times in the clock of the trace."""
 
-    run: int
-    """In which run it began; -1: none."""
+    kind: Literal["kernel", "copy", "fill"]
     name: str
-    op: str
-    """Of the node that launched it, empty where the trace does not say."""
-    node: str
-    """The node that launched it, empty where the trace does not say."""
-    kind: str
-    """`kernel`, `copy` or `fill`."""
-    start_us: int
-    duration_us: int
+    start_us: float
+    duration_us: float
     stream: str
+    run: int = -1
+    """The run that launched it; -1: none, or not known."""
+    node: int = -1
+    """Index in `Trace.nodes` of the call that launched it; -1: none, or not known."""
+    bytes: int | None = None
+    """Copied or filled."""
+    launch_us: float | None = None
+    """When the host launched it; None: the trace does not say."""
+    thread: int | None = None
+    """The host's thread that launched it."""
     details: Mapping[str, str] = field(default_factory=dict)
-    """What else the trace says of it: grid, block, bytes."""
+    """What else is known of it: grid, block, the names that the trace gives."""

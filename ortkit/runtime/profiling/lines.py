@@ -163,7 +163,12 @@ def scheduling_of(args: Mapping[str, Any]) -> Scheduling | None:
             run_us=int(main["Run"]),
             wait_us=int(main["Wait"]),
             revoke_us=int(main["WaitRevoke"]),
-            tasks=tuple((int(name), int(one["num_run"])) for name, one in others.items()),
+            # One that has not begun yet is called "thread::id of a non-executing thread".
+            tasks=tuple(
+                (int(name), int(one["num_run"]))
+                for name, one in others.items()
+                if name.isdecimal()
+            ),
         )
     except (KeyError, ValueError, TypeError, AttributeError):
         return None

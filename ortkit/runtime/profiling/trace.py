@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ortkit.errors import UserError
-from ortkit.runtime.profiling.devices import Launched, device_events, launched
+from ortkit.runtime.profiling.devices import KERNEL, device_event, joined
 from ortkit.runtime.profiling.events import (
     HOLDERS,
     DeviceEvent,
@@ -148,7 +148,7 @@ class _Reader:
         self.runs: list[RunEvent] = []
         self.load_us: int | None = None
         self.initialize_us: int | None = None
-        self.launched: list[Launched] = []
+        self.kernels: list[DeviceEvent] = []
         self.place = array("q")
         self.thread, self.duration_us, self.start_us = array("q"), array("q"), array("q")
         self.signature = array("q")
@@ -223,8 +223,8 @@ class _Reader:
                 self.start_us.append(head.start_us)
         elif head.category == "Session":
             self._session(head)
-        elif (one := launched(head, args)) is not None:
-            self.launched.append(one)
+        elif head.category == KERNEL:
+            self.kernels.append(device_event(head, args))
 
     def trace(self, path: Path) -> Trace:
         """Return what was read.
@@ -249,5 +249,4 @@ class _Reader:
             place=place,
             text=self.text,
         )
-        kernels = device_events(self.launched, runs)
-        return Trace(runs, nodes, kernels, self.load_us, self.initialize_us)
+        return joined(Trace(runs, nodes, (), self.load_us, self.initialize_us), self.kernels)
