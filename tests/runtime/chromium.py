@@ -15,6 +15,7 @@ import shutil
 import signal
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -127,7 +128,7 @@ class Chromium:
     def wait(self, expression: str) -> None:
         """Wait until an expression holds."""
         until = time.monotonic() + PATIENCE_SECONDS
-        while not self.value(expression):
+        while not self.value(f"Boolean({expression})"):
             assert time.monotonic() < until, f"never: {expression}"
             time.sleep(0.02)
 
@@ -166,6 +167,18 @@ class Chromium:
         """Save what is in view, or the whole page, as PNG."""
         taken = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=whole)
         path.write_bytes(base64.b64decode(taken["data"]))
+
+    def colours(self, points: Sequence[tuple[float, float]]) -> list[tuple[int, int, int]]:
+        """Take a screenshot and return the colours of some of its pixels."""
+        taken = self.call("Page.captureScreenshot", format="png")["data"]
+        found = self.value(
+            "(async () => { const image = new Image();"
+            f"image.src = 'data:image/png;base64,{taken}'; await image.decode();"
+            "const canvas = new OffscreenCanvas(image.width, image.height).getContext('2d');"
+            f"canvas.drawImage(image, 0, 0); return {json.dumps(list(points))}.map(([x, y]) =>"
+            "[...canvas.getImageData(x, y, 1, 1).data].slice(0, 3)); })()"
+        )
+        return [(red, green, blue) for red, green, blue in found]
 
     def problems(self) -> list[str]:
         """Return uncaught errors and whatever the console complained about."""

@@ -1,0 +1,27 @@
+// Everything is drawn once, in the theme that the system asks for.
+document.documentElement.dataset.theme = matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
+byId("theme").textContent = document.documentElement.dataset.theme === "dark" ? "Light" : "Dark";
+byId("theme").addEventListener("click", () => setTheme(document.documentElement.dataset.theme === "dark" ? "light" : "dark"));
+
+const legend = (name, colour) => {
+  const item = make("li", name);
+  item.prepend(make("i"));
+  item.firstChild.style.background = colour;
+  byId("legend").append(item);
+};
+for (const [op, colour] of colours) legend(short(op, 40), colour);
+if (ops.length > colours.size) legend("other", OTHER);
+byId("legend").append(make("li", "pale: several nodes, in the colour of what most of their time goes to"));
+byId("timeline-what").textContent =
+  `run ${data.run.number} of ${countText(data.run.of)}, the one of median time: ${timeText(data.run.duration)}` +
+  (data.bars.start.length ? `; ${plural(data.bars.start.length, "bar")}` : "") +
+  (hasMemory ? "; below: memory in use" : data.memory.missing ? `; ${data.memory.missing}` : "");
+details.replaceChildren(make("p", "Choose a node: click on a bar, a tile, a point or a name in the table.", { class: "empty" }));
+const nodesTable = startTables();
+try {
+  startTimeline();
+  drawTreemap();
+  drawRoofline();
+} finally {
+  document.documentElement.dataset.ready = "yes"; // what could be drawn is shown
+}

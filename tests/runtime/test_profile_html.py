@@ -1,0 +1,290 @@
+"""The page of a profile in a real browser: what is drawn, and what clicks and keys do."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ortkit.errors import MissingDependencyError
+from ortkit.runtime.profiling.html import Page, page_text, write_page
+from tests.runtime import chromium
+from tests.runtime.chromium import Chromium
+from tests.runtime.profile_pages import HOSTILE, OPS, page
+
+WIDTH, HEIGHT = 1280, 800
+BARS = "document.querySelectorAll('#timeline .bars .point path')"
+RANGE = "document.getElementById('timeline')._fullLayout.xaxis.range"
+DETAILS = "document.getElementById('details').textContent"
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Chromium]:
+    with Chromium(width=WIDTH, height=HEIGHT) as made:
+        yield made
+
+
+def shown(browser: Chromium, content: Page, folder: Path) -> None:
+    """Open a page and wait until it is drawn."""
+    write_page(content, folder / "page.html")
+    browser.open(folder / "page.html")
+    browser.wait("document.documentElement.dataset.ready === 'yes'")
+
+
+def column(browser: Chromium, table: str, title: str) -> list[str]:
+    found: list[str] = browser.value(
+        f"(() => {{ const t = document.getElementById('{table}');"
+        f"const at = [...t.tHead.rows[0].cells].findIndex(c => c.textContent === '{title}');"
+        "return [...t.tBodies[0].rows].map(r => r.cells[at].textContent); })()"
+    )
+    return found
+
+
+def numbers(browser: Chromium, title: str) -> list[float]:
+    return [float(text.replace(",", "")) for text in column(browser, "nodes", title)]
+
+
+def plot_box(browser: Chromium) -> dict[str, float]:
+    """Scroll to the timeline and return where its bars are drawn."""
+    browser.place("#timeline")
+    found: dict[str, float] = browser.value(
+        "(() => { const b = document.querySelector('#timeline .nsewdrag').getBoundingClientRect();"
+        "return {x: b.x, y: b.y, width: b.width, height: b.height}; })()"
+    )
+    return found
+
+
+@chromium.needed
+class TestInChromium:
+    def test_it_needs_nothing_from_anywhere(self, browser: Chromium, tmp_path: Path) -> None:
+        shown(browser, page(), tmp_path)
+        assert browser.requests() == [(tmp_path / "page.html").as_uri()]
+        assert browser.problems() == []
+
+    def test_all_is_drawn_within_the_width(self, browser: Chromium, tmp_path: Path) -> None:
+        shown(browser, page(), tmp_path)
+        assert browser.value("document.documentElement.scrollWidth") <= WIDTH
+        assert browser.value(f"{BARS}.length") == 60
+        tiles = "document.querySelectorAll('#treemap .slice').length"
+        assert browser.value(tiles) > len(OPS)
+        points = "document.querySelectorAll('#roofline .scatterlayer .point').length"
+        assert browser.value(points) == 5
+        assert len(column(browser, "ops", "Operator")) == len(OPS)
+        assert len(column(browser, "nodes", "Node")) == 60
+
+    def test_bars_have_the_colour_of_the_legend(self, browser: Chromium, tmp_path: Path) -> None:
+        shown(browser, page(nodes=12), tmp_path)
+        box = plot_box(browser)
+        # MatMul comes first and takes longest, so that most of the left is one bar of it.
+        expected = browser.value(
+            "getComputedStyle([...document.querySelectorAll('#legend li')]"
+            ".find(one => one.textContent === 'MatMul').firstChild).backgroundColor"
+        )
+        colour, gap = browser.colours(
+            [(box["x"] + 0.1 * box["width"], box["y"] + 8), (box["x"] - 3, box["y"] + 8)]
+        )
+        assert expected == f"rgb{colour}"
+        assert gap == (255, 255, 255)
+
+    def test_nothing_moves_once_it_is_shown(self, browser: Chromium, tmp_path: Path) -> None:
+        shown(browser, page(), tmp_path)
+        shift = browser.value(
+            "new Promise(done => { let sum = 0; new PerformanceObserver(list => {"
+            "for (const one of list.getEntries()) sum += one.value; })"
+            ".observe({type: 'layout-shift', buffered: true});"
+            "setTimeout(() => done(sum), 300); })"
+        )
+        assert shift < 0.005
+
+    def test_names_are_text_and_nothing_else(self, browser: Chromium, tmp_path: Path) -> None:
+        shown(browser, page(nodes=30, names=HOSTILE), tmp_path)
+        assert browser.problems() == []
+        assert browser.value("window.hacked") is None
+        assert browser.value("document.querySelector('main b, main img')") is None
+        assert browser.value("document.title") == f"{HOSTILE}.onnx"
+        assert f"{HOSTILE}7" in column(browser, "nodes", "Node")
+        box = plot_box(browser)
+        browser.mouse("mouseMoved", box["x"] + 0.03 * box["width"], box["y"] + 8)
+        hover = "document.querySelector('#timeline .hoverlayer')?.textContent ?? ''"
+        browser.wait(f"({hover}).includes('window.hacked')")
+        assert HOSTILE[:20] in browser.value(hover)
+        browser.click("#nodes tbody button")
+        assert HOSTILE in browser.value(DETAILS)
+        assert browser.value("window.hacked") is None
+
+    def test_a_click_on_a_title_sorts(self, browser: Chromium, tmp_path: Path) -> None:
+        shown(browser, page(), tmp_path)
+        first = numbers(browser, "µs a run")
+        assert first == sorted(first, reverse=True) and len(set(first)) > 30
+        browser.click("#nodes th:nth-child(4) button")
+        assert numbers(browser, "µs a run") == sorted(first)
+        sort = "document.querySelector('#nodes th:nth-child(4)').getAttribute('aria-sort')"
+        assert browser.value(sort) == "ascending"
+        browser.click("#nodes th:nth-child(2) button")
+        assert column(browser, "nodes", "Operator") == sorted(OPS * 5)
+        assert browser.value(sort) is None
+
+    def test_what_is_not_known_comes_last(self, browser: Chromium, tmp_path: Path) -> None:
+        shown(browser, page(), tmp_path)
+        for _ in range(2):
+            browser.click("#nodes th:nth-child(9) button")
+            rates = column(browser, "nodes", "GFLOP/s")
+            assert rates == ["20.0"] * 5 + [""] * 55
+
+    def test_words_filter(self, browser: Chromium, tmp_path: Path) -> None:
+        shown(browser, page(), tmp_path)
+        browser.click("#nodes-filter")
+        browser.type("LAYER.3 softmax")
+        assert column(browser, "nodes", "Node") == ["/layer.3/Softmax_37"]
+        said = browser.value("document.getElementById('nodes-what').textContent")
+        assert said == "1 of 60 nodes match"
+        browser.value("document.getElementById('nodes-filter').select()")
+        browser.type("origin_10")
+        assert column(browser, "nodes", "Node") == ["/layer.0/Slice_10".replace("Slice", OPS[10])]
+
+    def test_the_keyboard_is_enough(self, browser: Chromium, tmp_path: Path) -> None:
+        shown(browser, page(), tmp_path)
+        reached = set()
+        for _ in range(40):
+            browser.call("Input.dispatchKeyEvent", type="keyDown", key="Tab", code="Tab",
+                         windowsVirtualKeyCode=9)  # fmt: skip
+            reached.add(browser.value("document.activeElement.id || document.activeElement.title"))
+        assert {"theme", "timeline", "ops-filter", "Zoom in (+)"} <= reached
+        browser.value("document.getElementById('timeline').focus()")
+        start, end = browser.value(RANGE)
+        for key, expected in (("+", 0.5), ("+", 0.25), ("-", 0.5)):
+            browser.key(key)
+            low, high = browser.value(RANGE)
+            assert (high - low) / (end - start) == pytest.approx(expected)
+        browser.key("ArrowRight")
+        assert browser.value(RANGE)[0] > low
+        browser.key("0")
+        assert browser.value(RANGE) == [start, end]
+        for name in ("/layer.0/MatMul_0", "/layer.0/Softmax_1"):
+            browser.key("n")
+            assert name in browser.value(DETAILS)
+        browser.key("p")
+        assert "/layer.0/MatMul_0" in browser.value(DETAILS)
+
+    def test_the_mouse_zooms_and_moves(self, browser: Chromium, tmp_path: Path) -> None:
+        shown(browser, page(), tmp_path)
+        box = plot_box(browser)
+        start, end = browser.value(RANGE)
+
+        def drag(first: float, last: float, **more: Any) -> tuple[float, float]:
+            y = box["y"] + box["height"] / 2
+            left, right = (box["x"] + part * box["width"] for part in (first, last))
+            browser.mouse("mouseMoved", left, y)
+            browser.mouse("mousePressed", left, y, button="left", clickCount=1, **more)
+            for part in (0.3, 0.7, 1):
+                x = left + part * (right - left)
+                browser.mouse("mouseMoved", x, y, button="left", **more)
+            browser.mouse("mouseReleased", right, y, button="left", clickCount=1, **more)
+            browser.value("new Promise(done => setTimeout(done, 400))")
+            low, high = browser.value(RANGE)
+            return (low - start) / (end - start), (high - start) / (end - start)
+
+        assert drag(0.25, 0.75) == pytest.approx((0.25, 0.75), abs=0.01)
+        assert drag(0.5, 0.7, modifiers=8) == pytest.approx((0.15, 0.65), abs=0.01)
+        x, y = box["x"] + box["width"] / 2, box["y"] + 10
+        browser.mouse("mouseWheel", x, y, deltaX=0, deltaY=-100, modifiers=2)
+        low, high = browser.value(RANGE)
+        assert (high - low) / (end - start) == pytest.approx(0.5 * 2**-0.5, abs=0.01)
+        browser.click("[data-move=all]")
+        assert browser.value(RANGE) == [start, end]
+
+    def test_a_click_tells_of_a_node(self, browser: Chromium, tmp_path: Path) -> None:
+        shown(browser, page(), tmp_path)
+        assert "Choose a node" in browser.value(DETAILS)
+        box = plot_box(browser)
+        x, y = box["x"] + 0.03 * box["width"], box["y"] + 8
+        browser.mouse("mouseMoved", x, y)
+        browser.wait("document.querySelector('#timeline .hoverlayer .hovertext')")
+        browser.mouse("mousePressed", x, y, button="left", clickCount=1)
+        browser.mouse("mouseReleased", x, y, button="left", clickCount=1)
+        browser.wait(f"{DETAILS}.includes('MatMul_0')")
+        assert "origin_0, shared" in browser.value(DETAILS)
+        assert browser.value("document.querySelector('#nodes .chosen td').textContent") == (
+            "/layer.0/MatMul_0"
+        )
+        browser.click("#nodes tbody tr:nth-child(3) button")
+        name = column(browser, "nodes", "Node")[2]
+        assert name in browser.value(DETAILS)
+        start, end = browser.value(RANGE)
+        assert end - start < 0.9 * browser.value(
+            "document.getElementById('timeline').data[1].x.at(-1)"
+        )
+
+    def test_dark_and_light(self, browser: Chromium, tmp_path: Path) -> None:
+        shown(browser, page(), tmp_path)
+        box = plot_box(browser)
+        point = (box["x"] - 3, box["y"] + 8)
+        (light,) = browser.colours([point])
+        browser.click("#theme")
+        plot_box(browser)
+        (dark,) = browser.colours([point])
+        assert min(light) > 200 and max(dark) < 80
+        browser.call("Emulation.setEmulatedMedia",
+                     features=[{"name": "prefers-color-scheme", "value": "dark"}])  # fmt: skip
+        shown(browser, page(), tmp_path)
+        assert browser.value("document.documentElement.dataset.theme") == "dark"
+        browser.call("Emulation.setEmulatedMedia", features=[])
+
+    def test_many_nodes_are_drawn_together(self, browser: Chromium, tmp_path: Path) -> None:
+        shown(browser, page(nodes=20_000, threads=4), tmp_path)
+        assert browser.problems() == []
+        assert browser.value(f"{BARS}.length") <= 2500
+        hovers = "document.getElementById('timeline').data[0].hovertext"
+        together = f"{hovers}.some(text => /nodes<.b>, mostly/.test(text))"
+        assert browser.value(together)
+        assert len(column(browser, "nodes", "Node")) == 200
+        what = "document.getElementById('nodes-what').textContent"
+        assert browser.value(what) == "200 of 20,000 nodes"
+        browser.click("#nodes-more")
+        assert len(column(browser, "nodes", "Node")) == 400
+        assert "joined as" in browser.value("document.getElementById('treemap-what').textContent")
+        # Zoomed in far enough, each is a bar of its own.
+        for _ in range(12):
+            browser.value("document.querySelector('[data-move=in]').click()")
+        assert not browser.value(together)
+
+    def test_gaps_are_not_covered(self, browser: Chromium, tmp_path: Path) -> None:
+        content = page(nodes=2)
+        bars: Any = content.data["bars"]
+        bars["start"], bars["duration"] = [0.0, 900.0], [100.0, 100.0]
+        content.data["run"]["duration"] = 1000.0  # type: ignore[index]
+        shown(browser, content, tmp_path)
+        box = plot_box(browser)
+        (gap,) = browser.colours([(box["x"] + 0.3 * box["width"], box["y"] + 8)])
+        assert gap == (255, 255, 255)
+
+    def test_without_peaks_and_memory(self, browser: Chromium, tmp_path: Path) -> None:
+        content = page(peaks=False)
+        content.data["memory"] = {"time": [], "bytes": [], "missing": "the arena is off"}  # type: ignore[index]
+        for field in ("gflops", "intensity"):
+            content.data["nodes"][field] = [None] * 60  # type: ignore[index]
+        shown(browser, content, tmp_path)
+        assert browser.problems() == []
+        said = browser.value("document.getElementById('roofline').textContent")
+        assert said == "this machine's peaks were not measured"
+        assert "the arena is off" in browser.value(
+            "document.getElementById('timeline-what').textContent"
+        )
+
+
+def test_without_plotly_one_line_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "plotly.offline", None)
+    with pytest.raises(MissingDependencyError, match=r"pip install .ortkit\[report\]"):
+        page_text(page())
+
+
+def test_data_cannot_end_their_element() -> None:
+    text = page_text(page(nodes=30, names=HOSTILE))
+    start = text.index('<script type="application/json" id="data">') + 42
+    embedded = text[start : text.index("</script>", start)]
+    assert json.loads(embedded)["nodes"]["name"][3] == f"{HOSTILE}3"
+    assert "<script>window" not in text
