@@ -1,0 +1,187 @@
+"""CUDA kernels as data: images for GPU architectures, and how to launch them.
+
+A kernel is one or more steps (launches), one after the other on one stream, with scratch memory
+between them, in one or more variants: the first whose conditions hold is launched. Sizes are
+`ortkit.kernels.sizes.Extent`s whose symbols are called `s0`, `s1` ...: their place in
+`ortkit.kernels.sizes.symbols_of` of all tensors, inputs first.
+
+An entry point takes the step's arguments in their order and then two pointers that Triton keeps
+for scratch of its own; they are null, as no kernel with a need for such scratch is made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from ortkit.errors import UserError
+from ortkit.kernels.backend import Target
+from ortkit.kernels.sizes import ONE, Extent
+
+#: Compute capabilities, major * 10 + minor, that images are made for.
+ARCHITECTURES = (80, 86, 89, 90, 100, 103, 120)
+#: PTX made for it runs on every later GPU; what is made for later ones does not carry forward.
+PTX_ARCHITECTURE = 80
+#: Without `--arch`: A100 and H100 have images of their own, all others run the PTX.
+DEFAULT_LEVEL = "sm_80,sm_90"
+#: CUDA's bounds of a grid.
+MAX_GRID = (2**31 - 1, 65535, 65535)
+
+ArgumentKind = Literal["tensor", "scratch", "size32", "size64", "null"]
+
+
+@dataclass(frozen=True)
+class CeilDiv:
+    """A number of blocks: `extent` / `divisor`, rounded up."""
+
+    extent: Extent
+    divisor: int = 1
+
+
+#: A dim of a grid that is not used.
+ONE_BLOCK = CeilDiv(ONE)
+
+
+@dataclass(frozen=True)
+class Argument:
+    """One parameter of an entry point.
+
+    Args:
+        kind: "tensor": the data pointer of tensor number `index`, inputs first; "scratch": of
+            scratch block number `index` of the variant; "size32", "size64": `extent` as a signed
+            integer of that width (a variant's conditions see to it that it fits); "null": a null
+            pointer.
+    """
+
+    kind: ArgumentKind
+    index: int = 0
+    extent: Extent | None = None
+
+
+@dataclass(frozen=True)
+class Step:
+    """One launch. It is left out where a dim of its grid is 0.
+
+    Args:
+        entry: The function's name in every image of the step.
+        grid: Blocks along x, y and z, within `MAX_GRID` wherever the variant's conditions hold.
+        threads: Threads of a block, along x.
+        shared_bytes: Dynamic shared memory, the same in every image; above 48 KiB the launch has
+            to opt in (CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES).
+        arguments: All parameters but the two scratch pointers at the end.
+    """
+
+    entry: str
+    grid: tuple[CeilDiv, CeilDiv, CeilDiv]
+    threads: int
+    shared_bytes: int
+    arguments: tuple[Argument, ...]
+
+
+@dataclass(frozen=True)
+class Condition:
+    """`extent` is a multiple of `divisible_by` and not more than `at_most` (None: no bound)."""
+
+    extent: Extent
+    divisible_by: int = 1
+    at_most: int | None = None
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One way to compute the region.
+
+    Args:
+        conditions: All must hold.
+        aligned: Whether besides the data of every tensor must start at a multiple of 16 bytes.
+            Scratch does in any case.
+        steps: Launched in this order.
+        scratch: Bytes of each block of scratch memory; not initialised.
+    """
+
+    conditions: tuple[Condition, ...]
+    aligned: bool
+    steps: tuple[Step, ...]
+    scratch: tuple[Extent, ...] = ()
+
+
+@dataclass(frozen=True)
+class Image:
+    """The code of one step: a module of its own, as cubin or PTX.
+
+    Args:
+        architecture: Of `ARCHITECTURES`. A cubin runs on GPUs of the same major and the same or a
+            higher minor capability, PTX on any from it on.
+        is_ptx: PTX is text, and ends with a zero byte.
+        variant: The place of its variant in the kernel.
+        step: The place of its step in the variant.
+        path: The file.
+    """
+
+    architecture: int
+    is_ptx: bool
+    variant: int
+    step: int
+    path: Path
+
+
+@dataclass(frozen=True)
+class CudaKernel:
+    """A compiled region on disk: what the linker and the shim need.
+
+    Args:
+        key: The signature's.
+        backend: The backend's name.
+        target: Of kind "cuda", resolved (`resolve_cuda`).
+        variants: The first whose conditions hold is launched; the last one may have conditions
+            too, and where none holds the kernel cannot run.
+        images: For every step of every variant one per architecture of the target, and the PTX.
+            Images of equal bytes share a file.
+        compile_seconds: 0 when it came from the cache.
+    """
+
+    key: str
+    backend: str
+    target: Target
+    variants: tuple[Variant, ...]
+    images: tuple[Image, ...]
+    compile_seconds: float
+
+
+def architectures_of(level: str) -> tuple[int, ...]:
+    """Return the architectures that a target's level names, in numeric order.
+
+    Args:
+        level: Such as "sm_80,sm_90"; "native" stands for `DEFAULT_LEVEL`, as kernels are made on
+            machines without a GPU.
+
+    Raises:
+        UserError: One is unknown, or there is none.
+    """
+    known = {f"sm_{number}": number for number in ARCHITECTURES}
+    names = (DEFAULT_LEVEL if level == "native" else level).split(",")
+    found = {known.get(name.strip(), 0) for name in names}
+    if 0 in found:
+        unknown = next(name.strip() for name in names if name.strip() not in known)
+        raise UserError(
+            f"no kernels can be built for the GPU architecture {unknown!r}",
+            fix=f"use some of {', '.join(known)}, separated by commas",
+        )
+    return tuple(sorted(found))
+
+
+def resolve_cuda(target: Target) -> Target:
+    """Return `target` with its level in the one spelling that equal levels share.
+
+    Raises:
+        UserError: See `architectures_of`.
+    """
+    return Target("cuda", ",".join(f"sm_{number}" for number in architectures_of(target.level)))
+
+
+def rename_extent(extent: Extent, symbols: Sequence[str]) -> Extent:
+    """Return the same extent with `s<i>` for `symbols[i]`."""
+    names = {symbol: f"s{index}" for index, symbol in enumerate(symbols)}
+    return Extent(extent.factor, tuple(sorted(names[symbol] for symbol in extent.symbols)))
