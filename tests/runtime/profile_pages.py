@@ -11,6 +11,11 @@ OPS = ("MatMul", "Softmax", "Add", "LayerNormalization", "Transpose", "Reshape",
        "Concat", "Slice", "Cast", "Mul", "Erf")  # fmt: skip
 HOSTILE = "</script><script>window.hacked=1</script><img src=x onerror=window.hacked=1><b>&lt;"
 
+PEAKS = {
+    "rates": [{"name": "float32", "value": 90.0}],
+    "bandwidths": [{"name": "memory", "value": 14.0}, {"name": "caches", "value": 80.0}],
+}
+
 
 def page(nodes: int = 60, *, threads: int = 1, names: str = "", peaks: bool = True) -> Page:
     """Return a page; nodes are called `names` and their number, else by scope and operator.
@@ -61,11 +66,12 @@ def page(nodes: int = 60, *, threads: int = 1, names: str = "", peaks: bool = Tr
                 [f"origin_{index}", "shared"] if index % 5 == 0 else [] for index in range(nodes)
             ],
         },
-        "peaks": {"gflops": 90.0, "gbs": 14.0} if peaks else None,
-        "roofline_missing": "" if peaks else "this machine's peaks were not measured",
+        "peaks": PEAKS if peaks else None,
+        "peaks_missing": "" if peaks else "this machine's peaks were not measured",
         "memory": {
             "time": starts,
             "bytes": [1_000_000 + 10_000 * (index % 7) for index in range(nodes)],
+            "of": "CPUExecutionProvider",
             "missing": "",
         },
     }

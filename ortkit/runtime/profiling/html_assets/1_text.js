@@ -1,5 +1,8 @@
 // What all parts of the page share: the data, numbers as text, escaping, colours.
 const data = JSON.parse(document.getElementById("data").textContent);
+// A column of few different texts holds each once.
+for (const [field, column] of Object.entries(data.nodes))
+  if (!Array.isArray(column)) data.nodes[field] = column.index.map((at) => column.values[at]);
 const byId = (id) => document.getElementById(id);
 
 const PALETTE = ["#4e79a7", "#f28e2b", "#59a14f", "#e15759", "#76b7b2", "#b07aa1", "#edc948", "#9c755f", "#ff9da7"];

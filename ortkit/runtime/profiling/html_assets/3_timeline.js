@@ -16,7 +16,7 @@ const describe = (bar) => {
   return [
     `<b>${plain(short(one.name, 90))}</b>`,
     `${plain(one.op)} on ${plain(one.provider)}`,
-    `${when} (mean ${timeText(one.mean)}, ${percent(one.share)} of all runs)`,
+    `${when} (mean ${timeText(one.mean)}, ${percent(one.share)} of all nodes)`,
     data.bars.label[bar] ? plain(short(data.bars.label[bar], 90)) : "",
     shapesText(one) && plain(short(shapesText(one), 110)),
     one.origins.length ? `stands for ${plain(short(one.origins.join(", "), 110))}` : "",
@@ -138,7 +138,7 @@ const showBar = (bar) => {
 };
 
 const startTimeline = () => {
-  if (!data.bars.start.length) return empty(timeline, "No node ran in this run.");
+  if (!data.bars.start.length) return empty(timeline, data.run.number ? "No node ran in this run." : data.memory.missing);
   themed(drawTimeline);
   timeline.on("plotly_relayout", (change) => {
     const range = change["xaxis.range"] ?? [change["xaxis.range[0]"], change["xaxis.range[1]"]];

@@ -10,8 +10,9 @@ const tell = (index, bar) => {
   const parts = [field("Node", `${one.name} (${one.op}, ${one.provider})`)];
   const took = bar >= 0 ? `${timeText(data.bars.duration[bar])} in the run shown; ` : "";
   const calls = one.calls === 1 ? "" : `, ${significant(one.calls)} calls a run`;
-  parts.push(field("Time", `${took}mean ${timeText(one.mean)}, p50 ${timeText(one.p50)}, p95 ${timeText(one.p95)}${calls}, ${percent(one.share)} of all runs`));
-  if (one.gflops !== null) parts.push(field("Rate", `${significant(one.gflops)} GFLOP/s, ${significant(one.gbs ?? 0)} GB/s`));
+  parts.push(field("Time", `${took}mean ${timeText(one.mean)}, p50 ${timeText(one.p50)}, p95 ${timeText(one.p95)}${calls}, ${percent(one.share)} of all nodes`));
+  const rates = [[one.gflops, "GFLOP/s"], [one.gbs, "GB/s"]].filter(([value]) => value !== null);
+  if (rates.length) parts.push(field("Rate", rates.map(([value, unit]) => `${significant(value)} ${unit}`).join(", ")));
   if (shapesText(one)) parts.push(field("Shapes", shapesText(one)));
   if (one.origins.length) parts.push(field(`Stands for ${plural(one.origins.length, "node")}`, one.origins.join(", ")));
   details.replaceChildren(...parts);

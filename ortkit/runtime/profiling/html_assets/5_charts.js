@@ -57,24 +57,42 @@ const drawTreemap = () => {
 };
 
 const MOST_POINTS = 1500;
+// The least and the greatest exponent of ten around positive values.
+const decades = (values) => {
+  const logs = values.map(Math.log10);
+  return [Math.floor(logs.reduce((a, b) => Math.min(a, b)) - 0.15), Math.ceil(logs.reduce((a, b) => Math.max(a, b)) + 0.15)];
+};
+// Peaks as lines: one slope for each bandwidth, one level for each rate of arithmetic.
+const roofLines = (peaks, [low, high], colour) => {
+  if (!peaks) return [];
+  const best = { gflops: Math.max(...peaks.rates.map((one) => one.value)), gbs: Math.max(...peaks.bandwidths.map((one) => one.value)) };
+  const line = { type: "scatter", mode: "lines+text", hoverinfo: "skip", cliponaxis: false, textfont: { size: 11, color: colour.soft },
+    line: { color: colour.soft, width: 1.4, dash: "dot" } };
+  const name = (one, unit) => plain(`${one.name} ${significant(one.value)} ${unit}`);
+  const slopes = peaks.bandwidths.map((one) => {
+    const ridge = best.gflops / one.value;
+    return { ...line, x: [10 ** low, ridge], y: [10 ** low * one.value, best.gflops], text: [name(one, "GB/s"), ""],
+      textposition: "top right" };
+  });
+  const levels = peaks.rates.map((one) => ({ ...line, x: [one.value / best.gbs, 10 ** high], y: [one.value, one.value],
+    text: ["", name(one, "GFLOP/s")], textposition: "top left" }));
+  return [...slopes, ...levels];
+};
+
 const drawRoofline = () => {
   const indexes = [...data.nodes.name.keys()]
     .filter((index) => data.nodes.gflops[index] > 0 && data.nodes.intensity[index] > 0)
     .sort((a, b) => data.nodes.time[b] - data.nodes.time[a]);
-  if (!indexes.length) return empty(byId("roofline"), data.roofline_missing || "No node's arithmetic and traffic are both known.");
+  if (!indexes.length) return empty(byId("roofline"), "No node's arithmetic and traffic are both known.");
   const shown = indexes.slice(0, MOST_POINTS);
   const x = shown.map((index) => data.nodes.intensity[index]);
   const y = shown.map((index) => data.nodes.gflops[index]);
   const peaks = data.peaks;
   const left = indexes.length - shown.length;
-  const parts = [plural(shown.length, "node") + (left ? `, ${countText(left)} of little time left out` : "")];
-  parts.push(peaks ? `peaks ${significant(peaks.gflops)} GFLOP/s, ${significant(peaks.gbs)} GB/s` : data.roofline_missing);
-  byId("roofline-what").textContent = parts.filter(Boolean).join("; ");
-  const span = (list, extra) => {
-    const logs = [...list, ...extra].map(Math.log10);
-    return [Math.floor(logs.reduce((a, b) => Math.min(a, b)) - 0.15), Math.ceil(maxOf(logs.map((one) => one + 20)) - 20 + 0.15)];
-  };
-  const [low, high] = span(x, peaks ? [peaks.gflops / peaks.gbs] : []);
+  byId("roofline-what").textContent =
+    plural(shown.length, "node") + (left ? `, ${countText(left)} of little time left out` : "") + (peaks ? "" : `; ${data.peaks_missing}`);
+  const across = decades([...x, ...(peaks ? peaks.bandwidths.map((one) => peaks.rates[0].value / one.value) : [])]);
+  const upward = decades([...y, ...(peaks ? peaks.rates.map((one) => one.value) : [])]);
   themed(() => {
     const colour = theme();
     const points = {
@@ -82,25 +100,20 @@ const drawRoofline = () => {
       hovertext: shown.map((index) => {
         const one = node(index);
         return `<b>${plain(short(one.name, 80))}</b><br>${plain(one.op)}, ${timeText(one.time)} a run<br>` +
-          `${significant(one.gflops)} GFLOP/s at ${significant(one.intensity)} FLOP per byte, ${significant(one.gbs)} GB/s`;
+          `${significant(one.gflops)} GFLOP/s at ${significant(one.intensity)} FLOP per byte, ${significant(one.gbs ?? 0)} GB/s`;
       }),
       marker: {
         color: shown.map((index) => colourOf(data.nodes.op[index])), opacity: 0.85, line: { color: colour.card, width: 0.6 },
         size: shown.map((index) => 7 + 26 * Math.sqrt(Math.min(1, data.nodes.share[index]))),
       },
     };
-    const roof = peaks && {
-      type: "scatter", mode: "lines", hoverinfo: "skip", line: { color: colour.soft, width: 1.6, dash: "dot" },
-      x: [10 ** low, peaks.gflops / peaks.gbs, 10 ** high],
-      y: [10 ** low * peaks.gbs, peaks.gflops, peaks.gflops],
-    };
     const grid = { type: "log", gridcolor: colour.edge, zeroline: false, exponentformat: "SI", dtick: 1, ticks: "outside", ticklen: 4, tickcolor: colour.edge };
     const layout = {
       ...baseLayout(colour), margin: { l: 56, r: 12, t: 8, b: 44 }, hovermode: "closest", dragmode: "zoom",
-      xaxis: { ...grid, range: [low, high], title: { text: "FLOP per byte moved", standoff: 8 } },
-      yaxis: { ...grid, range: span(y, peaks ? [peaks.gflops] : []), title: { text: "GFLOP/s", standoff: 8 } },
+      xaxis: { ...grid, range: across, title: { text: "FLOP per byte moved", standoff: 8 } },
+      yaxis: { ...grid, range: upward, title: { text: "GFLOP/s", standoff: 8 } },
     };
-    Plotly.react("roofline", roof ? [roof, points] : [points], layout, { ...baseConfig, doubleClick: "reset" });
+    Plotly.react("roofline", [...roofLines(peaks, across, colour), points], layout, { ...baseConfig, doubleClick: "reset" });
   });
   byId("roofline").on("plotly_click", ({ points }) => {
     if (points[0].customdata >= 0) chooseNode(points[0].customdata);

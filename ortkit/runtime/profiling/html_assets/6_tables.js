@@ -94,7 +94,7 @@ const share = (value) => `${(100 * value).toFixed(2)} %`;
 const TIMES = [
   { title: "Calls", field: "calls", number: true, text: significant, help: "In one run" },
   { title: "µs a run", field: "time", number: true, text: microseconds, first: true, help: "Own time, mean over the runs" },
-  { title: "Share", field: "share", number: true, text: share, help: "Of the mean run" },
+  { title: "Share", field: "share", number: true, text: share, help: "Of the time of all nodes" },
   { title: "Mean µs", field: "mean", number: true, text: microseconds, help: "Of one call" },
   { title: "p50 µs", field: "p50", number: true, text: microseconds, help: "Of one call" },
   { title: "p95 µs", field: "p95", number: true, text: microseconds, help: "Of one call" },

@@ -12,10 +12,12 @@ const legend = (name, colour) => {
 for (const [op, colour] of colours) legend(short(op, 40), colour);
 if (ops.length > colours.size) legend("other", OTHER);
 byId("legend").append(make("li", "pale: several nodes, in the colour of what most of their time goes to"));
-byId("timeline-what").textContent =
-  `run ${data.run.number} of ${countText(data.run.of)}, the one of median time: ${timeText(data.run.duration)}` +
-  (data.bars.start.length ? `; ${plural(data.bars.start.length, "bar")}` : "") +
-  (hasMemory ? "; below: memory in use" : data.memory.missing ? `; ${data.memory.missing}` : "");
+if (data.run.number)
+  byId("timeline-what").textContent = [
+    `run ${data.run.number} of ${countText(data.run.of)}, of median time: ${timeText(data.run.duration)}`,
+    plural(data.bars.start.length, "bar"),
+    hasMemory ? `below: memory in use, ${data.memory.of.replace("ExecutionProvider", "")} arena` : data.memory.missing,
+  ].join("; ");
 details.replaceChildren(make("p", "Choose a node: click on a bar, a tile, a point or a name in the table.", { class: "empty" }));
 const nodesTable = startTables();
 try {
