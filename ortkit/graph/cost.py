@@ -19,7 +19,7 @@ from ortkit.graph.dims import (
     product,
     substitute,
 )
-from ortkit.graph.flops import UnknownCostError, node_flops
+from ortkit.graph.flops import KnownShapes, UnknownCostError, node_flops
 from ortkit.graph.shapes import Shapes
 from ortkit.graph.walk import nodes_below
 
@@ -118,7 +118,7 @@ def model_cost(model: ir.Model, sizes: Mapping[str, int]) -> Cost:
     return Cost(ordered, given, assumed)
 
 
-def node_bytes(node: ir.Node, shapes: Shapes) -> Size:
+def node_bytes(node: ir.Node, shapes: KnownShapes) -> Size:
     """Return the bytes that one node reads and writes; its subgraphs are not included.
 
     Raises:
@@ -134,7 +134,7 @@ def node_bytes(node: ir.Node, shapes: Shapes) -> Size:
     return _sum((written, *(value_bytes(value, shapes) for value in read)))
 
 
-def value_bytes(value: ir.Value, shapes: Shapes) -> Size:
+def value_bytes(value: ir.Value, shapes: KnownShapes) -> Size:
     """Return the bytes of a tensor.
 
     Raises:

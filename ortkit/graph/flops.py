@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 import onnx_ir as ir
 
 from ortkit.graph.dims import Size, add, multiply, product
-from ortkit.graph.shapes import Shapes
 
 SOFTMAX, NORM, AFFINE = 5, 8, 2
 
@@ -23,12 +22,24 @@ class UnknownCostError(Exception):
     """A size that the cost depends on is not known, or the operator is not."""
 
 
+class KnownShapes(Protocol):
+    """Where types and shapes come from: `Shapes`, or what a run has shown."""
+
+    def shape(self, value: ir.Value, /) -> Sequence[Size] | None:
+        """Return a value's shape, None if it is not known."""
+        ...
+
+    def dtype(self, value: ir.Value, /) -> ir.DataType | None:
+        """Return the type of its elements, None if it is not known."""
+        ...
+
+
 @dataclass(frozen=True)
 class Operands:
     """What a rule may read of a node."""
 
     node: ir.Node
-    shapes: Shapes
+    shapes: KnownShapes
 
     def has(self, index: int) -> bool:
         """Say whether input `index` is there."""
@@ -61,7 +72,7 @@ class Operands:
 FlopRule: TypeAlias = Callable[[Operands], Size]
 
 
-def node_flops(node: ir.Node, shapes: Shapes) -> Size:
+def node_flops(node: ir.Node, shapes: KnownShapes) -> Size:
     """Return the arithmetic operations of one node; its subgraphs are not included.
 
     Raises:
@@ -73,7 +84,7 @@ def node_flops(node: ir.Node, shapes: Shapes) -> Size:
         raise UnknownCostError
     try:
         return (rule or _elementwise)(Operands(node, shapes))
-    except (IndexError, ValueError) as error:  # fewer inputs or axes than the operator needs
+    except (IndexError, KeyError, ValueError) as error:  # fewer than the operator needs
         raise UnknownCostError from error
 
 
@@ -263,6 +274,12 @@ _RULES: Mapping[str, FlopRule] = {
     **_contrib(_CONTRIB_ELEMENTWISE, _per_output(1)),
     **_contrib("BiasSoftmax QLinearSoftmax", _per_output(SOFTMAX)),
     **_contrib(_CONTRIB_PRODUCTS, _matmul),
+    # What ONNX Runtime makes of convolution nets on the CPU: channels in blocks, padded to whole
+    # ones. The arithmetic is that of the padded sizes, which is what is computed.
+    "com.microsoft.nchwc::Conv": _conv_with_bias,
+    **{f"com.microsoft.nchwc::{name}": _pool for name in ("MaxPool", "AveragePool")},
+    **{f"com.microsoft.nchwc::Global{name}Pool": _per_input(1) for name in ("Max", "Average")},
+    **{f"com.microsoft.nchwc::{name}": _nothing for name in ("ReorderInput", "ReorderOutput")},
     "com.microsoft::FusedGemm": _gemm,
     "com.microsoft::FusedConv": _conv_with_bias,
     "com.microsoft::Attention": _packed_attention,

@@ -27,15 +27,16 @@ _HEAD = re.compile(
     rb'\{"cat" : "([A-Za-z]+)","pid" :-?\d+,"tid" :(-?\d+),"dur" :(-?\d+),"ts" :(-?\d+),'
     rb'"ph" : "X","name" :"([^"\\]*)","args" : \{'
 )
-_MEMORY_KEYS = (
-    "mem_bytes_in_use",
-    "mem_bytes_requested_in_use",
-    "mem_in_use_delta",
-    "mem_requested_in_use_delta",
-    "mem_in_use_peak",
-    "mem_arena_held",
-    "mem_arena_held_delta",
-)
+#: What the fields of `Memory` are called in a trace, in order.
+MEMORY_KEYS = {
+    "in_use": "mem_bytes_in_use",
+    "requested": "mem_bytes_requested_in_use",
+    "in_use_delta": "mem_in_use_delta",
+    "requested_delta": "mem_requested_in_use_delta",
+    "peak": "mem_in_use_peak",
+    "held": "mem_arena_held",
+    "held_delta": "mem_arena_held_delta",
+}
 
 
 class NotAnEventError(ValueError):
@@ -143,7 +144,7 @@ def is_kernel(name: str) -> bool:
 def memory_of(args: Mapping[str, Any]) -> Memory | None:
     """Read the arena's counters; None if there are none."""
     try:
-        return Memory(*(int(args[key]) for key in _MEMORY_KEYS))
+        return Memory(*(int(args[key]) for key in MEMORY_KEYS.values()))
     except (KeyError, ValueError, TypeError):
         return None
 

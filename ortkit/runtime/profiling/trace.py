@@ -22,6 +22,7 @@ from ortkit.runtime.profiling.events import (
     RunEvent,
 )
 from ortkit.runtime.profiling.lines import (
+    MEMORY_KEYS,
     Head,
     NotAnEventError,
     is_kernel,
@@ -81,6 +82,25 @@ class NodeEvents(Sequence[NodeEvent]):
 
     def __iter__(self) -> Iterator[NodeEvent]:
         return (self[index] for index in range(len(self)))
+
+    def memory(self, name: str, events: Numbers) -> Numbers | None:
+        """Return one of `Memory`'s numbers for some events.
+
+        None: for one of them the trace does not say it.
+
+        Args:
+            name: A field of `Memory`.
+            events: [n] which events.
+        """
+        key = f'"{MEMORY_KEYS[name]}" : "'.encode()
+        found = np.empty(len(events), np.int64)
+        for at, begin in enumerate(self.place[events].tolist()):
+            end = self.text.find(b"\n", begin)
+            first = self.text.find(key, begin, end) + len(key)
+            if first < begin + len(key):
+                return None
+            found[at] = int(self.text[first : self.text.find(b'"', first, end)])
+        return found
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,0 +1,334 @@
+"""From a trace to a profile: who took how long in which run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from ortkit.errors import UserError
+from ortkit.runtime.profiling.balance import balances
+from ortkit.runtime.profiling.call_work import CallWork, work_by_trace
+from ortkit.runtime.profiling.devices import busy_us
+from ortkit.runtime.profiling.gaps import Gaps, gaps_of
+from ortkit.runtime.profiling.nesting import nesting
+from ortkit.runtime.profiling.peaks import Peaks
+from ortkit.runtime.profiling.result import About, OpRow, Overall, Profile, Row, Times
+from ortkit.runtime.profiling.roofline import summed, work_of
+from ortkit.runtime.profiling.rows import rows_of
+from ortkit.runtime.profiling.times import grouped, times_of
+from ortkit.runtime.profiling.trace import Trace
+
+#: Their kernels go on when the node has ended: its time is that of launching them.
+ASYNCHRONOUS = frozenset(
+    f"{name}ExecutionProvider"
+    for name in ("CUDA", "Tensorrt", "NvTensorRTRTX", "ROCM", "MIGraphX", "Dml", "WebGpu", "Js")
+)
+T = TypeVar("T")
+Numbers = npt.NDArray[np.int64]
+Values = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Joined:
+    """What the model adds to the trace, by signature."""
+
+    work: Sequence[CallWork | None]
+    domains: Sequence[str | None]
+    origins: Sequence[tuple[str, ...]]
+
+
+@dataclass(frozen=True)
+class Context:
+    """What a profile says besides the trace."""
+
+    about: About = field(default_factory=About)
+    plain_us: Sequence[float] = ()
+    """Runs that were not traced."""
+    peaks: Peaks | None = None
+    joined: Joined | None = None
+    notes: tuple[str, ...] = ()
+    device_times: bool = False
+    """Whether the trace's device events are all that there were."""
+
+
+def profile_of(
+    trace: Trace,
+    context: Context | None = None,
+    *,
+    warmup: int = 1,
+    quiet_half: bool = False,
+    where: str = "",
+) -> Profile:
+    """Add up a trace.
+
+    Args:
+        trace: As read.
+        context: What else is known.
+        warmup: How many runs at its start are left out.
+        quiet_half: Whether only the faster half of the others counts, which other processes
+            disturbed least.
+        where: What to call the trace in an error.
+
+    Raises:
+        UserError: No run is left.
+    """
+    known = context or Context()
+    counted, notes = _counted(trace, warmup, quiet_half, where)
+    return _Build(trace, known, counted, notes).profile()
+
+
+def read_profile(path: Path, *, warmup: int = 1, quiet_half: bool = False) -> Profile:
+    """Read the file that `InferenceSession.end_profiling` names, and add it up.
+
+    Raises:
+        UserError: It is no such file, or holds no run after the warm-up.
+    """
+    from ortkit.runtime.profiling.trace import read_trace
+
+    return profile_of(read_trace(path), warmup=warmup, quiet_half=quiet_half, where=str(path))
+
+
+def _counted(
+    trace: Trace, warmup: int, quiet_half: bool, where: str
+) -> tuple[Numbers, tuple[str, ...]]:
+    runs = np.arange(len(trace.runs))
+    calls = np.bincount(trace.nodes.run[trace.nodes.run >= 0], minlength=len(runs))
+    notes: tuple[str, ...] = ()
+    if warmup < 0:
+        raise UserError(f"{warmup} runs cannot be left out", where="warmup", fix="0 or more")
+    left = runs[warmup:]
+    if not len(left):
+        raise UserError(
+            f"the profile holds {len(runs)} runs and {warmup} are warm-up",
+            where=where,
+            fix=f"run the session at least {warmup + 1} times, or lower warmup",
+        )
+    with_nodes = left[calls[left] > 0]
+    if len(with_nodes) == 0 and calls.any():
+        # A CUDA graph: the runs that captured it are the only ones that say anything of nodes.
+        with_nodes = runs[calls > 0][-1:]
+        notes = (
+            "the runs after the warm-up show no nodes, as those do that replay a CUDA graph; "
+            "the numbers are those of the last run that does",
+        )
+    elif 0 < len(with_nodes) < len(left):
+        notes = (
+            f"{len(left) - len(with_nodes)} of {len(left)} runs show no nodes, as those do that "
+            "replay a CUDA graph; they do not count",
+        )
+    counted = with_nodes if len(with_nodes) else left
+    if quiet_half:
+        taken = np.array([trace.runs[run].duration_us for run in counted])
+        counted = np.sort(counted[np.argsort(taken, kind="stable")[: (len(counted) + 1) // 2]])
+    return counted, notes
+
+
+class _Build:
+    """One call of `profile_of`: what its steps share."""
+
+    def __init__(
+        self, trace: Trace, context: Context, counted: Numbers, notes: tuple[str, ...]
+    ) -> None:
+        self.trace, self.context, self.counted = trace, context, counted
+        self.notes = [*notes, *context.notes]
+        self.nodes = nodes = trace.nodes
+        nested = nesting(nodes)
+        self.all_rows = rows_of(nodes, nested.holder)
+        self.gaps: Gaps = gaps_of(trace, nested.holder, counted)
+        place = np.full(len(trace.runs) + 1, -1, np.int64)
+        place[counted] = np.arange(len(counted))
+        # Of counted runs; what is of no run has run -1: the last place, which holds -1.
+        self.events = np.flatnonzero(place[nodes.run] >= 0)
+        self.run = place[nodes.run[self.events]]
+        self.own = nested.own_us[self.events].astype(np.float64)
+        # Rows by time; those of which no call counts have number -1.
+        numbers = self.all_rows.of[self.events]
+        total = np.bincount(numbers, self.own, len(self.all_rows.first))
+        seen = np.bincount(numbers, minlength=len(self.all_rows.first)) > 0
+        order = np.argsort(-np.where(seen, total, -1.0), kind="stable")[: int(seen.sum())]
+        self.rank = np.full(len(self.all_rows.first) + 1, -1, np.int64)
+        self.rank[order] = np.arange(len(order))
+        self.order = order
+        self.row = self.rank[numbers]
+
+    def profile(self) -> Profile:
+        """Do one step after the other."""
+        runs = len(self.counted)
+        flat: Values = np.zeros(len(self.order) * runs)
+        np.add.at(flat, self.row * runs + self.run, self.own)
+        run_times: Values = flat.reshape(len(self.order), runs)
+        rows = self._described(run_times)
+        lost = int((self.nodes.run < 0).sum())
+        if lost:
+            self.notes.append(f"{lost} calls of nodes belong to no run, or to one of several")
+        return Profile(
+            about=self.context.about,
+            rows=rows,
+            ops=self._ops(rows, run_times),
+            overall=self._overall(run_times),
+            runs=runs,
+            load_us=self.trace.load_us,
+            initialize_us=self.trace.initialize_us,
+            peaks=self.context.peaks,
+            notes=tuple(self.notes),
+            trace=self.trace,
+            counted=tuple(int(run) for run in self.counted),
+            row_of=self.rank[self.all_rows.of],
+            run_times=run_times,
+        )
+
+    def _described(self, run_times: Values) -> tuple[Row, ...]:
+        count, runs = len(self.order), len(self.counted)
+        calls = grouped(self.own, self.row, count)
+        per_run = _each(run_times)
+        gaps = np.bincount(self.row, self.gaps.before[self.events], count) / runs
+        waiting = balances(self.nodes, self.rank[self.all_rows.of], self.counted, count)
+        device, copies = self._device()
+        whole = float(run_times.sum()) or 1.0
+        by_row = self._signatures()
+        works = [[(calls, self._call_work(one)) for one, calls in each] for each in by_row]
+        weights = sum(one.weight_bytes for each in works for _, one in each[:1])
+        rows = []
+        for at, number in enumerate(self.order):
+            most = by_row[at][0][0]
+            signature, held = self.nodes.signatures[most], int(self.all_rows.holder[number])
+            taken = _taken(signature.provider, per_run[at].mean_us, device, at)
+            rows.append(
+                Row(
+                    name=signature.name,
+                    op=signature.op,
+                    domain=self._joined(lambda found: found.domains, most, None),
+                    provider=signature.provider,
+                    holder=int(self.rank[held]) if held >= 0 else None,
+                    calls=calls[at].count / runs,
+                    own_us=per_run[at].mean_us,
+                    share=per_run[at].mean_us * runs / whole,
+                    run=per_run[at],
+                    call=calls[at],
+                    gap_us=float(gaps[at]),
+                    inputs=works[at][0][1].inputs,
+                    outputs=signature.outputs,
+                    shapes=len(by_row[at]),
+                    output_bytes=signature.output_bytes,
+                    work=work_of(works[at], taken, self.context.peaks, weights),
+                    balance=waiting[at],
+                    device_us=None if device is None else float(device[at]),
+                    copies_us=None if copies is None else float(copies[at]),
+                    origins=self._joined(lambda found: found.origins, most, ()),
+                )
+            )
+        return tuple(rows)
+
+    def _signatures(self) -> list[list[tuple[int, float]]]:
+        """Return for each row its signatures with their calls in a run, most calls first."""
+        count = len(self.nodes.signatures)
+        pairs, calls = np.unique(
+            self.row * count + self.nodes.signature[self.events], return_counts=True
+        )
+        found: list[list[tuple[int, float]]] = [[] for _ in self.order]
+        for pair, number in sorted(
+            zip(pairs.tolist(), calls.tolist(), strict=True), key=_by_calls
+        ):
+            found[pair // count].append((pair % count, number / len(self.counted)))
+        return found
+
+    def _call_work(self, number: int) -> CallWork:
+        known = self._joined(lambda found: found.work, number, None)
+        return known or work_by_trace(self.nodes.signatures[number])
+
+    def _joined(self, field_of: Callable[[Joined], Sequence[T]], number: int, default: T) -> T:
+        return default if self.context.joined is None else field_of(self.context.joined)[number]
+
+    def _device(self) -> tuple[Values | None, Values | None]:
+        """Return for each row the device's time in its kernels and copies, in one run."""
+        if not self.context.device_times:
+            return None, None
+        found = (np.zeros(len(self.order)), np.zeros(len(self.order)))
+        counted = set(self.counted.tolist())
+        for event in self.trace.kernels:
+            if event.node >= 0 and event.run in counted:
+                row = self.rank[self.all_rows.of[event.node]]
+                found[event.kind != "kernel"][row] += event.duration_us / len(self.counted)
+        return found
+
+    def _ops(self, rows: Sequence[Row], run_times: Values) -> tuple[OpRow, ...]:
+        members: dict[tuple[str, str], list[int]] = {}
+        for at, row in enumerate(rows):
+            members.setdefault((row.label, row.provider), []).append(at)
+        if not members:
+            return ()
+        op_of = np.empty(len(rows), np.int64)
+        for number, each in enumerate(members.values()):
+            op_of[each] = number
+        calls = grouped(self.own, op_of[self.row], len(members))
+        sums = np.zeros((len(members), run_times.shape[1]))
+        np.add.at(sums, op_of, run_times)
+        per_run = _each(sums)
+        found = []
+        for number, ((op, provider), each) in enumerate(members.items()):
+            mine = [rows[at] for at in each]
+            work, uncounted = summed([(one.work, _row_taken(one)) for one in mine])
+            device = [one.device_us for one in mine if one.device_us is not None]
+            found.append(
+                OpRow(
+                    op=op,
+                    provider=provider,
+                    nodes=len(each),
+                    calls=sum(one.calls for one in mine),
+                    own_us=per_run[number].mean_us,
+                    share=sum(one.share for one in mine),
+                    run=per_run[number],
+                    call=calls[number],
+                    work=work,
+                    uncounted=uncounted,
+                    device_us=sum(device) if device else None,
+                )
+            )
+        return tuple(sorted(found, key=lambda one: -one.own_us))
+
+    def _overall(self, run_times: Values) -> Overall:
+        runs = len(self.counted)
+        device: float | None = None
+        copies: float | None = None
+        if self.context.device_times:
+            counted = set(self.counted.tolist())
+            events = [one for one in self.trace.kernels if one.run in counted]
+            device = busy_us(events) / runs
+            copies = sum(one.duration_us for one in events if one.kind == "copy") / runs
+        plain = self.context.plain_us
+        return Overall(
+            profiled=times_of([self.trace.runs[run].duration_us for run in self.counted]),
+            plain=times_of(plain) if len(plain) else None,
+            kernels_us=float(run_times.sum()) / runs,
+            covered_us=float(self.gaps.covered.mean()),
+            gaps_us=float(self.gaps.between.mean()),
+            outside_us=float(self.gaps.outside.mean()),
+            device_us=device,
+            copies_us=copies,
+        )
+
+
+def _each(values: Values) -> list[Times]:
+    """Describe each line of a matrix."""
+    lines, width = values.shape
+    return grouped(values.ravel(), np.repeat(np.arange(lines), width), lines) if lines else []
+
+
+def _by_calls(pair: tuple[int, int]) -> tuple[int, int]:
+    return -pair[1], pair[0]
+
+
+def _taken(provider: str, own_us: float, device: Values | None, row: int) -> float | None:
+    """Return the time in which a row's work was done, None if it is not known."""
+    if provider not in ASYNCHRONOUS:
+        return own_us
+    return None if device is None else float(device[row])
+
+
+def _row_taken(row: Row) -> float | None:
+    return row.device_us if row.provider in ASYNCHRONOUS else row.own_us

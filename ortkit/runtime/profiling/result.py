@@ -1,0 +1,297 @@
+"""What a profile says: times by node and by operator, against what the machine can do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from ortkit.errors import UserError
+from ortkit.runtime.profiling.events import TensorShape
+from ortkit.runtime.profiling.peaks import Peaks
+from ortkit.runtime.profiling.trace import Trace
+
+SCHEMA = "ortkit.profile/1"
+
+Bound = Literal["arithmetic", "memory"]
+
+
+@dataclass(frozen=True)
+class Times:
+    """Some times, in microseconds."""
+
+    count: int
+    mean_us: float
+    least_us: float
+    median_us: float
+    p95_us: float
+    most_us: float
+    low_us: float | None
+    """Where the true median lies with 95 % confidence; None: too few times for that."""
+    high_us: float | None
+
+
+@dataclass(frozen=True)
+class Balance:
+    """How the session's threads shared a node's work, by the clock of the main thread."""
+
+    parallel: float
+    """Part of the calls that used more than one thread, 0 to 1."""
+    waiting: float
+    """Part of the node's time in which the main thread waited for the others, 0 to 1."""
+    handing_out: float
+    """Part of the node's time in which it handed work out or took it back, 0 to 1."""
+    tasks: tuple[int, ...]
+    """Tasks that each other thread ran, over all counted runs."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """What the calls of a row did, in one run."""
+
+    flops: int | None
+    """None: a size or the operator's arithmetic is not known."""
+    bytes_moved: int | None
+    """Read and written, weights included, as if nothing stayed in a cache."""
+    gflops: float | None
+    """GFLOP/s."""
+    gbs: float | None
+    """GB/s (bytes per ns)."""
+    bound: Bound | None
+    """Which of the machine's peaks limits it; None: no peaks, or not known."""
+    attained: float | None
+    """Least time that the peaks allow, over the time taken: 1 is the roofline."""
+    least_us: float | None
+    """That least time, for one run."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """All calls of one node."""
+
+    name: str
+    op: str
+    domain: str | None
+    """None: not known without the model."""
+    provider: str
+    holder: int | None
+    """Row of the If, Loop or Scan whose body it is in."""
+    calls: float
+    """In one run."""
+    own_us: float
+    """In one run, mean; without the nodes of its bodies."""
+    share: float
+    """Of the time of all kernels, 0 to 1."""
+    run: Times
+    """What it takes in a run, over the runs."""
+    call: Times
+    """What one call takes."""
+    gap_us: float
+    """Between the end of what ran before and its begin, in one run; tracing takes its part."""
+    inputs: tuple[TensorShape, ...]
+    """Of most of its calls; weights that were packed when the session was made are included only
+    where the model is known."""
+    outputs: tuple[TensorShape, ...]
+    shapes: int
+    """Different sets of shapes that its calls had."""
+    output_bytes: int
+    work: Work
+    balance: Balance | None
+    """None: the trace does not say, or the provider uses no threads of the session."""
+    device_us: float | None
+    """Of its kernels on the device, in one run; None: not known."""
+    copies_us: float | None
+    """Of its copies to and from the device, in one run."""
+    origins: tuple[str, ...] = ()
+    """The nodes of the model that it stands for; none if that is not known."""
+
+    @property
+    def label(self) -> str:
+        """Its operator, with the domain if it is not ONNX's."""
+        return f"{self.domain}::{self.op}" if self.domain else self.op
+
+
+@dataclass(frozen=True)
+class OpRow:
+    """All nodes of one operator on one provider."""
+
+    op: str
+    provider: str
+    nodes: int
+    calls: float
+    own_us: float
+    share: float
+    run: Times
+    call: Times
+    work: Work
+    """Of the nodes of which it is known; `uncounted` says of how many it is not."""
+    uncounted: int
+    device_us: float | None
+
+
+@dataclass(frozen=True)
+class Overall:
+    """Where the time of a run goes; means over the counted runs, in microseconds."""
+
+    profiled: Times
+    """Runs that were traced: tracing costs time at each node."""
+    plain: Times | None
+    """Runs of the same session that were not traced; None: there were none."""
+    kernels_us: float
+    """All kernels together; more than a run where nodes run at the same time."""
+    covered_us: float
+    """In which at least one kernel ran."""
+    gaps_us: float
+    """Between the kernels of a traced run: the runtime's own time, and the tracing's."""
+    outside_us: float
+    """Before the first kernel and after the last: feeds, outputs, waiting for the device."""
+    device_us: float | None
+    """In which the device did anything; None: not known."""
+    copies_us: float | None
+
+    @property
+    def overhead(self) -> float | None:
+        """What tracing adds to a run, as part of one that is not traced."""
+        if self.plain is None or not self.plain.median_us:
+            return None
+        return self.profiled.median_us / self.plain.median_us - 1
+
+
+@dataclass(frozen=True)
+class About:
+    """What was profiled."""
+
+    model: str | None = None
+    sha256: str | None = None
+    """Of the model's file; None: it is not known."""
+    onnxruntime: str | None = None
+    providers: tuple[str, ...] = ()
+    threads: int | None = None
+    """Of a run within an operator."""
+    machine: str | None = None
+    inputs: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
+class Profile:
+    """Where the time of a session's runs goes."""
+
+    about: About
+    rows: tuple[Row, ...]
+    """Most time first."""
+    ops: tuple[OpRow, ...]
+    """Most time first."""
+    overall: Overall
+    runs: int
+    """How many count."""
+    load_us: int | None
+    initialize_us: int | None
+    peaks: Peaks | None
+    notes: tuple[str, ...]
+    """What is not known, and why; what the numbers hold and what they do not."""
+    trace: Trace | None = field(default=None, repr=False)
+    """None: read from a document."""
+    counted: tuple[int, ...] = ()
+    """Which of the trace's runs count."""
+    row_of: npt.NDArray[np.int64] | None = field(default=None, repr=False)
+    """[events] the row of each of the trace's node events."""
+    run_times: npt.NDArray[np.float64] | None = field(default=None, repr=False)
+    """[rows, runs] own time of a row in each counted run, in microseconds."""
+
+    def time_share(self, ops: frozenset[str]) -> float:
+        """Return the part of a traced run that these operators take, 0 to 1."""
+        whole = self.overall.profiled.mean_us
+        taken = sum(one.own_us for one in self.ops if one.op in ops)
+        return min(1.0, taken / whole) if whole else 0.0
+
+    def to_json(self) -> dict[str, object]:
+        """Return the document of `ortkit profile --json`."""
+        return {
+            "schema": SCHEMA,
+            "about": asdict(self.about),
+            "runs": self.runs,
+            "load_us": self.load_us,
+            "initialize_us": self.initialize_us,
+            "overall": {**asdict(self.overall), "overhead": self.overall.overhead},
+            "peaks": None if self.peaks is None else asdict(self.peaks),
+            "ops": [asdict(one) for one in self.ops],
+            "nodes": [asdict(one) for one in self.rows],
+            "notes": list(self.notes),
+        }
+
+    @staticmethod
+    def from_json(document: Mapping[str, Any], *, where: str = "") -> Profile:
+        """Read what `to_json` gave; the trace and what is by event or by run is not there.
+
+        Raises:
+            UserError: It is no such document, or of another version.
+        """
+        schema = document.get("schema") if isinstance(document, Mapping) else None
+        if schema != SCHEMA:
+            raise UserError(
+                f"is no profile of this version: its schema is {schema!r}, not {SCHEMA!r}",
+                where=where,
+                fix="write it again with `ortkit profile MODEL --json`",
+            )
+        try:
+            return Profile(
+                about=_about(document["about"]),
+                rows=tuple(_row(one) for one in document["nodes"]),
+                ops=tuple(_op_row(one) for one in document["ops"]),
+                overall=_overall(document["overall"]),
+                runs=int(document["runs"]),
+                load_us=document["load_us"],
+                initialize_us=document["initialize_us"],
+                peaks=None if document["peaks"] is None else Peaks.from_json(document["peaks"]),
+                notes=tuple(document["notes"]),
+            )
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise UserError(
+                f"the profile lacks or misstates a field: {error}", where=where
+            ) from error
+
+
+def _about(given: Mapping[str, Any]) -> About:
+    inputs = {name: tuple(shape) for name, shape in given["inputs"].items()}
+    return About(**{**given, "providers": tuple(given["providers"]), "inputs": inputs})
+
+
+def _times(given: Mapping[str, Any] | None) -> Times | None:
+    return None if given is None else Times(**given)
+
+
+def _overall(given: Mapping[str, Any]) -> Overall:
+    known = {one.name: given[one.name] for one in fields(Overall)}
+    return Overall(
+        **{**known, "profiled": Times(**known["profiled"]), "plain": _times(known["plain"])}
+    )
+
+
+def _row(given: Mapping[str, Any]) -> Row:
+    balance = given["balance"]
+    return Row(
+        **{
+            **given,
+            "run": Times(**given["run"]),
+            "call": Times(**given["call"]),
+            "work": Work(**given["work"]),
+            "balance": None
+            if balance is None
+            else Balance(**{**balance, "tasks": tuple(balance["tasks"])}),
+            "inputs": _shapes(given["inputs"]),
+            "outputs": _shapes(given["outputs"]),
+            "origins": tuple(given["origins"]),
+        }
+    )
+
+
+def _op_row(given: Mapping[str, Any]) -> OpRow:
+    times = {name: Times(**given[name]) for name in ("run", "call")}
+    return OpRow(**{**given, **times, "work": Work(**given["work"])})
+
+
+def _shapes(given: Any) -> tuple[TensorShape, ...]:
+    return tuple((str(dtype), tuple(dims)) for dtype, dims in given)
