@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Iterable, Mapping, Sequence
 from types import ModuleType
 from typing import Any, TypeAlias
@@ -10,8 +9,11 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from ortkit.errors import UserError
+from ortkit.runtime.cuda_graphs import BoundGraph, CapturedRuns
 from ortkit.runtime.feeds import FeedReader, shape_of
 from ortkit.runtime.options import explained
+from ortkit.runtime.places import Places
+from ortkit.runtime.sharing import as_array, device_of, shared, wait_for_writers
 from ortkit.runtime.specs import TensorSpec
 
 Value: TypeAlias = Any
@@ -32,7 +34,8 @@ class Binding:
         inputs: Mapping[str, Value],
         outputs: Mapping[str, Value],
         names: Sequence[str],
-        device: str,
+        places: Places,
+        graph: BoundGraph | None,
     ) -> None:
         """Take what `Session.bind` has made; outputs that are missing change with each run."""
         self.inputs = dict(inputs)
@@ -40,10 +43,17 @@ class Binding:
         self._io = io
         self._outputs = {name: outputs.get(name) for name in names}
         self._open = [name for name in names if name not in outputs]
-        self._device = device
+        self._places = places
+        self._graph = graph
+        self._is_shared = any(
+            device_of(value) != "cpu" for value in (*inputs.values(), *outputs.values())
+        )
 
     def run(self, options: Any = None) -> Mapping[str, Value]:
         """Run on what the inputs hold now; returns the outputs, as `outputs` does.
+
+        Waits first for what this thread's CUDA stream still has to do, and ends when the outputs
+        are written.
 
         Args:
             options: An `onnxruntime.RunOptions`.
@@ -51,14 +61,29 @@ class Binding:
         Raises:
             RunError: ONNX Runtime failed.
         """
+        if self._is_shared:
+            wait_for_writers(self._places.number)
+        if self._graph is not None:
+            self._graph.run(self._io, options)
+            return self.outputs
         # What ONNX Runtime reserved in the last run would be taken for the caller's memory.
         for name in self._open:
-            self._io.bind_output(name, self._device, 0)
+            self._io.bind_output(name, self._places.device, self._places.number)
         try:
             self._session.run_with_iobinding(self._io, options)
         except Exception as error:
             raise explained(error) from error
         return self.outputs if self._open else self._outputs
+
+    def close(self) -> None:
+        """Let go of the memory, and of the CUDA graph if there is one."""
+        if self._graph is not None:
+            self._graph.release()
+        self._io.clear_binding_inputs()
+        self._io.clear_binding_outputs()
+        self.inputs = {}
+        self._outputs = {}
+        self._open = []
 
     @property
     def outputs(self) -> Mapping[str, Value]:
@@ -104,51 +129,83 @@ def bind(
     specs: Sequence[TensorSpec],
     inputs: Mapping[str, object],
     outputs: Mapping[str, object] | Sequence[str] | None,
-    device: str,
+    places: Places,
+    graphs: CapturedRuns | None = None,
 ) -> Binding:
     """Make a binding; the arguments are those of `Session.bind`."""
     by_name = {spec.name: spec for spec in (*reader.inputs, *reader.optional)}
     reserved = {
-        name: _reserved(ort, by_name[name], shape, device)
+        name: _reserved(ort, by_name[name], shape, places, name)
         for name, value in inputs.items()
         if name in by_name and (shape := _as_shape(value)) is not None
     }
     given = reader.read({**inputs, **reserved})
-    io = session.io_binding()
-    held: dict[str, Value] = {}
-    for name, value in given.items():
-        if isinstance(value, np.ndarray) and not value.flags.c_contiguous:
-            raise UserError(
-                "is not contiguous and cannot be shared",
-                where=f"input {name!r}",
-                fix="use numpy.ascontiguousarray",
-            )
-        if isinstance(value, np.ndarray) and device != "cpu":
-            value = ort.OrtValue.ortvalue_from_numpy(value, device, 0)
-        io.bind_ortvalue_input(name, _as_ortvalue(ort, value))
-        held[name] = value
-    sizes = _named_sizes(by_name, given)
     known = {spec.name: spec for spec in specs}
     for name in outputs or ():
         if name not in known:
             raise UserError(
                 f"there is no output {name!r}", fix=f"the outputs are {', '.join(known)}"
             )
-    places = outputs if isinstance(outputs, Mapping) else {}
+    held = {name: _placed(ort, name, value, places) for name, value in given.items()}
+    sizes = _named_sizes(by_name, given)
+    given_places = outputs if isinstance(outputs, Mapping) else {}
     names = list(known if outputs is None or isinstance(outputs, Mapping) else outputs)
     fixed: dict[str, Value] = {}
     for name in names:
-        if name in places:
-            value = _given_output(ort, known[name], places[name])
-            _check_output(known[name], value, sizes)
+        if name in given_places:
+            fixed[name] = _given_output(ort, known[name], given_places[name], places)
+            _check_output(known[name], fixed[name], sizes)
+        elif (value := _output_of(ort, known[name], sizes, places)) is not None:
+            fixed[name] = value
+    graph = None
+    if graphs is not None:
+        _check_graph(held, fixed, places)
+        graph = graphs.bound({name: held[name] for name in held if name in places.on_host})
+    io = session.io_binding()
+    for name, value in held.items():
+        io.bind_ortvalue_input(name, _as_ortvalue(ort, value))
+    for name in names:
+        if name in fixed:
+            io.bind_ortvalue_output(name, _as_ortvalue(ort, fixed[name]))
         else:
-            value = _output_of(ort, known[name], sizes, device)
-        if value is None:
-            io.bind_output(name, device, 0)
-            continue
-        io.bind_ortvalue_output(name, _as_ortvalue(ort, value))
-        fixed[name] = value
-    return Binding(session, io, held, fixed, names, device)
+            io.bind_output(name, places.device, places.number)
+    return Binding(session, io, held, fixed, names, places, graph)
+
+
+def _placed(ort: ModuleType, name: str, value: Any, places: Places) -> Value:
+    """Return an input's memory: as it is given, or a copy where it is read on another device."""
+    if not isinstance(value, np.ndarray):
+        return value
+    if places.device != "cpu" and name not in places.on_host and value.dtype.kind not in "OUST":
+        return ort.OrtValue.ortvalue_from_numpy(value, places.device, places.number)
+    if not value.flags.c_contiguous:
+        raise UserError(
+            "is not contiguous and cannot be shared",
+            where=f"input {name!r}",
+            fix="use numpy.ascontiguousarray",
+        )
+    return value
+
+
+def _check_graph(
+    inputs: Mapping[str, Value], outputs: Mapping[str, Value], places: Places
+) -> None:
+    """Refuse memory that a graph could not read or write: it would use that of its capture."""
+    for name, value in inputs.items():
+        wanted = "cpu" if name in places.on_host else "cuda"
+        if device_of(value) != wanted or (wanted == "cpu" and not isinstance(value, np.ndarray)):
+            raise UserError(
+                f"is not in the {'host' if wanted == 'cpu' else 'device'}'s memory, where a CUDA "
+                "graph reads it",
+                where=f"input {name!r}",
+            )
+    for name, value in outputs.items():
+        if device_of(value) != "cuda":
+            raise UserError(
+                "is not in the device's memory, where a CUDA graph writes it",
+                where=f"output {name!r}",
+                fix="leave it out, and copy it after the run",
+            )
 
 
 def run_on_values(
@@ -167,7 +224,7 @@ def run_on_values(
     session.run_with_iobinding(io)
     by_name = {spec.name: spec for spec in specs}
     return {
-        name: _copied(value, by_name[name])
+        name: as_array(ort, value, by_name[name])
         for name, value in zip(names, io.get_outputs(), strict=True)
     }
 
@@ -182,14 +239,6 @@ def _shown(value: Any) -> Value:
         return value
 
 
-def _copied(value: Any, spec: TensorSpec) -> Any:
-    if spec.onnx_code is None or spec.dtype is None:
-        return value.numpy()
-    array = np.empty(tuple(value.shape()), spec.dtype)
-    ctypes.memmove(array.ctypes.data, value.data_ptr(), array.nbytes)
-    return array
-
-
 def _as_ortvalue(ort: ModuleType, value: Value) -> Any:
     """Return an OrtValue over the same memory."""
     return ort.OrtValue.ortvalue_from_numpy(value) if isinstance(value, np.ndarray) else value
@@ -201,13 +250,20 @@ def _as_shape(value: object) -> tuple[int, ...] | None:
     return None
 
 
-def _reserved(ort: ModuleType, spec: TensorSpec, shape: tuple[int, ...], device: str) -> Value:
+def _reserved(
+    ort: ModuleType, spec: TensorSpec, shape: tuple[int, ...], places: Places, name: str = ""
+) -> Value:
     if spec.dtype is None or spec.dtype.kind == "O":
         raise UserError(f"no memory can be reserved for {spec}", fix="give an array")
-    if device == "cpu" and spec.onnx_code is None:
+    is_host = places.device == "cpu" or name in places.on_host
+    if is_host and spec.onnx_code is None:
         return np.zeros(shape, spec.dtype)
     element = spec.dtype if spec.onnx_code is None else spec.onnx_code
-    return ort.OrtValue.ortvalue_from_shape_and_type(list(shape), element, device, 0)
+    device, number = ("cpu", 0) if is_host else (places.device, places.number)
+    try:
+        return ort.OrtValue.ortvalue_from_shape_and_type(list(shape), element, device, number)
+    except RuntimeError as error:
+        raise explained(error, str(spec)) from error
 
 
 def _named_sizes(specs: Mapping[str, TensorSpec], given: Mapping[str, object]) -> dict[str, int]:
@@ -220,13 +276,13 @@ def _named_sizes(specs: Mapping[str, TensorSpec], given: Mapping[str, object]) -
 
 
 def _output_of(
-    ort: ModuleType, spec: TensorSpec, sizes: Mapping[str, int], device: str
+    ort: ModuleType, spec: TensorSpec, sizes: Mapping[str, int], places: Places
 ) -> Value | None:
     """Reserve memory for an output, None where its shape or type is left to ONNX Runtime."""
     if spec.dtype is None or spec.dtype.kind == "O":
         return None
     shape = _known_shape(spec, sizes)
-    return None if shape is None else _reserved(ort, spec, shape, device)
+    return None if shape is None else _reserved(ort, spec, shape, places)
 
 
 def _known_shape(spec: TensorSpec, sizes: Mapping[str, int]) -> tuple[int, ...] | None:
@@ -245,19 +301,28 @@ def _check_output(spec: TensorSpec, value: Value, sizes: Mapping[str, int]) -> N
         )
 
 
-def _given_output(ort: ModuleType, spec: TensorSpec, place: object) -> Value:
+def _given_output(ort: ModuleType, spec: TensorSpec, place: object, places: Places) -> Value:
     where = f"output {spec.name!r}"
-    if isinstance(place, ort.OrtValue):
-        return place
     if not isinstance(place, np.ndarray):
-        if not hasattr(place, "__dlpack__"):
-            raise UserError(f"{type(place).__name__} is no memory", where=where)
-        try:
-            return ort.OrtValue.from_dlpack(place)
-        except (RuntimeError, TypeError, ValueError) as error:
-            raise UserError(f"cannot be taken over: {error}", where=where) from error
+        value = _taken_over(ort, place, where)
+        if device_of(value) not in ("cpu", places.device):
+            raise UserError(f"is on {device_of(value)}, the session is not", where=where)
+        if value.data_type() != spec.type:
+            raise UserError(f"is {value.data_type()}, the model writes {spec}", where=where)
+        return value
     if place.dtype != spec.dtype:
         raise UserError(f"is {place.dtype.name}, the model writes {spec}", where=where)
     if not (place.flags.c_contiguous and place.flags.writeable):
         raise UserError("must be contiguous and writeable", where=where)
     return place
+
+
+def _taken_over(ort: ModuleType, place: object, where: str) -> Any:
+    if isinstance(place, ort.OrtValue):
+        return place
+    if not hasattr(place, "__dlpack__"):
+        raise UserError(f"{type(place).__name__} is no memory", where=where)
+    try:
+        return shared(ort, place)
+    except (BufferError, RuntimeError, TypeError, ValueError) as error:
+        raise UserError(f"cannot be taken over: {error}", where=where) from error

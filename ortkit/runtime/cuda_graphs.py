@@ -11,27 +11,49 @@ from typing import Any
 
 import numpy as np
 
-from ortkit.errors import UserError
-from ortkit.runtime.feeds import shape_of
-from ortkit.runtime.options import message
+from ortkit.errors import RunError, UserError
+from ortkit.runtime.feeds import Array, shape_of
+from ortkit.runtime.options import explained
+from ortkit.runtime.places import Places
+from ortkit.runtime.sharing import as_array, wait_for_writers
 from ortkit.runtime.specs import TensorSpec
 
 GRAPH_ID = "gpu_graph_id"
 #: Each holds its buffers on the device; the one not used for longest goes first.
 MOST_GRAPHS = 32
+#: Values of inputs that the host reads become part of what a graph is for; these are few.
+_MOST_HOST_BYTES = 4096
+#: A replay would give the same numbers again.
+_RANDOM = frozenset(
+    {
+        "Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform",
+        "RandomUniformLike",
+    }
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Slot:
+    """Room for one graph of a session, and the options that name it."""
+
+    graph: int
+    options: Any
 
 
 @dataclass(frozen=True)
 class _Captured:
-    options: Any
-    graph: int
+    slot: Slot
     io: Any
     inputs: Mapping[str, Any]
     outputs: Mapping[str, Any]
 
 
 class CapturedRuns:
-    """Captures a session's runs; a graph reads and writes fixed buffers, so runs take turns."""
+    """Captures a session's runs; its graphs share one stream, so that runs take turns.
+
+    A graph reads and writes the memory it was captured with, and what the host read then (the
+    values of inputs such as the ends of a Slice) stays in it as it was.
+    """
 
     def __init__(
         self,
@@ -39,15 +61,22 @@ class CapturedRuns:
         session: Any,
         inputs: Sequence[TensorSpec],
         outputs: Sequence[TensorSpec],
+        places: Places,
     ) -> None:
-        """Take over a session whose CUDA provider has `enable_cuda_graph`."""
+        """Take over a session whose CUDA provider has `enable_cuda_graph`.
+
+        Raises:
+            UserError: Replays of the model would not compute what runs do.
+        """
         self._ort = ort
         self._session = session
         self._specs = {spec.name: spec for spec in (*inputs, *outputs)}
         self._names = [spec.name for spec in outputs]
+        self._places = places
         self._captured: OrderedDict[object, _Captured] = OrderedDict()
         self._next = 1
         self._lock = threading.Lock()
+        _check_ops(session)
 
     def run(self, feeds: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
         """Run on feeds that were checked; the first run with new shapes captures.
@@ -55,31 +84,93 @@ class CapturedRuns:
         Raises:
             UserError: The model cannot be captured.
         """
-        key = tuple(sorted((name, shape_of(value)) for name, value in feeds.items()))
+        shapes = tuple(sorted((name, shape_of(value)) for name, value in feeds.items()))
         with self._lock:
+            self._check_open()
+            key = (shapes, self._host_values(feeds))
             found = self._captured.get(key)
             if found is None:
                 found = self._capture(feeds)
                 self._captured[key] = found
                 if len(self._captured) > MOST_GRAPHS:
-                    self._drop(self._captured.popitem(last=False)[1])
+                    self._release(self._captured.popitem(last=False)[1].slot)
             else:
                 self._captured.move_to_end(key)
-                self._replay(found, feeds)
-            return {name: found.outputs[name].numpy() for name in names}
+                self._fill(found, feeds)
+                self._session.run_with_iobinding(found.io, found.slot.options)
+            return {
+                name: as_array(self._ort, found.outputs[name], self._specs[name]) for name in names
+            }
+
+    def bound(self, host: Mapping[str, Array]) -> BoundGraph:
+        """Return the graph of a binding with memory of its own; its first run captures.
+
+        Args:
+            host: The bound inputs that the host reads.
+
+        Raises:
+            UserError: They are too large to be watched.
+        """
+        self._host_values(host)
+        return BoundGraph(self, host)
+
+    def replay(self, io: Any, slot: Slot | None, options: Any) -> Slot:
+        """Run a binding on its graph, or capture one if there is none yet; return which.
+
+        Raises:
+            UserError: The model cannot be captured, or the session is closed.
+        """
+        with self._lock:
+            self._check_open()
+            found = slot or self._slot()
+            if options is not None:
+                options.add_run_config_entry(GRAPH_ID, str(found.graph))
+            try:
+                self._session.run_with_iobinding(io, options or found.options)
+            except Exception as error:
+                raise explained(error) if slot else not_captured(error) from error
+            return found
+
+    def release(self, slot: Slot) -> None:
+        """Let go of a binding's graph."""
+        with self._lock:
+            if self._session is not None:
+                self._release(slot)
 
     def close(self) -> None:
         """Release all graphs and their buffers."""
         with self._lock:
             while self._captured:
-                self._drop(self._captured.popitem()[1])
+                self._release(self._captured.popitem()[1].slot)
             self._session = None
+
+    def _check_open(self) -> None:
+        if self._session is None:
+            raise UserError("the session is closed", fix="make a new one")
+
+    def _host_values(self, feeds: Mapping[str, Any]) -> tuple[tuple[str, bytes], ...]:
+        values = []
+        for name in sorted(self._places.on_host & set(feeds)):
+            array = _on_host(feeds[name])
+            if array.dtype.kind in "OUST" or array.nbytes > _MOST_HOST_BYTES:
+                raise UserError(
+                    f"input {name!r} is read by the host, and a graph would keep its values",
+                    where="cuda_graph",
+                    fix="use cuda_graph=False",
+                )
+            values.append((name, array.tobytes()))
+        return tuple(values)
 
     def _capture(self, feeds: Mapping[str, Any]) -> _Captured:
         # Uncaptured: tells the outputs' shapes, and lets kernels choose and reserve.
         plain = self._session.run(self._names, dict(feeds), self._options(-1))
         io = self._session.io_binding()
-        inputs = {name: self._buffer(name, shape_of(value)) for name, value in feeds.items()}
+        inputs = {
+            name: _host_copy(self._ort, value)
+            if name in self._places.on_host
+            else self._buffer(name, shape_of(value))
+            for name, value in feeds.items()
+        }
         outputs = {
             name: self._buffer(name, shape_of(value))
             for name, value in zip(self._names, plain, strict=True)
@@ -88,36 +179,105 @@ class CapturedRuns:
             io.bind_ortvalue_input(name, value)
         for name, value in outputs.items():
             io.bind_ortvalue_output(name, value)
-        made = _Captured(self._options(self._next), self._next, io, inputs, outputs)
-        self._next += 1
+        made = _Captured(self._slot(), io, inputs, outputs)
+        self._fill(made, feeds)
         try:
-            self._replay(made, feeds)
+            self._session.run_with_iobinding(made.io, made.slot.options)
         except Exception as error:
-            raise UserError(
-                f"the model cannot be captured: {message(error)}",
-                where="cuda_graph",
-                fix="use cuda_graph=False",
-            ) from error
+            raise not_captured(error) from error
         return made
 
-    def _replay(self, captured: _Captured, feeds: Mapping[str, Any]) -> None:
+    def _fill(self, captured: _Captured, feeds: Mapping[str, Any]) -> None:
+        is_on_device = False
         for name, value in feeds.items():
-            array = value if isinstance(value, np.ndarray) else value.numpy()
-            captured.inputs[name].update_inplace(np.ascontiguousarray(array))
-        self._session.run_with_iobinding(captured.io, captured.options)
+            if name in self._places.on_host:
+                continue
+            if isinstance(value, np.ndarray):
+                captured.inputs[name].update_inplace(np.ascontiguousarray(value))
+            else:
+                captured.inputs[name].update_inplace(value)
+                is_on_device = True
+        if is_on_device:  # copies within a device go on while the host does something else
+            wait_for_writers(self._places.number)
 
     def _buffer(self, name: str, shape: tuple[int, ...] | None) -> Any:
         spec = self._specs[name]
         if spec.dtype is None or spec.dtype.kind == "O" or shape is None:
             raise UserError(f"{spec} cannot be captured", where="cuda_graph")
         element = spec.dtype if spec.onnx_code is None else spec.onnx_code
-        return self._ort.OrtValue.ortvalue_from_shape_and_type(list(shape), element, "cuda", 0)
+        return self._ort.OrtValue.ortvalue_from_shape_and_type(
+            list(shape), element, "cuda", self._places.number
+        )
+
+    def _slot(self) -> Slot:
+        made = Slot(self._next, self._options(self._next))
+        self._next += 1
+        return made
 
     def _options(self, graph: int) -> Any:
         options = self._ort.RunOptions()
         options.add_run_config_entry(GRAPH_ID, str(graph))
         return options
 
-    def _drop(self, captured: _Captured) -> None:
+    def _release(self, slot: Slot) -> None:
         if hasattr(self._session, "release_captured_graph"):
-            self._session.release_captured_graph(captured.graph)
+            self._session.release_captured_graph(slot.graph)
+
+
+class BoundGraph:
+    """The graph of one binding; captured again when what the host reads has changed."""
+
+    def __init__(self, runs: CapturedRuns, host: Mapping[str, Array]) -> None:
+        """Take what `CapturedRuns.bound` gives."""
+        self._runs = runs
+        self._host = dict(host)
+        self._read: tuple[bytes, ...] = ()
+        self._slot: Slot | None = None
+
+    def run(self, io: Any, options: Any = None) -> None:
+        """Replay on what the bound memory holds now.
+
+        Raises:
+            UserError: The model cannot be captured.
+        """
+        if self._host:
+            read = tuple(array.tobytes() for array in self._host.values())
+            if read != self._read:
+                self.release()
+                self._read = read
+        self._slot = self._runs.replay(io, self._slot, options)
+
+    def release(self) -> None:
+        """Let go of the graph; the memory stays the binding's."""
+        slot, self._slot = self._slot, None
+        if slot is not None:
+            self._runs.release(slot)
+
+
+def not_captured(error: BaseException) -> UserError:
+    """Return why a run could not be captured, on one line; lack of memory stays that."""
+    problem = explained(error).problem
+    if problem.startswith("out of memory"):
+        return RunError(problem, fix="use smaller inputs or a higher limit")
+    return UserError(
+        f"the model cannot be captured: {problem}", where="cuda_graph", fix="use cuda_graph=False"
+    )
+
+
+def _check_ops(session: Any) -> None:
+    parts = session.get_provider_graph_assignment_info()
+    found = sorted({node.op_type for part in parts for node in part.get_nodes()} & _RANDOM)
+    if found:
+        raise UserError(
+            f"{found[0]} would give the same numbers in every replay",
+            where="cuda_graph",
+            fix="use cuda_graph=False",
+        )
+
+
+def _on_host(value: Any) -> Array:
+    return value if isinstance(value, np.ndarray) else np.asarray(value.numpy())
+
+
+def _host_copy(ort: ModuleType, value: Any) -> Any:
+    return ort.OrtValue.ortvalue_from_numpy(_on_host(value).copy())

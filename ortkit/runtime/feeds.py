@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from ortkit.errors import UserError
+from ortkit.runtime.sharing import device_of, shared, wait_for_writers
 from ortkit.runtime.specs import TensorSpec, signature
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
@@ -28,6 +29,10 @@ class FeedReader:
     """Inputs with a default, which may be left out."""
     ort: ModuleType
     check_finite: bool = False
+    device: str = "cpu"
+    """Where the session computes; memory of other devices is refused."""
+    number: int = 0
+    """Of the GPU."""
 
     def read(self, given: Given, *, cast: bool = False) -> dict[str, object]:
         """Return feeds as `InferenceSession.run` takes them: arrays, lists and OrtValues.
@@ -91,6 +96,7 @@ class FeedReader:
         if isinstance(value, self.ort.OrtValue):
             if value.data_type() != spec.type:
                 raise self._error(f"input {spec.name!r} is {value.data_type()}")
+            self._check_device(spec, value)
             return value
         array = value if isinstance(value, np.ndarray) else self._converted(spec, value)
         if not isinstance(array, np.ndarray):
@@ -123,21 +129,36 @@ class FeedReader:
                     f"{type(value).__name__} is no array: {error}", where=f"input {spec.name!r}"
                 ) from error
         value = value.detach() if hasattr(value, "detach") else value
+        self._check_device(spec, value)
+        if device_of(value) != "cpu":
+            wait_for_writers(self.number)
         value = value.contiguous() if hasattr(value, "contiguous") else value
-        if hasattr(value, "__dlpack_device__") and value.__dlpack_device__()[0] == 1:
+        if device_of(value) == "cpu":
             try:
                 return np.from_dlpack(value)
             except (BufferError, RuntimeError, TypeError):  # bfloat16 and the like
                 pass
         try:
-            shared = self.ort.OrtValue.from_dlpack(value)
-        except (RuntimeError, TypeError, ValueError) as error:
+            taken = shared(self.ort, value)
+        except (BufferError, RuntimeError, TypeError, ValueError) as error:
             raise UserError(
                 f"cannot be taken over: {_first_line(error)}", where=f"input {spec.name!r}"
             ) from error
-        if shared.data_type() != spec.type:
-            raise self._error(f"input {spec.name!r} is {shared.data_type()}")
-        return shared
+        if taken.data_type() != spec.type:
+            raise self._error(f"input {spec.name!r} is {taken.data_type()}")
+        return taken
+
+    def _check_device(self, spec: TensorSpec, value: object) -> None:
+        # ONNX Runtime 1.31 reads such an address as one of the host's, and the process ends.
+        device = device_of(value)
+        if device not in ("cpu", self.device):
+            raise UserError(
+                f"is on {device}, the session computes on {self.device}",
+                where=f"input {spec.name!r}",
+                fix=f"move it, or make the session with target={device!r}"
+                if device == "cuda"
+                else "move it",
+            )
 
     def _as_type(self, spec: TensorSpec, array: Array, cast: bool) -> Array:
         wanted = spec.dtype

@@ -18,8 +18,16 @@ _LEVELS = {
 #: ONNX Runtime's prefix: `[ONNXRuntimeError] : 2 : INVALID_ARGUMENT : `.
 _PREFIX = re.compile(r"\[ONNXRuntimeError\] : \d+ : \w+ : ")
 #: Where in its own sources it stopped: a path, a line, and a C++ signature up to the condition.
-_SOURCE = re.compile(r"/onnxruntime_src/\S+:\d+ (?:\S.*?\) )?")
-_MEMORY = re.compile(r"bad_alloc|out of memory|Failed to allocate memory|CUDA_ERROR_OUT", re.I)
+_SOURCE = re.compile(r"/onnxruntime_src/\S+:\d+ (?:\S.*?\) )?(?:\[with [^\]]*\] )?")
+#: The same in short: `provider_options_utils.h:182 Parse `.
+_POSITION = re.compile(r"\b[\w/]+\.(?:h|cc|cu):\d+ (?:operator\(\)|\w+) ")
+#: What its CUDA provider adds: the machine's name and its own source.
+_CUDA_TAIL = re.compile(r" ; GPU=-?\d+ ; hostname=.*")
+_MEMORY = re.compile(
+    r"bad_alloc|out of memory|Failed to allocate memory|CUDA_ERROR_OUT"
+    r"|smaller than requested bytes",
+    re.I,
+)
 
 
 def session_options(settings: SessionSettings, ort: ModuleType) -> Any:
@@ -76,6 +84,6 @@ def explained(error: BaseException, where: str = "", *, loading: bool = False) -
 def message(error: BaseException) -> str:
     """Return an exception's text without ONNX Runtime's prefix and source positions."""
     text = " ".join(str(error).split())
-    while (found := _PREFIX.match(text)) is not None:
-        text = text[found.end() :]
-    return _SOURCE.sub("", text) or type(error).__name__
+    for pattern in (_SOURCE, _PREFIX, _POSITION, _CUDA_TAIL):
+        text = pattern.sub("", text)
+    return text.strip() or type(error).__name__

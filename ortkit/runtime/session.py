@@ -22,6 +22,7 @@ from ortkit.runtime.feeds import Array, FeedReader, Given
 from ortkit.runtime.options import explained, message, session_options
 from ortkit.runtime.ort import import_onnxruntime
 from ortkit.runtime.placement import Placed, read_placement, spread
+from ortkit.runtime.places import places_of
 from ortkit.runtime.settings import Kernels, Optimizations, SessionSettings, Target
 from ortkit.runtime.source import Saveable, loadable, new_scratch
 from ortkit.runtime.specs import TensorSpec, specs_of
@@ -164,11 +165,14 @@ class Session:
             notes.append(problem)
         self.inputs: tuple[TensorSpec, ...] = specs_of(session.get_inputs())
         self.outputs: tuple[TensorSpec, ...] = specs_of(session.get_outputs())
+        self._places = places_of(session)
         self._reader = FeedReader(
             self.inputs,
             specs_of(session.get_overridable_initializers()),
             ort,
             settings.check_finite,
+            self._places.device,
+            self._places.number,
         )
         self._names = [spec.name for spec in self.outputs]
         self._run = session.run
@@ -180,7 +184,7 @@ class Session:
         if settings.cuda_graph:
             if self.providers[0] != CUDA:
                 raise UserError("needs the CUDA provider", where="cuda_graph", fix="target='cuda'")
-            self._graphs = CapturedRuns(ort, session, self.inputs, self.outputs)
+            self._graphs = CapturedRuns(ort, session, self.inputs, self.outputs, self._places)
 
     # ---- running -----------------------------------------------------------------------
 
@@ -205,7 +209,9 @@ class Session:
         # Feeds like earlier ones need no second check: this is most of what a call costs.
         checked: Any = feeds
         try:
-            key: object = tuple([(name, one.dtype, one.shape) for name, one in checked.items()])
+            key: object = tuple(
+                [(name, type(one), one.dtype, one.shape) for name, one in checked.items()]
+            )
             is_known = key in self._known
         except (AttributeError, TypeError):
             key, is_known = None, False
@@ -258,7 +264,8 @@ class Session:
         self._check_open()
         return bind(
             self._ort, self.onnxruntime, self._reader, self.outputs, inputs, outputs,
-            device or ("cuda" if self.providers[0] == CUDA else "cpu"),
+            self._places if device is None else dataclasses.replace(self._places, device=device),
+            self._graphs,
         )  # fmt: skip
 
     def warmup(self, feeds: Given = None, *, runs: int = 3) -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import difflib
+import importlib.util
 import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import ModuleType
 
 from ortkit.errors import MissingDependencyError, UserError
@@ -113,10 +115,27 @@ def preload(ort: ModuleType) -> str:
     """
     if not hasattr(ort, "preload_dlls"):
         return ""
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        # onnxruntime looks beside itself, wheels may be in another of Python's folders.
+        for folder in _library_folders(ort):
+            ort.preload_dlls(directory=str(folder))
     said = io.StringIO()
     with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
         ort.preload_dlls()
     return " ".join(said.getvalue().split())
+
+
+def _library_folders(ort: ModuleType) -> list[Path]:
+    """Return the folders of NVIDIA's wheels that are not installed beside onnxruntime."""
+    spec = importlib.util.find_spec("nvidia")
+    beside = Path(str(ort.__file__)).resolve().parent.parent
+    roots = [Path(root) for root in (spec.submodule_search_locations or ())] if spec else []
+    return sorted(
+        folder
+        for root in roots
+        if root.resolve().parent != beside
+        for folder in root.glob("*/lib")
+    )
 
 
 def device_count() -> int:

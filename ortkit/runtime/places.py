@@ -1,0 +1,35 @@
+"""Where a session's memory is: its device, and which inputs stay with the host."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ortkit.runtime.targets import CUDA
+
+
+@dataclass(frozen=True)
+class Places:
+    """The device that a session computes on, and what the host reads instead."""
+
+    device: str
+    """`cuda` or `cpu`."""
+    number: int
+    """Of the GPU."""
+    on_host: frozenset[str]
+    """Inputs that kernels want in the host's memory, such as the ends of a Slice."""
+
+
+def places_of(session: Any) -> Places:
+    """Ask an `InferenceSession` where its inputs are wanted."""
+    if session.get_providers()[0] != CUDA:
+        return Places("cpu", 0, frozenset())
+    names = [argument.name for argument in session.get_inputs()]
+    infos = session.get_input_memory_infos()
+    on_host = {name for name, info in zip(names, infos, strict=True) if info.name != "Cuda"}
+    return Places("cuda", _number(session.get_provider_options()), frozenset(on_host))
+
+
+def _number(options: Mapping[str, Mapping[str, str]]) -> int:
+    return int(options.get(CUDA, {}).get("device_id", "0"))
