@@ -18,25 +18,29 @@ class Match:
 
 
 def match(
-    before: Sequence[Sequence[str]],
-    after: Sequence[Sequence[str]],
+    before: Sequence[tuple[str, Sequence[str]]],
+    after: Sequence[tuple[str, Sequence[str]]],
     alignment: Alignment | None = None,
 ) -> tuple[Match, ...]:
     """Join rows that share work; each row is in exactly one match.
 
+    A row that stands for no node of its model was added by the runtime: it corresponds to one
+    of the same name, or to none.
+
     Args:
-        before: Of each row of A, the nodes of A's model that it stands for, by their labels.
-        after: Of each row of B, the nodes of B's model.
+        before: Of each row of A, its name and the nodes of A's model that it stands for, by
+            their labels.
+        after: Of each row of B, its name and the nodes of B's model.
         alignment: How the nodes of the two models correspond; None: by equal labels.
     """
     joined = _Joined()
     for side, rows in enumerate((before, after)):
-        for row, labels in enumerate(rows):
-            joined.join((side, row), *(("node", side, label) for label in labels))
+        for row, (name, labels) in enumerate(rows):
+            nodes = [("node", side, label) for label in labels]
+            joined.join((side, row), *(nodes or [("added", name)]))
     if alignment is None:
-        for labels in before:
-            for label in labels:
-                joined.join(("node", 0, label), ("node", 1, label))
+        for label in {label for _, labels in before for label in labels}:
+            joined.join(("node", 0, label), ("node", 1, label))
     else:
         for group in alignment.groups:
             joined.join(
