@@ -36,7 +36,7 @@ def match(
     joined = _Joined()
     for side, rows in enumerate((before, after)):
         for row, (name, labels) in enumerate(rows):
-            nodes = [("node", side, label) for label in labels]
+            nodes: list[object] = [("node", side, label) for label in labels]
             joined.join((side, row), *(nodes or [("added", name)]))
     if alignment is None:
         for label in {label for _, labels in before for label in labels}:
