@@ -24,7 +24,7 @@ from ortkit.kernels.metadata import LIBRARY_SUFFIX
 from ortkit.optimized import Optimized as Optimized
 from ortkit.optimized import library_path as library_path
 from ortkit.options import OptimizeOptions as OptimizeOptions
-from ortkit.passes.select import select_passes
+from ortkit.passes.select import load_pass, select_passes
 from ortkit.report import RegionReport, Report
 from ortkit.rewrite.pipeline import Pipeline, PipelineResult
 from ortkit.rewrite.target import Target
@@ -32,6 +32,7 @@ from ortkit.rewrite.target import Target
 if TYPE_CHECKING:
     from ortkit.measure.measurer import Measurer
     from ortkit.verify.verification import Verification
+    from ortkit.verify.verifier import Verifier
 
 Source = str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model
 
@@ -107,6 +108,11 @@ class _Run:
                 fuel=self.options.fuel if fuel is None else fuel,
                 instruments=self.options.instruments,
             )
+            if self.options.precision != "fp32":
+                # Once everything is recognized: casts would stand in the way.
+                result = _lowering(self.options.precision).run(
+                    model, target, instruments=self.options.instruments, after=result
+                )
         with self._stage("kernels"):
             regions, library, note = self._regions(result) if kernels else ((), None, "")
         if not any(one.emitted_as for one in regions):
@@ -226,9 +232,7 @@ class _Run:
             ) as verifier,
         ):
             best = candidate
-            verification = verifier.check(
-                self._saved(candidate, folder), library=self._runnable(candidate)
-            )
+            verification = self._checked(verifier, candidate)
             if verification.verdict != "no":
                 return best, verification
 
@@ -238,8 +242,7 @@ class _Run:
                 nonlocal best, verification
                 # Denied rewrites make room for others, which have ids of their own.
                 attempt = self.candidate(denied, fuel=0 if denied >= everything else None)
-                library = self._runnable(attempt)
-                checked = verifier.check(self._saved(attempt, folder), library=library)
+                checked = self._checked(verifier, attempt)
                 if checked.verdict == "yes":
                     best, verification = attempt, checked
                 return checked.verdict == "yes"
@@ -250,6 +253,25 @@ class _Run:
             self.rolled_back = find_guilty([hit.id for hit in candidate.log.hits], is_good)
             is_good(frozenset(self.rolled_back))
         return best, verification
+
+    def _checked(self, verifier: Verifier, candidate: Candidate) -> Verification:
+        """Judge a candidate; in half precision also with every value rounded as on a GPU."""
+        library, precision = self._runnable(candidate), self.options.precision
+        saved = self._saved(candidate, Path(self.folder.name))
+        if precision == "fp32":
+            return verifier.check(saved, library=library)
+        from ortkit.precision.lower import HALVES
+        from ortkit.precision.rounding import rounding_model
+
+        half = HALVES[precision]
+        computed_in = half.numpy().name
+        # The CPU provider has no bfloat16, and casts float16 back and forth without rounding.
+        if precision == "fp16":
+            found = verifier.check(saved, library=library, computed_in=computed_in)
+            if found.verdict != "yes":
+                return found
+        found = verifier.check(rounding_model(candidate.model, half), computed_in=computed_in)
+        return replace(found, reason=f"{found.reason}; every value rounded to {computed_in}")
 
     def report(self, candidate: Candidate, verification: Verification | None) -> Report:
         """Collect what there is to say."""
@@ -294,6 +316,14 @@ class _Run:
         finally:
             taken = time.perf_counter() - started
             self.seconds[name] = self.seconds.get(name, 0.0) + taken
+
+
+def _lowering(precision: str) -> Pipeline:
+    """Return the passes that lower the precision and clean up after it."""
+    from ortkit.precision.lower import LowerPrecision
+
+    tidy = ("merge-casts", "drop-noop-cast", "fold-constants", "merge-equal-nodes", "drop-unused")
+    return Pipeline((LowerPrecision(precision), *map(load_pass, tidy)))
 
 
 def _pipeline(options: OptimizeOptions) -> Pipeline:

@@ -13,6 +13,7 @@ from ortkit.rewrite.passes import Pass
 from ortkit.rewrite.pipeline import Instruments
 from ortkit.rewrite.target import Target
 
+Precision = Literal["fp32", "fp16", "bf16"]
 KernelChoice = Literal["auto", "off", "tvm"]
 
 
@@ -35,6 +36,8 @@ class OptimizeOptions:
     """See `ortkit.passes.select.select_passes`."""
     extra_passes: tuple[Pass, ...] = ()
     """The caller's own, run after the others."""
+    precision: Precision = "fp32"
+    """What float32 is computed in: `fp16` and `bf16` halve it where that is safe."""
     kernels: KernelChoice = "auto"
     cpu: str = "native"
     """The CPU level that kernels are made for."""
@@ -76,6 +79,12 @@ class OptimizeOptions:
                 f"models for {self.target} are not timed",
                 where="--measure",
                 fix="use --target cpu",
+            )
+        if self.precision != "fp32" and self.target == "cpu":
+            raise UserError(
+                f"ONNX Runtime computes {self.precision} in float32 on CPUs",
+                where="--precision",
+                fix="use --target cuda",
             )
         if self.threads < 0:
             raise UserError(f"{self.threads} threads", where="--threads", fix="use 0 or more")

@@ -28,6 +28,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--target", choices=("cpu", "cuda"), default="cpu", help="default: cpu")
     add("--level", type=int, choices=range(4), default=2, metavar="0..3",
         help="0 clean, 1 folds, 2 fusions that pay (default), 3 every fusion")  # fmt: skip
+    add("--precision", choices=("fp32", "fp16", "bf16"), default="fp32",
+        help="compute float32 in half precision where that is safe (default: fp32)")  # fmt: skip
     add("--passes", default="", metavar="SPEC",
         help="these passes: a,b{option=1}; or the level's and +a, without -b")  # fmt: skip
     add("--kernels", choices=("auto", "off", "tvm"), default="auto",
@@ -77,6 +79,7 @@ def run(arguments: argparse.Namespace) -> int:
             target=arguments.target,
             level=arguments.level,
             passes=arguments.passes,
+            precision=arguments.precision,
             kernels=arguments.kernels,
             cpu=arguments.cpu,
             fold_limit=arguments.fold_limit,

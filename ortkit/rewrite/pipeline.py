@@ -67,6 +67,7 @@ class Pipeline:
         denied: frozenset[str] = frozenset(),
         fuel: int | None = None,
         instruments: Instruments = Instruments(),
+        after: PipelineResult | None = None,
     ) -> PipelineResult:
         """Rewrite `model` in place.
 
@@ -76,11 +77,12 @@ class Pipeline:
             denied: Ids of rewrites that must not happen.
             fuel: Stop rewriting after that many rewrites; None: no end.
             instruments: What to do after each group of passes.
+            after: Of another pipeline on this model, whose log and steps are gone on with.
 
         Raises:
             InternalError: Passes that undo each other's work.
         """
-        result = PipelineResult(model, RewriteLog(denied, fuel))
+        result = after or PipelineResult(model, RewriteLog(denied, fuel))
         with _without_old_garbage():
             self._rewrite(result, target, instruments)
         return result

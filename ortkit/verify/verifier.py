@@ -6,6 +6,7 @@ import math
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -106,6 +107,7 @@ class Verifier:
         *,
         library: Path | None = None,
         providers: tuple[str, ...] = CPU,
+        computed_in: str = "",
     ) -> Verification:
         """Judge a candidate.
 
@@ -116,6 +118,7 @@ class Verifier:
             candidate: An ONNX file, or a model that is written to one.
             library: The kernel library, registered under deploy settings.
             providers: The execution providers under deploy settings.
+            computed_in: A coarser float type that the candidate computes float32 in.
 
         Raises:
             MissingDependencyError: ONNX Runtime is not installed.
@@ -136,6 +139,9 @@ class Verifier:
         results = run_sessions(
             settings, state.feeds, len(state.feeds), folder / "job", timeout_seconds
         )
+        if computed_in:
+            coarse = {name: computed_in for name in state.outputs} | dict(state.computed_in)
+            state = replace(state, computed_in=coarse)
         outputs, reason = _judge(state, folder, results)
         return Verification(
             "no" if reason else "yes",

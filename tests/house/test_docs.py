@@ -20,7 +20,7 @@ PAGES = sorted(
 )
 LINK = re.compile(r"\[[^]]*\]\(([^)\s]+)\)")
 #: A line of an indented or fenced block that is a command of ours, up to a comment.
-COMMAND = re.compile(r"^(?: {4}|\t)?(?:\$ )?((?:ortkit|scripts/\w[\w-]*|python -m \w+) ?.*)$")
+COMMAND = re.compile(r"^(?: {4}|\t)?(?:\$ )?((?:ortkit|scripts/\w[\w-]*|python -m \w+)(?: .*)?)$")
 EXAMPLE_VALUES = {"MODEL": "model.onnx", "COMMAND": "optimize", "NAME": "bert"}
 
 

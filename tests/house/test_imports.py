@@ -19,6 +19,7 @@ MAY_IMPORT = {
     "rewrite": {"errors", "env", "graph"},
     "ops": {"errors", "env", "graph", "rewrite"},
     "passes": {"errors", "env", "graph", "rewrite", "ops"},
+    "precision": {"errors", "env", "graph", "rewrite"},
     "kernels": {"errors", "env"},
     "report": {"errors", "env", "graph", "rewrite", "verify", "measure"},
     "fusion": {"errors", "env", "graph", "rewrite", "ops", "kernels", "report"},
