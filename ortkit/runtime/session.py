@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -27,6 +27,10 @@ from ortkit.runtime.settings import Kernels, Optimizations, SessionSettings, Tar
 from ortkit.runtime.source import Saveable, loadable, new_scratch
 from ortkit.runtime.specs import TensorSpec, specs_of
 from ortkit.runtime.targets import CPU, CUDA, Provider, option_hint, preload, resolve, short_name
+
+if TYPE_CHECKING:
+    from ortkit.runtime.memory import MemoryReport
+    from ortkit.runtime.profiling.recording import Recording
 
 #: Sets of shapes that were found right and are not checked again.
 _MOST_KNOWN = 1024
@@ -288,6 +292,48 @@ class Session:
         """
         self._check_open()
         return read_placement(self.onnxruntime)
+
+    def profile(self, *, warmup: int = 0, provenance: bool = True) -> Recording:
+        """Profile the runs of a `with` block: `with session.profile() as p: session.run(...)`.
+
+        Meanwhile runs go to a twin of the session that is traced; afterwards `p.result` holds
+        what they took.
+
+        Args:
+            warmup: How many of the first runs do not count.
+            provenance: Whether ONNX Runtime's own optimized graph is written to the disk for a
+                moment, to tell which nodes of the model each node stands for.
+        """
+        from ortkit.runtime.profiling.recording import Recording
+
+        self._check_open()
+        return Recording(self, warmup=warmup, provenance=provenance)
+
+    def memory(self) -> MemoryReport:
+        """Return what the session's arenas hold now, and what the process uses."""
+        from ortkit.runtime.memory import report_of
+
+        self._check_open()
+        return report_of(self)
+
+    @property
+    def source(self) -> ModelSource | Saveable:
+        """What the session was made from."""
+        return self._model
+
+    @property
+    def version(self) -> str:
+        """The version of ONNX Runtime."""
+        return str(self._ort.__version__)
+
+    def exchange(self, other: Session) -> None:
+        """Trade what is loaded with a twin's: from now on each runs what the other had."""
+        with self._lock:
+            self._check_open()
+            for name in ("onnxruntime", "_run", "_graphs"):
+                mine, its = getattr(self, name), getattr(other, name)
+                setattr(self, name, its)
+                setattr(other, name, mine)
 
     def twin(self, **changed: Any) -> Session:
         """Load the same model with the same settings, but for those that are given."""
