@@ -50,6 +50,11 @@ class RuntimeLibrary:
             ctypes.c_void_p, ctypes.POINTER(ctypes.c_size_t), ctypes.c_char_p, ctypes.c_size_t,
         )  # fmt: skip
 
+    @property
+    def native(self) -> ctypes.CDLL:
+        """The library itself, for what in it needs no ONNX Runtime."""
+        return self._library
+
     def input_count(self, session: int) -> int:
         """Return how many inputs the session at this address takes.
 
