@@ -50,6 +50,7 @@ def test_it_links_neither_python_nor_onnxruntime_nor_cxx(path: Path) -> None:
     library = read_library(path)
     assert set(library.needs) <= {"libc.so.6", "ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1"}
     exports = {"RegisterCustomOps", "ortkit_arena_statistics", "ortkit_session_input_count"}
+    exports |= {f"ortkit_activity_{what}" for what in ("requested", "completed", "take", "free")}
     assert set(library.exports) == exports
     assert library.search_paths == ()
     assert not [name for name in library.imports if name.startswith(("_Z", "Py", "Ort"))]
