@@ -74,6 +74,8 @@ def combined(
         right: The second value.
         dtype: The element type that is computed in: what is too large for it is infinite.
     """
+    if dtype.numpy().kind == "c":
+        return None  # no order, so no bounds
     with np.errstate(all="ignore"):
         made = [
             float(dtype.numpy().type(function(np.float64(a), np.float64(b))))
