@@ -59,6 +59,8 @@ class Scheduling:
     revoke_us: int
     tasks: tuple[tuple[int, int], ...]
     """(thread, tasks that it has run since the session began)."""
+    threads: int = 1
+    """All of the pool, those that have not begun yet too, and the one that runs the node."""
 
 
 @dataclass(frozen=True)

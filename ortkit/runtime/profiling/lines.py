@@ -170,6 +170,7 @@ def scheduling_of(args: Mapping[str, Any]) -> Scheduling | None:
                 for name, one in others.items()
                 if name.isdecimal()
             ),
+            threads=1 + len(others),
         )
     except (KeyError, ValueError, TypeError, AttributeError):
         return None
