@@ -13,20 +13,20 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ortkit.errors import MissingDependencyError, RunError, UserError
+from ortkit.errors import UserError
 from ortkit.graph.open import ModelSource
-from ortkit.runtime import libraries
 from ortkit.runtime.binding import Binding, bind, run_on_values
 from ortkit.runtime.cuda_graphs import CapturedRuns
 from ortkit.runtime.feeds import Array, FeedReader, Given
-from ortkit.runtime.options import explained, message, session_options
+from ortkit.runtime.loading import load
+from ortkit.runtime.options import explained
 from ortkit.runtime.ort import import_onnxruntime
-from ortkit.runtime.placement import Placed, read_placement, spread
+from ortkit.runtime.placement import Placed, read_placement
 from ortkit.runtime.places import places_of
 from ortkit.runtime.settings import Kernels, Optimizations, SessionSettings, Target
-from ortkit.runtime.source import Saveable, loadable, new_scratch
+from ortkit.runtime.source import Saveable, new_scratch
 from ortkit.runtime.specs import TensorSpec, specs_of
-from ortkit.runtime.targets import CPU, CUDA, Provider, option_hint, preload, resolve, short_name
+from ortkit.runtime.targets import short_name
 
 if TYPE_CHECKING:
     from ortkit.runtime.memory import MemoryReport
@@ -136,59 +136,29 @@ class Session:
             raise
 
     def _load(self) -> None:
-        settings, ort = self.settings, self._ort
-        source = loadable(self._model, self._scratch_folder)
-        providers = resolve(settings.target, ort, fallback=settings.fallback)
-        notes = list(providers.notes)
-        wanted = _with_graphs(providers.wanted) if settings.cuda_graph else providers.wanted
-        options = session_options(settings, ort)
-        self.libraries = self._register(options, source, notes)
-        said = preload(ort) if any(one.name == CUDA for one in wanted) else ""
-        content = source.content if isinstance(source.content, bytes) else str(source.content)
-        try:
-            session = ort.InferenceSession(
-                content,
-                options,
-                providers=[(one.name, dict(one.options)) for one in wanted],
-                enable_fallback=0,
-            )
-        except Exception as error:
-            refused = explained(error, source.where, loading=True)
-            refused.fix = refused.fix or option_hint(refused.problem)
-            raise refused from error
-        session.disable_fallback()
-        self.onnxruntime = session
-        self.providers: tuple[str, ...] = tuple(session.get_providers())
-        lost = [one.name for one in wanted if one.name not in self.providers]
-        if lost:
-            problem = f"{', '.join(lost)} could not be used{': ' + said if said else ''}"
-            if not settings.fallback:
-                raise MissingDependencyError(
-                    problem, where=source.where, fix="see what is missing with `ortkit doctor`"
-                )
-            notes.append(problem)
-        self.inputs: tuple[TensorSpec, ...] = specs_of(session.get_inputs())
-        self.outputs: tuple[TensorSpec, ...] = specs_of(session.get_outputs())
-        self._places = places_of(session)
+        loaded = load(self._model, self.settings, self._scratch_folder, self._ort)
+        self.onnxruntime = loaded.session
+        self.providers = loaded.providers
+        self.libraries = loaded.libraries
+        self.notes = loaded.notes
+        self.inputs, self.outputs = loaded.inputs, loaded.outputs
+        self._places = places_of(loaded.session)
         self._reader = FeedReader(
             self.inputs,
-            specs_of(session.get_overridable_initializers()),
-            ort,
-            settings.check_finite,
+            specs_of(loaded.session.get_overridable_initializers()),
+            self._ort,
+            self.settings.check_finite,
             self._places.device,
             self._places.number,
         )
         self._names = [spec.name for spec in self.outputs]
-        self._run = session.run
+        self._run = loaded.session.run
         # bfloat16 and the like: ONNX Runtime's Python binding gives them back as OrtValues only.
         self._is_plain = not any(spec.onnx_code for spec in (*self.inputs, *self.outputs))
-        if len(self.providers) > 1:
-            notes.extend(self._placement_notes())
-        self.notes: tuple[str, ...] = tuple(notes)
-        if settings.cuda_graph:
-            if self.providers[0] != CUDA:
-                raise UserError("needs the CUDA provider", where="cuda_graph", fix="target='cuda'")
-            self._graphs = CapturedRuns(ort, session, self.inputs, self.outputs, self._places)
+        if self.settings.cuda_graph:
+            self._graphs = CapturedRuns(
+                self._ort, loaded.session, self.inputs, self.outputs, self._places
+            )
 
     # ---- running -----------------------------------------------------------------------
 
@@ -390,54 +360,6 @@ class Session:
             self._scratch = new_scratch()
         return Path(self._scratch.name)
 
-    def _register(self, options: Any, source: Any, notes: list[str]) -> tuple[Path, ...]:
-        """Register the libraries that the model needs; what is missing becomes a note."""
-        settings, registered = self.settings, []
-        path = source.content if isinstance(source.content, Path) else None
-        found = libraries.kernel_library(
-            source.header, path, settings.kernels,
-            trust_embedded=settings.trust_embedded, scratch=self._scratch_folder,
-        )  # fmt: skip
-        refusal = found.refusal
-        if found.path is not None:
-            try:
-                options.register_custom_ops_library(str(found.path))
-                registered.append(found.path)
-            except Exception as error:  # noqa: BLE001  whatever it is becomes a note or an error
-                refusal = f"{found.path.name} was refused: {message(error)}"
-        if registered:
-            absent = [
-                op for op in libraries.fused_ops(source.header) if not _has_entry(options, op)
-            ]
-            if absent:
-                refusal = f"{registered[0].name} lacks {len(absent)} of the model's fused ops"
-        if refusal:
-            if settings.kernels not in ("auto", "never"):
-                raise RunError(refusal, where=source.where)
-            notes.append(f"{refusal}; function bodies run instead")
-        extensions = libraries.extensions_library(source.header)
-        if extensions is not None:
-            options.register_custom_ops_library(str(extensions))
-            registered.append(extensions)
-        return tuple(registered)
-
-    def _placement_notes(self) -> list[str]:
-        """Say where nodes went if the provider most wanted did not take all of them."""
-        try:
-            placed = self.placement()
-        except UserError as error:
-            return [error.problem]
-        first = self.providers[0]
-        elsewhere = sorted({one.op for one in placed if one.provider != first})
-        if not elsewhere:
-            return []
-        named = ", ".join(elsewhere[:6]) + (", ..." if len(elsewhere) > 6 else "")
-        if all(one.provider == CPU for one in placed) and not self.settings.fallback:
-            raise UserError(
-                f"{first} takes none of the model's nodes", fix="target='cpu', or fallback=True"
-            )
-        return [f"nodes by provider: {spread(placed)}; not on {short_name(first)}: {named}"]
-
     def _checked(
         self, feeds: Given, outputs: object, key: object, cast: bool
     ) -> dict[str, object]:
@@ -467,23 +389,6 @@ class Session:
                 fix=f"the outputs are {', '.join(map(str, self.outputs))}",
             )
         return list(outputs)
-
-
-def _with_graphs(wanted: tuple[Provider, ...]) -> tuple[Provider, ...]:
-    return tuple(
-        dataclasses.replace(one, options={**one.options, "enable_cuda_graph": "1"})
-        if one.name == CUDA
-        else one
-        for one in wanted
-    )
-
-
-def _has_entry(options: Any, key: str) -> bool:
-    try:
-        options.get_session_config_entry(key)
-    except RuntimeError:
-        return False
-    return True
 
 
 def _zeros(spec: TensorSpec) -> Array:

@@ -1,0 +1,172 @@
+"""From a model and settings to a loaded session: providers, libraries, what is not as asked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from ortkit.errors import MissingDependencyError, RunError, UserError
+from ortkit.graph.open import ModelSource
+from ortkit.runtime.libraries import extensions_library, fused_ops, kernel_library
+from ortkit.runtime.options import explained, message, session_options
+from ortkit.runtime.placement import read_placement, spread
+from ortkit.runtime.settings import SessionSettings
+from ortkit.runtime.source import Loadable, Saveable, loadable
+from ortkit.runtime.specs import TensorSpec, specs_of
+from ortkit.runtime.targets import (
+    CPU,
+    CUDA,
+    Provider,
+    option_hint,
+    preload,
+    resolve,
+    short_name,
+)
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """What ONNX Runtime has loaded."""
+
+    session: Any
+    """The `onnxruntime.InferenceSession`."""
+    providers: tuple[str, ...]
+    """Most wanted first."""
+    libraries: tuple[Path, ...]
+    """Those that were registered."""
+    notes: tuple[str, ...]
+    """What is not as it was asked for, a line each."""
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+
+
+def load(
+    model: ModelSource | Saveable,
+    settings: SessionSettings,
+    scratch: Callable[[], Path],
+    ort: ModuleType,
+) -> Loaded:
+    """Load a model; the errors are those of `Session`.
+
+    Args:
+        model: As `Session` takes it.
+        settings: All of them.
+        scratch: Gives a folder that lives as long as the session.
+        ort: The onnxruntime module.
+    """
+    source = loadable(model, scratch)
+    providers = resolve(settings.target, ort, fallback=settings.fallback)
+    wanted = _with_graphs(providers.wanted) if settings.cuda_graph else providers.wanted
+    if settings.cuda_graph and wanted[0].name != CUDA:
+        raise UserError("needs the CUDA provider", where="cuda_graph", fix="target='cuda'")
+    notes = list(providers.notes)
+    options = session_options(settings, ort)
+    libraries = _register(options, source, settings, scratch, notes)
+    said = preload(ort) if any(one.name == CUDA for one in wanted) else ""
+    session = _create(source, options, wanted, ort)
+    got = tuple(session.get_providers())
+    lost = [one.name for one in wanted if one.name not in got]
+    if lost:
+        problem = f"{', '.join(lost)} could not be used{': ' + said if said else ''}"
+        if not settings.fallback:
+            raise MissingDependencyError(
+                problem, where=source.where, fix="see what is missing with `ortkit doctor`"
+            )
+        notes.append(problem)
+    if len(got) > 1:
+        notes.extend(_placement_notes(session, got, fallback=settings.fallback))
+    return Loaded(
+        session, got, libraries, tuple(notes),
+        specs_of(session.get_inputs()), specs_of(session.get_outputs()),
+    )  # fmt: skip
+
+
+def _create(source: Loadable, options: Any, wanted: tuple[Provider, ...], ort: ModuleType) -> Any:
+    content = source.content if isinstance(source.content, bytes) else str(source.content)
+    try:
+        session = ort.InferenceSession(
+            content,
+            options,
+            providers=[(one.name, dict(one.options)) for one in wanted],
+            enable_fallback=0,
+        )
+    except Exception as error:
+        refused = explained(error, source.where, loading=True)
+        refused.fix = refused.fix or option_hint(refused.problem)
+        raise refused from error
+    session.disable_fallback()
+    return session
+
+
+def _register(
+    options: Any,
+    source: Loadable,
+    settings: SessionSettings,
+    scratch: Callable[[], Path],
+    notes: list[str],
+) -> tuple[Path, ...]:
+    """Register the libraries that the model needs; what is missing becomes a note."""
+    registered = []
+    path = source.content if isinstance(source.content, Path) else None
+    found = kernel_library(
+        source.header, path, settings.kernels,
+        trust_embedded=settings.trust_embedded, scratch=scratch,
+    )  # fmt: skip
+    refusal = found.refusal
+    if found.path is not None:
+        try:
+            options.register_custom_ops_library(str(found.path))
+            registered.append(found.path)
+        except Exception as error:  # noqa: BLE001  whatever it is becomes a note or an error
+            refusal = f"{found.path.name} was refused: {message(error)}"
+    if registered:
+        absent = [op for op in fused_ops(source.header) if not _has_entry(options, op)]
+        if absent:
+            refusal = f"{registered[0].name} lacks {len(absent)} of the model's fused ops"
+    if refusal:
+        if settings.kernels not in ("auto", "never"):
+            raise RunError(refusal, where=source.where)
+        notes.append(f"{refusal}; function bodies run instead")
+    extensions = extensions_library(source.header)
+    if extensions is not None:
+        options.register_custom_ops_library(str(extensions))
+        registered.append(extensions)
+    return tuple(registered)
+
+
+def _placement_notes(session: Any, providers: tuple[str, ...], *, fallback: bool) -> list[str]:
+    """Say where nodes went if the provider most wanted did not take all of them."""
+    try:
+        placed = read_placement(session)
+    except UserError as error:
+        return [error.problem]
+    first = providers[0]
+    elsewhere = sorted({one.op for one in placed if one.provider != first})
+    if not elsewhere:
+        return []
+    if all(one.provider == CPU for one in placed) and not fallback:
+        raise UserError(
+            f"{first} takes none of the model's nodes", fix="target='cpu', or fallback=True"
+        )
+    named = ", ".join(elsewhere[:6]) + (", ..." if len(elsewhere) > 6 else "")
+    return [f"nodes by provider: {spread(placed)}; not on {short_name(first)}: {named}"]
+
+
+def _with_graphs(wanted: tuple[Provider, ...]) -> tuple[Provider, ...]:
+    return tuple(
+        replace(one, options={**one.options, "enable_cuda_graph": "1"})
+        if one.name == CUDA
+        else one
+        for one in wanted
+    )
+
+
+def _has_entry(options: Any, key: str) -> bool:
+    try:
+        options.get_session_config_entry(key)
+    except RuntimeError:
+        return False
+    return True
