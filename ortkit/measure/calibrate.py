@@ -138,7 +138,7 @@ class _Bench:
         )
         if isinstance(timed, NotTimed):
             raise _NotMeasuredError(timed.reason)
-        return 1e9 * min(timed.seconds[0])
+        return 1e9 * timed.fastest[0]
 
 
 def _node(bench: _Bench, found: Calibration) -> Calibration:

@@ -1,8 +1,4 @@
-"""How long whole models take: each turn in a process of its own, there and back in each round.
-
-Two sessions of one process are not comparable: where the allocator puts weights and buffers is
-decided once per session, and a model against itself read 1.39.
-"""
+"""How long whole models take: each turn in a process of its own, there and back in each round."""
 
 from __future__ import annotations
 

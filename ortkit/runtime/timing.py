@@ -1,29 +1,24 @@
-"""How long models take: interleaved runs in a process of their own, medians, intervals."""
+"""How long models take: in turns, each in a process of its own, and where the time goes."""
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
+import dataclasses
+import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
-import numpy as np
-
-from ortkit.runtime import timing_child
-from ortkit.runtime.ort import require_onnxruntime
+from ortkit.runtime.intervals import Speedup as Speedup
+from ortkit.runtime.intervals import speedup as speedup
 from ortkit.runtime.profile import Profile, read_profile
+from ortkit.runtime.settings import SessionSettings
+from ortkit.runtime.workers.turns import Schedule, take_turns
+from ortkit.runtime.workers.worker import SessionPlan, Worker, WorkerError
 
 CPU = ("CPUExecutionProvider",)
-CONFIDENCE = 0.95
-#: Fewer rounds than this say nothing about the spread.
-FEWEST_ROUNDS = 5
-MOST_ROUNDS = 400
-_RESAMPLES = 2000
-
-Direction = Literal["faster", "slower", "no difference", "not known"]
+#: An input set of which fewer runs fit into the time gives way to the next.
+_LEAST_RUNS = 20
+_MOST_PROFILED = 32
 
 
 @dataclass(frozen=True)
@@ -39,7 +34,9 @@ class Timing:
     """What the variants took; each list of rounds is aligned with the others."""
 
     seconds: tuple[tuple[float, ...], ...]
-    """Per variant, per round."""
+    """Per variant, per round: the median of the runs of its turn."""
+    fastest: tuple[float, ...]
+    """Per variant, the fastest of all runs."""
     feeds: Path
     """The input set that was used."""
     profile: Profile | None
@@ -55,23 +52,6 @@ class NotTimed:
     reason: str
 
 
-@dataclass(frozen=True)
-class Speedup:
-    """How many times faster the second variant is than the first, with its interval."""
-
-    ratio: float
-    """Median over median."""
-    low: float | None
-    """None if there are too few rounds for an interval."""
-    high: float | None
-    confidence: float
-    direction: Direction
-
-    def to_json(self) -> dict[str, object]:
-        """Return the fields."""
-        return asdict(self)
-
-
 def time_variants(
     variants: Sequence[Variant],
     feeds: Sequence[Path],
@@ -83,83 +63,96 @@ def time_variants(
     providers: Sequence[str] = CPU,
     threads: int = 0,
 ) -> Timing | NotTimed:
-    """Time the variants, one run each in turn, under ONNX Runtime's default optimizations.
+    """Time the variants in turns, under ONNX Runtime's default optimizations.
 
     Args:
         variants: The first is the one that is profiled.
         feeds: npz files; the first on which the first variant runs, and often enough in the
             time, is used.
-        folder: For the job's files.
-        seconds: How long to time; at least one round is run.
+        folder: For what the processes write.
+        seconds: How long to time, all variants together; at least two rounds are run.
         profile_seconds: How long to profile the first variant after that, 0 for not at all.
-        timeout_seconds: When to give up.
+        timeout_seconds: When to give up: for each stage of a process what is left of it.
         providers: Execution providers, most wanted first.
         threads: Of one session; 0: ONNX Runtime decides.
 
     Raises:
         MissingDependencyError: ONNX Runtime is not installed.
     """
-    require_onnxruntime()
-    job: timing_child.Job = {
-        "variants": [
-            {
-                "model": str(one.model),
-                "libraries": [] if one.library is None else [str(one.library.resolve())],
-            }
-            for one in variants
-        ],
-        "feeds": [str(path) for path in feeds],
-        "providers": list(providers),
-        "threads": threads,
-        "seconds": seconds,
-        "most_rounds": MOST_ROUNDS,
-        "profile_seconds": profile_seconds,
-        "folder": str(folder),
-        "result": str(folder / "result.json"),
-    }
-    job_file = folder / "job.json"
-    job_file.write_text(json.dumps(job), encoding="utf-8")
-    command = [sys.executable, "-P", timing_child.__file__, str(job_file)]
+    until = time.monotonic() + timeout_seconds
+
+    def left() -> float:
+        return max(0.0, until - time.monotonic())
+
+    settings = SessionSettings(threads=threads)
+    plans = [
+        SessionPlan(
+            one.model,
+            () if one.library is None else (one.library,),
+            [(name, {}) for name in providers],
+            settings,
+        )
+        for one in variants
+    ]
     try:
-        ended = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout_seconds,
-            check=False,
-        )  # fmt: skip
-    except subprocess.TimeoutExpired:
-        return NotTimed(f"a run did not end within {timeout_seconds:.0f} seconds")
-    if ended.returncode < 0:
-        return NotTimed(f"the process crashed with signal {-ended.returncode}")
-    result_file = folder / "result.json"
-    if not result_file.is_file():
-        lines = ended.stderr.decode(errors="replace").strip().splitlines()
-        return NotTimed(lines[-1] if lines else f"the process ended with {ended.returncode}")
-    return _timing(json.loads(result_file.read_text(encoding="utf-8")))
-
-
-def _timing(result: timing_child.Result) -> Timing | NotTimed:
-    if result["problem"]:
-        return NotTimed(result["problem"])
+        path = _first_that_runs(plans[0], feeds, folder, seconds, left())
+        schedule = Schedule(seconds / len(plans), processes=1, timeout_seconds=left())
+        taken = take_turns(plans, path, folder, schedule)
+        if problem := next((one.problem for one in taken if one.problem), ""):
+            return NotTimed(problem)
+        trace = _profiled(plans[0], path, folder, profile_seconds, left())
+    except WorkerError as error:
+        return NotTimed(str(error))
     return Timing(
-        tuple(tuple(rounds) for rounds in result["seconds"]),
-        Path(result["feeds"]),
-        read_profile(Path(result["profile"])) if "profile" in result else None,
-        Path(result["profile"]) if "profile" in result else None,
+        tuple(tuple(one.rounds[0]) for one in taken),
+        tuple(min(one.runs) for one in taken),
+        path,
+        None if trace is None else read_profile(trace),
+        trace,
     )
 
 
-def speedup(before: Sequence[float], after: Sequence[float], *, seed: int = 0) -> Speedup:
-    """Compare two lists of times taken in the same rounds.
+def _first_that_runs(
+    plan: SessionPlan, feeds: Sequence[Path], folder: Path, seconds: float, timeout_seconds: float
+) -> Path:
+    """Return the first input set that runs, the last one that does if all take long.
 
-    The interval is the percentile bootstrap's over rounds, so that what slowed a whole round
-    down does not widen it.
+    Raises:
+        WorkerError: It runs on none.
     """
-    first, second = np.asarray(before), np.asarray(after)
-    ratio = float(np.median(first) / np.median(second))
-    if len(first) < FEWEST_ROUNDS:
-        return Speedup(ratio, None, None, CONFIDENCE, "not known")
-    picks = np.random.default_rng(seed).integers(0, len(first), (_RESAMPLES, len(first)))
-    ratios = np.median(first[picks], axis=1) / np.median(second[picks], axis=1)
-    tail = (1 - CONFIDENCE) / 2
-    low, high = (float(bound) for bound in np.quantile(ratios, (tail, 1 - tail)))
-    direction: Direction = "faster" if low > 1 else "slower" if high < 1 else "no difference"
-    return Speedup(ratio, low, high, CONFIDENCE, direction)
+    if len(feeds) == 1:
+        return feeds[0]
+    problem: WorkerError | None = None
+    slow: Path | None = None
+    with Worker(folder / "worker.log") as worker:
+        worker.load(plan, timeout_seconds)
+        for path in feeds:
+            try:
+                taken = worker.feed(path, timeout_seconds)
+            except WorkerError as error:
+                problem = problem or error
+                continue
+            if taken < seconds / _LEAST_RUNS:
+                return path
+            slow = path
+    if slow is not None:
+        return slow
+    raise problem or WorkerError("there are no inputs to run on")
+
+
+def _profiled(
+    plan: SessionPlan, feeds: Path, folder: Path, seconds: float, timeout_seconds: float
+) -> Path | None:
+    """Return a trace of some runs, None if no time is given for it.
+
+    Raises:
+        WorkerError: The process died.
+    """
+    if seconds <= 0:
+        return None
+    settings = dataclasses.replace(plan.settings, trace_prefix=folder / "profile")
+    with Worker(folder / "worker.log") as worker:
+        worker.load(dataclasses.replace(plan, settings=settings), timeout_seconds)
+        worker.feed(feeds, timeout_seconds)
+        worker.turn(seconds, timeout_seconds, most=_MOST_PROFILED)
+        return worker.end_profiling(timeout_seconds)

@@ -239,7 +239,7 @@ def _latency(timing: Timing | None, index: int) -> Latency | None:
     if timing is None or index >= len(timing.seconds):
         return None
     rounds = timing.seconds[index]
-    return Latency(1e3 * median(rounds), 1e3 * min(rounds), len(rounds))
+    return Latency(1e3 * median(rounds), 1e3 * timing.fastest[index], len(rounds))
 
 
 def _ceiling(before: Latency | None, profile: Profile | None) -> Ceiling | None:

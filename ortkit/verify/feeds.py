@@ -143,13 +143,7 @@ def load_feeds(path: Path, model: ir.Model) -> Feeds:
         UserError: The file is no npz, lacks an input, or has one of another type or shape.
     """
     where = str(path)
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
-    except FileNotFoundError as error:
-        raise UserError("no such file", where=where) from error
-    except _NOT_AN_NPZ as error:
-        raise UserError("not an npz file", where=where, fix="write it with numpy.savez") from error
+    arrays = load_arrays(path)
     inputs = {value.name or "": value for value in free_inputs(model)}
     for name in arrays:
         if name not in inputs:
@@ -166,6 +160,23 @@ def load_feeds(path: Path, model: ir.Model) -> Feeds:
         feeds[name] = _as_type(arrays[name], value, where)
         _check_shape(arrays[name], value, where, seen)
     return feeds
+
+
+def load_arrays(path: Path) -> dict[str, np.ndarray]:
+    """Read an npz file as it is.
+
+    Raises:
+        UserError: There is none, or it is something else.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            return {name: file[name] for name in file.files}
+    except FileNotFoundError as error:
+        raise UserError("no such file", where=str(path)) from error
+    except _NOT_AN_NPZ as error:
+        raise UserError(
+            "not an npz file", where=str(path), fix="write it with numpy.savez"
+        ) from error
 
 
 def _as_type(array: np.ndarray, value: ir.Value, where: str) -> np.ndarray:

@@ -39,6 +39,8 @@ class Request:
     seed: int = 0
     timeout_seconds: float = 600.0
     custom_ops: tuple[Path, ...] = ()
+    given: Feeds | None = None
+    """The one input set to run on; nothing is made or read then."""
 
 
 @dataclass(frozen=True)
@@ -135,6 +137,8 @@ def compute_reference(request: Request, folder: Path) -> Reference | Refusal:
 
 
 def _input_sets(request: Request) -> tuple[Sequence[Feeds], Iterator[Feeds]]:
+    if request.given is not None:
+        return [request.given], iter(())
     if request.inputs is not None:
         return [load_feeds(request.inputs, request.model)], iter(())
     maker = FeedMaker.of(request.model, request.shapes or {})

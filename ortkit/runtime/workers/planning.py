@@ -1,0 +1,53 @@
+"""From a model and settings to a session that a worker can make."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from ortkit.errors import RunError
+from ortkit.runtime.libraries import extensions_library, kernel_library
+from ortkit.runtime.ort import import_onnxruntime
+from ortkit.runtime.settings import SessionSettings
+from ortkit.runtime.source import loadable
+from ortkit.runtime.targets import resolve
+from ortkit.runtime.workers.worker import SessionPlan
+
+
+def plan_session(
+    model: Path, settings: SessionSettings, scratch: Callable[[], Path]
+) -> SessionPlan:
+    """Find everything that a session needs, as `Session` does, without making it.
+
+    Args:
+        model: The model's file; text is written to `scratch` as ONNX Runtime takes it.
+        settings: How.
+        scratch: Gives a folder that outlives the session.
+
+    Raises:
+        ModelError: There is no such model, or it is none.
+        MissingDependencyError: ONNX Runtime, or a provider asked for, is not installed.
+        RunError: `kernels="require"`, and there is no kernel library.
+        UserError: A setting is not known.
+    """
+    ort = import_onnxruntime()
+    source = loadable(model, scratch)
+    assert isinstance(source.content, Path)
+    providers = resolve(settings.target, ort, fallback=settings.fallback)
+    notes = list(providers.notes)
+    kernels = kernel_library(
+        source.header, source.content, settings.kernels,
+        trust_embedded=settings.trust_embedded, scratch=scratch,
+    )  # fmt: skip
+    if kernels.refusal:
+        if settings.kernels not in ("auto", "never"):
+            raise RunError(kernels.refusal, where=str(model))
+        notes.append(f"{model.name}: {kernels.refusal}; function bodies run instead")
+    extensions = extensions_library(source.header)
+    return SessionPlan(
+        source.content,
+        tuple(path for path in (kernels.path, extensions) if path is not None),
+        tuple((one.name, dict(one.options)) for one in providers.wanted),
+        settings,
+        tuple(notes),
+    )
