@@ -12,6 +12,9 @@ const OTHER = "#8a8f98";
 const plain = (text) => String(text).replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
 const short = (text, most) => (text.length <= most ? text : `${text.slice(0, most / 2)}…${text.slice(-most / 2 + 1)}`);
 
+// A generated kernel's operator without the key of what it computes.
+const opName = (op) => op.replace(/^ortkit\.fused::(.+)_[0-9a-f]{12}$/, "$1");
+
 const significant = (value) =>
   value === 0 ? "0" : Math.abs(value) >= 100 ? Math.round(value).toLocaleString("en") : String(Number(value.toPrecision(3)));
 const scaled = (value, units, step) => {

@@ -48,7 +48,7 @@ const barTrace = (colour) => {
       trace.y.push(row);
       trace.customdata.push(alone ? first : -1);
       trace.hovertext.push(alone ? describe(first) : describeGroup(bar, op));
-      trace.text.push(alone && Math.min(wide, shown) > 7 * op.length + 8 ? plain(op) : "");
+      trace.text.push(alone && Math.min(wide, shown) > 7 * opName(op).length + 8 ? plain(opName(op)) : "");
       trace.insidetextfont.color.push(inkOn(colourOf(op)));
       trace.marker.color.push(colourOf(op));
       trace.marker.opacity.push(alone ? 1 : 0.55);

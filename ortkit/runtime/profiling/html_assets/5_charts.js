@@ -25,7 +25,7 @@ const drawTreemap = () => {
     add(provider, provider.replace("ExecutionProvider", ""), "run", sum(of), null);
     for (const [op, nodes] of groupBy(of, (index) => data.nodes.op[index])) {
       const id = `${provider}\n${op}`;
-      add(id, op, provider, sum(nodes), colourOf(op));
+      add(id, opName(op), provider, sum(nodes), colourOf(op));
       if (nodes.length === 1) {
         tree.customdata[tree.customdata.length - 1] = nodes[0];
         continue;
@@ -107,7 +107,7 @@ const drawRoofline = () => {
         size: shown.map((index) => 7 + 26 * Math.sqrt(Math.min(1, data.nodes.share[index]))),
       },
     };
-    const grid = { type: "log", gridcolor: colour.edge, zeroline: false, exponentformat: "SI", dtick: 1, ticks: "outside", ticklen: 4, tickcolor: colour.edge };
+    const grid = { type: "log", gridcolor: colour.edge, zeroline: false, exponentformat: "power", dtick: 1, ticks: "outside", ticklen: 4, tickcolor: colour.edge };
     const layout = {
       ...baseLayout(colour), margin: { l: 56, r: 12, t: 8, b: 44 }, hovermode: "closest", dragmode: "zoom",
       xaxis: { ...grid, range: across, title: { text: "FLOP per byte moved", standoff: 8 } },

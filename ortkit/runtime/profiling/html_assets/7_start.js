@@ -9,7 +9,7 @@ const legend = (name, colour) => {
   item.firstChild.style.background = colour;
   byId("legend").append(item);
 };
-for (const [op, colour] of colours) legend(short(op, 40), colour);
+for (const [op, colour] of colours) legend(short(opName(op), 40), colour);
 if (ops.length > colours.size) legend("other", OTHER);
 byId("legend").append(make("li", "pale: several nodes, in the colour of what most of their time goes to"));
 if (data.run.number)

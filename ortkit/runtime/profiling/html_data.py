@@ -1,0 +1,175 @@
+"""From a profile to what its page holds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from ortkit.runtime.profiling.advice import Advice
+from ortkit.runtime.profiling.events import TensorShape
+from ortkit.runtime.profiling.html import Page
+from ortkit.runtime.profiling.html_timeline import timeline_of
+from ortkit.runtime.profiling.peaks import Peaks
+from ortkit.runtime.profiling.result import OpRow, Overall, Profile, Row, Work
+
+#: Rows beyond this, those of least time, are left out of the page, which says so.
+MOST_ROWS = 20_000
+_DIGITS = 5
+
+
+def page_of(profile: Profile, advice: Sequence[Advice] = ()) -> Page:
+    """Return the page of a profile; the timeline is that of the run of median time."""
+    rows = profile.rows[:MOST_ROWS]
+    timeline = timeline_of(profile, len(rows))
+    notes = [*profile.notes, *timeline.notes]
+    if len(rows) < len(profile.rows):
+        left = sum(one.own_us for one in profile.rows[MOST_ROWS:])
+        notes.append(
+            f"{len(profile.rows) - len(rows):,} of {len(profile.rows):,} nodes, which take "
+            f"{time_text(left)} of a run together, are left out of this page"
+        )
+    data: dict[str, object] = {
+        **timeline.to_json(),
+        "nodes": _nodes(rows),
+        "ops": _ops(profile.ops),
+        "peaks": _peaks(profile.peaks, rows),
+        "peaks_missing": "the peaks of this machine are not known",
+    }
+    about = profile.about
+    return Page(
+        title=Path(about.model).name if about.model else "Profile",
+        subtitle=_subtitle(profile),
+        facts=[*_facts(profile.overall), ("Nodes", f"{len(profile.rows):,}"), *timeline.facts],
+        advice=[(_sentence(one), _gain(one, profile.overall)) for one in advice],
+        notes=notes,
+        data=data,
+    )
+
+
+def time_text(us: float) -> str:
+    """Return a time for people: `12.3 ms`."""
+    for unit in ("µs", "ms"):
+        if us < 1000:
+            return f"{us:.3g} {unit}"
+        us /= 1000
+    return f"{us:.3g} s" if us < 1000 else f"{us:,.0f} s"
+
+
+def _subtitle(profile: Profile) -> str:
+    about = profile.about
+    parts = [
+        f"onnxruntime {about.onnxruntime}" if about.onnxruntime else "",
+        ", ".join(about.providers),
+        f"{about.threads} thread{'s' * (about.threads != 1)}" if about.threads else "",
+        f"{profile.runs} runs",
+        ", ".join(f"{name} [{', '.join(map(str, dims))}]" for name, dims in about.inputs.items()),
+        about.machine or "",
+    ]
+    return "; ".join(filter(None, parts))
+
+
+def _facts(overall: Overall) -> Iterable[tuple[str, str]]:
+    if overall.plain is not None:
+        yield "A run, median", time_text(overall.plain.median_us)
+    added = "" if overall.overhead is None else f" ({overall.overhead:+.0%})"
+    yield "With tracing", time_text(overall.profiled.median_us) + added
+    yield "In kernels", time_text(overall.kernels_us)
+    yield "Between kernels", time_text(overall.gaps_us)
+    yield "Before and after", time_text(overall.outside_us)
+    if overall.device_us is not None:
+        yield "On the device", time_text(overall.device_us)
+
+
+def _sentence(advice: Advice) -> str:
+    return f"{advice.title}: {advice.detail}" if advice.detail else advice.title
+
+
+def _gain(advice: Advice, overall: Overall) -> str:
+    whole = (overall.plain or overall.profiled).median_us
+    share = f" ({advice.gain_us / whole:.1%} of a run)" if whole else ""
+    return f"at most {time_text(advice.gain_us)}{share}"
+
+
+def _nodes(rows: Sequence[Row]) -> Mapping[str, object]:
+    return {
+        "name": [one.name for one in rows],
+        "op": _interned(one.label for one in rows),
+        "provider": _interned(one.provider for one in rows),
+        **_times(rows),
+        **_work([one.work for one in rows]),
+        "intensity": [_intensity(one.work) for one in rows],
+        "bytes": [one.work.bytes_moved for one in rows],
+        "inputs": _interned(_shapes(one.inputs) for one in rows),
+        "outputs": _interned(_shapes(one.outputs) for one in rows),
+        "origins": [list(one.origins) for one in rows],
+    }
+
+
+def _ops(rows: Sequence[OpRow]) -> Mapping[str, object]:
+    return {
+        "op": [one.op for one in rows],
+        "provider": [one.provider for one in rows],
+        "nodes": [one.nodes for one in rows],
+        **_times(rows),
+        **_work([one.work for one in rows]),
+    }
+
+
+def _times(rows: Sequence[Row] | Sequence[OpRow]) -> Mapping[str, object]:
+    return {
+        "calls": [_number(one.calls) for one in rows],
+        "time": [_number(one.own_us) for one in rows],
+        "share": [_number(one.share) for one in rows],
+        "mean": [_number(one.call.mean_us) for one in rows],
+        "p50": [_number(one.call.median_us) for one in rows],
+        "p95": [_number(one.call.p95_us) for one in rows],
+    }
+
+
+def _work(works: Sequence[Work]) -> Mapping[str, object]:
+    return {
+        "gflops": [_number(one.gflops) for one in works],
+        "gbs": [_number(one.gbs) for one in works],
+    }
+
+
+def _peaks(peaks: Peaks | None, rows: Sequence[Row]) -> Mapping[str, object] | None:
+    """Return the rates of the types that occur, and the bandwidths near and far."""
+    if peaks is None:
+        return None
+    used = {dtype for one in rows if one.work.flops for dtype, _ in one.inputs}
+    rates = [
+        {"name": dtype, "value": _number(rate)}
+        for dtype, rate in peaks.gflops.items()
+        if dtype in used
+    ]
+    bandwidths = {"memory": peaks.bandwidths[-1][1]}
+    if len(peaks.bandwidths) > 1:
+        bandwidths["caches"] = max(rate for _, rate in peaks.bandwidths)
+    slopes = [{"name": name, "value": _number(rate)} for name, rate in bandwidths.items()]
+    return {"rates": rates, "bandwidths": slopes} if rates else None
+
+
+def _intensity(work: Work) -> float | None:
+    if not work.flops or not work.bytes_moved:
+        return None
+    return _number(work.flops / work.bytes_moved)
+
+
+def _number(value: float | None) -> float | None:
+    """Return a number as short as it can be read; JSON has neither NaN nor infinity."""
+    if value is None or not math.isfinite(value):
+        return None
+    return float(f"{value:.{_DIGITS}g}")
+
+
+def _interned(texts: Iterable[str]) -> Mapping[str, object]:
+    """Return each text once, and where it stands: thousands of nodes have the same shapes."""
+    places: dict[str, int] = {}
+    index = [places.setdefault(text, len(places)) for text in texts]
+    return {"values": list(places), "index": index}
+
+
+def _shapes(shapes: Sequence[TensorShape]) -> str:
+    return ", ".join(f"{dtype}[{','.join(map(str, dims))}]" for dtype, dims in shapes)
