@@ -26,7 +26,7 @@ MAY_IMPORT = {
     "runtime": {"errors", "env", "graph", "kernels"},
     "verify": {"errors", "env", "graph", "runtime"},
     "measure": {"errors", "env", "graph", "kernels", "runtime", "verify"},
-    "comparison": {"errors", "env", "graph", "runtime", "verify", "measure"},
+    "comparison": {"errors", "env", "graph", "kernels", "runtime", "verify", "measure"},
     "trial": {
         "errors",
         "env",

@@ -193,6 +193,19 @@ class _Holder:
         """Say what the process uses, and has used at most."""
         return {"usage": usage(), "cpu": time.process_time()}
 
+    def count(self) -> Message:
+        """Say what the session's allocators count.
+
+        To be asked last: finding them takes small sessions of its own.
+        """
+        from ortkit.runtime.memory.arenas import arenas_of
+
+        arenas, missing = arenas_of(self.session)
+        return {
+            "arenas": [arena.to_json() for arena in arenas],
+            "missing": [f"{each.what}: {each.reason}" for each in missing],
+        }
+
     def trace(self) -> Message:
         """End profiling; returns the file."""
         return {"file": str(self.session.end_profiling())}

@@ -244,3 +244,9 @@ class _Contest:
         samples, worker = self.samples[index], self.workers[index]
         samples.used.append(worker.usage())
         samples.whole_cpu_seconds += worker.cpu_seconds()
+        if len(samples.used) > 1:
+            return
+        try:
+            samples.arenas, samples.not_available = worker.arenas()
+        except WorkerError as error:  # nothing else is asked of it after that
+            samples.not_available = [f"arenas: {error}"]

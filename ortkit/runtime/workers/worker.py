@@ -199,6 +199,17 @@ class Worker:
         """
         return float(self._ask(timeout_seconds, do="use")["cpu"])
 
+    def arenas(
+        self, timeout_seconds: float = 60.0
+    ) -> tuple[list[Mapping[str, object]], list[str]]:
+        """Return what the session's allocators count, and what is not known of it and why.
+
+        Raises:
+            WorkerError: It died.
+        """
+        answer = self._ask(timeout_seconds, do="count")
+        return answer["arenas"], answer["missing"]
+
     def end_profiling(self, timeout_seconds: float) -> Path:
         """Return the trace of a session that was loaded with `trace_prefix`.
 

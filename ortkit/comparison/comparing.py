@@ -1,0 +1,284 @@
+"""One comparison, straight down: find inputs, judge by the first model, run in turns, compare."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+
+from ortkit.comparison.batches import BatchAxis, batch_axis
+from ortkit.comparison.differences import Judge, OutputDifference, says_nothing
+from ortkit.comparison.feeding import candidates, first_that_runs
+from ortkit.comparison.machine import LoadWatch
+from ortkit.comparison.result import (
+    BatchResult,
+    Comparison,
+    Equality,
+    RowResult,
+    Spread,
+    latency_of,
+    memory_of,
+)
+from ortkit.comparison.rows import Row, make_rows
+from ortkit.errors import RunError, UserError
+from ortkit.graph.open import open_model
+from ortkit.runtime.feeds import finite_problems
+from ortkit.runtime.intervals import Speedup, noise_floor, speedup_of
+from ortkit.runtime.settings import Optimizations, SessionSettings
+from ortkit.runtime.workers.planning import plan_session
+from ortkit.runtime.workers.turns import Samples, Schedule, take_turns
+from ortkit.runtime.workers.worker import SessionPlan
+from ortkit.verify.exchange import read_values
+from ortkit.verify.feeds import Feeds
+from ortkit.verify.random_ops import random_outputs
+from ortkit.verify.reference import Request, compute_reference
+
+
+def _silent(stage: str) -> None:
+    """Ignore progress."""
+
+
+@dataclass(frozen=True)
+class CompareOptions:
+    """How to compare."""
+
+    providers: tuple[str, ...] = ("cpu",)
+    threads: tuple[int, ...] = (0,)
+    """Of a session; 0: ONNX Runtime decides."""
+    batches: tuple[int, ...] = ()
+    """Empty: the inputs' own."""
+    inputs: Path | None = None
+    """An npz file to run on; else inputs are made up."""
+    shapes: Mapping[str, int] = field(default_factory=dict)
+    optimizations: tuple[str, ...] = ("all",)
+    """ONNX Runtime's own."""
+    schedule: Schedule = field(default_factory=Schedule)
+    progress: Callable[[str], None] = _silent
+
+    @property
+    def has_variants(self) -> bool:
+        """Whether one model alone makes more than one row."""
+        return max(map(len, (self.providers, self.threads, self.optimizations))) > 1
+
+    def __post_init__(self) -> None:
+        """Check what can be checked without a model.
+
+        Raises:
+            UserError: Something makes no sense.
+        """
+        for batch in self.batches:
+            if batch < 1:
+                raise UserError(f"a batch of {batch}", where="--batch", fix="give 1 or more")
+        if self.batches and self.inputs is not None:
+            raise UserError("the inputs given have a batch of their own", where="--batch",
+                            fix="leave --batch or --inputs out")  # fmt: skip
+
+
+def compare_models(models: Sequence[Path], options: CompareOptions | None = None) -> Comparison:
+    """Run variants of one model side by side and compare what they take and give.
+
+    Args:
+        models: Files; the first is what the others are compared with.
+        options: How.
+
+    Raises:
+        ModelError: One is no valid model.
+        RunError: The first does not run on any inputs.
+        UserError: The inputs or sizes do not fit the first model, or a setting is not known.
+        MissingDependencyError: ONNX Runtime, or a provider asked for, is not installed.
+    """
+    options = options or CompareOptions()
+    started = time.perf_counter()
+    rows = make_rows(models, options.providers, options.threads, options.optimizations)
+    with tempfile.TemporaryDirectory(prefix="ortkit-compare-") as folder:
+        subject = _Subject(rows, options, Path(folder))
+        with LoadWatch() as watch:
+            batches = tuple(subject.on_batch(batch, watch) for batch in options.batches or (None,))
+    return Comparison(
+        batches, watch.found(), subject.version, subject.notes, time.perf_counter() - started
+    )
+
+
+class _Subject:
+    """What is compared, opened and planned once for all batches."""
+
+    def __init__(self, rows: Sequence[Row], options: CompareOptions, folder: Path) -> None:
+        self.rows = rows
+        self.options = options
+        self.folder = folder
+        self.version = ""
+        options.progress("open the models")
+        opened = {path: open_model(path) for path in dict.fromkeys(row.model for row in rows)}
+        self.model = opened[rows[0].model]
+        self.axes: dict[Path, BatchAxis] = {p: batch_axis(m) for p, m in opened.items()}
+        self.random = random_outputs(self.model)
+        self.plans = [self._plan(row) for row in rows]
+        self.notes = tuple(dict.fromkeys(note for plan in self.plans for note in plan.notes))
+
+    def _plan(self, row: Row) -> SessionPlan:
+        settings = SessionSettings(
+            target=row.provider,
+            threads=row.threads,
+            # A level that is none is refused there.
+            optimizations=cast(Optimizations, row.optimizations),
+        )
+
+        def scratch() -> Path:
+            made = self.folder / f"model{row.number}"
+            made.mkdir(exist_ok=True)
+            return made
+
+        return plan_session(row.model, settings, scratch)
+
+    def on_batch(self, batch: int | None, watch: LoadWatch) -> BatchResult:
+        """Compare all rows on one set of inputs."""
+        refusals = self._refusals(batch)
+        if refusals[0]:
+            rows = tuple(_skipped(row, refusals[0]) for row in self.rows)
+            return BatchResult(batch, {}, None, None, rows, ())
+        name = "batch" if batch is None else f"batch{batch}"
+        folder = self.folder / name
+        folder.mkdir()
+        self.options.progress(f"{name}: find inputs")
+        feeds = self._feeds(batch, folder)
+        self.options.progress(f"{name}: judge the first model")
+        judge = self._judge(feeds, folder)
+        samples = self._samples(name, folder, refusals)
+        watch.ours_cpu_seconds += sum(each.whole_cpu_seconds for each in samples.values())
+        return self._result(batch, feeds, judge, folder, samples, refusals)
+
+    def _refusals(self, batch: int | None) -> list[str]:
+        """Return for each row why it is not run with this batch; empty if it is."""
+        if batch is None:
+            return ["" for _ in self.rows]
+        return [self.axes[row.model].refusal(batch) for row in self.rows]
+
+    def _feeds(self, batch: int | None, folder: Path) -> Feeds:
+        """Return the first input set that the first row runs on, written to `folder`/feeds."""
+        options, path = self.options, self.rows[0].model
+        found = candidates(
+            path, self.model, options.inputs, options.shapes, batch, self.axes[path]
+        )
+        timeout = options.schedule.timeout_seconds
+        feeds, self.version = first_that_runs(found, self.plans[0], folder, timeout)
+        return feeds
+
+    def _judge(self, feeds: Feeds, folder: Path) -> Judge:
+        if len(self.rows) == 1:
+            return Judge({}, {}, {}, self.random)
+        request = Request(
+            self.model,
+            self.plans[0].model,
+            timeout_seconds=self.options.schedule.timeout_seconds,
+            custom_ops=self.plans[0].libraries,
+            given=feeds,
+        )
+        return Judge.of(compute_reference(request, folder / "reference"), self.random)
+
+    def _samples(self, name: str, folder: Path, refusals: Sequence[str]) -> dict[int, Samples]:
+        """Return what each row took by its number, and as 0 what the first took once more."""
+        numbers = [row.number for row, no in zip(self.rows, refusals, strict=True) if not no]
+        taken = take_turns(
+            [*(self.plans[number - 1] for number in numbers), self.plans[0]],
+            folder / "feeds",
+            folder,
+            self.options.schedule,
+            results=[folder / f"results{number}" for number in (*numbers, 0)],
+            progress=lambda what: self.options.progress(f"{name}: {what}"),
+        )
+        return dict(zip((*numbers, 0), taken, strict=True))
+
+    def _result(
+        self,
+        batch: int | None,
+        feeds: Feeds,
+        judge: Judge,
+        folder: Path,
+        samples: Mapping[int, Samples],
+        refusals: Sequence[str],
+    ) -> BatchResult:
+        first, again = samples[1], samples[0]
+        if first.problem:
+            raise RunError(first.problem, where=str(self.rows[0].model))
+        control = None if again.problem else speedup_of(first.rounds, again.rounds)
+        rounds = [each.rounds for each in samples.values() if not each.problem]
+        noise = np.inf if control is None else noise_floor(control, rounds)
+        notes = [*finite_problems(feeds.items()), *judge.notes]
+        if self.random:
+            notes.append(f"random, so not compared: {', '.join(self.random)}")
+        expected = read_values(folder / "results1")
+        is_silent = says_nothing(expected, self.random)
+        if is_silent and not self.random:
+            notes.append("every output is empty, NaN or infinite: equality is not known")
+        notes += _restless(judge, folder) if control is not None else []
+        rows = []
+        for row, refusal in zip(self.rows, refusals, strict=True):
+            if refusal:
+                rows.append(_skipped(row, refusal))
+                continue
+            result = self._row(row, samples, folder, judge, batch, noise)
+            if is_silent and result.equality == "equal":
+                result = replace(result, equality="not known")
+            rows.append(result)
+        shapes = {n: v.shape for n, v in feeds.items() if isinstance(v, np.ndarray)}
+        floor = float(noise) if np.isfinite(noise) else None
+        return BatchResult(batch, shapes, control, floor, tuple(rows), tuple(notes))
+
+    def _row(
+        self,
+        row: Row,
+        samples: Mapping[int, Samples],
+        folder: Path,
+        judge: Judge,
+        batch: int | None,
+        noise: float,
+    ) -> RowResult:
+        own = samples[row.number]
+        if own.problem:
+            return replace(_skipped(row, own.problem), skipped=False)
+        speedup: Speedup | None = None
+        outputs: tuple[OutputDifference, ...] = ()
+        equality: Equality | None = None
+        if row.against is not None:
+            other = samples.get(row.against)
+            if other is None or other.problem:
+                equality = "not known"
+            else:
+                speedup = speedup_of(other.rounds, own.rounds, floor=noise)
+                expected = read_values(folder / f"results{row.against}")
+                outputs = judge.compare(expected, read_values(folder / f"results{row.number}"))
+                equality = "equal" if all(o.judged.equal for o in outputs) else "different"
+        return RowResult(
+            row,
+            "",
+            False,
+            Spread.of([1e3 * each.seconds for each in own.loaded]),
+            Spread.of([1e3 * each for each in own.first_seconds]),
+            latency_of(own, batch),
+            memory_of(own),
+            own.loaded[0].providers,
+            own.is_warm,
+            speedup,
+            outputs,
+            equality,
+        )
+
+
+def _skipped(row: Row, problem: str) -> RowResult:
+    return RowResult(row, problem, True, None, None, None, None, (), True, None, (), None)
+
+
+def _restless(judge: Judge, folder: Path) -> list[str]:
+    """Say which outputs the first variant itself does not give twice alike."""
+    found = judge.compare(read_values(folder / "results1"), read_values(folder / "results0"))
+    return [
+        f"output {each.judged.name!r} of row 1 differs between two of its own runs, by "
+        f"{each.judged.max_error_eps:.3g} epsilons"
+        for each in found
+        if each.distance is not None and each.distance.unequal
+    ]

@@ -1,0 +1,102 @@
+"""Whether the outputs of one variant are those of another, and how far they are apart."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from ortkit.comparison.values import Distance, Statistics, distance, statistics
+from ortkit.verify.compare import OutputComparison, TieCheck, compare_outputs, is_telling
+from ortkit.verify.feeds import Value
+from ortkit.verify.reference import Reference, Refusal
+
+
+@dataclass(frozen=True)
+class OutputDifference:
+    """One output of a variant against that of another."""
+
+    judged: OutputComparison
+    """Whether it is equal: as `ortkit verify` judges it."""
+    distance: Distance | None
+    """None where there is nothing to subtract: other shapes, strings, sequences."""
+    before: Statistics | None
+    after: Statistics | None
+
+    def to_json(self) -> dict[str, object]:
+        """Return the fields."""
+        return {
+            **self.judged.to_json(),
+            "distance": None if self.distance is None else self.distance.to_json(),
+            "before": None if self.before is None else self.before.to_json(),
+            "after": None if self.after is None else self.after.to_json(),
+        }
+
+
+@dataclass(frozen=True)
+class Judge:
+    """What is known of a model's outputs besides themselves."""
+
+    own_errors_eps: Mapping[str, float]
+    """What ONNX Runtime's own optimizations change, by output."""
+    computed_in: Mapping[str, str]
+    ties: Mapping[str, TieCheck]
+    random: Collection[str]
+    """Outputs that depend on random numbers, which no two runs share."""
+    notes: tuple[str, ...] = ()
+
+    @staticmethod
+    def of(state: Reference | Refusal, random: Collection[str]) -> Judge:
+        """Take over what verification found out about the first model."""
+        if isinstance(state, Refusal):
+            note = f"ONNX Runtime's own error is not known, and taken for none: {state.reason}"
+            return Judge({}, {}, {}, random, () if random else (note,))
+        found = {name: state.tie(name, state.feeds[0], optimized=True) for name in state.outputs}
+        ties = {name: check for name, check in found.items() if check is not None}
+        return Judge(state.own_errors_eps, state.computed_in, ties, random)
+
+    def compare(
+        self, expected: Mapping[str, Value], actual: Mapping[str, Value]
+    ) -> tuple[OutputDifference, ...]:
+        """Compare the outputs of a variant with those of the one it stands against."""
+        return tuple(
+            self._difference(name, value, actual)
+            for name, value in expected.items()
+            if name not in self.random
+        )
+
+    def _difference(self, name: str, want: Value, actual: Mapping[str, Value]) -> OutputDifference:
+        if name not in actual:
+            lacking = OutputComparison(name, _kind(want), np.inf, 0.0, (), False, 0, "is missing")
+            return OutputDifference(lacking, None, _statistics(want), None)
+        got = actual[name]
+        judged = compare_outputs(
+            name,
+            want,
+            got,
+            own_error_eps=self.own_errors_eps.get(name, 0.0),
+            optimized=True,
+            computed_in=self.computed_in.get(name, ""),
+            tie=self.ties.get(name),
+        )
+        apart = None
+        if isinstance(want, np.ndarray) and isinstance(got, np.ndarray):
+            same = want.shape == got.shape and want.dtype == got.dtype
+            apart = distance(want, got) if same else None
+        return OutputDifference(judged, apart, _statistics(want), _statistics(got))
+
+
+def says_nothing(values: Mapping[str, Value], random: Collection[str]) -> bool:
+    """Say whether no comparison with these outputs can fail: they are empty, NaN or infinite."""
+    return not any(is_telling(value) for name, value in values.items() if name not in random)
+
+
+def _statistics(value: Value) -> Statistics | None:
+    return statistics(value) if isinstance(value, np.ndarray) else None
+
+
+def _kind(value: Value) -> str:
+    if isinstance(value, np.ndarray):
+        return value.dtype.name
+    return "none" if value is None else "sequence"
