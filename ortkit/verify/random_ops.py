@@ -19,6 +19,12 @@ _RANDOM = frozenset(
 
 def random_outputs(model: ir.Model) -> tuple[str, ...]:
     """Return the graph outputs that depend on a node that draws random numbers."""
+    affected = random_nodes(model)
+    return tuple(v.name or "" for v in model.graph.outputs if v.producer() in affected)
+
+
+def random_nodes(model: ir.Model) -> set[ir.Node]:
+    """Return the nodes that draw random numbers, and all whose results depend on them."""
     nodes = [node for root in roots(model) for node in nodes_below(root)]
     drawing = _drawing_functions(model)
     holders = {graph: node for node in nodes for graph in _subgraphs(node)}
@@ -32,7 +38,7 @@ def random_outputs(model: ir.Model) -> tuple[str, ...]:
         waiting += [user for value in node.outputs for user, _ in value.uses()]
         if isinstance(node.graph, ir.Graph) and node.graph in holders:
             waiting.append(holders[node.graph])
-    return tuple(v.name or "" for v in model.graph.outputs if v.producer() in affected)
+    return affected
 
 
 def _drawing_functions(model: ir.Model) -> set[ir.OperatorIdentifier]:

@@ -1,0 +1,177 @@
+"""`ortkit compare --nodes`: two models value by value."""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ortkit.cli import show
+from ortkit.cli.flags import names, sizes
+
+if TYPE_CHECKING:
+    from ortkit.comparison.node_result import NodeReport, ValueRow
+    from ortkit.comparison.sides import NodeSide
+
+DIVERGES = 1
+#: Values in the table: the last ones before the first that diverges, that one, and what follows.
+_BEFORE, _AFTER = 4, 4
+#: ... and where none diverges, those with the largest errors of their own.
+_LARGEST = 8
+_NAMES = 3
+
+
+def run_nodes(arguments: argparse.Namespace) -> int:
+    """Name the first node that diverges; 1 if there is one, or if outputs differ."""
+    from ortkit.cli.feeds import candidate_feeds
+    from ortkit.comparison.nodes import compare_on_first
+
+    with (
+        tempfile.TemporaryDirectory(prefix="ortkit-nodes-") as folder,
+        show.progress(quiet=arguments.json) as progress,
+    ):
+        before, after = _sides(arguments, Path(folder), progress)
+        found = compare_on_first(
+            before,
+            after,
+            candidate_feeds(arguments.models[0], arguments.inputs, sizes(arguments.shape)),
+            repro=arguments.repro,
+            progress=progress,
+        )
+    if arguments.json:
+        show.document(found.to_json())
+    else:
+        _show(found)
+    return 0 if found.is_good else DIVERGES
+
+
+def _sides(
+    arguments: argparse.Namespace, folder: Path, progress: Callable[[str], None]
+) -> tuple[NodeSide, NodeSide]:
+    """Return what is compared: two models, or one under two settings."""
+    from ortkit.comparison.optimized_graph import optimized_side
+
+    models: list[Path] = list(arguments.models)
+    providers = names(arguments.providers, "--providers")
+    levels = names(arguments.optimizations, "--optimizations")
+    levels = levels if len(levels) > 1 else ("off", "off")
+    _check_counts((models, "models"), (providers, "--providers"), (levels, "--optimizations"))
+    if len(models) == len(providers) == 1 and levels[0] == levels[1]:
+        from ortkit.cli.optimized_form import optimized_form
+
+        progress("optimize")
+        models.append(optimized_form(models[0], folder, progress))
+    sides = []
+    for index in range(2):
+        side = _side(
+            models[min(index, len(models) - 1)], providers[min(index, len(providers) - 1)]
+        )
+        progress("optimize")
+        sides.append(optimized_side(side, levels[index], folder / f"side{index}"))
+    return sides[0], sides[1]
+
+
+def _check_counts(*given: tuple[Sequence[object], str]) -> None:
+    from ortkit.errors import UserError
+
+    for values, what in given:
+        if len(values) > 2:
+            where = "--nodes" if what == "models" else what
+            raise UserError(f"{len(values)} of them", where=where, fix="compare two at a time")
+
+
+def _side(model: Path, provider: str) -> NodeSide:
+    from ortkit.comparison.sides import NodeSide
+    from ortkit.optimized import library_path
+    from ortkit.runtime.ort import import_onnxruntime
+    from ortkit.runtime.targets import resolve, short_name
+
+    wanted = resolve(provider, import_onnxruntime(), fallback=False).wanted
+    library = library_path(model)
+    short = short_name(wanted[0].name)
+    return NodeSide(
+        model,
+        tuple(one.name for one in wanted),
+        library if library.is_file() else None,
+        says=str(model) if short == "cpu" else f"{model} on {short}",
+    )
+
+
+# ---- what is shown ---------------------------------------------------------------------
+
+
+def _show(found: NodeReport) -> None:
+    counts = Counter(row.state for row in found.rows)
+    show.pairs(
+        [
+            ("A", f"{found.before} ({found.nodes_before} nodes)"),
+            ("B", f"{found.after} ({found.nodes_after} nodes)"),
+            ("values", ", ".join(f"{count} {state}" for state, count in counts.most_common())),
+        ]
+    )
+    columns = ("value", "A", "B", "error", "own error", "allowed", "")
+    rows = [_row(row) for row in _chosen(found)]
+    show.table("errors in epsilons", columns, rows)
+    for note in found.notes:
+        show.line(f"note: {note}")
+    _show_verdict(found)
+
+
+def _chosen(found: NodeReport) -> Sequence[ValueRow]:
+    """Return the rows that tell most, in order."""
+    at = found.rows.index(found.first.row) if found.first is not None else None
+    if at is not None:
+        return found.rows[max(0, at - _BEFORE) : at + 1 + _AFTER]
+    largest = sorted(found.rows, key=lambda row: -(row.own_error_eps or 0.0))[:_LARGEST]
+    return [row for row in found.rows if row in largest]
+
+
+def _row(row: ValueRow) -> tuple[object, ...]:
+    errors = (row.error_eps, row.own_error_eps, row.allowed_eps)
+    return (
+        row.value,
+        _counted(row.op_before, len(row.before)),
+        _counted(row.op_after or "constant", len(row.after)),
+        *("" if error is None else f"{error:.4g}" for error in errors),
+        row.state,
+    )
+
+
+def _counted(op: str, count: int) -> str:
+    return op if count <= 1 else f"{op} +{count - 1}"
+
+
+def _show_verdict(found: NodeReport) -> None:
+    if found.first is None:
+        if not found.outputs:
+            show.line("no value diverges")
+            return
+        show.line(f"outputs differ, but no value diverges: {', '.join(found.outputs)}")
+        if (row := found.suspect) is not None:
+            show.line(f"the largest error of its own has {row.value!r}: {_nodes(row.before)}")
+        return
+    row = found.first.row
+    verb = "fails" if row.state == "fails" else "diverges"
+    show.line(f"first {verb}: {row.value!r}: {row.reason}")
+    pairs = [("in A", _nodes(row.before)), ("in B", _nodes(row.after) or "a constant")]
+    pairs.append(("reads", _short(found.first.inputs)))
+    if found.first.inside:
+        pairs.append(("inside", found.first.inside))
+    if found.first.blame:
+        pairs.append(("so", found.first.blame))
+    if found.first.reproducer is not None:
+        pairs.append(("try", found.first.reproducer.command))
+    show.pairs(pairs)
+
+
+def _nodes(labels: Sequence[str]) -> str:
+    """Return the last nodes, which make the value, first."""
+    return _short(labels[::-1])
+
+
+def _short(labels: Sequence[str]) -> str:
+    more = f" and {len(labels) - _NAMES} more" if len(labels) > _NAMES else ""
+    return ", ".join(labels[:_NAMES]) + more
