@@ -29,6 +29,14 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
         "ortkit.cli.attempt",
         "show in a minute what optimizing gives; writes nothing",
     ),
+    "run": (
+        "ortkit.cli.run",
+        "run a model once and write its outputs",
+    ),
+    "compare": (
+        "ortkit.cli.compare",
+        "set variants of a model side by side in time, memory and results",
+    ),
     "passes": (
         "ortkit.cli.passes",
         "list the passes, or describe one",

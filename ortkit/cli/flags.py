@@ -20,3 +20,27 @@ def sizes(given: Sequence[str]) -> dict[str, int]:
             raise UserError(f"cannot read {text!r}", where="--shape", fix="write NAME=SIZE")
         found[name] = int(size)
     return found
+
+
+def names(text: str, where: str) -> tuple[str, ...]:
+    """Read a list such as `cpu,cuda`.
+
+    Raises:
+        UserError: A part of it is empty.
+    """
+    parts = tuple(part.strip() for part in text.split(","))
+    if not all(parts):
+        raise UserError(f"cannot read {text!r}", where=where, fix="write A,B,...")
+    return parts
+
+
+def numbers(text: str, where: str) -> tuple[int, ...]:
+    """Read a list such as `1,8`.
+
+    Raises:
+        UserError: A part of it is no number.
+    """
+    parts = names(text, where)
+    if not all(part.isdecimal() for part in parts):
+        raise UserError(f"cannot read {text!r}", where=where, fix="write N,N,...")
+    return tuple(int(part) for part in parts)

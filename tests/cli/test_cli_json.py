@@ -19,6 +19,8 @@ CALLS = {
     "verify": ("small.onnx", "small.onnx"),
     "bisect": ("small.onnx", "--kernels", "off"),
     "try": ("small.onnx", "--seconds", "2", "--level", "1"),
+    "run": ("small.onnx", "--shape", "n=2"),
+    "compare": ("small.onnx", "small.onnx", "--batch", "2", "--rounds", "1", "--processes", "1"),
     "passes": ("list",),
     "cache": ("list",),
     "calibrate": (),

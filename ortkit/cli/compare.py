@@ -1,0 +1,79 @@
+"""`ortkit compare`: variants of a model side by side, in time, memory and results."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ortkit.cli import show
+from ortkit.cli.flags import names, numbers, sizes
+
+if TYPE_CHECKING:
+    from ortkit.comparison.comparing import CompareOptions
+
+EXIT = {"equal": 0, "different": 1, "not known": 2}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the subcommand's flags."""
+    add = parser.add_argument
+    add("models", nargs="+", type=Path, metavar="MODEL",
+        help="ONNX files; one alone is compared with its optimized form")  # fmt: skip
+    add("--providers", default="cpu", metavar="P,P", help="execution providers (default: cpu)")
+    add("--threads", default="0", metavar="N,N",
+        help="threads of a session (default: ONNX Runtime decides)")  # fmt: skip
+    add("--optimizations", default="all", metavar="LEVEL,LEVEL",
+        help="ONNX Runtime's own: all (default), extended, basic, off")  # fmt: skip
+    add("--batch", default="", metavar="N,N", help="sizes of the inputs' first axis")
+    add("--inputs", type=Path, metavar="FILE.npz", help="run on these inputs")
+    add("--shape", action="append", default=[], metavar="NAME=SIZE",
+        help="value of a named size (default: what is usual); may be repeated")  # fmt: skip
+    add("--seconds", type=float, default=3.0, metavar="S",
+        help="time for the runs of each row (default: 3)")  # fmt: skip
+    add("--rounds", type=int, default=0, metavar="N",
+        help="rounds in each process instead of --seconds")  # fmt: skip
+    add("--processes", type=int, default=3, metavar="N",
+        help="how often each session is made anew (default: 3)")  # fmt: skip
+    add("--json", action="store_true", help="print one JSON document")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Compare; 1 if outputs differ or a variant does not run, 2 if that cannot be found out."""
+    from ortkit.comparison.comparing import compare_models
+
+    options, models = _options(arguments), list(arguments.models)
+    with (
+        tempfile.TemporaryDirectory(prefix="ortkit-optimized-") as folder,
+        show.progress(quiet=arguments.json) as progress,
+    ):
+        if len(models) == 1 and not options.has_variants:
+            from ortkit.cli.optimized_form import optimized_form
+
+            progress("optimize")
+            models.append(optimized_form(models[0], Path(folder), progress))
+        found = compare_models(models, dataclasses.replace(options, progress=progress))
+    if arguments.json:
+        show.document(found.to_json())
+    else:
+        from ortkit.cli.compare_tables import show_comparison
+
+        show_comparison(found)
+    return EXIT[found.equality]
+
+
+def _options(arguments: argparse.Namespace) -> CompareOptions:
+    from ortkit.comparison.comparing import CompareOptions
+    from ortkit.runtime.workers.turns import Schedule
+
+    return CompareOptions(
+        providers=names(arguments.providers, "--providers"),
+        threads=numbers(arguments.threads, "--threads"),
+        batches=numbers(arguments.batch, "--batch") if arguments.batch else (),
+        inputs=arguments.inputs,
+        shapes=sizes(arguments.shape),
+        optimizations=names(arguments.optimizations, "--optimizations"),
+        schedule=Schedule(arguments.seconds, arguments.rounds, arguments.processes),
+    )

@@ -1,0 +1,205 @@
+"""How `ortkit compare` prints what it found."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ortkit.cli import show
+from ortkit.comparison.differences import OutputDifference
+from ortkit.comparison.result import BatchResult, Comparison, RowResult, Spread
+from ortkit.comparison.rows import Row
+from ortkit.runtime.intervals import Interval, Speedup
+
+_MOST_OUTPUTS = 8
+
+
+def show_comparison(found: Comparison) -> None:
+    """Print everything; models and settings are named once, by the number of their row."""
+    _show_rows([result.row for result in found.batches[0].rows])
+    for batch in found.batches:
+        _show_batch(batch)
+    for note in found.notes:
+        show.line(f"note      {note}")
+    machine = found.machine
+    load = "not known" if machine.others_cpus is None else f"{machine.others_cpus:.2f}"
+    show.line(
+        f"machine   {machine.cpus} processors, others used {load} of them, governor "
+        f"{machine.governor or 'not readable'}; ONNX Runtime {found.version}"
+    )
+    if machine.warning:
+        show.line(f"warning   {machine.warning}: the noise is larger than it need be")
+    show.line(f"outputs   {found.equality}")
+
+
+def _show_rows(rows: Sequence[Row]) -> None:
+    several = {
+        "provider": len({row.provider for row in rows}) > 1,
+        "threads": len({row.threads for row in rows}) > 1,
+        "optimizations": len({row.optimizations for row in rows}) > 1,
+    }
+    for row in rows:
+        threads = str(row.threads) if row.threads else "ONNX Runtime's choice of"
+        parts = {
+            "provider": row.provider,
+            "threads": f"{threads} threads",
+            "optimizations": f"optimizations {row.optimizations}",
+        }
+        told = ", ".join(text for name, text in parts.items() if several[name])
+        show.line(f"row {row.number}     {row.name}{': ' + told if told else ''}")
+
+
+def _show_batch(batch: BatchResult) -> None:
+    shapes = ", ".join(f"{name} {list(shape)}" for name, shape in batch.inputs.items())
+    title = "" if batch.batch is None else f"batch {batch.batch}"
+    if title or shapes:
+        show.line("")
+        show.line(f"inputs    {title}{': ' if title and shapes else ''}{shapes}")
+    for result in batch.rows:
+        if result.problem:
+            show.line(f"row {result.row.number}     {result.problem}")
+    ran = [result for result in batch.rows if result.latency is not None]
+    if ran:
+        _show_times(ran, batch)
+        _show_start(ran)
+    if batch.control is not None:
+        judged = "ratios are not judged"
+        if batch.noise is not None:
+            judged = f"ratios up to {1 + batch.noise:.3f} are no difference"
+        show.line(f"noise     row 1 against itself: {_speedup(batch.control)}; {judged}")
+    _show_outputs(batch)
+    if unsettled := [str(result.row.number) for result in ran if not result.settled]:
+        numbers = f"row{'s' if len(unsettled) > 1 else ''} {', '.join(unsettled)}"
+        show.line(f"note      {numbers}: times had not settled in the warm-up")
+    for note in batch.notes:
+        show.line(f"note      {note}")
+
+
+def _show_times(ran: Sequence[RowResult], batch: BatchResult) -> None:
+    rows = []
+    for result in ran:
+        latency, gain = result.latency, result.speedup
+        assert latency is not None
+        rows.append(
+            (
+                result.row.number,
+                number(latency.median.value),
+                _interval(latency.median),
+                number(latency.least),
+                number(latency.p95),
+                number(latency.per_second),
+                *(() if batch.batch is None else (number(latency.items_per_second),)),
+                f"{latency.processors:.2f}",
+                result.row.against,
+                None if gain is None else _speedup(gain),
+                None if gain is None else gain.direction,
+            )
+        )
+    columns = ("row", "median ms", "95 % interval", "least", "p95", "runs/s",
+               *(() if batch.batch is None else ("items/s",)), "CPUs", "against", "speedup",
+               "verdict")  # fmt: skip
+    show.table("", columns, rows)
+
+
+def _show_start(ran: Sequence[RowResult]) -> None:
+    rows = []
+    for result in ran:
+        memory = result.memory
+        assert memory is not None
+        own = None
+        if memory.peak is not None and memory.before is not None:
+            own = memory.peak - memory.before
+        held = [f"{arena['memory']} {_megabytes(arena['held'])}" for arena in memory.arenas]
+        rows.append(
+            (
+                result.row.number,
+                _spread(result.load_ms),
+                _spread(result.first_run_ms),
+                _megabytes(memory.peak),
+                _megabytes(own),
+                ", ".join(held) or "not known",
+                ", ".join(result.providers),
+            )
+        )
+    columns = ("row", "load ms", "first run ms", "peak RSS MB", "of it the session's",
+               "arenas MB", "providers")  # fmt: skip
+    show.table("", columns, rows)
+    lacking = dict.fromkeys(
+        reason for each in ran if each.memory for reason in each.memory.not_available
+    )
+    for reason in lacking:
+        show.line(f"note      not known: {reason}")
+
+
+def _show_outputs(batch: BatchResult) -> None:
+    rows: list[tuple[object, ...]] = []
+    lines: list[str] = []
+    for result in batch.rows:
+        worst = sorted(result.outputs, key=lambda each: (each.judged.equal, -_part(each)))
+        rows += [_output(result, each) for each in worst[:_MOST_OUTPUTS]]
+        if rest := worst[_MOST_OUTPUTS:]:
+            equal = sum(each.judged.equal for each in rest)
+            lines.append(
+                f"row {result.row.number}     {len(rest)} more outputs, {equal} of them equal"
+            )
+        lines += [
+            f"row {result.row.number}     output {each.judged.name!r}: {each.judged.reason}"
+            for each in worst
+            if not each.judged.equal
+        ]
+    if rows:
+        columns = ("row", "output", "type", "max abs", "max rel", "epsilons", "allowed", "cosine",
+                   "near ties", "equal")  # fmt: skip
+        show.table("", columns, rows)
+    for text in lines:
+        show.line(text)
+
+
+def _output(result: RowResult, each: OutputDifference) -> tuple[object, ...]:
+    judged, apart = each.judged, each.distance
+    return (
+        result.row.number,
+        judged.name,
+        judged.dtype,
+        None if apart is None else f"{apart.max_absolute:.3g}",
+        None if apart is None or apart.max_relative is None else f"{apart.max_relative:.3g}",
+        f"{judged.max_error_eps:.3g}",
+        f"{judged.allowed_eps:.4g}",
+        None if apart is None or apart.cosine is None else f"{apart.cosine:.9f}",
+        judged.near_ties or None,
+        "yes" if judged.equal else "no",
+    )
+
+
+def _part(each: OutputDifference) -> float:
+    """Return the error as a part of what is allowed."""
+    return each.judged.max_error_eps / (each.judged.allowed_eps or 1.0)
+
+
+def number(value: float | None) -> str:
+    """Return a number with four digits that count: `0.1182`, `12.35`, `1,234`."""
+    if value is None:
+        return ""
+    places = max(0, 3 - len(str(int(abs(value)))) + (int(abs(value)) == 0) + 1)
+    return f"{value:,.{places}f}"
+
+
+def _interval(value: Interval) -> str:
+    if value.low is None or value.high is None:
+        return "too few rounds"
+    return f"{number(value.low)} to {number(value.high)}"
+
+
+def _speedup(gain: Speedup) -> str:
+    if gain.low is None or gain.high is None:
+        return f"{gain.ratio:.3f} (too few rounds)"
+    return f"{gain.ratio:.3f} ({gain.low:.3f} to {gain.high:.3f})"
+
+
+def _spread(value: Spread | None) -> str:
+    if value is None:
+        return ""
+    return f"{number(value.median)} ({number(value.least)} to {number(value.most)})"
+
+
+def _megabytes(count: object) -> str:
+    return f"{count / 1e6:.1f}" if isinstance(count, int) else "not known"

@@ -1,0 +1,22 @@
+"""The optimized form of a model, for commands that set a model against it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+
+def optimized_form(model: Path, folder: Path, progress: Callable[[str], None]) -> Path:
+    """Optimize a model as `ortkit optimize` does; returns a file in `folder`.
+
+    Its kernel library lies beside it.
+
+    Raises:
+        ModelError: It is not a valid model.
+    """
+    from ortkit.optimization import OptimizeOptions, optimize
+
+    made = optimize(model, OptimizeOptions(progress=progress))
+    path = folder / f"{model.stem}.opt.onnx"
+    made.save(path)
+    return path
