@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -42,6 +41,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Compare; 1 if outputs differ or a variant does not run, 2 if that cannot be found out."""
+    import dataclasses
+
     from ortkit.comparison.comparing import compare_models
 
     options, models = _options(arguments), list(arguments.models)

@@ -38,10 +38,10 @@ def _show_rows(rows: Sequence[Row]) -> None:
         "optimizations": len({row.optimizations for row in rows}) > 1,
     }
     for row in rows:
-        threads = str(row.threads) if row.threads else "ONNX Runtime's choice of"
+        threads = f"{row.threads} thread{'s' if row.threads > 1 else ''}"
         parts = {
             "provider": row.provider,
-            "threads": f"{threads} threads",
+            "threads": threads if row.threads else "ONNX Runtime's choice of threads",
             "optimizations": f"optimizations {row.optimizations}",
         }
         told = ", ".join(text for name, text in parts.items() if several[name])
