@@ -78,8 +78,11 @@ ensure_environment() {
   local folder=$1 extras=$2 stamp have all started=$SECONDS
   make_environment "$folder" || return 1
   # What decides what is installed, and the extras that are; a second run installs nothing.
-  stamp=$(cat pyproject.toml constraints.txt custom_ops/CMakeLists.txt custom_ops/native/* \
-    <(echo "$PWD") | sha256sum | cut -d' ' -f1)
+  stamp=$({
+    cat pyproject.toml constraints.txt custom_ops/CMakeLists.txt
+    find custom_ops/native -type f -print0 | LC_ALL=C sort -z | xargs -0 cat
+    echo "$PWD"
+  } | sha256sum | cut -d' ' -f1)
   have=$(sed -n "s/^$stamp //p" "$folder/ortkit-stamp" 2>/dev/null || true)
   all=$(echo "$have,$extras" | tr , '\n' | grep . | sort -u | paste -sd, -)
   if [ "$have" = "$all" ]; then
