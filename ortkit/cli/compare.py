@@ -36,6 +36,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="rounds in each process instead of --seconds")  # fmt: skip
     add("--processes", type=int, default=3, metavar="N",
         help="how often each session is made anew (default: 3)")  # fmt: skip
+    add("--nodes", action="store_true",
+        help="align intermediate values and name the first node that diverges")  # fmt: skip
+    add("--repro", type=Path, metavar="FOLDER",
+        help="with --nodes: write the diverging node as models and inputs here")  # fmt: skip
     add("--json", action="store_true", help="print one JSON document")
 
 
@@ -43,6 +47,17 @@ def run(arguments: argparse.Namespace) -> int:
     """Compare; 1 if outputs differ or a variant does not run, 2 if that cannot be found out."""
     import dataclasses
 
+    from ortkit.errors import UserError
+
+    if arguments.repro is not None and not arguments.nodes:
+        raise UserError("goes with --nodes only", where="--repro", fix="add --nodes")
+    if arguments.nodes:
+        for flag in ("--batch", "--threads", "--rounds"):
+            if getattr(arguments, flag[2:]) not in ("", "0", 0):
+                raise UserError("does not go with --nodes", where=flag, fix="leave it out")
+        from ortkit.cli.compare_nodes import run_nodes
+
+        return run_nodes(arguments)
     from ortkit.comparison.comparing import compare_models
 
     options, models = _options(arguments), list(arguments.models)

@@ -127,9 +127,18 @@ def test_what_compare_cannot_do_is_one_line(call: Call, folder: Path) -> None:
         (("--optimizations", "alll"), "'alll' is not known"),
         (("--batch", "0"), "--batch: a batch of 0"),
         (("--seconds", "0"), "--seconds: 0 seconds"),
+        (("--repro", "x"), "--repro: goes with --nodes only"),
+        (("--nodes", "--batch", "2"), "--batch: does not go with --nodes"),
     ):
         done = call("compare", folder / "small.onnx", folder / "small.onnx", *given)
         assert (done.code, done.out) == (2, ""), given
         assert said in done.err and done.err.count("\n") == 1, done.err
     done = call("compare", folder / "small.onnx", folder / "none.onnx")
     assert done.code == 2 and "none.onnx" in done.err
+
+
+def test_nodes_are_compared_on_request(call: Call, folder: Path) -> None:
+    done = call("compare", folder / "small.onnx", folder / "other.onnx", "--nodes")
+    assert done.code == 1, done.err
+    assert "Tanh" in done.out and "Sigmoid" in done.out
+    assert call("compare", folder / "small.onnx", folder / "small.onnx", "--nodes").code == 0
