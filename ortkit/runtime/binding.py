@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from ortkit.errors import UserError
+from ortkit.runtime.capture_gate import GATE
 from ortkit.runtime.cuda_graphs import BoundGraph, CapturedRuns
 from ortkit.runtime.feeds import FeedReader, shape_of
 from ortkit.runtime.options import explained
@@ -45,9 +46,7 @@ class Binding:
         self._open = [name for name in names if name not in outputs]
         self._places = places
         self._graph = graph
-        self._is_shared = any(
-            device_of(value) != "cpu" for value in (*inputs.values(), *outputs.values())
-        )
+        self._is_on_device = places.computes != "cpu"
 
     def run(self, options: Any = None) -> Mapping[str, Value]:
         """Run on what the inputs hold now; returns the outputs, as `outputs` does.
@@ -61,11 +60,15 @@ class Binding:
         Raises:
             RunError: ONNX Runtime failed.
         """
-        if self._is_shared:
-            wait_for_writers(self._places.number)
         if self._graph is not None:
-            self._graph.run(self._io, options)
-            return self.outputs
+            return self._replayed(self._graph, options)
+        if not self._is_on_device:
+            return self._run(options)
+        with GATE:
+            wait_for_writers(self._places.number)
+            return self._run(options)
+
+    def _run(self, options: Any) -> Mapping[str, Value]:
         # What ONNX Runtime reserved in the last run would be taken for the caller's memory.
         for name in self._open:
             self._io.bind_output(name, self._places.device, self._places.number)
@@ -74,6 +77,16 @@ class Binding:
         except Exception as error:
             raise explained(error) from error
         return self.outputs if self._open else self._outputs
+
+    def _replayed(self, graph: BoundGraph, options: Any) -> Mapping[str, Value]:
+        if graph.is_stale:
+            graph.release()
+            for name in self._open:
+                self._io.bind_output(name, self._places.device, self._places.number)
+        with GATE:
+            wait_for_writers(self._places.number)
+        graph.run(self._io, options)
+        return self.outputs
 
     def close(self) -> None:
         """Let go of the memory, and of the CUDA graph if there is one."""
@@ -119,7 +132,8 @@ class Binding:
             if isinstance(target, np.ndarray):
                 target[...] = array
             else:
-                target.update_inplace(np.ascontiguousarray(array))
+                with GATE:
+                    target.update_inplace(np.ascontiguousarray(array))
 
 
 def bind(
@@ -305,7 +319,7 @@ def _given_output(ort: ModuleType, spec: TensorSpec, place: object, places: Plac
     where = f"output {spec.name!r}"
     if not isinstance(place, np.ndarray):
         value = _taken_over(ort, place, where)
-        if device_of(value) not in ("cpu", places.device):
+        if device_of(value) not in ("cpu", places.computes):
             raise UserError(f"is on {device_of(value)}, the session is not", where=where)
         if value.data_type() != spec.type:
             raise UserError(f"is {value.data_type()}, the model writes {spec}", where=where)

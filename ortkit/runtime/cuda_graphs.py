@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 
 from ortkit.errors import RunError, UserError
+from ortkit.runtime.capture_gate import GATE
 from ortkit.runtime.feeds import Array, shape_of
 from ortkit.runtime.options import explained
 from ortkit.runtime.places import Places
-from ortkit.runtime.sharing import as_array, wait_for_writers
+from ortkit.runtime.sharing import as_array, wait_for_default_stream
 from ortkit.runtime.specs import TensorSpec
 
 GRAPH_ID = "gpu_graph_id"
@@ -90,17 +91,20 @@ class CapturedRuns:
             key = (shapes, self._host_values(feeds))
             found = self._captured.get(key)
             if found is None:
-                found = self._capture(feeds)
-                self._captured[key] = found
+                with GATE.alone():
+                    found = self._captured[key] = self._capture(feeds)
                 if len(self._captured) > MOST_GRAPHS:
                     self._release(self._captured.popitem(last=False)[1].slot)
             else:
                 self._captured.move_to_end(key)
-                self._fill(found, feeds)
-                self._session.run_with_iobinding(found.io, found.slot.options)
-            return {
-                name: as_array(self._ort, found.outputs[name], self._specs[name]) for name in names
-            }
+                with GATE:
+                    self._fill(found.inputs, feeds)
+                    self._session.run_with_iobinding(found.io, found.slot.options)
+            with GATE:
+                return {
+                    name: as_array(self._ort, found.outputs[name], self._specs[name])
+                    for name in names
+                }
 
     def bound(self, host: Mapping[str, Array]) -> BoundGraph:
         """Return the graph of a binding with memory of its own; its first run captures.
@@ -126,7 +130,8 @@ class CapturedRuns:
             if options is not None:
                 options.add_run_config_entry(GRAPH_ID, str(found.graph))
             try:
-                self._session.run_with_iobinding(io, options or found.options)
+                with GATE if slot else GATE.alone():
+                    self._session.run_with_iobinding(io, options or found.options)
             except Exception as error:
                 raise explained(error) if slot else not_captured(error) from error
             return found
@@ -162,8 +167,6 @@ class CapturedRuns:
         return tuple(values)
 
     def _capture(self, feeds: Mapping[str, Any]) -> _Captured:
-        # Uncaptured: tells the outputs' shapes, and lets kernels choose and reserve.
-        plain = self._session.run(self._names, dict(feeds), self._options(-1))
         io = self._session.io_binding()
         inputs = {
             name: _host_copy(self._ort, value)
@@ -171,34 +174,37 @@ class CapturedRuns:
             else self._buffer(name, shape_of(value))
             for name, value in feeds.items()
         }
-        outputs = {
-            name: self._buffer(name, shape_of(value))
-            for name, value in zip(self._names, plain, strict=True)
-        }
+        self._fill(inputs, feeds)
         for name, value in inputs.items():
             io.bind_ortvalue_input(name, value)
-        for name, value in outputs.items():
-            io.bind_ortvalue_output(name, value)
-        made = _Captured(self._slot(), io, inputs, outputs)
-        self._fill(made, feeds)
+        for name in self._names:
+            if self._specs[name].dtype is None or not self._specs[name].is_tensor:
+                raise UserError(f"{self._specs[name]} cannot be captured", where="cuda_graph")
+            io.bind_output(name, "cuda", self._places.number)
+        slot = self._slot()
         try:
-            self._session.run_with_iobinding(made.io, made.slot.options)
+            # Uncaptured: lets kernels choose and reserve, and gives the outputs their memory.
+            self._session.run_with_iobinding(io, self._options(-1))
+            outputs = dict(zip(self._names, io.get_outputs(), strict=True))
+            for name, value in outputs.items():
+                io.bind_ortvalue_output(name, value)
+            self._session.run_with_iobinding(io, slot.options)
         except Exception as error:
             raise not_captured(error) from error
-        return made
+        return _Captured(slot, io, inputs, outputs)
 
-    def _fill(self, captured: _Captured, feeds: Mapping[str, Any]) -> None:
+    def _fill(self, inputs: Mapping[str, Any], feeds: Mapping[str, Any]) -> None:
         is_on_device = False
         for name, value in feeds.items():
             if name in self._places.on_host:
                 continue
             if isinstance(value, np.ndarray):
-                captured.inputs[name].update_inplace(np.ascontiguousarray(value))
+                inputs[name].update_inplace(np.ascontiguousarray(value))
             else:
-                captured.inputs[name].update_inplace(value)
+                inputs[name].update_inplace(value)
                 is_on_device = True
         if is_on_device:  # copies within a device go on while the host does something else
-            wait_for_writers(self._places.number)
+            wait_for_default_stream(self._places.number)
 
     def _buffer(self, name: str, shape: tuple[int, ...] | None) -> Any:
         spec = self._specs[name]
@@ -225,7 +231,7 @@ class CapturedRuns:
 
 
 class BoundGraph:
-    """The graph of one binding; captured again when what the host reads has changed."""
+    """The graph of one binding; to be released when what the host reads has changed."""
 
     def __init__(self, runs: CapturedRuns, host: Mapping[str, Array]) -> None:
         """Take what `CapturedRuns.bound` gives."""
@@ -240,12 +246,17 @@ class BoundGraph:
         Raises:
             UserError: The model cannot be captured.
         """
-        if self._host:
-            read = tuple(array.tobytes() for array in self._host.values())
-            if read != self._read:
-                self.release()
-                self._read = read
+        if self._slot is None:
+            self._read = self._reads()
         self._slot = self._runs.replay(io, self._slot, options)
+
+    @property
+    def is_stale(self) -> bool:
+        """Whether the host would read something else now than when the graph was captured."""
+        return bool(self._host) and self._slot is not None and self._reads() != self._read
+
+    def _reads(self) -> tuple[bytes, ...]:
+        return tuple(array.tobytes() for array in self._host.values())
 
     def release(self) -> None:
         """Let go of the graph; the memory stays the binding's."""

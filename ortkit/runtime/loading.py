@@ -10,6 +10,7 @@ from typing import Any
 
 from ortkit.errors import MissingDependencyError, RunError, UserError
 from ortkit.graph.open import ModelSource
+from ortkit.runtime.capture_gate import GATE
 from ortkit.runtime.libraries import extensions_library, fused_ops, kernel_library
 from ortkit.runtime.options import explained, message, session_options
 from ortkit.runtime.placement import read_placement, spread
@@ -87,12 +88,13 @@ def load(
 def _create(source: Loadable, options: Any, wanted: tuple[Provider, ...], ort: ModuleType) -> Any:
     content = source.content if isinstance(source.content, bytes) else str(source.content)
     try:
-        session = ort.InferenceSession(
-            content,
-            options,
-            providers=[(one.name, dict(one.options)) for one in wanted],
-            enable_fallback=0,
-        )
+        with GATE:
+            session = ort.InferenceSession(
+                content,
+                options,
+                providers=[(one.name, dict(one.options)) for one in wanted],
+                enable_fallback=0,
+            )
     except Exception as error:
         refused = explained(error, source.where, loading=True)
         refused.fix = refused.fix or option_hint(refused.problem)

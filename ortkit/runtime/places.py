@@ -13,8 +13,10 @@ from ortkit.runtime.targets import CUDA
 class Places:
     """The device that a session computes on, and what the host reads instead."""
 
-    device: str
+    computes: str
     """`cuda` or `cpu`."""
+    device: str
+    """The same, or where a binding's memory is to be instead."""
     number: int
     """Of the GPU."""
     on_host: frozenset[str]
@@ -24,11 +26,11 @@ class Places:
 def places_of(session: Any) -> Places:
     """Ask an `InferenceSession` where its inputs are wanted."""
     if session.get_providers()[0] != CUDA:
-        return Places("cpu", 0, frozenset())
+        return Places("cpu", "cpu", 0, frozenset())
     names = [argument.name for argument in session.get_inputs()]
     infos = session.get_input_memory_infos()
     on_host = {name for name, info in zip(names, infos, strict=True) if info.name != "Cuda"}
-    return Places("cuda", _number(session.get_provider_options()), frozenset(on_host))
+    return Places("cuda", "cuda", _number(session.get_provider_options()), frozenset(on_host))
 
 
 def _number(options: Mapping[str, Mapping[str, str]]) -> int:

@@ -16,6 +16,7 @@ import numpy as np
 from ortkit.errors import UserError
 from ortkit.graph.open import ModelSource
 from ortkit.runtime.binding import Binding, bind, run_on_values
+from ortkit.runtime.capture_gate import GATE, gated
 from ortkit.runtime.cuda_graphs import CapturedRuns
 from ortkit.runtime.feeds import Array, FeedReader, Given
 from ortkit.runtime.loading import load
@@ -148,11 +149,12 @@ class Session:
             specs_of(loaded.session.get_overridable_initializers()),
             self._ort,
             self.settings.check_finite,
-            self._places.device,
+            self._places.computes,
             self._places.number,
         )
         self._names = [spec.name for spec in self.outputs]
-        self._run = loaded.session.run
+        is_on_device = self._places.computes != "cpu"
+        self._run = gated(loaded.session.run) if is_on_device else loaded.session.run
         # bfloat16 and the like: ONNX Runtime's Python binding gives them back as OrtValues only.
         self._is_plain = not any(spec.onnx_code for spec in (*self.inputs, *self.outputs))
         if self.settings.cuda_graph:
@@ -196,7 +198,8 @@ class Session:
             if self._graphs is not None:
                 return self._graphs.run(checked, names)
             if not self._is_plain:
-                return run_on_values(self._ort, self.onnxruntime, checked, names, self.outputs)
+                with GATE:
+                    return run_on_values(self._ort, self.onnxruntime, checked, names, self.outputs)
             return dict(zip(names, self._run(names, checked), strict=True))
         except UserError:
             raise
@@ -236,11 +239,19 @@ class Session:
             UserError: Something does not fit the model's signature.
         """
         self._check_open()
-        return bind(
-            self._ort, self.onnxruntime, self._reader, self.outputs, inputs, outputs,
-            self._places if device is None else dataclasses.replace(self._places, device=device),
-            self._graphs,
-        )  # fmt: skip
+        places = self._places
+        if device is not None:
+            if device not in ("cpu", places.computes):
+                raise UserError(
+                    f"{device!r} is not where the session computes", where="device",
+                    fix=f"{places.computes!r} or 'cpu'",
+                )  # fmt: skip
+            places = dataclasses.replace(places, device=device)
+        with GATE:
+            return bind(
+                self._ort, self.onnxruntime, self._reader, self.outputs, inputs, outputs, places,
+                self._graphs,
+            )  # fmt: skip
 
     def warmup(self, feeds: Given = None, *, runs: int = 3) -> None:
         """Run the model a few times, so that arenas, caches and CUDA graphs are there.
@@ -350,7 +361,8 @@ class Session:
             self._graphs = None
         self._known.clear()
         self._run = _closed
-        self.onnxruntime = None
+        with GATE:  # its memory goes back to the device
+            self.onnxruntime = None
         scratch, self._scratch = self._scratch, None
         if scratch is not None:
             scratch.cleanup()

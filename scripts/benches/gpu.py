@@ -40,12 +40,12 @@ def main() -> int:
     device = about_device()
     print(f"{device['name']}, onnxruntime {device['onnxruntime']}")
     results: dict[str, object] = {"device": device, "calls": calls(options.rounds * 10)}
+    if options.sessions:  # before the models: what they leave behind would hide a growth
+        results["sessions"] = sessions(options.sessions)
     found = [run_model(name, options) for name in options.models.split(",") if name]
     results["models"] = found
     header = ["model", "run", "session", "bound", "graph", "bound graph", "device", "difference"]
     output.table("ms a run (median), and of it the device", header, [_row(one) for one in found])
-    if options.sessions:
-        results["sessions"] = sessions(options.sessions)
     print(f"\nwrote {output.write(results, options.output, 'gpu')}")
     return 0
 

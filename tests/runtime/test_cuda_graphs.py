@@ -19,7 +19,7 @@ ORT = graph_runtime.runtime()
 X = TensorSpec("x", "tensor(float)", ("n",))
 K = TensorSpec("k", "tensor(float)", ())
 Y = TensorSpec("y", "tensor(float)", ("n",))
-CUDA = Places("cuda", 0, frozenset({"k"}))
+CUDA = Places("cuda", "cuda", 0, frozenset({"k"}))
 
 
 def captured(session: graph_runtime.Session) -> CapturedRuns:

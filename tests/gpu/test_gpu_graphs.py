@@ -103,9 +103,10 @@ def test_sessions_capture_and_run_at_the_same_time() -> None:
         for turn in range(6):
             is_graph = number % 2 == 0
             with ortkit.Session(models.model(models.CHAIN), "cuda", cuda_graph=is_graph) as one:
-                for count in (2, 3 + turn, 50 * (turn + 1)):
-                    x = models.rows(count, number)
+                for count in range(1, 3000 if is_graph else 300_000, 100 if is_graph else 20_000):
+                    x = models.rows(count + turn, number)
                     models.close(one.run(x)["y"], models.chained(x))
+                    models.close(one.bind({"x": x}).run()["y"].numpy(), models.chained(x))
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(work, range(4)))
@@ -116,7 +117,6 @@ def test_sessions_capture_and_run_at_the_same_time() -> None:
     [
         (models.ON_CPU, "have not been partitioned"),
         (models.LOOP, "control flow"),
-        (models.COUNTED, "partitioned"),
         (models.RANDOM, "RandomNormalLike would give the same numbers"),
     ],
 )
@@ -124,6 +124,16 @@ def test_what_cannot_be_captured(text: str, problem: str) -> None:
     with pytest.raises(UserError, match=problem) as caught:
         session(text)
     assert "\n" not in str(caught.value)
+
+
+def test_a_run_that_cannot_be_captured() -> None:
+    with session(models.COUNTED) as one:
+        for _ in range(2):
+            with pytest.raises(UserError, match="the model cannot be captured") as caught:
+                one.run(np.ones(4, np.float32))
+            assert "\n" not in str(caught.value)
+    with session() as one:  # and the device is as usable as before
+        models.close(one.run(models.rows(3))["y"], models.chained(models.rows(3)))
 
 
 def test_memory_of_graphs_is_released() -> None:
