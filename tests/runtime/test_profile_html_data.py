@@ -15,6 +15,7 @@ import pytest
 
 from ortkit.runtime.profiling import html_data, html_timeline
 from ortkit.runtime.profiling.advice import Advice
+from ortkit.runtime.profiling.document import profile_from
 from ortkit.runtime.profiling.html import page_text, write_page
 from ortkit.runtime.profiling.html_data import page_of
 from ortkit.runtime.profiling.result import Profile
@@ -82,10 +83,10 @@ def test_bars_are_one_run_and_nest(profile: Profile) -> None:
     assert (data["run"]["of"], len(data["lanes"])) == (7, 1)
 
 
-def test_the_run_shown_is_that_of_median_time(profile: Profile) -> None:
+def test_the_run_shown_is_a_quiet_one(profile: Profile) -> None:
     assert profile.trace is not None
     taken = sorted(profile.trace.runs[run].duration_us for run in profile.counted)
-    assert page_of(profile).data["run"]["duration"] == taken[3]  # type: ignore[index]
+    assert page_of(profile).data["run"]["duration"] == taken[1]  # type: ignore[index]
 
 
 def test_tables_are_the_rows_of_the_profile(profile: Profile) -> None:
@@ -124,7 +125,7 @@ def test_what_is_left_out_is_said(profile: Profile, monkeypatch: pytest.MonkeyPa
 
 
 def test_a_saved_profile_has_tables_and_no_run(profile: Profile) -> None:
-    saved = Profile.from_json(json.loads(json.dumps(profile.to_json())))
+    saved = profile_from(json.loads(json.dumps(profile.to_json())))
     page = page_of(saved)
     assert names_of(page.data["nodes"]) == [row.name for row in profile.rows]
     assert page.data["run"]["number"] == 0  # type: ignore[index]
@@ -171,7 +172,7 @@ class TestInChromium:
     def test_a_saved_profile_is_shown(
         self, browser: chromium.Chromium, tmp_path: Path, profile: Profile
     ) -> None:
-        saved = Profile.from_json(json.loads(json.dumps(profile.to_json())))
+        saved = profile_from(json.loads(json.dumps(profile.to_json())))
         write_page(page_of(saved), tmp_path / "page.html")
         browser.open(tmp_path / "page.html")
         browser.wait("document.documentElement.dataset.ready === 'yes'")

@@ -19,7 +19,7 @@ _DIGITS = 5
 
 
 def page_of(profile: Profile, advice: Sequence[Advice] = ()) -> Page:
-    """Return the page of a profile; the timeline is that of the run of median time."""
+    """Return the page of a profile; the timeline is that of a quiet run."""
     rows = profile.rows[:MOST_ROWS]
     timeline = timeline_of(profile, len(rows))
     notes = [*profile.notes, *timeline.notes]

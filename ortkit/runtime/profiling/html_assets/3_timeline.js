@@ -68,6 +68,19 @@ const byteTicks = (most) => {
   return { tickvals: ticks, ticktext: ticks.map(bytesText) };
 };
 
+// Ticks of the time axis at round times, in the unit that fits what is in view.
+const timeTicks = ([from, to]) => {
+  const rough = (to - from) / Math.max(2, pixelsOf() / 120);
+  const power = 10 ** Math.floor(Math.log10(rough));
+  const step = [1, 2, 5, 10].map((one) => one * power).find((one) => one >= rough);
+  const [unit, per] = to >= 1e6 ? ["s", 1e6] : to >= 1e3 ? ["ms", 1e3] : ["µs", 1];
+  const digits = Math.max(0, Math.ceil(-Math.log10(step / per) - 1e-9));
+  const ticks = [];
+  for (let at = Math.ceil(from / step) * step; at <= to + 1e-9 * step; at += step) ticks.push(at);
+  const text = (at) => (at / per).toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits });
+  return { tickvals: ticks, ticktext: ticks.map((at) => `${text(at)} ${unit}`) };
+};
+
 const rowHeight = Math.max(15, Math.min(46, 420 / Math.max(1, rows.length)));
 const hasMemory = data.memory.time.length > 0;
 const heights = { bars: Math.max(60, rows.length * rowHeight), memory: hasMemory ? 84 : 0, axis: 44 };
@@ -79,8 +92,8 @@ const timelineLayout = (colour) => ({
   margin: { l: MARGIN.left, r: MARGIN.right, t: 4, b: heights.axis - 4 },
   dragmode: "zoom", hovermode: "closest", bargap: 0, barmode: "overlay",
   xaxis: {
-    range: [...view], minallowed: whole[0], maxallowed: whole[1], gridcolor: colour.edge, zeroline: false, ticksuffix: " µs",
-    separatethousands: true, ticks: "outside", ticklen: 5, tickcolor: colour.edge, anchor: hasMemory ? "y2" : "y", exponentformat: "none", title: { text: "" },
+    range: [...view], minallowed: whole[0], maxallowed: whole[1], gridcolor: colour.edge, zeroline: false,
+    ticks: "outside", ticklen: 5, tickcolor: colour.edge, anchor: hasMemory ? "y2" : "y", ...timeTicks(view),
   },
   yaxis: {
     domain: [1 - heights.bars / inner, 1], range: [rows.length - 0.5, -0.5], fixedrange: true, showgrid: false, zeroline: false,

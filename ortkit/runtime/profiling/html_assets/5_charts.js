@@ -57,6 +57,13 @@ const drawTreemap = () => {
 };
 
 const MOST_POINTS = 1500;
+// How many of the first nodes take this part of the time of all: the rest only blurs the picture.
+const countOfMost = (indexes, part) => {
+  const wanted = part * indexes.reduce((sum, index) => sum + data.nodes.time[index], 0);
+  let [sum, count] = [0, 0];
+  while (count < indexes.length && sum < wanted) sum += data.nodes.time[indexes[count++]];
+  return count;
+};
 // The least and the greatest exponent of ten around positive values.
 const decades = (values) => {
   const logs = values.map(Math.log10);
@@ -69,13 +76,14 @@ const roofLines = (peaks, [low, high], colour) => {
   const line = { type: "scatter", mode: "lines+text", hoverinfo: "skip", cliponaxis: false, textfont: { size: 11, color: colour.soft },
     line: { color: colour.soft, width: 1.4, dash: "dot" } };
   const name = (one, unit) => plain(`${one.name} ${significant(one.value)} ${unit}`);
+  const inward = 10 ** (0.02 * (high - low)); // names stand off the edges
   const slopes = peaks.bandwidths.map((one) => {
-    const ridge = best.gflops / one.value;
-    return { ...line, x: [10 ** low, ridge], y: [10 ** low * one.value, best.gflops], text: [name(one, "GB/s"), ""],
-      textposition: "top right" };
+    const [start, ridge] = [10 ** low, best.gflops / one.value];
+    return { ...line, x: [start, start * inward, ridge], y: [start * one.value, start * inward * one.value, best.gflops],
+      text: ["", name(one, "GB/s"), ""], textposition: "top right" };
   });
-  const levels = peaks.rates.map((one) => ({ ...line, x: [one.value / best.gbs, 10 ** high], y: [one.value, one.value],
-    text: ["", name(one, "GFLOP/s")], textposition: "top left" }));
+  const levels = peaks.rates.map((one) => ({ ...line, x: [one.value / best.gbs, 10 ** high / inward, 10 ** high],
+    y: [one.value, one.value, one.value], text: ["", name(one, "GFLOP/s"), ""], textposition: "top left" }));
   return [...slopes, ...levels];
 };
 
@@ -84,7 +92,7 @@ const drawRoofline = () => {
     .filter((index) => data.nodes.gflops[index] > 0 && data.nodes.intensity[index] > 0)
     .sort((a, b) => data.nodes.time[b] - data.nodes.time[a]);
   if (!indexes.length) return empty(byId("roofline"), "No node's arithmetic and traffic are both known.");
-  const shown = indexes.slice(0, MOST_POINTS);
+  const shown = indexes.slice(0, MOST_POINTS).slice(0, countOfMost(indexes, 0.995));
   const x = shown.map((index) => data.nodes.intensity[index]);
   const y = shown.map((index) => data.nodes.gflops[index]);
   const peaks = data.peaks;
