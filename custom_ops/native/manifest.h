@@ -1,7 +1,7 @@
 /* What a model's kernel library states about itself: static data, compiled and linked in per model.
  *
- * C11 and C++17. The generator is ortkit/kernels/manifest.py; the reader is the shim beside this file.
- * Both carry ORTKIT_MANIFEST_VERSION, and a test keeps them equal.
+ * C11 and C++17. The generators are ortkit/kernels/manifest.py and manifest_cuda.py; the reader is the
+ * shim beside this file. Both carry ORTKIT_MANIFEST_VERSION, and a test keeps them equal.
  */
 #ifndef ORTKIT_MANIFEST_H_
 #define ORTKIT_MANIFEST_H_
@@ -13,12 +13,16 @@
 extern "C" {
 #endif
 
-#define ORTKIT_MANIFEST_VERSION 3
+#define ORTKIT_MANIFEST_VERSION 4
 
 /* Bounds of one op; the generator refuses what exceeds them. */
 #define ORTKIT_MAX_TENSORS 64
 #define ORTKIT_MAX_SYMBOLS 32
 #define ORTKIT_MAX_RANK 16
+#define ORTKIT_MAX_CUDA_VARIANTS 16
+#define ORTKIT_MAX_CUDA_STEPS 8      /* of one variant */
+#define ORTKIT_MAX_CUDA_ARGUMENTS 128
+#define ORTKIT_MAX_CUDA_SCRATCH 8
 /* ONNX Runtimes in one process that may share a library. */
 #define ORTKIT_MAX_RUNTIMES 4
 
@@ -51,6 +55,69 @@ typedef struct OrtkitTensor {
 /* Which inputs and outputs may share memory: sets the arrays and returns their length. */
 typedef size_t (*OrtkitPairs)(int32_t** inputs, int32_t** outputs);
 
+/* ---- CUDA: a kernel is the first of its variants whose conditions hold, a variant is launches in
+ * order, and a launch takes its code from the image that fits the device. */
+
+/* Code of one launch: a cubin, which runs on devices of its major architecture from its minor one on,
+ * or PTX, which the driver compiles for any later one. */
+typedef struct OrtkitImage {
+  int32_t architecture;  /* 90 is sm_90 */
+  int32_t is_ptx;        /* text that ends in a 0 */
+  const void* data;      /* equal images are one */
+} OrtkitImage;
+
+typedef enum OrtkitArgumentKind {
+  ORTKIT_ARGUMENT_TENSOR = 0,   /* the address of tensor `index` */
+  ORTKIT_ARGUMENT_SCRATCH = 1,  /* the address of scratch memory `index` */
+  ORTKIT_ARGUMENT_SIZE32 = 2,   /* `extent` as an int32_t; a run in which it exceeds that is refused */
+  ORTKIT_ARGUMENT_SIZE64 = 3,   /* `extent` as an int64_t */
+  ORTKIT_ARGUMENT_NULL = 4      /* a null address */
+} OrtkitArgumentKind;
+
+typedef struct OrtkitArgument {
+  OrtkitArgumentKind kind;
+  int32_t index;
+  OrtkitExtent extent;
+} OrtkitArgument;
+
+/* `extent` divided by `divisor`, rounded up. */
+typedef struct OrtkitCeilDiv {
+  OrtkitExtent extent;
+  int64_t divisor;
+} OrtkitCeilDiv;
+
+typedef struct OrtkitStep {
+  const char* entry;      /* the function's name in each image */
+  OrtkitCeilDiv grid[3];  /* blocks; where one is 0 there is nothing to launch */
+  int32_t threads;        /* of a block */
+  int32_t shared_bytes;   /* of a block, dynamic */
+  int32_t argument_count;
+  const OrtkitArgument* arguments;
+  int32_t image_count;
+  const OrtkitImage* images;
+} OrtkitStep;
+
+typedef struct OrtkitCondition {
+  OrtkitExtent extent;
+  int64_t divisible_by;
+  int64_t at_most;  /* INT64_MAX: any */
+} OrtkitCondition;
+
+typedef struct OrtkitVariant {
+  int32_t condition_count;
+  const OrtkitCondition* conditions;
+  int32_t is_aligned;  /* takes only tensors that begin at multiples of 16 bytes */
+  int32_t step_count;
+  const OrtkitStep* steps;
+  int32_t scratch_count;
+  const OrtkitExtent* scratch;  /* bytes */
+} OrtkitVariant;
+
+typedef struct OrtkitCudaKernel {
+  int32_t variant_count;
+  const OrtkitVariant* variants;
+} OrtkitCudaKernel;
+
 typedef struct OrtkitOp {
   const char* op_type;
   const char* key;
@@ -65,21 +132,27 @@ typedef struct OrtkitOp {
   OrtkitExtent unit_points;      /* for the cost of a unit */
   int32_t picoseconds_per_point;
   OrtkitPairs may_inplace;       /* null: none; ONNX Runtime does not say which op it asks about */
-  OrtkitCall call;
+  OrtkitCall call;               /* null: no kernel for the CPU */
+  const OrtkitCudaKernel* cuda;  /* null: none for CUDA */
 } OrtkitOp;
 
-/* Room for what the shim tells one runtime about one op; zeroed. */
+/* Room for what the shim tells one runtime about one kernel; zeroed. */
 typedef struct OrtkitRoom {
-  uint64_t words[28];
+  uint64_t words[29];
 } OrtkitRoom;
+
+/* The shim's part for CUDA. Naming it links it in, so libraries without CUDA kernels do not have it. */
+typedef struct OrtkitCuda OrtkitCuda;
+extern const OrtkitCuda ortkit_cuda;
 
 typedef struct OrtkitManifest {
   uint32_t version;  /* ORTKIT_MANIFEST_VERSION */
-  OrtkitCpu cpu;     /* what the kernels need */
+  OrtkitCpu cpu;     /* what the kernels for the CPU need */
   const char* domain;
   int32_t op_count;
   const OrtkitOp* ops;
-  OrtkitRoom* rooms;  /* ORTKIT_MAX_RUNTIMES times op_count */
+  OrtkitRoom* rooms;       /* ORTKIT_MAX_RUNTIMES times the kernels: of each op one or two */
+  const OrtkitCuda* cuda;  /* &ortkit_cuda if some op has a kernel for CUDA, else null */
 } OrtkitManifest;
 
 extern const OrtkitManifest ortkit_manifest;

@@ -1,4 +1,4 @@
-// The library's one export: adds every op of the manifest to a session's options.
+// The library's one export: adds the manifest's ops to a session's options.
 #include <sched.h>
 
 #include <atomic>
@@ -22,8 +22,28 @@ Entry entries[ORTKIT_MAX_RUNTIMES];
 
 static_assert(sizeof(Op) == sizeof(OrtkitRoom) && alignof(Op) == alignof(OrtkitRoom), "manifest.h");
 
+// The kernels of all ops: of each one for the CPU, for CUDA, or both.
+int32_t CountKernels() {
+  int32_t count = 0;
+  for (int32_t i = 0; i < ortkit_manifest.op_count; ++i) {
+    const OrtkitOp& spec = ortkit_manifest.ops[i];
+    count += (spec.call != nullptr) + (spec.cuda != nullptr);
+  }
+  return count;
+}
+
 Op* OpsOf(int32_t entry) {
-  return reinterpret_cast<Op*>(&ortkit_manifest.rooms[entry * ortkit_manifest.op_count]);
+  return reinterpret_cast<Op*>(&ortkit_manifest.rooms[entry * CountKernels()]);
+}
+
+void MakeOps(const ort::Api* api, Op* ops) {
+  for (int32_t i = 0; i < ortkit_manifest.op_count; ++i) {
+    const OrtkitOp& spec = ortkit_manifest.ops[i];
+    if (spec.call != nullptr) new (ops++) Op{DescribeToRuntime(spec), &spec, api, false};
+    if (spec.cuda != nullptr) {
+      new (ops++) Op{ortkit_manifest.cuda->DescribeToRuntime(spec), &spec, api, true};
+    }
+  }
 }
 
 // Returns a runtime's ops, made if it is new; null if there are too many runtimes.
@@ -31,10 +51,7 @@ const Op* FindOrMake(const ort::Api* api) {
   for (int32_t i = 0; i < ORTKIT_MAX_RUNTIMES; ++i) {
     const ort::Api* owner = nullptr;
     if (entries[i].api.compare_exchange_strong(owner, api, std::memory_order_acq_rel)) {
-      for (int32_t j = 0; j < ortkit_manifest.op_count; ++j) {
-        const OrtkitOp& spec = ortkit_manifest.ops[j];
-        new (&OpsOf(i)[j]) Op{DescribeToRuntime(spec), &spec, api};
-      }
+      MakeOps(api, OpsOf(i));
       entries[i].is_filled.store(true, std::memory_order_release);
       return OpsOf(i);
     }
@@ -78,5 +95,5 @@ extern "C" __attribute__((visibility("default"))) ort::Status* RegisterCustomOps
   if (ops == nullptr) {
     return ort::CreateStatus(api)(ort::kFail, "ortkit.fused: too many ONNX Runtimes in one process");
   }
-  return ortkit::AddToSession(api, options, ops, ortkit_manifest.op_count);
+  return ortkit::AddToSession(api, options, ops, ortkit::CountKernels());
 }

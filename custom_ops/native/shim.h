@@ -1,5 +1,6 @@
 // Parts of the shim, in the order in which a session meets them:
-// register.cc, session.cc, describe.cc, infer.cc, kernel.cc; cpu.cc answers what this machine runs.
+// register.cc, session.cc, describe.cc, infer.cc, kernel.cc with tensors.cc; cpu.cc answers what this
+// machine runs. cuda*.cc are linked into libraries with CUDA kernels only.
 //
 // C++17 without exceptions, RTTI, or anything of the C++ run-time library: the archive is linked by
 // the C compiler of whoever makes a kernel library.
@@ -10,11 +11,13 @@
 
 namespace ortkit {
 
-// One op as one runtime sees it. Lives until the process ends: ONNX Runtime keeps pointers to it.
+// One kernel of an op as one runtime sees it. Lives until the process ends: ONNX Runtime keeps
+// pointers to it.
 struct Op {
   ort::CustomOp abi;  // first: ONNX Runtime hands back a pointer to this member
   const OrtkitOp* spec;
   const ort::Api* api;
+  bool is_cuda;       // the kernel for CUDA, not the one for the CPU
 };
 
 inline const Op* AsOp(const ort::CustomOp* op) { return reinterpret_cast<const Op*>(op); }
@@ -23,11 +26,14 @@ inline const Op* AsOp(const ort::CustomOp* op) { return reinterpret_cast<const O
 ort::Status* Refuse(const Op& op, ort::ErrorCode code, const char* format, ...)
     __attribute__((format(printf, 3, 4)));
 
-// describe.cc
+// describe.cc: the kernel for the CPU.
 ort::CustomOp DescribeToRuntime(const OrtkitOp& spec);
 
 // session.cc: `ops` must live as long as the sessions made from `options`.
 ort::Status* AddToSession(const ort::Api*, ort::SessionOptions*, const Op* ops, int32_t count);
+
+// tensors.cc: refuses a node of other inputs or outputs than its op has.
+ort::Status* CheckCounts(const Op& op, const ort::KernelInfo* info);
 
 // kernel.cc
 ort::Status* CreateKernel(const ort::CustomOp*, const ort::Api*, const ort::KernelInfo*, void** kernel);
@@ -57,3 +63,12 @@ const char* MissingCpu(OrtkitCpu needed);
   } while (0)
 
 }  // namespace ortkit
+
+// cuda.cc, reached through the manifest only, so that it is not linked in where it is not used.
+struct OrtkitCuda {
+  ort::CustomOp (*DescribeToRuntime)(const OrtkitOp& spec);
+  // Whether the driver is there and has a device.
+  bool (*HasDevice)();
+  // Whether some device runs some variant of the kernel.
+  bool (*CanRun)(const OrtkitCudaKernel& kernel);
+};

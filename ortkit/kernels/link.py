@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,7 +18,9 @@ from ortkit import env
 from ortkit.errors import InternalError, KernelError, MissingDependencyError, UserError
 from ortkit.kernels.backend import Kernel, Target
 from ortkit.kernels.cpu import machine, resolve
-from ortkit.kernels.manifest import MANIFEST_VERSION, manifest_source
+from ortkit.kernels.cuda import CudaKernel
+from ortkit.kernels.manifest import MANIFEST_VERSION, LibraryOp, manifest_source
+from ortkit.kernels.manifest_cuda import image_files
 from ortkit.kernels.signature import RegionSignature
 
 SHIM_ARCHIVE = "libortkit_shim.a"
@@ -54,7 +56,7 @@ class KernelLibrary:
 
 
 def link_library(
-    kernels: Sequence[Kernel],
+    kernels: Sequence[Kernel | CudaKernel],
     signatures: Sequence[RegionSignature],
     path: Path,
     target: Target,
@@ -63,9 +65,11 @@ def link_library(
 
     Args:
         kernels: One per signature, in the same order.
-        signatures: What each kernel computes; the same op type twice is linked once.
+        signatures: What each kernel computes. The same op type twice is linked once, but may have
+            a kernel for the CPU and one for CUDA.
         path: Conventionally MODEL.opt.ops.so.
-        target: What the library as a whole asks of the processor.
+        target: What the library as a whole asks of the processor; a library for CUDA only runs
+            on every processor of this machine's kind.
 
     Raises:
         UserError: There is nothing to link, or `path` cannot be written.
@@ -77,12 +81,10 @@ def link_library(
         raise UserError("a kernel library needs at least one kernel", where=str(path))
     shim, header = find_shim()
     command = find_linker()
-    level = resolve(target).level
-    for kernel in kernels:
-        if kernel.target.level != level:  # the library would promise less than it needs
-            raise InternalError(f"a kernel for {kernel.target.level} in a library for {level}")
-    ops = {s.op_type: (s, k) for s, k in zip(signatures, kernels, strict=True)}
-    objects = sorted({kernel.artifact.name: kernel.artifact for kernel in kernels}.items())
+    level = resolve(target if target.kind == "cpu" else Target("cpu", machine())).level
+    ops = _ops(kernels, signatures, level)
+    objects = sorted({op.cpu.artifact.name: op.cpu.artifact for op in ops if op.cpu}.items())
+    images = image_files(op.cuda for op in ops if op.cuda)
     with tempfile.TemporaryDirectory(prefix="ortkit-link-") as name:
         folder = Path(name)
         # Copied under fixed names: paths must not reach the output.
@@ -90,17 +92,36 @@ def link_library(
             shutil.copyfile(source, folder / target_name)
         for object_name, artifact in objects:
             shutil.copyfile(artifact, folder / object_name)
-        (folder / "manifest.c").write_text(manifest_source(list(ops.values()), level), "utf-8")
+        for image in set(images.values()):
+            (folder / f"{image.name}.bin").write_bytes(image.content)
+        (folder / "manifest.c").write_text(manifest_source(ops, level, images), "utf-8")
         (folder / "exports.map").write_text(_EXPORTS, "utf-8")
         arguments = [
             *_FLAGS, "-Wl,--version-script=exports.map", "-o", "library.so",
             "manifest.c", *(object_name for object_name, _ in objects), SHIM_ARCHIVE,
-            "-Wl,--as-needed", "-lm",
+            "-Wl,--as-needed", "-lm", *(["-ldl"] if images else []),
         ]  # fmt: skip
         _run([*command, *arguments], folder)
         content = (folder / "library.so").read_bytes()
     _write_atomically(path, content)
-    return KernelLibrary(path, hashlib.sha256(content).hexdigest(), tuple(sorted(ops)))
+    names = sorted(op.signature.op_type for op in ops)
+    return KernelLibrary(path, hashlib.sha256(content).hexdigest(), tuple(names))
+
+
+def _ops(
+    kernels: Sequence[Kernel | CudaKernel], signatures: Sequence[RegionSignature], level: str
+) -> list[LibraryOp]:
+    """Return the kernels by op, each op once."""
+    ops: dict[str, LibraryOp] = {}
+    for signature, kernel in zip(signatures, kernels, strict=True):
+        op = ops.get(signature.op_type, LibraryOp(signature))
+        if isinstance(kernel, CudaKernel):
+            ops[signature.op_type] = replace(op, cuda=kernel)
+            continue
+        if kernel.target.level != level:  # the library would promise less than it needs
+            raise InternalError(f"a kernel for {kernel.target.level} in a library for {level}")
+        ops[signature.op_type] = replace(op, cpu=kernel)
+    return list(ops.values())
 
 
 def find_shim() -> tuple[Path, Path]:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TypeAlias
 
 from ortkit.errors import InternalError
-from ortkit.kernels.backend import Kernel
+from ortkit.kernels.backend import Kernel, Launch
 from ortkit.kernels.cpu import LEVELS
+from ortkit.kernels.csource import c_extent, c_extents, c_list, c_text
+from ortkit.kernels.cuda import CudaKernel
+from ortkit.kernels.manifest_cuda import ImageFile, images_source, kernel_source
 from ortkit.kernels.signature import DOMAIN, RegionSignature, TensorSpec
-from ortkit.kernels.sizes import Extent, extent_of, product, symbols_of
+from ortkit.kernels.sizes import ONE, Extent, extent_of, product, symbols_of
 
-MANIFEST_VERSION = 3
+MANIFEST_VERSION = 4
 
 # Pairs of an input and an output, by position.
 Pairs: TypeAlias = tuple[tuple[int, int], ...]
@@ -34,28 +39,53 @@ _ELEMENT_TYPES: dict[str, int] = {
 }
 
 
-def manifest_source(ops: Sequence[tuple[RegionSignature, Kernel]], level: str) -> str:
+# Of an op without a kernel for the CPU.
+_NO_LAUNCH = Launch((), ONE, 0)
+
+
+@dataclass(frozen=True)
+class LibraryOp:
+    """An op of a library: what it computes, and its kernel for the CPU, for CUDA, or both."""
+
+    signature: RegionSignature
+    cpu: Kernel | None = None
+    cuda: CudaKernel | None = None
+
+
+def manifest_source(
+    ops: Sequence[LibraryOp], level: str, images: Mapping[Path, ImageFile] | None = None
+) -> str:
     """Return the C source for `ops`, in the order of their op types.
 
+    Args:
+        ops: Each with a kernel at least.
+        level: What the kernels for the CPU ask of it.
+        images: The code of the kernels for CUDA; see `image_files`.
+
     Raises:
-        InternalError: A kernel wants to share memory between tensors that differ.
+        InternalError: A kernel wants to share memory between tensors that differ, or exceeds
+            what custom_ops/native/manifest.h has room for.
     """
-    ordered = sorted(ops, key=lambda op: op[0].op_type)
-    parts = ['#include "manifest.h"', ""]
-    for signature, kernel in {kernel.symbol: (s, kernel) for s, kernel in ordered}.values():
-        tensors = (*signature.inputs, *signature.outputs)
-        parts.append(_call_source(kernel.symbol, len(tensors), len(symbols_of(tensors))))
-    answers = {kernel.launch.inplace for _, kernel in ordered} - {()}
+    images = images or {}
+    ordered = sorted(ops, key=lambda op: op.signature.op_type)
+    parts = ['#include "manifest.h"', "", *images_source(images.values())]
+    for op in {op.cpu.symbol: op for op in ordered if op.cpu is not None}.values():
+        assert op.cpu is not None
+        tensors = (*op.signature.inputs, *op.signature.outputs)
+        parts.append(_call_source(op.cpu.symbol, len(tensors), len(symbols_of(tensors))))
+    answers = {_launch(op).inplace for op in ordered} - {()}
     parts += [_pairs_source(pairs) for pairs in sorted(answers)]
-    for number, (signature, kernel) in enumerate(ordered):
-        parts.append(_op_source(number, signature, kernel))
+    for number, op in enumerate(ordered):
+        parts.append(_op_source(number, op, images))
     entries = ",\n".join(f"  OP_{number}" for number in range(len(ordered)))
     parts.append(f"static const OrtkitOp ops[] = {{\n{entries}\n}};")
-    parts.append(f"static OrtkitRoom rooms[ORTKIT_MAX_RUNTIMES * {len(ordered)}];")
+    kernels = sum((op.cpu is not None) + (op.cuda is not None) for op in ordered)
+    parts.append(f"static OrtkitRoom rooms[ORTKIT_MAX_RUNTIMES * {kernels}];")
+    cuda = "&ortkit_cuda" if any(op.cuda for op in ordered) else "NULL"
     parts.append(
         "const OrtkitManifest ortkit_manifest = {\n"
-        f"  {MANIFEST_VERSION}, (OrtkitCpu){LEVELS[level]}, {_text(DOMAIN)}, {len(ordered)}, "
-        "ops, rooms\n"
+        f"  {MANIFEST_VERSION}, (OrtkitCpu){LEVELS[level]}, {c_text(DOMAIN)}, {len(ordered)}, "
+        f"ops, rooms, {cuda}\n"
         "};"
     )
     return "\n".join(parts) + "\n"
@@ -84,8 +114,8 @@ def _pairs_source(pairs: Pairs) -> str:
     """
     return (
         f"static size_t {_pairs_name(pairs)}(int32_t** inputs, int32_t** outputs) {{\n"
-        f"  static int32_t from[] = {{{_list(i for i, _ in pairs)}}};\n"
-        f"  static int32_t to[] = {{{_list(o for _, o in pairs)}}};\n"
+        f"  static int32_t from[] = {{{c_list(i for i, _ in pairs)}}};\n"
+        f"  static int32_t to[] = {{{c_list(o for _, o in pairs)}}};\n"
         f"  *inputs = from;\n  *outputs = to;\n  return {len(pairs)};\n}}\n"
     )
 
@@ -108,62 +138,40 @@ def _elements(tensor: TensorSpec) -> Extent:
     return product(extent_of(dim) for dim in tensor.shape)
 
 
-def _op_source(number: int, signature: RegionSignature, kernel: Kernel) -> str:
+def _launch(op: LibraryOp) -> Launch:
+    return op.cpu.launch if op.cpu is not None else _NO_LAUNCH
+
+
+def _op_source(number: int, op: LibraryOp, images: Mapping[Path, ImageFile]) -> str:
+    signature, launch = op.signature, _launch(op)
     tensors = (*signature.inputs, *signature.outputs)
-    symbols, launch = symbols_of(tensors), kernel.launch
+    symbols = symbols_of(tensors)
     _check_pairs(signature, launch.inplace)
     name = f"op{number}"
-    lines = [f"static const char* const {name}_symbols[] = {{{_list(map(_text, symbols))}}};"]
+    lines = [f"static const char* const {name}_symbols[] = {{{c_list(map(c_text, symbols))}}};"]
     for index, tensor in enumerate(tensors):
         dims = [extent_of(dim) for dim in tensor.shape]
-        lines += _extents_source(f"{name}_dims{index}", dims, symbols)
+        lines += c_extents(f"{name}_dims{index}", dims, symbols)
     rows = (_tensor_source(t, f"{name}_dims{i}") for i, t in enumerate(tensors))
     lines.append(f"static const OrtkitTensor {name}_tensors[] = {{{', '.join(rows)}}};")
     places = [f"s{index}" for index in range(len(symbols))]
-    lines += _extents_source(f"{name}_units", launch.units, places)
-    lines += _extents_source(f"{name}_points", [launch.points], places)
+    lines += c_extents(f"{name}_units", launch.units, places)
+    lines += c_extents(f"{name}_points", [launch.points], places)
+    if op.cuda is not None:
+        lines += kernel_source(f"{name}_cuda", op.cuda, len(tensors), places, images)
     lines.append(
-        f"#define OP_{number} {{{_text(signature.op_type)}, {_text(signature.key)}, "
+        f"#define OP_{number} {{{c_text(signature.op_type)}, {c_text(signature.key)}, "
         f"{len(symbols)}, {name}_symbols, {len(signature.inputs)}, {len(signature.outputs)}, "
         f"{name}_tensors, {len(launch.units)}, {name}_units, "
-        f"{_extent_source(f'{name}_points', 0, launch.points)}, "
+        f"{c_extent(f'{name}_points', 0, launch.points)}, "
         f"{launch.picoseconds_per_point}, {_pairs_name(launch.inplace)}, "
-        f"call_{kernel.symbol}}}\n"
+        f"{'NULL' if op.cpu is None else f'call_{op.cpu.symbol}'}, "
+        f"{'NULL' if op.cuda is None else f'&{name}_cuda'}}}\n"
     )
     return "\n".join(lines)
 
 
-def _extents_source(name: str, extents: Sequence[Extent], symbols: Sequence[str]) -> list[str]:
-    """Return the arrays of sizes `name` and, for each, of its symbols."""
-    lines = []
-    for index, extent in enumerate(extents):
-        numbers = _list(symbols.index(symbol) for symbol in extent.symbols)
-        lines.append(f"static const int32_t {name}_{index}[] = {{{numbers}}};")
-    entries = ", ".join(
-        _extent_source(name, index, extent) for index, extent in enumerate(extents)
-    )
-    lines.append(f"static const OrtkitExtent {name}[] = {{{entries or '{0, 0, 0}'}}};")
-    return lines
-
-
-def _extent_source(name: str, index: int, extent: Extent) -> str:
-    return f"{{{extent.factor}, {len(extent.symbols)}, {name}_{index}}}"
-
-
 def _tensor_source(tensor: TensorSpec, dims: str) -> str:
-    return f"{{{_text(tensor.name)}, {_ELEMENT_TYPES[tensor.dtype]}, {len(tensor.shape)}, {dims}}}"
-
-
-def _list(items: Iterable[object]) -> str:
-    # C has no empty arrays; an unused 0 stands for one.
-    return ", ".join(map(str, items)) or "0"
-
-
-def _text(text: str) -> str:
-    """Return a C string literal; names come from models and may hold anything."""
-    safe = set(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789 _-.,:;/+*()[]<>=")
     return (
-        '"'
-        + "".join(chr(byte) if byte in safe else f"\\{byte:03o}" for byte in text.encode())
-        + '"'
+        f"{{{c_text(tensor.name)}, {_ELEMENT_TYPES[tensor.dtype]}, {len(tensor.shape)}, {dims}}}"
     )

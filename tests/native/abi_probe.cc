@@ -4,12 +4,14 @@
 #include <cstdio>
 #include <cstring>
 
+#include "cuda_ort.h"
 #include "ort_abi.h"
 
 namespace {
 
 const ort::Api* api = nullptr;
-constexpr ort::Slot<93, void(ort::Status*)> kReleaseStatus;  // the shim hands on every status
+ort::Allocator* allocator = nullptr;  // the node's, for its scratch memory
+const ort::MemoryInfo* memory = nullptr;
 char report[8192];
 
 // One line per slot: its name in the header, then "ok" or what went wrong.
@@ -35,11 +37,18 @@ ort::Status* Create(const ort::CustomOp*, const ort::Api* given, const ort::Kern
   size_t inputs = 0, outputs = 0;
   Note("GetInputCount", !ort::GetInputCount(given)(info, &inputs) && inputs == 1, "%zu", inputs);
   Note("GetOutputCount", !ort::GetOutputCount(given)(info, &outputs) && outputs == 1, "%zu", outputs);
+  Note("KernelInfoGetAllocator", !ort::KernelInfoGetAllocator(given)(info, 0, &allocator) && allocator);
+  Note("AllocatorGetInfo", !ort::AllocatorGetInfo(given)(allocator, &memory) && memory);
+  int32_t device = 7;
+  Note("MemoryInfoGetId", !ort::MemoryInfoGetId(given)(memory, &device) && device == 0, "%d", device);
   *kernel = &api;
   return nullptr;
 }
 
-void Destroy(void*) {}
+void Destroy(void*) {
+  ort::ReleaseAllocator(api)(allocator);
+  Note("ReleaseAllocator", true);
+}
 
 // The model's input is float[2, rows, ?].
 ort::Status* Infer(const ort::CustomOp*, ort::ShapeContext* context) {
@@ -90,6 +99,12 @@ ort::Status* Run(void*, ort::KernelContext* context) {
   bool is_each_once = true;
   for (unsigned char mark : marks) is_each_once = is_each_once && mark == 1;
   Note("ParallelFor", ran && is_each_once);
+  void* stream = &api;
+  Note("GetGpuComputeStream", !ort::GetGpuComputeStream(api)(context, &stream) && stream == nullptr);
+  void* scratch = nullptr;
+  Note("GetScratchBuffer", !ort::GetScratchBuffer(api)(context, memory, 1000, &scratch) && scratch);
+  memset(scratch, 1, 1000);
+  Note("AllocatorFree", !ort::AllocatorFree(api)(allocator, scratch));
   return static_cast<const float*>(data)[0] == 0.0f
              ? nullptr
              : ort::CreateStatus(api)(ort::kInvalidArgument, "the probe refuses");
@@ -107,7 +122,13 @@ extern "C" ort::Status* RegisterCustomOps(ort::SessionOptions* options, const or
   api = base->GetApi(ort::kApiVersion);
   ort::Status* status = ort::CreateStatus(api)(ort::kFail, "thrown away");
   Note("CreateStatus", status != nullptr);
-  kReleaseStatus(api)(status);
+  ort::ReleaseStatus(api)(status);
+  Note("ReleaseStatus", true);
+  char** names = nullptr;
+  int32_t count = 0;
+  const bool got_names = !ort::GetAvailableProviders(api)(&names, &count);
+  Note("GetAvailableProviders", got_names && count > 0 && !strcmp(names[count - 1], "CPUExecutionProvider"), "%d", count);
+  Note("ReleaseAvailableProviders", !ort::ReleaseAvailableProviders(api)(names, count));
   static ort::OpDomain* domain = nullptr;
   Note("CreateCustomOpDomain", !ort::CreateCustomOpDomain(api)("probe", &domain) && domain);
   Note("CustomOpDomainAdd", !ort::CustomOpDomainAdd(api)(domain, &op));

@@ -44,6 +44,10 @@ namespace fake {
 namespace {
 
 std::atomic<int> live_statuses{0};
+std::atomic<int> live_allocators{0};
+std::atomic<int> live_scratch{0};
+std::atomic<int> live_lists{0};
+std::atomic<bool> has_cuda{true};
 thread_local int fail_at = -1;
 thread_local bool has_failed = false;
 std::mutex domains_mutex;
@@ -231,6 +235,73 @@ ort::Status* Names(const ort::TensorInfo* info, const char** names, size_t rank)
   return nullptr;
 }
 
+ort::Status* InfoAllocator(const ort::KernelInfo* info, int32_t, ort::Allocator** out) {
+  FAKE_CALL();
+  ++live_allocators;
+  *out = new ort::Allocator{{info->device}};
+  return nullptr;
+}
+
+void ReleaseAllocator(ort::Allocator* allocator) {
+  --live_allocators;
+  delete allocator;
+}
+
+ort::Status* AllocatorInfo(const ort::Allocator* allocator, const ort::MemoryInfo** out) {
+  FAKE_CALL();
+  *out = &allocator->memory;
+  return nullptr;
+}
+
+ort::Status* MemoryDevice(const ort::MemoryInfo* memory, int32_t* device) {
+  FAKE_CALL();
+  *device = memory->device;
+  return nullptr;
+}
+
+ort::Status* Stream(const ort::KernelContext* context, void** stream) {
+  FAKE_CALL();
+  *stream = context->stream;
+  return nullptr;
+}
+
+ort::Status* Scratch(const ort::KernelContext*, const ort::MemoryInfo*, size_t bytes, void** out) {
+  FAKE_CALL();
+  ++live_scratch;
+  *out = ::operator new(bytes, std::align_val_t{64});
+  return nullptr;
+}
+
+// Memory is given back even where that is said to fail: the shim can do no more about it.
+ort::Status* Free(ort::Allocator*, void* memory) {
+  --live_scratch;
+  ::operator delete(memory, std::align_val_t{64});
+  FAKE_CALL();
+  return nullptr;
+}
+
+ort::Status* Providers(char*** names, int32_t* count) {
+  FAKE_CALL();
+  static char cuda[] = "CUDAExecutionProvider";
+  static char cpu[] = "CPUExecutionProvider";
+  ++live_lists;
+  *names = has_cuda ? new char*[2]{cuda, cpu} : new char*[1]{cpu};
+  *count = has_cuda ? 2 : 1;
+  return nullptr;
+}
+
+ort::Status* ReleaseProviders(char** names, int32_t) {
+  --live_lists;
+  delete[] names;
+  FAKE_CALL();
+  return nullptr;
+}
+
+void ReleaseStatus(ort::Status* status) {
+  --live_statuses;
+  delete status;
+}
+
 // Slots that the shim may not use stay null.
 struct Tables {
   const void* slots[kRuntimes][512] = {};
@@ -266,6 +337,16 @@ struct Tables {
     Set(ort::GetRank, Rank);
     Set(ort::GetDimensions, Dims);
     Set(ort::GetSymbolicDimensions, Names);
+    Set(ort::KernelInfoGetAllocator, InfoAllocator);
+    Set(ort::ReleaseAllocator, ReleaseAllocator);
+    Set(ort::AllocatorGetInfo, AllocatorInfo);
+    Set(ort::MemoryInfoGetId, MemoryDevice);
+    Set(ort::GetGpuComputeStream, Stream);
+    Set(ort::GetScratchBuffer, Scratch);
+    Set(ort::AllocatorFree, Free);
+    Set(ort::GetAvailableProviders, Providers);
+    Set(ort::ReleaseAvailableProviders, ReleaseProviders);
+    Set(ort::ReleaseStatus, ReleaseStatus);
   }
 };
 
@@ -299,6 +380,9 @@ const ort::ApiBase* OldBase() {
 }
 
 int LiveStatuses() { return live_statuses; }
+int LiveAllocators() { return live_allocators + live_lists; }
+int LiveScratch() { return live_scratch; }
+void HaveCuda(bool has) { has_cuda = has; }
 
 std::string Take(ort::Status* status) {
   if (status == nullptr) return "";

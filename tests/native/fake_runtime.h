@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "cuda_ort.h"
 #include "ort_abi.h"
 
 namespace ort {
@@ -30,6 +31,16 @@ struct SessionOptions {
 struct KernelInfo {
   size_t inputs;
   size_t outputs;
+  int32_t device = 0;
+};
+
+struct MemoryInfo {
+  int32_t device;
+};
+
+// A handle to a device's allocator.
+struct Allocator {
+  MemoryInfo memory;
 };
 
 // Shape and element type; -1 is a size that is not known, perhaps by its name.
@@ -66,6 +77,7 @@ struct KernelContext {
   std::vector<Value*> outputs;           // made when asked for, or given: in-place
   int threads = 1;
   std::atomic<int> parallel_calls{0};
+  void* stream = nullptr;                // of a run on CUDA
 
   ~KernelContext();
 };
@@ -86,6 +98,12 @@ const ort::ApiBase* OldBase();
 int LiveStatuses();
 // Returns code and text, and releases.
 std::string Take(ort::Status* status);
+
+// Allocators' handles and scratch memory that are not released yet.
+int LiveAllocators();
+int LiveScratch();
+// Whether the runtimes have the provider for CUDA; they do.
+void HaveCuda(bool has);
 
 // From now on the `count`-th call that can fail does (0: the next one); -1: none. Per thread.
 void FailAt(int count);

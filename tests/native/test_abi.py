@@ -48,6 +48,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     np.testing.assert_array_equal(session.run(None, {"X": counting})[0], -counting)
     with pytest.raises(Exception, match=r"INVALID_ARGUMENT.*the probe refuses"):
         session.run(None, {"X": counting + 1})
+    del session  # the kernel ends before the report is read
     probe = ctypes.CDLL(str(library))
     probe.probe_report.restype = ctypes.c_char_p
     lines = probe.probe_report().decode().splitlines()
@@ -60,7 +61,8 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 def slots_of_the_header() -> list[str]:
-    return re.findall(r"Slot<\d+,[^;]*> (\w+);", (NATIVE / "ort_abi.h").read_text())
+    headers = "".join((NATIVE / name).read_text() for name in ("ort_abi.h", "cuda_ort.h"))
+    return re.findall(r"Slot<\d+,[^;]*>\s+(\w+);", headers)
 
 
 @pytest.mark.parametrize("slot", slots_of_the_header())

@@ -1,0 +1,206 @@
+// A run on CUDA: choose the variant, get scratch memory, launch its steps on the run's stream.
+#include <cstring>
+
+#include "cuda.h"
+#include "run.h"
+
+namespace ortkit::cuda {
+namespace {
+
+constexpr uintptr_t kAlignment = 16;
+// What CUDA launches at most, along each axis of the grid.
+constexpr int64_t kMaxBlocks[] = {INT32_MAX, 65535, 65535};
+
+// Bytes of an ONNX TensorProto.DataType.
+uintptr_t ElementBytes(int32_t type) {
+  switch (type) {
+    case 1: case 6: case 12: return 4;            // float, int32, uint32
+    case 7: case 11: case 13: return 8;           // int64, double, uint64
+    case 4: case 5: case 10: case 16: return 2;   // uint16, int16, float16, bfloat16
+    default: return 1;
+  }
+}
+
+bool IsAligned(const char* data, uintptr_t bytes) { return reinterpret_cast<uintptr_t>(data) % bytes == 0; }
+
+int32_t TensorCount(const OrtkitOp& spec) { return spec.input_count + spec.output_count; }
+
+// The first tensor that does not begin at a multiple of 16 bytes, or null.
+const OrtkitTensor* FirstUnaligned(const Run& run) {
+  for (int32_t i = 0; i < TensorCount(*run.spec); ++i) {
+    if (!IsAligned(run.data[i], kAlignment)) return &run.spec->tensors[i];
+  }
+  return nullptr;
+}
+
+ort::Status* CheckElements(const Op& op, const Run& run) {
+  for (int32_t i = 0; i < TensorCount(*run.spec); ++i) {
+    const OrtkitTensor& tensor = run.spec->tensors[i];
+    if (IsAligned(run.data[i], ElementBytes(tensor.element_type))) continue;
+    return Refuse(op, ort::kInvalidArgument, "tensor '%s' begins at an address that is no multiple of its elements' size",
+                  tensor.name);
+  }
+  return nullptr;
+}
+
+bool Holds(const OrtkitCondition& condition, const Run& run) {
+  const int64_t size = SizeOf(condition.extent, run.symbols);
+  return size != kUnknown && size <= condition.at_most && size % condition.divisible_by == 0;
+}
+
+bool AllHold(const OrtkitVariant& variant, const Run& run) {
+  for (int32_t i = 0; i < variant.condition_count; ++i) {
+    if (!Holds(variant.conditions[i], run)) return false;
+  }
+  return true;
+}
+
+ort::Status* ChooseVariant(const Kernel& kernel, const Run& run, int32_t* chosen) {
+  const Op& op = *kernel.op;
+  const OrtkitCudaKernel& spec = *run.spec->cuda;
+  const OrtkitTensor* unaligned = FirstUnaligned(run);
+  if (unaligned != nullptr) ORTKIT_RETURN_IF_ERROR(CheckElements(op, run));
+  bool is_alignment_missing = false;
+  for (int32_t i = 0; i < spec.variant_count; ++i) {
+    if (!kernel.is_usable[i] || !AllHold(spec.variants[i], run)) continue;
+    if (spec.variants[i].is_aligned && unaligned != nullptr) {
+      is_alignment_missing = true;
+      continue;
+    }
+    *chosen = i;
+    return nullptr;
+  }
+  if (is_alignment_missing) {
+    return Refuse(op, ort::kInvalidArgument, "tensor '%s' begins at an address that is no multiple of 16",
+                  unaligned->name);
+  }
+  return Refuse(op, ort::kInvalidArgument, "its CUDA kernel does not take tensors of these sizes");
+}
+
+// What a launch gets: the values, and where each is.
+struct Parameters {
+  uint64_t values[ORTKIT_MAX_CUDA_ARGUMENTS];
+  void* places[ORTKIT_MAX_CUDA_ARGUMENTS];
+};
+
+ort::Status* WriteParameters(const Op& op, const OrtkitStep& step, const Run& run, void* const* scratch,
+                             Parameters* parameters) {
+  for (int32_t i = 0; i < step.argument_count; ++i) {
+    const OrtkitArgument& argument = step.arguments[i];
+    uint64_t& value = parameters->values[i];
+    parameters->places[i] = &value;
+    value = 0;
+    if (argument.kind == ORTKIT_ARGUMENT_TENSOR) {
+      value = reinterpret_cast<uintptr_t>(run.data[argument.index]);
+    } else if (argument.kind == ORTKIT_ARGUMENT_SCRATCH) {
+      value = reinterpret_cast<uintptr_t>(scratch[argument.index]);
+    } else if (argument.kind != ORTKIT_ARGUMENT_NULL) {
+      const int64_t size = SizeOf(argument.extent, run.symbols);
+      if (size == kUnknown) return Refuse(op, ort::kInvalidArgument, "a size exceeds 63 bits");
+      if (argument.kind == ORTKIT_ARGUMENT_SIZE32 && size > INT32_MAX) {
+        return Refuse(op, ort::kInvalidArgument, "a size of %lld exceeds the 32 bits that its CUDA kernel has for it",
+                      static_cast<long long>(size));
+      }
+      value = static_cast<uint64_t>(size);  // the low half is an int32_t: CUDA's hosts are little-endian
+    }
+  }
+  return nullptr;
+}
+
+// Blocks along each axis; 0 along one if there is nothing to launch.
+ort::Status* CountBlocks(const Op& op, const OrtkitStep& step, const Run& run, uint32_t* blocks) {
+  for (int32_t axis = 0; axis < 3; ++axis) {
+    const int64_t size = SizeOf(step.grid[axis].extent, run.symbols);
+    if (size == kUnknown) return Refuse(op, ort::kInvalidArgument, "a size exceeds 63 bits");
+    const int64_t count = size == 0 ? 0 : (size - 1) / step.grid[axis].divisor + 1;
+    if (count > kMaxBlocks[axis]) {
+      return Refuse(op, ort::kInvalidArgument, "its CUDA kernel would need %lld blocks along axis %d, and %lld are the most",
+                    static_cast<long long>(count), axis, static_cast<long long>(kMaxBlocks[axis]));
+    }
+    blocks[axis] = static_cast<uint32_t>(count);
+  }
+  return nullptr;
+}
+
+ort::Status* RunStep(const Kernel& kernel, const OrtkitStep& step, Function* function, const Run& run,
+                     void* const* scratch, Stream* stream) {
+  const Op& op = *kernel.op;
+  uint32_t blocks[3];
+  ORTKIT_RETURN_IF_ERROR(CountBlocks(op, step, run, blocks));
+  if (blocks[0] == 0 || blocks[1] == 0 || blocks[2] == 0) return nullptr;
+  Parameters parameters;
+  ORTKIT_RETURN_IF_ERROR(WriteParameters(op, step, run, scratch, &parameters));
+  const Result result =
+      kernel.driver->Launch(function, blocks[0], blocks[1], blocks[2], step.threads, 1, 1,
+                            step.shared_bytes, stream, parameters.places, nullptr);
+  return result == 0 ? nullptr : Fail(op, *kernel.driver, "cuLaunchKernel", result);
+}
+
+ort::Status* RunSteps(const Kernel& kernel, int32_t index, const Run& run, void* const* scratch,
+                      Stream* stream) {
+  const OrtkitVariant& variant = run.spec->cuda->variants[index];
+  const ContextGuard guard(*kernel.driver, kernel.context);
+  if (guard.result() != 0) return Fail(*kernel.op, *kernel.driver, "cuCtxPushCurrent", guard.result());
+  for (int32_t i = 0; i < variant.step_count; ++i) {
+    Function* function = kernel.launches[index][i].function;
+    ORTKIT_RETURN_IF_ERROR(RunStep(kernel, variant.steps[i], function, run, scratch, stream));
+  }
+  return nullptr;
+}
+
+// `*made` counts what must be given back, whether or not this succeeds.
+ort::Status* GetScratch(const Kernel& kernel, const OrtkitVariant& variant, const Run& run,
+                        const ort::KernelContext* context, void** scratch, int32_t* made) {
+  const Op& op = *kernel.op;
+  for (int32_t i = 0; i < variant.scratch_count; ++i) {
+    scratch[i] = nullptr;
+    const int64_t bytes = SizeOf(variant.scratch[i], run.symbols);
+    if (bytes == kUnknown) return Refuse(op, ort::kInvalidArgument, "a size exceeds 63 bits");
+    if (bytes > 0) {
+      ORTKIT_RETURN_IF_ERROR(ort::GetScratchBuffer(op.api)(context, kernel.memory, bytes, &scratch[i]));
+    }
+    *made = i + 1;
+  }
+  return nullptr;
+}
+
+// Given back before the steps have run: what gets this memory next waits for them on the stream.
+ort::Status* FreeScratch(const Kernel& kernel, void* const* scratch, int32_t count) {
+  ort::Status* first = nullptr;
+  for (int32_t i = 0; i < count; ++i) {
+    if (scratch[i] == nullptr) continue;
+    ort::Status* status = ort::AllocatorFree(kernel.op->api)(kernel.allocator, scratch[i]);
+    if (first == nullptr) {
+      first = status;
+    } else if (status != nullptr) {
+      ort::ReleaseStatus(kernel.op->api)(status);
+    }
+  }
+  return first;
+}
+
+}  // namespace
+
+ort::Status* Compute(void* made, ort::KernelContext* context) {
+  const Kernel& kernel = *static_cast<const Kernel*>(made);
+  const Op& op = *kernel.op;
+  Run run;
+  ORTKIT_RETURN_IF_ERROR(ReadInputs(op, context, &run));
+  ORTKIT_RETURN_IF_ERROR(MakeOutputs(op, context, &run));
+  if (!run.has_output) return nullptr;
+  int32_t index = 0;
+  ORTKIT_RETURN_IF_ERROR(ChooseVariant(kernel, run, &index));
+  void* stream = nullptr;
+  ORTKIT_RETURN_IF_ERROR(ort::GetGpuComputeStream(op.api)(context, &stream));
+  void* scratch[ORTKIT_MAX_CUDA_SCRATCH];
+  int32_t scratch_count = 0;
+  ort::Status* status =
+      GetScratch(kernel, run.spec->cuda->variants[index], run, context, scratch, &scratch_count);
+  if (status == nullptr) status = RunSteps(kernel, index, run, scratch, static_cast<Stream*>(stream));
+  ort::Status* freed = FreeScratch(kernel, scratch, scratch_count);
+  if (status == nullptr) return freed;
+  if (freed != nullptr) ort::ReleaseStatus(op.api)(freed);
+  return status;
+}
+
+}  // namespace ortkit::cuda

@@ -1,0 +1,204 @@
+"""The part of a library's manifest that says how its kernels for CUDA are launched."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ortkit.errors import InternalError, KernelError
+from ortkit.kernels.csource import c_extent, c_extents, c_text
+from ortkit.kernels.cuda import Argument, CudaKernel, Image, Step, Variant
+from ortkit.kernels.sizes import ONE, Extent
+
+# As custom_ops/native/manifest.h has them.
+_MAX_VARIANTS, _MAX_STEPS, _MAX_ARGUMENTS, _MAX_SCRATCH = 16, 8, 128, 8
+_MAX_THREADS = 1024
+_KINDS = {
+    "tensor": "ORTKIT_ARGUMENT_TENSOR",
+    "scratch": "ORTKIT_ARGUMENT_SCRATCH",
+    "size32": "ORTKIT_ARGUMENT_SIZE32",
+    "size64": "ORTKIT_ARGUMENT_SIZE64",
+    "null": "ORTKIT_ARGUMENT_NULL",
+}
+# The two addresses of the toolchain's own scratch that end each entry point's parameters.
+_ENDING = (Argument("null"), Argument("null"))
+_ENTRY = re.compile(r"[A-Za-z_$][A-Za-z0-9_$]*")
+
+
+@dataclass(frozen=True)
+class ImageFile:
+    """Code of one launch, under a name that its bytes decide.
+
+    Equal input must give equal bytes, and a compiler that keeps its results (zig) looks at the
+    source and not at what it includes: so the name in the source says what it is.
+    """
+
+    content: bytes
+
+    @property
+    def name(self) -> str:
+        """A name in C, and the file's with `.bin`."""
+        return f"image_{hashlib.sha256(self.content).hexdigest()[:24]}"
+
+
+def image_files(kernels: Iterable[CudaKernel]) -> dict[Path, ImageFile]:
+    """Read the kernels' images; equal ones are equal values.
+
+    Raises:
+        KernelError: A file cannot be read.
+    """
+    paths = {image.path for kernel in kernels for image in kernel.images}
+    try:
+        return {path: ImageFile(path.read_bytes()) for path in sorted(paths)}
+    except OSError as error:
+        raise KernelError(
+            f"the image {error.filename} cannot be read: {error.strerror}"
+        ) from error
+
+
+def images_source(images: Iterable[ImageFile]) -> list[str]:
+    """Return the lines that take the images' files into the object, each once."""
+    names = sorted({image.name for image in images})
+    if not names:
+        return []
+    # As text they would take the compiler seconds; a 0 behind each ends those that are PTX.
+    define = (
+        "#define IMAGE(name) \\\n"
+        '  __asm__(".pushsection .rodata.images,\\"a\\",@progbits\\n.balign 64\\n" \\\n'
+        '          #name ":\\n.incbin \\"" #name ".bin\\"\\n.byte 0\\n.popsection\\n"); \\\n'
+        '  extern const unsigned char name[] __attribute__((visibility("hidden")))'
+    )
+    return [define, *(f"IMAGE({name});" for name in names), ""]
+
+
+def kernel_source(
+    name: str,
+    kernel: CudaKernel,
+    tensors: int,
+    places: Sequence[str],
+    files: Mapping[Path, ImageFile],
+) -> list[str]:
+    """Return the lines that define the `OrtkitCudaKernel` called `name`.
+
+    Args:
+        name: An identifier that no other kernel has.
+        kernel: What to launch.
+        tensors: How many the op has.
+        places: What its named sizes are called here, in their order.
+        files: The code, by `Image.path`.
+
+    Raises:
+        InternalError: The kernel is not as it should be.
+    """
+    _check(kernel, tensors)
+    lines, variants = [], []
+    for number, variant in enumerate(kernel.variants):
+        images = [image for image in kernel.images if image.variant == number]
+        more, entry = _variant_source(f"{name}_{number}", variant, images, places, files)
+        lines += more
+        variants.append(entry)
+    lines.append(f"static const OrtkitVariant {name}_variants[] = {{{', '.join(variants)}}};")
+    lines.append(f"static const OrtkitCudaKernel {name} = {{{len(variants)}, {name}_variants}};")
+    return lines
+
+
+def _variant_source(
+    name: str,
+    variant: Variant,
+    images: Sequence[Image],
+    places: Sequence[str],
+    files: Mapping[Path, ImageFile],
+) -> tuple[list[str], str]:
+    """Return the arrays of a variant, and itself as an entry of its kernel's."""
+    lines = c_extents(f"{name}_if", [one.extent for one in variant.conditions], places)
+    conditions = ", ".join(
+        f"{{{c_extent(f'{name}_if', index, one.extent)}, {one.divisible_by}, "
+        f"{'INT64_MAX' if one.at_most is None else one.at_most}}}"
+        for index, one in enumerate(variant.conditions)
+    )
+    if conditions:
+        lines.append(f"static const OrtkitCondition {name}_conditions[] = {{{conditions}}};")
+    steps = []
+    for number, step in enumerate(variant.steps):
+        own = [image for image in images if image.step == number]
+        more, entry = _step_source(f"{name}_{number}", step, own, places, files)
+        lines += more
+        steps.append(entry)
+    lines.append(f"static const OrtkitStep {name}_steps[] = {{{', '.join(steps)}}};")
+    lines += c_extents(f"{name}_scratch", variant.scratch, places)
+    entry = (
+        f"{{{len(variant.conditions)}, {f'{name}_conditions' if conditions else 'NULL'}, "
+        f"{int(variant.aligned)}, {len(steps)}, {name}_steps, "
+        f"{len(variant.scratch)}, {name}_scratch}}"
+    )
+    return lines, entry
+
+
+def _step_source(
+    name: str,
+    step: Step,
+    images: Sequence[Image],
+    places: Sequence[str],
+    files: Mapping[Path, ImageFile],
+) -> tuple[list[str], str]:
+    """Return the arrays of a launch, and itself as an entry of its variant's."""
+    lines = c_extents(f"{name}_grid", [one.extent for one in step.grid], places)
+    grid = ", ".join(
+        f"{{{c_extent(f'{name}_grid', axis, one.extent)}, {one.divisor}}}"
+        for axis, one in enumerate(step.grid)
+    )
+    parameters = (*step.arguments, *_ENDING)
+    extents = [one.extent or ONE for one in parameters]
+    lines += c_extents(f"{name}_sizes", extents, places)
+    arguments = ", ".join(
+        f"{{{_KINDS[one.kind]}, {one.index}, {c_extent(f'{name}_sizes', index, extents[index])}}}"
+        for index, one in enumerate(parameters)
+    )
+    lines.append(f"static const OrtkitArgument {name}_arguments[] = {{{arguments}}};")
+    code = ", ".join(
+        f"{{{one.architecture}, {int(one.is_ptx)}, {files[one.path].name}}}"
+        for one in sorted(images, key=lambda one: (one.is_ptx, one.architecture))
+    )
+    lines.append(f"static const OrtkitImage {name}_images[] = {{{code}}};")
+    entry = (
+        f"{{{c_text(step.entry)}, {{{grid}}}, {step.threads}, {step.shared_bytes}, "
+        f"{len(parameters)}, {name}_arguments, {len(images)}, {name}_images}}"
+    )
+    return lines, entry
+
+
+def _check(kernel: CudaKernel, tensors: int) -> None:
+    """Raise unless the shim has room for the kernel and every number in it is possible."""
+    if not 0 < len(kernel.variants) <= _MAX_VARIANTS:
+        raise InternalError(f"the CUDA kernel {kernel.key} has {len(kernel.variants)} variants")
+    for number, variant in enumerate(kernel.variants):
+        where = f"variant {number} of the CUDA kernel {kernel.key}"
+        if not 0 < len(variant.steps) <= _MAX_STEPS or len(variant.scratch) > _MAX_SCRATCH:
+            raise InternalError(f"{where} has too many steps or scratch blocks, or no step")
+        if any(one.divisible_by < 1 for one in variant.conditions):
+            raise InternalError(f"{where} has a condition that no size is meant by")
+        for index, step in enumerate(variant.steps):
+            found = [i for i in kernel.images if (i.variant, i.step) == (number, index)]
+            if not found:
+                raise InternalError(f"step {index} of {where} has no image")
+            _check_step(f"step {index} of {where}", step, tensors, len(variant.scratch))
+
+
+def _check_step(where: str, step: Step, tensors: int, scratch: int) -> None:
+    if not _ENTRY.fullmatch(step.entry):
+        raise InternalError(f"{where} has the entry {step.entry!r}")
+    if not 0 < step.threads <= _MAX_THREADS or step.shared_bytes < 0:
+        raise InternalError(f"{where} has {step.threads} threads, {step.shared_bytes} bytes")
+    if any(one.divisor < 1 for one in step.grid):
+        raise InternalError(f"{where} divides its blocks by less than 1")
+    if len(step.arguments) + len(_ENDING) > _MAX_ARGUMENTS:
+        raise InternalError(f"{where} has {len(step.arguments)} arguments")
+    most = {"tensor": tensors, "scratch": scratch}
+    for one in step.arguments:
+        if one.kind in most and not 0 <= one.index < most[one.kind]:
+            raise InternalError(f"{where} reads {one.kind} {one.index}, which is not there")
+        if one.kind in ("size32", "size64") and not isinstance(one.extent, Extent):
+            raise InternalError(f"{where} has an argument that is no size")

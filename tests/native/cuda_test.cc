@@ -1,0 +1,623 @@
+// The shim's kernels for CUDA against a made-up driver (fake_cuda.h) and runtime (fake_runtime.h): run
+// and judged by test_cuda_shim.py. Prints "<test> ok" for each test, or what was wrong and where.
+#include <dlfcn.h>
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "expect.h"
+#include "fake_cuda.h"
+#include "fake_runtime.h"
+#include "shim.h"
+
+extern "C" ort::Status* RegisterCustomOps(ort::SessionOptions* options, const ort::ApiBase* base);
+
+namespace {
+
+constexpr int32_t kFloat = 1;
+const fake_cuda::Control* cuda = nullptr;
+constexpr int32_t kH100[2] = {90, 227 << 10};
+int stream_of_runs;
+
+// ---- the ops
+const int32_t kA[] = {0}, kB[] = {1}, kAB[] = {0, 1};
+const char* const kSymbols[] = {"a", "b"};
+constexpr int64_t kAny = INT64_MAX;
+constexpr OrtkitExtent kOne = {1, 0, nullptr};
+const OrtkitExtent kRow[] = {{1, 1, kB}};
+const OrtkitExtent kRows[] = {{1, 1, kA}, {1, 1, kB}};
+const OrtkitTensor kTensors[] = {{"X", kFloat, 2, kRows}, {"W", kFloat, 1, kRow}, {"Y", kFloat, 2, kRows}};
+constexpr OrtkitExtent kSizeA = {1, 1, kA}, kSizeB = {1, 1, kB}, kSizeAB = {1, 2, kAB};
+
+constexpr OrtkitArgument Tensor(int32_t index) { return {ORTKIT_ARGUMENT_TENSOR, index, {}}; }
+constexpr OrtkitArgument Scratch(int32_t index) { return {ORTKIT_ARGUMENT_SCRATCH, index, {}}; }
+constexpr OrtkitArgument Size32(OrtkitExtent extent) { return {ORTKIT_ARGUMENT_SIZE32, 0, extent}; }
+constexpr OrtkitArgument Size64(OrtkitExtent extent) { return {ORTKIT_ARGUMENT_SIZE64, 0, extent}; }
+constexpr OrtkitArgument kNull = {ORTKIT_ARGUMENT_NULL, 0, {}};
+
+// Y = X + W in one launch: blocks of 4 columns along x, a row along y.
+const OrtkitImage kAddImages[] = {
+    {80, 0, "cubin 80 add"}, {90, 0, "cubin 90aadd"}, {80, 1, "ptx 80 add"}};
+const OrtkitArgument kAddArguments[] = {Tensor(0), Tensor(1), Tensor(2), Size64(kSizeA), Size32(kSizeB), kNull, kNull};
+const OrtkitStep kAddSteps[] = {
+    {"add", {{kSizeB, 4}, {kSizeA, 1}, {kOne, 1}}, 128, 0, 7, kAddArguments, 3, kAddImages}};
+const OrtkitVariant kAddVariants[] = {{0, nullptr, 0, 1, kAddSteps, 0, nullptr}};
+const OrtkitCudaKernel kAdd = {1, kAddVariants};
+
+// Sums of rows in two launches with scratch between them, and much shared memory in the first.
+const OrtkitImage kPartImages[] = {{80, 0, "cubin 80 part"}, {80, 1, "ptx 80 part"}};
+const OrtkitImage kJoinImages[] = {{80, 0, "cubin 80 join"}, {80, 1, "ptx 80 join"}};
+const OrtkitArgument kPartArguments[] = {Tensor(0), Scratch(0), Scratch(1), Size32(kSizeAB), kNull, kNull};
+const OrtkitArgument kJoinArguments[] = {Scratch(0), Scratch(1), Tensor(1), Tensor(2), Size32(kSizeAB), kNull, kNull};
+const OrtkitStep kSumSteps[] = {
+    {"part", {{kSizeAB, 8}, {kOne, 1}, {kOne, 1}}, 256, 100 << 10, 6, kPartArguments, 2, kPartImages},
+    {"join", {{kSizeAB, 8}, {kOne, 1}, {kOne, 1}}, 64, 0, 7, kJoinArguments, 2, kJoinImages}};
+const OrtkitExtent kSumScratch[] = {{4, 2, kAB}, {0, 0, nullptr}};
+const OrtkitVariant kSumVariants[] = {{0, nullptr, 0, 2, kSumSteps, 2, kSumScratch}};
+const OrtkitCudaKernel kSum = {1, kSumVariants};
+
+// Four variants by sizes and addresses, of which two need as much shared memory as few devices have.
+const OrtkitImage kFastImages[] = {{90, 0, "cubin 90 fast"}};
+const OrtkitImage kWideImages[] = {{80, 1, "ptx 80 wide"}};
+const OrtkitImage kNarrowImages[] = {{80, 1, "ptx 80 slow"}};
+const OrtkitArgument kPickArguments[] = {Tensor(0), Tensor(2), Size64(kSizeAB)};
+const OrtkitStep kFastSteps[] = {{"fast", {{kSizeAB, 16}, {kOne, 1}, {kOne, 1}}, 32, 0, 3, kPickArguments, 1, kFastImages}};
+const OrtkitStep kWideSteps[] = {{"wide", {{kSizeAB, 16}, {kOne, 1}, {kOne, 1}}, 32, 200 << 10, 3, kPickArguments, 1, kWideImages}};
+const OrtkitStep kSlowSteps[] = {{"slow", {{kSizeAB, 16}, {kOne, 1}, {kOne, 1}}, 32, 0, 3, kPickArguments, 1, kNarrowImages}};
+const OrtkitCondition kBy16[] = {{kSizeB, 16, kAny}, {kSizeA, 1, 3}};
+const OrtkitCondition kSmall[] = {{kSizeAB, 1, 100}};
+const OrtkitVariant kPickVariants[] = {
+    {2, kBy16, 1, 1, kFastSteps, 0, nullptr},
+    {2, kBy16, 0, 1, kWideSteps, 0, nullptr},
+    {1, kSmall, 0, 1, kSlowSteps, 0, nullptr},
+    {0, nullptr, 1, 1, kSlowSteps, 0, nullptr},
+};
+const OrtkitCudaKernel kPick = {4, kPickVariants};
+
+// What a device, a driver or a run may not take.
+const OrtkitArgument kWideArguments[] = {Tensor(0), Size32({1 << 20, 2, kAB})};
+const OrtkitImage kLimitImages[] = {{80, 1, "ptx 80 limit"}};
+const OrtkitStep kTooWideSteps[] = {{"limit", {{kOne, 1}, {kOne, 1}, {kOne, 1}}, 32, 0, 2, kWideArguments, 1, kLimitImages}};
+const OrtkitStep kTallSteps[] = {{"limit", {{kOne, 1}, {{40000, 1, kA}, 1}, {kOne, 1}}, 32, 0, 0, nullptr, 1, kLimitImages}};
+const OrtkitStep kHugeSteps[] = {{"limit", {{{INT64_MAX, 1, kB}, 1}, {kOne, 1}, {kOne, 1}}, 32, 0, 0, nullptr, 1, kLimitImages}};
+const OrtkitVariant kTooWideVariants[] = {{0, nullptr, 0, 1, kTooWideSteps, 0, nullptr}};
+const OrtkitVariant kTallVariants[] = {{0, nullptr, 0, 1, kTallSteps, 0, nullptr}};
+const OrtkitVariant kHugeVariants[] = {{0, nullptr, 0, 1, kHugeSteps, 0, nullptr}};
+const OrtkitCudaKernel kTooWide = {1, kTooWideVariants}, kTall = {1, kTallVariants}, kHuge = {1, kHugeVariants};
+
+const OrtkitImage kBrokenImages[] = {{80, 1, "ptx 80 broken"}};
+const OrtkitImage kNarrowBlockImages[] = {{80, 1, "ptx 80 narrow"}};
+const OrtkitStep kBrokenSteps[] = {{"broken", {{kOne, 1}, {kOne, 1}, {kOne, 1}}, 32, 0, 0, nullptr, 1, kBrokenImages}};
+const OrtkitStep kNarrowSteps[] = {{"narrow", {{kOne, 1}, {kOne, 1}, {kOne, 1}}, 128, 0, 0, nullptr, 1, kNarrowBlockImages}};
+const OrtkitStep kMissingSteps[] = {{"missing", {{kOne, 1}, {kOne, 1}, {kOne, 1}}, 32, 0, 0, nullptr, 1, kLimitImages}};
+const OrtkitVariant kBrokenVariants[] = {{0, nullptr, 0, 1, kBrokenSteps, 0, nullptr}};
+const OrtkitVariant kNarrowVariants[] = {{0, nullptr, 0, 1, kNarrowSteps, 0, nullptr}};
+const OrtkitVariant kMissingVariants[] = {{0, nullptr, 0, 1, kMissingSteps, 0, nullptr}};
+const OrtkitCudaKernel kBroken = {1, kBrokenVariants}, kNarrow = {1, kNarrowVariants}, kMissing = {1, kMissingVariants};
+
+// A cubin for one architecture and nothing else.
+const OrtkitImage kOnlyImages[] = {{90, 0, "cubin 90 add"}};
+const OrtkitStep kOnlySteps[] = {{"add", {{kOne, 1}, {kOne, 1}, {kOne, 1}}, 32, 0, 0, nullptr, 1, kOnlyImages}};
+const OrtkitVariant kOnlyVariants[] = {{0, nullptr, 0, 1, kOnlySteps, 0, nullptr}};
+const OrtkitCudaKernel kOnly = {1, kOnlyVariants};
+
+int32_t AddOnCpu(char* const* data, const int64_t* sizes, int64_t begin, int64_t end) {
+  for (int64_t i = begin * sizes[1]; i < end * sizes[1]; ++i) {
+    reinterpret_cast<float*>(data[2])[i] = reinterpret_cast<float*>(data[0])[i] + reinterpret_cast<float*>(data[1])[i % sizes[1]];
+  }
+  return 0;
+}
+
+size_t FirstToFirst(int32_t** inputs, int32_t** outputs) {
+  static int32_t zero[] = {0};
+  *inputs = *outputs = zero;
+  return 1;
+}
+
+constexpr OrtkitOp Op(const char* name, OrtkitCall call, const OrtkitCudaKernel* kernel) {
+  return {name, "0", 2, kSymbols, 2, 1, kTensors, 1, kRows, {1, 1, kB}, 100, call == nullptr ? nullptr : FirstToFirst, call, kernel};
+}
+const OrtkitOp kOps[] = {
+    Op("add", AddOnCpu, &kAdd), Op("broken", nullptr, &kBroken), Op("cpu_only", AddOnCpu, nullptr),
+    Op("huge", nullptr, &kHuge), Op("missing", nullptr, &kMissing), Op("narrow", nullptr, &kNarrow),
+    Op("only_90", AddOnCpu, &kOnly), Op("pick", nullptr, &kPick), Op("sum", nullptr, &kSum),
+    Op("tall", nullptr, &kTall), Op("too_wide", nullptr, &kTooWide)};
+constexpr int32_t kOpCount = sizeof kOps / sizeof *kOps;
+OrtkitRoom rooms[ORTKIT_MAX_RUNTIMES * (kOpCount + 2)];
+
+// ---- their bodies: what a GPU would do, block by block
+std::vector<std::string> launched;  // by one thread
+
+void Note(const fake_cuda::Launch& launch) {
+  launched.push_back(std::string(launch.entry) + " " + std::to_string(launch.blocks[0]) + "x" +
+                     std::to_string(launch.blocks[1]) + "x" + std::to_string(launch.blocks[2]) + " " +
+                     std::to_string(launch.threads) + " " + std::to_string(launch.shared_bytes));
+  EXPECT(launch.stream == &stream_of_runs);
+}
+
+void AddBody(const fake_cuda::Launch& launch) {
+  const int64_t rows = launch.Get<int64_t>(3), columns = launch.Get<int32_t>(4);
+  EXPECT(launch.Get<void*>(5) == nullptr && launch.Get<void*>(6) == nullptr);
+  for (uint32_t y = 0; y < launch.blocks[1]; ++y) {
+    for (int64_t i = 0; i < launch.blocks[0] * 4; ++i) {
+      if (i >= columns || y >= rows) continue;
+      launch.Get<float*>(2)[y * columns + i] = launch.Get<float*>(0)[y * columns + i] + launch.Get<float*>(1)[i];
+    }
+  }
+}
+void NotedAdd(const fake_cuda::Launch& launch) {
+  Note(launch);
+  AddBody(launch);
+}
+void PartBody(const fake_cuda::Launch& launch) {
+  Note(launch);
+  EXPECT(launch.Get<void*>(2) == nullptr);  // of no bytes
+  for (int32_t i = 0; i < launch.Get<int32_t>(3); ++i) launch.Get<float*>(1)[i] = 2 * launch.Get<float*>(0)[i];
+}
+void JoinBody(const fake_cuda::Launch& launch) {
+  Note(launch);
+  for (int32_t i = 0; i < launch.Get<int32_t>(4); ++i) launch.Get<float*>(3)[i] = launch.Get<float*>(0)[i] + 1;
+}
+void PickBody(const fake_cuda::Launch& launch) { Note(launch); }
+
+// ---- a session with them
+struct Session {
+  explicit Session(const char* target = "cuda") {
+    if (target != nullptr) options.config["ortkit.fused.target"] = target;
+    EXPECT_TEXT(fake::Take(RegisterCustomOps(&options, fake::Base())), "");
+  }
+
+  // "name" for the CPU, "name@cuda"; sorted.
+  std::string Ops() const {
+    std::vector<std::string> names;
+    for (const ort::CustomOp* op : options.domains.at(0)->ops) {
+      const char* provider = op->GetExecutionProviderType(op);
+      EXPECT(provider == nullptr || !strcmp(provider, "CUDAExecutionProvider"));
+      names.push_back(std::string(op->GetName(op)) + (provider ? "@cuda" : ""));
+      EXPECT(options.config.count("ortkit.fused::" + names.back()) == 1);
+    }
+    std::sort(names.begin(), names.end());
+    std::string text;
+    for (const std::string& name : names) text += name + " ";
+    return text;
+  }
+
+  const ort::CustomOp* Find(const char* name) const {
+    for (const ort::CustomOp* op : options.domains.at(0)->ops) {
+      if (!strcmp(op->GetName(op), name) && op->GetExecutionProviderType(op) != nullptr) return op;
+    }
+    EXPECT(!"no such op");
+    return nullptr;
+  }
+
+  std::string Make(const char* name, void** kernel, int32_t device = 0) const {
+    const ort::CustomOp* op = Find(name);
+    const ort::KernelInfo info = {2, 1, device};
+    return fake::Take(op->CreateKernelV2(op, fake::Table(), &info, kernel));
+  }
+
+  std::string Run(const char* name, ort::KernelContext* context, int32_t device = 0) const {
+    void* kernel = nullptr;
+    const std::string problem = Make(name, &kernel, device);
+    if (!problem.empty()) return problem;
+    ort::Status* status = Find(name)->KernelComputeV2(kernel, context);
+    Find(name)->KernelDestroy(kernel);
+    return fake::Take(status);
+  }
+
+  ort::SessionOptions options;
+};
+
+// X [a, b], W [b], filled with 0, 1, 2 ...; X may begin `offset` bytes later than it should.
+struct Case {
+  Case(int64_t a, int64_t b, size_t offset = 0) : x(kFloat, {a, b}, 4), w(kFloat, {b}, 4), shifted(x.count * 4 + offset) {
+    for (size_t i = 0; i < x.count; ++i) x.as<float>()[i] = float(i);
+    for (size_t i = 0; i < w.count; ++i) w.as<float>()[i] = float(i);
+    owned = x.data;
+    if (offset != 0) {
+      const auto base = reinterpret_cast<uintptr_t>(shifted.data());
+      x.data = shifted.data() + (64 - base % 64) % 64 + offset;
+    }
+    context.inputs = {&x, &w};
+    context.output_types = {kFloat};
+    context.outputs = {nullptr};
+    context.stream = &stream_of_runs;
+  }
+  ~Case() { x.data = owned; }
+
+  ort::Value x, w;
+  std::vector<char> shifted;
+  char* owned;
+  ort::KernelContext context;
+};
+
+void Devices(std::initializer_list<std::pair<int32_t, int32_t>> devices) {
+  std::vector<int32_t> flat;
+  for (const auto& one : devices) flat.insert(flat.end(), {one.first, one.second});
+  cuda->SetDevices(reinterpret_cast<const int32_t(*)[2]>(flat.data()), static_cast<int32_t>(devices.size()));
+}
+
+bool NothingIsLeft() {
+  const fake_cuda::Counts counts = cuda->Count();
+  return counts.contexts == 0 && counts.modules == 0 && counts.depth == 0 && fake::LiveStatuses() == 0 &&
+         fake::LiveAllocators() == 0 && fake::LiveScratch() == 0;
+}
+
+// ---- tests
+constexpr char kAllForCuda[] =
+    "add add@cuda broken@cuda huge@cuda missing@cuda narrow@cuda only_90 only_90@cuda pick@cuda sum@cuda tall@cuda too_wide@cuda ";
+constexpr char kAllForCpu[] = "add cpu_only only_90 ";
+
+void ASessionGetsTheKernelsOfItsTarget() {
+  EXPECT_TEXT(Session("cuda").Ops(), kAllForCuda);
+  EXPECT_TEXT(Session("cpu").Ops(), kAllForCpu);
+  EXPECT_TEXT(Session(nullptr).Ops(), kAllForCuda);
+  fake::HaveCuda(false);
+  EXPECT_TEXT(Session(nullptr).Ops(), kAllForCpu);
+  fake::HaveCuda(true);
+  ort::SessionOptions options;
+  options.config["ortkit.fused.target"] = "gpu";
+  EXPECT_TEXT(fake::Take(RegisterCustomOps(&options, fake::Base())),
+              "2 ortkit.fused: the entry ortkit.fused.target is 'gpu', expected cpu or cuda");
+  Session twice("cuda");
+  EXPECT_TEXT(fake::Take(RegisterCustomOps(&twice.options, fake::Base())), "");
+  EXPECT_TEXT(twice.Ops(), kAllForCuda);
+}
+
+// What no device runs is not registered, so that its node becomes the function's body.
+void WhatNoDeviceRunsIsLeftOut() {
+  Devices({{80, 163 << 10}});
+  EXPECT(Session().Ops().find("only_90") == std::string::npos);
+  EXPECT(Session().Ops().find("pick@cuda") != std::string::npos);
+  Devices({{80, 163 << 10}, {90, 227 << 10}});
+  EXPECT_TEXT(Session().Ops(), kAllForCuda);
+  Devices({{75, 64 << 10}});
+  EXPECT_TEXT(Session().Ops(), "");
+  Devices({{80, 99 << 10}});
+  EXPECT(Session().Ops().find("sum") == std::string::npos);  // it needs 100 KB a block
+}
+
+void OpsAreDescribedForCuda() {
+  const Session session;
+  const ort::CustomOp* op = session.Find("add");
+  EXPECT(op->version == 24 && op->GetInputTypeCount(op) == 2 && op->GetOutputTypeCount(op) == 1);
+  EXPECT(op->GetInputMemoryType(op, 0) == 0 && op->GetInputType(op, 0) == kFloat);
+  EXPECT(op->GetMayInplace == nullptr && op->InferOutputShape != nullptr);
+  ort::ShapeContext context = {{{kFloat, {-1, 4}, {"n", ""}}, {kFloat, {4}, {""}}}, {{}}};
+  EXPECT_TEXT(fake::Take(op->InferOutputShape(op, &context)), "");
+  EXPECT(context.outputs[0].names[0] == "n" && context.outputs[0].dims[1] == 4);
+}
+
+void BlocksFollowTheSizes() {
+  const Session session;
+  const struct { int64_t a, b; const char* launch; } cases[] = {
+      {1, 1, "add 1x1x1 128 0"}, {3, 4, "add 1x3x1 128 0"}, {3, 5, "add 2x3x1 128 0"},
+      {65535, 1, "add 1x65535x1 128 0"}, {7, 1000, "add 250x7x1 128 0"}, {1, 1001, "add 251x1x1 128 0"}};
+  for (const auto& one : cases) {
+    launched.clear();
+    Case run(one.a, one.b);
+    EXPECT_TEXT(session.Run("add", &run.context), "");
+    EXPECT(launched == std::vector<std::string>{one.launch});
+    bool is_right = true;
+    for (int64_t i = 0; i < one.a * one.b; ++i) {
+      is_right = is_right && run.context.outputs[0]->as<float>()[i] == float(i) + float(i % one.b);
+    }
+    EXPECT(is_right);
+  }
+}
+
+void StepsRunInOrderWithScratchBetween() {
+  const Session session;
+  launched.clear();
+  Case run(5, 5);
+  EXPECT_TEXT(session.Run("sum", &run.context), "");
+  EXPECT((launched == std::vector<std::string>{"part 4x1x1 256 102400", "join 4x1x1 64 0"}));
+  EXPECT(run.context.outputs[0]->as<float>()[24] == 49.0f);
+}
+
+void NothingToComputeLaunchesNothing() {
+  const Session session;
+  launched.clear();
+  for (const auto& size : {std::pair<int64_t, int64_t>{0, 3}, {3, 0}, {0, 0}}) {
+    for (const char* op : {"add", "sum", "pick", "tall"}) {
+      Case run(size.first, size.second);
+      EXPECT_TEXT(session.Run(op, &run.context), "");
+      EXPECT((run.context.outputs[0]->dims == std::vector<int64_t>{size.first, size.second}));
+    }
+  }
+  EXPECT(launched.empty());
+}
+
+void TheFirstVariantThatHoldsIsLaunched() {
+  const Session session;
+  const auto picked = [&](int64_t a, int64_t b, size_t offset) {
+    launched.clear();
+    Case run(a, b, offset);
+    const std::string problem = session.Run("pick", &run.context);
+    return problem.empty() ? launched.at(0).substr(0, 4) : problem;
+  };
+  EXPECT_TEXT(picked(3, 32, 0), "fast");
+  EXPECT_TEXT(picked(3, 32, 4), "wide");  // X is not aligned
+  EXPECT_TEXT(picked(4, 16, 0), "slow");  // more than 3 rows, few enough elements
+  EXPECT_TEXT(picked(4, 16, 8), "slow");
+  EXPECT_TEXT(picked(3, 33, 4), "slow");  // no multiple of 16
+  EXPECT_TEXT(picked(4, 32, 0), "slow");
+  EXPECT_TEXT(picked(4, 32, 4), "2 ortkit.fused::pick: tensor 'X' begins at an address that is no multiple of 16");
+  EXPECT_TEXT(picked(4, 32, 2), "2 ortkit.fused::pick: tensor 'X' begins at an address that is no multiple of its elements' size");
+  // Without an image for the first, and without the shared memory for the second.
+  Devices({{80, 163 << 10}});
+  EXPECT_TEXT(picked(3, 32, 0), "slow");
+}
+
+void WhatDoesNotFitIsRefused() {
+  const Session session;
+  const auto run = [&](const char* op, int64_t a, int64_t b) {
+    Case one(a, b);
+    return session.Run(op, &one.context);
+  };
+  EXPECT_TEXT(run("too_wide", 64, 32), "2 ortkit.fused::too_wide: a size of 2147483648 exceeds the 32 bits that its CUDA kernel has for it");
+  EXPECT_TEXT(run("tall", 2, 1), "2 ortkit.fused::tall: its CUDA kernel would need 80000 blocks along axis 1, and 65535 are the most");
+  EXPECT_TEXT(run("huge", 1, 2), "2 ortkit.fused::huge: a size exceeds 63 bits");
+  EXPECT_TEXT(run("huge", 1, 1), "2 ortkit.fused::huge: its CUDA kernel would need 9223372036854775807 blocks along axis 0, and 2147483647 are the most");
+  EXPECT_TEXT(run("missing", 1, 1), "1 ortkit.fused::missing: cuModuleGetFunction failed with CUDA_ERROR_FAKE (500)");
+  EXPECT_TEXT(run("narrow", 1, 1), "1 ortkit.fused::narrow: a block of its kernel has 128 threads, and this GPU runs 64 of them");
+  EXPECT_TEXT(run("broken", 1, 1),
+              "1 ortkit.fused::broken: cuModuleLoadDataEx failed with CUDA_ERROR_FAKE (218) on sm_90 with a driver for CUDA 12.4, "
+              "which may be too old: ptxas: broken");
+  Case wrong(2, 3);
+  wrong.w.dims = {4};
+  EXPECT_TEXT(session.Run("add", &wrong.context), "2 ortkit.fused::add: input 'W' has size 4 in dim 0, and 'b' is 3 elsewhere");
+  const ort::CustomOp* op = session.Find("add");
+  const ort::KernelInfo info = {1, 1};
+  void* kernel = nullptr;
+  EXPECT_TEXT(fake::Take(op->CreateKernelV2(op, fake::Table(), &info, &kernel)),
+              "2 ortkit.fused::add: the node has 1 inputs and 1 outputs, expected 2 and 1");
+  // Registered for the other device.
+  Devices({{90, 227 << 10}, {80, 99 << 10}});
+  EXPECT_TEXT(session.Make("only_90", &kernel, 1),
+              "1 ortkit.fused::only_90: its kernel does not run on this GPU (sm_80, 101376 bytes of shared memory for a block); "
+              "it is for sm_90: build it with --arch sm_80, or load the model without the library");
+  EXPECT_TEXT(session.Make("sum", &kernel, 1),
+              "1 ortkit.fused::sum: its kernel does not run on this GPU (sm_80, 101376 bytes of shared memory for a block); "
+              "it is for sm_80, from sm_80 on: build it with --arch sm_80, or load the model without the library");
+  EXPECT_TEXT(session.Make("add", &kernel, 2), "1 ortkit.fused::add: cuDeviceGet failed with CUDA_ERROR_FAKE (101)");
+}
+
+void EachDeviceGetsItsBestImage() {
+  const struct { int32_t architecture; const char* image; } devices[] = {
+      {80, "cubin 80 add"}, {86, "cubin 80 add"}, {89, "cubin 80 add"}, {90, "cubin 90aadd"},
+      {100, "ptx 80 add"}, {103, "ptx 80 add"}, {120, "ptx 80 add"},
+      // Code with features of 9.0 is not taken by a successor of the same major.
+      {91, "ptx 80 add"}};
+  for (const auto& device : devices) {
+    Devices({{device.architecture, 227 << 10}});
+    const Session session;
+    Case run(2, 2);
+    EXPECT_TEXT(session.Run("add", &run.context), "");
+    EXPECT_TEXT(cuda->LastImage(), device.image);
+  }
+}
+
+void ModulesAreLoadedOnceForEachContext() {
+  Devices({{90, 227 << 10}, {90, 227 << 10}});
+  const Session session, other;
+  std::vector<std::pair<const Session*, void*>> kernels;
+  for (int i = 0; i < 12; ++i) {
+    const Session* owner = i % 3 == 0 ? &other : &session;
+    kernels.push_back({owner, nullptr});
+    EXPECT_TEXT(owner->Make("add", &kernels.back().second, i % 2), "");
+  }
+  EXPECT(cuda->Count().loads == 2 && cuda->Count().modules == 2 && cuda->Count().contexts == 12);
+  for (int i = 0; i < 12; ++i) {
+    // Threads come with another device's context, or none.
+    if (i % 4 != 3) cuda->MakeCurrent(i % 4 == 0 ? 1 - i % 2 : i % 2);
+    const int before = cuda->Current();
+    Case run(3, 5);
+    EXPECT_TEXT(fake::Take(session.Find("add")->KernelComputeV2(kernels[i].second, &run.context)), "");
+    EXPECT(run.context.outputs[0]->as<float>()[14] == 18.0f);
+    EXPECT(cuda->Current() == before);
+    session.Find("add")->KernelDestroy(kernels[i].second);
+    EXPECT(cuda->Current() == before);
+  }
+  EXPECT(cuda->Count().modules == 0 && cuda->Count().contexts == 0);
+  EXPECT(cuda->Count().depth == 9);
+  Devices({{90, 227 << 10}});
+}
+
+// A run loads nothing, so that it can be captured into a graph.
+void ARunLoadsNothing() {
+  const Session session;
+  for (const char* op : {"add", "sum", "pick"}) {
+    void* kernel = nullptr;
+    EXPECT_TEXT(session.Make(op, &kernel), "");
+    const int loads = cuda->Count().loads;
+    for (int i = 0; i < 3; ++i) {
+      Case run(3, 16 + i);
+      EXPECT_TEXT(fake::Take(session.Find(op)->KernelComputeV2(kernel, &run.context)), "");
+    }
+    EXPECT(cuda->Count().loads == loads);
+    session.Find(op)->KernelDestroy(kernel);
+  }
+}
+
+// Each call into the driver fails in turn: it comes back with its name, or nothing depends on it.
+void EachFailureOfTheDriverComesBack() {
+  int failures = 0;
+  for (int call = 0; call < 200; ++call) {
+    Devices({{90, 227 << 10}});
+    const Session session;
+    cuda->FailAt(call, 2);
+    Case run(5, 5);
+    const std::string problem = session.Run("sum", &run.context);
+    const char* failed = cuda->Failed();
+    cuda->FailAt(-1, 0);
+    const bool is_after = failed != nullptr && (!strcmp(failed, "cuModuleUnload") || !strcmp(failed, "cuDevicePrimaryCtxRelease"));
+    if (failed == nullptr || problem.empty()) {
+      EXPECT_TEXT(problem, "");
+    } else {
+      ++failures;
+      std::string text = "1 ortkit.fused::sum: " + std::string(failed) + " failed with CUDA_ERROR_OUT_OF_MEMORY (2)";
+      if (!strcmp(failed, "cuCtxGetCurrent")) text = "1 ortkit.fused::sum: cuCtxPushCurrent failed with CUDA_ERROR_OUT_OF_MEMORY (2)";
+      EXPECT_TEXT(problem.substr(0, text.size()), text.c_str());
+    }
+    EXPECT(fake::LiveStatuses() == 0 && fake::LiveAllocators() == 0 && fake::LiveScratch() == 0);
+    EXPECT(cuda->Count().depth == 0);
+    // What cannot be unloaded or released stays with the driver.
+    if (!is_after && (failed == nullptr || !problem.empty())) EXPECT(NothingIsLeft());
+    if (failed == nullptr) break;
+  }
+  EXPECT(failures >= 15);
+}
+
+void EachFailureOfTheRuntimeComesBack() {
+  const auto sweep = [](auto&& act) {
+    for (int call = 0; call < 200; ++call) {
+      fake::FailAt(call);
+      const std::string text = act();
+      const bool has_failed = fake::HasFailed();
+      fake::FailAt(-1);
+      EXPECT_TEXT(text, has_failed ? "1 injected" : "");
+      EXPECT(NothingIsLeft());
+      if (!has_failed) return;
+    }
+    EXPECT(!"it never succeeded");
+  };
+  const Session session;
+  sweep([&] {
+    Case run(5, 5);
+    return session.Run("sum", &run.context);
+  });
+  sweep([] {
+    ort::SessionOptions options;
+    return fake::Take(RegisterCustomOps(&options, fake::Base()));
+  });
+  sweep([] {
+    ort::SessionOptions options;
+    options.config["ortkit.fused.target"] = "cuda";
+    return fake::Take(RegisterCustomOps(&options, fake::Base()));
+  });
+}
+
+// An error that the driver has no name for.
+void AnUnknownErrorIsTold() {
+  const Session session;
+  void* kernel = nullptr;
+  cuda->FailAt(0, 999);
+  EXPECT_TEXT(session.Make("add", &kernel), "1 ortkit.fused::add: cuDeviceGet failed with an unknown error (999)");
+}
+
+// At the process's end the driver may go before the sessions do.
+void KernelsOutliveTheDriver() {
+  const Session session;
+  void* kernel = nullptr;
+  EXPECT_TEXT(session.Make("sum", &kernel), "");
+  cuda->End();
+  Case run(5, 5);
+  EXPECT_TEXT(fake::Take(session.Find("sum")->KernelComputeV2(kernel, &run.context)),
+              "1 ortkit.fused::sum: cuCtxPushCurrent failed with CUDA_ERROR_FAKE (4)");
+  session.Find("sum")->KernelDestroy(kernel);
+  EXPECT(fake::LiveAllocators() == 0 && fake::LiveScratch() == 0);
+}
+
+void ThreadsMakeAndRunKernels() {
+  Devices({{90, 227 << 10}, {80, 163 << 10}});
+  cuda->Define("add", AddBody);
+  std::vector<std::thread> threads;
+  for (int number = 0; number < 8; ++number) {
+    threads.emplace_back([number] {
+      for (int round = 0; round < 20; ++round) {
+        const Session session;
+        Case run(number + 1, 5);
+        EXPECT_TEXT(session.Run("add", &run.context, number % 2), "");
+        EXPECT(run.context.outputs[0]->as<float>()[3] == 6.0f);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  cuda->Define("add", NotedAdd);
+}
+
+// ---- without a driver, or without a device
+void WithoutADriverThereAreTheKernelsForTheCpu() {
+  EXPECT_TEXT(Session(nullptr).Ops(), kAllForCpu);
+  EXPECT_TEXT(Session("cpu").Ops(), kAllForCpu);
+  EXPECT_TEXT(Session("cuda").Ops(), "");
+}
+
+void ADriverThatGoesIsTold() {
+  const OrtkitOp& spec = kOps[0];
+  const ortkit::Op op = {ortkit_cuda.DescribeToRuntime(spec), &spec, fake::Table(), true};
+  const ort::KernelInfo info = {2, 1};
+  void* kernel = nullptr;
+  EXPECT_TEXT(fake::Take(op.abi.CreateKernelV2(&op.abi, fake::Table(), &info, &kernel)),
+              "1 ortkit.fused::add: there is no CUDA driver with a device (libcuda.so.1)");
+}
+
+struct Test {
+  const char* name;
+  void (*run)();
+};
+const Test with_driver[] = {
+    {"a session gets the kernels of its target", ASessionGetsTheKernelsOfItsTarget},
+    {"what no device runs is left out", WhatNoDeviceRunsIsLeftOut},
+    {"ops are described for CUDA", OpsAreDescribedForCuda},
+    {"blocks follow the sizes", BlocksFollowTheSizes},
+    {"steps run in order with scratch between", StepsRunInOrderWithScratchBetween},
+    {"nothing to compute launches nothing", NothingToComputeLaunchesNothing},
+    {"the first variant that holds is launched", TheFirstVariantThatHoldsIsLaunched},
+    {"what does not fit is refused", WhatDoesNotFitIsRefused},
+    {"each device gets its best image", EachDeviceGetsItsBestImage},
+    {"modules are loaded once for each context", ModulesAreLoadedOnceForEachContext},
+    {"a run loads nothing", ARunLoadsNothing},
+    {"each failure of the driver comes back", EachFailureOfTheDriverComesBack},
+    {"each failure of the runtime comes back", EachFailureOfTheRuntimeComesBack},
+    {"an unknown error is told", AnUnknownErrorIsTold},
+    {"kernels outlive the driver", KernelsOutliveTheDriver},
+    {"threads make and run kernels", ThreadsMakeAndRunKernels},
+};
+const Test without_driver[] = {
+    {"without a driver there are the kernels for the CPU", WithoutADriverThereAreTheKernelsForTheCpu},
+    {"a driver that goes is told", ADriverThatGoesIsTold},
+};
+
+void Run(const Test& test) {
+  const int before = mistakes;
+  if (cuda != nullptr) Devices({{90, 227 << 10}});
+  test.run();
+  EXPECT(fake::LiveStatuses() == 0);
+  printf("%s %s\n", test.name, mistakes == before ? "ok" : "FAILED");
+}
+
+}  // namespace
+
+#if defined(__x86_64__)
+constexpr OrtkitCpu kHere = ORTKIT_CPU_X86_64;
+#else
+constexpr OrtkitCpu kHere = ORTKIT_CPU_AARCH64;
+#endif
+const OrtkitManifest ortkit_manifest = {ORTKIT_MANIFEST_VERSION, kHere, "ortkit.fused", kOpCount, kOps, rooms, &ortkit_cuda};
+
+int main(int count, char** arguments) {
+  void* driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+  const auto* control = driver == nullptr ? nullptr : static_cast<const fake_cuda::Control*>(dlsym(driver, "fake_cuda_control"));
+  const std::string mode = count > 1 ? arguments[1] : "driver";
+  if (mode == "driver") {
+    if (control == nullptr) return 2;
+    cuda = control;
+    cuda->Define("add", NotedAdd);
+    cuda->Define("part", PartBody);
+    cuda->Define("join", JoinBody);
+    for (const char* entry : {"fast", "wide", "slow"}) cuda->Define(entry, PickBody);
+    for (const Test& test : with_driver) Run(test);
+  } else {
+    // No driver, one without devices, or one that lacks a function.
+    if ((mode == "nothing") != (driver == nullptr)) return 2;
+    if (mode == "incomplete") control->SetDevices(&kH100, 1);
+    for (const Test& test : without_driver) Run(test);
+  }
+  fake::ReleaseDomains();
+  return mistakes == 0 ? 0 : 1;
+}

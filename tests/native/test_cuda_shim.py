@@ -1,0 +1,69 @@
+"""The shim's kernels for CUDA in C++, against a made-up driver: no GPU is needed."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.native.test_shim import COMPILER, HERE, NATIVE, SANITIZERS, build
+
+MODES = ["none", *(pytest.param(name, marks=pytest.mark.slow) for name in ("address", "thread"))]
+
+
+def fake_driver(folder: Path, flags: list[str], *definitions: str) -> Path:
+    """Compile fake_cuda.cc as libcuda.so.1; returns its folder, for LD_LIBRARY_PATH."""
+    folder.mkdir()
+    command = [str(COMPILER), "-std=c++17", "-O1", "-g", "-Wall", "-Wextra", "-Werror", *flags]
+    command += [*definitions, "-shared", "-fPIC", f"-I{NATIVE}", str(HERE / "fake_cuda.cc")]
+    subprocess.run([*command, "-o", str(folder / "libcuda.so.1")], check=True)
+    return folder
+
+
+def names_of_tests(table: str) -> list[str]:
+    source = (HERE / "cuda_test.cc").read_text()
+    names = source.partition(f"const Test {table}[] = {{")[2].partition("\n};")[0]
+    return re.findall(r'\{"([^"]+)", \w+\}', names)
+
+
+def all_ok(table: str) -> list[str]:
+    return [f"{name} ok" for name in names_of_tests(table)]
+
+
+def run(program: Path, mode: str, driver: Path) -> list[str]:
+    """Run the tests of a mode; returns what they print."""
+    surroundings = {**os.environ, "LD_LIBRARY_PATH": str(driver)}
+    done = subprocess.run(
+        [program, mode], env=surroundings, capture_output=True, text=True, check=False, timeout=120
+    )
+    if done.returncode == 2 and mode == "nothing":
+        pytest.skip("this machine has a CUDA driver")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stderr == ""
+    return done.stdout.splitlines()
+
+
+@pytest.mark.parametrize("sanitizer", MODES)
+def test_the_shim_does_what_it_should(sanitizer: str, tmp_path: Path) -> None:
+    flags = SANITIZERS[sanitizer]
+    sources = (HERE / "fake_runtime.cc", HERE / "cuda_test.cc")
+    program = build(tmp_path, flags, *sources)
+    driver = fake_driver(tmp_path / "driver", flags)
+    assert len(names_of_tests("with_driver")) >= 16
+    assert run(program, "driver", driver) == all_ok("with_driver")
+    assert run(program, "no device", driver) == all_ok("without_driver")
+    assert run(program, "nothing", tmp_path) == all_ok("without_driver")
+
+
+@pytest.mark.parametrize("missing", ["cuFuncLoad", "cuLaunchKernel"])
+def test_a_driver_of_another_age(missing: str, tmp_path: Path) -> None:
+    """What came with CUDA 12.4 may be absent; without the rest there is no driver."""
+    program = build(tmp_path, [], HERE / "fake_runtime.cc", HERE / "cuda_test.cc")
+    driver = fake_driver(tmp_path / "driver", [], f"-D{missing}={missing}_of_later")
+    if missing == "cuFuncLoad":
+        assert run(program, "driver", driver) == all_ok("with_driver")
+    else:
+        assert run(program, "incomplete", driver) == all_ok("without_driver")
