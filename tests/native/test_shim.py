@@ -36,7 +36,9 @@ def build(folder: Path, flags: list[str], *sources: Path) -> Path:
     subprocess.run([*common, *map(str, sources)], cwd=folder, check=True)
     objects = [str(path) for path in sorted(folder.glob("*.o"))]
     program = folder / "program"
-    subprocess.run([COMPILER, *flags, *objects, "-pthread", "-ldl", "-o", str(program)], check=True)
+    subprocess.run(
+        [COMPILER, *flags, *objects, "-pthread", "-ldl", "-o", str(program)], check=True
+    )
     return program
 
 
