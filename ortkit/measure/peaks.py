@@ -33,6 +33,7 @@ _SECONDS = 0.15
 _LEAST_ROUNDS = 3
 #: Nodes in a row on a device, so that starting and ending a run takes no part.
 _CHAIN = 20
+_SMALL_NODES = 200
 
 
 def peaks_of(
@@ -82,7 +83,9 @@ def measure_peaks(provider: str, threads: int) -> Peaks:
     # What much memory can do less can do too: a lower rate there is the overhead's.
     best = np.maximum.accumulate([rate for _, rate in reversed(rates)])[::-1].tolist()
     sizes = [size for size, _ in rates]
-    return Peaks(provider, threads, machine(), gflops, tuple(zip(sizes, best, strict=True)))
+    tracing_us = _tracing_us(provider, threads)
+    bandwidths = tuple(zip(sizes, best, strict=True))
+    return Peaks(provider, threads, machine(), gflops, bandwidths, tracing_us)
 
 
 def _product_rate(provider: str, threads: int, dtype: str, side: int) -> float:
@@ -119,6 +122,23 @@ def _fastest(model: onnx.ModelProto, feed: np.ndarray, provider: str, threads: i
         device = "cpu" if provider == CPU else "cuda"
         binding = session.bind({"x0": feed} if device == "cpu" else {"x0": feed.shape})
         return min(_rounds(binding.run))
+
+
+def _tracing_us(provider: str, threads: int) -> float:
+    """Return what a node takes longer for being traced: small nodes, with tracing and without."""
+    body = " ".join(f"x{at + 1} = Neg (x{at})" for at in range(_SMALL_NODES))
+    model = onnx.parser.parse_model(
+        f'<ir_version: 10, opset_import: ["" : 20]> g (float[16] x0) '
+        f"=> (float[16] x{_SMALL_NODES}) {{ {body} }}"
+    )
+    feed = {"x0": np.ones(16, np.float32)}
+    with Session(model, [provider], threads=threads, optimizations="basic") as session:
+        plain = min(_rounds(lambda: session.run(feed)))
+        with session.profile(provenance=False) as recording:
+            _rounds(lambda: session.run(feed))
+    times = recording.result.run_times
+    traced = float("inf") if times is None else float(times.sum(axis=0).min())
+    return max(0.0, traced - 1e6 * plain) / _SMALL_NODES
 
 
 def _rounds(call: Callable[[], Any]) -> list[float]:

@@ -3,57 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from ortkit.errors import UserError
-from ortkit.runtime.profiling.balance import balances
+from ortkit.runtime.profiling.balance import MOST_RUNS, balances
 from ortkit.runtime.profiling.call_work import CallWork, work_by_trace
+from ortkit.runtime.profiling.context import Context, Joined
+from ortkit.runtime.profiling.counted import counted_runs
 from ortkit.runtime.profiling.devices import busy_us
 from ortkit.runtime.profiling.gaps import Gaps, gaps_of
+from ortkit.runtime.profiling.kernels import kernel_rows
 from ortkit.runtime.profiling.nesting import nesting
-from ortkit.runtime.profiling.peaks import Peaks
-from ortkit.runtime.profiling.result import About, OpRow, Overall, Profile, Row, Times
+from ortkit.runtime.profiling.providers import ASYNCHRONOUS
+from ortkit.runtime.profiling.result import OpRow, Overall, Profile, Row, Times
 from ortkit.runtime.profiling.roofline import summed, work_of
 from ortkit.runtime.profiling.rows import rows_of
-from ortkit.runtime.profiling.times import grouped, times_of
+from ortkit.runtime.profiling.times import grouped, times_of, typical
 from ortkit.runtime.profiling.trace import Trace
 
-#: Their kernels go on when the node has ended: its time is that of launching them.
-ASYNCHRONOUS = frozenset(
-    f"{name}ExecutionProvider"
-    for name in ("CUDA", "Tensorrt", "NvTensorRTRTX", "ROCM", "MIGraphX", "Dml", "WebGpu", "Js")
-)
 T = TypeVar("T")
 Numbers = npt.NDArray[np.int64]
 Values = npt.NDArray[np.float64]
-
-
-@dataclass(frozen=True)
-class Joined:
-    """What the model adds to the trace, by signature."""
-
-    work: Sequence[CallWork | None]
-    domains: Sequence[str | None]
-    origins: Sequence[tuple[str, ...]]
-
-
-@dataclass(frozen=True)
-class Context:
-    """What a profile says besides the trace."""
-
-    about: About = field(default_factory=About)
-    plain_us: Sequence[float] = ()
-    """Runs that were not traced."""
-    peaks: Peaks | None = None
-    joined: Joined | None = None
-    notes: tuple[str, ...] = ()
-    device_times: bool = False
-    """Whether the trace's device events are all that there were."""
 
 
 def profile_of(
@@ -78,7 +51,7 @@ def profile_of(
         UserError: No run is left.
     """
     known = context or Context()
-    counted, notes = _counted(trace, warmup, quiet_half, where)
+    counted, notes = counted_runs(trace, warmup, quiet_half, where)
     return _Build(trace, known, counted, notes).profile()
 
 
@@ -91,41 +64,6 @@ def read_profile(path: Path, *, warmup: int = 1, quiet_half: bool = False) -> Pr
     from ortkit.runtime.profiling.trace import read_trace
 
     return profile_of(read_trace(path), warmup=warmup, quiet_half=quiet_half, where=str(path))
-
-
-def _counted(
-    trace: Trace, warmup: int, quiet_half: bool, where: str
-) -> tuple[Numbers, tuple[str, ...]]:
-    runs = np.arange(len(trace.runs))
-    calls = np.bincount(trace.nodes.run[trace.nodes.run >= 0], minlength=len(runs))
-    notes: tuple[str, ...] = ()
-    if warmup < 0:
-        raise UserError(f"{warmup} runs cannot be left out", where="warmup", fix="0 or more")
-    left = runs[warmup:]
-    if not len(left):
-        raise UserError(
-            f"the profile holds {len(runs)} runs and {warmup} are warm-up",
-            where=where,
-            fix=f"run the session at least {warmup + 1} times, or lower warmup",
-        )
-    with_nodes = left[calls[left] > 0]
-    if len(with_nodes) == 0 and calls.any():
-        # A CUDA graph: the runs that captured it are the only ones that say anything of nodes.
-        with_nodes = runs[calls > 0][-1:]
-        notes = (
-            "the runs after the warm-up show no nodes, as those do that replay a CUDA graph; "
-            "the numbers are those of the last run that does",
-        )
-    elif 0 < len(with_nodes) < len(left):
-        notes = (
-            f"{len(left) - len(with_nodes)} of {len(left)} runs show no nodes, as those do that "
-            "replay a CUDA graph; they do not count",
-        )
-    counted = with_nodes if len(with_nodes) else left
-    if quiet_half:
-        taken = np.array([trace.runs[run].duration_us for run in counted])
-        counted = np.sort(counted[np.argsort(taken, kind="stable")[: (len(counted) + 1) // 2]])
-    return counted, notes
 
 
 class _Build:
@@ -147,8 +85,10 @@ class _Build:
         self.run = place[nodes.run[self.events]]
         self.own = nested.own_us[self.events].astype(np.float64)
         # Rows by time; those of which no call counts have number -1.
-        numbers = self.all_rows.of[self.events]
-        total = np.bincount(numbers, self.own, len(self.all_rows.first))
+        numbers, runs = self.all_rows.of[self.events], len(counted)
+        times = np.zeros(len(self.all_rows.first) * runs)
+        np.add.at(times, numbers * runs + self.run, self.own)
+        total = typical(times.reshape(-1, runs))
         seen = np.bincount(numbers, minlength=len(self.all_rows.first)) > 0
         order = np.argsort(-np.where(seen, total, -1.0), kind="stable")[: int(seen.sum())]
         self.rank = np.full(len(self.all_rows.first) + 1, -1, np.int64)
@@ -176,6 +116,8 @@ class _Build:
             initialize_us=self.trace.initialize_us,
             peaks=self.context.peaks,
             notes=tuple(self.notes),
+            regions={} if self.context.joined is None else self.context.joined.region_bytes,
+            kernels=kernel_rows(self.trace, self.counted),
             trace=self.trace,
             counted=tuple(int(run) for run in self.counted),
             row_of=self.rank[self.all_rows.of],
@@ -185,11 +127,13 @@ class _Build:
     def _described(self, run_times: Values) -> tuple[Row, ...]:
         count, runs = len(self.order), len(self.counted)
         calls = grouped(self.own, self.row, count)
-        per_run = _each(run_times)
-        gaps = np.bincount(self.row, self.gaps.before[self.events], count) / runs
+        per_run, own = _each(run_times), typical(run_times)
+        gaps: Values = np.zeros(count * runs)
+        np.add.at(gaps, self.row * runs + self.run, self.gaps.before[self.events])
+        gap = typical(gaps.reshape(count, runs))
         waiting = balances(self.nodes, self.rank[self.all_rows.of], self.counted, count)
         device, copies = self._device()
-        whole = float(run_times.sum()) or 1.0
+        whole = float(own.sum()) or 1.0
         by_row = self._signatures()
         works = [[(calls, self._call_work(one)) for one, calls in each] for each in by_row]
         weights = sum(one.weight_bytes for each in works for _, one in each[:1])
@@ -197,7 +141,7 @@ class _Build:
         for at, number in enumerate(self.order):
             most = by_row[at][0][0]
             signature, held = self.nodes.signatures[most], int(self.all_rows.holder[number])
-            taken = _taken(signature.provider, per_run[at].mean_us, device, at)
+            taken = _taken(signature.provider, float(own[at]), device, at)
             rows.append(
                 Row(
                     name=signature.name,
@@ -206,11 +150,11 @@ class _Build:
                     provider=signature.provider,
                     holder=int(self.rank[held]) if held >= 0 else None,
                     calls=calls[at].count / runs,
-                    own_us=per_run[at].mean_us,
-                    share=per_run[at].mean_us * runs / whole,
+                    own_us=float(own[at]),
+                    share=float(own[at]) / whole,
                     run=per_run[at],
                     call=calls[at],
-                    gap_us=float(gaps[at]),
+                    gap_us=float(gap[at]),
                     inputs=works[at][0][1].inputs,
                     outputs=signature.outputs,
                     shapes=len(by_row[at]),
@@ -220,6 +164,7 @@ class _Build:
                     device_us=None if device is None else float(device[at]),
                     copies_us=None if copies is None else float(copies[at]),
                     origins=self._joined(lambda found: found.origins, most, ()),
+                    region=self._joined(lambda found: found.regions, most, None),
                 )
             )
         return tuple(rows)
@@ -268,7 +213,7 @@ class _Build:
         calls = grouped(self.own, op_of[self.row], len(members))
         sums = np.zeros((len(members), run_times.shape[1]))
         np.add.at(sums, op_of, run_times)
-        per_run = _each(sums)
+        per_run, own = _each(sums), typical(sums)
         found = []
         for number, ((op, provider), each) in enumerate(members.items()):
             mine = [rows[at] for at in each]
@@ -280,7 +225,7 @@ class _Build:
                     provider=provider,
                     nodes=len(each),
                     calls=sum(one.calls for one in mine),
-                    own_us=per_run[number].mean_us,
+                    own_us=float(own[number]),
                     share=sum(one.share for one in mine),
                     run=per_run[number],
                     call=calls[number],
@@ -304,13 +249,28 @@ class _Build:
         return Overall(
             profiled=times_of([self.trace.runs[run].duration_us for run in self.counted]),
             plain=times_of(plain) if len(plain) else None,
-            kernels_us=float(run_times.sum()) / runs,
-            covered_us=float(self.gaps.covered.mean()),
-            gaps_us=float(self.gaps.between.mean()),
-            outside_us=float(self.gaps.outside.mean()),
+            kernels_us=float(typical(run_times.sum(axis=0))),
+            covered_us=float(typical(self.gaps.covered)),
+            least_covered_us=float(self.gaps.covered.min()),
+            gaps_us=float(typical(self.gaps.between)),
+            outside_us=float(typical(self.gaps.outside)),
             device_us=device,
             copies_us=copies,
+            peak_bytes=self._peak(),
         )
+
+    def _peak(self) -> int | None:
+        """Return the most that is in use, summed over arenas: each provider has its own."""
+        events = np.flatnonzero(np.isin(self.nodes.run, self.counted[-MOST_RUNS:]))
+        in_use = self.nodes.memory("in_use", events)
+        if in_use is None or not len(events):
+            return None
+        providers: dict[str, int] = {}
+        number = np.array(
+            [providers.setdefault(one.provider, len(providers)) for one in self.nodes.signatures]
+        )
+        arena = number[self.nodes.signature[events]]
+        return int(sum(in_use[arena == one].max() for one in np.unique(arena)))
 
 
 def _each(values: Values) -> list[Times]:

@@ -68,9 +68,12 @@ def _found(signatures: Sequence[NodeSignature], graph: ir.Model) -> list[ir.Node
 
 
 def _origins(original: ir.Model, graph: ir.Model) -> Mapping[ir.Node, tuple[str, ...]]:
-    by_label = {
-        after: group.before for group in align(original, graph).groups for after in group.after
-    }
+    called = labels(original)
+    constants = {label for node, label in called.items() if node.op_type == "Constant"}
+    by_label: dict[str, tuple[str, ...]] = {}
+    for group in align(original, graph).groups:
+        before = tuple(label for label in group.before if label not in constants)
+        by_label.update(dict.fromkeys(group.after, before))
     return {node: by_label.get(label, ()) for node, label in labels(graph).items()}
 
 

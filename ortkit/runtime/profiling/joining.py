@@ -2,16 +2,53 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import onnx_ir as ir
 
-from ortkit.runtime.profiling.build import Joined
+from ortkit.errors import ModelError, RunError
+from ortkit.graph.open import ModelSource, open_model
 from ortkit.runtime.profiling.call_work import CallWork
+from ortkit.runtime.profiling.context import Joined
 from ortkit.runtime.profiling.executed import executed_nodes
+from ortkit.runtime.profiling.graph_file import GRAPH_CONFIG
+from ortkit.runtime.profiling.regions import regions_of
 from ortkit.runtime.profiling.trace import NodeEvents
 from ortkit.runtime.profiling.work import call_work
+from ortkit.runtime.session import Session
+from ortkit.runtime.settings import SessionSettings
+from ortkit.runtime.source import Saveable
+
+
+def joined_with(
+    nodes: NodeEvents, model: ModelSource | Saveable, settings: SessionSettings
+) -> Joined | None:
+    """Join a trace that was made elsewhere with its model, which is loaded for it.
+
+    None: it does not load with these settings, or ONNX Runtime cannot write the graph.
+
+    Args:
+        nodes: The trace's.
+        model: What was traced.
+        settings: Of the session that was traced.
+
+    Raises:
+        ModelError: There is no such model, or it is none.
+    """
+    original = opened(model)
+    with tempfile.TemporaryDirectory(prefix="ortkit-profile-") as folder:
+        path = Path(folder) / "graph.onnx"
+        config = {**settings.config, **GRAPH_CONFIG}
+        asked = replace(settings, optimized_model=path, trace_prefix=None, config=config)
+        try:
+            Session.with_settings(model, asked).close()
+        except RunError:
+            return None
+        return joined_of(nodes, ir.load(path), original)
 
 
 def joined_of(nodes: NodeEvents, graph: ir.Model, original: ir.Model | None) -> Joined:
@@ -36,7 +73,9 @@ def joined_of(nodes: NodeEvents, graph: ir.Model, original: ir.Model | None) -> 
         work[number] = call_work(nodes.signatures[number], node)
         domains[number] = "" if node.domain == "ai.onnx" else node.domain
         origins[number] = found.origins[at]
-    return Joined(work, domains, origins)
+    nodes_of = {number: found.nodes[at] for at, number in enumerate(order)}
+    regions, sizes = regions_of(nodes.signatures, nodes_of)
+    return Joined(work, domains, origins, regions, sizes)
 
 
 def _by_first_call(nodes: NodeEvents) -> Sequence[int]:
@@ -44,3 +83,17 @@ def _by_first_call(nodes: NodeEvents) -> Sequence[int]:
     np.minimum.at(first, nodes.signature, nodes.start_us)
     order: list[int] = np.argsort(first, kind="stable").tolist()
     return order
+
+
+def opened(source: ModelSource | Saveable) -> ir.Model:
+    """Open what a session was made from.
+
+    Raises:
+        ModelError: It cannot be read, or not any more.
+    """
+    if not isinstance(source, Saveable):
+        return open_model(source)
+    model = getattr(source, "model", None)  # of what `ortkit.optimize` returns
+    if not isinstance(model, ir.Model):
+        raise ModelError("the model in memory cannot be read again")
+    return model

@@ -31,6 +31,8 @@ class Peaks:
     """GFLOP/s of a large matrix product by the type of its elements."""
     bandwidths: tuple[tuple[int, float], ...]
     """(bytes in use, GB/s read and written), ascending: within the caches, then beyond."""
+    tracing_us: float = 0.0
+    """What tracing adds to a node's own time."""
 
     def move_us(self, count: float, in_use: float | None = None) -> float:
         """Return the least time in which `count` bytes are read or written.
@@ -64,6 +66,7 @@ class Peaks:
                 str(given["machine"]),
                 {str(name): float(rate) for name, rate in given["gflops"].items()},
                 rates,
+                max(0.0, float(given["tracing_us"])),
             )
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"no peaks: {error}") from error

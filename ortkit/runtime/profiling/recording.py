@@ -11,24 +11,20 @@ from typing import TYPE_CHECKING
 from ortkit.errors import ModelError, RunError, UserError
 from ortkit.runtime.ort import import_onnxruntime
 from ortkit.runtime.profiling.about import about_runs, threads_of
-from ortkit.runtime.profiling.build import Context, Joined, profile_of
+from ortkit.runtime.profiling.build import profile_of
+from ortkit.runtime.profiling.context import Context, Joined
+from ortkit.runtime.profiling.devices import joined
+from ortkit.runtime.profiling.graph_file import GRAPH_CONFIG
 from ortkit.runtime.profiling.peaks import Peaks, load_peaks
 from ortkit.runtime.profiling.result import Profile
 from ortkit.runtime.profiling.trace import Trace, read_trace
+from ortkit.runtime.targets import CUDA
 
 if TYPE_CHECKING:
-    import onnx_ir as ir
-
-    from ortkit.graph.open import ModelSource
+    from ortkit.runtime.cuda_activity import CudaActivity
     from ortkit.runtime.session import Session
-    from ortkit.runtime.source import Saveable
 
-_GRAPH, _WEIGHTS = "graph.onnx", "graph.weights"
-#: Of the optimized graph: weights go to a file of their own, which is not read.
-_CONFIG = {
-    "session.optimized_model_external_initializers_file_name": _WEIGHTS,
-    "session.optimized_model_external_initializers_min_size_in_bytes": "1024",
-}
+_GRAPH = "graph.onnx"
 
 
 class TracedSession:
@@ -52,29 +48,48 @@ class TracedSession:
             What `load` does.
         """
         self.notes: list[str] = []
+        self.has_device_times = False
+        self._activity: CudaActivity | None = None
         self._folder = tempfile.TemporaryDirectory(prefix="ortkit-profile-")
         folder = Path(self._folder.name)
         self._graph: Path | None = folder / _GRAPH if provenance else None
-        prefix = folder / "trace"
         try:
-            if self._graph is None:
-                self.session = load(trace_prefix=prefix)
-                return
+            self.session = self._loaded(load, config, folder / "trace")
+            self._start_activity()
+        except BaseException:
+            self._folder.cleanup()
+            raise
+
+    def _loaded(
+        self, load: Callable[..., Session], config: Mapping[str, str], prefix: Path
+    ) -> Session:
+        if self._graph is not None:
             try:
-                self.session = load(
+                return load(
                     trace_prefix=prefix,
                     optimized_model=self._graph,
-                    config={**config, **_CONFIG},
+                    config={**config, **GRAPH_CONFIG},
                 )
             except RunError as error:
                 # Nodes that a provider has compiled cannot be written, nor can what finds no
                 # room; whether the graph is at fault at all the second try shows.
                 self._graph = None
-                self.session = load(trace_prefix=prefix)
                 self.notes.append(f"origins and work are not known: {error.problem}")
-        except BaseException:
-            self._folder.cleanup()
-            raise
+        return load(trace_prefix=prefix)
+
+    def _start_activity(self) -> None:
+        """Record what the GPU does, where NVIDIA's CUPTI is there."""
+        if self.session.providers[0] != CUDA:
+            return
+        from ortkit.runtime.cuda_activity import CudaActivity
+        from ortkit.runtime.memory.library import NotAvailableError
+
+        try:
+            self._activity = CudaActivity()
+            self._activity.__enter__()
+        except NotAvailableError as error:
+            self._activity = None
+            self.notes.append(f"what the device did is not known: {error}")
 
     def end(self) -> Trace:
         """End the tracing; the session goes on without.
@@ -82,7 +97,19 @@ class TracedSession:
         Raises:
             UserError: No run was traced.
         """
-        return read_trace(Path(self.session.onnxruntime.end_profiling()))
+        inner = self.session.onnxruntime
+        since = inner.get_profiling_start_time_ns()
+        activity, self._activity = self._activity, None
+        if activity is not None:
+            activity.__exit__(None, None, None)
+        trace = read_trace(Path(inner.end_profiling()))
+        if activity is None:
+            self.has_device_times = bool(trace.kernels)
+            return trace
+        if activity.lost:
+            self.notes.append(f"{activity.lost} events of the device were lost")
+        self.has_device_times = True
+        return joined(trace, activity.events(since))
 
     def threads(self, trace: Trace) -> int:
         """Return how many threads work on a node, 0 if that is not known."""
@@ -94,10 +121,10 @@ class TracedSession:
             return None
         from onnx_ir import load
 
-        from ortkit.runtime.profiling.joining import joined_of
+        from ortkit.runtime.profiling.joining import joined_of, opened
 
         try:
-            original = _opened(self.session.source)
+            original = opened(self.session.source)
         except ModelError as error:  # it has been moved away since
             original = None
             self.notes.append(f"origins are not known: {error.problem}")
@@ -105,6 +132,8 @@ class TracedSession:
 
     def close(self) -> None:
         """Release the session and its files."""
+        if self._activity is not None:
+            self._activity.__exit__(None, None, None)
         self.session.close()
         self._folder.cleanup()
 
@@ -192,19 +221,13 @@ def finished(
     session = traced.session
     about = about_runs(trace, session.source, import_onnxruntime().__version__, feeds)
     known = peaks or load_peaks(session.providers[0], about.threads or 0, about.machine or "")
-    joined = traced.joined(trace)
-    context = Context(about, plain_us, known, joined, tuple(traced.notes))
+    added = traced.joined(trace)
+    context = Context(
+        about,
+        plain_us,
+        known,
+        added,
+        tuple(traced.notes),
+        device_times=traced.has_device_times,
+    )
     return profile_of(trace, context, warmup=warmup)
-
-
-def _opened(source: ModelSource | Saveable) -> ir.Model:
-    """Open what a session was made from."""
-    from ortkit.graph.open import open_model
-    from ortkit.runtime.source import Saveable
-
-    if not isinstance(source, Saveable):
-        return open_model(source)
-    model = getattr(source, "model", None)
-    if model is None:
-        raise ModelError("the model in memory cannot be read again")
-    return open_model(model)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
-from typing import Any, Literal
+from dataclasses import asdict, dataclass, field
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from ortkit.errors import UserError
 from ortkit.runtime.profiling.events import TensorShape
 from ortkit.runtime.profiling.peaks import Peaks
 from ortkit.runtime.profiling.trace import Trace
@@ -82,9 +81,9 @@ class Row:
     calls: float
     """In one run."""
     own_us: float
-    """In one run, mean; without the nodes of its bodies."""
+    """In one run, mean of the middle half of the runs; without the nodes of its bodies."""
     share: float
-    """Of the time of all kernels, 0 to 1."""
+    """Of the time of all nodes, 0 to 1."""
     run: Times
     """What it takes in a run, over the runs."""
     call: Times
@@ -106,7 +105,9 @@ class Row:
     copies_us: float | None
     """Of its copies to and from the device, in one run."""
     origins: tuple[str, ...] = ()
-    """The nodes of the model that it stands for; none if that is not known."""
+    """The nodes of the model that it stands for, but for constants; none if not known."""
+    region: int | None = None
+    """Rows of one number are neighbours that one kernel could compute, see `Profile.regions`."""
 
     @property
     def label(self) -> str:
@@ -133,8 +134,25 @@ class OpRow:
 
 
 @dataclass(frozen=True)
+class KernelRow:
+    """All launches of one kernel on a device, all copies or all fills of one kind."""
+
+    name: str
+    kind: str
+    """`kernel`, `copy` or `fill`."""
+    calls: float
+    """In one run."""
+    us: float
+    """In one run."""
+    share: float
+    """Of the time of all of them, 0 to 1."""
+    bytes: int | None
+    """Copied or filled in one run."""
+
+
+@dataclass(frozen=True)
 class Overall:
-    """Where the time of a run goes; means over the counted runs, in microseconds."""
+    """Where the time of a run goes: means of the middle half of the runs, in microseconds."""
 
     profiled: Times
     """Runs that were traced: tracing costs time at each node."""
@@ -144,6 +162,8 @@ class Overall:
     """All kernels together; more than a run where nodes run at the same time."""
     covered_us: float
     """In which at least one kernel ran."""
+    least_covered_us: float
+    """The same of the run of which it is the least."""
     gaps_us: float
     """Between the kernels of a traced run: the runtime's own time, and the tracing's."""
     outside_us: float
@@ -151,6 +171,13 @@ class Overall:
     device_us: float | None
     """In which the device did anything; None: not known."""
     copies_us: float | None
+    peak_bytes: int | None
+    """Most in use in the arenas of all providers during a run; None: the trace does not say."""
+
+    @property
+    def run_us(self) -> float:
+        """What a run takes, without tracing where that is known: the median."""
+        return (self.plain or self.profiled).median_us
 
     @property
     def overhead(self) -> float | None:
@@ -192,6 +219,10 @@ class Profile:
     peaks: Peaks | None
     notes: tuple[str, ...]
     """What is not known, and why; what the numbers hold and what they do not."""
+    kernels: tuple[KernelRow, ...] = ()
+    """What ran on a device, most time first."""
+    regions: Mapping[int, int] = field(default_factory=dict)
+    """Number of a region -> bytes that one kernel for all of it would read and write."""
     trace: Trace | None = field(default=None, repr=False)
     """None: read from a document."""
     counted: tuple[int, ...] = ()
@@ -201,9 +232,16 @@ class Profile:
     run_times: npt.NDArray[np.float64] | None = field(default=None, repr=False)
     """[rows, runs] own time of a row in each counted run, in microseconds."""
 
+    def tracing_us(self) -> float:
+        """Return what tracing adds to a call of a node, as it is measured within it.
+
+        0 where that is not known.
+        """
+        return 0.0 if self.peaks is None else self.peaks.tracing_us
+
     def time_share(self, ops: frozenset[str]) -> float:
         """Return the part of a traced run that these operators take, 0 to 1."""
-        whole = self.overall.profiled.mean_us
+        whole = self.overall.profiled.median_us
         taken = sum(one.own_us for one in self.ops if one.op in ops)
         return min(1.0, taken / whole) if whole else 0.0
 
@@ -219,79 +257,7 @@ class Profile:
             "peaks": None if self.peaks is None else asdict(self.peaks),
             "ops": [asdict(one) for one in self.ops],
             "nodes": [asdict(one) for one in self.rows],
+            "regions": {str(number): size for number, size in self.regions.items()},
+            "kernels": [asdict(one) for one in self.kernels],
             "notes": list(self.notes),
         }
-
-    @staticmethod
-    def from_json(document: Mapping[str, Any], *, where: str = "") -> Profile:
-        """Read what `to_json` gave; the trace and what is by event or by run is not there.
-
-        Raises:
-            UserError: It is no such document, or of another version.
-        """
-        schema = document.get("schema") if isinstance(document, Mapping) else None
-        if schema != SCHEMA:
-            raise UserError(
-                f"is no profile of this version: its schema is {schema!r}, not {SCHEMA!r}",
-                where=where,
-                fix="write it again with `ortkit profile MODEL --json`",
-            )
-        try:
-            return Profile(
-                about=_about(document["about"]),
-                rows=tuple(_row(one) for one in document["nodes"]),
-                ops=tuple(_op_row(one) for one in document["ops"]),
-                overall=_overall(document["overall"]),
-                runs=int(document["runs"]),
-                load_us=document["load_us"],
-                initialize_us=document["initialize_us"],
-                peaks=None if document["peaks"] is None else Peaks.from_json(document["peaks"]),
-                notes=tuple(document["notes"]),
-            )
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise UserError(
-                f"the profile lacks or misstates a field: {error}", where=where
-            ) from error
-
-
-def _about(given: Mapping[str, Any]) -> About:
-    inputs = {name: tuple(shape) for name, shape in given["inputs"].items()}
-    return About(**{**given, "providers": tuple(given["providers"]), "inputs": inputs})
-
-
-def _times(given: Mapping[str, Any] | None) -> Times | None:
-    return None if given is None else Times(**given)
-
-
-def _overall(given: Mapping[str, Any]) -> Overall:
-    known = {one.name: given[one.name] for one in fields(Overall)}
-    return Overall(
-        **{**known, "profiled": Times(**known["profiled"]), "plain": _times(known["plain"])}
-    )
-
-
-def _row(given: Mapping[str, Any]) -> Row:
-    balance = given["balance"]
-    return Row(
-        **{
-            **given,
-            "run": Times(**given["run"]),
-            "call": Times(**given["call"]),
-            "work": Work(**given["work"]),
-            "balance": None
-            if balance is None
-            else Balance(**{**balance, "tasks": tuple(balance["tasks"])}),
-            "inputs": _shapes(given["inputs"]),
-            "outputs": _shapes(given["outputs"]),
-            "origins": tuple(given["origins"]),
-        }
-    )
-
-
-def _op_row(given: Mapping[str, Any]) -> OpRow:
-    times = {name: Times(**given[name]) for name in ("run", "call")}
-    return OpRow(**{**given, **times, "work": Work(**given["work"])})
-
-
-def _shapes(given: Any) -> tuple[TensorShape, ...]:
-    return tuple((str(dtype), tuple(dims)) for dtype, dims in given)

@@ -33,12 +33,10 @@ def work_of(
     """
     flops = _total((count, one.flops) for count, one in calls)
     moved = _total((count, one.bytes_moved) for count, one in calls)
-    rates = (None, None)
-    if taken_us:
-        rates = (_rate(flops, taken_us), _rate(moved, taken_us))
+    taken = taken_us or 0.0
     least, bound = _least(calls, peaks, weight_bytes)
     attained = least / taken_us if least is not None and taken_us else None
-    return Work(flops, moved, *rates, bound, attained, least)
+    return Work(flops, moved, _rate(flops, taken), _rate(moved, taken), bound, attained, least)
 
 
 def summed(rows: Sequence[tuple[Work, float | None]]) -> tuple[Work, int]:
@@ -56,8 +54,8 @@ def summed(rows: Sequence[tuple[Work, float | None]]) -> tuple[Work, int]:
     taken_us = sum(taken or 0.0 for _, taken in least)
     bounds: dict[Bound, float] = {}
     for work, _ in rows:
-        if work.bound is not None:
-            bounds[work.bound] = bounds.get(work.bound, 0.0) + (work.least_us or 0.0)
+        if (bound := work.bound) is not None:
+            bounds[bound] = bounds.get(bound, 0.0) + (work.least_us or 0.0)
     total = Work(
         flops,
         moved,

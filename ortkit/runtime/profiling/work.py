@@ -44,7 +44,7 @@ def call_work(signature: NodeSignature, node: ir.Node) -> CallWork | None:
     return CallWork(
         _known(node_flops, node, seen),
         _known(node_bytes, node, seen),
-        sum(_bytes(seen.tensors[one]) for one in dict.fromkeys(weights)),
+        sum(tensor_bytes(seen.tensors[one]) for one in dict.fromkeys(weights)),
         _dtype(inputs or signature.outputs),
         inputs,
     )
@@ -122,7 +122,8 @@ def _data_type(dtype: str) -> ir.DataType:
     return ir.DataType[name] if name in ir.DataType.__members__ else ir.DataType.UNDEFINED
 
 
-def _bytes(tensor: TensorShape) -> int:
+def tensor_bytes(tensor: TensorShape) -> int:
+    """Return the bytes of a tensor, 0 for strings and types that are not known."""
     dtype = _data_type(tensor[0])
     if dtype in (ir.DataType.UNDEFINED, ir.DataType.STRING):
         return 0

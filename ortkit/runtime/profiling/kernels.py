@@ -1,0 +1,28 @@
+"""What ran on a device, by name."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from ortkit.runtime.profiling.events import DeviceEvent
+from ortkit.runtime.profiling.result import KernelRow
+from ortkit.runtime.profiling.trace import Trace
+
+
+def kernel_rows(trace: Trace, counted: npt.NDArray[np.int64]) -> tuple[KernelRow, ...]:
+    """Add up what ran on the device in the counted runs, by name."""
+    runs = set(counted.tolist())
+    events: dict[tuple[str, str], list[DeviceEvent]] = {}
+    for event in trace.kernels:
+        if event.run in runs:
+            events.setdefault((event.name, event.kind), []).append(event)
+    sums = {key: sum(one.duration_us for one in each) for key, each in events.items()}
+    whole = sum(sums.values()) or 1.0
+    rows = []
+    for key, each in events.items():
+        sizes = [one.bytes for one in each if one.bytes is not None]
+        moved = round(sum(sizes) / len(runs)) if sizes else None
+        calls, taken = len(each) / len(runs), sums[key] / len(runs)
+        rows.append(KernelRow(*key, calls, taken, sums[key] / whole, moved))
+    return tuple(sorted(rows, key=lambda one: -one.us))

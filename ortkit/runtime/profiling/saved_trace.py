@@ -1,0 +1,64 @@
+"""Profiling from a trace that was made elsewhere."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from ortkit.kernels.calibration import machine
+from ortkit.runtime.profiling.about import about_trace
+from ortkit.runtime.profiling.build import profile_of
+from ortkit.runtime.profiling.context import Context
+from ortkit.runtime.profiling.peaks import load_peaks
+from ortkit.runtime.profiling.result import Profile
+from ortkit.runtime.profiling.trace import read_trace
+
+_NO_MODEL = "what the nodes compute is not known: name the model too"
+_NO_PLAIN = "what a run takes without tracing is not known: the trace has traced runs only"
+
+
+def profile_saved(
+    path: Path, model: Path | None, *, warmup: int = 1, target: str = "auto", threads: int = 0
+) -> Profile:
+    """Read a trace and add it up.
+
+    Args:
+        path: What `end_profiling` named.
+        model: The model that was traced. It is loaded once, to get the graph that ran.
+        warmup: How many runs at its start are left out.
+        target: Where it ran; `auto`: as the trace says.
+        threads: Of the session that is loaded.
+
+    Raises:
+        UserError: It is no whole trace, or has no run after the warm-up.
+        ModelError: `model` is none.
+    """
+    trace = read_trace(path)
+    about = about_trace(trace, model)
+    notes = [_NO_PLAIN]
+    joined = peaks = None
+    if model is None:
+        notes.append(_NO_MODEL)
+    else:
+        from ortkit.runtime.profiling.joining import joined_with
+        from ortkit.runtime.settings import SessionSettings
+
+        providers = list(about.providers) if target == "auto" and about.providers else target
+        settings = SessionSettings(target=providers, threads=threads, fallback=True)
+        joined = joined_with(trace.nodes, model, settings)
+        if joined is None:
+            notes.append("what the nodes compute is not known: the model does not load here")
+        # Only of this machine are there peaks; that the trace is of it is the reader's word.
+        first = about.providers[0] if about.providers else ""
+        peaks = load_peaks(first, about.threads or 0, machine())
+    if peaks is not None:
+        about = replace(about, machine=machine())
+        notes.append("held against the peaks of this machine, which need not be the trace's")
+    context = Context(
+        about,
+        peaks=peaks,
+        joined=joined,
+        notes=tuple(notes),
+        device_times=bool(trace.kernels),
+    )
+    return profile_of(trace, context, warmup=warmup, where=str(path))
