@@ -8,6 +8,7 @@ from ortkit.cli import show
 from ortkit.comparison.differences import OutputDifference
 from ortkit.comparison.result import BatchResult, Comparison, RowResult, Spread
 from ortkit.comparison.rows import Row
+from ortkit.comparison.values import Statistics
 from ortkit.runtime.intervals import Interval, Speedup
 
 _MOST_OUTPUTS = 8
@@ -160,14 +161,18 @@ def _output(result: RowResult, each: OutputDifference) -> tuple[object, ...]:
         result.row.number,
         judged.name,
         judged.dtype,
-        None if apart is None else f"{apart.max_absolute:.3g}",
-        None if apart is None or apart.max_relative is None else f"{apart.max_relative:.3g}",
+        _largest(None if apart is None else apart.absolute),
+        _largest(None if apart is None else apart.relative),
         f"{judged.max_error_eps:.3g}",
         f"{judged.allowed_eps:.4g}",
         None if apart is None or apart.cosine is None else f"{apart.cosine:.9f}",
         judged.near_ties or None,
         "yes" if judged.equal else "no",
     )
+
+
+def _largest(apart: Statistics | None) -> str | None:
+    return None if apart is None or apart.maximum is None else f"{apart.maximum:.3g}"
 
 
 def _part(each: OutputDifference) -> float:

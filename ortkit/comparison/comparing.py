@@ -260,6 +260,7 @@ class _Subject:
             Spread.of([1e3 * each.seconds for each in own.loaded]),
             Spread.of([1e3 * each for each in own.first_seconds]),
             latency_of(own, batch),
+            tuple(tuple(1e3 * each for each in rounds) for rounds in own.rounds),
             memory_of(own),
             own.loaded[0].providers,
             own.is_warm,
@@ -270,7 +271,7 @@ class _Subject:
 
 
 def _skipped(row: Row, problem: str) -> RowResult:
-    return RowResult(row, problem, True, None, None, None, None, (), True, None, (), None)
+    return RowResult(row, problem, True, None, None, None, (), None, (), True, None, (), None)
 
 
 def _restless(judge: Judge, folder: Path) -> list[str]:

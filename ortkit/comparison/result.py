@@ -44,12 +44,15 @@ class Latency:
     mean: float
     deviation: float
     p50: float
+    p75: float
     p90: float
     p95: float
     p99: float
     p999: float
     most: float
     runs: int
+    total: float
+    """Of all runs together."""
     per_second: float
     """Runs in a second of nothing but runs."""
     items_per_second: float | None
@@ -88,6 +91,8 @@ class RowResult:
     load_ms: Spread | None
     first_run_ms: Spread | None
     latency: Latency | None
+    rounds_ms: tuple[tuple[float, ...], ...]
+    """The rounds of each process, aligned with those of the other rows."""
     memory: Memory | None
     providers: tuple[str, ...]
     settled: bool
@@ -121,6 +126,7 @@ class RowResult:
             "providers": list(self.providers),
             "settled": self.settled,
             **content,
+            "rounds_ms": [list(rounds) for rounds in self.rounds_ms],
             "equality": self.equality,
             "outputs": [each.to_json() for each in self.outputs],
         }
@@ -191,8 +197,8 @@ class Comparison:
 def latency_of(samples: Samples, batch: int | None) -> Latency:
     """Take the runs of all processes together."""
     runs = 1e3 * np.asarray(samples.runs)
-    p50, p90, p95, p99, p999 = (
-        float(each) for each in np.quantile(runs, (0.5, 0.9, 0.95, 0.99, 0.999))
+    p50, p75, p90, p95, p99, p999 = (
+        float(each) for each in np.quantile(runs, (0.5, 0.75, 0.9, 0.95, 0.99, 0.999))
     )
     per_second = len(runs) / samples.wall_seconds
     return Latency(
@@ -201,12 +207,14 @@ def latency_of(samples: Samples, batch: int | None) -> Latency:
         mean=float(runs.mean()),
         deviation=float(runs.std()),
         p50=p50,
+        p75=p75,
         p90=p90,
         p95=p95,
         p99=p99,
         p999=p999,
         most=float(runs.max()),
         runs=len(runs),
+        total=float(runs.sum()),
         per_second=per_second,
         items_per_second=None if batch is None else per_second * batch,
         processors=samples.cpu_seconds / samples.wall_seconds,

@@ -10,7 +10,10 @@ import numpy as np
 
 #: Elements looked at at a time, to keep float64 copies of large tensors small.
 _BLOCK = 1 << 20
+#: Differences of larger tensors are kept in float32.
+_LARGE = 1 << 22
 _BINS = 10
+_PARTS = (0.5, 0.9, 0.95, 0.99)
 
 
 @dataclass(frozen=True)
@@ -23,30 +26,34 @@ class Statistics:
     nan: int
     infinite: int
     minimum: float | None = None
+    minimum_at: tuple[int, ...] = ()
     maximum: float | None = None
+    maximum_at: tuple[int, ...] = ()
     mean: float | None = None
     deviation: float | None = None
     """Standard deviation."""
-    median: float | None = None
     magnitude: float | None = None
     """Mean of the absolute values."""
+    median: float | None = None
+    p90: float | None = None
+    p95: float | None = None
+    p99: float | None = None
+    histogram_bounds: tuple[float, ...] = ()
+    histogram_counts: tuple[int, ...] = ()
 
     def to_json(self) -> dict[str, object]:
         """Return the fields; what is not finite comes as None, as JSON has no infinity."""
-        return _finite({**asdict(self), "shape": list(self.shape)})
+        return _plain(asdict(self))
 
 
 @dataclass(frozen=True)
 class Distance:
     """How far a tensor is from another one of its shape, over elements finite in both."""
 
-    max_absolute: float
-    mean_absolute: float
-    median_absolute: float
-    max_relative: float | None
-    """Over elements that are not zero in the first; None if all are."""
-    mean_relative: float | None
-    median_relative: float | None
+    absolute: Statistics
+    """Of the absolute differences; those that are not finite count as NaN."""
+    relative: Statistics | None
+    """Over the first's magnitudes; elements that are zero there count as NaN. None if all are."""
     norm: float
     """L2 norm of the difference."""
     cosine: float | None
@@ -55,53 +62,54 @@ class Distance:
     """10 log10 of the first's mean square over the difference's; None if either is zero."""
     peak_signal_to_noise_db: float | None
     """The same, of the square of the first's largest magnitude."""
-    worst: tuple[int, ...]
-    """Index of the largest absolute difference."""
     unequal: int
     """How many elements differ at all."""
     not_finite: int
     """How many are NaN or infinite in one of them and not the same in the other."""
-    histogram: tuple[tuple[float, ...], tuple[int, ...]]
-    """Bounds and counts of the absolute differences."""
 
     def to_json(self) -> dict[str, object]:
         """Return the fields, as above."""
-        bounds, counts = self.histogram
-        histogram = {"bounds": list(bounds), "counts": list(counts)}
-        return _finite({**asdict(self), "worst": list(self.worst), "histogram": histogram})
+        relative = None if self.relative is None else self.relative.to_json()
+        return {**_plain(asdict(self)), "absolute": self.absolute.to_json(), "relative": relative}
 
 
 def statistics(array: np.ndarray) -> Statistics:
-    """Look at a tensor; strings have no numbers."""
+    """Look at a tensor; strings have no numbers, complex numbers those of their magnitudes."""
     kind = "string" if array.dtype.kind in "OUS" else array.dtype.name
     if kind == "string" or array.size == 0:
         return Statistics(kind, array.shape, array.size, 0, 0)
     flat = np.abs(array).reshape(-1) if array.dtype.kind == "c" else array.reshape(-1)
-    nan = infinite = count = 0
-    low, high, total, squares, magnitude = np.inf, -np.inf, 0.0, 0.0, 0.0
-    shift: float | None = None
-    for block in _blocks(flat):
-        nan += int(np.isnan(block).sum())
-        infinite += int(np.isinf(block).sum())
-        numbers = block[np.isfinite(block)]
-        if not numbers.size:
-            continue
-        # Moved by one of them: squares of values far from zero would cancel.
-        shift = float(numbers[0]) if shift is None else shift
-        count += numbers.size
-        low, high = min(low, float(numbers.min())), max(high, float(numbers.max()))
-        total += float((numbers - shift).sum())
-        squares += float(np.square(numbers - shift).sum())
-        magnitude += float(np.abs(numbers).sum())
-    if shift is None:
-        return Statistics(kind, array.shape, array.size, nan, infinite)
-    mean = total / count
-    middle = flat if nan + infinite == 0 else flat[np.isfinite(flat.astype(np.float64))]
+    sums = _Sums()
+    for start, block in _blocks(flat):
+        sums.add(start, block)
+    if sums.count == 0:
+        return Statistics(kind, array.shape, array.size, sums.nan, sums.infinite)
+    numbers = _sortable(flat)
+    if sums.count < array.size:
+        numbers = numbers[np.isfinite(numbers)]
+    with np.errstate(over="ignore", invalid="ignore"):
+        median, p90, p95, p99 = (float(each) for each in np.quantile(numbers, _PARTS))
+    counts, bounds = np.histogram(numbers.astype(np.float64, copy=False), _BINS)
     return Statistics(
-        kind, array.shape, array.size, nan, infinite, low, high, shift + mean,
-        float(np.sqrt(max(0.0, squares / count - mean * mean))), _median(middle),
-        magnitude / count,
-    )  # fmt: skip
+        kind,
+        array.shape,
+        array.size,
+        sums.nan,
+        sums.infinite,
+        sums.low,
+        _place(sums.low_at, array.shape),
+        sums.high,
+        _place(sums.high_at, array.shape),
+        sums.mean,
+        sums.deviation,
+        sums.magnitude / sums.count,
+        median,
+        p90,
+        p95,
+        p99,
+        tuple(map(float, bounds)),
+        tuple(map(int, counts)),
+    )
 
 
 def distance(expected: np.ndarray, actual: np.ndarray) -> Distance | None:
@@ -111,105 +119,117 @@ def distance(expected: np.ndarray, actual: np.ndarray) -> Distance | None:
     """
     if expected.dtype.kind in "OUS" or actual.dtype.kind in "OUS" or expected.size == 0:
         return None
-    shape = expected.shape
     if expected.dtype.kind == "c":
-        shape = (*shape, 2)
         expected, actual = _parts(expected), _parts(actual)
-    sums = _Sums()
-    for start, (want, got) in enumerate(
-        zip(_blocks(expected.reshape(-1)), _blocks(actual.reshape(-1)), strict=True)
-    ):
-        sums.add(start * _BLOCK, want, got)
-    return sums.distance(shape)
+    absolute = np.empty(expected.size, np.float64 if expected.size <= _LARGE else np.float32)
+    relative = np.empty_like(absolute)
+    unequal = not_finite = count = 0
+    squares = product = first = second = peak = 0.0
+    pairs = zip(_blocks(expected.reshape(-1)), _blocks(actual.reshape(-1)), strict=True)
+    for (start, want), (_, got) in pairs:
+        finite = np.isfinite(want) & np.isfinite(got)
+        same = (want == got) | (np.isnan(want) & np.isnan(got))
+        unequal += int((~same).sum())
+        not_finite += int((~same & ~finite).sum())
+        here = slice(start, start + want.size)
+        with np.errstate(all="ignore"):
+            difference = np.where(finite, np.abs(want - got), np.nan)
+            absolute[here] = difference
+            relative[here] = np.where(want != 0, difference / np.abs(want), np.nan)
+            want, got, difference = want[finite], got[finite], difference[finite]
+            count += want.size
+            squares += float(difference @ difference)
+            product += float(want @ got)
+            first += float(want @ want)
+            second += float(got @ got)
+            peak = max(peak, float(np.abs(want).max(initial=0.0)))
+    if count == 0:
+        return None
+    lengths = np.sqrt(first) * np.sqrt(second)
+    has_angle = bool(np.isfinite(lengths)) and lengths > 0
+    apart = statistics(relative.reshape(expected.shape))
+    return Distance(
+        statistics(absolute.reshape(expected.shape)),
+        None if apart.maximum is None else apart,
+        float(np.sqrt(squares)),
+        min(1.0, max(-1.0, float(product / lengths))) if has_angle else None,
+        _decibels(first / count, squares / count),
+        _decibels(peak**2, squares / count),
+        unequal,
+        not_finite,
+    )
 
 
 class _Sums:
     """What is added up over blocks."""
 
     def __init__(self) -> None:
-        self.count = self.unequal = self.not_finite = self.worst = 0
-        self.largest = -1.0
-        self.total = self.squares = self.product = self.first = self.second = self.peak = 0.0
-        self.absolute: list[np.ndarray] = []
-        self.relative: list[np.ndarray] = []
+        self.nan = self.infinite = self.count = 0
+        self.low, self.high = np.inf, -np.inf
+        self.low_at = self.high_at = 0
+        self.shift = self.total = self.squares = self.magnitude = 0.0
 
-    def add(self, start: int, want: np.ndarray, got: np.ndarray) -> None:
-        finite = np.isfinite(want) & np.isfinite(got)
-        same = (want == got) | (np.isnan(want) & np.isnan(got))
-        self.unequal += int((~same).sum())
-        self.not_finite += int((~same & ~finite).sum())
+    def add(self, start: int, block: np.ndarray) -> None:
+        self.nan += int(np.isnan(block).sum())
+        self.infinite += int(np.isinf(block).sum())
+        finite = np.isfinite(block)
         if not finite.any():
             return
-        with np.errstate(invalid="ignore"):
-            difference = np.where(finite, np.abs(want - got), -1)
-        at = int(difference.argmax())
-        if difference[at] > self.largest:
-            self.largest, self.worst = float(difference[at]), start + at
-        want, got, difference = want[finite], got[finite], difference[finite]
-        self.count += want.size
-        self.total += float(difference.sum())
-        self.squares += float(np.square(difference).sum())
-        self.product += float(want @ got)
-        self.first += float(want @ want)
-        self.second += float(got @ got)
-        self.peak = max(self.peak, float(np.abs(want).max()))
-        some = want != 0
+        low, high = np.where(finite, block, np.inf), np.where(finite, block, -np.inf)
+        if low.min() < self.low:
+            self.low, self.low_at = float(low.min()), start + int(low.argmin())
+        if high.max() > self.high:
+            self.high, self.high_at = float(high.max()), start + int(high.argmax())
+        numbers = block[finite]
+        # Moved by one of them: squares of values far from zero would cancel.
+        self.shift = self.shift if self.count else float(numbers[0])
+        self.count += numbers.size
         with np.errstate(over="ignore"):
-            self.absolute.append(difference.astype(np.float32))
-            relative = difference[some] / np.abs(want[some])
-            self.relative.append(relative.astype(np.float32))
+            self.total += float((numbers - self.shift).sum())
+            self.squares += float(np.square(numbers - self.shift).sum())
+            self.magnitude += float(np.abs(numbers).sum())
 
-    def distance(self, shape: tuple[int, ...]) -> Distance | None:
-        if self.count == 0:
-            return None
-        absolute = np.concatenate(self.absolute)
-        relative = np.concatenate(self.relative)
-        has = relative.size > 0
-        lengths = np.sqrt(self.first) * np.sqrt(self.second)
-        counts, bounds = np.histogram(absolute, _BINS) if np.isfinite(absolute).all() else ((), ())
-        noise = self.squares / self.count
-        return Distance(
-            self.largest,
-            self.total / self.count,
-            _median(absolute),
-            float(relative.max()) if has else None,
-            float(relative.mean(dtype=np.float64)) if has else None,
-            _median(relative) if has else None,
-            float(np.sqrt(self.squares)),
-            float(min(1.0, max(-1.0, self.product / lengths))) if lengths else None,
-            _decibels(self.first / self.count, noise),
-            _decibels(self.peak**2, noise),
-            tuple(int(i) for i in np.unravel_index(self.worst, shape)) if shape else (),
-            self.unequal,
-            self.not_finite,
-            (tuple(map(float, bounds)), tuple(map(int, counts))),
-        )
+    @property
+    def mean(self) -> float:
+        return self.shift + self.total / self.count
+
+    @property
+    def deviation(self) -> float:
+        moved = self.total / self.count
+        return float(np.sqrt(max(0.0, self.squares / self.count - moved * moved)))
 
 
-def _finite(fields: dict[str, object]) -> dict[str, object]:
-    return {
-        name: None if isinstance(value, float) and not np.isfinite(value) else value
-        for name, value in fields.items()
-    }
+def _sortable(flat: np.ndarray) -> np.ndarray:
+    """Return numbers whose sums and differences do not overflow their type."""
+    if flat.dtype.kind == "f" and flat.itemsize >= 4:
+        return flat
+    return flat.astype(np.float64 if flat.itemsize > 2 else np.float32)
+
+
+def _place(index: int, shape: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(int(each) for each in np.unravel_index(index, shape)) if shape else ()
+
+
+def _plain(fields: dict[str, Any]) -> dict[str, object]:
+    """Return fields as JSON has them."""
+    return {name: _number(value) for name, value in fields.items()}
+
+
+def _number(value: Any) -> object:
+    if isinstance(value, tuple):
+        return [_number(each) for each in value]
+    return None if isinstance(value, float) and not np.isfinite(value) else value
 
 
 def _decibels(signal: float, noise: float) -> float | None:
     return float(10 * np.log10(signal / noise)) if signal > 0 and noise > 0 else None
 
 
-def _median(array: np.ndarray) -> float:
-    """Return the median; of short floats in float32, as a sum of two may overflow them."""
-    is_float = array.dtype.kind == "f" and array.dtype.itemsize >= 4
-    wide: Any = (
-        array if is_float else array.astype(np.float64 if array.itemsize > 2 else np.float32)
-    )
-    return float(np.median(wide))
-
-
 def _parts(array: np.ndarray) -> np.ndarray:
     return np.stack([array.real, array.imag], axis=-1)
 
 
-def _blocks(flat: np.ndarray) -> Iterator[np.ndarray]:
+def _blocks(flat: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
+    """Yield where each block begins, and the block as float64."""
     for start in range(0, flat.size, _BLOCK):
-        yield flat[start : start + _BLOCK].astype(np.float64)
+        yield start, flat[start : start + _BLOCK].astype(np.float64)

@@ -94,7 +94,9 @@ def test_other_results_are_different(tmp_path: Path) -> None:
     assert found.equality == "different"
     (output,) = second(found).outputs
     assert not output.judged.equal and "epsilons" in output.judged.reason
-    assert output.distance is not None and output.distance.max_absolute > 0.01
+    assert output.distance is not None
+    assert output.distance.absolute.maximum is not None
+    assert output.distance.absolute.maximum > 0.01
 
 
 def test_one_thing_at_a_time(tmp_path: Path) -> None:

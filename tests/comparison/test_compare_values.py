@@ -32,6 +32,13 @@ def test_statistics_are_numpys() -> None:
     assert found.deviation == pytest.approx(wide.std(), rel=1e-9)
     assert found.median == pytest.approx(np.median(wide))
     assert found.magnitude == pytest.approx(np.abs(wide).mean(), rel=1e-12)
+    assert found.minimum_at == np.unravel_index(wide.argmin(), wide.shape)
+    assert found.maximum_at == np.unravel_index(wide.argmax(), wide.shape)
+    parts = np.quantile(wide, (0.9, 0.95, 0.99))
+    assert (found.p90, found.p95, found.p99) == pytest.approx(tuple(parts), rel=1e-6)
+    counts, bounds = np.histogram(wide, 10)
+    assert found.histogram_counts == tuple(counts)
+    assert found.histogram_bounds == pytest.approx(tuple(bounds))
 
 
 def test_a_small_spread_far_from_zero_is_not_lost() -> None:
@@ -85,12 +92,10 @@ def test_distances_are_numpys() -> None:
     a, b = want.astype(np.float64), got.astype(np.float64)
     apart = np.abs(a - b)
     some = a != 0
-    assert found.max_absolute == apart.max()
-    assert found.mean_absolute == pytest.approx(apart.mean())
-    assert found.median_absolute == pytest.approx(np.median(apart))
-    assert found.max_relative == pytest.approx((apart[some] / np.abs(a[some])).max())
-    assert found.mean_relative == pytest.approx((apart[some] / np.abs(a[some])).mean())
-    assert found.median_relative == pytest.approx(np.median(apart[some] / np.abs(a[some])))
+    ratio = np.where(some, apart / np.where(some, np.abs(a), 1), np.nan)
+    assert found.absolute == statistics(apart)
+    assert found.relative == statistics(ratio)
+    assert found.relative.nan == 1
     assert found.norm == pytest.approx(np.linalg.norm(a - b))
     cosine = a.ravel() @ b.ravel() / np.linalg.norm(a) / np.linalg.norm(b)
     assert found.cosine == pytest.approx(cosine, abs=1e-12)
@@ -98,18 +103,14 @@ def test_distances_are_numpys() -> None:
     assert found.signal_to_noise_db == pytest.approx(10 * np.log10(ratio))
     peak = np.abs(a).max() ** 2 / np.square(a - b).mean()
     assert found.peak_signal_to_noise_db == pytest.approx(10 * np.log10(peak))
-    assert found.worst == np.unravel_index(apart.argmax(), apart.shape)
     assert found.unequal == (a != b).sum()
-    counts, bounds = np.histogram(apart.astype(np.float32), 10)
-    assert found.histogram[1] == tuple(counts)
-    assert found.histogram[0] == pytest.approx(tuple(bounds))
 
 
 def test_equal_tensors_are_no_distance_apart() -> None:
     array = np.float32([1, np.nan, np.inf, -np.inf, 0])
     found = distance(array, array.copy())
     assert found is not None
-    assert (found.max_absolute, found.unequal, found.not_finite) == (0, 0, 0)
+    assert (found.absolute.maximum, found.unequal, found.not_finite) == (0, 0, 0)
     assert found.cosine == 1
     assert found.signal_to_noise_db is None
     json.dumps(found.to_json(), allow_nan=False)
@@ -122,22 +123,22 @@ def test_what_is_finite_in_one_only_is_counted() -> None:
     assert found is not None
     assert found.not_finite == 3
     assert found.unequal == 4
-    assert (found.max_absolute, found.worst) == (0.5, (0,))
+    assert (found.absolute.maximum, found.absolute.maximum_at) == (0.5, (0,))
     assert distance(np.float32([np.nan]), np.float32([1])) is None
 
 
 def test_zeros_have_no_relative_distance_and_no_angle() -> None:
     found = distance(np.zeros(9, np.float32), np.ones(9, np.float32))
     assert found is not None
-    assert (found.max_relative, found.cosine, found.signal_to_noise_db) == (None, None, None)
-    assert found.max_absolute == 1
+    assert (found.relative, found.cosine, found.signal_to_noise_db) == (None, None, None)
+    assert found.absolute.maximum == 1
 
 
 def test_large_values_do_not_overflow() -> None:
     want, got = np.float32([3e38, 1]), np.float32([-3e38, 1])
     found = distance(want, got)
     assert found is not None
-    assert found.max_absolute == pytest.approx(6e38)
+    assert found.absolute.maximum == pytest.approx(6e38)
     json.dumps(found.to_json(), allow_nan=False)
 
 
@@ -145,5 +146,5 @@ def test_complex_numbers_are_pairs() -> None:
     want = np.asarray([1 + 2j, 3 + 4j], np.complex64)
     found = distance(want, want + np.asarray([0, 1j], np.complex64))
     assert found is not None
-    assert (found.max_absolute, found.worst, found.unequal) == (1, (1, 1), 1)
+    assert (found.absolute.maximum, found.absolute.maximum_at, found.unequal) == (1, (1, 1), 1)
     assert statistics(want).maximum == 5
