@@ -37,6 +37,10 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
         "ortkit.cli.compare",
         "set variants of a model side by side in time, memory and results",
     ),
+    "profile": (
+        "ortkit.cli.profile",
+        "say where the time of a model's runs goes, and what to do about it",
+    ),
     "passes": (
         "ortkit.cli.passes",
         "list the passes, or describe one",

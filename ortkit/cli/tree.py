@@ -5,14 +5,39 @@ from __future__ import annotations
 import argparse
 import difflib
 import re
+import sys
 from collections.abc import Iterable, Mapping
-from typing import NoReturn
+from typing import Any, NoReturn
 
 _BAD_CHOICE = re.compile(r"invalid choice: '(?P<given>[^']*)'")
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser whose usage errors suggest the near name."""
+    """An argument parser whose usage errors suggest the near name.
+
+    Attributes:
+        beside: Parsers of subcommands that stand beside an argument of any name: the first word
+            decides.
+    """
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        """Take what `argparse.ArgumentParser` takes."""
+        super().__init__(*arguments, **options)
+        self.beside: dict[str, Parser] = {}
+
+    def add_beside(self, name: str, description: str) -> Parser:
+        """Add a subcommand beside the arguments, and return its parser."""
+        made = Parser(prog=f"{self.prog} {name}", description=description, allow_abbrev=False)
+        made.set_defaults(parser=made)
+        self.beside[name] = made
+        return made
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parse; the first word may be a subcommand that stands beside the arguments."""
+        words = sys.argv[1:] if args is None else list(args)
+        if words and words[0] in self.beside:
+            return self.beside[words[0]].parse_known_args(words[1:], namespace)
+        return super().parse_known_args(words, namespace)
 
     def error(self, message: str) -> NoReturn:
         """Print usage and the message with a suggestion, and exit with 2."""
@@ -37,11 +62,11 @@ def actions(parser: argparse.ArgumentParser) -> tuple[argparse.Action, ...]:
 
 
 def subcommands(parser: argparse.ArgumentParser) -> Mapping[str, argparse.ArgumentParser]:
-    """Return the subcommands of a parser by name, none for a leaf."""
+    """Return the subcommands of a parser by name, those beside its arguments too."""
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             return dict(action.choices)
-    return {}
+    return dict(parser.beside) if isinstance(parser, Parser) else {}
 
 
 def suggestion(given: str, known: Iterable[str]) -> str:

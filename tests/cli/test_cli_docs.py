@@ -16,7 +16,7 @@ def leaves(
     top: argparse.ArgumentParser, path: tuple[str, ...] = ()
 ) -> Iterator[tuple[str, argparse.ArgumentParser]]:
     below = subcommands(top)
-    if not below:
+    if not below or getattr(top, "beside", {}):
         yield " ".join(path), top
     for name, sub in below.items():
         yield from leaves(sub, (*path, name))

@@ -21,6 +21,7 @@ CALLS = {
     "try": ("small.onnx", "--seconds", "2", "--level", "1"),
     "run": ("small.onnx", "--shape", "n=2"),
     "compare": ("small.onnx", "small.onnx", "--batch", "2", "--rounds", "1", "--processes", "1"),
+    "profile": ("small.onnx", "--runs", "3"),
     "passes": ("list",),
     "cache": ("list",),
     "calibrate": (),

@@ -54,14 +54,15 @@ def summed(rows: Sequence[tuple[Work, float | None]]) -> tuple[Work, int]:
     taken_us = sum(taken or 0.0 for _, taken in least)
     bounds: dict[Bound, float] = {}
     for work, _ in rows:
-        if (bound := work.bound) is not None:
-            bounds[bound] = bounds.get(bound, 0.0) + (work.least_us or 0.0)
+        if work.bound is not None:
+            bounds[work.bound] = bounds.get(work.bound, 0.0) + (work.least_us or 0.0)
+    most = sorted(bounds, key=bounds.__getitem__)
     total = Work(
         flops,
         moved,
         _rate(flops, sum(taken or 0.0 for _, taken in known)),
         _rate(moved, sum(taken or 0.0 for _, taken in moving)),
-        max(bounds, key=lambda one: bounds[one]) if bounds else None,
+        most[-1] if most else None,
         least_us / taken_us if least_us is not None and taken_us else None,
         least_us,
     )

@@ -1,0 +1,187 @@
+"""What `ortkit profile` prints."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from ortkit.cli import show
+
+if TYPE_CHECKING:
+    from ortkit.runtime.profiling.advice import Advice
+    from ortkit.runtime.profiling.events import TensorShape
+    from ortkit.runtime.profiling.result import OpRow, Overall, Profile, Row, Work
+
+_SUFFIX = "ExecutionProvider"
+_MOST_ORIGINS = 12
+_MOST_OPS = 20
+
+
+def show_profile(profile: Profile, advice: Sequence[Advice], *, top: int) -> None:
+    """Print the tables, and what to do."""
+    for line in _head(profile):
+        show.line(line)
+    several = len({row.provider for row in profile.rows}) > 1
+    on_device = profile.overall.device_us is not None
+    ops = profile.ops[:_MOST_OPS]
+    show.table(
+        "by operator",
+        ("op", *_placed(several), "nodes", "calls", "ms", *_device(on_device), "share", *_WORK),
+        [_op(one, several, on_device) for one in ops],
+    )
+    if len(profile.ops) > len(ops):
+        left = sum(one.share for one in profile.ops[_MOST_OPS:])
+        rest = len(profile.ops) - len(ops)
+        show.line(f"          and {rest} more operators, {left:.1%} of the time")
+    rows = profile.rows[:top]
+    if rows:
+        columns = (
+            "node", "op", *_placed(several), "shapes", "calls", "µs", *_device(on_device), "share",
+            "mean", "p50", "p95", *_WORK, "waits",
+        )  # fmt: skip
+        title = f"the {len(rows)} nodes that take most, of {len(profile.rows)}"
+        show.table(title, columns, [_node(one, several, on_device) for one in rows])
+    for row in rows:
+        if len(row.origins) > 1:
+            show.line(f"{row.name} stands for {_listed(row.origins)}")
+    if on_device and top:
+        _kernels(profile, top)
+    for number, one in enumerate(advice, 1):
+        gain = f"at most {_time(one.gain_us)} of a run"
+        show.line(f"{'advice' if number == 1 else '':<9} {number}. {one.title}: {gain}")
+        show.line(f"             {one.detail}")
+    for note in profile.notes:
+        show.line(f"note      {note}")
+
+
+_WORK = ("GFLOP/s", "GB/s", "of peak")
+
+
+def _head(profile: Profile) -> Iterator[str]:
+    about, overall = profile.about, profile.overall
+    if about.model is not None:
+        yield f"model     {about.model}"
+    for name, shape in about.inputs.items():
+        yield f"input     {name} {list(shape)}"
+    where = ", ".join(one.removesuffix(_SUFFIX) for one in about.providers)
+    threads = "" if about.threads is None else f", {about.threads} threads"
+    version = "" if about.onnxruntime is None else f", onnxruntime {about.onnxruntime}"
+    yield f"ran on    {where}{threads}{version}"
+    yield from _runs(overall)
+    if profile.peaks is not None:
+        rates = ", ".join(
+            f"{rate:,.0f} GFLOP/s {name}" for name, rate in profile.peaks.gflops.items()
+        )
+        low, high = profile.peaks.bandwidths[-1][1], profile.peaks.bandwidths[0][1]
+        yield f"peaks     {rates}; {low:,.1f} GB/s from memory, up to {high:,.0f} in caches"
+        yield f"tracing   adds about {profile.peaks.tracing_us:.1f} µs to the time of each call"
+    if profile.load_us is not None and profile.initialize_us is not None:
+        parts = (
+            f"{_time(profile.load_us)} to read it, {_time(profile.initialize_us)} to prepare it"
+        )
+        yield f"loading   {parts}"
+    if overall.peak_bytes is not None:
+        yield f"memory    {show.bytes_text(overall.peak_bytes)} in use at most"
+
+
+def _runs(overall: Overall) -> Iterator[str]:
+    traced = overall.profiled
+    if (plain := overall.plain) is not None:
+        yield (
+            f"run       {_time(plain.median_us)} without tracing (median of {plain.count}, "
+            f"fastest {_time(plain.least_us)}, p95 {_time(plain.p95_us)})"
+        )
+    added = "" if overall.overhead is None else f", {overall.overhead:+.0%}"
+    yield (
+        f"traced    {_time(traced.median_us)} (median of {traced.count}, "
+        f"fastest {_time(traced.least_us)}{added})"
+    )
+    yield (
+        f"          {_time(overall.covered_us)} in nodes, {_time(overall.gaps_us)} between them, "
+        f"{_time(overall.outside_us)} before and after"
+    )
+    if overall.device_us is not None:
+        copies = "" if overall.copies_us is None else f", {_time(overall.copies_us)} of it copies"
+        yield f"device    {_time(overall.device_us)} of a run{copies}"
+
+
+def _op(row: OpRow, several: bool, on_device: bool) -> tuple[object, ...]:
+    device = (None if row.device_us is None else row.device_us / 1e3,) if on_device else ()
+    placed = (row.provider.removesuffix(_SUFFIX),) if several else ()
+    unknown = f" + {row.uncounted} nodes" if row.uncounted and row.work.gflops is not None else ""
+    rate, *rest = _work(row.work)
+    shown = f"{rate}{unknown}" if rate else None
+    return (
+        row.op, *placed, row.nodes, _count(row.calls), row.own_us / 1e3, *device,
+        f"{row.share:.1%}", shown, *rest,
+    )  # fmt: skip
+
+
+def _node(row: Row, several: bool, on_device: bool) -> tuple[object, ...]:
+    placed = (row.provider.removesuffix(_SUFFIX),) if several else ()
+    device = (_us(row.device_us),) if on_device else ()
+    waits = row.balance.waiting if row.balance is not None and row.balance.parallel else None
+    return (
+        row.name, row.label, *placed, _shapes(row), _count(row.calls), _us(row.own_us), *device,
+        f"{row.share:.1%}", _us(row.call.mean_us), _us(row.call.median_us), _us(row.call.p95_us),
+        *_work(row.work), None if waits is None else f"{waits:.0%}",
+    )  # fmt: skip
+
+
+def _work(work: Work) -> tuple[str | None, str | None, str | None]:
+    peak = None
+    if work.attained is not None and work.bound is not None:
+        peak = f"{work.attained:.0%} {work.bound}"
+    return (
+        f"{work.gflops:,.1f}" if work.gflops else None,
+        f"{work.gbs:,.1f}" if work.gbs else None,
+        peak,
+    )
+
+
+def _kernels(profile: Profile, top: int) -> None:
+    rows = [
+        (one.name, one.kind, _count(one.calls), _us(one.us), f"{one.share:.1%}",
+         None if one.bytes is None else show.bytes_text(one.bytes))
+        for one in profile.kernels[:top]
+    ]  # fmt: skip
+    show.table("on the device", ("name", "kind", "calls", "µs", "share", "bytes"), rows)
+
+
+def _shapes(row: Row) -> str:
+    inputs = " ".join(_shape(one) for one in row.inputs)
+    outputs = " ".join(_shape(one) for one in row.outputs)
+    varied = f" ({row.shapes} kinds)" if row.shapes > 1 else ""
+    return f"{inputs} -> {outputs}{varied}"
+
+
+def _shape(tensor: TensorShape) -> str:
+    return "x".join(map(str, tensor[1])) or "scalar"
+
+
+def _listed(origins: Sequence[str]) -> str:
+    shown = ", ".join(origins[:_MOST_ORIGINS])
+    rest = len(origins) - _MOST_ORIGINS
+    return f"{shown} and {rest} more" if rest > 0 else shown
+
+
+def _placed(several: bool) -> tuple[str, ...]:
+    return ("provider",) if several else ()
+
+
+def _device(on_device: bool) -> tuple[str, ...]:
+    return ("device",) if on_device else ()
+
+
+def _count(calls: float) -> int | float:
+    return int(calls) if calls == int(calls) else calls
+
+
+def _us(value: float | None) -> str | None:
+    return None if value is None else f"{value:,.1f}"
+
+
+def _time(us: float) -> str:
+    if us < 1e3:
+        return f"{us:.1f} µs"
+    return f"{us / 1e3:.3f} ms" if us < 1e6 else f"{us / 1e6:.3f} s"
