@@ -52,6 +52,7 @@ def page(nodes: int = 60, *, threads: int = 1, names: str = "", peaks: bool = Tr
             "provider": ["CPUExecutionProvider"] * nodes,
             "calls": [1] * nodes,
             "time": times,
+            "device": [None] * nodes,
             "share": [taken / total for taken in times],
             "mean": times,
             "p50": times,
@@ -66,6 +67,7 @@ def page(nodes: int = 60, *, threads: int = 1, names: str = "", peaks: bool = Tr
                 [f"origin_{index}", "shared"] if index % 5 == 0 else [] for index in range(nodes)
             ],
         },
+        "kernels": {name: [] for name in ("name", "kind", "calls", "time", "share", "bytes")},
         "peaks": PEAKS if peaks else None,
         "peaks_missing": "" if peaks else "this machine's peaks were not measured",
         "memory": {
@@ -78,7 +80,7 @@ def page(nodes: int = 60, *, threads: int = 1, names: str = "", peaks: bool = Tr
     data["ops"] = _ops(data["nodes"], total)
     return Page(
         f"{names or 'model'}.onnx", "made up", [("A run", "1.2 ms")],
-        [(f"join {names}", "at most 0.1 ms")], [f"note {names}"], data,
+        [(f"join {names}", "4 of them", "at most 0.1 ms")], [f"note {names}"], data,
     )  # fmt: skip
 
 
@@ -93,6 +95,7 @@ def _ops(nodes: dict[str, list[Any]], total: float) -> dict[str, list[Any]]:
         "nodes": [len(taken[op]) for op in ops],
         "calls": [len(taken[op]) for op in ops],
         "time": [sum(taken[op]) for op in ops],
+        "device": [None] * len(ops),
         "share": [sum(taken[op]) / total for op in ops],
         "mean": [sum(taken[op]) / len(taken[op]) for op in ops],
         "p50": [sorted(taken[op])[len(taken[op]) // 2] for op in ops],

@@ -275,6 +275,34 @@ class TestInChromium:
         shown(browser, content, tmp_path)
         assert browser.value(said.format("roofline")).startswith("No node's arithmetic")
 
+    def test_a_device_has_lanes_and_a_table(self, browser: Chromium, tmp_path: Path) -> None:
+        content = page(nodes=12)
+        parts: Any = content.data
+        parts["lanes"].append("stream 7")
+        for name, value in (("start", 5.0), ("duration", 300.0), ("node", -1), ("lane", 1),
+                            ("depth", 0), ("label", f"kernel {HOSTILE}")):  # fmt: skip
+            parts["bars"][name].append(value)
+        parts["nodes"]["device"] = [float(index) for index in range(12)]
+        parts["kernels"] = {"name": [HOSTILE, "copy to the device"], "kind": ["kernel", "copy"],
+                            "calls": [3, 1], "time": [40.0, 60.0], "share": [0.4, 0.6],
+                            "bytes": [None, 4096]}  # fmt: skip
+        shown(browser, content, tmp_path)
+        assert browser.problems() == []
+        assert column(browser, "kernels", "Kernel") == ["copy to the device", HOSTILE]
+        assert column(browser, "nodes", "Device µs")[0] == "0.0"
+        said = "document.getElementById('{}').textContent"
+        assert browser.value(said.format("treemap-what")) == "time on the device a run"
+        assert "stream 7" in browser.value(said.format("timeline"))
+        box = plot_box(browser)
+        x, y = box["x"] + 0.1 * box["width"], box["y"] + 46 + 8
+        browser.mouse("mouseMoved", x, y)
+        browser.wait("document.querySelector('#timeline .hoverlayer .hovertext')")
+        browser.mouse("mousePressed", x, y, button="left", clickCount=1)
+        browser.mouse("mouseReleased", x, y, button="left", clickCount=1)
+        browser.wait(f"{DETAILS}.startsWith('On the device')")
+        assert HOSTILE in browser.value(DETAILS)
+        assert browser.value("window.hacked") is None
+
 
 def test_without_plotly_one_line_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "plotly.offline", None)

@@ -134,9 +134,10 @@ def test_a_saved_profile_has_tables_and_no_run(profile: Profile) -> None:
 
 def test_advice_is_shown_with_what_it_gives(profile: Profile) -> None:
     advice = Advice("fewer <nodes>", "5 of them", (), 12.5)
-    ((what, gain),) = page_of(profile, [advice]).advice
-    assert (what, gain.startswith("at most 12.5 µs")) == ("fewer <nodes>: 5 of them", True)
-    assert "fewer &lt;nodes&gt;: 5 of them" in page_text(page_of(profile, [advice]))
+    ((title, detail, gain),) = page_of(profile, [advice]).advice
+    assert (title, detail) == ("fewer <nodes>", "5 of them")
+    assert gain.startswith("at most 12.5 µs")
+    assert "<strong>fewer &lt;nodes&gt;</strong>" in page_text(page_of(profile, [advice]))
 
 
 def test_numbers_that_json_has_not_are_left_out(profile: Profile) -> None:

@@ -25,8 +25,8 @@ class Page:
     subtitle: str
     facts: Sequence[tuple[str, str]]
     """A name and a figure each, in the page's head."""
-    advice: Sequence[tuple[str, str]]
-    """What to do and what it could give at most."""
+    advice: Sequence[tuple[str, str, str]]
+    """What to do, what speaks for it, and what it gives at most."""
     notes: Sequence[str]
     """What was left out or is not known, and why."""
     data: Mapping[str, object]
@@ -60,16 +60,7 @@ def page_text(page: Page) -> str:
             f"<div><dt>{html.escape(name)}</dt><dd>{html.escape(figure)}</dd></div>"
             for name, figure in page.facts
         ),
-        ADVICE=_list(
-            "advice",
-            "What to do",
-            "ol",
-            [
-                html.escape(what)
-                + (f' <span class="gain">{html.escape(gain)}</span>' if gain else "")
-                for what, gain in page.advice
-            ],
-        ),
+        ADVICE=_list("advice", "What to do", "ol", [_advice(*one) for one in page.advice]),
         NOTES=_list("notes", "Notes", "ul", [html.escape(note) for note in page.notes]),
         DATA=_embedded(page.data),
         PLOTLY=plotly,
@@ -124,6 +115,13 @@ def _embedded(data: Mapping[str, object]) -> str:
     """Return JSON that cannot end the script element which holds it."""
     text = json.dumps(data, separators=(",", ":"), allow_nan=False)
     return text.replace("<", "\\u003c")
+
+
+def _advice(title: str, detail: str, gain: str) -> str:
+    parts = [f"<strong>{html.escape(title)}</strong>"]
+    parts += [f"<br>{html.escape(detail)}"] * bool(detail)
+    parts += [f'<br><span class="gain">{html.escape(gain)}</span>'] * bool(gain)
+    return "".join(parts)
 
 
 def _list(name: str, title: str, kind: str, items: Sequence[str]) -> str:

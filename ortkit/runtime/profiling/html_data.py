@@ -11,7 +11,7 @@ from ortkit.runtime.profiling.events import TensorShape
 from ortkit.runtime.profiling.html import Page
 from ortkit.runtime.profiling.html_timeline import timeline_of
 from ortkit.runtime.profiling.peaks import Peaks
-from ortkit.runtime.profiling.result import OpRow, Overall, Profile, Row, Work
+from ortkit.runtime.profiling.result import KernelRow, OpRow, Overall, Profile, Row, Work
 
 #: Rows beyond this, those of least time, are left out of the page, which says so.
 MOST_ROWS = 20_000
@@ -33,6 +33,7 @@ def page_of(profile: Profile, advice: Sequence[Advice] = ()) -> Page:
         **timeline.to_json(),
         "nodes": _nodes(rows),
         "ops": _ops(profile.ops),
+        "kernels": _kernels(profile.kernels),
         "peaks": _peaks(profile.peaks, rows),
         "peaks_missing": "the peaks of this machine are not known",
     }
@@ -41,7 +42,7 @@ def page_of(profile: Profile, advice: Sequence[Advice] = ()) -> Page:
         title=Path(about.model).name if about.model else "Profile",
         subtitle=_subtitle(profile),
         facts=[*_facts(profile.overall), ("Nodes", f"{len(profile.rows):,}"), *timeline.facts],
-        advice=[(_sentence(one), _gain(one, profile.overall)) for one in advice],
+        advice=[(one.title, one.detail, _gain(one, profile.overall)) for one in advice],
         notes=notes,
         data=data,
     )
@@ -81,10 +82,6 @@ def _facts(overall: Overall) -> Iterable[tuple[str, str]]:
         yield "On the device", time_text(overall.device_us)
 
 
-def _sentence(advice: Advice) -> str:
-    return f"{advice.title}: {advice.detail}" if advice.detail else advice.title
-
-
 def _gain(advice: Advice, overall: Overall) -> str:
     whole = (overall.plain or overall.profiled).median_us
     share = f" ({advice.gain_us / whole:.1%} of a run)" if whole else ""
@@ -116,10 +113,22 @@ def _ops(rows: Sequence[OpRow]) -> Mapping[str, object]:
     }
 
 
+def _kernels(rows: Sequence[KernelRow]) -> Mapping[str, object]:
+    return {
+        "name": [one.name for one in rows],
+        "kind": [one.kind for one in rows],
+        "calls": [_number(one.calls) for one in rows],
+        "time": [_number(one.us) for one in rows],
+        "share": [_number(one.share) for one in rows],
+        "bytes": [one.bytes for one in rows],
+    }
+
+
 def _times(rows: Sequence[Row] | Sequence[OpRow]) -> Mapping[str, object]:
     return {
         "calls": [_number(one.calls) for one in rows],
         "time": [_number(one.own_us) for one in rows],
+        "device": [_number(one.device_us) for one in rows],
         "share": [_number(one.share) for one in rows],
         "mean": [_number(one.call.mean_us) for one in rows],
         "p50": [_number(one.call.median_us) for one in rows],

@@ -14,7 +14,8 @@ const tell = (index, bar) => {
   const rates = [[one.gflops, "GFLOP/s"], [one.gbs, "GB/s"]].filter(([value]) => value !== null);
   if (rates.length) parts.push(field("Rate", rates.map(([value, unit]) => `${significant(value)} ${unit}`).join(", ")));
   if (shapesText(one)) parts.push(field("Shapes", shapesText(one)));
-  if (one.origins.length) parts.push(field(`Stands for ${plural(one.origins.length, "node")}`, one.origins.join(", ")));
+  if (one.device !== null) parts.push(field("Device", `${timeText(one.device)} a run`));
+  if (one.origins.some((name) => name !== one.name)) parts.push(field(`Stands for ${plural(one.origins.length, "node")}`, one.origins.join(", ")));
   details.replaceChildren(...parts);
 };
 const chooseBar = (bar, move = true) => {

@@ -3,6 +3,9 @@ const MOST_NODES_OF_AN_OP = 60;
 const LEAST_SHARE_SHOWN = 0.0005;
 
 const drawTreemap = () => {
+  // Where a device works, the host's time is only what launching takes.
+  const onDevice = data.nodes.device.some((value) => value > 0);
+  const times = onDevice ? data.nodes.device.map((value) => value ?? 0) : data.nodes.time;
   const tree = { ids: [], labels: [], parents: [], values: [], text: [], hovertext: [], colors: [], customdata: [] };
   let left = 0;
   const add = (id, label, parent, value, colour, index = -1) => {
@@ -15,11 +18,11 @@ const drawTreemap = () => {
     tree.colors.push(colour);
     tree.customdata.push(index);
   };
-  const indexes = [...data.nodes.name.keys()].sort((a, b) => data.nodes.time[b] - data.nodes.time[a]);
-  const total = data.nodes.time.reduce((sum, value) => sum + value, 0);
+  const indexes = [...data.nodes.name.keys()].sort((a, b) => times[b] - times[a]);
+  const total = times.reduce((sum, value) => sum + value, 0);
   if (!(total > 0)) return empty(byId("treemap"), "No time was measured in nodes.");
   const providers = groupBy(indexes, (index) => data.nodes.provider[index]);
-  const sum = (list) => list.reduce((all, index) => all + data.nodes.time[index], 0);
+  const sum = (list) => list.reduce((all, index) => all + times[index], 0);
   add("run", "all nodes", "", total, null);
   for (const [provider, of] of providers) {
     add(provider, provider.replace("ExecutionProvider", ""), "run", sum(of), null);
@@ -30,15 +33,15 @@ const drawTreemap = () => {
         tree.customdata[tree.customdata.length - 1] = nodes[0];
         continue;
       }
-      const shown = nodes.slice(0, MOST_NODES_OF_AN_OP).filter((index) => data.nodes.time[index] >= LEAST_SHARE_SHOWN * total);
+      const shown = nodes.slice(0, MOST_NODES_OF_AN_OP).filter((index) => times[index] >= LEAST_SHARE_SHOWN * total);
       const rest = nodes.slice(shown.length);
-      for (const index of shown) add(`${id}\n${index}`, data.nodes.name[index], id, data.nodes.time[index], colourOf(op), index);
+      for (const index of shown) add(`${id}\n${index}`, data.nodes.name[index], id, times[index], colourOf(op), index);
       left += rest.length;
       if (rest.length) add(`${id}\nrest`, plural(rest.length, "other node"), id, sum(rest), colourOf(op));
     }
   }
   byId("treemap-what").textContent =
-    `own time a run` + (left ? `; ${plural(left, "small node")} joined as “others”` : "");
+    (onDevice ? "time on the device" : "own time") + " a run" + (left ? `; ${plural(left, "small node")} joined as “others”` : "");
   themed(() => {
     const colour = theme();
     const trace = {
@@ -117,7 +120,7 @@ const drawRoofline = () => {
     };
     const grid = { type: "log", gridcolor: colour.edge, zeroline: false, exponentformat: "power", dtick: 1, ticks: "outside", ticklen: 4, tickcolor: colour.edge };
     const layout = {
-      ...baseLayout(colour), margin: { l: 56, r: 12, t: 8, b: 44 }, hovermode: "closest", dragmode: "zoom",
+      ...baseLayout(colour), margin: { l: 70, r: 12, t: 8, b: 44 }, hovermode: "closest", dragmode: "zoom",
       xaxis: { ...grid, range: across, title: { text: "FLOP per byte moved", standoff: 8 } },
       yaxis: { ...grid, range: upward, title: { text: "GFLOP/s", standoff: 8 } },
     };

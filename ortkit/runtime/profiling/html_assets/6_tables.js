@@ -2,7 +2,8 @@
 const ROWS_AT_ONCE = 200;
 
 // columns: [{title, field, number, text}] over an object of equally long lists.
-const makeTable = ({ table, filter, what, more, source, columns, noun, onChoose }) => {
+const makeTable = ({ table, filter, what, more, source, columns: wanted, noun, onChoose }) => {
+  const columns = wanted.filter((one) => !one.optional || source[one.field].some((value) => value !== null));
   const count = source[columns[0].field].length;
   const words = [...Array(count).keys()].map((index) =>
     columns.filter((one) => !one.number).map((one) => source[one.field][index]).flat().join(" ").toLowerCase());
@@ -94,6 +95,7 @@ const share = (value) => `${(100 * value).toFixed(2)} %`;
 const TIMES = [
   { title: "Calls", field: "calls", number: true, text: significant, help: "In one run" },
   { title: "µs a run", field: "time", number: true, text: microseconds, first: true, help: "Own time, mean over the runs" },
+  { title: "Device µs", field: "device", number: true, text: microseconds, optional: true, help: "On the device, in one run" },
   { title: "Share", field: "share", number: true, text: share, help: "Of the time of all nodes" },
   { title: "Mean µs", field: "mean", number: true, text: microseconds, help: "Of one call" },
   { title: "p50 µs", field: "p50", number: true, text: microseconds, help: "Of one call" },
@@ -107,6 +109,18 @@ const startTables = () => {
     columns: [{ title: "Operator", field: "op" }, { title: "Provider", field: "provider" },
       { title: "Nodes", field: "nodes", number: true, text: countText }, ...TIMES],
   });
+  if (data.kernels.name.length) {
+    byId("kernels-section").hidden = false;
+    makeTable({
+      table: byId("kernels"), filter: byId("kernels-filter"), what: byId("kernels-what"), more: byId("kernels-more"),
+      source: data.kernels, noun: "row",
+      columns: [{ title: "Kernel", field: "name" }, { title: "Kind", field: "kind" },
+        { title: "Calls", field: "calls", number: true, text: significant, help: "In one run" },
+        { title: "µs a run", field: "time", number: true, text: microseconds, first: true },
+        { title: "Share", field: "share", number: true, text: share, help: "Of all that the device did" },
+        { title: "Bytes", field: "bytes", number: true, text: bytesText, help: "Copied or filled in one run" }],
+    });
+  }
   return makeTable({
     table: byId("nodes"), filter: byId("nodes-filter"), what: byId("nodes-what"), more: byId("nodes-more"), source: data.nodes,
     noun: "node", onChoose: chooseNode,
