@@ -34,8 +34,13 @@ struct Module {
 };
 
 std::mutex mutex;
+#ifdef FAKE_DEVICE
+std::vector<Context> devices = {{0, 0}};
+std::vector<int32_t> architectures = {FAKE_DEVICE}, shared_limits = {99 << 10};
+#else
 std::vector<Context> devices;
 std::vector<int32_t> architectures, shared_limits;
+#endif
 std::map<std::string, Body*> bodies;
 std::map<Module*, std::unique_ptr<Module>> modules;  // the driver's: what is not unloaded goes with it
 int loads = 0, fail_at = -1;
