@@ -22,7 +22,7 @@ from ortkit.measure.result import (
     compare,
 )
 from ortkit.measure.whole import ceiling_of, profile_whole, time_whole
-from ortkit.runtime.profile import Profile
+from ortkit.runtime.profiling.result import Profile
 from ortkit.runtime.timing import NotTimed, Variant
 
 _TIMEOUT_SECONDS = 600.0

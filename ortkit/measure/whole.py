@@ -10,7 +10,7 @@ from statistics import median
 
 from ortkit.measure.result import Ceiling
 from ortkit.runtime.heavy import HEAVY
-from ortkit.runtime.profile import Profile
+from ortkit.runtime.profiling.result import Profile
 from ortkit.runtime.timing import NotTimed, Timing, Variant, time_variants
 
 ROUNDS = 3

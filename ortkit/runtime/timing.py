@@ -10,7 +10,8 @@ from pathlib import Path
 
 from ortkit.runtime.intervals import Speedup as Speedup
 from ortkit.runtime.intervals import speedup as speedup
-from ortkit.runtime.profile import Profile, read_profile
+from ortkit.runtime.profiling.build import read_profile
+from ortkit.runtime.profiling.result import Profile
 from ortkit.runtime.settings import SessionSettings
 from ortkit.runtime.workers.turns import Schedule, take_turns
 from ortkit.runtime.workers.worker import SessionPlan, Worker, WorkerError
@@ -107,7 +108,7 @@ def time_variants(
         tuple(tuple(one.rounds[0]) for one in taken),
         tuple(min(one.runs) for one in taken),
         path,
-        None if trace is None else read_profile(trace),
+        None if trace is None else read_profile(trace, quiet_half=True),
         trace,
     )
 

@@ -24,7 +24,7 @@ from ortkit.measure.whole import ceiling_of
 from ortkit.optimization import Optimized, OptimizeOptions, optimize
 from ortkit.runtime.heavy import HEAVY
 from ortkit.runtime.ort import require_onnxruntime
-from ortkit.runtime.profile import Profile
+from ortkit.runtime.profiling.result import Profile
 from ortkit.runtime.timing import NotTimed, Timing, Variant, speedup, time_variants
 from ortkit.trial.outlook import Facts, outlook
 from ortkit.trial.result import Checked, Holder, Latency, Prospect, Trial
@@ -228,7 +228,7 @@ class _Trial:
             milliseconds=before.median_ms,
             heavy_share=profile.share(HEAVY),
             ops=frozenset(one.op for one in profile.ops),
-            calls=sum(one.calls for one in profile.ops),
+            calls=round(sum(one.calls for one in profile.ops)),
             flops=flops,
             parameters=Summary.of(model).parameters,
         )
@@ -251,9 +251,9 @@ def _ceiling(before: Latency | None, profile: Profile | None) -> Ceiling | None:
 def _holders(before: Latency | None, profile: Profile | None) -> tuple[Holder, ...]:
     if before is None or profile is None:
         return ()
-    whole = profile.run_milliseconds
-    found = [(one.op, one.milliseconds / whole, one.calls) for one in profile.ops]
-    found.append(("(runtime)", max(0.0, 1 - profile.kernel_milliseconds / whole), 0))
+    whole = profile.overall.profiled.median_us
+    found = [(one.op, one.own_us / whole, round(one.calls)) for one in profile.ops]
+    found.append(("(runtime)", max(0.0, 1 - profile.overall.covered_us / whole), 0))
     found.sort(key=lambda one: -one[1])
     return tuple(
         Holder(op, share * before.median_ms, share, calls) for op, share, calls in found[:_HOLDERS]

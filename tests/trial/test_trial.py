@@ -13,19 +13,27 @@ import pytest
 import models
 from ortkit.errors import UserError
 from ortkit.measure.inputs import shapes_in, write_inputs
-from ortkit.runtime.profile import OpTime, Profile
+from ortkit.runtime.profiling.build import profile_of
+from ortkit.runtime.profiling.result import Profile
+from ortkit.runtime.profiling.trace import read_trace
 from ortkit.trial import outlook as outlook_module
 from ortkit.trial.outlook import Facts, outlook
 from ortkit.trial.result import Latency
 from ortkit.trial.trial import TrialOptions, _ceiling, _holders, try_model
+from tests.runtime.traces import node, run, written
 
 FACTS = Facts(
     milliseconds=10.0, heavy_share=0.8, ops=frozenset({"MatMul"}), calls=100,
     flops=10**10, parameters=10**8,
 )  # fmt: skip
-PROFILE = Profile(
-    (OpTime("FusedMatMul", 4.0, 3), OpTime("Add", 2.0, 5), OpTime("Conv", 1.0, 1)), 10.0, 4
-)
+TAKEN = {"FusedMatMul": 4000, "Add": 2000, "Conv": 1000}
+
+
+def profile(folder: Path, taken: dict[str, int] = TAKEN) -> Profile:
+    """Return the profile of a run of 10 ms with a node of each operator, in microseconds."""
+    starts = [1 + sum([*taken.values()][:index]) for index in range(len(taken))]
+    nodes = [node(op, start, taken[op]) for op, start in zip(taken, starts, strict=True)]
+    return profile_of(read_trace(written(folder, *nodes, run(0, 10_000))), warmup=0)
 
 
 def test_inputs_have_usual_sizes_and_shorter_ones_follow(tmp_path: Path) -> None:
@@ -45,18 +53,18 @@ def test_images_are_of_usual_size(tmp_path: Path) -> None:
     assert shapes_in(write_inputs(model, None, {}, tmp_path)[0]) == {"x": (1, 3, 224, 224)}
 
 
-def test_the_ceiling_is_the_share_of_heavy_operators() -> None:
-    found = _ceiling(Latency(8.0, 7.0, 10), PROFILE)
+def test_the_ceiling_is_the_share_of_heavy_operators(tmp_path: Path) -> None:
+    found = _ceiling(Latency(8.0, 7.0, 10), profile(tmp_path))
     assert found is not None
     assert found.heavy_share == pytest.approx(0.5)
     assert found.milliseconds == pytest.approx(4.0)
     assert found.speedup == pytest.approx(2.0)
     assert found.heavy_ops == ("FusedMatMul", "Conv")
-    assert _ceiling(Latency(8.0, 7.0, 10), Profile((OpTime("Add", 1.0, 1),), 1.0, 1)) is None
+    assert _ceiling(Latency(8.0, 7.0, 10), profile(tmp_path, {"Add": 1000})) is None
 
 
-def test_holders_add_up_to_the_measured_time() -> None:
-    holders = _holders(Latency(8.0, 7.0, 10), PROFILE)
+def test_holders_add_up_to_the_measured_time(tmp_path: Path) -> None:
+    holders = _holders(Latency(8.0, 7.0, 10), profile(tmp_path))
     assert [one.op for one in holders] == ["FusedMatMul", "(runtime)", "Add", "Conv"]
     assert sum(one.share for one in holders) == pytest.approx(1.0)
     assert sum(one.milliseconds for one in holders) == pytest.approx(8.0)

@@ -239,10 +239,10 @@ class Profile:
         """
         return 0.0 if self.peaks is None else self.peaks.tracing_us
 
-    def time_share(self, ops: frozenset[str]) -> float:
+    def share(self, ops: frozenset[str]) -> float:
         """Return the part of a traced run that these operators take, 0 to 1."""
         whole = self.overall.profiled.median_us
-        taken = sum(one.own_us for one in self.ops if one.op in ops)
+        taken = sum(row.own_us for row in self.rows if row.op in ops)
         return min(1.0, taken / whole) if whole else 0.0
 
     def to_json(self) -> dict[str, object]:
