@@ -68,7 +68,7 @@ def run_by_onnxruntime(node: Node, feeds: Sequence[Array]) -> Array | None:
         if "NOT_IMPLEMENTED" in str(error) or "Type Error" in str(error):
             return None
         raise
-    values = {f"x{i}": as_value(array) for i, array in enumerate(_cut(node, feeds))}
+    values = {f"x{i}": as_value(array) for i, array in enumerate(cut(node, feeds))}
     (result,) = session.run_with_ort_values(["y"], values)
     output = node.output
     assert isinstance(output, str)
@@ -82,7 +82,7 @@ def run_by_reference(node: Node, feeds: Sequence[Array]) -> Array:
     assert isinstance(output, str)
     arrays = [
         array.astype(np.float32) if dtype in _WIDER else array
-        for array, dtype in zip(_cut(node, feeds), node.inputs, strict=True)
+        for array, dtype in zip(cut(node, feeds), node.inputs, strict=True)
     ]
     evaluator = ReferenceEvaluator(_model(wide))
     with np.errstate(all="ignore"):
@@ -90,7 +90,7 @@ def run_by_reference(node: Node, feeds: Sequence[Array]) -> Array:
         return np.asarray(result).astype(numpy_dtype(output))
 
 
-def _cut(node: Node, feeds: Sequence[Array]) -> list[Array]:
+def cut(node: Node, feeds: Sequence[Array]) -> list[Array]:
     """Clip's bounds are scalars."""
     if node.op_type != "Clip":
         return list(feeds)

@@ -231,3 +231,27 @@ def _mergeable(state: _Merged) -> tuple[Axis, Axis] | None:
 def extent_of_axes(axes: Iterable[Axis]) -> Extent:
     """Return how many points the axes have together."""
     return product(axis.extent for axis in axes)
+
+
+def row_of(program: Program, axes: Axes, full: tuple[Axis, ...]) -> list[Axis]:
+    """Return the reduced axes in the order in which they lie in memory."""
+    if not axes.reduced:
+        return []
+    if set(axes.reduced) <= set(full):
+        return [axis for axis in full if axis in axes.reduced]
+    first = next(v.node for v in program.values if isinstance(v.node, Reduce))
+    return [axis for axis in axes.of(first.x) if axis in axes.reduced]
+
+
+def check_outputs(program: Program, axes: Axes, over: list[Axis], row: list[Axis]) -> None:
+    """Check that all outputs are over the points `over`, and over all of the row or none of it.
+
+    Raises:
+        RefusedError: They are not.
+    """
+    for output in program.outputs:
+        found = set(axes.of(output))
+        if not set(over) <= found or not (found <= {*over, *row}):
+            raise RefusedError("outputs over different points")
+        if found & set(row) and not set(row) <= found:
+            raise RefusedError("an output over part of a row")

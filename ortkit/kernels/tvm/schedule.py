@@ -13,7 +13,14 @@ from functools import cached_property
 
 from ortkit.kernels.backend import Launch
 from ortkit.kernels.sizes import ONE, Extent, product
-from ortkit.kernels.tvm.axes import Axes, Axis, extent_of_axes, find_axes
+from ortkit.kernels.tvm.axes import (
+    Axes,
+    Axis,
+    check_outputs,
+    extent_of_axes,
+    find_axes,
+    row_of,
+)
 from ortkit.kernels.tvm.dtypes import compute_dtype, memory_bytes
 from ortkit.kernels.tvm.program import Constant, Input, Program, Reduce, RefusedError, Size
 from ortkit.kernels.tvm.trace import Trace, trace
@@ -103,9 +110,9 @@ def make_schedule(program: Program) -> Schedule:
     axes = find_axes(program)
     largest = max(program.outputs, key=lambda output: len(axes.of(output)))
     full = axes.of(largest)
-    row = _row(program, axes, full)
+    row = row_of(program, axes, full)
     over = [axis for axis in full if axis not in row]
-    _check_outputs(program, axes, over, row)
+    check_outputs(program, axes, over, row)
     vector = _vector(program, axes, full, row)
     outer = [axis for axis in over if axis is not vector]
     if vector is not None and vector not in row and outer:
@@ -137,25 +144,6 @@ def make_schedule(program: Program) -> Schedule:
         {},
     )
     return replace(schedule, kept=_kept(schedule)) if schedule.is_row_vector else schedule
-
-
-def _row(program: Program, axes: Axes, full: tuple[Axis, ...]) -> list[Axis]:
-    """Return the reduced axes in the order in which they lie in memory."""
-    if not axes.reduced:
-        return []
-    if set(axes.reduced) <= set(full):
-        return [axis for axis in full if axis in axes.reduced]
-    first = next(v.node for v in program.values if isinstance(v.node, Reduce))
-    return [axis for axis in axes.of(first.x) if axis in axes.reduced]
-
-
-def _check_outputs(program: Program, axes: Axes, over: list[Axis], row: list[Axis]) -> None:
-    for output in program.outputs:
-        found = set(axes.of(output))
-        if not set(over) <= found or not (found <= {*over, *row}):
-            raise RefusedError("outputs over different points")
-        if found & set(row) and not set(row) <= found:
-            raise RefusedError("an output over part of a row")
 
 
 def _vector(program: Program, axes: Axes, full: tuple[Axis, ...], row: list[Axis]) -> Axis | None:

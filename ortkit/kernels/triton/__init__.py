@@ -1,0 +1,1 @@
+"""Kernels for GPUs: ONNX function bodies written as Triton source, compiled without a GPU."""

@@ -1,0 +1,80 @@
+"""The backend `triton`: importable without triton, which is loaded by the first compilation."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
+
+from ortkit.errors import InternalError
+from ortkit.kernels.backend import Refused, Target
+from ortkit.kernels.cuda import CudaKernel, architectures_of, resolve_cuda
+from ortkit.kernels.signature import RegionSignature
+from ortkit.kernels.triton.source import sources_of
+from ortkit.kernels.triton.space import space_of
+
+
+@dataclass(frozen=True)
+class TritonBackend:
+    """Regions of one iteration space, with reductions local to its rows, for GPUs."""
+
+    name: str = "triton"
+
+    def available(self) -> Refused | None:
+        """Say whether triton is installed; does not load it."""
+        if find_spec("triton") is None:
+            return Refused("triton is not installed (pip install triton)")
+        return None
+
+    def fingerprint(self) -> str:
+        """Name triton's version and the content of the code generator."""
+        here = Path(__file__).parent
+        digest = hashlib.sha256()
+        operators = sorted((here.parent / "tvm").glob("*.py"))  # and how bodies are read
+        sources = (*sorted(here.rglob("*.py")), *operators)
+        for source in (*sources, here.parent / "sizes.py", here.parent / "cuda.py"):
+            digest.update(source.read_bytes())
+        return f"{self.name} {_version('triton')} {digest.hexdigest()[:16]}"
+
+    def accepts(self, signature: RegionSignature, target: Target) -> Refused | None:
+        """Accept what is one space of points."""
+        if target.kind != "cuda":
+            return Refused(f"triton kernels for {target.kind} are not made")
+        space = space_of(signature)
+        return space if isinstance(space, Refused) else None
+
+    def load(self) -> None:
+        """Import triton and what compiles with it."""
+        import_module("ortkit.kernels.triton.build")
+        import_module("triton")
+        import_module("triton.compiler")
+        import_module("triton.backends.nvidia.compiler")
+
+    def compile(self, signature: RegionSignature, target: Target, folder: Path) -> CudaKernel:
+        """Compile all variants for all architectures of the target into `folder`.
+
+        Raises:
+            InternalError: `accepts` would refuse.
+            KernelError: Triton failed.
+        """
+        from ortkit.kernels.triton.build import write_images
+
+        started = time.perf_counter()
+        target = resolve_cuda(target)
+        sources = sources_of(signature)
+        if isinstance(sources, Refused):
+            raise InternalError(f"region {signature.op_type} was not accepted and yet compiled")
+        variants, images = write_images(sources, architectures_of(target.level), folder)
+        seconds = time.perf_counter() - started
+        return CudaKernel(signature.key, self.name, target, variants, images, seconds)
+
+
+def _version(distribution: str) -> str:
+    try:
+        return f"{distribution}-{version(distribution)}"
+    except PackageNotFoundError:
+        return f"{distribution}-unknown"

@@ -1,0 +1,148 @@
+"""Triton sources to cubins and PTX, on any machine. Equal input and toolchain give equal bytes."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ortkit.errors import KernelError
+from ortkit.kernels.cuda import PTX_ARCHITECTURE, Image, Variant
+from ortkit.kernels.triton.source import StepSource, VariantSource
+
+#: PTX of CUDA 12.0, so that drivers from then on take it.
+_PTX_VERSION = 80
+#: From there on PTX is newer in any case.
+_NEWER_PTX_ARCHITECTURE = 100
+_WARP = 32
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """One step for one architecture.
+
+    Args:
+        cubin: The code.
+        ptx: What it was assembled from.
+        shared_bytes: Dynamic shared memory.
+    """
+
+    cubin: bytes
+    ptx: str
+    shared_bytes: int
+
+
+def write_images(
+    sources: Sequence[VariantSource], architectures: Sequence[int], folder: Path
+) -> tuple[tuple[Variant, ...], tuple[Image, ...]]:
+    """Compile all steps of all variants for all architectures, and the PTX, into `folder`.
+
+    Raises:
+        KernelError: Triton or its assembler failed.
+    """
+    variants, images = [], []
+    for number, source in enumerate(sources):
+        shared = []
+        for place, step in enumerate(source.steps):
+            needed = 0
+            for architecture in sorted({*architectures, PTX_ARCHITECTURE}):
+                found = compile_step(step, architecture, folder)
+                needed = max(needed, found.shared_bytes)
+                if architecture == PTX_ARCHITECTURE:
+                    path = _written(folder, "ptx", found.ptx.encode() + b"\0")
+                    images.append(Image(architecture, True, number, place, path))
+                if architecture in architectures:
+                    path = _written(folder, "cubin", found.cubin)
+                    images.append(Image(architecture, False, number, place, path))
+            shared.append(needed)
+        variants.append(source.variant(shared))
+    return tuple(variants), tuple(images)
+
+
+def compile_step(step: StepSource, architecture: int, folder: Path) -> Compiled:
+    """Compile one step for one architecture; the source and Triton's cache go into `folder`.
+
+    Raises:
+        KernelError: Triton or its assembler failed, or the kernel asks for what it is not given.
+    """
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    constants = {"enable_fp_fusion": False, "num_warps": step.warps}
+    if architecture < _NEWER_PTX_ARCHITECTURE:
+        constants["ptx_version"] = _PTX_VERSION
+    attributes = {
+        (place,): [["tt.divisibility", 16]]
+        for place, parameter in enumerate(step.parameters)
+        if parameter.is_multiple
+    }
+    with _failures(step, architecture), _surroundings(folder):
+        source = ASTSource(
+            fn=_function(step, folder),
+            signature={parameter.name: parameter.type for parameter in step.parameters},
+            attrs=attributes,
+        )
+        made: Any = triton.compile(
+            source, target=GPUTarget("cuda", architecture, _WARP), options=constants
+        )
+        asked = made.metadata
+        if asked.num_warps != step.warps or asked.num_ctas != 1:
+            raise RuntimeError("it is to be launched in another way than it was written for")
+        if asked.global_scratch_size or asked.profile_scratch_size:
+            raise RuntimeError("it asks for scratch memory")
+        return Compiled(made.asm["cubin"], made.asm["ptx"], int(asked.shared))
+
+
+def _function(step: StepSource, folder: Path) -> Any:
+    """Return the step as Triton's function, which reads its source again from the file."""
+    path = folder / f"{hashlib.sha256(step.text.encode()).hexdigest()[:16]}.py"
+    path.write_text(step.text, "utf-8")
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return getattr(module, step.entry)
+
+
+def _written(folder: Path, ending: str, content: bytes) -> Path:
+    path = folder / f"{hashlib.sha256(content).hexdigest()[:16]}.{ending}"
+    path.write_bytes(content)
+    return path
+
+
+@contextmanager
+def _surroundings(folder: Path) -> Iterator[None]:
+    """Keep Triton's own cache in the folder, and paths out of what it writes."""
+    ours = {
+        "TRITON_CACHE_DIR": str(folder / "triton"),
+        "TRITON_DISABLE_LINE_INFO": "1",
+        "TRITON_INTERPRET": "0",
+    }
+    before = {name: os.environ.get(name) for name in ours}
+    os.environ.update(ours)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+@contextmanager
+def _failures(step: StepSource, architecture: int) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:  # Triton's own classes, and whatever LLVM throws
+        last = str(error).strip().splitlines()[-1:]
+        raise KernelError(
+            f"Triton failed on a kernel for sm_{architecture}: {' '.join(last)}", where=step.entry
+        ) from error

@@ -1,0 +1,204 @@
+"""The variants of a kernel: tile sizes and warps, by an analytical model.
+
+The model: a GPU of some hundred multiprocessors wants a few blocks on each, and loads of 16 bytes
+in each thread; a row that fits into the registers of a block is read once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from ortkit.kernels.cuda import MAX_GRID, Condition
+from ortkit.kernels.sizes import Extent, product
+from ortkit.kernels.triton.space import Space
+from ortkit.kernels.tvm.axes import extent_of_axes
+from ortkit.kernels.tvm.dtypes import memory_bytes
+from ortkit.kernels.tvm.program import Input
+
+#: Data that starts at such multiples, and rows of such multiples, are loaded in vectors.
+MULTIPLE = 16
+#: Positions stay below 2^31, those of points beyond the last one too.
+NARROW_ELEMENTS = 2**31 - 2**17
+_MULTIPROCESSORS = 132
+_WARP = 32
+#: Points of a thread: 16 bytes of float16.
+_EACH = 8
+#: Points of a thread in a row that fills the registers.
+_MOST_EACH = 32
+_TILE = 1024
+_LARGE_TENSOR = 4 << 20
+#: Longer rows are read in a loop. Few values of a row fit twice as many points.
+_LONGEST_ROW = 8192
+_FEW_VALUES = 2
+_LOOP_COLUMNS = 4096
+#: Lengths up to which a row of unknown length is read at once.
+_ROW_CLASSES = (1024, 8192)
+_MOST_WARPS = 16
+
+
+@dataclass(frozen=True)
+class Config:
+    """One variant.
+
+    Args:
+        rows: Of a tile, a power of two; 1 if it has one dim.
+        columns: Of a tile, a power of two.
+        warps: Of 32 threads.
+        is_loop: Whether columns are worked through in a loop over tiles.
+        is_wide: Whether positions have 64 bits.
+        is_aligned: Whether all data starts at multiples of 16 bytes.
+        multiples: Sizes that are multiples of `MULTIPLE`.
+        conditions: When it may be used, but for `is_aligned`.
+    """
+
+    rows: int
+    columns: int
+    warps: int
+    is_loop: bool = False
+    is_wide: bool = False
+    is_aligned: bool = False
+    multiples: tuple[Extent, ...] = ()
+    conditions: tuple[Condition, ...] = ()
+
+
+def configs_of(space: Space) -> tuple[Config, ...]:
+    """Return the variants, the fastest first; one of them fits whatever the sizes are."""
+    tensors = [extent_of_axes(space.axes.of(number)) for number in space.tensors]
+    points = extent_of_axes((*space.outer, *space.rows, *space.columns))
+    sizes = list(dict.fromkeys([*tensors, points]))
+    bounds = tuple(
+        Condition(size, at_most=NARROW_ELEMENTS) for size in sizes if size.static is None
+    )
+    must_be_wide = any((size.static or 0) > NARROW_ELEMENTS for size in sizes)
+    multiples = _multiples(space)
+    divisible = tuple(Condition(size, divisible_by=MULTIPLE) for size in multiples)
+    shapes = _shapes(space)
+    found: list[Config] = []
+    if not must_be_wide:
+        found += [
+            replace(
+                one,
+                is_aligned=True,
+                multiples=multiples,
+                conditions=(*divisible, *bounds, *one.conditions),
+            )
+            for one in shapes
+        ]
+        # Without vectors there is less to choose from.
+        found += [
+            replace(one, conditions=(*bounds, *one.conditions))
+            for one in (shapes if len(shapes) == 1 else (shapes[0], shapes[-1]))
+        ]
+    if must_be_wide or bounds:
+        found.append(replace(shapes[-1], is_wide=True, conditions=shapes[-1].conditions))
+    return tuple(_within_grid(space, one) for one in found)
+
+
+def _shapes(space: Space) -> tuple[Config, ...]:
+    """Return tile sizes; more than one where the length of a row is unknown, longer rows later."""
+    match space.kind:
+        case "flat":
+            return (_flat(space.column_count),)
+        case "turned":
+            return (_turned(space),)
+    length = space.column_count.static
+    if space.is_crosswise:
+        return (_crosswise(space, length),)
+    longest = _LONGEST_ROW * (2 if _full_inputs(space) <= _FEW_VALUES else 1)
+    if length is not None:
+        if length > longest:
+            return (Config(1, _LOOP_COLUMNS, _LOOP_COLUMNS // (16 * _WARP), is_loop=True),)
+        return (_row(space, length),)
+    bounded = [
+        replace(_row(space, most), conditions=(Condition(space.column_count, at_most=most),))
+        for most in _ROW_CLASSES
+    ]
+    return (*bounded, Config(1, _LOOP_COLUMNS, _LOOP_COLUMNS // (16 * _WARP), is_loop=True))
+
+
+def _flat(points: Extent) -> Config:
+    size, count = _TILE, points.static
+    if count is not None and count >= _LARGE_TENSOR:
+        size *= 2
+        return Config(1, size, 4)
+    while count is not None and size > _WARP * _EACH and count < size * _MULTIPROCESSORS:
+        size //= 2
+    return Config(1, size, max(1, size // (_WARP * _EACH)))
+
+
+def _turned(space: Space) -> Config:
+    width = max(memory_bytes(space.program.values[number].dtype) for number in space.tensors)
+    area = 4096 if width <= 2 else 2048
+    columns = min(64 if width <= 2 else 32, _power_of_two(space.column_count.static))
+    rows = min(area // columns, _power_of_two(space.row_count.static), 256)
+    columns = min(area // rows, _power_of_two(space.column_count.static), 256)
+    return Config(rows, columns, _warps(rows * columns, 16))
+
+
+def _row(space: Space, length: int) -> Config:
+    columns, count = _power_of_two(length), space.row_count.static
+    rows = max(1, _TILE // columns)
+    if count is not None:
+        rows = min(rows, _power_of_two(count))
+        while rows > 1 and rows * columns > _WARP * _EACH and count < rows * _MULTIPROCESSORS:
+            rows //= 2
+    each = _EACH if rows * columns <= 2 * _TILE else 2 * _EACH
+    return Config(rows, columns, _warps(rows * columns, each))
+
+
+def _crosswise(space: Space, length: int | None) -> Config:
+    rows = min(64, _power_of_two(space.row_count.static))
+    columns = min(2 * _TILE // rows, _power_of_two(length))
+    is_loop = length is None or length > columns
+    return Config(rows, columns, _warps(rows * columns, _EACH), is_loop=is_loop)
+
+
+def _warps(points: int, each: int) -> int:
+    return min(max(1, points // (_WARP * each)), _MOST_WARPS)
+
+
+def _power_of_two(size: int | None) -> int:
+    """Return the smallest one that is not below `size`, a large one where that is unknown."""
+    return 1 << 20 if size is None else 1 << max(0, size - 1).bit_length()
+
+
+def _full_inputs(space: Space) -> int:
+    columns = set(space.columns)
+    return sum(
+        isinstance(value.node, Input) and columns <= set(space.axes.of(number))
+        for number, value in enumerate(space.program.values)
+    )
+
+
+def _multiples(space: Space) -> tuple[Extent, ...]:
+    """Return the sizes of innermost dims that have to be multiples for loads in vectors."""
+    found = []
+    for number in space.tensors:
+        owned = space.axes.of(number)
+        if owned and owned[-1].extent.static is None and owned[-1].extent.factor % MULTIPLE:
+            found.append(owned[-1].extent)
+    if space.kind == "rows" and not space.column_count.static:
+        found += [space.column_count] if space.column_count.factor % MULTIPLE else []
+    return tuple(dict.fromkeys(found))
+
+
+def grid_of(space: Space, config: Config) -> tuple[tuple[Extent, int], ...]:
+    """Return for x, y and z what is divided by what, rounded up, to get the number of blocks."""
+    one = (Extent(1), 1)
+    match space.kind:
+        case "flat":
+            return ((space.column_count, config.columns), one, one)
+        case "rows":
+            return ((space.row_count, config.rows), one, one)
+    outer = product(axis.extent for axis in space.outer)
+    return (outer, 1), (space.row_count, config.rows), (space.column_count, config.columns)
+
+
+def _within_grid(space: Space, config: Config) -> Config:
+    """Add what keeps the grid within its bounds."""
+    bounds = tuple(
+        Condition(extent, at_most=most * divisor)
+        for (extent, divisor), most in zip(grid_of(space, config), MAX_GRID, strict=True)
+        if extent.static is None and (config.is_wide or most < MAX_GRID[0])
+    )
+    return replace(config, conditions=(*config.conditions, *bounds))

@@ -1,0 +1,172 @@
+"""Kernels compiled for every architecture: assembled, without spills, within shared memory."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Sequence
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from fused_model import bias_gelu
+from test_pointwise import BODIES, HEAD
+from test_region_kernels import CASES
+from test_region_kernels import signature_of as signature_of_case
+from test_triton_regions import ALL
+
+from ortkit.errors import KernelError
+from ortkit.kernels import RegionSignature, Target, TensorSpec
+from ortkit.kernels.backend import Refused
+from ortkit.kernels.cuda import ARCHITECTURES, PTX_ARCHITECTURE
+from ortkit.kernels.triton.backend import TritonBackend
+from ortkit.kernels.triton.build import Compiled, compile_step
+from ortkit.kernels.triton.source import VariantSource, sources_of
+
+pytestmark = pytest.mark.skipif(find_spec("triton") is None, reason="triton is not installed")
+#: Of a block without opting in.
+_SHARED_BYTES = 48 << 10
+
+
+def signature_of(name: str, dtype: str = "float32") -> RegionSignature:
+    """A case, its floats of another type."""
+    case = signature_of_case(name, ALL[name])
+
+    def changed(spec: TensorSpec) -> TensorSpec:
+        return replace(spec, dtype=dtype) if spec.dtype == "float32" else spec
+
+    return replace(
+        case, inputs=tuple(map(changed, case.inputs)), outputs=tuple(map(changed, case.outputs))
+    )
+
+
+#: Name -> element type: each kind of space, and of the sizes that are known.
+KINDS = {
+    "residual layer norm": "float16",
+    "masked softmax": "bfloat16",
+    "a norm of rows in a loop": "float16",
+    "sums across rows": "float32",
+    "rotary": "float16",
+    "a transposed sum": "bfloat16",
+    "largest": "float32",
+}
+
+
+def variants_of(signature: RegionSignature) -> Sequence[VariantSource]:
+    found = sources_of(signature)
+    assert not isinstance(found, Refused), found.reason
+    return found
+
+
+def assert_fits(found: Compiled, folder: Path, where: str) -> None:
+    """No registers are spilled, no local memory is used, shared memory is there on any GPU."""
+    import triton
+
+    tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
+    path = folder / "kernel.cubin"
+    path.write_bytes(found.cubin)
+    usage = subprocess.run(
+        [tool, "-res-usage", path], check=True, capture_output=True, text=True
+    ).stdout
+    numbers = dict(re.findall(r"(REG|STACK|LOCAL|SHARED):(\d+)", usage))
+    assert (numbers["STACK"], numbers["LOCAL"]) == ("0", "0"), f"{where}: {usage}"
+    assert 0 < int(numbers["REG"]) <= 255
+    assert int(numbers["SHARED"]) + found.shared_bytes <= _SHARED_BYTES, where
+    assert b"/tmp" not in found.cubin
+    assert str(folder) not in found.ptx
+
+
+def compile_all(
+    signature: RegionSignature, architectures: Sequence[int], folder: Path, most: int = 100
+) -> None:
+    for number, variant in enumerate(variants_of(signature)[:most]):
+        for step in variant.steps:
+            for architecture in architectures:
+                where = f"{signature.name}, variant {number}, sm_{architecture}"
+                assert_fits(compile_step(step, architecture, folder), folder, where)
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_each_kind_of_kernel_for_each_architecture(architecture: int, tmp_path: Path) -> None:
+    for name, dtype in KINDS.items():
+        compile_all(signature_of(name, dtype), [architecture], tmp_path, most=1)
+
+
+@pytest.mark.parametrize("name", ["masked softmax", "heads", "sums across rows"])
+def test_each_variant(name: str, tmp_path: Path) -> None:
+    compile_all(signature_of(name, "float16"), [90], tmp_path)
+
+
+def test_every_operator_at_once_for_one_architecture(tmp_path: Path) -> None:
+    for name, body in BODIES.items():
+        inputs = [
+            TensorSpec(name, "float32", shape)
+            for name, shape in {"X": (64, 37), "Z": (64, 37), "S": (64, 1), "B": (37,)}.items()
+        ]
+        text = f"{HEAD} f (X, Z, S, B) => (Y) {{ {body.replace('C0', 'X')} }}"
+        outputs = (TensorSpec("Y", "float32", (64, 37)),)
+        compile_all(RegionSignature(name, text, tuple(inputs), outputs), [80], tmp_path, most=1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("name", ALL)
+def test_every_variant_for_every_architecture(name: str, dtype: str, tmp_path: Path) -> None:
+    if dtype == "float32" or "Constant <value_float" not in ALL[name].body:
+        compile_all(signature_of(name, dtype), ARCHITECTURES, tmp_path)
+
+
+def test_a_kernel_is_its_variants_and_their_images(tmp_path: Path) -> None:
+    signature = bias_gelu("n", 48)
+    target = Target("cuda", "sm_90, sm_86")
+    kernel = TritonBackend().compile(signature, target, tmp_path)
+    assert kernel.target == Target("cuda", "sm_86,sm_90")
+    assert kernel.key == signature.key
+    found = {(one.variant, one.step, one.architecture, one.is_ptx) for one in kernel.images}
+    assert len(kernel.variants) == 3
+    assert found == {
+        (variant, 0, architecture, is_ptx)
+        for variant in range(3)
+        for architecture, is_ptx in [(86, False), (90, False), (PTX_ARCHITECTURE, True)]
+    }
+    for image in kernel.images:
+        content = image.path.read_bytes()
+        if image.is_ptx:
+            assert b".target sm_80" in content
+            assert b".version 8.0" in content
+            assert content.endswith(b"\n\0")
+        else:
+            assert content.startswith(b"\x7fELF")
+        entry = kernel.variants[image.variant].steps[image.step].entry
+        assert entry.encode() in content
+
+
+def test_equal_input_gives_equal_bytes(tmp_path: Path) -> None:
+    contents = []
+    for name in ("one", "other"):
+        folder = tmp_path / name
+        folder.mkdir()
+        kernel = TritonBackend().compile(bias_gelu(8, 48), Target("cuda", "sm_90"), folder)
+        contents.append([image.path.read_bytes() for image in kernel.images])
+    assert contents[0] == contents[1]
+
+
+def test_what_triton_does_not_compile_is_one_line(tmp_path: Path) -> None:
+    (variant, *_) = variants_of(bias_gelu(8, 48))
+    (step,) = variant.steps
+    broken = replace(step, text=step.text.replace("tl.store(", "tl.stroe("))
+    with pytest.raises(KernelError, match="Triton failed on a kernel for sm_90: ") as caught:
+        compile_step(broken, 90, tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+def test_what_is_not_one_space_is_refused() -> None:
+    body = f"{HEAD} f (X, B) => (Y) {{ Y = MatMul (X, B) }}"
+    specs = tuple(TensorSpec(name, "float32", (4, 4)) for name in "XBY")
+    matmul = RegionSignature("matmul", body, specs[:2], specs[2:])
+    refused = TritonBackend().accepts(matmul, Target("cuda"))
+    assert refused == Refused("operator MatMul")
+    assert TritonBackend().accepts(bias_gelu(8, 48), Target("cuda")) is None
+    assert TritonBackend().accepts(bias_gelu(8, 48), Target("cpu")) is not None
+    assert set(CASES) < set(ALL)

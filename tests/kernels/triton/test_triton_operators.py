@@ -1,0 +1,95 @@
+"""Every operator in every type as Triton writes it, interpreted; the accuracy of functions."""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+from fused_model import unary
+from interpreter import Interpreter
+from onnx import helper
+from single_node import Node, cut, run_by_onnxruntime, run_by_reference
+from test_pointwise import INEXACT_IN_RUNTIME, OURS, assert_equal, feeds, nodes
+from test_vectormath import CASES
+
+from ortkit.kernels import RegionSignature, TensorSpec, body_text
+from ortkit.kernels.link import find_linker
+from ortkit.kernels.tvm.ops import POINTWISE_OPS
+
+#: Of all float32 every so many-th.
+_STEP = 200_003
+FUNCTIONS = {
+    "acos": "Acos", "acosh": "Acosh", "asin": "Asin", "asinh": "Asinh", "atan": "Atan",
+    "atanh": "Atanh", "cos": "Cos", "cosh": "Cosh", "erf": "Erf", "exp": "Exp", "gelu": "Gelu",
+    "gelu_tanh": 'Gelu<approximate = "tanh">', "log": "Log", "mish": "Mish", "sigmoid": "Sigmoid",
+    "sin": "Sin", "sinh": "Sinh", "softplus": "Softplus", "tan": "Tan", "tanh": "Tanh",
+}  # fmt: skip
+
+
+def region(node: Node) -> RegionSignature:
+    """The node as a region; bounds of Clip are scalars."""
+    names = [f"X{i}" for i in range(len(node.inputs))]
+    written = helper.make_node(node.op_type, names, ["Y"], **node.attributes)
+    opset = helper.make_opsetid("", 24 if node.op_type == "Swish" else 20)
+    function = helper.make_function("d", "f", names, ["Y"], [written], [opset])
+    inputs = tuple(
+        TensorSpec(name, dtype, () if node.op_type == "Clip" and place else ("n",))
+        for place, (name, dtype) in enumerate(zip(names, node.inputs, strict=True))
+    )
+    assert isinstance(node.output, str)
+    output = TensorSpec("Y", node.output, ("n",))
+    return RegionSignature("op", body_text(function), inputs, (output,))
+
+
+@pytest.mark.parametrize("op_type", sorted(set(POINTWISE_OPS) - OURS))
+def test_operator_in_every_type(op_type: str, interpreter: Interpreter) -> None:
+    found = list(nodes(op_type))
+    assert found
+    for node in found:
+        arrays = feeds(node)
+        expected = None
+        if (op_type, node.inputs[0]) not in INEXACT_IN_RUNTIME:
+            expected = run_by_onnxruntime(node, arrays)
+        if expected is None:
+            expected = run_by_reference(node, arrays)
+        (result,) = interpreter.run(region(node), cut(node, arrays))
+        assert_equal(node, result, expected)
+
+
+@pytest.fixture(scope="module")
+def checker(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
+    path = tmp_path_factory.mktemp("checker") / "ulps.so"
+    source = Path(__file__).parent.parent / "ulps.c"
+    command = [*find_linker(), "-O2", "-shared", "-fPIC", "-o", str(path), str(source), "-lm"]
+    subprocess.run(command, check=True, capture_output=True)
+    return ctypes.CDLL(str(path))
+
+
+@pytest.mark.parametrize("name", sorted(FUNCTIONS))
+def test_errors_stay_within_the_stated_bounds(
+    name: str, interpreter: Interpreter, checker: ctypes.CDLL
+) -> None:
+    """The bounds of the same functions on CPUs: they are written once."""
+    signature = unary(FUNCTIONS[name])
+    pointer = ctypes.POINTER(ctypes.c_float)
+
+    def run(x: object, y: object, count: int) -> int:
+        """Compute one chunk; the checker judges it."""
+        inputs, outputs = (np.ctypeslib.as_array(one, (count,)) for one in (x, y))  # type: ignore[arg-type]
+        (outputs[:],) = interpreter.run(signature, [inputs.copy()]) if count else ([],)
+        return 0
+
+    kernel = ctypes.CFUNCTYPE(ctypes.c_int32, pointer, pointer, ctypes.c_int64)(run)
+    reference = getattr(checker, f"ref_{name}")
+    for bound in CASES[name].bounds:
+        worst, where = ctypes.c_double(), ctypes.c_float()
+        checker.largest_error(
+            kernel, reference, ctypes.c_uint64(0), ctypes.c_uint64(2**32),
+            ctypes.c_uint64(_STEP), ctypes.c_float(bound.low), ctypes.c_float(bound.high),
+            ctypes.c_int32(bound.is_absolute), ctypes.c_int32(bound.with_nan),
+            ctypes.byref(worst), ctypes.byref(where),
+        )  # fmt: skip
+        assert worst.value <= bound.error, f"{name}({where.value!r}) is off by {worst.value}"
