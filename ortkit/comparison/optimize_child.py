@@ -42,6 +42,8 @@ def main(job_file: str) -> None:
         ("session.optimized_model_external_initializers_min_size_in_bytes", "1024"),
     ):
         options.add_session_config_entry(key, value)
+    target = "cuda" if "CUDAExecutionProvider" in job["providers"] else "cpu"
+    options.add_session_config_entry("ortkit.fused.target", target)
     for library in job["libraries"]:
         options.register_custom_ops_library(library)
     try:

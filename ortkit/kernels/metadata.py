@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-#: The file's name beside the model, its SHA-256, and the whole file in base64 where it is embedded.
+#: The file's name beside the model, its SHA-256, and the whole file in base64 if it is embedded.
 LIBRARY_KEY = "ortkit.library"
 LIBRARY_HASH_KEY = "ortkit.library.sha256"
 EMBEDDED_KEY = "ortkit.library.data"

@@ -44,7 +44,7 @@ def write_inputs(
         UserError: `given` does not fit the model, or `sizes` names what no input has.
         ModelError: An input is of a type that cannot be timed here.
     """
-    sets: Iterator[Feeds] = iter((load_feeds(given, model),)) if given else usual_feeds(model, sizes)
+    sets = iter((load_feeds(given, model),)) if given else usual_feeds(model, sizes)
     paths = []
     for number, feeds in enumerate(sets):
         path = folder / f"inputs{number}.npz"

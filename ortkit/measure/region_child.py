@@ -75,6 +75,7 @@ def _turn(model: str, job: Job, *, is_kernel: bool) -> float:
     options.log_severity_level = 4
     options.intra_op_num_threads = job["threads"]
     if is_kernel:
+        options.add_session_config_entry("ortkit.fused.target", "cpu")
         options.register_custom_ops_library(job["library"])
     session = ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
     binding = _binding(session)

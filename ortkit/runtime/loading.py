@@ -12,6 +12,7 @@ from ortkit.errors import MissingDependencyError, RunError, UserError
 from ortkit.graph.open import ModelSource
 from ortkit.runtime.capture_gate import GATE
 from ortkit.runtime.libraries import extensions_library, fused_ops, kernel_library
+from ortkit.runtime.library_target import target_entry
 from ortkit.runtime.options import explained, message, session_options
 from ortkit.runtime.placement import read_placement, spread
 from ortkit.runtime.settings import SessionSettings
@@ -65,6 +66,7 @@ def load(
         raise UserError("needs the CUDA provider", where="cuda_graph", fix="target='cuda'")
     notes = list(providers.notes)
     options = session_options(settings, ort)
+    options.add_session_config_entry(*target_entry([one.name for one in wanted]))
     libraries = _register(options, source, settings, scratch, notes)
     said = preload(ort) if any(one.name == CUDA for one in wanted) else ""
     session = _create(source, options, wanted, ort)
@@ -125,7 +127,11 @@ def _register(
         except Exception as error:  # noqa: BLE001  whatever it is becomes a note or an error
             refusal = f"{found.path.name} was refused: {message(error)}"
     if registered:
-        absent = [op for op in fused_ops(source.header) if not _has_entry(options, op)]
+        absent = [
+            op
+            for op in fused_ops(source.header)
+            if not _has_entry(options, op) and not _has_entry(options, f"{op}@cuda")
+        ]
         if absent:
             refusal = f"{registered[0].name} lacks {len(absent)} of the model's fused ops"
     if refusal:

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TypedDict
 
+from ortkit.runtime.library_target import target_entry
 from ortkit.runtime.tensor_files import (
     Entry,
     of_ort_value,
@@ -114,6 +115,7 @@ def _session(ort: ModuleType, run: Run) -> Any:
     options.graph_optimization_level = (
         level.ORT_ENABLE_ALL if run["optimize"] else level.ORT_DISABLE_ALL
     )
+    options.add_session_config_entry(*target_entry(run["providers"]))
     for library in run["libraries"]:
         options.register_custom_ops_library(library)
     model: str | bytes = run["model"]

@@ -140,7 +140,7 @@ class Verifier:
             settings, state.feeds, len(state.feeds), folder / "job", timeout_seconds
         )
         if computed_in:
-            coarse = {name: computed_in for name in state.outputs} | dict(state.computed_in)
+            coarse = dict.fromkeys(state.outputs, computed_in) | dict(state.computed_in)
             state = replace(state, computed_in=coarse)
         outputs, reason = _judge(state, folder, results)
         return Verification(

@@ -20,6 +20,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TypedDict
 
+from ortkit.runtime.library_target import target_entry
 from ortkit.runtime.options import explained, session_options
 from ortkit.runtime.settings import SessionSettings
 from ortkit.runtime.tensor_files import (
@@ -104,6 +105,7 @@ class _Holder:
             with contextlib.suppress(AttributeError):
                 onnxruntime.preload_dlls()
         options = session_options(SessionSettings(**job["settings"]), onnxruntime)
+        options.add_session_config_entry(*target_entry([name for name, _ in providers]))
         for library in job["libraries"]:
             options.register_custom_ops_library(library)
         started = time.perf_counter()
