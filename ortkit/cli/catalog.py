@@ -29,6 +29,10 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
         "ortkit.cli.attempt",
         "show in a minute what optimizing gives; writes nothing",
     ),
+    "memory": (
+        "ortkit.cli.memory",
+        "say what a model takes of memory, by node, shape and option",
+    ),
     "run": (
         "ortkit.cli.run",
         "run a model once and write its outputs",

@@ -19,6 +19,7 @@ CALLS = {
     "verify": ("small.onnx", "small.onnx"),
     "bisect": ("small.onnx", "--kernels", "off"),
     "try": ("small.onnx", "--seconds", "2", "--level", "1"),
+    "memory": ("small.onnx",),
     "run": ("small.onnx", "--shape", "n=2"),
     "compare": ("small.onnx", "small.onnx", "--batch", "2", "--rounds", "1", "--processes", "1"),
     "profile": ("small.onnx", "--runs", "3"),

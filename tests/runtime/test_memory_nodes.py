@@ -152,7 +152,13 @@ def test_a_body_s_reads_keep_a_tensor(tmp_path: Path) -> None:
 
 def test_a_trace_that_cannot_be_read_is_said_so(tmp_path: Path) -> None:
     (tmp_path / "cut.json").write_text('[\n{"cat" : "Session"')
-    traced = {"trace": str(tmp_path / "cut.json"), "graph": "", "problem": "", "peaks": {}}
+    traced = {
+        "trace": str(tmp_path / "cut.json"),
+        "graph": "",
+        "problem": "",
+        "peaks": {},
+        "version": "1",
+    }
     found = read_node_memory(traced)
     assert isinstance(found, Unavailable)
     assert found.reason
@@ -169,4 +175,23 @@ def test_without_an_arena_there_are_no_nodes(tmp_path: Path) -> None:
         PointPlan(tmp_path / "m.onnx", tmp_path, settings, seconds=0.0, nodes=True)
     )
     assert isinstance(point.nodes, Unavailable)
-    assert "arena is off" in point.nodes.reason
+    assert "arena is turned off" in point.nodes.reason
+
+
+def test_an_older_runtime_s_trace_is_said_to_have_no_counters(tmp_path: Path) -> None:
+    """As onnxruntime 1.27 writes it: 1.28 is the first with counters."""
+    lines = [
+        '{"cat" : "Node","pid" :1,"tid" :1,"dur" :3,"ts" :12,"ph" : "X",'
+        '"name" :"n_kernel_time","args" : {"op_name" : "Exp","provider" : "CPUExecutionProvider",'
+        '"node_index" : "0","input_type_shape" : [{"float":[4]}],'
+        '"output_type_shape" : [{"float":[4]}],"parameter_size" : "0","activation_size" : "16",'
+        '"output_size" : "16"}},',
+        '{"cat" : "Session","pid" :1,"tid" :1,"dur" :9,"ts" :10,"ph" : "X","name" :"model_run",'
+        '"args" : {}},',
+    ]
+    (tmp_path / "t.json").write_text("\n".join(["[", *lines, "]", ""]))
+    traced = {"trace": str(tmp_path / "t.json"), "graph": "", "problem": "",
+              "peaks": {"CPUExecutionProvider": 0}, "version": "1.27.0"}  # fmt: skip
+    found = read_node_memory(traced)
+    assert isinstance(found, Unavailable)
+    assert found.reason == "onnxruntime 1.27.0 does not write them into its trace"

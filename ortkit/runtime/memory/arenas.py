@@ -35,7 +35,7 @@ class Arena:
     """Bytes of chunks that are given out."""
     requested: int | None
     """Bytes that were asked for in them, the rest is rounding; None: this version does not count
-    them (1.31.1 does, 1.27.0 does not)."""
+    them (1.28.0 does, 1.27.0 does not)."""
     peak: int
     """The most that was in use since the session was made; it never goes down."""
     held: int

@@ -28,8 +28,9 @@ def read_node_memory(traced: Mapping[str, Any]) -> NodeMemory | Unavailable:
     """Read the first run of a trace.
 
     Args:
-        traced: `trace` and `graph` (paths; the latter may be empty, with a `problem`), and `peaks`
-            (by provider, what its arena had in use at most before the run).
+        traced: `trace` and `graph` (paths; the latter may be empty, with a `problem`), `peaks` (by
+            provider, what its arena had in use at most before the run), and ONNX Runtime's
+            `version`.
     """
     try:
         trace = read_trace(Path(traced["trace"]))
@@ -41,14 +42,17 @@ def read_node_memory(traced: Mapping[str, Any]) -> NodeMemory | Unavailable:
         return Unavailable("nodes", "no node ran")
     counted = [one for one in events if one.memory is not None]
     if not counted:
-        return Unavailable("nodes", "the trace has no counters: the arena is off, or too old")
+        why = "the arena is turned off, and nothing else counts"
+        if traced["peaks"]:
+            why = f"onnxruntime {traced['version']} does not write them into its trace"
+        return Unavailable("nodes", why)
     missing = []
     graph = None
     if traced["graph"]:
         graph = open_model(traced["graph"])
     else:
         missing.append(Unavailable("tensors at the peak", traced["problem"]))
-    places = _places(events, graph)
+    places = place_events(events, graph)
     by_provider: dict[str, list[int]] = defaultdict(list)
     for index, event in enumerate(events):
         if event.memory is not None:
@@ -71,8 +75,10 @@ def read_node_memory(traced: Mapping[str, Any]) -> NodeMemory | Unavailable:
 _Placed = tuple[NodeEvent, ir.Node | None]
 
 
-def _places(events: Sequence[NodeEvent], model: ir.Model | None) -> list[ir.Node | None]:
+def place_events(events: Sequence[NodeEvent], model: ir.Model | None) -> list[ir.Node | None]:
     """Return for each event the node of the main graph that it is of, None for nested ones.
+
+    The graph is the one that ONNX Runtime saved as it ran it.
 
     Nodes have unique names or none; those without are called by what ONNX Runtime makes up, and
     are taken in their order among the nodes of their operator.

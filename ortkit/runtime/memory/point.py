@@ -22,6 +22,11 @@ from ortkit.runtime.memory.process import ProcessMemory
 from ortkit.runtime.memory.report import MemoryReport, to_json
 from ortkit.runtime.ort import require_onnxruntime
 
+
+class NotLoadedError(RunError):
+    """The session could not be made, so that no other inputs would do."""
+
+
 _NO_NODES: Mapping[str, object] = {"nodes": [], "peaks": []}
 _CHILD = "ortkit.runtime.memory.point_child"
 
@@ -124,7 +129,8 @@ def measure_point(plan: PointPlan) -> Point:
 
     Raises:
         MissingDependencyError: ONNX Runtime is not installed.
-        RunError: It does not load or run, crashed, or took too long.
+        NotLoadedError: The model does not load, or not on this target.
+        RunError: It does not run, crashed, or took too long.
     """
     require_onnxruntime()
     with tempfile.TemporaryDirectory(prefix="ortkit-memory-") as name:
@@ -168,7 +174,8 @@ def _run(job: Job, folder: Path, plan: PointPlan) -> dict[str, Any]:
     result: dict[str, Any] = json.loads(written.read_text(encoding="utf-8"))
     if result["problem"]:
         where = result["where"] or str(plan.model)
-        raise RunError(result["problem"], where=where, fix=result["fix"])
+        kind = RunError if result["is_loaded"] else NotLoadedError
+        raise kind(result["problem"], where=where, fix=result["fix"])
     return result
 
 

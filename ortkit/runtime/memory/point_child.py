@@ -30,7 +30,7 @@ from ortkit.runtime.tensor_files import (
 _MOST_RUNS = 1000
 _PROVIDERS = {"Cpu": "CPUExecutionProvider", "Cuda": "CUDAExecutionProvider"}
 #: With these a graph that was optimized is saved without its weights in the protobuf.
-_WEIGHTS = "session.optimized_model_external_initializers_file_name"
+SAVED_WEIGHTS = "session.optimized_model_external_initializers_file_name"
 
 
 class Job(TypedDict):
@@ -50,23 +50,24 @@ class Job(TypedDict):
 def main(job_file: str) -> None:
     """Run a job and write its result, or what stopped it."""
     job: Job = json.loads(Path(job_file).read_text(encoding="utf-8"))
+    result: dict[str, Any] = {"problem": "", "is_loaded": False}
     try:
-        result = _measured(job)
+        _measure(job, result)
     except OrtkitError as error:
-        result = {"problem": error.problem, "where": error.where, "fix": error.fix}
+        result |= {"problem": error.problem, "where": error.where, "fix": error.fix}
     except Exception as error:  # noqa: BLE001  whatever stops a session is the result
         problem = " ".join(str(error).split()) or type(error).__name__
-        result = {"problem": problem, "where": "", "fix": ""}
+        result |= {"problem": problem, "where": "", "fix": ""}
     Path(job["result"]).write_text(json.dumps(result), encoding="utf-8")
 
 
-def _measured(job: Job) -> dict[str, Any]:
+def _measure(job: Job, result: dict[str, Any]) -> None:
     ort = import_onnxruntime()
-    feeds = _feeds(ort, Path(job["feeds"]))
+    feeds = read_feeds(ort, Path(job["feeds"]))
     if job["arena"]:
         _make_shared_arena(ort, job["arena"])
     _warm_up_reading(job)
-    result: dict[str, Any] = {"problem": "", "peak_is_reset": reset_peak()}
+    result["peak_is_reset"] = reset_peak()
     result["before"] = process_memory().to_json()
     with ExitStack() as opened:
         started = time.perf_counter()
@@ -74,6 +75,7 @@ def _measured(job: Job) -> dict[str, Any]:
             opened.enter_context(Session(job["model"], **job["settings"]))
             for _ in range(job["sessions"])
         ]
+        result["is_loaded"] = True
         result["load_seconds"] = time.perf_counter() - started
         result["loaded"] = _reports(sessions)
         result["notes"] = list(sessions[0].notes)
@@ -88,7 +90,6 @@ def _measured(job: Job) -> dict[str, Any]:
         result["last"] = _reports(sessions)
     if job["trace"]:
         result["trace"] = _traced(job, feeds)
-    return result
 
 
 def _warm_up_reading(job: Job) -> None:
@@ -166,7 +167,7 @@ def _traced(job: Job, feeds: Mapping[str, Any]) -> dict[str, Any]:
         "memory_pattern": False,
         "trace_prefix": str(folder / "trace"),
         "optimized_model": str(graph),
-        "config": {**job["settings"].get("config", {}), _WEIGHTS: "executed.weights"},
+        "config": {**job["settings"].get("config", {}), SAVED_WEIGHTS: "executed.weights"},
     }
     try:
         session = Session(job["model"], **settings)
@@ -184,10 +185,15 @@ def _traced(job: Job, feeds: Mapping[str, Any]) -> dict[str, Any]:
         session.run(feeds)
         trace = session.onnxruntime.end_profiling()
     saved = "" if problem else str(graph)
-    return {"trace": str(trace), "graph": saved, "problem": problem, "peaks": peaks}
+    version = import_onnxruntime().__version__
+    return {
+        "trace": str(trace), "graph": saved, "problem": problem, "peaks": peaks,
+        "version": version,
+    }  # fmt: skip
 
 
-def _feeds(ort: ModuleType, folder: Path) -> dict[str, Any]:
+def read_feeds(ort: ModuleType, folder: Path) -> dict[str, Any]:
+    """Read an input set; types that numpy lacks come as OrtValues."""
     found: dict[str, Any] = {}
     for entry in read_manifest(folder):
         if entry["kind"] == "none":

@@ -1,0 +1,57 @@
+"""What `ortkit memory --layout` prints."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ortkit.cli import show
+
+if TYPE_CHECKING:
+    from ortkit.measure.layout_result import Layouts, LayoutTime, NodeLayouts
+
+
+def show_layouts(found: Layouts) -> None:
+    """Print a table for each node that was measured."""
+    if not found.nodes:
+        show.line("layouts   the model runs no Conv, MatMul or Gemm of floating point numbers")
+    for one in found.nodes:
+        _show_node(one)
+    _show_missing(found)
+    if found.left_out:
+        show.line(f"note      {found.left_out} more nodes take less time and were not measured")
+
+
+def _show_node(one: NodeLayouts) -> None:
+    count = f", {len(one.nodes)} nodes" if len(one.nodes) != 1 else f" ({one.nodes[0]})"
+    title = f"{one.op} {one.described}{count}, {one.share:.0%} of a run without optimizations"
+    measured = [time for time in one.times if not time.problem]
+    rows = [_row(time) for time in measured]
+    show.line("")
+    show.line(title)
+    show.table("", ("layout", "type", "by", "kernel us", "conversion us", "sum us"), rows)
+    if one.wanted is not None:
+        show.line(f"wants     {one.wanted.name}")
+    show.line(f"advice    {one.advice}")
+    for time in one.narrower:
+        show.line(
+            f"          {time.name} is faster yet, with other numbers (`ortkit verify` says which)"
+        )
+
+
+def _show_missing(found: Layouts) -> None:
+    """Say once what there is not, with the number of nodes."""
+    counts: dict[tuple[str, str, str], int] = {}
+    for one in found.nodes:
+        for time in one.times:
+            if time.problem:
+                key = (one.op, f"{time.layout} {time.dtype} by {time.by}", time.problem)
+                counts[key] = counts.get(key, 0) + 1
+    if not counts:
+        return
+    rows = [(op, what, count, problem) for (op, what, problem), count in counts.items()]
+    show.line("")
+    show.table("what there is not", ("op", "layout", "of the nodes", "why"), rows)
+
+
+def _row(time: LayoutTime) -> tuple[object, ...]:
+    return time.layout, time.dtype, time.by, time.kernel_us, time.conversion_us, time.total_us

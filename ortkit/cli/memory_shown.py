@@ -1,0 +1,68 @@
+"""What `ortkit memory` found, ready to be printed or plotted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ortkit.graph.weights import Weights
+    from ortkit.measure.layout_result import Layouts
+    from ortkit.runtime.memory.arena_options import ArenaOptions
+    from ortkit.runtime.memory.node_table import Peak
+    from ortkit.runtime.memory.point import Point
+
+
+@dataclass(frozen=True)
+class ShownPoint:
+    """One set of sizes and what was measured there."""
+
+    sizes: Mapping[str, int]
+    """Those that were given."""
+    inputs: Mapping[str, tuple[int, ...]]
+    input_bytes: int
+    point: Point
+
+    @property
+    def peak(self) -> Peak | None:
+        """The fullest arena's; None if that is not known."""
+        from ortkit.runtime.memory.node_table import NodeMemory
+
+        nodes = self.point.nodes
+        peaks = nodes.peaks if isinstance(nodes, NodeMemory) else ()
+        return max(peaks, key=lambda one: one.bytes, default=None)
+
+
+@dataclass(frozen=True)
+class Shown:
+    """Everything that was measured."""
+
+    model: Path
+    target: str
+    weights: Weights
+    points: tuple[ShownPoint, ...]
+    swept: tuple[str, ...]
+    """Names of the sizes that differ from point to point."""
+    options: ArenaOptions | None
+    layouts: Layouts | None
+
+    def to_json(self) -> dict[str, object]:
+        """Return the fields as JSON types."""
+        return {
+            "model": str(self.model),
+            "target": self.target,
+            "weights": self.weights.to_json(),
+            "points": [
+                {
+                    "sizes": dict(one.sizes),
+                    "inputs": {name: list(shape) for name, shape in one.inputs.items()},
+                    "input_bytes": one.input_bytes,
+                    **one.point.to_json(),
+                }
+                for one in self.points
+            ],
+            "arena": None if self.options is None else self.options.to_json(),
+            "layout": None if self.layouts is None else self.layouts.to_json(),
+        }

@@ -1,0 +1,284 @@
+"""What `ortkit memory` prints."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from ortkit.cli import show
+
+if TYPE_CHECKING:
+    from ortkit.cli.memory_shown import Shown, ShownPoint
+    from ortkit.runtime.memory.arena_options import ArenaOptions, Range
+    from ortkit.runtime.memory.node_table import NodeMemory, Peak
+    from ortkit.runtime.memory.point import Point
+
+_MOST_ROWS = 12
+_BAR = 40
+
+
+def show_memory(found: Shown, *, with_nodes: bool) -> None:
+    """Print all of it."""
+    show.line(f"model     {found.model}")
+    tensors = f"{found.weights.tensors} tensors" if found.weights.tensors != 1 else "one tensor"
+    show.line(
+        f"weights   {show.bytes_text(found.weights.bytes)} in {tensors}, as the file has them"
+    )
+    if len(found.points) == 1:
+        _show_point(found.points[0], with_nodes=with_nodes)
+    else:
+        _show_sweep(found)
+        if with_nodes:
+            for one in found.points:
+                show.line("")
+                show.line(f"at        {_sizes(one.sizes)}")
+                _show_nodes(one)
+    if found.options is not None:
+        _show_options(found.options)
+    if found.layouts is not None:
+        from ortkit.cli.memory_layout import show_layouts
+
+        show_layouts(found.layouts)
+
+
+def _sizes(sizes: Mapping[str, int]) -> str:
+    return ", ".join(f"{name}={size}" for name, size in sizes.items())
+
+
+def _show_point(one: ShownPoint, *, with_nodes: bool) -> None:
+    point = one.point
+    inputs = ", ".join(f"{name} {list(shape)}" for name, shape in one.inputs.items())
+    outputs = show.bytes_text(point.output_bytes)
+    show.line(f"inputs    {inputs or 'none'}")
+    show.line(f"outside   {show.bytes_text(one.input_bytes)} of inputs; outputs are {outputs}")
+    show.line(
+        f"times     load {1e3 * point.load_seconds:.1f} ms, first run "
+        f"{1e3 * point.first_seconds:.2f} ms, then {point.run_ms:.3f} ms "
+        f"(median of {len(point.run_seconds)})"
+    )
+    for note in point.notes:
+        show.line(f"note      {note}")
+    _show_process(point)
+    _show_arenas(point)
+    for device in point.last.devices:
+        show.line(
+            f"device    {device.device} ({device.name}): {show.bytes_text(device.free)} free of "
+            f"{show.bytes_text(device.total)}"
+        )
+    missing = {
+        (one.what, one.reason): None for _, report in point.stages for one in report.unavailable
+    }
+    for what, reason in missing:
+        show.line(f"not known {what}: {reason}")
+    _show_nodes(one, with_table=with_nodes)
+
+
+def _show_process(point: Point) -> None:
+    rows: list[tuple[object, ...]] = []
+    stages = [("before loading", point.before)]
+    stages += [(name, one.process) for name, one in point.stages if one.process is not None]
+    for name, process in stages:
+        peak = show.bytes_text(process.peak) if name != "before loading" else None
+        rows.append(
+            (
+                name,
+                show.bytes_text(process.resident),
+                show.bytes_text(process.anonymous),
+                show.bytes_text(process.mapped),
+                peak,
+            )
+        )
+    show.table(
+        "process", ("after", "resident", "anonymous", "of files", "peak of the stage"), rows
+    )
+    if not point.peak_is_reset:
+        show.line(
+            "note      the system does not reset peaks: they are those since the process began"
+        )
+
+
+def _show_arenas(point: Point) -> None:
+    for arena in point.last.arenas:
+        rows = []
+        for name, report in point.stages:
+            found = report.arena(arena.memory)
+            if found is None:
+                continue
+            requested = (
+                "not counted" if found.requested is None else show.bytes_text(found.requested)
+            )
+            rows.append(
+                (
+                    name,
+                    show.bytes_text(found.in_use),
+                    requested,
+                    show.bytes_text(found.peak),
+                    show.bytes_text(found.held),
+                    show.bytes_text(found.largest),
+                    found.allocations,
+                    found.reserves,
+                    found.extensions,
+                    found.shrinkages,
+                )
+            )
+        columns = (
+            "after", "in use", "requested", "peak", "held", "largest", "allocations", "reserves",
+            "extensions", "shrinkages",
+        )  # fmt: skip
+        limit = "" if arena.limit is None else f", limit {show.bytes_text(arena.limit)}"
+        show.table(f"arena {arena.memory}{limit}", columns, rows)
+
+
+def _show_nodes(one: ShownPoint, *, with_table: bool = True) -> None:
+    from ortkit.runtime.memory.node_table import NodeMemory
+
+    nodes = one.point.nodes
+    if not isinstance(nodes, NodeMemory):
+        if nodes is not None:
+            show.line(f"not known {nodes.what}: {nodes.reason}")
+        return
+    for peak in nodes.peaks:
+        _show_peak(peak)
+    if with_table:
+        _show_node_table(nodes)
+    for missing in nodes.unavailable:
+        show.line(f"not known {missing.what}: {missing.reason}")
+
+
+def _show_peak(peak: Peak) -> None:
+    show.line("")
+    most = show.bytes_text(peak.bytes)
+    show.line(f"peak      {most} in use at {peak.node} ({peak.op}), in the first run")
+    parts = [
+        ("activations", show.bytes_text(peak.tensor_bytes)),
+        ("workspace", "not known" if peak.workspace is None else show.bytes_text(peak.workspace)),
+        ("before the run", show.bytes_text(peak.before_run)),
+    ]
+    if peak.unexplained:
+        parts.append(("not explained", show.bytes_text(peak.unexplained)))
+    show.line(f"          {', '.join(f'{name} {text}' for name, text in parts)}")
+    if not peak.tensors:
+        return
+    rows = [
+        (
+            show.bytes_text(tensor.bytes),
+            tensor.name,
+            f"{tensor.node} ({tensor.op})",
+            "needed" if tensor.is_needed else "kept for reuse",
+            len(tensor.shared) or None,
+        )
+        for tensor in peak.tensors[:_MOST_ROWS]
+    ]
+    title = "tensors with memory at the peak"
+    show.table(title, ("bytes", "tensor", "made by", "state", "also held"), rows)
+    if len(peak.tensors) > _MOST_ROWS:
+        rest = peak.tensors[_MOST_ROWS:]
+        total = show.bytes_text(sum(tensor.bytes for tensor in rest))
+        show.line(f"          and {len(rest)} more with {total}")
+
+
+def _show_node_table(nodes: NodeMemory) -> None:
+    fullest = sorted(nodes.nodes, key=lambda one: -one.during)[:_MOST_ROWS]
+    rows = [
+        (
+            one.name,
+            one.op,
+            show.bytes_text(one.before),
+            show.bytes_text(one.kept),
+            show.bytes_text(one.workspace)
+            if one.workspace is not None
+            else f"up to {show.bytes_text(one.workspace_limit)}",
+            show.bytes_text(one.during),
+            show.bytes_text(one.held_growth) if one.held_growth else None,
+        )
+        for one in fullest
+    ]
+    columns = ("node", "op", "before", "new outputs", "workspace", "during", "arena grew by")
+    show.table(f"the fullest of {len(nodes.nodes)} nodes", columns, rows)
+
+
+def _show_sweep(found: Shown) -> None:
+    rows = []
+    for one in found.points:
+        peak, point = one.peak, one.point
+        arena = point.first.arenas[0] if point.first.arenas else None
+        rows.append(
+            (
+                *(one.sizes[name] for name in found.swept),
+                point.run_ms,
+                _text(None if peak is None else peak.tensor_bytes),
+                _text(None if peak is None else peak.workspace),
+                _text(None if arena is None else arena.peak),
+                _text(point.held),
+                _text(point.peak_resident),
+                None if peak is None else f"{peak.node} ({peak.op})",
+            )
+        )
+    columns = (
+        *found.swept, "run ms", "activations", "workspace", "arena peak", "held", "resident peak",
+        "fullest at",
+    )  # fmt: skip
+    show.table("", columns, rows)
+    _bars("arena peak", found)
+
+
+def _arena_peak(one: ShownPoint) -> int | None:
+    arenas = one.point.first.arenas
+    return arenas[0].peak if arenas else None
+
+
+def _bars(title: str, found: Shown) -> None:
+    """Print a bar for each point, the longest for the most."""
+    values = [_arena_peak(one) for one in found.points]
+    most = max((value for value in values if value is not None), default=0)
+    if not most:
+        return
+    show.line(title)
+    names = [
+        ", ".join(f"{name}={one.sizes[name]}" for name in found.swept) for one in found.points
+    ]
+    width = max(map(len, names))
+    for name, value in zip(names, values, strict=True):
+        if value is not None:
+            bar = "█" * max(1, round(_BAR * value / most))
+            show.line(f"  {name:<{width}}  {bar} {show.bytes_text(value)}")
+
+
+def _text(count: int | None) -> str:
+    return "not known" if count is None else show.bytes_text(count)
+
+
+def _show_options(found: ArenaOptions) -> None:
+    rows: list[tuple[object, ...]] = []
+    for one in found.effects:
+        if one.problem:
+            rows.append((one.name, None, None, None, None, f"does not run: {one.problem}"))
+            continue
+        held = "no arena" if one.held is None else show.bytes_text(one.held)
+        rows.append(
+            (
+                one.name,
+                held,
+                _range_text(one.resident),
+                _ms(one.run_ms),
+                _ms(one.load_ms),
+                one.what,
+            )
+        )
+    columns = ("option", "held", "resident MB", "run ms", "load ms", "how")
+    show.table(f"options, median (and range) of {found.rounds} processes", columns, rows)
+    for line in found.advice or ("no option gains beyond the noise",):
+        show.line(f"advice    {line}")
+
+
+def _range_text(found: Range | None) -> str | None:
+    if found is None:
+        return None
+    low, median, high = (f"{value / 1e6:.1f}" for value in (found.low, found.median, found.high))
+    return f"{median} ({low} to {high})"
+
+
+def _ms(found: Range | None) -> str | None:
+    if found is None:
+        return None
+    return f"{found.median:.2f} ({found.low:.2f} to {found.high:.2f})"
