@@ -15,6 +15,7 @@ from ortkit.cli.flags import names, sizes
 if TYPE_CHECKING:
     from ortkit.comparison.node_result import NodeReport, ValueRow
     from ortkit.comparison.sides import NodeSide
+    from ortkit.verify.feeds import Feeds
 
 DIVERGES = 1
 #: Values in the table: the last ones before the first that diverges, that one, and what follows.
@@ -22,30 +23,47 @@ _BEFORE, _AFTER = 4, 4
 #: ... and where none diverges, those with the largest errors of their own.
 _LARGEST = 8
 _NAMES = 3
+_TIMEOUT_SECONDS = 600.0
 
 
 def run_nodes(arguments: argparse.Namespace) -> int:
     """Name the first node that diverges; 1 if there is one, or if outputs differ."""
-    from ortkit.cli.feeds import candidate_feeds
-    from ortkit.comparison.nodes import compare_on_first
+    from ortkit.comparison.nodes import compare_nodes
 
     with (
         tempfile.TemporaryDirectory(prefix="ortkit-nodes-") as folder,
         show.progress(quiet=arguments.json) as progress,
     ):
         before, after = _sides(arguments, Path(folder), progress)
-        found = compare_on_first(
-            before,
-            after,
-            candidate_feeds(arguments.models[0], arguments.inputs, sizes(arguments.shape)),
-            repro=arguments.repro,
-            progress=progress,
-        )
+        progress("look for inputs")
+        feeds = _feeds(arguments, before, Path(folder))
+        found = compare_nodes(before, after, feeds, repro=arguments.repro, progress=progress)
     if arguments.json:
         show.document(found.to_json())
     else:
         _show(found)
     return 0 if found.is_good else DIVERGES
+
+
+def _feeds(arguments: argparse.Namespace, before: NodeSide, folder: Path) -> Feeds:
+    """Return inputs that A runs on; if there are none, the first, to say where it fails."""
+    from ortkit.cli.feeds import candidate_feeds, feeds_for
+    from ortkit.comparison.feeding import first_that_runs
+    from ortkit.errors import RunError
+    from ortkit.runtime.settings import SessionSettings
+    from ortkit.runtime.workers.worker import SessionPlan
+
+    wanted = arguments.models[0], arguments.inputs, sizes(arguments.shape)
+    plan = SessionPlan(
+        before.model,
+        before.libraries,
+        [(name, {}) for name in before.providers],
+        SessionSettings(optimizations="off"),
+    )
+    try:
+        return first_that_runs(candidate_feeds(*wanted), plan, folder, _TIMEOUT_SECONDS)[0]
+    except RunError:
+        return feeds_for(*wanted)
 
 
 def _sides(
@@ -64,11 +82,14 @@ def _sides(
 
         progress("optimize")
         models.append(optimized_form(models[0], folder, progress))
+    called = [str(model) for model in arguments.models]
+    if len(models) > len(called):
+        called.append(f"{called[0]}, optimized")
     sides = []
     for index in range(2):
-        side = _side(
-            models[min(index, len(models) - 1)], providers[min(index, len(providers) - 1)]
-        )
+        at = min(index, len(models) - 1)
+        provider = providers[min(index, len(providers) - 1)]
+        side = _side(models[at], provider, called[at])
         progress("optimize")
         sides.append(optimized_side(side, levels[index], folder / f"side{index}"))
     return sides[0], sides[1]
@@ -83,7 +104,7 @@ def _check_counts(*given: tuple[Sequence[object], str]) -> None:
             raise UserError(f"{len(values)} of them", where=where, fix="compare two at a time")
 
 
-def _side(model: Path, provider: str) -> NodeSide:
+def _side(model: Path, provider: str, called: str) -> NodeSide:
     from ortkit.comparison.sides import NodeSide
     from ortkit.optimized import library_path
     from ortkit.runtime.ort import import_onnxruntime
@@ -96,7 +117,7 @@ def _side(model: Path, provider: str) -> NodeSide:
         model,
         tuple(one.name for one in wanted),
         library if library.is_file() else None,
-        says=str(model) if short == "cpu" else f"{model} on {short}",
+        says=called if short == "cpu" else f"{called} on {short}",
     )
 
 
@@ -114,7 +135,8 @@ def _show(found: NodeReport) -> None:
     )
     columns = ("value", "A", "B", "error", "own error", "allowed", "")
     rows = [_row(row) for row in _chosen(found)]
-    show.table("errors in epsilons", columns, rows)
+    if rows:
+        show.table("errors in epsilons", columns, rows)
     for note in found.notes:
         show.line(f"note: {note}")
     _show_verdict(found)
@@ -125,8 +147,9 @@ def _chosen(found: NodeReport) -> Sequence[ValueRow]:
     at = found.rows.index(found.first.row) if found.first is not None else None
     if at is not None:
         return found.rows[max(0, at - _BEFORE) : at + 1 + _AFTER]
-    largest = sorted(found.rows, key=lambda row: -(row.own_error_eps or 0.0))[:_LARGEST]
-    return [row for row in found.rows if row in largest]
+    off = [row for row in found.rows if row.own_error_eps or row.error_eps]
+    largest = sorted(off, key=lambda row: -(row.own_error_eps or 0.0))[:_LARGEST]
+    return [row for row in off if row in largest]
 
 
 def _row(row: ValueRow) -> tuple[object, ...]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NoReturn
@@ -88,31 +88,6 @@ def compare_nodes(
         first = comparer.divergence(rows, repro)
         outputs = [value.name or "" for value in left.model.graph.outputs]
         return comparer.report(rows, first, outputs, time.perf_counter() - started)
-
-
-def compare_on_first(
-    before: NodeSide,
-    after: NodeSide,
-    candidates: Iterable[Feeds],
-    *,
-    repro: Path | None = None,
-    progress: Callable[[str], None] = _silent,
-) -> NodeReport:
-    """Compare on the first of some input sets that A runs on; see `compare_nodes`.
-
-    Raises:
-        RunError: A runs on none of them; it is the reason of the first.
-        ModelError, UserError, MissingDependencyError: As `compare_nodes`.
-    """
-    first: RunError | None = None
-    for feeds in candidates:
-        try:
-            return compare_nodes(before, after, feeds, repro=repro, progress=progress)
-        except RunError as error:
-            first = first or error
-    if first is not None:
-        raise first
-    raise UserError("there are no inputs to run it on", where=before.name)
 
 
 @dataclass
