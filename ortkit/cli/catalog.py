@@ -41,6 +41,10 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
         "ortkit.cli.compare",
         "set variants of a model side by side in time, memory and results",
     ),
+    "reduce": (
+        "ortkit.cli.reduce",
+        "make a model smaller while a check holds",
+    ),
     "profile": (
         "ortkit.cli.profile",
         "say where the time of a model's runs goes, and what to do about it",

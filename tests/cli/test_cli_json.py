@@ -23,6 +23,7 @@ CALLS = {
     "run": ("small.onnx", "--shape", "n=2"),
     "compare": ("small.onnx", "small.onnx", "--batch", "2", "--rounds", "1", "--processes", "1"),
     "profile": ("small.onnx", "--runs", "3"),
+    "reduce": ("small.onnx", "--check", "true", "-o", "out.onnx"),
     "passes": ("list",),
     "cache": ("list",),
     "calibrate": (),
