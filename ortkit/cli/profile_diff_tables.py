@@ -61,7 +61,10 @@ def _table(title: str, changes: Sequence[Change], top: int) -> None:
     aligned = [
         cells if name in ("written", "what") else _right(cells) for name, cells in columns.items()
     ]
-    show.table(title, tuple(columns), list(zip(*aligned, strict=True)))
+    if shown:
+        show.table(title, tuple(columns), list(zip(*aligned, strict=True)))
+    else:
+        show.line(title)
     if left := changes[top:]:
         total = sum(one.gain_us for one in left)
         show.line(f"and {_count(left)} more, {total:+,.1f} µs together (--top shows more)")
@@ -133,7 +136,8 @@ def _what(one: Change) -> str:
 
 def _ops(nodes: Sequence[tuple[str, str]]) -> str:
     counts = Counter(_GENERATED.sub(r"\1", op) for _, op in nodes)
-    parts = [op if count == 1 else f"{count} {op}" for op, count in counts.most_common()]
+    ordered = sorted(counts.items(), key=lambda one: (-one[1], one[0]))
+    parts = [op if count == 1 else f"{count} {op}" for op, count in ordered]
     shown = ", ".join(parts[:_MOST_OPS])
     return shown if len(parts) <= _MOST_OPS else f"{shown}, ..."
 
