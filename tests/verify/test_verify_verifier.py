@@ -343,6 +343,7 @@ def test_the_child_imports_nothing_large() -> None:
     ours = {name for name in loaded if name.startswith("ortkit.")}
     assert ours == {
         "ortkit.runtime",
+        "ortkit.runtime.library_target",
         "ortkit.runtime.tensor_files",
         "ortkit.verify",
         "ortkit.verify.child",
