@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.sizes import Extent
+
+if TYPE_CHECKING:
+    from ortkit.kernels.cuda import CudaKernel
 
 
 @dataclass(frozen=True)
@@ -25,7 +28,8 @@ class Target:
     Args:
         kind: "cpu" or "cuda".
         level: For "cpu" one of `ortkit.kernels.cpu.LEVELS`, or "native" for the level of this
-            machine.
+            machine. For "cuda" architectures, separated by commas, such as "sm_80,sm_90"; "native"
+            for those that have images of their own by default.
     """
 
     kind: Literal["cpu", "cuda"] = "cpu"
@@ -111,8 +115,10 @@ class KernelBackend(Protocol):
         """Import the toolchain, so that processes forked after this have it."""
         ...
 
-    def compile(self, signature: RegionSignature, target: Target, folder: Path) -> Kernel:
-        """Compile and write the artifact into `folder`.
+    def compile(
+        self, signature: RegionSignature, target: Target, folder: Path
+    ) -> Kernel | CudaKernel:
+        """Compile and write the code into `folder`.
 
         Raises:
             KernelError: The toolchain failed; the message holds its last lines of output.

@@ -13,9 +13,10 @@ from pathlib import Path
 from ortkit.errors import MissingDependencyError, UserError
 from ortkit.kernels.backend import Kernel, KernelBackend, Refused, Target
 from ortkit.kernels.cache import KernelCache, Slot, default_cache
-from ortkit.kernels.catalog import BACKENDS, load_backend
+from ortkit.kernels.catalog import AUTOMATIC, load_backend
 from ortkit.kernels.compiler import Job, compile_all
 from ortkit.kernels.cpu import resolve
+from ortkit.kernels.cuda import CudaKernel, resolve_cuda
 from ortkit.kernels.link import KernelLibrary, find_linker, find_shim, link_library
 from ortkit.kernels.signature import RegionSignature
 
@@ -38,7 +39,7 @@ class LibraryBuild:
     """
 
     library: KernelLibrary | None
-    kernels: tuple[Kernel, ...]
+    kernels: tuple[Kernel | CudaKernel, ...]
     refused: tuple[tuple[RegionSignature, str], ...]
     compiled: int
     note: str
@@ -60,25 +61,26 @@ def build_library(
 
     Args:
         signatures: Equal ones are compiled once.
-        target: "native" means this machine.
+        target: "native" means this machine, or any GPU.
         path: Conventionally MODEL.opt.ops.so; not touched when everything is refused.
         backend: A name of the catalog, or "auto" for the first that accepts a region.
         cache: Where compiled kernels are kept; None means the user's cache.
         count: Called with how many kernels are compiled, and of how many.
 
     Raises:
-        UserError: Unknown backend or processor level, or a file that cannot be written.
+        UserError: Unknown backend, processor level or architecture, or a file that cannot be
+            written.
         MissingDependencyError: The named backend's toolchain, a C compiler, or the native part of
             ortkit is not installed.
         KernelError: The C compiler failed to link.
     """
     started = time.perf_counter()
-    target = resolve(target)
+    target = _resolved(target)
     cache = cache or default_cache()
     with _build_folder() as folder:
         build = _Build(_usable_backends(backend), target, cache, folder)
         found = build.kernels(signatures, count)
-        accepted = [(s, one) for s, one in found if isinstance(one, Kernel)]
+        accepted = [(s, one) for s, one in found if isinstance(one, Kernel | CudaKernel)]
         refused = tuple((s, one.reason) for s, one in found if isinstance(one, Refused))
         library = None
         if accepted:
@@ -99,7 +101,7 @@ def refusal(signature: RegionSignature, target: Target, backend: str = "auto") -
 
     Cheap: no toolchain is loaded.
     """
-    chosen = _choose(_usable_backends(backend), signature, resolve(target))
+    chosen = _choose(_usable_backends(backend), signature, _resolved(target))
     return chosen if isinstance(chosen, Refused) else None
 
 
@@ -144,9 +146,9 @@ class _Build:
 
     def kernels(
         self, signatures: Sequence[RegionSignature], count: Callable[[int, int], None]
-    ) -> list[tuple[RegionSignature, Kernel | Refused]]:
+    ) -> list[tuple[RegionSignature, Kernel | CudaKernel | Refused]]:
         """Return for each signature its kernel or the reason why it has none."""
-        looked_up: dict[str, Slot | Kernel | Refused] = {}
+        looked_up: dict[str, Slot | Kernel | CudaKernel | Refused] = {}
         for signature in signatures:
             if signature.key not in looked_up:
                 looked_up[signature.key] = self._look_up(signature)
@@ -154,12 +156,12 @@ class _Build:
         compiled = dict(
             zip((slot.signature.key for slot in absent), self._compile(absent, count), strict=True)
         )
-        known: dict[str, Kernel | Refused] = {
+        known: dict[str, Kernel | CudaKernel | Refused] = {
             key: compiled[key] if isinstance(one, Slot) else one for key, one in looked_up.items()
         }
         return [(signature, known[signature.key]) for signature in signatures]
 
-    def _look_up(self, signature: RegionSignature) -> Kernel | Slot | Refused:
+    def _look_up(self, signature: RegionSignature) -> Kernel | CudaKernel | Slot | Refused:
         """Return the kernel from the cache, or where it will go once it is compiled."""
         reasons: list[str] = []
         for backend in self._backends:
@@ -177,21 +179,24 @@ class _Build:
 
     def _compile(
         self, slots: Sequence[Slot], count: Callable[[int, int], None]
-    ) -> list[Kernel | Refused]:
+    ) -> list[Kernel | CudaKernel | Refused]:
         jobs = []
         for slot in slots:
             folder = self.folder / slot.name
             folder.mkdir()
             jobs.append(Job(slot.backend, slot.signature, slot.target, folder))
-        found: list[Kernel | Refused] = []
+        found: list[Kernel | CudaKernel | Refused] = []
         for slot, made in zip(slots, compile_all(jobs, count), strict=True):
             if isinstance(made, Refused):
                 found.append(Refused(f"{slot.backend}: {made.reason}"))
                 continue
-            # Under the name that it has when it comes from the cache: equal input, equal library.
-            artifact = self.folder / f"{slot.name}.o"
-            made.artifact.replace(artifact)
-            kernel = replace(made, artifact=artifact)
+            kernel = made
+            if isinstance(made, Kernel):
+                # Under the name that it has when it comes from the cache: equal input, equal
+                # library. (Images for CUDA are called by their content.)
+                artifact = self.folder / f"{slot.name}.o"
+                made.artifact.replace(artifact)
+                kernel = replace(made, artifact=artifact)
             self.note = self.cache.store(slot, kernel) or self.note
             self.compiled += 1
             found.append(kernel)
@@ -217,12 +222,16 @@ def _build_folder() -> Iterator[Path]:
 def _usable_backends(name: str) -> list[KernelBackend]:
     """Return the backends to try; a backend that was asked for by name must be there."""
     if name == "auto":
-        return [load_backend(each) for each in BACKENDS]
+        return [load_backend(each) for each in AUTOMATIC]
     backend = load_backend(name)
     if missing := backend.available():
         problem = f"the kernel backend {name!r} cannot be used: {missing.reason}"
         raise MissingDependencyError(problem)
     return [backend]
+
+
+def _resolved(target: Target) -> Target:
+    return resolve_cuda(target) if target.kind == "cuda" else resolve(target)
 
 
 def _available(backends: Sequence[KernelBackend]) -> list[KernelBackend]:

@@ -8,19 +8,21 @@ import os
 import re
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 from ortkit import env
 from ortkit.errors import UserError
 from ortkit.kernels.backend import Kernel, Target
-from ortkit.kernels.record import kernel_from, record_of
+from ortkit.kernels.cuda import CudaKernel
+from ortkit.kernels.record import files_of, kernel_from, record_of
 from ortkit.kernels.signature import RegionSignature
 
 DEFAULT_LIMIT = 512 << 20
-_SCHEMA = 2
+_SCHEMA = 3
 _SUFFIX = ".kernel"
 #: What a process that was killed left half written is removed after this.
 _LEFT_OVER_SECONDS = 3600
@@ -35,7 +37,7 @@ class Entry:
     """The fused operator that it was first compiled for."""
     backend: str
     level: str
-    """Of the processor."""
+    """Of the processor, or the GPUs' architectures."""
     size: int
     """Bytes on disk."""
     used: float
@@ -63,7 +65,7 @@ class Slot:
 
 @dataclass(frozen=True)
 class KernelCache:
-    """A folder of kernels: one file each, a line of JSON that vouches for the object after it.
+    """A folder of kernels: one file each, a line of JSON that vouches for the code after it.
 
     Files are written under other names and renamed, and what is loaded is copied out, so that
     processes may share the folder, and any of them may remove files at any time. A file that
@@ -77,8 +79,8 @@ class KernelCache:
     folder: Path
     limit: int = DEFAULT_LIMIT
 
-    def find(self, slot: Slot, into: Path) -> Kernel | None:
-        """Return the kernel with its object copied into the folder `into`, None if absent."""
+    def find(self, slot: Slot, into: Path) -> Kernel | CudaKernel | None:
+        """Return the kernel with its code copied into the folder `into`, None if absent."""
         path = self._path(slot)
         try:
             head, _, content = path.read_bytes().partition(b"\n")
@@ -92,18 +94,24 @@ class KernelCache:
         }
         if not isinstance(record, dict) or not expected.items() <= record.items():
             return None
-        artifact = into / f"{slot.name}.o"
-        kernel = kernel_from(record, slot.signature.key, slot.backend, slot.target, artifact)
+        parts = _parts(record, content)
+        files = {
+            name: into / f"{slot.name}{f'-{number}' if number else ''}{Path(name).suffix}"
+            for number, name in enumerate(parts)
+        }
+        kernel = kernel_from(record, slot.signature.key, slot.backend, slot.target, files)
         if kernel is None:
             return None
-        artifact.write_bytes(content)
+        for name, path_there in files.items():
+            path_there.write_bytes(parts[name])
         with suppress(OSError):  # a folder that may only be read has no order of use
             os.utime(path)
         return kernel
 
-    def store(self, slot: Slot, kernel: Kernel) -> str:
+    def store(self, slot: Slot, kernel: Kernel | CudaKernel) -> str:
         """Keep a kernel; returns why it cannot be kept, empty if it is."""
-        content = kernel.artifact.read_bytes()
+        parts = {path.name: path.read_bytes() for path in files_of(kernel)}
+        content = b"".join(parts.values())
         record = {
             "schema": _SCHEMA,
             "key": slot.signature.key,
@@ -111,6 +119,7 @@ class KernelCache:
             "op": slot.signature.op_type,
             "backend": slot.backend,
             "level": slot.target.level,
+            "files": [[name, len(part)] for name, part in parts.items()],
             **record_of(kernel),
         }
         try:
@@ -196,6 +205,19 @@ class KernelCache:
                     yield Path(file.path), file.stat()
                 except OSError:
                     continue  # another process was faster
+
+
+def _parts(record: Mapping[str, object], content: bytes) -> dict[str, bytes]:
+    """Return the files of an entry by the names that they had; none if it does not say."""
+    parts: dict[str, bytes] = {}
+    start = 0
+    try:
+        for name, size in cast(list[tuple[str, int]], record["files"]):
+            parts[str(name)] = content[start : start + int(size)]
+            start += int(size)
+    except (KeyError, TypeError, ValueError):
+        return {}
+    return parts
 
 
 def default_cache() -> KernelCache:

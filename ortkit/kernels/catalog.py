@@ -1,4 +1,4 @@
-"""The kernel backends, by name, in the order in which `auto` tries them."""
+"""The kernel backends, by name."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from ortkit.kernels.backend import KernelBackend
 
 BACKENDS: dict[str, str] = {
     "tvm": "ortkit.kernels.tvm.backend:TvmBackend",
+    "triton": "ortkit.kernels.triton.backend:TritonBackend",
 }
+#: What `auto` tries, in that order.
+AUTOMATIC = ("tvm",)
 
 
 def load_backend(name: str) -> KernelBackend:

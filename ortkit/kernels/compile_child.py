@@ -251,7 +251,6 @@ def _compile(job: Job) -> str:
         target = Target(cast(Any, kind), level)
         kernel = _backend(job["backend"]).compile(signature, target, folder)
         result = {
-            "artifact": kernel.artifact.name,
             "seconds": kernel.compile_seconds,
             "record": record_of(kernel),
         }

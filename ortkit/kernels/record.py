@@ -1,4 +1,4 @@
-"""What is kept of a compiled kernel besides its object file, as JSON types."""
+"""What is kept of a compiled kernel besides its files, as JSON types."""
 
 from __future__ import annotations
 
@@ -8,14 +8,29 @@ from pathlib import Path
 from typing import Any
 
 from ortkit.kernels.backend import Kernel, Launch, Target
+from ortkit.kernels.cuda import Argument, CeilDiv, Condition, CudaKernel, Image, Step, Variant
 from ortkit.kernels.sizes import Extent
 
 Record = dict[str, object]
+_KINDS = ("tensor", "scratch", "size32", "size64", "null")
 
 
-def record_of(kernel: Kernel) -> Record:
+def files_of(kernel: Kernel | CudaKernel) -> tuple[Path, ...]:
+    """Return the files that a kernel lies in, in an order that depends on nothing else."""
+    if isinstance(kernel, Kernel):
+        return (kernel.artifact,)
+    return tuple(sorted({image.path for image in kernel.images}))
+
+
+def record_of(kernel: Kernel | CudaKernel) -> Record:
     """Return what `kernel_from` needs; it is the same for all signatures of one key."""
-    return {"symbol": kernel.symbol, "launch": asdict(kernel.launch)}
+    if isinstance(kernel, Kernel):
+        artifact, launch = kernel.artifact.name, asdict(kernel.launch)
+        return {"artifact": artifact, "symbol": kernel.symbol, "launch": launch}
+    return {
+        "variants": [asdict(variant) for variant in kernel.variants],
+        "images": [{**asdict(image), "path": image.path.name} for image in kernel.images],
+    }
 
 
 def kernel_from(
@@ -23,15 +38,28 @@ def kernel_from(
     key: str,
     backend: str,
     target: Target,
-    artifact: Path,
+    files: Mapping[str, Path],
     compile_seconds: float = 0.0,
-) -> Kernel | None:
-    """Return the kernel of a record, None if it is no such record."""
-    symbol = record.get("symbol")
+) -> Kernel | CudaKernel | None:
+    """Return the kernel of a record, None if it is no such record.
+
+    Args:
+        record: See `record_of`.
+        key: The signature's.
+        backend: The backend's name.
+        target: What it was made for.
+        files: Where the files are now that the record names.
+        compile_seconds: 0 when it came from the cache.
+    """
     try:
-        launch = _launch(record["launch"])
+        if target.kind == "cuda":
+            variants = tuple(map(_variant, record["variants"]))
+            images = tuple(_image(one, files) for one in record["images"])
+            return CudaKernel(key, backend, target, variants, images, compile_seconds)
+        artifact, launch = files[record["artifact"]], _launch(record["launch"])
     except (KeyError, TypeError, ValueError):
         return None
+    symbol = record.get("symbol")
     if not isinstance(symbol, str):
         return None
     return Kernel(key, backend, target, artifact, symbol, launch, compile_seconds)
@@ -48,3 +76,45 @@ def _launch(record: Mapping[str, Any]) -> Launch:
 
 def _extent(record: Mapping[str, Any]) -> Extent:
     return Extent(int(record["factor"]), tuple(map(str, record["symbols"])))
+
+
+# ---- CUDA
+
+
+def _variant(record: Mapping[str, Any]) -> Variant:
+    return Variant(
+        conditions=tuple(map(_condition, record["conditions"])),
+        aligned=bool(record["aligned"]),
+        steps=tuple(map(_step, record["steps"])),
+        scratch=tuple(map(_extent, record["scratch"])),
+    )
+
+
+def _condition(record: Mapping[str, Any]) -> Condition:
+    most = record["at_most"]
+    at_most = None if most is None else int(most)
+    return Condition(_extent(record["extent"]), int(record["divisible_by"]), at_most)
+
+
+def _step(record: Mapping[str, Any]) -> Step:
+    x, y, z = (CeilDiv(_extent(one["extent"]), int(one["divisor"])) for one in record["grid"])
+    arguments = tuple(map(_argument, record["arguments"]))
+    entry, threads = str(record["entry"]), int(record["threads"])
+    return Step(entry, (x, y, z), threads, int(record["shared_bytes"]), arguments)
+
+
+def _argument(record: Mapping[str, Any]) -> Argument:
+    kind, extent = record["kind"], record["extent"]
+    if kind not in _KINDS:
+        raise ValueError(kind)
+    return Argument(kind, int(record["index"]), None if extent is None else _extent(extent))
+
+
+def _image(record: Mapping[str, Any], files: Mapping[str, Path]) -> Image:
+    return Image(
+        int(record["architecture"]),
+        bool(record["is_ptx"]),
+        int(record["variant"]),
+        int(record["step"]),
+        files[record["path"]],
+    )

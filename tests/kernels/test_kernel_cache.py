@@ -75,7 +75,7 @@ def test_signature_target_and_toolchain_each_have_their_own_place(
         lambda content: content[:40],
         lambda content: content.replace(b"code", b"cude"),
         lambda content: b"[1]\n" + content.partition(b"\n")[2],
-        lambda content: content.replace(b'"schema": 2', b'"schema": 1'),
+        lambda content: content.replace(b'"schema": 3', b'"schema": 1'),
         lambda content: content.replace(b'"symbol": "symbol"', b'"symbol": 7'),
         lambda content: content.replace(b'"factor": 8', b'"factor": "many"'),
         lambda content: content.replace(b'"points"', b'"dots"'),
