@@ -84,6 +84,9 @@ def _check(arguments: argparse.Namespace) -> None:
         raise UserError("there is nothing to profile", fix="give a MODEL, or --from TRACE")
     if arguments.top < 0:
         raise UserError(f"{arguments.top} rows", where="--top", fix="give 0 or more")
+    for path in (arguments.trace, arguments.html):
+        if path is not None and not path.resolve().parent.is_dir():
+            raise UserError("there is no such folder", where=str(path.parent), fix="make it first")
     if arguments.trace_file is None:
         return
     for name, given in (("--inputs", arguments.inputs), ("--shape", arguments.shape),

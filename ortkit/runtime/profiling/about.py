@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 
-from ortkit.kernels.calibration import machine
 from ortkit.runtime.profiling.result import About
 from ortkit.runtime.profiling.trace import Trace
 
@@ -44,6 +43,8 @@ def about_runs(
         version: ONNX Runtime's.
         feeds: The inputs.
     """
+    from ortkit.kernels.calibration import machine
+
     found = about_trace(trace, model)
     shapes = {
         name: tuple(np.shape(value))

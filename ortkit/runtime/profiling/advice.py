@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from ortkit.runtime.heavy import HEAVY
+from ortkit.runtime.profiling.products import REASONS, waiting, why_slow
 from ortkit.runtime.profiling.providers import ASYNCHRONOUS
 from ortkit.runtime.profiling.result import Profile, Row
 
@@ -18,11 +19,6 @@ MOST = 5
 #: Part of a run below which nothing is said.
 LEAST_GAIN = 0.01
 _CPU = "CPUExecutionProvider"
-#: Below this part of the peak a product is worth a word.
-_SLOW = 0.5
-_FEW_ROWS = 16
-#: Part of a node's time that its threads wait for each other.
-_WAITING = 0.15
 _MOVES = frozenset(
     {
         "Cast", "Concat", "DepthToSpace", "Expand", "Gather", "Identity", "Pad", "Reshape",
@@ -174,8 +170,9 @@ class _Adviser:
     def _products(self) -> Iterator[Advice]:
         """Heavy operators far below the machine's rate, by what the numbers say of them."""
         groups: dict[tuple[str, str], list[int]] = {}
+        threads = self.profile.about.threads or 1
         for at, row in enumerate(self.rows):
-            reason = self._slow(row) if row.op in HEAVY else None
+            reason = why_slow(row, threads) if row.op in HEAVY else None
             if reason is not None:
                 groups.setdefault((row.op, reason), []).append(at)
         for (op, reason), rows in groups.items():
@@ -185,25 +182,11 @@ class _Adviser:
             seen = f"{len(rows)} nodes, {self._us(rows)}, at {attained:.0%} of the peak"
             gain = now - least
             if reason == "waits":
-                waits = sum(self._row_us(at) * _waiting(self.rows[at]) for at in rows)
+                waits = sum(self._row_us(at) * waiting(self.rows[at]) for at in rows)
                 gain = waits
                 seen += f", {waits / now:.0%} of it waiting for the slowest thread"
-            yield self._advice(f"{op}: {_REASONS[reason][0]}", f"{seen}: {_REASONS[reason][1]}",
+            yield self._advice(f"{op}: {REASONS[reason][0]}", f"{seen}: {REASONS[reason][1]}",
                                rows, gain=gain)  # fmt: skip
-
-    def _slow(self, row: Row) -> str | None:
-        work, balance = row.work, row.balance
-        if work.attained is None or work.attained >= _SLOW or work.bound is None:
-            return None
-        threads = self.profile.about.threads or 1
-        if balance is not None and threads > 1 and row.provider == _CPU:
-            if balance.parallel == 0:
-                return "alone"
-            if balance.waiting > _WAITING:
-                return "waits"
-        if _rows_of_product(row) < _FEW_ROWS:
-            return "few rows"
-        return None
 
     def _gaps(self) -> Iterator[Advice]:
         overall = self.profile.overall
@@ -268,36 +251,6 @@ class _Adviser:
     ) -> Advice:
         taken = sum(map(self._row_us, rows)) if gain is None else gain
         return Advice(title, detail, tuple(rows), min(taken, self.run_us))
-
-
-_REASONS = {
-    "alone": (
-        "runs on one thread",
-        "no work was handed to the other threads; more rows at a time (a larger batch) would be",
-    ),
-    "waits": (
-        "threads wait for each other",
-        "its parts are uneven, or another process takes a core; compare other numbers of threads "
-        "with `ortkit compare --threads`",
-    ),
-    "few rows": (
-        "few rows",
-        f"fewer than {_FEW_ROWS} rows meet the weights, which are read for each run all the same; "
-        "more rows at a time (a larger batch) cost little more",
-    ),
-}
-
-
-def _waiting(row: Row) -> float:
-    return 0.0 if row.balance is None else row.balance.waiting
-
-
-def _rows_of_product(row: Row) -> int:
-    """Return how many vectors a product multiplies with the same matrix; large if not known."""
-    if row.op not in ("MatMul", "Gemm", "FusedMatMul", "FusedGemm") or not row.outputs:
-        return _FEW_ROWS
-    dims = row.outputs[0][1]
-    return math.prod(dims[:-1])
 
 
 def _computes_sizes(row: Row) -> bool:

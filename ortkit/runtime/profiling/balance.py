@@ -44,7 +44,7 @@ def balances(
         if len(events) and events[0] > 0:
             seen = _tasks(nodes, int(events[0]) - 1)
         for index in events.tolist():
-            scheduling = nodes[index].scheduling
+            scheduling = nodes.scheduling(index)
             if scheduling is None:
                 seen = None
                 continue
@@ -65,7 +65,7 @@ def balances(
 
 
 def _tasks(nodes: NodeEvents, index: int) -> dict[int, int] | None:
-    scheduling = nodes[index].scheduling
+    scheduling = nodes.scheduling(index)
     return None if scheduling is None else dict(scheduling.tasks)
 
 

@@ -9,21 +9,23 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from ortkit.runtime.profiling.balance import MOST_RUNS, balances
+from ortkit.runtime.profiling.balance import balances
 from ortkit.runtime.profiling.call_work import CallWork, work_by_trace
 from ortkit.runtime.profiling.context import Context, Joined
 from ortkit.runtime.profiling.counted import counted_runs
-from ortkit.runtime.profiling.devices import busy_us
 from ortkit.runtime.profiling.gaps import Gaps, gaps_of
 from ortkit.runtime.profiling.kernels import kernel_rows
 from ortkit.runtime.profiling.nesting import nesting
+from ortkit.runtime.profiling.overall import overall_of
 from ortkit.runtime.profiling.providers import ASYNCHRONOUS
-from ortkit.runtime.profiling.result import OpRow, Overall, Profile, Row, Times
+from ortkit.runtime.profiling.result import OpRow, Profile, Row, Times
 from ortkit.runtime.profiling.roofline import summed, work_of
 from ortkit.runtime.profiling.rows import rows_of
-from ortkit.runtime.profiling.times import grouped, times_of, typical
+from ortkit.runtime.profiling.times import grouped, typical
 from ortkit.runtime.profiling.trace import Trace
 
+#: A median above that much of the fastest run: the machine was not left alone.
+_DISTURBED = 1.5
 T = TypeVar("T")
 Numbers = npt.NDArray[np.int64]
 Values = npt.NDArray[np.float64]
@@ -103,6 +105,14 @@ class _Build:
         np.add.at(flat, self.row * runs + self.run, self.own)
         run_times: Values = flat.reshape(len(self.order), runs)
         rows = self._described(run_times)
+        whole = overall_of(self.trace, self.counted, self.gaps, run_times, self.context)
+        for times in (whole.plain, whole.profiled):
+            if times is not None and times.median_us > _DISTURBED * times.least_us:
+                self.notes.append(
+                    f"half of the runs took over {_DISTURBED:g} times as long as the fastest: "
+                    "other processes were at work"
+                )
+                break
         lost = int((self.nodes.run < 0).sum())
         if lost:
             self.notes.append(f"{lost} calls of nodes belong to no run, or to one of several")
@@ -110,7 +120,7 @@ class _Build:
             about=self.context.about,
             rows=rows,
             ops=self._ops(rows, run_times),
-            overall=self._overall(run_times),
+            overall=whole,
             runs=runs,
             load_us=self.trace.load_us,
             initialize_us=self.trace.initialize_us,
@@ -235,42 +245,6 @@ class _Build:
                 )
             )
         return tuple(sorted(found, key=lambda one: -one.own_us))
-
-    def _overall(self, run_times: Values) -> Overall:
-        runs = len(self.counted)
-        device: float | None = None
-        copies: float | None = None
-        if self.context.device_times:
-            counted = set(self.counted.tolist())
-            events = [one for one in self.trace.kernels if one.run in counted]
-            device = busy_us(events) / runs
-            copies = sum(one.duration_us for one in events if one.kind == "copy") / runs
-        plain = self.context.plain_us
-        return Overall(
-            profiled=times_of([self.trace.runs[run].duration_us for run in self.counted]),
-            plain=times_of(plain) if len(plain) else None,
-            kernels_us=float(typical(run_times.sum(axis=0))),
-            covered_us=float(typical(self.gaps.covered)),
-            least_covered_us=float(self.gaps.covered.min()),
-            gaps_us=float(typical(self.gaps.between)),
-            outside_us=float(typical(self.gaps.outside)),
-            device_us=device,
-            copies_us=copies,
-            peak_bytes=self._peak(),
-        )
-
-    def _peak(self) -> int | None:
-        """Return the most that is in use, summed over arenas: each provider has its own."""
-        events = np.flatnonzero(np.isin(self.nodes.run, self.counted[-MOST_RUNS:]))
-        in_use = self.nodes.memory("in_use", events)
-        if in_use is None or not len(events):
-            return None
-        providers: dict[str, int] = {}
-        number = np.array(
-            [providers.setdefault(one.provider, len(providers)) for one in self.nodes.signatures]
-        )
-        arena = number[self.nodes.signature[events]]
-        return int(sum(in_use[arena == one].max() for one in np.unique(arena)))
 
 
 def _each(values: Values) -> list[Times]:

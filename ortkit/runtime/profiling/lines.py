@@ -149,6 +149,22 @@ def memory_of(args: Mapping[str, Any]) -> Memory | None:
         return None
 
 
+_STATS = b'"thread_scheduling_stats" : '
+
+
+def scheduling_in(line: bytes) -> Scheduling | None:
+    """Read only that part of an event."""
+    begin = line.find(_STATS)
+    end = line.find(b"}}}", begin) + 3
+    if begin < 0 or end < 3:
+        return scheduling_of(parse_event(line)[1])
+    try:
+        stats = json.loads(line[begin + len(_STATS) : end])
+    except ValueError:
+        return scheduling_of(parse_event(line)[1])
+    return scheduling_of({"thread_scheduling_stats": stats})
+
+
 def scheduling_of(args: Mapping[str, Any]) -> Scheduling | None:
     """Read how the thread pool worked; None if the trace does not say."""
     stats = args.get("thread_scheduling_stats")

@@ -181,10 +181,10 @@ class Overall:
 
     @property
     def overhead(self) -> float | None:
-        """What tracing adds to a run, as part of one that is not traced."""
-        if self.plain is None or not self.plain.median_us:
+        """What tracing adds to a run, as part of one that is not traced; of the fastest runs."""
+        if self.plain is None or not self.plain.least_us:
             return None
-        return self.profiled.median_us / self.plain.median_us - 1
+        return self.profiled.least_us / self.plain.least_us - 1
 
 
 @dataclass(frozen=True)

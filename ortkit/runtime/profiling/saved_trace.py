@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from ortkit.kernels.calibration import machine
 from ortkit.runtime.profiling.about import about_trace
 from ortkit.runtime.profiling.build import profile_of
 from ortkit.runtime.profiling.context import Context
@@ -40,6 +39,7 @@ def profile_saved(
     if model is None:
         notes.append(_NO_MODEL)
     else:
+        from ortkit.kernels.calibration import machine
         from ortkit.runtime.profiling.joining import joined_with
         from ortkit.runtime.settings import SessionSettings
 
@@ -48,12 +48,11 @@ def profile_saved(
         joined = joined_with(trace.nodes, model, settings)
         if joined is None:
             notes.append("what the nodes compute is not known: the model does not load here")
-        # Only of this machine are there peaks; that the trace is of it is the reader's word.
         first = about.providers[0] if about.providers else ""
         peaks = load_peaks(first, about.threads or 0, machine())
-    if peaks is not None:
-        about = replace(about, machine=machine())
-        notes.append("held against the peaks of this machine, which need not be the trace's")
+        if peaks is not None:
+            about = replace(about, machine=peaks.machine)
+            notes.append("held against the peaks of this machine, which need not be the trace's")
     context = Context(
         about,
         peaks=peaks,

@@ -20,6 +20,7 @@ from ortkit.runtime.profiling.events import (
     NodeEvent,
     NodeSignature,
     RunEvent,
+    Scheduling,
 )
 from ortkit.runtime.profiling.lines import (
     MEMORY_KEYS,
@@ -29,6 +30,7 @@ from ortkit.runtime.profiling.lines import (
     match_head,
     memory_of,
     parse_event,
+    scheduling_in,
     scheduling_of,
     signature_key,
     signature_of,
@@ -82,6 +84,12 @@ class NodeEvents(Sequence[NodeEvent]):
 
     def __iter__(self) -> Iterator[NodeEvent]:
         return (self[index] for index in range(len(self)))
+
+    def scheduling(self, index: int) -> Scheduling | None:
+        """Return how the pool shared one event's work out, without reading all of the event."""
+        begin = int(self.place[index])
+        line = self.text[begin : self.text.find(b"\n", begin)]
+        return scheduling_in(line)
 
     def memory(self, name: str, events: Numbers) -> Numbers | None:
         """Return one of `Memory`'s numbers for some events.

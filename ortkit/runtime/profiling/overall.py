@@ -1,0 +1,67 @@
+"""Where the time of a run goes, as a whole."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from ortkit.runtime.profiling.balance import MOST_RUNS
+from ortkit.runtime.profiling.context import Context
+from ortkit.runtime.profiling.devices import busy_us
+from ortkit.runtime.profiling.gaps import Gaps
+from ortkit.runtime.profiling.result import Overall
+from ortkit.runtime.profiling.times import times_of, typical
+from ortkit.runtime.profiling.trace import Trace
+
+Numbers = npt.NDArray[np.int64]
+Values = npt.NDArray[np.float64]
+
+
+def overall_of(
+    trace: Trace, counted: Numbers, gaps: Gaps, run_times: Values, context: Context
+) -> Overall:
+    """Say where the time of a run goes.
+
+    Args:
+        trace: As read.
+        counted: Which runs count.
+        gaps: Between their nodes.
+        run_times: [rows, runs] own time of each node in each run.
+        context: What else is known.
+    """
+    runs = len(counted)
+    device: float | None = None
+    copies: float | None = None
+    if context.device_times:
+        chosen = set(counted.tolist())
+        events = [one for one in trace.kernels if one.run in chosen]
+        device = busy_us(events) / runs
+        copies = sum(one.duration_us for one in events if one.kind == "copy") / runs
+    plain = context.plain_us
+    return Overall(
+        profiled=times_of([trace.runs[run].duration_us for run in counted]),
+        plain=times_of(plain) if len(plain) else None,
+        kernels_us=float(typical(run_times.sum(axis=0))),
+        covered_us=float(typical(gaps.covered)),
+        least_covered_us=float(gaps.covered.min()),
+        gaps_us=float(typical(gaps.between)),
+        outside_us=float(typical(gaps.outside)),
+        device_us=device,
+        copies_us=copies,
+        peak_bytes=_peak(trace, counted),
+    )
+
+
+def _peak(trace: Trace, counted: Numbers) -> int | None:
+    """Return the most that is in use, summed over arenas: each provider has its own."""
+    nodes = trace.nodes
+    events = np.flatnonzero(np.isin(nodes.run, counted[-MOST_RUNS:]))
+    in_use = nodes.memory("in_use", events)
+    if in_use is None or not len(events):
+        return None
+    providers: dict[str, int] = {}
+    number = np.array(
+        [providers.setdefault(one.provider, len(providers)) for one in nodes.signatures]
+    )
+    arena = number[nodes.signature[events]]
+    return int(sum(in_use[arena == one].max() for one in np.unique(arena)))
