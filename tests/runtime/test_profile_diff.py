@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
+from ortkit.cli.profile_diff_tables import show_diff
 from ortkit.graph.provenance import Alignment, Group
 from ortkit.runtime.intervals import Speedup
 from ortkit.runtime.profiling.diff import Side, Work, diff_profiles
@@ -155,6 +156,12 @@ class TestDiff:
         assert (gone.after, gone.direction, gone.after_us) == ((), "faster", 0)
         assert (new.before, new.direction, new.after_bytes) == ((), "slower", None)
 
+    def test_times_of_launching_are_said_to_be_that(self) -> None:
+        node = Work("A", "Add", ("a",), 8, "CUDAExecutionProvider")
+        found = diff_profiles(side([node], [around(5)]), side([work("A", "a")], [around(5)]),
+                              NO_SPEEDUP, None, in_turns=True)  # fmt: skip
+        assert any("CUDAExecutionProvider are the host's" in note for note in found.notes)
+
     def test_json_is_one_plain_document(self) -> None:
         before = side([work("A", "a")], [around(5)])
         found = diff_profiles(before, before, NO_SPEEDUP, None, in_turns=True)
@@ -167,3 +174,37 @@ class TestDiff:
         slower = Speedup(0.8, 0.75, 0.9, 0.95, "slower")
         found = diff_profiles(before, before, slower, None, in_turns=True)
         assert found.slower_by() == pytest.approx(1 / 0.9 - 1)
+
+
+class TestTables:
+    def test_gains_and_losses_are_shown_apart(self, capsys: pytest.CaptureFixture[str]) -> None:
+        before = side(
+            [work("/layer.0/A", "a"), work("/layer.0/B", "b", op="Mul"), work("D", "d")],
+            [around(30), around(30, seed=1), around(50, seed=2)],
+        )
+        after = side(
+            [work("F", "fused", op="ortkit.fused::add_mul_0123456789ab"), work("D", "d"),
+             work("N", "new")],
+            [around(20, seed=3), around(50, seed=4), around(7, seed=5)],
+        )  # fmt: skip
+        show_diff(diff_profiles(before, after, NO_SPEEDUP, GROUPS, in_turns=True), 5)
+        said = capsys.readouterr().out
+        gains, _, losses = said.partition("slower in B")
+        assert "2 -> 1: Add, Mul -> add_mul at /layer.0" in gains
+        assert "+40." in gains and "16 B -> 8 B" in gains
+        assert "only in B: Add at N" in losses
+        assert "no difference beyond the noise: 1 piece of work" in losses
+
+    def test_what_is_not_shown_is_counted(self, capsys: pytest.CaptureFixture[str]) -> None:
+        nodes = [work(f"n{index}", f"n{index}") for index in range(12)]
+        before = side(nodes, [around(50, seed=index) for index in range(12)])
+        after = side([work("other", "other")], [around(5)])
+        found = diff_profiles(before, after, NO_SPEEDUP, None, in_turns=True)
+        for top, left in ((2, 10), (0, 12)):
+            show_diff(found, top)
+            assert f"and {left} pieces of work more, " in capsys.readouterr().out
+
+    def test_too_few_runs_are_said(self, capsys: pytest.CaptureFixture[str]) -> None:
+        before, after = side([work("D")], [[9.0] * 4]), side([work("D")], [[1.0] * 4])
+        show_diff(diff_profiles(before, after, NO_SPEEDUP, None, in_turns=True), 5)
+        assert "too few runs" in capsys.readouterr().out

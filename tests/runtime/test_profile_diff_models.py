@@ -110,20 +110,15 @@ def test_a_model_is_no_slower_than_itself(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     found = diff(folder, capsys, "short.onnx", "short.onnx", *QUICK, "--fail-slower", "50")
-    assert {one["direction"] for one in found["changes"]} == {"no difference"}
+    assert len(found["changes"]) == found["before"]["nodes"] == 2
+    assert all(one["before"] == one["after"] for one in found["changes"])
 
 
-def test_the_tables_say_it(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_tables_are_printed(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     paths = [str(folder / "long.json"), str(folder / "short.json")]
     assert run(["profile", "diff", *paths]) == 0
     said = capsys.readouterr().out
-    assert "times as fast" in said and "faster in B" in said
-    assert "13 -> 1: 13 MatMul -> MatMul" in said
-    paths = [str(folder / "long.trace"), str(folder / "short.trace"), "--top", "2"]
-    assert run(["profile", "diff", *paths]) == 0
-    said = capsys.readouterr().out
-    assert "only in A: MatMul at more" in said
-    assert "10 pieces of work more" in said
+    assert "times as fast" in said and "matched through the models" in said
 
 
 @pytest.mark.parametrize("kind", ["json", "trace"])

@@ -13,6 +13,7 @@ from ortkit.graph.provenance import Alignment
 from ortkit.runtime.intervals import CONFIDENCE, Direction, Speedup
 from ortkit.runtime.profiling.diff_interval import Medians, median_interval
 from ortkit.runtime.profiling.diff_match import Match, match
+from ortkit.runtime.profiling.providers import ASYNCHRONOUS
 
 SCHEMA = "ortkit.profile-diff/1"
 Numbers = npt.NDArray[np.float64]
@@ -28,6 +29,7 @@ class Work:
     """Nodes of the model that it stands for, by their labels; empty for what the runtime added."""
     output_bytes: int | None
     """Written in one run; None: not known."""
+    provider: str = ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,6 +152,14 @@ def diff_profiles(
         _change(before, after, one, float(first[at]), float(second[at]), gains, at)
         for at, one in enumerate(matches)
     ]
+    launching = sorted(
+        {one.provider for side in (before, after) for one in side.nodes} & ASYNCHRONOUS
+    )
+    if launching:
+        notes = [
+            *notes,
+            f"times of nodes on {', '.join(launching)} are the host's, to launch them",
+        ]
     changes.sort(key=lambda one: -one.gain_us)
     by: Literal["model", "name"] = "name" if alignment is None else "model"
     return ProfileDiff(before, after, speedup, tuple(changes), by, in_turns, tuple(notes))

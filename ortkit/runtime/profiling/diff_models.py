@@ -12,7 +12,7 @@ import onnx_ir as ir
 from ortkit.errors import RunError, UserError
 from ortkit.graph.open import open_model
 from ortkit.graph.provenance import align
-from ortkit.runtime.intervals import median_of, noise_floor, speedup_of
+from ortkit.runtime.intervals import FEWEST_ROUNDS, median_of, noise_floor, speedup_of
 from ortkit.runtime.profiling.context import Joined
 from ortkit.runtime.profiling.diff import ProfileDiff, diff_profiles
 from ortkit.runtime.profiling.diff_sides import side_of_traces
@@ -92,15 +92,9 @@ def diff_models(
         RunError: One of them does not load or run.
     """
     first, second = (open_model(path) for path in models)
-    schedule = Schedule(options.seconds, 0, options.processes, options.timeout_seconds)
-    # A once more: what it differs from itself is noise.
-    samples = take_turns([*plans, plans[0]], feeds, folder, schedule, progress=options.progress)
-    for one, path in zip(samples, (*models, models[0]), strict=True):
-        if one.problem:
-            raise RunError(one.problem, where=str(path))
+    samples = _whole_runs(models, plans, feeds, folder, options)
     control = speedup_of(samples[0].rounds, samples[2].rounds)
-    floor = noise_floor(control)
-    speedup = speedup_of(samples[0].rounds, samples[1].rounds, floor=floor)
+    speedup = speedup_of(samples[0].rounds, samples[1].rounds, floor=noise_floor(control))
     traced = trace_in_turns(
         plans, feeds, folder, runs=options.runs, processes=options.processes,
         timeout_seconds=options.timeout_seconds, progress=options.progress,
@@ -122,6 +116,29 @@ def diff_models(
     return diff_profiles(
         sides[0], sides[1], speedup, align(first, second), in_turns=True, notes=tuple(notes)
     )
+
+
+def _whole_runs(
+    models: tuple[Path, Path],
+    plans: tuple[SessionPlan, SessionPlan],
+    feeds: Path,
+    folder: Path,
+    options: DiffOptions,
+) -> list[Samples]:
+    """Time A, B and A once more, without tracing: what A differs from itself by is noise."""
+    rounds = 0
+    while True:
+        schedule = Schedule(options.seconds, rounds, options.processes, options.timeout_seconds)
+        samples = take_turns(
+            [*plans, plans[0]], feeds, folder, schedule, progress=options.progress
+        )
+        for one, path in zip(samples, (*models, models[0]), strict=True):
+            if one.problem:
+                raise RunError(one.problem, where=str(path))
+        # Where a run takes long, the time is over before there are enough for an interval.
+        if rounds or sum(map(len, samples[0].rounds)) >= FEWEST_ROUNDS:
+            return samples
+        rounds = -(-FEWEST_ROUNDS // options.processes)
 
 
 def _joined(traced: Traced, model: ir.Model) -> Joined | None:

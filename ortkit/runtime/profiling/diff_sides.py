@@ -89,7 +89,7 @@ def _keys(rows: Sequence[Row]) -> list[_Key]:
 
 
 def _work(row: Row) -> Work:
-    return Work(row.name, row.label, row.origins, row.output_bytes)
+    return Work(row.name, row.label, row.origins, row.output_bytes, row.provider)
 
 
 def _medians(times: Sequence[Times]) -> Medians:
