@@ -60,8 +60,11 @@ def threads_of(trace: Trace) -> int | None:
     """Return how many threads work on a node; None: the trace does not say."""
     if not len(trace.nodes):
         return None
-    scheduling = trace.nodes[-1].scheduling
-    return None if scheduling is None else scheduling.threads
+    last = len(trace.nodes) - 1
+    scheduling = trace.nodes.scheduling(last)
+    if scheduling is not None:
+        return scheduling.threads
+    return 1 if trace.nodes.has_no_pool(last) else None
 
 
 def sha256_of(path: Path) -> str | None:

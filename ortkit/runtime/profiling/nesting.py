@@ -11,6 +11,8 @@ from ortkit.runtime.profiling.events import HOLDERS
 from ortkit.runtime.profiling.trace import NodeEvents
 
 Numbers = npt.NDArray[np.int64]
+#: Begins and durations are cut to whole microseconds, so that an end may come out too late.
+_CUT_US = 1
 
 
 class Nesting(NamedTuple):
@@ -41,7 +43,7 @@ def nesting(nodes: NodeEvents) -> Nesting:
             # begins when a holder ends is after it.
             while open_holders and end[open_holders[-1]] <= nodes.start_us[index]:
                 open_holders.pop()
-            if open_holders and end[index] <= end[open_holders[-1]]:
+            if open_holders and end[index] <= end[open_holders[-1]] + _CUT_US:
                 holder[index] = open_holders[-1]
                 own[open_holders[-1]] -= nodes.duration_us[index]
             if is_holder[index]:

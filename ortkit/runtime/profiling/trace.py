@@ -91,6 +91,11 @@ class NodeEvents(Sequence[NodeEvent]):
         line = self.text[begin : self.text.find(b"\n", begin)]
         return scheduling_in(line)
 
+    def has_no_pool(self, index: int) -> bool:
+        """Say whether one event shows that the session has no thread but the caller's."""
+        begin = int(self.place[index])
+        return b'"thread_scheduling_stats" : ""' in self.text[begin : self.text.find(b"\n", begin)]
+
     def memory(self, name: str, events: Numbers) -> Numbers | None:
         """Return one of `Memory`'s numbers for some events.
 
