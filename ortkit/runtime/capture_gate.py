@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,37 +11,39 @@ from typing import ParamSpec, TypeVar
 
 P = ParamSpec("P")
 R = TypeVar("R")
+#: More threads than this wait for each other.
+_MOST_USERS = 64
 
 
 class CaptureGate:
-    """Lets any number of threads use the device, or one of them capture.
+    """Lets threads use the device together, or one of them capture alone.
 
     ONNX Runtime captures in CUDA's global mode: what other threads allocate or wait for in the
-    meantime fails, and the capture with it ("operation not permitted when stream is capturing",
-    seen in a second session on an H100, ONNX Runtime 1.31.1, 2026-11). Work that does not go
-    through an ortkit session is not held back.
+    meantime fails, and the capture with it ("operation not permitted when stream is capturing";
+    now and then the process ends. Seen with two sessions on an H100, ONNX Runtime 1.31.1,
+    2026-11). Work that does not go through an ortkit session is not held back.
 
     Use the gate itself in a `with` block around what uses the device; blocks may be nested.
     """
 
     def __init__(self) -> None:
         """Make an open gate."""
-        self._condition = threading.Condition(threading.Lock())
-        self._users = 0
-        self._waiting = 0
-        self._is_capturing = False
-        self._mine = threading.local()
+        # Of C throughout: every run on CUDA passes here. A user holds one token, a capture all.
+        self._tokens: queue.SimpleQueue[None] = queue.SimpleQueue()
+        for _ in range(_MOST_USERS):
+            self._tokens.put(None)
+        self._captures = threading.Lock()
+        self._is_wanted = False
+        self._mine = _Depth()
 
     def __enter__(self) -> None:
-        depth = getattr(self._mine, "depth", 0)
-        self._mine.depth = depth + 1
-        if depth:
-            return
-        with self._condition:
-            # Those that want to capture come first: users may never pause.
-            while self._is_capturing or self._waiting:
-                self._condition.wait()
-            self._users += 1
+        mine = self._mine
+        if not mine.depth:
+            if self._is_wanted:  # or users that never pause would keep the capture out
+                with self._captures:
+                    pass
+            self._tokens.get()
+        mine.depth += 1
 
     def __exit__(
         self,
@@ -48,33 +51,34 @@ class CaptureGate:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._mine.depth -= 1
-        if self._mine.depth:
-            return
-        with self._condition:
-            self._users -= 1
-            if not self._users and self._waiting:
-                self._condition.notify_all()
+        mine = self._mine
+        mine.depth -= 1
+        if not mine.depth:
+            self._tokens.put(None)
 
     @contextmanager
     def alone(self) -> Iterator[None]:
         """Wait until nobody uses the device, and keep others away; not from within a block."""
-        with self._condition:
-            self._waiting += 1
+        with self._captures:
+            taken, self._is_wanted = 0, True
             try:
-                while self._is_capturing or self._users:
-                    self._condition.wait()
+                # Those who come later get no token until all are back.
+                while taken < _MOST_USERS:
+                    self._tokens.get()
+                    taken += 1
+                self._mine.depth += 1
+                try:
+                    yield
+                finally:
+                    self._mine.depth -= 1
             finally:
-                self._waiting -= 1
-            self._is_capturing = True
-        self._mine.depth = 1
-        try:
-            yield
-        finally:
-            self._mine.depth = 0
-            with self._condition:
-                self._is_capturing = False
-                self._condition.notify_all()
+                self._is_wanted = False
+                for _ in range(taken):
+                    self._tokens.put(None)
+
+
+class _Depth(threading.local):
+    depth = 0
 
 
 #: CUDA's capture is one for the whole process.

@@ -94,7 +94,8 @@ class CapturedRuns:
                 with GATE.alone():
                     found = self._captured[key] = self._capture(feeds)
                 if len(self._captured) > MOST_GRAPHS:
-                    self._release(self._captured.popitem(last=False)[1].slot)
+                    with GATE:
+                        self._release(self._captured.popitem(last=False)[1].slot)
             else:
                 self._captured.move_to_end(key)
                 with GATE:
@@ -138,13 +139,13 @@ class CapturedRuns:
 
     def release(self, slot: Slot) -> None:
         """Let go of a binding's graph."""
-        with self._lock:
+        with self._lock, GATE:
             if self._session is not None:
                 self._release(slot)
 
     def close(self) -> None:
         """Release all graphs and their buffers."""
-        with self._lock:
+        with self._lock, GATE:
             while self._captured:
                 self._release(self._captured.popitem()[1].slot)
             self._session = None

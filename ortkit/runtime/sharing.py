@@ -85,11 +85,14 @@ def wait_for_writers(device: int = 0) -> None:
     Args:
         device: Number of the GPU.
     """
-    torch = sys.modules.get("torch")
+    modules = sys.modules
+    torch = modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
         _wait(torch.cuda.current_stream(device).cuda_stream or _DEFAULT_STREAM, device)
-    if any(name in sys.modules for name in _OTHERS):
-        wait_for_default_stream(device)
+    for name in _OTHERS:
+        if name in modules:
+            wait_for_default_stream(device)
+            return
 
 
 def wait_for_default_stream(device: int = 0) -> None:

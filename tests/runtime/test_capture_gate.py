@@ -17,7 +17,7 @@ def test_users_are_together() -> None:
         with gate, gate:  # nested as well
             meeting.wait(timeout=10)
 
-    threads = [threading.Thread(target=use) for _ in range(2)]
+    threads = [threading.Thread(target=use, daemon=True) for _ in range(2)]
     for thread in threads:
         thread.start()
     with gate:
@@ -42,7 +42,9 @@ def test_a_capture_is_alone() -> None:
                     overlaps.append(tuple(inside))
                 inside.remove(name)
 
-    threads = [threading.Thread(target=work, args=(number < 2,)) for number in range(5)]
+    threads = [
+        threading.Thread(target=work, args=(number < 2,), daemon=True) for number in range(5)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -59,7 +61,7 @@ def test_users_that_never_pause_do_not_keep_a_capture_out() -> None:
             with gate:
                 time.sleep(0.001)
 
-    threads = [threading.Thread(target=use) for _ in range(4)]
+    threads = [threading.Thread(target=use, daemon=True) for _ in range(4)]
     for thread in threads:
         thread.start()
     entered = threading.Event()
@@ -68,7 +70,7 @@ def test_users_that_never_pause_do_not_keep_a_capture_out() -> None:
         with gate.alone():
             entered.set()
 
-    last = threading.Thread(target=capture)
+    last = threading.Thread(target=capture, daemon=True)
     last.start()
     was_let_in = entered.wait(timeout=10)
     is_over.set()
