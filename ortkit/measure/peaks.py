@@ -17,10 +17,9 @@ from onnx import numpy_helper
 
 from ortkit.errors import RunError, UserError
 from ortkit.kernels.calibration import machine
-from ortkit.runtime.profiling.peaks import Peaks, load_peaks, save_peaks
+from ortkit.runtime.profiling.peaks import CPU, Peaks, load_peaks, save_peaks
 from ortkit.runtime.session import Session
 
-CPU = "CPUExecutionProvider"
 #: Sides of square products: the largest rate counts, which a small cache or packing holds down.
 _SIDES = {CPU: (256, 512, 1024)}
 _DEVICE_SIDES = (2048, 4096)

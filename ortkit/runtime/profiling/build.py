@@ -17,6 +17,7 @@ from ortkit.runtime.profiling.gaps import Gaps, gaps_of
 from ortkit.runtime.profiling.kernels import kernel_rows
 from ortkit.runtime.profiling.nesting import nesting
 from ortkit.runtime.profiling.overall import overall_of
+from ortkit.runtime.profiling.peaks import Peaks
 from ortkit.runtime.profiling.providers import ASYNCHRONOUS
 from ortkit.runtime.profiling.result import OpRow, Profile, Row, Times
 from ortkit.runtime.profiling.roofline import summed, work_of
@@ -113,6 +114,11 @@ class _Build:
                     "other processes were at work"
                 )
                 break
+        if not self.context.device_times and any(row.provider in ASYNCHRONOUS for row in rows):
+            self.notes.append(
+                "times of nodes on a device are those of launching them: what it did meanwhile is "
+                "not in the trace"
+            )
         lost = int((self.nodes.run < 0).sum())
         if lost:
             self.notes.append(f"{lost} calls of nodes belong to no run, or to one of several")
@@ -169,7 +175,7 @@ class _Build:
                     outputs=signature.outputs,
                     shapes=len(by_row[at]),
                     output_bytes=signature.output_bytes,
-                    work=work_of(works[at], taken, self.context.peaks, weights),
+                    work=work_of(works[at], taken, self._peaks(signature.provider), weights),
                     balance=waiting[at],
                     device_us=None if device is None else float(device[at]),
                     copies_us=None if copies is None else float(copies[at]),
@@ -178,6 +184,10 @@ class _Build:
                 )
             )
         return tuple(rows)
+
+    def _peaks(self, provider: str) -> Peaks | None:
+        peaks = self.context.peaks
+        return peaks if peaks is not None and peaks.provider == provider else None
 
     def _signatures(self) -> list[list[tuple[int, float]]]:
         """Return for each row its signatures with their calls in a run, most calls first."""

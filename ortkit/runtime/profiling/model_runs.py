@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 
 from ortkit.errors import RunError, UserError
 from ortkit.graph.open import ModelSource
-from ortkit.runtime.profiling.peaks import Peaks
+from ortkit.runtime.profiling.about import threads_of
+from ortkit.runtime.profiling.peaks import Peaks, threads_for
 from ortkit.runtime.profiling.recording import TracedSession, finished
 from ortkit.runtime.profiling.result import Profile
 from ortkit.runtime.session import Session
@@ -80,10 +81,10 @@ def profile_model(
         runs, seconds = _counted(traced.session, chosen, wanted)
         trace = traced.end()
         plain_us = _plain(traced.session, chosen, runs, seconds)
-        provider, threads = traced.session.providers[0], traced.threads(trace)
+        provider = traced.session.providers[0]
         peaks = None
         if peaks_of is not None:
-            peaks, said = peaks_of(provider, threads)
+            peaks, said = peaks_of(provider, threads_for(provider, threads_of(trace)))
             traced.notes.extend([said] if said else [])
         progress("join with the model")
         return finished(

@@ -17,6 +17,7 @@ from ortkit.errors import UserError
 
 SCHEMA = "ortkit.peaks/1"
 FILE = "peaks.json"
+CPU = "CPUExecutionProvider"
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,11 @@ class Peaks:
         if not rates or min(positive) <= 0 or list(rates) != sorted(rates):
             raise ValueError("no peaks: a rate is not above 0, or sizes do not ascend")
         return found
+
+
+def threads_for(provider: str, threads: int | None) -> int:
+    """Return the threads that a provider's peaks depend on: those of the CPU alone."""
+    return threads or 0 if provider == CPU else 0
 
 
 def load_peaks(provider: str, threads: int, machine: str) -> Peaks | None:

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 from ortkit.errors import ModelError, RunError, UserError
 from ortkit.runtime.ort import import_onnxruntime
-from ortkit.runtime.profiling.about import about_runs, threads_of
+from ortkit.runtime.profiling.about import about_runs
 from ortkit.runtime.profiling.build import profile_of
 from ortkit.runtime.profiling.context import Context, Joined
 from ortkit.runtime.profiling.devices import joined
 from ortkit.runtime.profiling.graph_file import GRAPH_CONFIG
-from ortkit.runtime.profiling.peaks import Peaks, load_peaks
+from ortkit.runtime.profiling.peaks import Peaks, load_peaks, threads_for
 from ortkit.runtime.profiling.result import Profile
 from ortkit.runtime.profiling.trace import Trace, read_trace
 from ortkit.runtime.targets import CUDA
@@ -110,10 +110,6 @@ class TracedSession:
             self.notes.append(f"{activity.lost} events of the device were lost")
         self.has_device_times = True
         return joined(trace, activity.events(since))
-
-    def threads(self, trace: Trace) -> int:
-        """Return how many threads work on a node, 0 if that is not known."""
-        return threads_of(trace) or 0
 
     def joined(self, trace: Trace) -> Joined | None:
         """Join a trace with the graph that ran, if that was written."""
@@ -220,7 +216,8 @@ def finished(
     """
     session = traced.session
     about = about_runs(trace, session.source, import_onnxruntime().__version__, feeds)
-    known = peaks or load_peaks(session.providers[0], about.threads or 0, about.machine or "")
+    first = session.providers[0]
+    known = peaks or load_peaks(first, threads_for(first, about.threads), about.machine or "")
     added = traced.joined(trace)
     context = Context(
         about,

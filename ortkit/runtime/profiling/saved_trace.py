@@ -8,7 +8,7 @@ from pathlib import Path
 from ortkit.runtime.profiling.about import about_trace
 from ortkit.runtime.profiling.build import profile_of
 from ortkit.runtime.profiling.context import Context
-from ortkit.runtime.profiling.peaks import load_peaks
+from ortkit.runtime.profiling.peaks import load_peaks, threads_for
 from ortkit.runtime.profiling.result import Profile
 from ortkit.runtime.profiling.trace import read_trace
 
@@ -49,7 +49,7 @@ def profile_saved(
         if joined is None:
             notes.append("what the nodes compute is not known: the model does not load here")
         first = about.providers[0] if about.providers else ""
-        peaks = load_peaks(first, about.threads or 0, machine())
+        peaks = load_peaks(first, threads_for(first, about.threads), machine())
         if peaks is not None:
             about = replace(about, machine=peaks.machine)
             notes.append("held against the peaks of this machine, which need not be the trace's")
