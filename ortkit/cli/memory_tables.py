@@ -154,8 +154,10 @@ def _show_peak(peak: Peak) -> None:
         ("workspace", "not known" if peak.workspace is None else show.bytes_text(peak.workspace)),
         ("before the run", show.bytes_text(peak.before_run)),
     ]
-    if peak.unexplained:
+    if peak.unexplained > 0:
         parts.append(("not explained", show.bytes_text(peak.unexplained)))
+    elif peak.unexplained < 0:
+        parts.append(("listed too much", show.bytes_text(-peak.unexplained)))
     show.line(f"          {', '.join(f'{name} {text}' for name, text in parts)}")
     if not peak.tensors:
         return

@@ -87,6 +87,22 @@ def test_those_are_freed_that_make_up_what_was_freed() -> None:
     assert names(replay) == [["a"], ["d"]], "b and c died with the node, and are 1024 together"
 
 
+def test_an_output_is_moved_where_the_arena_shows_that_it_was() -> None:
+    """`c` may be written over `b`, or into the block of `a`; that `b`'s is freed decides."""
+    replay = Replay()
+    steps = [
+        step("1", "x", {"a": 512}, "", 512),
+        # `a` is kept, and `b` gets a block that is larger than it asked for.
+        Step("2", "Op", ("a",), (("b", 512),), frozenset("a"), 768, 512, 0),
+        step("3", "b", {"c": 512}, "b", 0, freed=768),
+    ]
+    for one in steps:
+        replay.begin(one)
+        replay.end(one)
+    assert names(replay) == [["a", "c"]]
+    assert replay.buffers[0].live == {"c"}
+
+
 def test_a_block_that_is_too_large_counts_whole() -> None:
     replay = Replay()
     replay.begin(Step("1", "Op", (), (("a", 300),), frozenset(), 1024, 300, 0))

@@ -114,11 +114,12 @@ def _variants(base: PointPlan, first: Point, folder: Path) -> Iterator[_Variant]
         replace(base, run_config={"memory.enable_memory_arena_shrinkage": _where(on_cuda)}),
     )
     yield _Variant("no pattern", "memory_pattern=False", _with(base, memory_pattern=False))
-    yield _Variant(
-        "no prepacking",
-        "session.disable_prepacking=1",
-        _with_config(base, {"session.disable_prepacking": "1"}),
-    )
+    if not on_cuda:  # kernels there pack nothing
+        yield _Variant(
+            "no prepacking",
+            "session.disable_prepacking=1",
+            _with_config(base, {"session.disable_prepacking": "1"}),
+        )
     mapped = _mapped(base, folder)
     if mapped is not None:
         yield _Variant("mapped weights", "external data", mapped)
@@ -198,7 +199,7 @@ def _effect(variant: _Variant, points: list[Point], problem: str) -> OptionEffec
     residents = [
         one.peak_resident - one.before.resident for one in points if one.peak_resident is not None
     ]
-    held = [held for one in points if (held := _held(one)) is not None]
+    held = [one.held for one in points if one.held is not None]
     return OptionEffect(
         name=variant.name,
         what=variant.what,
@@ -208,11 +209,6 @@ def _effect(variant: _Variant, points: list[Point], problem: str) -> OptionEffec
         load_ms=_range([1e3 * one.load_seconds for one in points]),
         problem="",
     )
-
-
-def _held(point: Point) -> int | None:
-    cuda = point.last.arena("Cuda")
-    return point.held if cuda is None else cuda.held
 
 
 def _range(values: list[float] | list[int]) -> Range | None:

@@ -41,8 +41,12 @@ class Buffer:
     """One allocation, and the tensors that were put there, the latest last."""
 
     bytes: int
+    asked: int
+    """Bytes of the tensor that it was made for."""
     tensors: list[tuple[str, Step]] = field(default_factory=list)
     live: set[str] = field(default_factory=set)
+    died: int = 0
+    """At which step the last tensor in it was no longer needed."""
 
 
 class Replay:
@@ -52,6 +56,7 @@ class Replay:
         """Begin with nothing allocated."""
         self.buffers: list[Buffer] = []
         self._at: dict[str, Buffer | None] = {}
+        self._steps = 0
 
     def begin(self, step: Step) -> None:
         """Give the node's outputs their memory."""
@@ -61,7 +66,7 @@ class Replay:
             if 0 < size <= left:
                 left -= rounded(size)
                 asked -= size
-                new.append(Buffer(rounded(size)))
+                new.append(Buffer(rounded(size), size))
                 self._put(name, step, new[-1])
             elif (shared := self._shared(step, size)) is not None:
                 self._put(name, step, shared)
@@ -74,6 +79,7 @@ class Replay:
 
     def end(self, step: Step) -> None:
         """Free what died with the node, as far as the arena shows that it was freed."""
+        self._steps += 1
         died: list[Buffer] = []
         for name in sorted(step.dying):
             buffer = self._at.pop(name, None)
@@ -81,11 +87,37 @@ class Replay:
                 continue
             buffer.live.discard(name)
             if not buffer.live and buffer not in died:
+                buffer.died = self._steps
                 died.append(buffer)
-        # What died before was kept for a tensor to come, so what died now is likelier to go.
-        earlier = [one for one in self.buffers if not one.live and one not in died]
-        for buffer in _with_sum([*died, *earlier], step.freed):
+        # A block is given back with the last tensor that was to be put there, so it is among
+        # those that died now; if not, an earlier tensor was taken to be in the wrong one.
+        freed = _with_sum(died, step.freed)
+        if freed is None:
+            freed = self._moved(step, died)
+        if freed is None:
+            earlier = [one for one in reversed(self._dead) if one not in died]
+            freed = _with_sum([*died, *earlier], step.freed) or _fitting(died, step.freed)
+        for buffer in freed:
             self.buffers.remove(buffer)
+
+    def _moved(self, step: Step, died: Sequence[Buffer]) -> list[Buffer] | None:
+        """Move an output from its dying input's block to one that was free, if that explains it.
+
+        Not every operator writes over its inputs, and which do is not known.
+        """
+        for name, size in step.outputs:
+            buffer = self._at.get(name)
+            if buffer is None or buffer.live != {name} or len(buffer.tensors) < 2:
+                continue
+            others = [one for one in self._dead if one.asked == size and one not in died]
+            freed = _with_sum([*died, buffer], step.freed)
+            if others and freed is not None:
+                buffer.tensors.pop()
+                buffer.live.clear()
+                buffer.died = self._steps
+                self._put(name, step, others[-1])
+                return freed
+        return None
 
     def _put(self, name: str, step: Step, buffer: Buffer) -> None:
         buffer.tensors.append((name, step))
@@ -97,13 +129,24 @@ class Replay:
         if step.op in VIEWS and step.inputs:
             return self._at.get(step.inputs[0])
         own = [self._at.get(name) for name in step.inputs if name in step.dying]
-        free = [one for one in self.buffers if not one.live]
-        fitting = (one for one in (*own, *free) if one is not None and one.bytes >= size > 0)
-        return min(fitting, key=lambda one: one.bytes, default=None)
+        dying = [one for one in own if one is not None]
+        # ONNX Runtime (1.31.1, allocation planner) reuses tensors of the same size only, a dying
+        # input first, then what died last.
+        for one in (*dying, *reversed(self._dead)):
+            if one.asked == size > 0:
+                return one
+        larger = (one for one in (*dying, *self._dead) if one.bytes >= size > 0)
+        return min(larger, key=lambda one: one.bytes, default=None)
+
+    @property
+    def _dead(self) -> list[Buffer]:
+        """Allocations without a tensor that is needed, the one that died last at the end."""
+        dead = [one for one in self.buffers if not one.live]
+        return sorted(dead, key=lambda one: one.died)
 
 
-def _with_sum(buffers: Sequence[Buffer], total: int) -> list[Buffer]:
-    """Return the first of them that make up `total`; if none do, as many as fit into it."""
+def _with_sum(buffers: Sequence[Buffer], total: int) -> list[Buffer] | None:
+    """Return the first of them that make up `total`, None if none do."""
     steps = 0
 
     def search(start: int, left: int) -> list[Buffer] | None:
@@ -120,9 +163,11 @@ def _with_sum(buffers: Sequence[Buffer], total: int) -> list[Buffer]:
                     return [buffers[place], *rest]
         return None
 
-    found = search(0, total)
-    if found is not None:
-        return found
+    return search(0, total)
+
+
+def _fitting(buffers: Sequence[Buffer], total: int) -> list[Buffer]:
+    """Return as many of them as fit into `total`."""
     fitting, left = [], total
     for one in buffers:
         if one.bytes <= left:

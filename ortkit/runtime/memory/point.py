@@ -72,7 +72,8 @@ class Point:
     last: MemoryReport
     """After more runs, which may find buffers planned from the first one's shapes."""
     held: int | None
-    """By the CPU arenas of all sessions after the last run; a shared one counts once."""
+    """By the first provider's arenas of all sessions after the last run; a shared one counts
+    once; None: there is no arena."""
     output_bytes: int
     peak_is_reset: bool
     """Whether the process's peaks are those of each stage; else since it began."""
@@ -192,7 +193,8 @@ def _point(
     result: Mapping[str, Any], nodes: NodeMemory | Unavailable | None, *, is_shared: bool
 ) -> Point:
     last = [_report(one) for one in result["last"]]
-    held = [arena.held for one in last if (arena := one.arena("Cpu")) is not None]
+    # A session's first arena is that of its first provider.
+    held = [one.arenas[0].held for one in last if one.arenas]
     return Point(
         before=ProcessMemory(**result["before"]),
         loaded=_report(result["loaded"][0]),
