@@ -10,6 +10,7 @@ from ortkit.comparison.result import BatchResult, Comparison, RowResult, Spread
 from ortkit.comparison.rows import Row
 from ortkit.comparison.values import Statistics
 from ortkit.runtime.intervals import Interval, Speedup
+from ortkit.runtime.targets import short_name
 
 _MOST_OUTPUTS = 8
 
@@ -118,11 +119,11 @@ def _show_start(ran: Sequence[RowResult]) -> None:
                 _megabytes(memory.peak),
                 _megabytes(own),
                 ", ".join(held) or "not known",
-                ", ".join(result.providers),
+                ", ".join(_nodes(name, count) for name, count in result.nodes.items()),
             )
         )
     columns = ("row", "load ms", "first run ms", "peak RSS MB", "of it the session's",
-               "arenas MB", "providers")  # fmt: skip
+               "arenas MB", "nodes")  # fmt: skip
     show.table("", columns, rows)
     lacking = dict.fromkeys(
         reason for each in ran if each.memory for reason in each.memory.not_available
@@ -198,6 +199,10 @@ def _speedup(gain: Speedup) -> str:
     if gain.low is None or gain.high is None:
         return f"{gain.ratio:.3f} (too few rounds)"
     return f"{gain.ratio:.3f} ({gain.low:.3f} to {gain.high:.3f})"
+
+
+def _nodes(provider: str, count: int | None) -> str:
+    return short_name(provider) if count is None else f"{short_name(provider)} {count}"
 
 
 def _spread(value: Spread | None) -> str:

@@ -98,7 +98,7 @@ def compare_models(models: Sequence[Path], options: CompareOptions | None = None
     with tempfile.TemporaryDirectory(prefix="ortkit-compare-") as folder:
         subject = _Subject(rows, options, Path(folder))
         with LoadWatch() as watch:
-            batches = tuple(subject.on_batch(batch, watch) for batch in options.batches or (None,))
+            batches = tuple(subject.on_batch(batch) for batch in options.batches or (None,))
     return Comparison(
         batches, watch.found(), subject.version, subject.notes, time.perf_counter() - started
     )
@@ -135,7 +135,7 @@ class _Subject:
 
         return plan_session(row.model, settings, scratch)
 
-    def on_batch(self, batch: int | None, watch: LoadWatch) -> BatchResult:
+    def on_batch(self, batch: int | None) -> BatchResult:
         """Compare all rows on one set of inputs."""
         refusals = self._refusals(batch)
         if refusals[0]:
@@ -149,7 +149,6 @@ class _Subject:
         self.options.progress(f"{name}: judge the first model")
         judge = self._judge(feeds, folder)
         samples = self._samples(name, folder, refusals)
-        watch.ours_cpu_seconds += sum(each.whole_cpu_seconds for each in samples.values())
         return self._result(batch, feeds, judge, folder, samples, refusals)
 
     def _refusals(self, batch: int | None) -> list[str]:
@@ -224,6 +223,9 @@ class _Subject:
             result = self._row(row, samples, folder, judge, batch, noise)
             if is_silent and result.equality == "equal":
                 result = replace(result, equality="not known")
+            more = [name for name in _outputs(samples.get(row.number)) if name not in expected]
+            if more:
+                notes.append(f"row {row.number} has outputs that row 1 lacks: {', '.join(more)}")
             rows.append(result)
         shapes = {n: v.shape for n, v in feeds.items() if isinstance(v, np.ndarray)}
         floor = float(noise) if np.isfinite(noise) else None
@@ -262,7 +264,7 @@ class _Subject:
             latency_of(own, batch),
             tuple(tuple(1e3 * each for each in rounds) for rounds in own.rounds),
             memory_of(own),
-            own.loaded[0].providers,
+            own.loaded[0].nodes or dict.fromkeys(own.loaded[0].providers),
             own.is_warm,
             speedup,
             outputs,
@@ -271,7 +273,11 @@ class _Subject:
 
 
 def _skipped(row: Row, problem: str) -> RowResult:
-    return RowResult(row, problem, True, None, None, None, (), None, (), True, None, (), None)
+    return RowResult(row, problem, True, None, None, None, (), None, {}, True, None, (), None)
+
+
+def _outputs(samples: Samples | None) -> tuple[str, ...]:
+    return samples.loaded[0].outputs if samples is not None and samples.loaded else ()
 
 
 def _restless(judge: Judge, folder: Path) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -68,19 +69,24 @@ def first_that_runs(
     Raises:
         RunError: It runs on none of them; the reason is that of the first.
     """
-    problem = ""
-    for number, feeds in enumerate(found):
-        place = folder / f"feeds{number}"
-        write_feeds(place, feeds)
-        try:
-            with Worker(folder / "probe.log") as worker:
-                loaded = worker.load(plan, timeout_seconds)
+    problem = version = ""
+    with contextlib.ExitStack() as stack:
+        worker: Worker | None = None
+        for number, feeds in enumerate(found):
+            place = folder / f"feeds{number}"
+            write_feeds(place, feeds)
+            try:
+                if worker is None or not worker.is_alive:
+                    worker = stack.enter_context(Worker(folder / "probe.log"))
+                    version = worker.load(plan, timeout_seconds).version
                 worker.feed(place, timeout_seconds)
-        except WorkerError as error:
-            problem = problem or str(error)
-            continue
-        place.rename(folder / "feeds")
-        return feeds, loaded.version
+            except WorkerError as error:
+                problem = problem or str(error)
+                if not version:
+                    break  # it cannot be loaded: other inputs do not change that
+                continue
+            place.rename(folder / "feeds")
+            return feeds, version
     raise RunError(
         f"does not run: {problem or 'there are no inputs to run on'}", where=str(plan.model)
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -50,18 +51,16 @@ class MachineLoad:
 
 
 class LoadWatch:
-    """Watches the machine from entering to leaving; `ours` is added up by the caller."""
+    """Watches the machine from entering to leaving.
 
-    def __init__(self) -> None:
-        """Nothing is watched yet."""
-        self.ours_cpu_seconds = 0.0
-        """Processor time of the caller's own processes."""
+    The processes that the caller starts must have ended, and been waited for, by then.
+    """
 
     def __enter__(self) -> Self:
         """Begin."""
         self._load = _load_average()
         self._stat = _stat()
-        self._own = time.process_time()
+        self._own = _own_seconds()
         self._started = time.monotonic()
         return self
 
@@ -69,7 +68,7 @@ class LoadWatch:
         """End."""
         self._elapsed = time.monotonic() - self._started
         self._end = _stat()
-        self._own = time.process_time() - self._own
+        self._own = _own_seconds() - self._own
 
     def found(self) -> MachineLoad:
         """Return what was seen; to be called after leaving."""
@@ -78,8 +77,7 @@ class LoadWatch:
             spent = [after - before for before, after in zip(self._stat, self._end, strict=True)]
             tick = 1 / os.sysconf("SC_CLK_TCK")
             busy = tick * (sum(spent) - spent[_IDLE] - spent[_IOWAIT] - spent[_STEAL])
-            ours = self.ours_cpu_seconds + self._own
-            others = max(0.0, busy - ours) / self._elapsed
+            others = max(0.0, busy - self._own) / self._elapsed
             stolen = max(0.0, spent[_STEAL] / sum(spent)) if sum(spent) > 0 else None
         return MachineLoad(
             len(os.sched_getaffinity(0))
@@ -91,6 +89,12 @@ class LoadWatch:
             stolen,
             _governor(),
         )
+
+
+def _own_seconds() -> float:
+    """Return the processor time of this process and of the children that it waited for."""
+    children = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return time.process_time() + children.ru_utime + children.ru_stime
 
 
 def _load_average() -> float | None:

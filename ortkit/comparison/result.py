@@ -94,7 +94,8 @@ class RowResult:
     rounds_ms: tuple[tuple[float, ...], ...]
     """The rounds of each process, aligned with those of the other rows."""
     memory: Memory | None
-    providers: tuple[str, ...]
+    nodes: Mapping[str, int | None]
+    """By provider; None where ONNX Runtime does not say how many."""
     settled: bool
     """Whether its times had settled before they were counted."""
     speedup: Speedup | None
@@ -123,7 +124,7 @@ class RowResult:
             "against": self.row.against,
             "problem": self.problem,
             "skipped": self.skipped,
-            "providers": list(self.providers),
+            "nodes": dict(self.nodes),
             "settled": self.settled,
             **content,
             "rounds_ms": [list(rounds) for rounds in self.rounds_ms],

@@ -62,7 +62,7 @@ def test_two_that_are_alike(tmp_path: Path) -> None:
     assert output.judged.max_error_eps <= output.judged.allowed_eps
     assert output.distance is not None and output.distance.cosine == pytest.approx(1)
     for row in batch.rows:
-        assert row.providers == ("CPUExecutionProvider",)
+        assert list(row.nodes) == ["CPUExecutionProvider"]
         assert row.load_ms is not None and row.load_ms.count == FULL.processes
         assert row.first_run_ms is not None and row.first_run_ms.least > 0
         assert row.latency is not None and row.memory is not None
@@ -177,6 +177,8 @@ def test_an_output_that_is_missing_or_of_another_shape(tmp_path: Path) -> None:
     found = compare(save(tmp_path, two, "a.onnx"), save(tmp_path, one, "b.onnx"))
     shape, lost = second(found).outputs
     assert shape.judged.reason == "shape [64, 1] instead of [1, 64]"
+    found = compare(tmp_path / "b.onnx", tmp_path / "a.onnx")
+    assert "row 2 has outputs that row 1 lacks: z" in only(found).notes
     assert (lost.judged.name, lost.judged.reason) == ("z", "is missing")
     json.dumps(found.to_json(), allow_nan=False)
 

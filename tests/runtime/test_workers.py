@@ -43,6 +43,7 @@ def state(pid: int) -> str:
 def test_a_session_is_made_run_and_looked_at(worker: Worker, tmp_path: Path) -> None:
     made = worker.load(SessionPlan(save(tmp_path)), LONG)
     assert made.providers == ("CPUExecutionProvider",)
+    assert made.nodes == {"CPUExecutionProvider": 2}
     assert made.outputs == ("y",)
     assert made.seconds > 0
     assert 0 < made.before["resident"] <= made.after["resident"]

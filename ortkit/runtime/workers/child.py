@@ -15,13 +15,16 @@ import resource
 import signal
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypedDict
 
+from ortkit.errors import UserError
 from ortkit.runtime.library_target import target_entry
 from ortkit.runtime.options import explained, session_options
+from ortkit.runtime.placement import read_placement
 from ortkit.runtime.settings import SessionSettings
 from ortkit.runtime.tensor_files import (
     Entry,
@@ -118,11 +121,16 @@ class _Holder:
         for name, _ in providers:
             if name not in got:
                 raise ValueError(f"{name} was asked for and not got")
+        after = usage()
+        nodes = _nodes(self.session)
+        if nodes and providers[0][0] not in nodes:
+            raise ValueError(f"{providers[0][0]} takes none of the model's nodes")
         return {
             "seconds": seconds,
             "before": before,
-            "after": usage(),
+            "after": after,
             "providers": got,
+            "nodes": nodes,
             "version": onnxruntime.__version__,
             "outputs": [value.name for value in self.session.get_outputs()],
         }
@@ -193,7 +201,7 @@ class _Holder:
 
     def use(self) -> Message:
         """Say what the process uses, and has used at most."""
-        return {"usage": usage(), "cpu": time.process_time()}
+        return {"usage": usage()}
 
     def count(self) -> Message:
         """Say what the session's allocators count.
@@ -227,6 +235,13 @@ def usage() -> Usage:
         "resident": 1024 * int(lines.get("VmRSS", "-1 kB").split()[0]),
         "peak_resident": 1024 * int(lines.get("VmHWM", "-1 kB").split()[0]),
     }
+
+
+def _nodes(session: Any) -> dict[str, int]:
+    try:
+        return dict(Counter(one.provider for one in read_placement(session)))
+    except UserError:
+        return {}
 
 
 def _call(ort: ModuleType | None, session: Any, folder: Path) -> Callable[[], Any]:

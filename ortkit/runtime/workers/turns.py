@@ -84,8 +84,6 @@ class Samples:
     warmup_runs: int = 0
     is_warm: bool = True
     """Whether times had settled, in each process, before they were counted."""
-    whole_cpu_seconds: float = 0.0
-    """Processor time of its processes from beginning to end."""
     problem: str = ""
     """Why there is nothing more, empty if all went well."""
 
@@ -243,7 +241,6 @@ class _Contest:
     def _note_usage(self, index: int) -> None:
         samples, worker = self.samples[index], self.workers[index]
         samples.used.append(worker.usage())
-        samples.whole_cpu_seconds += worker.cpu_seconds()
         if len(samples.used) > 1:
             return
         try:

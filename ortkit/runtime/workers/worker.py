@@ -50,6 +50,8 @@ class Loaded:
     """Memory before it, with ONNX Runtime imported."""
     after: child.Usage
     providers: tuple[str, ...]
+    nodes: Mapping[str, int]
+    """By provider, after ONNX Runtime's own optimizations; empty if it does not say."""
     version: str
     outputs: tuple[str, ...]
 
@@ -118,6 +120,11 @@ class Worker:
         process.wait()
 
     @property
+    def is_alive(self) -> bool:
+        """Whether the process has not ended."""
+        return self._running().poll() is None
+
+    @property
     def pid(self) -> int:
         """The process' number."""
         return self._running().pid
@@ -141,6 +148,7 @@ class Worker:
             answer["before"],
             answer["after"],
             tuple(answer["providers"]),
+            answer["nodes"],
             answer["version"],
             tuple(answer["outputs"]),
         )
@@ -190,14 +198,6 @@ class Worker:
         """
         usage: child.Usage = self._ask(timeout_seconds, do="use")["usage"]
         return usage
-
-    def cpu_seconds(self, timeout_seconds: float = 60.0) -> float:
-        """Return the processor time that the process has taken so far.
-
-        Raises:
-            WorkerError: It died.
-        """
-        return float(self._ask(timeout_seconds, do="use")["cpu"])
 
     def arenas(
         self, timeout_seconds: float = 60.0
