@@ -9,7 +9,7 @@ from ortkit.runtime.profiling.html import Page
 
 OPS = ("MatMul", "Softmax", "Add", "LayerNormalization", "Transpose", "Reshape", "Gather",
        "Concat", "Slice", "Cast", "Mul", "Erf")  # fmt: skip
-HOSTILE = "</script><script>window.hacked=1</script><img src=x onerror=window.hacked=1><b>&lt;"
+HOSTILE = "<b>&lt;</script><script>window.hacked=1</script><img src=x onerror=window.hacked=1>"
 
 PEAKS = {
     "rates": [{"name": "float32", "value": 90.0}],
