@@ -155,6 +155,8 @@ def test_devices_that_wait_are_told() -> None:
     assert found["the device waits for the host"].gain_us == pytest.approx(660)
     assert found["copies between CPU and device"].gain_us == pytest.approx(30)
     assert found["nodes on the CPU between those of the device"].rows == (2,)
+    # How long a launch takes says nothing of what is launched.
+    assert titles(profile(row("Transpose", 300, provider=CUDA))) == []
     # On the CPU alone nothing lies between devices.
     assert titles(profile(row("NonZero", 80))) == []
 

@@ -99,7 +99,7 @@ class _Adviser:
             )
 
     def _reorders(self) -> Iterator[Advice]:
-        rows = self._take(lambda row: row.op in _REORDERS)
+        rows = self._take(lambda row: _is_timed(row) and row.op in _REORDERS)
         if rows:
             yield self._advice(
                 "data turned between layouts",
@@ -113,7 +113,7 @@ class _Adviser:
         """Neighbours that wait for memory more than once."""
         regions: dict[int, list[int]] = {}
         for at, row in enumerate(self.rows):
-            if row.region is not None and at not in self.taken:
+            if row.region is not None and at not in self.taken and _is_timed(row):
                 regions.setdefault(row.region, []).append(at)
         peaks = self.profile.peaks
         chosen: list[int] = []
@@ -144,7 +144,7 @@ class _Adviser:
         )
 
     def _sizes(self) -> Iterator[Advice]:
-        rows = self._take(_computes_sizes)
+        rows = self._take(lambda row: _is_timed(row) and _computes_sizes(row))
         if len(rows) > 1:
             yield self._advice(
                 "nodes that compute sizes",
@@ -156,7 +156,7 @@ class _Adviser:
 
     def _moves(self) -> Iterator[Advice]:
         by_op: dict[str, list[int]] = {}
-        for at in self._take(lambda row: row.op in _MOVES):
+        for at in self._take(lambda row: _is_timed(row) and row.op in _MOVES):
             by_op.setdefault(self.rows[at].op, []).append(at)
         for op, rows in by_op.items():
             yield self._advice(
@@ -251,6 +251,11 @@ class _Adviser:
     ) -> Advice:
         taken = sum(map(self._row_us, rows)) if gain is None else gain
         return Advice(title, detail, tuple(rows), min(taken, self.run_us))
+
+
+def _is_timed(row: Row) -> bool:
+    """Say whether it is known how long the work took, and not only how long launching it."""
+    return row.provider not in ASYNCHRONOUS or row.device_us is not None
 
 
 def _computes_sizes(row: Row) -> bool:
