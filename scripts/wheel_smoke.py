@@ -76,6 +76,8 @@ def _cpu(command: str, model: Path) -> None:
     done = _run(command, "optimize", str(model))
     _check(done.returncode == 0, f"optimize fails: {done.stderr}")
     _check("verified  yes" in done.stdout, f"not verified: {done.stdout}")
+    done = _run(command, "memory", str(model))
+    _check("arena Cpu" in done.stdout, f"the arena is not found: {done.stdout}{done.stderr}")
     optimized, library = model.with_name("model.opt.onnx"), model.with_name("model.opt.ops.so")
     _check(library.exists(), f"no kernel library: {done.stdout}")
     import onnxruntime as ort
