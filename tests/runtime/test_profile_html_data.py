@@ -109,6 +109,21 @@ def test_memory_is_that_of_the_run(profile: Profile) -> None:
     assert min(memory["bytes"]) >= 64 * 64 * 4
 
 
+@pytest.mark.parametrize(
+    ("count", "said"),
+    [(0, "0 B"), (512, "512 B"), (999.9, "1 kB"), (344.3e6, "344 MB"), (2.5e12, "2,500.00 GB")],
+)
+def test_sizes_are_for_people(count: float, said: str) -> None:
+    assert html_timeline.bytes_text(count) == said
+
+
+@pytest.mark.parametrize(
+    ("us", "said"), [(0, "0 µs"), (12.345, "12.3 µs"), (999.9, "1 ms"), (2.5e6, "2.5 s")]
+)
+def test_times_are_for_people(us: float, said: str) -> None:
+    assert html_data.time_text(us) == said
+
+
 def test_what_is_left_out_is_said(profile: Profile, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(html_data, "MOST_ROWS", 2)
     monkeypatch.setattr(html_timeline, "MOST_BARS", 3)

@@ -51,7 +51,7 @@ def page_of(profile: Profile, advice: Sequence[Advice] = ()) -> Page:
 def time_text(us: float) -> str:
     """Return a time for people: `12.3 ms`."""
     for unit in ("µs", "ms"):
-        if us < 1000:
+        if us < 999.5:  # what is rounded to 1000 is one of the next unit
             return f"{us:.3g} {unit}"
         us /= 1000
     return f"{us:.3g} s" if us < 1000 else f"{us:,.0f} s"

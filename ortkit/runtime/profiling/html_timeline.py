@@ -102,9 +102,18 @@ def timeline_of(profile: Profile, rows: int) -> Timeline:
         memory_bytes=used,
         memory_of=owner,
         memory_missing=missing,
-        facts=[("Memory in use", f"{max(used) / 1e6:,.1f} MB")] if used else [],
+        facts=[("Memory in use", bytes_text(max(used)))] if used else [],
         notes=notes,
     )
+
+
+def bytes_text(count: float) -> str:
+    """Return a size for people: `12.3 MB`."""
+    for unit in ("B", "kB", "MB"):
+        if count < 999.5:  # what is rounded to 1000 is one of the next unit
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:,.2f} GB"
 
 
 def _quiet_run(trace: Trace, counted: Sequence[int]) -> int:
