@@ -63,4 +63,17 @@ ort::Status* Refuse(const Op& op, ort::ErrorCode code, const char* format, ...) 
   return ort::CreateStatus(op.api)(code, text);
 }
 
+ort::Status* CheckCounts(const Op& op, const ort::KernelInfo* info) {
+  size_t inputs = 0;
+  size_t outputs = 0;
+  ORTKIT_RETURN_IF_ERROR(ort::GetInputCount(op.api)(info, &inputs));
+  ORTKIT_RETURN_IF_ERROR(ort::GetOutputCount(op.api)(info, &outputs));
+  if (inputs == static_cast<size_t>(op.spec->input_count) &&
+      outputs == static_cast<size_t>(op.spec->output_count)) {
+    return nullptr;
+  }
+  return Refuse(op, ort::kInvalidArgument, "the node has %zu inputs and %zu outputs, expected %d and %d",
+                inputs, outputs, op.spec->input_count, op.spec->output_count);
+}
+
 }  // namespace ortkit

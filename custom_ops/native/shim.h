@@ -1,6 +1,6 @@
 // Parts of the shim, in the order in which a session meets them:
-// register.cc, session.cc, describe.cc, infer.cc, kernel.cc with tensors.cc; cpu.cc answers what this
-// machine runs. cuda*.cc are linked into libraries with CUDA kernels only.
+// register.cc, session.cc, describe.cc, infer.cc, kernel.cc; cpu.cc answers what this machine runs.
+// cuda*.cc are linked into libraries with CUDA kernels only.
 //
 // C++17 without exceptions, RTTI, or anything of the C++ run-time library: the archive is linked by
 // the C compiler of whoever makes a kernel library.
@@ -28,12 +28,11 @@ ort::Status* Refuse(const Op& op, ort::ErrorCode code, const char* format, ...)
 
 // describe.cc: the kernel for the CPU.
 ort::CustomOp DescribeToRuntime(const OrtkitOp& spec);
+// Refuses a node of other inputs or outputs than its op has.
+ort::Status* CheckCounts(const Op& op, const ort::KernelInfo* info);
 
 // session.cc: `ops` must live as long as the sessions made from `options`.
 ort::Status* AddToSession(const ort::Api*, ort::SessionOptions*, const Op* ops, int32_t count);
-
-// tensors.cc: refuses a node of other inputs or outputs than its op has.
-ort::Status* CheckCounts(const Op& op, const ort::KernelInfo* info);
 
 // kernel.cc
 ort::Status* CreateKernel(const ort::CustomOp*, const ort::Api*, const ort::KernelInfo*, void** kernel);
