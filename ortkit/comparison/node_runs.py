@@ -19,6 +19,9 @@ from ortkit.verify.exchange import read_values, write_feeds
 from ortkit.verify.feeds import Feeds, Value
 from ortkit.verify.sessions import Setting, run_sessions
 
+#: Added to the names of values whose shapes are looked for.
+SHAPE = "/shape-of"
+
 Values = Mapping[str, Value]
 
 
@@ -103,6 +106,22 @@ class Runner:
         """Return values of a whole model, computed from its own inputs."""
         found = self.run_one(Part(side, side.cutter.upto(wanted)), self.inputs)
         return found if isinstance(found, Failed) else _unmade(found, wanted)
+
+    def find_sizes(self, side: Prepared, names: Sequence[str]) -> None:
+        """Note how large values of unknown shape are, for these inputs: only shapes are kept."""
+        unknown = [name for name in names if name not in side.sizes and name in side.element_types]
+        if not unknown:
+            return
+        part = side.cutter.upto(unknown)
+        del part.graph.output[:]
+        for name in unknown:
+            part.graph.node.add(op_type="Shape", input=[name], output=[f"{name}{SHAPE}"])
+            part.graph.output.add(name=f"{name}{SHAPE}")
+        found = self.run_one(Part(side, part), self.inputs)
+        for name in () if isinstance(found, Failed) else unknown:
+            shape, bits = found[f"{name}{SHAPE}"], side.element_types[name].bitwidth
+            if isinstance(shape, np.ndarray):
+                side.sizes[name] = int(np.prod(shape)) * max(bits, 8) // 8
 
     def both(
         self, before: tuple[Prepared, Sequence[str]], after: tuple[Prepared, Sequence[str]]

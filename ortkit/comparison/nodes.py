@@ -79,9 +79,8 @@ def compare_nodes(
     with tempfile.TemporaryDirectory(prefix="ortkit-nodes-") as name:
         folder = Path(name)
         progress("read the models")
-        left, right = (
-            prepare(side, feeds, folder / letter) for side, letter in ((before, "a"), (after, "b"))
-        )
+        left = prepare(before, feeds, folder / "a")
+        right = prepare(after, feeds, folder / "b", left.model)
         runner = Runner(folder, feeds, timeout_seconds)
         comparer = _Comparer(left, right, runner, limit_bytes, progress)
         rows = tuple(comparer.rows())
@@ -119,6 +118,8 @@ class _Comparer:
 
     def rows(self) -> Iterator[ValueRow]:
         """Yield a row for each value, in A's order."""
+        self.runner.find_sizes(self.before, self.values)
+        self.runner.forget()
         for number, batch in enumerate(batches(self.before, self.values, self.limit_bytes), 1):
             self.progress(f"compare values, part {number}")
             yield from self._batch(batch)
@@ -243,12 +244,13 @@ class _Comparer:
     def _row(self, name: str, state: State) -> ValueRow:
         before, after = self.before, self.after
         last = after.cutter.makers.get(name)
+        behind = [index for index in self._nodes(after, name) if index not in after.added]
         return ValueRow(
             name,
             tuple(before.labels[index] for index in self._nodes(before, name)),
-            tuple(after.labels[index] for index in self._nodes(after, name)),
+            tuple(after.labels[index] for index in behind),
             before.ops[before.cutter.makers[name]],
-            "" if last is None else after.ops[last],
+            "" if last is None else after.ops[behind[-1] if behind else last],
             state,
         )
 
@@ -321,7 +323,7 @@ class _Comparer:
             tuple(wrong),
             suspect,
             len(self.before.labels),
-            len(self.after.labels),
+            len(self.after.labels) - len(self.after.added),
             tuple(self.notes),
             seconds,
         )

@@ -79,7 +79,7 @@ class Side:
         mine, theirs = set(self.keys.values()), set(other.keys.values())
         found: set[Key] = set()
         for value in self.keys:
-            key = _unturned(value)
+            key = unturned(value)
             if key in theirs and key not in mine:
                 self.keys[value] = key
                 found.add(key)
@@ -92,7 +92,7 @@ class Side:
             yield self.holders[value.graph]
 
 
-def _unturned(value: ir.Value) -> str:
+def unturned(value: ir.Value) -> str:
     """Return the name of the value that this one holds in another layout, else nothing."""
     name = value.name or ""
     if found := _TURNED.search(name):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections import Counter
@@ -14,9 +15,12 @@ import pytest
 from models.catalog import build
 from ortkit.comparison.node_result import NodeReport
 from ortkit.comparison.nodes import compare_nodes
+from ortkit.comparison.optimized_graph import optimized_side
 from ortkit.comparison.sides import NodeSide
 from ortkit.errors import RunError, UserError
 from ortkit.graph.open import open_model
+from ortkit.optimization import OptimizeOptions, optimize
+from ortkit.optimized import library_path
 from ortkit.verify.feeds import Feeds, make_feeds
 
 HEAD = '<ir_version: 10, opset_import: ["" : 21, "f" : 1]>'
@@ -235,3 +239,80 @@ def test_nothing_in_common(tmp_path: Path) -> None:
     b = saved("g (float[2] x) => (float[2] z) { z = Neg(x) }", tmp_path / "b.onnx")
     with pytest.raises(UserError, match="no computed value has the same name"):
         compared(a, b)
+
+
+def test_values_with_their_channels_innermost(tmp_path: Path) -> None:
+    a = saved(
+        "g (float[1, 3, 4, 5] x) => (float[1, 3, 4, 5] y) { a = Sin(x) c = Exp(a) y = Tanh(c) }",
+        tmp_path / "a.onnx",
+    )
+    text = """g (float[1, 3, 4, 5] x) => (float[1, 3, 4, 5] y) {
+    t = Transpose <perm = [0, 2, 3, 1]>(x) "a/nhwc" = Sin(t) "c/nhwc" = Exp("a/nhwc")
+    d = Tanh("c/nhwc") y = Transpose <perm = [0, 3, 1, 2]>(d) }"""
+    good = compared(a, saved(text, tmp_path / "b.onnx"))
+    assert {row.value: row.state for row in good.rows} == dict.fromkeys("acy", "same")
+    assert [row.after for row in good.rows][1] == ("Exp(c/nhwc)",)
+    assert good.nodes_after == 5
+    found = compared(a, saved(text.replace("= Exp", "= Cos"), tmp_path / "b.onnx"))
+    assert found.first is not None
+    assert found.first.row.value == "c"
+    assert (found.first.row.op_before, found.first.row.op_after) == ("Exp", "Cos")
+
+
+def with_epsilon(path: Path, *, functions: bool) -> None:
+    """Make the epsilon of the first norm wrong, in the graph or in the functions."""
+    model = onnx.load(path)
+    nodes = [n for f in model.functions for n in f.node] if functions else model.graph.node
+    norms = [node for node in nodes if node.op_type == "LayerNormalization"]
+    for norm in norms if functions else norms[:1]:
+        next(one for one in norm.attribute if one.name == "epsilon").f = 0.5
+    onnx.save(model, path)
+
+
+def test_a_kernel_and_its_function_are_told_apart(tmp_path: Path) -> None:
+    a, b = tmp_path / "a.onnx", tmp_path / "b.onnx"
+    onnx.save(build("bert", "tiny", "ts"), a)
+    optimize(a, OptimizeOptions(verify=False)).save(b)
+    library = library_path(b)
+    feeds = make_feeds(open_model(a), 1)[0]
+    assert compare_nodes(NodeSide(a), NodeSide(b, library=library), feeds).is_good
+    with_epsilon(a, functions=False)
+    found = compare_nodes(NodeSide(a), NodeSide(b, library=library), feeds)
+    assert found.first is not None
+    assert found.first.row.op_before == "LayerNormalization"
+    assert found.first.blame.startswith("the function of ortkit.fused::add_layer_norm")
+    with_epsilon(b, functions=True)  # now it computes what A does, and only the kernel does not
+    found = compare_nodes(NodeSide(a), NodeSide(b, library=library), feeds)
+    assert found.first is not None
+    assert found.first.blame.startswith("the kernel of ortkit.fused::add_layer_norm")
+
+
+def test_onnx_runtimes_own_graph(tmp_path: Path) -> None:
+    a = tmp_path / "a.onnx"
+    onnx.save(build("bert", "tiny", "ts"), a)
+    side = optimized_side(NodeSide(a), "all", tmp_path / "optimized")
+    found = compare_nodes(NodeSide(a), side, make_feeds(open_model(a), 1)[0])
+    assert found.is_good
+    assert "com.microsoft::BiasGelu" in {row.op_after for row in found.rows}
+    with pytest.raises(UserError, match="no such level: most"):
+        optimized_side(NodeSide(a), "most", tmp_path)
+
+
+def test_the_command_line(tmp_path: Path) -> None:
+    a = saved(CHAIN.replace("EPSILON", "1e-5"), tmp_path / "a.onnx")
+    b = saved(CHAIN.replace("EPSILON", "1e-1"), tmp_path / "b.onnx")
+    done = run_cli("compare", str(a), str(b), "--nodes", "--json", "--repro", str(tmp_path / "r"))
+    assert done.returncode == 1, done.stderr
+    document = json.loads(done.stdout)
+    assert document["schema"] == "ortkit.compare-nodes/1"
+    assert document["first"]["value"]["value"] == "e"
+    assert Path(document["first"]["reproducer"]["original"]).is_file()
+    text = (Path(__file__).parents[2] / "docs" / "cli.md").read_text(encoding="utf-8")
+    section = text.partition("\n### compare --nodes\n")[2].partition("\n### ")[0]
+    known = {line.split("`")[1] for line in section.splitlines() if line.startswith("| `")}
+    assert {one.split(".")[0].rstrip("[]{}") for one in known} == document.keys()
+    assert {f"values[].{name}" for name in document["values"][0]} == {
+        one.removesuffix("[]") for one in known if one.startswith("values[]")
+    }
+    done = run_cli("compare", str(a), str(b), str(a), "--nodes")
+    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
