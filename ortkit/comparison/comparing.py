@@ -5,35 +5,23 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
 
-import numpy as np
-
 from ortkit.comparison.batches import BatchAxis, batch_axis
-from ortkit.comparison.differences import Judge, OutputDifference, says_nothing
+from ortkit.comparison.differences import Judge
+from ortkit.comparison.evidence import Evidence, skipped
 from ortkit.comparison.feeding import candidates, first_that_runs
 from ortkit.comparison.machine import LoadWatch
-from ortkit.comparison.result import (
-    BatchResult,
-    Comparison,
-    Equality,
-    RowResult,
-    Spread,
-    latency_of,
-    memory_of,
-)
+from ortkit.comparison.result import BatchResult, Comparison
 from ortkit.comparison.rows import Row, make_rows
-from ortkit.errors import RunError, UserError
+from ortkit.errors import UserError
 from ortkit.graph.open import open_model
-from ortkit.runtime.feeds import finite_problems
-from ortkit.runtime.intervals import Speedup, noise_floor, speedup_of
 from ortkit.runtime.settings import Optimizations, SessionSettings
 from ortkit.runtime.workers.planning import plan_session
 from ortkit.runtime.workers.turns import Samples, Schedule, take_turns
 from ortkit.runtime.workers.worker import SessionPlan
-from ortkit.verify.exchange import read_values
 from ortkit.verify.feeds import Feeds
 from ortkit.verify.random_ops import random_outputs
 from ortkit.verify.reference import Request, compute_reference
@@ -139,7 +127,7 @@ class _Subject:
         """Compare all rows on one set of inputs."""
         refusals = self._refusals(batch)
         if refusals[0]:
-            rows = tuple(_skipped(row, refusals[0]) for row in self.rows)
+            rows = tuple(skipped(row, refusals[0]) for row in self.rows)
             return BatchResult(batch, {}, None, None, rows, ())
         name = "batch" if batch is None else f"batch{batch}"
         folder = self.folder / name
@@ -149,7 +137,17 @@ class _Subject:
         self.options.progress(f"{name}: judge the first model")
         judge = self._judge(feeds, folder)
         samples = self._samples(name, folder, refusals)
-        return self._result(batch, feeds, judge, folder, samples, refusals)
+        evidence = Evidence(
+            self.rows,
+            self.plans,
+            batch,
+            feeds,
+            folder,
+            judge,
+            samples,
+            self.options.schedule.timeout_seconds,
+        )
+        return evidence.result(refusals)
 
     def _refusals(self, batch: int | None) -> list[str]:
         """Return for each row why it is not run with this batch; empty if it is."""
@@ -191,101 +189,3 @@ class _Subject:
             progress=lambda what: self.options.progress(f"{name}: {what}"),
         )
         return dict(zip((*numbers, 0), taken, strict=True))
-
-    def _result(
-        self,
-        batch: int | None,
-        feeds: Feeds,
-        judge: Judge,
-        folder: Path,
-        samples: Mapping[int, Samples],
-        refusals: Sequence[str],
-    ) -> BatchResult:
-        first, again = samples[1], samples[0]
-        if first.problem:
-            raise RunError(first.problem, where=str(self.rows[0].model))
-        control = None if again.problem else speedup_of(first.rounds, again.rounds)
-        rounds = [each.rounds for each in samples.values() if not each.problem]
-        noise = np.inf if control is None else noise_floor(control, rounds)
-        notes = [*finite_problems(feeds.items()), *judge.notes]
-        if self.random:
-            notes.append(f"random, so not compared: {', '.join(self.random)}")
-        expected = read_values(folder / "results1")
-        is_silent = says_nothing(expected, self.random)
-        if is_silent and not self.random:
-            notes.append("every output is empty, NaN or infinite: equality is not known")
-        notes += _restless(judge, folder) if control is not None else []
-        rows = []
-        for row, refusal in zip(self.rows, refusals, strict=True):
-            if refusal:
-                rows.append(_skipped(row, refusal))
-                continue
-            result = self._row(row, samples, folder, judge, batch, noise)
-            if is_silent and result.equality == "equal":
-                result = replace(result, equality="not known")
-            more = [name for name in _outputs(samples.get(row.number)) if name not in expected]
-            if more:
-                notes.append(f"row {row.number} has outputs that row 1 lacks: {', '.join(more)}")
-            rows.append(result)
-        shapes = {n: v.shape for n, v in feeds.items() if isinstance(v, np.ndarray)}
-        floor = float(noise) if np.isfinite(noise) else None
-        return BatchResult(batch, shapes, control, floor, tuple(rows), tuple(notes))
-
-    def _row(
-        self,
-        row: Row,
-        samples: Mapping[int, Samples],
-        folder: Path,
-        judge: Judge,
-        batch: int | None,
-        noise: float,
-    ) -> RowResult:
-        own = samples[row.number]
-        if own.problem:
-            return replace(_skipped(row, own.problem), skipped=False)
-        speedup: Speedup | None = None
-        outputs: tuple[OutputDifference, ...] = ()
-        equality: Equality | None = None
-        if row.against is not None:
-            other = samples.get(row.against)
-            if other is None or other.problem:
-                equality = "not known"
-            else:
-                speedup = speedup_of(other.rounds, own.rounds, floor=noise)
-                expected = read_values(folder / f"results{row.against}")
-                outputs = judge.compare(expected, read_values(folder / f"results{row.number}"))
-                equality = "equal" if all(o.judged.equal for o in outputs) else "different"
-        return RowResult(
-            row,
-            "",
-            False,
-            Spread.of([1e3 * each.seconds for each in own.loaded]),
-            Spread.of([1e3 * each for each in own.first_seconds]),
-            latency_of(own, batch),
-            tuple(tuple(1e3 * each for each in rounds) for rounds in own.rounds),
-            memory_of(own),
-            own.loaded[0].nodes or dict.fromkeys(own.loaded[0].providers),
-            own.is_warm,
-            speedup,
-            outputs,
-            equality,
-        )
-
-
-def _skipped(row: Row, problem: str) -> RowResult:
-    return RowResult(row, problem, True, None, None, None, (), None, {}, True, None, (), None)
-
-
-def _outputs(samples: Samples | None) -> tuple[str, ...]:
-    return samples.loaded[0].outputs if samples is not None and samples.loaded else ()
-
-
-def _restless(judge: Judge, folder: Path) -> list[str]:
-    """Say which outputs the first variant itself does not give twice alike."""
-    found = judge.compare(read_values(folder / "results1"), read_values(folder / "results0"))
-    return [
-        f"output {each.judged.name!r} of row 1 differs between two of its own runs, by "
-        f"{each.judged.max_error_eps:.3g} epsilons"
-        for each in found
-        if each.distance is not None and each.distance.unequal
-    ]

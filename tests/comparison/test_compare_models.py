@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,10 +13,12 @@ import onnx
 import onnx.parser
 import pytest
 
+from ortkit.comparison import tf32
 from ortkit.comparison.comparing import CompareOptions, compare_models
 from ortkit.comparison.result import BatchResult, Comparison, RowResult
 from ortkit.errors import ModelError, RunError, UserError
 from ortkit.runtime.workers.turns import Schedule
+from ortkit.runtime.workers.worker import SessionPlan
 
 SHORT = Schedule(seconds=0.1, rounds=2, processes=1)
 FULL = Schedule(seconds=0.1, rounds=4, processes=2)
@@ -154,6 +157,29 @@ def test_a_near_tie_is_equal(tmp_path: Path) -> None:
     (output,) = second(found).outputs
     assert output.judged.equal, output.judged.reason
     assert output.judged.near_ties == 2
+
+
+def test_tf32_is_no_difference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stands for CUDA: one row computes in TF32, and without it what the first computes."""
+    models = save(tmp_path, PLAIN, "a.onnx"), save(tmp_path, OTHER, "b.onnx")
+    monkeypatch.setattr(tf32, "uses_tf32", lambda plan: plan.model.name == "b.onnx")
+    monkeypatch.setattr(tf32, "without_tf32", lambda plan: replace(plan, model=models[0]))
+    found = compare(*models)
+    assert found.equality == "equal"
+    (note,) = only(found).notes
+    assert note.startswith("row 2: float32 products are in TF32") and "compared without it" in note
+    monkeypatch.setattr(tf32, "without_tf32", lambda plan: plan)
+    assert compare(*models).equality == "different"
+
+
+def test_which_sessions_compute_in_tf32() -> None:
+    cuda, cpu = ("CUDAExecutionProvider", {}), ("CPUExecutionProvider", {})
+    plan = SessionPlan(Path("m.onnx"), providers=[cuda, cpu])
+    assert tf32.uses_tf32(plan)
+    exact = tf32.without_tf32(plan)
+    assert list(exact.providers) == [("CUDAExecutionProvider", {"use_tf32": "0"}), cpu]
+    assert not tf32.uses_tf32(exact)
+    assert not tf32.uses_tf32(SessionPlan(Path("m.onnx")))
 
 
 def test_random_outputs_are_named_and_not_compared(tmp_path: Path) -> None:
