@@ -131,26 +131,28 @@ class _Run:
     ) -> tuple[tuple[RegionReport, ...], Path | None, str]:
         if self.options.kernels == "off" or self.options.level < REGIONS_SINCE_LEVEL:
             return (), None, ""
-        if self.options.target != "cpu":
-            return (), None, "kernels are generated for the CPU only"
         if self.slow_kernels:
             return (), None, self.slow_kernels
         from ortkit.fusion.plan import compile_regions
+        from ortkit.kernels.backend import Target as KernelTarget
         from ortkit.kernels.build import missing_toolchain
 
+        options, kind = self.options, self.options.target
+        backend = "triton" if kind == "cuda" else options.kernels
+        machine = KernelTarget(kind, options.cpu if kind == "cpu" else options.arch)
         # Each candidate has a library of its own: any of them may be the one that is written.
         self._libraries += 1
         library = Path(self.folder.name) / f"kernels{self._libraries}{LIBRARY_SUFFIX}"
         try:
-            if (missing := missing_toolchain(self.options.kernels)) is not None:
+            if (missing := missing_toolchain(backend)) is not None:
                 raise missing
             regions, made, note = compile_regions(
-                result.scopes, library, self.options.kernels, self.options.cpu, self.options.count
+                result.scopes, library, backend, machine, options.count
             )
             return regions, made, note or self._foreign_note(made)
         except (MissingDependencyError, KernelError) as error:
             # Nothing has been replaced yet: the graph is as the passes left it.
-            if self.options.kernels != "auto":
+            if options.kernels != "auto":
                 raise
             return (), None, str(error)
 
@@ -158,7 +160,11 @@ class _Run:
         """Say that this machine cannot run the kernels; empty if it can, or if there are none."""
         from ortkit.kernels.cpu import native_level, runs_here
 
-        if library is None or runs_here(self.options.cpu):
+        if library is None:
+            return ""
+        if self.options.target == "cuda":
+            return "kernels for CUDA are not run here: what is verified are their functions"
+        if runs_here(self.options.cpu):
             return ""
         return f"kernels for {self.options.cpu} do not run on this machine, an {native_level()}"
 

@@ -9,12 +9,13 @@ from typing import Literal
 
 from ortkit.errors import UserError
 from ortkit.graph.opsets.raising import NEWEST, OLDEST
+from ortkit.kernels.cuda import architectures_of
 from ortkit.rewrite.passes import Pass
 from ortkit.rewrite.pipeline import Instruments
 from ortkit.rewrite.target import Target
 
 Precision = Literal["fp32", "fp16", "bf16"]
-KernelChoice = Literal["auto", "off", "tvm"]
+KernelChoice = Literal["auto", "off", "tvm", "triton"]
 
 
 def _silent(stage: str) -> None:
@@ -41,6 +42,9 @@ class OptimizeOptions:
     kernels: KernelChoice = "auto"
     cpu: str = "native"
     """The CPU level that kernels are made for."""
+    arch: str = "native"
+    """The GPU architectures that kernels are made for, such as `sm_90,sm_100`; `native`: the
+    usual ones, `ortkit.kernels.cuda.DEFAULT_LEVEL`. PTX for all others is always there."""
     verify: bool = True
     measure: bool = False
     """Time the kernels and the whole model, and drop what does not pay."""
@@ -85,6 +89,14 @@ class OptimizeOptions:
                 f"ONNX Runtime computes {self.precision} in float32 on CPUs",
                 where="--precision",
                 fix="use --target cuda",
+            )
+        architectures_of(self.arch)
+        wrong = {"cpu": "triton", "cuda": "tvm"}[self.target]
+        if self.kernels == wrong:
+            raise UserError(
+                f"{wrong} makes no kernels for {self.target}",
+                where="--kernels",
+                fix="use --kernels auto",
             )
         if self.threads < 0:
             raise UserError(f"{self.threads} threads", where="--threads", fix="use 0 or more")

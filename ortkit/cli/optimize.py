@@ -32,12 +32,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="compute float32 in half precision where that is safe (default: fp32)")  # fmt: skip
     add("--passes", default="", metavar="SPEC",
         help="these passes: a,b{option=1}; or the level's and +a, without -b")  # fmt: skip
-    add("--kernels", choices=("auto", "off", "tvm"), default="auto",
+    add("--kernels", choices=("auto", "off", "tvm", "triton"), default="auto",
         help="generate kernels for fused regions (default: auto)")  # fmt: skip
     add("--embed-library", action="store_true",
         help="put the kernel library into the model's metadata, for ortkit.Session")  # fmt: skip
     add("--cpu", default="native", metavar="LEVEL",
         help="CPU the kernels are for: native (default), x86-64-v3, x86-64-v4, ...")  # fmt: skip
+    add("--arch", default="native", metavar="ARCH,...",
+        help="GPUs the kernels are for, such as sm_90,sm_100 (default: sm_80,sm_90)")  # fmt: skip
     add("--max-opset", type=int, default=23, metavar="N",
         help="newest opset that fusions may raise the model to (default: 23)")  # fmt: skip
     add("--fold-limit", type=int, default=1 << 20, metavar="BYTES",
@@ -82,6 +84,7 @@ def run(arguments: argparse.Namespace) -> int:
             precision=arguments.precision,
             kernels=arguments.kernels,
             cpu=arguments.cpu,
+            arch=arguments.arch,
             fold_limit=arguments.fold_limit,
             max_opset=arguments.max_opset,
             verify=arguments.verify,
@@ -168,7 +171,7 @@ def _show(optimized: Optimized, files: tuple[Path, ...]) -> None:
     if report.regions:
         columns = ("region", "nodes", "places", "before, µs", "as a kernel", "became")
         show.table("", columns, _regions(report))
-        show.line("predicted for each place, one thread; sizes that are not known count as 128\n")
+        show.line("predicted for each place, on one thread or GPU; sizes that are not known count as 128\n")
     if report.measurement is not None:
         _show_measurement(report.measurement)
     if report.kernel_note:

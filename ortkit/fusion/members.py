@@ -11,6 +11,7 @@ from ortkit.fusion.parameters import has_static_parameters
 from ortkit.graph.dims import Size
 from ortkit.kernels.backend import Refused
 from ortkit.rewrite.scope import Scope, is_unused
+from ortkit.rewrite.target import Kind
 
 #: Integers in tensors of up to this many elements are sizes and indices, not data.
 SHAPE_ARITHMETIC = 64
@@ -72,7 +73,7 @@ class Members:
             return "integers of sizes and indices are no work"
         if _is_quantized(node):
             return "it belongs to a quantized group"
-        if family in ("pointwise", "norm") and _is_epilogue(node):
+        if family in ("pointwise", "norm") and _is_epilogue(node, scope.target.kind):
             return "ONNX Runtime computes it at the end of the convolution"
         if family != "pointwise" and not has_static_parameters(scope, node):
             return f"{node.op_type} with parameters that are no constants"
@@ -86,7 +87,7 @@ class Members:
 
     def _is_blocked(self, node: ir.Node) -> bool:
         """Say whether the node makes a blocked value: a 2-D convolution, or what follows one."""
-        if node.op_type not in BLOCKED:
+        if node.op_type not in BLOCKED or self._scope.target.kind != "cpu":
             return False
         shape = self._scope.shapes.shape(node.outputs[0])
         if shape is None or len(shape) != 4:
@@ -127,12 +128,14 @@ def _is_quantized(node: ir.Node) -> bool:
     return any(reader.op_type in _QUANTIZED for reader in readers)
 
 
-def _is_epilogue(node: ir.Node) -> bool:
+def _is_epilogue(node: ir.Node, kind: Kind) -> bool:
     value = node.inputs[0] if node.inputs else None
     producer = None if value is None else value.producer()
     if value is None or producer is None or producer.op_type not in CONVOLUTIONS:
         return False
-    return node.op_type in EPILOGUES and len(value.uses()) == 1 and not value.is_graph_output()
+    # On CUDA cuDNN takes a Relu only.
+    taken = EPILOGUES if kind == "cpu" else {"Relu"}
+    return node.op_type in taken and len(value.uses()) == 1 and not value.is_graph_output()
 
 
 def _reads_statistics(node: ir.Node) -> bool:

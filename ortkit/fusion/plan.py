@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
 
 import onnx_ir as ir
 
@@ -14,6 +13,7 @@ from ortkit.fusion.choose import Judge, candidates
 from ortkit.fusion.conv_chains import find_chains
 from ortkit.fusion.conv_plan import settle_chain
 from ortkit.fusion.cost import CostModel
+from ortkit.fusion.cuda_cost import CudaCostModel
 from ortkit.fusion.lower import lower_region, restore_order
 from ortkit.fusion.recompute import Candidate
 from ortkit.fusion.regions import PASS
@@ -29,13 +29,20 @@ from ortkit.rewrite.scope import Scope
 def compile_regions(
     scopes: Sequence[Scope],
     path: Path,
-    kernels: Literal["auto", "tvm", "off"],
-    cpu: str,
+    kernels: str,
+    target: Target,
     count: Callable[[int, int], None],
 ) -> tuple[tuple[RegionReport, ...], Path | None, str]:
     """Find regions, compile them into one library at `path`, and put fused nodes in their place.
 
     Nothing is replaced before all kernels are there.
+
+    Args:
+        scopes: The graphs, rewritten for the same kind of target.
+        path: Where the library is written.
+        kernels: A backend's name, or `auto`.
+        target: What the kernels are for.
+        count: Called with how many kernels are compiled, and of how many.
 
     Returns:
         A report for each region; the library, None if no region has a kernel; and what there is
@@ -45,14 +52,15 @@ def compile_regions(
         MissingDependencyError: No toolchain for the kernels is installed.
         KernelError: A toolchain failed.
     """
-    target = Target("cpu", cpu)
 
     def judge(signature: RegionSignature) -> Refused | None:
         return refusal(signature, target, kernels)
 
     graphs = [(scope, scope.root) for scope in scopes if isinstance(scope.root, ir.Graph)]
+    # The kernels of convolution blocks are for CPUs.
+    chained = graphs if target.kind == "cpu" else []
     chains = [
-        (scope, chain) for scope, graph in graphs for chain in find_chains(scope, graph, judge)
+        (scope, chain) for scope, graph in chained for chain in find_chains(scope, graph, judge)
     ]
     taken = frozenset(node for _, chain in chains if not chain.reason for node in chain.nodes)
     found = [(scope, one) for scope in scopes for one in find_candidates(scope, judge, taken)]
@@ -88,9 +96,11 @@ def find_candidates(
     """Yield the regions of a main graph and of what is nested in it; see `Candidate`."""
     if not isinstance(scope.root, ir.Graph):
         return
-    cost = CostModel(scope, load_calibration())
+    is_cpu = scope.target.kind == "cpu"
+    cost = (CostModel if is_cpu else CudaCostModel)(scope, load_calibration())
     for graph in (scope.root, *_bodies(scope.root)):
-        for found in attention_candidates(scope, graph, judge, cost, taken):
+        attention = attention_candidates(scope, graph, judge, cost, taken) if is_cpu else ()
+        for found in attention:
             yield (one := _allowed(scope, found))
             taken |= frozenset(() if one.signature is None else one.region.nodes)
         for one in candidates(scope, graph, judge, cost, taken):

@@ -16,7 +16,7 @@ from region_models import accept, scope_of
 from ortkit.fusion.conv_chains import Chain, find_chains
 from ortkit.fusion.conv_lower import lower_chain
 from ortkit.fusion.plan import compile_regions
-from ortkit.kernels.backend import Refused
+from ortkit.kernels.backend import Refused, Target
 from ortkit.kernels.signature import RegionSignature
 from ortkit.rewrite.scope import Scope
 
@@ -109,7 +109,7 @@ def test_same_results_with_and_without_kernels(
     model = ir.from_proto(net)
     scope = scope_of(model)
     path = tmp_path / "net.ops.so"
-    reports, library, _ = compile_regions([scope], path, "tvm", "native", lambda *_: None)
+    reports, library, _ = compile_regions([scope], path, "tvm", Target(), lambda *_: None)
     assert library is not None
     kinds = {report.kind for report in reports if report.emitted_as}
     deep = "expand_depthwise" if sizes[3] == 126 else "depthwise_conv"

@@ -11,7 +11,7 @@ from random_regions import RandomGraph
 from region_models import assert_same, feeds_of, fuse, run, scope_of
 
 from ortkit.fusion.plan import compile_regions
-from ortkit.kernels.backend import Refused
+from ortkit.kernels.backend import Refused, Target
 from ortkit.kernels.signature import RegionSignature
 
 SIZES = {"s": 5}
@@ -65,7 +65,7 @@ def check_with_kernels(seed: int, folder: Path) -> None:
     before = RandomGraph(seed, nodes=40).model()
     model = ir.from_proto(before)
     reports, library, _ = compile_regions(
-        [scope_of(model)], folder / "kernels.so", "auto", "native", lambda _done, _total: None
+        [scope_of(model)], folder / "kernels.so", "auto", Target(), lambda _done, _total: None
     )
     assert library is not None
     assert any(one.emitted_as is not None for one in reports)
