@@ -87,6 +87,10 @@ def _check(arguments: argparse.Namespace) -> None:
     for path in (arguments.trace, arguments.html):
         if path is not None and not path.resolve().parent.is_dir():
             raise UserError("there is no such folder", where=str(path.parent), fix="make it first")
+    if arguments.html is not None:
+        from ortkit.runtime.profiling.html import require_plotly
+
+        require_plotly()  # said before the runs
     if arguments.trace_file is None:
         return
     for name, given in (("--inputs", arguments.inputs), ("--shape", arguments.shape),

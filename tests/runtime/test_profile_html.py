@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from ortkit.cli.main import run
 from ortkit.errors import MissingDependencyError
 from ortkit.runtime.profiling.html import Page, page_text, write_page
 from tests.runtime import chromium
@@ -310,6 +311,17 @@ def test_without_plotly_one_line_says_how_to_get_it(monkeypatch: pytest.MonkeyPa
     monkeypatch.setitem(sys.modules, "plotly.offline", None)
     with pytest.raises(MissingDependencyError, match=r"pip install .ortkit\[report\]"):
         page_text(page())
+
+
+def test_the_command_says_so_before_it_runs_anything(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "plotly.offline", None)
+    page_file = tmp_path / "page.html"
+    assert run(["profile", "no_such_model.onnx", "--html", str(page_file)]) == 2
+    said = capsys.readouterr().err
+    assert "plotly" in said and "ortkit[report]" in said and said.count("\n") == 1
+    assert not page_file.exists()
 
 
 def test_data_cannot_end_their_element() -> None:
