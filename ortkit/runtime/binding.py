@@ -47,6 +47,7 @@ class Binding:
         self._places = places
         self._graph = graph
         self._is_on_device = places.computes != "cpu"
+        self._is_closed = False
 
     def run(self, options: Any = None) -> Mapping[str, Value]:
         """Run on what the inputs hold now; returns the outputs, as `outputs` does.
@@ -75,10 +76,14 @@ class Binding:
         try:
             self._session.run_with_iobinding(self._io, options)
         except Exception as error:
+            if self._is_closed:
+                raise UserError("the binding is closed", fix="bind again") from error
             raise explained(error) from error
         return self.outputs if self._open else self._outputs
 
     def _replayed(self, graph: BoundGraph, options: Any) -> Mapping[str, Value]:
+        if self._is_closed:
+            raise UserError("the binding is closed", fix="bind again")
         if graph.is_stale:
             graph.release()
             for name in self._open:
@@ -94,9 +99,8 @@ class Binding:
             self._graph.release()
         self._io.clear_binding_inputs()
         self._io.clear_binding_outputs()
-        self.inputs = {}
-        self._outputs = {}
-        self._open = []
+        self.inputs, self._outputs, self._open = {}, {}, []
+        self._is_closed = True
 
     @property
     def outputs(self) -> Mapping[str, Value]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
+import weakref
+from collections import OrderedDict, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import ModuleType
@@ -75,6 +76,8 @@ class CapturedRuns:
         self._names = [spec.name for spec in outputs]
         self._places = places
         self._captured: OrderedDict[object, _Captured] = OrderedDict()
+        #: Graphs of bindings that are gone: released before the next capture.
+        self.dropped: deque[Slot] = deque()
         self._next = 1
         self._lock = threading.Lock()
         _check_ops(session)
@@ -91,11 +94,9 @@ class CapturedRuns:
             key = (shapes, self._host_values(feeds))
             found = self._captured.get(key)
             if found is None:
+                self._make_room()
                 with GATE.alone():
                     found = self._captured[key] = self._capture(feeds)
-                if len(self._captured) > MOST_GRAPHS:
-                    with GATE:
-                        self._release(self._captured.popitem(last=False)[1].slot)
             else:
                 self._captured.move_to_end(key)
                 with GATE:
@@ -127,6 +128,8 @@ class CapturedRuns:
         """
         with self._lock:
             self._check_open()
+            if slot is None:
+                self._make_room()
             found = slot or self._slot()
             if options is not None:
                 options.add_run_config_entry(GRAPH_ID, str(found.graph))
@@ -149,6 +152,13 @@ class CapturedRuns:
             while self._captured:
                 self._release(self._captured.popitem()[1].slot)
             self._session = None
+
+    def _make_room(self) -> None:
+        with GATE:
+            while self.dropped:
+                self._release(self.dropped.popleft())
+            while len(self._captured) >= MOST_GRAPHS:
+                self._release(self._captured.popitem(last=False)[1].slot)
 
     def _check_open(self) -> None:
         if self._session is None:
@@ -240,6 +250,7 @@ class BoundGraph:
         self._host = dict(host)
         self._read: tuple[bytes, ...] = ()
         self._slot: Slot | None = None
+        self._on_end: weakref.finalize[..., BoundGraph] | None = None
 
     def run(self, io: Any, options: Any = None) -> None:
         """Replay on what the bound memory holds now.
@@ -249,7 +260,12 @@ class BoundGraph:
         """
         if self._slot is None:
             self._read = self._reads()
-        self._slot = self._runs.replay(io, self._slot, options)
+            self._slot = self._runs.replay(io, None, options)
+            # Only noted: the collector may come in the middle of a run, where the lock is taken.
+            self._on_end = weakref.finalize(self, self._runs.dropped.append, self._slot)
+            self._on_end.atexit = False
+            return
+        self._runs.replay(io, self._slot, options)
 
     @property
     def is_stale(self) -> bool:
@@ -263,6 +279,8 @@ class BoundGraph:
         """Let go of the graph; the memory stays the binding's."""
         slot, self._slot = self._slot, None
         if slot is not None:
+            if self._on_end is not None:
+                self._on_end.detach()
             self._runs.release(slot)
 
 

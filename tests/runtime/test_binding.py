@@ -93,3 +93,11 @@ def test_updates_are_checked() -> None:
             bound.update(w=ONES)
         with pytest.raises(UserError, match="float64"):
             bound.update(x=ONES.astype(np.float64))
+
+
+def test_a_closed_binding_says_so() -> None:
+    with session(models.TANH) as one:
+        bound = one.bind({"x": ONES})
+        bound.close()
+        with pytest.raises(UserError, match="the binding is closed"):
+            bound.run()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from typing import Any
 
 import numpy as np
@@ -66,6 +67,7 @@ def test_graphs_go_with_their_session_and_the_oldest_before() -> None:
     for size in range(MOST_GRAPHS + 2):
         runs.run(feeds(*range(size)), ["y"])
     assert session.released == [1, 2]
+    assert len(session.graphs) == MOST_GRAPHS
     runs.close()
     assert session.graphs == {}
     with pytest.raises(UserError, match="the session is closed"):
@@ -83,6 +85,23 @@ def test_bindings_have_graphs_of_their_own() -> None:
     np.testing.assert_array_equal(first.run()["y"].numpy(), [18, 18])
     first.close()
     assert len(session.graphs) == 1
+
+
+def test_graphs_of_bindings_that_are_gone_are_released() -> None:
+    session = graph_runtime.Session()
+    runs = captured(session)
+    for _ in range(5):
+        one = bound(runs, session, feeds(1, 2))
+        one.run()
+        assert len(session.graphs) == 1
+        del one
+        gc.collect()
+    kept = bound(runs, session, feeds(1, 2))
+    kept.run()
+    kept.close()
+    with pytest.raises(UserError, match="the binding is closed"):
+        kept.run()
+    assert session.released == [1, 2, 3, 4, 5, 6]
 
 
 def test_a_binding_captures_anew_when_the_host_reads_something_else() -> None:
