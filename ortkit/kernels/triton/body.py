@@ -91,6 +91,8 @@ class Body:
     """Per dim of the tile, what tells its points from those beyond the last one."""
     results: dict[int, Expr] = field(default_factory=dict)
     """Reductions that are done."""
+    loop: tuple[str, str] | None = None
+    """Where loops over the columns begin and end; None for all of them."""
     e: Emitter = field(default_factory=Emitter)
     scopes: list[Scope] = field(default_factory=lambda: [Scope()])
 
@@ -298,23 +300,26 @@ class Body:
                 )
 
     # ---- reductions
+    def identity(self, kind: str, dtype: str) -> str:
+        """Return what changes nothing in a reduction."""
+        if kind == "sum":
+            return literal(0, dtype).text
+        is_max = kind == "max"
+        if dtype.startswith("float"):
+            return literal(float("-inf") if is_max else float("inf"), dtype).text
+        return (self.e.lowest(dtype) if is_max else self.e.highest(dtype)).text
+
     def reduced(self, kind: str, value: Expr, dims: Dims) -> tuple[Expr, str]:
         """Return what is reduced with the identity beyond the last column, and the identity."""
         e, dtype = self.e, value.dtype
-        identity = literal(0, dtype)
-        if kind != "sum":
-            is_max = kind == "max"
-            if dtype.startswith("float"):
-                identity = literal(float("-inf") if is_max else float("inf"), dtype)
-            else:
-                identity = e.lowest(dtype) if is_max else e.highest(dtype)
+        identity = self.identity(kind, dtype)
         mask = self.masks.get(1)
         if mask:
-            value = e.share(Expr(f"tl.where({mask}, {bare(value.text)}, {identity.text})", dtype))
+            value = e.share(Expr(f"tl.where({mask}, {bare(value.text)}, {identity})", dtype))
         if 1 not in dims:
             tile = f"({self.config.rows}, {self.config.columns})"
             value = e.share(Expr(f"(tl.zeros({tile}, {TYPES[dtype]}) + {value.text})", dtype))
-        return value, identity.text
+        return value, identity
 
     def finish(self, number: int, value: Expr, kind: str) -> None:
         """Reduce a tile along its columns."""

@@ -13,7 +13,7 @@ from ortkit.kernels.sizes import Extent, product
 from ortkit.kernels.triton.space import Space
 from ortkit.kernels.tvm.axes import extent_of_axes
 from ortkit.kernels.tvm.dtypes import memory_bytes
-from ortkit.kernels.tvm.program import Input
+from ortkit.kernels.tvm.program import Input, Reduce
 
 #: Data that starts at such multiples, and rows of such multiples, are loaded in vectors.
 MULTIPLE = 16
@@ -32,8 +32,13 @@ _LONGEST_ROW = 8192
 _FEW_VALUES = 2
 _LOOP_COLUMNS = 4096
 #: Lengths up to which a row of unknown length is read at once.
-_ROW_CLASSES = (1024, 8192)
+_ROW_CLASSES = (256, 1024, 8192)
 _MOST_WARPS = 16
+#: Rows are split where so many times their blocks are fewer than multiprocessors, and a row has so
+#: many tiles. Each reduction takes a block of scratch memory, and the shim has a bound on them.
+_FEW_BLOCKS = 4
+_MANY_TILES = 8
+_MOST_PARTS = 6
 
 
 @dataclass(frozen=True)
@@ -49,6 +54,8 @@ class Config:
         is_aligned: Whether all data starts at multiples of 16 bytes.
         multiples: Sizes that are multiples of `MULTIPLE`.
         conditions: When it may be used, but for `is_aligned`.
+        parts: Between how many blocks each row is split.
+        part_columns: Columns of a part, a multiple of a tile's.
     """
 
     rows: int
@@ -59,6 +66,8 @@ class Config:
     is_aligned: bool = False
     multiples: tuple[Extent, ...] = ()
     conditions: tuple[Condition, ...] = ()
+    parts: int = 1
+    part_columns: int = 0
 
 
 def configs_of(space: Space) -> tuple[Config, ...]:
@@ -72,7 +81,7 @@ def configs_of(space: Space) -> tuple[Config, ...]:
     must_be_wide = any((size.static or 0) > NARROW_ELEMENTS for size in sizes)
     multiples = _multiples(space)
     divisible = tuple(Condition(size, divisible_by=MULTIPLE) for size in multiples)
-    shapes = _shapes(space)
+    shapes = tuple(_split(space, one) for one in _shapes(space))
     found: list[Config] = []
     if not must_be_wide:
         found += [
@@ -151,6 +160,21 @@ def _crosswise(space: Space, length: int | None) -> Config:
     columns = min(2 * _TILE // rows, _power_of_two(length))
     is_loop = length is None or length > columns
     return Config(rows, columns, _warps(rows * columns, _EACH), is_loop=is_loop)
+
+
+def _split(space: Space, config: Config) -> Config:
+    """Split rows between blocks where there are few rows and they are long."""
+    rows, length = space.row_count.static, space.column_count.static
+    if not config.is_loop or rows is None or length is None:
+        return config
+    blocks = -(-rows // config.rows)
+    tiles = -(-length // config.columns)
+    reductions = sum(isinstance(value.node, Reduce) for value in space.program.values)
+    if blocks * _FEW_BLOCKS > _MULTIPROCESSORS or tiles < _MANY_TILES or reductions > _MOST_PARTS:
+        return config
+    wanted = max(1, 2 * _MULTIPROCESSORS // max(1, blocks))
+    each = -(-tiles // min(wanted, tiles))
+    return replace(config, parts=-(-tiles // each), part_columns=each * config.columns)
 
 
 def _warps(points: int, each: int) -> int:

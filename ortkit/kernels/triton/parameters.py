@@ -54,10 +54,17 @@ class Parameters:
     """Of all tensors, inputs first."""
     inputs: int
     sizes: dict[Extent, str] = field(default_factory=dict)
+    blocks: dict[int, str] = field(default_factory=dict)
+    """Of scratch memory: their places -> what they hold."""
 
     def tensor(self, index: int) -> str:
         """Return the name of a tensor: x0, x1 ... for inputs, y0, y1 ... for outputs."""
         return f"x{index}" if index < self.inputs else f"y{index - self.inputs}"
+
+    def scratch(self, index: int, dtype: str) -> str:
+        """Return the name of a block of scratch memory."""
+        self.blocks[index] = dtype
+        return f"s{index}"
 
     def size(self, extent: Extent) -> str:
         """Return a size as a number or a parameter."""
@@ -76,6 +83,10 @@ class Parameters:
             )
             for index, dtype in enumerate(self.dtypes)
         ]
+        blocks = [
+            Parameter(f"s{index}", _POINTERS[dtype], True, Argument("scratch", index))
+            for index, dtype in sorted(self.blocks.items())
+        ]
         kind, width = ("size64", "i64") if self.config.is_wide else ("size32", "i32")
         sizes = [
             Parameter(
@@ -86,7 +97,7 @@ class Parameters:
             )
             for extent, name in self.sizes.items()
         ]
-        return (*tensors, *sizes)
+        return (*tensors, *blocks, *sizes)
 
     def _is_multiple(self, extent: Extent) -> bool:
         return extent.factor % MULTIPLE == 0 or any(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import pickle
 import subprocess
@@ -143,6 +144,11 @@ def evaluate(extent: Extent, sizes: Sequence[int]) -> int:
 
 def blocks_of(one: CeilDiv, sizes: Sequence[int]) -> int:
     return -(-evaluate(one.extent, sizes) // one.divisor)
+
+
+def block_count(variant: Variant, sizes: Sequence[int]) -> int:
+    """How many blocks of threads a variant's launches have."""
+    return sum(math.prod(blocks_of(one, sizes) for one in step.grid) for step in variant.steps)
 
 
 def holds(one: Condition, sizes: Sequence[int]) -> bool:

@@ -85,9 +85,16 @@ def converted(data: np.ndarray, source: Any, target: Any, _rounding: object) -> 
     return data.view(kinds[0]).astype(kinds[1]).view(f"uint{kinds[1].itemsize * 8}")
 
 
+def splat(_builder: object, kind: Any, scalar: Any) -> Any:
+    """A tile of one number; a comparison's bool, which the interpreter's own takes for a float."""
+    data = np.full(kind.shape, scalar.data)
+    return interpreter.TensorHandle(data, tl.int1 if data.dtype == bool else scalar.dtype)
+
+
 def main() -> None:
     """Answer until the input ends."""
     interpreter._convert_float = converted
+    interpreter.InterpreterBuilder.create_splat = splat
     answers, sys.stdout = sys.stdout.buffer, sys.stderr
     known: dict[str, ModuleType] = {}
     with tempfile.TemporaryDirectory() as name, np.errstate(all="ignore"):

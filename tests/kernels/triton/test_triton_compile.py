@@ -47,6 +47,7 @@ KINDS = {
     "masked softmax": "bfloat16",
     "a norm of rows in a loop": "float16",
     "sums across rows": "float32",
+    "a norm of one long row": "float16",
     "rotary": "float16",
     "a transposed sum": "bfloat16",
     "largest": "float32",

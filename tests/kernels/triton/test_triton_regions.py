@@ -34,6 +34,14 @@ WIDE = {
         axes("E", 2, 700) + "Z = Expand (X, E)  Y = ReduceSum <keepdims = 0> (Z)", {"X": (2, 1)},
         {"Y": ()}, epsilons=2000,
     ),
+    "a long vector": Case(
+        "S = ReduceSumSquare <keepdims = 0> (X)  M = ReduceMax <keepdims = 0> (X)",
+        {"X": (3, 20011)}, {"S": (), "M": ()}, epsilons=200,
+    ),
+    "a norm of one long row": Case(
+        "Y = LayerNormalization <axis = 0> (X, G)", {"X": (50021,), "G": (50021,)},
+        {"Y": (50021,)}, epsilons=64,
+    ),
     "heads of keys": Case(
         axes("SH", 0, 0, 2, 16) + "R = Reshape (X, SH)  Y = Transpose <perm = [0, 2, 3, 1]> (R)",
         {"X": ("b", "s", 32)}, {"Y": ("b", 2, 16, "s")}, ({"b": 2, "s": 40}, {"b": 1, "s": 64}),
