@@ -17,7 +17,7 @@ from ortkit.runtime.capture_gate import GATE
 from ortkit.runtime.feeds import Array, shape_of
 from ortkit.runtime.options import explained
 from ortkit.runtime.places import Places
-from ortkit.runtime.sharing import as_array, wait_for_default_stream
+from ortkit.runtime.sharing import as_array, copy_into, wait_for_default_stream
 from ortkit.runtime.specs import TensorSpec
 
 GRAPH_ID = "gpu_graph_id"
@@ -212,7 +212,7 @@ class CapturedRuns:
             if isinstance(value, np.ndarray):
                 inputs[name].update_inplace(np.ascontiguousarray(value))
             else:
-                inputs[name].update_inplace(value)
+                copy_into(inputs[name], value)
                 is_on_device = True
         if is_on_device:  # copies within a device go on while the host does something else
             wait_for_default_stream(self._places.number)

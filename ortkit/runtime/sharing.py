@@ -40,6 +40,8 @@ def shared(ort: ModuleType, value: Any) -> Any:
         RuntimeError, TypeError, ValueError, BufferError: ONNX Runtime, or the tensor's owner,
             refuses it.
     """
+    if not hasattr(ort.OrtValue, "from_dlpack"):  # 1.24 is without it
+        raise TypeError(f"ONNX Runtime {ort.__version__} takes arrays of numpy only")
     value = value.detach() if hasattr(value, "detach") else value
     # ONNX Runtime 1.31 does not know DLPack's own code for booleans, which torch sends.
     if str(getattr(value, "dtype", "")) == "torch.bool":
@@ -67,11 +69,19 @@ def as_array(ort: ModuleType, value: Any, spec: TensorSpec) -> Any:
     shape = tuple(value.shape())
     if device_of(value) != "cpu":
         held = ort.OrtValue.ortvalue_from_shape_and_type(list(shape), spec.onnx_code)
-        held.update_inplace(value)
+        copy_into(held, value)
         value = held
     array = np.empty(shape, spec.dtype)
     ctypes.memmove(array.ctypes.data, value.data_ptr(), array.nbytes)
     return array
+
+
+def copy_into(target: Any, value: Any) -> None:
+    """Copy one OrtValue's content into another's memory, on any device."""
+    try:
+        target.update_inplace(value)
+    except TypeError:  # ONNX Runtime 1.24 takes arrays only
+        target.update_inplace(value.numpy())
 
 
 def wait_for_writers(device: int = 0) -> None:

@@ -73,12 +73,39 @@ def no_frameworks(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delitem(sys.modules, name, raising=False)
 
 
+@pytest.mark.skipif(
+    not hasattr(onnxruntime.OrtValue, "from_dlpack"), reason="this ONNX Runtime has no DLPack"
+)
 def test_booleans_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", torch())
     array = np.array([True, False])
     value = sharing.shared(onnxruntime, Tensor(array))
     assert value.data_type() == "tensor(bool)"
     assert value.data_ptr() == array.ctypes.data
+
+
+def test_an_onnxruntime_without_dlpack() -> None:
+    ort: Any = SimpleNamespace(OrtValue=object, __version__="1.24.1")
+    with pytest.raises(TypeError, match=r"ONNX Runtime 1\.24\.1 takes arrays of numpy only"):
+        sharing.shared(ort, np.zeros(2))
+
+
+def test_values_are_copied_in_any_version() -> None:
+    class OldValue:
+        def __init__(self, array: np.ndarray[Any, Any]) -> None:
+            self.array = array
+
+        def numpy(self) -> np.ndarray[Any, Any]:
+            return self.array
+
+        def update_inplace(self, given: Any) -> None:
+            if not isinstance(given, np.ndarray):
+                raise TypeError("incompatible function arguments")
+            self.array[...] = given
+
+    target = OldValue(np.zeros(2))
+    sharing.copy_into(target, OldValue(np.ones(2)))
+    assert target.array.tolist() == [1, 1]
 
 
 def test_where_memory_lies() -> None:
