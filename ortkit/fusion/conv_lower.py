@@ -8,6 +8,7 @@ from ortkit.fusion.conv_blocks import PASS, Block
 from ortkit.fusion.conv_bodies import TO_NCHW, TO_NHWC, Described
 from ortkit.fusion.conv_chains import RULE, Chain, is_read_outside
 from ortkit.fusion.lower import FUNCTIONS_SINCE_IR, _drop_initializer, _function
+from ortkit.graph.value_names import CHANNELS_LAST
 from ortkit.kernels.signature import DOMAIN, RegionSignature
 from ortkit.rewrite.scope import Scope
 from ortkit.rewrite.site import describe
@@ -65,6 +66,7 @@ class _Lowering:
         for value, spec in zip(made, signature.outputs, strict=True):
             value.type = ir.TensorType(ir.DataType.FLOAT)
             value.shape = ir.Shape(spec.shape)
+        scope.rename(made[0], f"{name}{CHANNELS_LAST}")
         self.turned[block.output] = made[0]
         if block.pooled:
             self.means[block.output] = made[1]
@@ -84,7 +86,7 @@ class _Lowering:
     def _nhwc(self, value: ir.Value, block: Block) -> ir.Value:
         if value not in self.turned:
             perm = {"perm": TO_NHWC}
-            name = f"{value.name}/nhwc"
+            name = f"{value.name}{CHANNELS_LAST}"
             made = self.scope.insert(block.last, "Transpose", [value], perm, name=name)
             self.turned[value] = made[0]
         return self.turned[value]

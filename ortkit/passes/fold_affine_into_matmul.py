@@ -89,6 +89,8 @@ class FoldAffineIntoMatmul(NodePass):
             last = Site(site.scope, chain.near[-1], self.name)
             end = last.op("Add", [end, last.constant(new.bias)], name=f"{site.output.name}/bias")
         drop_chain(site, chain, end)
+        if end is not site.output and new.weight is not None:
+            site.scope.give_up_name(site.output)
         return True
 
     def _fold_before(self, site: Site, form: _Form) -> None:

@@ -62,7 +62,8 @@ class MergeParallelSlices(GraphPass):
         if not scope.log.claim(self.name, "pieces", site.output.name or "", describe(first)):
             return
         sizes = [stop - start for start, stop in pieces]
-        inputs: list[ir.Value | None] = [cut.source]
+        # Not what `cut` says: a group before may have replaced a Slice that this one reads.
+        inputs: list[ir.Value | None] = [first.inputs[0]]
         attributes: dict[str, int | Sequence[int]] = {"axis": cut.axis}
         base = f"{site.output.name}/pieces"
         if site.opset >= SIZES_SINCE:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -277,10 +278,29 @@ def growth(value: ir.Value, array: np.ndarray) -> int:
 
 def drop_chain(site: Site, chain: Chain, end: ir.Value) -> None:
     """Let `end` stand for the near part of a chain, and every far node for what it scaled."""
+    for value in _changed(site, chain, end):
+        site.scope.give_up_name(value)
     for node, data in reversed(chain.far):
         site.replace(data, node.outputs[0])
     if chain.near:
         site.replace(end, chain.near[-1].outputs[0])
+        if chain.far:  # it holds their factors too, which the name does not stand for
+            site.scope.give_up_name(end)
+
+
+def _changed(site: Site, chain: Chain, end: ir.Value) -> Iterator[ir.Value]:
+    """Yield the values that stay, but come to hold what is scaled already."""
+    if end is site.output:
+        yield end
+    if not chain.far:
+        return
+    dropped = {*chain.near, *(node for node, _ in chain.far)}
+    value, last = site.output, chain.far[-1][1]
+    while value is not last:
+        node, _ = next(iter(value.uses()))
+        value = node.outputs[0]
+        if node not in dropped:
+            yield value
 
 
 def can_drop(site: Site, chain: Chain) -> bool:

@@ -68,6 +68,8 @@ class Scope:
         self._whole = whole or Whole.of(model)
         self._names = self._whole.names
         self._shared: dict[tuple[ir.DataType, tuple[int, ...], bytes], ir.Value] = {}
+        self._unnamed: set[ir.Value] = set()
+        """Values made here that stand for none that was there: their names are made up."""
 
     @property
     def is_function(self) -> bool:
@@ -151,6 +153,14 @@ class Scope:
         self._names.discard(value.name or "")
         value.name = self.fresh(name)
 
+    def give_up_name(self, value: ir.Value) -> None:
+        """Call `value` otherwise: its node now computes something else than the name stood for.
+
+        What it is to replace gives it a name again.
+        """
+        self.rename(value, f"{value.name}/changed")
+        self._unnamed.add(value)
+
     def insert(
         self,
         before: ir.Node,
@@ -169,6 +179,7 @@ class Scope:
         node.name = self.fresh(f"{name}/{op_type}")
         for value in node.outputs:
             value.name = self.fresh(name)
+        self._unnamed.update(node.outputs)
         _graph_of(before).insert_before(before, node)
         self.shapes.infer_node(node)
         for value in node.outputs:
@@ -230,12 +241,15 @@ class Scope:
     def replace(self, old: ir.Value, new: ir.Value) -> None:
         """Let `new` stand for `old` everywhere; a graph output keeps its name and type.
 
-        The caller has asked `can_replace`. What nothing reads any more is removed.
+        The caller has asked `can_replace`. What nothing reads any more is removed. A value
+        keeps its name when another node computes it: names tell where nodes come from.
         """
         self.shapes.merge(new, old)
         self.touched.extend(old.consumers())
+        if old.is_graph_output() or self._takes_name(old, new):
+            new.name, old.name = old.name, new.name
+            self._unnamed.discard(new)
         if old.is_graph_output():
-            new.name, old.name = old.name, self.fresh(f"{old.name}_replaced")
             new.type, new.shape = old.type, old.shape
             new.doc_string = old.doc_string or new.doc_string
             if old.metadata_props:
@@ -245,6 +259,14 @@ class Scope:
             self.touched.append(producer)
         if (producer := old.producer()) is not None:
             self.drop_if_unused(producer)
+
+    def _takes_name(self, old: ir.Value, new: ir.Value) -> bool:
+        """Say whether `new` may have the name of `old`, which nothing will read any more."""
+        if new not in self._unnamed or old in self._unnamed:
+            return False
+        ends = old.producer(), new.producer()
+        # Elsewhere the name may be that of another value.
+        return all(node is not None for node in ends) and _graph_of(ends[0]) is _graph_of(ends[1])
 
     def set_input(self, node: ir.Node, index: int, value: ir.Value | None) -> None:
         """Let input `index` of `node` read `value`; what nothing reads any more is removed."""

@@ -73,12 +73,13 @@ def test_all_graphs_are_raised_at_once_and_names_stay_apart() -> None:
         "ask-for-opset:mish:d",
     ]
     assert [root.opset_imports[""] for root in roots(model)] == [18, 18]
-    for root, letter in zip(roots(model), "ac", strict=True):
+    for root, letter, result_name in zip(roots(model), "ac", "bd", strict=True):
         nodes = {node.op_type: node for node in nodes_below(root)}
         axes = nodes["Squeeze"].inputs[1]
         assert axes is not None
         assert axes.name == f"{letter}/axes"
-        assert nodes["Mish"].outputs[0].name == f"{letter}/axes_1"
+        assert nodes["Mish"].name == f"{letter}/axes/Mish"
+        assert nodes["Mish"].outputs[0].name == result_name
         assert all(scope.shapes.shape(axes) == (1,) for scope in result.scopes)
 
 
