@@ -69,7 +69,7 @@ class Timeline:
 
 
 def timeline_of(profile: Profile, rows: int) -> Timeline:
-    """Return the run of median time; of a profile without its trace there is none.
+    """Return a quiet run; of a profile without its trace there is none.
 
     Args:
         profile: What to show.
@@ -90,7 +90,8 @@ def timeline_of(profile: Profile, rows: int) -> Timeline:
         for label, node, was in zip(bars.label, kept, bars.node, strict=True)
     ]
     notes = [f"the timeline leaves out the {left:,} shortest of its bars"] if left else []
-    whole = max([float(event.duration_us), *map(sum, zip(bars.start, bars.duration, strict=True))])
+    ends = map(sum, zip(bars.start, bars.duration, strict=True))
+    whole = max([1.0, float(event.duration_us), *ends])  # whole microseconds: a run may take 0
     times, used, owner, missing = _memory(trace, chosen, event.start_us)
     return Timeline(
         number=profile.counted.index(run) + 1,

@@ -67,6 +67,7 @@ const opOf = (bar) => data.nodes.op[data.bars.node[bar]] ?? data.bars.label[bar]
 const barsToDraw = (rows, from, to, pixels) => {
   for (let per = (to - from) / pixels; ; per *= 2) {
     const drawn = rows.map((row) => visibleBars(row, from, to, per));
-    if (drawn.reduce((sum, bars) => sum + bars.length, 0) <= MOST_BARS) return drawn;
+    const count = drawn.reduce((sum, bars) => sum + bars.length, 0);
+    if (count <= MOST_BARS || per > to - from) return drawn;
   }
 };

@@ -136,7 +136,6 @@ const MOVES = {
 };
 const KEYS = { ArrowLeft: "left", ArrowRight: "right", "+": "in", "=": "in", "-": "out", 0: "all", n: "next", p: "previous" };
 
-
 // The bars in the order in which they start, for the keys that step through them.
 const inOrder = [...data.bars.start.keys()].sort((a, b) => data.bars.start[a] - data.bars.start[b]);
 const step = (by) => {
