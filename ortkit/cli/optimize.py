@@ -171,7 +171,8 @@ def _show(optimized: Optimized, files: tuple[Path, ...]) -> None:
     if report.regions:
         columns = ("region", "nodes", "places", "before, µs", "as a kernel", "became")
         show.table("", columns, _regions(report))
-        show.line("predicted for each place, on one thread or GPU; sizes that are not known count as 128\n")
+        where = "one GPU" if report.target == "cuda" else "one thread"
+        show.line(f"predicted for each place, {where}; sizes that are not known count as 128\n")
     if report.measurement is not None:
         _show_measurement(report.measurement)
     if report.kernel_note:
