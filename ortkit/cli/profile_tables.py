@@ -69,9 +69,10 @@ def _head(profile: Profile) -> Iterator[str]:
     yield f"ran on    {where}{threads}{version}"
     yield from _runs(overall)
     if profile.peaks is not None:
-        rates = ", ".join(
-            f"{rate:,.0f} GFLOP/s {name}" for name, rate in profile.peaks.gflops.items()
-        )
+        # ONNX Runtime multiplies float32 in TF32 on CUDA unless it is told not to.
+        said = {"float32": "float32 in TF32"} if profile.peaks.provider.startswith("CUDA") else {}
+        gflops = profile.peaks.gflops.items()
+        rates = ", ".join(f"{rate:,.0f} GFLOP/s {said.get(name, name)}" for name, rate in gflops)
         low, high = profile.peaks.bandwidths[-1][1], profile.peaks.bandwidths[0][1]
         yield f"peaks     {rates}; {low:,.1f} GB/s from memory, up to {high:,.0f} in caches"
         yield f"tracing   adds about {profile.peaks.tracing_us:.1f} µs to the time of each call"

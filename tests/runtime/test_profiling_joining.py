@@ -134,7 +134,8 @@ def test_a_region_moves_what_goes_in_and_out() -> None:
     model = parsed(
         """g (float[4, 4] x, float[4] s) => (float[4, 4] y, float[4, 4] a) {
             [a] a = Add (x, s)
-            [e] e = Exp (a)
+            [n] n = Neg (a)
+            [e] e = Exp (n)
             [m] y = MatMul (e, e)
             [t] t = Tanh (y)
         }"""
@@ -142,6 +143,7 @@ def test_a_region_moves_what_goes_in_and_out() -> None:
     square = floats(4, 4)
     ran = [
         signature("a", "Add", (square, floats(4)), square),
+        signature("n", "Neg", (square,), square),
         signature("e", "Exp", (square,), square),
         signature("m", "MatMul", (square, square), square),
         signature("t", "Tanh", (square,), square),
@@ -149,8 +151,8 @@ def test_a_region_moves_what_goes_in_and_out() -> None:
     nodes = dict(enumerate(executed_nodes(ran, model, None).nodes))
     regions, sizes = regions_of(ran, nodes)
     # Tanh has no neighbour: the product is none.
-    assert regions == [0, 0, None, None]
-    # x and s go in; a is an output of the model, e goes to the product.
+    assert regions == [0, 0, 0, None, None]
+    # x and s go in; a is an output of the model, e goes to the product; n stays inside.
     assert sizes == {0: 64 + 16 + 64 + 64}
 
 

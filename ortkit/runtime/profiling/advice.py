@@ -193,21 +193,20 @@ class _Adviser:
         calls = sum(row.calls for row in self.rows)
         if overall.plain is None or not calls:
             return
-        plain = overall.plain.median_us
+        # Of the fastest runs, which other processes disturbed least.
+        plain = overall.plain.least_us
         if overall.device_us is not None:
             idle = plain - overall.device_us
             yield Advice(
                 "the device waits for the host",
-                f"a run takes {plain:,.0f} µs and the device works in {overall.device_us:,.0f} µs "
-                f"of it: `Session(..., cuda_graph=True)` launches all at once, fewer nodes "
+                f"the fastest run takes {plain:,.0f} µs, and the device works in "
+                f"{overall.device_us:,.0f} µs of a run: `Session(..., cuda_graph=True)` launches all at once, fewer nodes "
                 f"(`ortkit optimize`) launch less",
                 (),
                 idle,
             )
             return
-        # Of the fastest runs, which other processes disturbed least; and never more than what
-        # lies between the nodes of traced runs, to which tracing only adds.
-        plain = overall.plain.least_us
+        # Never more than what lies between the nodes of traced runs: tracing only adds to it.
         nodes = max(0.0, overall.least_covered_us - self.tracing_us * calls)
         idle = min(plain - nodes, overall.gaps_us + overall.outside_us)
         if idle > 0:
