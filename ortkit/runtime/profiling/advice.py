@@ -200,8 +200,8 @@ class _Adviser:
             yield Advice(
                 "the device waits for the host",
                 f"the fastest run takes {plain:,.0f} µs, and the device works in "
-                f"{overall.device_us:,.0f} µs of a run: `Session(..., cuda_graph=True)` launches all at once, fewer nodes "
-                f"(`ortkit optimize`) launch less",
+                f"{overall.device_us:,.0f} µs of a run: `Session(..., cuda_graph=True)` launches "
+                f"all at once, fewer nodes (`ortkit optimize`) launch less",
                 (),
                 idle,
             )
