@@ -148,7 +148,7 @@ def _show_nodes(one: ShownPoint, *, with_table: bool = True) -> None:
 def _show_peak(peak: Peak) -> None:
     show.line("")
     most = show.bytes_text(peak.bytes)
-    show.line(f"peak      {most} in use at {peak.node} ({peak.op}), in the first run")
+    show.line(f"peak      {most} in use at {peak.node} ({peak.op}), in a traced first run")
     parts = [
         ("activations", show.bytes_text(peak.tensor_bytes)),
         ("workspace", "not known" if peak.workspace is None else show.bytes_text(peak.workspace)),

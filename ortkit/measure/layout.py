@@ -164,7 +164,7 @@ def _run(variants: Sequence[Mapping[str, Any]], feeds: Path, folder: Path) -> li
         ran: list[Ran] = json.loads(result.read_text(encoding="utf-8"))
         return ran
     if len(variants) == 1:
-        return [{"trace": "", "problem": problem}]
+        return [{"trace": "", "problem": problem, "device": [], "no_device": ""}]
     return [one for variant in variants for one in _run([variant], feeds, folder)]
 
 
@@ -172,7 +172,7 @@ def _time(variant: LayoutVariant, ran: Ran, on_cuda: bool) -> LayoutTime:
     head = (variant.layout, variant.dtype, variant.by)
     if ran["problem"]:
         problem = ran["problem"]
-        if "Could not find an implementation" in problem:
+        if "Could not find an implementation" in problem or "node_provider_type" in problem:
             problem = "no kernel: ONNX Runtime has no implementation for this type"
         return LayoutTime(*head, None, None, 0.0, problem)
     try:
@@ -185,7 +185,11 @@ def _time(variant: LayoutVariant, ran: Ran, on_cuda: bool) -> LayoutTime:
         head = (variant.transposed, variant.dtype, variant.by)
     work: dict[int, float] = {}
     rest: dict[int, float] = {}
-    for run, op, taken in _parts(trace):
+    parts = ran["device"] if on_cuda else _parts(trace)
+    if on_cuda and not ran["device"]:
+        reason = ran["no_device"] or "no kernel of the device was seen"
+        return LayoutTime(*head, None, None, 0.0, f"times of the device: {reason}")
+    for run, op, taken in parts:
         if run >= WARM_UP:
             part = work if op in variant.ops else rest
             part[run] = part.get(run, 0.0) + taken
@@ -216,13 +220,7 @@ def _absence(variant: LayoutVariant, trace: Trace, on_cuda: bool) -> str:
 
 
 def _parts(trace: Trace) -> Iterator[tuple[int, str, float]]:
-    """Yield (run, operator, microseconds): of the device's kernels where there are any."""
-    if trace.kernels:
-        ops = [trace.nodes.signatures[place].op for place in trace.nodes.signature]
-        for kernel in trace.kernels:
-            if kernel.node >= 0:
-                yield kernel.run, ops[kernel.node], kernel.duration_us
-        return
+    """Yield run, operator and microseconds of each node."""
     for event in trace.nodes:
         yield event.run, event.op, float(event.duration_us)
 

@@ -11,8 +11,10 @@ import onnx.parser
 import onnxruntime as ort
 import pytest
 
+from ortkit.measure import layout
 from ortkit.measure.layout import measure_layouts
 from ortkit.measure.layout_cases import LayoutCase, written_padding
+from ortkit.measure.layout_child import WARM_UP, Ran
 from ortkit.measure.layout_kernels import own_kernel
 from ortkit.measure.layout_models import (
     feeds_of,
@@ -227,3 +229,30 @@ def test_a_model_s_nodes_at_their_sizes(tmp_path: Path) -> None:
     assert not [one for one in by_op["MatMul"].times if one.dtype == "int8"], "it has no weight"
     json.dumps(found.to_json(), allow_nan=False)
     assert len(measure_layouts(plan, tmp_path, most=1).nodes) == 1
+
+
+def test_on_a_gpu_only_the_times_of_the_device_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the trace has of CUDA nodes is the time to launch them."""
+    case = CASES[0]
+    variant = next(iter(float_variants(case, on_cuda=True)))
+    options = ort.SessionOptions()
+    options.enable_profiling = True
+    options.profile_file_prefix = str(tmp_path / "trace")
+    session = ort.InferenceSession(
+        variant.model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
+    for _ in range(WARM_UP + 4):
+        session.run(None, feeds_of(case))
+    trace = session.end_profiling()
+    ran: Ran = {"trace": trace, "problem": "", "device": [], "no_device": "no CUPTI"}
+    found = layout._time(variant, ran, on_cuda=True)
+    assert found.problem == "no kernel on CUDA: it runs on the CPU"
+    monkeypatch.setattr(layout, "_absence", lambda *_: "")
+    found = layout._time(variant, ran, on_cuda=True)
+    assert (found.kernel_us, found.problem) == (None, "times of the device: no CUPTI")
+    runs, kernels = range(WARM_UP + 4), (("Conv", 9.0), ("Cast", 2.0))
+    parts = [(run, op, taken) for run in runs for op, taken in kernels]
+    found = layout._time(variant, {**ran, "device": parts}, on_cuda=True)
+    assert (found.kernel_us, found.conversion_us, found.total_us) == (9.0, 2.0, 11.0)

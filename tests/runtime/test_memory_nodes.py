@@ -7,12 +7,13 @@ from pathlib import Path
 import numpy as np
 import onnx
 import onnx.parser
+import onnx_ir as ir
 import pytest
 
 from ortkit.runtime.memory.arenas import Unavailable
 from ortkit.runtime.memory.buffers import Replay, Step, last_uses
 from ortkit.runtime.memory.node_table import NodeMemory, Peak
-from ortkit.runtime.memory.nodes import read_node_memory
+from ortkit.runtime.memory.nodes import _reads, read_node_memory
 from ortkit.runtime.memory.point import PointPlan, measure_point
 from ortkit.runtime.tensor_files import of_plain, write_manifest
 
@@ -71,6 +72,32 @@ def test_what_is_dead_and_was_not_freed_is_kept_and_used_again() -> None:
     ]
     replay.begin(step("3", "b", {"c": 500}, "", 0))
     assert names(replay) == [["a", "c"], ["b"]]
+
+
+def test_memory_is_used_again_by_what_is_of_the_same_size() -> None:
+    replay = Replay()
+    steps = [
+        Step("1", "Op", ("x",), (("a", 300),), frozenset(), 768, 300, 0),  # 768 bytes, for 300
+        Step("2", "Op", ("x",), (("b", 700),), frozenset("ab"), 768, 700, 0),
+    ]
+    for one in steps:
+        replay.begin(one)
+        replay.end(one)
+    replay.begin(step("3", "x", {"c": 700}, "", 0))
+    assert names(replay) == [["a"], ["b", "c"]]
+
+
+def test_a_body_reads_what_lies_outside() -> None:
+    text = (
+        HEAD
+        + """g (float[n] x, bool c) => (float[n] y) {
+        a = Exp (x)
+        y = If (c) <then_branch = t () => (float[n] p) { p = Neg (a) },
+                    else_branch = e () => (float[n] q) { q = Identity (x) }> }"""
+    )
+    model = ir.from_proto(onnx.parser.parse_model(text))
+    (branch,) = (node for node in model.graph if node.op_type == "If")
+    assert {"c", "a", "x"} <= set(_reads(branch))
 
 
 def test_those_are_freed_that_make_up_what_was_freed() -> None:

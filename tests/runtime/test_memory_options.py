@@ -51,6 +51,12 @@ def test_what_is_within_the_noise_or_small_or_worse_is_none(other: Range) -> Non
     assert arena_options._advice(effects) == ()
 
 
+def test_ranges_that_overlap_are_no_gain() -> None:
+    before, after = Range(100, 92, 100), Range(90, 90, 98)
+    effects = (effect(DEFAULT, before, at(10)), effect("x", after, at(10)))
+    assert arena_options._advice(effects) == ()
+
+
 def test_two_sessions_are_compared_with_two() -> None:
     effects = (
         effect(DEFAULT, at(100), at(10)),
