@@ -4,21 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from types import ModuleType
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
 from ortkit.errors import UserError
+from ortkit.runtime.bound_memory import (
+    Value,
+    as_ortvalue,
+    as_shape,
+    check_output,
+    given_output,
+    input_memory,
+    named_sizes,
+    output_memory,
+    reserved_memory,
+)
 from ortkit.runtime.capture_gate import GATE
 from ortkit.runtime.cuda_graphs import BoundGraph, CapturedRuns
 from ortkit.runtime.feeds import FeedReader, shape_of
 from ortkit.runtime.options import explained
 from ortkit.runtime.places import Places
-from ortkit.runtime.sharing import as_array, device_of, shared, wait_for_writers
+from ortkit.runtime.sharing import as_array, device_of, wait_for_writers
 from ortkit.runtime.specs import TensorSpec
-
-Value: TypeAlias = Any
-"""A numpy array for memory on the CPU, else an `OrtValue`, which torch takes by DLPack."""
 
 
 class Binding:
@@ -153,9 +161,9 @@ def bind(
     """Make a binding; the arguments are those of `Session.bind`."""
     by_name = {spec.name: spec for spec in (*reader.inputs, *reader.optional)}
     reserved = {
-        name: _reserved(ort, by_name[name], shape, places, name)
+        name: reserved_memory(ort, by_name[name], shape, places, name)
         for name, value in inputs.items()
-        if name in by_name and (shape := _as_shape(value)) is not None
+        if name in by_name and (shape := as_shape(value)) is not None
     }
     given = reader.read({**inputs, **reserved})
     known = {spec.name: spec for spec in specs}
@@ -164,16 +172,16 @@ def bind(
             raise UserError(
                 f"there is no output {name!r}", fix=f"the outputs are {', '.join(known)}"
             )
-    held = {name: _placed(ort, name, value, places) for name, value in given.items()}
-    sizes = _named_sizes(by_name, given)
+    held = {name: input_memory(ort, name, value, places) for name, value in given.items()}
+    sizes = named_sizes(by_name, given)
     given_places = outputs if isinstance(outputs, Mapping) else {}
     names = list(known if outputs is None or isinstance(outputs, Mapping) else outputs)
     fixed: dict[str, Value] = {}
     for name in names:
         if name in given_places:
-            fixed[name] = _given_output(ort, known[name], given_places[name], places)
-            _check_output(known[name], fixed[name], sizes)
-        elif (value := _output_of(ort, known[name], sizes, places)) is not None:
+            fixed[name] = given_output(ort, known[name], given_places[name], places)
+            check_output(known[name], fixed[name], sizes)
+        elif (value := output_memory(ort, known[name], sizes, places)) is not None:
             fixed[name] = value
     graph = None
     if graphs is not None:
@@ -181,28 +189,13 @@ def bind(
         graph = graphs.bound({name: held[name] for name in held if name in places.on_host})
     io = session.io_binding()
     for name, value in held.items():
-        io.bind_ortvalue_input(name, _as_ortvalue(ort, value))
+        io.bind_ortvalue_input(name, as_ortvalue(ort, value))
     for name in names:
         if name in fixed:
-            io.bind_ortvalue_output(name, _as_ortvalue(ort, fixed[name]))
+            io.bind_ortvalue_output(name, as_ortvalue(ort, fixed[name]))
         else:
             io.bind_output(name, places.device, places.number)
     return Binding(session, io, held, fixed, names, places, graph)
-
-
-def _placed(ort: ModuleType, name: str, value: Any, places: Places) -> Value:
-    """Return an input's memory: as it is given, or a copy where it is read on another device."""
-    if not isinstance(value, np.ndarray):
-        return value
-    if places.device != "cpu" and name not in places.on_host and value.dtype.kind not in "OUST":
-        return ort.OrtValue.ortvalue_from_numpy(value, places.device, places.number)
-    if not value.flags.c_contiguous:
-        raise UserError(
-            "is not contiguous and cannot be shared",
-            where=f"input {name!r}",
-            fix="use numpy.ascontiguousarray",
-        )
-    return value
 
 
 def _check_graph(
@@ -236,7 +229,7 @@ def run_on_values(
     """Run where an element type is one that ONNX Runtime's `run` does not give back."""
     io = session.io_binding()
     for name, value in feeds.items():
-        io.bind_ortvalue_input(name, _as_ortvalue(ort, value))
+        io.bind_ortvalue_input(name, as_ortvalue(ort, value))
     for name in names:
         io.bind_output(name, "cpu", 0)
     session.run_with_iobinding(io)
@@ -255,92 +248,3 @@ def _shown(value: Any) -> Value:
         return value.numpy()
     except RuntimeError:  # a type that ONNX Runtime has no array for
         return value
-
-
-def _as_ortvalue(ort: ModuleType, value: Value) -> Any:
-    """Return an OrtValue over the same memory."""
-    return ort.OrtValue.ortvalue_from_numpy(value) if isinstance(value, np.ndarray) else value
-
-
-def _as_shape(value: object) -> tuple[int, ...] | None:
-    if isinstance(value, tuple) and all(isinstance(size, int) for size in value):
-        return value
-    return None
-
-
-def _reserved(
-    ort: ModuleType, spec: TensorSpec, shape: tuple[int, ...], places: Places, name: str = ""
-) -> Value:
-    if spec.dtype is None or spec.dtype.kind == "O":
-        raise UserError(f"no memory can be reserved for {spec}", fix="give an array")
-    is_host = places.device == "cpu" or name in places.on_host
-    if is_host and spec.onnx_code is None:
-        return np.zeros(shape, spec.dtype)
-    element = spec.dtype if spec.onnx_code is None else spec.onnx_code
-    device, number = ("cpu", 0) if is_host else (places.device, places.number)
-    try:
-        return ort.OrtValue.ortvalue_from_shape_and_type(list(shape), element, device, number)
-    except RuntimeError as error:
-        raise explained(error, str(spec)) from error
-
-
-def _named_sizes(specs: Mapping[str, TensorSpec], given: Mapping[str, object]) -> dict[str, int]:
-    return {
-        size: number
-        for name, value in given.items()
-        for size, number in zip(specs[name].shape or (), shape_of(value) or (), strict=False)
-        if isinstance(size, str)
-    }
-
-
-def _output_of(
-    ort: ModuleType, spec: TensorSpec, sizes: Mapping[str, int], places: Places
-) -> Value | None:
-    """Reserve memory for an output, None where its shape or type is left to ONNX Runtime."""
-    if spec.dtype is None or spec.dtype.kind == "O":
-        return None
-    shape = _known_shape(spec, sizes)
-    return None if shape is None else _reserved(ort, spec, shape, places)
-
-
-def _known_shape(spec: TensorSpec, sizes: Mapping[str, int]) -> tuple[int, ...] | None:
-    if spec.shape is None:
-        return None
-    shape = [size if isinstance(size, int) else sizes.get(size or "", -1) for size in spec.shape]
-    return None if min(shape) < 0 else tuple(shape)
-
-
-def _check_output(spec: TensorSpec, value: Value, sizes: Mapping[str, int]) -> None:
-    wanted = _known_shape(spec, sizes)
-    if wanted is not None and shape_of(value) != wanted:
-        raise UserError(
-            f"has shape {list(shape_of(value) or ())}, the model writes {list(wanted)}",
-            where=f"output {spec.name!r}",
-        )
-
-
-def _given_output(ort: ModuleType, spec: TensorSpec, place: object, places: Places) -> Value:
-    where = f"output {spec.name!r}"
-    if not isinstance(place, np.ndarray):
-        value = _taken_over(ort, place, where)
-        if device_of(value) not in ("cpu", places.computes):
-            raise UserError(f"is on {device_of(value)}, the session is not", where=where)
-        if value.data_type() != spec.type:
-            raise UserError(f"is {value.data_type()}, the model writes {spec}", where=where)
-        return value
-    if place.dtype != spec.dtype:
-        raise UserError(f"is {place.dtype.name}, the model writes {spec}", where=where)
-    if not (place.flags.c_contiguous and place.flags.writeable):
-        raise UserError("must be contiguous and writeable", where=where)
-    return place
-
-
-def _taken_over(ort: ModuleType, place: object, where: str) -> Any:
-    if isinstance(place, ort.OrtValue):
-        return place
-    if not hasattr(place, "__dlpack__"):
-        raise UserError(f"{type(place).__name__} is no memory", where=where)
-    try:
-        return shared(ort, place)
-    except (BufferError, RuntimeError, TypeError, ValueError) as error:
-        raise UserError(f"cannot be taken over: {error}", where=where) from error

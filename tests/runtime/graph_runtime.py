@@ -11,6 +11,9 @@ from typing import Any
 
 import numpy as np
 
+#: Of the device.
+MEMORY_BYTES = 1 << 20
+
 
 class OrtValue:
     """Device memory, on the host."""
@@ -22,6 +25,10 @@ class OrtValue:
     def ortvalue_from_numpy(
         cls, array: np.ndarray[Any, Any], device: str = "cpu", number: int = 0
     ) -> OrtValue:
+        if array.nbytes > MEMORY_BYTES and device != "cpu":
+            raise RuntimeError(
+                f"Failed to allocate memory for requested buffer of size {array.nbytes}"
+            )
         return cls(array if device == "cpu" else array.copy(), device)
 
     @classmethod

@@ -137,6 +137,13 @@ def test_memory_that_a_graph_cannot_use_is_refused() -> None:
         bound(runs, session, given)
 
 
+def test_a_device_without_room_for_an_input() -> None:
+    session = graph_runtime.Session()
+    large = feeds() | {"x": np.zeros(graph_runtime.MEMORY_BYTES, np.float32)}
+    with pytest.raises(RunError, match="input 'x': out of memory"):
+        bound(captured(session), session, large)
+
+
 def test_what_cannot_be_replayed_is_refused() -> None:
     with pytest.raises(UserError, match="RandomNormal would give the same numbers"):
         captured(graph_runtime.Session(["Add", "RandomNormal"]))
