@@ -55,8 +55,8 @@ const OrtkitArgument kJoinArguments[] = {Scratch(0), Scratch(1), Tensor(1), Tens
 const OrtkitStep kSumSteps[] = {
     {"part", {{kSizeAB, 8}, {kOne, 1}, {kOne, 1}}, 256, 100 << 10, 6, kPartArguments, 2, kPartImages},
     {"join", {{kSizeAB, 8}, {kOne, 1}, {kOne, 1}}, 64, 0, 7, kJoinArguments, 2, kJoinImages}};
-const OrtkitExtent kSumScratch[] = {{4, 2, kAB}, {0, 0, nullptr}};
-const OrtkitVariant kSumVariants[] = {{0, nullptr, 0, 2, kSumSteps, 2, kSumScratch}};
+const OrtkitExtent kSumScratch[] = {{4, 2, kAB}, {0, 0, nullptr}, {64, 0, nullptr}};
+const OrtkitVariant kSumVariants[] = {{0, nullptr, 0, 2, kSumSteps, 3, kSumScratch}};
 const OrtkitCudaKernel kSum = {1, kSumVariants};
 
 // Four variants by sizes and addresses, of which two need as much shared memory as few devices have.
@@ -242,7 +242,7 @@ void Devices(std::initializer_list<std::pair<int32_t, int32_t>> devices) {
 
 bool NothingIsLeft() {
   const fake_cuda::Counts counts = cuda->Count();
-  return counts.contexts == 0 && counts.modules == 0 && counts.depth == 0 && fake::LiveStatuses() == 0 &&
+  return counts.contexts == 0 && counts.modules == 0 && counts.depth == 0 && counts.mistakes == 0 && fake::LiveStatuses() == 0 &&
          fake::LiveAllocators() == 0 && fake::LiveScratch() == 0;
 }
 
@@ -276,6 +276,9 @@ void WhatNoDeviceRunsIsLeftOut() {
   EXPECT_TEXT(Session().Ops(), kAllForCuda);
   Devices({{75, 64 << 10}});
   EXPECT_TEXT(Session().Ops(), "");
+  Devices({{100, 227 << 10}});  // cubins are for one major architecture
+  EXPECT(Session().Ops().find("only_90") == std::string::npos);
+  EXPECT(Session().Ops().find("add@cuda") != std::string::npos);
   Devices({{80, 99 << 10}});
   EXPECT(Session().Ops().find("sum") == std::string::npos);  // it needs 100 KB a block
 }
@@ -464,7 +467,7 @@ void EachFailureOfTheDriverComesBack() {
       EXPECT_TEXT(problem.substr(0, text.size()), text.c_str());
     }
     EXPECT(fake::LiveStatuses() == 0 && fake::LiveAllocators() == 0 && fake::LiveScratch() == 0);
-    EXPECT(cuda->Count().depth == 0);
+    EXPECT(cuda->Count().depth == 0 && cuda->Count().mistakes == 0);
     // What cannot be unloaded or released stays with the driver.
     if (!is_after && (failed == nullptr || !problem.empty())) EXPECT(NothingIsLeft());
     if (failed == nullptr) break;
@@ -499,6 +502,36 @@ void EachFailureOfTheRuntimeComesBack() {
     options.config["ortkit.fused.target"] = "cuda";
     return fake::Take(RegisterCustomOps(&options, fake::Base()));
   });
+}
+
+// A launch fails, and then what there is to clean up does too: the first failure comes back.
+void FailuresAfterAFailureAreReleased() {
+  int launch = 0;
+  for (bool is_found = false; !is_found; launch += is_found ? 0 : 1) {
+    const Session session;
+    Case run(5, 5);
+    cuda->FailAt(launch, 2);
+    session.Run("sum", &run.context);
+    is_found = cuda->Failed() == nullptr || !strcmp(cuda->Failed(), "cuLaunchKernel");
+  }
+  bool is_both = false;
+  for (int call = 0; call < 100; ++call) {
+    Devices({{90, 227 << 10}});
+    const Session session;
+    Case run(5, 5);
+    cuda->FailAt(launch, 2);
+    fake::FailAt(call);
+    const std::string problem = session.Run("sum", &run.context);
+    const bool has_failed = fake::HasFailed();
+    fake::FailAt(-1);
+    const bool is_launch = problem.find("cuLaunchKernel failed") != std::string::npos;
+    is_both = is_both || (has_failed && is_launch);
+    EXPECT(fake::LiveStatuses() == 0 && fake::LiveAllocators() == 0 && fake::LiveScratch() == 0);
+    if (is_launch) EXPECT(NothingIsLeft());  // else the driver fails at the end, and keeps what it has
+    if (!has_failed) break;
+  }
+  cuda->FailAt(-1, 0);
+  EXPECT(is_both);
 }
 
 // An error that the driver has no name for.
@@ -574,6 +607,7 @@ const Test with_driver[] = {
     {"a run loads nothing", ARunLoadsNothing},
     {"each failure of the driver comes back", EachFailureOfTheDriverComesBack},
     {"each failure of the runtime comes back", EachFailureOfTheRuntimeComesBack},
+    {"failures after a failure are released", FailuresAfterAFailureAreReleased},
     {"an unknown error is told", AnUnknownErrorIsTold},
     {"kernels outlive the driver", KernelsOutliveTheDriver},
     {"threads make and run kernels", ThreadsMakeAndRunKernels},
@@ -613,9 +647,10 @@ int main(int count, char** arguments) {
     for (const char* entry : {"fast", "wide", "slow"}) cuda->Define(entry, PickBody);
     for (const Test& test : with_driver) Run(test);
   } else {
-    // No driver, one without devices, or one that lacks a function.
+    // No driver, one without devices, one that does not start, or one that lacks a function.
     if ((mode == "nothing") != (driver == nullptr)) return 2;
-    if (mode == "incomplete") control->SetDevices(&kH100, 1);
+    if (mode == "incomplete" || mode == "ended") control->SetDevices(&kH100, 1);
+    if (mode == "ended") control->End();
     for (const Test& test : without_driver) Run(test);
   }
   fake::ReleaseDomains();

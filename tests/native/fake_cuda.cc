@@ -15,7 +15,7 @@ using fake_cuda::Counts;
 using fake_cuda::Launch;
 using Result = int32_t;
 
-constexpr Result kInvalidValue = 1, kDeinitialized = 4, kNoDevice = 100, kInvalidDevice = 101;
+constexpr Result kInvalidValue = 1, kDeinitialized = 4, kInvalidDevice = 101;
 constexpr Result kInvalidContext = 201, kNoBinary = 209, kInvalidPtx = 218, kNotFound = 500;
 
 struct Context {
@@ -43,7 +43,7 @@ std::vector<int32_t> architectures, shared_limits;
 #endif
 std::map<std::string, Body*> bodies;
 std::map<Module*, std::unique_ptr<Module>> modules;  // the driver's: what is not unloaded goes with it
-int loads = 0, fail_at = -1;
+int loads = 0, mistakes = 0, fail_at = -1;
 Result fail_code = 0;
 const char* failed = nullptr;
 std::string last_image;
@@ -77,7 +77,7 @@ extern "C" {
 
 Result cuInit(uint32_t) {
   FAKE_CALL("cuInit");
-  return devices.empty() ? kNoDevice : 0;
+  return 0;
 }
 
 Result cuGetErrorName(Result code, const char** name) {
@@ -174,7 +174,7 @@ Result cuModuleLoadDataEx(Module** module, const void* image, uint32_t count, in
 
 Result cuModuleUnload(Module* module) {
   FAKE_CALL("cuModuleUnload");
-  if (stack.empty() || stack.back() != module->context) return kInvalidContext;
+  if (stack.empty() || stack.back() != module->context) return ++mistakes, kInvalidContext;
   modules.erase(module);
   return 0;
 }
@@ -211,7 +211,7 @@ Result cuLaunchKernel(Function* function, uint32_t x, uint32_t y, uint32_t z, ui
   Body* body = nullptr;
   {
     FAKE_CALL("cuLaunchKernel");
-    if (stack.empty() || stack.back() != function->context || (kLoadsBeforeLaunch && !function->is_loaded)) return kInvalidContext;
+    if (stack.empty() || stack.back() != function->context || (kLoadsBeforeLaunch && !function->is_loaded)) return ++mistakes, kInvalidContext;
     if (x == 0 || y == 0 || z == 0 || threads == 0 || threads_y != 1 || threads_z != 1 || extra != nullptr) return kInvalidValue;
     if (shared_bytes > 48 << 10 && shared_bytes > static_cast<uint32_t>(function->shared_bytes)) return kInvalidValue;
     body = bodies.at(function->entry);
@@ -232,7 +232,7 @@ const fake_cuda::Control fake_cuda_control = {
         shared_limits.push_back(given[i][1]);
       }
       modules.clear();
-      loads = 0;
+      loads = mistakes = 0;
       fail_at = -1;
       failed = nullptr;
       has_ended = false;
@@ -246,7 +246,7 @@ const fake_cuda::Control fake_cuda_control = {
     },
     [] { return failed; },
     [] {
-      Counts counts = {0, static_cast<int>(modules.size()), loads, static_cast<int>(stack.size())};
+      Counts counts = {0, static_cast<int>(modules.size()), loads, static_cast<int>(stack.size()), mistakes};
       for (const Context& context : devices) counts.contexts += context.held;
       return counts;
     },

@@ -30,6 +30,7 @@ struct Counts {
   int modules;    // loaded
   int loads;      // ever
   int depth;      // contexts on this thread's stack
+  int mistakes;   // calls in another context than they should be
 };
 
 struct Control {

@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 import pytest
 
-from ortkit.kernels.cuda import Argument, CeilDiv, Condition, CudaKernel, Step, Variant
+from ortkit.kernels.cuda import ONE_BLOCK, Argument, CeilDiv, Condition, CudaKernel, Step, Variant
 from ortkit.kernels.link import link_library
 from ortkit.kernels.sizes import ONE, Extent
 from tests.native.cuda_kernels import (
@@ -78,6 +78,14 @@ def test_the_launches_of_a_plain_kernel(launches: Launches, tmp_path: Path) -> N
     assert found[2:] == [["."], ["."]]
 
 
+def test_a_launch_without_blocks_is_left_out(launches: Launches, tmp_path: Path) -> None:
+    empty = replace(add_step("first"), grid=(CeilDiv(ONE), CeilDiv(Extent(0, ("s0",))), ONE_BLOCK))
+    variant = Variant((), False, (empty, add_step("second")))
+    kernel = cuda_kernel(tmp_path / "images", add_rows(), [variant])
+    (found,) = launches(kernel, [Case((3, 5))])
+    assert found == ["second 2x3x1 128 0 t0 t1 t2 3 5 0 0", "."]
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_launches_are_what_the_data_say(seed: int, launches: Launches, tmp_path: Path) -> None:
     """Kernels at random against the same rules in Python."""
@@ -113,7 +121,8 @@ def _random_variants(rng: random.Random) -> tuple[Variant, ...]:
         others = [Argument("tensor", index) for index in range(3)]
         others += [Argument("scratch", 0), Argument("scratch", 1), Argument("null")]
         arguments = rng.sample([*sizes, *others], rng.randrange(1, 10))
-        grid = [CeilDiv(rng.choice(extents[:6]), rng.choice((1, 7, 64))) for _ in range(3)]
+        blocks = [rng.choice(extents[:6]) if rng.random() < 0.95 else extents[6] for _ in "xyz"]
+        grid = [CeilDiv(one, rng.choice((1, 7, 64))) for one in blocks]
         shared = rng.choice((0, 1000, 100 << 10, 200 << 10))
         return Step(
             f"entry_{number}", (grid[0], grid[1], grid[2]), rng.choice((32, 96, 1024)), shared,

@@ -52,9 +52,10 @@ def test_the_shim_does_what_it_should(sanitizer: str, tmp_path: Path) -> None:
     sources = (HERE / "fake_runtime.cc", HERE / "cuda_test.cc")
     program = build(tmp_path, flags, *sources)
     driver = fake_driver(tmp_path / "driver", flags)
-    assert len(names_of_tests("with_driver")) >= 16
+    assert len(names_of_tests("with_driver")) >= 17
     assert run(program, "driver", driver) == all_ok("with_driver")
-    assert run(program, "no device", driver) == all_ok("without_driver")
+    for mode in ("no device", "ended"):
+        assert run(program, mode, driver) == all_ok("without_driver")
     assert run(program, "nothing", tmp_path) == all_ok("without_driver")
 
 
