@@ -80,7 +80,11 @@ class Chromium:
         os.close(self.to_browser)
         os.close(self.from_browser)
         os.kill(self.pid, signal.SIGTERM)
-        os.waitpid(self.pid, 0)
+        until = time.monotonic() + PATIENCE_SECONDS
+        while os.waitpid(self.pid, os.WNOHANG) == (0, 0):
+            if time.monotonic() > until:
+                os.kill(self.pid, signal.SIGKILL)
+            time.sleep(0.02)
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def call(self, method: str, **parameters: object) -> dict[str, Any]:
