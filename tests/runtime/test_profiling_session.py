@@ -97,15 +97,17 @@ def test_packed_weights_are_found_between_other_inputs() -> None:
     assert gemm.work.flops == 2 * 3 * 8 * 16 + 3 * 16
 
 
-def test_the_runs_of_a_block_are_profiled_and_no_others(tmp_path: Path) -> None:
-    before = set(Path(tempfile.gettempdir()).glob("ortkit-profile-*"))
+def test_the_runs_of_a_block_are_profiled_and_no_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     with ortkit.Session(gelu(), "cpu") as session:
         plain = session.run(FEEDS)
         own = session.onnxruntime
         with session.profile(warmup=1) as recording:
             for _ in range(4):
                 inside = session.run(FEEDS)
-            with pytest.raises(UserError, match="still being traced"):
+            with pytest.raises(UserError, match="has not ended"):
                 _ = recording.result
         assert session.onnxruntime is own
         session.run(FEEDS)
@@ -113,7 +115,7 @@ def test_the_runs_of_a_block_are_profiled_and_no_others(tmp_path: Path) -> None:
         assert {one.call.count for one in recording.result.rows} == {3}
         assert any(len(one.origins) > 1 for one in recording.result.rows)
         np.testing.assert_array_equal(plain["y"], inside["y"])
-    assert set(Path(tempfile.gettempdir()).glob("ortkit-profile-*")) == before
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_two_sessions_are_profiled_in_turns() -> None:
@@ -136,6 +138,22 @@ def test_an_error_within_the_block_puts_all_back() -> None:
             pass
         assert session.onnxruntime is own
         session.run(FEEDS)
+
+
+def test_a_session_that_is_closed_within_the_block_is_closed_for_good(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    session = ortkit.Session(gelu(), "cpu")
+    recording = session.profile()
+    with pytest.raises(UserError, match="closed"), recording:
+        session.run(FEEDS)
+        session.close()
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(UserError, match="closed"):
+        session.run(FEEDS)
+    with pytest.raises(UserError, match="ended with an error"):
+        _ = recording.result
 
 
 def test_profiling_again_and_again_leaves_nothing_open() -> None:

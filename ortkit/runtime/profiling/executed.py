@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import onnx_ir as ir
 
@@ -75,8 +74,3 @@ def _origins(original: ir.Model, graph: ir.Model) -> Mapping[ir.Node, tuple[str,
         before = tuple(label for label in group.before if label not in constants)
         by_label.update(dict.fromkeys(group.after, before))
     return {node: by_label.get(label, ()) for node, label in labels(graph).items()}
-
-
-def read_graph(path: Path) -> ir.Model:
-    """Read a graph without its tensors' content, which need not be there any more."""
-    return ir.load(path)

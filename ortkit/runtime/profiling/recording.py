@@ -55,9 +55,13 @@ class TracedSession:
         self._graph: Path | None = folder / _GRAPH if provenance else None
         try:
             self.session = self._loaded(load, config, folder / "trace")
-            self._start_activity()
         except BaseException:
             self._folder.cleanup()
+            raise
+        try:
+            self._start_activity()
+        except BaseException:
+            self.close()
             raise
 
     def _loaded(
@@ -75,7 +79,7 @@ class TracedSession:
                 # room; whether the graph is at fault at all the second try shows.
                 self._graph = None
                 self.notes.append(f"origins and work are not known: {error.problem}")
-        return load(trace_prefix=prefix)
+        return load(trace_prefix=prefix, optimized_model=None)
 
     def _start_activity(self) -> None:
         """Record what the GPU does, where NVIDIA's CUPTI is there."""
@@ -163,17 +167,25 @@ class Recording:
         """The profile, once the block has ended.
 
         Raises:
-            UserError: It has not.
+            UserError: It has not, or not well.
         """
         if self._result is None:
-            raise UserError("the runs are still being traced", fix="ask after the `with` block")
+            raise UserError(
+                "there is no profile: its `with` block has not ended, or ended with an error",
+                fix="ask after the block",
+            )
         return self._result
 
     def __enter__(self) -> Recording:
-        self._traced = TracedSession(
+        traced = TracedSession(
             self._session.twin, self._session.settings.config, provenance=self._provenance
         )
-        self._session.exchange(self._traced.session)
+        try:
+            self._session.exchange(traced.session)
+        except BaseException:
+            traced.close()
+            raise
+        self._traced = traced
         return self
 
     def __exit__(
@@ -184,8 +196,8 @@ class Recording:
     ) -> None:
         traced, self._traced = self._traced, None
         assert traced is not None
-        self._session.exchange(traced.session)
         try:
+            self._session.exchange(traced.session)
             if kind is None:
                 self._result = finished(traced, traced.end(), warmup=self._warmup)
         finally:
