@@ -118,7 +118,9 @@ class Runner:
             part.graph.node.add(op_type="Shape", input=[name], output=[f"{name}{SHAPE}"])
             part.graph.output.add(name=f"{name}{SHAPE}")
         found = self.run_one(Part(side, part), self.inputs)
-        for name in () if isinstance(found, Failed) else unknown:
+        if isinstance(found, Failed):
+            return
+        for name in unknown:
             shape, bits = found[f"{name}{SHAPE}"], side.element_types[name].bitwidth
             if isinstance(shape, np.ndarray):
                 side.sizes[name] = int(np.prod(shape)) * max(bits, 8) // 8

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes import PreconditionError
 from onnx_ir.passes.common import InlinePass
@@ -171,7 +172,7 @@ def _types_and_sizes(
     known = model.clone()
     for value in known.graph.inputs:
         given = feeds.get(value.name or "")
-        if hasattr(given, "shape"):
+        if isinstance(given, np.ndarray):
             value.shape = ir.Shape(given.shape)
     shapes = Shapes.infer(known)
     types: dict[str, ir.DataType] = {}
