@@ -185,6 +185,7 @@ class _Subject:
             folder / "feeds",
             folder,
             self.options.schedule,
+            arenas=True,
             results=[folder / f"results{number}" for number in (*numbers, 0)],
             progress=lambda what: self.options.progress(f"{name}: {what}"),
         )

@@ -106,6 +106,7 @@ def take_turns(
     schedule: Schedule | None = None,
     *,
     results: Sequence[Path | None] = (),
+    arenas: bool = False,
     progress: Callable[[str], None] = _silent,
 ) -> list[Samples]:
     """Make all sessions, run them in turns, and do so again with fresh processes.
@@ -116,12 +117,13 @@ def take_turns(
         folder: For what the processes print.
         schedule: How long and how often.
         results: Where the outputs of each session's first run go: new folders of tensors.
+        arenas: Whether the allocators of the first processes are asked what they count.
         progress: Told what is being done.
 
     Raises:
         MissingDependencyError: ONNX Runtime is not installed.
     """
-    contest = _Contest(plans, feeds, folder, schedule or Schedule(), progress)
+    contest = _Contest(plans, feeds, folder, schedule or Schedule(), arenas, progress)
     for number in range(contest.schedule.processes):
         contest.hold(number, results if number == 0 else ())
     return contest.samples
@@ -136,12 +138,14 @@ class _Contest:
         feeds: Path,
         folder: Path,
         schedule: Schedule,
+        arenas: bool,
         progress: Callable[[str], None],
     ) -> None:
         self.plans = plans
         self.feeds = feeds
         self.folder = folder
         self.schedule = schedule
+        self.arenas = arenas
         self.progress = progress
         self.samples = [Samples() for _ in plans]
         self.workers: dict[int, Worker] = {}
@@ -241,7 +245,7 @@ class _Contest:
     def _note_usage(self, index: int) -> None:
         samples, worker = self.samples[index], self.workers[index]
         samples.used.append(worker.usage())
-        if len(samples.used) > 1:
+        if not self.arenas or len(samples.used) > 1:
             return
         try:
             samples.arenas, samples.not_available = worker.arenas()
