@@ -43,12 +43,20 @@ def measure(request: Request, folder: Path, progress: Stages) -> Shown:
     from ortkit.graph.weights import weights_of
 
     weights = weights_of(open_model(request.model))
+    stopped = ""
     points: list[ShownPoint] = []
     plans: list[PointPlan] = []
     for number, shapes in enumerate(request.shapes):
         progress("measure the model at " + (_text(shapes) or "usual sizes"))
         progress.count(number, len(request.shapes))
-        point, plan = _point(request, shapes, folder / f"point{number}")
+        try:
+            point, plan = _point(request, shapes, folder / f"point{number}")
+        except RunError as error:
+            if not points:
+                raise
+            # Such as memory that runs out: what was measured before is worth having.
+            stopped = f"{_text(shapes)}: {error.problem}"
+            break
         points.append(point)
         plans.append(plan)
     options = layouts = None
@@ -61,7 +69,14 @@ def measure(request: Request, folder: Path, progress: Stages) -> Shown:
 
         layouts = measure_layouts(plans[0], folder, progress=progress)
     return Shown(
-        request.model, request.target, weights, tuple(points), request.swept, options, layouts
+        request.model,
+        request.target,
+        weights,
+        tuple(points),
+        request.swept,
+        stopped,
+        options,
+        layouts,
     )
 
 

@@ -45,6 +45,8 @@ class Shown:
     points: tuple[ShownPoint, ...]
     swept: tuple[str, ...]
     """Names of the sizes that differ from point to point."""
+    stopped: str
+    """At which sizes it did not run any more, and why; empty if it did at all."""
     options: ArenaOptions | None
     layouts: Layouts | None
 
@@ -63,6 +65,7 @@ class Shown:
                 }
                 for one in self.points
             ],
+            "stopped": self.stopped,
             "arena": None if self.options is None else self.options.to_json(),
             "layout": None if self.layouts is None else self.layouts.to_json(),
         }

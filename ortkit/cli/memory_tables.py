@@ -24,10 +24,12 @@ def show_memory(found: Shown, *, with_nodes: bool) -> None:
     show.line(
         f"weights   {show.bytes_text(found.weights.bytes)} in {tensors}, as the file has them"
     )
-    if len(found.points) == 1:
+    if len(found.points) == 1 and not found.stopped:
         _show_point(found.points[0], with_nodes=with_nodes)
     else:
         _show_sweep(found)
+        if found.stopped:
+            show.line(f"stopped   at {found.stopped}")
         if with_nodes:
             for one in found.points:
                 show.line("")

@@ -12,6 +12,8 @@ import onnx
 import onnx.parser
 import pytest
 
+from ortkit.errors import RunError
+
 MODEL = """<ir_version: 8, opset_import: ["" : 17]>
 g (float[batch, width] x) => (float[batch, width] y)
 <float[1] w = {2.0}> { a = Exp (x)  b = Mul (a, w)  y = Add (a, b) }"""
@@ -53,6 +55,31 @@ def test_a_sweep_in_words(call, model: Path) -> None:
     assert done.code == 0, done.err
     assert "fullest at" in done.out
     assert "batch=2  █" in done.out
+
+
+def test_a_sweep_that_ends_early_keeps_what_it_has(
+    call, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from ortkit.runtime.memory import point
+
+    measure_point = point.measure_point
+
+    def limited(plan: point.PointPlan) -> point.Point:
+        found = measure_point(plan)
+        if found.output_bytes > 4 * 2 * 8:
+            raise RunError("out of memory: no more of it")
+        return found
+
+    monkeypatch.setattr(point, "measure_point", limited)
+    arguments = ("--target", "cpu", "--shape", "width=8", "--sweep", "batch=1,2,3,4")
+    done = call("memory", model, *arguments)
+    assert done.code == 0, done.err
+    assert "stopped   at width=8, batch=3: out of memory: no more of it" in done.out
+    assert "batch=2  █" in done.out
+    assert "batch=4" not in done.out
+    done = call("memory", model, *arguments[:4], "--sweep", "batch=5,6")
+    assert done.code == 2
+    assert done.err == "ortkit: out of memory: no more of it\n"
 
 
 def test_inputs_of_the_user(call, model: Path, tmp_path: Path) -> None:
