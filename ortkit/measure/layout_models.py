@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
 
@@ -59,25 +59,34 @@ def feeds_of(case: LayoutCase) -> dict[str, np.ndarray]:
 def float_variants(case: LayoutCase, on_cuda: bool) -> Iterator[LayoutVariant]:
     """Yield the node as ONNX Runtime may run it in floating point, its own layout first."""
     own = "NCHW" if case.op == "Conv" else "row-major"
-    plain = _written(case, case.dtype)
-    ops = (case.op, f"Fused{case.op}")
-    common = {"ops": ops, "by": "onnxruntime"}
-    yield LayoutVariant(own, case.dtype, model=plain, element=case.dtype,
-                        settings={"optimizations": "extended"}, **common)  # type: ignore[arg-type]  # fmt: skip
-    if case.op == "Conv" and not on_cuda and case.dtype == "float32":
-        yield LayoutVariant("NCHWc", case.dtype, model=plain, element=case.dtype,
-                            needs="ReorderOutput", **common)  # type: ignore[arg-type]  # fmt: skip
-    if case.op != "Conv" and not on_cuda and case.constant[1]:
-        config = {"session.disable_prepacking": "1"}
-        yield LayoutVariant("row-major, not packed", case.dtype, model=plain, element=case.dtype,
-                            settings={"config": config}, **common)  # type: ignore[arg-type]  # fmt: skip
+    # Up to "extended" ONNX Runtime leaves convolutions in their layout.
+    plain = _float(case, own, case.dtype, settings={"optimizations": "extended"})
+    yield plain
     if case.op == "Conv" and on_cuda:
         nhwc = {"target": [["CUDAExecutionProvider", {"prefer_nhwc": "1"}]]}
-        yield LayoutVariant("NHWC", case.dtype, model=plain, element=case.dtype,
-                            settings=nhwc, needs="Transpose", **common)  # type: ignore[arg-type]  # fmt: skip
+        yield replace(plain, layout="NHWC", settings=nhwc, needs="Transpose")
+    elif case.op == "Conv" and case.dtype == "float32":
+        yield replace(plain, layout="NCHWc", settings={}, needs="ReorderOutput")
+    elif case.op != "Conv" and not on_cuda and case.constant[1]:
+        unpacked = {"config": {"session.disable_prepacking": "1"}}
+        yield replace(plain, layout="row-major, not packed", settings=unpacked)
     for dtype in ("float16", "bfloat16", "float32"):
         if dtype != case.dtype:
-            yield LayoutVariant(own, dtype, model=_written(case, dtype), element=dtype, **common)  # type: ignore[arg-type]
+            yield _float(case, own, dtype)
+
+
+def _float(
+    case: LayoutCase, layout: str, dtype: str, settings: Mapping[str, Any] | None = None
+) -> LayoutVariant:
+    return LayoutVariant(
+        layout=layout,
+        dtype=dtype,
+        by="onnxruntime",
+        model=_written(case, dtype),
+        ops=(case.op, f"Fused{case.op}"),
+        element=dtype,
+        settings=settings or {},
+    )
 
 
 def nhwc_variant(case: LayoutCase) -> LayoutVariant | None:
