@@ -99,7 +99,9 @@ def configs_of(space: Space) -> tuple[Config, ...]:
             for one in (shapes if len(shapes) == 1 else (shapes[0], shapes[-1]))
         ]
     if must_be_wide or bounds:
-        found.append(replace(shapes[-1], is_wide=True, conditions=shapes[-1].conditions))
+        # Positions of 64 bits take twice the registers.
+        columns = shapes[-1].columns // (2 if shapes[-1].is_loop else 1)
+        found.append(replace(shapes[-1], columns=max(1, columns), is_wide=True))
     return tuple(_within_grid(space, one) for one in found)
 
 

@@ -11,18 +11,21 @@ from pathlib import Path
 
 import pytest
 from fused_model import bias_gelu
-from test_pointwise import BODIES, HEAD
+from fuzz.grow import numbered_region
+from onnx import helper
+from test_pointwise import BODIES, HEAD, OURS, nodes
 from test_region_kernels import CASES
 from test_region_kernels import signature_of as signature_of_case
 from test_triton_regions import ALL
 
 from ortkit.errors import KernelError
-from ortkit.kernels import RegionSignature, Target, TensorSpec
+from ortkit.kernels import RegionSignature, Target, TensorSpec, body_text
 from ortkit.kernels.backend import Refused
 from ortkit.kernels.cuda import ARCHITECTURES, PTX_ARCHITECTURE
 from ortkit.kernels.triton.backend import TritonBackend
 from ortkit.kernels.triton.build import Compiled, compile_step
 from ortkit.kernels.triton.source import VariantSource, sources_of
+from ortkit.kernels.tvm.ops import POINTWISE_OPS
 
 pytestmark = pytest.mark.skipif(find_spec("triton") is None, reason="triton is not installed")
 #: Of a block without opting in.
@@ -108,6 +111,49 @@ def test_every_operator_at_once_for_one_architecture(tmp_path: Path) -> None:
         text = f"{HEAD} f (X, Z, S, B) => (Y) {{ {body.replace('C0', 'X')} }}"
         outputs = (TensorSpec("Y", "float32", (64, 37)),)
         compile_all(RegionSignature(name, text, tuple(inputs), outputs), [80], tmp_path, most=1)
+
+
+@pytest.mark.parametrize("op_type", ["Mod", "Pow", "Sin", "BitShift"])
+def test_operator_in_every_type(op_type: str, tmp_path: Path) -> None:
+    assert_operator_compiles(op_type, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("op_type", sorted(set(POINTWISE_OPS) - OURS))
+def test_every_operator_in_every_type(op_type: str, tmp_path: Path) -> None:
+    assert_operator_compiles(op_type, tmp_path)
+
+
+def assert_operator_compiles(op_type: str, folder: Path) -> None:
+    """All its types together, so many to a kernel."""
+    found = list(nodes(op_type))
+    for start in range(0, len(found), 14):
+        written, inputs, outputs = [], [], []
+        for place, node in enumerate(found[start : start + 14]):
+            names = [f"X{place}_{operand}" for operand in range(len(node.inputs))]
+            written.append(helper.make_node(op_type, names, [f"Y{place}"], **node.attributes))
+            dtypes = zip(names, node.inputs, strict=True)
+            inputs += [TensorSpec(name, dtype, (100,)) for name, dtype in dtypes]
+            assert isinstance(node.output, str)
+            outputs.append(TensorSpec(f"Y{place}", node.output, (100,)))
+        opset = helper.make_opsetid("", 24 if op_type == "Swish" else 20)
+        names, results = [spec.name for spec in inputs], [spec.name for spec in outputs]
+        function = helper.make_function("d", "f", names, results, written, [opset])
+        signature = RegionSignature("op", body_text(function), tuple(inputs), tuple(outputs))
+        compile_all(signature, [90], folder, most=1)
+
+
+@pytest.mark.parametrize("number", [7, 469, 497])
+def test_random_regions(number: int, tmp_path: Path) -> None:
+    compile_all(numbered_region(number).signature(), [90], tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", range(0, 2000, 13))
+def test_many_random_regions(number: int, tmp_path: Path) -> None:
+    signature = numbered_region(number).signature()
+    if not isinstance(sources_of(signature), Refused):
+        compile_all(signature, [90], tmp_path)
 
 
 @pytest.mark.slow
