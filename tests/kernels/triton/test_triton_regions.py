@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from fused_model import fused_model, random_input, session
-from interpreter import Interpreter, fitting, numpy_dtype, sizes_of
+from interpreter import Interpreter, chosen, fitting, numpy_dtype, sizes_of
 from test_region_kernels import CASES, Case, axes, signature_of
 
 from ortkit.kernels import RegionSignature
@@ -115,6 +115,12 @@ def test_regions(name: str, interpreter: Interpreter) -> None:
 def test_tensors_that_are_not_aligned(name: str, interpreter: Interpreter) -> None:
     signature, sizes = signature_of(name, CASES[name]), {"b": 2, "s": 16}
     feeds = [random_input(spec, sizes) for spec in signature.inputs]
+    sources = sources_of(signature)
+    assert not isinstance(sources, Refused)
+    variants = [source.variant([0] * len(source.steps)) for source in sources]
+    config = sources[chosen(variants, sizes_of(signature, feeds), is_aligned=False)].config
+    assert not config.is_wide
+    assert not config.is_aligned
     aligned = interpreter.run(signature, feeds)
     for found, expected in zip(interpreter.run(signature, feeds, shift=4), aligned, strict=True):
         np.testing.assert_allclose(found, expected, rtol=0, atol=2**-20)
