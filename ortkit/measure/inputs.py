@@ -11,6 +11,7 @@ import onnx_ir as ir
 
 from ortkit.errors import ModelError, UserError
 from ortkit.graph.dims import names
+from ortkit.graph.npz import write_npz
 from ortkit.verify.feeds import FeedMaker, Feeds, load_feeds
 from ortkit.verify.sizes import size_plans
 from ortkit.verify.values import Plan
@@ -48,7 +49,7 @@ def write_inputs(
     paths = []
     for number, feeds in enumerate(sets):
         path = folder / f"inputs{number}.npz"
-        np.savez(path, **{name: _plain(name, value) for name, value in feeds.items()})  # type: ignore[arg-type]
+        write_npz(path, {name: _plain(name, value) for name, value in feeds.items()})
         paths.append(path)
     return tuple(paths)
 
