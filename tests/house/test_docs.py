@@ -15,7 +15,7 @@ from ortkit.cli.main import parser
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(
     page
-    for pattern in ("*.md", "docs/*.md", "models/*.md", "ortkit/**/*.md")
+    for pattern in ("*.md", "docs/**/*.md", "models/*.md", "ortkit/**/*.md")
     for page in ROOT.glob(pattern)
 )
 LINK = re.compile(r"\[[^]]*\]\(([^)\s]+)\)")
@@ -68,7 +68,7 @@ def test_the_readme_shows_commands() -> None:
 @pytest.mark.parametrize(("page", "command"), commands())
 def test_commands_parse(page: str, command: str) -> None:
     words = [EXAMPLE_VALUES.get(word, word) for word in shlex.split(command)]
-    cut = next((i for i, word in enumerate(words) if word in {">", "|", "2>"}), len(words))
+    cut = next((i for i, word in enumerate(words) if word in {">", "|", "||", "&&", "2>"}), len(words))
     program, *arguments = words[:cut]
     if program == "python":
         module = arguments[1]
