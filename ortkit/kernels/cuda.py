@@ -28,6 +28,8 @@ PTX_ARCHITECTURE = 80
 DEFAULT_LEVEL = "sm_80,sm_90"
 #: CUDA's bounds of a grid.
 MAX_GRID = (2**31 - 1, 65535, 65535)
+#: The shim's bound of a step's arguments.
+MAX_ARGUMENTS = 120
 
 ArgumentKind = Literal["tensor", "scratch", "size32", "size64", "null"]
 

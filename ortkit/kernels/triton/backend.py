@@ -10,9 +10,9 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 
-from ortkit.errors import InternalError
+from ortkit.errors import InternalError, KernelError
 from ortkit.kernels.backend import Refused, Target
-from ortkit.kernels.cuda import CudaKernel, architectures_of, resolve_cuda
+from ortkit.kernels.cuda import MAX_ARGUMENTS, CudaKernel, architectures_of, resolve_cuda
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.triton.source import sources_of
 from ortkit.kernels.triton.space import space_of
@@ -59,7 +59,7 @@ class TritonBackend:
 
         Raises:
             InternalError: `accepts` would refuse.
-            KernelError: Triton failed.
+            KernelError: Triton failed, or there are too many parameters.
         """
         from ortkit.kernels.triton.build import write_images
 
@@ -68,6 +68,9 @@ class TritonBackend:
         sources = sources_of(signature)
         if isinstance(sources, Refused):
             raise InternalError(f"region {signature.op_type} was not accepted and yet compiled")
+        most = max(len(step.parameters) for source in sources for step in source.steps)
+        if most > MAX_ARGUMENTS:
+            raise KernelError(f"a kernel of {most} parameters, at most {MAX_ARGUMENTS} are passed")
         variants, images = write_images(sources, architectures_of(target.level), folder)
         seconds = time.perf_counter() - started
         return CudaKernel(signature.key, self.name, target, variants, images, seconds)

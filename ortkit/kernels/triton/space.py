@@ -12,6 +12,7 @@ from functools import lru_cache
 from typing import Literal
 
 from ortkit.kernels.backend import Refused
+from ortkit.kernels.cuda import MAX_GRID
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.sizes import Extent
 from ortkit.kernels.tvm.axes import (
@@ -29,6 +30,8 @@ from ortkit.kernels.tvm.trace import Trace, trace
 
 #: A dim of fewer points is not worth a tile that is turned around.
 _LEAST_TURNED = 8
+#: The grid's y and z have room for that many tiles of at least 32 points.
+_MOST_TURNED = 32 * MAX_GRID[1]
 
 
 @dataclass(frozen=True)
@@ -132,4 +135,5 @@ def _across(program: Program, axes: Axes, full: tuple[Axis, ...]) -> Axis | None
 
 
 def _is_wide(axis: Axis) -> bool:
-    return axis.extent.static is None or axis.extent.static >= _LEAST_TURNED
+    size = axis.extent.static
+    return size is None or _LEAST_TURNED <= size <= _MOST_TURNED

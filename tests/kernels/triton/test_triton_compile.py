@@ -21,10 +21,12 @@ from test_triton_regions import ALL
 from ortkit.errors import KernelError
 from ortkit.kernels import RegionSignature, Target, TensorSpec, body_text
 from ortkit.kernels.backend import Refused
-from ortkit.kernels.cuda import ARCHITECTURES, PTX_ARCHITECTURE
+from ortkit.kernels.cuda import ARCHITECTURES, MAX_GRID, PTX_ARCHITECTURE
 from ortkit.kernels.triton.backend import TritonBackend
 from ortkit.kernels.triton.build import Compiled, compile_step
+from ortkit.kernels.triton.configs import configs_of, grid_of
 from ortkit.kernels.triton.source import VariantSource, sources_of
+from ortkit.kernels.triton.space import space_of
 from ortkit.kernels.tvm.ops import POINTWISE_OPS
 
 pytestmark = pytest.mark.skipif(find_spec("triton") is None, reason="triton is not installed")
@@ -206,6 +208,28 @@ def test_what_triton_does_not_compile_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(KernelError, match="Triton failed on a kernel for sm_90: ") as caught:
         compile_step(broken, 90, tmp_path)
     assert "\n" not in str(caught.value)
+
+
+def test_more_parameters_than_are_passed_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ortkit.kernels.triton.backend.MAX_ARGUMENTS", 3)
+    TritonBackend().compile(bias_gelu(8, 48), Target("cuda", "sm_90"), tmp_path)
+    with pytest.raises(KernelError, match="a kernel of 4 parameters, at most 3 are passed"):
+        TritonBackend().compile(bias_gelu("n", 48), Target("cuda", "sm_90"), tmp_path)
+
+
+def test_what_no_grid_has_room_for_is_not_turned() -> None:
+    for size, kind in ((2_000_000, "turned"), (3_000_000, "flat")):
+        body = f"{HEAD} f (X) => (Y) {{ Y = Transpose (X) }}"
+        x, y = (TensorSpec("T", "float32", shape) for shape in ((size, 9), (9, size)))
+        found = space_of(RegionSignature("t", body, (x,), (y,)))
+        assert not isinstance(found, Refused)
+        assert found.kind == kind
+        for config in configs_of(found):
+            for (extent, by), most in zip(grid_of(found, config), MAX_GRID, strict=True):
+                assert extent.static is not None
+                assert -(-extent.static // by) <= most
 
 
 def test_what_is_not_one_space_is_refused() -> None:
