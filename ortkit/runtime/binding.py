@@ -26,7 +26,10 @@ from ortkit.runtime.feeds import FeedReader, shape_of
 from ortkit.runtime.options import explained
 from ortkit.runtime.places import Places
 from ortkit.runtime.sharing import as_array, device_of, wait_for_writers
-from ortkit.runtime.specs import TensorSpec
+from ortkit.runtime.specs import ONNX_CODES, TensorSpec
+
+#: ONNX Runtime shows them as arrays of another type, or not at all.
+_NO_ARRAYS = frozenset(f"tensor({name})" for name in ONNX_CODES)
 
 
 class Binding:
@@ -115,8 +118,18 @@ class Binding:
         """What the last run wrote, by name: the same memory in each run where sizes are known."""
         if self._open:
             values = dict(zip(self._outputs, self._io.get_outputs(), strict=True))
-            self._outputs.update({name: _shown(values[name]) for name in self._open})
+            self._outputs.update({name: self._shown(values, name) for name in self._open})
         return self._outputs
+
+    def _shown(self, values: Mapping[str, Any], name: str) -> Value:
+        """Return numpy's view of an OrtValue on the CPU, lists for sequences, others as such."""
+        value = values[name]
+        if not value.is_tensor():
+            place = list(values).index(name)
+            return self._io.copy_outputs_to_cpu()[place]
+        if value.device_name().lower() != "cpu" or value.data_type() in _NO_ARRAYS:
+            return value
+        return value.numpy()
 
     def update(self, **arrays: object) -> None:
         """Copy arrays into the inputs of these names.
@@ -159,6 +172,7 @@ def bind(
     graphs: CapturedRuns | None = None,
 ) -> Binding:
     """Make a binding; the arguments are those of `Session.bind`."""
+    inputs = reader.named(inputs)
     by_name = {spec.name: spec for spec in (*reader.inputs, *reader.optional)}
     reserved = {
         name: reserved_memory(ort, by_name[name], shape, places, name)
@@ -238,13 +252,3 @@ def run_on_values(
         name: as_array(ort, value, by_name[name])
         for name, value in zip(names, io.get_outputs(), strict=True)
     }
-
-
-def _shown(value: Any) -> Value:
-    """Return numpy's view of an OrtValue on the CPU, and others as they are."""
-    if value.device_name().lower() != "cpu":
-        return value
-    try:
-        return value.numpy()
-    except RuntimeError:  # a type that ONNX Runtime has no array for
-        return value

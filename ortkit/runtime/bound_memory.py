@@ -44,8 +44,19 @@ def input_memory(ort: ModuleType, name: str, value: Any, places: Places) -> Valu
 
 
 def as_ortvalue(ort: ModuleType, value: Value) -> Any:
-    """Return an OrtValue over the same memory."""
-    return ort.OrtValue.ortvalue_from_numpy(value) if isinstance(value, np.ndarray) else value
+    """Return an OrtValue over the same memory.
+
+    Raises:
+        UserError: ONNX Runtime shares no memory of this kind.
+    """
+    if isinstance(value, ort.OrtValue):
+        return value
+    if not isinstance(value, np.ndarray) or value.dtype.kind in "OUST":
+        kind = "sequences" if isinstance(value, list) else "strings"
+        raise UserError(
+            f"ONNX Runtime binds no {kind} of Python's", fix="use run in place of bind"
+        )
+    return ort.OrtValue.ortvalue_from_numpy(value)
 
 
 def as_shape(value: object) -> tuple[int, ...] | None:
@@ -65,9 +76,16 @@ def reserved_memory(
     """
     if spec.dtype is None or spec.dtype.kind == "O":
         raise UserError(f"no memory can be reserved for {spec}", fix="give an array")
+    if any(size < 0 for size in shape):
+        raise UserError(f"{list(shape)} is no shape", fix=f"the model has {spec}")
     is_host = places.device == "cpu" or name in places.on_host
     if is_host and spec.onnx_code is None:
-        return np.zeros(shape, spec.dtype)
+        try:
+            return np.zeros(shape, spec.dtype)
+        except (MemoryError, ValueError) as error:
+            raise UserError(
+                f"no room for {list(shape)}: {error}", where=str(spec), fix="use smaller shapes"
+            ) from error
     element = spec.dtype if spec.onnx_code is None else spec.onnx_code
     device, number = ("cpu", 0) if is_host else (places.device, places.number)
     try:

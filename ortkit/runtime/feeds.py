@@ -47,7 +47,7 @@ class FeedReader:
             UserError: A name, type, rank or size does not fit; the message says what the
                 model takes.
         """
-        by_name = self._by_name(given)
+        by_name = self.named(given)
         self._check_names(by_name)
         known = {spec.name: spec for spec in (*self.inputs, *self.optional)}
         sizes: dict[str, tuple[int, str]] = {}
@@ -59,14 +59,15 @@ class FeedReader:
             self._check_shape(known[name], feeds[name], sizes)
         return feeds
 
-    def _by_name(self, given: Given) -> Mapping[str, object]:
+    def named(self, given: Given) -> Mapping[str, object]:
+        """Return feeds by input name, unchecked."""
         if isinstance(given, Mapping):
             return given
         if dataclasses.is_dataclass(given) and not isinstance(given, type):
             return {field.name: getattr(given, field.name) for field in dataclasses.fields(given)}
         if given is None:
             return {}
-        if len(self.inputs) == 1 and not _is_list_of_arrays(given):
+        if len(self.inputs) == 1 and _is_value(self.inputs[0], given):
             return {self.inputs[0].name: given}
         if isinstance(given, Sequence) and not isinstance(given, str):
             if len(given) > len(self.inputs):
@@ -92,7 +93,7 @@ class FeedReader:
 
     def _value(self, spec: TensorSpec, value: object, cast: bool) -> object:
         if not spec.is_tensor:
-            return value
+            return self._held(spec, value, cast)
         if isinstance(value, self.ort.OrtValue):
             if value.data_type() != spec.type:
                 raise self._error(f"input {spec.name!r} is {value.data_type()}")
@@ -101,7 +102,13 @@ class FeedReader:
         array = value if isinstance(value, np.ndarray) else self._converted(spec, value)
         if not isinstance(array, np.ndarray):
             return array
-        if spec.dtype is not None and array.dtype != spec.dtype:
+        if spec.dtype is None:
+            raise UserError(
+                f"ONNX Runtime's Python binding takes no arrays of {spec.type}",
+                where=f"input {spec.name!r}",
+                fix="cast it in the model, from a type that numpy has",
+            )
+        if array.dtype != spec.dtype:
             array = self._as_type(spec, array, cast)
         if self.check_finite and array.dtype.kind in "fc":
             bad = array.size - int(np.count_nonzero(np.isfinite(array)))
@@ -116,6 +123,20 @@ class FeedReader:
                 np.ascontiguousarray(array), code
             )
         return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
+
+    def _held(self, spec: TensorSpec, value: object, cast: bool) -> object:
+        """Check the tensors of a sequence, or that of an optional; the rest is passed on."""
+        held = spec.held
+        if held is None or isinstance(value, self.ort.OrtValue):
+            return value
+        if not spec.is_sequence:
+            return self._value(held, value, cast)
+        if not isinstance(value, list | tuple):
+            raise self._error(f"input {spec.name!r} is {type(value).__name__}, no list")
+        return [
+            self._value(dataclasses.replace(held, name=f"{spec.name}[{place}]"), one, cast)
+            for place, one in enumerate(value)
+        ]
 
     def _converted(self, spec: TensorSpec, value: object) -> object:
         """Return an array over foreign memory, or an OrtValue where numpy cannot hold it."""
@@ -240,6 +261,17 @@ def _may_cast(given: np.dtype[Any], wanted: np.dtype[Any]) -> bool:
     if given.kind not in order or wanted.kind not in order:
         return False
     return order[given.kind] <= order[wanted.kind]
+
+
+def _is_value(spec: TensorSpec, given: object) -> bool:
+    """Say whether the only input is given itself, not as a list of one."""
+    if not spec.is_sequence:
+        return not _is_list_of_arrays(given)
+    return not (isinstance(given, list | tuple) and len(given) == 1 and _is_list(given[0]))
+
+
+def _is_list(given: object) -> bool:
+    return isinstance(given, list | tuple) and (not given or _is_list_of_arrays(given))
 
 
 def _is_list_of_arrays(given: object) -> bool:

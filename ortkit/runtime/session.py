@@ -318,6 +318,10 @@ class Session:
 
     def twin(self, **changed: Any) -> Session:
         """Load the same model with the same settings, but for those that are given."""
+        known = [field.name for field in dataclasses.fields(self.settings)]
+        for name in changed:
+            if name not in known:
+                raise UserError(f"{name!r} is no setting", fix=f"they are {', '.join(known)}")
         return Session.with_settings(self._model, dataclasses.replace(self.settings, **changed))
 
     # ---- ending ------------------------------------------------------------------------
@@ -394,6 +398,10 @@ class Session:
     def _chosen(self, outputs: Sequence[str]) -> list[str]:
         if isinstance(outputs, str):
             outputs = [outputs]
+        if not outputs:
+            raise UserError(
+                "no output is named", fix=f"the outputs are {', '.join(map(str, self.outputs))}"
+            )
         unknown = [name for name in outputs if name not in self._names]
         if unknown:
             raise UserError(

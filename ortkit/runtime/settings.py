@@ -56,3 +56,13 @@ class SessionSettings:
                 raise UserError(
                     f"{value!r} is no number of threads", where=name, fix="0 lets ORT decide"
                 )
+        if self.log_severity not in range(5):
+            raise UserError(
+                f"{self.log_severity!r} is not known", where="log_severity", fix="0 to 4"
+            )
+        for size, value in self.free_dimensions.items():
+            if not isinstance(value, int) or value < 0:
+                raise UserError(f"{value!r} is no size", where=f"free_dimensions, {size!r}")
+        for key in self.config:
+            if not isinstance(key, str):
+                raise UserError(f"{key!r} is no entry's name", where="config")

@@ -38,6 +38,7 @@ ONNX_CODES = {
     "float8e5m2fnuz": 20,
 }
 _TENSOR = re.compile(r"tensor\((\w+)\)")
+_HOLDS_TENSORS = re.compile(r"(?:optional\()?(seq\()?(tensor\(\w+\))\)+")
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,18 @@ class TensorSpec:
     @property
     def is_tensor(self) -> bool:
         return _TENSOR.fullmatch(self.type) is not None
+
+    @property
+    def is_sequence(self) -> bool:
+        """Whether it is a sequence of tensors, perhaps one that may be left out."""
+        found = _HOLDS_TENSORS.fullmatch(self.type)
+        return found is not None and found[1] is not None
+
+    @property
+    def held(self) -> TensorSpec | None:
+        """Each tensor of a sequence, or that of an optional; None if there are no such."""
+        found = _HOLDS_TENSORS.fullmatch(self.type)
+        return None if found is None else TensorSpec(self.name, found[2], None)
 
     @property
     def is_optional(self) -> bool:

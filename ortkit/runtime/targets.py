@@ -7,7 +7,7 @@ import ctypes
 import difflib
 import importlib.util
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -67,10 +67,12 @@ def resolve(target: Target, ort: ModuleType, *, fallback: bool) -> Providers:
         target = names
     elif isinstance(target, str):
         target = [target]
+    elif not isinstance(target, Iterable):
+        raise _no_target(target)
     wanted: list[Provider] = []
     notes: list[str] = []
     for entry in target:
-        given, options = (entry, {}) if isinstance(entry, str) else entry
+        given, options = _named(entry)
         name = _full_name(given, known)
         if name not in available:
             problem = f"this ONNX Runtime has no {name}"
@@ -91,6 +93,22 @@ def resolve(target: Target, ort: ModuleType, *, fallback: bool) -> Providers:
         # ONNX Runtime adds it in any case; named, it can be asked for what it ran.
         wanted.append(Provider(CPU, {}))
     return Providers(tuple(wanted), tuple(notes))
+
+
+def _named(entry: object) -> tuple[str, Mapping[str, object]]:
+    if isinstance(entry, str):
+        return entry, {}
+    if isinstance(entry, tuple | list) and len(entry) == 2:
+        name, options = entry
+        if isinstance(name, str) and isinstance(options, Mapping):
+            return name, options
+    raise _no_target(entry)
+
+
+def _no_target(given: object) -> UserError:
+    return UserError(
+        f"{given!r} names no provider", where="target", fix="cpu, cuda, or (name, {option: value})"
+    )
 
 
 def short_name(name: str) -> str:

@@ -21,6 +21,8 @@ PAGES = sorted(
 LINK = re.compile(r"\[[^]]*\]\(([^)\s]+)\)")
 #: A line of an indented or fenced block that is a command of ours, up to a comment.
 COMMAND = re.compile(r"^(?: {4}|\t)?(?:\$ )?((?:ortkit|scripts/\w[\w-]*|python -m \w+)(?: .*)?)$")
+#: After them comes what is not ours.
+SHELL_WORDS = {">", "2>", "|", "||", "&&"}
 EXAMPLE_VALUES = {"MODEL": "model.onnx", "COMMAND": "optimize", "NAME": "bert"}
 
 
@@ -68,7 +70,7 @@ def test_the_readme_shows_commands() -> None:
 @pytest.mark.parametrize(("page", "command"), commands())
 def test_commands_parse(page: str, command: str) -> None:
     words = [EXAMPLE_VALUES.get(word, word) for word in shlex.split(command)]
-    cut = next((i for i, word in enumerate(words) if word in {">", "|", "||", "&&", "2>"}), len(words))
+    cut = next((i for i, word in enumerate(words) if word in SHELL_WORDS), len(words))
     program, *arguments = words[:cut]
     if program == "python":
         module = arguments[1]
