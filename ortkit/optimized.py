@@ -88,4 +88,4 @@ class Optimized:
 
 def library_path(model_path: Path) -> Path:
     """Return where the kernel library of a model lies: `model.opt.ops.so` for `model.opt.onnx`."""
-    return model_path.with_name(model_path.stem + LIBRARY_SUFFIX)
+    return model_path.parent / (model_path.stem + LIBRARY_SUFFIX)  # also of "" and "/"

@@ -22,7 +22,7 @@ from ortkit.runtime.bound_memory import (
 )
 from ortkit.runtime.capture_gate import GATE
 from ortkit.runtime.cuda_graphs import BoundGraph, CapturedRuns
-from ortkit.runtime.feeds import FeedReader, shape_of
+from ortkit.runtime.feeds import FeedReader, Given, shape_of
 from ortkit.runtime.options import explained
 from ortkit.runtime.places import Places
 from ortkit.runtime.sharing import as_array, device_of, wait_for_writers
@@ -166,13 +166,13 @@ def bind(
     session: Any,
     reader: FeedReader,
     specs: Sequence[TensorSpec],
-    inputs: Mapping[str, object],
+    given_inputs: Given,
     outputs: Mapping[str, object] | Sequence[str] | None,
     places: Places,
     graphs: CapturedRuns | None = None,
 ) -> Binding:
     """Make a binding; the arguments are those of `Session.bind`."""
-    inputs = reader.named(inputs)
+    inputs = reader.named(given_inputs)
     by_name = {spec.name: spec for spec in (*reader.inputs, *reader.optional)}
     reserved = {
         name: reserved_memory(ort, by_name[name], shape, places, name)

@@ -54,7 +54,8 @@ def as_ortvalue(ort: ModuleType, value: Value) -> Any:
     if not isinstance(value, np.ndarray) or value.dtype.kind in "OUST":
         kind = "sequences" if isinstance(value, list) else "strings"
         raise UserError(
-            f"ONNX Runtime binds no {kind} of Python's", fix="use run in place of bind"
+            f"ONNX Runtime binds no {kind} of Python's",
+            fix="use run, of a model without bfloat16 and float8",
         )
     return ort.OrtValue.ortvalue_from_numpy(value)
 

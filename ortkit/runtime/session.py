@@ -220,7 +220,7 @@ class Session:
 
     def bind(
         self,
-        inputs: Mapping[str, object],
+        inputs: Given,
         outputs: Mapping[str, object] | Sequence[str] | None = None,
         *,
         device: str | None = None,
@@ -228,8 +228,9 @@ class Session:
         """Bind memory to inputs and outputs once, for runs that copy nothing.
 
         Args:
-            inputs: Every input: an array that is shared with the caller (numpy on the CPU,
-                torch or DLPack on any device, `OrtValue`), or a shape to be reserved on `device`.
+            inputs: Every input, as `run` takes them: an array that is shared with the caller
+                (numpy on the CPU, torch or DLPack on any device, `OrtValue`), or a shape to be
+                reserved on `device`.
             outputs: Memory for outputs, given in the same way; names alone, or outputs that
                 are left out, are reserved on `device`, at once where their shape follows from
                 the inputs', else by ONNX Runtime in each run.
