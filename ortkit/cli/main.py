@@ -12,6 +12,7 @@ from types import ModuleType
 
 from ortkit import __version__
 from ortkit.cli.catalog import COMMANDS
+from ortkit.cli.show import harmless
 from ortkit.cli.tree import Parser
 from ortkit.errors import InternalError, OrtkitError
 
@@ -45,7 +46,7 @@ def run(arguments: Sequence[str]) -> int:
     except InternalError as error:
         return _bug(error)
     except OrtkitError as error:
-        _say(f"ortkit: {error}")
+        _say(f"ortkit: {harmless(str(error))}")
         return error.exit_code
     except MemoryError:
         _say("ortkit: out of memory; use a machine with more, or --no-verify")

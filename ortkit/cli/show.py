@@ -8,6 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+#: Longer texts in a table lose their middle; `--json` has all of them.
+_LONGEST = 120
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -56,12 +59,22 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) 
 
 def line(text: str) -> None:
     """Print one line to stdout."""
-    sys.stdout.write(text + "\n")
+    sys.stdout.write(harmless(text, keep="\n\t") + "\n")
 
 
 def note(text: str) -> None:
     """Print one line to stderr."""
-    sys.stderr.write(text + "\n")
+    sys.stderr.write(harmless(text, keep="\n\t") + "\n")
+
+
+def harmless(text: str, *, keep: str = "") -> str:
+    """Return text with its control characters written out: a model's names command no terminal."""
+    if text.isprintable():
+        return text
+    return "".join(
+        char if char.isprintable() or char in keep else char.encode("unicode_escape").decode()
+        for char in text
+    )
 
 
 class Stages:
@@ -126,5 +139,7 @@ def _cell(cell: object) -> str:
     if cell is None:
         return ""
     if isinstance(cell, bool) or not isinstance(cell, int | float):
-        return str(cell)
+        text = harmless(str(cell))
+        half = _LONGEST // 2
+        return text if len(text) <= _LONGEST else f"{text[:half]}…{text[-half:]}"
     return f"{cell:,}" if isinstance(cell, int) else f"{cell:,.3f}"

@@ -163,3 +163,17 @@ def test_a_run_that_does_not_end_is_given_up(model: Path, tmp_path: Path) -> Non
     folder = feeds(tmp_path / "f", x=np.ones(4, np.float32))
     with pytest.raises(RunError, match="did not end within 0 seconds"):
         measure_point(PointPlan(model, folder, CPU, timeout_seconds=0.2))
+
+
+def test_a_result_that_is_cut_off_is_one_line(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def on_a_full_disk(command: list[str], **_: object) -> subprocess.CompletedProcess[bytes]:
+        job = json.loads(Path(command[-1]).read_text("utf-8"))
+        Path(job["result"]).write_text("", "utf-8")
+        return subprocess.CompletedProcess([], 1, b"", b"OSError: No space left on device\n")
+
+    monkeypatch.setattr(subprocess, "run", on_a_full_disk)
+    folder = feeds(tmp_path / "f", x=np.ones(4, np.float32))
+    with pytest.raises(RunError, match="No space left"):
+        measure_point(PointPlan(model, folder, CPU))

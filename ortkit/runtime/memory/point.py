@@ -172,7 +172,10 @@ def _run(job: Job, folder: Path, plan: PointPlan) -> dict[str, Any]:
     written = Path(job["result"])
     if not written.is_file():
         raise RunError(_how_it_ended(ended), where=str(plan.model))
-    result: dict[str, Any] = json.loads(written.read_text(encoding="utf-8"))
+    try:
+        result: dict[str, Any] = json.loads(written.read_text(encoding="utf-8"))
+    except ValueError as error:  # the disk is full
+        raise RunError(_how_it_ended(ended), where=str(plan.model)) from error
     if result["problem"]:
         where = result["where"] or str(plan.model)
         kind = RunError if result["is_loaded"] else NotLoadedError
