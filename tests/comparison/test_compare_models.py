@@ -302,6 +302,7 @@ def test_nothing_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     ("given", "said"),
     [
         ({"seconds": 0}, "--seconds: 0 seconds"),
+        ({"seconds": float("inf")}, "--seconds: inf seconds"),
         ({"rounds": -1}, "--rounds: -1 makes no sense"),
         ({"processes": 0}, "--processes: 0 makes no sense"),
     ],

@@ -9,6 +9,7 @@ the spread. Whoever has no turn is stopped (see `Worker.stop`).
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -57,7 +58,7 @@ class Schedule:
         ):
             if value < least:
                 raise UserError(f"{value} makes no sense", where=name, fix=f"give {least} or more")
-        if not self.seconds > 0:
+        if not 0 < self.seconds < math.inf:
             raise UserError(f"{self.seconds:g} seconds", where="--seconds", fix="give more than 0")
 
 
