@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from ortkit.errors import RunError
 
 if TYPE_CHECKING:
     from ortkit.verify.feeds import Feeds
@@ -38,6 +41,17 @@ def candidate_feeds(
 def feeds_for(model: Path, inputs: Path | None, shapes: Mapping[str, int]) -> Feeds:
     """Return the first of `candidate_feeds`."""
     return next(candidate_feeds(model, inputs, shapes))
+
+
+@contextmanager
+def blaming_made_up(inputs: Path | None) -> Iterator[None]:
+    """Say how to give inputs where ONNX Runtime refuses a run on those that were made up."""
+    try:
+        yield
+    except RunError as error:
+        if inputs is None and not error.fix:
+            error.fix = "the inputs were made up: give --inputs FILE.npz, or --shape NAME=SIZE"
+        raise
 
 
 def shapes_text(feeds: Mapping[str, object]) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ortkit.cli.feeds import candidate_feeds
+from ortkit.cli.feeds import blaming_made_up, candidate_feeds
 from ortkit.errors import RunError
 
 if TYPE_CHECKING:
@@ -116,7 +116,8 @@ def _point(
             ),
             plan,
         )
-    raise problem or RunError("there are no inputs to run on", where=str(request.model))
+    with blaming_made_up(request.inputs):
+        raise problem or RunError("there are no inputs to run on", where=str(request.model))
 
 
 def _text(shapes: Mapping[str, int]) -> str:

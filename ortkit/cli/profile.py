@@ -102,21 +102,22 @@ def _check(arguments: argparse.Namespace) -> None:
 def _made(arguments: argparse.Namespace, progress: show.Stages) -> Profile:
     """Run the model."""
     shapes = sizes(arguments.shape)
-    from ortkit.cli.feeds import candidate_feeds
+    from ortkit.cli.feeds import blaming_made_up, candidate_feeds
     from ortkit.measure.peaks import peaks_of
     from ortkit.runtime.profiling.model_runs import RunPlan, profile_model
     from ortkit.runtime.settings import SessionSettings
 
     warmup = {} if arguments.warmup is None else {"warmup": arguments.warmup}
     plan = RunPlan(arguments.runs, **warmup)
-    return profile_model(
-        arguments.model,
-        candidate_feeds(arguments.model, arguments.inputs, shapes),
-        SessionSettings(target=arguments.target, threads=arguments.threads),
-        plan,
-        peaks_of=lambda provider, threads: peaks_of(provider, threads, progress),
-        progress=progress,
-    )
+    with blaming_made_up(arguments.inputs):
+        return profile_model(
+            arguments.model,
+            candidate_feeds(arguments.model, arguments.inputs, shapes),
+            SessionSettings(target=arguments.target, threads=arguments.threads),
+            plan,
+            peaks_of=lambda provider, threads: peaks_of(provider, threads, progress),
+            progress=progress,
+        )
 
 
 def _read(arguments: argparse.Namespace, progress: show.Stages) -> Profile:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ortkit.cli import show
+from ortkit.cli.feeds import blaming_made_up
 from ortkit.cli.flags import sizes
 
 if TYPE_CHECKING:
@@ -38,7 +39,10 @@ def run(arguments: argparse.Namespace) -> int:
     """Run once."""
     from ortkit.comparison.single_run import run_once
 
-    with show.progress(quiet=arguments.json) as progress:
+    with (
+        show.progress(quiet=arguments.json) as progress,
+        blaming_made_up(arguments.inputs),
+    ):
         found = run_once(
             arguments.model,
             inputs=arguments.inputs,

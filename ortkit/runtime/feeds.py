@@ -92,6 +92,12 @@ class FeedReader:
             raise self._error(f"{'inputs' if len(missing) > 1 else 'input'} {names} missing")
 
     def _value(self, spec: TensorSpec, value: object, cast: bool) -> object:
+        if isinstance(value, np.ma.MaskedArray):
+            raise UserError(
+                "is masked, which no model knows of",
+                where=f"input {spec.name!r}",
+                fix="use its filled() values",
+            )
         if not spec.is_tensor:
             return self._held(spec, value, cast)
         if isinstance(value, self.ort.OrtValue):

@@ -50,6 +50,11 @@ class SessionSettings:
                 raise UserError(
                     f"{getattr(self, name)!r} is not known", where=name, fix=f"one of {known}"
                 )
+        for name in ("optimized_model", "trace_prefix"):
+            path: Path | None = getattr(self, name)
+            # ONNX Runtime writes nothing there, and says so late or not at all.
+            if path is not None and not path.absolute().parent.is_dir():
+                raise UserError(f"there is no folder {path.parent}", where=name, fix="make it")
         for name in ("threads", "inter_op_threads"):
             value = getattr(self, name)
             if not isinstance(value, int) or value < 0:

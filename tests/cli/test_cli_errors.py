@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import onnx
+import onnx.parser
 import pytest
 
 from ortkit.cli import main
@@ -144,3 +146,17 @@ def test_version_and_module(call) -> None:
 
     done = call("--version")
     assert (done.code, done.out) == (0, f"ortkit {ortkit.__version__}\n")
+
+
+def test_inputs_that_were_made_up_are_not_the_models_fault(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No tensor of one element becomes one of seven."""
+    text = """<ir_version: 8, opset_import: ["" : 17]>
+    g (float[1] x) => (float[m] y) <int64[1] sizes = {7}> { y = Reshape(x, sizes) }"""
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "m.onnx")
+    for command in ("run", "memory", "profile"):
+        assert main.run([command, str(tmp_path / "m.onnx")]) == 2
+        said = capsys.readouterr().err.strip()
+        assert "give --inputs FILE.npz" in said
+        assert "\n" not in said

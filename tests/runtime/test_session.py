@@ -119,6 +119,11 @@ def test_types_are_converted_on_request_only() -> None:
             one.run([2**40])
 
 
+def test_masks_are_not_lost_in_silence() -> None:
+    with session(models.TANH) as one, pytest.raises(UserError, match="is masked"):
+        one.run(np.ma.masked_less(ONES, 2))
+
+
 def test_a_changed_shape_is_checked_again() -> None:
     with session(models.ADD) as one:
         one.run({"x": ONES, "z": ONES})
@@ -286,7 +291,14 @@ def test_providers_are_never_dropped_in_silence() -> None:
 
 
 @pytest.mark.parametrize(
-    "setting", [{"threads": -1}, {"optimizations": "most"}, {"cuda_graph": True}]
+    "setting",
+    [
+        {"optimized_model": "no/such/folder/m.onnx"},
+        {"trace_prefix": "no/such/folder/trace"},
+        {"threads": -1},
+        {"optimizations": "most"},
+        {"cuda_graph": True},
+    ],
 )
 def test_settings_that_are_none(setting: dict[str, Any]) -> None:
     with pytest.raises(UserError):
