@@ -49,7 +49,7 @@ def blaming_made_up(inputs: Path | None) -> Iterator[None]:
     try:
         yield
     except RunError as error:
-        if inputs is None and not error.fix:
+        if inputs is None and not error.fix and not error.problem.startswith("out of memory"):
             error.fix = "the inputs were made up: give --inputs FILE.npz, or --shape NAME=SIZE"
         raise
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ortkit.errors import MissingDependencyError, UserError
+from ortkit.graph.atomic import write_whole
 
 if TYPE_CHECKING:
     from ortkit.cli.memory_shown import Shown, ShownPoint
@@ -43,7 +44,7 @@ def write_plot(found: Shown, path: Path) -> None:
     try:
         if path.suffix.lower() == ".html":
             # With the script in it, so that the page opens without a network.
-            path.write_text(figure.to_html(include_plotlyjs=True), encoding="utf-8")
+            write_whole(path, figure.to_html(include_plotlyjs=True))
         else:
             figure.write_image(str(path), width=1000, height=600)
     except (OSError, RuntimeError, ValueError) as error:

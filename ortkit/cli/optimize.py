@@ -74,6 +74,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Optimize, save, report."""
     output = _output(arguments)
+    from ortkit.graph.atomic import write_whole
     from ortkit.optimization import OptimizeOptions, optimize
 
     with show.progress(quiet=arguments.quiet or arguments.json) as progress:
@@ -105,7 +106,7 @@ def run(arguments: argparse.Namespace) -> int:
     written = {"files": [str(path) for path in files]}
     if arguments.report is not None:
         content = {**report.to_json(), **written}
-        arguments.report.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+        write_whole(arguments.report, json.dumps(content, indent=2) + "\n")
     if arguments.json:
         show.document({**report.to_json(arguments.why), **written})
     elif not arguments.quiet:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ortkit.errors import UserError
+from ortkit.graph.data_file import write_at
 
 _NAME_CHARS = 180  # leaves room for what is added, within the 255 of common file systems
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
@@ -55,6 +56,16 @@ def write_files(drafts: Sequence[Draft]) -> None:
             path.unlink(missing_ok=True)
     for folder in {draft.path.parent for draft in drafts}:
         _sync_folder(folder)
+
+
+def write_whole(path: Path, content: str | bytes | memoryview) -> None:
+    """Write one file; text in UTF-8.
+
+    Raises:
+        UserError: See `write_files`.
+    """
+    data = memoryview(content.encode("utf-8") if isinstance(content, str) else content)
+    write_files([Draft(path, data.nbytes, lambda to: write_at(to, data, 0))])
 
 
 def _check_target(path: Path) -> None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import io
-import os
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 
-from ortkit.graph.atomic import Draft, write_files
+from ortkit.graph.atomic import write_whole
 
 
 def write_npz(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
@@ -24,11 +23,4 @@ def write_npz(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
         for name, array in arrays.items():
             with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
                 np.lib.format.write_array(file, np.asanyarray(array), allow_pickle=False)
-    data = content.getbuffer()
-
-    def write(descriptor: int) -> None:
-        written = 0
-        while written < len(data):
-            written += os.write(descriptor, data[written : written + (1 << 30)])
-
-    write_files([Draft(path, len(data), write)])
+    write_whole(path, content.getbuffer())

@@ -11,8 +11,7 @@ import onnx_ir as ir
 from onnx import TensorProto
 
 from ortkit.errors import UserError
-from ortkit.graph.atomic import Draft, write_files
-from ortkit.graph.data_file import write_at
+from ortkit.graph.atomic import Draft, write_files, write_whole
 from ortkit.graph.encode import (
     Encoded,
     encode,
@@ -129,7 +128,7 @@ def _save_text(model: ir.Model, proto: onnx.ModelProto, target: Path) -> SavedFi
     for name, tensor in initializers_of(model.graph):
         proto.graph.initializer.append(whole_tensor(tensor, name))
     text = format_text(proto, target.suffix)
-    write_files([Draft(target, len(text), lambda to: write_at(to, memoryview(text), 0))])
+    write_whole(target, text)
     return SavedFiles(target, None, len(text), 0)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from ortkit.errors import ModelError, UserError
+from ortkit.graph.atomic import write_whole
 from ortkit.graph.open import open_model
 from ortkit.graph.save import save_model
 from ortkit.graph.source import source_of
@@ -540,3 +542,20 @@ def run_python(code: str, *arguments: str) -> str:
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     return done.stdout
+
+
+def test_a_file_is_written_whole_or_not_at_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = tmp_path / "page.html"
+    write_whole(target, "grün")
+    assert target.read_bytes() == "grün".encode()
+
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("os.pwrite", full)
+    with pytest.raises(UserError, match=r"page\.html"):
+        write_whole(target, "another")
+    assert target.read_bytes() == "grün".encode()
+    assert [path.name for path in tmp_path.iterdir()] == ["page.html"]

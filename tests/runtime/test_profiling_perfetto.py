@@ -118,7 +118,7 @@ def test_a_real_session_with_a_loop(tmp_path: Path) -> None:
 
 def test_what_cannot_be_written_is_one_line(tmp_path: Path) -> None:
     found = profile_of(read_trace(written(tmp_path, node("A", 1, 1), run(0, 4))), warmup=0)
-    with pytest.raises(UserError, match="cannot write: No such file"):
+    with pytest.raises(UserError, match="there is no folder"):
         write_perfetto(found, tmp_path / "none" / "out.json")
     with pytest.raises(UserError, match="has no trace"):
         write_perfetto(replace(found, trace=None), tmp_path / "out.json")

@@ -13,6 +13,7 @@ from pathlib import Path
 from string import Template
 
 from ortkit.errors import MissingDependencyError
+from ortkit.graph.atomic import write_whole
 
 _ASSETS = importlib.resources.files("ortkit.runtime.profiling") / "html_assets"
 
@@ -38,9 +39,9 @@ def write_page(page: Page, path: Path) -> None:
 
     Raises:
         MissingDependencyError: plotly, which draws it, is not installed.
-        OSError: `path` cannot be written.
+        UserError: `path` cannot be written.
     """
-    path.write_text(page_text(page), encoding="utf-8")
+    write_whole(path, page_text(page))
 
 
 def page_text(page: Page) -> str:

@@ -10,12 +10,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ortkit.errors import UserError
+from ortkit.graph.atomic import write_whole
 from ortkit.runtime.profiling.events import NodeSignature, TensorShape
 from ortkit.runtime.profiling.nesting import nesting
 from ortkit.runtime.profiling.result import Profile
@@ -34,20 +35,11 @@ def write_perfetto(profile: Profile, path: Path) -> None:
     """
     if profile.trace is None:
         raise UserError("a saved profile has no trace", where=str(path))
-    try:
-        with path.open("w", encoding="utf-8") as file:
-            _write(file, profile, profile.trace)
-    except OSError as error:
-        raise UserError(f"cannot write: {error.strerror or error}", where=str(path)) from error
-
-
-def _write(file: TextIO, profile: Profile, trace: Trace) -> None:
-    file.write('{"displayTimeUnit":"ns","traceEvents":[\n')
-    separator = ""
-    for event in _events(profile, trace):
-        file.write(separator + json.dumps(event, separators=(",", ":"), allow_nan=False))
-        separator = ",\n"
-    file.write("\n]}\n")
+    events = ",\n".join(
+        json.dumps(event, separators=(",", ":"), allow_nan=False)
+        for event in _events(profile, profile.trace)
+    )
+    write_whole(path, f'{{"displayTimeUnit":"ns","traceEvents":[\n{events}\n]}}\n')
 
 
 def _events(profile: Profile, trace: Trace) -> Iterator[Event]:
