@@ -77,6 +77,8 @@ def run(arguments: argparse.Namespace) -> int:
         from ortkit.cli.compare_tables import show_comparison
 
         show_comparison(found)
+    if found.equality == "not known":
+        show.note("ortkit: whether the outputs are equal is not known; the notes say why")
     return EXIT[found.equality]
 
 
