@@ -180,18 +180,28 @@ def test_the_command(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
+def heed_interruptions() -> None:
+    """Shells let what they start in the background ignore them, and that is inherited."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def test_an_interruption_keeps_the_smallest(tmp_path: Path) -> None:
     model = long_model(tmp_path / "a.onnx", 60, 30)
     out, started = tmp_path / "out.onnx", tmp_path / "started"
     # It hangs as soon as half of the nodes are gone.
     command = f"grep -q Erf {{}} && (grep -q v59 {{}} || (touch {started}; sleep 60))"
     words = [sys.executable, "-m", "ortkit", "reduce", str(model), "--check", command, "-o", out]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    with subprocess.Popen(
+        words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, preexec_fn=heed_interruptions
+    ) as process:
         deadline = time.monotonic() + 60
         while not started.exists() and time.monotonic() < deadline:
             time.sleep(0.05)
         process.send_signal(signal.SIGINT)
-        printed, said = process.communicate(timeout=30)
+        try:
+            printed, said = process.communicate(timeout=30)
+        finally:
+            process.kill()  # where it has ended this does nothing
     assert process.returncode == 130, said
     assert b"interrupted" in printed
     assert any(node.op_type == "Erf" for node in onnx.load(out).graph.node)
