@@ -109,8 +109,7 @@ class Session:
             target, kernels, trust_embedded, fallback, threads, inter_op_threads, parallel,
             deterministic, cuda_graph, optimizations, check_finite, memory_arena, memory_pattern,
             shared_arena, spinning, log_severity, dict(config or {}), dict(free_dimensions or {}),
-            None if optimized_model is None else Path(optimized_model),
-            None if trace_prefix is None else Path(trace_prefix),
+            optimized_model, trace_prefix,
         )  # fmt: skip
         self._start(model, settings)
 

@@ -41,8 +41,8 @@ class SessionSettings:
     log_severity: int = 4
     config: Mapping[str, str] = field(default_factory=dict)
     free_dimensions: Mapping[str, int] = field(default_factory=dict)
-    optimized_model: Path | None = None
-    trace_prefix: Path | None = None
+    optimized_model: str | os.PathLike[str] | None = None
+    trace_prefix: str | os.PathLike[str] | None = None
 
     def __post_init__(self) -> None:
         for name, known in (("optimizations", ("all", "extended", "basic", "off")),):
@@ -51,10 +51,10 @@ class SessionSettings:
                     f"{getattr(self, name)!r} is not known", where=name, fix=f"one of {known}"
                 )
         for name in ("optimized_model", "trace_prefix"):
-            path: Path | None = getattr(self, name)
+            path: str | os.PathLike[str] | None = getattr(self, name)
             # ONNX Runtime writes nothing there, and says so late or not at all.
-            if path is not None and not path.absolute().parent.is_dir():
-                raise UserError(f"there is no folder {path.parent}", where=name, fix="make it")
+            if path is not None and not (folder := Path(path).absolute().parent).is_dir():
+                raise UserError(f"there is no folder {folder}", where=name, fix="make it")
         for name in ("threads", "inter_op_threads"):
             value = getattr(self, name)
             if not isinstance(value, int) or value < 0:
