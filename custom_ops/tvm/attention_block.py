@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ortkit.kernels.tvm.vectormath import exp_nonpositive
+from ortkit.kernels.region.vectormath import exp_nonpositive
 
 from .attention_form import AttentionForm
 from .attention_places import LOWEST, Places

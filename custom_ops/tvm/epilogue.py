@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import onnx
 
 from ortkit.kernels.backend import Refused
-from ortkit.kernels.tvm.ops import POINTWISE_OPS, Attributes
+from ortkit.kernels.region.ops import POINTWISE_OPS, Attributes
 
 from .body import TO_NCHW, Body
 

@@ -16,7 +16,7 @@ from ortkit.fusion.parameters import parameter_inputs
 from ortkit.fusion.regions import FusedRegion
 from ortkit.graph.dims import Atom, Size, replace_atoms
 from ortkit.kernels.calibration import Calibration
-from ortkit.kernels.tvm.ops import POINTWISE_OPS
+from ortkit.kernels.region.ops import POINTWISE_OPS
 from ortkit.rewrite.scope import Scope
 
 #: What a size that is known at run time only is taken for.

@@ -13,8 +13,8 @@ import numpy as np
 
 from ortkit.kernels.cpu import native_level
 from ortkit.kernels.link import find_linker
+from ortkit.kernels.region.dtypes import load, memory_dtype, store_value
 from ortkit.kernels.tvm.build import write_object
-from ortkit.kernels.tvm.dtypes import load, memory_dtype, store_value
 from ortkit.kernels.tvm.emit import Emitter, Expr
 
 Array = np.ndarray

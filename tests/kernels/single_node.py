@@ -14,8 +14,8 @@ from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
 from ortkit.kernels.backend import Refused
-from ortkit.kernels.tvm.dtypes import ELEMENT_TYPES
-from ortkit.kernels.tvm.ops import POINTWISE_OPS
+from ortkit.kernels.region.dtypes import ELEMENT_TYPES
+from ortkit.kernels.region.ops import POINTWISE_OPS
 
 TYPE_NUMBERS = {name: number for number, name in ELEMENT_TYPES.items()}
 _BFLOAT16 = TYPE_NUMBERS["bfloat16"]

@@ -18,7 +18,7 @@ from ortkit.errors import InternalError, KernelError, MissingDependencyError, Us
 from ortkit.kernels import LibraryBuild, RegionSignature, Target, build_library, cpu, link, refusal
 from ortkit.kernels.cache import KernelCache
 from ortkit.kernels.manifest import MANIFEST_VERSION
-from ortkit.kernels.tvm.plan import MAX_RANK, MAX_SYMBOLS, MAX_TENSORS
+from ortkit.kernels.region.bounds import MAX_RANK, MAX_SYMBOLS, MAX_TENSORS
 from tests.native.elf import read_library
 
 Build = Callable[..., LibraryBuild]

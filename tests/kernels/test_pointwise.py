@@ -20,11 +20,11 @@ from single_node import (
 
 from ortkit.kernels import LibraryBuild, RegionSignature
 from ortkit.kernels.backend import Refused
+from ortkit.kernels.region.dtypes import DTYPES, INTEGERS, SIGNED, bits_of
+from ortkit.kernels.region.ops import POINTWISE_OPS
+from ortkit.kernels.region.ops_activations import ACTIVATIONS
+from ortkit.kernels.region.ops_functions import FUNCTIONS
 from ortkit.kernels.tvm.build import assembly
-from ortkit.kernels.tvm.dtypes import DTYPES, INTEGERS, SIGNED, bits_of
-from ortkit.kernels.tvm.ops import POINTWISE_OPS
-from ortkit.kernels.tvm.ops_activations import ACTIVATIONS
-from ortkit.kernels.tvm.ops_functions import FUNCTIONS
 
 Build = Callable[..., LibraryBuild]
 HEAD = '<opset_import: ["" : 20]>'

@@ -26,7 +26,7 @@ from ortkit.kernels import Target, refusal
 from ortkit.kernels.cache import KernelCache, Slot
 from ortkit.kernels.catalog import load_backend
 from ortkit.kernels.cpu import resolve
-from ortkit.kernels.tvm import ops
+from ortkit.kernels.region import ops
 
 Record = Callable[[str, object], None]
 

@@ -14,9 +14,9 @@ import pytest
 from elementwise import Array, Elementwise, Function, Library, emit, unary_kernel
 
 from ortkit.kernels.link import find_linker
-from ortkit.kernels.tvm import powers, trigonometry, vectormath
+from ortkit.kernels.region import powers, trigonometry, vectormath
+from ortkit.kernels.region.ops import POINTWISE_OPS
 from ortkit.kernels.tvm.build import assembly
-from ortkit.kernels.tvm.ops import POINTWISE_OPS
 
 INFINITY = float("inf")
 

@@ -34,7 +34,7 @@ class TritonBackend:
         """Name triton's version and the content of the code generator."""
         here = Path(__file__).parent
         digest = hashlib.sha256()
-        operators = sorted((here.parent / "tvm").glob("*.py"))  # and how bodies are read
+        operators = sorted((here.parent / "region").glob("*.py"))  # and how bodies are read
         sources = (*sorted(here.rglob("*.py")), *operators)
         for source in (*sources, here.parent / "sizes.py", here.parent / "cuda.py"):
             digest.update(source.read_bytes())

@@ -8,15 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from ortkit.errors import InternalError
-from ortkit.kernels.sizes import Extent, product
-from ortkit.kernels.triton.configs import Config
-from ortkit.kernels.triton.emit import TYPES, Emitter, Expr, bare, literal, typed
-from ortkit.kernels.triton.helpers import Helpers
-from ortkit.kernels.triton.parameters import Parameters
-from ortkit.kernels.triton.space import Space
-from ortkit.kernels.tvm import dtypes
-from ortkit.kernels.tvm.axes import Axis, extent_of_axes
-from ortkit.kernels.tvm.indices import (
+from ortkit.kernels.region import dtypes
+from ortkit.kernels.region.axes import Axis, extent_of_axes
+from ortkit.kernels.region.indices import (
     HERE,
     Index,
     Where,
@@ -28,7 +22,7 @@ from ortkit.kernels.tvm.indices import (
     slice_where,
     starts_of,
 )
-from ortkit.kernels.tvm.program import (
+from ortkit.kernels.region.program import (
     Broadcast,
     Concat,
     Constant,
@@ -41,6 +35,12 @@ from ortkit.kernels.tvm.program import (
     Slice,
     Transpose,
 )
+from ortkit.kernels.sizes import Extent, product
+from ortkit.kernels.triton.configs import Config
+from ortkit.kernels.triton.emit import TYPES, Emitter, Expr, bare, literal, typed
+from ortkit.kernels.triton.helpers import Helpers
+from ortkit.kernels.triton.parameters import Parameters
+from ortkit.kernels.triton.space import Space
 
 #: Which dims of a tile an expression varies along.
 Dims = frozenset[int]

@@ -9,11 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from ortkit.kernels.cuda import MAX_GRID, Condition
+from ortkit.kernels.region.axes import extent_of_axes
+from ortkit.kernels.region.dtypes import memory_bytes
+from ortkit.kernels.region.program import Input, Reduce
 from ortkit.kernels.sizes import Extent, product
 from ortkit.kernels.triton.space import Space
-from ortkit.kernels.tvm.axes import extent_of_axes
-from ortkit.kernels.tvm.dtypes import memory_bytes
-from ortkit.kernels.tvm.program import Input, Reduce
 
 #: Data that starts at such multiples, and rows of such multiples, are loaded in vectors.
 MULTIPLE = 16

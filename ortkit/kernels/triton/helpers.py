@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
+from ortkit.kernels.region.program import Point
 from ortkit.kernels.triton.emit import Emitter, Expr, bare
-from ortkit.kernels.tvm.program import Point
 
 
 @dataclass

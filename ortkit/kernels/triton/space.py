@@ -13,9 +13,7 @@ from typing import Literal
 
 from ortkit.kernels.backend import Refused
 from ortkit.kernels.cuda import MAX_GRID
-from ortkit.kernels.signature import RegionSignature
-from ortkit.kernels.sizes import Extent
-from ortkit.kernels.tvm.axes import (
+from ortkit.kernels.region.axes import (
     Axes,
     Axis,
     check_outputs,
@@ -23,10 +21,12 @@ from ortkit.kernels.tvm.axes import (
     find_axes,
     row_of,
 )
-from ortkit.kernels.tvm.plan import exceeds_bounds
-from ortkit.kernels.tvm.program import Input, Program, Reduce, RefusedError, operands_of
-from ortkit.kernels.tvm.reader import read_program
-from ortkit.kernels.tvm.trace import Trace, trace
+from ortkit.kernels.region.bounds import exceeds_bounds
+from ortkit.kernels.region.program import Input, Program, Reduce, RefusedError, operands_of
+from ortkit.kernels.region.reader import read_program
+from ortkit.kernels.region.trace import Trace, trace
+from ortkit.kernels.signature import RegionSignature
+from ortkit.kernels.sizes import Extent
 
 #: A dim of fewer points is not worth a tile that is turned around.
 _LEAST_TURNED = 8

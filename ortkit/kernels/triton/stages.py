@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ortkit.kernels.region.dtypes import bits_of, compute_dtype
+from ortkit.kernels.region.program import Reduce
 from ortkit.kernels.sizes import Extent
 from ortkit.kernels.triton.body import Body, Group, Scope
 from ortkit.kernels.triton.configs import Config, grid_of
 from ortkit.kernels.triton.emit import TYPES, Expr
 from ortkit.kernels.triton.space import Space, reduction_levels
-from ortkit.kernels.tvm.dtypes import bits_of, compute_dtype
-from ortkit.kernels.tvm.program import Reduce
 
 _ROWS, _COLUMNS = frozenset({0}), frozenset({1})
 

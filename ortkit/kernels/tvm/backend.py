@@ -13,9 +13,10 @@ from pathlib import Path
 from ortkit.errors import InternalError
 from ortkit.kernels.backend import Kernel, Refused, Target
 from ortkit.kernels.cpu import resolve
+from ortkit.kernels.region.bounds import exceeds_bounds
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.sizes import symbols_of
-from ortkit.kernels.tvm.plan import exceeds_bounds, plan_of
+from ortkit.kernels.tvm.plan import plan_of
 from ortkit.kernels.tvm.schedule import Schedule
 from ortkit.kernels.tvm.templates import template_for, template_sources
 
@@ -36,7 +37,8 @@ class TvmBackend:
         """Name tvm's versions and the content of the code generator."""
         here = Path(__file__).parent
         digest = hashlib.sha256()
-        sources = (*sorted(here.rglob("*.py")), here.parent / "sizes.py", *template_sources())
+        shared = (*sorted((here.parent / "region").glob("*.py")), here.parent / "sizes.py")
+        sources = (*sorted(here.rglob("*.py")), *shared, *template_sources())
         for source in sources:
             digest.update(source.read_bytes())
         versions = [_version("apache-tvm"), _version("apache-tvm-ffi")]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from ortkit.kernels.region import dtypes
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.sizes import product, symbols_of
-from ortkit.kernels.tvm import dtypes
 from ortkit.kernels.tvm.emit import Emitter, Expr
 from ortkit.kernels.tvm.rows import rows_in_vectors, rows_side_by_side
 from ortkit.kernels.tvm.schedule import Schedule

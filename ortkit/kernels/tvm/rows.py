@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from ortkit.kernels.region.axes import Axis
+from ortkit.kernels.region.dtypes import compute_dtype
+from ortkit.kernels.region.program import Reduce
 from ortkit.kernels.sizes import Extent, product
-from ortkit.kernels.tvm.axes import Axis
-from ortkit.kernels.tvm.dtypes import compute_dtype
 from ortkit.kernels.tvm.emit import Buffer, Expr
-from ortkit.kernels.tvm.program import Reduce
 from ortkit.kernels.tvm.reductions import REDUCTIONS, Reduction, halve
 from ortkit.kernels.tvm.schedule import KEPT_ROW
 from ortkit.kernels.tvm.sweeps import VECTOR, every, nest, one_by_one, segments, vectors, width_of

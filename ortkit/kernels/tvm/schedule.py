@@ -12,8 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from ortkit.kernels.backend import Launch
-from ortkit.kernels.sizes import ONE, Extent, product
-from ortkit.kernels.tvm.axes import (
+from ortkit.kernels.region.axes import (
     Axes,
     Axis,
     check_outputs,
@@ -21,9 +20,10 @@ from ortkit.kernels.tvm.axes import (
     find_axes,
     row_of,
 )
-from ortkit.kernels.tvm.dtypes import compute_dtype, memory_bytes
-from ortkit.kernels.tvm.program import Constant, Input, Program, Reduce, RefusedError, Size
-from ortkit.kernels.tvm.trace import Trace, trace
+from ortkit.kernels.region.dtypes import compute_dtype, memory_bytes
+from ortkit.kernels.region.program import Constant, Input, Program, Reduce, RefusedError, Size
+from ortkit.kernels.region.trace import Trace, trace
+from ortkit.kernels.sizes import ONE, Extent, product
 
 #: A unit should have this many points, so that finding its place costs little.
 _UNIT_POINTS = 512

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
-from ortkit.kernels.tvm.axes import Axis
+from ortkit.kernels.region.axes import Axis
 from ortkit.kernels.tvm.emit import Expr
 from ortkit.kernels.tvm.values import Values
 

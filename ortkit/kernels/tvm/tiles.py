@@ -7,10 +7,10 @@ row, and transposed by shuffles.
 
 from __future__ import annotations
 
-from ortkit.kernels.tvm.axes import Axis
-from ortkit.kernels.tvm.dtypes import memory_dtype
+from ortkit.kernels.region.axes import Axis
+from ortkit.kernels.region.dtypes import memory_dtype
+from ortkit.kernels.region.indices import HERE
 from ortkit.kernels.tvm.emit import Buffer, Expr
-from ortkit.kernels.tvm.indices import HERE
 from ortkit.kernels.tvm.sweeps import VECTOR, one_by_one
 from ortkit.kernels.tvm.values import Values
 

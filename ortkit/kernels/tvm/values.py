@@ -7,11 +7,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from ortkit.errors import InternalError
-from ortkit.kernels.sizes import Extent, product
-from ortkit.kernels.tvm import dtypes
-from ortkit.kernels.tvm.axes import Axis
-from ortkit.kernels.tvm.emit import Buffer, Emitter, Expr
-from ortkit.kernels.tvm.indices import (
+from ortkit.kernels.region import dtypes
+from ortkit.kernels.region.axes import Axis
+from ortkit.kernels.region.indices import (
     HERE,
     Index,
     Where,
@@ -22,7 +20,7 @@ from ortkit.kernels.tvm.indices import (
     slice_where,
     starts_of,
 )
-from ortkit.kernels.tvm.program import (
+from ortkit.kernels.region.program import (
     Broadcast,
     Concat,
     Constant,
@@ -36,6 +34,8 @@ from ortkit.kernels.tvm.program import (
     Transpose,
     operands_of,
 )
+from ortkit.kernels.sizes import Extent, product
+from ortkit.kernels.tvm.emit import Buffer, Emitter, Expr
 from ortkit.kernels.tvm.schedule import Schedule
 
 

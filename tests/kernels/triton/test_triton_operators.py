@@ -17,7 +17,7 @@ from test_vectormath import CASES
 
 from ortkit.kernels import RegionSignature, TensorSpec, body_text
 from ortkit.kernels.link import find_linker
-from ortkit.kernels.tvm.ops import POINTWISE_OPS
+from ortkit.kernels.region.ops import POINTWISE_OPS
 
 #: Of all float32 every so many-th.
 _STEP = 200_003

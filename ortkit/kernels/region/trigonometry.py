@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from ortkit.kernels.tvm.vectormath import copy_sign, polynomial
+from ortkit.kernels.region.vectormath import copy_sign, polynomial
 
 if TYPE_CHECKING:
     from ortkit.kernels.tvm.emit import Emitter, Expr

@@ -12,11 +12,11 @@ import onnx
 import onnx.numpy_helper
 
 from ortkit.kernels.backend import Refused
+from ortkit.kernels.region import macros
+from ortkit.kernels.region.ops import DTYPES, POINTWISE_OPS
+from ortkit.kernels.region.program import Builder, Input, Program, RefusedError, text
 from ortkit.kernels.signature import RegionSignature, canonical_function
 from ortkit.kernels.sizes import ONE, Extent, Shape, extent_of, product
-from ortkit.kernels.tvm import macros
-from ortkit.kernels.tvm.ops import DTYPES, POINTWISE_OPS
-from ortkit.kernels.tvm.program import Builder, Input, Program, RefusedError, text
 
 Attributes: TypeAlias = dict[str, object]
 #: Softmax flattens to two dims before.

@@ -11,8 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from ortkit.kernels.sizes import ONE, Extent, product
-from ortkit.kernels.tvm.program import (
+from ortkit.kernels.region.program import (
     Broadcast,
     Concat,
     Point,
@@ -24,6 +23,7 @@ from ortkit.kernels.tvm.program import (
     Slice,
     Transpose,
 )
+from ortkit.kernels.sizes import ONE, Extent, product
 
 
 @dataclass(eq=False)

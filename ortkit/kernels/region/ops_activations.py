@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ortkit.kernels.backend import Refused
-from ortkit.kernels.tvm import vectormath
-from ortkit.kernels.tvm.dtypes import FLOATS, INTEGERS
-from ortkit.kernels.tvm.ops_arithmetic import REALS, clip
-from ortkit.kernels.tvm.pointwise import (
+from ortkit.kernels.region import vectormath
+from ortkit.kernels.region.dtypes import FLOATS, INTEGERS
+from ortkit.kernels.region.ops_arithmetic import REALS, clip
+from ortkit.kernels.region.pointwise import (
     Attributes,
     PointwiseOp,
     alike,

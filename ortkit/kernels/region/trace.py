@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from ortkit.kernels.sizes import product
-from ortkit.kernels.tvm.axes import Axes, Axis
-from ortkit.kernels.tvm.dtypes import memory_bytes
-from ortkit.kernels.tvm.indices import (
+from ortkit.kernels.region.axes import Axes, Axis
+from ortkit.kernels.region.dtypes import memory_bytes
+from ortkit.kernels.region.indices import (
     HERE,
     Where,
     index_of,
@@ -19,7 +18,7 @@ from ortkit.kernels.tvm.indices import (
     slice_where,
     starts_of,
 )
-from ortkit.kernels.tvm.program import (
+from ortkit.kernels.region.program import (
     Concat,
     Input,
     Point,
@@ -30,6 +29,7 @@ from ortkit.kernels.tvm.program import (
     Slice,
     operands_of,
 )
+from ortkit.kernels.sizes import product
 
 #: Loading lanes one by one, in simple vector operations.
 _SCATTERED_LOAD = 40

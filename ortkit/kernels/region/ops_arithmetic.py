@@ -11,8 +11,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ortkit.kernels.backend import Refused
-from ortkit.kernels.tvm.dtypes import DTYPES, FLOATS, INTEGERS, NUMBERS, SIGNED, UNSIGNED, bits_of
-from ortkit.kernels.tvm.pointwise import (
+from ortkit.kernels.region.dtypes import (
+    DTYPES,
+    FLOATS,
+    INTEGERS,
+    NUMBERS,
+    SIGNED,
+    UNSIGNED,
+    bits_of,
+)
+from ortkit.kernels.region.pointwise import (
     Attributes,
     PointwiseOp,
     TypeRule,
@@ -22,7 +30,7 @@ from ortkit.kernels.tvm.pointwise import (
     op,
     unary,
 )
-from ortkit.kernels.tvm.vectormath import copy_sign
+from ortkit.kernels.region.vectormath import copy_sign
 
 if TYPE_CHECKING:
     from ortkit.kernels.tvm.emit import Emitter, Expr

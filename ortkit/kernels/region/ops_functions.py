@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ortkit.kernels.backend import Refused
-from ortkit.kernels.tvm import powers, trigonometry, vectormath
-from ortkit.kernels.tvm.dtypes import FLOATS
-from ortkit.kernels.tvm.pointwise import Attributes, PointwiseOp, op, unary
+from ortkit.kernels.region import powers, trigonometry, vectormath
+from ortkit.kernels.region.dtypes import FLOATS
+from ortkit.kernels.region.pointwise import Attributes, PointwiseOp, op, unary
 
 _EXPONENTS = (*FLOATS, "float64", "int32", "int64")
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from ortkit.kernels.tvm.axes import Axes, Axis
-from ortkit.kernels.tvm.program import Concat, Program, RefusedError, Slice
+from ortkit.kernels.region.axes import Axes, Axis
+from ortkit.kernels.region.program import Concat, Program, RefusedError, Slice
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from ortkit.kernels.tvm.vectormath import (
+from ortkit.kernels.region.vectormath import (
     at_least,
     at_most,
     copy_sign,

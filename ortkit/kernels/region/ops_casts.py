@@ -11,14 +11,14 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ortkit.kernels.backend import Refused
-from ortkit.kernels.tvm.dtypes import (
+from ortkit.kernels.region.dtypes import (
     DTYPES,
     ELEMENT_TYPES,
     bits_of,
     compute_dtype,
     rounded,
 )
-from ortkit.kernels.tvm.pointwise import Attributes, PointwiseOp, op
+from ortkit.kernels.region.pointwise import Attributes, PointwiseOp, op
 
 if TYPE_CHECKING:
     from ortkit.kernels.tvm.emit import Emitter, Expr

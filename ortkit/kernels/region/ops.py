@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ortkit.kernels.tvm.dtypes import DTYPES
-from ortkit.kernels.tvm.ops_activations import ACTIVATIONS
-from ortkit.kernels.tvm.ops_arithmetic import ARITHMETIC
-from ortkit.kernels.tvm.ops_casts import CASTS
-from ortkit.kernels.tvm.ops_functions import FUNCTIONS
-from ortkit.kernels.tvm.pointwise import Attributes, PointwiseOp
+from ortkit.kernels.region.dtypes import DTYPES
+from ortkit.kernels.region.ops_activations import ACTIVATIONS
+from ortkit.kernels.region.ops_arithmetic import ARITHMETIC
+from ortkit.kernels.region.ops_casts import CASTS
+from ortkit.kernels.region.ops_functions import FUNCTIONS
+from ortkit.kernels.region.pointwise import Attributes, PointwiseOp
 
 __all__ = ["DTYPES", "POINTWISE_OPS", "Attributes", "PointwiseOp"]
 

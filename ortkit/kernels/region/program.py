@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from ortkit.kernels.backend import Refused
+from ortkit.kernels.region.ops import POINTWISE_OPS, Attributes, PointwiseOp
 from ortkit.kernels.sizes import ONE, Extent, Shape, product
-from ortkit.kernels.tvm.ops import POINTWISE_OPS, Attributes, PointwiseOp
 
 
 class RefusedError(Exception):
