@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper, numpy_helper
 
 _OPSET = 20
 _ROOT_TWO = 2.0**0.5
@@ -35,26 +36,27 @@ class Case:
         return (self.region or self.build)()
 
 
-class _Writer:
+class Writer:
     """A model in the making: every call adds a node and returns its output's name."""
 
-    def __init__(self) -> None:
+    def __init__(self, dtype: type[np.floating[Any]] = np.float32, opset: int = _OPSET) -> None:
+        self.dtype, self.opset = np.dtype(dtype), opset
         self.nodes: list[onnx.NodeProto] = []
         self.inputs: list[onnx.ValueInfoProto] = []
         self.weights: list[onnx.TensorProto] = []
         self.rng = np.random.default_rng(0)
 
     def input(self, name: str, *shape: int) -> str:
-        self.inputs.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, shape))
+        self.inputs.append(helper.make_tensor_value_info(name, self._element, shape))
         return name
 
     def weight(self, name: str, *shape: int) -> str:
-        array = self.rng.standard_normal(shape).astype(np.float32)
+        array = self.rng.standard_normal(shape).astype(self.dtype)
         self.weights.append(numpy_helper.from_array(array, name))
         return name
 
     def number(self, value: float) -> str:
-        return self._held(np.float32(value))
+        return self._held(self.dtype.type(value))
 
     def integers(self, *values: int) -> str:
         return self._held(np.asarray(values, np.int64))
@@ -65,11 +67,15 @@ class _Writer:
         return names[0]
 
     def model(self, *outputs: str) -> onnx.ModelProto:
-        values = [helper.make_tensor_value_info(o, TensorProto.FLOAT, None) for o in outputs]
+        values = [helper.make_tensor_value_info(o, self._element, None) for o in outputs]
         graph = helper.make_graph(self.nodes, "case", self.inputs, values, self.weights)
-        opsets = [helper.make_opsetid("", _OPSET)]
+        opsets = [helper.make_opsetid("", self.opset)]
         model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
         return onnx.shape_inference.infer_shapes(model)
+
+    @property
+    def _element(self) -> int:
+        return helper.np_dtype_to_tensor_dtype(self.dtype)
 
     def _held(self, array: np.ndarray | np.generic) -> str:
         name = f"w{len(self.weights)}"
@@ -78,7 +84,7 @@ class _Writer:
 
 
 def _gelu_residual() -> onnx.ModelProto:
-    w = _Writer()
+    w = Writer()
     x = w("Add", w.input("x", 512, 3072), w.weight("bias", 3072))
     erf = w("Erf", w("Div", x, w.number(_ROOT_TWO)))
     gelu = w("Mul", w("Mul", x, w("Add", erf, w.number(1.0))), w.number(0.5))
@@ -87,7 +93,7 @@ def _gelu_residual() -> onnx.ModelProto:
 
 def _add_norm(scale: Sequence[int]) -> Callable[[], onnx.ModelProto]:
     def build() -> onnx.ModelProto:
-        w = _Writer()
+        w = Writer()
         total = w("Add", w.input("x", 1, 512, 768), w.input("r", 1, 512, 768))
         weights = w.weight("scale", *scale), w.weight("bias", *scale)
         norm = w("LayerNormalization", total, *weights, axis=-1, epsilon=1e-12)
@@ -98,7 +104,7 @@ def _add_norm(scale: Sequence[int]) -> Callable[[], onnx.ModelProto]:
 
 def _softmax(length: int) -> Callable[[], onnx.ModelProto]:
     def build() -> onnx.ModelProto:
-        w = _Writer()
+        w = Writer()
         scores = w.input("x", 1, 12, length, length)
         return w.model(w("Softmax", w("Add", scores, w.input("mask", 1, 1, 1, length)), axis=-1))
 
@@ -106,13 +112,13 @@ def _softmax(length: int) -> Callable[[], onnx.ModelProto]:
 
 
 def _swiglu() -> onnx.ModelProto:
-    w = _Writer()
+    w = Writer()
     gate, up = w.input("gate", 1, 128, 3072), w.input("up", 1, 128, 3072)
     return w.model(w("Mul", w("Mul", gate, w("Sigmoid", gate)), up))
 
 
 def _rms_norm() -> onnx.ModelProto:
-    w = _Writer()
+    w = Writer()
     x = w.input("x", 1, 128, 2048)
     mean = w("ReduceMean", w("Pow", x, w.number(2.0)), w.integers(-1))
     root = w("Sqrt", w("Add", mean, w.number(1e-6)))
@@ -121,7 +127,7 @@ def _rms_norm() -> onnx.ModelProto:
 
 
 def _rotary() -> onnx.ModelProto:
-    w = _Writer()
+    w = Writer()
     x = w.input("x", 1, 12, 128, 64)
     cos, sin = w.input("cos", 1, 1, 128, 64), w.input("sin", 1, 1, 128, 64)
     first = w("Slice", x, w.integers(0), w.integers(32), w.integers(3))
@@ -131,34 +137,34 @@ def _rotary() -> onnx.ModelProto:
 
 
 def _heads() -> onnx.ModelProto:
-    w = _Writer()
+    w = Writer()
     return w.model(w("Transpose", w.input("x", 1, 128, 12, 64), perm=[0, 2, 1, 3]))
 
 
 def _mean() -> onnx.ModelProto:
-    w = _Writer()
+    w = Writer()
     return w.model(w("ReduceMean", w.input("x", 1, 96, 112, 112), w.integers(2, 3)))
 
 
 def _pool() -> onnx.ModelProto:
-    w = _Writer()
+    w = Writer()
     return w.model(w("GlobalAveragePool", w.input("x", 1, 96, 112, 112)))
 
 
 def _scale() -> onnx.ModelProto:
-    w = _Writer()
+    w = Writer()
     return w.model(w("Mul", w.input("x", 1, 96, 112, 112), w.input("s", 1, 96, 1, 1)))
 
 
 def _silu() -> onnx.ModelProto:
-    w = _Writer()
+    w = Writer()
     x = w.input("x", 1, 96, 112, 112)
     return w.model(w("Mul", x, w("Sigmoid", x)))
 
 
 def _depthwise(stride: int, *, is_plain: bool) -> Callable[[], onnx.ModelProto]:
     def build() -> onnx.ModelProto:
-        w = _Writer()
+        w = Writer()
         weight = w.weight("weight", 96, 1, 3, 3)
         return w.model(_conv(w, w.input("x", 1, 96, 112, 112), weight, stride, is_plain=is_plain))
 
@@ -169,7 +175,7 @@ def _depthwise_inner(stride: int, *, is_plain: bool) -> Callable[[], onnx.ModelP
     """The same with channels innermost, as a net is rewritten in which it is one of many."""
 
     def build() -> onnx.ModelProto:
-        w = _Writer()
+        w = Writer()
         weight = w("Transpose", w.weight("weight", 3, 3, 1, 96), perm=[3, 2, 0, 1])
         x = w("Transpose", w.input("x", 1, 112, 112, 96), perm=[0, 3, 1, 2])
         y = _conv(w, x, weight, stride, is_plain=is_plain)
@@ -178,7 +184,7 @@ def _depthwise_inner(stride: int, *, is_plain: bool) -> Callable[[], onnx.ModelP
     return build
 
 
-def _conv(w: _Writer, x: str, weight: str, stride: int, *, is_plain: bool) -> str:
+def _conv(w: Writer, x: str, weight: str, stride: int, *, is_plain: bool) -> str:
     operands = [x, weight] if is_plain else [x, weight, w.weight("bias", 96)]
     y = w("Conv", *operands, group=96, kernel_shape=[3, 3], strides=[stride] * 2, pads=[1] * 4)
     return y if is_plain else w("Clip", y, w.number(0.0), w.number(6.0))

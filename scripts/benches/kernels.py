@@ -109,7 +109,7 @@ def as_region(model: onnx.ModelProto) -> RegionSignature:
     return RegionSignature(
         "bench",
         body_text(function),
-        (*map(_spec, model.graph.input), *(_float(one.name, tuple(one.dims)) for one in weights)),
+        (*map(_spec, model.graph.input), *map(_weight_spec, weights)),
         tuple(map(_spec, model.graph.output)),
     )
 
@@ -131,12 +131,17 @@ def fused_model(model: onnx.ModelProto, signature: RegionSignature) -> onnx.Mode
 
 
 def _spec(value: onnx.ValueInfoProto) -> TensorSpec:
-    dims = value.type.tensor_type.shape.dim
-    return _float(value.name, tuple(dim.dim_value for dim in dims))
+    kind = value.type.tensor_type
+    shape = tuple(dim.dim_value for dim in kind.shape.dim)
+    return TensorSpec(value.name, _dtype(kind.elem_type), shape)
 
 
-def _float(name: str, shape: tuple[int, ...]) -> TensorSpec:
-    return TensorSpec(name, "float32", shape)
+def _weight_spec(weight: onnx.TensorProto) -> TensorSpec:
+    return TensorSpec(weight.name, _dtype(weight.data_type), tuple(weight.dims))
+
+
+def _dtype(element: int) -> str:
+    return str(helper.tensor_dtype_to_np_dtype(element))
 
 
 def _measured(case: Case, folder: Path, options: argparse.Namespace) -> list[dict[str, object]]:
@@ -148,7 +153,7 @@ def _measured(case: Case, folder: Path, options: argparse.Namespace) -> list[dic
     specs = as_region(case.build()).inputs
     given = {value.name for value in case.build().graph.input}
     arrays = {
-        spec.name: rng.standard_normal(spec.shape).astype(np.float32)
+        spec.name: rng.standard_normal(tuple(map(int, spec.shape))).astype(np.float32)
         for spec in specs
         if spec.name in given
     }

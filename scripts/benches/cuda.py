@@ -1,0 +1,228 @@
+"""`scripts/bench cuda`: whole models and single kernels on a GPU, beside what others reach there.
+
+Models are exported here by torch in float16, batch 1, and given to `ortkit optimize` as they
+are. All ways of running one take turns; inputs and outputs lie on the device; times are the
+host's until the device is done. "plain" is an `InferenceSession` with the CUDA provider.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+import ortkit
+from ortkit.optimization import library_path
+from ortkit.runtime.cuda_activity import CudaActivity
+from scripts.benches import output
+from scripts.benches.cuda_kernels import lines, measure_kernels
+from scripts.benches.cuda_models import Architecture, architectures
+from scripts.benches.gpu import about_device, take_turns
+
+WAYS = ("plain", "plain graph", "ortkit", "ortkit graph", "torch", "torch.compile")
+
+
+def main() -> int:
+    """Measure, print and write."""
+    import onnxruntime
+
+    onnxruntime.preload_dlls()
+    options = _parser().parse_args()
+    device = about_device()
+    print(f"{device['name']}, onnxruntime {device['onnxruntime']}")
+    results: dict[str, object] = {"device": device | _versions()}
+    with tempfile.TemporaryDirectory(prefix="ortkit-cuda-") as name:
+        folder = Path(name)
+        if options.parts in {"all", "models"}:
+            found = [_model(one, folder, options) for one in architectures(options.only)]
+            results["models"] = found
+            _print_models(found)
+        if options.parts in {"all", "kernels"}:
+            rows = measure_kernels(folder, options.only_kernels, options.arch)
+            results["kernels"] = rows
+            output.table("time on the device, µs (median)", *lines(rows))
+    print(f"\nwrote {output.write(results, options.output, 'cuda')}")
+    return 0
+
+
+def _versions() -> dict[str, object]:
+    import torch
+    import triton
+
+    return {"torch": torch.__version__, "triton": triton.__version__}
+
+
+def _model(one: Architecture, folder: Path, options: argparse.Namespace) -> dict[str, Any]:
+    output.say(one.name)
+    row: dict[str, Any] = {"model": one.name}
+    path = one.export(folder)
+    optimized = path.with_suffix(".opt.onnx")
+    row["optimize"] = _optimize(path, optimized, options.arch)
+    import torch
+
+    with ExitStack() as stack, torch.no_grad():
+        expected = one.module(one.example)
+        expected = getattr(expected, "last_hidden_state", expected)
+        calls: dict[str, Callable[[], object]] = {}
+        errors: dict[str, float] = {}
+        for name, graph in (("plain", False), ("plain graph", True)):
+            run, outcome = _plain(path, one.example, expected, graph=graph)
+            calls[name] = run
+            run()
+            errors[name] = _error(outcome, expected)
+        feeds = {"x": one.example}
+        for name, graph in (("ortkit", False), ("ortkit graph", True)):
+            session = stack.enter_context(
+                ortkit.Session(optimized, "cuda", cuda_graph=graph, kernels="require")
+            )
+            bound = session.bind(feeds)
+            bound.run()
+            calls[name] = bound.run
+            errors[name] = _error(torch.from_dlpack(bound.outputs["y"]), expected)
+            row[f"{name}: notes"] = list(session.notes)
+        calls["torch"] = _synchronized(lambda: one.module(one.example))
+        if options.compile:
+            started = time.perf_counter()
+            torch._dynamo.reset()
+            compiled = torch.compile(one.module, mode="reduce-overhead")
+            calls["torch.compile"] = _synchronized(lambda: compiled(one.example))
+            for _ in range(3):
+                calls["torch.compile"]()
+            row["compile_s"] = time.perf_counter() - started
+        row["milliseconds"] = take_turns(calls, options.rounds)
+        row["errors"] = errors
+        for name in ("plain graph", "ortkit graph"):
+            row[f"{name}: device"] = _kernels_of(calls[name])
+    return row
+
+
+def _optimize(path: Path, optimized: Path, arch: str) -> dict[str, object]:
+    """Run the command as a user does, with nothing in the cache."""
+    command = [sys.executable, "-m", "ortkit", "optimize", str(path), "-o", str(optimized)]
+    started = time.perf_counter()
+    with _empty_cache() as cache:
+        ended = subprocess.run(
+            [*command, "--target", "cuda", "--arch", arch],
+            capture_output=True,
+            text=True,
+            check=False,
+            env=cache,
+        )
+    if ended.returncode:
+        raise SystemExit(ended.stderr)
+    library = library_path(optimized)
+    return {
+        "seconds": time.perf_counter() - started,
+        "library_bytes": library.stat().st_size if library.exists() else 0,
+        "said": ended.stdout,
+    }
+
+
+@contextmanager
+def _empty_cache() -> Iterator[dict[str, str]]:
+    with tempfile.TemporaryDirectory(prefix="ortkit-cache-") as folder:
+        yield os.environ | {"ORTKIT_CACHE": folder}
+
+
+def _plain(
+    path: Path, example: Any, expected: Any, *, graph: bool
+) -> tuple[Callable[[], object], Any]:
+    """Return a bound run of an `InferenceSession`, and the memory of its output."""
+    import onnxruntime
+    import torch
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    provider = ("CUDAExecutionProvider", {"enable_cuda_graph": "1"} if graph else {})
+    session = onnxruntime.InferenceSession(
+        str(path), options, providers=[provider, "CPUExecutionProvider"]
+    )
+    io, out = session.io_binding(), torch.empty_like(expected)
+    for bind, name, tensor in (
+        (io.bind_input, "x", example.contiguous()),
+        (io.bind_output, "y", out),
+    ):
+        kind = np.dtype(str(tensor.dtype).removeprefix("torch."))
+        bind(name, "cuda", 0, kind, tuple(tensor.shape), tensor.data_ptr())
+    return lambda: session.run_with_iobinding(io), out
+
+
+def _synchronized(run: Callable[[], object]) -> Callable[[], object]:
+    import torch
+
+    def call() -> None:
+        with torch.no_grad():
+            run()
+        torch.cuda.synchronize()
+
+    return call
+
+
+def _error(value: Any, expected: Any) -> float:
+    reference = expected.float()
+    return float((value.float() - reference).norm() / reference.norm())
+
+
+def _kernels_of(run: Callable[[], object], rounds: int = 10) -> dict[str, object]:
+    """Say which kernels a run takes its time in: microseconds and launches, largest first."""
+    with CudaActivity() as activity:
+        for _ in range(rounds):
+            run()
+    taken: dict[str, float] = defaultdict(float)
+    launched: Counter[str] = Counter()
+    for event in activity.events(0):
+        taken[event.name] += event.duration_us
+        launched[event.name] += 1
+    return {
+        "microseconds": sum(taken.values()) / rounds,
+        "kernels": [
+            [name[:160], taken[name] / rounds, launched[name] / rounds]
+            for name in sorted(taken, key=lambda name: -taken[name])[:40]
+        ],
+    }
+
+
+def _print_models(found: list[dict[str, Any]]) -> None:
+    rows: list[list[output.Cell]] = []
+    for row in found:
+        times = {name: median(values) for name, values in row["milliseconds"].items()}
+        best = times["ortkit graph"]
+        rows.append(
+            [
+                row["model"],
+                *(times.get(name) for name in WAYS),
+                times["plain"] / best,
+                times["torch.compile"] / best if "torch.compile" in times else None,
+                row["optimize"]["seconds"],
+                f"{row['errors']['ortkit graph']:.0e} ({row['errors']['plain']:.0e})",
+            ]
+        )
+    header = ["float16, ms (median)", *WAYS, "to plain", "to compile", "optimize, s", "error"]
+    output.table("models", header, rows)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="scripts/bench cuda", description=__doc__)
+    parser.add_argument("--parts", default="all", choices=("all", "models", "kernels"))
+    parser.add_argument("--only", default="", help="models whose name contains this")
+    parser.add_argument("--only-kernels", default="", help="kernels whose name contains this")
+    parser.add_argument("--arch", default="sm_90", help="the GPU's")
+    parser.add_argument("--rounds", type=int, default=60)
+    parser.add_argument("--no-compile", dest="compile", action="store_false")
+    parser.add_argument("--output", type=Path, default=Path("bench-results"))
+    return parser
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,114 @@
+"""The models of `scripts/bench cuda`: known architectures with random weights, made by torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+_VOCABULARY, _TOKENS, _PIXELS = 1000, 512, 224
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """One model.
+
+    Args:
+        name: Of the table's row.
+        module: A torch module in float16 on the GPU, in inference mode.
+        example: Its one input, on the GPU; batch 1.
+    """
+
+    name: str
+    module: Any
+    example: Any
+
+    def export(self, folder: Path) -> Path:
+        """Write the model as torch's exporter writes it."""
+        import torch
+
+        path = folder / f"{self.name}.onnx"
+        with torch.no_grad():
+            torch.onnx.export(
+                self.module, (self.example,), path, dynamo=True, input_names=["x"],
+                output_names=["y"], opset_version=20, verbose=False, external_data=True,
+            )  # fmt: skip
+        return path
+
+
+def architectures(only: str) -> Iterator[Architecture]:
+    """Make those whose name contains `only`, one at a time; nets need torchvision."""
+    makers: dict[str, Callable[[], tuple[Any, Any]]] = {
+        "bert-base, 512 tokens": _bert,
+        "vit-base": _vit,
+        "llama-like, 8 layers of 2048": _llama,
+        "mobilenet_v3_large": lambda: _net("mobilenet_v3_large"),
+        "efficientnet_b0": lambda: _net("efficientnet_b0"),
+        "resnet50": lambda: _net("resnet50"),
+    }
+    import torch
+
+    for name, make in makers.items():
+        if only in name:
+            torch.manual_seed(0)
+            module, example = make()
+            module = module.eval().half().cuda()
+            example = example.cuda()
+            yield Architecture(
+                name, module, example.half() if example.is_floating_point() else example
+            )
+
+
+def _last_hidden(model: Any) -> Any:
+    import torch
+
+    class Last(torch.nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = model
+
+        def forward(self, x: Any) -> Any:
+            return self.model(x).last_hidden_state
+
+    return Last()
+
+
+def _bert() -> tuple[Any, Any]:
+    import torch
+    from transformers import BertConfig, BertModel
+
+    return _last_hidden(BertModel(BertConfig())), torch.randint(0, _VOCABULARY, (1, _TOKENS))
+
+
+def _vit() -> tuple[Any, Any]:
+    import torch
+    from transformers import ViTConfig, ViTModel
+
+    return _last_hidden(ViTModel(ViTConfig())), torch.randn(1, 3, _PIXELS, _PIXELS)
+
+
+def _llama() -> tuple[Any, Any]:
+    import torch
+    from transformers import LlamaConfig, LlamaModel
+
+    config = LlamaConfig(
+        hidden_size=2048, intermediate_size=5632, num_hidden_layers=8, num_attention_heads=16,
+        num_key_value_heads=8, vocab_size=_VOCABULARY, use_cache=False,
+    )  # fmt: skip
+    return _last_hidden(LlamaModel(config)), torch.randint(0, _VOCABULARY, (1, _TOKENS))
+
+
+def _net(name: str) -> tuple[Any, Any]:
+    """Make one of torchvision's, its batch norms with statistics of noise: values stay finite."""
+    import torch
+    import torchvision
+
+    module = torchvision.models.get_model(name).cuda().train()
+    for norm in module.modules():
+        if isinstance(norm, torch.nn.BatchNorm2d):
+            norm.momentum = None
+    with torch.no_grad():
+        for _ in range(3):
+            module(torch.randn(16, 3, _PIXELS, _PIXELS, device="cuda"))
+    return module, torch.randn(1, 3, _PIXELS, _PIXELS)
