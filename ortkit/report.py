@@ -35,6 +35,8 @@ class RegionReport:
     """As ONNX Runtime's own nodes, in one run on one thread; see `ortkit.fusion.cost`."""
     predicted_after_ns: int
     """As one kernel."""
+    left_out: tuple[str, ...] = ()
+    """Architectures of GPUs that its kernel did not compile for: why, and what they run."""
 
 
 @dataclass(frozen=True)

@@ -20,16 +20,28 @@ ort::CustomOp Describe(const OrtkitOp& spec) {
 
 bool HasDevice() { return FindDriver() != nullptr; }
 
-bool CanRun(const OrtkitCudaKernel& kernel) {
+bool FitsAny(const OrtkitCudaKernel& kernel, const DeviceTraits& device) {
+  for (int32_t i = 0; i < kernel.variant_count; ++i) {
+    if (Fits(kernel.variants[i], device)) return true;
+  }
+  return false;
+}
+
+bool CanRun(const OrtkitCudaKernel& kernel, char* why, size_t capacity) {
   const Driver* driver = FindDriver();
   int32_t count = 0;
-  if (driver == nullptr || driver->DeviceGetCount(&count) != 0) return false;
+  if (driver == nullptr || driver->DeviceGetCount(&count) != 0) {
+    snprintf(why, capacity, "no GPU");
+    return false;
+  }
+  size_t used = snprintf(why, capacity, "no image for");
   for (int32_t ordinal = 0; ordinal < count; ++ordinal) {
     Device device = 0;
     DeviceTraits traits = {};
     if (driver->DeviceGet(&device, ordinal) != 0 || ReadTraits(*driver, device, &traits) != 0) continue;
-    for (int32_t i = 0; i < kernel.variant_count; ++i) {
-      if (Fits(kernel.variants[i], traits)) return true;
+    if (FitsAny(kernel, traits)) return true;
+    if (used < capacity) {
+      used += snprintf(why + used, capacity - used, "%s sm_%d", ordinal == 0 ? "" : ",", traits.architecture);
     }
   }
   return false;

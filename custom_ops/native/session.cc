@@ -84,22 +84,38 @@ ort::Status* IsForCuda(const ort::Api* api, const ort::SessionOptions* options, 
 }
 
 // Beside a kernel for CUDA the one for the CPU is there too, for nodes that ONNX Runtime keeps there.
-bool IsWanted(const Op& op, bool is_cuda) {
+// A kernel that no device runs is not registered, which `why` says: its node becomes the function's body.
+bool IsWanted(const Op& op, bool is_cuda, char* why, size_t capacity) {
   if (!is_cuda) return !op.is_cuda;
-  return op.spec->cuda != nullptr && ortkit_manifest.cuda->CanRun(*op.spec->cuda);
+  return op.spec->cuda != nullptr && ortkit_manifest.cuda->CanRun(*op.spec->cuda, why, capacity);
+}
+
+// "<domain>::<op><suffix>", which a session's options note.
+ort::Status* WriteKey(const Op& op, const char* suffix, char (*key)[512]) {  // ONNX Runtime takes 1024
+  const int length = snprintf(*key, sizeof *key, "%s::%s%s", ortkit_manifest.domain, op.spec->op_type, suffix);
+  if (static_cast<size_t>(length) < sizeof *key) return nullptr;
+  return Refuse(op, ort::kInvalidArgument, "the name is too long");
+}
+
+ort::Status* NoteLeftOut(const ort::Api* api, ort::SessionOptions* options, const Op& op, const char* why) {
+  char key[512];
+  ORTKIT_RETURN_IF_ERROR(WriteKey(op, "@left_out", &key));
+  char text[256];
+  snprintf(text, sizeof text, "%s of kernel %s: the function body runs", why, op.spec->key);
+  return ort::AddSessionConfigEntry(api)(options, key, text);
 }
 
 // Adds what no library before has brought: equal names are equal kernels.
 ort::Status* AddNewOps(const ort::Api* api, ort::SessionOptions* options, ort::OpDomain* domain,
                        const Op* ops, int32_t count, bool is_cuda) {
   for (int32_t i = 0; i < count; ++i) {
-    if (!IsWanted(ops[i], is_cuda)) continue;
-    char key[512];  // ONNX Runtime takes 1024
-    const int length = snprintf(key, sizeof key, "%s::%s%s", ortkit_manifest.domain,
-                                ops[i].spec->op_type, ops[i].is_cuda ? "@cuda" : "");
-    if (static_cast<size_t>(length) >= sizeof key) {
-      return Refuse(ops[i], ort::kInvalidArgument, "the name is too long");
+    char why[160];
+    if (!IsWanted(ops[i], is_cuda, why, sizeof why)) {
+      if (is_cuda && ops[i].is_cuda) ORTKIT_RETURN_IF_ERROR(NoteLeftOut(api, options, ops[i], why));
+      continue;
     }
+    char key[512];
+    ORTKIT_RETURN_IF_ERROR(WriteKey(ops[i], ops[i].is_cuda ? "@cuda" : "", &key));
     bool has = false;
     ORTKIT_RETURN_IF_ERROR(HasEntry(api, options, key, &has));
     if (has) continue;

@@ -68,6 +68,6 @@ struct OrtkitCuda {
   ort::CustomOp (*DescribeToRuntime)(const OrtkitOp& spec);
   // Whether the driver is there and has a device.
   bool (*HasDevice)();
-  // Whether some device runs some variant of the kernel.
-  bool (*CanRun)(const OrtkitCudaKernel& kernel);
+  // Whether some device runs some variant of the kernel; if not, says why: "no image for sm_86".
+  bool (*CanRun)(const OrtkitCudaKernel& kernel, char* why, size_t capacity);
 };

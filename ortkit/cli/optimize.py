@@ -174,6 +174,7 @@ def _show(optimized: Optimized, files: tuple[Path, ...]) -> None:
         show.table("", columns, _regions(report))
         where = "one GPU" if report.target == "cuda" else "one thread"
         show.line(f"predicted for each place, {where}; sizes that are not known count as 128\n")
+        _show_left_out(report)
     if report.measurement is not None:
         _show_measurement(report.measurement)
     if report.kernel_note:
@@ -213,6 +214,13 @@ def _outcome(one: RegionTiming) -> str:
         return f"kept, not timed: {one.problem}"
     known = ", known from before" if one.from_cache else ""
     return f"{'kept' if one.kept else 'dropped'} (noise {one.noise or 0:.1%}{known})"
+
+
+def _show_left_out(report: Report) -> None:
+    """Say which GPUs have no code of their own for some kernel."""
+    alike = Counter((one.kind, text) for one in report.regions for text in one.left_out)
+    for (kind, text), places in alike.items():
+        show.note(f"warning: the kernel of {kind} (places: {places}): {text}")
 
 
 def _show_why(report: Report, what: str) -> None:

@@ -21,6 +21,7 @@ from ortkit.graph.walk import control_bodies
 from ortkit.kernels.backend import Refused, Target
 from ortkit.kernels.build import build_library, refusal
 from ortkit.kernels.calibration import load_calibration
+from ortkit.kernels.cuda import CudaKernel
 from ortkit.kernels.signature import RegionSignature
 from ortkit.report import RegionReport
 from ortkit.rewrite.scope import Scope
@@ -72,6 +73,11 @@ def compile_regions(
     if wanted:
         built = build_library(list(wanted.values()), target, path, kernels, count=count)
     refused = {} if built is None else {each.key: reason for each, reason in built.refused}
+    left_out = {
+        each.key: each.left_out_lines()
+        for each in (() if built is None else built.kernels)
+        if isinstance(each, CudaKernel)
+    }
     for scope, chain in chains:
         reports += settle_chain(scope, chain, refused, replaced)
     for scope, one in found:
@@ -81,7 +87,8 @@ def compile_regions(
             if not reason and not lower_region(scope, one.region, signature, replaced):
                 reason = "rolled back or out of fuel"
         emitted = None if reason or signature is None else signature.op_type
-        reports.append(_report(one, at, reason, emitted))
+        missing = () if emitted is None or signature is None else left_out.get(signature.key, ())
+        reports.append(replace(_report(one, at, reason, emitted), left_out=missing))
     for scope in scopes:
         restore_order(scope)
     if built is None:

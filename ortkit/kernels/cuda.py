@@ -24,12 +24,24 @@ from ortkit.kernels.sizes import ONE, Extent
 ARCHITECTURES = (80, 86, 89, 90, 100, 103, 120)
 #: PTX made for it runs on every later GPU; what is made for later ones does not carry forward.
 PTX_ARCHITECTURE = 80
+#: Bytes of shared memory that a block may ask for.
+SHARED_BYTES = {
+    80: 163 << 10,
+    86: 99 << 10,
+    89: 99 << 10,
+    90: 227 << 10,
+    100: 227 << 10,
+    103: 227 << 10,
+    120: 99 << 10,
+}
 #: Without `--arch`: A100 and H100 have images of their own, all others run the PTX.
 DEFAULT_LEVEL = "sm_80,sm_90"
 #: CUDA's bounds of a grid.
 MAX_GRID = (2**31 - 1, 65535, 65535)
 #: The shim's bound of a step's arguments.
 MAX_ARGUMENTS = 120
+
+_BODY = "the function body"
 
 ArgumentKind = Literal["tensor", "scratch", "size32", "size64", "null"]
 
@@ -130,6 +142,19 @@ class Image:
 
 
 @dataclass(frozen=True)
+class LeftOut:
+    """An architecture that a kernel did not compile for.
+
+    Args:
+        architecture: Of `ARCHITECTURES`; for `PTX_ARCHITECTURE` there is no PTX either.
+        reason: What the toolchain said, one line.
+    """
+
+    architecture: int
+    reason: str
+
+
+@dataclass(frozen=True)
 class CudaKernel:
     """A compiled region on disk: what the linker and the shim need.
 
@@ -139,9 +164,10 @@ class CudaKernel:
         target: Of kind "cuda", resolved (`resolve_cuda`).
         variants: The first whose conditions hold is launched; the last one may have conditions
             too, and where none holds the kernel cannot run.
-        images: For every step of every variant one per architecture of the target, and the PTX.
-            Images of equal bytes share a file.
+        images: For every step of every variant one per architecture of the target that is not
+            left out, and the PTX. Images of equal bytes share a file.
         compile_seconds: 0 when it came from the cache.
+        left_out: What it did not compile for, in numeric order.
     """
 
     key: str
@@ -150,6 +176,35 @@ class CudaKernel:
     variants: tuple[Variant, ...]
     images: tuple[Image, ...]
     compile_seconds: float
+    left_out: tuple[LeftOut, ...] = ()
+
+    def runs_on(self, architecture: int) -> str:
+        """Say what a GPU of an architecture runs, as the shim chooses it."""
+        most = max(step.shared_bytes for variant in self.variants for step in variant.steps)
+        if most > SHARED_BYTES[architecture]:
+            return _BODY
+        found = [one for one in self.images if one.architecture <= architecture]
+        cubins = [
+            one.architecture
+            for one in found
+            if not one.is_ptx and one.architecture // 10 == architecture // 10
+        ]
+        if cubins:
+            return f"the code for sm_{max(cubins)}"
+        return "the PTX" if any(one.is_ptx for one in found) else _BODY
+
+    def left_out_lines(self) -> tuple[str, ...]:
+        """Say for each architecture that is left out why, and what a GPU of it runs instead."""
+        asked = architectures_of(self.target.level)
+        lines = []
+        for one in self.left_out:
+            name, what = f"sm_{one.architecture}", one.reason
+            if one.architecture in asked:
+                what += f"; a GPU of {name} runs {self.runs_on(one.architecture)}"
+            if one.architecture == PTX_ARCHITECTURE:
+                what += f"; without PTX, GPUs that have no code of their own run {_BODY}"
+            lines.append(what)
+        return tuple(lines)
 
 
 def architectures_of(level: str) -> tuple[int, ...]:

@@ -8,7 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from ortkit.kernels.backend import Kernel, Launch, Target
-from ortkit.kernels.cuda import Argument, CeilDiv, Condition, CudaKernel, Image, Step, Variant
+from ortkit.kernels.cuda import (
+    Argument,
+    CeilDiv,
+    Condition,
+    CudaKernel,
+    Image,
+    LeftOut,
+    Step,
+    Variant,
+)
 from ortkit.kernels.sizes import Extent
 
 Record = dict[str, object]
@@ -30,6 +39,7 @@ def record_of(kernel: Kernel | CudaKernel) -> Record:
     return {
         "variants": [asdict(variant) for variant in kernel.variants],
         "images": [{**asdict(image), "path": image.path.name} for image in kernel.images],
+        "left_out": [asdict(one) for one in kernel.left_out],
     }
 
 
@@ -55,7 +65,10 @@ def kernel_from(
         if target.kind == "cuda":
             variants = tuple(map(_variant, record["variants"]))
             images = tuple(_image(one, files) for one in record["images"])
-            return CudaKernel(key, backend, target, variants, images, compile_seconds)
+            left_out = tuple(
+                LeftOut(int(one["architecture"]), str(one["reason"])) for one in record["left_out"]
+            )
+            return CudaKernel(key, backend, target, variants, images, compile_seconds, left_out)
         artifact, launch = files[record["artifact"]], _launch(record["launch"])
     except (KeyError, TypeError, ValueError):
         return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
@@ -130,10 +130,11 @@ def _register(
         absent = [
             op
             for op in fused_ops(source.header)
-            if not _has_entry(options, op) and not _has_entry(options, f"{op}@cuda")
+            if _entry(options, op) is None and _entry(options, f"{op}@cuda") is None
         ]
         if absent:
             refusal = f"{registered[0].name} lacks {len(absent)} of the model's fused ops"
+            refusal += _left_out(options, absent)
     if refusal:
         if settings.kernels not in ("auto", "never"):
             raise RunError(refusal, where=source.where)
@@ -172,9 +173,15 @@ def _with_graphs(wanted: tuple[Provider, ...]) -> tuple[Provider, ...]:
     )
 
 
-def _has_entry(options: Any, key: str) -> bool:
+def _left_out(options: Any, ops: Sequence[str]) -> str:
+    """Return what the library notes of kernels that no GPU here runs, once for each reason."""
+    noted = [text for op in ops if (text := _entry(options, f"{op}@left_out")) is not None]
+    reasons = dict.fromkeys(text.partition(" of kernel ")[0] for text in noted)
+    return f" ({'; '.join(reasons)})" if reasons else ""
+
+
+def _entry(options: Any, key: str) -> str | None:
     try:
-        options.get_session_config_entry(key)
+        return str(options.get_session_config_entry(key))
     except RuntimeError:
-        return False
-    return True
+        return None

@@ -281,6 +281,12 @@ void WhatNoDeviceRunsIsLeftOut() {
   EXPECT(Session().Ops().find("add@cuda") != std::string::npos);
   Devices({{80, 99 << 10}});
   EXPECT(Session().Ops().find("sum") == std::string::npos);  // it needs 100 KB a block
+  Devices({{75, 64 << 10}, {80, 163 << 10}});
+  const Session session;
+  EXPECT_TEXT(session.options.config.at("ortkit.fused::only_90@left_out"),
+              "no image for sm_75, sm_80 of kernel 0: the function body runs");
+  EXPECT(session.options.config.count("ortkit.fused::add@left_out") == 0);
+  EXPECT(session.options.config.count("ortkit.fused::cpu_only@left_out") == 0);
 }
 
 void OpsAreDescribedForCuda() {

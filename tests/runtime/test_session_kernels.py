@@ -13,6 +13,7 @@ import ortkit
 from ortkit.errors import RunError, UserError
 from ortkit.kernels import DOMAIN, Target, build_library
 from ortkit.kernels.cache import KernelCache
+from ortkit.runtime import loading
 from tests.kernels.fused_model import unary
 
 TEXT = """<ir_version: 8, opset_import: ["" : 17]>
@@ -153,3 +154,16 @@ def test_extensions_are_registered_where_the_model_has_their_ops() -> None:
     """
     with ortkit.Session(onnx.parser.parse_model(text), "cpu") as one:
         assert one.run(np.array(["abc"]))["y"].tolist() == ["ABC"]
+
+
+def test_why_no_gpu_here_runs_a_kernel_is_said() -> None:
+    """The library notes it in the options; tests/native/cuda_test.cc sees that it does."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    assert loading._left_out(options, ["ortkit.fused::a"]) == ""
+    for op in "ab":
+        text = f"no image for sm_75 of kernel {op}0: the function body runs"
+        options.add_session_config_entry(f"ortkit.fused::{op}@left_out", text)
+    found = loading._left_out(options, [f"ortkit.fused::{op}" for op in "abc"])
+    assert found == " (no image for sm_75)"

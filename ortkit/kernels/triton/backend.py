@@ -59,7 +59,7 @@ class TritonBackend:
 
         Raises:
             InternalError: `accepts` would refuse.
-            KernelError: Triton failed, or there are too many parameters.
+            KernelError: Triton failed for every architecture, or there are too many parameters.
         """
         from ortkit.kernels.triton.build import write_images
 
@@ -71,9 +71,11 @@ class TritonBackend:
         most = max(len(step.parameters) for source in sources for step in source.steps)
         if most > MAX_ARGUMENTS:
             raise KernelError(f"a kernel of {most} parameters, at most {MAX_ARGUMENTS} are passed")
-        variants, images = write_images(sources, architectures_of(target.level), folder)
+        made = write_images(sources, architectures_of(target.level), folder)
         seconds = time.perf_counter() - started
-        return CudaKernel(signature.key, self.name, target, variants, images, seconds)
+        return CudaKernel(
+            signature.key, self.name, target, made.variants, made.images, seconds, made.left_out
+        )
 
 
 def _version(distribution: str) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ortkit.errors import KernelError
-from ortkit.kernels.cuda import PTX_ARCHITECTURE, Image, Variant
+from ortkit.kernels.cuda import PTX_ARCHITECTURE, SHARED_BYTES, Image, LeftOut, Variant
 from ortkit.kernels.triton.source import StepSource, VariantSource
 
 #: PTX of CUDA 12.0, so that drivers from then on take it.
@@ -37,31 +37,62 @@ class Compiled:
     shared_bytes: int
 
 
+@dataclass(frozen=True)
+class Images:
+    """All code of a kernel.
+
+    Args:
+        variants: As they are launched.
+        images: The files.
+        left_out: The architectures that some step did not compile for; they have no image.
+    """
+
+    variants: tuple[Variant, ...]
+    images: tuple[Image, ...]
+    left_out: tuple[LeftOut, ...]
+
+
 def write_images(
     sources: Sequence[VariantSource], architectures: Sequence[int], folder: Path
-) -> tuple[tuple[Variant, ...], tuple[Image, ...]]:
+) -> Images:
     """Compile all steps of all variants for all architectures, and the PTX, into `folder`.
 
+    An architecture that any step fails on is left out as a whole: which variant a run takes is
+    not known before, and each has to be there.
+
     Raises:
-        KernelError: Triton or its assembler failed.
+        KernelError: Triton or its assembler failed, for every architecture.
     """
-    variants, images = [], []
-    for number, source in enumerate(sources):
-        shared = []
-        for place, step in enumerate(source.steps):
-            needed = 0
-            for architecture in sorted({*architectures, PTX_ARCHITECTURE}):
-                found = compile_step(step, architecture, folder)
-                needed = max(needed, found.shared_bytes)
-                if architecture == PTX_ARCHITECTURE:
-                    path = _written(folder, "ptx", found.ptx.encode() + b"\0")
-                    images.append(Image(architecture, True, number, place, path))
-                if architecture in architectures:
-                    path = _written(folder, "cubin", found.cubin)
-                    images.append(Image(architecture, False, number, place, path))
-            shared.append(needed)
-        variants.append(source.variant(shared))
-    return tuple(variants), tuple(images)
+    steps = [
+        (number, place, step)
+        for number, source in enumerate(sources)
+        for place, step in enumerate(source.steps)
+    ]
+    made: dict[int, list[Compiled]] = {}
+    failed: dict[int, KernelError] = {}
+    for architecture in sorted({*architectures, PTX_ARCHITECTURE}):
+        try:
+            made[architecture] = [compile_step(step, architecture, folder) for *_, step in steps]
+        except KernelError as error:
+            failed[architecture] = error
+    # PTX alone is made of what one architecture compiles for: it runs on all later ones.
+    if not made:
+        raise next(iter(failed.values()))
+    images = []
+    for index, (number, place, _) in enumerate(steps):
+        for architecture, found in made.items():
+            if architecture == PTX_ARCHITECTURE:
+                path = _written(folder, "ptx", found[index].ptx.encode() + b"\0")
+                images.append(Image(architecture, True, number, place, path))
+            if architecture in architectures:
+                path = _written(folder, "cubin", found[index].cubin)
+                images.append(Image(architecture, False, number, place, path))
+    shared = iter(
+        [max(found[i].shared_bytes for found in made.values()) for i in range(len(steps))]
+    )
+    variants = tuple(one.variant([next(shared) for _ in one.steps]) for one in sources)
+    left_out = tuple(LeftOut(one, error.problem) for one, error in failed.items())
+    return Images(variants, tuple(images), left_out)
 
 
 def compile_step(step: StepSource, architecture: int, folder: Path) -> Compiled:
@@ -96,7 +127,9 @@ def compile_step(step: StepSource, architecture: int, folder: Path) -> Compiled:
             raise RuntimeError("it is to be launched in another way than it was written for")
         if asked.global_scratch_size or asked.profile_scratch_size:
             raise RuntimeError("it asks for scratch memory")
-        return Compiled(made.asm["cubin"], made.asm["ptx"], int(asked.shared))
+        if (shared := int(asked.shared)) > (most := SHARED_BYTES[architecture]):
+            raise RuntimeError(f"it needs {shared} bytes of shared memory, a block has {most}")
+        return Compiled(made.asm["cubin"], made.asm["ptx"], shared)
 
 
 def _function(step: StepSource, folder: Path) -> Any:
