@@ -1,8 +1,10 @@
-// What this machine's processor can run, as the levels of the x86-64 psABI.
+// What this machine's processor can run: the levels of the x86-64 psABI and two above them.
 #include "shim.h"
 
 #if defined(__x86_64__)
 #include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 #endif
 
 namespace ortkit {
@@ -13,6 +15,8 @@ const char* CpuName(OrtkitCpu cpu) {
     case ORTKIT_CPU_X86_64_V2: return "x86-64-v2";
     case ORTKIT_CPU_X86_64_V3: return "x86-64-v3";
     case ORTKIT_CPU_X86_64_V4: return "x86-64-v4";
+    case ORTKIT_CPU_X86_64_V4_BF16: return "x86-64-v4-bf16";
+    case ORTKIT_CPU_X86_64_V4_AMX: return "x86-64-v4-amx";
     case ORTKIT_CPU_AARCH64: return "aarch64";
   }
   return "unknown";
@@ -36,6 +40,10 @@ constexpr uint32_t kExtendedEcxV2 = Bits(0);                  // LAHF
 constexpr uint32_t kExtendedEcxV3 = Bits(5);                  // LZCNT
 constexpr uint32_t kSavesYmm = Bits(1, 2);                    // XCR0: SSE, AVX state
 constexpr uint32_t kSavesZmm = Bits(1, 2, 5, 6, 7);           // and the AVX-512 state
+constexpr uint32_t kLeaf7EcxBf16 = Bits(11);                  // AVX512-VNNI
+constexpr uint32_t kLeaf7Part1EaxBf16 = Bits(5);              // AVX512-BF16
+constexpr uint32_t kLeaf7EdxAmx = Bits(22, 24, 25);           // AMX-BF16 TILE INT8
+constexpr uint32_t kSavesTiles = Bits(17, 18);                // XCR0: the tiles' shapes and data
 
 }  // namespace
 
@@ -44,7 +52,9 @@ OrtkitCpu LevelOf(const CpuWords& cpu) {
   if (!Has(cpu.leaf1_ecx, kLeaf1EcxV3) || !Has(cpu.extended_ecx, kExtendedEcxV3)) return ORTKIT_CPU_X86_64_V2;
   if (!Has(cpu.leaf7_ebx, kLeaf7EbxV3) || !Has(cpu.saved_state, kSavesYmm)) return ORTKIT_CPU_X86_64_V2;
   if (!Has(cpu.leaf7_ebx, kLeaf7EbxV4) || !Has(cpu.saved_state, kSavesZmm)) return ORTKIT_CPU_X86_64_V3;
-  return ORTKIT_CPU_X86_64_V4;
+  if (!Has(cpu.leaf7_ecx, kLeaf7EcxBf16) || !Has(cpu.leaf7_part1_eax, kLeaf7Part1EaxBf16)) return ORTKIT_CPU_X86_64_V4;
+  if (!Has(cpu.leaf7_edx, kLeaf7EdxAmx) || !Has(cpu.saved_state, kSavesTiles)) return ORTKIT_CPU_X86_64_V4_BF16;
+  return ORTKIT_CPU_X86_64_V4_AMX;
 }
 
 #if defined(__x86_64__)
@@ -65,15 +75,30 @@ CpuWords ReadCpu() {
   uint32_t eax, ebx, ecx, edx;
   if (__get_cpuid(1, &eax, &ebx, &ecx, &edx)) words.leaf1_ecx = ecx;
   if (__get_cpuid(0x80000001u, &eax, &ebx, &ecx, &edx)) words.extended_ecx = ecx;
-  if (__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx)) words.leaf7_ebx = ebx;
+  if (__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx)) {
+    words.leaf7_ebx = ebx;
+    words.leaf7_ecx = ecx;
+    words.leaf7_edx = edx;
+    const uint32_t parts = eax;
+    if (parts >= 1 && __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx)) words.leaf7_part1_eax = eax;
+  }
   if (Has(words.leaf1_ecx, kOsSavesState)) words.saved_state = SavedState();
   return words;
+}
+
+// Tiles are 8 KB that the system saves for a thread only after the process has asked for them: once, for
+// all its threads, those that run already too. It may be refused, as by a sandbox.
+bool AskForTiles() {
+  constexpr long kAskForState = 0x1023;  // ARCH_REQ_XCOMP_PERM of arch_prctl(2)
+  constexpr long kTileData = 18;
+  return syscall(SYS_arch_prctl, kAskForState, kTileData) == 0;
 }
 
 }  // namespace
 
 const char* MissingCpu(OrtkitCpu needed) {
-  const OrtkitCpu have = LevelOf(ReadCpu());
+  OrtkitCpu have = LevelOf(ReadCpu());
+  if (have == ORTKIT_CPU_X86_64_V4_AMX && needed == have && !AskForTiles()) have = ORTKIT_CPU_X86_64_V4_BF16;
   const bool runs = needed >= ORTKIT_CPU_X86_64 && needed <= have;
   return runs ? nullptr : CpuName(have);
 }

@@ -50,8 +50,11 @@ struct CpuWords {
   uint32_t extended_ecx;  // leaf 0x80000001
   uint32_t leaf7_ebx;
   uint32_t saved_state;   // the registers that the system saves; 0 if it does not tell
+  uint32_t leaf7_ecx = 0;
+  uint32_t leaf7_edx = 0;
+  uint32_t leaf7_part1_eax = 0;
 };
-// The highest level of the x86-64 psABI that such a processor runs.
+// The highest level that such a processor runs.
 OrtkitCpu LevelOf(const CpuWords& cpu);
 // Null if this machine runs code built for `needed`, else the name of what it has.
 const char* MissingCpu(OrtkitCpu needed);

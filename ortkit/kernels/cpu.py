@@ -1,7 +1,12 @@
-"""The levels of processors that kernels are built for."""
+"""The levels of processors that kernels are built for.
+
+Those of the x86-64 psABI, and two above them that have instructions for bfloat16: `x86-64-v4-bf16`
+(AVX512-BF16 and AVX512-VNNI) and `x86-64-v4-amx` (the tiles of AMX as well).
+"""
 
 from __future__ import annotations
 
+import ctypes
 import platform
 from pathlib import Path
 
@@ -14,6 +19,8 @@ LEVELS: dict[str, int] = {
     "x86-64-v2": 2,
     "x86-64-v3": 3,
     "x86-64-v4": 4,
+    "x86-64-v4-bf16": 5,
+    "x86-64-v4-amx": 6,
     "aarch64": 16,
 }
 
@@ -22,7 +29,13 @@ _ADDED_FLAGS: dict[str, str] = {
     "x86-64-v2": "cx16 lahf_lm popcnt pni sse4_1 sse4_2 ssse3",
     "x86-64-v3": "abm avx avx2 bmi1 bmi2 f16c fma movbe xsave",
     "x86-64-v4": "avx512f avx512bw avx512cd avx512dq avx512vl",
+    "x86-64-v4-bf16": "avx512_bf16 avx512_vnni",
+    "x86-64-v4-amx": "amx_bf16 amx_int8 amx_tile",
 }
+
+# arch_prctl(2) of x86-64 Linux: which states of the processor a process may ask for; the data of
+# AMX tiles is one.
+_ARCH_PRCTL, _GET_XCOMP_SUPP, _TILE_DATA = 158, 0x1021, 1 << 18
 
 
 def machine() -> str:
@@ -59,10 +72,15 @@ def native_level() -> str:
     flags = _cpu_flags()
     level = "x86-64"
     for name, added in _ADDED_FLAGS.items():
-        if not flags.issuperset(added.split()):
+        if not flags.issuperset(added.split()) or (name.endswith("-amx") and not _has_tiles()):
             break
         level = name
     return level
+
+
+def has_bf16(level: str) -> bool:
+    """Say whether a level has instructions for products of bfloat16."""
+    return level in ("x86-64-v4-bf16", "x86-64-v4-amx")
 
 
 def runs_here(level: str) -> bool:
@@ -81,3 +99,14 @@ def _cpu_flags() -> frozenset[str]:
         return frozenset()
     flags = next((line for line in lines if line.startswith("flags")), "")
     return frozenset(flags.partition(":")[2].split())
+
+
+def _has_tiles() -> bool:
+    """Say whether the system lets processes use AMX; a sandbox may not, whatever the flags say."""
+    supported = ctypes.c_uint64(0)
+    try:
+        call = ctypes.CDLL(None).syscall
+    except (OSError, AttributeError):
+        return False
+    answer = call(_ARCH_PRCTL, _GET_XCOMP_SUPP, ctypes.byref(supported))
+    return answer == 0 and bool(supported.value & _TILE_DATA)

@@ -43,7 +43,7 @@ def lower_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Python takes this machine for a v2, and libraries for v4 name a level that no shim knows."""
     flags = frozenset(["cx16", "lahf_lm", "popcnt", "pni", "sse4_1", "sse4_2", "ssse3"])
     monkeypatch.setattr(cpu, "_cpu_flags", lambda: flags)
-    monkeypatch.setitem(cpu.LEVELS, HIGHER, cpu.LEVELS["x86-64-v4"] + 1)
+    monkeypatch.setitem(cpu.LEVELS, HIGHER, cpu.LEVELS["x86-64-v4-amx"] + 1)
 
 
 def test_what_cannot_run_here_is_verified_without_it(lower_machine: None, tmp_path: Path) -> None:

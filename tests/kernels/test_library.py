@@ -226,7 +226,7 @@ def test_an_unknown_backend_and_an_unknown_level(tmp_path: Path) -> None:
     ("stated", "named"),
     [
         (cpu.LEVELS["aarch64" if cpu.machine() == "x86-64" else "x86-64"], r"\w[\w-]*"),
-        (cpu.LEVELS["x86-64-v4"] + 1, "unknown"),  # a level that is defined after this shim
+        (cpu.LEVELS["x86-64-v4-amx"] + 1, "unknown"),  # a level that is defined after this shim
     ],
 )
 def test_a_library_for_another_processor_is_refused_when_loaded(

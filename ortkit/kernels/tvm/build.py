@@ -10,7 +10,13 @@ from typing import Any
 from ortkit.errors import KernelError
 
 # AVX-512 at full width; LLVM's generic v4 tuning would stay at 256 bits.
-_ATTRIBUTES = {"x86-64-v4": ["-prefer-256-bit"]}
+_WIDE = "-prefer-256-bit"
+_BF16 = (_WIDE, "+avx512bf16", "+avx512vnni")
+_ATTRIBUTES = {
+    "x86-64-v4": (_WIDE,),
+    "x86-64-v4-bf16": _BF16,
+    "x86-64-v4-amx": (*_BF16, "+amx-tile", "+amx-bf16", "+amx-int8"),
+}
 
 
 def write_object(function: Any, level: str, path: Path) -> None:
@@ -66,8 +72,8 @@ def _llvm_target(level: str) -> dict[str, Any]:
     target: dict[str, Any] = {
         "kind": "llvm",
         "mtriple": "x86_64-unknown-linux-gnu",
-        "mcpu": level,
+        "mcpu": "x86-64-v4" if level in _ATTRIBUTES else level,
     }
     if level in _ATTRIBUTES:
-        target["mattr"] = _ATTRIBUTES[level]
+        target["mattr"] = list(_ATTRIBUTES[level])
     return target
