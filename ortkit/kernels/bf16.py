@@ -1,0 +1,150 @@
+"""Matrix products in bfloat16 with sums in float32: how their weights lie, and what they mean.
+
+A weight is packed once, when a model is optimized, into strips of 16 columns in which two
+neighbouring rows lie side by side: what `vdpbf16ps` and the AMX tiles read. The packed form is the
+only one in the model, at half the bytes of float32; a function body takes it apart again with
+standard operators, which ONNX Runtime folds where it has no kernel for the function.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from ortkit.kernels.signature import RegionSignature, TensorSpec
+
+#: Columns of a strip.
+STRIP = 16
+#: Rows of a weight come in groups of this many: what one AMX tile takes.
+DEPTH = 32
+
+
+def packed_shape(depth: int, columns: int) -> tuple[int, int, int, int]:
+    """Return the shape of the packed form of a weight [depth, columns]."""
+    return (-(-columns // STRIP), -(-depth // DEPTH) * DEPTH // 2, STRIP, 2)
+
+
+def pack_weight(weight: np.ndarray) -> np.ndarray:
+    """Return a weight as the kernels read it.
+
+    Args:
+        weight: float32 [K, N].
+
+    Returns:
+        bfloat16 [V, D / 2, 16, 2], V = ceil(N / 16), D = K rounded up to a multiple of 32:
+        element [v, d, c, j] is weight[2 d + j, 16 v + c], rounded to nearest even; 0 outside.
+
+    Raises:
+        ValueError: The weight is no matrix.
+    """
+    if weight.ndim != 2:
+        raise ValueError(f"a weight of rank {weight.ndim}, not 2")
+    strips, pairs, _, _ = packed_shape(*weight.shape)
+    padded = np.zeros((pairs * 2, strips * STRIP), ml_dtypes.bfloat16)
+    padded[: weight.shape[0], : weight.shape[1]] = weight.astype(ml_dtypes.bfloat16)
+    parts = padded.reshape(pairs, 2, strips, STRIP)
+    return np.ascontiguousarray(parts.transpose(2, 0, 3, 1))
+
+
+def unpack_weight(packed: np.ndarray, depth: int, columns: int) -> np.ndarray:
+    """Return the float32 [depth, columns] that a packed weight stands for."""
+    strips, pairs, _, _ = packed.shape
+    whole = packed.astype(np.float32).transpose(1, 3, 0, 2).reshape(pairs * 2, strips * STRIP)
+    return whole[:depth, :columns]
+
+
+def unpack_text(packed: str, result: str, depth: int, columns: int) -> str:
+    """Return the lines of a function body that do what `unpack_weight` does.
+
+    Args:
+        packed: The function's input.
+        result: The float32 [depth, columns] to make; other values are called `<result>_...`.
+        depth: K.
+        columns: N.
+    """
+    strips, pairs, _, _ = packed_shape(depth, columns)
+    rows, width = pairs * 2, strips * STRIP
+    whole = f"{result}_whole" if (rows, width) != (depth, columns) else result
+    lines = [
+        f"{result}_wide = Cast <to = 1> ({packed})",
+        f"{result}_rows = Transpose <perm = [1, 3, 0, 2]> ({result}_wide)",
+        f"{result}_shape = Constant <value_ints = [{rows}, {width}]> ()",
+        f"{whole} = Reshape ({result}_rows, {result}_shape)",
+    ]
+    if whole != result:
+        lines += [
+            f"{result}_first = Constant <value_ints = [0, 0]> ()",
+            f"{result}_last = Constant <value_ints = [{depth}, {columns}]> ()",
+            f"{result} = Slice ({whole}, {result}_first, {result}_last)",
+        ]
+    return "  ".join(lines)
+
+
+@dataclass(frozen=True)
+class Product:
+    """epilogue(A W + bias + ...) for `signature_of`.
+
+    Args:
+        rows: The leading dims of A.
+        depth: K.
+        columns: N.
+        source: The type of A: "bfloat16", or "float32" which is rounded first.
+        results: The type of each output; all are the same value.
+        bias: Whether a float32 [N] is added.
+        activation: Lines of the body from the value `s` to `t`, or "" for none.
+        residual: The type of a tensor of the output's shape that is added last, or "" for none.
+        opset: The model's.
+    """
+
+    rows: tuple[int | str, ...]
+    depth: int
+    columns: int
+    source: str = "bfloat16"
+    results: Sequence[str] = ("float32",)
+    bias: bool = False
+    activation: str = ""
+    residual: str = ""
+    opset: int = 20
+
+
+def signature_of(product: Product) -> RegionSignature:
+    """Return the region of a product; inputs: A, packed weight, bias if any, residual if any."""
+    p = product
+    inputs = [
+        TensorSpec("a", p.source, (*p.rows, p.depth)),
+        TensorSpec("w", "bfloat16", packed_shape(p.depth, p.columns)),
+    ]
+    lines = ["ar = Cast <to = 16> (a)"] if p.source == "float32" else []
+    lines.append(f"af = Cast <to = 1> ({'ar' if lines else 'a'})")
+    lines += [unpack_text("w", "wf", p.depth, p.columns), "p = MatMul (af, wf)"]
+    value = "p"
+    if p.bias:
+        inputs.append(TensorSpec("b", "float32", (p.columns,)))
+        lines.append("s = Add (p, b)")
+        value = "s"
+    if p.activation:
+        lines += [*([] if p.bias else ["s = Identity (p)"]), p.activation]
+        value = "t"
+    if p.residual:
+        inputs.append(TensorSpec("r", p.residual, (*p.rows, p.columns)))
+        if p.residual == "bfloat16":
+            lines.append("rf = Cast <to = 1> (r)")
+        lines.append(f"u = Add ({value}, {'rf' if p.residual == 'bfloat16' else 'r'})")
+        value = "u"
+    outputs = [TensorSpec(f"y{i}", kind, (*p.rows, p.columns)) for i, kind in enumerate(p.results)]
+    for output in outputs:
+        op = "Cast <to = 16>" if output.dtype == "bfloat16" else "Identity"
+        lines.append(f"{output.name} = {op} ({value})")
+    taken, made = (", ".join(spec.name for spec in specs) for specs in (inputs, outputs))
+    head = f'<opset_import: ["" : {p.opset}]> f ({taken}) => ({made})'
+    text = f"{head} {{ {'  '.join(lines)} }}"
+    return RegionSignature("bf16_product", text, tuple(inputs), tuple(outputs))
+
+
+def rounded(values: np.ndarray) -> Any:
+    """Return float32 values rounded to bfloat16."""
+    return values.astype(ml_dtypes.bfloat16).astype(np.float32)
