@@ -8,7 +8,7 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
 from importlib.util import find_spec
@@ -25,12 +25,13 @@ from ortkit.kernels.signature import RegionSignature
 
 SHIM_ARCHIVE = "libortkit_shim.a"
 MANIFEST_HEADER = "manifest.h"
+KERNEL_HEADER = "kernel.h"
 _INSTALL = "run `pip install .` in ortkit's folder, or `pip install -e .` to work on it"
 
 # The C library that ONNX Runtime's own wheels ask for.
 _ZIG_TARGETS = {"x86-64": "x86_64-linux-gnu.2.28", "aarch64": "aarch64-linux-gnu.2.28"}
 
-_EXPORTS = "{ global: RegisterCustomOps; local: *; };\n"
+_EXPORTS = "{ global: RegisterCustomOps;%s local: *; };\n"
 # No build id and no symbol table: equal input must give equal bytes. The C compiler does not link
 # the C++ run-time library, and libgcc is never needed at run time.
 _FLAGS = (
@@ -55,11 +56,27 @@ class KernelLibrary:
     ops: tuple[str, ...]
 
 
+@dataclass(frozen=True)
+class Programs:
+    """C code that calls kernels in a row; see ortkit/provider/own/source.py.
+
+    Args:
+        source: Of all functions; may include kernel.h.
+        files: Of constants, by the names under which the code includes them.
+        symbols: The functions, which the library exports.
+    """
+
+    source: str
+    files: Mapping[str, bytes]
+    symbols: tuple[str, ...]
+
+
 def link_library(
     kernels: Sequence[Kernel | CudaKernel],
     signatures: Sequence[RegionSignature],
     path: Path,
     target: Target,
+    programs: Programs | None = None,
 ) -> KernelLibrary:
     """Write the library of `kernels` to `path`, whole or not at all.
 
@@ -70,6 +87,7 @@ def link_library(
         path: Conventionally MODEL.opt.ops.so.
         target: What the library as a whole asks of the processor; a library for CUDA only runs
             on every processor of this machine's kind.
+        programs: Code that is compiled and linked with the kernels.
 
     Raises:
         UserError: There is nothing to link, or `path` cannot be written.
@@ -95,10 +113,15 @@ def link_library(
         for image in set(images.values()):
             (folder / f"{image.name}.bin").write_bytes(image.content)
         (folder / "manifest.c").write_text(manifest_source(ops, level, images), "utf-8")
-        (folder / "exports.map").write_text(_EXPORTS, "utf-8")
+        symbols = () if programs is None else programs.symbols
+        exports = _EXPORTS % "".join(f" {symbol};" for symbol in symbols)
+        (folder / "exports.map").write_text(exports, "utf-8")
+        if programs is not None:
+            _write_programs(programs, header.parent, folder)
         arguments = [
-            *_FLAGS, "-Wl,--version-script=exports.map", "-o", "library.so",
-            "manifest.c", *(object_name for object_name, _ in objects), SHIM_ARCHIVE,
+            *_FLAGS, "-Wl,--version-script=exports.map", "-o", "library.so", "manifest.c",
+            *([] if programs is None else ["programs.c"]),
+            *(object_name for object_name, _ in objects), SHIM_ARCHIVE,
             "-Wl,--as-needed", "-lm", *(["-ldl"] if images else []),
         ]  # fmt: skip
         _run([*command, *arguments], folder)
@@ -106,6 +129,13 @@ def link_library(
     _write_atomically(path, content)
     names = sorted(op.signature.op_type for op in ops)
     return KernelLibrary(path, hashlib.sha256(content).hexdigest(), tuple(names))
+
+
+def _write_programs(programs: Programs, headers: Path, folder: Path) -> None:
+    shutil.copyfile(headers / KERNEL_HEADER, folder / KERNEL_HEADER)
+    (folder / "programs.c").write_text(programs.source, "utf-8")
+    for name, content in programs.files.items():
+        (folder / name).write_bytes(content)
 
 
 def _ops(
