@@ -25,6 +25,8 @@ class Candidate:
     regions: tuple[RegionReport, ...]
     library: Path | None
     kernel_note: str
+    sources: Path | None = None
+    """The folder with the kernels' code, if it was to be kept and there are some."""
 
     @property
     def log(self) -> RewriteLog:

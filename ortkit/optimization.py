@@ -69,7 +69,11 @@ def optimize(source: Source, options: OptimizeOptions | None = None) -> Optimize
         run.folder.cleanup()
         raise
     return Optimized(
-        candidate.model, candidate.library, run.report(candidate, verification), run.folder
+        candidate.model,
+        candidate.library,
+        run.report(candidate, verification),
+        run.folder,
+        candidate.sources,
     )
 
 
@@ -117,7 +121,13 @@ class _Run:
             regions, library, note = self._regions(result) if kernels else ((), None, "")
         if not any(one.emitted_as for one in regions):
             library = None
-        return Candidate(model, result, tuple(map(self._explained, regions)), library, note)
+        sources = self._sources() if library is not None and self.options.keep_source else None
+        explained = tuple(map(self._explained, regions))
+        return Candidate(model, result, explained, library, note, sources)
+
+    def _sources(self) -> Path:
+        """Return where the code of the latest library's kernels is kept."""
+        return Path(self.folder.name) / f"sources{self._libraries}"
 
     def _explained(self, region: RegionReport) -> RegionReport:
         """Return the report of a region, with the reason if it was dropped for its times."""
@@ -147,8 +157,9 @@ class _Run:
             if (missing := missing_toolchain(backend)) is not None:
                 raise missing
             regions, made, note = compile_regions(
-                result.scopes, library, backend, machine, options.count
-            )
+                result.scopes, library, backend, machine, options.count,
+                self._sources() if options.keep_source else None,
+            )  # fmt: skip
             return regions, made, note or self._foreign_note(made)
         except (MissingDependencyError, KernelError) as error:
             # Nothing has been replaced yet: the graph is as the passes left it.

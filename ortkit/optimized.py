@@ -32,6 +32,7 @@ class Optimized:
     """In a temporary folder, until `save` copies it beside the model."""
     report: Report
     _folder: tempfile.TemporaryDirectory[str] = field(repr=False)
+    _sources: Path | None = field(default=None, repr=False)
 
     def save(
         self, path: str | os.PathLike[str], *, embed_library: bool = False
@@ -67,6 +68,31 @@ class Optimized:
                 copied.unlink(missing_ok=True)
             files.append(beside)
         return tuple(files)
+
+    def save_sources(self, folder: str | os.PathLike[str]) -> tuple[Path, ...]:
+        """Write the generated code of the kernels that the model has, to read.
+
+        For CUDA Triton's Python and PTX for each launch, for CPUs a TIR script; files are called
+        by the fused operators. `OptimizeOptions.keep_source` must have been set.
+
+        Returns:
+            The files written; none if the model has no kernels.
+
+        Raises:
+            UserError: The folder cannot be written, or the code was not kept.
+        """
+        kept, target = self._sources, Path(folder)
+        if kept is None and self.library is not None:
+            raise UserError("the kernels' code was not kept", fix="optimize with keep_source=True")
+        names = sorted({name for one in self.report.regions for name in one.sources})
+        try:
+            target.mkdir(parents=True, exist_ok=True)
+            if kept is not None:
+                for name in names:
+                    shutil.copyfile(kept / name, target / name)
+        except OSError as error:
+            raise UserError(f"cannot be written: {error.strerror}", where=str(target)) from error
+        return tuple(target / name for name in names)
 
     def _state_library(self, name: str, embed: bool) -> None:
         """Say in the model's metadata which kernel library belongs to it.

@@ -45,6 +45,8 @@ class OptimizeOptions:
     arch: str = "native"
     """The GPU architectures that kernels are made for, such as `sm_90,sm_100`; `native`: the
     usual ones, `ortkit.kernels.cuda.DEFAULT_LEVEL`. PTX for all others is always there."""
+    keep_source: bool = False
+    """Keep the generated code of the kernels, for `Optimized.save_sources`."""
     verify: bool = True
     measure: bool = False
     """Time the kernels and the whole model, and drop what does not pay."""

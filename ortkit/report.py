@@ -37,6 +37,8 @@ class RegionReport:
     """As one kernel."""
     left_out: tuple[str, ...] = ()
     """Architectures of GPUs that its kernel did not compile for: why, and what they run."""
+    sources: tuple[str, ...] = ()
+    """Files with the code of its kernel, if that was to be kept."""
 
 
 @dataclass(frozen=True)

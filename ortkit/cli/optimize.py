@@ -66,6 +66,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="show what was refused: part of a pass or op, or a node or output")  # fmt: skip
     add("--dump-passes", type=Path, metavar="DIR", help="save the model after each pass")
     add("--check-passes", action="store_true", help="check the model's structure after each pass")
+    add("--keep-source", type=Path, metavar="DIR",
+        help="save the generated code of the kernels, to read")  # fmt: skip
     add("--report", type=Path, metavar="FILE.json", help="write the whole report")
     add("--json", action="store_true", help="print the report as one JSON document")
     add("--quiet", action="store_true", help="print nothing but errors")
@@ -86,6 +88,7 @@ def run(arguments: argparse.Namespace) -> int:
             kernels=arguments.kernels,
             cpu=arguments.cpu,
             arch=arguments.arch,
+            keep_source=arguments.keep_source is not None,
             fold_limit=arguments.fold_limit,
             max_opset=arguments.max_opset,
             verify=arguments.verify,
@@ -102,6 +105,8 @@ def run(arguments: argparse.Namespace) -> int:
         optimized = optimize(arguments.model, options)
         progress("save")
         files = optimized.save(output, embed_library=arguments.embed_library)
+        if arguments.keep_source is not None:
+            files += optimized.save_sources(arguments.keep_source)
     report = optimized.report
     written = {"files": [str(path) for path in files]}
     if arguments.report is not None:

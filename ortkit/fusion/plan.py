@@ -33,6 +33,7 @@ def compile_regions(
     kernels: str,
     target: Target,
     count: Callable[[int, int], None],
+    sources: Path | None = None,
 ) -> tuple[tuple[RegionReport, ...], Path | None, str]:
     """Find regions, compile them into one library at `path`, and put fused nodes in their place.
 
@@ -44,6 +45,7 @@ def compile_regions(
         kernels: A backend's name, or `auto`.
         target: What the kernels are for.
         count: Called with how many kernels are compiled, and of how many.
+        sources: The folder that the kernels' code is written into for reading, if it is to be.
 
     Returns:
         A report for each region; the library, None if no region has a kernel; and what there is
@@ -71,7 +73,9 @@ def compile_regions(
     replaced: dict[ir.Value, ir.Value] = {}
     built = None
     if wanted:
-        built = build_library(list(wanted.values()), target, path, kernels, count=count)
+        built = build_library(
+            list(wanted.values()), target, path, kernels, count=count, sources=sources
+        )
     refused = {} if built is None else {each.key: reason for each, reason in built.refused}
     left_out = {
         each.key: each.left_out_lines()
@@ -93,6 +97,12 @@ def compile_regions(
         restore_order(scope)
     if built is None:
         return tuple(reports), None, ""
+    files = {
+        signature.op_type: built.sources[key]
+        for key, signature in wanted.items()
+        if key in built.sources
+    }
+    reports = [replace(one, sources=files.get(one.emitted_as or "", ())) for one in reports]
     library = None if built.library is None else built.library.path
     return tuple(reports), library, built.note
 

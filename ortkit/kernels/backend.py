@@ -115,6 +115,13 @@ class KernelBackend(Protocol):
         """Import the toolchain, so that processes forked after this have it."""
         ...
 
+    def source(self, signature: RegionSignature, target: Target) -> dict[str, str]:
+        """Return the generated code of an accepted region to read, by the endings of its files.
+
+        It is what `compile` compiles; comments begin with #. May load the toolchain.
+        """
+        ...
+
     def compile(
         self, signature: RegionSignature, target: Target, folder: Path
     ) -> Kernel | CudaKernel:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ortkit.errors import MissingDependencyError, UserError
@@ -19,6 +19,7 @@ from ortkit.kernels.cpu import resolve
 from ortkit.kernels.cuda import CudaKernel, resolve_cuda
 from ortkit.kernels.link import KernelLibrary, find_linker, find_shim, link_library
 from ortkit.kernels.signature import RegionSignature
+from ortkit.kernels.sources import write_sources
 
 
 def _silent(done: int, total: int) -> None:
@@ -36,6 +37,7 @@ class LibraryBuild:
         compiled: How many kernels were not in the cache.
         note: Why kernels could not be put into the cache, empty if they could.
         seconds: Wall time of the whole build.
+        sources: The files with the kernels' code by their keys, if it was to be kept.
     """
 
     library: KernelLibrary | None
@@ -44,6 +46,7 @@ class LibraryBuild:
     compiled: int
     note: str
     seconds: float
+    sources: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 def build_library(
@@ -53,6 +56,7 @@ def build_library(
     backend: str = "auto",
     cache: KernelCache | None = None,
     count: Callable[[int, int], None] = _silent,
+    sources: Path | None = None,
 ) -> LibraryBuild:
     """Compile what some backend accepts and link it into one library at `path`.
 
@@ -66,6 +70,7 @@ def build_library(
         backend: A name of the catalog, or "auto" for the first that accepts a region.
         cache: Where compiled kernels are kept; None means the user's cache.
         count: Called with how many kernels are compiled, and of how many.
+        sources: The folder that the generated code is written into for reading, if it is to be.
 
     Raises:
         UserError: Unknown backend, processor level or architecture, or a file that cannot be
@@ -83,9 +88,12 @@ def build_library(
         accepted = [(s, one) for s, one in found if isinstance(one, Kernel | CudaKernel)]
         refused = tuple((s, one.reason) for s, one in found if isinstance(one, Refused))
         library = None
+        kept: Mapping[str, tuple[str, ...]] = {}
         if accepted:
             kernels, named = [one for _, one in accepted], [s for s, _ in accepted]
             library = link_library(kernels, named, path, target)
+            if sources is not None:
+                kept = write_sources(kernels, named, sources)
     return LibraryBuild(
         library,
         tuple(kernel for _, kernel in accepted),
@@ -93,6 +101,7 @@ def build_library(
         build.compiled,
         build.note,
         time.perf_counter() - started,
+        kept,
     )
 
 

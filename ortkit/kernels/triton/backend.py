@@ -14,7 +14,8 @@ from ortkit.errors import InternalError, KernelError
 from ortkit.kernels.backend import Refused, Target
 from ortkit.kernels.cuda import MAX_ARGUMENTS, CudaKernel, architectures_of, resolve_cuda
 from ortkit.kernels.signature import RegionSignature
-from ortkit.kernels.triton.source import sources_of
+from ortkit.kernels.sources import ending
+from ortkit.kernels.triton.source import VariantSource, sources_of
 from ortkit.kernels.triton.space import space_of
 
 
@@ -54,6 +55,18 @@ class TritonBackend:
         import_module("triton.compiler")
         import_module("triton.backends.nvidia.compiler")
 
+    def source(self, signature: RegionSignature, target: Target) -> dict[str, str]:  # noqa: ARG002
+        """Return a Python module for each launch of each variant; loads no toolchain.
+
+        Raises:
+            InternalError: `accepts` would refuse.
+        """
+        return {
+            ending(number, place, "py"): step.text
+            for number, variant in enumerate(_sources(signature))
+            for place, step in enumerate(variant.steps)
+        }
+
     def compile(self, signature: RegionSignature, target: Target, folder: Path) -> CudaKernel:
         """Compile all variants for all architectures of the target into `folder`.
 
@@ -65,9 +78,7 @@ class TritonBackend:
 
         started = time.perf_counter()
         target = resolve_cuda(target)
-        sources = sources_of(signature)
-        if isinstance(sources, Refused):
-            raise InternalError(f"region {signature.op_type} was not accepted and yet compiled")
+        sources = _sources(signature)
         most = max(len(step.parameters) for source in sources for step in source.steps)
         if most > MAX_ARGUMENTS:
             raise KernelError(f"a kernel of {most} parameters, at most {MAX_ARGUMENTS} are passed")
@@ -76,6 +87,13 @@ class TritonBackend:
         return CudaKernel(
             signature.key, self.name, target, made.variants, made.images, seconds, made.left_out
         )
+
+
+def _sources(signature: RegionSignature) -> tuple[VariantSource, ...]:
+    found = sources_of(signature)
+    if isinstance(found, Refused):
+        raise InternalError(f"region {signature.op_type} was not accepted and yet compiled")
+    return found
 
 
 def _version(distribution: str) -> str:

@@ -9,6 +9,7 @@ from ortkit.kernels.backend import Refused
 from ortkit.kernels.cuda import CeilDiv, Step, Variant, rename_extent
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.sizes import Extent, symbols_of
+from ortkit.kernels.sources import one_line
 from ortkit.kernels.triton.body import Body
 from ortkit.kernels.triton.configs import Config, configs_of
 from ortkit.kernels.triton.helpers import Helpers
@@ -100,7 +101,9 @@ def _variant(signature: RegionSignature, space: Space, config: Config) -> Varian
 
 def _module(body: Body, entry: str) -> str:
     """Return the whole module."""
-    sizes = [f"#   {name}: {extent}" for extent, name in body.parameters.sizes.items()]
+    sizes = [
+        f"#   {name}: {one_line(str(extent))}" for extent, name in body.parameters.sizes.items()
+    ]
     names = ", ".join(parameter.name for parameter in body.parameters.all())
     head = ["import triton", "import triton.language as tl", "", ""]
     helpers = [part for text in body.helpers.functions.values() for part in (text, "")]

@@ -9,9 +9,10 @@ from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from ortkit.errors import InternalError
-from ortkit.kernels.backend import Kernel, Refused, Target
+from ortkit.kernels.backend import Kernel, Launch, Refused, Target
 from ortkit.kernels.cpu import resolve
 from ortkit.kernels.region.bounds import exceeds_bounds
 from ortkit.kernels.signature import RegionSignature
@@ -62,6 +63,15 @@ class TvmBackend:
         import_module("ortkit.kernels.tvm.lower")
         import_module("tvm")
 
+    def source(self, signature: RegionSignature, target: Target) -> dict[str, str]:
+        """Return a TIR script; loads tvm.
+
+        Raises:
+            InternalError: `accepts` would refuse.
+        """
+        _, function = _lowered(signature, resolve(target))
+        return {".tir.py": f"{function.script()}\n"}
+
     def compile(self, signature: RegionSignature, target: Target, folder: Path) -> Kernel:
         """Compile into `folder`/<key>.o.
 
@@ -70,20 +80,11 @@ class TvmBackend:
             KernelError: TVM failed.
         """
         from ortkit.kernels.tvm.build import write_object
-        from ortkit.kernels.tvm.lower import lower
 
         started = time.perf_counter()
         target = resolve(target)
-        symbol = f"ortkit_{signature.key}"
         artifact = folder / f"{signature.key}.o"
-        template = template_for(signature)
-        plan = plan_of(signature) if template is None else template
-        if isinstance(plan, Refused):
-            raise InternalError(f"region {signature.op_type} was not accepted and yet compiled")
-        if isinstance(plan, Schedule):
-            launch, function = plan.launch, lower(plan, signature, symbol)
-        else:
-            launch, function = plan.launch(target.level), plan.lower(symbol, target.level)
+        launch, function = _lowered(signature, target)
         write_object(function, target.level, artifact)
         seconds = time.perf_counter() - started
         return Kernel(
@@ -91,10 +92,28 @@ class TvmBackend:
             backend=self.name,
             target=target,
             artifact=artifact,
-            symbol=symbol,
+            symbol=_symbol(signature),
             launch=launch.numbered(symbols_of((*signature.inputs, *signature.outputs))),
             compile_seconds=seconds,
         )
+
+
+def _symbol(signature: RegionSignature) -> str:
+    return f"ortkit_{signature.key}"
+
+
+def _lowered(signature: RegionSignature, target: Target) -> tuple[Launch, Any]:
+    """Return how the kernel is called, and its TIR function."""
+    from ortkit.kernels.tvm.lower import lower
+
+    symbol = _symbol(signature)
+    template = template_for(signature)
+    plan = plan_of(signature) if template is None else template
+    if isinstance(plan, Refused):
+        raise InternalError(f"region {signature.op_type} was not accepted and yet compiled")
+    if isinstance(plan, Schedule):
+        return plan.launch, lower(plan, signature, symbol)
+    return plan.launch(target.level), plan.lower(symbol, target.level)
 
 
 def _version(distribution: str) -> str:

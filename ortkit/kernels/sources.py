@@ -1,0 +1,124 @@
+"""The generated code of kernels as files to read: Triton's Python and PTX, TIR scripts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from ortkit.errors import UserError
+from ortkit.kernels.backend import Kernel
+from ortkit.kernels.catalog import load_backend
+from ortkit.kernels.cuda import CeilDiv, Condition, CudaKernel, Step, Variant
+from ortkit.kernels.signature import RegionSignature, TensorSpec
+from ortkit.kernels.sizes import Extent, symbols_of
+
+
+def write_sources(
+    kernels: Sequence[Kernel | CudaKernel],
+    signatures: Sequence[RegionSignature],
+    folder: Path,
+) -> dict[str, tuple[str, ...]]:
+    """Write the code of all kernels; returns the names of the files by the signatures' keys.
+
+    Args:
+        kernels: One per signature, their files still there.
+        signatures: What each kernel computes; equal ones are written once.
+        folder: Made if it is not there.
+
+    Raises:
+        UserError: The folder cannot be written.
+    """
+    found: dict[str, tuple[str, ...]] = {}
+    for kernel, signature in zip(kernels, signatures, strict=True):
+        if signature.key in found:
+            continue
+        texts = load_backend(kernel.backend).source(signature, kernel.target)
+        head = _head(signature)
+        files = {f"{signature.op_type}{end}": head + text for end, text in texts.items()}
+        if isinstance(kernel, CudaKernel):
+            files = _with_launches(files, kernel, signature) | _ptx(kernel, signature)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            for name, text in files.items():
+                (folder / name).write_text(text, "utf-8")
+        except OSError as error:
+            raise UserError(f"cannot be written: {error.strerror}", where=str(folder)) from error
+        found[signature.key] = tuple(files)
+    return found
+
+
+def ending(variant: int, step: int, kind: str) -> str:
+    """Return what is added to an op's name for the code of one launch."""
+    return f".{variant}.{step}.{kind}"
+
+
+def one_line(text: str) -> str:
+    """Return text for a comment: names are the model's, and must not end the line."""
+    return "".join(one if one.isprintable() else "?" for one in text)
+
+
+def _head(signature: RegionSignature) -> str:
+    """Return the region as comments: what comes in, what goes out, and the operators between."""
+    lines = [f"ortkit.fused::{signature.op_type}"]
+    lines += [f"  in   {_tensor(one)}" for one in signature.inputs]
+    lines += [f"  out  {_tensor(one)}" for one in signature.outputs]
+    lines += ["", *signature.body.strip().splitlines(), ""]
+    return "".join(f"# {one_line(line)}".rstrip() + "\n" for line in lines)
+
+
+def _tensor(spec: TensorSpec) -> str:
+    return f"{spec.name}: {spec.dtype}[{', '.join(map(str, spec.shape))}]"
+
+
+def _ptx(kernel: CudaKernel, signature: RegionSignature) -> dict[str, str]:
+    return {
+        signature.op_type + ending(one.variant, one.step, "ptx"): (
+            one.path.read_bytes().rstrip(b"\0").decode()
+        )
+        for one in kernel.images
+        if one.is_ptx
+    }
+
+
+def _with_launches(
+    files: dict[str, str], kernel: CudaKernel, signature: RegionSignature
+) -> dict[str, str]:
+    """Say in front of each file when it is launched, and how."""
+    names = symbols_of((*signature.inputs, *signature.outputs))
+    found = dict(files)
+    for number, variant in enumerate(kernel.variants):
+        for place, step in enumerate(variant.steps):
+            name = signature.op_type + ending(number, place, "py")
+            lines = (
+                f"# {one_line(line)}\n" for line in _launch(number, variant, place, step, names)
+            )
+            found[name] = "".join((*lines, "#\n", files[name]))
+    return found
+
+
+def _launch(
+    number: int, variant: Variant, place: int, step: Step, names: Sequence[str]
+) -> list[str]:
+    conditions = [_condition(one, names) for one in variant.conditions]
+    conditions += ["all tensors start at multiples of 16 bytes"] if variant.aligned else []
+    grid = " x ".join(_blocks(one, names) for one in step.grid)
+    return [
+        f"variant {number}, the first of which this holds: {'; '.join(conditions) or 'always'}",
+        f"launch {place + 1} of {len(variant.steps)}: {grid} blocks of {step.threads} threads, "
+        f"{step.shared_bytes} bytes of shared memory",
+    ]
+
+
+def _condition(one: Condition, names: Sequence[str]) -> str:
+    bounds = [f"a multiple of {one.divisible_by}"] if one.divisible_by > 1 else []
+    bounds += [] if one.at_most is None else [f"at most {one.at_most}"]
+    return f"{_extent(one.extent, names)} is {' and '.join(bounds) or 'any'}"
+
+
+def _blocks(one: CeilDiv, names: Sequence[str]) -> str:
+    size = _extent(one.extent, names)
+    return size if one.divisor == 1 else f"ceil({size} / {one.divisor})"
+
+
+def _extent(extent: Extent, names: Sequence[str]) -> str:
+    return str(Extent(extent.factor, tuple(names[int(one[1:])] for one in extent.symbols)))
