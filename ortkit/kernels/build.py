@@ -17,7 +17,7 @@ from ortkit.kernels.catalog import AUTOMATIC, load_backend
 from ortkit.kernels.compiler import Job, compile_all
 from ortkit.kernels.cpu import resolve
 from ortkit.kernels.cuda import CudaKernel, resolve_cuda
-from ortkit.kernels.link import KernelLibrary, find_linker, find_shim, link_library
+from ortkit.kernels.link import KernelLibrary, Programs, find_linker, find_shim, link_library
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.sources import write_sources
 
@@ -57,6 +57,7 @@ def build_library(
     cache: KernelCache | None = None,
     count: Callable[[int, int], None] = _silent,
     sources: Path | None = None,
+    programs: Callable[[Mapping[str, Kernel]], Programs | None] | None = None,
 ) -> LibraryBuild:
     """Compile what some backend accepts and link it into one library at `path`.
 
@@ -71,6 +72,8 @@ def build_library(
         cache: Where compiled kernels are kept; None means the user's cache.
         count: Called with how many kernels are compiled, and of how many.
         sources: The folder that the generated code is written into for reading, if it is to be.
+        programs: Returns code to be linked too, given the kernels for CPUs by the keys of their
+            signatures.
 
     Raises:
         UserError: Unknown backend, processor level or architecture, or a file that cannot be
@@ -91,7 +94,9 @@ def build_library(
         kept: Mapping[str, tuple[str, ...]] = {}
         if accepted:
             kernels, named = [one for _, one in accepted], [s for s, _ in accepted]
-            library = link_library(kernels, named, path, target)
+            by_key = {each.key: each for each in kernels if isinstance(each, Kernel)}
+            more = None if programs is None else programs(by_key)
+            library = link_library(kernels, named, path, target, more)
             if sources is not None:
                 kept = write_sources(kernels, named, sources)
     return LibraryBuild(
