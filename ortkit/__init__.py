@@ -20,12 +20,16 @@ if TYPE_CHECKING:
     from ortkit.optimization import Optimized as Optimized
     from ortkit.optimization import OptimizeOptions as OptimizeOptions
     from ortkit.optimization import optimize as optimize
+    from ortkit.provider.base import ExecutionProvider as ExecutionProvider
+    from ortkit.provider.registration import register_provider as register_provider
+    from ortkit.provider.registration import unregister_provider as unregister_provider
     from ortkit.runtime.session import Session as Session
 
 __version__ = "0.1.0"
 
 _PUBLIC = {
     "CheckError": "ortkit.errors",
+    "ExecutionProvider": "ortkit.provider.base",
     "InternalError": "ortkit.errors",
     "KernelError": "ortkit.errors",
     "MissingDependencyError": "ortkit.errors",
@@ -37,6 +41,8 @@ _PUBLIC = {
     "Session": "ortkit.runtime.session",
     "UserError": "ortkit.errors",
     "optimize": "ortkit.optimization",
+    "register_provider": "ortkit.provider.registration",
+    "unregister_provider": "ortkit.provider.registration",
 }
 
 __all__ = ["__version__", *sorted(_PUBLIC)]

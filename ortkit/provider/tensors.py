@@ -22,7 +22,8 @@ _ELEMENT_TYPES = {
     25: ir.DataType.INT2,
     26: ir.DataType.FLOAT8E8M0,
 }
-_PACKED = {
+#: Elements smaller than a byte, several of which share one.
+PACKED = {
     ir.DataType.UINT2,
     ir.DataType.INT2,
     ir.DataType.UINT4,
@@ -134,7 +135,7 @@ def tensor_of(slots: Slots, value: int, name: str, lease: Lease | None) -> ir.Te
         raise ModelError(f"tensor {name!r} has a type that onnx-ir does not know ({code.value})")
     size = slots.count(slots.GetTensorSizeInBytes, value)
     address = slots.pointer(slots.GetTensorData, value) if size else None
-    if dtype in _PACKED:
+    if dtype in PACKED:
         raw = _array(address, np.dtype(np.uint8), (size,), name, lease)
         return ir.PackedTensor(raw, dtype, shape=shape, name=name)
     return ir.Tensor(_array(address, dtype.numpy(), shape, name, lease), dtype, name=name)

@@ -1,0 +1,182 @@
+"""Groups of nodes that a provider claims, checked before ONNX Runtime sees them."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from ortkit.errors import UserError
+from ortkit.graph.walk import nodes_below, subgraphs
+from ortkit.provider.graph_view import GraphView
+
+_SHOWN = 3
+
+
+@dataclass(frozen=True)
+class Group:
+    """Nodes to run as one."""
+
+    nodes: tuple[ir.Node, ...]
+    """Of the graph that `get_capability` was shown, in any order."""
+    drop_constants: bool | None = None
+    """Whether the kernel does without the initializers, which `compile` then copies; None: as
+    the provider's `drop_constants` says."""
+
+
+#: What `get_capability` may return several of: a node for itself, or nodes to run as one.
+Claim = ir.Node | Sequence[ir.Node] | Group
+
+
+def check_claims(view: GraphView, claims: Iterable[Claim]) -> list[ir.Node | Group]:
+    """Return what was claimed: nodes for themselves, and groups.
+
+    Raises:
+        UserError: A node is not in the graph or claimed twice; a group is empty; or groups
+            wait for each other, as one does whose results come back to it through other nodes.
+    """
+    if isinstance(claims, (str, bytes, ir.Node, ir.Value)) or not isinstance(claims, Iterable):
+        raise UserError(
+            f"get_capability returned {_kind(claims)}",
+            fix="return a list of nodes, or of lists of nodes",
+        )
+    found = [_claim(claim) for claim in claims]
+    owner: dict[ir.Node, int] = {}
+    for index, claim in enumerate(found):
+        nodes = claim.nodes if isinstance(claim, Group) else (claim,)
+        for node in nodes:
+            _check_node(view, node)
+            if node in owner:
+                both = "twice in a group" if owner[node] == index else "in two groups"
+                raise UserError(f"get_capability claims {label(node)} {both}")
+            owner[node] = index
+    _check_order(view, found, owner)
+    return found
+
+
+def label(node: ir.Node) -> str:
+    """Return how messages call a node."""
+    if node.name:
+        return f"{node.op_type} {node.name!r}"
+    made = node.outputs[0].name if node.outputs else ""
+    return f"the {node.op_type} that makes {made!r}"
+
+
+def _kind(value: object) -> str:
+    return "None" if value is None else f"a value of type {type(value).__name__}"
+
+
+def _claim(claim: object) -> ir.Node | Group:
+    if isinstance(claim, ir.Node):
+        return claim
+    group = claim
+    if not isinstance(claim, Group):
+        if isinstance(claim, (str, bytes)) or not isinstance(claim, Iterable):
+            raise UserError(
+                f"get_capability returned a list that holds {_kind(claim)}",
+                fix="return a list of nodes, or of lists of nodes",
+            )
+        group = Group(tuple(claim))
+    assert isinstance(group, Group)
+    if not group.nodes:
+        raise UserError("get_capability returned a group without nodes")
+    return group
+
+
+def _check_node(view: GraphView, node: object) -> None:
+    if not isinstance(node, ir.Node):
+        raise UserError(f"get_capability returned a group that holds {_kind(node)}, not a node")
+    if node not in view.handles:
+        raise UserError(
+            f"get_capability claims {label(node)}, which is not a node of graph {view.name!r}",
+            fix="return nodes of the graph that it was called with, not of a copy or a subgraph",
+        )
+
+
+def _producers(view: GraphView, node: ir.Node) -> Iterator[ir.Node]:
+    """Yield the nodes of the graph that a node waits for, those that its bodies read too."""
+    values = list(node.inputs)
+    for body in subgraphs(node):
+        values.extend(value for inner in nodes_below(body) for value in inner.inputs)
+    for value in values:
+        producer = value.producer() if value is not None else None
+        if producer is not None and producer in view.handles:
+            yield producer
+
+
+def _check_order(
+    view: GraphView, claims: Sequence[ir.Node | Group], owner: Mapping[ir.Node, int]
+) -> None:
+    """Check that the graph still has an order once each group is one node; linear in its size."""
+    count = len(claims)
+    unit = {node: owner.get(node, count + position) for position, node in enumerate(view.handles)}
+    after: dict[int, set[int]] = {}
+    waiting = dict.fromkeys(unit.values(), 0)
+    for node, own in unit.items():
+        for producer in _producers(view, node):
+            before = unit[producer]
+            if before != own and own not in after.setdefault(before, set()):
+                after[before].add(own)
+                waiting[own] += 1
+    ready = deque(one for one, number in waiting.items() if not number)
+    while ready:
+        one = ready.popleft()
+        del waiting[one]
+        for following in after.get(one, ()):
+            waiting[following] -= 1
+            if not waiting[following]:
+                ready.append(following)
+    stuck = [one for one in waiting if one < count and isinstance(claims[one], Group)]
+    if waiting:
+        raise UserError(_cycle(claims, unit, after, waiting, stuck))
+
+
+def _cycle(
+    claims: Sequence[ir.Node | Group],
+    unit: Mapping[ir.Node, int],
+    after: Mapping[int, set[int]],
+    waiting: Mapping[int, int],
+    stuck: Sequence[int],
+) -> str:
+    """Say which group waits for itself, and through what."""
+    for group in stuck:
+        path = _way_back(group, after, waiting)
+        if path is None:
+            continue
+        nodes: dict[int, ir.Node] = {}
+        for node, one in unit.items():
+            nodes.setdefault(one, node)
+        through = ", ".join(label(nodes[one]) for one in path[:_SHOWN])
+        more = f" and {len(path) - _SHOWN} more" if len(path) > _SHOWN else ""
+        claim = claims[group]
+        assert isinstance(claim, Group)
+        held = ", ".join(label(node) for node in claim.nodes[:_SHOWN])
+        rest = f" and {len(claim.nodes) - _SHOWN} more" if len(claim.nodes) > _SHOWN else ""
+        return (
+            f"get_capability claims a group that waits for itself: what it makes comes back "
+            f"through {through}{more} (the group: {held}{rest})"
+        )
+    return "get_capability claims groups that wait for each other"
+
+
+def _way_back(
+    start: int, after: Mapping[int, set[int]], waiting: Mapping[int, int]
+) -> list[int] | None:
+    """Return what lies on a shortest way from a unit back to itself."""
+    came: dict[int, int] = {}
+    queue = deque([start])
+    while queue:
+        one = queue.popleft()
+        for following in sorted(after.get(one, ())):
+            if following == start:
+                path: list[int] = []
+                while one != start:
+                    path.append(one)
+                    one = came[one]
+                return path[::-1]
+            if following in waiting and following not in came:
+                came[following] = one
+                queue.append(following)
+    return None

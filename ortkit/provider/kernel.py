@@ -1,0 +1,80 @@
+"""What a group runs when it is not Python: a function of the user's, or a kernel library's op."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ortkit.errors import UserError
+from ortkit.provider import bridge
+from ortkit.provider.native import KernelLibrary
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A native kernel: `int32 function(void* user, OrtkitKernelContext*)`, as kernel.h has it.
+
+    Either `function` or `library` and `op` are given.
+    """
+
+    function: object | None = None
+    """A ctypes function or the address of one; must be ready for calls from several threads."""
+    user: int = 0
+    """Handed to `function` at each call."""
+    keep: object = None
+    """Kept alive as long as the kernel: what `function` and `user` belong to."""
+    library: Path | str | bytes | None = None
+    """A kernel library of ortkit's: a file, or its content."""
+    op: str = ""
+    """Which op of `library`."""
+    label: str = ""
+    """What messages and the trace call it; empty: the node's name."""
+    arguments: Mapping[str, str] = field(default_factory=dict)
+    """What the trace says beside its events."""
+    inputs: tuple[int, ...] | None = None
+    """Which of the subgraph's inputs the kernel's are, in order; None: the same."""
+    outputs: tuple[int, ...] | None = None
+    """Which of the subgraph's outputs the kernel's are; None: the same."""
+
+    def __post_init__(self) -> None:
+        if (self.function is None) == (self.library is None):
+            raise UserError("a Kernel has either a function or a library")
+        if self.library is not None and not self.op:
+            raise UserError("a Kernel of a library needs an op", fix="name one of the library's")
+
+    def address(self) -> int | None:
+        """Return where `function` begins; None if the kernel is a library's op."""
+        if self.function is None:
+            return None
+        if isinstance(self.function, int):
+            return self.function
+        try:
+            return ctypes.cast(self.function, ctypes.c_void_p).value  # type: ignore[arg-type]
+        except (TypeError, ctypes.ArgumentError) as error:
+            kind = type(self.function).__name__
+            raise UserError(
+                f"a Kernel's function is of type {kind}",
+                fix="give a ctypes function or an address; compile returns Python as it is",
+            ) from error
+
+    def open_library(self) -> KernelLibrary | None:
+        """Load the library that the kernel is of, if it is of one.
+
+        Raises:
+            UserError: It does not load, or has no such op.
+        """
+        if self.library is None:
+            return None
+        source = self.library if isinstance(self.library, bytes) else Path(self.library)
+        opened = KernelLibrary(source)
+        if self.op not in opened.ops:
+            known = ", ".join(opened.ops) or "none"
+            opened.close()
+            raise UserError(f"the kernel library has no op {self.op!r}", fix=f"it has {known}")
+        return opened
+
+    def kind(self) -> int:
+        """Return what bridge.h calls it."""
+        return bridge.KERNEL_FUNCTION if self.library is None else bridge.KERNEL_LIBRARY_OP
