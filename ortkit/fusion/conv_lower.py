@@ -7,7 +7,7 @@ import onnx_ir as ir
 from ortkit.fusion.conv_blocks import PASS, Block
 from ortkit.fusion.conv_bodies import TO_NCHW, TO_NHWC, Described
 from ortkit.fusion.conv_chains import RULE, Chain, is_read_outside
-from ortkit.fusion.lower import FUNCTIONS_SINCE_IR, _drop_initializer, _function
+from ortkit.fusion.lower import FUNCTIONS_SINCE_IR, _function, drop_initializer
 from ortkit.graph.value_names import CHANNELS_LAST
 from ortkit.kernels.signature import DOMAIN, RegionSignature
 from ortkit.rewrite.scope import Scope
@@ -33,7 +33,7 @@ def lower_chain(scope: Scope, chain: Chain, replaced: dict[ir.Value, ir.Value]) 
     for block in reversed(chain.blocks):
         scope.drop_if_unused(block.last)
     for value in read:
-        _drop_initializer(value)
+        drop_initializer(value)
     return True
 
 

@@ -74,7 +74,7 @@ class CostModel:
     def refusal(self, region: FusedRegion, prediction: Prediction) -> str | None:
         """Say why the region does not pay; None if it does."""
         points = max(self.elements(value) for value in (*region.inputs, *region.outputs))
-        if points < MINIMUM_POINTS:
+        if points < self._minimum_points():
             return f"{points} elements are too few for a kernel"
         if prediction.gain < MINIMUM_GAIN:
             return f"predicted to gain {100 * prediction.gain:.0f} %, less than 10 %"
@@ -82,6 +82,9 @@ class CostModel:
         if saved < MINIMUM_SAVED_NS:
             return f"predicted to save {saved:.0f} ns, less than {MINIMUM_SAVED_NS} ns"
         return None
+
+    def _minimum_points(self) -> int:
+        return MINIMUM_POINTS
 
     def elements(self, value: ir.Value) -> int:
         """Return the number of elements, nominal where it is not known; 0 if the rank is not."""

@@ -52,7 +52,7 @@ def lower_region(
         scope.replace(old, new)
         replaced[old] = new
     for value in written:
-        _drop_initializer(value)
+        drop_initializer(value)
     return True
 
 
@@ -62,7 +62,7 @@ def restore_order(scope: Scope) -> None:
         scope.root.sort()
 
 
-def _drop_initializer(value: ir.Value) -> None:
+def drop_initializer(value: ir.Value) -> None:
     """Remove an initializer that only nodes that are gone have read."""
     if not value.is_initializer() or value.uses() or value.is_graph_output():
         return

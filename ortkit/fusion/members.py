@@ -11,7 +11,6 @@ from ortkit.fusion.parameters import has_static_parameters
 from ortkit.graph.dims import Size
 from ortkit.kernels.backend import Refused
 from ortkit.rewrite.scope import Scope, is_unused
-from ortkit.rewrite.target import Kind
 
 #: Integers in tensors of up to this many elements are sizes and indices, not data.
 SHAPE_ARITHMETIC = 64
@@ -73,13 +72,26 @@ class Members:
             return "integers of sizes and indices are no work"
         if _is_quantized(node):
             return "it belongs to a quantized group"
-        if family in ("pointwise", "norm") and _is_epilogue(node, scope.target.kind):
+        if family in ("pointwise", "norm") and self._is_epilogue(node):
             return "ONNX Runtime computes it at the end of the convolution"
         if family != "pointwise" and not has_static_parameters(scope, node):
             return f"{node.op_type} with parameters that are no constants"
         if _reads_statistics(node):
             return "statistics of the norm are read"
         return None
+
+    def _is_epilogue(self, node: ir.Node) -> bool:
+        """Say whether ONNX Runtime has one kernel for the convolution before it and this."""
+        value = node.inputs[0] if node.inputs else None
+        if self._scope.target.kind == "cpu":
+            return node.op_type in EPILOGUES and _is_convolved(value)
+        # cuDNN takes a Relu, or a sum and a Relu, and of float32 only.
+        if value is None or self._scope.shapes.dtype(value) != ir.DataType.FLOAT:
+            return False
+        if node.op_type == "Relu":
+            producer = value.producer()
+            return _is_convolved(value) or (producer is not None and _is_sum_before_relu(producer))
+        return _is_sum_before_relu(node)
 
     def _looks_up(self, node: ir.Node) -> bool:
         """Say whether data says where to gather from: that ends a region as a product does."""
@@ -128,14 +140,19 @@ def _is_quantized(node: ir.Node) -> bool:
     return any(reader.op_type in _QUANTIZED for reader in readers)
 
 
-def _is_epilogue(node: ir.Node, kind: Kind) -> bool:
-    value = node.inputs[0] if node.inputs else None
+def _is_convolved(value: ir.Value | None) -> bool:
     producer = None if value is None else value.producer()
     if value is None or producer is None or producer.op_type not in CONVOLUTIONS:
         return False
-    # On CUDA cuDNN takes a Relu only.
-    taken = EPILOGUES if kind == "cpu" else {"Relu"}
-    return node.op_type in taken and len(value.uses()) == 1 and not value.is_graph_output()
+    return len(value.uses()) == 1 and not value.is_graph_output()
+
+
+def _is_sum_before_relu(node: ir.Node) -> bool:
+    """Say whether the node adds something to a convolution, and only a Relu reads the sum."""
+    if node.op_type != "Add" or node.domain or node.outputs[0].is_graph_output():
+        return False
+    readers = [use.node.op_type for use in node.outputs[0].uses()]
+    return readers == ["Relu"] and any(_is_convolved(value) for value in node.inputs)
 
 
 def _reads_statistics(node: ir.Node) -> bool:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
+from ortkit.fusion.cost import CostModel
 from ortkit.fusion.families import Family
 from ortkit.fusion.members import Members
 from ortkit.fusion.space import NodeSpace, Space
@@ -20,6 +21,8 @@ from ortkit.rewrite.scope import Scope, captured_values
 
 #: A region of more nodes is cut.
 MAX_NODES = 32
+#: What a GPU may compute again for each element: as long as moving it takes, with some to spare.
+REPEATED_OPERATIONS = 48
 
 
 @dataclass
@@ -160,14 +163,42 @@ class _Partitioner:
         if group.space is None or len(group.nodes) >= MAX_NODES:
             return False
         if not all(shape.takes(group.space, value) for value in values):
-            return False
+            return self._is_repeated(group, group.space, family, values)
         # A value that others outside need would be an output of another shape.
         return family != "view" or all(map(self._is_read_by_members, values))
+
+    def _is_repeated(
+        self, group: _Group, space: Space, family: Family, values: Sequence[ir.Value]
+    ) -> bool:
+        """Say whether the node may compute the group again for each of its own points.
+
+        A GPU waits for memory, not for a few operations, and a launch less is worth more. Only
+        one reads what the group makes, since an output would be of another shape.
+        """
+        if self._scope.target.kind == "cpu" or family != "pointwise" or space.row is not None:
+            return False
+        if any(len(value.uses()) > 1 or value.is_graph_output() for value in values):
+            return False
+        nodes = [self._nodes[index] for index in group.nodes]
+        if len({value for node in nodes for value in node.outputs} - _inside(nodes)) > 1:
+            return False
+        return sum(CostModel.operations(node) for node in nodes) <= REPEATED_OPERATIONS
 
     def _is_read_by_members(self, value: ir.Value) -> bool:
         if value.is_graph_output():
             return False
         return all(self._families.get(use.node) is not None for use in value.uses())
+
+
+def _inside(nodes: Sequence[ir.Node]) -> set[ir.Value]:
+    """Return the values that only `nodes` read."""
+    members = set(nodes)
+    return {
+        value
+        for node in nodes
+        for value in node.outputs
+        if not value.is_graph_output() and all(use.node in members for use in value.uses())
+    }
 
 
 def _fit(groups: Sequence[_Group]) -> bool:

@@ -161,6 +161,12 @@ class Scope:
         self.rename(value, f"{value.name}/changed")
         self._unnamed.add(value)
 
+    def swap_names(self, one: ir.Value, other: ir.Value) -> None:
+        """Let each have the other's name: what one stood for is now computed by the other."""
+        one.name, other.name = other.name, one.name
+        if (one in self._unnamed) != (other in self._unnamed):
+            self._unnamed ^= {one, other}
+
     def insert(
         self,
         before: ir.Node,

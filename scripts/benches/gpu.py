@@ -164,15 +164,25 @@ def sessions(count: int) -> list[dict[str, int | float]]:
     return found
 
 
-def take_turns(calls: Calls, rounds: int) -> dict[str, list[float]]:
-    """Return milliseconds by call, one of each in every round."""
+def take_turns(calls: Calls, rounds: int, each: int = 1) -> dict[str, list[float]]:
+    """Return milliseconds by call.
+
+    Args:
+        calls: What to time, by name.
+        rounds: In each every call has its turn.
+        each: Times that a turn takes; one more before them, which finds the caches as others
+            have left them, is not counted.
+    """
     taken: dict[str, list[float]] = {name: [] for name in calls}
     for turn in range(-5, rounds):
         for name, call in calls.items():
-            started = time.perf_counter()
-            call()
-            if turn >= 0:
-                taken[name].append((time.perf_counter() - started) * 1e3)
+            if each > 1:
+                call()
+            for _ in range(each):
+                started = time.perf_counter()
+                call()
+                if turn >= 0:
+                    taken[name].append((time.perf_counter() - started) * 1e3)
     return taken
 
 

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
 import onnx
 import onnx.parser
 import onnx_ir as ir
+import onnxruntime as ort
 import pytest
+from onnx import numpy_helper
 
 import models
 import ortkit
@@ -18,6 +23,41 @@ g (float[1, 64, 112, 112] x, float[64, 64, 3, 3] w) => (float[1, 64, 112, 112] y
   c = Conv<pads = [1, 1, 1, 1]>(x, w)  a = Sigmoid(c)  y = Mul(c, a)
 }"""
 RELU = CONV.replace("a = Sigmoid(c)  y = Mul(c, a)", "y = Relu(c)")
+TYPES = {"tensor(float16)": np.float16, "tensor(float)": np.float32}
+ACTIVATED = "c = Conv(x, w, b)  a = Sigmoid(c)  y = Mul(c, a)"
+
+
+RESIDUAL = "c = Conv(x, w, b)  s = Add(c, r)  y = Relu(s)"
+CUDA = ortkit.OptimizeOptions(target="cuda", arch="sm_90", verify=False)
+
+
+def net(nodes: str, dtype: str = "float16") -> onnx.ModelProto:
+    """Return a model around `nodes`: 1x1 convolutions by w, biases b, of 64 channels."""
+    model = onnx.parser.parse_model(
+        f"""<ir_version: 10, opset_import: ["" : 20]>
+        g ({dtype}[1, 64, 28, 28] x, {dtype}[1, 64, 28, 28] r) => ({dtype}[1, 64, 28, 28] y)
+        {{ {nodes} }}"""
+    )
+    rng = np.random.default_rng(0)
+    for name, shape in (("w", (64, 64, 1, 1)), ("b", (64,))):
+        array = (0.1 * rng.standard_normal(shape)).astype("float32" if dtype == "float" else dtype)
+        model.graph.initializer.append(numpy_helper.from_array(array, name))
+    return model
+
+
+def without_kernels(model: onnx.ModelProto | ir.Model) -> np.ndarray:
+    """Return what the model gives on the CPU with no library: by the bodies of its functions."""
+    proto = ir.to_proto(model) if isinstance(model, ir.Model) else model
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    session = ort.InferenceSession(proto.SerializeToString(), options, ["CPUExecutionProvider"])
+    rng = np.random.default_rng(1)
+    feeds = {
+        one.name: rng.standard_normal(one.shape).astype(TYPES[one.type])
+        for one in session.get_inputs()
+    }
+    (found,) = session.run(None, feeds)
+    return np.asarray(found, np.float64)
 
 
 def emitted(source: onnx.ModelProto | ir.Model, **options: object) -> list[str]:
@@ -58,3 +98,62 @@ def test_kernels_of_the_other_kind_are_refused() -> None:
 def test_unknown_architectures_are_named() -> None:
     with pytest.raises(UserError, match="sm_12"):
         ortkit.OptimizeOptions(target="cuda", arch="sm_12")
+
+
+def test_a_bias_of_a_convolution_goes_into_the_region_behind_it() -> None:
+    source = net(ACTIVATED)
+    made = ortkit.optimize(source, CUDA)
+    assert [each.kind for each in made.report.regions if each.emitted_as] == ["add_quick_gelu"]
+    (conv,) = [node for node in made.model.graph if node.op_type == "Conv"]
+    assert len(conv.inputs) == 2
+    expected = without_kernels(source)
+    np.testing.assert_allclose(without_kernels(made.model), expected, atol=4e-3)
+
+
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        "y = Conv(x, w, b)",
+        "c = Conv(x, w, b)  d = Conv(c, w)  y = Add(c, d)",
+        "c = Conv(x, w, b)  y = MaxPool<kernel_shape = [1, 1]>(c)",
+    ],
+    ids=["an output", "read by another convolution", "read by what is in no region"],
+)
+def test_a_bias_stays_where_nothing_would_take_it(nodes: str) -> None:
+    assert_biases_stay(net(nodes), CUDA)
+
+
+def test_a_bias_goes_back_where_its_region_is_denied() -> None:
+    (region,) = ortkit.optimize(net(ACTIVATED), CUDA).report.regions
+    denied = frozenset({f"fuse-regions:{region.kind}:{region.at}"})
+    assert_biases_stay(net(ACTIVATED), replace(CUDA, denied=denied))
+
+
+@pytest.mark.parametrize("nodes", ["c = Conv(x, w, b)  y = Relu(c)", RESIDUAL], ids=["", "sum"])
+def test_float32_has_a_kernel_of_convolution_bias_and_relu(nodes: str) -> None:
+    assert_biases_stay(net(nodes, "float"), CUDA)
+    assert len(ortkit.optimize(net(nodes), CUDA).report.regions) == 1
+
+
+def test_what_is_small_is_computed_again_for_each_point() -> None:
+    gate = (
+        "p = ReduceMean<keepdims = 1>(x, axes)  c = Conv(p, w, b)  s = Sigmoid(c)  y = Mul(r, s)"
+    )
+    source = net(gate)
+    source.graph.initializer.append(numpy_helper.from_array(np.array([2, 3]), "axes"))
+    made = ortkit.optimize(source, CUDA)
+    assert "add_sigmoid_mul" in {each.kind for each in made.report.regions if each.emitted_as}
+    expected = without_kernels(source)
+    np.testing.assert_allclose(without_kernels(made.model), expected, atol=4e-3)
+
+
+def assert_biases_stay(source: onnx.ModelProto, options: ortkit.OptimizeOptions) -> None:
+    """Optimize; convolutions must have their biases, and nothing may be left of moving them."""
+    made = ortkit.optimize(source, options)
+    graph = ir.to_proto(made.model).graph
+    before, after = (
+        [(list(node.input), list(node.output)) for node in each.node if node.op_type == "Conv"]
+        for each in (source.graph, graph)
+    )
+    assert after == before
+    assert {each.name for each in graph.initializer} == {"w", "b"}
