@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import onnx_ir as ir
 
 from ortkit.fusion.attention_regions import attention_candidates
 from ortkit.fusion.choose import Judge, candidates
+from ortkit.fusion.conv_bias import split_biases
 from ortkit.fusion.conv_chains import find_chains
 from ortkit.fusion.conv_plan import settle_chain
 from ortkit.fusion.cost import CostModel
@@ -55,6 +57,21 @@ def compile_regions(
         MissingDependencyError: No toolchain for the kernels is installed.
         KernelError: A toolchain failed.
     """
+
+    split = split_biases(scopes) if target.kind == "cuda" else nullcontext()
+    with split:
+        return _compile(scopes, path, kernels, target, count, sources)
+
+
+def _compile(
+    scopes: Sequence[Scope],
+    path: Path,
+    kernels: str,
+    target: Target,
+    count: Callable[[int, int], None],
+    sources: Path | None,
+) -> tuple[tuple[RegionReport, ...], Path | None, str]:
+    """Do it all, see `compile_regions`."""
 
     def judge(signature: RegionSignature) -> Refused | None:
         return refusal(signature, target, kernels)
