@@ -114,7 +114,7 @@ class _Run:
             )
             if self.options.precision != "fp32":
                 # Once everything is recognized: casts would stand in the way.
-                result = _lowering(self.options.precision).run(
+                result = _lowering(self.options).run(
                     model, target, instruments=self.options.instruments, after=result
                 )
         with self._stage("kernels"):
@@ -274,20 +274,22 @@ class _Run:
     def _checked(self, verifier: Verifier, candidate: Candidate) -> Verification:
         """Judge a candidate; in half precision also with every value rounded as on a GPU."""
         library, precision = self._runnable(candidate), self.options.precision
-        saved = self._saved(candidate, Path(self.folder.name))
         if precision == "fp32":
+            saved = self._saved(candidate, Path(self.folder.name))
             return verifier.check(saved, library=library)
+        from ortkit.precision.interface import lowered_names, with_float_interface
         from ortkit.precision.lower import HALVES
         from ortkit.precision.rounding import rounding_model
 
+        model = with_float_interface(candidate.model, lowered_names(candidate.log.hits))
         half = HALVES[precision]
         computed_in = half.numpy().name
         # The CPU provider has no bfloat16, and casts float16 back and forth without rounding.
         if precision == "fp16":
-            found = verifier.check(saved, library=library, computed_in=computed_in)
+            found = verifier.check(model, library=library, computed_in=computed_in)
             if found.verdict != "yes":
                 return found
-        found = verifier.check(rounding_model(candidate.model, half), computed_in=computed_in)
+        found = verifier.check(rounding_model(model, half), computed_in=computed_in)
         return replace(found, reason=f"{found.reason}; every value rounded to {computed_in}")
 
     def report(self, candidate: Candidate, verification: Verification | None) -> Report:
@@ -335,12 +337,15 @@ class _Run:
             self.seconds[name] = self.seconds.get(name, 0.0) + taken
 
 
-def _lowering(precision: str) -> Pipeline:
+def _lowering(options: OptimizeOptions) -> Pipeline:
     """Return the passes that lower the precision and clean up after it."""
+    from ortkit.precision.interface import LowerInterface
     from ortkit.precision.lower import LowerPrecision
 
+    to = options.precision
+    ends = (LowerInterface(to),) if options.precision_io == "convert" else ()
     tidy = ("merge-casts", "drop-noop-cast", "fold-constants", "merge-equal-nodes", "drop-unused")
-    return Pipeline((LowerPrecision(precision), *map(load_pass, tidy)))
+    return Pipeline((LowerPrecision(to), *ends, *map(load_pass, tidy)))
 
 
 def _pipeline(options: OptimizeOptions) -> Pipeline:

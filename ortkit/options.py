@@ -39,6 +39,8 @@ class OptimizeOptions:
     """The caller's own, run after the others."""
     precision: Precision = "fp32"
     """What float32 is computed in: `fp16` and `bf16` halve it where that is safe."""
+    precision_io: Literal["keep", "convert"] = "keep"
+    """Whether float32 inputs and outputs keep their type, or get that of `precision`."""
     kernels: KernelChoice = "auto"
     cpu: str = "native"
     """The CPU level that kernels are made for."""
@@ -91,6 +93,12 @@ class OptimizeOptions:
                 f"ONNX Runtime computes {self.precision} in float32 on CPUs",
                 where="--precision",
                 fix="use --target cuda",
+            )
+        if self.precision_io == "convert" and self.precision == "fp32":
+            raise UserError(
+                "inputs and outputs are converted to half precision only",
+                where="--precision-io",
+                fix="use --precision fp16 or bf16, or leave it out",
             )
         architectures_of(self.arch)
         wrong = {"cpu": "triton", "cuda": "tvm"}[self.target]

@@ -21,6 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("model", type=Path, metavar="MODEL", help="an ONNX file")
     add("--target", choices=("cpu", "cuda"), default="cpu", help="default: cpu")
     add("--level", type=int, choices=range(4), default=2, metavar="0..3", help="default: 2")
+    add("--precision", choices=("fp32", "fp16", "bf16"), default="fp32", help="default: fp32")
     add("--passes", default="", metavar="SPEC", help="these passes instead, or +a,-b")
     add("--kernels", choices=("auto", "off", "tvm"), default="auto", help="default: auto")
     add("--samples", type=int, default=2, metavar="N", help="input sets to verify on (default: 2)")
@@ -41,6 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
             target=arguments.target,
             level=arguments.level,
             passes=arguments.passes,
+            precision=arguments.precision,
             kernels=arguments.kernels,
             samples=arguments.samples,
             inputs=arguments.inputs,

@@ -30,6 +30,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="0 clean, 1 folds, 2 fusions that pay (default), 3 every fusion")  # fmt: skip
     add("--precision", choices=("fp32", "fp16", "bf16"), default="fp32",
         help="compute float32 in half precision where that is safe (default: fp32)")  # fmt: skip
+    add("--precision-io", choices=("keep", "convert"), default="keep",
+        help="whether float32 inputs and outputs get it too (default: keep)")  # fmt: skip
     add("--passes", default="", metavar="SPEC",
         help="these passes: a,b{option=1}; or the level's and +a, without -b")  # fmt: skip
     add("--kernels", choices=("auto", "off", "tvm", "triton"), default="auto",
@@ -85,6 +87,7 @@ def run(arguments: argparse.Namespace) -> int:
             level=arguments.level,
             passes=arguments.passes,
             precision=arguments.precision,
+            precision_io=arguments.precision_io,
             kernels=arguments.kernels,
             cpu=arguments.cpu,
             arch=arguments.arch,
