@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -54,14 +54,29 @@ class Epilogue:
         return sum(POINTWISE_OPS[step.op_type].flops for step in self.steps)
 
     def write(self, e: Emitter, result: Expr, extras: Sequence[Expr]) -> Expr:
-        """Emit all steps on the lanes of a vector loop."""
+        """Emit all steps on the lanes of a vector loop and return the last one's value."""
+        values = self.values(e, result, extras)
+        return values[-1] if self.steps else values[0]
+
+    def values(
+        self, e: Emitter, result: Expr, extras: Sequence[Expr], kept: Collection[int] = ()
+    ) -> list[Expr]:
+        """Emit all steps on the lanes of a vector loop and return each `Value`.
+
+        Args:
+            e: Where to.
+            result: The convolution's.
+            extras: In the order of `self.extras`.
+            kept: Values that are read besides by steps; others may be missing from the list's
+                places, whose value is then `result`.
+        """
         values = [e.share(result), *(e.share(extra) for extra in extras)]
         for at in range(len(self.steps)):
-            if self._is_inside_silu(at):
+            if len(values) not in kept and self._is_inside_silu(at):
                 values.append(values[0])  # never read
                 continue
             values.append(e.share(self._write_step(e, at, values)))
-        return values[-1] if self.steps else values[0]
+        return values
 
     def _write_step(self, e: Emitter, at: int, values: Sequence[Expr]) -> Expr:
         step = self.steps[at]
@@ -122,7 +137,7 @@ def read_epilogue(body: Body, start: str, end: str) -> Epilogue | Refused:
     known |= {name: Value(1 + distinct.index(number)) for name, number in extras.items()}
     steps: list[Step] = []
     for node in nodes:
-        step = _read_step(body, node, known)
+        step = read_step(body, node, known)
         if isinstance(step, Refused):
             return step
         known[node.output[0]] = Value(1 + len(distinct) + len(steps))
@@ -133,7 +148,8 @@ def read_epilogue(body: Body, start: str, end: str) -> Epilogue | Refused:
     return Epilogue(distinct, tuple(steps))
 
 
-def _read_step(body: Body, node: onnx.NodeProto, known: dict[str, Operand]) -> Step | Refused:
+def read_step(body: Body, node: onnx.NodeProto, known: Mapping[str, Operand]) -> Step | Refused:
+    """Return a node of an epilogue, whose operands are `known` or scalar constants."""
     op = POINTWISE_OPS.get(node.op_type)
     if op is None or node.domain:
         return Refused(f"operator {node.op_type} after a convolution")

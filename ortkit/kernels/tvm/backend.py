@@ -19,7 +19,7 @@ from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.sizes import symbols_of
 from ortkit.kernels.tvm.plan import plan_of
 from ortkit.kernels.tvm.schedule import Schedule
-from ortkit.kernels.tvm.templates import template_for, template_sources
+from ortkit.kernels.tvm.templates import refusal_of, template_for, template_sources
 
 
 @dataclass(frozen=True)
@@ -52,8 +52,10 @@ class TvmBackend:
         if refused := exceeds_bounds(signature):
             return refused
         template = template_for(signature)
+        if isinstance(template, Refused):
+            return template
         if template is not None:
-            return template if isinstance(template, Refused) else None
+            return refusal_of(template, resolve(target).level)
         plan = plan_of(signature)
         return plan if isinstance(plan, Refused) else None
 

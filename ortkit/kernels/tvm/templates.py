@@ -18,6 +18,7 @@ TEMPLATES = (
     "stem_conv",
     "squeeze_excite",
     "attention",
+    "bf16_product",
 )
 
 
@@ -40,6 +41,12 @@ def template_for(signature: RegionSignature) -> Template | Refused | None:
         if found is not None:
             return cast(Template | Refused, found)
     return None
+
+
+def refusal_of(template: Template, level: str) -> Refused | None:
+    """Say why a template has no kernel for a processor level; most have one for each."""
+    refuses = getattr(template, "refuses", None)
+    return None if refuses is None else cast(Refused | None, refuses(level))
 
 
 def template_sources() -> list[Path]:

@@ -1,0 +1,105 @@
+"""Sums of blocks of a bfloat16 product, up to 32 columns wide, onto the stack."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from .bf16_emitter import PAIRS, TILE, Bf16Emitter
+
+if TYPE_CHECKING:
+    from ortkit.kernels.tvm.emit import Buffer, Expr
+
+_TILE_ROW = 64
+# Tiles: sums (row, column) 0 to 3, then two of A, then two of the weight.
+_A, _B = 4, 6
+
+
+@dataclass(frozen=True)
+class Operands:
+    """What a block reads.
+
+    Args:
+        a: bfloat16, rows `stride` elements apart, a multiple of 32 of them in each.
+        stride: In elements.
+        weight: Packed.
+        depth: K rounded up to a multiple of 32.
+    """
+
+    a: Buffer
+    stride: int
+    weight: Buffer
+    depth: int
+
+
+def shape_tiles(e: Bf16Emitter, upper: Expr, lower: Expr) -> None:
+    """Set the tiles for blocks of `upper` + `lower` rows, each 1 to 16."""
+    full = e.i64(TILE)
+    rows = (upper, upper, lower, lower, upper, lower, full, full)
+    e.shape_tiles([(count, _TILE_ROW) for count in rows])
+
+
+def tile_block(
+    e: Bf16Emitter,
+    of: Operands,
+    at: tuple[Expr, Expr],
+    shape: tuple[int, int],
+    sums: Buffer,
+) -> None:
+    """Sum a block of 1 or 2 tiles of rows by 1 or 2 of columns, as the tiles are set.
+
+    Args:
+        e: Where to.
+        of: The operands.
+        at: The element of A that the block begins at, and the strip of the weight.
+        shape: In tiles.
+        sums: Rows of `PAIRS` float32.
+    """
+    (start, strip), (rows, columns) = at, shape
+    for row in range(rows):
+        for column in range(columns):
+            e.clear_tile(2 * row + column)
+    stride, width = e.i64(of.stride * 2), e.i64(_TILE_ROW)
+    begin = e.share(strip * e.i64(of.depth * TILE))
+    with e.loop(e.i64(of.depth // PAIRS)) as step:
+        inner = start + step * e.i64(PAIRS)
+        across = begin + step * e.i64(PAIRS * TILE)
+        for column in range(columns):
+            e.load_tile(_B + column, of.weight, across + e.i64(column * of.depth * TILE), width)
+        for row in range(rows):
+            e.load_tile(_A + row, of.a, inner + e.i64(row * TILE * of.stride), stride)
+            for column in range(columns):
+                e.multiply_tiles(2 * row + column, _A + row, _B + column)
+    for row in range(rows):
+        for column in range(columns):
+            place = e.i64(row * TILE * PAIRS + column * TILE)
+            e.store_tile(2 * row + column, sums, place, e.i64(PAIRS * 4))
+
+
+def dot_block(
+    e: Bf16Emitter, of: Operands, at: tuple[Expr, Expr], shape: tuple[int, int], sums: Buffer
+) -> None:
+    """Sum a block of some rows by 1 or 2 vectors of columns; see `tile_block`."""
+    (start, strip), (rows, columns) = at, shape
+    zero = e.tir.Broadcast(e.f32(0.0), TILE)
+    totals = [[e.scratch() for _ in range(columns)] for _ in range(rows)]
+    for total in (each for row in totals for each in row):
+        e.store_row(total, zero, 0, TILE)
+    begin = e.share(strip * e.i64(of.depth * TILE))
+    with e.loop(e.i64(of.depth // 2)) as pair:
+        across = begin + pair * e.i64(PAIRS)
+        weights = [
+            e.share_row(
+                e.part(of.weight, across + e.i64(c * of.depth * TILE), PAIRS), PAIRS, "uint16"
+            )
+            for c in range(columns)
+        ]
+        for row in range(rows):
+            place = start + e.i64(row * of.stride) + pair * e.i64(2)
+            factor = e.share_row(e.pair(of.a, place), PAIRS, "uint16")
+            for total, weight in zip(totals[row], weights, strict=True):
+                e.store_row(total, e.dot(e.row(total, 0, TILE), factor, weight), 0, TILE)
+    for row in range(rows):
+        for column in range(columns):
+            place = row * PAIRS + column * TILE
+            e.store_row(sums, e.row(totals[row][column], 0, TILE), place, TILE)
