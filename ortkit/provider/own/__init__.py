@@ -1,0 +1,1 @@
+"""The OrtkitExecutionProvider: fusion when a session is created."""

@@ -1,0 +1,323 @@
+"""From regions of the rewritten copy to programs between values that the original has too."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import onnx_ir as ir
+
+from ortkit.fusion.choose import Judge
+from ortkit.fusion.cost import CostModel, Prediction
+from ortkit.fusion.describe import describe_region
+from ortkit.fusion.members import Members, is_reshape
+from ortkit.fusion.recompute import Candidate
+from ortkit.fusion.regions import region_of
+from ortkit.graph.shapes import Shapes
+from ortkit.kernels.backend import Refused
+from ortkit.kernels.signature import RegionSignature, TensorSpec
+from ortkit.provider.own.program import Program, Step
+from ortkit.rewrite.scope import Scope
+
+#: A program of more kernels is refused: what it would compute twice is no detail any more.
+MAX_STEPS = 8
+#: Constants of more bytes are not baked in.
+MAX_CONSTANT_BYTES = 16 << 20
+
+
+@dataclass(frozen=True)
+class Assembled:
+    """A program, and between which values of the original it stands.
+
+    Args:
+        program: Its inputs and outputs are `inputs` and `outputs`, in this order.
+        inputs: Values of the copy; those that are not carried have the names of the original's.
+        outputs: Likewise.
+        at: The name that reports give it: that of its last output.
+        prediction: Of all that it computes.
+        parts: The regions that it computes, in order.
+    """
+
+    program: Program
+    inputs: tuple[ir.Value, ...]
+    outputs: tuple[ir.Value, ...]
+    at: str
+    prediction: Prediction
+    parts: tuple[Candidate, ...]
+
+
+class Known:
+    """The values that the original has under names that still mean the same."""
+
+    def __init__(self, graph: ir.Graph, scope: Scope) -> None:
+        """Compare with the original graph, as it was before `scope` was rewritten."""
+        self._scope = scope
+        self._values: dict[str, ir.Value] = {v.name: v for v in graph.inputs if v.name}
+        for node in graph:
+            self._values |= {value.name: value for value in node.inputs if value and value.name}
+            self._values |= {value.name: value for value in node.outputs if value.name}
+
+    def has(self, value: ir.Value) -> bool:
+        """Say whether the original has this value: the name, with its type and rank."""
+        other = self._values.get(value.name or "")
+        if other is None:
+            return False
+        dtype, shape = self._scope.shapes.dtype(value), self._scope.shapes.shape(value)
+        if other.dtype is not None and dtype is not None and other.dtype != dtype:
+            return False
+        if other.shape is None or shape is None:
+            return True
+        if len(other.shape) != len(shape):
+            return False
+        pairs = zip(other.shape, shape, strict=True)
+        return all(not (isinstance(a, int) and isinstance(b, int) and a != b) for a, b in pairs)
+
+
+class Assembler:
+    """Makes programs of the candidates of one graph."""
+
+    def __init__(
+        self,
+        scope: Scope,
+        known: Known,
+        found: Sequence[Candidate],
+        judge: Judge,
+        cost: CostModel,
+    ) -> None:
+        self._scope = scope
+        self._known = known
+        self._judge = judge
+        self._cost = cost
+        self._members = Members(scope)
+        self._taken = [one for one in found if one.signature is not None]
+        self._makers = {v: one for one in self._taken for v in one.region.outputs}
+
+    def shared(self, made: Assembled) -> list[Candidate]:
+        """Return the regions in a program that others than its last one read from, too."""
+        inside = {node for one in made.parts for node in one.region.nodes}
+        return [
+            one
+            for one in made.parts
+            if one in self._taken
+            and not any(self._known.has(value) for value in one.region.outputs)
+            and any(use.node not in inside for v in one.region.outputs for use in v.uses())
+        ]
+
+    def spec(self, value: ir.Value) -> TensorSpec | Refused:
+        """Return the type and sizes of a value of the copy."""
+        return spec_of(self._scope, value)
+
+    @property
+    def taken(self) -> list[Candidate]:
+        """The candidates that are taken."""
+        return self._taken
+
+    def assemble(
+        self, root: Candidate, carried: frozenset[ir.Value] = frozenset()
+    ) -> Assembled | Refused:
+        """Return the program of a candidate, or why there is none.
+
+        Args:
+            root: One of `taken`.
+            carried: Values of the copy that the original has not, which the program gets all the
+                same: see `carriers`.
+        """
+        draft = _Draft(self._scope, carried=carried)
+        ends: list[tuple[ir.Value, ir.Value]] = []
+        for value in root.region.outputs:
+            end = self._end(value)
+            if isinstance(end, Refused):
+                return end
+            ends.append((value, end))
+        for value, end in ends:
+            if refused := self._need(draft, value, as_input=False):
+                return refused
+            draft.follow(value, end)
+        return draft.assembled([end for _, end in ends], root)
+
+    def assemble_carried(self, root: Candidate) -> Assembled | Refused:
+        """Return the program of a candidate whose results the original has not."""
+        draft = _Draft(self._scope)
+        for value in root.region.outputs:
+            if refused := self._need(draft, value, as_input=False):
+                return refused
+        return draft.assembled(root.region.outputs, root)
+
+    def _end(self, value: ir.Value) -> ir.Value | Refused:
+        """Return what stands for a result in the original: itself, or what it is reshaped to."""
+        if self._known.has(value):
+            return value
+        reached = value
+        while not self._known.has(reached):
+            readers = [use.node for use in reached.uses()]
+            if len(readers) != 1 or not is_reshape(readers[0]) or reached.is_graph_output():
+                return Refused(f"{value.name!r} is no value of the model as it was handed over")
+            reached = readers[0].outputs[0]
+        return reached
+
+    def _need(self, draft: _Draft, value: ir.Value, *, as_input: bool = True) -> Refused | None:
+        """Let the draft have `value`; says why that cannot be."""
+        if draft.has(value):
+            return None
+        if self._scope.is_constant(value):
+            return draft.bake(value)
+        if as_input and (value in draft.carried or self._known.has(value)):
+            draft.enter(value)
+            return None
+        if len(draft.steps) >= MAX_STEPS:
+            return Refused(f"more than {MAX_STEPS} kernels in a row")
+        maker = self._makers.get(value)
+        if maker is not None and maker.signature is not None:
+            return self._step(draft, maker.signature, maker.region.inputs,
+                              maker.region.outputs, maker)  # fmt: skip
+        node = value.producer()
+        if node is None:
+            return Refused(f"{value.name!r} is no value of the model as it was handed over")
+        if is_reshape(node) and node.inputs[0] is not None:
+            if refused := self._need(draft, node.inputs[0]):
+                return refused
+            draft.view(value, node.inputs[0])
+            return None
+        return self._lone(draft, node)
+
+    def _lone(self, draft: _Draft, node: ir.Node) -> Refused | None:
+        """Compute a node that is in no region, by a kernel of its own."""
+        family = self._members.family(node)
+        what = f"{node.outputs[0].name!r}, which the original has not,"
+        if family is None or isinstance(family, Refused):
+            reason = "" if family is None else f": {family.reason}"
+            return Refused(f"{what} is made by {node.op_type}{reason}")
+        region = region_of(self._scope, (node,))
+        if not region.outputs or self._cost.refusal(region, Prediction(1e9, 0.0)):
+            return Refused(f"{what} is too small for a kernel")
+        signature = describe_region(self._scope, region)
+        if (verdict := self._judge(signature)) is not None:
+            return Refused(f"{what} has no kernel: {verdict.reason}")
+        prediction = self._cost.predict(region)
+        one = Candidate(region, signature, prediction, "")
+        return self._step(draft, signature, region.inputs, region.outputs, one)
+
+    def _step(
+        self,
+        draft: _Draft,
+        signature: RegionSignature,
+        inputs: Sequence[ir.Value],
+        outputs: Sequence[ir.Value],
+        one: Candidate,
+    ) -> Refused | None:
+        for value in inputs:
+            if refused := self._need(draft, value):
+                return refused
+        draft.compute(signature, inputs, outputs, one)
+        return None
+
+
+@dataclass
+class _Draft:
+    """A program being put together."""
+
+    scope: Scope
+    carried: frozenset[ir.Value] = frozenset()
+    tensors: dict[ir.Value, int] = field(default_factory=dict)
+    inputs: dict[ir.Value, int] = field(default_factory=dict)
+    constants: dict[int, np.ndarray] = field(default_factory=dict)
+    views: dict[int, int] = field(default_factory=dict)
+    steps: list[Step] = field(default_factory=list)
+    parts: list[Candidate] = field(default_factory=list)
+
+    def has(self, value: ir.Value) -> bool:
+        return value in self.tensors
+
+    def _add(self, value: ir.Value) -> int:
+        return self.tensors.setdefault(value, len(self.tensors))
+
+    def enter(self, value: ir.Value) -> None:
+        self.inputs[value] = self._add(value)
+
+    def bake(self, value: ir.Value) -> Refused | None:
+        array = self.scope.array(value)
+        if array is None or array.nbytes > MAX_CONSTANT_BYTES:
+            return Refused(f"constant {value.name!r} is too large to be baked in")
+        self.constants[self._add(value)] = array
+        return None
+
+    def view(self, value: ir.Value, source: ir.Value) -> None:
+        self.views[self._add(value)] = self.tensors[source]
+
+    def follow(self, value: ir.Value, end: ir.Value) -> None:
+        """Add the reshapes from a result to what it leaves as."""
+        path: list[ir.Value] = []
+        while end is not value:
+            node = end.producer()
+            assert node is not None and node.inputs[0] is not None
+            path.append(end)
+            end = node.inputs[0]
+        for reached in reversed(path):
+            if reached not in self.tensors:
+                self.view(reached, end)
+            end = reached
+
+    def root(self, value: ir.Value) -> int:
+        place = self.tensors[value]
+        while place in self.views:
+            place = self.views[place]
+        return place
+
+    def compute(
+        self,
+        signature: RegionSignature,
+        inputs: Iterable[ir.Value],
+        outputs: Iterable[ir.Value],
+        one: Candidate,
+    ) -> None:
+        read = tuple(self.tensors[value] for value in inputs)
+        self.steps.append(Step(signature, read, tuple(self._add(value) for value in outputs)))
+        self.parts.append(one)
+
+    def assembled(self, ends: Sequence[ir.Value], root: Candidate) -> Assembled | Refused:
+        """Return the finished program, or what its tensors lack."""
+        if len({self.root(end) for end in ends}) < len(ends):
+            return Refused("two results have the same bytes")
+        specs: list[TensorSpec] = []
+        for value in self.tensors:
+            spec = spec_of(self.scope, value)
+            if isinstance(spec, Refused):
+                return spec
+            specs.append(spec)
+        made = {place for step in self.steps for place in step.outputs}
+        if any(self.root(end) not in made for end in ends):
+            return Refused("a result has the bytes of what is read")
+        program = Program(
+            root.region.kind,
+            tuple(specs),
+            tuple(self.inputs.values()),
+            self.constants,
+            self.views,
+            tuple(self.tensors[end] for end in ends),
+            tuple(self.steps),
+        )
+        before = sum(one.prediction.before_ns for one in self.parts)
+        after = sum(one.prediction.after_ns for one in self.parts)
+        return Assembled(
+            program,
+            tuple(self.inputs),
+            tuple(ends),
+            root.region.at,
+            Prediction(before, after),
+            tuple(self.parts),
+        )
+
+
+def spec_of(scope: Scope, value: ir.Value) -> TensorSpec | Refused:
+    """Return the type and sizes of a value, or that they are not known."""
+    return sizes_of(scope.shapes, value) or Refused(f"the shape of {value.name!r} is not known")
+
+
+def sizes_of(shapes: Shapes, value: ir.Value) -> TensorSpec | None:
+    """Return the type and sizes of a value, None if they are not known."""
+    shape, dtype = shapes.shape(value), shapes.dtype(value)
+    if shape is None or dtype is None:
+        return None
+    sizes = tuple(size if isinstance(size, int) else str(size) for size in shape)
+    return TensorSpec(value.name or "", dtype.numpy().name, sizes)

@@ -1,0 +1,148 @@
+"""The library of what is claimed: kernels from their cache, linked with the programs, kept too."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from ortkit.errors import UserError
+from ortkit.kernels.backend import Kernel, Target
+from ortkit.kernels.build import build_library, toolchain
+from ortkit.kernels.cache import KernelCache
+from ortkit.kernels.cpu import resolve
+from ortkit.kernels.link import Programs
+from ortkit.provider.own.planning import Plan
+from ortkit.provider.own.program import Program
+from ortkit.provider.own.source import programs_source
+
+FOLDER = "provider"
+#: Libraries beyond this, used longest ago, are removed.
+LIMIT_BYTES = 256 << 20
+
+
+@dataclass(frozen=True)
+class Built:
+    """A plan with its library.
+
+    Args:
+        plan: Without the claims that there are no kernels for.
+        library: Where the library lies; None if nothing is claimed.
+        compiled: How many kernels were not in the cache.
+    """
+
+    plan: Plan
+    library: Path | None
+    compiled: int = 0
+
+
+def build(plan: Plan, target: Target, kernels: str, cache: Path) -> Built:
+    """Return the library of a plan, made if it is not there yet.
+
+    Args:
+        plan: What is wanted.
+        target: What the kernels are for.
+        kernels: A backend's name, or "auto".
+        cache: The folder for kernels and libraries.
+
+    Raises:
+        MissingDependencyError: No toolchain is installed.
+        KernelError: The C compiler failed.
+        UserError: The folder cannot be written.
+    """
+    if not plan.claims:
+        return Built(plan, None)
+    target = resolve(target)
+    folder = cache / FOLDER
+    name = _name(plan, target, kernels)
+    path = folder / f"{name}.so"
+    if (refused := _known(path)) is not None:
+        kept = plan.without(refused)
+        return Built(kept, path if kept.claims else None)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(
+            f"the folder for kernels cannot be made: {error.strerror}",
+            where=str(folder),
+            fix="name another with the option cache_dir, or with ORTKIT_CACHE",
+        ) from error
+
+    def programs(ready: Mapping[str, Kernel]) -> Programs | None:
+        every = {claim.program.symbol: claim.program for claim in plan.claims}
+        return _programs([one for one in every.values() if _has_all(one, ready)], ready)
+
+    made = build_library(
+        list(plan.signatures.values()), target, path, kernels,
+        cache=KernelCache(cache / "kernels"), programs=programs,
+    )  # fmt: skip
+    refused = {signature.key: reason for signature, reason in made.refused}
+    kept = plan.without(refused)
+    if made.library is None or not kept.claims:
+        return Built(kept, None, made.compiled)
+    _remember(path, made.library.sha256, refused)
+    _trim(folder, path)
+    return Built(kept, path, made.compiled)
+
+
+def _has_all(program: Program, ready: Mapping[str, Kernel]) -> bool:
+    return all(step.signature.key in ready for step in program.steps)
+
+
+def _programs(programs: list[Program], ready: Mapping[str, Kernel]) -> Programs | None:
+    if not programs:
+        return None
+    source, files = programs_source(programs, ready)
+    return Programs(source, files, tuple(sorted(one.symbol for one in programs)))
+
+
+def _name(plan: Plan, target: Target, kernels: str) -> str:
+    """Return what the library is called: equal names, equal libraries."""
+    symbols = sorted({claim.program.symbol for claim in plan.claims})
+    content = [toolchain(kernels), target.level, *symbols]
+    return hashlib.sha256("\n".join(content).encode()).hexdigest()[:32]
+
+
+def _known(path: Path) -> dict[str, str] | None:
+    """Return the kernels that a library that is there lacks; None if it is not, or is damaged."""
+    try:
+        record = json.loads(path.with_suffix(".json").read_text("utf-8"))
+        content = path.read_bytes()
+        if hashlib.sha256(content).hexdigest() != record["sha256"]:
+            return None
+        os.utime(path)
+        return {str(key): str(reason) for key, reason in record["refused"].items()}
+    except (OSError, ValueError, KeyError, AttributeError, TypeError):
+        return None
+
+
+def _remember(path: Path, sha256: str, refused: Mapping[str, str]) -> None:
+    record = path.with_suffix(".json")
+    draft = record.with_name(f".{record.name}.{os.getpid()}")
+    try:
+        draft.write_text(json.dumps({"sha256": sha256, "refused": dict(refused)}), "utf-8")
+        draft.replace(record)
+    except OSError:  # it is then made again the next time
+        draft.unlink(missing_ok=True)
+
+
+def _trim(folder: Path, kept: Path) -> None:
+    """Remove what was not used for longest, beyond the limit. Loaded libraries stay loaded."""
+    found: list[tuple[float, int, Path]] = []
+    for path in folder.glob("*.so"):
+        try:
+            about = path.stat()
+        except OSError:  # another process has removed it
+            continue
+        found.append((about.st_mtime, about.st_size, path))
+    total = sum(size for _, size, _ in found)
+    for _, size, path in sorted(found):
+        if total <= LIMIT_BYTES:
+            return
+        if path != kept:
+            path.unlink(missing_ok=True)
+            path.with_suffix(".json").unlink(missing_ok=True)
+            total -= size

@@ -1,0 +1,80 @@
+"""Values that the original has not, but several programs read: one computes them for all.
+
+Layers share tables and masks that rewriting has put into another form. The original has them in its
+own form, as a value that only these layers read. The program that makes it writes the new form
+into its memory instead, and the programs of the layers know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from ortkit.kernels.signature import TensorSpec
+from ortkit.kernels.sizes import Extent, extent_of, product
+from ortkit.provider.own.program import Program
+
+
+def fits(carried: TensorSpec, carrier: TensorSpec) -> bool:
+    """Say whether the bytes of `carried` have room in `carrier` in every run."""
+    if carried.dtype != carrier.dtype:
+        return False
+    rest = _elements(carrier).divided_by(_elements(carried))
+    return rest is not None and not rest.symbols and rest.factor >= 1
+
+
+def choose(wanted: Sequence[TensorSpec], offered: Sequence[TensorSpec]) -> dict[int, int] | None:
+    """Return a carrier for each, by position: one of the same sizes before a larger one.
+
+    None if there are not enough.
+    """
+    chosen: dict[int, int] = {}
+    for is_alike in (True, False):
+        for index, carried in enumerate(wanted):
+            if index in chosen:
+                continue
+            for place, carrier in enumerate(offered):
+                if place in chosen.values() or not fits(carried, carrier):
+                    continue
+                if is_alike and _elements(carried) != _elements(carrier):
+                    continue
+                chosen[index] = place
+                break
+    return chosen if len(chosen) == len(wanted) else None
+
+
+def reading(program: Program, carriers: Mapping[int, TensorSpec]) -> Program:
+    """Return a program that finds some of its inputs in carriers.
+
+    Args:
+        program: What is to be changed.
+        carriers: By the place of an input among the tensors, what it is given instead.
+    """
+    added, places = _added(program, carriers)
+    inputs = tuple(places.get(place, place) for place in program.inputs)
+    return replace(program, tensors=added, inputs=inputs, views={**program.views, **places})
+
+
+def writing(program: Program, carriers: Mapping[int, TensorSpec]) -> Program:
+    """Return a program that writes some of its outputs into carriers; see `reading`."""
+    roots = {program.root(place): spec for place, spec in carriers.items()}
+    added, places = _added(program, roots)
+    ends = {place: places[program.root(place)] for place in carriers}
+    outputs = tuple(ends.get(place, place) for place in program.outputs)
+    return replace(program, tensors=added, outputs=outputs, views={**program.views, **places})
+
+
+def _added(
+    program: Program, carriers: Mapping[int, TensorSpec]
+) -> tuple[tuple[TensorSpec, ...], dict[int, int]]:
+    first = len(program.tensors)
+    places = {place: first + index for index, place in enumerate(carriers)}
+    return (*program.tensors, *carriers.values()), places
+
+
+def _elements(tensor: TensorSpec) -> Extent:
+    return product(_extents(tensor))
+
+
+def _extents(tensor: TensorSpec) -> Iterable[Extent]:
+    return map(extent_of, tensor.shape)

@@ -1,0 +1,270 @@
+"""Programs and the nodes of the original that they stand for: disjoint, closed, without cycles."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+import onnx_ir as ir
+
+from ortkit.fusion.cost import Prediction
+from ortkit.fusion.recompute import Candidate
+from ortkit.graph.shapes import Shapes
+from ortkit.kernels.backend import Refused
+from ortkit.kernels.signature import TensorSpec
+from ortkit.provider.own import carriers
+from ortkit.provider.own.acyclic import in_cycles
+from ortkit.provider.own.assembly import Assembled, Assembler, sizes_of
+from ortkit.provider.own.cuts import Cut, Cuts
+from ortkit.provider.own.program import Program
+
+
+@dataclass(frozen=True)
+class Claim:
+    """Nodes of the original, and the program that does their work.
+
+    Args:
+        at: The name that reports give it.
+        program: What is run.
+        nodes: What it stands for.
+        inputs: For each input of the program the name of the value.
+        outputs: Likewise.
+        prediction: Of a run of it, before and after.
+        bundle: Claims of one number are taken together or not at all.
+    """
+
+    at: str
+    program: Program
+    nodes: tuple[ir.Node, ...]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    prediction: Prediction
+    bundle: int
+
+
+@dataclass(frozen=True)
+class Declined:
+    """A region that is not claimed, and why."""
+
+    at: str
+    kind: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Settled:
+    """What is claimed of one graph, and what is not."""
+
+    claims: tuple[Claim, ...]
+    declined: tuple[Declined, ...]
+
+
+@dataclass
+class _Waiting:
+    """A program that reads values that the original has not, and its cut."""
+
+    root: Candidate
+    made: Assembled
+    cut: Cut
+    extras: tuple[ir.Value, ...]
+    """What the cut reads and the program has no use for."""
+    carried: dict[ir.Value, ir.Value] = field(default_factory=dict)
+    """Values of the copy -> the original's values that carry them."""
+
+
+class Claimer:
+    """Settles the claims on one graph."""
+
+    def __init__(self, original: ir.Model, cuts: Cuts, assembler: Assembler) -> None:
+        self._original = original
+        self._cuts = cuts
+        self._assembler = assembler
+        self._claims: list[Claim] = []
+        self._declined: list[Declined] = []
+        self._owned: set[ir.Node] = set()
+        self._bundles = 0
+        self._shapes: Shapes | None = None
+
+    def run(self) -> Settled:
+        """Return what is claimed."""
+        waiting: list[_Waiting] = []
+        for root in self._assembler.taken:
+            made = self._assembler.assemble(root)
+            if isinstance(made, Refused):
+                self._decline(root, made.reason)
+                continue
+            cut = self._cut(made.inputs, made.outputs)
+            if isinstance(cut, Cut):
+                self._take([self._claim(made, cut)], root)
+                continue
+            waits = self._wait(root, made)
+            if isinstance(waits, Refused):
+                self._decline(root, cut.reason)
+            else:
+                waiting.append(waits)
+        self._carry(waiting)
+        self._break_cycles()
+        return Settled(tuple(self._claims), tuple(self._declined))
+
+    def _decline(self, root: Candidate, reason: str) -> None:
+        self._declined.append(Declined(root.region.at, root.region.kind, reason))
+
+    def _cut(self, inputs: Iterable[ir.Value], outputs: Iterable[ir.Value]) -> Cut | Refused:
+        return self._cuts.find(_names(inputs), _names(outputs))
+
+    def _claim(self, made: Assembled, cut: Cut) -> Claim:
+        inputs, outputs = _names(made.inputs), _names(made.outputs)
+        return Claim(made.at, made.program, cut.nodes, inputs, outputs, made.prediction, 0)
+
+    def _take(self, claims: Sequence[Claim], root: Candidate) -> None:
+        """Take claims together, or none of them."""
+        nodes = [node for claim in claims for node in claim.nodes]
+        if len(set(nodes)) < len(nodes) or not self._owned.isdisjoint(nodes):
+            self._decline(root, "nodes of it belong to another group")
+            return
+        self._owned.update(nodes)
+        self._bundles += 1
+        self._claims += [replace(claim, bundle=self._bundles) for claim in claims]
+
+    def _wait(self, root: Candidate, made: Assembled) -> _Waiting | Refused:
+        """Assemble a program anew that is given what it shares with others."""
+        shared = {v for one in self._assembler.shared(made) for v in one.region.outputs}
+        if not shared:
+            return Refused("")
+        again = self._assembler.assemble(root, frozenset(shared))
+        if isinstance(again, Refused):
+            return again
+        given = [value for value in again.inputs if value not in shared]
+        cut = self._cut(given, again.outputs)
+        if isinstance(cut, Refused):
+            return cut
+        own = set(_names(given))
+        extras = tuple(value for value in cut.inputs if value.name not in own)
+        carried = [value for value in again.inputs if value in shared]
+        return _Waiting(root, again, cut, extras, dict.fromkeys(carried, ir.Value(name="")))
+
+    # ---- values that several programs share
+
+    def _carry(self, waiting: Sequence[_Waiting]) -> None:
+        """Find carriers for what programs wait for, and take those that get all."""
+        makers = {v: one for one in self._assembler.taken for v in one.region.outputs}
+        wanted = {makers[value]: None for one in waiting for value in one.carried}
+        made: dict[ir.Value, Claim] = {}
+        reasons: dict[ir.Value, str] = {}
+        for maker in wanted:
+            users = [one for one in waiting if any(makers[v] is maker for v in one.carried)]
+            claim = self._carrying(maker, users)
+            for value in maker.region.outputs:
+                if isinstance(claim, Refused):
+                    reasons[value] = claim.reason
+                else:
+                    made[value] = claim
+        self._take_together(waiting, made, reasons)
+
+    def _take_together(
+        self,
+        waiting: Sequence[_Waiting],
+        made: dict[ir.Value, Claim],
+        reasons: dict[ir.Value, str],
+    ) -> None:
+        """Take what hangs together by carriers: one without its reader would be wrong."""
+        bundles: list[tuple[list[_Waiting], list[Claim]]] = []
+        for one in waiting:
+            if refused := next((reasons[v] for v in one.carried if v in reasons), None):
+                self._decline(one.root, refused)
+                continue
+            claims = list({id(made[value]): made[value] for value in one.carried}.values())
+            together = [each for each in bundles if any(c in each[1] for c in claims)]
+            users = [one, *(user for each in together for user in each[0])]
+            claims += [c for each in together for c in each[1] if c not in claims]
+            bundles = [each for each in bundles if each not in together] + [(users, claims)]
+        for users, claims in bundles:
+            self._take([*claims, *map(self._reading, users)], users[0].root)
+
+    def _carrying(self, maker: Candidate, users: Sequence[_Waiting]) -> Claim | Refused:
+        """Return the claim that computes a region for all its users, into carriers."""
+        made = self._assembler.assemble_carried(maker)
+        if isinstance(made, Refused):
+            return made
+        if len(users) < len({u.root for u in users}) or not users:
+            return Refused("nothing reads it")
+        offered = self._offered(users)
+        wanted = [self._assembler.spec(value) for value in made.outputs]
+        specs = [one for one in wanted if isinstance(one, TensorSpec)]
+        places = [self._spec(value) for value in offered]
+        usable = [value for value, spec in zip(offered, places, strict=True) if spec is not None]
+        chosen = carriers.choose(specs, [spec for spec in places if spec is not None])
+        if chosen is None or len(specs) < len(wanted):
+            name = made.outputs[0].name
+            return Refused(f"{name!r}, which it shares with others, is not in the original")
+        carrier = {value: usable[chosen[i]] for i, value in enumerate(made.outputs)}
+        cut = self._cuts.find(_names(made.inputs), _names(carrier.values()))
+        if isinstance(cut, Refused):
+            return cut
+        for user in users:
+            user.carried |= {v: carrier[v] for v in user.carried if v in carrier}
+        at = made.program.outputs
+        written = {
+            place: self._spec(carrier[v]) for place, v in zip(at, made.outputs, strict=True)
+        }
+        program = carriers.writing(made.program, {k: s for k, s in written.items() if s})
+        inputs, outputs = _names(made.inputs), _names(carrier.values())
+        return Claim(made.at, program, cut.nodes, inputs, outputs, made.prediction, 0)
+
+    def _offered(self, users: Sequence[_Waiting]) -> list[ir.Value]:
+        """Return values that all users' nodes read, nobody else, and no program needs."""
+        replaced = {node for user in users for node in user.cut.nodes}
+        needed = {name for user in users for name in _names(user.made.inputs)}
+        taken = {value for user in users for value in user.carried.values()}
+        common = [v for v in users[0].extras if all(v in user.extras for user in users)]
+        return [
+            value
+            for value in common
+            if value.producer() is not None
+            and value.name not in needed
+            and value not in taken
+            and not value.is_graph_output()
+            and all(node in replaced for node in self._cuts.readers(value))
+        ]
+
+    def _reading(self, user: _Waiting) -> Claim:
+        """Return the claim of a program that finds values in carriers."""
+        places = dict(zip(user.made.inputs, user.made.program.inputs, strict=True))
+        given = {places[value]: self._spec(one) for value, one in user.carried.items()}
+        program = carriers.reading(user.made.program, {k: s for k, s in given.items() if s})
+        inputs = tuple((user.carried.get(v, v).name or "") for v in user.made.inputs)
+        made = user.made
+        return Claim(
+            made.at, program, user.cut.nodes, inputs, _names(made.outputs), made.prediction, 0
+        )
+
+    def _spec(self, value: ir.Value) -> TensorSpec | None:
+        """Return type and sizes of a value of the original, None if they are not known."""
+        if self._shapes is None:
+            self._shapes = Shapes.infer(self._original)
+        return sizes_of(self._shapes, value)
+
+    # ---- all of them together
+
+    def _break_cycles(self) -> None:
+        """Give up claims, the least gain first, until each can be one node."""
+        while True:
+            groups = [self._cuts.places(claim.nodes) for claim in self._claims]
+            stuck = in_cycles(groups, self._cuts.feeders())
+            if not stuck:
+                return
+            worst = min(stuck, key=lambda number: _saved(self._claims[number]))
+            bundle = self._claims[worst].bundle
+            for claim in [one for one in self._claims if one.bundle == bundle]:
+                self._claims.remove(claim)
+                kind = claim.program.name
+                reason = "with another group it would wait for itself"
+                self._declined.append(Declined(claim.at, kind, reason))
+
+
+def _saved(claim: Claim) -> float:
+    return claim.prediction.before_ns - claim.prediction.after_ns
+
+
+def _names(values: Iterable[ir.Value]) -> tuple[str, ...]:
+    return tuple(value.name or "" for value in values)

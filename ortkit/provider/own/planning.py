@@ -1,0 +1,174 @@
+"""From a graph as ONNX Runtime hands it over to what is claimed of it.
+
+The graph is rewritten as `ortkit optimize` would, on a copy, and cut into regions. What a region
+computes is known there by the names of values, so it can be claimed between these names in the
+original; see `assembly`, `cuts` and `claims`. Nothing of the copy is kept but the regions.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from ortkit.fusion.attention_regions import attention_candidates
+from ortkit.fusion.choose import Judge, candidates
+from ortkit.fusion.cost import CostModel, Prediction
+from ortkit.fusion.recompute import Candidate
+from ortkit.fusion.regions import FusedRegion
+from ortkit.graph.convert import paused_collector
+from ortkit.kernels.backend import Refused, Target
+from ortkit.kernels.build import refusal
+from ortkit.kernels.calibration import load_calibration
+from ortkit.kernels.signature import RegionSignature
+from ortkit.passes.presets import preset
+from ortkit.passes.select import load_pass
+from ortkit.provider.own.assembly import Assembler, Known
+from ortkit.provider.own.claims import Claim, Claimer, Declined, Settled
+from ortkit.provider.own.cuts import Cuts
+from ortkit.provider.own.source import unsolved
+from ortkit.rewrite.pipeline import Pipeline
+from ortkit.rewrite.scope import Scope
+from ortkit.rewrite.target import Target as RewriteTarget
+
+#: Regions are claimed from this level on.
+CLAIMS_SINCE_LEVEL = 2
+#: From this level on those, too, that are not predicted to pay.
+EVERYTHING_SINCE_LEVEL = 3
+#: Passes that change the weights of products and convolutions, which stay as they are, or move
+#: work across them: what they leave could not be found in the original.
+_LEFT_OUT = frozenset(
+    {
+        "fold-affine-into-conv", "fold-affine-into-matmul", "fold-transpose-into-gemm",
+        "fuse-bias-gelu", "fuse-group-norm", "fuse-matmul-add", "merge-linear",
+        "merge-parallel-matmuls", "unwrap-batch-norm", "unwrap-gemm",
+    }
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is claimed of one graph.
+
+    Args:
+        claims: With the nodes of the model that was planned for.
+        declined: Regions that are not claimed, and why.
+        seconds: By stage.
+    """
+
+    claims: tuple[Claim, ...]
+    declined: tuple[Declined, ...]
+    seconds: Mapping[str, float]
+
+    @property
+    def signatures(self) -> dict[str, RegionSignature]:
+        """The kernels that are wanted, by key."""
+        steps = (step for claim in self.claims for step in claim.program.steps)
+        return {step.signature.key: step.signature for step in steps}
+
+    def without(self, refused: Mapping[str, str]) -> Plan:
+        """Return the plan without the claims that need a kernel that there is not.
+
+        Args:
+            refused: By the key of a signature the reason.
+        """
+        lost: dict[int, str] = {}
+        for claim in self.claims:
+            keys = (step.signature.key for step in claim.program.steps)
+            if reason := next((refused[key] for key in keys if key in refused), ""):
+                lost[claim.bundle] = reason
+        kept = tuple(claim for claim in self.claims if claim.bundle not in lost)
+        gone = [
+            Declined(claim.at, claim.program.name, lost[claim.bundle])
+            for claim in self.claims
+            if claim.bundle in lost
+        ]
+        return Plan(kept, (*self.declined, *gone), self.seconds)
+
+
+def plan(model: ir.Model, target: Target, level: int, kernels: str = "auto") -> Plan:
+    """Return what to claim of a model's main graph.
+
+    Args:
+        model: As ONNX Runtime hands it over; not changed. Names of values are unique.
+        target: What the kernels are for.
+        level: As of `ortkit optimize`; below 2 nothing is claimed, at 3 whatever has a kernel.
+        kernels: A backend's name, or "auto".
+    """
+    if level < CLAIMS_SINCE_LEVEL or kernels == "off":
+        return Plan((), (), {})
+    started = time.perf_counter()
+    scope = _rewritten(model, level)
+    rewritten = time.perf_counter()
+    judge = _Judge(lambda signature: refusal(signature, target, kernels))
+    model_of = CostModel if level < EVERYTHING_SINCE_LEVEL else _NoCost
+    cost = model_of(scope, load_calibration())
+    assert isinstance(scope.root, ir.Graph)
+    found = list(_candidates(scope, scope.root, judge, cost))
+    assembler = Assembler(scope, Known(model.graph, scope), found, judge, cost)
+    settled = Claimer(model, Cuts(model), assembler).run()
+    claims = _sound(settled)
+    refused = [
+        Declined(one.region.at, one.region.kind, one.reason)
+        for one in found
+        if one.signature is None and one.reason
+    ]
+    seconds = {"rewrite": rewritten - started, "plan": time.perf_counter() - rewritten}
+    return Plan(claims.claims, (*claims.declined, *refused), seconds)
+
+
+def _rewritten(model: ir.Model, level: int) -> Scope:
+    """Rewrite a copy and return its main graph's scope."""
+    names = [name for name in preset(level) if name not in _LEFT_OUT]
+    passes = tuple(load_pass(name) for name in names)
+    with paused_collector():
+        copy = model.clone()
+        return Pipeline(passes).run(copy, RewriteTarget("cpu", level)).scopes[0]
+
+
+def _candidates(
+    scope: Scope, graph: ir.Graph, judge: Judge, cost: CostModel
+) -> Iterator[Candidate]:
+    """Yield the regions of a graph; graphs in it are asked about on their own."""
+    taken: frozenset[ir.Node] = frozenset()
+    for one in attention_candidates(scope, graph, judge, cost):
+        yield one
+        taken |= frozenset(() if one.signature is None else one.region.nodes)
+    yield from candidates(scope, graph, judge, cost, taken)
+
+
+def _sound(settled: Settled) -> Settled:
+    """Leave out claims whose sizes cannot be told, with those that hang together with them."""
+    lost: dict[int, str] = {}
+    for claim in settled.claims:
+        if (reason := unsolved(claim.program)) is not None:
+            lost[claim.bundle] = reason.reason
+    kept = tuple(claim for claim in settled.claims if claim.bundle not in lost)
+    gone = tuple(
+        Declined(claim.at, claim.program.name, lost[claim.bundle])
+        for claim in settled.claims
+        if claim.bundle in lost
+    )
+    return Settled(kept, (*settled.declined, *gone))
+
+
+class _NoCost(CostModel):
+    """Takes whatever has a kernel."""
+
+    def refusal(self, region: FusedRegion, prediction: Prediction) -> str | None:
+        return None
+
+
+class _Judge:
+    """Remembers the judgement on equal regions; a model's layers are asked about once."""
+
+    def __init__(self, judge: Callable[[RegionSignature], Refused | None]) -> None:
+        self._judge = judge
+        self._known: dict[str, Refused | None] = {}
+
+    def __call__(self, signature: RegionSignature) -> Refused | None:
+        if signature.key not in self._known:
+            self._known[signature.key] = self._judge(signature)
+        return self._known[signature.key]
