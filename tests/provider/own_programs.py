@@ -25,7 +25,6 @@ from ortkit.provider.own.claims import Claim
 from ortkit.provider.own.planning import Plan
 from ortkit.provider.own.program import Program
 
-
 #: Bytes before and after each tensor that must stay as they are.
 GUARD = 4096
 

@@ -1,7 +1,7 @@
 """Values that the original has not, but several programs read: one computes them for all.
 
-Layers share tables and masks that rewriting has put into another form. The original has them in its
-own form, as a value that only these layers read. The program that makes it writes the new form
+Layers share tables and masks that rewriting has put into another form. The original has them in
+its own form, as a value that only these layers read. The program that makes it writes the new form
 into its memory instead, and the programs of the layers know.
 """
 

@@ -1,4 +1,4 @@
-"""Which nodes of a graph make certain values from certain others: a closed, convex set, or why not.
+"""Which nodes of a graph make certain values from certain others: a closed set, or why not.
 
 What is planned on a rewritten copy is claimed in the original: the values at the ends of a region
 keep their names, and between these names lie the original's nodes.

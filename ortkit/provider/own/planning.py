@@ -157,7 +157,11 @@ def _sound(settled: Settled) -> Settled:
 class _NoCost(CostModel):
     """Takes whatever has a kernel."""
 
-    def refusal(self, region: FusedRegion, prediction: Prediction) -> str | None:
+    def refusal(
+        self,
+        region: FusedRegion,  # noqa: ARG002
+        prediction: Prediction,  # noqa: ARG002
+    ) -> str | None:
         return None
 
 
