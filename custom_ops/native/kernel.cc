@@ -48,6 +48,27 @@ void CallSlice(void* user, size_t index) {
   if (code != 0) run.failure.store(code, std::memory_order_relaxed);
 }
 
+// In its callers, so that one without places does not ask for them.
+inline __attribute__((always_inline)) ort::Status* Compute(const Op& op, ort::KernelContext* context,
+                                                           const Places& places) {
+  CpuRun run;
+  ORTKIT_RETURN_IF_ERROR(ReadInputs(op, context, &run, places));
+  ORTKIT_RETURN_IF_ERROR(MakeOutputs(op, context, &run, places));
+  // Units without elements may be many: 2^40 rows of none.
+  run.units = run.has_output ? CountUnits(run) : 0;
+  if (run.units == 0) return nullptr;
+  if (run.units == kUnknown) return Refuse(op, ort::kInvalidArgument, "the work exceeds 63 bits");
+  run.slice = UnitsOfSlice(run);
+  if (run.slice == run.units) {
+    CallSlice(&run, 0);
+  } else {
+    const int64_t slices = (run.units - 1) / run.slice + 1;
+    ORTKIT_RETURN_IF_ERROR(ort::ParallelFor(op.api)(context, CallSlice, slices, 0, &run));
+  }
+  const int32_t code = run.failure.load(std::memory_order_relaxed);
+  return code == 0 ? nullptr : Refuse(op, ort::kFail, "the kernel returned %d", code);
+}
+
 }  // namespace
 
 // A node's kernel holds nothing but its op.
@@ -62,23 +83,11 @@ ort::Status* CreateKernel(const ort::CustomOp* custom_op, const ort::Api*,
 void DestroyKernel(void*) {}
 
 ort::Status* Compute(void* kernel, ort::KernelContext* context) {
-  const Op& op = *static_cast<const Op*>(kernel);
-  CpuRun run;
-  ORTKIT_RETURN_IF_ERROR(ReadInputs(op, context, &run));
-  ORTKIT_RETURN_IF_ERROR(MakeOutputs(op, context, &run));
-  // Units without elements may be many: 2^40 rows of none.
-  run.units = run.has_output ? CountUnits(run) : 0;
-  if (run.units == 0) return nullptr;
-  if (run.units == kUnknown) return Refuse(op, ort::kInvalidArgument, "the work exceeds 63 bits");
-  run.slice = UnitsOfSlice(run);
-  if (run.slice == run.units) {
-    CallSlice(&run, 0);
-  } else {
-    const int64_t slices = (run.units - 1) / run.slice + 1;
-    ORTKIT_RETURN_IF_ERROR(ort::ParallelFor(op.api)(context, CallSlice, slices, 0, &run));
-  }
-  const int32_t code = run.failure.load(std::memory_order_relaxed);
-  return code == 0 ? nullptr : Refuse(op, ort::kFail, "the kernel returned %d", code);
+  return Compute(*static_cast<const Op*>(kernel), context, Places{});
+}
+
+ort::Status* ComputeAt(const Op& op, ort::KernelContext* context, const Places& places) {
+  return Compute(op, context, places);
 }
 
 }  // namespace ortkit

@@ -1,4 +1,4 @@
-// The library's one export: adds the manifest's ops to a session's options.
+// The exports of a kernel library: what it holds, and what adds its ops to the options of a session.
 #include <sched.h>
 
 #include <atomic>
@@ -96,4 +96,9 @@ extern "C" __attribute__((visibility("default"))) ort::Status* RegisterCustomOps
     return ort::CreateStatus(api)(ort::kFail, "ortkit.fused: too many ONNX Runtimes in one process");
   }
   return ortkit::AddToSession(api, options, ops, ortkit::CountKernels());
+}
+
+// What the library holds, for those who run its ops without registering them.
+extern "C" __attribute__((visibility("default"))) const OrtkitManifest* ortkit_kernel_manifest() {
+  return &ortkit_manifest;
 }

@@ -10,6 +10,18 @@
 
 namespace ortkit {
 
+// Which of its node's inputs and outputs an op's are; null: the same.
+struct Places {
+  const int32_t* inputs = nullptr;
+  const int32_t* outputs = nullptr;
+
+  size_t Input(int32_t index) const { return inputs == nullptr ? index : inputs[index]; }
+  size_t Output(int32_t index) const { return outputs == nullptr ? index : outputs[index]; }
+};
+
+// kernel.cc: a run of the kernel for the CPU in a node that was made for several ops.
+ort::Status* ComputeAt(const Op& op, ort::KernelContext* context, const Places& places);
+
 struct Run {
   const OrtkitOp* spec;
   int64_t symbols[ORTKIT_MAX_SYMBOLS];
@@ -69,10 +81,10 @@ inline bool ReadPlainDims(const OrtkitTensor& tensor, const int64_t* dims, int64
 
 // Reads one input's place and its dims, which stay the runtime's.
 inline ort::Status* ReadInput(const Op& op, ort::KernelContext* context, int32_t index, Run* run,
-                              const int64_t** dims) {
+                              const int64_t** dims, const Places& places) {
   const OrtkitTensor& tensor = op.spec->tensors[index];
   const ort::Value* value = nullptr;
-  ORTKIT_RETURN_IF_ERROR(ort::GetInput(op.api)(context, index, &value));
+  ORTKIT_RETURN_IF_ERROR(ort::GetInput(op.api)(context, places.Input(index), &value));
   if (value == nullptr) {
     return Refuse(op, ort::kInvalidArgument, "input '%s' is missing", tensor.name);
   }
@@ -118,7 +130,8 @@ inline ort::Status* ReadCarefully(const Op& op, const int64_t* const* dims, Run*
   return nullptr;
 }
 
-inline ort::Status* MakeOutput(const Op& op, ort::KernelContext* context, int32_t index, Run* run) {
+inline ort::Status* MakeOutput(const Op& op, ort::KernelContext* context, int32_t index, Run* run,
+                               const Places& places) {
   const int32_t place = op.spec->input_count + index;
   const OrtkitTensor& tensor = op.spec->tensors[place];
   int64_t dims[ORTKIT_MAX_RANK];
@@ -132,7 +145,8 @@ inline ort::Status* MakeOutput(const Op& op, ort::KernelContext* context, int32_
     }
   }
   ort::Value* value = nullptr;
-  ORTKIT_RETURN_IF_ERROR(ort::GetOutput(op.api)(context, index, dims, tensor.rank, &value));
+  const size_t output = places.Output(index);
+  ORTKIT_RETURN_IF_ERROR(ort::GetOutput(op.api)(context, output, dims, tensor.rank, &value));
   void* data = nullptr;
   ORTKIT_RETURN_IF_ERROR(ort::GetTensorMutableData(op.api)(value, &data));
   run->data[place] = static_cast<char*>(data);
@@ -141,7 +155,8 @@ inline ort::Status* MakeOutput(const Op& op, ort::KernelContext* context, int32_
 }
 
 // Checks the inputs and tells the symbols from them. Tensors without elements may have no address.
-inline ort::Status* ReadInputs(const Op& op, ort::KernelContext* context, Run* run) {
+inline ort::Status* ReadInputs(const Op& op, ort::KernelContext* context, Run* run,
+                               const Places& places = {}) {
   const OrtkitOp& spec = *op.spec;
   run->spec = &spec;
   run->has_output = false;
@@ -149,16 +164,17 @@ inline ort::Status* ReadInputs(const Op& op, ort::KernelContext* context, Run* r
   for (int32_t i = 0; i < spec.symbol_count; ++i) run->symbols[i] = kUnknown;
   bool is_plain = true;
   for (int32_t i = 0; i < spec.input_count; ++i) {
-    ORTKIT_RETURN_IF_ERROR(ReadInput(op, context, i, run, &dims[i]));
+    ORTKIT_RETURN_IF_ERROR(ReadInput(op, context, i, run, &dims[i], places));
     is_plain = is_plain && ReadPlainDims(spec.tensors[i], dims[i], run->symbols);
   }
   return is_plain ? nullptr : ReadCarefully(op, dims, run);
 }
 
 // Makes the outputs, of the sizes that the inputs told.
-inline ort::Status* MakeOutputs(const Op& op, ort::KernelContext* context, Run* run) {
+inline ort::Status* MakeOutputs(const Op& op, ort::KernelContext* context, Run* run,
+                                const Places& places = {}) {
   for (int32_t i = 0; i < op.spec->output_count; ++i) {
-    ORTKIT_RETURN_IF_ERROR(MakeOutput(op, context, i, run));
+    ORTKIT_RETURN_IF_ERROR(MakeOutput(op, context, i, run, places));
   }
   return nullptr;
 }

@@ -31,7 +31,7 @@ _INSTALL = "run `pip install .` in ortkit's folder, or `pip install -e .` to wor
 # The C library that ONNX Runtime's own wheels ask for.
 _ZIG_TARGETS = {"x86-64": "x86_64-linux-gnu.2.28", "aarch64": "aarch64-linux-gnu.2.28"}
 
-_EXPORTS = "{ global: RegisterCustomOps;%s local: *; };\n"
+_EXPORTS = "{ global: RegisterCustomOps; ortkit_kernel_manifest;%s local: *; };\n"
 # No build id and no symbol table: equal input must give equal bytes. The C compiler does not link
 # the C++ run-time library, and libgcc is never needed at run time.
 _FLAGS = (

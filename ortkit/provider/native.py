@@ -35,7 +35,7 @@ _EXPORTS: dict[str, tuple[object, tuple[object, ...]]] = {
     "load_library": (c_void_p, (c_char_p, c_size_t, c_void_p)),
     "close_library": (None, (c_void_p,)),
     "library_op": (c_char_p, (c_void_p, c_int32)),
-    "validate": (c_int32, (c_char_p, POINTER(c_int32), c_void_p)),
+    "validate": (c_int32, (c_char_p, c_char_p, POINTER(c_int32), c_void_p)),
     "recorded_count": (c_int64, ()),
     "recorded": (c_int32, (c_int64, c_void_p)),
     "log": (None, (c_void_p, c_void_p, c_int32, c_char_p)),

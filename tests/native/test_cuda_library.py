@@ -163,7 +163,7 @@ def test_what_a_library_needs(tmp_path: Path) -> None:
     kernel = cpu_kernel(tmp_path, signature)
     plain = link_library([kernel], [signature], tmp_path / "cpu.so", Target())
     for library in (cuda, both):
-        assert library.exports == ("RegisterCustomOps",)
+        assert library.exports == ("RegisterCustomOps", "ortkit_kernel_manifest")
         assert set(library.needs) <= C_LIBRARY
         assert "dlopen" in library.imports
     assert "dlopen" not in read_library(plain.path).imports

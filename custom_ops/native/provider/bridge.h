@@ -50,8 +50,9 @@ typedef struct OrtkitKernel {
   OrtkitEntries arguments; /* of its events in the trace */
   OrtkitKernelFunction function;
   void* user;
-  void (*release)(void* user); /* called once, when the kernel is gone */
+  void (*release)(void* user); /* called once, when the kernel is gone or was refused */
   OrtkitLibrary* library;      /* kept open as long as the kernel lives */
+  /* An op of its manifest, else an OrtkitKernelFunction of this name, whose `user` is null. */
   const char* op_type;
   /* Which of the node's inputs the kernel's input i is, and outputs likewise; null: the same. */
   int32_t input_count;
@@ -203,7 +204,7 @@ typedef struct OrtkitProvider {
 
 /* ---- what this library exports */
 
-#if defined(__GNUC__) && defined(ORTKIT_PROVIDER_BUILD)
+#if defined(__GNUC__)
 #define ORTKIT_PROVIDER_API __attribute__((visibility("default")))
 #else
 #define ORTKIT_PROVIDER_API
@@ -250,9 +251,10 @@ ORTKIT_PROVIDER_API void ortkit_provider_close_library(OrtkitLibrary*);
 /* The op types of a library: entry `index`, or null past the last. */
 ORTKIT_PROVIDER_API const char* ortkit_provider_library_op(const OrtkitLibrary*, int32_t index);
 
-/* What this library says of a library compiled for `cpu_level` ("x86-64-v3"), and of such a text. */
-ORTKIT_PROVIDER_API int32_t ortkit_provider_validate(const char* compatibility, int32_t* verdict,
-                                                     OrtkitError* reason);
+/* What this library says of such a text under an ONNX Runtime of version `runtime` ("1.31.1"): the
+ * verdict, and why as the message. */
+ORTKIT_PROVIDER_API int32_t ortkit_provider_validate(const char* compatibility, const char* runtime,
+                                                     int32_t* verdict, OrtkitError* reason);
 
 /* Errors that ONNX Runtime only logs (get_capability without strict=1), the oldest first; null past
  * the last. `index` counts from the first since the process began; the last 64 are kept. The text goes

@@ -71,8 +71,8 @@ struct OrtkitKernelContext {
   void* ort_context;   /* OrtKernelContext* */
   const void* ort_api; /* OrtApi* */
 
-  /* The same in one block each, for callers to whom every read is dear. Of each input in order: its
-   * rank, then its dims (rank -1: absent). `signature_count` is the number of words. */
+  /* The same in one block each, for kernels in Python, to whom every read is dear; null for others. Of
+   * each input in order: its rank, then its dims (rank -1: absent). `signature_count` counts words. */
   const int64_t* signature;
   int64_t signature_count;
   void* const* data; /* the inputs' addresses */

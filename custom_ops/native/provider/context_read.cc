@@ -1,0 +1,176 @@
+#include <cstdlib>
+
+#include "context.h"
+#include "graph.h"
+#include "sha256.h"
+
+namespace ortkit::provider {
+namespace {
+
+// The libraries that the nodes of one Compile name, held until all kernels are made.
+class Libraries {
+ public:
+  ~Libraries() {
+    for (OrtkitLibrary* library : held_) LetGo(library);
+  }
+  void Add(OrtkitLibrary* library) { held_.push_back(library); }
+  OrtkitLibrary* Find(const std::string& id) {
+    for (OrtkitLibrary* library : held_) {
+      if (library->id == id) return library;
+    }
+    // Nodes of another graph of the model may have brought it.
+    OrtkitLibrary* loaded = FindLoaded(id);
+    if (loaded != nullptr) Add(loaded);
+    return loaded;
+  }
+
+ private:
+  std::vector<OrtkitLibrary*> held_;
+};
+
+bool IsPlainName(const std::string& name) {
+  return !name.empty() && name != "." && name != ".." && name.find('/') == std::string::npos &&
+         name.find('\0') == std::string::npos;
+}
+
+// The folder of the model that is read.
+std::string FolderOf(const Ep& ep) {
+  const std::string* path = ep.config.Find("ep.context_file_path");
+  if (!ep.model_folder.empty() || path == nullptr) return ep.model_folder;
+  const size_t slash = path->rfind('/');
+  return slash == std::string::npos ? "." : path->substr(0, slash + (slash == 0));
+}
+
+ort::Status* FillEmbedded(const Ep& ep, const ort::Node* node, Content* content) {
+  if (!ep.trusts_embedded()) {
+    return ep.Refuse(ort::kInvalidArgument,
+                     "the model holds a kernel library, native code that runs with all rights of this "
+                     "process; if you trust where the model comes from, set the provider option "
+                     "trust_embedded to 1");
+  }
+  Reader reader(ep.api());
+  const size_t size = reader.Size(node, "ep_cache_context");
+  std::string reason;
+  if (size == 0) return ep.Refuse(ort::kInvalidArgument, "an EPContext node has no ep_cache_context");
+  if (!content->Make(size, &reason)) return ep.Refuse(ort::kFail, reason);
+  reader.Read(node, "ep_cache_context", content->data(), size);
+  return reader.Take();
+}
+
+ort::Status* FillBeside(const Ep& ep, const ort::Node* node, Content* content) {
+  Reader reader(ep.api());
+  const std::string name = reader.Text(node, "ep_cache_context");
+  ORTKIT_RETURN_IF_FAILED(reader.Take());
+  if (!IsPlainName(name)) {
+    return ep.Refuse(ort::kInvalidArgument,
+                     "an EPContext node names the file '" + name + "', which must lie beside the model");
+  }
+  const std::string folder = FolderOf(ep);
+  if (folder.empty()) {
+    return ep.Refuse(ort::kInvalidArgument, "the model comes from memory and its kernel library " + name +
+                                                " lies beside it; set ep.context_file_path");
+  }
+  std::string reason;
+  const bool is_read = content->ReadFile(folder + "/" + name, &reason);
+  return is_read ? nullptr : ep.Refuse(ort::kFail, reason);
+}
+
+// Loads the library that a node holds or names, if it is a main one.
+ort::Status* LoadMain(const Ep& ep, const ort::Node* node, Libraries* libraries) {
+  Reader reader(ep.api());
+  const bool is_main = reader.Number(node, "main_context", 1) != 0;
+  const bool is_embedded = reader.Number(node, "embed_mode", 1) != 0;
+  const std::string id = reader.Text(node, "partition_name");
+  ORTKIT_RETURN_IF_FAILED(reader.Take());
+  if (!is_main) return nullptr;
+  Content content;
+  ORTKIT_RETURN_IF_FAILED(is_embedded ? FillEmbedded(ep, node, &content) : FillBeside(ep, node, &content));
+  if (Sha256(content.data(), content.size()) != id) {
+    return ep.Refuse(ort::kInvalidArgument, "the kernel library of the model is not the one that it was "
+                                            "compiled with (its SHA-256 differs)");
+  }
+  std::string reason;
+  OrtkitLibrary* library = Load(&content, &reason);
+  if (library == nullptr) return ep.Refuse(ort::kFail, "the kernel library of the model: " + reason);
+  libraries->Add(library);
+  return nullptr;
+}
+
+// The numbers of "0,2,1".
+std::vector<int32_t> Numbers(const std::string& text) {
+  std::vector<int32_t> numbers;
+  for (const char* at = text.c_str(); *at != '\0';) {
+    char* end = nullptr;
+    const long number = strtol(at, &end, 10);
+    if (end == at) break;
+    numbers.push_back(number < 0 || number > INT32_MAX ? -1 : static_cast<int32_t>(number));
+    at = *end == ',' ? end + 1 : end;
+  }
+  return numbers;
+}
+
+Pairs ReadNotes(const std::string& notes) {
+  Pairs pairs;
+  for (size_t at = 0; at < notes.size();) {
+    size_t end = notes.find('\n', at);
+    if (end == std::string::npos) end = notes.size();
+    const std::string line = notes.substr(at, end - at);
+    const size_t equals = line.find('=');
+    if (equals != std::string::npos) pairs.Add(line.substr(0, equals), line.substr(equals + 1));
+    at = end + 1;
+  }
+  return pairs;
+}
+
+ort::Status* MakeKernel(Ep* ep, const ContextNode& context, Libraries* libraries) {
+  Reader reader(ep->api());
+  const std::string id = reader.Text(context.node, "partition_name");
+  const Pairs notes = ReadNotes(reader.Text(context.node, "notes"));
+  ORTKIT_RETURN_IF_FAILED(reader.Take());
+  OrtkitLibrary* library = libraries->Find(id);
+  const std::string* op = notes.Find("op");
+  const std::string* input_text = notes.Find("inputs");
+  const std::string* output_text = notes.Find("outputs");
+  if (library == nullptr || op == nullptr || input_text == nullptr || output_text == nullptr) {
+    return ep->Refuse(ort::kInvalidArgument,
+                      "the EPContext node " + context.shape.name +
+                          (library == nullptr ? " names a kernel library that no node holds"
+                                              : " does not say what it runs"));
+  }
+  const std::vector<int32_t> inputs = Numbers(*input_text);
+  const std::vector<int32_t> outputs = Numbers(*output_text);
+  Pairs arguments;
+  for (size_t i = 0; i < notes.size(); ++i) {
+    const auto& [key, value] = notes[i];
+    if (key.rfind("argument.", 0) == 0) arguments.Add(key.substr(9), value);
+  }
+  const Entries entries(arguments);
+  const std::string* label = notes.Find("label");
+  OrtkitKernel kernel = {};
+  kernel.size = sizeof kernel;
+  kernel.kind = ORTKIT_KERNEL_LIBRARY_OP;
+  kernel.label = label == nullptr ? nullptr : label->c_str();
+  kernel.arguments = entries.get();
+  kernel.library = library;
+  kernel.op_type = op->c_str();
+  const int32_t none = 0;
+  kernel.input_count = static_cast<int32_t>(inputs.size());
+  kernel.inputs = inputs.empty() ? &none : inputs.data();
+  kernel.output_count = static_cast<int32_t>(outputs.size());
+  kernel.outputs = outputs.empty() ? &none : outputs.data();
+  std::string reason;
+  *context.made = NodeKernel::Make(ep, kernel, context.shape, &reason);
+  if (*context.made != nullptr) return nullptr;
+  return ep->Refuse(ort::kInvalidArgument, "the EPContext node " + context.shape.name + ": " + reason);
+}
+
+}  // namespace
+
+ort::Status* ReadContexts(Ep* ep, const std::vector<ContextNode>& nodes) {
+  Libraries libraries;
+  for (const ContextNode& node : nodes) ORTKIT_RETURN_IF_FAILED(LoadMain(*ep, node.node, &libraries));
+  for (const ContextNode& node : nodes) ORTKIT_RETURN_IF_FAILED(MakeKernel(ep, node, &libraries));
+  return nullptr;
+}
+
+}  // namespace ortkit::provider
