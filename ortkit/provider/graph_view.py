@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 
 import onnx_ir as ir
@@ -15,7 +15,7 @@ from ortkit.provider.slots import Slots
 from ortkit.provider.tensors import Lease, RuntimeTensor, TypeReader
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class GraphView:
     """What ONNX Runtime shows a provider: an onnx-ir graph, and which of its nodes are which.
 
@@ -36,11 +36,14 @@ class GraphView:
     ir_version: int
     model_path: str
     """Empty if the model came from memory."""
-    handles: Mapping[ir.Node, int] = field(repr=False)
+    handles: Mapping[ir.Node, int]
     """The graph's own nodes (not those of graphs in it) -> addresses of the OrtNodes."""
-    lease: Lease = field(repr=False)
-    _slots: Slots = field(repr=False)
-    _address: int = field(repr=False)
+    lease: Lease
+    _slots: Slots
+    _address: int
+
+    def __repr__(self) -> str:
+        return f"GraphView({self.name!r}, {len(self)} nodes)"
 
     def __iter__(self) -> Iterator[ir.Node]:
         return iter(self.handles)
