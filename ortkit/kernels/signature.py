@@ -68,7 +68,7 @@ class RegionSignature:
         content = function.SerializeToString(deterministic=True)
         symbols: dict[str, str] = {}
         for tensor in (*self.inputs, *self.outputs):
-            dims = [_canonical_dim(dim, symbols) for dim in tensor.shape]
+            dims = [canonical_dim(dim, symbols) for dim in tensor.shape]
             content += f"\n{tensor.dtype}[{','.join(dims)}]".encode()
         return hashlib.sha256(content).hexdigest()[:12]
 
@@ -161,7 +161,12 @@ def _canonical_attribute(attribute: onnx.AttributeProto) -> onnx.AttributeProto:
     return copy
 
 
-def _canonical_dim(dim: int | str, symbols: dict[str, str]) -> str:
+def canonical_dim(dim: int | str, symbols: dict[str, str]) -> str:
+    """Return a size with its names numbered, in the order in which kernels are given them."""
     if isinstance(dim, int):
         return str(dim)
-    return symbols.setdefault(dim, f"s{len(symbols)}")
+    from ortkit.kernels.sizes import Extent, extent_of  # which needs this module
+
+    extent = extent_of(dim)
+    names = (symbols.setdefault(symbol, f"s{len(symbols)}") for symbol in extent.symbols)
+    return str(Extent(extent.factor, tuple(names)))

@@ -67,6 +67,14 @@ def test_different_meaning_gives_a_different_key(body: str) -> None:
     assert key(body, ("n",), ("n",)) != key(TWO_STEPS, ("n",), ("n",))
 
 
+def test_a_product_of_sizes_is_not_a_size() -> None:
+    """A kernel is given the names in a product, and cuts its work by them."""
+    assert bias_gelu("4*n", 64).key != bias_gelu("n", 64).key
+    assert bias_gelu("4*n", 64).key != bias_gelu("2*n", 64).key
+    assert bias_gelu("a*b", 64).key != bias_gelu("n", 64).key
+    assert bias_gelu("4*n", 64).key == bias_gelu("4*rows", 64).key
+
+
 def test_types_and_sizes_are_part_of_the_key() -> None:
     keys = {bias_gelu(*shape).key for shape in (("n", 64), ("n", 65), ("a", "n", 64), (1, 64))}
     assert len(keys) == 4
