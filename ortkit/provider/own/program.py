@@ -9,7 +9,7 @@ from functools import cached_property
 
 import numpy as np
 
-from ortkit.kernels.signature import RegionSignature, TensorSpec
+from ortkit.kernels.signature import RegionSignature, TensorSpec, canonical_dim
 
 
 @dataclass(frozen=True)
@@ -61,17 +61,14 @@ class Program:
         digest = hashlib.sha256()
         names: dict[str, str] = {}
         for tensor in self.tensors:
-            dims = [dim if isinstance(dim, int) else _plain(dim, names) for dim in tensor.shape]
+            dims = [canonical_dim(dim, names) for dim in tensor.shape]
             digest.update(f"{tensor.dtype}{dims};".encode())
         places = (self.inputs, sorted(self.views.items()), self.outputs)
         digest.update(repr(places).encode())
         for step in self.steps:
             # The sizes of a signature are those of its tensors, but may be called otherwise.
             specs = (*step.signature.inputs, *step.signature.outputs)
-            sizes = [
-                [dim if isinstance(dim, int) else _plain(dim, names) for dim in spec.shape]
-                for spec in specs
-            ]
+            sizes = [[canonical_dim(dim, names) for dim in spec.shape] for spec in specs]
             digest.update(f"{step.signature.key}{step.inputs}{step.outputs}{sizes};".encode())
         for tensor_place, array in sorted(self.constants.items()):
             digest.update(f"{tensor_place}{array.dtype}{array.shape}".encode())
@@ -82,7 +79,3 @@ class Program:
     def symbol(self) -> str:
         """The C function's name."""
         return f"ortkit_{self.name}_{self.key}"
-
-
-def _plain(dim: str, names: dict[str, str]) -> str:
-    return names.setdefault(dim, f"s{len(names)}")
