@@ -1,0 +1,89 @@
+"""Regions that together have every kind of kernel for CUDA, and sizes for each of its variants."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ortkit.kernels import RegionSignature, TensorSpec
+
+_HALF = "float16"
+Shape = tuple[int | str, ...]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One region.
+
+    Args:
+        name: An identifier.
+        body: Of its function, ONNX text with opset 23.
+        inputs: Name -> shape.
+        outputs: Name -> shape.
+        sizes: Of the named sizes; each variant runs on the first that it takes.
+        dtype: Of all tensors that `dtypes` does not name.
+        dtypes: By name.
+    """
+
+    name: str
+    body: str
+    inputs: dict[str, Shape]
+    outputs: dict[str, Shape]
+    sizes: tuple[dict[str, int], ...] = ({},)
+    dtype: str = _HALF
+    dtypes: dict[str, str] = field(default_factory=dict)
+
+    def signature(self) -> RegionSignature:
+        """Return the region."""
+        inputs, outputs = (
+            tuple(TensorSpec(one, self.dtypes.get(one, self.dtype), shape) for one, shape in each)
+            for each in (self.inputs.items(), self.outputs.items())
+        )
+        names = ", ".join(self.inputs), ", ".join(self.outputs)
+        text = f'<opset_import: ["" : 23]> f ({names[0]}) => ({names[1]}) {{ {self.body} }}'
+        return RegionSignature(self.name, text, inputs, outputs)
+
+
+def _integers(name: str, *values: int) -> str:
+    return f"{name} = Constant <value_ints = [{', '.join(map(str, values))}]> ()  "
+
+
+_ROWS = ({"n": 3, "m": 96}, {"n": 5, "m": 1000}, {"n": 2, "m": 8000}, {"n": 3, "m": 20_000},
+         {"n": 5, "m": 999})  # fmt: skip
+CASES = (
+    Case("pointwise", "S = Add (X, B)  Y = Gelu (S)", {"X": ("n", 768), "B": (768,)},
+         {"Y": ("n", 768)}, ({"n": 5},)),
+    Case("pointwise_of_any_size", "Y = Tanh (X)", {"X": ("n",)}, {"Y": ("n",)},
+         ({"n": 4096}, {"n": 4099}), dtype="float32"),
+    Case("chosen", "Y = Where (C, X, Z)", {"C": ("n", 33), "X": ("n", 33), "Z": (33,)},
+         {"Y": ("n", 33)}, ({"n": 16}, {"n": 7}), dtypes={"C": "bool"}),
+    Case("integers", "Y = Mod (X, Z)  V = Cast <to = 1> (Y)", {"X": ("n", 5), "Z": (5,)},
+         {"Y": ("n", 5), "V": ("n", 5)}, ({"n": 64}, {"n": 3}), "int64", {"V": "float32"}),
+    Case("two_outputs", "S = Add (X, R)  Y = LayerNormalization <axis = -1> (S, G, B)",
+         {"X": ("n", 768), "R": ("n", 768), "G": (768,), "B": (768,)},
+         {"Y": ("n", 768), "S": ("n", 768)}, ({"n": 3},)),
+    Case("short_rows", "S = Add (X, M)  Y = Softmax <axis = -1> (S)",
+         {"X": ("n", 12, 128), "M": ("n", 1, 128)}, {"Y": ("n", 12, 128)}, ({"n": 3},)),
+    Case("rows_of_any_length", "Y = Softmax <axis = -1> (X)", {"X": ("n", "m")}, {"Y": ("n", "m")},
+         _ROWS),
+    Case("long_rows", "Y = RMSNormalization <axis = -1> (X, G)",
+         {"X": (300, 20_000), "G": (20_000,)}, {"Y": (300, 20_000)}),
+    Case("split_rows", "Y = LayerNormalization <axis = -1> (X, G)",
+         {"X": (2, 100_003), "G": (100_003,)}, {"Y": (2, 100_003)}, dtype="float32"),
+    Case("across_rows", _integers("A", 0) + "S = ReduceSum (X, A)  Y = Sub (X, S)",
+         {"X": ("n", 96)}, {"Y": ("n", 96), "S": (1, 96)}, ({"n": 80}, {"n": 77}),
+         dtype="float32"),
+    Case("turned", "T = Transpose <perm = [0, 2, 1]> (X)  Y = Relu (T)",
+         {"X": ("n", 96, 80)}, {"Y": ("n", 80, 96)}, ({"n": 3},)),
+    Case("turned_of_any_size", "Y = Transpose <perm = [1, 0]> (X)", {"X": ("n", "m")},
+         {"Y": ("m", "n")}, ({"n": 160, "m": 96}, {"n": 33, "m": 70})),
+    Case("joined", "J = Concat <axis = -1> (X, Z)  Y = Neg (J)", {"X": ("n", 40), "Z": ("n", 24)},
+         {"Y": ("n", 64)}, ({"n": 9},)),
+    Case("sliced", _integers("F", 8) + _integers("E", 40) + _integers("A", 1)
+         + "C = Slice (X, F, E, A)  Y = Relu (C)", {"X": ("n", 64)}, {"Y": ("n", 32)},
+         ({"n": 9},)),
+    Case("padded", _integers("P", 0, 3, 0, 2) + "Q = Pad (X, P)  Y = Relu (Q)", {"X": ("n", 27)},
+         {"Y": ("n", 32)}, ({"n": 9},)),
+    Case("rotated", "Y = RotaryEmbedding <num_heads = 4> (X, C, D)",
+         {"X": ("n", "m", 64), "C": ("n", "m", 8), "D": ("n", "m", 8)}, {"Y": ("n", "m", 64)},
+         ({"n": 2, "m": 9},), dtype="float32"),
+)  # fmt: skip

@@ -1,0 +1,213 @@
+"""Cases as one model with a node for every variant of every kernel, and its library."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import helper
+
+from ortkit.errors import InternalError, KernelError
+from ortkit.kernels import DOMAIN, RegionSignature, Target
+from ortkit.kernels.compiler import Job, compile_all
+from ortkit.kernels.cuda import CudaKernel, Variant, rename_extent
+from ortkit.kernels.link import link_library
+from ortkit.kernels.sizes import Extent, extent_of, symbols_of
+from scripts.sanitizer.cases import Case
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+@dataclass(frozen=True)
+class Node:
+    """One variant of a case's kernel, on sizes that it takes."""
+
+    case: Case
+    signature: RegionSignature
+    """Under a name of its own."""
+    kernel: CudaKernel
+    """With this variant only."""
+    sizes: dict[str, int]
+
+    @property
+    def offset(self) -> int:
+        """By how many bytes its tensors miss multiples of 16."""
+        return 0 if self.kernel.variants[0].aligned else 8
+
+    def tensor(self, name: str) -> str:
+        """Return a tensor's name in the model."""
+        return f"{self.signature.name}.{name}"
+
+    def shape(self, dims: Sequence[int | str]) -> tuple[int, ...]:
+        """Return a shape in numbers."""
+        return tuple(_size(extent_of(dim), self.sizes) for dim in dims)
+
+
+@dataclass(frozen=True)
+class Suite:
+    """The files of a job for the child, and what they hold."""
+
+    nodes: tuple[Node, ...]
+    job: Path
+    model: Path
+    feeds: dict[str, Array]
+
+
+def compiled(cases: Sequence[Case], architecture: int, folder: Path) -> list[CudaKernel]:
+    """Compile the cases' kernels for one architecture.
+
+    Raises:
+        KernelError: One does not compile.
+    """
+    jobs = []
+    for case in cases:
+        place = folder / case.name
+        place.mkdir(parents=True)
+        target = Target("cuda", f"sm_{architecture}")
+        jobs.append(Job("triton", case.signature(), target, place))
+    kernels = []
+    for case, made in zip(cases, compile_all(jobs, _uncounted), strict=True):
+        if not isinstance(made, CudaKernel):
+            raise KernelError(f"the case {case.name} does not compile: {made}")
+        kernels.append(made)
+    return kernels
+
+
+def nodes_of(case: Case, kernel: CudaKernel) -> list[Node]:
+    """Return a node for each variant.
+
+    Raises:
+        InternalError: No sizes of the case are taken by some variant.
+    """
+    signature = case.signature()
+    nodes = []
+    for number, variant in enumerate(kernel.variants):
+        sizes = sizes_for(case, variant)
+        if sizes is None:
+            raise InternalError(f"variant {number} of {case.name} takes none of the case's sizes")
+        own = tuple(
+            replace(image, variant=0) for image in kernel.images if image.variant == number
+        )
+        alone = replace(kernel, variants=(variant,), images=own)
+        named = replace(signature, name=f"{case.name}_{number}")
+        nodes.append(Node(case, named, alone, sizes))
+    return nodes
+
+
+def sizes_for(case: Case, variant: Variant) -> dict[str, int] | None:
+    """Return the first sizes of the case that the variant takes."""
+    signature = case.signature()
+    return next((sizes for sizes in case.sizes if _holds(variant, signature, sizes)), None)
+
+
+def build(nodes: Sequence[Node], folder: Path) -> Suite:
+    """Write the model, the library, inputs and the job."""
+    folder.mkdir(parents=True, exist_ok=True)
+    model, library = folder / "model.onnx", folder / "kernels.so"
+    onnx.save(_model(nodes), model)
+    target = nodes[0].kernel.target
+    link_library([one.kernel for one in nodes], [one.signature for one in nodes], library, target)
+    feeds = {
+        node.tensor(spec.name): _random(spec.dtype, node.shape(spec.shape), place)
+        for node in nodes
+        for place, spec in enumerate(node.signature.inputs)
+    }
+    np.savez(folder / "feeds.npz", **feeds)
+    outputs = {
+        node.tensor(spec.name): [spec.dtype, list(node.shape(spec.shape)), node.offset]
+        for node in nodes
+        for spec in node.signature.outputs
+    }
+    offsets = {
+        node.tensor(spec.name): node.offset for node in nodes for spec in node.signature.inputs
+    }
+    job = folder / "job.json"
+    content = {
+        "model": str(model),
+        "library": str(library),
+        "feeds": str(folder / "feeds.npz"),
+        "offsets": offsets,
+        "outputs": outputs,
+        "ops": [node.signature.op_type for node in nodes],
+        "results": str(folder / "results.npz"),
+    }
+    job.write_text(json.dumps(content), "utf-8")
+    return Suite(tuple(nodes), job, model, feeds)
+
+
+def wrong_outputs(suite: Suite, found: dict[str, Array]) -> list[str]:
+    """Return the outputs that are not what the functions' bodies give on the CPU."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    session = onnxruntime.InferenceSession(
+        str(suite.model), options, providers=["CPUExecutionProvider"]
+    )
+    names = [value.name for value in session.get_outputs()]
+    wrong = []
+    for name, expected in zip(names, session.run(None, suite.feeds), strict=True):
+        got, scale = found[name], max(1.0, float(np.abs(expected.astype(np.float64)).max()))
+        # Sums of 100,000 float32 in another order; float16 rounded at other places.
+        bound = (2.0**-8 if expected.dtype == np.float16 else 2.0**-14) * scale
+        error = np.abs(got.astype(np.float64) - expected.astype(np.float64))
+        if not (error <= (0 if expected.dtype.kind in "iub" else bound)).all():
+            wrong.append(f"{name}: off by {error.max():.3g}")
+    return wrong
+
+
+def _uncounted(done: int, total: int) -> None:
+    """Ignore progress."""
+
+
+def _size(extent: Extent, sizes: dict[str, int]) -> int:
+    result = extent.factor
+    for symbol in extent.symbols:
+        result *= sizes[symbol]
+    return result
+
+
+def _holds(variant: Variant, signature: RegionSignature, sizes: dict[str, int]) -> bool:
+    symbols = symbols_of((*signature.inputs, *signature.outputs))
+    known = {str(rename_extent(Extent(1, (one,)), symbols)): sizes[one] for one in symbols}
+    return all(
+        (size := _size(one.extent, known)) % one.divisible_by == 0
+        and (one.at_most is None or size <= one.at_most)
+        for one in variant.conditions
+    )
+
+
+def _model(nodes: Sequence[Node]) -> onnx.ModelProto:
+    made, inputs, outputs, functions = [], [], [], []
+    for node in nodes:
+        signature = node.signature
+        names = [node.tensor(one.name) for one in signature.inputs]
+        results = [node.tensor(one.name) for one in signature.outputs]
+        made.append(helper.make_node(signature.op_type, names, results, domain=DOMAIN))
+        for specs, values in ((signature.inputs, inputs), (signature.outputs, outputs)):
+            for spec in specs:
+                kind = helper.np_dtype_to_tensor_dtype(np.dtype(spec.dtype))
+                shape = node.shape(spec.shape)
+                values.append(helper.make_tensor_value_info(node.tensor(spec.name), kind, shape))
+        function = signature.function()
+        function.domain, function.name = DOMAIN, signature.op_type
+        functions.append(function)
+    opsets = [helper.make_opsetid("", 23), helper.make_opsetid(DOMAIN, 1)]
+    graph = helper.make_graph(made, "sanitized", inputs, outputs)
+    model = helper.make_model(graph, opset_imports=opsets, functions=functions, ir_version=10)
+    onnx.checker.check_model(model)
+    return model
+
+
+def _random(dtype: str, shape: tuple[int, ...], seed: int) -> Array:
+    random = np.random.default_rng(seed)
+    if dtype == "bool":
+        return np.asarray(random.random(shape) < 0.5)
+    if dtype.startswith("int"):
+        return random.integers(1, 100, shape).astype(dtype)
+    return random.standard_normal(shape).astype(dtype)

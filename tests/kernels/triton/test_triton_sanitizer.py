@@ -1,0 +1,119 @@
+"""What compute-sanitizer is given on a GPU: that it has every kind of kernel, and is sound."""
+
+from __future__ import annotations
+
+import json
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ortkit.kernels.backend import Refused
+from ortkit.kernels.triton.configs import configs_of
+from ortkit.kernels.triton.source import sources_of
+from ortkit.kernels.triton.space import space_of
+from scripts.sanitizer import __main__ as sanitizer
+from scripts.sanitizer.cases import CASES
+from scripts.sanitizer.suite import Suite, build, compiled, nodes_of, sizes_for, wrong_outputs
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_each_variant_of_each_case_has_sizes(case: object) -> None:
+    sources = sources_of(case.signature())  # type: ignore[attr-defined]
+    assert not isinstance(sources, Refused), sources.reason
+    for source in sources:
+        assert sizes_for(case, source.variant([0] * len(source.steps))) is not None  # type: ignore[arg-type]
+
+
+def test_every_kind_of_kernel_is_there() -> None:
+    kinds = set()
+    for case in CASES:
+        space = space_of(case.signature())
+        assert not isinstance(space, Refused)
+        for config in configs_of(space):
+            is_split = config.parts > 1
+            kinds.add((space.kind, config.is_loop, is_split, config.is_aligned, config.is_wide))
+    for kind, is_loop, is_split in (
+        ("flat", False, False), ("turned", False, False), ("rows", False, False),
+        ("rows", True, False), ("rows", True, True),
+    ):  # fmt: skip
+        for aligned in (True, False):
+            assert (kind, is_loop, is_split, aligned, False) in kinds, (kind, is_loop, is_split)
+    for kind in ("flat", "turned", "rows"):
+        assert any(one[0] == kind and one[-1] for one in kinds), kind
+
+
+@pytest.fixture(scope="module")
+def suite(tmp_path_factory: pytest.TempPathFactory) -> Suite:
+    if find_spec("triton") is None:
+        pytest.skip("triton is not installed")
+    folder = tmp_path_factory.mktemp("suite")
+    chosen = [one for one in CASES if one.name in ("chosen", "split_rows", "integers")]
+    kernels = compiled(chosen, 90, folder / "code")
+    pairs = zip(chosen, kernels, strict=True)
+    return build([node for case, kernel in pairs for node in nodes_of(case, kernel)], folder)
+
+
+def test_a_model_has_a_node_for_each_variant(suite: Suite) -> None:
+    counts = {name: sum(one.case.name == name for one in suite.nodes) for name in ("chosen",)}
+    assert counts == {"chosen": 3}
+    assert {one.offset for one in suite.nodes} == {0, 8}
+    assert all(len(one.kernel.variants) == 1 for one in suite.nodes)
+    job = json.loads(suite.job.read_text())
+    assert set(job["ops"]) == {one.signature.op_type for one in suite.nodes}
+    assert set(job["offsets"]) == set(suite.feeds)
+    assert Path(job["library"]).stat().st_size > 0
+
+
+def test_results_are_compared_with_those_of_the_bodies(suite: Suite) -> None:
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(str(suite.model), providers=["CPUExecutionProvider"])
+    names = [value.name for value in session.get_outputs()]
+    found = dict(zip(names, session.run(None, suite.feeds), strict=True))
+    assert wrong_outputs(suite, found) == []
+    damaged = {name: array.copy() for name, array in found.items()}
+    damaged[names[0]].reshape(-1)[0] += 1
+    damaged[names[-1]].reshape(-1)[-1] = np.nan if damaged[names[-1]].dtype.kind == "f" else 99
+    assert [line.partition(":")[0] for line in wrong_outputs(suite, damaged)] == [
+        names[0],
+        names[-1],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("kind", "said", "count"),
+    [
+        ("memcheck", "========= ERROR SUMMARY: 0 errors\n", 0),
+        ("memcheck", "========= Invalid __global__ write\n========= ERROR SUMMARY: 1 error\n", 1),
+        ("memcheck", "========= COMPUTE-SANITIZER\nkilled\n", None),
+        ("racecheck", "== RACECHECK SUMMARY: 2 hazards displayed (1 error, 1 warning)\n", 2),
+        ("racecheck", "========= RACECHECK SUMMARY: 0 hazards displayed (0 errors, 0 w", 0),
+    ],
+)
+def test_errors_are_counted(kind: str, said: str, count: int | None) -> None:
+    assert sanitizer.errors_of(kind, said) == count
+
+
+def test_where_nothing_can_be_checked_the_reason_is_written(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["sanitizer", "--output", str(tmp_path)])
+    monkeypatch.setattr(sanitizer, "why_not", lambda: "there is no CUDA driver")
+    assert sanitizer.main() == 0
+    assert "skipped: there is no CUDA driver" in capsys.readouterr().out
+    (path,) = tmp_path.iterdir()
+    assert json.loads(path.read_text())["skipped"] == "there is no CUDA driver"
+
+
+def test_the_tool_is_looked_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(sanitizer, "_TOOLKIT", tmp_path / "toolkit")
+    assert sanitizer.find_tool() is None
+    for folder in (tmp_path / "toolkit", tmp_path):
+        folder.mkdir(exist_ok=True)
+        tool = folder / "compute-sanitizer"
+        tool.write_text("#!/bin/sh\n")
+        tool.chmod(0o755)
+        assert sanitizer.find_tool() == tool
