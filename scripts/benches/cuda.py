@@ -1,7 +1,7 @@
 """`scripts/bench cuda`: whole models and single kernels on a GPU, beside what others reach there.
 
 Models are exported here by torch in float16, batch 1, and given to `ortkit optimize` as they
-are. All ways of running one take turns of five runs; inputs and outputs lie on the device; times
+are. All ways of running one take turns of fifteen runs; inputs and outputs lie on the device; times
 are the host's until the device is done. "plain" is an `InferenceSession` with the CUDA provider.
 """
 
@@ -31,6 +31,8 @@ from scripts.benches.cuda_models import Architecture, architectures
 from scripts.benches.gpu import about_device, take_turns
 
 WAYS = ("plain", "plain graph", "ortkit", "ortkit graph", "torch", "torch.compile")
+#: Runs of a turn: the host needs some after another way has run.
+_EACH = 15
 
 
 def main() -> int:
@@ -100,7 +102,7 @@ def _model(one: Architecture, folder: Path, options: argparse.Namespace) -> dict
             for _ in range(3):
                 calls["torch.compile"]()
             row["compile_s"] = time.perf_counter() - started
-        row["milliseconds"] = take_turns(calls, options.rounds, each=5)
+        row["milliseconds"] = take_turns(calls, options.rounds, each=_EACH)
         row["errors"] = errors
         for name in ("plain graph", "ortkit graph"):
             row[f"{name}: device"] = _kernels_of(calls[name])
@@ -218,7 +220,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--only", default="", help="models whose name contains this")
     parser.add_argument("--only-kernels", default="", help="kernels whose name contains this")
     parser.add_argument("--arch", default="sm_90", help="the GPU's")
-    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--no-compile", dest="compile", action="store_false")
     parser.add_argument("--output", type=Path, default=Path("bench-results"))
     return parser
