@@ -2,7 +2,8 @@
 
 Models are exported here by torch in float16, batch 1, and given to `ortkit optimize` as they
 are. All ways of running one take turns of fifteen runs; inputs and outputs lie on the device;
-times are the host's until the device is done. "plain" is an `InferenceSession` with the CUDA provider.
+times are the host's until the device is done. "plain" is an `InferenceSession` with the CUDA
+provider.
 """
 
 from __future__ import annotations
