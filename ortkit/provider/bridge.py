@@ -1,4 +1,4 @@
-"""The structures of bridge.h and kernel.h in custom_ops/native/provider, by ctypes, in their order."""
+"""The structures of bridge.h and kernel.h (custom_ops/native/provider), by ctypes, in order."""
 
 from __future__ import annotations
 

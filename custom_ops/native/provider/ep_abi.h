@@ -2,7 +2,7 @@
 // field with the API version that brought it, and slots of three tables. ONNX Runtime reads a field
 // only of structs whose `version` is the field's or later, so each is filled to the running one's.
 //
-// All slots exist since API version 24 but where it says more; tests/native/test_provider_abi.py.
+// All slots exist since API version 24 but where it says more; tests/native/test_provider_bridge.py.
 #pragma once
 
 #include "../ort_abi.h"
@@ -166,7 +166,6 @@ inline constexpr Slot<69, Status*(int32_t allocator, int32_t memory, MemoryInfo*
 inline constexpr Slot<75, Status*(Allocator*, size_t bytes, void** out)> AllocatorAlloc;
 inline constexpr Slot<76, Status*(Allocator*, void*)> AllocatorFree;
 inline constexpr Slot<93, void(Status*)> ReleaseStatus;
-inline constexpr Slot<94, void(MemoryInfo*)> ReleaseMemoryInfo;
 inline constexpr Slot<98, void(TypeInfo*)> ReleaseTypeInfo;
 inline constexpr Slot<132, void(Allocator*)> ReleaseAllocator;
 inline constexpr Slot<193, Status*(const KernelContext*, void** handle)> GetStreamHandle;
