@@ -1,10 +1,11 @@
 // The shim's part for CUDA, in the order in which a session meets it: cuda.cc (which kernels it can
-// have), cuda_kernel.cc (a node's kernel, made), cuda_launch.cc (run); beneath them cuda_driver.cc and
-// cuda_modules.cc.
+// have), cuda_kernel.cc (a node's kernel, made), cuda_launch.cc (run); beneath them cuda_driver.cc,
+// cuda_modules.cc and cuda_nvtx.cc.
 #pragma once
 
 #include "cuda_driver.h"
 #include "cuda_modules.h"
+#include "cuda_nvtx.h"
 #include "cuda_ort.h"
 #include "shim.h"
 

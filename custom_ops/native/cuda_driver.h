@@ -11,7 +11,11 @@ using Result = int32_t;  // 0 is success
 using Device = int32_t;  // a number
 
 inline constexpr Result kOutOfMemory = 2;
+inline constexpr Result kInvalidImage = 200;
 inline constexpr Result kNoBinaryForGpu = 209;
+inline constexpr Result kInvalidPtx = 218;
+inline constexpr Result kNoPtxCompiler = 221;
+inline constexpr Result kUnsupportedPtx = 222;
 
 // Attributes of devices and functions; options of the compiler in the driver.
 inline constexpr int32_t kMajor = 75;

@@ -52,6 +52,12 @@ ort::Status* RefuseDevice(const Op& op, const DeviceTraits& device) {
                 device.architecture, device.shared_bytes, images, device.architecture);
 }
 
+// What the driver does not know may be newer than it.
+bool MayBeTooOld(Result result) {
+  return result == kInvalidImage || result == kNoBinaryForGpu || result == kInvalidPtx ||
+         result == kNoPtxCompiler || result == kUnsupportedPtx;
+}
+
 ort::Status* LoadStep(Kernel* kernel, const OrtkitStep& step, const DeviceTraits& device, Launch* launch) {
   const Op& op = *kernel->op;
   const Driver& driver = *kernel->driver;
@@ -61,8 +67,9 @@ ort::Status* LoadStep(Kernel* kernel, const OrtkitStep& step, const DeviceTraits
     int32_t version = 0;
     driver.DriverGetVersion(&version);
     char detail[256];
-    snprintf(detail, sizeof detail, " on sm_%d with a driver for CUDA %d.%d, which may be too old%s%s",
-             device.architecture, version / 1000, version % 1000 / 10, log.text[0] ? ": " : "", log.text);
+    snprintf(detail, sizeof detail, " on sm_%d with a driver for CUDA %d.%d%s%s%s", device.architecture,
+             version / 1000, version % 1000 / 10, MayBeTooOld(result) ? ", which may be too old" : "",
+             log.text[0] ? ": " : "", log.text);
     return Fail(op, driver, "cuModuleLoadDataEx", result, detail);
   }
   ORTKIT_RETURN_IF_FAILED(
@@ -123,6 +130,7 @@ ort::Status* CreateKernel(const ort::CustomOp* custom_op, const ort::Api*, const
   if (kernel == nullptr) return Refuse(op, ort::kFail, "out of memory");
   kernel->op = &op;
   kernel->driver = FindDriver();
+  StartNvtx();
   ort::Status* status = Fill(info, kernel);
   if (status != nullptr) {
     DestroyKernel(kernel);

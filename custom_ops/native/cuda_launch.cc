@@ -184,6 +184,7 @@ ort::Status* FreeScratch(const Kernel& kernel, void* const* scratch, int32_t cou
 ort::Status* Compute(void* made, ort::KernelContext* context) {
   const Kernel& kernel = *static_cast<const Kernel*>(made);
   const Op& op = *kernel.op;
+  const NvtxRange range(op.spec->op_type);
   Run run;
   ORTKIT_RETURN_IF_ERROR(ReadInputs(op, context, &run));
   ORTKIT_RETURN_IF_ERROR(MakeOutputs(op, context, &run));

@@ -83,8 +83,8 @@ Result Acquire(const Driver& driver, Context* context, const OrtkitStep& step, i
   int32_t limit = INT32_MAX;
   pthread_mutex_lock(&table_mutex);
   // Code with features of one architecture ("sm_90a") does not run on its successors, and the file does
-  // not say so: the next image may.
-  while (result == kNoBinaryForGpu) {
+  // not say so; and code of a newer toolkit is none to an older driver. The next image may do.
+  while (result == kNoBinaryForGpu || result == kInvalidImage) {
     const OrtkitImage* image = BestBelow(step, architecture, limit);
     if (image == nullptr) break;
     limit = RankOf(*image, architecture);

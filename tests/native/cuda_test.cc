@@ -104,6 +104,18 @@ const OrtkitStep kOnlySteps[] = {{"add", {{kOne, 1}, {kOne, 1}, {kOne, 1}}, 32, 
 const OrtkitVariant kOnlyVariants[] = {{0, nullptr, 0, 1, kOnlySteps, 0, nullptr}};
 const OrtkitCudaKernel kOnly = {1, kOnlyVariants};
 
+// Made by a newer toolkit than the driver's: the cubin is none to it, the PTX may be.
+const OrtkitImage kFreshImages[] = {{90, 0, "cubin 90xfresh"}, {80, 1, "ptx 80 fresh"}};
+const OrtkitImage kNewerImages[] = {{90, 0, "cubin 90xnewer"}, {80, 1, "ptx 80 newer"}};
+const OrtkitImage kOldImages[] = {{90, 0, "cubin 90xfresh"}};
+const OrtkitStep kFreshSteps[] = {{"fresh", {{kOne, 1}, {kOne, 1}, {kOne, 1}}, 32, 0, 0, nullptr, 2, kFreshImages}};
+const OrtkitStep kNewerSteps[] = {{"newer", {{kOne, 1}, {kOne, 1}, {kOne, 1}}, 32, 0, 0, nullptr, 2, kNewerImages}};
+const OrtkitStep kOldSteps[] = {{"fresh", {{kOne, 1}, {kOne, 1}, {kOne, 1}}, 32, 0, 0, nullptr, 1, kOldImages}};
+const OrtkitVariant kFreshVariants[] = {{0, nullptr, 0, 1, kFreshSteps, 0, nullptr}};
+const OrtkitVariant kNewerVariants[] = {{0, nullptr, 0, 1, kNewerSteps, 0, nullptr}};
+const OrtkitVariant kOldVariants[] = {{0, nullptr, 0, 1, kOldSteps, 0, nullptr}};
+const OrtkitCudaKernel kFresh = {1, kFreshVariants}, kNewer = {1, kNewerVariants}, kOld = {1, kOldVariants};
+
 int32_t AddOnCpu(char* const* data, const int64_t* sizes, int64_t begin, int64_t end) {
   for (int64_t i = begin * sizes[1]; i < end * sizes[1]; ++i) {
     reinterpret_cast<float*>(data[2])[i] = reinterpret_cast<float*>(data[0])[i] + reinterpret_cast<float*>(data[1])[i % sizes[1]];
@@ -122,11 +134,12 @@ constexpr OrtkitOp Op(const char* name, OrtkitCall call, const OrtkitCudaKernel*
 }
 const OrtkitOp kOps[] = {
     Op("add", AddOnCpu, &kAdd), Op("broken", nullptr, &kBroken), Op("cpu_only", AddOnCpu, nullptr),
-    Op("huge", nullptr, &kHuge), Op("missing", nullptr, &kMissing), Op("narrow", nullptr, &kNarrow),
+    Op("fresh", nullptr, &kFresh), Op("huge", nullptr, &kHuge), Op("missing", nullptr, &kMissing),
+    Op("narrow", nullptr, &kNarrow), Op("newer", nullptr, &kNewer), Op("old", nullptr, &kOld),
     Op("only_90", AddOnCpu, &kOnly), Op("pick", nullptr, &kPick), Op("sum", nullptr, &kSum),
     Op("tall", nullptr, &kTall), Op("too_wide", nullptr, &kTooWide)};
 constexpr int32_t kOpCount = sizeof kOps / sizeof *kOps;
-OrtkitRoom rooms[ORTKIT_MAX_RUNTIMES * (kOpCount + 2)];
+OrtkitRoom rooms[ORTKIT_MAX_RUNTIMES * (kOpCount + 2)];  // "add" and "only_90" have two
 
 // ---- their bodies: what a GPU would do, block by block
 std::vector<std::string> launched;  // by one thread
@@ -248,7 +261,7 @@ bool NothingIsLeft() {
 
 // ---- tests
 constexpr char kAllForCuda[] =
-    "add add@cuda broken@cuda huge@cuda missing@cuda narrow@cuda only_90 only_90@cuda pick@cuda sum@cuda tall@cuda too_wide@cuda ";
+    "add add@cuda broken@cuda fresh@cuda huge@cuda missing@cuda narrow@cuda newer@cuda old@cuda only_90 only_90@cuda pick@cuda sum@cuda tall@cuda too_wide@cuda ";
 constexpr char kAllForCpu[] = "add cpu_only only_90 ";
 
 void ASessionGetsTheKernelsOfItsTarget() {
@@ -393,6 +406,49 @@ void WhatDoesNotFitIsRefused() {
               "1 ortkit.fused::sum: its kernel does not run on this GPU (sm_80, 101376 bytes of shared memory for a block); "
               "it is for sm_80, from sm_80 on: build it with --arch sm_80, or load the model without the library");
   EXPECT_TEXT(session.Make("add", &kernel, 2), "1 ortkit.fused::add: cuDeviceGet failed with CUDA_ERROR_FAKE (101)");
+}
+
+// A driver older than the toolkit takes PTX where that is old enough, or is said to be too old.
+void AnOldDriverGetsPtx() {
+  const Session session;
+  launched.clear();
+  Case run(2, 3);
+  EXPECT_TEXT(session.Run("fresh", &run.context), "");
+  EXPECT_TEXT(cuda->LastImage(), "ptx 80 fresh");
+  EXPECT(launched.size() == 1);
+  const char* const too_old = " on sm_90 with a driver for CUDA 12.4, which may be too old";
+  EXPECT_TEXT(session.Run("newer", &run.context),
+              (std::string("1 ortkit.fused::newer: cuModuleLoadDataEx failed with CUDA_ERROR_FAKE (222)") + too_old).c_str());
+  EXPECT_TEXT(session.Run("old", &run.context),
+              (std::string("1 ortkit.fused::old: cuModuleLoadDataEx failed with CUDA_ERROR_FAKE (200)") + too_old).c_str());
+  EXPECT(NothingIsLeft());
+}
+
+// Lets the first call of a name fail in a run of "sum", whose kernel is made for it; returns what is said.
+std::string RunWithout(const char* call, const Session& session) {
+  for (int count = 0; count < 200; ++count) {
+    Devices({{90, 227 << 10}});
+    Case run(5, 5);
+    cuda->FailAt(count, 2);
+    const std::string problem = session.Run("sum", &run.context);
+    const bool is_it = cuda->Failed() != nullptr && !strcmp(cuda->Failed(), call);
+    cuda->FailAt(-1, 0);
+    if (is_it) return problem;
+  }
+  return "it is never called";
+}
+
+void MemoryThatIsNotThereIsToldAndTheSessionGoesOn() {
+  const Session session;
+  for (const auto& [call, detail] : {std::pair{"cuModuleLoadDataEx", " on sm_90 with a driver for CUDA 12.4"},
+                                     std::pair{"cuLaunchKernel", ""}}) {
+    EXPECT_TEXT(RunWithout(call, session),
+                ("1 ortkit.fused::sum: " + std::string(call) + " failed with CUDA_ERROR_OUT_OF_MEMORY (2)" + detail).c_str());
+    EXPECT(NothingIsLeft());
+    Case run(5, 5);
+    EXPECT_TEXT(session.Run("sum", &run.context), "");
+    EXPECT(run.context.outputs[0]->as<float>()[24] == 49.0f);
+  }
 }
 
 void EachDeviceGetsItsBestImage() {
@@ -609,6 +665,8 @@ const Test with_driver[] = {
     {"the first variant that holds is launched", TheFirstVariantThatHoldsIsLaunched},
     {"what does not fit is refused", WhatDoesNotFitIsRefused},
     {"each device gets its best image", EachDeviceGetsItsBestImage},
+    {"an old driver gets PTX", AnOldDriverGetsPtx},
+    {"memory that is not there is told and the session goes on", MemoryThatIsNotThereIsToldAndTheSessionGoesOn},
     {"modules are loaded once for each context", ModulesAreLoadedOnceForEachContext},
     {"a run loads nothing", ARunLoadsNothing},
     {"each failure of the driver comes back", EachFailureOfTheDriverComesBack},
@@ -622,6 +680,16 @@ const Test without_driver[] = {
     {"without a driver there are the kernels for the CPU", WithoutADriverThereAreTheKernelsForTheCpu},
     {"a driver that goes is told", ADriverThatGoesIsTold},
 };
+
+// What an NVTX tool sees of it: test_cuda_nvtx.py.
+void RunTwo() {
+  Devices({{90, 227 << 10}});
+  const Session session;
+  for (const char* op : {"add", "sum"}) {
+    Case run(5, 5);
+    EXPECT_TEXT(session.Run(op, &run.context), "");
+  }
+}
 
 void Run(const Test& test) {
   const int before = mistakes;
@@ -644,14 +712,18 @@ int main(int count, char** arguments) {
   void* driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
   const auto* control = driver == nullptr ? nullptr : static_cast<const fake_cuda::Control*>(dlsym(driver, "fake_cuda_control"));
   const std::string mode = count > 1 ? arguments[1] : "driver";
-  if (mode == "driver") {
+  if (mode == "driver" || mode == "ranges") {
     if (control == nullptr) return 2;
     cuda = control;
     cuda->Define("add", NotedAdd);
     cuda->Define("part", PartBody);
     cuda->Define("join", JoinBody);
-    for (const char* entry : {"fast", "wide", "slow"}) cuda->Define(entry, PickBody);
-    for (const Test& test : with_driver) Run(test);
+    for (const char* entry : {"fast", "wide", "slow", "fresh"}) cuda->Define(entry, PickBody);
+    if (mode == "ranges") {
+      RunTwo();
+    } else {
+      for (const Test& test : with_driver) Run(test);
+    }
   } else {
     // No driver, one without devices, one that does not start, or one that lacks a function.
     if ((mode == "nothing") != (driver == nullptr)) return 2;

@@ -17,6 +17,7 @@ using Result = int32_t;
 
 constexpr Result kInvalidValue = 1, kDeinitialized = 4, kInvalidDevice = 101;
 constexpr Result kInvalidContext = 201, kNoBinary = 209, kInvalidPtx = 218, kNotFound = 500;
+constexpr Result kInvalidImage = 200, kUnsupportedPtx = 222;
 
 struct Context {
   int device;
@@ -165,6 +166,8 @@ Result cuModuleLoadDataEx(Module** module, const void* image, uint32_t count, in
                            : suffix == 'a' ? architecture == device
                                            : architecture <= device && architecture / 10 == device / 10;
   if (!runs) return kNoBinary;
+  if (suffix == 'x') return kInvalidImage;
+  if (is_ptx && !strcmp(entry, "newer")) return kUnsupportedPtx;
   *module = new Module{stack.back(), {entry, stack.back(), 0, false}};
   modules[*module].reset(*module);
   last_image = static_cast<const char*>(image);

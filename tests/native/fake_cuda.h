@@ -3,7 +3,8 @@
 // a test reaches what is below by dlsym, as the shim does.
 //
 // The text of an image is "<cubin|ptx> <architecture>[a] <entry>"; a cubin with an "a" runs on that
-// architecture only, as Triton's for 9.0 and later.
+// architecture only, as Triton's for 9.0 and later; one with an "x" is newer than the driver, as is
+// PTX whose entry is "newer".
 #pragma once
 
 #include <cstddef>
