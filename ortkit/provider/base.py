@@ -59,8 +59,13 @@ class ExecutionProvider:
     drop_constants: ClassVar[bool] = False
     """Whether `compile` copies what it needs of the initializers, and kernels do without them.
     Otherwise they are among the kernel's inputs."""
-    concurrent_runs: ClassVar[bool] = True
-    """Whether runs of one session may overlap."""
+    concurrent_kernels: ClassVar[bool] = True
+    """Whether the Python functions of one session may run at the same time, in several threads.
+    Otherwise each waits until no other does."""
+
+    reads_contexts: ClassVar[bool] = False
+    """Whether EPContext nodes that name this provider as their source are run by the kernel
+    libraries in them, without asking `get_capability`."""
 
     session: SessionInfo
     """The session that this copy works for; not there before."""

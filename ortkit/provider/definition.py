@@ -27,7 +27,8 @@ class Definition:
         self.provider = provider
         self.callbacks = SessionCallbacks(provider)
         self.memories: dict[int, MemoryCallbacks] = {}
-        flags = bridge.PYTHON | (0 if provider.concurrent_runs else bridge.SERIAL_RUNS)
+        flags = bridge.PYTHON
+        flags |= bridge.READS_CONTEXTS if provider.reads_contexts else 0
         self.struct = bridge.Provider(
             version=bridge.BRIDGE_VERSION,
             flags=flags,
@@ -40,7 +41,8 @@ class Definition:
         self._devices = (bridge.Device * len(made))(*made)
         self.struct.device_count, self.struct.devices = len(made), self._devices
         keeps_lock = not self.memories
-        self._ops = OpCallbacks(provider.name, entries_of(provider.kernels), keeps_lock)
+        entries = entries_of(provider.kernels)
+        self._ops = OpCallbacks(entries, self.callbacks, keeps_lock=keeps_lock)
         self._ops.install(self.struct)
         self.callbacks.install(self.struct)
 

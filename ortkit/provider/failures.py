@@ -15,14 +15,15 @@ def describe(error: BaseException, where: str) -> str:
 
     Args:
         error: What was raised.
-        where: What was being called: "MyExecutionProvider.compile".
+        where: What was being called, where ONNX Runtime does not say so: "compile".
     """
     text = " ".join(str(error).split())
     kind = type(error).__name__
     said = f"{kind}: {text}" if text else kind
+    prefix = f"{where}: " if where else ""
     if isinstance(error, OrtkitError) and _is_ours(error):
-        return f"{where}: {text}"
-    return f"{where}: {said}{_place(error)}"
+        return f"{prefix}{text}"
+    return f"{prefix}{said}{_place(error)}"
 
 
 def _is_ours(error: OrtkitError) -> bool:

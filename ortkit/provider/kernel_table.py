@@ -5,14 +5,13 @@ from __future__ import annotations
 import ctypes
 import itertools
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from ctypes import POINTER, c_int32
 from functools import cached_property
 from typing import Any
 
 from ortkit.provider import bridge, native
 from ortkit.provider.kernel import Kernel
-from ortkit.provider.python_kernel import PythonKernel
 
 
 class KernelTable:
@@ -53,12 +52,12 @@ class KernelTable:
         return bridge.RELEASE(lambda user: self._forget_native(user or 0))
 
     def give_python(
-        self, kernel: PythonKernel, label: str, kernels: int, index: int, error: int
+        self, kernel: Callable[[int], int], label: str, kernels: int, index: int, error: int
     ) -> None:
         """Let a group or node run Python.
 
         Args:
-            kernel: The function, wrapped.
+            kernel: What is called with the address of an OrtkitKernelContext.
             label: What the trace calls it.
             kernels, index, error: What the callback was handed, and which group it is.
         """

@@ -13,15 +13,17 @@ from ortkit.provider.kernel_table import KERNELS
 from ortkit.provider.node_attributes import read_attributes
 from ortkit.provider.op_kernels import OpEntry
 from ortkit.provider.python_kernel import PythonKernel
-from ortkit.provider.sessions import guarded
+from ortkit.provider.sessions import SessionCallbacks, guarded
 from ortkit.provider.slots import Slots
 
 
 class OpCallbacks:
     """The entries of one provider's `kernels`; alive as long as the process."""
 
-    def __init__(self, provider_name: str, entries: Sequence[OpEntry], keeps_lock: bool) -> None:
-        self._name = provider_name
+    def __init__(
+        self, entries: Sequence[OpEntry], sessions: SessionCallbacks, *, keeps_lock: bool
+    ) -> None:
+        self._sessions = sessions
         self._keeps_lock = keeps_lock
         self._kept: list[object] = []
         self._entries = (bridge.KernelEntry * len(entries))(*map(self._entry, entries))
@@ -38,7 +40,7 @@ class OpCallbacks:
                 for name, types in entry.types.items()
             )
         )
-        where = f"{self._name} kernel {entry.name}"
+        where = f"kernel {entry.name}"
         create = bridge.CREATE_KERNEL(guarded(functools.partial(self._create, entry), where))
         self._kept.extend((constraints, create))
         cpu_inputs, cpu_outputs = entry.kernel.cpu_inputs, entry.kernel.cpu_outputs
@@ -56,7 +58,7 @@ class OpCallbacks:
         return made
 
     def _create(
-        self, entry: OpEntry, _user: int, _ep: int, request: Any, kernels: int, error: int
+        self, entry: OpEntry, _user: int, ep: int, request: Any, kernels: int, error: int
     ) -> None:
         slots, info = Slots(request.contents.api), request.contents.info
         attributes = read_attributes(slots, info, entry.attributes)
@@ -64,9 +66,10 @@ class OpCallbacks:
         if attributes:
             function = functools.partial(function, **attributes)
         node = _node_name(slots, info)
-        label = f"{self._name} kernel {entry.name} {node!r}" if node else entry.name
-        kernel = PythonKernel(function, label=label, expected=None, keeps_lock=self._keeps_lock)
-        KERNELS.give_python(kernel, node or entry.op_type, kernels, 0, error)
+        kernel = PythonKernel(function, expected=None, keeps_lock=self._keeps_lock)
+        KERNELS.give_python(
+            self._sessions.in_turn(kernel, ep), node or entry.op_type, kernels, 0, error
+        )
 
 
 def _node_name(slots: Slots, info: int) -> str:

@@ -10,6 +10,11 @@ import onnx_ir as ir
 
 from ortkit.errors import UserError
 
+#: ONNX Runtime has no tensors of these, and does not register a kernel that names them.
+_NOT_IN_RUNTIMES = {ir.DataType.COMPLEX64, ir.DataType.COMPLEX128}
+#: The last type that ONNX Runtime 1.24 knows.
+_LAST = ir.DataType.INT4
+
 #: (domain, operator, version that its schema is since) or the first and last of those.
 OpKey = tuple[str, str, int] | tuple[str, str, tuple[int, int]]
 
@@ -127,7 +132,8 @@ def _tensor_type(text: str) -> ir.DataType | None:
     if not text.startswith("tensor("):
         return None
     name = text[len("tensor(") : -1].upper()
-    return ir.DataType[name] if name in ir.DataType.__members__ else None
+    kind = ir.DataType.__members__.get(name)
+    return None if kind is None or kind in _NOT_IN_RUNTIMES or kind > _LAST else kind
 
 
 def _attributes(

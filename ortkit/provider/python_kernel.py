@@ -100,7 +100,6 @@ class PythonKernel:
         self,
         function: Callable[..., object] | PythonFunction,
         *,
-        label: str,
         expected: Sequence[Expected] | None,
         keeps_lock: bool = True,
     ) -> None:
@@ -109,7 +108,6 @@ class PythonKernel:
         Args:
             function: Takes an array for each input (None for one that is absent), returns an
                 array or a tuple of them.
-            label: What messages call it.
             expected: The results; None: ONNX Runtime says what they are, and more of them than
                 the node has outputs are left out.
             keeps_lock: Whether outputs may be made with the interpreter's lock held: not if that
@@ -117,7 +115,6 @@ class PythonKernel:
         """
         self._tells = isinstance(function, PythonFunction)
         self._function = function.function if isinstance(function, PythonFunction) else function
-        self._label = label
         self._expected = expected
         self._plans: dict[bytes, _Plan] = {}
         self._types: list[ir.DataType] | None = None
@@ -146,7 +143,7 @@ class PythonKernel:
                 return self._first(context, plan, results)
             return self._finish(context, words, outputs, results)
         except BaseException as error:  # noqa: BLE001 - it must not leave the callback
-            text = describe(error, self._label).encode("utf-8", "replace")
+            text = describe(error, "").encode("utf-8", "replace")
             code: int = _FAIL_TYPE(words[_FAIL_WORD])(context, _FAIL, text)
             return code or _FAIL
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -30,6 +31,8 @@ class SessionCallbacks:
     def __init__(self, provider: ExecutionProvider) -> None:
         self._provider = provider
         self._sessions: dict[int, ExecutionProvider] = {}
+        #: One for each session whose kernels must not run at the same time.
+        self._locks: dict[int, Any] = {}
         self._numbers = itertools.count(1)
         self._keeps_lock = all(device.memory is None for device in provider.devices)
         #: Functions of ctypes: they must not be collected.
@@ -60,9 +63,21 @@ class SessionCallbacks:
         if overrides(provider, "validate"):
             self._set(definition, "validate", bridge.VALIDATE, self._validate, "validate")
 
-    def session(self, ep: int) -> ExecutionProvider:
-        """Return the provider's copy that works for a session."""
-        return self._sessions[ep]
+    def in_turn(self, kernel: Callable[[int], int], ep: int) -> Callable[[int], int]:
+        """Return a session's kernel, which waits for the others if the provider wants that.
+
+        ONNX Runtime has a way to keep runs apart, too, but it waits for its lock with the
+        interpreter's held, and a kernel that wants the latter never ends (1.31.1, 2026-11).
+        """
+        if self._provider.concurrent_kernels:
+            return kernel
+        lock = self._locks.setdefault(ep, threading.RLock())
+
+        def waiting(context: int) -> int:
+            with lock:
+                return kernel(context)
+
+        return waiting
 
     def _keep(self, function: Any) -> Any:
         self._kept.append(function)
@@ -71,8 +86,7 @@ class SessionCallbacks:
     def _set(
         self, definition: bridge.Provider, name: str, kind: Any, inner: Any, method: str
     ) -> None:
-        where = f"{self._provider.name}.{method}"
-        setattr(definition, name, self._keep(kind(guarded(inner, where))))
+        setattr(definition, name, self._keep(kind(guarded(inner, method))))
 
     def _create(self, _user: int, session: Any, ep: Any, _error: int) -> None:
         told = session.contents
@@ -82,19 +96,19 @@ class SessionCallbacks:
             devices=tuple(told.devices[: told.device_count]),
             logger=Logger(told.api, told.logger),
         )
-        made = self._provider.for_session(info)
         number = next(self._numbers)
-        self._sessions[number] = made
+        self._sessions[number] = self._provider.for_session(info)
         ep[0] = number
 
     def _release(self, _user: int, ep: int) -> None:
         provider = self._sessions.pop(ep, None)
+        self._locks.pop(ep, None)
         if provider is None:
             return
         try:
             provider.close()
         except BaseException as error:  # noqa: BLE001 - nobody is left to be told but the log
-            provider.session.logger.error(describe(error, f"{provider.name}.close"))
+            provider.session.logger.error(describe(error, "close"))
         finally:
             provider.session.logger.close()
 
@@ -134,14 +148,14 @@ class SessionCallbacks:
             try:
                 _check_types(view)
                 compiled = provider.compile(view)
-                self._set_kernel(provider, view, compiled, kernels, index, error)
+                self._set_kernel(ep, view, compiled, kernels, index, error)
             finally:
                 kept = view.close()
             _check_kept(kept, "compile")
 
     def _set_kernel(
         self,
-        provider: ExecutionProvider,
+        ep: int,
         view: GraphView,
         compiled: object,
         kernels: int,
@@ -159,11 +173,8 @@ class SessionCallbacks:
         expected = [
             Expected(value.name or "", value.dtype, declared_dims(value)) for value in view.outputs
         ]
-        label = f"{provider.name} kernel {view.name}"
-        kernel = PythonKernel(
-            compiled, label=label, expected=expected, keeps_lock=self._keeps_lock
-        )
-        KERNELS.give_python(kernel, view.name, kernels, index, error)
+        kernel = PythonKernel(compiled, expected=expected, keeps_lock=self._keeps_lock)
+        KERNELS.give_python(self.in_turn(kernel, ep), view.name, kernels, index, error)
 
     def _run_start(self, _user: int, ep: int, run: Any, _error: int) -> None:
         self._sessions[ep].run_started(run_info(run.contents.api, run.contents.options))

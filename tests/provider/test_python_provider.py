@@ -54,6 +54,11 @@ g (float[4] x, bool c) => (float[4] y)
 """
 
 
+def need_providers_by_name(name: str) -> None:
+    if name not in ort.get_available_providers():
+        pytest.skip(f"ONNX Runtime {ort.__version__} takes these providers by their devices only")
+
+
 def check_chain(made: ort.InferenceSession, rows: int = 3) -> None:
     feeds = chain_feeds(rows)
     (found,) = made.run(None, feeds)
@@ -72,6 +77,7 @@ def test_claimed_nodes_run_in_python(optimize: bool) -> None:
 
 def test_a_provider_is_asked_for_by_name() -> None:
     with registered(NumpyProvider()) as name:
+        need_providers_by_name(name)
         made = ort.InferenceSession(
             model(CHAIN), options(), providers=[name, "CPUExecutionProvider"]
         )
@@ -180,17 +186,18 @@ def test_what_compile_raises_fails_the_session() -> None:
     with registered(Failing("compile", explode)) as name, pytest.raises(Exception) as caught:
         session(model(CHAIN), name)
     text = str(caught.value)
-    assert "FailingExecutionProvider.compile: ValueError: boom and more" in text
+    assert "FailingExecutionProvider: compile: ValueError: boom and more" in text
     assert f"raised at {__file__}:" in text
     assert "in explode" in text
 
 
 def test_what_start_raises_fails_the_session() -> None:
     with registered(Failing("start", explode)) as name:
+        need_providers_by_name(name)
         providers = [name, "CPUExecutionProvider"]
         with pytest.raises(Exception) as caught:
             ort.InferenceSession(model(CHAIN), options(), providers, enable_fallback=0)
-    assert "FailingExecutionProvider.start: ValueError: boom and more" in str(caught.value)
+    assert "FailingExecutionProvider: start: ValueError: boom and more" in str(caught.value)
 
 
 def test_what_get_capability_raises_is_recorded() -> None:
@@ -198,7 +205,7 @@ def test_what_get_capability_raises_is_recorded() -> None:
         before = len(recorded_errors())
         check_chain(session(model(CHAIN), name))
         (text,) = recorded_errors()[before:]
-    assert "FailingExecutionProvider.get_capability: ValueError: boom and more" in text
+    assert "FailingExecutionProvider: get_capability: ValueError: boom and more" in text
     assert f"{__file__}:" in text
 
 
@@ -259,7 +266,7 @@ def test_what_a_kernel_does_wrong_fails_the_run(kernel: Any, message: str) -> No
     with registered(Failing("kernel", kernel)) as name:
         made = session(model(RELU), name)
         for _ in range(2):
-            with pytest.raises(Exception, match="FailingExecutionProvider kernel") as caught:
+            with pytest.raises(Exception, match="FailingExecutionProvider") as caught:
                 made.run(None, {"x": X})
             assert message in str(caught.value)
 
@@ -426,9 +433,11 @@ def test_several_providers_share_a_model() -> None:
             return [[node] for node in graph if node.op_type in NUMPY]
 
     with registered(Adds()) as adds, registered(Rest()) as rest:
-        made = ort.InferenceSession(
-            model(CHAIN), options(), providers=[adds, rest, "CPUExecutionProvider"]
-        )
+        both = options()
+        for name in (adds, rest):
+            devices = [device for device in ort.get_ep_devices() if device.ep_name == name]
+            both.add_provider_for_devices(devices, {})
+        made = ort.InferenceSession(model(CHAIN), both)
         check_chain(made)
         assert placement(made, adds) == ["Add", "Add"]
         assert placement(made, rest) == ["Mul", "Relu"]
