@@ -208,7 +208,7 @@ class _Writer:
                 f"return context->fail(context, {_INVALID}, {reason});",
                 f"const int64_t* const x{index} = context->inputs[{index}].tensor.dims;",
                 f"(void)x{index};",
-                f"data[{place}] = (char*)context->data[{index}];",
+                f"data[{place}] = (char*)context->inputs[{index}].tensor.data;",
             ]
         return lines
 
