@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -39,12 +40,30 @@ def shape_tiles(e: Bf16Emitter, upper: Expr, lower: Expr) -> None:
     e.shape_tiles([(count, _TILE_ROW) for count in rows])
 
 
+@dataclass(frozen=True)
+class Steps:
+    """A part of the depth of a product, in steps of 32; sums go on from what is there.
+
+    Args:
+        first: The first step.
+        count: How many.
+        is_new: Whether sums begin; None if they always do.
+        turn: The number of the block of rows: each fetches a quarter of the next panel.
+    """
+
+    first: Expr
+    count: Expr
+    is_new: Expr | None
+    turn: Expr
+
+
 def tile_block(
     e: Bf16Emitter,
     of: Operands,
     at: tuple[Expr, Expr],
     shape: tuple[int, int],
-    sums: Buffer,
+    steps: Steps,
+    sums: tuple[Buffer, Expr],
 ) -> None:
     """Sum a block of 1 or 2 tiles of rows by 1 or 2 of columns, as the tiles are set.
 
@@ -53,31 +72,55 @@ def tile_block(
         of: The operands.
         at: The element of A that the block begins at, and the strip of the weight.
         shape: In tiles.
-        sums: Rows of `PAIRS` float32.
+        steps: The part of the depth.
+        sums: Rows of `PAIRS` float32, and the element that they begin at.
     """
     (start, strip), (rows, columns) = at, shape
-    for row in range(rows):
-        for column in range(columns):
-            e.clear_tile(2 * row + column)
+    places = {
+        2 * row + column: e.share(sums[1] + e.i64(row * TILE * PAIRS + column * TILE))
+        for row in range(rows)
+        for column in range(columns)
+    }
+    _begin(e, places, sums[0], steps.is_new)
     stride, width = e.i64(of.stride * 2), e.i64(_TILE_ROW)
-    begin = e.share(strip * e.i64(of.depth * TILE))
-    with e.loop(e.i64(of.depth // PAIRS)) as step:
-        inner = start + step * e.i64(PAIRS)
-        across = begin + step * e.i64(PAIRS * TILE)
-        for column in range(columns):
-            e.load_tile(_B + column, of.weight, across + e.i64(column * of.depth * TILE), width)
+    begin = e.share(start + steps.first * e.i64(PAIRS))
+    across = e.share(strip * e.i64(of.depth * TILE) + steps.first * e.i64(PAIRS * TILE))
+    quarter = TILE // 4
+    turn = e.share(e.tir.bitwise_and(steps.turn, e.i64(3)) * e.i64(quarter * PAIRS))
+    with e.loop(steps.count) as step:
+        left = begin + step * e.i64(PAIRS)
+        right = across + step * e.i64(PAIRS * TILE)
+        for line in range(quarter * columns):
+            column, place = columns + line // quarter, line % quarter * PAIRS
+            e.prefetch(of.weight, right + turn + e.i64(column * of.depth * TILE + place))
         for row in range(rows):
-            e.load_tile(_A + row, of.a, inner + e.i64(row * TILE * of.stride), stride)
             for column in range(columns):
+                if row == 0:
+                    panel = right + e.i64(column * of.depth * TILE)
+                    e.load_tile(_B + column, of.weight, panel, width)
+                if column == 0:
+                    e.load_tile(_A + row, of.a, left + e.i64(row * TILE * of.stride), stride)
                 e.multiply_tiles(2 * row + column, _A + row, _B + column)
-    for row in range(rows):
-        for column in range(columns):
-            place = e.i64(row * TILE * PAIRS + column * TILE)
-            e.store_tile(2 * row + column, sums, place, e.i64(PAIRS * 4))
+    for tile, place in places.items():
+        e.store_tile(tile, sums[0], place, e.i64(PAIRS * 4))
+
+
+def _begin(e: Bf16Emitter, places: Mapping[int, Expr], sums: Buffer, is_new: Expr | None) -> None:
+    with e.block() as new:
+        for tile in places:
+            e.clear_tile(tile)
+    with e.block() as old:
+        for tile, place in places.items():
+            e.load_tile(tile, sums, place, e.i64(PAIRS * 4))
+    e.branch(e.constant(1, "bool") if is_new is None else is_new, new, old)
 
 
 def dot_block(
-    e: Bf16Emitter, of: Operands, at: tuple[Expr, Expr], shape: tuple[int, int], sums: Buffer
+    e: Bf16Emitter,
+    of: Operands,
+    at: tuple[Expr, Expr],
+    shape: tuple[int, int],
+    sums: tuple[Buffer, Expr],
 ) -> None:
     """Sum a block of some rows by 1 or 2 vectors of columns; see `tile_block`."""
     (start, strip), (rows, columns) = at, shape
@@ -101,5 +144,5 @@ def dot_block(
                 e.store_row(total, e.dot(e.row(total, 0, TILE), factor, weight), 0, TILE)
     for row in range(rows):
         for column in range(columns):
-            place = row * PAIRS + column * TILE
-            e.store_row(sums, e.row(totals[row][column], 0, TILE), place, TILE)
+            place = sums[1] + e.i64(row * PAIRS + column * TILE)
+            e.put(sums[0], place, e.row(totals[row][column], 0, TILE), TILE)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def copy_rows(
     e: Bf16Emitter,
     source: tuple[Buffer, Expr],
-    sink: tuple[Buffer, int],
+    sink: tuple[Buffer, Expr, int],
     rows: Expr,
     depth: int,
 ) -> None:
@@ -24,14 +24,14 @@ def copy_rows(
     Args:
         e: Where to.
         source: float32, or bfloat16 as uint16, and the element that the first row begins at.
-        sink: bfloat16 as uint16, and how many elements its rows are apart.
+        sink: bfloat16 as uint16, where it begins, and how many elements its rows are apart.
         rows: How many.
         depth: Elements of a row; zeros come up to a multiple of 32.
     """
-    (source_buffer, start), (sink_buffer, stride) = source, sink
+    (source_buffer, start), (sink_buffer, origin, stride) = source, sink
     with e.loop(rows) as row:
         begin = e.share(start + row * e.i64(depth))
-        to = e.share(row * e.i64(stride))
+        to = e.share(origin + row * e.i64(stride))
         with e.loop(e.i64(depth // PAIRS)) as step:
             at = e.share(step * e.i64(PAIRS))
             e.put(sink_buffer, to + at, _pairs(e, source_buffer, begin + at), PAIRS)

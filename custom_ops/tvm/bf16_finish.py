@@ -35,19 +35,26 @@ class Finisher:
     outputs: int
     columns: int
 
-    def block(self, sums: Buffer, first: Expr, rows: Expr, column: Expr, width: int) -> None:
+    def block(
+        self,
+        block: tuple[Buffer, Expr],
+        first: Expr,
+        rows: Expr,
+        column: Expr,
+        width: int,
+    ) -> None:
         """Finish a block of sums, `PAIRS` of them a row.
 
         Args:
-            sums: The block.
+            block: The sums, and the element that they begin at.
             first: The row of the results that its first one is.
             rows: How many.
             column: Of the results, that its first one is.
             width: How many columns of the block there are.
         """
-        e = self.e
+        e, (sums, begin) = self.e, block
         with e.loop(rows) as row:
-            source = e.share(row * e.i64(PAIRS))
+            source = e.share(begin + row * e.i64(PAIRS))
             sink = e.share((first + row) * e.i64(self.columns) + column)
             if width == PAIRS:
                 self._whole_row(sums, source, sink, column)

@@ -9,19 +9,25 @@ from typing import TYPE_CHECKING
 
 from ortkit.kernels.bf16 import STRIP
 
-from .bf16_blocks import Operands, dot_block, shape_tiles, tile_block
+from .bf16_blocks import Operands, Steps, dot_block, shape_tiles, tile_block
 from .bf16_copy import copy_rows
 from .bf16_emitter import PAIRS, TILE, Bf16Emitter
 from .bf16_finish import Finisher
 
 if TYPE_CHECKING:
-    from ortkit.kernels.tvm.emit import Expr
+    from ortkit.kernels.tvm.emit import Buffer, Expr
 
     from .bf16_product import Bf16Product
 
 # Rows of blocks of dot products, the largest first: two vectors of sums for each, and three more
 # registers of the 32.
 _DOT_ROWS = (12, 4, 1)
+# Steps of 32 along the depth for which a panel of the weight stays in the first level of cache.
+_MOST_STEPS = 8
+# Of more parts the sums come and go more often than the panel is worth.
+_MOST_DEPTH_IN_PARTS = 1536
+# Rows whose sums wait for the next part of the depth, at most: 32 KB.
+_GROUP_ROWS = 256
 # Between copied rows: without it rows of a power of two would lie in the same places of the cache.
 _GAP = PAIRS
 
@@ -57,15 +63,26 @@ class Writer:
         inputs = len(self.form.signature.inputs)
         self.finisher = Finisher(e, self.form.finish, self.buffers, inputs, self.form.columns)
         self.rows = e.share(e.extent(self.form.rows))
-        self.sums = e.scratch((PAIRS if has_tiles else _DOT_ROWS[0]) * PAIRS)
+        height = _GROUP_ROWS if self._parts > 1 else PAIRS
+        height = height if has_tiles else _DOT_ROWS[0]
+        self.sums, self.origin = e.aligned(height * PAIRS, "float32")
         # What the tiles are set for, and the block of rows that is copied; neither yet.
         self.shaped, self.copied = e.local(1, "int64"), e.local(1, "int64")
-        self.copy = e.local(of.block_rows * self._stride, "uint16") if of.is_copied else None
+        self.copy: tuple[Buffer, Expr] | None = None
+        if of.is_copied:
+            self.copy = e.aligned(of.block_rows * self._stride, "uint16")
 
     @property
     def _stride(self) -> int:
         """Between rows of A, in elements."""
         return self.of.depth + (_GAP if self.of.is_copied else 0)
+
+    @property
+    def _parts(self) -> int:
+        """How many parts of the depth are taken one after the other."""
+        if self.of.depth > _MOST_DEPTH_IN_PARTS:
+            return 1
+        return -(-self.of.depth // (PAIRS * _MOST_STEPS))
 
     def function(self) -> Expr:
         """Return the function that computes the units begin .. end - 1."""
@@ -128,30 +145,59 @@ class Writer:
         with e.block() as new:
             form = self.form
             source = self.buffers[form.a], e.share(piece.above * e.i64(form.depth))
-            copy_rows(e, source, (self.copy, self._stride), piece.high, form.depth)
+            copy_rows(e, source, (*self.copy, self._stride), piece.high, form.depth)
             e.store(self.copied, piece.block, e.i64(0))
         e.when(e.not_equal(self.copied[e.i64(0)], piece.block), new)
 
     def _panel(self, piece: _Piece, width: int) -> None:
-        e = self.e
-        count = e.share(piece.stop - piece.start)
         if self.has_tiles:
-            with e.loop(e.divide_up(count, PAIRS)) as index:
-                first = e.share(piece.start + index * e.i64(PAIRS))
-                self._tiles(piece, first, width)
-            return
-        done = piece.start
+            self._tile_panel(piece, width)
+        else:
+            self._dot_panel(piece, width)
+
+    def _dot_panel(self, piece: _Piece, width: int) -> None:
+        e, done = self.e, piece.start
         for size in _DOT_ROWS:
             number = e.share(e.divide_down(piece.stop - done, size))
             with e.loop(number) as index:
                 first = e.share(done + index * e.i64(size))
                 shape = size, -(-width // STRIP)
-                dot_block(e, self._operands(), self._at(piece, first), shape, self.sums)
-                self._finish(piece, first, e.i64(size), width)
+                sums = self.sums, self.origin
+                dot_block(e, self._operands(), self._at(piece, first), shape, sums)
+                self._finish(piece, (first, self.origin), e.i64(size), width)
             done = e.share(done + number * e.i64(size))
 
-    def _tiles(self, piece: _Piece, first: Expr, width: int) -> None:
-        """Emit up to 32 rows from `first` on."""
+    def _tile_panel(self, piece: _Piece, width: int) -> None:
+        """Emit groups of rows, and in them each part of the depth for all rows."""
+        e = self.e
+        if self._parts == 1:
+            count = e.share(piece.stop - piece.start)
+            with e.loop(e.divide_up(count, PAIRS)) as index:
+                steps = Steps(e.i64(0), e.i64(self.of.depth // PAIRS), None, index)
+                first = e.share(piece.start + index * e.i64(PAIRS))
+                rows = self._tiles(piece, first, width, steps, self.origin)
+                self._finish(piece, (first, self.origin), rows, width)
+            return
+        total = self.of.depth // PAIRS
+        most = -(-total // self._parts)
+        with e.loop(e.divide_up(piece.stop - piece.start, _GROUP_ROWS)) as group:
+            top = e.share(piece.start + group * e.i64(_GROUP_ROWS))
+            count = e.share(e.minimum(piece.stop - top, e.i64(_GROUP_ROWS)))
+            with e.loop(e.i64(self._parts)) as part:
+                begin = e.share(part * e.i64(most))
+                length = e.share(e.minimum(e.i64(most), e.i64(total) - begin))
+                with e.loop(e.divide_up(count, PAIRS)) as index:
+                    steps = Steps(begin, length, e.equal(part, e.i64(0)), index)
+                    within = e.share(index * e.i64(PAIRS))
+                    first = e.share(top + within)
+                    sums = e.share(self.origin + within * e.i64(PAIRS))
+                    rows = self._tiles(piece, first, width, steps, sums)
+                    with e.block() as finish:
+                        self._finish(piece, (first, sums), rows, width)
+                    e.when(e.equal(part, e.i64(self._parts - 1)), finish)
+
+    def _tiles(self, piece: _Piece, first: Expr, width: int, steps: Steps, sums: Expr) -> Expr:
+        """Emit the sums of up to 32 rows from `first` on; return how many rows."""
         e = self.e
         rows = e.share(e.minimum(e.i64(PAIRS), piece.stop - first))
         with e.block() as other:
@@ -162,24 +208,26 @@ class Writer:
         branches = []
         for tiles in (2, 1):
             with e.block() as branch:
-                shape = tiles, -(-width // STRIP)
-                tile_block(e, self._operands(), self._at(piece, first), shape, self.sums)
+                shape, at = (tiles, -(-width // STRIP)), self._at(piece, first)
+                tile_block(e, self._operands(), at, shape, steps, (self.sums, sums))
             branches.append(branch)
         e.branch(rows > e.i64(TILE), *branches)
-        self._finish(piece, first, rows, width)
+        return rows
 
     def _operands(self) -> Operands:
-        a = self.buffers[self.form.a] if self.copy is None else self.copy
+        a = self.buffers[self.form.a] if self.copy is None else self.copy[0]
         return Operands(a, self._stride, self.buffers[self.form.weight], self.of.depth)
 
     def _at(self, piece: _Piece, first: Expr) -> tuple[Expr, Expr]:
         """Return the element of A and the strip of the weight that a block begins at."""
         e = self.e
-        row = first if self.copy is not None else piece.above + first
-        strips = PAIRS // STRIP
-        return e.share(row * e.i64(self._stride)), e.share(piece.panel * e.i64(strips))
+        strip = e.share(piece.panel * e.i64(PAIRS // STRIP))
+        if self.copy is None:
+            return e.share((piece.above + first) * e.i64(self._stride)), strip
+        return e.share(self.copy[1] + first * e.i64(self._stride)), strip
 
-    def _finish(self, piece: _Piece, first: Expr, rows: Expr, width: int) -> None:
-        e = self.e
+    def _finish(self, piece: _Piece, at: tuple[Expr, Expr], rows: Expr, width: int) -> None:
+        """Emit the results of rows; `at`: the first one, and the element that its sums are at."""
+        e, (first, sums) = self.e, at
         column = e.share(piece.panel * e.i64(PAIRS))
-        self.finisher.block(self.sums, piece.above + first, rows, column, width)
+        self.finisher.block((self.sums, sums), piece.above + first, rows, column, width)
