@@ -40,9 +40,13 @@ class Definition:
         made = [self._device(device) for device in provider.devices]
         self._devices = (bridge.Device * len(made))(*made)
         self.struct.device_count, self.struct.devices = len(made), self._devices
-        keeps_lock = not self.memories
         entries = entries_of(provider.kernels)
-        self._ops = OpCallbacks(entries, self.callbacks, keeps_lock=keeps_lock)
+        memories = {
+            number: device.memory
+            for number, device in enumerate(provider.devices)
+            if device.memory is not None
+        }
+        self._ops = OpCallbacks(entries, self.callbacks, memories)
         self._ops.install(self.struct)
         self.callbacks.install(self.struct)
 

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from ortkit.errors import UserError
 from ortkit.provider.bridge import KernelContext
+from ortkit.provider.handles import OBJECTS
 from ortkit.provider.native import entries, library
 from ortkit.provider.views import memory_array
 
@@ -23,9 +24,9 @@ class KernelCall:
         self._address = context
 
     @property
-    def stream(self) -> int:
-        """The handle of the provider's stream that the run uses; 0 if there is none."""
-        return KernelContext.from_address(self._address).stream or 0
+    def stream(self) -> object | None:
+        """What the device's `create_stream` returned for this run; None without streams."""
+        return OBJECTS.get(KernelContext.from_address(self._address).stream or 0)
 
     @property
     def is_profiling(self) -> bool:

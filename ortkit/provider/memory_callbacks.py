@@ -10,9 +10,11 @@ from typing import Any
 from ortkit.provider import bridge
 from ortkit.provider.devices import MEMORY_TYPES, DeviceMemory, Place, StreamedMemory
 from ortkit.provider.failures import describe
+from ortkit.provider.handles import OBJECTS
 from ortkit.provider.sessions import guarded
 
 _log = logging.getLogger(__name__)
+_numbers = itertools.count(1)
 
 
 class MemoryCallbacks:
@@ -21,8 +23,7 @@ class MemoryCallbacks:
     def __init__(self, memory: DeviceMemory) -> None:
         self._memory = memory
         self._where = type(memory).__name__
-        self._objects: dict[int, object] = {}
-        self._numbers = itertools.count(1)
+        self._objects = OBJECTS
         self.struct = bridge.Memory(
             name=memory.name.encode(),
             device_type=MEMORY_TYPES[memory.kind],
@@ -78,12 +79,8 @@ class MemoryCallbacks:
         )
         struct.wait_on_host = bridge.WITH_HANDLE(use("wait_on_host"))
 
-    def object_of(self, handle: int) -> object | None:
-        """Return the stream or notification that native code calls by a number."""
-        return self._objects.get(handle)
-
     def _number(self, made: object) -> int:
-        number = next(self._numbers)
+        number = next(_numbers)
         self._objects[number] = made
         return number
 
