@@ -32,7 +32,8 @@ int64_t CountUnits(const CpuRun& run) {
 // The units of one slice, by their cost.
 int64_t UnitsOfSlice(const CpuRun& run) {
   const int64_t points = SizeOf(run.spec->unit_points, run.symbols);
-  const double unit = static_cast<double>(points) * run.spec->picoseconds_per_point + 1;
+  const double shared = run.spec->shared_nanoseconds * 1e3 / static_cast<double>(run.units);
+  const double unit = static_cast<double>(points) * run.spec->picoseconds_per_point + shared + 1;
   if (unit * static_cast<double>(run.units) <= kSlicePicoseconds) return run.units;
   int64_t slice = static_cast<int64_t>(kSlicePicoseconds / unit) + 1;
   if (points == 1 && slice > kVector) slice = (slice + kVector - 1) / kVector * kVector;

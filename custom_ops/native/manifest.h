@@ -133,6 +133,7 @@ typedef struct OrtkitOp {
   const OrtkitExtent* unit_axes;
   OrtkitExtent unit_points;      /* for the cost of a unit */
   int32_t picoseconds_per_point;
+  int32_t shared_nanoseconds;    /* and of all units together, however many: weights read from memory */
   OrtkitPairs may_inplace;       /* null: none; ONNX Runtime does not say which op it asks about */
   OrtkitCall call;               /* null: no kernel for the CPU */
   const OrtkitCudaKernel* cuda;  /* null: none for CUDA */

@@ -32,6 +32,9 @@ _MOST_DEPTH_OF_COPY = 8192
 # Of one core: 2,000 GFLOP/s with tiles, 150 with dot products; see `Epilogue.flops`.
 _FEMTOSECONDS_PER_MULTIPLY = {"x86-64-v4-amx": 1_000, "x86-64-v4-bf16": 13_000}
 _FEMTOSECONDS_PER_FLOP = 2_000
+# Weights come at 15 GB/s, from beyond the second level of cache.
+_PICOSECONDS_PER_BYTE = 66
+_MOST_NANOSECONDS = 1_000_000_000
 
 
 @dataclass(frozen=True)
@@ -76,7 +79,9 @@ class Bf16Product:
         flops = (self.form.finish.epilogue.flops + 2) * PAIRS * _FEMTOSECONDS_PER_FLOP
         cost = max(1, (multiplies + flops) // 1_000)
         rows = [extent_of(dim) for dim in self.form.signature.inputs[self.form.a].shape[:-1]]
-        return Launch((*rows, Extent(self.panels)), Extent(1), cost, ())
+        weight = self.depth * self.panels * PAIRS * 2 * _PICOSECONDS_PER_BYTE // 1_000
+        weight = min(weight, _MOST_NANOSECONDS)
+        return Launch((*rows, Extent(self.panels)), Extent(1), cost, shared_nanoseconds=weight)
 
     def lower(self, symbol: str, level: str) -> Expr:
         """Return the kernel's function."""

@@ -48,12 +48,15 @@ class Launch:
         points: The points of one unit, for its cost.
         picoseconds_per_point: On one core of a machine of 2024.
         inplace: Pairs of an input and an output, by position, that may share memory.
+        shared_nanoseconds: What all units cost together besides, however many there are: weights
+            are read from memory once.
     """
 
     units: tuple[Extent, ...]
     points: Extent
     picoseconds_per_point: int
     inplace: tuple[tuple[int, int], ...] = ()
+    shared_nanoseconds: int = 0
 
     def numbered(self, symbols: Sequence[str]) -> Launch:
         """Return the same with `s<i>` for `symbols[i]`."""

@@ -164,7 +164,8 @@ def _op_source(number: int, op: LibraryOp, images: Mapping[Path, ImageFile]) -> 
         f"{len(symbols)}, {name}_symbols, {len(signature.inputs)}, {len(signature.outputs)}, "
         f"{name}_tensors, {len(launch.units)}, {name}_units, "
         f"{c_extent(f'{name}_points', 0, launch.points)}, "
-        f"{launch.picoseconds_per_point}, {_pairs_name(launch.inplace)}, "
+        f"{launch.picoseconds_per_point}, {launch.shared_nanoseconds}, "
+        f"{_pairs_name(launch.inplace)}, "
         f"{'NULL' if op.cpu is None else f'call_{op.cpu.symbol}'}, "
         f"{'NULL' if op.cuda is None else f'&{name}_cuda'}}}\n"
     )

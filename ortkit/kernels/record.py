@@ -84,6 +84,7 @@ def _launch(record: Mapping[str, Any]) -> Launch:
         points=_extent(record["points"]),
         picoseconds_per_point=int(record["picoseconds_per_point"]),
         inplace=tuple((int(source), int(target)) for source, target in record["inplace"]),
+        shared_nanoseconds=int(record["shared_nanoseconds"]),
     )
 
 

@@ -68,11 +68,11 @@ const OrtkitTensor kAddTensors[] = {{"X", kFloat, 2, kRows}, {"W", kFloat, 1, kR
 const OrtkitTensor kNegateTensors[] = {
     {"X", kFloat, 1, kProduct}, {"W", kFloat, 1, kRow}, {"Y", kFloat, 1, kProduct}};
 const OrtkitTensor kFailTensors[] = {{"X", kDouble, 1, kSix}, {"Y", kDouble, 1, kSix}};
-// A row costs a slice, or nearly nothing.
+// A row costs a slice, or nearly nothing, or what all rows cost together.
 const OrtkitOp kOps[] = {
-    {"add_rows_0", "0", 2, kSymbols, 2, 1, kAddTensors, 1, kRows, {1, 1, kB}, 5000000, FirstToFirst, AddRows, nullptr},
-    {"negate_1", "1", 2, kSymbols, 2, 1, kNegateTensors, 1, kProduct, {1, 0, kA}, 100, nullptr, Negate, nullptr},
-    {"fail_2", "2", 0, kSymbols, 1, 1, kFailTensors, 1, kSix, {1, 0, kA}, 1000000, nullptr, Fail, nullptr}};
+    {"add_rows_0", "0", 2, kSymbols, 2, 1, kAddTensors, 1, kRows, {1, 1, kB}, 5000000, 0, FirstToFirst, AddRows, nullptr},
+    {"negate_1", "1", 2, kSymbols, 2, 1, kNegateTensors, 1, kProduct, {1, 0, kA}, 100, 0, nullptr, Negate, nullptr},
+    {"fail_2", "2", 0, kSymbols, 1, 1, kFailTensors, 1, kSix, {1, 0, kA}, 1000000, 60000, nullptr, Fail, nullptr}};
 OrtkitRoom rooms[ORTKIT_MAX_RUNTIMES * 3];
 
 // ---- a session with them
@@ -206,6 +206,7 @@ void AKernelThatFailsIsToldByItsCode() {
   for (int threads : {1, 3}) {
     Case one({{6}}, threads, kDouble);
     EXPECT_TEXT(session.Run("fail_2", &one.context), "1 ortkit.fused::fail_2: the kernel returned 7");
+    EXPECT(one.context.parallel_calls == 1);  // for what its units cost together
   }
 }
 
