@@ -20,6 +20,8 @@ from ortkit.kernels.cuda import CudaKernel, resolve_cuda
 from ortkit.kernels.link import KernelLibrary, Programs, find_linker, find_shim, link_library
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.sources import write_sources
+from ortkit.kernels.tunable import Tunable
+from ortkit.kernels.tuned import Chooser, known_database
 
 
 def _silent(done: int, total: int) -> None:
@@ -58,6 +60,7 @@ def build_library(
     count: Callable[[int, int], None] = _silent,
     sources: Path | None = None,
     programs: Callable[[Mapping[str, Kernel]], Programs | None] | None = None,
+    chooser: Chooser | None = None,
 ) -> LibraryBuild:
     """Compile what some backend accepts and link it into one library at `path`.
 
@@ -74,6 +77,8 @@ def build_library(
         sources: The folder that the generated code is written into for reading, if it is to be.
         programs: Returns code to be linked too, given the kernels for CPUs by the keys of their
             signatures.
+        chooser: Says which of several kernels for a region to make; None: what was found by
+            tuning on this machine and is in the cache.
 
     Raises:
         UserError: Unknown backend, processor level or architecture, or a file that cannot be
@@ -86,7 +91,8 @@ def build_library(
     target = _resolved(target)
     cache = cache or default_cache()
     with _build_folder() as folder:
-        build = _Build(_usable_backends(backend), target, cache, folder)
+        chooser = chooser or known_database().chooser()
+        build = _Build(_usable_backends(backend), target, cache, folder, chooser)
         found = build.kernels(signatures, count)
         accepted = [(s, one) for s, one in found if isinstance(one, Kernel | CudaKernel)]
         refused = tuple((s, one.reason) for s, one in found if isinstance(one, Refused))
@@ -149,8 +155,10 @@ class _Build:
         target: Target,
         cache: KernelCache,
         folder: Path,
+        chooser: Chooser,
     ) -> None:
         self.target = target
+        self._chooser = chooser
         self.cache = cache
         self.folder = folder
         self.compiled = 0
@@ -182,7 +190,8 @@ class _Build:
             verdict = backend.available()
             if verdict is None:
                 fingerprint = self._fingerprints[backend.name]
-                slot = Slot(signature, backend.name, fingerprint, self.target)
+                choices = self._choices(signature, backend)
+                slot = Slot(signature, backend.name, fingerprint, self.target, choices)
                 if (kernel := self.cache.find(slot, self.folder)) is not None:
                     return kernel
                 verdict = backend.accepts(signature, self.target)
@@ -191,6 +200,13 @@ class _Build:
             reasons.append(f"{backend.name}: {verdict.reason}")
         return Refused("; ".join(reasons))
 
+    def _choices(self, signature: RegionSignature, backend: KernelBackend) -> str:
+        """Return what was found for a region; empty where that means nothing to the backend."""
+        if not isinstance(backend, Tunable):
+            return ""
+        found = self._chooser(signature, backend.name, self.target)
+        return found if found and backend.is_choice(found) else ""
+
     def _compile(
         self, slots: Sequence[Slot], count: Callable[[int, int], None]
     ) -> list[Kernel | CudaKernel | Refused]:
@@ -198,7 +214,7 @@ class _Build:
         for slot in slots:
             folder = self.folder / slot.name
             folder.mkdir()
-            jobs.append(Job(slot.backend, slot.signature, slot.target, folder))
+            jobs.append(Job(slot.backend, slot.signature, slot.target, folder, slot.choices))
         found: list[Kernel | CudaKernel | Refused] = []
         for slot, made in zip(slots, compile_all(jobs, count), strict=True):
             if isinstance(made, Refused):

@@ -55,11 +55,14 @@ class Slot:
     """Of the toolchain; see `KernelBackend.fingerprint`."""
     target: Target
     """Resolved (no "native")."""
+    choices: str = ""
+    """What was chosen for this kernel, empty for the defaults; see `Tunable`."""
 
     @property
     def name(self) -> str:
         """The file's name, without its ending."""
-        content = "\n".join([self.fingerprint, self.target.kind, self.target.level])
+        parts = [self.fingerprint, self.target.kind, self.target.level]
+        content = "\n".join([*parts, self.choices] if self.choices else parts)
         return f"{self.signature.key}-{hashlib.sha256(content.encode()).hexdigest()[:16]}"
 
 

@@ -50,7 +50,7 @@ def machine() -> str:
     """Return what a measurement holds for: the processor and how many cores may be used."""
     affinity = getattr(os, "sched_getaffinity", None)
     cores = len(affinity(0)) if affinity is not None else os.cpu_count() or 1
-    return f"{_processor()}, {cores} cores"
+    return f"{processor()}, {cores} cores"
 
 
 def load_calibration() -> Calibration:
@@ -101,7 +101,8 @@ def _is_sound(found: Calibration) -> bool:
     )
 
 
-def _processor() -> str:
+def processor() -> str:
+    """Return the processor's model, as the system names it."""
     try:
         lines = Path("/proc/cpuinfo").read_text("utf-8").splitlines()
     except OSError:

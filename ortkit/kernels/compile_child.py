@@ -23,6 +23,7 @@ from ortkit.errors import OrtkitError
 from ortkit.kernels.backend import KernelBackend, Target
 from ortkit.kernels.record import record_of
 from ortkit.kernels.signature import RegionSignature, TensorSpec
+from ortkit.kernels.tunable import Tunable
 
 #: The file that a worker leaves in a job's folder beside the object.
 RESULT = "result.json"
@@ -40,6 +41,7 @@ class Job(TypedDict):
     outputs: list[list[Any]]
     target: list[str]  # kind, level
     folder: str  # for the object and the result
+    choices: str  # empty for the backend's own
 
 
 class Batch(TypedDict):
@@ -249,7 +251,12 @@ def _compile(job: Job) -> str:
     folder = Path(job["folder"])
     try:
         target = Target(cast(Any, kind), level)
-        kernel = _backend(job["backend"]).compile(signature, target, folder)
+        backend = _backend(job["backend"])
+        kernel = (
+            backend.compile_as(signature, target, folder, job["choices"])
+            if job["choices"] and isinstance(backend, Tunable)
+            else backend.compile(signature, target, folder)
+        )
         result = {
             "seconds": kernel.compile_seconds,
             "record": record_of(kernel),

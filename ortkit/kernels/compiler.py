@@ -48,12 +48,14 @@ class Job:
         backend: A name of the catalog.
         target: Resolved (no "native").
         folder: An empty folder of this job, for the code.
+        choices: Of a backend that has several kernels for the region; see `Tunable`.
     """
 
     backend: str
     signature: RegionSignature
     target: Target
     folder: Path
+    choices: str = ""
 
 
 def compile_all(
@@ -229,6 +231,7 @@ def _child_job(job: Job) -> ChildJob:
         "outputs": outputs,
         "target": [job.target.kind, job.target.level],
         "folder": str(job.folder),
+        "choices": job.choices,
     }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
@@ -17,6 +18,8 @@ from ortkit.kernels.cpu import resolve
 from ortkit.kernels.region.bounds import exceeds_bounds
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.sizes import symbols_of
+from ortkit.kernels.tvm.choices import read_choices
+from ortkit.kernels.tvm.parameters import parameters_of
 from ortkit.kernels.tvm.plan import plan_of
 from ortkit.kernels.tvm.schedule import Schedule
 from ortkit.kernels.tvm.templates import refusal_of, template_for, template_sources
@@ -74,6 +77,19 @@ class TvmBackend:
         _, function = _lowered(signature, resolve(target))
         return {".tir.py": f"{function.script()}\n"}
 
+    def parameters(
+        self, signature: RegionSignature, target: Target
+    ) -> Mapping[str, tuple[int, ...]]:
+        """Return what the generator can choose; nothing for a hand-shaped kernel."""
+        if target.kind != "cpu" or template_for(signature) is not None:
+            return {}
+        plan = plan_of(signature)
+        return {} if isinstance(plan, Refused) else parameters_of(plan)
+
+    def is_choice(self, choices: str) -> bool:
+        """Say whether a text names choices of this generator."""
+        return read_choices(choices) is not None
+
     def compile(self, signature: RegionSignature, target: Target, folder: Path) -> Kernel:
         """Compile into `folder`/<key>.o.
 
@@ -81,12 +97,23 @@ class TvmBackend:
             InternalError: `accepts` would refuse.
             KernelError: TVM failed.
         """
+        return self.compile_as(signature, target, folder, "")
+
+    def compile_as(
+        self, signature: RegionSignature, target: Target, folder: Path, choices: str
+    ) -> Kernel:
+        """Compile into `folder`/<key>.o with some of the generator's parameters given.
+
+        Raises:
+            InternalError: `accepts` would refuse, or `is_choice` would not hold.
+            KernelError: TVM failed.
+        """
         from ortkit.kernels.tvm.build import write_object
 
         started = time.perf_counter()
         target = resolve(target)
         artifact = folder / f"{signature.key}.o"
-        launch, function = _lowered(signature, target)
+        launch, function = _lowered(signature, target, choices)
         write_object(function, target.level, artifact)
         seconds = time.perf_counter() - started
         return Kernel(
@@ -94,23 +121,28 @@ class TvmBackend:
             backend=self.name,
             target=target,
             artifact=artifact,
-            symbol=_symbol(signature),
+            symbol=_symbol(signature, choices),
             launch=launch.numbered(symbols_of((*signature.inputs, *signature.outputs))),
             compile_seconds=seconds,
         )
 
 
-def _symbol(signature: RegionSignature) -> str:
-    return f"ortkit_{signature.key}"
+def _symbol(signature: RegionSignature, choices: str) -> str:
+    """Return the function's name; kernels for one region that differ can be linked together."""
+    chosen = f"_{hashlib.sha256(choices.encode()).hexdigest()[:8]}" if choices else ""
+    return f"ortkit_{signature.key}{chosen}"
 
 
-def _lowered(signature: RegionSignature, target: Target) -> tuple[Launch, Any]:
+def _lowered(signature: RegionSignature, target: Target, choices: str = "") -> tuple[Launch, Any]:
     """Return how the kernel is called, and its TIR function."""
     from ortkit.kernels.tvm.lower import lower
 
-    symbol = _symbol(signature)
+    symbol = _symbol(signature, choices)
+    chosen = read_choices(choices)
+    if chosen is None:
+        raise InternalError(f"the choices {choices!r} are none of the backend tvm")
     template = template_for(signature)
-    plan = plan_of(signature) if template is None else template
+    plan = plan_of(signature, chosen) if template is None else template
     if isinstance(plan, Refused):
         raise InternalError(f"region {signature.op_type} was not accepted and yet compiled")
     if isinstance(plan, Schedule):

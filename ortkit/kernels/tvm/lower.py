@@ -8,7 +8,7 @@ from ortkit.kernels.sizes import product, symbols_of
 from ortkit.kernels.tvm.emit import Emitter, Expr
 from ortkit.kernels.tvm.rows import rows_in_vectors, rows_side_by_side
 from ortkit.kernels.tvm.schedule import Schedule
-from ortkit.kernels.tvm.sweeps import VECTOR, every, nest
+from ortkit.kernels.tvm.sweeps import every, nest, step
 from ortkit.kernels.tvm.tiles import write_in_tiles
 from ortkit.kernels.tvm.values import Tensor, Values, made_of_rows
 
@@ -38,13 +38,15 @@ def _flat(v: Values, begin: Expr, end: Expr) -> None:
 
     So no point is computed twice, and an output may lie where an input lies.
     """
-    e, axis = v.e, v.schedule.vector
+    e, axis, choices = v.e, v.schedule.vector, v.schedule.choices
     assert axis is not None
-    whole = e.share(e.divide_down(end - begin, VECTOR))
-    with e.loop(whole) as index, e.vector(VECTOR) as lane:
-        v.bind(axis, begin + index * e.i64(VECTOR) + lane, 0, axis.extent.static)
-        v.write_all()
-    first = e.share(begin + whole * e.i64(VECTOR))
+    first, width, bounds = begin, choices.vector, (0, axis.extent.static)
+    for count in dict.fromkeys((choices.unroll, 1)):
+        steps = e.share(e.divide_down(end - first, width * count))
+        with e.loop(steps) as index:
+            start = first + index * e.i64(width * count)
+            step(v, axis, start, count, width, bounds, v.write_all)
+        first = e.share(first + steps * e.i64(width * count))
     with e.loop(end - first) as index:
         v.bind(axis, first + index, 0, axis.extent.static)
         v.write_all()

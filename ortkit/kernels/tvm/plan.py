@@ -9,11 +9,12 @@ from ortkit.kernels.region.bounds import exceeds_bounds
 from ortkit.kernels.region.program import RefusedError
 from ortkit.kernels.region.reader import read_program
 from ortkit.kernels.signature import RegionSignature
+from ortkit.kernels.tvm.choices import DEFAULTS, Choices
 from ortkit.kernels.tvm.schedule import Schedule, make_schedule
 
 
 @lru_cache(maxsize=512)
-def plan_of(signature: RegionSignature) -> Schedule | Refused:
+def plan_of(signature: RegionSignature, choices: Choices = DEFAULTS) -> Schedule | Refused:
     """Return the schedule of the region's kernel, or why there is none."""
     if refused := exceeds_bounds(signature):
         return refused
@@ -21,6 +22,6 @@ def plan_of(signature: RegionSignature) -> Schedule | Refused:
     if isinstance(program, Refused):
         return program
     try:
-        return make_schedule(program)
+        return make_schedule(program, choices)
     except RefusedError as refusal:
         return Refused(refusal.reason)

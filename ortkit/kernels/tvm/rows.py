@@ -11,11 +11,8 @@ from ortkit.kernels.sizes import Extent, product
 from ortkit.kernels.tvm.emit import Buffer, Expr
 from ortkit.kernels.tvm.reductions import REDUCTIONS, Reduction, halve
 from ortkit.kernels.tvm.schedule import KEPT_ROW
-from ortkit.kernels.tvm.sweeps import VECTOR, every, nest, one_by_one, segments, vectors, width_of
+from ortkit.kernels.tvm.sweeps import every, nest, one_by_one, segments, vectors, width_of
 from ortkit.kernels.tvm.values import Values
-
-#: Accumulators side by side hide the latency of an addition.
-_ACCUMULATORS = 4
 
 
 def rows_in_vectors(v: Values) -> None:
@@ -33,7 +30,7 @@ def rows_in_vectors(v: Values) -> None:
         _kept_or_not(v, count)
     with e.block() as tiny, v.new_row():
         _row(v, is_tiny=True)
-    e.branch(v.extent(vector.extent) >= e.i64(VECTOR), wide, tiny)
+    e.branch(v.extent(vector.extent) >= e.i64(v.schedule.choices.vector), wide, tiny)
 
 
 def _kept_or_not(v: Values, count: Extent) -> None:
@@ -88,12 +85,14 @@ def _reduce_row(v: Values, number: int, *, is_tiny: bool) -> Expr:
     e, (*outer, vector) = v.e, v.schedule.row
     x, kind, dtype = _reduction(v, number)
     spans: list[tuple[int, int | Expr]] = [(0, v.extent(vector.extent))]
-    width, count = VECTOR, _ACCUMULATORS
+    # Accumulators side by side hide the latency of an addition.
+    width, most = v.schedule.choices.vector, v.schedule.choices.accumulators
+    count = most
     if vector.extent.static is not None:
         known = segments(v, vector)
         shortest = min((high - low for low, high in known), default=1)
-        width = width_of(shortest)
-        count = _ACCUMULATORS if shortest >= width * _ACCUMULATORS else 1
+        width = width_of(v, shortest)
+        count = most if shortest >= width * most else 1
         spans = [*known]
     if is_tiny:
         width = count = 1

@@ -24,9 +24,8 @@ from ortkit.kernels.region.dtypes import compute_dtype, memory_bytes
 from ortkit.kernels.region.program import Constant, Input, Program, Reduce, RefusedError, Size
 from ortkit.kernels.region.trace import Trace, trace
 from ortkit.kernels.sizes import ONE, Extent, product
+from ortkit.kernels.tvm.choices import DEFAULTS, Choices
 
-#: A unit should have this many points, so that finding its place costs little.
-_UNIT_POINTS = 512
 #: What a size that is not known is taken for.
 NOMINAL = 128
 #: Fewer units than this are cut finer if their rows are long.
@@ -54,6 +53,7 @@ class Schedule:
         across: With the vector axis it makes tiles, for tensors that lie along it; None if there
             are none. If there are no other axes the caller hands out ranges of it.
         kept: Values that a later pass over a row reads again -> the pass that computes them.
+        choices: Of the code that is made of it.
     """
 
     program: Program
@@ -66,6 +66,7 @@ class Schedule:
     is_flat: bool
     across: Axis | None
     kept: dict[int, int]
+    choices: Choices = DEFAULTS
 
     @property
     def is_row_vector(self) -> bool:
@@ -100,8 +101,8 @@ class Schedule:
         )
 
 
-def make_schedule(program: Program) -> Schedule:
-    """Choose the loops.
+def make_schedule(program: Program, choices: Choices = DEFAULTS) -> Schedule:
+    """Choose the loops, and leave the rest to `choices`.
 
     Raises:
         RefusedError: The program is not one iteration space with reductions local to its rows, or
@@ -128,7 +129,7 @@ def make_schedule(program: Program) -> Schedule:
             raise RefusedError("parts of a Concat in tiles")
         outer = [axis for axis in outer if axis is not across]
         rest = [*row, *(axis for axis in (across, vector) if axis and axis not in row)]
-        units, inner = _split_units(outer, rest, traced)
+        units, inner = _split_units(outer, rest, traced, choices.unit_points)
         if across is not None and not outer:
             units = [across]
     schedule = Schedule(
@@ -142,8 +143,11 @@ def make_schedule(program: Program) -> Schedule:
         is_flat,
         traced.across,
         {},
+        choices,
     )
-    return replace(schedule, kept=_kept(schedule)) if schedule.is_row_vector else schedule
+    if not schedule.is_row_vector or not choices.keep:
+        return schedule
+    return replace(schedule, kept=_kept(schedule))
 
 
 def _vector(program: Program, axes: Axes, full: tuple[Axis, ...], row: list[Axis]) -> Axis | None:
@@ -179,15 +183,15 @@ def _cut_long_rows(axes: Axes, outer: list[Axis], vector: Axis) -> tuple[Axes, l
 
 
 def _split_units(
-    outer: list[Axis], rest: list[Axis], traced: Trace
+    outer: list[Axis], rest: list[Axis], traced: Trace, least: int
 ) -> tuple[list[Axis], list[Axis]]:
-    """Keep trailing axes inside a unit until it has enough points."""
+    """Keep trailing axes inside a unit until it has `least` points."""
     units, inner = list(outer), list[Axis]()
     broken = [place for place, axis in enumerate(outer) if axis in traced.breaks]
     while units:
         points = product(axis.extent for axis in [*inner, *rest]).at(NOMINAL)
         has_break = bool(broken) and broken[0] < len(units)
-        if points >= _UNIT_POINTS and not has_break:
+        if points >= least and not has_break:
             break
         if not has_break and (len(units) == 1 or units[-1].extent.static is None):
             break
@@ -243,7 +247,7 @@ def _inplace(schedule: Schedule) -> tuple[tuple[int, int], ...]:
     if schedule.vector is None or not is_plain:
         return ()
     length = schedule.vector.extent.static
-    if not schedule.is_flat and (length is None or length % 16):
+    if not schedule.is_flat and (length is None or length % schedule.choices.vector):
         return ()
     program, axes = schedule.program, schedule.axes
     pairs = []

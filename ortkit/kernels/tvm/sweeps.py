@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from ortkit.kernels.region.axes import Axis
 from ortkit.kernels.tvm.emit import Expr
 from ortkit.kernels.tvm.values import Values
-
-#: One AVX-512 register of float32; narrower machines take two or four registers a vector.
-VECTOR = 16
 
 Body: TypeAlias = Callable[[], None]
 
@@ -30,7 +28,7 @@ def every(v: Values, axis: Axis, body: Body) -> None:
         vectors(v, axis, extent, body)
     with v.e.block() as narrow:
         one_by_one(v, axis, extent, body)
-    v.e.branch(extent >= v.e.i64(VECTOR), wide, narrow)
+    v.e.branch(extent >= v.e.i64(v.schedule.choices.vector), wide, narrow)
 
 
 def segments(v: Values, axis: Axis) -> list[tuple[int, int]]:
@@ -41,23 +39,27 @@ def segments(v: Values, axis: Axis) -> list[tuple[int, int]]:
     return [(low, high) for low, high in zip([0, *ends], ends, strict=False) if high > low]
 
 
-def width_of(length: int) -> int:
+def width_of(v: Values, length: int) -> int:
     """Return the lanes of a vector for rows of that many points: a power of two."""
-    return min(VECTOR, 1 << max(0, length.bit_length() - 1))
+    return min(v.schedule.choices.vector, 1 << max(0, length.bit_length() - 1))
 
 
 def _known(v: Values, axis: Axis, low: int, high: int, body: Body) -> None:
     """Run over low .. high - 1."""
-    e, width = v.e, width_of(high - low)
+    e, width = v.e, width_of(v, high - low)
     whole, rest = divmod(high - low, width)
     if width == 1:
         with e.loop(e.i64(whole)) as index:
             v.bind(axis, index + e.i64(low), low, high)
             body()
         return
-    with e.loop(e.i64(whole)) as index, e.vector(width) as lane:
-        v.bind(axis, index * e.i64(width) + e.i64(low) + lane, low, high)
-        body()
+    side_by_side = min(v.schedule.choices.unroll, whole)
+    for count, done in ((side_by_side, 0), (1, whole - whole % side_by_side)):
+        steps, start = (whole - done) // count, e.i64(low + done * width)
+        with e.loop(e.i64(steps)) as index:
+            step(v, axis, start + index * e.i64(count * width), count, width, (low, high), body)
+        if done + steps * count == whole:
+            break
     if rest:
         with e.vector(width) as lane:
             v.bind(axis, e.i64(high - width) + lane, low, high)
@@ -65,12 +67,34 @@ def _known(v: Values, axis: Axis, low: int, high: int, body: Body) -> None:
 
 
 def vectors(v: Values, axis: Axis, extent: Expr, body: Body) -> None:
-    """Run over an axis of unknown size, `VECTOR` or more."""
+    """Run over an axis of unknown size, one vector or more."""
+    e, width, count = v.e, v.schedule.choices.vector, v.schedule.choices.unroll
+    begin = e.i64(0)
+    if count > 1:
+        steps = e.share(e.divide_down(extent, width * count))
+        with e.loop(steps) as index:
+            step(v, axis, index * e.i64(width * count), count, width, (0, None), body)
+        begin = e.share(steps * e.i64(width * count))
+    with e.loop(e.divide_up(extent - begin, width)) as index:
+        start = e.share(e.minimum(begin + index * e.i64(width), extent - e.i64(width)))
+        step(v, axis, start, 1, width, (0, None), body)
+
+
+def step(
+    v: Values,
+    axis: Axis,
+    start: Expr,
+    count: int,
+    width: int,
+    bounds: tuple[int, int | None],
+    body: Body,
+) -> None:
+    """Run over `count` vectors from `start` on, side by side; all lie within `bounds`."""
     e = v.e
-    with e.loop(e.divide_up(extent, VECTOR)) as index:
-        start = e.share(e.minimum(index * e.i64(VECTOR), extent - e.i64(VECTOR)))
-        with e.vector(VECTOR) as lane:
-            v.bind(axis, start + lane)
+    with contextlib.nullcontext(None) if count == 1 else e.unrolled(count) as part:
+        first = start if part is None else start + part * e.i64(width)
+        with e.vector(width) as lane:
+            v.bind(axis, first + lane, *bounds)
             body()
 
 

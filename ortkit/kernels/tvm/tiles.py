@@ -11,7 +11,7 @@ from ortkit.kernels.region.axes import Axis
 from ortkit.kernels.region.dtypes import memory_dtype
 from ortkit.kernels.region.indices import HERE
 from ortkit.kernels.tvm.emit import Buffer, Expr
-from ortkit.kernels.tvm.sweeps import VECTOR, one_by_one
+from ortkit.kernels.tvm.sweeps import one_by_one
 from ortkit.kernels.tvm.values import Values
 
 
@@ -23,25 +23,26 @@ def write_in_tiles(v: Values, begin: Expr, count: Expr) -> None:
     """
     e, vector, across = v.e, _vector(v), _across(v)
     length = v.extent(vector.extent)
-    rows, columns = e.divide_up(count, VECTOR), e.divide_up(length, VECTOR)
+    size = v.schedule.choices.tile
+    rows, columns = e.divide_up(count, size), e.divide_up(length, size)
     with e.block() as wide, e.loop(rows) as i, e.loop(columns) as j:
-        row = e.share(begin + e.minimum(i * e.i64(VECTOR), count - e.i64(VECTOR)))
-        column = e.share(e.minimum(j * e.i64(VECTOR), length - e.i64(VECTOR)))
+        row = e.share(begin + e.minimum(i * e.i64(size), count - e.i64(size)))
+        column = e.share(e.minimum(j * e.i64(size), length - e.i64(size)))
         _write_tile(v, row, column)
     with e.block() as narrow, e.loop(count) as index:
         v.bind(across, begin + index)
         one_by_one(v, vector, length, v.write_all)
-    width = e.i64(VECTOR)
-    e.branch(e.both(count >= width, length >= width), wide, narrow)
+    least = e.i64(size)
+    e.branch(e.both(count >= least, length >= least), wide, narrow)
 
 
 def _write_tile(v: Values, row: Expr, column: Expr) -> None:
-    e, vector, across = v.e, _vector(v), _across(v)
+    e, vector, across, size = v.e, _vector(v), _across(v), v.schedule.choices.tile
     tiles = {n: _transposed(v, n, row, column) for n in sorted(v.schedule.trace.far)}
-    with e.loop(e.i64(VECTOR)) as index, e.vector(VECTOR) as lane:
+    with e.loop(e.i64(size)) as index, e.vector(size) as lane:
         v.bind(across, row + index)
         v.bind(vector, column + lane)
-        at = index * e.i64(VECTOR) + lane
+        at = index * e.i64(size) + lane
         v.tiles = {number: tile[at] for number, tile in tiles.items()}
         v.write_all()
         v.tiles = {}
@@ -49,21 +50,21 @@ def _write_tile(v: Values, row: Expr, column: Expr) -> None:
 
 def _transposed(v: Values, number: int, row: Expr, column: Expr) -> Buffer:
     """Return a tile of an input, [across][vector], as its elements lie in memory."""
-    e, tensor = v.e, v.tensors[number]
+    e, tensor, width = v.e, v.tensors[number], v.schedule.choices.tile
     dtype = memory_dtype(tensor.dtype)
-    loaded, tile = e.local(VECTOR * VECTOR, dtype), e.local(VECTOR * VECTOR, dtype)
-    with e.unrolled(VECTOR) as index, e.vector(VECTOR) as lane:
+    loaded, tile = e.local(width * width, dtype), e.local(width * width, dtype)
+    with e.unrolled(width) as index, e.vector(width) as lane:
         v.bind(_vector(v), column + index)
         v.bind(_across(v), row + lane)
         value = tensor.buffer[v.offset(number, HERE)]
-        e.store(loaded, value, index * e.i64(VECTOR) + lane)
-    rows = [e.row(loaded, index * VECTOR, VECTOR) for index in range(VECTOR)]
+        e.store(loaded, value, index * e.i64(width) + lane)
+    rows = [e.row(loaded, index * width, width) for index in range(width)]
     # Blocks off the diagonal change places, from halves of the tile down to single elements.
-    size = VECTOR // 2
+    size = width // 2
     while size:
-        first = [VECTOR + (lane ^ size) if lane & size else lane for lane in range(VECTOR)]
-        second = [VECTOR + lane if lane & size else lane ^ size for lane in range(VECTOR)]
-        for index in range(VECTOR):
+        first = [width + (lane ^ size) if lane & size else lane for lane in range(width)]
+        second = [width + lane if lane & size else lane ^ size for lane in range(width)]
+        for index in range(width):
             if not index & size:
                 a, b = rows[index], rows[index | size]
                 for place, lanes in ((index, first), (index | size, second)):
@@ -71,10 +72,10 @@ def _transposed(v: Values, number: int, row: Expr, column: Expr) -> Buffer:
                     if dtype.startswith("float"):
                         # LLVM would join the shuffles of two stages, to many more instructions.
                         row = e.fence(row)
-                    rows[place] = e.share_row(row, VECTOR, dtype)
+                    rows[place] = e.share_row(row, width, dtype)
         size //= 2
     for index, value in enumerate(rows):
-        e.store_row(tile, value, index * VECTOR, VECTOR)
+        e.store_row(tile, value, index * width, width)
     return tile
 
 

@@ -1,0 +1,228 @@
+"""What tuning found: by processor, region and sizes, which kernels were tried and which is best.
+
+A file of records, as JSON. Kernels are made after it wherever the processor's model and level fit;
+`ortkit tune` fills it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from ortkit import env
+from ortkit.errors import UserError
+from ortkit.kernels.backend import Target
+from ortkit.kernels.calibration import processor
+from ortkit.kernels.signature import RegionSignature
+
+SCHEMA = "ortkit.tuned/1"
+FILE = "tuned.json"
+
+#: Returns which kernel to make of a region: choices, empty for the defaults.
+Chooser: TypeAlias = Callable[[RegionSignature, str, Target], str]
+
+
+@dataclass(frozen=True)
+class Place:
+    """What times hold for."""
+
+    processor: str
+    """The model, as the system names it."""
+    level: str
+    """That the kernel is compiled for."""
+    backend: str
+    key: str
+    """Of the region's signature."""
+    bucket: str
+    """Its named sizes, rounded up to powers of two; empty if all its sizes are numbers."""
+
+
+@dataclass(frozen=True)
+class TrialRecord:
+    """One kernel that was timed beside the default."""
+
+    choices: str
+    ratio: float | None
+    """How many times as fast as the default it was, None if it was not timed."""
+    problem: str = ""
+    """Why it was not timed."""
+
+
+@dataclass(frozen=True)
+class Record:
+    """What is known of one place.
+
+    Args:
+        op: The fused operator, for reading.
+        generator: The version of what made the kernels: trials of another one are repeated.
+        trials: Each choice once.
+        best: The choices whose gain was confirmed in processes of their own; empty: the default.
+        gain: How many times as fast as the default `best` is, 1 for the default.
+        confirmed: The trials among which `best` is the best: how many there were.
+    """
+
+    op: str
+    generator: str
+    trials: tuple[TrialRecord, ...] = ()
+    best: str = ""
+    gain: float = 1.0
+    confirmed: int = 0
+
+    @property
+    def ratios(self) -> Mapping[str, float]:
+        """The ratios of what was timed, with what was confirmed."""
+        found = {one.choices: one.ratio for one in self.trials if one.ratio is not None}
+        return {**found, self.best: self.gain, "": 1.0}
+
+    def merged(self, other: Record) -> Record:
+        """Return both; of different generators the other one's."""
+        if other.generator != self.generator:
+            return other
+        trials = {one.choices: one for one in (*self.trials, *other.trials)}
+        better = self if self.gain > other.gain else other
+        return replace(better, trials=tuple(trials.values()))
+
+
+@dataclass(frozen=True)
+class TunedDatabase:
+    """Records by place; never changed."""
+
+    records: Mapping[Place, Record] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def with_record(self, place: Place, record: Record) -> TunedDatabase:
+        """Return the database with one record in the place of what was there."""
+        return TunedDatabase({**self.records, place: record})
+
+    def merged(self, other: TunedDatabase) -> TunedDatabase:
+        """Return what both know; see `Record.merged`."""
+        records = dict(self.records)
+        for place, record in other.records.items():
+            before = records.get(place)
+            records[place] = record if before is None else before.merged(record)
+        return TunedDatabase(records)
+
+    def chooser(self, model: str | None = None) -> Chooser:
+        """Return what makes kernels after this database.
+
+        Args:
+            model: Of the processor; None: this machine's.
+        """
+        here = processor() if model is None else model
+        by_region: dict[tuple[str, str, str], list[Record]] = {}
+        for place, record in self.records.items():
+            if place.processor == here:
+                by_region.setdefault((place.key, place.backend, place.level), []).append(record)
+
+        def choose(signature: RegionSignature, backend: str, target: Target) -> str:
+            if target.kind != "cpu" or not by_region:
+                return ""
+            return best_of(by_region.get((signature.key, backend, target.level), ()))
+
+        return choose
+
+
+def best_of(records: Iterable[Record]) -> str:
+    """Return the choices that are best over all sizes at which a region was tuned.
+
+    One kernel serves all sizes: the geometric mean of its gains counts, and where it was not
+    tried it is taken for no faster than the default.
+    """
+    known = [record.ratios for record in records]
+    confirmed = {record.best for record in records} | {""}
+
+    def gain(choices: str) -> float:
+        return sum(math.log(max(one.get(choices, 1.0), 1e-9)) for one in known)
+
+    return max(sorted(confirmed), key=gain, default="")
+
+
+def known_database() -> TunedDatabase:
+    """Return what is in the cache; nothing if that is of another version or cannot be read."""
+    try:
+        return load_database(cache_file())
+    except UserError:
+        return TunedDatabase()
+
+
+def cache_file() -> Path:
+    """Return where tuning keeps what it finds."""
+    return env.cache_dir() / FILE
+
+
+def load_database(path: Path) -> TunedDatabase:
+    """Read a file; none at all is an empty database.
+
+    Raises:
+        UserError: It cannot be read, is no such file, or is of another version.
+    """
+    try:
+        content = json.loads(path.read_text("utf-8"))
+    except FileNotFoundError:
+        return TunedDatabase()
+    except OSError as error:
+        raise UserError(f"cannot be read: {error.strerror}", where=str(path)) from error
+    except ValueError as error:
+        raise UserError("is no database of tuned kernels", where=str(path)) from error
+    schema = content.get("schema") if isinstance(content, dict) else None
+    if not isinstance(schema, str) or not schema.startswith("ortkit.tuned/"):
+        raise UserError("is no database of tuned kernels", where=str(path))
+    if schema != SCHEMA:
+        raise UserError(
+            f"is a database of another version ({schema}, not {SCHEMA})",
+            where=str(path),
+            fix="tune again into another file; this one stays as it is",
+        )
+    try:
+        return TunedDatabase(dict(_records(content["records"])))
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise UserError("holds a record that cannot be read", where=str(path)) from error
+
+
+def database_text(database: TunedDatabase) -> str:
+    """Return what `load_database` reads: equal databases have equal texts."""
+    records = [
+        {**asdict(place), **asdict(record)}
+        for place, record in sorted(database.records.items(), key=lambda one: astuple(one[0]))
+    ]
+    return json.dumps({"schema": SCHEMA, "records": records}, indent=1) + "\n"
+
+
+def astuple(place: Place) -> tuple[str, ...]:
+    """Return the fields of a place, to sort by."""
+    return (place.processor, place.level, place.backend, place.key, place.bucket)
+
+
+def _records(content: Any) -> Iterator[tuple[Place, Record]]:
+    for one in content:
+        place = Place(*(_text(one, name) for name in Place.__dataclass_fields__))
+        trials = tuple(
+            TrialRecord(_text(each, "choices"), _ratio(each["ratio"]), _text(each, "problem"))
+            for each in one["trials"]
+        )
+        gain = _ratio(one["gain"])
+        yield place, Record(
+            _text(one, "op"), _text(one, "generator"), trials, _text(one, "best"),
+            1.0 if gain is None else gain, int(one["confirmed"]),
+        )  # fmt: skip
+
+
+def _text(record: Mapping[str, object], name: str) -> str:
+    value = record[name]
+    if not isinstance(value, str):
+        raise TypeError(name)
+    return value
+
+
+def _ratio(value: object) -> float | None:
+    if value is None:
+        return None
+    if not isinstance(value, int | float) or not 0 < value < math.inf:
+        raise ValueError(value)
+    return float(value)

@@ -1,0 +1,64 @@
+"""What the code generator may choose for a kernel, as data: its parameters and their bounds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
+
+#: Parameter -> the values that it may have.
+VALUES: Mapping[str, tuple[int, ...]] = {
+    "vector": (4, 8, 16, 32, 64),
+    "unroll": (1, 2, 4, 8),
+    "accumulators": (1, 2, 4, 8, 16),
+    "keep": (0, 1),
+    "tile": (4, 8, 16),
+    "unit_points": (64, 512, 4096, 32768),
+}
+
+
+@dataclass(frozen=True)
+class Choices:
+    """Which of the kernels that compute the same is made; the defaults suit AVX-512.
+
+    Args:
+        vector: Lanes of a vector loop; more than a register has take several registers, whose
+            operations do not wait for each other.
+        unroll: Vectors in one step of a loop over points.
+        accumulators: Vectors that a reduction along a row adds up into, side by side.
+        keep: Whether what several passes over a row need is kept on the stack, and not computed
+            again (0 or 1).
+        tile: Rows and columns of tiles that are transposed in registers.
+        unit_points: A unit of work should have this many points, so that finding its place
+            costs little.
+    """
+
+    vector: int = 16
+    unroll: int = 1
+    accumulators: int = 4
+    keep: int = 1
+    tile: int = 16
+    unit_points: int = 512
+
+    def __str__(self) -> str:
+        """Return what differs from the defaults, such as `vector=32,keep=0`."""
+        default = asdict(DEFAULTS)
+        return ",".join(
+            f"{name}={value}" for name, value in asdict(self).items() if value != default[name]
+        )
+
+
+DEFAULTS = Choices()
+_NAMES = tuple(field.name for field in fields(Choices))
+
+
+def read_choices(text: str) -> Choices | None:
+    """Read what `str` of choices returns; None if it is no such text, or out of bounds."""
+    found: dict[str, int] = {}
+    for part in text.split(",") if text else ():
+        name, _, value = part.partition("=")
+        if name not in _NAMES or name in found or not value.isdecimal():
+            return None
+        found[name] = int(value)
+        if found[name] not in VALUES[name]:
+            return None
+    return replace(DEFAULTS, **found)

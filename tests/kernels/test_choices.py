@@ -1,0 +1,115 @@
+"""Kernels of one region that differ in their choices compute the same, and are kept apart."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fused_model import fused_model, random_input, session
+from ortkit.kernels import RegionSignature, Target, TensorSpec, build_library
+from ortkit.kernels.cache import KernelCache
+from ortkit.kernels.cpu import resolve
+from ortkit.kernels.tunable import Tunable
+from ortkit.kernels.tvm.backend import TvmBackend
+from ortkit.kernels.tvm.choices import DEFAULTS, VALUES, read_choices
+
+Dims = tuple[int | str, ...]
+
+
+def region(body: str, inputs: dict[str, Dims], output: Dims) -> RegionSignature:
+    text = f'<opset_import: ["" : 20]> f ({", ".join(inputs)}) => (Y) {{ {body} }}'
+    specs = tuple(TensorSpec(name, "float32", shape) for name, shape in inputs.items())
+    return RegionSignature("chosen", text, specs, (TensorSpec("Y", "float32", output),))
+
+
+SOFTMAX = "Y = Softmax <axis = -1> (X)"
+MEAN = "A = Constant <value_ints = [1]> ()  Y = ReduceMean <keepdims = 0> (X, A)"
+TURNED = "T = Transpose <perm = [1, 0]> (X)  Y = Add (T, B)"
+#: What the generator has different loops for.
+REGIONS = {
+    "flat": region("S = Sigmoid (X)  Y = Mul (X, S)", {"X": ("n",)}, ("n",)),
+    "flat of known size": region("Y = Tanh (X)", {"X": (3, 7, 29)}, (3, 7, 29)),
+    "rows": region(SOFTMAX, {"X": ("n", 150)}, ("n", 150)),
+    "rows of unknown size": region(SOFTMAX, {"X": (6, "m")}, (6, "m")),
+    "rows side by side": region(MEAN, {"X": (3, 17, 40)}, (3, 40)),
+    "broadcast": region("Y = Add (X, B)", {"X": ("n", 53), "B": (53,)}, ("n", 53)),
+    "tiles": region(TURNED, {"X": ("n", 37), "B": (37, "n")}, (37, "n")),
+    "parts": region("Y = Concat <axis = 1> (X, B)", {"X": (9, 21), "B": (9, 35)}, (9, 56)),
+}
+SIZES = {"n": 67, "m": 83}
+
+
+def alternatives(signature: RegionSignature) -> list[str]:
+    """Each parameter at each value, alone, and all of them at their last values."""
+    found = TvmBackend().parameters(signature, resolve(Target()))
+    single = [f"{name}={value}" for name, values in found.items() for value in values[1:]]
+    together = ",".join(f"{n}={values[-1]}" for n, values in found.items() if len(values) > 1)
+    return [*single, together]
+
+
+@pytest.mark.parametrize("name", REGIONS)
+def test_all_choices_compute_the_same(name: str, tmp_path: Path, cache: KernelCache) -> None:
+    signature = REGIONS[name]
+    model = fused_model(signature)
+    feeds = {spec.name: random_input(spec, SIZES) for spec in signature.inputs}
+    (expected,) = session(model).run(None, feeds)
+    chosen = alternatives(signature)
+    assert len(chosen) > 2
+    for number, each in enumerate(chosen):
+        library = tmp_path / f"{number}.so"
+        built = build_library(
+            [signature], Target(), library, cache=cache, chooser=lambda *_, each=each: each
+        )
+        assert built.library is not None, built.refused
+        (found,) = session(model, library).run(None, feeds)
+        np.testing.assert_allclose(found, expected, 2e-5, 1e-6, err_msg=each)
+
+
+def test_choices_are_part_of_what_is_kept(tmp_path: Path) -> None:
+    cache = KernelCache(tmp_path / "cache")
+    signature = REGIONS["rows"]
+
+    def compiled(choices: str) -> int:
+        return build_library(
+            [signature], Target(), tmp_path / "k.so", cache=cache, chooser=lambda *_: choices
+        ).compiled
+
+    assert [compiled(""), compiled("keep=0"), compiled("keep=0"), compiled("")] == [1, 1, 0, 0]
+
+
+def test_choices_that_are_none_are_left_out(tmp_path: Path, cache: KernelCache) -> None:
+    signature = REGIONS["flat"]
+    built = build_library(
+        [signature], Target(), tmp_path / "k.so", cache=cache, chooser=lambda *_: "wings=2"
+    )
+    assert built.library is not None
+    assert built.kernels[0].symbol == f"ortkit_{signature.key}"  # type: ignore[union-attr]
+
+
+def test_choices_are_read_as_they_are_written() -> None:
+    found = replace(DEFAULTS, vector=32, keep=0)
+    assert str(found) == "vector=32,keep=0"
+    assert read_choices(str(found)) == found
+    assert read_choices("") == DEFAULTS
+    assert str(DEFAULTS) == ""
+
+
+@pytest.mark.parametrize(
+    "text", ["vector", "vector=", "vector=3", "vector=16,vector=16", "wings=2", "vector=-16", ","]
+)
+def test_text_that_names_no_choices(text: str) -> None:
+    assert read_choices(text) is None
+
+
+def test_values_hold_the_defaults() -> None:
+    assert all(getattr(DEFAULTS, name) in values for name, values in VALUES.items())
+    assert isinstance(TvmBackend(), Tunable)
+
+
+def test_a_row_of_unknown_size_is_not_taken_for_long() -> None:
+    """One that is shorter than a vector goes point by point."""
+    found = TvmBackend().parameters(REGIONS["rows of unknown size"], resolve(Target()))
+    assert max(found["vector"]) == DEFAULTS.vector
