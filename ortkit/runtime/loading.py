@@ -15,6 +15,8 @@ from ortkit.runtime.libraries import extensions_library, fused_ops, kernel_libra
 from ortkit.runtime.library_target import target_entry
 from ortkit.runtime.options import explained, message, session_options
 from ortkit.runtime.placement import read_placement, spread
+from ortkit.runtime.python_ops import Failures, with_python_ops
+from ortkit.runtime.python_slots import python_library
 from ortkit.runtime.settings import SessionSettings
 from ortkit.runtime.source import Loadable, Saveable, loadable
 from ortkit.runtime.specs import TensorSpec, specs_of
@@ -43,6 +45,8 @@ class Loaded:
     """What is not as it was asked for, a line each."""
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
+    failures: Failures | None = None
+    """What ops that are defined in Python raise, if the model has some."""
 
 
 def load(
@@ -68,8 +72,11 @@ def load(
     options = session_options(settings, ort)
     options.add_session_config_entry(*target_entry([one.name for one in wanted]))
     libraries = _register(options, source, settings, scratch, notes)
+    source, failures, libraries = _with_python_ops(options, source, scratch, libraries)
     said = preload(ort) if any(one.name == CUDA for one in wanted) else ""
     session = _create(source, options, wanted, ort)
+    if failures is not None:
+        failures.belong_to(session)
     got = tuple(session.get_providers())
     lost = [one.name for one in wanted if one.name not in got]
     if lost:
@@ -83,8 +90,28 @@ def load(
         notes.extend(_placement_notes(session, got, fallback=settings.fallback))
     return Loaded(
         session, got, libraries, tuple(notes),
-        specs_of(session.get_inputs()), specs_of(session.get_outputs()),
+        specs_of(session.get_inputs()), specs_of(session.get_outputs()), failures,
     )  # fmt: skip
+
+
+def _with_python_ops(
+    options: Any, source: Loadable, scratch: Callable[[], Path], libraries: tuple[Path, ...]
+) -> tuple[Loadable, Failures | None, tuple[Path, ...]]:
+    """Let ops run that are defined in Python and that no library brings."""
+    found = with_python_ops(
+        source.content, source.header, lambda op: _entry(options, op) is not None, scratch
+    )
+    if found is None:
+        return source, None, libraries
+    path, failures = found
+    changed = loadable(path, scratch)
+    if not failures.slots:
+        return changed, None, libraries
+    library = python_library()
+    if library not in libraries:
+        options.register_custom_ops_library(str(library))
+        libraries = (*libraries, library)
+    return changed, failures, libraries
 
 
 def _create(source: Loadable, options: Any, wanted: tuple[Provider, ...], ort: ModuleType) -> Any:
@@ -139,6 +166,12 @@ def _register(
         if settings.kernels not in ("auto", "never"):
             raise RunError(refusal, where=source.where)
         notes.append(f"{refusal}; function bodies run instead")
+    for given in settings.libraries:
+        try:
+            options.register_custom_ops_library(str(given))
+        except Exception as error:
+            raise RunError(message(error), where=f"libraries, {given}") from error
+        registered.append(Path(given))
     extensions = extensions_library(source.header)
     if extensions is not None:
         options.register_custom_ops_library(str(extensions))

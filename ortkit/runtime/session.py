@@ -67,6 +67,7 @@ class Session:
         free_dimensions: Mapping[str, int] | None = None,
         optimized_model: str | os.PathLike[str] | None = None,
         trace_prefix: str | os.PathLike[str] | None = None,
+        libraries: Sequence[str | os.PathLike[str]] = (),
     ) -> None:
         """Load a model.
 
@@ -98,6 +99,7 @@ class Session:
             free_dimensions: Named sizes to be fixed.
             optimized_model: Where to write ONNX Runtime's own optimized graph.
             trace_prefix: Start of the file name of a trace of all runs; see `profile`.
+            libraries: More libraries of ops, such as `ortkit ops build` writes.
 
         Raises:
             ModelError: There is no such model, or it is none.
@@ -109,7 +111,7 @@ class Session:
             target, kernels, trust_embedded, fallback, threads, inter_op_threads, parallel,
             deterministic, cuda_graph, optimizations, check_finite, memory_arena, memory_pattern,
             shared_arena, spinning, log_severity, dict(config or {}), dict(free_dimensions or {}),
-            optimized_model, trace_prefix,
+            optimized_model, trace_prefix, libraries,
         )  # fmt: skip
         self._start(model, settings)
 
@@ -154,6 +156,8 @@ class Session:
         self._names = [spec.name for spec in self.outputs]
         is_on_device = self._places.computes != "cpu"
         self._run = gated(loaded.session.run) if is_on_device else loaded.session.run
+        if loaded.failures is not None:
+            self._run = loaded.failures.watched(self._run)
         # bfloat16 and the like: ONNX Runtime's Python binding gives them back as OrtValues only.
         self._is_plain = not any(spec.onnx_code for spec in (*self.inputs, *self.outputs))
         if self.settings.cuda_graph:

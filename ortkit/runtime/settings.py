@@ -43,6 +43,7 @@ class SessionSettings:
     free_dimensions: Mapping[str, int] = field(default_factory=dict)
     optimized_model: str | os.PathLike[str] | None = None
     trace_prefix: str | os.PathLike[str] | None = None
+    libraries: Sequence[str | os.PathLike[str]] = ()
 
     def __post_init__(self) -> None:
         for name, known in (("optimizations", ("all", "extended", "basic", "off")),):
@@ -55,6 +56,13 @@ class SessionSettings:
             # ONNX Runtime writes nothing there, and says so late or not at all.
             if path is not None and not (folder := Path(path).absolute().parent).is_dir():
                 raise UserError(f"there is no folder {folder}", where=name, fix="make it")
+        if isinstance(self.libraries, str | os.PathLike):
+            raise UserError("is one path", where="libraries", fix="give a list of paths")
+        for library in self.libraries:
+            if not Path(library).is_file():
+                raise UserError(
+                    "no such file", where=f"libraries, {library}", fix="check the path"
+                )
         for name in ("threads", "inter_op_threads"):
             value = getattr(self, name)
             if not isinstance(value, int) or value < 0:

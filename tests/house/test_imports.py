@@ -52,7 +52,18 @@ MAY_IMPORT = {
         "options",
     },
     "doctor": {"errors", "env", "kernels", "runtime"},
-    "extend": {"errors", "env", "graph", "rewrite", "ops", "passes", "kernels", "fusion"},
+    "extend": {
+        "errors",
+        "env",
+        "graph",
+        "rewrite",
+        "ops",
+        "passes",
+        "kernels",
+        "fusion",
+        "runtime",
+        "verify",
+    },
 }
 #: Only at the place of use: each costs more than everything of ours together.
 HEAVY = {"onnxruntime", "tvm", "triton", "torch", "transformers", "onnxscript"}

@@ -1,0 +1,206 @@
+"""`@ortkit.custom_op`: an op that is declared as a Python function on numpy arrays."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+from ortkit.errors import UserError
+from ortkit.extend.op_schema import (
+    OpInput,
+    OpSchema,
+    Types,
+    checked_attributes,
+    read_schema,
+)
+from ortkit.extend.sizes import Sizes
+from ortkit.extend.tensor_types import TensorType
+from ortkit.runtime.python_ops import OPS
+
+if TYPE_CHECKING:
+    import onnx
+
+Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
+
+_NAME = re.compile(r"(?P<domain>[A-Za-z_][\w.-]*)::(?P<name>[A-Za-z_]\w*)")
+#: Domains whose ops ONNX Runtime has, or ortkit makes.
+_TAKEN = ("ai.onnx", "com.microsoft", "com.ms.internal", "ortkit.fused", "ortkit.python")
+
+
+class CustomOp:
+    """An op: its declaration, its reference, and what else was given to it.
+
+    Called with numpy arrays, it computes the reference and checks it against the declaration.
+    """
+
+    def __init__(
+        self,
+        domain: str,
+        name: str,
+        version: int,
+        schema: OpSchema,
+        reference: Callable[..., object],
+    ) -> None:
+        """Use `ortkit.custom_op` instead."""
+        self.domain = domain
+        self.name = name
+        self.version = version
+        self.schema = schema
+        self.reference = reference
+        self.__doc__ = reference.__doc__
+
+    @property
+    def id(self) -> str:
+        """`mydomain::Name`."""
+        return f"{self.domain}::{self.name}"
+
+    @property
+    def place(self) -> str:
+        """Where it is defined: `file.py:12`."""
+        code = getattr(self.reference, "__code__", None)
+        return "" if code is None else f"{code.co_filename}:{code.co_firstlineno}"
+
+    def __call__(self, *inputs: object, **attributes: object) -> Any:
+        """Compute the reference.
+
+        Args:
+            inputs: Numpy arrays, None for an optional one that is absent.
+            attributes: By name.
+
+        Returns:
+            An array, or a tuple of several.
+
+        Raises:
+            UserError: Something does not fit the declaration.
+        """
+        arrays = [None if one is None else np.asarray(one) for one in inputs]
+        results = self.compute(arrays, attributes)
+        return results[0] if len(results) == 1 else results
+
+    def compute(
+        self, inputs: Sequence[Array | None], attributes: Mapping[str, object]
+    ) -> tuple[Array, ...]:
+        """Compute the reference, and check what comes in and goes out against the declaration.
+
+        Raises:
+            UserError: Something does not fit.
+        """
+        given = checked_attributes(self.schema, attributes, self.id)
+        there = [(one, array) for one, array in self.formal(inputs) if array is not None]
+        types = self.schema.bind_types([(one, array.dtype.name) for one, array in there], self.id)
+        sizes = Sizes()
+        sizes.learn([(one.name, one.type, array.shape) for one, array in there], self.id)
+        results = self.reference(*inputs, **given)
+        found = results if isinstance(results, tuple) else (results,)
+        if len(found) != len(self.schema.outputs):
+            raise UserError(
+                f"the reference returned {len(found)} results, declared are "
+                f"{len(self.schema.outputs)}", where=self.id,
+            )  # fmt: skip
+        return tuple(
+            self._checked(name, kind, result, types, sizes)
+            for (name, kind), result in zip(self.schema.outputs.items(), found, strict=True)
+        )
+
+    def formal(self, inputs: Sequence[Any]) -> Iterator[tuple[OpInput, Any]]:
+        """Yield each input with what the declaration calls it; trailing ones may be left out.
+
+        Raises:
+            UserError: There are too many, or a required one is absent.
+        """
+        declared = self.schema.inputs
+        is_open = declared[-1].is_variadic
+        if len(inputs) > len(declared) and not is_open:
+            raise UserError(f"{len(inputs)} inputs, declared are {len(declared)}", where=self.id)
+        for index in range(max(len(inputs), len(declared))):
+            one = declared[min(index, len(declared) - 1)]
+            value = inputs[index] if index < len(inputs) else None
+            if value is None and not one.type.is_optional:
+                raise UserError(f"the input {one.name} is missing", where=self.id)
+            yield one, value
+
+    def result_dtypes(
+        self, dtypes: Sequence[str | None], attributes: Mapping[str, object]
+    ) -> tuple[str, ...]:
+        """Return the outputs' element types in a node with inputs of these; None is absent.
+
+        Raises:
+            UserError: The node does not fit the declaration.
+        """
+        checked_attributes(self.schema, attributes, self.id)
+        there = [(one, dtype) for one, dtype in self.formal(dtypes) if dtype is not None]
+        types = self.schema.bind_types(there, self.id)
+        return tuple(types[kind.kind] for kind in self.schema.outputs.values())
+
+    def function(self) -> onnx.FunctionProto | None:
+        """Return its body as a model-local function, None if it has none."""
+        return None
+
+    def _checked(
+        self, name: str, kind: TensorType, result: object, types: Types, sizes: Sizes
+    ) -> Array:
+        array, dtype = np.asarray(result), types[kind.kind]
+        if array.dtype.name != dtype:
+            raise UserError(
+                f"{name}: the reference returned {array.dtype.name}, declared is {kind.kind}, "
+                f"which is {dtype} here", where=self.id, fix=f"return it as {dtype}",
+            )  # fmt: skip
+        shape = sizes.shape(kind)
+        if shape is not None and array.shape != shape:
+            raise UserError(
+                f"{name}: the reference returned the shape {list(array.shape)}, declared is "
+                f"{kind}, which is {list(shape)} here", where=self.id,
+                fix="correct the annotation or the reference",
+            )  # fmt: skip
+        return array
+
+    def __repr__(self) -> str:
+        return f"<ortkit.custom_op {self.id} version {self.version}>"
+
+
+def custom_op(
+    name: str, *, version: int = 1, outputs: Sequence[str] = ()
+) -> Callable[[Callable[..., object]], CustomOp]:
+    """Declare an op: `@ortkit.custom_op("mydomain::Name")` above its reference on numpy arrays.
+
+    Inputs are positional and annotated `ortkit.Float["*shape"]`, an optional one
+    `ortkit.Float["n"] | None = None`, any number of them `*xs: ortkit.Float["*shape"]`;
+    attributes are keyword-only and annotated with a Python type. From then on every
+    `ortkit.Session` of this process runs the op; docs/custom-ops.md has the rest. Declared again,
+    an op is replaced.
+
+    Args:
+        name: Domain and name.
+        version: The version of the domain that it is part of from then on.
+        outputs: Their names.
+
+    Raises:
+        UserError: The name or the signature does not declare an op.
+    """
+    match = _NAME.fullmatch(name)
+    if match is None:
+        raise UserError(
+            f"{name!r} is no name of an op", where="custom_op", fix='write it as "domain::Name"'
+        )
+    domain = match["domain"]
+    if domain in _TAKEN:
+        raise UserError(f"the domain {domain} is taken", where=name, fix="choose your own")
+    if not isinstance(version, int) or version < 1:
+        raise UserError(f"{version!r} is no version", where=name, fix="use 1 or more")
+
+    def declare(reference: Callable[..., object]) -> CustomOp:
+        schema = read_schema(reference, outputs, name)
+        made = CustomOp(domain, match["name"], version, schema, reference)
+        OPS[(domain, match["name"], version)] = made
+        return made
+
+    return declare
+
+
+def declared_ops() -> tuple[CustomOp, ...]:
+    """Return the ops that were declared in this process, in the order of their names."""
+    found = [one for one in OPS.values() if isinstance(one, CustomOp)]
+    return tuple(sorted(found, key=lambda one: (one.id, one.version)))
