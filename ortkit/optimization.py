@@ -31,6 +31,7 @@ from ortkit.rewrite.target import Target
 
 if TYPE_CHECKING:
     from ortkit.measure.measurer import Measurer
+    from ortkit.precision.cpu import CpuLowering
     from ortkit.verify.verification import Verification
     from ortkit.verify.verifier import Verifier
 
@@ -56,7 +57,7 @@ def optimize(source: Source, options: OptimizeOptions | None = None) -> Optimize
     run = _Run(source, options or OptimizeOptions())
     verification = None
     try:
-        candidate = run.candidate(frozenset())
+        candidate = run.within_budget(run.candidate(frozenset()))
         if run.options.measure:
             candidate = run.paying(candidate)
         if run.options.verify:
@@ -96,9 +97,15 @@ class _Run:
         with self._stage("open"):
             self._opened: ir.Model | None = open_model(source)
             self.before = Summary.of(self._opened)
+        self.fewer_bits = _fewer_bits(self) if options.lowers_on_cpu else None
 
     def candidate(
-        self, denied: frozenset[str], fuel: int | None = None, *, kernels: bool = True
+        self,
+        denied: frozenset[str],
+        fuel: int | None = None,
+        *,
+        kernels: bool = True,
+        lowered: bool = True,
     ) -> Candidate:
         """Rewrite, fuse and compile a fresh copy of the source, but for the denied rewrites."""
         model = self._opened or open_model(self.source)
@@ -112,11 +119,15 @@ class _Run:
                 fuel=self.options.fuel if fuel is None else fuel,
                 instruments=self.options.instruments,
             )
-            if self.options.precision != "fp32":
+            if self.options.precision != "fp32" and self.fewer_bits is None:
                 # Once everything is recognized: casts would stand in the way.
                 result = _lowering(self.options).run(
                     model, target, instruments=self.options.instruments, after=result
                 )
+        if self.fewer_bits is not None and lowered:
+            with self._stage("precision"):
+                self.fewer_bits.lower(model, result.log)
+                result = _tidied(result, target)
         with self._stage("kernels"):
             regions, library, note = self._regions(result) if kernels else ((), None, "")
         if not any(one.emitted_as for one in regions):
@@ -193,7 +204,7 @@ class _Run:
             raise UserError(foreign, where="--measure", fix="leave --measure or --cpu out")
         with self._stage("measure"):
             self.measurer = Measurer(
-                self._original(folder), options.inputs, options.shapes, options.threads, folder,
+                self.original(folder), options.inputs, options.shapes, options.threads, folder,
                 options.progress,
             )  # fmt: skip
             if candidate.library is None:
@@ -204,6 +215,29 @@ class _Run:
                 candidate.model, saved, candidate.library, level, placed
             )
         return self.candidate(frozenset()) if self.dropped else candidate
+
+    def within_budget(self, candidate: Candidate) -> Candidate:
+        """Return products to float32 until the result is off by no more than the user allows."""
+        if (lowering := self.fewer_bits) is None:
+            return candidate
+        folder = Path(self.folder.name)
+        with self._stage("precision"):
+            while True:
+                library = self._runnable(candidate)
+                error = lowering.measure(self._saved(candidate, folder), library)
+                if error <= lowering.max_error or not lowering.return_some(error):
+                    break
+                candidate = self.candidate(frozenset())
+        if not lowering.has_lowered or self._foreign_note(candidate.library):
+            return candidate
+        from ortkit.runtime.timing import Variant
+
+        plain = self.candidate(frozenset(), lowered=False)
+        path = folder / "plain.onnx"
+        save_model(plain.model, path)
+        lower = Variant(self._saved(candidate, folder), candidate.library)
+        with self._stage("precision"):
+            return candidate if lowering.pays(lower, Variant(path, plain.library)) else plain
 
     def confirms(self, candidate: Candidate) -> bool:
         """Compare the result with the source; False if kernels make it slower, and must go."""
@@ -242,10 +276,11 @@ class _Run:
         with (
             self._stage("verify"),
             Verifier(
-                self._original(folder),
+                self.original(folder),
                 samples=options.samples,
                 inputs=options.inputs,
                 shapes=options.shapes,
+                given=() if self.fewer_bits is None else self.fewer_bits.given,
             ) as verifier,
         ):
             best = candidate
@@ -274,6 +309,11 @@ class _Run:
     def _checked(self, verifier: Verifier, candidate: Candidate) -> Verification:
         """Judge a candidate; in half precision also with every value rounded as on a GPU."""
         library, precision = self._runnable(candidate), self.options.precision
+        if self.fewer_bits is not None:
+            return verifier.check(
+                self._saved(candidate, Path(self.folder.name)), library=library,
+                stated=self.fewer_bits.stated_error,
+            )  # fmt: skip
         if precision == "fp32":
             saved = self._saved(candidate, Path(self.folder.name))
             return verifier.check(saved, library=library)
@@ -310,10 +350,11 @@ class _Run:
             verification=verification,
             measurement=None if self.measurer is None else self.measurer.result(),
             kernel_note=candidate.kernel_note,
+            precision=None if self.fewer_bits is None else self.fewer_bits.report(result.log),
             seconds={stage: round(taken, 4) for stage, taken in self.seconds.items()},
         )
 
-    def _original(self, folder: Path) -> Path:
+    def original(self, folder: Path) -> Path:
         """Return the source as a file for the verifying process."""
         if isinstance(self.source, str | os.PathLike):
             return Path(self.source)
@@ -346,6 +387,23 @@ def _lowering(options: OptimizeOptions) -> Pipeline:
     ends = (LowerInterface(to),) if options.precision_io == "convert" else ()
     tidy = ("merge-casts", "drop-noop-cast", "fold-constants", "merge-equal-nodes", "drop-unused")
     return Pipeline((LowerPrecision(to), *ends, *map(load_pass, tidy)))
+
+
+def _fewer_bits(run: _Run) -> CpuLowering:
+    from ortkit.precision.cpu import CpuLowering, CpuRequest
+
+    options, folder = run.options, Path(run.folder.name)
+    request = CpuRequest(
+        options.precision, options.max_error, options.calibration, options.calibrate,
+        options.inputs, options.samples, options.shapes, options.threads, options.cpu,
+    )  # fmt: skip
+    return CpuLowering(run.original(folder), request, folder / "precision", options.progress)
+
+
+def _tidied(result: PipelineResult, target: Target) -> PipelineResult:
+    """Look anew at a model whose nodes were replaced; what nothing reads any more goes."""
+    result.scopes = []
+    return Pipeline((load_pass("drop-unused"),)).run(result.model, target, after=result)
 
 
 def _pipeline(options: OptimizeOptions) -> Pipeline:

@@ -14,7 +14,8 @@ from ortkit.rewrite.passes import Pass
 from ortkit.rewrite.pipeline import Instruments
 from ortkit.rewrite.target import Target
 
-Precision = Literal["fp32", "fp16", "bf16"]
+Precision = Literal["fp32", "fp16", "bf16", "int8", "int4"]
+Calibration = Literal["auto", "minmax", "entropy", "percentile"]
 KernelChoice = Literal["auto", "off", "tvm", "triton"]
 
 
@@ -38,7 +39,15 @@ class OptimizeOptions:
     extra_passes: tuple[Pass, ...] = ()
     """The caller's own, run after the others."""
     precision: Precision = "fp32"
-    """What float32 is computed in: `fp16` and `bf16` halve it where that is safe."""
+    """What float32 is computed in: `fp16` and `bf16` halve it where that is safe; on CPUs `bf16`,
+    `int8` and `int4` are taken by the products that gain, within `max_error`."""
+    max_error: float | None = None
+    """On CPUs, what the error of an output may be; see `ortkit.precision.accuracy`. None: what is
+    usual for the precision, `ortkit.precision.cpu.MAX_ERROR`."""
+    calibrate: Path | None = None
+    """For int8: an npz file or a folder of them, with inputs that ranges are found on."""
+    calibration: Calibration = "auto"
+    """How ranges are found; `auto` tries several."""
     precision_io: Literal["keep", "convert"] = "keep"
     """Whether float32 inputs and outputs keep their type, or get that of `precision`."""
     kernels: KernelChoice = "auto"
@@ -88,13 +97,8 @@ class OptimizeOptions:
                 where="--measure",
                 fix="use --target cpu",
             )
-        if self.precision != "fp32" and self.target == "cpu":
-            raise UserError(
-                f"ONNX Runtime computes {self.precision} in float32 on CPUs",
-                where="--precision",
-                fix="use --target cuda",
-            )
-        if self.precision_io == "convert" and self.precision == "fp32":
+        self._check_precision()
+        if self.precision_io == "convert" and (self.precision == "fp32" or self.lowers_on_cpu):
             raise UserError(
                 "inputs and outputs are converted to half precision only",
                 where="--precision-io",
@@ -115,4 +119,35 @@ class OptimizeOptions:
                 f"no model is raised to opset {self.max_opset}",
                 where="--max-opset",
                 fix=f"use {OLDEST} to {NEWEST}",
+            )
+
+    @property
+    def lowers_on_cpu(self) -> bool:
+        """Whether products are to be computed in fewer bits on a CPU."""
+        return self.target == "cpu" and self.precision != "fp32"
+
+    def _check_precision(self) -> None:
+        if self.precision in ("fp16", "bf16") and self.target == "cpu":
+            raise UserError(
+                f"ONNX Runtime computes {self.precision} in float32 on CPUs",
+                where="--precision",
+                fix="use --target cuda, or int8",
+            )
+        if self.precision in ("int8", "int4") and self.target != "cpu":
+            raise UserError(
+                f"{self.precision} is for CPUs", where="--precision", fix="use fp16 or bf16"
+            )
+        if self.max_error is not None and not self.lowers_on_cpu:
+            raise UserError(
+                "only fewer bits on a CPU have a budget",
+                where="--max-error",
+                fix="name a --precision and --target cpu",
+            )
+        if self.max_error is not None and not 0 < self.max_error < 1:
+            raise UserError(
+                f"no error is {self.max_error:g}", where="--max-error", fix="use 0 to 1, as 0.02"
+            )
+        if self.calibrate is not None and self.precision != "int8":
+            raise UserError(
+                "only int8 is calibrated", where="--calibrate", fix="add --precision int8"
             )

@@ -10,6 +10,7 @@ from ortkit.graph.summary import Summary
 
 if TYPE_CHECKING:
     from ortkit.measure.result import Measurement
+    from ortkit.precision.result import PrecisionReport
     from ortkit.rewrite.log import Hit, Miss
     from ortkit.rewrite.pipeline import Step
     from ortkit.verify.verification import Verification
@@ -76,6 +77,8 @@ class Report:
     """Why no kernels were made, or are not kept for the next time; empty if all is well."""
     seconds: dict[str, float]
     """Wall time of each stage."""
+    precision: PrecisionReport | None = None
+    """What fewer bits cost and gained on a CPU; None if they were not asked for."""
 
     def rewrites_by_pass(self) -> dict[str, int]:
         """Count the rewrites of each pass, most first."""
@@ -128,6 +131,7 @@ class Report:
             "rolled_back": list(self.rolled_back),
             "verification": None if self.verification is None else self.verification.to_json(),
             "measurement": None if self.measurement is None else self.measurement.to_json(),
+            "precision": None if self.precision is None else self.precision.to_json(),
             "kernel_note": self.kernel_note,
             "settled": self.settled,
             "steps": [asdict(step) for step in self.steps],

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from ortkit.cli import show
 from ortkit.cli.flags import sizes
+from ortkit.cli.precision_tables import show_precision
 from ortkit.errors import UserError
 
 if TYPE_CHECKING:
@@ -28,8 +29,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--target", choices=("cpu", "cuda"), default="cpu", help="default: cpu")
     add("--level", type=int, choices=range(4), default=2, metavar="0..3",
         help="0 clean, 1 folds, 2 fusions that pay (default), 3 every fusion")  # fmt: skip
-    add("--precision", choices=("fp32", "fp16", "bf16"), default="fp32",
-        help="compute float32 in half precision where that is safe (default: fp32)")  # fmt: skip
+    add("--precision", choices=("fp32", "fp16", "bf16", "int8", "int4"), default="fp32",
+        help="compute float32 in fewer bits where that is safe (default: fp32)")  # fmt: skip
+    add("--max-error", type=float, metavar="E",
+        help="what outputs may be off by on CPUs (bf16: 0.02, int8: 0.05, int4: 0.2)")  # fmt: skip
+    add("--calibrate", type=Path, metavar="DATA",
+        help="npz file or folder of them to find ranges on, for convolutions in int8")  # fmt: skip
+    add("--calibration", choices=("auto", "minmax", "entropy", "percentile"), default="auto",
+        help="how ranges are found (default: the better one of two)")  # fmt: skip
     add("--precision-io", choices=("keep", "convert"), default="keep",
         help="whether float32 inputs and outputs get it too (default: keep)")  # fmt: skip
     add("--passes", default="", metavar="SPEC",
@@ -87,6 +94,9 @@ def run(arguments: argparse.Namespace) -> int:
             level=arguments.level,
             passes=arguments.passes,
             precision=arguments.precision,
+            max_error=arguments.max_error,
+            calibrate=arguments.calibrate,
+            calibration=arguments.calibration,
             precision_io=arguments.precision_io,
             kernels=arguments.kernels,
             cpu=arguments.cpu,
@@ -185,6 +195,8 @@ def _show(optimized: Optimized, files: tuple[Path, ...]) -> None:
         _show_left_out(report)
     if report.measurement is not None:
         _show_measurement(report.measurement)
+    if report.precision is not None:
+        show_precision(report.precision)
     if report.kernel_note:
         what = "no kernels" if optimized.library is None else "note"
         show.note(f"{what}: {report.kernel_note}")

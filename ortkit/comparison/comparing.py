@@ -173,7 +173,7 @@ class _Subject:
             self.plans[0].model,
             timeout_seconds=self.options.schedule.timeout_seconds,
             custom_ops=self.plans[0].libraries,
-            given=feeds,
+            given=(feeds,),
         )
         return Judge.of(compute_reference(request, folder / "reference"), self.random)
 

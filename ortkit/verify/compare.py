@@ -60,6 +60,15 @@ class OutputComparison:
         }
 
 
+@dataclass(frozen=True)
+class Bounds:
+    """What floats are held to."""
+
+    limit: Limit
+    least_part: float
+    """Rows smaller than this part of the largest magnitude are judged at this part."""
+
+
 def compare_outputs(
     name: str,
     expected: Value,
@@ -68,6 +77,7 @@ def compare_outputs(
     own_error_eps: float = 0.0,
     optimized: bool = False,
     computed_in: str = "",
+    stated: float = 0.0,
     tie: TieCheck | None = None,
 ) -> OutputComparison:
     """Compare one output with its reference.
@@ -82,19 +92,26 @@ def compare_outputs(
         own_error_eps: The error of ONNX Runtime's own optimizations on this output.
         optimized: Whether `actual` was computed with those optimizations.
         computed_in: A coarser float type that floats were computed in, empty if they were not.
+        stated: An error that the user accepts, as a part of the output's largest magnitude.
         tie: For integers and booleans: which differing elements are as good an answer.
     """
     limit = partial(
-        allowed_eps, own_error_eps=own_error_eps, optimized=optimized, computed_in=computed_in
+        allowed_eps,
+        own_error_eps=own_error_eps,
+        optimized=optimized,
+        computed_in=computed_in,
+        stated=stated,
     )
-    return _compare(name, expected, actual, limit, tie)
+    # What the user accepts is a part of the whole output: its small rows are judged at its size.
+    least_part = 1.0 if stated else PEAK_PART
+    return _compare(name, expected, actual, Bounds(limit, least_part), tie)
 
 
 def _compare(
-    name: str, expected: Value, actual: Value, limit: Limit, tie: TieCheck | None
+    name: str, expected: Value, actual: Value, bounds: Bounds, tie: TieCheck | None
 ) -> OutputComparison:
     if isinstance(expected, list) or isinstance(actual, list):
-        return _compare_sequences(name, expected, actual, limit)
+        return _compare_sequences(name, expected, actual, bounds)
     if expected is None or actual is None:
         return _compare_absent(name, expected, actual)
     if expected.dtype != actual.dtype:
@@ -106,7 +123,7 @@ def _compare(
         expected, actual = _components(expected), _components(actual)
     if expected.dtype.name not in TOLERANCES:
         return _compare_exactly(name, expected, actual, tie)
-    return _compare_floats(name, expected, actual, limit)
+    return _compare_floats(name, expected, actual, bounds)
 
 
 def worse(left: OutputComparison, right: OutputComparison) -> OutputComparison:
@@ -132,12 +149,13 @@ def is_telling(value: Value) -> bool:
 
 
 def _compare_floats(
-    name: str, expected: np.ndarray, actual: np.ndarray, limit: Limit
+    name: str, expected: np.ndarray, actual: np.ndarray, bounds: Bounds
 ) -> OutputComparison:
     dtype = expected.dtype.name
-    allowed = limit(dtype)
+    allowed = bounds.limit(dtype)
     leading, rows = _rows(expected)
-    errors = _row_errors(rows, actual.reshape(rows.shape)) / TOLERANCES[dtype].epsilon
+    errors = _row_errors(rows, actual.reshape(rows.shape), bounds.least_part)
+    errors = errors / TOLERANCES[dtype].epsilon
     row = int(errors.argmax()) if errors.size else 0
     worst = float(errors[row]) if errors.size else 0.0
     index = tuple(int(i) for i in np.unravel_index(row, leading)) if leading and worst else ()
@@ -152,7 +170,7 @@ def _float_reason(worst: float, allowed: float, dtype: str, row: tuple[int, ...]
     return f"off by {worst:.4g} epsilons of {dtype}{at}, {allowed:.4g} are allowed"
 
 
-def _row_errors(expected: np.ndarray, actual: np.ndarray) -> np.ndarray:
+def _row_errors(expected: np.ndarray, actual: np.ndarray, least_part: float) -> np.ndarray:
     """Return each row's largest error over its scale: [rows, n] twice -> [rows]."""
     parts = [_measure(*pair) for pair in zip(_blocks(expected), _blocks(actual), strict=True)]
     if not parts:
@@ -161,7 +179,7 @@ def _row_errors(expected: np.ndarray, actual: np.ndarray) -> np.ndarray:
     # The peak is of ordinary rows too: a row of -1e9 says nothing about the others.
     is_ordinary = scales <= SENTINEL_FACTOR * np.median(scales)
     peak = scales[is_ordinary].max(initial=0.0)
-    scales = np.maximum(scales, max(PEAK_PART * peak, SCALE_FLOOR))
+    scales = np.maximum(scales, max(least_part * peak, SCALE_FLOOR))
     result: np.ndarray = np.maximum(errors / scales, outlier_errors)
     return result
 
@@ -234,7 +252,7 @@ def _different(name: str, expected: np.ndarray, reason: str) -> OutputComparison
 
 
 def _compare_sequences(
-    name: str, expected: Value, actual: Value, limit: Limit
+    name: str, expected: Value, actual: Value, bounds: Bounds
 ) -> OutputComparison:
     if not isinstance(expected, list) or not isinstance(actual, list):
         return OutputComparison(name, "sequence", np.inf, 0.0, (), False, 0, "not both sequences")
@@ -243,6 +261,6 @@ def _compare_sequences(
         return OutputComparison(name, "sequence", np.inf, 0.0, (), False, 0, reason)
     total = OutputComparison(name, "sequence", 0.0, 0.0, (), True)
     for i, (want, got) in enumerate(zip(expected, actual, strict=True)):
-        part = _compare(name, want, got, limit, None)
+        part = _compare(name, want, got, bounds, None)
         total = worse(total, replace(part, reason=part.reason and f"part {i}: {part.reason}"))
     return total

@@ -142,8 +142,15 @@ def load_feeds(path: Path, model: ir.Model) -> Feeds:
     Raises:
         UserError: The file is no npz, lacks an input, or has one of another type or shape.
     """
-    where = str(path)
-    arrays = load_arrays(path)
+    return checked_feeds(load_arrays(path), model, str(path))
+
+
+def checked_feeds(arrays: Mapping[str, np.ndarray], model: ir.Model, where: str) -> Feeds:
+    """Return arrays as one input set of a model; see `load_feeds`.
+
+    Raises:
+        UserError: An input is missing, or one is of another type or shape; `where` says of what.
+    """
     inputs = {value.name or "": value for value in free_inputs(model)}
     for name in arrays:
         if name not in inputs:

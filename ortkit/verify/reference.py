@@ -39,8 +39,8 @@ class Request:
     seed: int = 0
     timeout_seconds: float = 600.0
     custom_ops: tuple[Path, ...] = ()
-    given: Feeds | None = None
-    """The one input set to run on; nothing is made or read then."""
+    given: Sequence[Feeds] = ()
+    """The input sets to run on; if there are some, nothing is made or read."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +68,8 @@ class Reference:
     constants: Mapping[str, Value]
     computed_in: Mapping[str, str]
     """By value, a coarser float type that it was computed in than its own."""
+    stated: float = 0.0
+    """An error that the user accepts, as a part of the output's largest magnitude."""
 
     def expected(self, feeds: Path) -> dict[str, Value]:
         """Return the reference for one input set."""
@@ -80,7 +82,7 @@ class Reference:
             values = {**read_values(feeds), **self.constants, **self.expected(feeds)}
             worst = max(self.own_errors_eps.values(), default=0.0)
             source, given = self.ties[name], values.get(name)
-            checks.append(tie_check(source, given, values, worst, self.computed_in))
+            checks.append(tie_check(source, given, values, worst, self.computed_in, self.stated))
         if optimized and not self.own_problem:
             checks.append(_equals(read_values(self.optimized / feeds.name).get(name)))
         known = [check for check in checks if check is not None]
@@ -137,8 +139,8 @@ def compute_reference(request: Request, folder: Path) -> Reference | Refusal:
 
 
 def _input_sets(request: Request) -> tuple[Sequence[Feeds], Iterator[Feeds]]:
-    if request.given is not None:
-        return [request.given], iter(())
+    if request.given:
+        return request.given, iter(())
     if request.inputs is not None:
         return [load_feeds(request.inputs, request.model)], iter(())
     maker = FeedMaker.of(request.model, request.shapes or {})

@@ -85,6 +85,7 @@ def tie_check(
     values: Mapping[str, Value],
     own_error_eps: float,
     computed_in: Mapping[str, str],
+    stated: float = 0.0,
 ) -> TieCheck | None:
     """Return what judges the differing elements of an output, None where it cannot be done.
 
@@ -94,6 +95,7 @@ def tie_check(
         values: The reference's values by name.
         own_error_eps: The largest error that ONNX Runtime's own optimizations make.
         computed_in: By value, a coarser float type that it was computed in, if any.
+        stated: An error that the user accepts, as a part of the output's largest magnitude.
     """
     picked = [values.get(name) for name in source.values]
     tensors = [each for each in picked if isinstance(each, np.ndarray)]
@@ -104,7 +106,9 @@ def tie_check(
     if any(kind not in TOLERANCES for kind in kinds):
         return None
     coarse = next((computed_in[name] for name in source.values if name in computed_in), "")
-    allowed = allowed_eps(kinds[0], own_error_eps, optimized=True, computed_in=coarse)
+    allowed = allowed_eps(
+        kinds[0], own_error_eps, optimized=True, computed_in=coarse, stated=stated
+    )
     relative = TOLERANCES[kinds[0]].epsilon * allowed
     if source.op == "compare":
         return _compare_check(arrays[0], arrays[1], relative)

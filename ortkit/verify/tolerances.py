@@ -65,7 +65,12 @@ SENTINEL_FACTOR = 2.0**12
 
 
 def allowed_eps(
-    dtype: str, own_error_eps: float, *, optimized: bool, computed_in: str = ""
+    dtype: str,
+    own_error_eps: float,
+    *,
+    optimized: bool,
+    computed_in: str = "",
+    stated: float = 0.0,
 ) -> float:
     """Return how many epsilons an output of a float `dtype` may be off.
 
@@ -74,10 +79,12 @@ def allowed_eps(
         own_error_eps: What ONNX Runtime's own optimizations cost this output of this model.
         optimized: Whether the result was computed with those optimizations.
         computed_in: A coarser float type that the output was computed in, empty if it was not.
+        stated: An error that the user accepts, as a part of the output's largest magnitude.
     """
     row = TOLERANCES[dtype]
     coarse = TOLERANCES[computed_in or dtype]
     own = OWN_ERROR_FACTOR * own_error_eps
     if not optimized:
         own = min(own, OWN_ERROR_LIMIT / row.epsilon)
-    return max(row.allowed_eps, coarse.allowed_eps * coarse.epsilon / row.epsilon, own)
+    named = max(coarse.allowed_eps * coarse.epsilon, stated) / row.epsilon
+    return max(row.allowed_eps, named, own)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -19,6 +19,7 @@ from ortkit.graph.save import save_model
 from ortkit.graph.text import is_text_suffix
 from ortkit.verify.compare import OutputComparison, compare_outputs, worse
 from ortkit.verify.exchange import read_values
+from ortkit.verify.feeds import Feeds
 from ortkit.verify.reference import Reference, Refusal, Request, compute_reference
 from ortkit.verify.sessions import CPU, SessionResult, Setting, run_sessions
 from ortkit.verify.tolerances import OWN_ERROR_FACTOR, TOLERANCES
@@ -46,6 +47,7 @@ class Verifier:
         timeout_seconds: float = 600.0,
         custom_ops: tuple[Path, ...] = (),
         opened: ir.Model | None = None,
+        given: Sequence[Feeds] = (),
     ) -> None:
         """Say what to verify against.
 
@@ -58,11 +60,13 @@ class Verifier:
             timeout_seconds: For all sessions of the original, and of each candidate.
             custom_ops: Libraries that original and candidates need to load at all.
             opened: What the file `original` holds, to spare reading it again.
+            given: Input sets, instead of made ones and of `inputs`.
         """
         if samples < 1:
             raise UserError(f"{samples} input sets", where="--samples", fix="make at least 1")
         self._original = original
         self._opened = original if isinstance(original, ir.Model) else opened
+        self._given = tuple(given)
         self._options = (samples, inputs, shapes, seed, timeout_seconds, custom_ops)
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
         self._state: Reference | Refusal = Refusal("the verifier was not entered")
@@ -79,7 +83,7 @@ class Verifier:
         self._temporary = tempfile.TemporaryDirectory(prefix="ortkit-verify-")
         try:
             path = self._as_file(self._original, "original")
-            request = Request(self._opened or open_model(path), path, *self._options)
+            request = Request(self._opened or open_model(path), path, *self._options, self._given)
             self._state = compute_reference(request, self._folder() / "reference")
         except BaseException:
             self._temporary.cleanup()
@@ -108,6 +112,7 @@ class Verifier:
         library: Path | None = None,
         providers: tuple[str, ...] = CPU,
         computed_in: str = "",
+        stated: float = 0.0,
     ) -> Verification:
         """Judge a candidate.
 
@@ -119,6 +124,7 @@ class Verifier:
             library: The kernel library, registered under deploy settings.
             providers: The execution providers under deploy settings.
             computed_in: A coarser float type that the candidate computes float32 in.
+            stated: An error that the user accepts, as a part of the output's largest magnitude.
 
         Raises:
             MissingDependencyError: ONNX Runtime is not installed.
@@ -142,6 +148,7 @@ class Verifier:
         if computed_in:
             coarse = dict.fromkeys(state.outputs, computed_in) | dict(state.computed_in)
             state = replace(state, computed_in=coarse)
+        state = replace(state, stated=stated)
         outputs, reason = _judge(state, folder, results)
         return Verification(
             "no" if reason else "yes",
@@ -244,6 +251,7 @@ def _compare(
                 own_error_eps=reference.own_errors_eps.get(name, 0.0),
                 optimized=optimized,
                 computed_in=reference.computed_in.get(name, ""),
+                stated=reference.stated,
                 tie=reference.tie(name, feeds, optimized=optimized),
             )
             yield found, f"{setting}, input set {number}"

@@ -19,9 +19,9 @@ MAY_IMPORT = {
     "rewrite": {"errors", "env", "graph"},
     "ops": {"errors", "env", "graph", "rewrite"},
     "passes": {"errors", "env", "graph", "rewrite", "ops"},
-    "precision": {"errors", "env", "graph", "rewrite"},
+    "precision": {"errors", "env", "graph", "rewrite", "kernels", "runtime", "verify"},
     "kernels": {"errors", "env"},
-    "report": {"errors", "env", "graph", "rewrite", "verify", "measure"},
+    "report": {"errors", "env", "graph", "rewrite", "verify", "measure", "precision"},
     "fusion": {"errors", "env", "graph", "rewrite", "ops", "kernels", "report"},
     "runtime": {"errors", "env", "graph", "kernels"},
     "verify": {"errors", "env", "graph", "runtime"},
@@ -52,18 +52,7 @@ MAY_IMPORT = {
         "options",
     },
     "doctor": {"errors", "env", "kernels", "runtime"},
-    "extend": {
-        "errors",
-        "env",
-        "graph",
-        "rewrite",
-        "ops",
-        "passes",
-        "kernels",
-        "fusion",
-        "runtime",
-        "verify",
-    },
+    "extend": {"errors", "env", "graph", "rewrite", "ops", "passes", "kernels", "fusion"},
 }
 #: Only at the place of use: each costs more than everything of ours together.
 HEAVY = {"onnxruntime", "tvm", "triton", "torch", "transformers", "onnxscript"}

@@ -1,0 +1,285 @@
+"""Which form each product may take, and which products take it: by measurement."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import onnx_ir as ir
+
+from ortkit.graph.shapes import Shapes
+from ortkit.precision.budget import Choice, Trial, choose
+from ortkit.precision.calibrate import TRIED, Method, find_ranges
+from ortkit.precision.data import Data
+from ortkit.precision.forms import BlockInt4, DynamicInt8, Form, RoundedBf16
+from ortkit.precision.gains import Gain, measure_gains
+from ortkit.precision.products import PASS, Product, find_products
+from ortkit.precision.running import Runner, error_of
+from ortkit.precision.static import Range, StaticInt8, has_ranges
+from ortkit.precision.trials import switched_model
+from ortkit.rewrite.log import RewriteLog
+from ortkit.rewrite.site import describe
+
+#: Block sizes of 4-bit weights. The larger, the fewer scales: the largest is taken of those whose
+#: error is at most `_BLOCK_SLACK` times the smallest one's.
+BLOCKS = (32, 64, 128)
+_BLOCK_SLACK = 1.1
+#: Weights of fewer elements are not worth 4 bits: scales and one more operator outweigh them.
+_LARGE = 1 << 16
+#: A form that is further off than this is of no use in any model.
+_WORST_OWN_ERROR = 0.5
+#: The part of its time that a convolution may lose before it leaves its neighbours.
+_CHAINED = 0.25
+#: Seconds that the harm of single products may take; then products are tried several at once.
+_HARM_SECONDS = 120.0
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the caller wants."""
+
+    precision: str
+    max_error: float
+    method: Method = "auto"
+    threads: int = 0
+    bits: int = 8
+    """Of 8-bit weights; see `forms.DynamicInt8`."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One candidate, as measured on its own."""
+
+    form: Form
+    own_error: float
+    harm: float
+    gain: Gain | None
+
+    @property
+    def saved_us(self) -> float | None:
+        """What the form saves; None if it was not timed.
+
+        A convolution that hardly loses stays among its neighbours: leaving would cost more.
+        """
+        if self.gain is None:
+            return None
+        saved = self.gain.saved_us
+        if isinstance(self.form, StaticInt8) and saved > -_CHAINED * self.gain.float_us:
+            return max(saved, 1.0)
+        if isinstance(self.form, BlockInt4):
+            return max(saved, 1.0)  # it is asked for to save memory
+        return saved
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The candidates, what is chosen of them, and with which ranges."""
+
+    measured: tuple[Measured, ...] = ()
+    choice: Choice | None = None
+    ranges: Mapping[str, Range] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    def lowered(self) -> dict[str, Form]:
+        """Return the forms that are taken, by the products' keys."""
+        if self.choice is None:
+            return {}
+        pairs = zip(self.measured, self.choice.flags, strict=True)
+        return {one.form.product.key: one.form for one, taken in pairs if taken}
+
+
+class Chooser:
+    """Tries the forms of one model's products."""
+
+    def __init__(
+        self,
+        asked: Asked,
+        data: Data,
+        folder: Path,
+        log: RewriteLog,
+        progress: Callable[[str], None],
+    ) -> None:
+        self.asked, self.data, self.folder, self.log = asked, data, folder, log
+        self.progress = progress
+        self.runner = Runner(folder / "trials", data.judged)
+        self.ranges: dict[str, Range] = {}
+        self.notes: list[str] = []
+
+    def run(self, model: ir.Model) -> Chosen:
+        """Choose on a model in float32, which is not changed.
+
+        Raises:
+            UserError: The calibration failed.
+            CheckError: The model does not run on the data.
+        """
+        products = find_products(model, Shapes.infer(model), self.log)
+        self.progress("calibrate")
+        forms = self._forms(model, products)
+        if not forms:
+            return Chosen(notes=tuple(self.notes))
+        self.progress("try fewer bits")
+        measured = self._measure(model, forms)
+        trials = [Trial(one.harm, one.saved_us) for one in measured]
+        choice = choose(trials, self.asked.max_error, self._errors)
+        return Chosen(tuple(measured), choice, self.ranges, tuple(self.notes))
+
+    def _forms(self, model: ir.Model, products: Sequence[Product]) -> list[tuple[Form, float]]:
+        """Return the best form of each product, with its own error."""
+        wanted = [one for one in products if self._fits(one)]
+        variants: list[Form] = []
+        for product in wanted:
+            if product.kind == "product":
+                variants += self._of_product(product)
+        variants += self._of_convolutions(
+            model, [one for one in wanted if one.kind == "convolution"]
+        )
+        errors = self.runner.errors(model, variants)
+        by_product: dict[str, list[tuple[Form, float]]] = {}
+        for form, error in zip(variants, errors, strict=True):
+            by_product.setdefault(form.product.key, []).append((form, error))
+        found = []
+        for pairs in by_product.values():
+            form, error = _best(pairs)
+            if not error <= _WORST_OWN_ERROR:
+                self._miss(form.product, f"as {form.name} it is off by {error:.2g} itself")
+                continue
+            found.append((form, error))
+        return self._one_method(found)
+
+    def _fits(self, product: Product) -> bool:
+        reason = ""
+        if self.asked.precision == "int4":
+            if product.kind == "convolution":
+                reason = "ONNX Runtime has no convolution with 4-bit weights"
+            elif product.array().size < _LARGE:
+                reason = f"its weight has {product.array().size} elements, too few for 4 bits"
+        elif self._lacks_ranges(product):
+            reason = "convolutions on 8-bit integers need --calibrate or --inputs"
+        if reason:
+            self._miss(product, reason)
+        return not reason
+
+    def _lacks_ranges(self, product: Product) -> bool:
+        needs = self.asked.precision == "int8" and product.kind == "convolution"
+        return needs and not self.data.calibrating
+
+    def _of_product(self, product: Product) -> list[Form]:
+        match self.asked.precision:
+            case "int8":
+                return [DynamicInt8(product, self.asked.bits)]
+            case "int4":
+                rows = product.array().shape[0]
+                blocks = [block for block in BLOCKS if block <= max(rows, BLOCKS[0])]
+                return [BlockInt4(product, block) for block in blocks]
+        return [RoundedBf16(product)]
+
+    def _of_convolutions(self, model: ir.Model, products: Sequence[Product]) -> list[Form]:
+        if self.asked.precision == "bf16":
+            return [RoundedBf16(one) for one in products]
+        if not products:
+            return []
+        methods = TRIED if self.asked.method == "auto" else (self.asked.method,)
+        operators = sorted({node.op_type for node in model.graph if node.domain == ""})
+        self._by_method = find_ranges(
+            self.runner.save(model, "float"), self.data.calibrating, methods, operators,
+            self.folder / "calibration",
+        )  # fmt: skip
+        found: list[Form] = []
+        for product in products:
+            fitting = [m for m in methods if has_ranges(product, self._by_method[m])]
+            if not fitting:
+                self._miss(product, "calibration gave no range for its ends")
+            for method in fitting:
+                ranges = self._by_method[method]
+                found.append(StaticInt8(product, ranges, method, self.asked.bits))
+        return found
+
+    def _one_method(self, found: list[tuple[Form, float]]) -> list[tuple[Form, float]]:
+        """Let all convolutions have their ranges from one method: they share values."""
+        methods = [form.method for form, _ in found if isinstance(form, StaticInt8)]
+        if not methods:
+            return found
+        method = max(sorted(set(methods)), key=methods.count)
+        self.ranges = dict(self._by_method[method])
+        return [
+            (replace(form, ranges=self.ranges, method=method), error)
+            if isinstance(form, StaticInt8)
+            else (form, error)
+            for form, error in found
+        ]
+
+    def _measure(self, model: ir.Model, forms: Sequence[tuple[Form, float]]) -> list[Measured]:
+        """Measure what each form costs the outputs, and what it saves."""
+        count = len(forms)
+        self._switched = self.runner.save(
+            switched_model(model, [form for form, _ in forms]), "switched"
+        )
+        started = time.perf_counter()
+        (self._floats,) = self.runner.with_flags(
+            self._switched, [[False] * count], self.data.judged
+        )
+        self._run_seconds = (time.perf_counter() - started) / len(self.data.judged)
+        gains = self._gains([isinstance(form, StaticInt8) for form, _ in forms])
+        harms = self._harms(count)
+        measured = []
+        for index, (form, error) in enumerate(forms):
+            gain = None if gains is None else gains[index]
+            measured.append(Measured(form, error, harms[index], gain))
+        return measured
+
+    def _gains(self, chained: Sequence[bool]) -> list[Gain] | None:
+        found = measure_gains(
+            self._switched, chained, self.data.judged[0], self.folder / "gains",
+            self.asked.threads,
+        )  # fmt: skip
+        if isinstance(found, str):
+            self.notes.append(found)
+            return None
+        return found
+
+    def _harms(self, count: int) -> list[float]:
+        """Return the error of the outputs with each form alone, on the first input set.
+
+        Where that would take too long, neighbours are tried together, and share what they cost.
+        """
+        size = max(1, math.ceil(count * self._run_seconds / _HARM_SECONDS))
+        if size > 1:
+            self.notes.append(f"harm was measured for {size} neighbours at a time")
+        groups = [range(at, min(at + size, count)) for at in range(0, count, size)]
+        choices = [[index in group for index in range(count)] for group in groups]
+        errors = self._errors_on(choices, 1)
+        return [
+            error / math.sqrt(len(group))
+            for group, error in zip(groups, errors, strict=True)
+            for _ in group
+        ]
+
+    def _errors(self, choices: Sequence[Sequence[bool]]) -> list[float]:
+        return self._errors_on(choices, len(self.data.judged))
+
+    def _errors_on(self, choices: Sequence[Sequence[bool]], samples: int) -> list[float]:
+        found = self.runner.with_flags(self._switched, choices, self.data.judged[:samples])
+        return [_number(error_of(self._floats[:samples], one)) for one in found]
+
+    def _miss(self, product: Product, reason: str) -> None:
+        self.log.miss(PASS, describe(product.node), reason, (product.key,))
+
+
+def _best(pairs: Sequence[tuple[Form, float]]) -> tuple[Form, float]:
+    """Return the form to take: of blocks the largest that is hardly worse, else the most exact."""
+    least = min(error for _, error in pairs)
+    blocks = [
+        (form, error)
+        for form, error in pairs
+        if isinstance(form, BlockInt4) and error <= least * _BLOCK_SLACK
+    ]
+    if blocks:
+        return max(blocks, key=lambda one: one[0].block)
+    return min(pairs, key=lambda one: one[1])
+
+
+def _number(error: float) -> float:
+    return error if math.isfinite(error) else math.inf

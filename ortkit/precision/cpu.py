@@ -1,0 +1,303 @@
+"""Fewer bits on CPUs: products are chosen once, by measurement, and then lowered in every attempt.
+
+Before:
+    y = Add(MatMul(x, W), b)
+After:
+    y = DynamicQuantizeMatMul(x, W8, scales, , b)        # int8; W8: W in 8 bits, by column
+    y = MatMulNBits(x, W4, scales, , , b)                # int4; W4: W in 4 bits, by block
+    y = DequantizeLinear(QuantizeLinear(Conv(...)))      # int8: convolutions, with calibration
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import onnx_ir as ir
+
+from ortkit.graph.opsets.raising import raise_opset
+from ortkit.graph.shapes import Shapes
+from ortkit.precision.accuracy import OutputAccuracy, largest_error
+from ortkit.precision.budget import without_next
+from ortkit.precision.building import Builder, drop_unread, stand_in
+from ortkit.precision.calibrate import Method
+from ortkit.precision.choosing import Asked, Chooser, Chosen, Measured
+from ortkit.precision.data import Data, gather
+from ortkit.precision.forms import DynamicInt8, Form, quantized_once
+from ortkit.precision.paying import WholeTime, time_whole
+from ortkit.precision.processor import weight_bits
+from ortkit.precision.products import PASS, Product, find_products
+from ortkit.precision.result import NodeOutcome, PrecisionReport
+from ortkit.precision.running import Runner, accuracies
+from ortkit.precision.static import StaticInt8, lower_convolutions
+from ortkit.rewrite.log import RewriteLog
+from ortkit.rewrite.site import describe
+from ortkit.runtime.timing import Variant
+from ortkit.verify.exchange import read_values
+from ortkit.verify.feeds import Feeds, Value
+
+#: What the error of an output may be where the user does not say; see `accuracy.py`.
+MAX_ERROR: Mapping[str, float] = {"bf16": 0.02, "int8": 0.05, "int4": 0.2}
+#: By how much the worst element may be further off than all together.
+_SLACK = 4.0
+#: Operators for which the default domain must be this new: scales by channel.
+_OPSET = 13
+
+
+@dataclass(frozen=True)
+class CpuRequest:
+    """What is asked for, and on what it is judged."""
+
+    precision: str
+    max_error: float | None
+    method: Method
+    calibrate: Path | None
+    inputs: Path | None
+    samples: int
+    shapes: Mapping[str, int]
+    threads: int
+    cpu: str
+
+
+class CpuLowering:
+    """Lowers the products of every attempt at one model by one choice."""
+
+    def __init__(
+        self, original: Path, request: CpuRequest, folder: Path, progress: Callable[[str], None]
+    ) -> None:
+        self.original, self.request, self.folder = original, request, folder
+        self.progress = progress
+        self.max_error = request.max_error or MAX_ERROR[request.precision]
+        self.data: Data | None = None
+        self.chosen: Chosen | None = None
+        self.outputs: tuple[OutputAccuracy, ...] = ()
+        self.returned: dict[str, str] = {}
+        self._runner: Runner | None = None
+        self._expected: list[Mapping[str, Value]] = []
+        self._notes: list[str] = []
+        self._time: WholeTime | None = None
+        self._gave_up = False
+
+    @property
+    def stated_error(self) -> float:
+        """What an element of an output may be off, as a part of the output's largest magnitude.
+
+        Verification looks for what is broken; the budget is held to in `measure`.
+        """
+        return _SLACK * self.max_error
+
+    @property
+    def has_lowered(self) -> bool:
+        """Whether anything is to be lowered."""
+        return self.chosen is not None and bool(self.chosen.lowered())
+
+    @property
+    def given(self) -> tuple[Feeds, ...]:
+        """The user's input sets that the result is judged on."""
+        return () if self.data is None else self.data.given
+
+    def lower(self, model: ir.Model, log: RewriteLog) -> None:
+        """Lower what was chosen; the first model is the one that is chosen on.
+
+        Raises:
+            UserError: The user's data do not fit the model.
+        """
+        if self.chosen is None:
+            self.chosen = self._choose(model, log)
+        forms = self._claimed(model, log)
+        if not forms:
+            return
+        build = Builder(model)
+        _lower_products(model, build, [one for one in forms if not isinstance(one, StaticInt8)])
+        keys = {form.product.key: form for form in forms if isinstance(form, StaticInt8)}
+        if keys:
+            again = find_products(model, Shapes.infer(model), RewriteLog())
+            static = [replace(keys[one.key], product=one) for one in again if one.key in keys]
+            lower_convolutions(model, build, static, self.chosen.ranges)
+
+    def _choose(self, model: ir.Model, log: RewriteLog) -> Chosen:
+        request = self.request
+        found = gather(
+            self.original, self.folder / "data", inputs=request.inputs,
+            calibrate=request.calibrate, samples=request.samples, shapes=request.shapes,
+        )  # fmt: skip
+        if isinstance(found, str):
+            self._notes.append(f"nothing is lowered, as it cannot be measured: {found}")
+            return Chosen()
+        if model.opset_imports.get("", 0) < _OPSET and (why := raise_opset(model, _OPSET)):
+            self._notes.append(f"nothing is lowered: opset {_OPSET} is needed, and {why}")
+            return Chosen()
+        self.data = found
+        bits = weight_bits(request.cpu) if request.precision == "int8" else 8
+        if bits < 8:
+            self._notes.append("weights have 7 bits: the processor would overflow with 8")
+        asked = Asked(request.precision, self.max_error, request.method, request.threads, bits)
+        return Chooser(asked, found, self.folder, log, self.progress).run(model)
+
+    def _claimed(self, model: ir.Model, log: RewriteLog) -> list[Form]:
+        """Return the chosen forms for the products of this model that may be rewritten."""
+        assert self.chosen is not None
+        wanted = self.chosen.lowered()
+        if wanted and model.opset_imports.get("", 0) < _OPSET and raise_opset(model, _OPSET):
+            return []
+        forms: list[Form] = []
+        for product in find_products(model, Shapes.infer(model), log):
+            form = wanted.get(product.key)
+            if form is None:
+                self._refuse(product, log)
+            elif log.claim(PASS, self.request.precision, product.key, describe(product.node)):
+                forms.append(replace(form, product=product))  # type: ignore[type-var]
+        return forms
+
+    def _refuse(self, product: Product, log: RewriteLog) -> None:
+        for one in () if self.chosen is None else self.chosen.measured:
+            if one.form.product.key == product.key:
+                log.miss(PASS, describe(product.node), self._reason(one), (product.key,))
+
+    # ---- the budget ----------------------------------------------------------------------
+
+    def measure(self, candidate: Path, library: Path | None) -> float:
+        """Return the error of a candidate's worst output, and keep the numbers for the report."""
+        if self.data is None:
+            return 0.0
+        if self._runner is None:
+            self._runner = Runner(self.folder / "accuracy", self.data.judged)
+            self._expected = self._results(self._runner, self.original, ())
+        libraries = () if library is None else (library,)
+        found = self._results(self._runner, candidate, libraries)
+        self.outputs = accuracies(self._expected, found)
+        return largest_error(self.outputs)
+
+    def return_some(self, error: float) -> bool:
+        """Return the most harmful products to float32, as the result is off by more than allowed.
+
+        Returns:
+            Whether there were any.
+        """
+        if self.chosen is None or self.chosen.choice is None or not any(self.chosen.choice.flags):
+            return False
+        # The further off, the more at once: a step is a new model.
+        share = max(0.0, 1.0 - (self.max_error / error) ** 2)
+        count = max(1, round(sum(self.chosen.choice.flags) * share / 2))
+        choice = without_next(self.chosen.choice, count)
+        self.chosen = replace(self.chosen, choice=choice)
+        return True
+
+    def pays(self, lowered: Variant, plain: Variant) -> bool:
+        """Time a result against the same in float32; if it is slower, nothing is lowered."""
+        if self.data is None or self.request.precision == "int4":
+            return True  # 4 bits are asked for to save memory
+        found = time_whole(
+            lowered, plain, self.data.judged[0], self.folder / "time", self.request.threads
+        )
+        if isinstance(found, str):
+            self._notes.append(f"the whole model was not timed: {found}")
+            return True
+        self._time = found
+        if not found.is_slower:
+            return True
+        self._notes.append(
+            f"nothing is lowered: {found.lowered_ms:.3g} ms instead of {found.float_ms:.3g} ms"
+        )
+        self._time = None
+        self.return_all()
+        return False
+
+    def return_all(self) -> None:
+        """Return every product to float32."""
+        if self.chosen is not None and (choice := self.chosen.choice) is not None:
+            none = without_next(choice, len(choice.flags))
+            self.chosen = replace(self.chosen, choice=none)
+            self._gave_up, self.outputs = True, ()
+
+    def _results(
+        self, runner: Runner, model: Path, libraries: tuple[Path, ...]
+    ) -> list[Mapping[str, Value]]:
+        is_original = model == self.original
+        place = runner.run(model, runner.sets, optimize=not is_original, libraries=libraries)
+        return [read_values(place / each.name) for each in runner.sets]
+
+    # ---- the report ----------------------------------------------------------------------
+
+    def report(self, log: RewriteLog) -> PrecisionReport:
+        """Collect what there is to say of the result whose rewrites are in `log`."""
+        chosen, data = self.chosen or Chosen(), self.data
+        ids = {hit.id for hit in log.hits}
+        nodes = []
+        for one in chosen.measured:
+            key = one.form.product.key
+            taken = f"{PASS}:{self.request.precision}:{key}" in ids
+            nodes.append(_outcome(one, taken, "" if taken else self._reason(one)))
+        return PrecisionReport(
+            precision=self.request.precision,
+            max_error=self.max_error,
+            nodes=tuple(nodes),
+            curve=() if chosen.choice is None else chosen.choice.curve,
+            outputs=self.outputs,
+            data="" if data is None else data.text,
+            is_random=data is not None and data.is_random,
+            samples=0 if data is None else len(data.judged),
+            smoothed=0,
+            notes=(*self._notes, *chosen.notes),
+            time=self._time,
+        )
+
+    def _reason(self, one: Measured) -> str:
+        """Return why a candidate stays in float32."""
+        if one.saved_us is not None and one.saved_us <= 0:
+            return f"as {one.form.name} it is no faster, as measured"
+        if self.chosen is not None and self.chosen.lowered().get(one.form.product.key):
+            return "rolled back: it changed the results"
+        if self._gave_up:
+            return "the whole model would be slower"
+        return f"returned to float32: outputs would be off by more than {self.max_error:g}"
+
+
+def _outcome(one: Measured, taken: bool, reason: str) -> NodeOutcome:
+    gain, product = one.gain, one.form.product
+    return NodeOutcome(
+        name=product.key,
+        op=product.node.op_type,
+        form=one.form.name,
+        own_error=one.own_error,
+        harm=one.harm,
+        float_us=None if gain is None else gain.float_us,
+        lowered_us=None if gain is None else gain.lowered_us,
+        lowered=taken,
+        reason=reason,
+    )
+
+
+def _lower_products(model: ir.Model, build: Builder, forms: list[Form]) -> None:
+    """Put the forms in the place of products; what several multiply is quantized once."""
+    graph = model.graph
+    readers: dict[ir.Value, int] = {}
+    for form in forms:
+        if isinstance(form, DynamicInt8):
+            readers[form.product.x] = readers.get(form.product.x, 0) + 1
+    once: dict[ir.Value, tuple[ir.Value, ir.Value, ir.Value]] = {}
+    for form in forms:
+        product = form.product
+        source = product.node.inputs[0]
+        assert source is not None
+        form = replace(form, product=replace(product, x=source))  # type: ignore[type-var]
+        if isinstance(form, DynamicInt8) and readers[product.x] > 1:
+            if source not in once:
+                once[source] = quantized_once(build, source)
+                _place_first(graph, build, source)
+            made = form.emit_shared(build, once[source])
+        else:
+            made = form.emit(build)
+        graph.insert_after(product.last, build.take())
+        stand_in(product.last.outputs[0], made)
+        drop_unread(graph, product.last)
+
+
+def _place_first(graph: ir.Graph, build: Builder, source: ir.Value) -> None:
+    """Put what was made right behind what makes `source`."""
+    producer = source.producer()
+    if producer is None:
+        graph.insert_before(graph[0], build.take())
+    else:
+        graph.insert_after(producer, build.take())

@@ -1,0 +1,80 @@
+"""The input sets that fewer bits are calibrated and judged on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ortkit.graph.open import open_model
+from ortkit.precision.calibrate import read_sets
+from ortkit.verify.exchange import write_feeds
+from ortkit.verify.feeds import Feeds, load_feeds
+from ortkit.verify.reference import Refusal, Request, compute_reference
+
+#: Input sets of the user that accuracy is measured on; all are used for ranges.
+JUDGED = 4
+
+
+@dataclass(frozen=True)
+class Data:
+    """Input sets on disk, as `verify.exchange` writes them."""
+
+    judged: tuple[Path, ...]
+    """What accuracy is measured on."""
+    calibrating: tuple[Path, ...]
+    """What ranges are found on; empty if the user gave nothing."""
+    given: tuple[Feeds, ...]
+    """What is judged on, if the user gave it."""
+    text: str
+    is_random: bool
+
+
+def gather(
+    original: Path,
+    folder: Path,
+    *,
+    inputs: Path | None,
+    calibrate: Path | None,
+    samples: int,
+    shapes: Mapping[str, int],
+) -> Data | str:
+    """Read the user's input sets, or make some up that the model runs on.
+
+    Returns:
+        The data, or why there are none.
+
+    Raises:
+        UserError: What the user gave does not fit the model.
+    """
+    model = open_model(original)
+    ranged = [] if calibrate is None else read_sets(calibrate, model)
+    judged: list[Feeds] = [] if inputs is None else [load_feeds(inputs, model)]
+    if judged:
+        text = f"the inputs of {inputs}"
+    elif ranged:
+        judged = ranged[:JUDGED]
+        text = f"{len(judged)} of {len(ranged)} calibration samples of {calibrate}"
+    else:
+        return _made_up(original, folder, samples, shapes)
+    judged_sets = _written(judged, folder / "judged")
+    # What is judged on serves as calibration data where nothing else does.
+    calibrating = _written(ranged, folder / "calibrating") if ranged else judged_sets
+    return Data(judged_sets, calibrating, tuple(judged), text, is_random=False)
+
+
+def _made_up(original: Path, folder: Path, samples: int, shapes: Mapping[str, int]) -> Data | str:
+    request = Request(open_model(original), original, samples=samples, shapes=shapes)
+    found = compute_reference(request, folder / "reference")
+    if isinstance(found, Refusal):
+        return found.reason
+    text = "made-up random inputs, which say little about real ones"
+    return Data(found.feeds, (), (), text, is_random=True)
+
+
+def _written(sets: Sequence[Feeds], folder: Path) -> tuple[Path, ...]:
+    found = []
+    for number, feeds in enumerate(sets):
+        write_feeds(folder / str(number), feeds)
+        found.append(folder / str(number))
+    return tuple(found)

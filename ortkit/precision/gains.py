@@ -1,0 +1,82 @@
+"""What each form saves, measured: the time of a switched model's nodes with and without it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ortkit.precision import profile_child
+from ortkit.precision.running import write_flags
+from ortkit.precision.trials import TRIAL
+from ortkit.runtime.child_process import child_command
+
+_TURNS = 8
+_SECONDS = 300.0
+
+
+@dataclass(frozen=True)
+class Gain:
+    """What one product takes, in us: the least of several runs by turns."""
+
+    float_us: float
+    lowered_us: float
+
+    @property
+    def saved_us(self) -> float:
+        """What the form saves; negative where it costs."""
+        return self.float_us - self.lowered_us
+
+
+def measure_gains(
+    switched: Path, chained: Sequence[bool], feeds: Path, folder: Path, threads: int
+) -> list[Gain] | str:
+    """Time each product of a switched model on one input set.
+
+    Args:
+        switched: The model, with as many flags.
+        chained: For each flag, whether what converts at the product's ends does not count, as it
+            falls away where neighbours take the same form.
+        feeds: Folder of the input set, its tensors of types that ONNX Runtime's API takes.
+        folder: For files; made here.
+        threads: Of the session; 0: ONNX Runtime decides.
+
+    Returns:
+        A gain for each flag, or why nothing was timed.
+    """
+    count = len(chained)
+    for name, flag in (("float", False), ("lowered", True)):
+        write_flags(folder / name, feeds, [flag] * count)
+    job: profile_child.Job = {
+        "model": str(switched),
+        "feeds": [str(folder / "float"), str(folder / "lowered")],
+        "turns": _TURNS,
+        "threads": threads,
+        "prefix": TRIAL,
+        "chained": [f"{TRIAL}/{number}" for number in range(count) if chained[number]],
+        "results": str(folder / "times.json"),
+    }
+    job_file = folder / "job.json"
+    job_file.write_text(json.dumps(job), encoding="utf-8")
+    try:
+        ended = subprocess.run(
+            child_command(profile_child.__name__, str(job_file)),
+            capture_output=True, text=True, timeout=_SECONDS, check=False,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return f"not timed within {_SECONDS:g} seconds"
+    if ended.returncode:
+        lines = ended.stderr.strip().splitlines()
+        return f"not timed: {lines[-1] if lines else f'status {ended.returncode}'}"
+    times = json.loads((folder / "times.json").read_text(encoding="utf-8"))
+    gains = _gains(times, count)
+    return gains if gains is not None else "not timed: the trace lacks nodes"
+
+
+def _gains(times: dict[str, list[list[int]]], count: int) -> list[Gain] | None:
+    found = [times.get(f"{TRIAL}/{number}") for number in range(count)]
+    if any(one is None or not all(one) for one in found):
+        return None
+    return [Gain(min(one[0]), min(one[1])) for one in found if one is not None]

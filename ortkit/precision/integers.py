@@ -1,0 +1,84 @@
+"""Weights as integers: by column in 8 bits, by blocks of rows in 4."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+#: Parts of a block's range that are tried as its scale: what is cut off gains the rest a bit.
+_SHRINKS = (1.0, 0.95, 0.9, 0.85, 0.8)
+_TINY = np.float32(np.finfo(np.float32).tiny)
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """A weight [k, n] in blocks of rows, as MatMulNBits reads it."""
+
+    packed: np.ndarray
+    """[n, blocks, bytes], uint8: two numbers a byte, the earlier row in the low half."""
+    scales: np.ndarray
+    """[n, blocks], float32; the zero point is in the middle."""
+
+
+def by_column(weight: np.ndarray, bits: int = 8) -> tuple[np.ndarray, np.ndarray]:
+    """Quantize [k, n] symmetrically, with a scale for each column.
+
+    Args:
+        weight: float32, finite.
+        bits: 8 or 7; the numbers are int8 in either case.
+
+    Returns:
+        int8 [k, n] and float32 [n].
+    """
+    largest = 2 ** (bits - 1) - 1
+    scales = np.maximum(np.abs(weight).max(axis=0), _TINY * largest) / np.float32(largest)
+    return _rounded(weight / scales, largest), scales.astype(np.float32)
+
+
+def by_channel(weight: np.ndarray, bits: int = 8) -> tuple[np.ndarray, np.ndarray]:
+    """Quantize [n, ...] symmetrically, with a scale for each index of the first axis.
+
+    Returns:
+        int8 [n, ...] and float32 [n].
+    """
+    numbers, scales = by_column(weight.reshape(weight.shape[0], -1).T, bits)
+    return np.ascontiguousarray(numbers.T).reshape(weight.shape), scales
+
+
+def by_blocks(weight: np.ndarray, block: int, bits: int = 4) -> Blocks:
+    """Quantize [k, n] in blocks of rows; each scale is the one with the smallest square error.
+
+    Args:
+        weight: float32, finite.
+        block: Rows of a block, a power of two from 16 on; the last is filled up with zeros.
+        bits: 4.
+    """
+    rows, columns = weight.shape
+    count = -(-rows // block)
+    padded = np.zeros((columns, count * block), np.float32)
+    padded[:, :rows] = weight.T
+    parts = padded.reshape(columns, count, block)
+    half = 2 ** (bits - 1)
+    # The number that is largest in magnitude becomes -half, which has no positive twin.
+    place = np.abs(parts).argmax(axis=2)[..., None]
+    extreme = np.take_along_axis(parts, place, axis=2)
+    best = np.full((columns, count, 1), np.inf, np.float32)
+    scales = np.ones((columns, count, 1), np.float32)
+    numbers = np.zeros(parts.shape, np.int8)
+    for shrink in _SHRINKS:
+        scale = (extreme * np.float32(shrink) / -half).astype(np.float32)
+        scale[np.abs(scale) < _TINY] = 1.0
+        tried = np.clip(np.rint(parts / scale), -half, half - 1)
+        error = np.square(tried * scale - parts).sum(axis=2, keepdims=True)
+        better = error < best
+        best = np.where(better, error, best)
+        scales = np.where(better, scale, scales)
+        numbers = np.where(better, tried, numbers).astype(np.int8)
+    raised = (numbers + half).astype(np.uint8)
+    packed = raised[..., 0::2] | (raised[..., 1::2] << 4)
+    return Blocks(np.ascontiguousarray(packed), np.ascontiguousarray(scales[..., 0]))
+
+
+def _rounded(scaled: np.ndarray, largest: int) -> np.ndarray:
+    return np.asarray(np.clip(np.rint(scaled), -largest, largest).astype(np.int8))

@@ -1,0 +1,57 @@
+"""Whether a model in fewer bits is faster as a whole: in turns with the same one in float32."""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from ortkit.graph.npz import write_npz
+from ortkit.runtime.timing import NotTimed, Variant, speedup, time_variants
+from ortkit.verify.exchange import read_values
+
+_SECONDS, _TIMEOUT_SECONDS = 3.0, 300.0
+
+
+@dataclass(frozen=True)
+class WholeTime:
+    """Medians of one run of the whole model, in ms."""
+
+    float_ms: float
+    lowered_ms: float
+    is_slower: bool
+    """Whether fewer bits make it slower, beyond the noise."""
+
+
+def time_whole(
+    lowered: Variant, plain: Variant, feeds: Path, folder: Path, threads: int
+) -> WholeTime | str:
+    """Time both in turns.
+
+    Args:
+        lowered: The model in fewer bits.
+        plain: The same in float32.
+        feeds: Folder of an input set, as `verify.exchange` writes it.
+        folder: For files.
+        threads: Of a session; 0: ONNX Runtime decides.
+
+    Returns:
+        The times, or why there are none.
+    """
+    values = read_values(feeds)
+    arrays = {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
+    if len(arrays) < len(values) or any(one.dtype.kind not in "fiub" for one in arrays.values()):
+        return "an input is of a type that an npz file cannot hold"
+    folder.mkdir(parents=True, exist_ok=True)
+    write_npz(folder / "feeds.npz", arrays)
+    found = time_variants(
+        [lowered, plain], [folder / "feeds.npz"], folder, seconds=_SECONDS,
+        timeout_seconds=_TIMEOUT_SECONDS, threads=threads,
+    )  # fmt: skip
+    if isinstance(found, NotTimed):
+        return found.reason
+    times = [1e3 * statistics.median(rounds) for rounds in found.seconds]
+    apart = speedup(found.seconds[1], found.seconds[0])
+    return WholeTime(times[1], times[0], apart.direction == "slower")
