@@ -87,7 +87,7 @@ def nodes_of(case: Case, kernel: CudaKernel) -> list[Node]:
     signature = case.signature()
     nodes = []
     for number, variant in enumerate(kernel.variants):
-        sizes = sizes_for(case, variant)
+        sizes = sizes_for(case, kernel.variants, number)
         if sizes is None:
             raise InternalError(f"variant {number} of {case.name} takes none of the case's sizes")
         own = tuple(
@@ -99,10 +99,15 @@ def nodes_of(case: Case, kernel: CudaKernel) -> list[Node]:
     return nodes
 
 
-def sizes_for(case: Case, variant: Variant) -> dict[str, int] | None:
-    """Return the first sizes of the case that the variant takes."""
-    signature = case.signature()
-    return next((sizes for sizes in case.sizes if _holds(variant, signature, sizes)), None)
+def sizes_for(case: Case, variants: Sequence[Variant], number: int) -> dict[str, int] | None:
+    """Return the first sizes of the case that a variant takes, at best before any other."""
+    signature, variant = case.signature(), variants[number]
+    rivals = [one for one in variants[:number] if one.aligned <= variant.aligned]
+    fitting = [sizes for sizes in case.sizes if _holds(variant, signature, sizes)]
+    for sizes in fitting:
+        if not any(_holds(one, signature, sizes) for one in rivals):
+            return sizes
+    return fitting[0] if fitting else None
 
 
 def build(nodes: Sequence[Node], folder: Path) -> Suite:

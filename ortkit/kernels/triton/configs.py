@@ -39,6 +39,9 @@ _MOST_WARPS = 16
 _FEW_BLOCKS = 4
 _MANY_TILES = 8
 _MOST_PARTS = 6
+#: Parts of a row where its length, or how many rows there are, is known in a run only: their
+#: tiles together have fewer columns than there are positions left beyond `NARROW_ELEMENTS`.
+_PARTS = 32
 
 
 @dataclass(frozen=True)
@@ -55,7 +58,7 @@ class Config:
         multiples: Sizes that are multiples of `MULTIPLE`.
         conditions: When it may be used, but for `is_aligned`.
         parts: Between how many blocks each row is split.
-        part_columns: Columns of a part, a multiple of a tile's.
+        part_columns: Columns of a part, a multiple of a tile's; 0 if a run decides.
     """
 
     rows: int
@@ -81,7 +84,7 @@ def configs_of(space: Space) -> tuple[Config, ...]:
     must_be_wide = any((size.static or 0) > NARROW_ELEMENTS for size in sizes)
     multiples = _multiples(space)
     divisible = tuple(Condition(size, divisible_by=MULTIPLE) for size in multiples)
-    shapes = tuple(_split(space, one) for one in _shapes(space))
+    shapes = tuple(each for one in _shapes(space) for each in _split(space, one))
     found: list[Config] = []
     if not must_be_wide:
         found += [
@@ -96,12 +99,16 @@ def configs_of(space: Space) -> tuple[Config, ...]:
         # Without vectors there is less to choose from.
         found += [
             replace(one, conditions=(*bounds, *one.conditions))
-            for one in (shapes if len(shapes) == 1 else (shapes[0], shapes[-1]))
+            for place, one in enumerate(shapes)
+            if one.is_loop or place in (0, len(shapes) - 1)
         ]
     if must_be_wide or bounds:
         # Positions of 64 bits take twice the registers.
         columns = shapes[-1].columns // (2 if shapes[-1].is_loop else 1)
         found.append(replace(shapes[-1], columns=max(1, columns), is_wide=True))
+    if space.kind == "turned" and not (space.row_count.static and space.column_count.static):
+        last = found[-1] if found[-1].is_wide else replace(shapes[-1], is_wide=True)
+        found.append(replace(last, is_loop=True, parts=_PARTS))
     return tuple(_within_grid(space, one) for one in found)
 
 
@@ -164,19 +171,33 @@ def _crosswise(space: Space, length: int | None) -> Config:
     return Config(rows, columns, _warps(rows * columns, _EACH), is_loop=is_loop)
 
 
-def _split(space: Space, config: Config) -> Config:
-    """Split rows between blocks where there are few rows and they are long."""
+def _split(space: Space, config: Config) -> tuple[Config, ...]:
+    """Split rows between blocks where there are few rows and they are long.
+
+    Returns:
+        The configuration; where a run decides, what is taken for rows not so long, what is for
+        few rows, and what is for all others.
+    """
     rows, length = space.row_count.static, space.column_count.static
-    if not config.is_loop or rows is None or length is None:
-        return config
-    blocks = -(-rows // config.rows)
-    tiles = -(-length // config.columns)
     reductions = sum(isinstance(value.node, Reduce) for value in space.program.values)
-    if blocks * _FEW_BLOCKS > _MULTIPROCESSORS or tiles < _MANY_TILES or reductions > _MOST_PARTS:
-        return config
-    wanted = max(1, 2 * _MULTIPROCESSORS // max(1, blocks))
-    each = -(-tiles // min(wanted, tiles))
-    return replace(config, parts=-(-tiles // each), part_columns=each * config.columns)
+    if not config.is_loop or reductions > _MOST_PARTS:
+        return (config,)
+    short, few = config.columns * (_MANY_TILES - 1), _MULTIPROCESSORS // _FEW_BLOCKS * config.rows
+    if (length is not None and length <= short) or (rows is not None and rows > few):
+        return (config,)
+    if rows is not None and length is not None:
+        tiles = -(-length // config.columns)
+        wanted = max(1, 2 * _MULTIPROCESSORS // max(1, -(-rows // config.rows)))
+        each = -(-tiles // min(wanted, tiles))
+        part_columns = each * config.columns
+        return (replace(config, parts=-(-tiles // each), part_columns=part_columns),)
+    not_long = Condition(space.column_count, at_most=short)
+    are_few = Condition(space.row_count, at_most=few)
+    return (
+        *([replace(config, conditions=(not_long,))] if length is None else []),
+        replace(config, parts=_PARTS, conditions=(are_few,) if rows is None else ()),
+        *([config] if rows is None else []),
+    )
 
 
 def _warps(points: int, each: int) -> int:
@@ -217,6 +238,8 @@ def grid_of(space: Space, config: Config) -> tuple[tuple[Extent, int], ...]:
         case "rows":
             return ((space.row_count, config.rows), one, one)
     outer = product(axis.extent for axis in space.outer)
+    if config.is_loop:  # along x there is room for all
+        return (space.row_count, config.rows), (outer, 1), (Extent(config.parts), 1)
     return (outer, 1), (space.row_count, config.rows), (space.column_count, config.columns)
 
 

@@ -43,7 +43,7 @@ class Stage:
 
 def stages_of(space: Space, config: Config) -> tuple[Stage, ...]:
     """Return the launches."""
-    if config.parts == 1:
+    if not _splits_rows(space, config):
         return (Stage(0, None, is_split=False),)
     levels = reduction_levels(space.program)
     stages = [Stage(number, level, is_split=True) for number, level in enumerate(levels)]
@@ -53,7 +53,7 @@ def stages_of(space: Space, config: Config) -> tuple[Stage, ...]:
 
 def scratch_of(space: Space, config: Config) -> tuple[Extent, ...]:
     """Return the bytes of scratch memory for each reduction."""
-    if config.parts == 1:
+    if not _splits_rows(space, config):
         return ()
     return tuple(
         space.row_count * Extent(config.parts * bits_of(_dtype(space, number)) // 8)
@@ -64,7 +64,7 @@ def scratch_of(space: Space, config: Config) -> tuple[Extent, ...]:
 
 def write_stage(body: Body, stage: Stage) -> None:
     """Write the statements of one launch."""
-    if body.config.parts == 1:
+    if not _splits_rows(body.space, body.config):
         _write(body)
         return
     config, lines = body.config, body.e.lines
@@ -75,8 +75,7 @@ def write_stage(body: Body, stage: Stage) -> None:
     _add(body, group, body.space.column_count, config.columns, is_late=True)
     if stage.is_split:
         lines.append(f"part = tl.program_id(1){wide}")
-        size, count = config.part_columns, body.space.column_count
-        body.loop = (f"part * {size}", f"tl.minimum(part * {size} + {size}, {count})")
+        _loop_over_part(body)
     place = 0
     for level in reduction_levels(body.space.program):
         if level == stage.level:
@@ -88,6 +87,23 @@ def write_stage(body: Body, stage: Stage) -> None:
             _load_parts(body, index, number)
         place += len(level)
     _finish(body, columns)
+
+
+def _splits_rows(space: Space, config: Config) -> bool:
+    """Say whether blocks reduce parts of rows; parts of turned tensors are independent."""
+    return config.parts > 1 and space.kind == "rows"
+
+
+def _loop_over_part(body: Body) -> None:
+    """Let loops run over the columns of this block's part; there may be none left for it."""
+    config, count = body.config, body.parameters.size(body.space.column_count)
+    size = str(config.part_columns)
+    if not config.part_columns:
+        size, together = "part_columns", config.parts * config.columns
+        body.e.lines.append(
+            f"{size} = ({count} + {together - 1}) // {together} * {config.columns}"
+        )
+    body.loop = (f"part * {size}", f"tl.minimum(part * {size} + {size}, {count})")
 
 
 def _dtype(space: Space, number: int) -> str:
@@ -137,9 +153,12 @@ def _write(body: Body) -> None:
         return
     number = ["tl.program_id(0)", "tl.program_id(1)", "tl.program_id(2)"]
     if space.kind == "turned":
-        lines.append(f"outer = {number.pop(0)}{wide}")
+        lines.append(f"outer = {number.pop(1 if config.is_loop else 0)}{wide}")
         body.groups.append(Group(space.outer, "outer", frozenset()))
     _write_rows(body, number.pop(0))
+    if config.parts > 1:
+        lines.append(f"part = {number.pop(0)}{wide}")
+        _loop_over_part(body)
     columns = f"tl.arange(0, {config.columns})[None, :]{wide}"
     if not config.is_loop:
         start = f"{number.pop(0)}{wide} * {config.columns} + " if space.kind == "turned" else ""

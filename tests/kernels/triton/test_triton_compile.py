@@ -7,11 +7,13 @@ import subprocess
 from collections.abc import Sequence
 from dataclasses import replace
 from importlib.util import find_spec
+from itertools import product
 from pathlib import Path
 
 import pytest
 from fused_model import bias_gelu
 from fuzz.grow import numbered_region
+from interpreter import blocks_of, chosen
 from onnx import helper
 from test_pointwise import BODIES, HEAD, OURS, nodes
 from test_region_kernels import CASES
@@ -23,6 +25,7 @@ from ortkit.kernels import RegionSignature, Target, TensorSpec, body_text
 from ortkit.kernels.backend import Refused
 from ortkit.kernels.cuda import ARCHITECTURES, MAX_GRID, PTX_ARCHITECTURE
 from ortkit.kernels.region.ops import POINTWISE_OPS
+from ortkit.kernels.sizes import symbols_of
 from ortkit.kernels.triton.backend import TritonBackend
 from ortkit.kernels.triton.build import Compiled, compile_step
 from ortkit.kernels.triton.configs import configs_of, grid_of
@@ -99,7 +102,9 @@ def test_each_kind_of_kernel_for_each_architecture(architecture: int, tmp_path: 
         compile_all(signature_of(name, dtype), [architecture], tmp_path, most=1)
 
 
-@pytest.mark.parametrize("name", ["masked softmax", "heads", "sums across rows"])
+@pytest.mark.parametrize(
+    "name", ["masked softmax", "heads", "sums across rows", "a transposed sum"]
+)
 def test_each_variant(name: str, tmp_path: Path) -> None:
     compile_all(signature_of(name, "float16"), [90], tmp_path)
 
@@ -230,6 +235,29 @@ def test_what_no_grid_has_room_for_is_not_turned() -> None:
             for (extent, by), most in zip(grid_of(found, config), MAX_GRID, strict=True):
                 assert extent.static is not None
                 assert -(-extent.static // by) <= most
+
+
+@pytest.mark.parametrize(
+    ("shape", "perm"), [(("n", "m"), (1, 0)), (("b", "n", 24), (0, 2, 1)), (("n", 24), (1, 0))]
+)
+def test_what_is_turned_has_a_variant_whatever_its_sizes(
+    shape: tuple[int | str, ...], perm: tuple[int, ...]
+) -> None:
+    body = f"{HEAD} f (X) => (Y) {{ Y = Transpose <perm = [{', '.join(map(str, perm))}]> (X) }}"
+    x = TensorSpec("X", "float16", shape)
+    y = TensorSpec("Y", "float16", tuple(shape[axis] for axis in perm))
+    signature = RegionSignature("t", body, (x,), (y,))
+    sources = variants_of(signature)
+    variants = [one.variant([0] * len(one.steps)) for one in sources]
+    names = [dim for dim in shape if isinstance(dim, str)]
+    for values in product((1, 24, 3_000_000, 6_000_000), repeat=len(names)):
+        sizes = dict(zip(names, values, strict=True))
+        if values.count(3_000_000) + values.count(6_000_000) > 1:
+            continue  # that is more memory than there is
+        ordered = [sizes[name] for name in symbols_of((x, y))]
+        variant = variants[chosen(variants, ordered, is_aligned=True)]
+        for one, most in zip(variant.steps[0].grid, MAX_GRID, strict=True):
+            assert blocks_of(one, ordered) <= most, sizes
 
 
 def test_what_is_not_one_space_is_refused() -> None:

@@ -58,7 +58,7 @@ def test_a_kernel_comes_back_from_the_cache_as_it_was(tmp_path: Path) -> None:
     found = cache.find(slot, tmp_path)
     assert isinstance(found, CudaKernel)
     assert found.variants == made.variants
-    assert len(found.variants) == 7
+    assert len(found.variants) == 11
     pairs = zip(found.images, made.images, strict=True)
     assert all(replace(one, path=other.path) == other for one, other in pairs)
     for image in found.images:

@@ -42,6 +42,19 @@ WIDE = {
         "Y = LayerNormalization <axis = 0> (X, G)", {"X": (50021,), "G": (50021,)},
         {"Y": (50021,)}, epsilons=64,
     ),
+    "a softmax of few long rows": Case(
+        "Y = Softmax <axis = -1> (X)", {"X": ("n", "m")}, {"Y": ("n", "m")},
+        ({"n": 2, "m": 9}, {"n": 1, "m": 28673}, {"n": 1, "m": 28688}), epsilons=32,
+    ),
+    "a norm of rows of any number": Case(
+        "S = Add (X, R)  Y = LayerNormalization <axis = -1> (S, G)",
+        {"X": ("n", 30001), "R": ("n", 30001), "G": (30001,)},
+        {"Y": ("n", 30001), "S": ("n", 30001)}, ({"n": 1},), epsilons=64,
+    ),
+    "the largest of long rows": Case(
+        axes("A", 1) + "Y = ReduceMax (X, A)", {"X": (2, "m")}, {"Y": (2, 1)},
+        ({"m": 3}, {"m": 30_000}),
+    ),
     "heads of keys": Case(
         axes("SH", 0, 0, 2, 16) + "R = Reshape (X, SH)  Y = Transpose <perm = [0, 2, 3, 1]> (R)",
         {"X": ("b", "s", 32)}, {"Y": ("b", 2, 16, "s")}, ({"b": 2, "s": 40}, {"b": 1, "s": 64}),
