@@ -48,11 +48,23 @@ MAY_IMPORT = {
         "kernels",
         "fusion",
         "runtime",
+        "verify",
         "optimization",
         "options",
     },
-    "doctor": {"errors", "env", "kernels", "runtime"},
-    "extend": {"errors", "env", "graph", "rewrite", "ops", "passes", "kernels", "fusion"},
+    "doctor": {"errors", "env", "kernels", "runtime", "provider"},
+    "extend": {
+        "errors",
+        "env",
+        "graph",
+        "rewrite",
+        "ops",
+        "passes",
+        "kernels",
+        "fusion",
+        "runtime",
+        "verify",
+    },
 }
 #: Only at the place of use: each costs more than everything of ours together.
 HEAVY = {"onnxruntime", "tvm", "triton", "torch", "transformers", "onnxscript"}
