@@ -49,6 +49,14 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
         "ortkit.cli.profile",
         "say where the time of a model's runs goes, and what to do about it",
     ),
+    "compile-provider": (
+        "ortkit.cli.compile_provider",
+        "put a model's kernels into it, for the OrtkitExecutionProvider",
+    ),
+    "provider": (
+        "ortkit.cli.provider_test",
+        "judge an execution provider by the cases of the ONNX standard",
+    ),
     "passes": (
         "ortkit.cli.passes",
         "list the passes, or describe one",

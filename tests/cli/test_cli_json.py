@@ -24,6 +24,8 @@ CALLS = {
     "compare": ("small.onnx", "small.onnx", "--batch", "2", "--rounds", "1", "--processes", "1"),
     "profile": ("small.onnx", "--runs", "3"),
     "reduce": ("small.onnx", "--check", "true", "-o", "out.onnx"),
+    "compile-provider": ("bert.onnx", "--level", "3", "-o", "out.onnx"),
+    "provider": ("test", "CPUExecutionProvider", "--only", "test_add", "--jobs", "1"),
     "passes": ("list",),
     "cache": ("list",),
     "calibrate": (),
