@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -11,6 +11,7 @@ import onnx_ir as ir
 from ortkit.graph.walk import nodes_below
 from ortkit.provider.attributes import AttributeReader, subgraphs
 from ortkit.provider.metadata import ModelMetadata, read_metadata
+from ortkit.provider.partition import partition
 from ortkit.provider.slots import Slots
 from ortkit.provider.tensors import Lease, RuntimeTensor, TypeReader
 
@@ -79,6 +80,13 @@ class GraphView:
     def constant(self, value: ir.Value | None) -> ir.TensorProtocol | None:
         """Return the tensor that a value always is, or None if it is computed or fed."""
         return None if value is None else value.const_value
+
+    def groups(self, takes: Callable[[ir.Node], bool]) -> list[list[ir.Node]]:
+        """Return the nodes that `takes` says yes to, as few groups as hang together.
+
+        No group waits for itself: what it makes does not come back through other nodes.
+        """
+        return partition(list(self.handles), takes)
 
     def to_model(self) -> ir.Model:
         """Return a model of its own: what is read from enclosing graphs is an input of it.

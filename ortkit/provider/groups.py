@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import onnx_ir as ir
 
 from ortkit.errors import UserError
-from ortkit.graph.walk import nodes_below, subgraphs
 from ortkit.provider.graph_view import GraphView
+from ortkit.provider.partition import producers
 
 _SHOWN = 3
 
@@ -95,17 +95,6 @@ def _check_node(view: GraphView, node: object) -> None:
         )
 
 
-def _producers(view: GraphView, node: ir.Node) -> Iterator[ir.Node]:
-    """Yield the nodes of the graph that a node waits for, those that its bodies read too."""
-    values = list(node.inputs)
-    for body in subgraphs(node):
-        values.extend(value for inner in nodes_below(body) for value in inner.inputs)
-    for value in values:
-        producer = value.producer() if value is not None else None
-        if producer is not None and producer in view.handles:
-            yield producer
-
-
 def _check_order(
     view: GraphView, claims: Sequence[ir.Node | Group], owner: Mapping[ir.Node, int]
 ) -> None:
@@ -115,8 +104,8 @@ def _check_order(
     after: dict[int, set[int]] = {}
     waiting = dict.fromkeys(unit.values(), 0)
     for node, own in unit.items():
-        for producer in _producers(view, node):
-            before = unit[producer]
+        for producer in producers(node):
+            before = unit.get(producer, own)
             if before != own and own not in after.setdefault(before, set()):
                 after[before].add(own)
                 waiting[own] += 1

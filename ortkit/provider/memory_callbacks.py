@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
+from ortkit.errors import UserError
 from ortkit.provider import bridge
 from ortkit.provider.devices import MEMORY_TYPES, DeviceMemory, Place, StreamedMemory
 from ortkit.provider.failures import describe
@@ -106,6 +107,9 @@ class MemoryCallbacks:
         stream: int,
         _error: int,
     ) -> None:
+        if not source or not target:
+            # ONNX Runtime copies initializers to where `allocate` found no room.
+            raise UserError(f"there is no room for {size} bytes on the device")
         self._memory.copy(
             _place(source, source_place),
             _place(target, target_place),

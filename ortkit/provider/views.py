@@ -64,6 +64,8 @@ def array_at(address: int, spec: TensorSpec) -> Array:
     """Return an array over memory, for as long as that lasts."""
     if not spec.nbytes:
         return np.empty(spec.shape, spec.dtype.numpy())
+    if not address:
+        raise UserError(f"there is no memory for a tensor of shape {list(spec.shape)}")
     return memory_array(address, spec.dtype.numpy(), spec.shape)
 
 

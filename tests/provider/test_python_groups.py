@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import onnx.parser
 import onnx_ir as ir
 import pytest
@@ -144,3 +145,40 @@ def test_a_long_chain_is_checked_in_linear_time() -> None:
     pairs = list(graph)
     claims = [pairs[index : index + 2] for index in range(0, count, 2)]
     assert len(check_claims(graph, claims)) == count // 2
+
+
+def outputs_of(groups: list[list[ir.Node]]) -> list[list[str | None]]:
+    return [[node.outputs[0].name for node in group] for group in groups]
+
+
+def test_nodes_are_put_together_where_they_hang_together() -> None:
+    graph = view(DIAMOND)
+    assert outputs_of(graph.groups(lambda node: True)) == [["a", "b", "c", "y"], ["d", "w"]]
+    assert graph.groups(lambda node: False) == []
+
+
+def test_no_group_waits_for_itself() -> None:
+    graph = view(DIAMOND)
+    found = graph.groups(lambda node: node.op_type != "Tanh")
+    assert outputs_of(found) == [["a", "b"], ["y"], ["d", "w"]]
+    assert check_claims(graph, found)
+    branches = view(BRANCHES)
+    found = branches.groups(lambda node: node.op_type != "If")
+    assert outputs_of(found) == [["a"], ["y"]]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_groups_of_any_graph_are_claims_that_are_right(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    lines = ["v1 = Relu(v0)"]
+    for index in range(2, 40):
+        left, right = random.integers(max(0, index - 6), index, 2)
+        op = ("Add", "Mul")[int(random.integers(2))]
+        lines.append(f"v{index} = {op}(v{left}, v{right})")
+    graph = view(
+        f"""<ir_version: 10, opset_import: ["" : 20]>
+        g (float[4] v0) => (float[4] v39) {{ {" ".join(lines)} }}"""
+    )
+    found = graph.groups(lambda node: node.op_type == "Add")
+    assert sum(map(len, found)) == sum(node.op_type == "Add" for node in graph)
+    assert len(check_claims(graph, found)) == len(found)

@@ -1,0 +1,1 @@
+"""Execution providers written in Python, to read and to copy from."""

@@ -1,0 +1,1 @@
+"""Nodes forwarded to numpy or torch, behind ONNX Runtime."""

@@ -1,0 +1,1 @@
+"""A simulated accelerator behind ONNX Runtime, written in Python."""

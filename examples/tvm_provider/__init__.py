@@ -1,0 +1,1 @@
+"""Whole subgraphs compiled by TVM, behind ONNX Runtime."""
