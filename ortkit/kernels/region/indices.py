@@ -7,7 +7,15 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from ortkit.kernels.region.axes import Axes, Axis
-from ortkit.kernels.region.program import Concat, Program, RefusedError, Slice
+from ortkit.kernels.region.program import (
+    Broadcast,
+    Concat,
+    Program,
+    RefusedError,
+    Reshape,
+    Slice,
+    Transpose,
+)
 
 
 @dataclass(frozen=True)
@@ -51,6 +59,17 @@ def linear(where: Where, axes: tuple[Axis, ...]) -> Index:
                 raise RefusedError("part of a dim that a Reshape makes of sizes that may vary")
             stride *= axis.extent.static
     return Index(tuple((loop, factor) for loop, factor in terms.items()), offset)
+
+
+def through_views(program: Program, axes: Axes, number: int, where: Where) -> tuple[int, Where]:
+    """Return the value whose elements a value shows in other places, and where it is read."""
+    while True:
+        node = program.values[number].node
+        if isinstance(node, Slice):
+            where = slice_where(axes, number, node, where)
+        elif not isinstance(node, Broadcast | Transpose | Reshape):
+            return number, where
+        number = node.x
 
 
 def slice_where(axes: Axes, number: int, node: Slice, where: Where) -> Where:

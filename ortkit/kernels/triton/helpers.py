@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from ortkit.kernels.region.program import Point
-from ortkit.kernels.triton.emit import Emitter, Expr, bare
+from ortkit.kernels.triton.emit import Emitter
+from ortkit.kernels.triton.expr import Expr, bare
 
 
 @dataclass

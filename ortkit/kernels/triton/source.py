@@ -12,7 +12,6 @@ from ortkit.kernels.sizes import Extent, symbols_of
 from ortkit.kernels.sources import one_line
 from ortkit.kernels.triton.body import Body
 from ortkit.kernels.triton.configs import Config, configs_of
-from ortkit.kernels.triton.helpers import Helpers
 from ortkit.kernels.triton.parameters import Parameter, Parameters
 from ortkit.kernels.triton.space import Space, space_of
 from ortkit.kernels.triton.stages import scratch_of, stages_of, write_stage
@@ -89,7 +88,7 @@ def _variant(signature: RegionSignature, space: Space, config: Config) -> Varian
     stages = stages_of(space, config)
     for stage in stages:
         parameters = Parameters(config, symbols, [t.dtype for t in tensors], len(signature.inputs))
-        body = Body(space, config, parameters, Helpers())
+        body = Body(space, config, parameters)
         write_stage(body, stage)
         name = entry if len(stages) == 1 else f"{entry}_{stage.number}"
         text = _module(body, name)

@@ -17,21 +17,17 @@ from ortkit.kernels.region.indices import (
     key_of,
     linear,
     part_where,
-    slice_where,
     starts_of,
+    through_views,
 )
 from ortkit.kernels.region.program import (
-    Broadcast,
     Concat,
     Constant,
     Input,
     Point,
     Position,
     Reduce,
-    Reshape,
     Size,
-    Slice,
-    Transpose,
     operands_of,
 )
 from ortkit.kernels.sizes import Extent, product
@@ -130,6 +126,7 @@ class Values:
     def value(self, number: int, where: Where = HERE) -> Expr:
         """Return a value at the loops' position, computed in the outermost block that can."""
         schedule, e = self.schedule, self.e
+        number, where = through_views(schedule.program, schedule.axes, number, where)
         node = schedule.program.values[number].node
         dtype = schedule.program.values[number].dtype
         match node:
@@ -137,10 +134,6 @@ class Values:
                 return self._constant(value, dtype)
             case Size(extent=extent):
                 return e.cast(self.extent(extent), dtypes.compute_dtype(dtype))
-            case Broadcast(x=x) | Transpose(x=x) | Reshape(x=x):
-                return self.value(x, where)
-            case Slice(x=x):
-                return self.value(x, slice_where(schedule.axes, number, node, where))
             case Concat():
                 return self._part(number, node, where)
             case Reduce():
