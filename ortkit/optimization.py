@@ -23,6 +23,7 @@ from ortkit.graph.summary import Summary
 from ortkit.kernels.metadata import LIBRARY_SUFFIX
 from ortkit.optimized import Optimized as Optimized
 from ortkit.optimized import library_path as library_path
+from ortkit.options import REGIONS_SINCE_LEVEL as REGIONS_SINCE_LEVEL
 from ortkit.options import OptimizeOptions as OptimizeOptions
 from ortkit.passes.select import load_pass, select_passes
 from ortkit.report import RegionReport, Report
@@ -36,9 +37,6 @@ if TYPE_CHECKING:
     from ortkit.verify.verifier import Verifier
 
 Source = str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model
-
-#: Regions are grown from this level on.
-REGIONS_SINCE_LEVEL = 2
 
 
 def optimize(source: Source, options: OptimizeOptions | None = None) -> Optimized:

@@ -14,6 +14,9 @@ from ortkit.rewrite.passes import Pass
 from ortkit.rewrite.pipeline import Instruments
 from ortkit.rewrite.target import Target
 
+#: Regions are grown from this level on.
+REGIONS_SINCE_LEVEL = 2
+
 Precision = Literal["fp32", "fp16", "bf16", "int8", "int4"]
 Calibration = Literal["auto", "minmax", "entropy", "percentile"]
 KernelChoice = Literal["auto", "off", "tvm", "triton"]
@@ -126,12 +129,22 @@ class OptimizeOptions:
         """Whether products are to be computed in fewer bits on a CPU."""
         return self.target == "cpu" and self.precision != "fp32"
 
+    @property
+    def _has_regions(self) -> bool:
+        return self.kernels != "off" and self.level >= REGIONS_SINCE_LEVEL
+
     def _check_precision(self) -> None:
-        if self.precision in ("fp16", "bf16") and self.target == "cpu":
+        if self.precision == "fp16" and self.target == "cpu":
             raise UserError(
-                f"ONNX Runtime computes {self.precision} in float32 on CPUs",
+                "ONNX Runtime computes fp16 in float32 on CPUs",
                 where="--precision",
-                fix="use --target cuda, or int8",
+                fix="use --target cuda, or bf16 or int8",
+            )
+        if self.precision == "bf16" and self.target == "cpu" and not self._has_regions:
+            raise UserError(
+                "on CPUs bf16 is computed by kernels of ours",
+                where="--precision",
+                fix="use --level 2 or 3, and not --kernels off",
             )
         if self.precision in ("int8", "int4") and self.target != "cpu":
             raise UserError(

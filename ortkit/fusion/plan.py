@@ -10,6 +10,7 @@ from pathlib import Path
 import onnx_ir as ir
 
 from ortkit.fusion.attention_regions import attention_candidates
+from ortkit.fusion.bf16_regions import product_candidates
 from ortkit.fusion.choose import Judge, candidates
 from ortkit.fusion.conv_bias import split_biases
 from ortkit.fusion.conv_chains import find_chains
@@ -133,6 +134,9 @@ def find_candidates(
     is_cpu = scope.target.kind == "cpu"
     cost = (CostModel if is_cpu else CudaCostModel)(scope, load_calibration())
     for graph in (scope.root, *_bodies(scope.root)):
+        for one in product_candidates(scope, graph, judge, taken) if is_cpu else ():
+            yield _allowed(scope, one)
+            taken |= frozenset(() if one.signature is None else one.region.nodes)
         attention = attention_candidates(scope, graph, judge, cost, taken) if is_cpu else ()
         for found in attention:
             yield (one := _allowed(scope, found))

@@ -24,9 +24,10 @@ from ortkit.precision.building import Builder, drop_unread, stand_in
 from ortkit.precision.calibrate import Method
 from ortkit.precision.choosing import Asked, Chooser, Chosen, Measured
 from ortkit.precision.data import Data, gather
-from ortkit.precision.forms import DynamicInt8, Form, quantized_once
+from ortkit.precision.forms import DynamicInt8, Form, RoundedBf16, quantized_once
+from ortkit.precision.packed import emit_packed, rounded_once
 from ortkit.precision.paying import WholeTime, time_whole
-from ortkit.precision.processor import weight_bits
+from ortkit.precision.processor import bf16_refusal, weight_bits
 from ortkit.precision.products import PASS, Product, find_products
 from ortkit.precision.result import NodeOutcome, PrecisionReport
 from ortkit.precision.running import Runner, accuracies
@@ -129,6 +130,9 @@ class CpuLowering:
             self._notes.append(f"nothing is lowered: opset {_OPSET} is needed, and {why}")
             return Chosen()
         self.data = found
+        if request.precision == "bf16" and (why := bf16_refusal(request.cpu)):
+            self._notes.append(f"nothing is lowered: {why}")
+            return Chosen()
         bits = weight_bits(request.cpu) if request.precision == "int8" else 8
         if bits < 8:
             self._notes.append("weights have 7 bits: the processor would overflow with 8")
@@ -277,12 +281,18 @@ def _lower_products(model: ir.Model, build: Builder, forms: list[Form]) -> None:
         if isinstance(form, DynamicInt8):
             readers[form.product.x] = readers.get(form.product.x, 0) + 1
     once: dict[ir.Value, tuple[ir.Value, ir.Value, ir.Value]] = {}
+    halves: dict[ir.Value, ir.Value] = {}
     for form in forms:
         product = form.product
         source = product.node.inputs[0]
         assert source is not None
         form = replace(form, product=replace(product, x=source))  # type: ignore[type-var]
-        if isinstance(form, DynamicInt8) and readers[product.x] > 1:
+        if isinstance(form, RoundedBf16):
+            if source not in halves:
+                halves[source] = rounded_once(build, source)
+                _place_first(graph, build, source)
+            made = emit_packed(build, form.product, halves[source])
+        elif isinstance(form, DynamicInt8) and readers[product.x] > 1:
             if source not in once:
                 once[source] = quantized_once(build, source)
                 _place_first(graph, build, source)

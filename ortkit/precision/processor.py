@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ortkit.kernels.cpu import native_level
+from ortkit.kernels.cpu import has_bf16, native_level
 
 #: Levels that have products of bytes summed in 32 bits.
 _EXACT = ("x86-64-v4-bf16", "x86-64-v4-amx", "aarch64")
@@ -22,6 +22,17 @@ def weight_bits(level: str) -> int:
         if not level.startswith("x86") or _has_vnni():
             return 8
     return 8 if level in _EXACT else 7
+
+
+def bf16_refusal(level: str) -> str:
+    """Return why a processor has no products of bfloat16, empty if it has.
+
+    Args:
+        level: A processor level of `ortkit.kernels.cpu`, or `native`.
+    """
+    if level == "native":
+        level = native_level()
+    return "" if has_bf16(level) else f"processors of level {level} have no bfloat16 products"
 
 
 def _has_vnni() -> bool:
