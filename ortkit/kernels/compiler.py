@@ -11,8 +11,8 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -21,11 +21,12 @@ from ortkit.kernels.backend import Kernel, Refused, Target
 from ortkit.kernels.catalog import BACKENDS
 from ortkit.kernels.compile_child import RESULT, Batch, Done, last_lines
 from ortkit.kernels.compile_child import Job as ChildJob
-from ortkit.kernels.cuda import CudaKernel
+from ortkit.kernels.cuda import CudaKernel, architectures_of
 from ortkit.kernels.record import kernel_from
 from ortkit.kernels.signature import RegionSignature
 
-#: For one kernel; they take some 20 to 80 ms on CPUs, 0.3 s for each variant and GPU architecture.
+#: For one kernel and GPU architecture; they take some 20 to 80 ms on CPUs, and on GPUs 0.3 s for
+#: each variant, of which there are up to 16.
 KERNEL_SECONDS = 60.0
 #: A toolchain takes 1 to 3 s to load.
 LOAD_SECONDS = 60.0
@@ -61,17 +62,19 @@ class Job:
 def compile_all(
     jobs: Sequence[Job],
     count: Callable[[int, int], None],
-    kernel_seconds: float = KERNEL_SECONDS,
+    kernel_seconds: float | None = None,
 ) -> list[Kernel | CudaKernel | Refused]:
     """Return for each job its kernel, or what the toolchain said last.
 
     Args:
         jobs: What to compile.
         count: Called with how many are done, and of how many.
-        kernel_seconds: How long one may take.
+        kernel_seconds: How long one may take; None for `seconds_for` its target.
     """
     if not jobs:
         return []
+    if kernel_seconds is None:
+        kernel_seconds = max(seconds_for(job.target) for job in jobs)
     with _lock:
         try:
             try:
@@ -80,6 +83,28 @@ def compile_all(
                 return _compiler().run(jobs, count, kernel_seconds)
         except (OSError, _IdleError) as error:
             return [Refused(f"no compiling process can be started: {error}")] * len(jobs)
+
+
+@contextmanager
+def staying(seconds: float) -> Iterator[None]:
+    """Let compiling processes that are started meanwhile wait that long for more work.
+
+    For those who compile again and again with pauses: loading a toolchain takes some seconds.
+    """
+    global _idle_seconds
+    before, _idle_seconds = _idle_seconds, seconds
+    try:
+        yield
+    finally:
+        _idle_seconds = before
+        with _lock:
+            _end()
+
+
+def seconds_for(target: Target) -> float:
+    """Return how long a kernel for a target may take."""
+    images = len(architectures_of(target.level)) + 1 if target.kind == "cuda" else 1
+    return KERNEL_SECONDS * images
 
 
 class _GoneError(Exception):
@@ -96,7 +121,7 @@ class _Compiler:
     def __init__(self) -> None:
         self.owner = os.getpid()
         self.log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  closed in `close`
-        given = json.dumps([[path or str(Path.cwd()) for path in sys.path], IDLE_SECONDS])
+        given = json.dumps([[path or str(Path.cwd()) for path in sys.path], _idle_seconds])
         # In a session of its own: an interrupt from the keyboard is the caller's to act on.
         self.process: subprocess.Popen[bytes] = subprocess.Popen(
             [sys.executable, "-P", "-c", _START, given],
@@ -194,6 +219,7 @@ class _Compiler:
 _lock = threading.Lock()
 # Kept from call to call, because loading a toolchain takes longer than compiling some kernels.
 _current: _Compiler | None = None
+_idle_seconds = IDLE_SECONDS
 
 
 def _compiler() -> _Compiler:

@@ -15,6 +15,7 @@ from test_region_kernels import CASES, signature_of
 from ortkit.errors import UserError
 from ortkit.kernels import Target, build_library
 from ortkit.kernels.cache import KernelCache, Slot
+from ortkit.kernels.compiler import seconds_for
 from ortkit.kernels.cuda import (
     ONE_BLOCK,
     Argument,
@@ -101,6 +102,11 @@ def test_a_damaged_record_is_none(damage: object) -> None:
 def test_architectures_that_are_none_are_said_so(level: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no kernels can be built for the GPU architecture"):
         build_library([bias_gelu(8, 48)], Target("cuda", level), tmp_path / "a.so", "triton")
+
+
+def test_more_architectures_may_take_longer() -> None:
+    one, three = (seconds_for(Target("cuda", level)) for level in ("sm_90", "sm_80,sm_90,sm_120"))
+    assert three == 2 * one > seconds_for(Target("cpu", "x86-64-v3"))
 
 
 def _fingerprint() -> str:
