@@ -69,12 +69,16 @@ class Bf16Emitter(TileEmitter):
 
     # ---- vectors, outside of vector loops
     def part(self, buffer: Buffer, start: Expr, count: int) -> Expr:
-        """Return `count` elements as one vector."""
+        """Return `count` elements as one vector, one as a number."""
+        if count == 1:
+            return buffer[start]
         return self.tir.BufferLoad(buffer, [self.tir.Ramp(start, self.i64(1), count)])
 
     def put(self, buffer: Buffer, start: Expr, value: Expr, count: int) -> None:
-        """Write `count` elements that are one vector."""
-        self.store(buffer, value, self.tir.Ramp(start, self.i64(1), count))
+        """Write `count` elements that are one vector, or one number."""
+        self.store(
+            buffer, value, start if count == 1 else self.tir.Ramp(start, self.i64(1), count)
+        )
 
     def rounded_pair(self, low: Expr, high: Expr) -> Expr:
         """Return 32 bfloat16, as uint16, of two vectors of 16 float32: nearest, halves to even.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ortkit.kernels.region.dtypes import load, store_value
 
 from .bf16_emitter import PAIRS, Bf16Emitter
-from .bf16_form import Finish
+from .bf16_results import Finish
 from .emitter import parts
 from .registers import VECTOR
 

@@ -1,36 +1,37 @@
-"""A matrix product of bfloat16 as a region's body has it: its operands, and what follows."""
+"""A matrix product or a convolution of bfloat16, as a region's body has it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from math import prod
 
 import onnx
 
 from ortkit.kernels.backend import Refused
-from ortkit.kernels.bf16 import packed_shape
-from ortkit.kernels.signature import RegionSignature, TensorSpec
+from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.sizes import Extent, extent_of, product
 
-from .body import Body, integer, integers
-from .epilogue import Epilogue, Operand, Step, Value, read_step
-
-_FLOAT, _BFLOAT16 = onnx.TensorProto.FLOAT, onnx.TensorProto.BFLOAT16
+from .bf16_operands import is_unpacked, packed_behind, rounded_input
+from .bf16_results import Finish, read_finish
+from .body import TO_NCHW, TO_NHWC, Body, integer
+from .convolution import Window, window_of
 
 
 @dataclass(frozen=True)
-class Finish:
-    """What is done to the sums, and which values of it are results.
+class Patches:
+    """Of a convolution: a row of A is what one pixel of the result is made from.
 
     Args:
-        epilogue: Its extras are inputs with one number a column, or of the results' shape.
-        of_columns: Per extra whether it has one number a column.
-        results: Per output the value it is.
+        window: How the filter moves.
+        channels: Of the input.
+        image: Height and width of the input.
+        result: Height and width of the result.
     """
 
-    epilogue: Epilogue
-    of_columns: tuple[bool, ...]
-    results: tuple[Value, ...]
+    window: Window
+    channels: int
+    image: tuple[int, int]
+    result: tuple[int, int]
 
 
 @dataclass(frozen=True)
@@ -39,11 +40,12 @@ class ProductForm:
 
     Args:
         signature: The region's.
-        a: [..., depth], bfloat16, or float32 that is rounded first.
+        a: [..., depth], bfloat16, or float32 that is rounded first; of a convolution NHWC.
         weight: As `ortkit.kernels.bf16.pack_weight` packs it.
         depth: K.
         columns: N.
         finish: What follows.
+        patches: How rows of A lie in the input of a convolution; None if it has them as they are.
     """
 
     signature: RegionSignature
@@ -52,11 +54,17 @@ class ProductForm:
     depth: int
     columns: int
     finish: Finish
+    patches: Patches | None = None
+
+    @property
+    def leading(self) -> tuple[Extent, ...]:
+        """The sizes of the results but for the columns."""
+        return tuple(extent_of(dim) for dim in self.signature.outputs[0].shape[:-1])
 
     @property
     def rows(self) -> Extent:
         """How many rows A has."""
-        return product(extent_of(dim) for dim in self.signature.inputs[self.a].shape[:-1])
+        return product(self.leading)
 
     @property
     def is_wide(self) -> bool:
@@ -67,179 +75,91 @@ class ProductForm:
 def read_product(signature: RegionSignature) -> ProductForm | Refused | None:
     """Return the region as a product with a packed weight; None if it is something else."""
     body = Body(signature)
-    products = body.nodes("MatMul")
-    weights = [_packed_behind(body, node.input[1]) for node in products]
-    if not any(weight is not None for weight in weights):
+    found = [(node, node.input[1]) for node in body.nodes("MatMul")]
+    found += [(node, _matrix_of(body, node)) for node in body.nodes("Conv")]
+    packed = [packed_behind(body, name) for _, name in found]
+    if not any(packed):
         return None
-    if len(products) != 1 or weights[0] is None:
+    if len(found) != 1 or packed[0] is None:
         return Refused("more than one matrix product")
-    (node,), (weight, columns) = products, weights[0]
-    a = _rounded_input(body, node.input[0])
-    if a is None:
-        return Refused("a matrix product of something that is no input rounded to bfloat16")
-    depth = signature.inputs[a].shape[-1] if signature.inputs[a].shape else ""
-    if not isinstance(depth, int) or depth == 0 or columns == 0:
-        return Refused("a matrix product of a depth that is not known")
-    if not _is_unpacked(body, node.input[1], weight, depth, columns):
+    (node, matrix), (weight, columns) = found[0], packed[0]
+    form = _read_rows(body, node) if node.op_type == "MatMul" else _read_patches(body, node)
+    if isinstance(form, Refused):
+        return form
+    a, depth, patches, start, leading = form
+    if depth == 0 or columns == 0:
+        return Refused("a matrix product without elements")
+    if not is_unpacked(body, matrix, weight, depth, columns):
         return Refused("a packed weight that is taken apart in another way")
-    shape = (*signature.inputs[a].shape[:-1], columns)
-    finish = _read_finish(body, node.output[0], shape)
+    finish = read_finish(body, start, (*leading, columns))
     if isinstance(finish, Refused):
         return finish
-    return ProductForm(signature, a, weight, depth, columns, finish)
+    return ProductForm(signature, a, weight, depth, columns, finish, patches)
 
 
-# ---- operands
+# The input that A is, its depth, its patches, what the product is called, and its leading sizes.
+_Left = tuple[int, int, Patches | None, str, tuple[int | str, ...]]
 
 
-def _source_of_cast(body: Body, name: str, to: int) -> str | None:
-    node = body.producer(name, "Cast")
-    return str(node.input[0]) if node is not None and integer(node, "to", 0) == to else None
+def _read_rows(body: Body, node: onnx.NodeProto) -> _Left | Refused:
+    a = rounded_input(body, node.input[0])
+    if a is None:
+        return Refused("a matrix product of something that is no input rounded to bfloat16")
+    shape = body.signature.inputs[a].shape
+    depth = shape[-1] if shape else ""
+    if not isinstance(depth, int):
+        return Refused("a matrix product of a depth that is not known")
+    return a, depth, None, str(node.output[0]), shape[:-1]
 
 
-def _rounded_input(body: Body, name: str) -> int | None:
-    """Return the input that `name` is, as float32, after it was rounded to bfloat16."""
-    rounded = _source_of_cast(body, name, _FLOAT)
-    if rounded is None:
-        return None
-    number = body.inputs.get(rounded)
-    if number is not None:
-        return number if body.signature.inputs[number].dtype == "bfloat16" else None
-    source = body.inputs.get(_source_of_cast(body, rounded, _BFLOAT16) or "")
-    if source is None or body.signature.inputs[source].dtype != "float32":
-        return None
-    return source
+# ---- convolutions
 
 
-def _packed_behind(body: Body, name: str) -> tuple[int, int] | None:
-    """Return the input that may be the packed weight behind `name`, and the columns it has."""
-    columns = None
-    cut = body.producer(name, "Slice")
-    if cut is not None:
-        ends = body.constant(cut.input[2]) if len(cut.input) > 2 else None
-        if ends is None or ends.size != 2:
-            return None
-        columns, name = int(ends.flat[1]), cut.input[0]
-    shaped = body.producer(name, "Reshape")
+def _matrix_of(body: Body, conv: onnx.NodeProto) -> str:
+    """Return the matrix [kh kw C, M] that a Conv's weight is made of."""
+    matrix = body.transposed(conv.input[1], (3, 2, 0, 1))
+    shaped = None if matrix is None else body.producer(matrix, "Reshape")
+    return "" if shaped is None else str(shaped.input[0])
+
+
+def _read_patches(body: Body, conv: onnx.NodeProto) -> _Left | Refused:
+    source = body.transposed(conv.input[0], TO_NCHW)
+    a = None if source is None else rounded_input(body, source)
+    if a is None or body.signature.inputs[a].dtype != "bfloat16":
+        return Refused("a convolution of something that is no NHWC input of bfloat16")
+    window = window_of(conv)
+    if isinstance(window, Refused):
+        return window
+    if integer(conv, "group", 1) != 1 or len(conv.input) > 2:
+        return Refused("a convolution of groups, or with a bias of its own")
+    shape = body.signature.inputs[a].shape
+    batch, height, width, channels = shape if len(shape) == 4 else ("",) * 4
+    if not (isinstance(height, int) and isinstance(width, int) and isinstance(channels, int)):
+        return Refused("a convolution of an image whose size is not known")
+    if not _is_filter(body, conv, (*window.kernel, channels)):
+        return Refused("a packed filter that is taken apart in another way")
+    starts = [
+        node.output[0] for node in body.nodes("Transpose") if node.input[0] == conv.output[0]
+    ]
+    if len(starts) != 1 or body.transposed(starts[0], TO_NHWC) is None:
+        return Refused("a convolution whose result is not NHWC")
+    result = _result_size((height, width), window)
+    patches = Patches(window, channels, (height, width), result)
+    return a, prod(window.kernel) * channels, patches, starts[0], (batch, *result)
+
+
+def _is_filter(body: Body, conv: onnx.NodeProto, sizes: tuple[int, ...]) -> bool:
+    """Say whether the weight is the matrix's [kh, kw, C, M], turned."""
+    matrix = body.transposed(conv.input[1], (3, 2, 0, 1))
+    shaped = None if matrix is None else body.producer(matrix, "Reshape")
     shape = None if shaped is None else body.constant(shaped.input[1])
-    if shaped is None or shape is None or shape.size != 2:
-        return None
-    turned = body.producer(shaped.input[0], "Transpose")
-    source = "" if turned is None else _source_of_cast(body, turned.input[0], _FLOAT) or ""
-    number = body.inputs.get(source)
-    if number is None or turned is None or integers(turned, "perm", ()) != (1, 3, 0, 2):
-        return None
-    spec = body.signature.inputs[number]
-    if spec.dtype != "bfloat16" or len(spec.shape) != 4:
-        return None
-    return number, int(shape.flat[1]) if columns is None else columns
+    return shape is not None and [*shape.flat][:3] == [*sizes] and shape.size == 4
 
 
-def _is_unpacked(body: Body, name: str, weight: int, depth: int, columns: int) -> bool:
-    """Say whether `name` is the [depth, columns] of the packed input, as `unpack_text` writes."""
-    packed = packed_shape(depth, columns)
-    if body.signature.inputs[weight].shape != packed:
-        return False
-    whole = [packed[1] * 2, packed[0] * packed[2]]
-    cut = body.producer(name, "Slice")
-    if cut is not None:
-        first, last = body.constant(cut.input[1]), body.constant(cut.input[2])
-        if len(cut.input) > 3 or first is None or last is None:
-            return False
-        if [*first.flat] != [0, 0] or [*last.flat] != [depth, columns]:
-            return False
-        name = cut.input[0]
-    elif whole != [depth, columns]:
-        return False
-    shaped = body.producer(name, "Reshape")
-    shape = None if shaped is None else body.constant(shaped.input[1])
-    return shape is not None and [*shape.flat] == whole
+def _result_size(image: tuple[int, int], window: Window) -> tuple[int, int]:
+    def one(axis: int) -> int:
+        covered = window.dilations[axis] * (window.kernel[axis] - 1) + 1
+        padded = image[axis] + window.pads[axis] + window.pads[axis + 2]
+        return (padded - covered) // window.strides[axis] + 1
 
-
-# ---- what follows
-
-
-def _read_finish(body: Body, start: str, shape: tuple[int | str, ...]) -> Finish | Refused:
-    """Read all nodes that depend on the product; results are of `shape`."""
-    nodes = _dependent(body.function.node, start)
-    made = {start, *(name for node in nodes for name in node.output)}
-    extras: dict[str, int] = {}
-    for node in nodes:
-        for name in node.input:
-            number = None if name in made or not name else _wide_input(body, name)
-            if number is not None:
-                extras[name] = number
-    distinct = tuple(dict.fromkeys(extras.values()))
-    specs = [body.signature.inputs[number] for number in distinct]
-    kinds = [_is_of_columns(spec, shape) for spec in specs]
-    if None in kinds:
-        return Refused("an operand that has neither the result's shape nor one number a column")
-    known: dict[str, Operand] = {start: Value(0)}
-    known |= {name: Value(1 + distinct.index(number)) for name, number in extras.items()}
-    steps: list[Step] = []
-    rounded: dict[str, Value] = {}
-    for node in nodes:
-        value = known.get(node.input[0])
-        if node.op_type == "Cast" and integer(node, "to", 0) == _BFLOAT16 and value is not None:
-            assert isinstance(value, Value)
-            rounded[node.output[0]] = value
-            continue
-        step = read_step(body, node, known)
-        if isinstance(step, Refused):
-            return step
-        steps.append(step)
-        known[node.output[0]] = Value(len(distinct) + len(steps))
-    results = _results(body, known, rounded, shape)
-    if isinstance(results, Refused):
-        return results
-    of_columns = tuple(bool(kind) for kind in kinds)
-    return Finish(Epilogue(distinct, tuple(steps)), of_columns, results)
-
-
-def _dependent(nodes: Iterable[onnx.NodeProto], start: str) -> list[onnx.NodeProto]:
-    """Return the nodes that read `start` or what is made of it, in order."""
-    made, found = {start}, []
-    for node in nodes:
-        if made & set(node.input):
-            made |= set(node.output)
-            found.append(node)
-    return found
-
-
-def _wide_input(body: Body, name: str) -> int | None:
-    """Return the input that `name` is as float32."""
-    number = body.inputs.get(name)
-    if number is not None:
-        return number if body.signature.inputs[number].dtype == "float32" else None
-    number = body.inputs.get(_source_of_cast(body, name, _FLOAT) or "")
-    if number is None or body.signature.inputs[number].dtype != "bfloat16":
-        return None
-    return number
-
-
-def _is_of_columns(spec: TensorSpec, shape: tuple[int | str, ...]) -> bool | None:
-    """Say whether an operand has one number a column (True) or the result's shape (False)."""
-    if spec.shape == shape:
-        return False
-    own = spec.shape[:-1]
-    if not spec.shape or spec.shape[-1] != shape[-1] or len(own) >= len(shape):
-        return None
-    return True if all(size == 1 for size in own) else None
-
-
-def _results(
-    body: Body,
-    known: Mapping[str, Operand],
-    rounded: Mapping[str, Value],
-    shape: tuple[int | str, ...],
-) -> tuple[Value, ...] | Refused:
-    results: list[Value] = []
-    for name, spec in zip(body.function.output, body.signature.outputs, strict=True):
-        of = rounded if spec.dtype == "bfloat16" else known
-        value = of.get(name)
-        if not isinstance(value, Value) or name in body.inputs:
-            return Refused("a result that is not made from the matrix product")
-        if spec.dtype not in ("float32", "bfloat16") or spec.shape != shape:
-            return Refused("a result of another shape or type than the matrix product has")
-        results.append(value)
-    return tuple(results)
+    return one(0), one(1)

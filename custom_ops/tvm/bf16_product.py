@@ -15,7 +15,7 @@ from ortkit.kernels.backend import Launch, Refused
 from ortkit.kernels.bf16 import DEPTH
 from ortkit.kernels.cpu import has_bf16
 from ortkit.kernels.signature import RegionSignature
-from ortkit.kernels.sizes import Extent, extent_of
+from ortkit.kernels.sizes import Extent
 
 from .bf16_emitter import PAIRS
 from .bf16_form import ProductForm, read_product
@@ -27,7 +27,10 @@ if TYPE_CHECKING:
 _BLOCK_BYTES = 1024 * 1024
 _MOST_ROWS = 512
 # Of rows of A that are copied to the stack.
-_COPY_BYTES = 256 * 1024
+_COPY_BYTES = 600 * 1024
+_NEAR_COPY_BYTES = 128 * 1024
+# What the shim hands to a thread at once.
+_SLICE_FEMTOSECONDS = 16_000_000_000
 _MOST_DEPTH_OF_COPY = 8192
 # Of one core: 2,000 GFLOP/s with tiles, 150 with dot products; see `Epilogue.flops`.
 _FEMTOSECONDS_PER_MULTIPLY = {"x86-64-v4-amx": 1_000, "x86-64-v4-bf16": 13_000}
@@ -55,13 +58,31 @@ class Bf16Product:
 
     @property
     def is_copied(self) -> bool:
-        """Whether rows of A have to be copied: rounded, or filled up with zeros."""
-        return self.form.is_wide or self.form.depth != self.depth
+        """Whether rows of A are copied: gathered, rounded, or filled up with zeros."""
+        form = self.form
+        return form.is_wide or form.depth != self.depth or form.patches is not None
+
+    @property
+    def span(self) -> int:
+        """Panels of a group: for all of them a row that has to be copied is copied once.
+
+        All or one: all if a slice of work then still has some rows.
+        """
+        cost = self.panels * PAIRS * self.depth * _FEMTOSECONDS_PER_MULTIPLY["x86-64-v4-amx"]
+        is_light = 2 * PAIRS * cost <= _SLICE_FEMTOSECONDS
+        return self.panels if self.is_copied and is_light else 1
+
+    @property
+    def groups(self) -> int:
+        """How many groups of panels there are."""
+        return -(-self.panels // self.span)
 
     @property
     def block_rows(self) -> int:
         """Rows of a block; a multiple of 32."""
-        room = _COPY_BYTES if self.is_copied else _BLOCK_BYTES
+        room = _BLOCK_BYTES
+        if self.is_copied:
+            room = _NEAR_COPY_BYTES if self.groups == 1 else _COPY_BYTES
         most = min(_MOST_ROWS, room // (2 * self.depth))
         return max(PAIRS, most // PAIRS * PAIRS)
 
@@ -70,18 +91,18 @@ class Bf16Product:
         if not has_bf16(level):
             return Refused(f"processors of level {level} have no instructions for bfloat16")
         if self.is_copied and self.depth > _MOST_DEPTH_OF_COPY:
-            return Refused(f"rows of {self.form.depth} elements that are not bfloat16 already")
+            return Refused(f"rows of {self.form.depth} elements that have to be copied")
         return None
 
     def launch(self, level: str) -> Launch:
-        """A unit is a row of a panel."""
-        multiplies = self.depth * PAIRS * _FEMTOSECONDS_PER_MULTIPLY[level]
-        flops = (self.form.finish.epilogue.flops + 2) * PAIRS * _FEMTOSECONDS_PER_FLOP
-        cost = max(1, (multiplies + flops) // 1_000)
-        rows = [extent_of(dim) for dim in self.form.signature.inputs[self.form.a].shape[:-1]]
+        """A unit is a row of a group of panels."""
+        multiplies = self.depth * _FEMTOSECONDS_PER_MULTIPLY[level]
+        flops = (self.form.finish.epilogue.flops + 2) * _FEMTOSECONDS_PER_FLOP
+        cost = max(1, self.span * PAIRS * (multiplies + flops) // 1_000)
         weight = self.depth * self.panels * PAIRS * 2 * _PICOSECONDS_PER_BYTE // 1_000
         weight = min(weight, _MOST_NANOSECONDS)
-        return Launch((*rows, Extent(self.panels)), Extent(1), cost, shared_nanoseconds=weight)
+        units = (*self.form.leading, Extent(self.groups))
+        return Launch(units, Extent(1), cost, shared_nanoseconds=weight)
 
     def lower(self, symbol: str, level: str) -> Expr:
         """Return the kernel's function."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ortkit.kernels.bf16 import STRIP
@@ -13,6 +13,7 @@ from .bf16_blocks import Operands, Steps, dot_block, shape_tiles, tile_block
 from .bf16_copy import copy_rows
 from .bf16_emitter import PAIRS, TILE, Bf16Emitter
 from .bf16_finish import Finisher
+from .bf16_patches import copy_patches
 
 if TYPE_CHECKING:
     from ortkit.kernels.tvm.emit import Buffer, Expr
@@ -34,11 +35,11 @@ _GAP = PAIRS
 
 @dataclass(frozen=True)
 class _Piece:
-    """The rows of a slice of work in one block of rows and one panel of columns.
+    """The rows of a slice of work in one block of rows and one group of panels of columns.
 
     Args:
         block: The number of the block of rows.
-        panel: The number of the panel.
+        panel: The number of a panel, at first that of the group's first one.
         above: The rows before the block.
         high: The rows of the block.
         start: The first row of the piece in the block.
@@ -92,15 +93,11 @@ class Writer:
         with self._pieces() as piece:
             if self.copy is not None:
                 self._copy(piece)
-            width = self.form.columns - PAIRS * (self.of.panels - 1)
-            if width == PAIRS or self.of.panels == 1:
-                self._panel(piece, width)
+            if self.of.span == 1:
+                self._any_panel(piece)
             else:
-                with e.block() as whole:
-                    self._panel(piece, PAIRS)
-                with e.block() as last:
-                    self._panel(piece, width)
-                e.branch(piece.panel < e.i64(self.of.panels - 1), whole, last)
+                with e.loop(e.i64(self.of.span)) as index:
+                    self._any_panel(replace(piece, panel=e.share(piece.panel + index)))
         if self.has_tiles:
             e.release_tiles()
         return e.function()
@@ -109,10 +106,10 @@ class Writer:
     def _pieces(self) -> Iterator[_Piece]:
         """Emit a loop over the pieces of the slice.
 
-        Units count the rows of a panel, then panels, then blocks of rows. The last block may have
-        fewer rows.
+        Units count the rows of a group of panels, then groups, then blocks of rows. The last block
+        may have fewer rows.
         """
-        e, height, panels = self.e, self.of.block_rows, self.of.panels
+        e, height, panels = self.e, self.of.block_rows, self.of.groups
         blocks = e.share(e.divide_down(self.rows, height))
         left = e.share(self.rows - blocks * e.i64(height))
         pieces = e.share(blocks * e.i64(panels))  # of whole blocks
@@ -131,23 +128,49 @@ class Writer:
                 return e.share(e.select(is_whole, whole, late))
 
             block = either(e.divide_down(number, panels), blocks)
-            panel = either(number - block * e.i64(panels), number - pieces)
+            group = either(number - block * e.i64(panels), number - pieces)
             high = either(e.i64(height), left)
-            base = e.share(block * e.i64(height * panels) + panel * high)
+            base = e.share(block * e.i64(height * panels) + group * high)
+            panel = e.share(group * e.i64(self.of.span))
             start = e.share(e.tir.max(self.begin - base, e.i64(0)))
             stop = e.share(e.minimum(self.end - base, high))
             yield _Piece(block, panel, e.share(block * e.i64(height)), high, start, stop)
 
     def _copy(self, piece: _Piece) -> None:
-        """Emit the copy of a block of rows, if it is not the one that is there."""
+        """Emit the copy of the rows that are read, if they are not those that are there."""
         e = self.e
-        assert self.copy is not None
+        if self.of.groups == 1:
+            self._copy_rows(piece, piece.start, piece.stop)
+            return
         with e.block() as new:
-            form = self.form
-            source = self.buffers[form.a], e.share(piece.above * e.i64(form.depth))
-            copy_rows(e, source, (*self.copy, self._stride), piece.high, form.depth)
+            self._copy_rows(piece, e.i64(0), piece.high)
             e.store(self.copied, piece.block, e.i64(0))
         e.when(e.not_equal(self.copied[e.i64(0)], piece.block), new)
+
+    def _copy_rows(self, piece: _Piece, start: Expr, stop: Expr) -> None:
+        e, form = self.e, self.form
+        assert self.copy is not None
+        buffer, origin = self.copy
+        source, first = self.buffers[form.a], e.share(piece.above + start)
+        sink = buffer, e.share(origin + start * e.i64(self._stride)), self._stride
+        count = e.share(stop - start)
+        if form.patches is None:
+            copy_rows(e, (source, e.share(first * e.i64(form.depth))), sink, count, form.depth)
+        else:
+            copy_patches(e, source, sink, (first, count), form.patches)
+
+    def _any_panel(self, piece: _Piece) -> None:
+        """Emit a panel of whichever width: the last one may be narrower."""
+        e, panels = self.e, self.of.panels
+        width = self.form.columns - PAIRS * (panels - 1)
+        if width == PAIRS or panels == 1:
+            self._panel(piece, width)
+            return
+        with e.block() as whole:
+            self._panel(piece, PAIRS)
+        with e.block() as last:
+            self._panel(piece, width)
+        e.branch(piece.panel < e.i64(panels - 1), whole, last)
 
     def _panel(self, piece: _Piece, width: int) -> None:
         if self.has_tiles:

@@ -50,6 +50,19 @@ def pack_weight(weight: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(parts.transpose(2, 0, 3, 1))
 
 
+def pack_filter(weight: np.ndarray) -> np.ndarray:
+    """Return the filter of a convolution, float32 [M, C, kh, kw], as the kernels read it.
+
+    It is the weight [kh kw C, M] that the patches of pixels are multiplied with.
+
+    Raises:
+        ValueError: The filter has not four axes.
+    """
+    if weight.ndim != 4:
+        raise ValueError(f"a filter of rank {weight.ndim}, not 4")
+    return pack_weight(weight.transpose(2, 3, 1, 0).reshape(-1, weight.shape[0]))
+
+
 def unpack_weight(packed: np.ndarray, depth: int, columns: int) -> np.ndarray:
     """Return the float32 [depth, columns] that a packed weight stands for."""
     strips, pairs, _, _ = packed.shape
@@ -85,6 +98,33 @@ def unpack_text(packed: str, result: str, depth: int, columns: int) -> str:
 
 
 @dataclass(frozen=True)
+class Geometry:
+    """Of a convolution of NHWC images.
+
+    Args:
+        image: Height and width.
+        channels: Of the image.
+        kernel: Height and width of the filter.
+        strides: Vertical and horizontal.
+        pads: Top, left, bottom, right.
+        dilations: Vertical and horizontal.
+    """
+
+    image: tuple[int, int]
+    channels: int
+    kernel: tuple[int, int]
+    strides: tuple[int, int] = (1, 1)
+    pads: tuple[int, int, int, int] = (0, 0, 0, 0)
+    dilations: tuple[int, int] = (1, 1)
+
+    def text(self) -> str:
+        """Return the attributes of the Conv."""
+        names = ("kernel_shape", "strides", "pads", "dilations")
+        values = (self.kernel, self.strides, self.pads, self.dilations)
+        return ", ".join(f"{name} = {[*value]}" for name, value in zip(names, values, strict=True))
+
+
+@dataclass(frozen=True)
 class Product:
     """epilogue(A W + bias + ...) for `signature_of`.
 
@@ -97,6 +137,8 @@ class Product:
         bias: Whether a float32 [N] is added.
         activation: Lines of the body from the value `s` to `t`, or "" for none.
         residual: The type of a tensor of the output's shape that is added last, or "" for none.
+        geometry: Of a convolution, whose rows are [batch, height, width] of the result and whose
+            depth is kh kw C; its A is bfloat16.
         opset: The model's.
     """
 
@@ -108,6 +150,7 @@ class Product:
     bias: bool = False
     activation: str = ""
     residual: str = ""
+    geometry: Geometry | None = None
     opset: int = 20
 
 
@@ -115,12 +158,12 @@ def signature_of(product: Product) -> RegionSignature:
     """Return the region of a product; inputs: A, packed weight, bias if any, residual if any."""
     p = product
     inputs = [
-        TensorSpec("a", p.source, (*p.rows, p.depth)),
+        TensorSpec("a", p.source, _left_shape(p)),
         TensorSpec("w", "bfloat16", packed_shape(p.depth, p.columns)),
     ]
     lines = ["ar = Cast <to = 16> (a)"] if p.source == "float32" else []
     lines.append(f"af = Cast <to = 1> ({'ar' if lines else 'a'})")
-    lines += [unpack_text("w", "wf", p.depth, p.columns), "p = MatMul (af, wf)"]
+    lines += [unpack_text("w", "wf", p.depth, p.columns), _product_text(p)]
     value = "p"
     if p.bias:
         inputs.append(TensorSpec("b", "float32", (p.columns,)))
@@ -143,6 +186,30 @@ def signature_of(product: Product) -> RegionSignature:
     head = f'<opset_import: ["" : {p.opset}]> f ({taken}) => ({made})'
     text = f"{head} {{ {'  '.join(lines)} }}"
     return RegionSignature("bf16_product", text, tuple(inputs), tuple(outputs))
+
+
+def _left_shape(product: Product) -> tuple[int | str, ...]:
+    geometry = product.geometry
+    if geometry is None:
+        return (*product.rows, product.depth)
+    return (product.rows[0], *geometry.image, geometry.channels)
+
+
+def _product_text(product: Product) -> str:
+    """Return the lines that make `p` of `af` and `wf`."""
+    geometry = product.geometry
+    if geometry is None:
+        return "p = MatMul (af, wf)"
+    shape = [*geometry.kernel, geometry.channels, product.columns]
+    lines = [
+        f"w_shape = Constant <value_ints = {shape}> ()",
+        "w_filter = Reshape (wf, w_shape)",
+        "w_conv = Transpose <perm = [3, 2, 0, 1]> (w_filter)",
+        "a_conv = Transpose <perm = [0, 3, 1, 2]> (af)",
+        f"p_conv = Conv <{geometry.text()}> (a_conv, w_conv)",
+        "p = Transpose <perm = [0, 2, 3, 1]> (p_conv)",
+    ]
+    return "  ".join(lines)
 
 
 def rounded(values: np.ndarray) -> Any:

@@ -181,7 +181,7 @@ def changed(product: Product, old: str, new: str) -> RegionSignature:
         ),
         (
             signature_of(replace(PLAIN, source="float32", depth=9000)),
-            "rows of 9000 elements that are not bfloat16 already",
+            "rows of 9000 elements that have to be copied",
         ),
     ],
 )

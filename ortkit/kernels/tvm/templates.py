@@ -12,13 +12,13 @@ from ortkit.kernels.signature import RegionSignature
 _PACKAGE = "ortkit.custom_ops.tvm"
 #: Modules of the package; each has `match(signature) -> Template | Refused | None`.
 TEMPLATES = (
+    "bf16_product",
     "pointwise_conv",
     "depthwise_conv",
     "expand_depthwise",
     "stem_conv",
     "squeeze_excite",
     "attention",
-    "bf16_product",
 )
 
 

@@ -1,0 +1,76 @@
+"""The operands of a bfloat16 product in a region's body: rounded inputs, packed weights."""
+
+from __future__ import annotations
+
+import onnx
+
+from ortkit.kernels.bf16 import packed_shape
+
+from .body import Body, integer, integers
+
+FLOAT, BFLOAT16 = onnx.TensorProto.FLOAT, onnx.TensorProto.BFLOAT16
+
+
+def source_of_cast(body: Body, name: str, to: int) -> str | None:
+    """Return what `name` is a Cast of, to an element type as ONNX numbers it."""
+    node = body.producer(name, "Cast")
+    return str(node.input[0]) if node is not None and integer(node, "to", 0) == to else None
+
+
+def rounded_input(body: Body, name: str) -> int | None:
+    """Return the input that `name` is, as float32, after it was rounded to bfloat16."""
+    rounded = source_of_cast(body, name, FLOAT)
+    if rounded is None:
+        return None
+    number = body.inputs.get(rounded)
+    if number is not None:
+        return number if body.signature.inputs[number].dtype == "bfloat16" else None
+    source = body.inputs.get(source_of_cast(body, rounded, BFLOAT16) or "")
+    if source is None or body.signature.inputs[source].dtype != "float32":
+        return None
+    return source
+
+
+def packed_behind(body: Body, name: str) -> tuple[int, int] | None:
+    """Return the input that may be the packed weight behind `name`, and the columns it has."""
+    columns = None
+    cut = body.producer(name, "Slice")
+    if cut is not None:
+        ends = body.constant(cut.input[2]) if len(cut.input) > 2 else None
+        if ends is None or ends.size != 2:
+            return None
+        columns, name = int(ends.flat[1]), cut.input[0]
+    shaped = body.producer(name, "Reshape")
+    shape = None if shaped is None else body.constant(shaped.input[1])
+    if shaped is None or shape is None or shape.size != 2:
+        return None
+    turned = body.producer(shaped.input[0], "Transpose")
+    source = "" if turned is None else source_of_cast(body, turned.input[0], FLOAT) or ""
+    number = body.inputs.get(source)
+    if number is None or turned is None or integers(turned, "perm", ()) != (1, 3, 0, 2):
+        return None
+    spec = body.signature.inputs[number]
+    if spec.dtype != "bfloat16" or len(spec.shape) != 4:
+        return None
+    return number, int(shape.flat[1]) if columns is None else columns
+
+
+def is_unpacked(body: Body, name: str, weight: int, depth: int, columns: int) -> bool:
+    """Say whether `name` is the [depth, columns] of the packed input, as `unpack_text` writes."""
+    packed = packed_shape(depth, columns)
+    if body.signature.inputs[weight].shape != packed:
+        return False
+    whole = [packed[1] * 2, packed[0] * packed[2]]
+    cut = body.producer(name, "Slice")
+    if cut is not None:
+        first, last = body.constant(cut.input[1]), body.constant(cut.input[2])
+        if len(cut.input) > 3 or first is None or last is None:
+            return False
+        if [*first.flat] != [0, 0] or [*last.flat] != [depth, columns]:
+            return False
+        name = cut.input[0]
+    elif whole != [depth, columns]:
+        return False
+    shaped = body.producer(name, "Reshape")
+    shape = None if shaped is None else body.constant(shaped.input[1])
+    return shape is not None and [*shape.flat] == whole
