@@ -75,7 +75,7 @@ def run_program(library: Path, program: Program, inputs: Sequence[np.ndarray]) -
         reasons.append(reason.decode())
         return code
 
-    arrays = [np.ascontiguousarray(array) for array in inputs]
+    arrays = [np.asarray(array, order="C") for array in inputs]
     views = (View * max(1, len(arrays)))()
     data = (ctypes.c_void_p * max(1, len(arrays)))()
     for view, array in zip(views, arrays, strict=False):

@@ -131,16 +131,33 @@ class Assembler:
                 return end
             ends.append((value, end))
         for value, end in ends:
-            if refused := self._need(draft, value, as_input=False):
+            if refused := self._need(draft, value, root):
                 return refused
             draft.follow(value, end)
         return draft.assembled([end for _, end in ends], root)
+
+    def without_recomputed(self, root: Candidate) -> Candidate | None:
+        """Return a candidate that reads what it would compute as other regions do too.
+
+        None if there is no kernel for what is left, or if nothing was computed twice.
+        """
+        kept = [node for node in root.region.nodes if node not in root.region.recomputed]
+        if not kept or len(kept) == len(root.region.nodes):
+            return None
+        region = region_of(self._scope, kept)
+        prediction = self._cost.predict(region)
+        if self._cost.refusal(region, prediction) is not None:
+            return None
+        signature = describe_region(self._scope, region)
+        if self._judge(signature) is not None:
+            return None
+        return Candidate(region, signature, prediction, "")
 
     def assemble_carried(self, root: Candidate) -> Assembled | Refused:
         """Return the program of a candidate whose results the original has not."""
         draft = _Draft(self._scope)
         for value in root.region.outputs:
-            if refused := self._need(draft, value, as_input=False):
+            if refused := self._need(draft, value, root):
                 return refused
         return draft.assembled(root.region.outputs, root)
 
@@ -156,18 +173,20 @@ class Assembler:
             reached = readers[0].outputs[0]
         return reached
 
-    def _need(self, draft: _Draft, value: ir.Value, *, as_input: bool = True) -> Refused | None:
-        """Let the draft have `value`; says why that cannot be."""
+    def _need(
+        self, draft: _Draft, value: ir.Value, root: Candidate | None = None
+    ) -> Refused | None:
+        """Let the draft have `value`, a result of `root` if that is given; or say why not."""
         if draft.has(value):
             return None
         if self._scope.is_constant(value):
             return draft.bake(value)
-        if as_input and (value in draft.carried or self._known.has(value)):
+        if root is None and (value in draft.carried or self._known.has(value)):
             draft.enter(value)
             return None
         if len(draft.steps) >= MAX_STEPS:
             return Refused(f"more than {MAX_STEPS} kernels in a row")
-        maker = self._makers.get(value)
+        maker = root or self._makers.get(value)
         if maker is not None and maker.signature is not None:
             return self._step(draft, maker.signature, maker.region.inputs,
                               maker.region.outputs, maker)  # fmt: skip

@@ -30,6 +30,7 @@ class Claim:
         inputs: For each input of the program the name of the value.
         outputs: Likewise.
         prediction: Of a run of it, before and after.
+        regions: The regions that it computes, by the names that reports give them.
         bundle: Claims of one number are taken together or not at all.
     """
 
@@ -39,7 +40,8 @@ class Claim:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     prediction: Prediction
-    bundle: int
+    regions: tuple[str, ...]
+    bundle: int = 0
 
 
 @dataclass(frozen=True)
@@ -89,22 +91,32 @@ class Claimer:
         """Return what is claimed."""
         waiting: list[_Waiting] = []
         for root in self._assembler.taken:
-            made = self._assembler.assemble(root)
-            if isinstance(made, Refused):
-                self._decline(root, made.reason)
-                continue
-            cut = self._cut(made.inputs, made.outputs)
-            if isinstance(cut, Cut):
-                self._take([self._claim(made, cut)], root)
-                continue
-            waits = self._wait(root, made)
-            if isinstance(waits, Refused):
-                self._decline(root, cut.reason)
+            found = self._settle(root)
+            smaller = self._assembler.without_recomputed(root)
+            if isinstance(found, Refused) and smaller is not None:
+                again = self._settle(smaller)
+                found = found if isinstance(again, Refused) else again
+            if isinstance(found, Refused):
+                self._decline(root, found.reason)
+            elif isinstance(found, _Waiting):
+                waiting.append(found)
             else:
-                waiting.append(waits)
+                self._take([found], root)
         self._carry(waiting)
         self._break_cycles()
-        return Settled(tuple(self._claims), tuple(self._declined))
+        inside = {at for claim in self._claims for at in claim.regions}
+        declined = [one for one in self._declined if one.at not in inside]
+        return Settled(tuple(self._claims), tuple(declined))
+
+    def _settle(self, root: Candidate) -> Claim | _Waiting | Refused:
+        made = self._assembler.assemble(root)
+        if isinstance(made, Refused):
+            return made
+        cut = self._cut(made.inputs, made.outputs)
+        if isinstance(cut, Cut):
+            return self._claim(made, cut)
+        waits = self._wait(root, made)
+        return cut if isinstance(waits, Refused) else waits
 
     def _decline(self, root: Candidate, reason: str) -> None:
         self._declined.append(Declined(root.region.at, root.region.kind, reason))
@@ -114,7 +126,9 @@ class Claimer:
 
     def _claim(self, made: Assembled, cut: Cut) -> Claim:
         inputs, outputs = _names(made.inputs), _names(made.outputs)
-        return Claim(made.at, made.program, cut.nodes, inputs, outputs, made.prediction, 0)
+        return Claim(
+            made.at, made.program, cut.nodes, inputs, outputs, made.prediction, _ats(made)
+        )
 
     def _take(self, claims: Sequence[Claim], root: Candidate) -> None:
         """Take claims together, or none of them."""
@@ -209,7 +223,7 @@ class Claimer:
         }
         program = carriers.writing(made.program, {k: s for k, s in written.items() if s})
         inputs, outputs = _names(made.inputs), _names(carrier.values())
-        return Claim(made.at, program, cut.nodes, inputs, outputs, made.prediction, 0)
+        return Claim(made.at, program, cut.nodes, inputs, outputs, made.prediction, _ats(made))
 
     def _offered(self, users: Sequence[_Waiting]) -> list[ir.Value]:
         """Return values that all users' nodes read, nobody else, and no program needs."""
@@ -235,8 +249,9 @@ class Claimer:
         inputs = tuple((user.carried.get(v, v).name or "") for v in user.made.inputs)
         made = user.made
         return Claim(
-            made.at, program, user.cut.nodes, inputs, _names(made.outputs), made.prediction, 0
-        )
+            made.at, program, user.cut.nodes, inputs, _names(made.outputs), made.prediction,
+            _ats(made),
+        )  # fmt: skip
 
     def _spec(self, value: ir.Value) -> TensorSpec | None:
         """Return type and sizes of a value of the original, None if they are not known."""
@@ -264,6 +279,10 @@ class Claimer:
 
 def _saved(claim: Claim) -> float:
     return claim.prediction.before_ns - claim.prediction.after_ns
+
+
+def _ats(made: Assembled) -> tuple[str, ...]:
+    return tuple(part.region.at for part in made.parts)
 
 
 def _names(values: Iterable[ir.Value]) -> tuple[str, ...]:

@@ -45,10 +45,11 @@ static void run_slice(void* user, size_t index) {
 
 static inline int32_t run_step(OrtkitKernelContext* context, Call call, char* const* data,
                                const int64_t* sizes, int64_t units, int64_t points,
-                               int64_t picoseconds) {
+                               int64_t picoseconds, int64_t shared_nanoseconds) {
   if (units <= 0) return 0;
   Work work = {call, data, sizes, units, units, 0};
-  const double unit = (double)points * (double)picoseconds + 1;
+  const double shared = (double)shared_nanoseconds * 1e3 / (double)units;
+  const double unit = (double)points * (double)picoseconds + shared + 1;
   if (unit * (double)units > SLICE_PICOSECONDS) {
     int64_t slice = (int64_t)(SLICE_PICOSECONDS / unit) + 1;
     if (points == 1 && slice > VECTOR) slice = (slice + VECTOR - 1) / VECTOR * VECTOR;
@@ -289,7 +290,8 @@ class _Writer:
             f"char* const data{number}[] = {{{places}}};",
             f"const int64_t sizes{number}[] = {{{given or '0'}}};",
             f"code = run_step(context, call_{step.signature.key}, data{number}, sizes{number}, "
-            f"{has_work} ? {units} : 0, {points}, {kernel.launch.picoseconds_per_point});",
+            f"{has_work} ? {units} : 0, {points}, {kernel.launch.picoseconds_per_point}, "
+            f"{kernel.launch.shared_nanoseconds});",
             "if (code != 0) return code;",
         ]
 

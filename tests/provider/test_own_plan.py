@@ -1,0 +1,177 @@
+"""What is claimed of whole models, checked value by value without ONNX Runtime's help."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnxruntime as ort
+import pytest
+
+import models
+from models.feeds import feeds
+from ortkit.graph.open import open_model
+from ortkit.kernels.backend import Target
+from ortkit.kernels.build import missing_toolchain
+from ortkit.provider.own.building import Built, build
+from ortkit.provider.own.planning import plan
+from tests.provider.own_programs import ProgramError, run_program, worst_error
+
+pytestmark = pytest.mark.skipif(missing_toolchain() is not None, reason="no kernel toolchain")
+EPSILON = 2.0**-23
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+def handed_over(proto: onnx.ModelProto, folder: Path) -> ir.Model:
+    """Return a model as a provider sees it, after ONNX Runtime's first rewrites."""
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_BASIC
+    options.optimized_model_filepath = str(folder / "basic.onnx")
+    options.log_severity_level = 3
+    ort.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    return open_model(folder / "basic.onnx")
+
+
+def built(model: ir.Model, cache: Path, level: int = 3) -> Built:
+    return build(plan(model, Target(), level), Target(), "auto", cache)
+
+
+@pytest.mark.parametrize(
+    ("name", "spelling", "at_least"),
+    [
+        ("bert", "dynamo", 0.5),
+        ("bert", "torchscript", 0.4),
+        ("gpt2", "dynamo", 0.4),
+        ("llama", "dynamo", 0.5),
+        ("vit", "dynamo", 0.6),
+        ("whisper_encoder", "dynamo", 0.6),
+        ("decoder_kv", "dynamo", 0.2),
+        ("unet", "dynamo", 0.0),
+        ("detector", "dynamo", 0.0),
+        ("lstm", "dynamo", 0.0),
+        ("control_flow", "dynamo", 0.0),
+    ],
+)
+def test_claims_compute_what_their_nodes_compute(
+    name: str, spelling: str, at_least: float, tmp_path: Path, cache: Path
+) -> None:
+    chosen = spelling if spelling in models.spellings(name) else models.spellings(name)[-1]
+    proto = models.build(name, "tiny", chosen)
+    model = handed_over(proto, tmp_path)
+    found = built(model, cache)
+    claimed = sum(len(claim.nodes) for claim in found.plan.claims)
+    assert claimed >= at_least * len(model.graph), f"{claimed} of {len(model.graph)} nodes"
+    if found.library is None:
+        return
+    errors = worst_error(model, found.plan, found.library, feeds(proto))
+    assert max(errors.values()) < 32 * EPSILON, errors
+
+
+def test_no_node_is_claimed_twice_and_groups_have_an_order(tmp_path: Path, cache: Path) -> None:
+    model = handed_over(models.build("llama"), tmp_path)
+    claims = built(model, cache).plan.claims
+    nodes = [node for claim in claims for node in claim.nodes]
+    assert len(nodes) == len(set(nodes)) > 0
+    makers = {v.name: claim.at for claim in claims for n in claim.nodes for v in n.outputs}
+    for claim in claims:  # what is read of other claims is what these give
+        given = {name for other in claims if other is not claim for name in other.outputs}
+        assert all(name in given for name in claim.inputs if makers.get(name) not in (None,))
+
+
+def test_masks_that_layers_share_are_computed_once(tmp_path: Path, cache: Path) -> None:
+    """A mask has other numbers in the copy: no value of the original is like it."""
+    model = handed_over(models.build("bert"), tmp_path)
+    found = built(model, cache).plan
+    carrying = [one for one in found.claims if set(one.program.outputs) & _carriers(one)]
+    reading = [one for one in found.claims if set(one.program.inputs) & _carriers(one)]
+    assert carrying
+    assert len(reading) > 1
+    assert {one.bundle for one in reading} == {one.bundle for one in carrying}
+    given = {name for one in carrying for name in one.outputs}
+    assert all(given & set(one.inputs) for one in reading)
+
+
+def _carriers(claim: object) -> set[int]:
+    return set(claim.program.views.values())  # type: ignore[attr-defined]
+
+
+def test_nothing_is_claimed_below_level_2(tmp_path: Path) -> None:
+    model = handed_over(models.build("bert"), tmp_path)
+    assert plan(model, Target(), 1).claims == ()
+    assert plan(model, Target(), 3, "off").claims == ()
+
+
+def test_convolution_nets_are_left_to_the_runtime(tmp_path: Path) -> None:
+    for name in ("resnet50", "mobilenet_v2", "efficientnet_b0"):
+        model = handed_over(models.build(name), tmp_path)
+        assert plan(model, Target(), 2).claims == (), name
+
+
+TEXT = """<ir_version: 10, opset_import: ["" : 20]>
+g (float[n, 64] x, float[n, 64] z) => (float[n, 64] y)
+<float[64] scale = {%s}, float[64] bias = {%s}>
+{ s = Add (x, z)  y = LayerNormalization <axis = -1> (s, scale, bias) }
+""" % (", ".join("1.5" for _ in range(64)), ", ".join("0.25" for _ in range(64)))  # noqa: UP031
+
+
+def test_constants_are_baked_in_and_sizes_checked(cache: Path) -> None:
+    model = ir.from_proto(onnx.parser.parse_model(TEXT))
+    found = built(model, cache, level=2)
+    (claim,) = found.plan.claims
+    assert claim.inputs == ("x", "z")
+    assert found.library is not None
+    random = np.random.default_rng(0)
+    x, z = (random.standard_normal((7, 64), np.float32) for _ in range(2))
+    (y,) = run_program(found.library, claim.program, [x, z])
+    s = (x + z).astype(np.float64)
+    norm = (s - s.mean(-1, keepdims=True)) / np.sqrt(s.var(-1, keepdims=True) + 1e-5)
+    np.testing.assert_allclose(y, norm * 1.5 + 0.25, rtol=1e-5, atol=1e-5)
+    (empty,) = run_program(found.library, claim.program, [x[:0], z[:0]])
+    assert empty.shape == (0, 64)
+    with pytest.raises(ProgramError, match="2: a size is not n, as it was in the model"):
+        run_program(found.library, claim.program, [x, z[:3]])
+    with pytest.raises(ProgramError, match="2: a size is not 64"):
+        run_program(found.library, claim.program, [x[:, :32].copy(), z[:, :32].copy()])
+    with pytest.raises(ProgramError, match="is absent or not of rank 2"):
+        run_program(found.library, claim.program, [x[0], z])
+
+
+def test_a_library_is_made_once_and_again_when_it_is_damaged(tmp_path: Path) -> None:
+    model = ir.from_proto(onnx.parser.parse_model(TEXT))
+    first = built(model, tmp_path, level=2)
+    assert first.compiled == 1
+    assert first.library is not None
+    content = first.library.read_bytes()
+    again = built(model, tmp_path, level=2)
+    assert (again.library, again.compiled) == (first.library, 0)
+    first.library.write_bytes(content[:-100])
+    repaired = built(model, tmp_path, level=2)
+    assert repaired.library == first.library
+    assert first.library.read_bytes() == content
+
+
+def test_other_constants_are_another_library(cache: Path) -> None:
+    one = built(ir.from_proto(onnx.parser.parse_model(TEXT)), cache, level=2)
+    other = TEXT.replace("0.25", "0.5")
+    two = built(ir.from_proto(onnx.parser.parse_model(other)), cache, level=2)
+    assert one.library != two.library
+    assert two.compiled == 0  # the kernel is the same
+
+
+@pytest.mark.parametrize("size", [1, 3, 8])
+def test_products_of_sizes_are_told_from_inputs(size: int, cache: Path) -> None:
+    text = """<ir_version: 10, opset_import: ["" : 20]>
+    g (float[n, 4, 64] x) => (float[m, 64] y) <int64[2] rows = {-1, 64}>
+    { r = Reshape (x, rows)  e = Exp (r)  y = Tanh (e) }"""
+    model = ir.from_proto(onnx.parser.parse_model(text))
+    found = built(model, cache)
+    assert found.library is not None
+    x = np.random.default_rng(1).standard_normal((size, 4, 64), np.float32)
+    errors = worst_error(model, found.plan, found.library, {"x": x})
+    assert max(errors.values()) < 16 * EPSILON
