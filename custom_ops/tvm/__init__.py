@@ -11,8 +11,8 @@ channels innermost, so that vectors run over channels and a 1x1 convolution is a
 - `stem_conv`: a convolution of few channels from NCHW, with bias and epilogue.
 - `squeeze_excite`: from means over rows to the gate of each channel.
 
-`bf16_product` is the matrix product or convolution of `ortkit.kernels.bf16`, whose weights are packed
-bfloat16, with an epilogue.
+`bf16_product` is the matrix product or convolution of `ortkit.kernels.bf16`, whose weights are
+packed bfloat16, with an epilogue.
 
 An epilogue is any straight line of pointwise operators on the convolution's result, such as an
 activation or a residual sum, done while the result is in registers.
