@@ -10,6 +10,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <map>
 #include <mutex>
 
@@ -37,6 +38,15 @@ int MakeMemoryFile() {
 #else
   return -1;
 #endif
+}
+
+// A path that no library was loaded from yet. dlopen tells libraries by their paths, not all go when they
+// are closed, and descriptors are used again: so the bits of a counter stand in it, as "/." and "/".
+std::string PathOf(int file) {
+  static std::atomic<uint64_t> count{0};
+  std::string path = "/proc/self";
+  for (uint64_t bits = ++count; bits != 0; bits >>= 1) path += (bits & 1) != 0 ? "/." : "/";
+  return path + Format("/fd/%d", file);
 }
 
 bool IsSharedLibrary(const Content& content) {
@@ -74,7 +84,7 @@ Content::~Content() {
 bool Content::Make(size_t size, std::string* reason) {
   file_ = MakeMemoryFile();
   if (file_ >= 0) {
-    path_ = Format("/proc/self/fd/%d", file_);
+    path_ = PathOf(file_);
   } else {
     const char* folder = getenv("TMPDIR");
     path_ = std::string(folder == nullptr || *folder == '\0' ? "/tmp" : folder) + "/ortkit-XXXXXX";
