@@ -39,7 +39,8 @@ int32_t probe(const float* x, const float* y, const float* z, float* w, int64_t 
 }
 """
 _PROGRAM = """#include "kernel.h"
-__attribute__((visibility("default"))) int32_t scaled_sum(void* user, OrtkitKernelContext* context) {
+__attribute__((visibility("default")))
+int32_t scaled_sum(void* user, OrtkitKernelContext* context) {
   if (user != 0) return context->fail(context, 1, "there is a user");
   const OrtkitView* views = context->inputs;
   OrtkitView out;
@@ -49,8 +50,8 @@ __attribute__((visibility("default"))) int32_t scaled_sum(void* user, OrtkitKern
       context->make_output(context, 0, views[0].tensor.dims, views[0].tensor.rank, &out);
   if (code != 0) return code;
   for (int64_t i = 0; i < count; ++i) {
-    const float sum = ((const float*)views[0].tensor.data)[i] + ((const float*)views[1].tensor.data)[i];
-    ((float*)out.tensor.data)[i] = SCALE * sum;
+    const float *x = views[0].tensor.data, *y = views[1].tensor.data;
+    ((float*)out.tensor.data)[i] = SCALE * (x[i] + y[i]);
   }
   return 0;
 }
