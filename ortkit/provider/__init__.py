@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ortkit.provider.graph_view import GraphView as GraphView
     from ortkit.provider.groups import Group as Group
     from ortkit.provider.kernel import Kernel as Kernel
+    from ortkit.provider.kernel import header_folder as header_folder
     from ortkit.provider.kernel_call import KernelCall as KernelCall
     from ortkit.provider.native import recorded_errors as recorded_errors
     from ortkit.provider.op_kernels import OpKernel as OpKernel
@@ -43,6 +44,7 @@ _PUBLIC = {
     "RunInfo": "session_info",
     "SessionInfo": "session_info",
     "StreamedMemory": "devices",
+    "header_folder": "kernel",
     "recorded_errors": "native",
     "register_provider": "registration",
     "registered_providers": "registration",

@@ -9,7 +9,16 @@ from pathlib import Path
 
 from ortkit.errors import UserError
 from ortkit.provider import bridge
-from ortkit.provider.native import KernelLibrary
+from ortkit.provider.native import KernelLibrary, library_path
+
+
+def header_folder() -> Path:
+    """Return the folder of kernel.h, which kernels in C and C++ include.
+
+    Raises:
+        MissingDependencyError: ortkit is not installed.
+    """
+    return library_path().parent
 
 
 @dataclass(frozen=True)
