@@ -28,7 +28,7 @@ _BLOCK_BYTES = 1024 * 1024
 _MOST_ROWS = 512
 # Of rows of A that are copied to the stack.
 _COPY_BYTES = 600 * 1024
-_NEAR_COPY_BYTES = 128 * 1024
+_NEAR_COPY_BYTES = 64 * 1024
 # What the shim hands to a thread at once.
 _SLICE_FEMTOSECONDS = 16_000_000_000
 _MOST_DEPTH_OF_COPY = 8192

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 _DOT_ROWS = (12, 4, 1)
 # Steps of 32 along the depth for which a panel of the weight stays in the first level of cache.
 _MOST_STEPS = 8
-# Of more parts the sums come and go more often than the panel is worth.
+# Of more parts the sums come and go more often than the panel is worth; so they do where the rows
+# are near because they were just copied.
 _MOST_DEPTH_IN_PARTS = 1536
 # Rows whose sums wait for the next part of the depth, at most: 32 KB.
 _GROUP_ROWS = 256
@@ -81,7 +82,7 @@ class Writer:
     @property
     def _parts(self) -> int:
         """How many parts of the depth are taken one after the other."""
-        if self.of.depth > _MOST_DEPTH_IN_PARTS:
+        if self.of.depth > _MOST_DEPTH_IN_PARTS or self.of.is_copied:
             return 1
         return -(-self.of.depth // (PAIRS * _MOST_STEPS))
 
