@@ -1,0 +1,92 @@
+"""Models that came quantized keep their integer kernels, whatever the level."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnxruntime.quantization import QuantType, quantize_static
+
+import models
+import ortkit
+from tests.precision.helpers import off_by
+
+#: What ONNX Runtime makes of quantized groups; each of them is a kernel on integers.
+INTEGER = (
+    "MatMulIntegerToFloat", "QGemm", "QLinearAdd", "QLinearAveragePool", "QLinearConcat",
+    "QLinearConv", "QLinearGlobalAveragePool", "QLinearMatMul", "QLinearMul", "QLinearSigmoid",
+    "QLinearSoftmax",
+)  # fmt: skip
+
+
+class Reader:
+    """Gives one input set."""
+
+    def __init__(self, feeds: dict[str, np.ndarray]) -> None:
+        self.sets = [feeds]
+
+    def get_next(self) -> dict[str, np.ndarray] | None:
+        return self.sets.pop() if self.sets else None
+
+
+def deployed(
+    path: Path, feeds: dict[str, np.ndarray], library: Path | None = None
+) -> tuple[Counter[str], np.ndarray]:
+    """Return the integer kernels that ONNX Runtime runs, and the first output."""
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    options.optimized_model_filepath = str(path.with_suffix(".deployed.onnx"))
+    if library is not None:
+        options.register_custom_ops_library(str(library))
+    session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    nodes = onnx.load(options.optimized_model_filepath).graph.node
+    found = Counter(node.op_type for node in nodes if node.op_type in INTEGER)
+    return found, session.run(None, feeds)[0]
+
+
+@pytest.fixture(scope="module", params=["resnet50", "bert", "mobilenet_v2"])
+def quantized(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, dict[str, np.ndarray]]:
+    """Return a model that ONNX Runtime's own flow has quantized, and its inputs."""
+    folder = tmp_path_factory.mktemp(request.param)
+    model = models.build(request.param)
+    feeds = models.feeds(model)
+    onnx.save(model, folder / "float.onnx")
+    quantize_static(
+        folder / "float.onnx", folder / "quantized.onnx", Reader(feeds), per_channel=True,
+        activation_type=QuantType.QUInt8, weight_type=QuantType.QInt8,
+    )  # fmt: skip
+    return folder / "quantized.onnx", feeds
+
+
+@pytest.mark.parametrize("level", [1, 2, 3])
+def test_quantized_models_keep_their_kernels(
+    quantized: tuple[Path, dict[str, np.ndarray]], level: int, tmp_path: Path
+) -> None:
+    path, feeds = quantized
+    before, wanted = deployed(path, feeds)
+    assert sum(before.values()) > 3
+    found = ortkit.optimize(path, ortkit.OptimizeOptions(level=level, verify=False))
+    found.save(tmp_path / "m.onnx")
+    library = tmp_path / "m.ops.so" if found.library is not None else None
+    after, got = deployed(tmp_path / "m.onnx", feeds, library)
+    assert all(after[op] >= count for op, count in before.items()), (before, after)
+    assert off_by(wanted, got) < 0.02
+
+
+def test_products_of_quantized_models_are_left(
+    quantized: tuple[Path, dict[str, np.ndarray]],
+) -> None:
+    path, _ = quantized
+    found = ortkit.optimize(
+        path, ortkit.OptimizeOptions(precision="int8", kernels="off", verify=False)
+    )
+    assert found.report.precision is not None
+    assert found.report.precision.lowered == 0
+    reasons = {one.reason for one in found.report.misses if one.pass_name == "lower-precision"}
+    assert "it is quantized already" in reasons
