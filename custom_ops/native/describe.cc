@@ -1,6 +1,7 @@
 // What ONNX Runtime asks about an op, answered from its part of the manifest.
 #include <cstdarg>
 #include <cstdio>
+#include <cstring>
 
 #include "shim.h"
 
@@ -59,7 +60,9 @@ ort::Status* Refuse(const Op& op, ort::ErrorCode code, const char* format, ...) 
   vsnprintf(reason, sizeof reason, format, arguments);
   va_end(arguments);
   char text[1024];
-  snprintf(text, sizeof text, "%s::%.600s: %s", ortkit_manifest.domain, op.spec->op_type, reason);
+  const bool is_named = strstr(op.spec->op_type, "::") != nullptr;  // it has a domain of its own
+  snprintf(text, sizeof text, "%s%s%.600s: %s", is_named ? "" : ortkit_manifest.domain, is_named ? "" : "::",
+           op.spec->op_type, reason);
   return ort::CreateStatus(op.api)(code, text);
 }
 

@@ -1,6 +1,4 @@
 // A kernel for the CPU: cut the work into slices, call.
-#include <atomic>
-
 #include "run.h"
 
 namespace ortkit {
@@ -10,12 +8,6 @@ namespace {
 constexpr double kSlicePicoseconds = 16e6;
 // Units of single points are cut where full vectors begin.
 constexpr int64_t kVector = 64;
-
-struct CpuRun : Run {
-  int64_t units;
-  int64_t slice;    // units in one slice, but for the last
-  std::atomic<int32_t> failure{0};
-};
 
 // The units of the work; 0 if there is nothing to compute, kUnknown if they exceed 63 bits.
 int64_t CountUnits(const CpuRun& run) {
@@ -49,12 +41,8 @@ void CallSlice(void* user, size_t index) {
   if (code != 0) run.failure.store(code, std::memory_order_relaxed);
 }
 
-// In its callers, so that one without places does not ask for them.
-inline __attribute__((always_inline)) ort::Status* Compute(const Op& op, ort::KernelContext* context,
-                                                           const Places& places) {
-  CpuRun run;
-  ORTKIT_RETURN_IF_ERROR(ReadInputs(op, context, &run, places));
-  ORTKIT_RETURN_IF_ERROR(MakeOutputs(op, context, &run, places));
+inline __attribute__((always_inline)) ort::Status* ComputeUnits(const Op& op, ort::KernelContext* context,
+                                                                CpuRun& run) {
   // Units without elements may be many: 2^40 rows of none.
   run.units = run.has_output ? CountUnits(run) : 0;
   if (run.units == 0) return nullptr;
@@ -68,6 +56,15 @@ inline __attribute__((always_inline)) ort::Status* Compute(const Op& op, ort::Ke
   }
   const int32_t code = run.failure.load(std::memory_order_relaxed);
   return code == 0 ? nullptr : Refuse(op, ort::kFail, "the kernel returned %d", code);
+}
+
+// In its callers, so that one without places does not ask for them.
+inline __attribute__((always_inline)) ort::Status* Compute(const Op& op, ort::KernelContext* context,
+                                                           const Places& places) {
+  CpuRun run;
+  ORTKIT_RETURN_IF_ERROR(ReadInputs(op, context, &run, places));
+  ORTKIT_RETURN_IF_ERROR(MakeOutputs(op, context, &run, places));
+  return ComputeUnits(op, context, run);
 }
 
 }  // namespace
@@ -89,6 +86,10 @@ ort::Status* Compute(void* kernel, ort::KernelContext* context) {
 
 ort::Status* ComputeAt(const Op& op, ort::KernelContext* context, const Places& places) {
   return Compute(op, context, places);
+}
+
+ort::Status* RunUnits(const Op& op, ort::KernelContext* context, CpuRun* run) {
+  return ComputeUnits(op, context, *run);
 }
 
 }  // namespace ortkit

@@ -48,10 +48,13 @@ inline constexpr Slot<51, Status*(Value*, void** data)> GetTensorMutableData;
 inline constexpr Slot<57, Status*(TensorInfo** out)> CreateTensorInfo;
 inline constexpr Slot<58, Status*(TensorInfo*, int32_t element_type)> SetElementType;
 inline constexpr Slot<59, Status*(TensorInfo*, const int64_t*, size_t)> SetDimensions;
+inline constexpr Slot<60, Status*(const TensorInfo*, int32_t* element_type)> GetElementType;
 inline constexpr Slot<61, Status*(const TensorInfo*, size_t* rank)> GetRank;
 inline constexpr Slot<62, Status*(const TensorInfo*, int64_t*, size_t)> GetDimensions;
 // Unnamed sizes answer "", unknown ones -1 in GetDimensions.
 inline constexpr Slot<63, Status*(const TensorInfo*, const char**, size_t)> GetSymbolicDimensions;
+inline constexpr Slot<85, Status*(const KernelInfo*, const char* name, float* out)> GetFloatAttribute;
+inline constexpr Slot<86, Status*(const KernelInfo*, const char* name, int64_t* out)> GetIntegerAttribute;
 inline constexpr Slot<90, Status*(const KernelContext*, size_t, const Value**)> GetInput;
 inline constexpr Slot<91, Status*(KernelContext*, size_t, const int64_t*, size_t, Value**)> GetOutput;
 inline constexpr Slot<99, void(TensorInfo*)> ReleaseTensorInfo;
@@ -64,6 +67,7 @@ inline constexpr Slot<237, Status*(const SessionOptions*, const char* key, int32
 // `size` is the room for the value and its 0, then what it takes.
 inline constexpr Slot<238, Status*(const SessionOptions*, const char* key, char* value, size_t* size)>
     GetSessionConfigEntry;
+inline constexpr Slot<267, Status*(const ShapeContext*, size_t*)> GetShapeInputCount;
 // The answer belongs to the context.
 inline constexpr Slot<268, Status*(const ShapeContext*, size_t, TensorInfo**)> GetInputTypeShape;
 inline constexpr Slot<270, Status*(const ShapeContext*, size_t, const TensorInfo*)> SetOutputTypeShape;
@@ -72,6 +76,7 @@ inline constexpr Slot<274, Status*(const KernelContext*, ParallelBody*, size_t t
                                    void* user)> ParallelFor;
 inline constexpr Slot<378, Status*(const Value*, const void** data)> GetTensorData;
 // Borrowed dims, valid as long as the value.
+inline constexpr Slot<390, bool(const TensorInfo*)> HasShape;
 inline constexpr Slot<414, Status*(const Value*, int32_t* element_type, const int64_t** dims,
                                    size_t* rank)> GetTypeAndShapeReference;
 

@@ -46,20 +46,21 @@ void MakeOps(const ort::Api* api, Op* ops) {
   }
 }
 
-// Returns a runtime's ops, made if it is new; null if there are too many runtimes.
-const Op* FindOrMake(const ort::Api* api) {
+// Returns the entry of a runtime, made if it is new; -1 if there are too many runtimes.
+int32_t FindOrMake(const ort::Api* api) {
   for (int32_t i = 0; i < ORTKIT_MAX_RUNTIMES; ++i) {
     const ort::Api* owner = nullptr;
     if (entries[i].api.compare_exchange_strong(owner, api, std::memory_order_acq_rel)) {
       MakeOps(api, OpsOf(i));
+      MakeNames(api, i);
       entries[i].is_filled.store(true, std::memory_order_release);
-      return OpsOf(i);
+      return i;
     }
     if (owner != api) continue;
     while (!entries[i].is_filled.load(std::memory_order_acquire)) sched_yield();  // another thread is at it
-    return OpsOf(i);
+    return i;
   }
-  return nullptr;
+  return -1;
 }
 
 // A status made through version 1 of the table, which every runtime has.
@@ -91,11 +92,16 @@ extern "C" __attribute__((visibility("default"))) ort::Status* RegisterCustomOps
         "build them for its level, or load the model without them",
         ortkit::CpuName(ortkit_manifest.cpu), have);
   }
-  const ortkit::Op* ops = ortkit::FindOrMake(api);
-  if (ops == nullptr) {
+  const int32_t entry = ortkit::FindOrMake(api);
+  if (entry < 0) {
     return ort::CreateStatus(api)(ort::kFail, "ortkit.fused: too many ONNX Runtimes in one process");
   }
-  return ortkit::AddToSession(api, options, ops, ortkit::CountKernels());
+  // Libraries of a user's ops have no fused ones, nor their domain.
+  if (ortkit_manifest.op_count > 0) {
+    const ortkit::Op* ops = ortkit::OpsOf(entry);
+    ORTKIT_RETURN_IF_ERROR(ortkit::AddToSession(api, options, ops, ortkit::CountKernels()));
+  }
+  return ortkit::AddNames(api, options, entry);
 }
 
 // What the library holds, for those who run its ops without registering them.

@@ -1,5 +1,6 @@
 // Parts of the shim, in the order in which a session meets them:
-// register.cc, session.cc, describe.cc, infer.cc, kernel.cc; cpu.cc answers what this machine runs.
+// register.cc, session.cc, describe.cc, infer.cc, kernel.cc; names.cc is for ops under names of their
+// users', cpu.cc answers what this machine runs.
 // cuda*.cc are linked into libraries with CUDA kernels only.
 //
 // C++17 without exceptions, RTTI, or anything of the C++ run-time library: the archive is linked by
@@ -41,6 +42,13 @@ void DestroyKernel(void* kernel);
 
 // infer.cc
 ort::Status* InferOutputShape(const ort::CustomOp*, ort::ShapeContext*);
+// The same for a node whose inputs stand elsewhere (`places`, -1 and below: not the node's) and may have
+// any number of axes where the op has one (`stars`); see names.h. Both may be null.
+ort::Status* InferShapes(const Op& op, ort::ShapeContext*, const int32_t* places, const int32_t* stars);
+
+// names.cc: a runtime's ops under names of their users', in its part of the rooms.
+void MakeNames(const ort::Api*, int32_t entry);
+ort::Status* AddNames(const ort::Api*, ort::SessionOptions*, int32_t entry);
 
 // cpu.cc
 const char* CpuName(OrtkitCpu cpu);

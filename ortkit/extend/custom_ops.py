@@ -50,6 +50,8 @@ class CustomOp:
         self.version = version
         self.schema = schema
         self.reference = reference
+        self.bodies: dict[frozenset[str], onnx.FunctionProto] = {}
+        """By the optional inputs that they are without."""
         self.__doc__ = reference.__doc__
 
     @property
@@ -135,9 +137,48 @@ class CustomOp:
         types = self.schema.bind_types(there, self.id)
         return tuple(types[kind.kind] for kind in self.schema.outputs.values())
 
-    def function(self) -> onnx.FunctionProto | None:
-        """Return its body as a model-local function, None if it has none."""
-        return None
+    def body(self, source: Any = None, *, without: Sequence[str] = ()) -> Any:
+        """Give the op a body; also a decorator: `@op.body` above `@onnxscript.script()`.
+
+        With it the op runs in any session, its kernel can be generated (`ortkit ops build`), and
+        it is found in models that have it written out.
+
+        Args:
+            source: An onnxscript function, ONNX text, a FunctionProto or a ModelProto.
+            without: Optional inputs that this body is without; each combination that is to be
+                compiled has its own.
+
+        Raises:
+            UserError: It is not a body of this op.
+        """
+        from ortkit.extend.bodies import read_body
+
+        if source is None:
+            return lambda later: self.body(later, without=without)
+        optional = {one.name for one in self.schema.inputs if one.type.is_optional}
+        for name in without:
+            if name not in optional:
+                raise UserError(f"the input {name!r} is not optional", where=self.id)
+        key = frozenset(without)
+        self.bodies[key] = read_body(source, self.schema, self.id, tuple(without))
+        return source
+
+    def function(self, opset: int, there: Sequence[bool]) -> onnx.FunctionProto | None:
+        """Return its body as the model-local function of nodes with these inputs.
+
+        Args:
+            opset: The model's version of the default domain.
+            there: Which inputs a node has.
+
+        Returns:
+            None if it has none, or none for that version.
+        """
+        from ortkit.extend.bodies import at_opset
+
+        body = self.bodies.get(frozenset())
+        if body is None or len(there) < len(self.schema.inputs) or not all(there):
+            return None
+        return at_opset(body, opset)
 
     def _checked(
         self, name: str, kind: TensorType, result: object, types: Types, sizes: Sizes

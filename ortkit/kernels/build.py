@@ -116,6 +116,43 @@ def build_library(
     )
 
 
+@dataclass(frozen=True)
+class KernelsBuild:
+    """Kernels before they are linked.
+
+    Args:
+        found: For each signature its kernel, or why it has none.
+        compiled: How many kernels were not in the cache.
+        note: Why kernels could not be put into the cache, empty if they could.
+    """
+
+    found: tuple[Kernel | CudaKernel | Refused, ...]
+    compiled: int
+    note: str
+
+
+@contextmanager
+def build_kernels(
+    signatures: Sequence[RegionSignature],
+    target: Target,
+    cache: KernelCache | None = None,
+    count: Callable[[int, int], None] = _silent,
+    backend: str = "auto",
+) -> Iterator[KernelsBuild]:
+    """Compile what some backend accepts; the kernels' files are there inside the `with` block.
+
+    The arguments and errors are those of `build_library`.
+    """
+    target = _resolved(target)
+    with _build_folder() as folder:
+        chooser = known_database().chooser()
+        build = _Build(
+            _usable_backends(backend), target, cache or default_cache(), folder, chooser
+        )
+        found = tuple(one for _, one in build.kernels(signatures, count))
+        yield KernelsBuild(found, build.compiled, build.note)
+
+
 def refusal(signature: RegionSignature, target: Target, backend: str = "auto") -> Refused | None:
     """Say why no kernel would be built for a region; None means that one would.
 

@@ -8,7 +8,7 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
 from importlib.util import find_spec
@@ -21,10 +21,12 @@ from ortkit.kernels.cpu import machine, resolve
 from ortkit.kernels.cuda import CudaKernel
 from ortkit.kernels.manifest import MANIFEST_VERSION, LibraryOp, manifest_source
 from ortkit.kernels.manifest_cuda import image_files
+from ortkit.kernels.names import NAMES_VERSION, NamedOp, names_source
 from ortkit.kernels.signature import RegionSignature
 
 SHIM_ARCHIVE = "libortkit_shim.a"
 MANIFEST_HEADER = "manifest.h"
+NAMES_HEADER = "names.h"
 KERNEL_HEADER = "kernel.h"
 _INSTALL = "run `pip install .` in ortkit's folder, or `pip install -e .` to work on it"
 
@@ -48,7 +50,8 @@ class KernelLibrary:
     Args:
         path: Where it lies.
         sha256: Of its bytes, in hex.
-        ops: The op types it registers in the domain `ortkit.fused`, sorted.
+        ops: What it registers, sorted: op types of the domain `ortkit.fused`, or the users' own
+            ops with their domains.
     """
 
     path: Path
@@ -98,37 +101,89 @@ def link_library(
     if not kernels:
         raise UserError("a kernel library needs at least one kernel", where=str(path))
     shim, header = find_shim()
-    command = find_linker()
-    level = resolve(target if target.kind == "cpu" else Target("cpu", machine())).level
+    level = _level(target)
     ops = _ops(kernels, signatures, level)
-    objects = sorted({op.cpu.artifact.name: op.cpu.artifact for op in ops if op.cpu}.items())
     images = image_files(op.cuda for op in ops if op.cuda)
+    symbols = () if programs is None else programs.symbols
+    exports = _EXPORTS % "".join(f" {symbol};" for symbol in symbols)
     with tempfile.TemporaryDirectory(prefix="ortkit-link-") as name:
         folder = Path(name)
-        # Copied under fixed names: paths must not reach the output.
-        for source, target_name in ((shim, SHIM_ARCHIVE), (header, MANIFEST_HEADER)):
-            shutil.copyfile(source, folder / target_name)
-        for object_name, artifact in objects:
-            shutil.copyfile(artifact, folder / object_name)
         for image in set(images.values()):
             (folder / f"{image.name}.bin").write_bytes(image.content)
         (folder / "manifest.c").write_text(manifest_source(ops, level, images), "utf-8")
-        symbols = () if programs is None else programs.symbols
-        exports = _EXPORTS % "".join(f" {symbol};" for symbol in symbols)
-        (folder / "exports.map").write_text(exports, "utf-8")
         if programs is not None:
             _write_programs(programs, header.parent, folder)
-        arguments = [
-            *_FLAGS, "-Wl,--version-script=exports.map", "-o", "library.so", "manifest.c",
-            *([] if programs is None else ["programs.c"]),
-            *(object_name for object_name, _ in objects), SHIM_ARCHIVE,
-            "-Wl,--as-needed", "-lm", *(["-ldl"] if images else []),
-        ]  # fmt: skip
-        _run([*command, *arguments], folder)
-        content = (folder / "library.so").read_bytes()
+        content = _linked(
+            folder, (shim, header), (op.cpu.artifact for op in ops if op.cpu), exports,
+            () if programs is None else ("programs.c",), ("-ldl",) if images else (),
+        )  # fmt: skip
     _write_atomically(path, content)
     names = sorted(op.signature.op_type for op in ops)
     return KernelLibrary(path, hashlib.sha256(content).hexdigest(), tuple(names))
+
+
+def link_named(ops: Sequence[NamedOp], path: Path, target: Target) -> KernelLibrary:
+    """Write a library of ops under names of their users' to `path`, whole or not at all.
+
+    Args:
+        ops: One for each set of element types; with kernels for CPUs.
+        path: The file.
+        target: What the library as a whole asks of the processor.
+
+    Raises:
+        UserError: `path` cannot be written.
+        MissingDependencyError: No C compiler, or ortkit is not installed.
+        KernelError: The compiler failed.
+    """
+    shim, header = find_shim()
+    names = header.with_name(NAMES_HEADER)
+    _check_version(names, "NAMES", NAMES_VERSION)
+    level = _level(target)
+    with tempfile.TemporaryDirectory(prefix="ortkit-link-") as name:
+        folder = Path(name)
+        (folder / "manifest.c").write_text(names_source(ops, level), "utf-8")
+        artifacts = (one.kernel.artifact for op in ops for one in op.kernels)
+        content = _linked(folder, (shim, header, names), artifacts, _EXPORTS % "")
+    _write_atomically(path, content)
+    known = sorted({op.id for op in ops})
+    return KernelLibrary(path, hashlib.sha256(content).hexdigest(), tuple(known))
+
+
+def _level(target: Target) -> str:
+    return resolve(target if target.kind == "cpu" else Target("cpu", machine())).level
+
+
+def _linked(
+    folder: Path,
+    parts: Sequence[Path],
+    artifacts: Iterable[Path],
+    exports: str,
+    sources: Sequence[str] = (),
+    libraries: Sequence[str] = (),
+) -> bytes:
+    """Return the library of what lies in `folder`, of the shim and of kernels.
+
+    Args:
+        folder: With manifest.c; for nothing else.
+        parts: The shim's archive, then headers.
+        artifacts: The kernels' objects.
+        exports: The linker's script of symbols.
+        sources: More files to compile in `folder`.
+        libraries: Flags at the end.
+    """
+    # Copied under fixed names: paths must not reach the output.
+    for part in parts:
+        shutil.copyfile(part, folder / part.name)
+    objects = sorted({one.name: one for one in artifacts}.items())
+    for name, artifact in objects:
+        shutil.copyfile(artifact, folder / name)
+    (folder / "exports.map").write_text(exports, "utf-8")
+    arguments = [
+        *_FLAGS, "-Wl,--version-script=exports.map", "-o", "library.so", "manifest.c", *sources,
+        *(name for name, _ in objects), SHIM_ARCHIVE, "-Wl,--as-needed", "-lm", *libraries,
+    ]  # fmt: skip
+    _run([*find_linker(), *arguments], folder)
+    return (folder / "library.so").read_bytes()
 
 
 def _write_programs(programs: Programs, headers: Path, folder: Path) -> None:
@@ -166,20 +221,23 @@ def find_shim() -> tuple[Path, Path]:
         folders = list(import_module("ortkit.custom_ops").__path__)
     for folder in map(Path, folders):
         if (folder / SHIM_ARCHIVE).is_file():
-            _check_version(folder / MANIFEST_HEADER)
+            _check_version(folder / MANIFEST_HEADER, "MANIFEST", MANIFEST_VERSION)
             return folder / SHIM_ARCHIVE, folder / MANIFEST_HEADER
     raise MissingDependencyError(
         f"the native part of ortkit ({SHIM_ARCHIVE}) is not installed", fix=_INSTALL
     )
 
 
-def _check_version(header: Path) -> None:
-    """Raise if the installed shim reads other manifests than this code writes."""
-    found = re.search(r"#define ORTKIT_MANIFEST_VERSION (\d+)", header.read_text("utf-8"))
-    if found is None or int(found[1]) != MANIFEST_VERSION:
+def _check_version(header: Path, what: str, version: int) -> None:
+    """Raise if the installed shim reads others than this code writes."""
+    found = None
+    if header.is_file():
+        text = header.read_text("utf-8")
+        found = re.search(rf"#define ORTKIT_{what}_VERSION (\d+)", text)
+    if found is None or int(found[1]) != version:
         raise MissingDependencyError(
-            f"the native part of ortkit was built from other sources (its manifest has version "
-            f"{found[1] if found else 'unknown'}, not {MANIFEST_VERSION})",
+            f"the native part of ortkit was built from other sources (its {what.lower()} has "
+            f"version {found[1] if found else 'unknown'}, not {version})",
             where=str(header),
             fix=_INSTALL,
         )

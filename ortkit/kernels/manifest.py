@@ -21,8 +21,8 @@ MANIFEST_VERSION = 4
 # Pairs of an input and an output, by position.
 Pairs: TypeAlias = tuple[tuple[int, int], ...]
 
-# numpy's name -> ONNX TensorProto.DataType.
-_ELEMENT_TYPES: dict[str, int] = {
+#: numpy's name -> ONNX TensorProto.DataType.
+ELEMENT_TYPES: dict[str, int] = {
     "float32": 1,
     "uint8": 2,
     "int8": 3,
@@ -72,11 +72,11 @@ def manifest_source(
     for op in {op.cpu.symbol: op for op in ordered if op.cpu is not None}.values():
         assert op.cpu is not None
         tensors = (*op.signature.inputs, *op.signature.outputs)
-        parts.append(_call_source(op.cpu.symbol, len(tensors), len(symbols_of(tensors))))
+        parts.append(call_source(op.cpu.symbol, len(tensors), len(symbols_of(tensors))))
     answers = {_launch(op).inplace for op in ordered} - {()}
-    parts += [_pairs_source(pairs) for pairs in sorted(answers)]
+    parts += [pairs_source(pairs) for pairs in sorted(answers)]
     for number, op in enumerate(ordered):
-        parts.append(_op_source(number, op, images))
+        parts.append(op_source(number, op, images))
     entries = ",\n".join(f"  OP_{number}" for number in range(len(ordered)))
     parts.append(f"static const OrtkitOp ops[] = {{\n{entries}\n}};")
     kernels = sum((op.cpu is not None) + (op.cuda is not None) for op in ordered)
@@ -91,7 +91,7 @@ def manifest_source(
     return "\n".join(parts) + "\n"
 
 
-def _call_source(symbol: str, tensors: int, sizes: int) -> str:
+def call_source(symbol: str, tensors: int, sizes: int) -> str:
     """Return the adapter from the shim's arrays to the kernel's parameters."""
     parameters = "void*, " * tensors + "int64_t, " * sizes
     arguments = "".join(f"data[{index}], " for index in range(tensors))
@@ -103,17 +103,18 @@ def _call_source(symbol: str, tensors: int, sizes: int) -> str:
     )
 
 
-def _pairs_name(pairs: Pairs) -> str:
+def pairs_name(pairs: Pairs) -> str:
+    """Return the name of the function that answers `pairs`."""
     return "_".join(["pairs", *(f"{i}to{o}" for i, o in pairs)]) if pairs else "NULL"
 
 
-def _pairs_source(pairs: Pairs) -> str:
+def pairs_source(pairs: Pairs) -> str:
     """Return the function that answers which tensors may share memory.
 
     One for each distinct answer: it is not told which op it is asked about.
     """
     return (
-        f"static size_t {_pairs_name(pairs)}(int32_t** inputs, int32_t** outputs) {{\n"
+        f"static size_t {pairs_name(pairs)}(int32_t** inputs, int32_t** outputs) {{\n"
         f"  static int32_t from[] = {{{c_list(i for i, _ in pairs)}}};\n"
         f"  static int32_t to[] = {{{c_list(o for _, o in pairs)}}};\n"
         f"  *inputs = from;\n  *outputs = to;\n  return {len(pairs)};\n}}\n"
@@ -142,7 +143,17 @@ def _launch(op: LibraryOp) -> Launch:
     return op.cpu.launch if op.cpu is not None else _NO_LAUNCH
 
 
-def _op_source(number: int, op: LibraryOp, images: Mapping[Path, ImageFile]) -> str:
+def op_source(
+    number: int, op: LibraryOp, images: Mapping[Path, ImageFile], label: str = ""
+) -> str:
+    """Return the lines that define an op as OP_n.
+
+    Args:
+        number: One that no other op has.
+        op: With its kernels.
+        images: The code of the kernels for CUDA.
+        label: What messages call it, if not by its op type.
+    """
     signature, launch = op.signature, _launch(op)
     tensors = (*signature.inputs, *signature.outputs)
     symbols = symbols_of(tensors)
@@ -160,12 +171,12 @@ def _op_source(number: int, op: LibraryOp, images: Mapping[Path, ImageFile]) -> 
     if op.cuda is not None:
         lines += kernel_source(f"{name}_cuda", op.cuda, len(tensors), places, images)
     lines.append(
-        f"#define OP_{number} {{{c_text(signature.op_type)}, {c_text(signature.key)}, "
+        f"#define OP_{number} {{{c_text(label or signature.op_type)}, {c_text(signature.key)}, "
         f"{len(symbols)}, {name}_symbols, {len(signature.inputs)}, {len(signature.outputs)}, "
         f"{name}_tensors, {len(launch.units)}, {name}_units, "
         f"{c_extent(f'{name}_points', 0, launch.points)}, "
         f"{launch.picoseconds_per_point}, {launch.shared_nanoseconds}, "
-        f"{_pairs_name(launch.inplace)}, "
+        f"{pairs_name(launch.inplace)}, "
         f"{'NULL' if op.cpu is None else f'call_{op.cpu.symbol}'}, "
         f"{'NULL' if op.cuda is None else f'&{name}_cuda'}}}\n"
     )
@@ -173,6 +184,4 @@ def _op_source(number: int, op: LibraryOp, images: Mapping[Path, ImageFile]) -> 
 
 
 def _tensor_source(tensor: TensorSpec, dims: str) -> str:
-    return (
-        f"{{{c_text(tensor.name)}, {_ELEMENT_TYPES[tensor.dtype]}, {len(tensor.shape)}, {dims}}}"
-    )
+    return f"{{{c_text(tensor.name)}, {ELEMENT_TYPES[tensor.dtype]}, {len(tensor.shape)}, {dims}}}"

@@ -38,7 +38,7 @@ class PythonOp(Protocol):
     def result_dtypes(
         self, dtypes: Sequence[str | None], attributes: Mapping[str, object]
     ) -> tuple[str, ...]: ...
-    def function(self) -> onnx.FunctionProto | None: ...
+    def function(self, opset: int, there: Sequence[bool]) -> onnx.FunctionProto | None: ...
 
 
 #: By domain, name and version: `ortkit.custom_op` puts them here.
@@ -134,6 +134,7 @@ def with_python_ops(
     model, failures = open_model(content), Failures()
     shapes, changed = Shapes.infer(model), _Nodes(failures)
     functions: dict[tuple[str, str], onnx.FunctionProto] = {}
+    opset = model.opset_imports.get("", 1)
     for node in _nodes(model):
         if node.domain not in domains or (node.domain, node.op_type) in header.functions:
             if changed.slots and any(shapes.dtype(value) is None for value in node.outputs):
@@ -142,9 +143,10 @@ def with_python_ops(
         op = op_for(node.domain, node.op_type, header.opsets[node.domain])
         if op is None or registered(f"{node.domain}::{node.op_type}"):
             continue
-        body = op.function()
-        if body is not None and not any(value is None for value in node.inputs):
+        body = op.function(opset, [value is not None for value in node.inputs])
+        if body is not None:
             functions[(node.domain, node.op_type)] = body
+            _tell_types(shapes, node, op)
             continue
         dtypes = [None if one is None else _dtype(shapes, one, node) for one in node.inputs]
         changed.change(node, op, dtypes)
@@ -170,12 +172,7 @@ def _nodes(model: ir.Model) -> Iterator[ir.Node]:
 def _add_function(model: ir.Model, body: onnx.FunctionProto) -> None:
     function = ir.serde.deserialize_function(body)
     for opset in body.opset_import:
-        have = model.opset_imports.setdefault(opset.domain, opset.version)
-        if have != opset.version:
-            raise UserError(
-                f"its body is written for opset {opset.version}, and the model has {have}",
-                where=f"{body.domain}::{body.name}", fix="write it for the model's",
-            )  # fmt: skip
+        model.opset_imports.setdefault(opset.domain, opset.version)
     model.functions[function.identifier()] = function
 
 
@@ -214,6 +211,18 @@ class _Nodes:
             _drop_input(node, index)
         for value, dtype in zip(node.outputs, outputs, strict=True):
             value.dtype = ir.DataType.from_numpy(np.dtype(dtype))
+
+
+def _tell_types(shapes: Shapes, node: ir.Node, op: PythonOp) -> None:
+    """Say what a node gives that its function computes, for Python ops that read it."""
+    known = [None if one is None else shapes.dtype(one) for one in node.inputs]
+    if None in known:
+        return
+    attributes = {name: _value(one) for name, one in node.attributes.items()}
+    dtypes = op.result_dtypes([str(one.numpy().name) for one in known if one], attributes)
+    for value, dtype in zip(node.outputs, dtypes, strict=False):
+        value.dtype = ir.DataType.from_numpy(np.dtype(dtype))
+    shapes.infer_node(node)
 
 
 def _dtype(shapes: Shapes, value: ir.Value, node: ir.Node) -> str:

@@ -41,6 +41,11 @@ ort::Status* Create(const ort::CustomOp*, const ort::Api* given, const ort::Kern
   Note("AllocatorGetInfo", !ort::AllocatorGetInfo(given)(allocator, &memory) && memory);
   int32_t device = 7;
   Note("MemoryInfoGetId", !ort::MemoryInfoGetId(given)(memory, &device) && device == 0, "%d", device);
+  // The node has scale = 0.5 and axis = 7.
+  float scale = 0;
+  Note("GetFloatAttribute", !ort::GetFloatAttribute(given)(info, "scale", &scale) && scale == 0.5f);
+  int64_t axis = 0;
+  Note("GetIntegerAttribute", !ort::GetIntegerAttribute(given)(info, "axis", &axis) && axis == 7);
   *kernel = &api;
   return nullptr;
 }
@@ -54,6 +59,11 @@ void Destroy(void*) {
 ort::Status* Infer(const ort::CustomOp*, ort::ShapeContext* context) {
   ort::TensorInfo* input = nullptr;
   Note("GetInputTypeShape", !ort::GetInputTypeShape(api)(context, 0, &input) && input);
+  Note("HasShape", ort::HasShape(api)(input));
+  size_t count = 0;
+  Note("GetShapeInputCount", !ort::GetShapeInputCount(api)(context, &count) && count == 1, "%zu", count);
+  int32_t element_type = 0;
+  Note("GetElementType", !ort::GetElementType(api)(input, &element_type) && element_type == 1, "%d", element_type);
   size_t rank = 0;
   Note("GetRank", !ort::GetRank(api)(input, &rank) && rank == 3, "%zu", rank);
   int64_t dims[3] = {};

@@ -1,0 +1,75 @@
+/* Ops that a library brings under names of their users': static data, compiled and linked in beside the
+ * manifest by the libraries of `ortkit ops build`.
+ *
+ * C11 and C++17. The generator is ortkit/kernels/names.py, the reader names.cc. Equal names are one op
+ * with several sets of element types, and a set has kernels for the inputs and attributes that a node may have.
+ */
+#ifndef ORTKIT_NAMES_H_
+#define ORTKIT_NAMES_H_
+
+#include "manifest.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define ORTKIT_NAMES_VERSION 1
+#define ORTKIT_MAX_ATTRIBUTES 32
+
+typedef struct OrtkitAttribute {
+  const char* name;
+  int32_t is_float;  /* else an integer */
+  int32_t is_needed; /* a node must have it, else `integer` or `real` is what it is without */
+  int64_t integer;
+  float real;
+} OrtkitAttribute;
+
+/* The value that an attribute must have. */
+typedef struct OrtkitFixed {
+  int32_t attribute;
+  int64_t integer;
+  float real;
+} OrtkitFixed;
+
+/* One kernel, and the nodes that it is for. */
+typedef struct OrtkitChoice {
+  const OrtkitOp* op;        /* its op_type is for messages */
+  const int32_t* places;     /* of each of the kernel's inputs: the node's, or -1 - the attribute that it is */
+  const int32_t* stars;      /* of each tensor 1 + the axis that stands for any number of the node's, or 0 */
+  int32_t input_count;       /* of the node; those that are absent and last may be left out */
+  const int32_t* is_there;   /* of each of the node's inputs */
+  int32_t fixed_count;
+  const OrtkitFixed* fixed;
+} OrtkitChoice;
+
+typedef struct OrtkitNamedOp {
+  const char* domain;
+  const char* name;
+  int32_t version;
+  int32_t input_count;
+  const int32_t* input_types;  /* ONNX TensorProto.DataType */
+  const int32_t* input_kinds;  /* 0 there, 1 optional, 2 any number, at least one */
+  int32_t output_count;
+  const int32_t* output_types;
+  int32_t attribute_count;
+  const OrtkitAttribute* attributes;
+  int32_t choice_count;        /* the last one needs the fewest inputs */
+  const OrtkitChoice* choices;
+  OrtkitPairs may_inplace;     /* inputs and outputs of the node that may share memory, whatever the choice */
+} OrtkitNamedOp;
+
+typedef struct OrtkitNames {
+  uint32_t version;  /* ORTKIT_NAMES_VERSION */
+  int32_t op_count;
+  const OrtkitNamedOp* ops;
+  OrtkitRoom* rooms; /* ORTKIT_MAX_RUNTIMES times the ops; zeroed */
+} OrtkitNames;
+
+/* Without one of its own a library gets names_none.cc's, which has none. */
+extern const OrtkitNames ortkit_names;
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif  /* ORTKIT_NAMES_H_ */

@@ -1,0 +1,182 @@
+"""The C source of a library of ops under names of their users': what names.h declares."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ortkit.errors import InternalError
+from ortkit.kernels.backend import Kernel
+from ortkit.kernels.cpu import LEVELS
+from ortkit.kernels.csource import c_list, c_text
+from ortkit.kernels.manifest import (
+    ELEMENT_TYPES,
+    MANIFEST_VERSION,
+    LibraryOp,
+    call_source,
+    op_source,
+    pairs_name,
+    pairs_source,
+)
+from ortkit.kernels.signature import DOMAIN, RegionSignature
+from ortkit.kernels.sizes import symbols_of
+
+NAMES_VERSION = 1
+#: The bounds of custom_ops/native/names.h.
+MOST_ATTRIBUTES, MOST_INPUTS = 32, 64
+
+REQUIRED, OPTIONAL, VARIADIC = 0, 1, 2
+
+
+@dataclass(frozen=True)
+class NamedAttribute:
+    """An attribute that kernels take as an input, or are built for a value of."""
+
+    name: str
+    is_float: bool
+    default: float | int | None
+    """None: a node must have it."""
+
+
+@dataclass(frozen=True)
+class NamedKernel:
+    """A kernel, and the nodes that it is for."""
+
+    signature: RegionSignature
+    kernel: Kernel
+    places: tuple[int, ...]
+    """Of each of its inputs the node's, or -1 - the attribute that it is the value of."""
+    stars: tuple[int | None, ...]
+    """Of each tensor the axis that stands for any number of the node's."""
+    is_there: tuple[bool, ...]
+    """Which of the node's inputs there are."""
+    fixed: Mapping[int, float | int] = field(default_factory=dict)
+    """Attributes by number that must have these values."""
+
+
+@dataclass(frozen=True)
+class NamedOp:
+    """An op with one set of element types."""
+
+    domain: str
+    name: str
+    version: int
+    inputs: tuple[tuple[str, int], ...]
+    """The element type and `REQUIRED`, `OPTIONAL` or `VARIADIC` of each."""
+    outputs: tuple[str, ...]
+    attributes: tuple[NamedAttribute, ...]
+    kernels: tuple[NamedKernel, ...]
+    """The last one needs the fewest inputs: shapes are inferred from it."""
+
+    @property
+    def id(self) -> str:
+        """`mydomain::Name`."""
+        return f"{self.domain}::{self.name}"
+
+
+def names_source(ops: Sequence[NamedOp], level: str) -> str:
+    """Return the C source for `ops`, manifest included.
+
+    Args:
+        ops: Each with a kernel at least.
+        level: What the kernels ask of the processor.
+
+    Raises:
+        InternalError: An op exceeds what custom_ops/native/names.h has room for.
+    """
+    ordered = sorted(ops, key=lambda op: (op.domain, op.name, op.inputs, op.outputs))
+    kernels = [one for op in ordered for one in op.kernels]
+    parts = ['#include "manifest.h"', '#include "names.h"', ""]
+    for one in {each.kernel.symbol: each for each in kernels}.values():
+        tensors = (*one.signature.inputs, *one.signature.outputs)
+        parts.append(call_source(one.kernel.symbol, len(tensors), len(symbols_of(tensors))))
+    answers = {one.kernel.launch.inplace for one in kernels} | {_inplace(op) for op in ordered}
+    parts += [pairs_source(pairs) for pairs in sorted(answers - {()})]
+    number = 0
+    entries = []
+    for place, op in enumerate(ordered):
+        _check(op)
+        first = number
+        for one in op.kernels:
+            parts.append(op_source(number, LibraryOp(one.signature, one.kernel), {}, op.id))
+            parts += _kernel_source(number, one)
+            number += 1
+        parts += _named_source(place, op, first)
+        entries.append(f"  NAMED_{place}")
+    listed = ",\n".join(entries)
+    parts.append(f"static const OrtkitNamedOp named[] = {{\n{listed}\n}};")
+    parts.append(f"static OrtkitRoom rooms[ORTKIT_MAX_RUNTIMES * {len(ordered)}];")
+    parts.append(
+        f"const OrtkitNames ortkit_names = {{{NAMES_VERSION}, {len(ordered)}, named, rooms}};"
+    )
+    parts.append(
+        "const OrtkitManifest ortkit_manifest = {\n"
+        f"  {MANIFEST_VERSION}, (OrtkitCpu){LEVELS[level]}, {c_text(DOMAIN)}, 0, NULL, NULL, NULL\n"
+        "};"
+    )
+    return "\n".join(parts) + "\n"
+
+
+def _check(op: NamedOp) -> None:
+    if len(op.attributes) > MOST_ATTRIBUTES or not op.kernels:
+        raise InternalError(f"{op.id} has {len(op.attributes)} attributes, or no kernel")
+    if any(len(one.is_there) > MOST_INPUTS for one in op.kernels):
+        raise InternalError(f"{op.id} has a kernel of more than {MOST_INPUTS} inputs")
+
+
+def _inplace(op: NamedOp) -> tuple[tuple[int, int], ...]:
+    """Return the pairs of a node's inputs and outputs that every kernel lets share memory."""
+    if any(kind == VARIADIC for _, kind in op.inputs):
+        return ()
+    found = [
+        {(one.places[i], o) for i, o in one.kernel.launch.inplace if one.places[i] >= 0}
+        for one in op.kernels
+    ]
+    return tuple(sorted(set.intersection(*found)))
+
+
+def _kernel_source(number: int, one: NamedKernel) -> list[str]:
+    """Return the lines with the arrays of a choice, and itself as CHOICE_n."""
+    name = f"choice{number}"
+    stars = [0 if axis is None else axis + 1 for axis in one.stars]
+    fixed = ", ".join(f"{{{at}, {_number(value)}}}" for at, value in one.fixed.items())
+    return [
+        f"static const OrtkitOp {name}_op = OP_{number};",
+        f"static const int32_t {name}_places[] = {{{c_list(one.places)}}};",
+        f"static const int32_t {name}_stars[] = {{{c_list(stars)}}};",
+        f"static const int32_t {name}_there[] = {{{c_list(map(int, one.is_there))}}};",
+        f"static const OrtkitFixed {name}_fixed[] = {{{fixed or '{0, 0, 0}'}}};",
+        f"#define CHOICE_{number} {{&{name}_op, {name}_places, {name}_stars, "
+        f"{len(one.is_there)}, {name}_there, {len(one.fixed)}, {name}_fixed}}\n",
+    ]
+
+
+def _named_source(place: int, op: NamedOp, first: int) -> list[str]:
+    name = f"named{place}"
+    attributes = ", ".join(
+        f"{{{c_text(one.name)}, {int(one.is_float)}, {int(one.default is None)}, "
+        f"{_number(0 if one.default is None else one.default)}}}"
+        for one in op.attributes
+    )
+    choices = ", ".join(f"CHOICE_{first + index}" for index in range(len(op.kernels)))
+    inputs = c_list(ELEMENT_TYPES[dtype] for dtype, _ in op.inputs)
+    outputs = c_list(ELEMENT_TYPES[dtype] for dtype in op.outputs)
+    return [
+        f"static const int32_t {name}_inputs[] = {{{inputs}}};",
+        f"static const int32_t {name}_kinds[] = {{{c_list(kind for _, kind in op.inputs)}}};",
+        f"static const int32_t {name}_outputs[] = {{{outputs}}};",
+        f"static const OrtkitAttribute {name}_attributes[] = "
+        f"{{{attributes or '{0, 0, 0, 0, 0}'}}};",
+        f"static const OrtkitChoice {name}_choices[] = {{{choices}}};",
+        f"#define NAMED_{place} {{{c_text(op.domain)}, {c_text(op.name)}, {op.version}, "
+        f"{len(op.inputs)}, {name}_inputs, {name}_kinds, {len(op.outputs)}, {name}_outputs, "
+        f"{len(op.attributes)}, {name}_attributes, {len(op.kernels)}, {name}_choices, "
+        f"{pairs_name(_inplace(op))}}}\n",
+    ]
+
+
+def _number(value: float | int) -> str:
+    """Return a value as the integer and as the float of a C initializer."""
+    if isinstance(value, float):
+        return f"0, (float){value.hex()}"
+    return f"{value}, 0"
