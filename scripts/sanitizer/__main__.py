@@ -26,10 +26,10 @@ import numpy as np
 from ortkit.kernels.cuda import ARCHITECTURES, CudaKernel
 from ortkit.kernels.triton.source import sources_of
 from scripts.benches import output
-from scripts.sanitizer import child
 from scripts.sanitizer.cases import CASES
 from scripts.sanitizer.suite import Suite, build, compiled, nodes_of, wrong_outputs
 
+_CHILD = Path(__file__).with_name("child.py")
 _TOOLKIT = Path("/usr/local/cuda/bin")
 _SUMMARIES = {
     "memcheck": r"ERROR SUMMARY: (\d+) error",
@@ -115,7 +115,7 @@ def build_broken(kernel: CudaKernel, architecture: int, folder: Path) -> Suite:
 def run(suite: Suite, command: Sequence[str]) -> tuple[float, str]:
     """Run the child under a command; returns the seconds and what it printed."""
     started = time.perf_counter()
-    whole = [*command, sys.executable, str(Path(child.__file__)), str(suite.job)]
+    whole = [*command, sys.executable, str(_CHILD), str(suite.job)]
     try:
         done = subprocess.run(
             whole, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
@@ -150,8 +150,11 @@ def why_not() -> str:
         return "there is no CUDA driver"
     if find_tool() is None:
         return f"compute-sanitizer is neither on PATH nor in {_TOOLKIT}"
-    if find_spec("triton") is None:
-        return "triton is not installed"
+    if shutil.which("nvidia-smi") is None:
+        return "nvidia-smi, which tells what GPU this is, is not there"
+    for name in ("triton", "onnxruntime"):
+        if find_spec(name) is None:
+            return f"{name} is not installed"
     import onnxruntime
 
     if "CUDAExecutionProvider" not in onnxruntime.get_available_providers():

@@ -118,3 +118,46 @@ def test_the_tool_is_looked_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
         tool.write_text("#!/bin/sh\n")
         tool.chmod(0o755)
         assert sanitizer.find_tool() == tool
+
+
+@pytest.mark.parametrize("is_seen", [True, False])
+def test_what_is_found_fails_the_check(
+    is_seen: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """With a sanitizer that says what it is told to, and a CPU in the place of the GPU."""
+    if find_spec("triton") is None:
+        pytest.skip("triton is not installed")
+    import onnxruntime
+
+    said = {"memcheck": "ERROR SUMMARY: 0 errors", "racecheck": "RACECHECK SUMMARY: 2 hazards"}
+    commands = []
+
+    def run(suite: Suite, command: list[str]) -> tuple[float, str]:
+        commands.append([suite.job.parent.name, *command[1:3]])
+        if not command:
+            found = onnxruntime.InferenceSession(
+                str(suite.model), providers=["CPUExecutionProvider"]
+            )
+            names = [value.name for value in found.get_outputs()]
+            values = found.run(None, suite.feeds)
+            values[0] = values[0] + 1
+            np.savez(suite.job.parent / "results.npz", **dict(zip(names, values, strict=True)))
+            return 0.1, ""
+        if suite.job.parent.name == "broken":
+            return 0.1, f"ERROR SUMMARY: {int(is_seen)} errors"
+        return 0.1, said[command[2]]
+
+    monkeypatch.setattr(sanitizer, "CASES", CASES[:1])
+    monkeypatch.setattr(sanitizer, "run", run)
+    found = sanitizer.check(Path("compute-sanitizer"), 90, tmp_path)
+    failures = found["failures"]
+    assert isinstance(failures, list)
+    assert failures[0].startswith("pointwise_0.Y: off by")
+    assert failures[1] == "racecheck: 2 errors"
+    assert len(failures) == (2 if is_seen else 3)
+    counts = {"memcheck": 0, "racecheck": 2, "memcheck of a mistake": int(is_seen)}
+    assert found["errors"] == counts
+    assert found["kernels"] == ["pointwise_0", "pointwise_1", "pointwise_2"]
+    assert [one[1:] for one in commands] == [
+        [], ["--tool", "memcheck"], ["--tool", "racecheck"], ["--tool", "memcheck"],
+    ]  # fmt: skip
