@@ -167,7 +167,7 @@ class _Run:
                 raise missing
             regions, made, note = compile_regions(
                 result.scopes, library, backend, machine, options.count,
-                self._sources() if options.keep_source else None,
+                self._sources() if options.keep_source else None, options.chooser,
             )  # fmt: skip
             return regions, made, note or self._foreign_note(made)
         except (MissingDependencyError, KernelError) as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from ortkit.errors import UserError
 from ortkit.graph.opsets.raising import NEWEST, OLDEST
@@ -13,6 +13,9 @@ from ortkit.kernels.cuda import architectures_of
 from ortkit.rewrite.passes import Pass
 from ortkit.rewrite.pipeline import Instruments
 from ortkit.rewrite.target import Target
+
+if TYPE_CHECKING:
+    from ortkit.kernels.tuned import Chooser
 
 #: Regions are grown from this level on.
 REGIONS_SINCE_LEVEL = 2
@@ -80,6 +83,8 @@ class OptimizeOptions:
     """Ids of rewrites that must not happen, as the report names them."""
     fuel: int | None = None
     """Stop after that many rewrites."""
+    chooser: Chooser | None = None
+    """Says which of several kernels for a region to make; None: what `ortkit tune` found."""
     instruments: Instruments = field(default_factory=Instruments)
     """What to do after each pass; see `ortkit.rewrite.instruments`."""
     progress: Callable[[str], None] = _silent

@@ -69,6 +69,10 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
         "ortkit.cli.calibrate",
         "measure what work costs on this machine, for the choice of kernels",
     ),
+    "tune": (
+        "ortkit.cli.tune",
+        "try kernels of a model on this machine, and keep what is faster",
+    ),
     "doctor": (
         "ortkit.cli.doctor",
         "say what is installed, what is missing and how to get it",

@@ -47,6 +47,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="put the kernel library into the model's metadata, for ortkit.Session")  # fmt: skip
     add("--cpu", default="native", metavar="LEVEL",
         help="CPU the kernels are for: native (default), x86-64-v3, x86-64-v4, ...")  # fmt: skip
+    add("--db", type=Path, metavar="FILE",
+        help="kernels as `ortkit tune --db` found them, beside those of the cache")  # fmt: skip
     add("--arch", default="native", metavar="ARCH,...",
         help="GPUs the kernels are for, such as sm_90,sm_100 (default: sm_80,sm_90)")  # fmt: skip
     add("--max-opset", type=int, default=23, metavar="N",
@@ -86,6 +88,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Optimize, save, report."""
     output = _output(arguments)
     from ortkit.graph.atomic import write_whole
+    from ortkit.kernels.tuned import chooser_after
     from ortkit.optimization import OptimizeOptions, optimize
 
     with show.progress(quiet=arguments.quiet or arguments.json) as progress:
@@ -102,6 +105,7 @@ def run(arguments: argparse.Namespace) -> int:
             cpu=arguments.cpu,
             arch=arguments.arch,
             keep_source=arguments.keep_source is not None,
+            chooser=None if arguments.db is None else chooser_after(arguments.db),
             fold_limit=arguments.fold_limit,
             max_opset=arguments.max_opset,
             verify=arguments.verify,

@@ -26,6 +26,7 @@ from ortkit.kernels.build import build_library, refusal
 from ortkit.kernels.calibration import load_calibration
 from ortkit.kernels.cuda import CudaKernel
 from ortkit.kernels.signature import RegionSignature
+from ortkit.kernels.tuned import Chooser
 from ortkit.report import RegionReport
 from ortkit.rewrite.scope import Scope
 
@@ -37,6 +38,7 @@ def compile_regions(
     target: Target,
     count: Callable[[int, int], None],
     sources: Path | None = None,
+    chooser: Chooser | None = None,
 ) -> tuple[tuple[RegionReport, ...], Path | None, str]:
     """Find regions, compile them into one library at `path`, and put fused nodes in their place.
 
@@ -49,6 +51,7 @@ def compile_regions(
         target: What the kernels are for.
         count: Called with how many kernels are compiled, and of how many.
         sources: The folder that the kernels' code is written into for reading, if it is to be.
+        chooser: See `build_library`.
 
     Returns:
         A report for each region; the library, None if no region has a kernel; and what there is
@@ -61,7 +64,7 @@ def compile_regions(
 
     split = split_biases(scopes) if target.kind == "cuda" else nullcontext()
     with split:
-        return _compile(scopes, path, kernels, target, count, sources)
+        return _compile(scopes, path, kernels, target, count, sources, chooser)
 
 
 def _compile(
@@ -71,6 +74,7 @@ def _compile(
     target: Target,
     count: Callable[[int, int], None],
     sources: Path | None,
+    chooser: Chooser | None,
 ) -> tuple[tuple[RegionReport, ...], Path | None, str]:
     """Do it all, see `compile_regions`."""
 
@@ -92,8 +96,9 @@ def _compile(
     built = None
     if wanted:
         built = build_library(
-            list(wanted.values()), target, path, kernels, count=count, sources=sources
-        )
+            list(wanted.values()), target, path, kernels, count=count, sources=sources,
+            chooser=chooser,
+        )  # fmt: skip
     refused = {} if built is None else {each.key: reason for each, reason in built.refused}
     left_out = {
         each.key: each.left_out_lines()

@@ -151,6 +151,33 @@ def known_database() -> TunedDatabase:
         return TunedDatabase()
 
 
+def existing_database(path: Path) -> TunedDatabase:
+    """Read a file that has to be there.
+
+    Raises:
+        UserError: It is not, or `load_database` raises.
+    """
+    if not path.exists():
+        raise UserError(
+            "there is no such file", where=str(path), fix="write one with `ortkit tune --db`"
+        )
+    return load_database(path)
+
+
+def chooser_after(path: Path) -> Chooser:
+    """Return what makes kernels after a file, and after the cache what that does not know.
+
+    Raises:
+        UserError: The file is not there, cannot be read, or is of another version.
+    """
+    first, second = existing_database(path).chooser(), known_database().chooser()
+
+    def choose(signature: RegionSignature, backend: str, target: Target) -> str:
+        return first(signature, backend, target) or second(signature, backend, target)
+
+    return choose
+
+
 def cache_file() -> Path:
     """Return where tuning keeps what it finds."""
     return env.cache_dir() / FILE
@@ -223,6 +250,6 @@ def _text(record: Mapping[str, object], name: str) -> str:
 def _ratio(value: object) -> float | None:
     if value is None:
         return None
-    if not isinstance(value, int | float) or not 0 < value < math.inf:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
         raise ValueError(value)
     return float(value)

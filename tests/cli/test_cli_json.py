@@ -29,6 +29,7 @@ CALLS = {
     "passes": ("list",),
     "cache": ("list",),
     "calibrate": (),
+    "tune": ("bert.onnx", "--trials", "1"),
     "doctor": (),
 }
 

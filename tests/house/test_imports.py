@@ -38,6 +38,17 @@ MAY_IMPORT = {
         "options",
         "report",
     },
+    "tune": {
+        "errors",
+        "env",
+        "graph",
+        "kernels",
+        "fusion",
+        "runtime",
+        "measure",
+        "optimization",
+        "options",
+    },
     "provider": {
         "errors",
         "env",

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
 from fused_model import fused_model, random_input, session
+
 from ortkit.kernels import RegionSignature, Target, TensorSpec, build_library
 from ortkit.kernels.cache import KernelCache
 from ortkit.kernels.cpu import resolve

@@ -1,0 +1,124 @@
+"""`ortkit tune`: try kernels of a model on this machine, and keep what is faster."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ortkit.cli import show
+from ortkit.cli.flags import sizes
+from ortkit.errors import UserError
+
+if TYPE_CHECKING:
+    from ortkit.tune.result import TunedRegion, TuneResult
+
+_UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
+_DEFAULT_SECONDS = 60.0
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the subcommand's flags."""
+    add = parser.add_argument
+    add("model", type=Path, metavar="MODEL", help="an ONNX file")
+    add("--budget", default="", metavar="TIME",
+        help="time to take, such as 60s or 10m (default: 60s without --trials)")  # fmt: skip
+    add("--trials", type=int, metavar="N", help="kernels to try at most")
+    add("--target", choices=("cpu",), default="cpu", help="default: cpu")
+    add("--level", type=int, choices=range(4), default=2, metavar="0..3", help="default: 2")
+    add("--cpu", default="native", metavar="LEVEL",
+        help="CPU the kernels are for: native (default), x86-64-v3, x86-64-v4, ...")  # fmt: skip
+    add("--db", type=Path, metavar="FILE",
+        help="write what is found into this file too, and go on from what is in it")  # fmt: skip
+    add("--merge", type=Path, action="append", default=[], metavar="FILE",
+        help="take over what another database knows; may be repeated")  # fmt: skip
+    add("--inputs", type=Path, metavar="FILE.npz", help="run on these inputs")
+    add("--shape", action="append", default=[], metavar="NAME=SIZE",
+        help="value of a named size (default: what is usual); may be repeated")  # fmt: skip
+    add("--threads", type=int, default=0, metavar="N",
+        help="threads of a session (default: ONNX Runtime decides)")  # fmt: skip
+    add("--quiet", action="store_true", help="print nothing but errors")
+    add("--json", action="store_true", help="print one JSON document")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Tune, and print what came of it."""
+    shapes, budget = sizes(arguments.shape), _seconds(arguments.budget)
+    if budget is None and arguments.trials is None:
+        budget = _DEFAULT_SECONDS
+    from ortkit.tune.tuner import TuneOptions, tune
+
+    with show.progress(quiet=arguments.quiet or arguments.json) as progress:
+        options = TuneOptions(
+            trials=arguments.trials,
+            budget=budget,
+            level=arguments.level,
+            cpu=arguments.cpu,
+            inputs=arguments.inputs,
+            shapes=shapes,
+            threads=arguments.threads,
+            db=arguments.db,
+            merge=tuple(arguments.merge),
+            progress=progress,
+        )
+        found = tune(arguments.model, options)
+    if arguments.json:
+        show.document(found.to_json())
+    elif not arguments.quiet:
+        _show(found)
+    return 0
+
+
+def _seconds(text: str) -> float | None:
+    """Return a time in seconds, None if none is given.
+
+    Raises:
+        UserError: It is no time.
+    """
+    if not text:
+        return None
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text.strip())
+    if match is None:
+        raise UserError(f"{text!r} is no time", where="--budget", fix="give such as 60s or 10m")
+    return float(match[1]) * _UNITS[match[2]]
+
+
+def _show(found: TuneResult) -> None:
+    for name, shape in found.inputs.items():
+        show.line(f"input     {name} [{', '.join(map(str, shape))}]")
+    rows = [
+        (
+            one.op,
+            one.nodes,
+            f"{one.share:.1%}",
+            f"{one.trials} of {one.kernels - 1}",
+            _times(one),
+            f"{one.gain:.3f}",
+            one.problem or one.choices or "the default",
+        )
+        for one in found.regions
+    ]
+    header = ("kernel", "nodes", "share", "tried", "us", "gain", "best")
+    show.table("kernels by their share of the time", header, rows)
+    if found.alternatives:
+        others = [
+            (one.what, None if one.ratio is None else f"{one.ratio:.3f}",
+             one.problem or one.direction)
+            for one in found.alternatives
+        ]  # fmt: skip
+        show.table("other ways to run it", ("what", "times as fast", ""), others)
+    for note in found.notes:
+        show.line(f"note      {note}")
+    show.line(
+        f"gain      {found.predicted_gain:.3f} of the model, by shares and gains (not measured)"
+    )
+    for file in found.files:
+        show.line(f"wrote     {file}")
+    show.line(f"took      {found.seconds:.1f} s, {found.trials} new trials")
+
+
+def _times(one: TunedRegion) -> str | None:
+    if one.default_us is None or one.best_us is None:
+        return None
+    return f"{one.default_us:.1f} -> {one.best_us:.1f}"

@@ -1,0 +1,94 @@
+"""What is tuned: a region, and the sizes at which it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+
+from ortkit.kernels.signature import RegionSignature, TensorSpec
+from ortkit.kernels.sizes import Extent, extent_of, symbols_of
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class TuneCase:
+    """A region at given sizes.
+
+    Args:
+        signature: Of the region.
+        sizes: A number for each of its named sizes, in the order of `symbols_of`.
+        share: Part of the model's time that its nodes take at these sizes, 0 to 1.
+        nodes: How many nodes of the model there are.
+    """
+
+    signature: RegionSignature
+    sizes: tuple[int, ...] = ()
+    share: float = 1.0
+    nodes: int = 1
+
+    @property
+    def bucket(self) -> str:
+        """The sizes rounded up to powers of two, such as `s0=128,s1=64`; empty if none is named.
+
+        In it times hold: that a kernel for any size is fastest may depend on its size.
+        """
+        return ",".join(
+            f"s{place}={1 << max(0, size - 1).bit_length()}"
+            for place, size in enumerate(self.sizes)
+        )
+
+    @cached_property
+    def numbers(self) -> Mapping[str, int]:
+        """The named sizes."""
+        names = symbols_of((*self.signature.inputs, *self.signature.outputs))
+        return dict(zip(names, self.sizes, strict=True))
+
+    def shape(self, spec: TensorSpec) -> Shape:
+        """Return the sizes of a tensor."""
+        return tuple(self.size(extent_of(dim)) for dim in spec.shape)
+
+    def size(self, extent: Extent) -> int:
+        """Return a size."""
+        return extent.factor * prod(self.numbers[name] for name in extent.symbols)
+
+
+def solve_sizes(signature: RegionSignature, shapes: Sequence[Shape]) -> tuple[int, ...] | None:
+    """Return the named sizes from the inputs' shapes; None if they do not fit or do not tell them.
+
+    Args:
+        signature: Of a region.
+        shapes: Of its inputs, by position.
+    """
+    if len(shapes) != len(signature.inputs):
+        return None
+    known: dict[str, int] = {}
+    for spec, shape in zip(signature.inputs, shapes, strict=True):
+        if len(spec.shape) != len(shape):
+            return None
+        for dim, size in zip(spec.shape, shape, strict=True):
+            if not _learn(extent_of(dim), size, known):
+                return None
+    names = symbols_of((*signature.inputs, *signature.outputs))
+    found = tuple(known[name] for name in names if name in known)
+    return found if len(found) == len(names) and min(found, default=1) > 0 else None
+
+
+def _learn(extent: Extent, size: int, known: dict[str, int]) -> bool:
+    """Solve for the one name that is not known yet; False if the size contradicts the rest."""
+    unknown = [name for name in extent.symbols if name not in known]
+    factor = extent.factor * prod(_values(extent.symbols, known))
+    if not unknown:
+        return factor == size
+    if len(unknown) > 1 or not factor:
+        return True
+    if size % factor:
+        return False
+    known[unknown[0]] = size // factor
+    return True
+
+
+def _values(names: Iterable[str], known: Mapping[str, int]) -> list[int]:
+    return [known[name] for name in names if name in known]

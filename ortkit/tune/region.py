@@ -1,0 +1,194 @@
+"""One region that is being tuned: what was tried of it, the next batch, and what is certain."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from ortkit.errors import KernelError
+from ortkit.kernels.backend import Target
+from ortkit.kernels.catalog import load_backend
+from ortkit.kernels.tunable import Tunable
+from ortkit.kernels.tuned import Place, Record, TrialRecord
+from ortkit.runtime.intervals import speedup_of
+from ortkit.tune.cases import TuneCase
+from ortkit.tune.result import TunedRegion
+from ortkit.tune.search import next_choices, space_size
+from ortkit.tune.store import TuneStore
+from ortkit.tune.timing import Effort, Times, time_choices
+
+#: Kernels that are compiled and timed together.
+BATCH = 12
+#: How many are timed again before one of them is chosen, and how.
+_FINALISTS = 3
+_FINAL = Effort(processes=3, rounds=21, seconds=0.001)
+#: A kernel that was less faster than this beside others is none to look at again.
+_LEAST_GAIN = 1.01
+#: This part of the rounds counts: what others add to a time says nothing about a kernel.
+_QUIET = 0.25
+
+
+@dataclass
+class TuningRegion:
+    """One region at given sizes, and its trials.
+
+    Args:
+        case: The region.
+        backend: Of its kernels.
+        target: Resolved.
+        place: Where its record belongs.
+        record: What is known.
+        stale: Batches since one was better than what was known.
+    """
+
+    case: TuneCase
+    backend: str
+    target: Target
+    place: Place
+    record: Record
+    stale: int = 0
+    new_trials: int = 0
+    problem: str = ""
+    times: tuple[float, float] | None = None
+    """Of the default and the best, in ns, as last confirmed."""
+    parameters: dict[str, tuple[int, ...]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        tunable = load_backend(self.backend)
+        if isinstance(tunable, Tunable):
+            self.parameters = dict(tunable.parameters(self.case.signature, self.target))
+
+    @property
+    def promise(self) -> float:
+        """What another batch may be worth: the share of time, less where nothing was found."""
+        return self.case.share / (1 + self.stale) ** 2
+
+    @property
+    def tried(self) -> dict[str, float | None]:
+        """Choices -> their ratio to the default, None if they failed."""
+        return {one.choices: one.ratio for one in self.record.trials}
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether there are promising trials that were not looked at again."""
+        return self.record.confirmed < len(self.record.trials) and bool(self._finalists())
+
+    def batch(self, most: int) -> list[str]:
+        """Return what to try next, nothing if everything was tried or something is wrong."""
+        if self.problem or not self.parameters:
+            return []
+        tried = self.tried
+        # The best of another version of the generator, if it is not known how good it is now.
+        inherited = self.record.best
+        first = [inherited] if inherited and inherited not in tried else []
+        rest = next_choices(self.parameters, {**tried, **dict.fromkeys(first)}, min(most, BATCH))
+        return [*first, *rest][: min(most, BATCH)]
+
+    def run(self, choices: list[str], store: TuneStore) -> None:
+        """Time a batch beside the default, and keep what came of it.
+
+        Raises:
+            UserError: It cannot be kept.
+        """
+        best = max(self.record.ratios.values())
+        try:
+            found = self._timed(choices)
+        except KernelError as error:
+            self.problem = str(error)
+            return
+        default, others = found[0], found[1:]
+        trials = tuple(
+            TrialRecord(one.choices, None if one.problem else _ratio(default, one), one.problem)
+            for one in others
+        )
+        self.record = replace(self.record, trials=(*self.record.trials, *trials))
+        self.new_trials += len(trials)
+        top = max((one.ratio for one in trials if one.ratio is not None), default=0.0)
+        self.stale = 0 if top > best * _LEAST_GAIN else self.stale + 1
+        store.put(self.place, self.record)
+
+    def _timed(self, choices: list[str]) -> list[Times]:
+        """Time a batch; if one of it crashes, each by itself.
+
+        Raises:
+            KernelError: The default cannot be timed.
+        """
+        try:
+            return self._times(choices, Effort())
+        except KernelError:
+            if len(choices) == 1:
+                raise
+        found = self._times([], Effort())
+        for one in choices:
+            try:
+                found.append(self._times([one], Effort())[1])
+            except KernelError as error:
+                found.append(Times(one, (), str(error)))
+        return found
+
+    def _times(self, choices: list[str], effort: Effort) -> list[Times]:
+        return time_choices(self.case, self.target, self.backend, ["", *choices], effort)
+
+    def _finalists(self) -> list[str]:
+        ratios = {**self.tried, self.record.best: self.record.gain}
+        good = [
+            (ratio, text)
+            for text, ratio in ratios.items()
+            if text and ratio is not None and ratio > _LEAST_GAIN
+        ]
+        return [text for _, text in sorted(good, reverse=True)[:_FINALISTS]]
+
+    def confirm(self, store: TuneStore) -> None:
+        """Time the best again, in processes of their own; only what is faster for sure is chosen.
+
+        Raises:
+            UserError: It cannot be kept.
+        """
+        finalists = self._finalists()
+        try:
+            default, *others = self._times(finalists, _FINAL)
+        except KernelError as error:
+            self.problem = str(error)
+            return
+        best, gain = default, 1.0
+        for one in others:
+            if one.problem:
+                continue
+            ratio = min(_ratio(default, one), default.fastest_ns / one.fastest_ns)
+            found = speedup_of(default.processes, one.processes, floor=_LEAST_GAIN - 1)
+            if found.direction == "faster" and ratio > max(gain, _LEAST_GAIN):
+                best, gain = one, ratio
+        self.times = (default.median_ns, best.median_ns)
+        tried = len(self.record.trials)
+        self.record = replace(self.record, best=best.choices, gain=gain, confirmed=tried)
+        store.put(self.place, self.record)
+
+    def result(self) -> TunedRegion:
+        """Return what there is to say."""
+        times = (None, None) if self.times is None else (1e-3 * one for one in self.times)
+        default_us, best_us = times
+        return TunedRegion(
+            op=self.case.signature.op_type,
+            nodes=self.case.nodes,
+            sizes=self.case.sizes,
+            share=self.case.share,
+            kernels=1 + space_size(self.parameters),
+            trials=len(self.record.trials),
+            new_trials=self.new_trials,
+            failed=sum(one.ratio is None for one in self.record.trials),
+            choices=self.record.best,
+            gain=self.record.gain,
+            default_us=default_us,
+            best_us=best_us,
+            problem=self.problem,
+        )
+
+
+def _ratio(default: Times, other: Times) -> float:
+    """Return how many times as fast a kernel is in its quiet rounds."""
+    first, second = (
+        float(np.quantile(np.concatenate([np.asarray(each) for each in one.processes]), _QUIET))
+        for one in (default, other)
+    )
+    return first / second

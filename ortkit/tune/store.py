@@ -1,0 +1,103 @@
+"""Where trials are kept, so that none is repeated: the cache, and a file if one is named."""
+
+from __future__ import annotations
+
+import fcntl
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from ortkit.errors import UserError
+from ortkit.graph.atomic import write_whole
+from ortkit.kernels.tuned import (
+    Place,
+    Record,
+    TunedDatabase,
+    cache_file,
+    database_text,
+    existing_database,
+    load_database,
+)
+
+
+class TuneStore:
+    """The database that is being filled; each change is on disk when the call returns.
+
+    Args:
+        file: Written besides the cache, with what it holds already and what is added or asked
+            for; made if it is not there. It may lie beside a model.
+        merge: Files whose records are taken over.
+
+    Raises:
+        UserError: A file cannot be read or written, or is of another version.
+    """
+
+    def __init__(self, file: Path | None, merge: Sequence[Path] = ()) -> None:
+        self.file = file
+        given = TunedDatabase() if file is None else load_database(file)
+        for path in merge:
+            given = given.merged(existing_database(path))
+        self._exported = given
+        self.database = load_database(cache_file()).merged(given)
+        # Also to learn now, and not after an hour, that it cannot be written.
+        self._write(given)
+
+    def record(self, place: Place, op: str, generator: str) -> Record:
+        """Return what is known of a place, from kernels of the same generator."""
+        found = self.database.records.get(place)
+        if found is None:
+            return Record(op, generator)
+        if found.generator != generator:
+            # Its times are of other code. Its best choice is worth a trial still.
+            return Record(op, generator, best=found.best, gain=found.gain)
+        return found
+
+    def put(self, place: Place, record: Record) -> None:
+        """Keep a record.
+
+        Raises:
+            UserError: A file cannot be written.
+        """
+        self._write(TunedDatabase({place: record}))
+
+    def _write(self, news: TunedDatabase) -> None:
+        path = cache_file()
+        with _locked(path):
+            # Another process may have added to it meanwhile.
+            self.database = _over(load_database(path), news)
+            write_whole(path, database_text(self.database))
+        self._exported = _over(self._exported, news)
+        if self.file is not None:
+            write_whole(self.file, database_text(self._exported))
+
+
+def _over(old: TunedDatabase, news: TunedDatabase) -> TunedDatabase:
+    """Return both, with the trials of both, and the verdicts of the news."""
+    records = dict(old.records)
+    for place, record in news.records.items():
+        before = records.get(place)
+        if before is None or before.generator != record.generator:
+            records[place] = record
+            continue
+        trials = {one.choices: one for one in (*before.trials, *record.trials)}
+        records[place] = Record(
+            record.op, record.generator, tuple(trials.values()), record.best, record.gain,
+            record.confirmed,
+        )  # fmt: skip
+    return TunedDatabase(records)
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Hold off other processes that add to the same file."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.with_suffix(".lock").open("w", encoding="utf-8") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+    except OSError as error:
+        raise UserError(
+            f"cannot be written: {error.strerror}",
+            where=str(path),
+            fix="set ORTKIT_CACHE to a folder that can be written",
+        ) from error

@@ -1,0 +1,130 @@
+"""The process that times kernels: `python timing_child.py JOB.json`; imports nothing of ortkit.
+
+All kernels compute the same on the same memory, in turns of which the order changes from round to
+round, so that what else the machine does hits all alike. The time is taken by code that is linked
+with them: a call from Python would take as long as a small kernel.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import sys
+from pathlib import Path
+from typing import TypedDict
+
+import numpy as np
+
+#: As ONNX Runtime aligns its tensors.
+_ALIGNMENT = 64
+#: Reductions are summed in another order, so that the last bits differ.
+_RELATIVE = {"float64": 1e-10, "float16": 4e-3, "bfloat16": 2e-2}
+
+
+class Tensor(TypedDict):
+    """An input or output."""
+
+    dtype: str  # numpy's name; "bfloat16" is kept as uint16
+    shape: list[int]
+
+
+class Job(TypedDict):
+    """Kernels in a library, the first of which is what the others are compared with."""
+
+    library: str
+    units: list[int]  # of each kernel
+    inputs: list[Tensor]
+    outputs: list[Tensor]
+    sizes: list[int]
+    rounds: int
+    seconds: float  # of one turn
+    result: str
+
+
+class Result(TypedDict):
+    """By kernel: nanoseconds of a run in each round, and what was wrong, empty if nothing."""
+
+    times: list[list[float]]
+    problems: list[str]
+
+
+def main(job_file: str) -> None:
+    """Run a job and write its result."""
+    job: Job = json.loads(Path(job_file).read_text(encoding="utf-8"))
+    written = Path(job["result"] + ".new")
+    written.write_text(json.dumps(_timed(job)), encoding="utf-8")
+    written.replace(job["result"])
+
+
+def _timed(job: Job) -> Result:
+    random = np.random.default_rng(0)
+    inputs = [_filled(tensor, random) for tensor in job["inputs"]]
+    outputs = [_empty(tensor) for tensor in job["outputs"]]
+    tensors = (ctypes.c_void_p * (len(inputs) + len(outputs)))(
+        *(array.ctypes.data for array in (*inputs, *outputs))
+    )
+    sizes = (ctypes.c_int64 * max(1, len(job["sizes"])))(*job["sizes"])
+    run = ctypes.CDLL(job["library"]).ortkit_time
+    run.restype = ctypes.c_int64
+    run.argtypes = [ctypes.c_int32, *(ctypes.c_void_p,) * 2, *(ctypes.c_int64,) * 2]
+    units, count = job["units"], len(job["units"])
+
+    def nanoseconds(number: int, runs: int) -> float:
+        return float(run(number, tensors, sizes, units[number], runs)) / runs
+
+    problems = [""] * count
+    runs = [1] * count
+    first: list[np.ndarray] = []
+    for number in range(count):
+        for array in outputs:
+            array.view(np.uint8).fill(0xA5)
+        nanoseconds(number, 1)
+        if not first:
+            first = [array.copy() for array in outputs]
+        elif not all(map(_is_equal, job["outputs"], first, outputs)):
+            problems[number] = "it computes something else than the default"
+            continue
+        once = max(1.0, min(nanoseconds(number, 1) for _ in range(3)))
+        runs[number] = max(1, int(1e9 * job["seconds"] / once))
+    times: list[list[float]] = [[] for _ in range(count)]
+    alive = [number for number in range(count) if not problems[number]]
+    for _ in range(job["rounds"]):
+        for number in random.permutation(alive):
+            times[number].append(nanoseconds(int(number), runs[number]))
+    return {"times": times, "problems": problems}
+
+
+def _empty(tensor: Tensor) -> np.ndarray:
+    dtype = np.dtype("uint16" if tensor["dtype"] == "bfloat16" else tensor["dtype"])
+    size = int(np.prod(tensor["shape"], dtype=np.int64)) * dtype.itemsize
+    raw = np.empty(size + _ALIGNMENT, np.uint8)
+    start = -raw.ctypes.data % _ALIGNMENT
+    return raw[start : start + size].view(dtype).reshape(tensor["shape"])
+
+
+def _filled(tensor: Tensor, random: np.random.Generator) -> np.ndarray:
+    """Return numbers that no operator trips over: between 0.5 and 1, or 0 and 1."""
+    array = _empty(tensor)
+    if tensor["dtype"] == "bfloat16":
+        array[...] = random.uniform(0.5, 1.0, array.shape).astype(np.float32).view(np.uint32) >> 16
+    elif array.dtype.kind in "biu":
+        array[...] = random.integers(0, 2, array.shape).astype(array.dtype)
+    else:
+        array[...] = random.uniform(0.5, 1.0, array.shape).astype(array.dtype)
+    return array
+
+
+def _is_equal(tensor: Tensor, expected: np.ndarray, found: np.ndarray) -> bool:
+    """Compare outputs: integers exactly, numbers up to what another order of sums gives."""
+    if tensor["dtype"] == "bfloat16":
+        expected, found = (
+            (each.astype(np.uint32) << 16).view(np.float32) for each in (expected, found)
+        )
+    elif expected.dtype.kind not in "fc":
+        return bool(np.array_equal(expected, found))
+    relative = _RELATIVE.get(tensor["dtype"], 1e-4)
+    return bool(np.allclose(found, expected, relative, relative / 10, equal_nan=True))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

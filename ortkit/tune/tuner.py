@@ -1,0 +1,255 @@
+"""`ortkit tune`: the kernels that take a model's time, tried in turn and kept in the database."""
+
+from __future__ import annotations
+
+import math
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ortkit.errors import UserError
+from ortkit.graph.save import save_model
+from ortkit.kernels.backend import Target
+from ortkit.kernels.build import missing_toolchain
+from ortkit.kernels.calibration import machine, processor
+from ortkit.kernels.catalog import load_backend
+from ortkit.kernels.compiler import staying
+from ortkit.kernels.cpu import resolve, runs_here
+from ortkit.kernels.tuned import Place, cache_file
+from ortkit.measure.inputs import shapes_in, write_inputs
+from ortkit.optimization import Optimized, optimize
+from ortkit.options import OptimizeOptions
+from ortkit.runtime.ort import require_onnxruntime
+from ortkit.runtime.timing import NotTimed, Timing, Variant, time_variants
+from ortkit.tune.cases import TuneCase
+from ortkit.tune.model import Asked, cases_of, fused_ops, uses_in
+from ortkit.tune.region import TuningRegion
+from ortkit.tune.result import Alternative, TuneResult
+from ortkit.tune.store import TuneStore
+
+#: Seconds for runs of the whole model, and for their profile.
+_RUN_SECONDS, _PROFILE_SECONDS = 0.5, 1.0
+_TIMEOUT_SECONDS = 300.0
+#: What confirming the best of a region takes, about.
+_CONFIRM_SECONDS = 2.0
+#: The toolchain stays loaded while kernels are timed.
+_TOOLCHAIN_SECONDS = 60.0
+#: Regions that take less of the time are left as they are.
+_LEAST_SHARE = 0.001
+
+
+def _silent(stage: str) -> None:
+    """Ignore progress."""
+
+
+@dataclass(frozen=True)
+class TuneOptions:
+    """How to tune; the defaults are those of `ortkit tune`."""
+
+    trials: int | None = None
+    """Kernels to try at most, of all regions together; None: as many as the time allows."""
+    budget: float | None = None
+    """Seconds; None: as long as the trials take."""
+    level: int = 2
+    """See `OptimizeOptions`."""
+    cpu: str = "native"
+    """The processor level that the kernels are for; this machine has to run it."""
+    inputs: Path | None = None
+    """An npz file with inputs of the size that matters."""
+    shapes: Mapping[str, int] = field(default_factory=dict)
+    """Numbers for named sizes."""
+    threads: int = 0
+    """Of a session of the whole model; 0: ONNX Runtime decides. Kernels are timed on one."""
+    db: Path | None = None
+    """A database file to write besides the cache."""
+    merge: tuple[Path, ...] = ()
+    """Database files to take over."""
+    progress: Callable[[str], None] = _silent
+    """Called with what is being done, and what was found so far."""
+
+    def __post_init__(self) -> None:
+        if self.trials is not None and self.trials < 0:
+            raise UserError(f"{self.trials} trials", where="--trials", fix="give 0 or more")
+        if self.budget is not None and not 0 < self.budget < math.inf:
+            raise UserError(f"{self.budget:g} s", where="--budget", fix="give more than 0")
+        if self.threads < 0:
+            raise UserError(f"{self.threads} threads", where="--threads", fix="use 0 or more")
+        if not runs_here(resolve(Target("cpu", self.cpu)).level):
+            raise UserError(
+                f"kernels for {self.cpu} do not run on this machine",
+                where="--cpu",
+                fix="tune them on one that does, and bring the database with --db",
+            )
+
+
+def tune(source: Path, options: TuneOptions | None = None) -> TuneResult:
+    """Tune the kernels of a model, those first that take the most time.
+
+    What was found is on disk after each batch of trials: an interrupted run goes on where it was.
+
+    Raises:
+        ModelError: The source is not a valid model.
+        UserError: Options or a database make no sense, or nothing can be written.
+        MissingDependencyError: ONNX Runtime or a toolchain is not installed.
+    """
+    require_onnxruntime()
+    if (missing := missing_toolchain()) is not None:
+        raise missing
+    options = options or TuneOptions()
+    store = TuneStore(options.db, options.merge)
+    with (
+        tempfile.TemporaryDirectory(prefix="ortkit-tune-") as folder,
+        staying(_TOOLCHAIN_SECONDS),
+    ):
+        return Tuner(source, options, store, Path(folder)).run()
+
+
+class Tuner:
+    """One call of `tune`: what its stages share."""
+
+    def __init__(self, source: Path, options: TuneOptions, store: TuneStore, folder: Path) -> None:
+        self.source = source
+        self.options = options
+        self.store = store
+        self.folder = folder
+        self.target = resolve(Target("cpu", options.cpu))
+        self.started = time.monotonic()
+        self.notes: list[str] = []
+        self.regions: list[TuningRegion] = []
+
+    def left(self) -> float:
+        """Return the seconds that are left."""
+        if self.options.budget is None:
+            return float("inf")
+        return self.options.budget - (time.monotonic() - self.started)
+
+    def run(self) -> TuneResult:
+        """Do one stage after the other."""
+        self.options.progress("optimize")
+        optimized, asked = self._optimized()
+        self.options.progress("profile")
+        timing = self._profiled(optimized)
+        self.regions = self._regions(optimized, asked, timing)
+        self._search()
+        self._confirm()
+        files = [cache_file(), *([self.options.db] if self.options.db is not None else [])]
+        return TuneResult(
+            source=str(self.source),
+            machine=machine(),
+            level=self.target.level,
+            inputs={} if timing is None else shapes_in(timing.feeds),
+            regions=tuple(one.result() for one in self.regions),
+            alternatives=self._alternatives(),
+            trials=self._trials(),
+            predicted_gain=self.predicted_gain(),
+            files=tuple(str(path) for path in files if path.exists()),
+            notes=tuple(self.notes),
+            seconds=round(time.monotonic() - self.started, 2),
+        )
+
+    def predicted_gain(self) -> float:
+        """Return how many times as fast the nodes of the model should be, from what is known."""
+        saved = sum(one.case.share * (1 - 1 / one.record.gain) for one in self.regions)
+        return 1 / (1 - saved)
+
+    def _optimized(self) -> tuple[Optimized, Asked]:
+        asked = Asked()
+        optimized = optimize(
+            self.source,
+            OptimizeOptions(
+                level=self.options.level, cpu=self.options.cpu, verify=False, kernels="auto",
+                chooser=asked,
+            ),
+        )  # fmt: skip
+        return optimized, asked
+
+    def _profiled(self, optimized: Optimized) -> Timing | None:
+        """Run the model with its kernels as they are by default."""
+        if optimized.library is None:
+            self.notes.append("there are no kernels to tune in this model")
+            return None
+        path = self.folder / "default.onnx"
+        save_model(optimized.model, path)
+        inputs = write_inputs(
+            optimized.model, self.options.inputs, self.options.shapes, self.folder
+        )
+        found = time_variants(
+            [Variant(path, optimized.library)],
+            inputs,
+            self.folder,
+            seconds=_RUN_SECONDS,
+            profile_seconds=_PROFILE_SECONDS,
+            timeout_seconds=_TIMEOUT_SECONDS,
+            threads=self.options.threads,
+        )
+        if isinstance(found, NotTimed) or found.profile_file is None:
+            reason = found.reason if isinstance(found, NotTimed) else "it was not profiled"
+            raise UserError(
+                f"the model does not run: {reason}",
+                where=str(self.source),
+                fix="give it inputs with --inputs or sizes with --shape",
+            )
+        return found
+
+    def _regions(
+        self, optimized: Optimized, asked: Asked, timing: Timing | None
+    ) -> list[TuningRegion]:
+        if timing is None or timing.profile_file is None:
+            return []
+        uses = uses_in(timing.profile_file, fused_ops(optimized.model))
+        cases, problems = cases_of(uses, asked.regions)
+        self.notes += problems
+        return [
+            self._region(case, backend) for case, backend in cases if case.share >= _LEAST_SHARE
+        ]
+
+    def _region(self, case: TuneCase, backend: str) -> TuningRegion:
+        key, bucket = case.signature.key, case.bucket
+        place = Place(processor(), self.target.level, backend, key, bucket)
+        generator = load_backend(backend).fingerprint()
+        record = self.store.record(place, case.signature.op_type, generator)
+        return TuningRegion(case, backend, self.target, place, record)
+
+    def _trials(self) -> int:
+        return sum(one.new_trials for one in self.regions)
+
+    def _search(self) -> None:
+        """Try kernels, each time of the region where it promises the most."""
+        while self.left() > self._reserved():
+            most = 1 << 30 if self.options.trials is None else self.options.trials - self._trials()
+            if most <= 0:
+                return
+            open_ones = [(one, batch) for one in self.regions if (batch := one.batch(most))]
+            if not open_ones:
+                return
+            region, batch = max(open_ones, key=lambda each: each[0].promise)
+            region.run(batch, self.store)
+            self.options.progress(self._state(region))
+
+    def _state(self, region: TuningRegion) -> str:
+        best = max(region.record.ratios.values())
+        return (
+            f"{self._trials()} trials; {region.case.signature.op_type}: "
+            f"best {best:.2f} times the default; confirmed for the model: "
+            f"{self.predicted_gain():.3f}"
+        )
+
+    def _reserved(self) -> float:
+        """Return the seconds that confirming takes; the budget is not to end in trials alone."""
+        return _CONFIRM_SECONDS * sum(one.is_pending for one in self.regions)
+
+    def _confirm(self) -> None:
+        pending = [one for one in self.regions if one.is_pending]
+        for region in sorted(pending, key=lambda one: -one.case.share):
+            if self.left() <= 0:
+                self.notes.append(
+                    f"{region.case.signature.op_type}: no time was left to confirm its best kernel"
+                )
+                continue
+            region.confirm(self.store)
+            self.options.progress(f"confirm; gain of the model so far {self.predicted_gain():.3f}")
+
+    def _alternatives(self) -> tuple[Alternative, ...]:
+        return ()

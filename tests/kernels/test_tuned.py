@@ -1,0 +1,126 @@
+"""The database of tuned kernels: what is read, merged, and chosen after it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from fused_model import bias_gelu
+
+from ortkit.errors import UserError
+from ortkit.kernels import Target
+from ortkit.kernels.tuned import (
+    Place,
+    Record,
+    TrialRecord,
+    TunedDatabase,
+    best_of,
+    database_text,
+    existing_database,
+    known_database,
+    load_database,
+)
+
+SIGNATURE = bias_gelu("n", 64)
+TARGET = Target("cpu", "x86-64-v3")
+
+
+def place(bucket: str = "s0=128", processor: str = "Some CPU") -> Place:
+    return Place(processor, "x86-64-v3", "tvm", SIGNATURE.key, bucket)
+
+
+def record(best: str, gain: float, *trials: TrialRecord, generator: str = "g1") -> Record:
+    return Record(SIGNATURE.op_type, generator, trials, best, gain, len(trials))
+
+
+def chosen(database: TunedDatabase, processor: str = "Some CPU") -> str:
+    return database.chooser(processor)(SIGNATURE, "tvm", TARGET)
+
+
+def test_a_database_is_read_as_it_was_written(tmp_path: Path) -> None:
+    trials = TrialRecord("keep=0", 1.25), TrialRecord("vector=64", None, "it crashed")
+    database = TunedDatabase({place(): record("keep=0", 1.2, *trials)})
+    path = tmp_path / "db.json"
+    path.write_text(database_text(database))
+    assert load_database(path) == database
+    assert len(load_database(tmp_path / "none.json")) == 0
+
+
+def test_kernels_are_chosen_for_the_same_processor_level_and_backend() -> None:
+    database = TunedDatabase({place(): record("keep=0", 1.2)})
+    assert chosen(database) == "keep=0"
+    assert chosen(database, "Another CPU") == ""
+    choose = database.chooser("Some CPU")
+    assert choose(SIGNATURE, "tvm", Target("cpu", "x86-64-v4")) == ""
+    assert choose(SIGNATURE, "other", TARGET) == ""
+    assert choose(bias_gelu("n", 65), "tvm", TARGET) == ""
+    assert choose(SIGNATURE, "tvm", Target("cuda", "x86-64-v3")) == ""
+
+
+def test_one_kernel_is_best_over_all_sizes() -> None:
+    """At one size a loses much, b a little."""
+    small = record("a", 1.3, TrialRecord("a", 1.3), TrialRecord("b", 1.2))
+    large = record("b", 1.2, TrialRecord("a", 0.5), TrialRecord("b", 1.2))
+    assert best_of([small, large]) == "b"
+    assert best_of([small]) == "a"
+    assert best_of([record("", 1.0, TrialRecord("a", 0.9))]) == ""
+    assert best_of([]) == ""
+
+
+def test_databases_are_merged_by_place() -> None:
+    first = TunedDatabase({
+        place(): record("a", 1.3, TrialRecord("a", 1.3)),
+        place("s0=1"): record("a", 1.1, TrialRecord("a", 1.1)),
+    })  # fmt: skip
+    second = TunedDatabase({
+        place(): record("b", 1.2, TrialRecord("b", 1.2)),
+        place("s0=1"): record("c", 1.05, TrialRecord("c", 1.05), generator="g2"),
+    })  # fmt: skip
+    merged = first.merged(second)
+    both = merged.records[place()]
+    assert (both.best, [one.choices for one in both.trials]) == ("a", ["a", "b"])
+    # The times of an older generator's kernels say nothing.
+    assert merged.records[place("s0=1")].best == "c"
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("{", "is no database of tuned kernels"),
+        ("[]", "is no database of tuned kernels"),
+        ('{"schema": "ortkit.tune/1"}', "is no database of tuned kernels"),
+        ('{"schema": "ortkit.tuned/2", "records": []}', "another version"),
+        ('{"schema": "ortkit.tuned/1"}', "cannot be read"),
+        ('{"schema": "ortkit.tuned/1", "records": [{"processor": 1}]}', "cannot be read"),
+        ('{"schema": "ortkit.tuned/1", "records": 3}', "cannot be read"),
+    ],
+)
+def test_what_is_no_database_is_said(
+    text: str, problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "tuned.json"
+    path.write_text(text)
+    with pytest.raises(UserError, match=problem) as raised:
+        load_database(path)
+    assert str(path) in str(raised.value)
+    # In the cache it is as good as none.
+    monkeypatch.setenv("ORTKIT_CACHE", str(tmp_path))
+    assert len(known_database()) == 0
+    assert path.read_text() == text
+
+
+@pytest.mark.parametrize("gain", [0, -1, float("inf"), "1", True])
+def test_a_gain_that_is_none(gain: object, tmp_path: Path) -> None:
+    database = TunedDatabase({place(): record("keep=0", 1.2)})
+    content = json.loads(database_text(database))
+    content["records"][0]["gain"] = gain
+    path = tmp_path / "db.json"
+    path.write_text(json.dumps(content))
+    with pytest.raises(UserError, match="cannot be read"):
+        load_database(path)
+
+
+def test_a_file_that_was_named_has_to_be_there(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no such file"):
+        existing_database(tmp_path / "none.json")

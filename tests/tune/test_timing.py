@@ -1,0 +1,102 @@
+"""Kernels of one region, timed in turns in a process of their own."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tuned_regions import SOFTMAX, region
+
+from ortkit.errors import KernelError
+from ortkit.kernels import Target
+from ortkit.kernels.backend import Refused
+from ortkit.kernels.cpu import resolve
+from ortkit.tune import timing, timing_child
+from ortkit.tune.cases import TuneCase
+from ortkit.tune.timing import Effort, time_choices
+
+TARGET = resolve(Target())
+QUICK = Effort(processes=2, rounds=3, seconds=1e-5)
+
+
+def test_each_kernel_has_a_time_for_each_round() -> None:
+    found = time_choices(TuneCase(SOFTMAX, (7,)), TARGET, "tvm", ["", "keep=0"], QUICK)
+    assert [one.choices for one in found] == ["", "keep=0"]
+    for one in found:
+        assert not one.problem
+        assert [len(each) for each in one.processes] == [3, 3]
+        assert 0 < one.fastest_ns <= one.median_ns
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64", "int64", "bool"])
+def test_other_types_are_timed_and_compared(dtype: str) -> None:
+    op = "Not (X)" if dtype == "bool" else "Add (X, X)"
+    signature = region(f"Y = {op}", {"X": ("n", 20)}, {"Y": ("n", 20)}, dtype)
+    found = time_choices(TuneCase(signature, (5,)), TARGET, "tvm", ["", "vector=4"], QUICK)
+    assert [one.problem for one in found] == ["", ""]
+
+
+def test_a_kernel_that_does_not_compile_costs_itself_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    compiled = timing.compile_all
+
+    def one_fails(jobs, count):
+        made = compiled(jobs, count)
+        return [Refused("out of registers") if job.choices else one
+                for job, one in zip(jobs, made, strict=True)]  # fmt: skip
+
+    monkeypatch.setattr(timing, "compile_all", one_fails)
+    found = time_choices(TuneCase(SOFTMAX, (7,)), TARGET, "tvm", ["", "keep=0"], QUICK)
+    assert [one.problem for one in found] == ["", "out of registers"]
+    assert found[1].processes == ()
+
+
+def test_without_the_default_there_is_nothing_to_compare_with(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(timing, "compile_all", lambda jobs, _: [Refused("no") for _ in jobs])
+    with pytest.raises(KernelError, match="the default kernel is not there: no"):
+        time_choices(TuneCase(SOFTMAX, (7,)), TARGET, "tvm", ["", "keep=0"], QUICK)
+
+
+def run_child(tmp_path: Path, source: str, kernels: int) -> timing_child.Result:
+    """Run the timing process on a library in C; it has a kernel that writes 2 x or x + 1."""
+    (tmp_path / "k.c").write_text(source)
+    library = tmp_path / "k.so"
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", library, tmp_path / "k.c"], check=True)
+    tensor: timing_child.Tensor = {"dtype": "float32", "shape": [4]}
+    job: timing_child.Job = {
+        "library": str(library), "units": [4] * kernels, "inputs": [tensor], "outputs": [tensor],
+        "sizes": [], "rounds": 2, "seconds": 1e-6, "result": str(tmp_path / "r.json"),
+    }  # fmt: skip
+    (tmp_path / "job.json").write_text(json.dumps(job))
+    command = [sys.executable, "-P", timing_child.__file__, tmp_path / "job.json"]
+    subprocess.run(command, check=True)
+    found: timing_child.Result = json.loads((tmp_path / "r.json").read_text())
+    return found
+
+
+SOURCE = """#include <stdint.h>
+int64_t ortkit_time(int32_t which, float **p, int64_t *s, int64_t units, int64_t runs) {
+  for (int i = 0; i < 4; ++i) p[1][i] = which == 1 ? p[0][i] + 1 : 2 * p[0][i];
+  return 100 * runs;
+}"""
+
+
+def test_a_kernel_that_computes_something_else_is_not_timed(tmp_path: Path) -> None:
+    found = run_child(tmp_path, SOURCE, 3)
+    assert found["problems"] == ["", "it computes something else than the default", ""]
+    assert found["times"] == [[100.0, 100.0], [], [100.0, 100.0]]
+
+
+def test_a_crash_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    crashing = timing._SOURCE.replace(
+        "const int64_t began", "__builtin_trap(); const int64_t began"
+    )
+    monkeypatch.setattr(timing, "_SOURCE", crashing)
+    with pytest.raises(KernelError, match="the process that times kernels crashed with signal 4"):
+        time_choices(TuneCase(SOFTMAX, (7,)), TARGET, "tvm", [""], QUICK)
