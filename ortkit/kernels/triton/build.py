@@ -75,7 +75,7 @@ def write_images(
             made[architecture] = [compile_step(step, architecture, folder) for *_, step in steps]
         except KernelError as error:
             failed[architecture] = error
-    # PTX alone is made of what one architecture compiles for: it runs on all later ones.
+    # PTX alone is enough: it runs on every GPU from its architecture on.
     if not made:
         raise next(iter(failed.values()))
     images = []
