@@ -111,8 +111,8 @@ def names_source(ops: Sequence[NamedOp], level: str) -> str:
     )
     parts.append(
         "const OrtkitManifest ortkit_manifest = {\n"
-        f"  {MANIFEST_VERSION}, (OrtkitCpu){LEVELS[level]}, {c_text(DOMAIN)}, 0, NULL, NULL, NULL\n"
-        "};"
+        f"  {MANIFEST_VERSION}, (OrtkitCpu){LEVELS[level]}, {c_text(DOMAIN)}, "
+        "0, NULL, NULL, NULL\n};"
     )
     return "\n".join(parts) + "\n"
 
@@ -125,7 +125,7 @@ def _check(op: NamedOp) -> None:
 
 
 def _inplace(op: NamedOp) -> tuple[tuple[int, int], ...]:
-    """Return the pairs of a node's inputs and outputs that every kernel lets share memory."""
+    """Return the node's pairs of input and output that every kernel lets share memory."""
     if any(kind == VARIADIC for _, kind in op.inputs):
         return ()
     found = [
