@@ -75,7 +75,8 @@ void FillAbi(Ep* ep) {
   abi.OnRunStart = OnRunStart;
   abi.OnRunEnd = OnRunEnd;
   abi.GetCompiledModelCompatibilityInfo = GetCompatibility;
-  if (!ep->definition->kernels.empty()) abi.GetKernelRegistry = GetKernelRegistry;
+  const bool has_kernels = !ep->definition->kernels.empty() || ep->definition->has_memory();
+  if (has_kernels) abi.GetKernelRegistry = GetKernelRegistry;
   abi.IsConcurrentRunSupported = IsConcurrentRunSupported;
   abi.CreateProfiler = CreateProfiler;
   abi.OnSessionInitializationEnd = OnSessionInitializationEnd;

@@ -160,7 +160,6 @@ enum AttributeType : int32_t { kIntAttribute = 1, kStringAttribute = 5 };
 inline constexpr Slot<1, int32_t(const Status*)> GetErrorCode;
 inline constexpr Slot<2, const char*(const Status*)> GetErrorMessage;
 inline constexpr Slot<55, Status*(const TypeInfo*, const TensorInfo** out)> CastToTensorInfo;  // borrowed
-inline constexpr Slot<60, Status*(const TensorInfo*, int32_t* element_type)> GetElementType;
 inline constexpr Slot<69, Status*(int32_t allocator, int32_t memory, MemoryInfo** out)>
     CreateCpuMemoryInfo;
 inline constexpr Slot<75, Status*(Allocator*, size_t bytes, void** out)> AllocatorAlloc;

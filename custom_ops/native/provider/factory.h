@@ -103,6 +103,9 @@ void ReleaseNodeComputeInfos(ort::Ep*, ort::NodeComputeInfo** infos, size_t coun
 // kernel_registry.cc
 ort::Status* GetKernelRegistry(ort::Ep*, const ort::KernelRegistry** out);
 
+// copy_kernels.cc: MemcpyFromHost and MemcpyToHost, unless the definition has its own.
+ort::Status* AddCopyKernels(Ep*);
+
 // compatibility.cc
 const char* GetCompatibility(ort::Ep*, const ort::Graph*);
 ort::Status* ValidateCompatibility(ort::EpFactory*, const ort::HardwareDevice* const*, size_t,
@@ -113,6 +116,8 @@ ort::Status* CreateAllocator(ort::EpFactory*, const ort::MemoryInfo*, const ort:
                              ort::AllocatorImpl** out);
 void ReleaseAllocator(ort::EpFactory*, ort::AllocatorImpl*);
 ort::Status* CreateDataTransfer(ort::EpFactory*, ort::DataTransferImpl** out);
+// Copies a tensor between devices or from or to the CPU; `stream` is the provider's handle or 0.
+ort::Status* Copy(const Factory&, const ort::Value* from, ort::Value* to, uint64_t stream);
 // Which of the factory's devices has this memory, or -1.
 int32_t FindDevice(const Factory&, const ort::MemoryDevice*);
 

@@ -123,6 +123,7 @@ ort::Status* GetKernelRegistry(ort::Ep* abi, const ort::KernelRegistry** out) {
     for (const KernelDefinition& kernel : ep->definition->kernels) {
       ORTKIT_RETURN_IF_FAILED(Add(ep, kernel));
     }
+    ORTKIT_RETURN_IF_FAILED(AddCopyKernels(ep));
   }
   *out = ep->registry;
   return nullptr;

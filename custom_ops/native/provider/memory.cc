@@ -1,4 +1,5 @@
 // Allocators and copies of providers with memory of their own.
+#include <cstring>
 #include <mutex>
 #include <unordered_map>
 
@@ -129,8 +130,21 @@ bool CanCopy(const ort::DataTransferImpl* abi, const ort::MemoryDevice* from, co
   return (from_is_ours && (to_is_ours || to_is_cpu)) || (to_is_ours && from_is_cpu);
 }
 
-ort::Status* CopyOne(const Factory& factory, const ort::Value* from, ort::Value* to,
-                     const ort::SyncStream* stream) {
+ort::Status* CopyTensors(ort::DataTransferImpl* abi, const ort::Value** from, ort::Value** to,
+                         ort::SyncStream** streams, size_t count) {
+  const Factory& factory = *reinterpret_cast<DataTransfer*>(abi)->factory;
+  for (size_t i = 0; i < count; ++i) {
+    const uint64_t stream = streams == nullptr ? 0 : HandleOf(factory, streams[i]);
+    ORTKIT_RETURN_IF_FAILED(Copy(factory, from[i], to[i], stream));
+  }
+  return nullptr;
+}
+
+void ReleaseTransfer(ort::DataTransferImpl* abi) { delete reinterpret_cast<DataTransfer*>(abi); }
+
+}  // namespace
+
+ort::Status* Copy(const Factory& factory, const ort::Value* from, ort::Value* to, uint64_t stream) {
   const Runtime& runtime = factory.runtime;
   const Definition& definition = *factory.definition;
   const void* source = nullptr;
@@ -142,28 +156,18 @@ ort::Status* CopyOne(const Factory& factory, const ort::Value* from, ort::Value*
   if (bytes == 0) return nullptr;
   const OrtkitPlace from_place = PlaceOf(factory, ort::DeviceOfValue(runtime.ep)(from));
   const OrtkitPlace to_place = PlaceOf(factory, ort::DeviceOfValue(runtime.ep)(to));
+  if (!from_place.is_ours && !to_place.is_ours) {
+    memcpy(target, source, bytes);
+    return nullptr;
+  }
   const int32_t device = from_place.is_ours ? from_place.device : to_place.device;
   const PythonCall python(definition.is_python());
   if (!python) return Fail(runtime.api, ort::kFail, definition.name + ": " + kClosed);
   OrtkitError error;
   const int32_t code = definition.devices[device].memory.copy(
-      definition.calls.user, source, from_place, target, to_place, bytes, HandleOf(factory, stream), &error);
+      definition.calls.user, source, from_place, target, to_place, bytes, stream, &error);
   return FromCallback(runtime.api, definition.name, "copy", code, error);
 }
-
-ort::Status* CopyTensors(ort::DataTransferImpl* abi, const ort::Value** from, ort::Value** to,
-                         ort::SyncStream** streams, size_t count) {
-  const Factory& factory = *reinterpret_cast<DataTransfer*>(abi)->factory;
-  for (size_t i = 0; i < count; ++i) {
-    const ort::SyncStream* stream = streams == nullptr ? nullptr : streams[i];
-    ORTKIT_RETURN_IF_FAILED(CopyOne(factory, from[i], to[i], stream));
-  }
-  return nullptr;
-}
-
-void ReleaseTransfer(ort::DataTransferImpl* abi) { delete reinterpret_cast<DataTransfer*>(abi); }
-
-}  // namespace
 
 int32_t FindDevice(const Factory& factory, const ort::MemoryDevice* memory) {
   const ort::EpApi* api = factory.runtime.ep;
