@@ -104,7 +104,8 @@ def configs_of(space: Space) -> tuple[Config, ...]:
         ]
     if must_be_wide or bounds:
         # Positions of 64 bits take twice the registers.
-        columns = shapes[-1].columns // (2 if shapes[-1].is_loop else 1)
+        is_free = shapes[-1].is_loop or space.kind == "flat"
+        columns = shapes[-1].columns // (2 if is_free else 1)
         found.append(replace(shapes[-1], columns=max(1, columns), is_wide=True))
     if space.kind == "turned" and not (space.row_count.static and space.column_count.static):
         last = found[-1] if found[-1].is_wide else replace(shapes[-1], is_wide=True)
