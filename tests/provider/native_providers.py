@@ -237,6 +237,13 @@ def session(
     return ort.InferenceSession(source, made, enable_fallback=0)
 
 
+def unoptimized() -> ort.SessionOptions:
+    """Return options of a session that keeps the graph as it is."""
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    return options
+
+
 def placed(of: ort.InferenceSession, name: str) -> list[list[str]]:
     """Return the op types of each subgraph that a provider has got."""
     return [

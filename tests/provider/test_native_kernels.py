@@ -26,6 +26,7 @@ from tests.provider.native_providers import (
     registered,
     session,
     triple,
+    unoptimized,
 )
 
 
@@ -145,12 +146,6 @@ def test_views_tell_type_rank_and_dims(provider: TestProvider, name: str) -> Non
     dtype, (element_type, code, bits) = ELEMENT_TYPES[name]
     (found,) = made.run(None, {"x": np.ones((2, 3), dtype)})
     np.testing.assert_array_equal(found, [[element_type, 2, 2, code, bits, 1]])
-
-
-def unoptimized() -> ort.SessionOptions:
-    options = ort.SessionOptions()
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    return options
 
 
 def test_views_of_scalars_and_strings(provider: TestProvider) -> None:

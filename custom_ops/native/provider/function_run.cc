@@ -26,6 +26,13 @@ OrtkitDLDataType TypeOf(int32_t element_type) {
   return kTypes[is_known ? element_type : 0];
 }
 
+bool IsEmpty(const int64_t* dims, int32_t rank) {
+  for (int32_t i = 0; i < rank; ++i) {
+    if (dims[i] == 0) return true;
+  }
+  return false;
+}
+
 }  // namespace
 
 FunctionRun* FunctionRun::Of(OrtkitKernelContext* context) {
@@ -159,6 +166,9 @@ int32_t FunctionRun::MakeOutput(int32_t index, const int64_t* dims, int32_t rank
     return 0;
   }
   if (ort::Status* status = ort::GetTensorMutableData(api_)(value, data)) return Note(status);
+  if (*data == nullptr && !IsEmpty(dims, rank)) {  // ONNX Runtime goes on when an allocator has none
+    return Note(ort::kFail, Format("no memory for output %d", index));
+  }
   if (out == nullptr) return 0;
   *out = {};
   size_t got = 0;
