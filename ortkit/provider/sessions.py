@@ -22,6 +22,9 @@ from ortkit.provider.session_info import Logger, SessionInfo, run_info
 from ortkit.provider.slots import Slots
 
 _DONE, _FAIL, _INVALID = 0, 1, 2
+#: Functions that hold a graph. ONNX Runtime shows it, writes the function out, and shows it again;
+#: of what was claimed before it makes an invalid model (1.31.1, 2026-11).
+_WRITTEN_OUT = frozenset({"SequenceMap"})
 Callback = Callable[..., int]
 
 
@@ -115,6 +118,8 @@ class SessionCallbacks:
     def _claim(self, _user: int, ep: int, graph: Any, groups: int, error: int) -> None:
         provider, told = self._sessions[ep], graph.contents
         view = read_graph(Slots(told.api), told.graph)
+        if view.parent_op in _WRITTEN_OUT:
+            return
         try:
             for claim in check_claims(view, provider.get_capability(view)):
                 self._add(provider, view, claim, groups, error)

@@ -150,6 +150,21 @@ def test_whole_control_flow_is_claimed() -> None:
     assert seen == ["Add", "Mul"]
 
 
+def test_nodes_in_a_function_are_claimed_once_it_is_written_out() -> None:
+    text = """<ir_version: 10, opset_import: ["" : 20]>
+    g (float[n] a, float[n] b) => (float[m] y)
+    {
+      s = SequenceConstruct (a, b)
+      t = SequenceMap (s) <body = f (float[n] x) => (float[n] z) { z = Add(x, x) }>
+      y = ConcatFromSequence <axis = 0> (t)
+    }"""
+    with registered(NumpyProvider()) as name:
+        made = session(model(text), name)
+        assert placement(made, name) == ["Add"]
+        feeds = {one: np.full(2, 3, np.float32) for one in "ab"}
+        assert made.run(None, feeds)[0].tolist() == [6, 6, 6, 6]
+
+
 class Failing(NumpyProvider):
     """Does in one method what a test says."""
 
