@@ -34,7 +34,10 @@ def main(job: Job) -> None:
     """Serve until the input ends."""
     with np.load(job["feeds"]) as file:
         feeds = {name: np.ascontiguousarray(file[name]) for name in file.files}
-    run = {"onnxruntime": _onnxruntime, "openvino": _openvino}[job["engine"]](job, feeds)
+    engines = {
+        "onnxruntime": _onnxruntime, "openvino": _openvino, "openvino bf16": _openvino,
+    }  # fmt: skip
+    run = engines[job["engine"]](job, feeds)
     run()
     _say({"ready": True})
     for line in sys.stdin:
@@ -74,7 +77,7 @@ def _openvino(job: Job, feeds: dict[str, np.ndarray]) -> Run:
     core = openvino.Core()
     settings = {
         # Without this it computes in bfloat16 on processors that have AMX.
-        "INFERENCE_PRECISION_HINT": "f32",
+        "INFERENCE_PRECISION_HINT": "bf16" if job["engine"].endswith("bf16") else "f32",
         "INFERENCE_NUM_THREADS": job["threads"],
         "NUM_STREAMS": 1,
         "PERFORMANCE_HINT": "LATENCY",
