@@ -6,10 +6,15 @@ import ctypes
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, cast
 
 from ortkit.errors import UserError
 from ortkit.provider import bridge
 from ortkit.provider.native import KernelLibrary, library_path
+
+
+#: What a function may be: the base of ctypes' functions has no public name.
+_FUNCTIONS = (int, ctypes.c_void_p, ctypes.CFUNCTYPE(None).__mro__[1])
 
 
 def header_folder() -> Path:
@@ -50,6 +55,11 @@ class Kernel:
     def __post_init__(self) -> None:
         if (self.function is None) == (self.library is None):
             raise UserError("a Kernel has either a function or a library")
+        if self.function is not None and not isinstance(self.function, _FUNCTIONS):
+            raise UserError(
+                f"a Kernel's function is of type {type(self.function).__name__}",
+                fix="give a ctypes function or an address; compile returns Python as it is",
+            )
         if self.library is not None and not self.op:
             raise UserError("a Kernel of a library needs an op", fix="name one of the library's")
 
@@ -59,14 +69,7 @@ class Kernel:
             return None
         if isinstance(self.function, int):
             return self.function
-        try:
-            return ctypes.cast(self.function, ctypes.c_void_p).value  # type: ignore[arg-type]
-        except (TypeError, ctypes.ArgumentError) as error:
-            kind = type(self.function).__name__
-            raise UserError(
-                f"a Kernel's function is of type {kind}",
-                fix="give a ctypes function or an address; compile returns Python as it is",
-            ) from error
+        return ctypes.cast(cast(Any, self.function), ctypes.c_void_p).value
 
     def open_library(self) -> KernelLibrary | None:
         """Load the library that the kernel is of, if it is of one.
