@@ -12,7 +12,6 @@ from ortkit.errors import UserError
 from ortkit.provider import bridge
 from ortkit.provider.native import KernelLibrary, library_path
 
-
 #: What a function may be: the base of ctypes' functions has no public name.
 _FUNCTIONS = (int, ctypes.c_void_p, ctypes.CFUNCTYPE(None).__mro__[1])
 
