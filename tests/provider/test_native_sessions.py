@@ -1,4 +1,4 @@
-"""What a provider is told of sessions and runs; its errors; its events in the trace; single kernels."""
+"""What a provider is told of sessions and runs; its errors, its trace events; kernels by op."""
 
 from __future__ import annotations
 
