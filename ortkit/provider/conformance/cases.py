@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import ctypes
+import pickle
+import tempfile
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -53,6 +57,38 @@ def node_cases() -> list[Case]:
         warnings.simplefilter("ignore")
         found = load_model_tests(kind="node")
     return sorted(map(_case, found), key=lambda case: case.name)
+
+
+@dataclass(frozen=True)
+class CaseFolder:
+    """All cases in files of their own, for other processes of ours."""
+
+    folder: tempfile.TemporaryDirectory[str]
+    names: tuple[str, ...]
+
+    @property
+    def path(self) -> Path:
+        """Where they lie, as long as this process lives."""
+        return Path(self.folder.name)
+
+
+@cache
+def case_folder() -> CaseFolder:
+    """Write all cases, once in a process; see `node_cases`."""
+    folder = tempfile.TemporaryDirectory(prefix="ortkit-cases-", ignore_cleanup_errors=True)
+    found = node_cases()
+    for case in found:
+        serialized = case.model.SerializeToString()
+        content = (serialized, case.feeds, case.expected, case.rtol, case.atol)
+        (Path(folder.name) / case.name).write_bytes(pickle.dumps(content))
+    return CaseFolder(folder, tuple(case.name for case in found))
+
+
+def load_case(folder: Path, name: str) -> Case:
+    """Read what `case_folder` of this process's parent has written."""
+    serialized, feeds, expected, rtol, atol = pickle.loads((folder / name).read_bytes())
+    model = onnx.ModelProto.FromString(serialized)
+    return Case(name, model, feeds, expected, rtol, atol)
 
 
 def chosen(names: Sequence[str], pattern: str, sample: int | None) -> list[str]:

@@ -10,7 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 from ortkit import __version__
 from ortkit.errors import UserError
-from ortkit.provider.conformance.cases import SAMPLE, chosen
+from ortkit.provider.conformance.cases import SAMPLE, case_folder, chosen
 from ortkit.provider.conformance.pool import Bench, judge_all
 from ortkit.provider.conformance.subject import Subject
 from ortkit.provider.conformance.verdict import Conformance
@@ -56,7 +56,7 @@ def conform(subject: Subject, options: ConformanceOptions | None = None) -> Conf
     options.progress("start")
     with ExitStack() as stack:
         first = stack.enter_context(Bench(subject, options.seconds))
-        names = chosen(first.cases, options.pattern, options.sample)
+        names = chosen(case_folder().names, options.pattern, options.sample)
         if not names:
             fix = "see the names in onnx/backend/test/case/node, such as 'test_add*'"
             raise UserError(f"no case matches {options.pattern!r}", where="--only", fix=fix)

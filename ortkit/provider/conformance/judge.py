@@ -105,4 +105,5 @@ def _wrong(case: Case, got: list[Value], want: list[Value] | tuple[Value, ...]) 
 
 def _first(error: Exception) -> str:
     text = " ".join(str(error).split()) or type(error).__name__
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
+    half = _LONGEST // 2  # ONNX Runtime's words come first, the provider's own last
+    return text if len(text) <= _LONGEST else f"{text[:half]} … {text[-half:]}"

@@ -15,13 +15,14 @@ from types import TracebackType
 from typing import IO, Any, Self
 
 from ortkit.errors import UserError
+from ortkit.provider.conformance.cases import case_folder
 from ortkit.provider.conformance.subject import Subject
 from ortkit.provider.conformance.verdict import Verdict, from_record
 from ortkit.runtime.child_process import child_command
 
 _MODULE = "ortkit.provider.conformance.worker"
-#: A worker must have computed all cases by then.
-_START_SECONDS = 300.0
+#: A worker must have registered the provider by then.
+_START_SECONDS = 120.0
 _SAID_LINES = 3
 
 
@@ -38,6 +39,7 @@ class Worker:
             "text": subject.text,
             "library": None if subject.library is None else str(subject.library.resolve()),
             "options": dict(subject.options),
+            "cases": str(case_folder().path),
         }
         self._said: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
         self._process = subprocess.Popen(
@@ -56,7 +58,6 @@ class Worker:
                 where=subject.text,
             )
         self.provider = str(answer["provider"])
-        self.cases: list[str] = list(answer["cases"])
 
     def judge(self, case: str, seconds: float) -> Verdict:
         """Have a case judged; afterwards the process may be dead, see `is_alive`."""
@@ -153,7 +154,6 @@ class Bench:
         self._seconds = seconds
         self._worker = Worker(subject)
         self.provider = self._worker.provider
-        self.cases = self._worker.cases
 
     def judge(self, case: str) -> Verdict:
         """Have a case judged."""
@@ -165,13 +165,17 @@ class Bench:
     def __enter__(self) -> Self:
         return self
 
+    def close(self) -> None:
+        """End the worker."""
+        self._worker.close()
+
     def __exit__(
         self,
         kind: type[BaseException] | None,
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._worker.close()
+        self.close()
 
 
 def judge_all(
