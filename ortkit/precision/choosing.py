@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import numpy as np
 import onnx_ir as ir
 
 from ortkit.graph.shapes import Shapes
@@ -18,6 +19,8 @@ from ortkit.precision.forms import BlockInt4, DynamicInt8, Form, RoundedBf16
 from ortkit.precision.gains import Gain, measure_gains
 from ortkit.precision.products import PASS, Product, find_products
 from ortkit.precision.running import Runner, error_of
+from ortkit.precision.smooth import smooth
+from ortkit.precision.smoothing import find_smoothing
 from ortkit.precision.static import Range, StaticInt8, has_ranges
 from ortkit.precision.trials import switched_model
 from ortkit.rewrite.log import RewriteLog
@@ -81,6 +84,8 @@ class Chosen:
     measured: tuple[Measured, ...] = ()
     choice: Choice | None = None
     ranges: Mapping[str, Range] = field(default_factory=dict)
+    smoothing: Mapping[str, np.ndarray] = field(default_factory=dict)
+    """What norms are divided by; see `smooth.py`."""
     notes: tuple[str, ...] = ()
 
     def lowered(self) -> dict[str, Form]:
@@ -117,6 +122,11 @@ class Chooser:
         """
         products = find_products(model, Shapes.infer(model), self.log)
         self.progress("calibrate")
+        smoothing = find_smoothing(self.runner, model, products) if self._smooths else {}
+        if smoothing:
+            model = model.clone()
+            smooth(model, find_products(model, Shapes.infer(model), RewriteLog()), smoothing)
+            products = find_products(model, Shapes.infer(model), RewriteLog())
         forms = self._forms(model, products)
         if not forms:
             return Chosen(notes=tuple(self.notes))
@@ -124,7 +134,11 @@ class Chooser:
         measured = self._measure(model, forms)
         trials = [Trial(one.harm, one.saved_us) for one in measured]
         choice = choose(trials, self.asked.max_error, self._errors)
-        return Chosen(tuple(measured), choice, self.ranges, tuple(self.notes))
+        return Chosen(tuple(measured), choice, self.ranges, smoothing, tuple(self.notes))
+
+    @property
+    def _smooths(self) -> bool:
+        return self.asked.precision == "int8"
 
     def _forms(self, model: ir.Model, products: Sequence[Product]) -> list[tuple[Form, float]]:
         """Return the best form of each product, with its own error."""

@@ -31,6 +31,7 @@ from ortkit.precision.processor import bf16_refusal, weight_bits
 from ortkit.precision.products import PASS, Product, find_products
 from ortkit.precision.result import NodeOutcome, PrecisionReport
 from ortkit.precision.running import Runner, accuracies
+from ortkit.precision.smooth import smooth
 from ortkit.precision.static import StaticInt8, lower_convolutions
 from ortkit.rewrite.log import RewriteLog
 from ortkit.rewrite.site import describe
@@ -106,6 +107,9 @@ class CpuLowering:
         """
         if self.chosen is None:
             self.chosen = self._choose(model, log)
+        if self.chosen.smoothing and self.has_lowered:
+            products = find_products(model, Shapes.infer(model), RewriteLog())
+            smooth(model, products, self.chosen.smoothing, log)
         forms = self._claimed(model, log)
         if not forms:
             return
@@ -242,7 +246,7 @@ class CpuLowering:
             data="" if data is None else data.text,
             is_random=data is not None and data.is_random,
             samples=0 if data is None else len(data.judged),
-            smoothed=0,
+            smoothed=sum(hit.rule == "smooth" and hit.pass_name == PASS for hit in log.hits),
             notes=(*self._notes, *chosen.notes),
             time=self._time,
         )

@@ -42,7 +42,7 @@ class Product:
         """Return the weight: [k, n] for products, [n, channels, ...] for convolutions."""
         array = constant_array(self.weight)
         assert array is not None
-        return array.T if self._is_turned else array
+        return array.T if self.is_turned else array
 
     def bias_array(self) -> np.ndarray | None:
         """Return the bias as [n]; None if there is none."""
@@ -59,7 +59,8 @@ class Product:
         return self.last if is_own else None
 
     @property
-    def _is_turned(self) -> bool:
+    def is_turned(self) -> bool:
+        """Whether the node reads the weight as [n, k]."""
         turned = self.node.attributes.get("transB")
         return self.node.op_type == "Gemm" and turned is not None and turned.as_int() == 1
 
