@@ -73,6 +73,10 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
         "ortkit.cli.tune",
         "try kernels of a model on this machine, and keep what is faster",
     ),
+    "ops": (
+        "ortkit.cli.ops",
+        "list, describe, test and compile ops that are defined in Python",
+    ),
     "doctor": (
         "ortkit.cli.doctor",
         "say what is installed, what is missing and how to get it",

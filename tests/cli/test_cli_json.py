@@ -30,6 +30,7 @@ CALLS = {
     "cache": ("list",),
     "calibrate": (),
     "tune": ("bert.onnx", "--trials", "1"),
+    "ops": ("list",),
     "doctor": (),
 }
 

@@ -1,0 +1,220 @@
+"""`ortkit ops`: ops that are defined in Python: which there are, whether they are right, built."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ortkit.cli import show
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from ortkit.extend.custom_ops import CustomOp
+    from ortkit.extend.native import OpsBuild
+    from ortkit.extend.op_check import OpCheck
+
+SCHEMA = "ortkit.ops/1"
+_ACTIONS = {
+    "list": "list the ops that are defined in Python",
+    "show": "describe one op",
+    "test": "compare an op's reference, body and kernels on awkward inputs",
+    "build": "compile ops into a library that any ONNX Runtime loads",
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add `list`, `show`, `test` and `build`."""
+    what = parser.add_subparsers(dest="what", metavar="WHAT", required=True)
+    for name, summary in _ACTIONS.items():
+        sub = what.add_parser(name, help=summary, description=summary, allow_abbrev=False)
+        sub.set_defaults(parser=sub)
+        if name != "list":
+            count: str | None = {"show": None, "test": "*", "build": "+"}[name]
+            extra = {"test": " (default: all)"}.get(name, "")
+            sub.add_argument("names" if count else "name", metavar="NAME", nargs=count,
+                help=f"domain::Name of an op, or Name{extra}")  # fmt: skip
+        sub.add_argument("--from", dest="sources", action="append", default=[], metavar="SOURCE",
+            help="a Python file or module that declares ops; may be repeated")  # fmt: skip
+        if name in ("test", "build"):
+            sub.add_argument("--dtype", dest="dtypes", action="append", metavar="DTYPE",
+                help="an element type to take for Float, Int or UInt; may be repeated "
+                "(default: all)")  # fmt: skip
+        if name == "test":
+            sub.add_argument("--seed", type=int, default=0, metavar="N",
+                help="of the generated values (default: 0)")  # fmt: skip
+        if name == "build":
+            sub.add_argument("-o", "--output", type=Path, required=True, metavar="OUT.so",
+                help="the library")  # fmt: skip
+            sub.add_argument("--cpu", default="native", metavar="LEVEL",
+                help="CPU it is for: native (default), x86-64-v3, x86-64-v4, ...")  # fmt: skip
+        sub.add_argument("--json", action="store_true", help="print one JSON document")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Do what was asked of ops."""
+    from ortkit.extend.find_ops import choose_ops, find_ops
+
+    names = [arguments.name] if arguments.what == "show" else getattr(arguments, "names", [])
+    ops = choose_ops(find_ops(arguments.sources), names)
+    if arguments.what == "test":
+        return _test(arguments, ops)
+    if arguments.what == "build":
+        return _build(arguments, ops)
+    if arguments.json:
+        show.document(_document(ops))
+    elif arguments.what == "show":
+        _show(ops[0])
+    else:
+        rows = [(op.id, op.version, _signature(op), _has(op)) for op in ops]
+        if rows:
+            show.table("", ("op", "version", "signature", "has"), rows)
+        show.line(f"{len(ops)} ops")
+    return 0
+
+
+def _test(arguments: argparse.Namespace, ops: Sequence[CustomOp]) -> int:
+    from ortkit.errors import UserError
+    from ortkit.extend.op_check import check_op
+
+    if not ops:
+        raise UserError("there are no ops", fix="name the file that declares them with --from")
+    _check_dtypes(arguments.dtypes)
+    checks = {}
+    with show.progress(quiet=arguments.json) as stages:
+        for op in ops:
+            stages(f"test {op.id}")
+            checks[op.id] = check_op(op, dtypes=arguments.dtypes, seed=arguments.seed)
+    if arguments.json:
+        show.document(_document(ops, checks))
+    else:
+        for check in checks.values():
+            for fault in check.faults:
+                show.line(str(fault))
+            for note in check.notes:
+                show.line(f"{check.op}: note: {note}")
+            verdict = "wrong" if check.faults else "right"
+            show.line(
+                f"{check.op}: {verdict}: {check.cases} cases, body compared in {check.bodies}, "
+                f"kernels in {check.kernels}"
+            )
+    return int(any(check.faults for check in checks.values()))
+
+
+def _build(arguments: argparse.Namespace, ops: Sequence[CustomOp]) -> int:
+    from ortkit.errors import UserError
+    from ortkit.extend.native import build_ops
+    from ortkit.kernels.backend import Target
+
+    _check_dtypes(arguments.dtypes)
+    with show.progress(quiet=arguments.json) as stages:
+        stages("compile")
+        build = build_ops(
+            ops, arguments.output, Target("cpu", arguments.cpu), dtypes=arguments.dtypes,
+            count=stages.count,
+        )  # fmt: skip
+    if build.library is None:
+        op, form, reason = build.refused[0]
+        raise UserError(f"nothing can be compiled: {form}: {reason}", where=op)
+    if arguments.json:
+        show.document(_document(ops, build=build))
+        return 0
+    for op, form, reason in build.refused:
+        show.line(f"{op}: no kernel for {form}: {reason}")
+    size = show.bytes_text(arguments.output.stat().st_size)
+    show.line(
+        f"{arguments.output}: {', '.join(build.library.ops)}; {len(build.built)} kernels, "
+        f"{build.compiled} of them new, {size}"
+    )
+    return 0
+
+
+def _check_dtypes(dtypes: Sequence[str] | None) -> None:
+    from ortkit.errors import UserError
+    from ortkit.extend.tensor_types import Float, Int, UInt
+
+    known = (*Float.dtypes, *Int.dtypes, *UInt.dtypes)
+    for dtype in dtypes or ():
+        if dtype not in known:
+            raise UserError(
+                f"{dtype!r} is no element type", where="--dtype", fix=f"use {', '.join(known)}"
+            )
+
+
+def _signature(op: CustomOp) -> str:
+    schema = op.schema
+    inputs = [
+        f"{'*' if one.is_variadic else ''}{one.name}: {one.type}"
+        f"{' | None' if one.type.is_optional else ''}"
+        for one in schema.inputs
+    ]
+    inputs += [
+        one.name if one.default is None else f"{one.name} = {one.default}"
+        for one in schema.attributes.values()
+    ]
+    outputs = [f"{name}: {kind}" for name, kind in schema.outputs.items()]
+    return f"({', '.join(inputs)}) -> {', '.join(outputs)}"
+
+
+def _has(op: CustomOp) -> str:
+    return "reference, body" if op.bodies else "reference"
+
+
+def _show(op: CustomOp) -> None:
+    import onnx.printer
+
+    show.pairs([
+        ("op", op.id),
+        ("version", str(op.version)),
+        ("signature", _signature(op)),
+        ("types", "; ".join(f"{k}: {', '.join(all_)}" for k, all_ in op.schema.kinds.items())),
+        ("has", _has(op)),
+        ("from", op.place),
+    ])  # fmt: skip
+    if op.__doc__:
+        show.line(f"\n{op.__doc__.strip()}")
+    for absent, body in op.bodies.items():
+        without = f" without {', '.join(sorted(absent))}" if absent else ""
+        show.line(f"\nbody{without}\n{onnx.printer.to_text(body)}")
+
+
+def _document(
+    ops: Sequence[CustomOp],
+    checks: Mapping[str, OpCheck] | None = None,
+    build: OpsBuild | None = None,
+) -> dict[str, object]:
+    library = None if build is None else build.library
+    return {
+        "schema": SCHEMA,
+        "ops": [_op_document(op, (checks or {}).get(op.id), build) for op in ops],
+        "library": None if library is None else str(library.path),
+        "sha256": None if library is None else library.sha256,
+    }
+
+
+def _op_document(op: CustomOp, check: OpCheck | None, build: OpsBuild | None) -> object:
+    schema = op.schema
+    return {
+        "op": op.id,
+        "version": op.version,
+        "signature": _signature(op),
+        "types": {kind: list(dtypes) for kind, dtypes in schema.kinds.items()},
+        "has_body": bool(op.bodies),
+        "place": op.place,
+        "check": None if check is None else {
+            "cases": check.cases,
+            "bodies": check.bodies,
+            "kernels": check.kernels,
+            "faults": [
+                {"what": one.what, "case": one.case, "problem": one.problem}
+                for one in check.faults
+            ],
+            "notes": list(check.notes),
+        },
+        "built": [] if build is None else [f.text for f in build.built if f.op is op],
+        "refused": [] if build is None else [
+            {"form": form, "reason": reason} for name, form, reason in build.refused
+            if name == op.id
+        ],
+    }  # fmt: skip

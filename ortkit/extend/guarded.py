@@ -1,0 +1,145 @@
+"""Kernels called with every tensor between pages that nobody may touch, in a child process."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+
+import numpy as np
+
+from ortkit.errors import KernelError
+from ortkit.extend.native import Form
+from ortkit.extend.op_cases import Array, Case, numpy_dtype
+from ortkit.kernels.backend import Kernel
+from ortkit.kernels.link import find_linker
+from ortkit.kernels.sizes import extent_of, symbols_of
+
+_SECONDS = 120.0
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a kernel did in one case."""
+
+    problem: str
+    """Empty if it kept within its memory and came to an end."""
+    outputs: tuple[Array, ...]
+
+
+def call_guarded(form: Form, kernel: Kernel, cases: Sequence[Case]) -> list[Outcome]:
+    """Call a kernel on some cases.
+
+    Raises:
+        KernelError: The C compiler cannot link the kernel.
+    """
+    with tempfile.TemporaryDirectory(prefix="ortkit-ops-") as name:
+        folder = Path(name)
+        library = folder / "kernel.so"
+        command = [*find_linker(), "-shared", "-o", str(library), str(kernel.artifact), "-lm"]
+        linked = subprocess.run(command, capture_output=True, text=True, check=False)
+        if linked.returncode != 0:
+            raise KernelError(f"{command[0]} failed: {linked.stderr.strip()[-300:]}")
+        calls = [_call(form, kernel, case, folder, number) for number, case in enumerate(cases)]
+        tensors = (*form.signature.inputs, *form.signature.outputs)
+        outcomes: list[Outcome] = []
+        while len(outcomes) < len(calls):
+            job = {
+                "library": str(library), "symbol": kernel.symbol,
+                "names": [one.name for one in tensors], "calls": calls[len(outcomes) :],
+            }  # fmt: skip
+            before = len(outcomes)
+            for problem in _run(job):
+                number = len(outcomes)
+                outputs = () if problem else _outputs(form, cases[number], calls[number])
+                outcomes.append(Outcome(problem, outputs))
+            assert len(outcomes) > before
+        return outcomes
+
+
+def _run(job: Mapping[str, object]) -> list[str]:
+    """Return what was wrong with each call, up to one that ended the process."""
+    command = [sys.executable, "-m", "ortkit.extend.guarded_child"]
+    try:
+        done = subprocess.run(
+            command, input=json.dumps(job), capture_output=True, text=True, timeout=_SECONDS,
+            check=False,
+        )  # fmt: skip
+        lines, code = done.stdout.splitlines(), done.returncode
+    except subprocess.TimeoutExpired as error:
+        # What came until then is bytes, whatever was asked for.
+        lines, code = (error.stdout or b"").decode().splitlines(), None
+    found: dict[int, str] = {}
+    begun = -1
+    for line in lines:
+        word, number, *rest = line.split(" ", 2)
+        if word == "begin":
+            begun = int(number)
+        else:
+            found[int(number)] = found.get(int(number), "") or "".join(rest)
+    if code == 0:
+        return [found[number] for number in sorted(found)]
+    found[max(begun, 0)] = _ending(code)
+    return [found[number] for number in range(max(begun, 0) + 1)]
+
+
+def _ending(code: int | None) -> str:
+    if code is None:
+        return f"it does not come to an end within {_SECONDS:.0f} s"
+    if code in (-signal.SIGSEGV, -signal.SIGBUS):
+        return "it reads or writes out of bounds"
+    return f"its process ended with {code}"
+
+
+def _sizes_of(case: Case) -> dict[str, int]:
+    """Return the named sizes as the kernel has them: any number of axes are one."""
+    return {**case.sizes.named, **{word: prod(run) for word, run in case.sizes.stars.items()}}
+
+
+def _call(form: Form, kernel: Kernel, case: Case, folder: Path, number: int) -> dict[str, object]:
+    sizes = _sizes_of(case)
+    arrays = [one for one in case.inputs if one is not None]
+    for name in form.attributes:
+        dtype = np.float32 if form.op.schema.attributes[name].kind is float else np.int64
+        arrays.append(np.asarray(case.attributes[name], dtype))
+    paths = []
+    for index, array in enumerate(arrays):
+        path = folder / f"{number}_{index}.in"
+        path.write_bytes(np.ascontiguousarray(array).tobytes())
+        paths.append(str(path))
+    symbols = symbols_of((*form.signature.inputs, *form.signature.outputs))
+    by_place = {f"s{place}": sizes[symbol] for place, symbol in enumerate(symbols)}
+    outputs = []
+    for one in form.signature.outputs:
+        extents = [extent_of(dim) for dim in one.shape]
+        elements = prod(e.factor * prod(sizes[name] for name in e.symbols) for e in extents)
+        outputs.append(elements * numpy_dtype(one.dtype).itemsize)
+    return {
+        "inputs": paths,
+        "outputs": outputs,
+        "results": [str(folder / f"{number}_{index}.out") for index in range(len(outputs))],
+        "sizes": [sizes[symbol] for symbol in symbols],
+        # As in a session, where nothing is to be written no kernel is called.
+        "units": prod(
+            extent.factor * prod(by_place[name] for name in extent.symbols)
+            for extent in kernel.launch.units
+        ) if any(outputs) else 0,
+    }  # fmt: skip
+
+
+def _outputs(form: Form, case: Case, call: dict[str, object]) -> tuple[Array, ...]:
+    paths = call["results"]
+    assert isinstance(paths, list)
+    found = []
+    for path, (_, kind) in zip(paths, form.op.schema.outputs.items(), strict=True):
+        shape = case.sizes.shape(kind)
+        assert shape is not None
+        content = Path(path).read_bytes()
+        found.append(np.frombuffer(content, numpy_dtype(case.types[kind.kind])).reshape(shape))
+    return tuple(found)

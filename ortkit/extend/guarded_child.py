@@ -1,0 +1,102 @@
+"""Calls a kernel with every tensor between pages that nobody may touch; a process of its own.
+
+Reads a job as JSON from stdin: the library and its function, and for each call files with the
+bytes of its inputs, the outputs' sizes in bytes, the named sizes and the units. Writes to stdout
+for each call `begin N`, then `end N` and what was found wrong; a process that ends between the
+two went out of bounds.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import mmap
+import sys
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+#: What is in memory that a kernel must not write, and in outputs that it must.
+_BYTE = 0xA5
+_PROT_NONE = 0
+
+
+class Guarded:
+    """Bytes between two pages that nobody may touch, flush with the first or the second."""
+
+    def __init__(self, content: bytes | None, size: int, *, at_end: bool) -> None:
+        """Map memory; without content it is filled with a mark."""
+        page = mmap.PAGESIZE
+        pages = max(1, -(-size // page))
+        self.size, self.room = size, pages * page
+        self.memory = mmap.mmap(-1, (pages + 2) * page)
+        base = ctypes.addressof(ctypes.c_char.from_buffer(self.memory))
+        self.begin = page + (self.room - size if at_end else 0)
+        self.memory[page : page + self.room] = bytes([_BYTE]) * self.room
+        if content is not None:
+            self.memory[self.begin : self.begin + size] = content
+        self.address = base + self.begin
+        self.content = content
+        libc = ctypes.CDLL(None, use_errno=True)
+        for guard in (base, base + page + self.room):
+            if libc.mprotect(ctypes.c_void_p(guard), ctypes.c_size_t(page), _PROT_NONE) != 0:
+                raise OSError(ctypes.get_errno(), "mprotect")
+
+    def bytes(self) -> bytes:
+        """Return the tensor's bytes."""
+        return self.memory[self.begin : self.begin + self.size]
+
+    def problem(self, name: str) -> str:
+        """Say what was written that must not be."""
+        page = mmap.PAGESIZE
+        around = self.memory[page : self.begin]
+        around += self.memory[self.begin + self.size : page + self.room]
+        if around.strip(bytes([_BYTE])):
+            return f"it writes beside {name}"
+        if self.content is not None and self.bytes() != self.content:
+            return f"it writes into its input {name}"
+        return ""
+
+
+def main() -> None:
+    """Do all calls of the job."""
+    job = json.load(sys.stdin)
+    function = getattr(ctypes.CDLL(job["library"]), job["symbol"])
+    function.restype = ctypes.c_int32
+    for number, call in enumerate(job["calls"]):
+        for at_end in (True, False):
+            print(f"begin {number}", flush=True)  # noqa: T201  to the process that started this
+            print(f"end {number} {_problem(function, job, call, at_end)}", flush=True)  # noqa: T201
+
+
+def _problem(function: Any, job: dict[str, Any], call: dict[str, Any], at_end: bool) -> str:
+    """Return what is wrong with one call, empty if nothing is."""
+    units = call["units"]
+    # All at once, then in two parts: what is cut must come out the same.
+    cuts = [[0, units]] if units < 2 else [[0, units], [0, units // 3 or 1, units]]
+    results: list[list[bytes]] = []
+    for cut in cuts:
+        tensors = [
+            Guarded(content, len(content), at_end=at_end)
+            for content in (Path(path).read_bytes() for path in call["inputs"])
+        ]
+        outputs = [Guarded(None, size, at_end=at_end) for size in call["outputs"]]
+        pointers = [ctypes.c_void_p(one.address) for one in (*tensors, *outputs)]
+        sizes = [ctypes.c_int64(size) for size in call["sizes"]]
+        for begin, end in pairwise(cut):
+            code = function(*pointers, *sizes, ctypes.c_int64(begin), ctypes.c_int64(end))
+            if code != 0:
+                return f"it returned {code}"
+        for name, one in zip(job["names"], (*tensors, *outputs), strict=True):
+            if problem := one.problem(name):
+                return problem
+        results.append([one.bytes() for one in outputs])
+    if any(one != results[0] for one in results):
+        return "cut in two, its work gives another result"
+    for index, path in enumerate(call["results"]):
+        Path(path).write_bytes(results[0][index])
+    return ""
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,117 @@
+"""Inputs to try an op on: sizes that kernels get wrong, and the values that they meet."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any, TypeAlias
+
+import ml_dtypes
+import numpy as np
+
+from ortkit.extend.custom_ops import CustomOp
+from ortkit.extend.op_schema import Attribute, Types
+from ortkit.extend.sizes import Sizes
+
+Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
+
+#: No two alike, none a multiple of a vector.
+_ODD = (7, 5, 3, 11, 13, 2, 19, 23)
+#: One size of a case at a time: around a vector, and beyond one slice of work.
+_SINGLE = (0, 1, 2, 15, 16, 17, 33, 4099)
+_STARS: tuple[tuple[int, ...], ...] = ((3,), (), (2, 3), (1,), (0,), (2, 1, 5), (257,))
+#: A case with more elements in one tensor is made smaller.
+_MOST_ELEMENTS = 1 << 20
+_MOST_VARIADIC = 3
+
+
+@dataclass(frozen=True)
+class Case:
+    """One call of an op."""
+
+    text: str
+    """Its types and sizes, for messages."""
+    types: Types
+    inputs: tuple[Array | None, ...]
+    attributes: Mapping[str, Attribute]
+    sizes: Sizes
+
+    @property
+    def is_there(self) -> tuple[bool, ...]:
+        return tuple(one is not None for one in self.inputs)
+
+
+def numpy_dtype(name: str) -> np.dtype[Any]:
+    """Return numpy's type of this name, bfloat16 included."""
+    return np.dtype(ml_dtypes.bfloat16 if name == "bfloat16" else name)
+
+
+def cases_of(op: CustomOp, types: Types, there: Sequence[bool], seed: int = 0) -> Iterator[Case]:
+    """Yield calls with one set of element types and of inputs; equal seeds give equal values."""
+    schema = op.schema
+    attributes = {
+        name: one.default if one.default is not None else _some(one.kind)
+        for name, one in schema.attributes.items()
+    }
+    for number, sizes in enumerate(_sizes(op)):
+        draw = np.random.default_rng([seed, number, zlib.crc32(op.id.encode())])
+        arrays: list[Array | None] = []
+        shapes = []
+        for one, is_there in zip(schema.inputs, there, strict=True):
+            shape = sizes.shape(one.type)
+            assert shape is not None
+            if not is_there:
+                arrays.append(None)
+                continue
+            for _ in range(_MOST_VARIADIC if one.is_variadic else 1):
+                arrays.append(_values(draw, shape, types[one.type.kind], number))
+                shapes.append(f"{one.name}{list(shape)}")
+        words = " ".join(dict.fromkeys(types.values()))
+        yield Case(f"{words} {' '.join(shapes)}", types, tuple(arrays), attributes, sizes)
+
+
+def _sizes(op: CustomOp) -> Iterator[Sizes]:
+    """Yield sizes: odd ones, then each name by itself, and the numbers of axes."""
+    kinds = [one.type for one in op.schema.inputs]
+    names = list(dict.fromkeys(
+        name for kind in kinds for dim in kind.dims if not dim.is_star for name in dim.names
+    ))  # fmt: skip
+    stars = list(dict.fromkeys(
+        dim.names[0] for kind in kinds for dim in kind.dims if dim.is_star
+    ))  # fmt: skip
+    odd = {name: _ODD[index % len(_ODD)] for index, name in enumerate(names)}
+    first = dict.fromkeys(stars, _STARS[0])
+    tried: list[Sizes] = [Sizes(dict(odd), dict(first))]
+    tried += [Sizes(dict(odd), dict.fromkeys(stars, star)) for star in _STARS[1:] if stars]
+    for name in names:
+        tried += [Sizes({**odd, name: size}, dict(first)) for size in _SINGLE]
+    tried.append(Sizes(dict.fromkeys(names, 1), dict.fromkeys(stars, (1, 1))))
+    tried.append(Sizes(dict.fromkeys(names, 64), dict.fromkeys(stars, (64,))))
+    for sizes in tried:
+        shapes = [sizes.shape(kind) for kind in kinds]
+        if all(shape is not None and prod(shape) <= _MOST_ELEMENTS for shape in shapes):
+            yield sizes
+
+
+def _values(draw: np.random.Generator, shape: tuple[int, ...], dtype: str, number: int) -> Array:
+    """Return values of size one; in every third case some are larger, zero or tiny."""
+    if dtype == "bool":
+        return np.asarray(draw.integers(0, 2, shape), bool)
+    kind = np.dtype(numpy_dtype(dtype))
+    if kind.kind in "iu":
+        low, high = (0, 100) if kind.kind == "u" else (-100, 100)
+        return np.asarray(draw.integers(low, high, shape), kind)
+    values = np.asarray(draw.standard_normal(shape))
+    if number % 3 == 2:
+        values = np.where(draw.random(shape) < 0.1, values * 4, values)
+        values = np.where(draw.random(shape) < 0.1, 0.0, values)
+        values = np.where(draw.random(shape) < 0.05, values * 1e-4, values)
+    return np.asarray(values).astype(kind)
+
+
+def _some(kind: object) -> Attribute:
+    """Return a value for an attribute that has no default."""
+    values: dict[object, Attribute] = {bool: True, int: 1, float: 0.5, str: "a"}
+    return values.get(kind, ())
