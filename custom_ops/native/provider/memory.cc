@@ -196,7 +196,10 @@ ort::Status* CreateAllocator(ort::EpFactory* abi, const ort::MemoryInfo* memory,
   allocator->abi.Info = Info;
   allocator->abi.Reserve = Reserve;
   allocator->abi.GetStats = GetStats;
-  if (allocator->definition().memory.has_streams != 0) allocator->abi.AllocOnStream = AllocOnStream;
+  // Up to 1.27 at least ONNX Runtime hands it something that is no stream when it allocates by memory
+  // pattern, and it crashed; seen with 1.24.4, 1.25.0 and 1.27.0, not with 1.31.1.
+  const bool is_on_stream = allocator->definition().memory.has_streams != 0;
+  if (is_on_stream && factory->runtime.version >= 31) allocator->abi.AllocOnStream = AllocOnStream;
   *out = &allocator->abi;
   return nullptr;
 }

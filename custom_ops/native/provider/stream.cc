@@ -1,4 +1,7 @@
 // Streams of providers with memory of their own, and the notifications between them.
+#include <mutex>
+#include <set>
+
 #include "ep.h"
 
 namespace ortkit::provider {
@@ -17,6 +20,17 @@ struct Notification {
   int32_t device;
   uint64_t handle;
 };
+
+// Streams that live. What ONNX Runtime hands over may be another provider's, or none at all.
+struct Live {
+  std::mutex mutex;
+  std::set<const ort::SyncStreamImpl*> streams;
+};
+
+Live& TheLive() {
+  static Live& live = *new Live;
+  return live;
+}
 
 Stream* AsStream(ort::SyncStreamImpl* abi) { return reinterpret_cast<Stream*>(abi); }
 Notification* AsNotification(ort::SyncNotificationImpl* abi) {
@@ -70,6 +84,10 @@ ort::Status* WaitOnHost(ort::SyncNotificationImpl* abi) {
 
 void ReleaseStream(ort::SyncStreamImpl* abi) {
   const std::unique_ptr<Stream> stream(AsStream(abi));
+  {
+    const std::lock_guard<std::mutex> lock(TheLive().mutex);
+    TheLive().streams.erase(abi);
+  }
   const Definition& definition = *stream->factory->definition;
   const PythonCall python(definition.is_python());
   if (python) MemoryOf(*stream).release_stream(definition.calls.user, stream->handle);
@@ -132,6 +150,8 @@ ort::Status* CreateSyncStream(ort::EpFactory* abi, const ort::MemoryDevice* memo
   made->abi.CreateNotification = CreateNotification;
   made->abi.Flush = Flush;
   made->abi.OnSessionRunEnd = OnSessionRunEnd;
+  const std::lock_guard<std::mutex> lock(TheLive().mutex);
+  TheLive().streams.insert(&made->abi);
   *out = &made->abi;
   return nullptr;
 }
@@ -139,8 +159,8 @@ ort::Status* CreateSyncStream(ort::EpFactory* abi, const ort::MemoryDevice* memo
 uint64_t HandleOf(const Factory& factory, const ort::SyncStream* stream) {
   if (stream == nullptr) return 0;
   const ort::SyncStreamImpl* impl = ort::StreamImpl(factory.runtime.ep)(stream);
-  // Other providers have streams, too.
-  const bool is_ours = impl != nullptr && impl->Release == ReleaseStream;
+  const std::lock_guard<std::mutex> lock(TheLive().mutex);
+  const bool is_ours = TheLive().streams.count(impl) != 0;
   return is_ours ? reinterpret_cast<const Stream*>(impl)->handle : 0;
 }
 
