@@ -53,7 +53,9 @@ class TvmProvider(ortkit.ExecutionProvider):
             return compiled[shapes](*arrays)
 
         if all(value.shape is not None and value.shape.is_static() for value in subgraph.inputs):
-            fixed = tuple(value.shape.numpy() for value in subgraph.inputs if value.shape)
+            fixed = tuple(
+                tuple(value.shape.numpy()) for value in subgraph.inputs if value.shape is not None
+            )
             compiled[fixed] = build(proto, fixed, target)
         return kernel
 

@@ -45,9 +45,12 @@ def watch(source: bytes | str, look: Callable[[GraphView], None]) -> int:
             raise
 
     with registered(Watcher(shown)) as name:
-        session(source, name, session_options=options())
-    if failed:
-        raise failed[0]
+        try:
+            session(source, name, settings={"strict": "1"}, session_options=options())
+        finally:
+            if failed:
+                raise failed[0]
+    assert seen
     return len(seen)
 
 
