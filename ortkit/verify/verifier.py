@@ -259,9 +259,8 @@ def _compare(
 
 def _summary(reference: Reference, outputs: tuple[OutputComparison, ...]) -> str:
     """Say in one line what was compared, and what could not be."""
-    worst = max((each.max_error_eps for each in outputs), default=0.0)
     parts = [f"{len(outputs)} outputs, {len(reference.feeds)} input sets"]
-    parts.append(f"largest error {worst:.3g} epsilons")
+    parts.append(f"largest error {_largest_error(reference, outputs)}")
     if ties := sum(each.near_ties for each in outputs):
         parts.append(f"{ties} near ties")
     if reference.excluded:
@@ -272,6 +271,21 @@ def _summary(reference: Reference, outputs: tuple[OutputComparison, ...]) -> str
     if loose:
         parts.append(f"ONNX Runtime's own optimizations are inexact on: {', '.join(loose)}")
     return "; ".join(parts)
+
+
+def _largest_error(reference: Reference, outputs: tuple[OutputComparison, ...]) -> str:
+    """Say what is the largest error, in epsilons of the type that it comes from."""
+    floats = [each for each in outputs if each.dtype in TOLERANCES]
+    if not floats:
+        return "0 epsilons"
+    worst = max(floats, key=lambda each: each.max_error_eps * TOLERANCES[each.dtype].epsilon)
+    error = worst.max_error_eps * TOLERANCES[worst.dtype].epsilon
+    if reference.stated:
+        return f"{error:.2g} of the largest value"
+    coarse = reference.computed_in.get(worst.name, "")
+    if coarse not in TOLERANCES or TOLERANCES[coarse].epsilon <= TOLERANCES[worst.dtype].epsilon:
+        return f"{max(each.max_error_eps for each in outputs):.3g} epsilons"
+    return f"{error / TOLERANCES[coarse].epsilon:.3g} epsilons of {coarse}"
 
 
 def _loose_from(outputs: tuple[OutputComparison, ...], name: str) -> float:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
+import onnx.parser
 import onnx_ir as ir
 import pytest
 
+from ortkit.graph.open import open_model
 from ortkit.verify.compare import compare_outputs
 from ortkit.verify.precision import coarser_origins
+from ortkit.verify.verifier import Verifier
 
 INSIDE = """
 g (float[n, 4] x) => (float[n, 4] y, float[n, 4] z) {
@@ -71,3 +74,31 @@ def test_a_float16_rounding_in_a_float32_output() -> None:
     assert not compare_outputs("y", want, got).equal
     assert compare_outputs("y", want, got, computed_in="float16").equal
     assert not compare_outputs("y", want, want + np.float32(2**-4), computed_in="float16").equal
+
+
+EXP = '<ir_version: 10, opset_import: ["" : 20]> g (float[n, 8] x) => (float[n, 8] y) { %s }'
+
+
+def test_the_error_is_told_in_the_type_that_it_comes_from() -> None:
+    original = open_model(onnx.parser.parse_model(EXP % "y = Exp(x)"))
+    rounded = "e = Exp(x)  h = Cast<to = 10>(e)  y = Cast<to = 1>(h)"
+    coarse = open_model(onnx.parser.parse_model(EXP % rounded))
+    with Verifier(original) as verifier:
+        assert "epsilons;" in verifier.check(original).reason + ";"
+        found = verifier.check(coarse, computed_in="float16")
+        assert found.verdict == "yes"
+        assert "epsilons of float16" in found.reason
+        stated = verifier.check(coarse, stated=0.01)
+        assert stated.verdict == "yes"
+        assert "of the largest value" in stated.reason
+        assert verifier.check(coarse, stated=1e-6).verdict == "no"
+
+
+def test_what_the_user_accepts_is_a_part_of_the_largest_value() -> None:
+    want = np.ones((4, 16), np.float32)
+    want[0] = 1e-3
+    got = want.copy()
+    got[0] += 0.01
+    assert not compare_outputs("y", want, got).equal
+    assert compare_outputs("y", want, got, stated=0.02).equal
+    assert not compare_outputs("y", want, got, stated=0.005).equal
