@@ -202,7 +202,8 @@ def _numbers(left: np.ndarray, right: np.ndarray, rtol: float, atol: float) -> s
         one, other = left.astype(wide), right.astype(wide)
         with np.errstate(all="ignore"):
             close = (one == other) | (np.isnan(one) & np.isnan(other))
-            close |= np.abs(one - other) <= atol + rtol * np.abs(other)
+            near = np.abs(one - other) <= atol + rtol * np.abs(other)
+            close |= near & np.isfinite(one) & np.isfinite(other)
     if close.all():
         return ""
     place = tuple(int(index) for index in np.argwhere(~np.asarray(close))[0]) if left.ndim else ()

@@ -9,7 +9,8 @@ from typing import ClassVar
 
 import onnx_ir as ir
 
-from ortkit import __version__
+from ortkit import __version__, env
+from ortkit.errors import UserError
 from ortkit.kernels.backend import Target
 from ortkit.provider.base import ExecutionProvider
 from ortkit.provider.graph_view import GraphView
@@ -55,8 +56,13 @@ class OrtkitExecutionProvider(ExecutionProvider):
         Raises:
             UserError: An option is unknown, or has a value that it cannot have.
         """
-        self._options = OwnOptions.of(self.session.options)
         self._ready = {}
+        try:
+            self._options = OwnOptions.of(self.session.options)
+        except UserError as error:
+            # onnxruntime in Python then tries again without this provider.
+            failures.record(env.cache_dir() / FOLDER, "", str(error))
+            raise
 
     def get_capability(self, graph: GraphView) -> Iterable[Group]:
         """Return the groups that kernels compute; see `ortkit.provider.own.planning`."""

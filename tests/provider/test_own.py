@@ -1,0 +1,305 @@
+"""OrtkitExecutionProvider in sessions of plain onnxruntime."""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx.parser
+import onnxruntime as ort
+import pytest
+
+import models
+import ortkit
+from models.feeds import feeds
+from ortkit.errors import UserError
+from ortkit.kernels.build import missing_toolchain
+from ortkit.provider.own import failures, provider
+from ortkit.provider.own.options import NAME, OwnOptions
+from ortkit.provider.registration import registered_providers
+
+pytestmark = pytest.mark.skipif(missing_toolchain() is not None, reason="no kernel toolchain")
+
+NORM = """<ir_version: 10, opset_import: ["" : 20]>
+g (float[n, 64] x, float[n, 64] z) => (float[n, 64] y) <float[1] half = {0.5}>
+{ s = Add (x, z)  e = Erf (s)  m = Mul (e, half)  y = Softmax <axis = -1> (m) }
+"""
+BRANCHES = """<ir_version: 10, opset_import: ["" : 20]>
+g (float[n, 64] x, bool c) => (float[n, 64] y) {
+  t = Relu (x)
+  y = If (c) <
+    then_branch = a () => (float[k, 64] p) { u = Exp (t)  v = Tanh (u)  p = Add (v, x) },
+    else_branch = b () => (float[k, 64] q) { u2 = Exp (x)  v2 = Sin (u2)  q = Mul (v2, t) }
+  >
+}
+"""
+LOOP = """<ir_version: 10, opset_import: ["" : 20]>
+g (float[8, 64] x, int64 count) => (float[8, 64] y) <bool yes = {1}> {
+  y = Loop (count, yes, x) <
+    body = b (int64 i, bool go, float[8, 64] s) => (bool go_on, float[8, 64] r)
+    { go_on = Identity (go)  e = Tanh (s)  m = Mul (e, x)  r = Add (m, s) }
+  >
+}
+"""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _registered() -> Any:
+    if NAME not in registered_providers():
+        ortkit.register_provider()
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+def parsed(text: str) -> onnx.ModelProto:
+    return onnx.parser.parse_model(text)
+
+
+def session(model: onnx.ModelProto, cache: Path, **options: str) -> ort.InferenceSession:
+    settings = ort.SessionOptions()
+    settings.log_severity_level = 4
+    settings.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+    devices = [one for one in ort.get_ep_devices() if one.ep_name == NAME]
+    given = {"cache_dir": str(cache), "level": "3", "strict": "1", **options}
+    settings.add_provider_for_devices(devices, given)
+    return ort.InferenceSession(model.SerializeToString(), settings)
+
+
+def plain(model: onnx.ModelProto, given: dict[str, Any]) -> list[np.ndarray]:
+    made = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    return list(made.run(None, given))
+
+
+def placed(made: ort.InferenceSession) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for part in made.get_provider_graph_assignment_info():
+        found.setdefault(part.ep_name, []).extend(node.op_type for node in part.get_nodes())
+    return found
+
+
+def check(made: ort.InferenceSession, model: onnx.ModelProto, given: dict[str, Any]) -> None:
+    for got, want in zip(made.run(None, given), plain(model, given), strict=True):
+        scale = max(1.0, float(np.abs(want).max(initial=0)))
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=2e-5 * scale)
+
+
+def rows(count: int, seed: int = 0) -> dict[str, np.ndarray]:
+    random = np.random.default_rng(seed)
+    return {name: random.standard_normal((count, 64), np.float32) for name in ("x", "z")}
+
+
+def test_sizes_may_change_between_runs(cache: Path) -> None:
+    model = parsed(NORM)
+    made = session(model, cache)
+    assert set(placed(made)) == {NAME}
+    for count in (5, 1, 300, 0, 5):
+        check(made, model, rows(count))
+
+
+def test_plain_onnxruntime_asks_for_it_by_name(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ORTKIT_CACHE", str(cache))
+    model = models.build("bert")
+    settings = ort.SessionOptions()
+    settings.log_severity_level = 4
+    made = ort.InferenceSession(
+        model.SerializeToString(), settings,
+        providers=[(NAME, {"level": "3"}), "CPUExecutionProvider"],
+    )  # fmt: skip
+    assert made.get_providers()[0] == NAME
+    check(made, model, feeds(model))
+
+
+@pytest.mark.parametrize("name", ["llama", "decoder_kv", "control_flow", "lstm"])
+def test_models(name: str, cache: Path) -> None:
+    model = models.build(name)
+    made = session(model, cache)
+    assert placed(made)[NAME]
+    check(made, model, feeds(model))
+
+
+@pytest.mark.parametrize("condition", [True, False])
+def test_groups_in_branches(condition: bool, cache: Path) -> None:
+    model = parsed(BRANCHES)
+    made = session(model, cache)
+    assert {"Exp", "Tanh", "Sin"} <= set(placed(made)[NAME])
+    for count in (3, 7):
+        check(made, model, {"x": rows(count)["x"], "c": np.array(condition)})
+
+
+def test_groups_in_loops(cache: Path) -> None:
+    model = parsed(LOOP)
+    made = session(model, cache)
+    assert {"Tanh", "Mul", "Add"} <= set(placed(made)[NAME])
+    for count in (0, 1, 5):
+        check(made, model, {"x": rows(8)["x"], "count": np.array(count)})
+
+
+def test_runs_at_the_same_time(cache: Path) -> None:
+    model = parsed(NORM)
+    made = session(model, cache)
+    wanted = [plain(model, rows(count, count))[0] for count in range(1, 9)]
+    wrong: list[int] = []
+
+    def work(count: int) -> None:
+        for _ in range(50):
+            (got,) = made.run(None, rows(count, count))
+            if not np.allclose(got, wanted[count - 1], rtol=1e-4, atol=1e-5):
+                wrong.append(count)
+
+    threads = [threading.Thread(target=work, args=(count,)) for count in range(1, 9)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_several_sessions_have_their_own_kernels(cache: Path) -> None:
+    texts = [NORM, NORM.replace("0.5", "0.25"), NORM.replace("Erf", "Tanh"), BRANCHES]
+    made = [(parsed(text), session(parsed(text), cache)) for text in texts]
+    for model, one in [*made, *reversed(made)]:
+        given: dict[str, Any] = rows(6)
+        if model.graph.input[1].name == "c":
+            given = {"x": given["x"], "c": np.array(True)}
+        check(one, model, given)
+
+
+def test_sizes_that_do_not_fit_are_refused(cache: Path) -> None:
+    made = session(parsed(NORM), cache)
+    given = rows(4)
+    with pytest.raises(Exception, match="a size is not n, as it was in the model"):
+        made.run(None, {"x": given["x"], "z": given["z"][:3]})
+
+
+def test_constants_are_dropped_where_they_are_baked(cache: Path) -> None:
+    """Only x is an input of the group: its trace names what it reads."""
+    text = """<ir_version: 10, opset_import: ["" : 20]>
+    g (float[n, 64] x) => (float[n, 64] y) <float[64] scale = {%s}>
+    { y = LayerNormalization <axis = -1> (x, scale) }""" % ", ".join("2" for _ in range(64))  # noqa: UP031
+    model = parsed(text)
+    made = session(model, cache)
+    assert placed(made) == {NAME: ["LayerNormalization"]}
+    check(made, model, {"x": rows(9)["x"]})
+
+
+def test_its_kernels_are_in_the_trace(cache: Path, tmp_path: Path) -> None:
+    settings = ort.SessionOptions()
+    settings.log_severity_level = 4
+    settings.enable_profiling = True
+    settings.profile_file_prefix = str(tmp_path / "trace")
+    devices = [one for one in ort.get_ep_devices() if one.ep_name == NAME]
+    settings.add_provider_for_devices(devices, {"cache_dir": str(cache), "level": "3"})
+    made = ort.InferenceSession(parsed(NORM).SerializeToString(), settings)
+    made.run(None, rows(8))
+    events = json.loads(Path(made.end_profiling()).read_text(encoding="utf-8"))
+    ours = [one for one in events if "region" in one.get("args", {})]
+    assert ours, [one["name"] for one in events]
+    assert ours[0]["args"]["region"] == "y"
+    assert "Erf" in ours[0]["args"]["nodes"]
+
+
+def test_levels_and_kernels_may_be_turned_off(cache: Path) -> None:
+    for options in ({"level": "1"}, {"kernels": "off"}):
+        assert NAME not in placed(session(parsed(NORM), cache, **options))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"levle": "2"}, "there is no option 'levle'; did you mean 'level'"),
+        ({"level": "4"}, "option level is '4'; use 0 to 3"),
+        ({"kernels": "triton"}, "option kernels is 'triton'; use auto, off, tvm"),
+        ({"strict": "maybe"}, "option strict is 'maybe'; use 0 or 1"),
+        ({"verbosity": "-1"}, "option verbosity is '-1'; use 0 to 2"),
+    ],
+)
+def test_options_that_are_wrong(
+    options: dict[str, str],
+    message: str,
+    cache: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with pytest.raises(UserError, match=message):
+        OwnOptions.of(options)
+    # onnxruntime in Python prints the error and goes on without the provider.
+    monkeypatch.setenv("ORTKIT_CACHE", str(tmp_path))
+    assert NAME not in session(parsed(NORM), cache, **options).get_providers()
+    (one,) = failures.read(tmp_path / "provider")
+    assert message in one.message
+
+
+def test_failures_are_recorded_and_strict_raises(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object, **__: object) -> object:
+        raise ValueError("no plan today")
+
+    monkeypatch.setattr(provider, "plan", broken)
+    model = parsed(NORM)
+    made = session(model, tmp_path, strict="0")
+    assert set(placed(made)) == {"CPUExecutionProvider"}
+    check(made, model, rows(3))
+    (one,) = failures.read(tmp_path / "provider")
+    assert one.message == "ValueError: no plan today"
+    with pytest.raises(Exception, match="no plan today"):
+        session(model, tmp_path, strict="1")
+    assert len(failures.read(tmp_path / "provider")) == 2
+
+
+def test_records_of_failures_are_bounded_and_readable(tmp_path: Path) -> None:
+    assert failures.read(tmp_path) == []
+    for index in range(failures.KEPT + 3):
+        failures.record(tmp_path, "model.onnx", f"failure {index}")
+    found = failures.read(tmp_path)
+    assert [one.message for one in found] == [f"failure {i}" for i in range(3, failures.KEPT + 3)]
+    (tmp_path / failures.FILE).write_text("no json\n[]\n", encoding="utf-8")
+    assert failures.read(tmp_path) == []
+    failures.record(tmp_path / "file", "", "x")  # made where it is not
+    (tmp_path / "plain").write_text("")
+    failures.record(tmp_path / "plain", "", "x")  # no folder: nothing is kept, nothing raised
+
+
+def test_compiled_ahead_of_time(
+    tmp_path: Path, cache: Path, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    from ortkit.cli.main import run
+
+    monkeypatch.setenv("ORTKIT_CACHE", str(cache))
+    model = models.build("bert")
+    onnx.save(model, tmp_path / "bert.onnx")
+    assert run(["compile-provider", str(tmp_path / "bert.onnx"), "--level", "3"]) == 0
+    assert "verified  yes" in capsys.readouterr().out
+    made = onnx.load(tmp_path / "bert_ctx.onnx")
+    assert [node.op_type for node in made.graph.node].count("EPContext") > 3
+    check(session(made, cache, trust_embedded="1"), model, feeds(model))
+    with pytest.raises(Exception, match="trust_embedded"):
+        session(made, cache)
+
+
+def test_what_cannot_be_compiled_ahead_of_time(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from ortkit.cli.main import run
+
+    onnx.save(models.build("resnet50"), tmp_path / "net.onnx")
+    net = str(tmp_path / "net.onnx")
+    assert run(["compile-provider", net]) == 2
+    assert "no group of nodes pays" in capsys.readouterr().err
+    assert run(["compile-provider", net, "--output", net]) == 2
+    assert "would be written over" in capsys.readouterr().err
+    assert run(["compile-provider", net, "--option", "levle=3"]) == 2
+    assert "did you mean 'level'" in capsys.readouterr().err
+    assert run(["compile-provider", net, "-o", str(tmp_path / "no" / "x.onnx")]) == 2
+    assert "there is no such folder" in capsys.readouterr().err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["net.onnx"]
