@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import json
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -343,4 +344,21 @@ def test_a_provider_must_be_able_to_claim_something() -> None:
     made = TestProvider().definition()
     made.get_capability = bridge.GET_CAPABILITY()
     with pytest.raises(Exception, match="neither get_capability nor kernels"):
+        native.define("X", made)
+
+
+def test_runs_of_a_session_may_be_kept_apart() -> None:
+    class Serial(TestProvider):
+        name = "SerialExecutionProvider"
+        flags = bridge.SERIAL_RUNS
+
+    with registered(Serial()):
+        made = session(model(TRIPLE), Serial.name)
+        feeds = floats("abc", 5, 4)
+        with ThreadPoolExecutor(4) as pool:
+            for found in pool.map(lambda _: made.run(None, feeds)[0], range(100)):
+                np.testing.assert_array_equal(found, triple(feeds))
+    made = Serial().definition()
+    made.flags = bridge.SERIAL_RUNS | bridge.PYTHON
+    with pytest.raises(Exception, match="take a lock of your own"):
         native.define("X", made)

@@ -167,7 +167,7 @@ enum {
   ORTKIT_PROVIDER_READS_CONTEXTS = 1,
   /* Callbacks enter Python: none is called any more once ortkit_provider_close was. */
   ORTKIT_PROVIDER_PYTHON = 2,
-  /* Runs of one session must not overlap. */
+  /* Runs of one session must not overlap. Not with ORTKIT_PROVIDER_PYTHON: they would wait for each other. */
   ORTKIT_PROVIDER_SERIAL_RUNS = 4
 };
 

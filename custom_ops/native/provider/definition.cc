@@ -75,6 +75,12 @@ std::string WhatIsWrong(const OrtkitProvider& provider) {
   if (provider.get_capability == nullptr && provider.kernel_count == 0) {
     return "the provider has neither get_capability nor kernels";
   }
+  // Seen with ONNX Runtime 1.31.1: its Python package asks a session for its inputs while it holds the
+  // interpreter's lock, and waits there for the run, whose kernel waits for the lock.
+  constexpr uint32_t kDeadlock = ORTKIT_PROVIDER_SERIAL_RUNS | ORTKIT_PROVIDER_PYTHON;
+  if ((provider.flags & kDeadlock) == kDeadlock) {
+    return "a provider in Python cannot have ONNX Runtime keep runs apart; take a lock of your own";
+  }
   for (int32_t i = 0; i < provider.kernel_count; ++i) {
     const OrtkitKernelEntry& kernel = provider.kernels[i];
     const std::string op = Text(kernel.op_type);
