@@ -25,6 +25,8 @@ RUNTIMES = (
 )  # fmt: skip
 PYTHONS = ((3, 11), (3, 13))
 PROBE_SECONDS = 60
+#: Of the failures of the OrtkitExecutionProvider the last ones are shown.
+SHOWN_FAILURES = 3
 
 State = Literal["ok", "missing", "optional", "broken"]
 """`missing` is needed by some command; `optional` is absent and needed by none by default."""
@@ -69,7 +71,10 @@ def diagnose(progress: Callable[[str], None] | None = None) -> Diagnosis:
     Packages with native parts are loaded in processes of their own: a broken one must not
     take this one with it.
     """
-    parts = (_system, _libraries, _runtime, _extensions, _kernels, _gpu, _storage, _calibration)
+    parts = (
+        _system, _libraries, _runtime, _extensions, _kernels, _provider, _gpu, _storage,
+        _calibration,
+    )  # fmt: skip
     findings: list[Finding] = []
     for part in parts:
         if progress is not None:
@@ -204,6 +209,32 @@ def _shim() -> Finding:
         return Finding("kernels", "custom-op shim", "missing", f"not looked for: {error}")
     except OrtkitError as error:
         return Finding("kernels", "custom-op shim", "missing", error.problem, error.fix)
+
+
+def _provider() -> Iterator[Finding]:
+    try:
+        from ortkit.provider.native import library_path
+        from ortkit.provider.own.failures import FILE, read
+
+        path = library_path()
+    except ImportError as error:
+        yield Finding("provider", "library", "missing", f"not looked for: {error}")
+        return
+    except OrtkitError as error:
+        yield Finding("provider", "library", "missing", error.problem, error.fix)
+        return
+    yield Finding("provider", "library", "ok", str(path))
+    folder = env.cache_dir() / "provider"
+    found = read(folder)
+    if not found:
+        yield Finding("provider", "failures", "ok", "none recorded")
+    for one in found[-SHOWN_FAILURES:]:
+        model = one.model or "a model in memory"
+        yield Finding(
+            "provider", "failures", "broken", f"{one.when}, {model}: {one.message}",
+            "run it with the provider's option strict=1; "
+            f"remove {folder / FILE} to forget what was recorded",
+        )  # fmt: skip
 
 
 def _gpu() -> Iterator[Finding]:

@@ -16,6 +16,7 @@ import pytest
 import models
 import ortkit
 from models.feeds import feeds
+from ortkit import doctor
 from ortkit.errors import UserError
 from ortkit.kernels.build import missing_toolchain
 from ortkit.provider.own import failures, provider
@@ -254,6 +255,12 @@ def test_failures_are_recorded_and_strict_raises(
     with pytest.raises(Exception, match="no plan today"):
         session(model, tmp_path, strict="1")
     assert len(failures.read(tmp_path / "provider")) == 2
+    monkeypatch.setenv("ORTKIT_CACHE", str(tmp_path))
+    found = [one for one in doctor._provider() if one.name == "failures"]
+    assert [one.state for one in found] == ["broken", "broken"]
+    assert "a model in memory: ValueError: no plan today" in found[0].value
+    monkeypatch.setenv("ORTKIT_CACHE", str(tmp_path / "empty"))
+    assert [one.value for one in doctor._provider()][1:] == ["none recorded"]
 
 
 def test_records_of_failures_are_bounded_and_readable(tmp_path: Path) -> None:
