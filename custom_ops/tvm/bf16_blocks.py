@@ -49,12 +49,14 @@ class Steps:
         count: How many.
         is_new: Whether sums begin; None if they always do.
         turn: The number of the block of rows: each fetches a quarter of the next panel.
+        left: How far into rows of A the first step lies, in elements.
     """
 
     first: Expr
     count: Expr
     is_new: Expr | None
     turn: Expr
+    left: Expr
 
 
 def tile_block(
@@ -83,7 +85,7 @@ def tile_block(
     }
     _begin(e, places, sums[0], steps.is_new)
     stride, width = e.i64(of.stride * 2), e.i64(_TILE_ROW)
-    begin = e.share(start + steps.first * e.i64(PAIRS))
+    begin = e.share(start + steps.left)
     across = e.share(strip * e.i64(of.depth * TILE) + steps.first * e.i64(PAIRS * TILE))
     quarter = TILE // 4
     turn = e.share(e.tir.bitwise_and(steps.turn, e.i64(3)) * e.i64(quarter * PAIRS))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -38,7 +38,7 @@ class Finisher:
     def block(
         self,
         block: tuple[Buffer, Expr],
-        first: Expr,
+        row_of: Callable[[Expr], tuple[Expr, Expr | None]],
         rows: Expr,
         column: Expr,
         width: int,
@@ -47,22 +47,30 @@ class Finisher:
 
         Args:
             block: The sums, and the element that they begin at.
-            first: The row of the results that its first one is.
+            row_of: Which row of the results a row of the block is, and whether it is one; None if
+                each is.
             rows: How many.
             column: Of the results, that its first one is.
             width: How many columns of the block there are.
         """
         e, (sums, begin) = self.e, block
         with e.loop(rows) as row:
+            target, is_result = row_of(row)
             source = e.share(begin + row * e.i64(PAIRS))
-            sink = e.share((first + row) * e.i64(self.columns) + column)
-            if width == PAIRS:
-                self._whole_row(sums, source, sink, column)
-                return
-            for start in range(0, width, VECTOR):
-                for offset, count in parts(min(VECTOR, width - start)):
-                    at = e.i64(start + offset)
-                    self._part(sums, (source + at, sink + at, column + at), count)
+            sink = e.share(target * e.i64(self.columns) + column)
+            with e.block() as finished:
+                self._row(sums, (source, sink, column), width)
+            e.when(e.constant(1, "bool") if is_result is None else is_result, finished)
+
+    def _row(self, sums: Buffer, place: tuple[Expr, Expr, Expr], width: int) -> None:
+        e, (source, sink, column) = self.e, place
+        if width == PAIRS:
+            self._whole_row(sums, source, sink, column)
+            return
+        for start in range(0, width, VECTOR):
+            for offset, count in parts(min(VECTOR, width - start)):
+                at = e.i64(start + offset)
+                self._part(sums, (source + at, sink + at, column + at), count)
 
     def _values(self, sums: Buffer, place: tuple[Expr, Expr, Expr], lane: Expr) -> list[Expr]:
         """Return the results of a lane; `place`: in the sums, in the results, the column."""

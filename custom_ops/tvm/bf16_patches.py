@@ -45,7 +45,7 @@ def copy_patches(
             row = e.share(to + down * e.i64(window.kernel[1] * channels))
             is_line = _is_within(e, line, of.image[0])
             _copy_line(e, (source, begin), (buffer, row), (left, is_line), of)
-        _clear(e, buffer, e.share(to + e.i64(depth)), -depth % PAIRS)
+        clear_run(e, buffer, e.share(to + e.i64(depth)), -depth % PAIRS)
 
 
 def _place(e: Bf16Emitter, pixel: Expr, of: Patches) -> tuple[Expr, Expr, Expr]:
@@ -85,16 +85,16 @@ def _copy_line(
             column = e.share(left + across * e.i64(dilation))
             start = e.share(to + across * e.i64(channels))
             with e.block() as copy:
-                _copy(e, (image, (begin + column) * e.i64(channels)), (buffer, start), channels)
+                copy_run(e, (image, (begin + column) * e.i64(channels)), (buffer, start), channels)
             with e.block() as clear:
-                _clear(e, buffer, start, channels)
+                clear_run(e, buffer, start, channels)
             e.branch(e.both(is_line, _is_within(e, column, of.image[1])), copy, clear)
 
     if dilation != 1:
         each()
         return
     with e.block() as whole:
-        _copy(e, (image, (begin + left) * e.i64(channels)), (buffer, to), width * channels)
+        copy_run(e, (image, (begin + left) * e.i64(channels)), (buffer, to), width * channels)
     with e.block() as part:
         each()
     last = left + e.i64(width - 1)
@@ -102,16 +102,18 @@ def _copy_line(
     e.branch(e.both(is_line, is_inside), whole, part)
 
 
-def _copy(
+def copy_run(
     e: Bf16Emitter, source: tuple[Buffer, Expr], sink: tuple[Buffer, Expr], count: int
 ) -> None:
+    """Emit a copy of `count` elements, which begin at those of `source` and `sink`."""
     start = e.share(source[1])
     _runs(
         e, count, lambda at, n: e.put(sink[0], sink[1] + at, e.part(source[0], start + at, n), n)
     )
 
 
-def _clear(e: Bf16Emitter, buffer: Buffer, to: Expr, count: int) -> None:
+def clear_run(e: Bf16Emitter, buffer: Buffer, to: Expr, count: int) -> None:
+    """Emit zeros for `count` elements from `to` on."""
     zero = e.constant(0, "uint16")
     _runs(e, count, lambda at, n: e.put(buffer, to + at, _spread(e, zero, n), n))
 

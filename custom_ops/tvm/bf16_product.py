@@ -23,6 +23,8 @@ from .bf16_form import ProductForm, read_product
 if TYPE_CHECKING:
     from ortkit.kernels.tvm.emit import Expr
 
+    from .bf16_writer import Writer
+
 # Of a block of rows of A in bfloat16: half of a second level of cache.
 _BLOCK_BYTES = 1024 * 1024
 _MOST_ROWS = 512
@@ -33,7 +35,8 @@ _NEAR_COPY_BYTES = 64 * 1024
 _SLICE_FEMTOSECONDS = 16_000_000_000
 _MOST_DEPTH_OF_COPY = 8192
 # Of one core: 2,000 GFLOP/s with tiles, 150 with dot products; see `Epilogue.flops`.
-_FEMTOSECONDS_PER_MULTIPLY = {"x86-64-v4-amx": 1_000, "x86-64-v4-bf16": 13_000}
+_TILES = "x86-64-v4-amx"
+_FEMTOSECONDS_PER_MULTIPLY = {_TILES: 1_000, "x86-64-v4-bf16": 13_000}
 _FEMTOSECONDS_PER_FLOP = 2_000
 # Weights come at 15 GB/s, from beyond the second level of cache.
 _PICOSECONDS_PER_BYTE = 66
@@ -68,7 +71,7 @@ class Bf16Product:
 
         All or one: all if a slice of work then still has some rows.
         """
-        cost = self.panels * PAIRS * self.depth * _FEMTOSECONDS_PER_MULTIPLY["x86-64-v4-amx"]
+        cost = self.panels * PAIRS * self.depth * _FEMTOSECONDS_PER_MULTIPLY[_TILES]
         is_light = 2 * PAIRS * cost <= _SLICE_FEMTOSECONDS
         return self.panels if self.is_copied and is_light else 1
 
@@ -94,21 +97,45 @@ class Bf16Product:
             return Refused(f"rows of {self.form.depth} elements that have to be copied")
         return None
 
+    @property
+    def unit_axes(self) -> tuple[Extent, ...]:
+        """The sizes that units count, but for groups."""
+        return self.form.leading
+
+    @property
+    def rows_of_unit(self) -> int:
+        """Rows of A that are multiplied for a unit and a panel."""
+        return 1
+
     def launch(self, level: str) -> Launch:
-        """A unit is a row of a group of panels."""
+        """Say how units are counted: a row or, of images, a line, and a group of panels."""
+        return self._plan(level)._launch(level)
+
+    def _launch(self, level: str) -> Launch:
         multiplies = self.depth * _FEMTOSECONDS_PER_MULTIPLY[level]
         flops = (self.form.finish.epilogue.flops + 2) * _FEMTOSECONDS_PER_FLOP
-        cost = max(1, self.span * PAIRS * (multiplies + flops) // 1_000)
+        cost = max(1, self.rows_of_unit * self.span * PAIRS * (multiplies + flops) // 1_000)
         weight = self.depth * self.panels * PAIRS * 2 * _PICOSECONDS_PER_BYTE // 1_000
         weight = min(weight, _MOST_NANOSECONDS)
-        units = (*self.form.leading, Extent(self.groups))
+        units = (*self.unit_axes, Extent(self.groups))
         return Launch(units, Extent(1), cost, shared_nanoseconds=weight)
 
     def lower(self, symbol: str, level: str) -> Expr:
         """Return the kernel's function."""
+        plan = self._plan(level)
+        return plan.writer(symbol, has_tiles=level == _TILES).function()
+
+    def writer(self, symbol: str, *, has_tiles: bool) -> Writer:
+        """Return what writes the kernel."""
         from .bf16_writer import Writer
 
-        return Writer(self, symbol, has_tiles=level == "x86-64-v4-amx").function()
+        return Writer(self, symbol, has_tiles=has_tiles)
+
+    def _plan(self, level: str) -> Bf16Product:
+        """Return how the work is cut at a level of processors."""
+        from .bf16_image import Bf16Image, suits
+
+        return Bf16Image(self.form) if level == _TILES and suits(self) else self
 
 
 def match(signature: RegionSignature) -> Bf16Product | Refused | None:

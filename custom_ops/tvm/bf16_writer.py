@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ortkit.kernels.bf16 import STRIP
+from ortkit.kernels.sizes import product
 
 from .bf16_blocks import Operands, Steps, dot_block, shape_tiles, tile_block
 from .bf16_copy import copy_rows
@@ -23,10 +24,8 @@ if TYPE_CHECKING:
 # Rows of blocks of dot products, the largest first: two vectors of sums for each, and three more
 # registers of the 32.
 _DOT_ROWS = (12, 4, 1)
-# Steps of 32 along the depth for which a panel of the weight stays in the first level of cache.
-_MOST_STEPS = 8
-# Of more parts the sums come and go more often than the panel is worth; so they do where the rows
-# are near because they were just copied.
+# Of more parts of the depth the sums come and go more often than the panel is worth; so they do
+# where the rows are near because they were just copied.
 _MOST_DEPTH_IN_PARTS = 1536
 # Rows whose sums wait for the next part of the depth, at most: 32 KB.
 _GROUP_ROWS = 256
@@ -35,7 +34,7 @@ _GAP = PAIRS
 
 
 @dataclass(frozen=True)
-class _Piece:
+class Piece:
     """The rows of a slice of work in one block of rows and one group of panels of columns.
 
     Args:
@@ -58,13 +57,16 @@ class _Piece:
 class Writer:
     """One kernel in the making."""
 
+    # Steps along the depth for which a panel of the weight stays in the first level of cache.
+    most_steps = 8
+
     def __init__(self, of: Bf16Product, symbol: str, *, has_tiles: bool) -> None:
         self.of, self.form, self.has_tiles = of, of.form, has_tiles
         self.e = e = Bf16Emitter(symbol)
         self.buffers, self.begin, self.end = e.parameters(self.form.signature)
         inputs = len(self.form.signature.inputs)
         self.finisher = Finisher(e, self.form.finish, self.buffers, inputs, self.form.columns)
-        self.rows = e.share(e.extent(self.form.rows))
+        self.rows = e.share(e.extent(product(of.unit_axes)))
         height = _GROUP_ROWS if self._parts > 1 else PAIRS
         height = height if has_tiles else _DOT_ROWS[0]
         self.sums, self.origin = e.aligned(height * PAIRS, "float32")
@@ -72,7 +74,7 @@ class Writer:
         self.shaped, self.copied = e.local(1, "int64"), e.local(1, "int64")
         self.copy: tuple[Buffer, Expr] | None = None
         if of.is_copied:
-            self.copy = e.aligned(of.block_rows * self._stride, "uint16")
+            self.copy = e.aligned(self._copy_size, "uint16")
 
     @property
     def _stride(self) -> int:
@@ -80,11 +82,16 @@ class Writer:
         return self.of.depth + (_GAP if self.of.is_copied else 0)
 
     @property
+    def _copy_size(self) -> int:
+        """Of the copied rows, in elements."""
+        return self.of.block_rows * self._stride
+
+    @property
     def _parts(self) -> int:
         """How many parts of the depth are taken one after the other."""
         if self.of.depth > _MOST_DEPTH_IN_PARTS or self.of.is_copied:
             return 1
-        return -(-self.of.depth // (PAIRS * _MOST_STEPS))
+        return -(-self.of.depth // (PAIRS * self.most_steps))
 
     def function(self) -> Expr:
         """Return the function that computes the units begin .. end - 1."""
@@ -104,7 +111,7 @@ class Writer:
         return e.function()
 
     @contextmanager
-    def _pieces(self) -> Iterator[_Piece]:
+    def _pieces(self) -> Iterator[Piece]:
         """Emit a loop over the pieces of the slice.
 
         Units count the rows of a group of panels, then groups, then blocks of rows. The last block
@@ -135,9 +142,9 @@ class Writer:
             panel = e.share(group * e.i64(self.of.span))
             start = e.share(e.tir.max(self.begin - base, e.i64(0)))
             stop = e.share(e.minimum(self.end - base, high))
-            yield _Piece(block, panel, e.share(block * e.i64(height)), high, start, stop)
+            yield Piece(block, panel, e.share(block * e.i64(height)), high, start, stop)
 
-    def _copy(self, piece: _Piece) -> None:
+    def _copy(self, piece: Piece) -> None:
         """Emit the copy of the rows that are read, if they are not those that are there."""
         e = self.e
         if self.of.groups == 1:
@@ -148,7 +155,7 @@ class Writer:
             e.store(self.copied, piece.block, e.i64(0))
         e.when(e.not_equal(self.copied[e.i64(0)], piece.block), new)
 
-    def _copy_rows(self, piece: _Piece, start: Expr, stop: Expr) -> None:
+    def _copy_rows(self, piece: Piece, start: Expr, stop: Expr) -> None:
         e, form = self.e, self.form
         assert self.copy is not None
         buffer, origin = self.copy
@@ -160,7 +167,7 @@ class Writer:
         else:
             copy_patches(e, source, sink, (first, count), form.patches)
 
-    def _any_panel(self, piece: _Piece) -> None:
+    def _any_panel(self, piece: Piece) -> None:
         """Emit a panel of whichever width: the last one may be narrower."""
         e, panels = self.e, self.of.panels
         width = self.form.columns - PAIRS * (panels - 1)
@@ -173,13 +180,13 @@ class Writer:
             self._panel(piece, width)
         e.branch(piece.panel < e.i64(panels - 1), whole, last)
 
-    def _panel(self, piece: _Piece, width: int) -> None:
+    def _panel(self, piece: Piece, width: int) -> None:
         if self.has_tiles:
             self._tile_panel(piece, width)
         else:
             self._dot_panel(piece, width)
 
-    def _dot_panel(self, piece: _Piece, width: int) -> None:
+    def _dot_panel(self, piece: Piece, width: int) -> None:
         e, done = self.e, piece.start
         for size in _DOT_ROWS:
             number = e.share(e.divide_down(piece.stop - done, size))
@@ -191,27 +198,25 @@ class Writer:
                 self._finish(piece, (first, self.origin), e.i64(size), width)
             done = e.share(done + number * e.i64(size))
 
-    def _tile_panel(self, piece: _Piece, width: int) -> None:
+    def _tile_panel(self, piece: Piece, width: int) -> None:
         """Emit groups of rows, and in them each part of the depth for all rows."""
         e = self.e
         if self._parts == 1:
             count = e.share(piece.stop - piece.start)
             with e.loop(e.divide_up(count, PAIRS)) as index:
-                steps = Steps(e.i64(0), e.i64(self.of.depth // PAIRS), None, index)
+                zero = e.i64(0)
+                steps = Steps(zero, e.i64(self.of.depth // PAIRS), None, index, zero)
                 first = e.share(piece.start + index * e.i64(PAIRS))
                 rows = self._tiles(piece, first, width, steps, self.origin)
                 self._finish(piece, (first, self.origin), rows, width)
             return
-        total = self.of.depth // PAIRS
-        most = -(-total // self._parts)
         with e.loop(e.divide_up(piece.stop - piece.start, _GROUP_ROWS)) as group:
             top = e.share(piece.start + group * e.i64(_GROUP_ROWS))
             count = e.share(e.minimum(piece.stop - top, e.i64(_GROUP_ROWS)))
             with e.loop(e.i64(self._parts)) as part:
-                begin = e.share(part * e.i64(most))
-                length = e.share(e.minimum(e.i64(most), e.i64(total) - begin))
+                begin, length, left = self._part(part)
                 with e.loop(e.divide_up(count, PAIRS)) as index:
-                    steps = Steps(begin, length, e.equal(part, e.i64(0)), index)
+                    steps = Steps(begin, length, e.equal(part, e.i64(0)), index, left)
                     within = e.share(index * e.i64(PAIRS))
                     first = e.share(top + within)
                     sums = e.share(self.origin + within * e.i64(PAIRS))
@@ -220,7 +225,15 @@ class Writer:
                         self._finish(piece, (first, sums), rows, width)
                     e.when(e.equal(part, e.i64(self._parts - 1)), finish)
 
-    def _tiles(self, piece: _Piece, first: Expr, width: int, steps: Steps, sums: Expr) -> Expr:
+    def _part(self, part: Expr) -> tuple[Expr, Expr, Expr]:
+        """Return where a part of the depth begins, its steps, and where it lies in rows of A."""
+        e, total = self.e, self.of.depth // PAIRS
+        most = -(-total // self._parts)
+        begin = e.share(part * e.i64(most))
+        length = e.share(e.minimum(e.i64(most), e.i64(total) - begin))
+        return begin, length, e.share(begin * e.i64(PAIRS))
+
+    def _tiles(self, piece: Piece, first: Expr, width: int, steps: Steps, sums: Expr) -> Expr:
         """Emit the sums of up to 32 rows from `first` on; return how many rows."""
         e = self.e
         rows = e.share(e.minimum(e.i64(PAIRS), piece.stop - first))
@@ -242,7 +255,7 @@ class Writer:
         a = self.buffers[self.form.a] if self.copy is None else self.copy[0]
         return Operands(a, self._stride, self.buffers[self.form.weight], self.of.depth)
 
-    def _at(self, piece: _Piece, first: Expr) -> tuple[Expr, Expr]:
+    def _at(self, piece: Piece, first: Expr) -> tuple[Expr, Expr]:
         """Return the element of A and the strip of the weight that a block begins at."""
         e = self.e
         strip = e.share(piece.panel * e.i64(PAIRS // STRIP))
@@ -250,8 +263,16 @@ class Writer:
             return e.share((piece.above + first) * e.i64(self._stride)), strip
         return e.share(self.copy[1] + first * e.i64(self._stride)), strip
 
-    def _finish(self, piece: _Piece, at: tuple[Expr, Expr], rows: Expr, width: int) -> None:
+    def _finish(self, piece: Piece, at: tuple[Expr, Expr], rows: Expr, width: int) -> None:
         """Emit the results of rows; `at`: the first one, and the element that its sums are at."""
         e, (first, sums) = self.e, at
         column = e.share(piece.panel * e.i64(PAIRS))
-        self.finisher.block((self.sums, sums), piece.above + first, rows, column, width)
+
+        def row_of(row: Expr) -> tuple[Expr, Expr | None]:
+            return self._result_row(piece, e.share(first + row))
+
+        self.finisher.block((self.sums, sums), row_of, rows, column, width)
+
+    def _result_row(self, piece: Piece, row: Expr) -> tuple[Expr, Expr | None]:
+        """Return which row of the results a row of a piece is, and whether it is one."""
+        return piece.above + row, None

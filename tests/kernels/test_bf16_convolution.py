@@ -45,6 +45,10 @@ FORMS = {
     ),
     "wider than the image": convolution(Geometry((4, 3), 5, (5, 5), pads=(4, 4, 4, 4)), 17, 2),
     "strided points": convolution(Geometry((14, 14), 64, (1, 1), (2, 2)), 96, "batch"),
+    "dilated lines": convolution(
+        Geometry((9, 12), 64, (3, 2), pads=(2, 1, 0, 1), dilations=(2, 1)), 33, "batch"
+    ),
+    "one column": convolution(Geometry((20, 5), 32, (4, 1)), 32, "batch"),
     # More columns than a slice of work takes at once, and more rows than a block.
     "wide": convolution(Geometry((10, 10), 128, (3, 3), pads=(1, 1, 1, 1)), 520, "batch"),
 }
