@@ -275,3 +275,19 @@ def test_gains_are_measured(tmp_path: Path) -> None:
     )
     assert isinstance(broken, str)
     assert broken.startswith("not timed: ")
+
+
+def test_the_page_shows_the_trade_off(call, tmp_path: Path) -> None:  # noqa: F811
+    path = save_model(mlp(), tmp_path / "m.onnx").model
+    page = tmp_path / "page.html"
+    done = call(
+        "optimize", path, "--precision", "int8", "--kernels", "off", "--report", page, "--quiet"
+    )
+    assert (done.code, done.out) == (0, "")
+    text = page.read_text(encoding="utf-8")
+    assert "4 of 4 products" in text
+    assert "error that each makes alone" in text
+    assert "<script src=" not in text
+    refused = call("optimize", path, "--kernels", "off", "--report", page)
+    assert refused.code == 2
+    assert "a page shows what --precision costs" in refused.err
