@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ortkit.errors import UserError as UserError
     from ortkit.extend.custom_ops import CustomOp as CustomOp
     from ortkit.extend.custom_ops import custom_op as custom_op
+    from ortkit.extend.recognise_ops import RecogniseOps as RecogniseOps
     from ortkit.extend.tensor_types import BFloat16 as BFloat16
     from ortkit.extend.tensor_types import Bool as Bool
     from ortkit.extend.tensor_types import Float as Float
@@ -63,6 +64,7 @@ _PUBLIC = {
     "unregister_provider": "ortkit.provider.registration",
     "CustomOp": "ortkit.extend.custom_ops",
     "custom_op": "ortkit.extend.custom_ops",
+    "RecogniseOps": "ortkit.extend.recognise_ops",
     **dict.fromkeys(
         (
             "BFloat16", "Bool", "Float", "Float16", "Float32", "Float64", "Int", "Int8", "Int16",

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from ortkit.cli import show
 from ortkit.cli.flags import sizes
-from ortkit.cli.precision_page import check_page, is_page, write_page
 from ortkit.cli.precision_tables import show_precision
 from ortkit.errors import UserError
 
@@ -18,6 +17,7 @@ if TYPE_CHECKING:
     from ortkit.measure.result import Measurement, RegionTiming
     from ortkit.optimization import Optimized
     from ortkit.report import Report
+    from ortkit.rewrite.passes import Pass
     from ortkit.rewrite.pipeline import Instruments
 
 
@@ -76,12 +76,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--why", metavar="WHAT",
         help="show what was refused: part of a pass or op, or a node or output")  # fmt: skip
+    add("--ops", action="append", default=[], metavar="SOURCE",
+        help="a file or module whose ops are put in where they are written out")  # fmt: skip
     add("--dump-passes", type=Path, metavar="DIR", help="save the model after each pass")
     add("--check-passes", action="store_true", help="check the model's structure after each pass")
     add("--keep-source", type=Path, metavar="DIR",
         help="save the generated code of the kernels, to read")  # fmt: skip
-    add("--report", type=Path, metavar="FILE",
-        help="write the whole report; .html: the trade-off of --precision")  # fmt: skip
+    add("--report", type=Path, metavar="FILE.json", help="write the whole report")
     add("--json", action="store_true", help="print the report as one JSON document")
     add("--quiet", action="store_true", help="print nothing but errors")
 
@@ -98,6 +99,7 @@ def run(arguments: argparse.Namespace) -> int:
             target=arguments.target,
             level=arguments.level,
             passes=arguments.passes,
+            extra_passes=_extra_passes(arguments.ops),
             precision=arguments.precision,
             max_error=arguments.max_error,
             calibrate=arguments.calibrate,
@@ -121,8 +123,6 @@ def run(arguments: argparse.Namespace) -> int:
             progress=progress,
             count=progress.count,
         )
-        if is_page(arguments.report):
-            check_page(arguments.report, lowers=options.lowers_on_cpu)
         optimized = optimize(arguments.model, options)
         progress("save")
         files = optimized.save(output, embed_library=arguments.embed_library)
@@ -130,10 +130,7 @@ def run(arguments: argparse.Namespace) -> int:
             files += optimized.save_sources(arguments.keep_source)
     report = optimized.report
     written = {"files": [str(path) for path in files]}
-    if arguments.report is not None and is_page(arguments.report):
-        assert report.precision is not None
-        write_page(report.precision, arguments.model.name, arguments.report)
-    elif arguments.report is not None:
+    if arguments.report is not None:
         content = {**report.to_json(), **written}
         write_whole(arguments.report, json.dumps(content, indent=2) + "\n")
     if arguments.json:
@@ -143,6 +140,15 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.why is not None:
             _show_why(report, arguments.why)
     return _exit_code(report, strict=arguments.strict)
+
+
+def _extra_passes(sources: list[str]) -> tuple[Pass, ...]:
+    if not sources:
+        return ()
+    from ortkit.extend.find_ops import find_ops
+    from ortkit.extend.recognise_ops import RecogniseOps
+
+    return (RecogniseOps(find_ops(sources)),)
 
 
 def _instruments(arguments: argparse.Namespace) -> Instruments:

@@ -14,6 +14,8 @@ from ortkit.rewrite.passes import ModelPass
 
 #: Functions of this domain are ortkit's own fused nodes, which kernels stand behind.
 FUSED_DOMAIN = "ortkit.fused"
+#: The metadata of functions whose calls a pass has just put there.
+KEPT_KEY = "ortkit.found"
 
 
 @dataclass(frozen=True)
@@ -28,7 +30,7 @@ class InlineFunctions(ModelPass):
     Skips:
         * A domain that also has nodes without a function body: it is a custom-op domain, and
           its functions are fallbacks for ops that a library may implement.
-        * A domain named in `keep`, and ortkit's own fused nodes.
+        * A domain named in `keep`, ortkit's own fused nodes, and ops that another pass found.
         * A function that imports another version of a domain than the model.
 
     Source:
@@ -48,7 +50,7 @@ class InlineFunctions(ModelPass):
         chosen: set[ir.OperatorIdentifier] = set()
         for identifier, function in model.functions.items():
             label = f"{function.domain}::{function.name}"
-            if function.domain in wanted:
+            if function.domain in wanted or KEPT_KEY in function.metadata_props:
                 log.miss(self.name, label, "it is kept, as asked for")
                 continue
             if function.domain in custom:

@@ -1,0 +1,182 @@
+"""Whether nodes of a graph are what a function body says: node by node, from the result back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import islice, permutations
+from typing import TypeAlias
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from ortkit.rewrite.cones import POINTWISE
+from ortkit.rewrite.sample import Array, as_sample
+from ortkit.rewrite.scope import Scope
+
+_COMMUTATIVE = frozenset({"Add", "And", "Equal", "Max", "Mean", "Min", "Mul", "Or", "Sum", "Xor"})
+#: Constants of a body beyond this many elements are not compared.
+_MOST_ELEMENTS = 1 << 16
+_TOLERANCE = 1e-6
+#: So many ways to read the operands of commutative nodes are looked at, each of so many operands.
+_MOST_WAYS, _MOST_PERMUTED = 16, 3
+
+
+@dataclass(frozen=True)
+class Body:
+    """A function body without attributes, by the names of its values."""
+
+    inputs: tuple[str, ...]
+    output: str
+    nodes: tuple[ir.Node, ...]
+    constants: Mapping[str, Array] = field(repr=False)
+
+    @classmethod
+    def of(cls, proto: onnx.FunctionProto, inputs: int, numbers: Mapping[str, float]) -> Body:
+        """Read a function.
+
+        Args:
+            proto: Without references to attributes.
+            inputs: How many of its inputs are the op's.
+            numbers: What the others are.
+        """
+        function = ir.serde.deserialize_function(proto)
+        constants: dict[str, Array] = {name: np.asarray(one) for name, one in numbers.items()}
+        nodes = []
+        for node in function:
+            if node.op_type == "Constant" and not node.domain:
+                tensor = ir.convenience.get_const_tensor(node.outputs[0])
+                if tensor is not None:
+                    constants[str(node.outputs[0].name)] = as_sample(tensor.numpy())  # type: ignore[assignment]
+                    continue
+            nodes.append(node)
+        names = tuple(str(value.name) for value in function.inputs)
+        return cls(names[:inputs], str(function.outputs[0].name), tuple(nodes), constants)
+
+    def is_pointwise(self) -> bool:
+        """Say whether each element of the result depends on one of each input."""
+        is_scalar = all(one.size == 1 for one in self.constants.values())
+        return is_scalar and all(
+            node.op_type in POINTWISE and not node.domain and len(node.outputs) == 1
+            for node in self.nodes
+        )
+
+    def names(self, node: ir.Node) -> tuple[str, ...]:
+        """Return what a node reads; absent inputs are empty."""
+        return tuple("" if value is None else str(value.name) for value in node.inputs)
+
+    def output_of(self, node: ir.Node) -> str:
+        """Return the name of a node's first output."""
+        return str(node.outputs[0].name)
+
+
+@dataclass(frozen=True)
+class Matched:
+    """Nodes that are a body."""
+
+    inputs: tuple[ir.Value, ...]
+    nodes: tuple[ir.Node, ...]
+    """The one that makes the result first."""
+
+
+_Found: TypeAlias = dict[str, ir.Value]
+
+
+def match_body(body: Body, scope: Scope, end: ir.Node) -> Iterator[Matched]:
+    """Yield what the body's inputs may be if `end` makes its result.
+
+    Operands of commutative nodes may stand either way, so there may be several.
+    """
+    producers = {body.output_of(node): node for node in body.nodes}
+    if body.output not in producers or producers[body.output].op_type != end.op_type:
+        return
+    ways = _match(body, producers, scope, body.output, end.outputs[0], {})
+    for found in islice(ways, _MOST_WAYS):
+        if any(name not in found for name in body.inputs):
+            continue
+        nodes = {end: None}
+        for name in reversed(list(found)):
+            node = found[name].producer() if name in producers else None
+            if node is not None:
+                nodes[node] = None
+        yield Matched(tuple(found[name] for name in body.inputs), tuple(nodes))
+
+
+def _match(
+    body: Body,
+    producers: Mapping[str, ir.Node],
+    scope: Scope,
+    name: str,
+    value: ir.Value,
+    found: _Found,
+) -> Iterator[_Found]:
+    """Yield what else is known if `value` is what the body calls `name`; nothing if it is not."""
+    if name in found:
+        if found[name] is value:
+            yield found
+        return
+    if name in body.constants:
+        if _is_constant(scope, value, body.constants[name]):
+            yield found
+        return
+    if name not in producers:
+        yield {**found, name: value}
+        return
+    written, node = producers[name], value.producer()
+    if node is None or not _is_alike(written, node) or value is not node.outputs[0]:
+        return
+    wanted = body.names(written)
+    given: list[ir.Value | None] = list(node.inputs)
+    while given and given[-1] is None:
+        given.pop()
+    if len(given) != len(wanted):
+        return
+    is_free = written.op_type in _COMMUTATIVE and len(given) <= _MOST_PERMUTED
+    for operands in permutations(given) if is_free else [tuple(given)]:
+        ways: list[_Found] = [{**found, name: value}]
+        for inner, operand in zip(wanted, operands, strict=True):
+            if operand is None:
+                ways = [] if inner else ways
+                continue
+            ways = [
+                longer
+                for way in ways
+                for longer in _match(body, producers, scope, inner, operand, way)
+            ][:_MOST_WAYS]
+        yield from ways
+
+
+def _is_alike(written: ir.Node, node: ir.Node) -> bool:
+    if (written.op_type, written.domain) != (node.op_type, node.domain):
+        return False
+    return _attributes(written) == _attributes(node)
+
+
+def _attributes(node: ir.Node) -> dict[str, object] | None:
+    """Return a node's attributes with defaults filled in; None where one is a function's."""
+    if any(one.is_ref() for one in node.attributes.values()):
+        return None
+    given = {
+        name: tuple(one.value) if isinstance(one.value, list | tuple) else one.value
+        for name, one in node.attributes.items()
+    }
+    try:
+        schema = onnx.defs.get_schema(node.op_type, domain=node.domain)
+    except onnx.defs.SchemaError:
+        return given
+    for name, one in schema.attributes.items():
+        if name not in given and one.default_value.name:
+            value = onnx.helper.get_attribute_value(one.default_value)
+            given[name] = value.decode() if isinstance(value, bytes) else value
+    return given
+
+
+def _is_constant(scope: Scope, value: ir.Value, wanted: Array) -> bool:
+    array = scope.array(value, _MOST_ELEMENTS)
+    if array is None or array.dtype.kind in "SUO":
+        return False
+    found = as_sample(array)
+    if found is None or (found.shape != wanted.shape and not found.size == wanted.size == 1):
+        return False
+    return bool(np.allclose(found.reshape(wanted.shape), wanted, rtol=_TOLERANCE, atol=0.0))
