@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from ortkit.cli import show
 from ortkit.cli.flags import sizes
+from ortkit.cli.precision_page import check_page, is_page, write_page
 from ortkit.cli.precision_tables import show_precision
 from ortkit.errors import UserError
 
@@ -82,7 +83,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--check-passes", action="store_true", help="check the model's structure after each pass")
     add("--keep-source", type=Path, metavar="DIR",
         help="save the generated code of the kernels, to read")  # fmt: skip
-    add("--report", type=Path, metavar="FILE.json", help="write the whole report")
+    add("--report", type=Path, metavar="FILE",
+        help="write the whole report; .html: the trade-off of --precision")  # fmt: skip
     add("--json", action="store_true", help="print the report as one JSON document")
     add("--quiet", action="store_true", help="print nothing but errors")
 
@@ -123,6 +125,8 @@ def run(arguments: argparse.Namespace) -> int:
             progress=progress,
             count=progress.count,
         )
+        if is_page(arguments.report):
+            check_page(arguments.report, lowers=options.lowers_on_cpu)
         optimized = optimize(arguments.model, options)
         progress("save")
         files = optimized.save(output, embed_library=arguments.embed_library)
@@ -130,7 +134,10 @@ def run(arguments: argparse.Namespace) -> int:
             files += optimized.save_sources(arguments.keep_source)
     report = optimized.report
     written = {"files": [str(path) for path in files]}
-    if arguments.report is not None:
+    if arguments.report is not None and is_page(arguments.report):
+        assert report.precision is not None
+        write_page(report.precision, arguments.model.name, arguments.report)
+    elif arguments.report is not None:
         content = {**report.to_json(), **written}
         write_whole(arguments.report, json.dumps(content, indent=2) + "\n")
     if arguments.json:
