@@ -41,12 +41,7 @@ class Definition:
         self._devices = (bridge.Device * len(made))(*made)
         self.struct.device_count, self.struct.devices = len(made), self._devices
         entries = entries_of(provider.kernels)
-        memories = {
-            number: device.memory
-            for number, device in enumerate(provider.devices)
-            if device.memory is not None
-        }
-        self._ops = OpCallbacks(entries, self.callbacks, memories)
+        self._ops = OpCallbacks(entries, self.callbacks, keeps_lock=not self.memories)
         self._ops.install(self.struct)
         self.callbacks.install(self.struct)
 

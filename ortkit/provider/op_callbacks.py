@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from ctypes import POINTER, c_int32, c_size_t
 from typing import Any
 
 from ortkit.provider import bridge
-from ortkit.provider.devices import DeviceMemory
 from ortkit.provider.kernel_table import KERNELS
-from ortkit.provider.memcpy_kernels import memcpy_entries, memcpy_kernel
 from ortkit.provider.node_attributes import read_attributes
 from ortkit.provider.op_kernels import OpEntry
 from ortkit.provider.python_kernel import PythonKernel
@@ -23,33 +21,26 @@ class OpCallbacks:
     """The entries of one provider's `kernels`; alive as long as the process."""
 
     def __init__(
-        self,
-        entries: Sequence[OpEntry],
-        sessions: SessionCallbacks,
-        memories: Mapping[int, DeviceMemory],
+        self, entries: Sequence[OpEntry], sessions: SessionCallbacks, *, keeps_lock: bool
     ) -> None:
         """Build the entries.
 
         Args:
             entries: The provider's kernels.
             sessions: The provider's sessions.
-            memories: Number of a device -> its memory, of those that have one.
+            keeps_lock: See `PythonKernel`.
         """
-        self._memories = memories
         self._sessions = sessions
-        self._keeps_lock = not memories
+        self._keeps_lock = keeps_lock
         self._kept: list[object] = []
-        made = [self._entry(entry, self._create) for entry in entries]
-        if memories:
-            made.extend(self._entry(entry, self._create_copy) for entry in memcpy_entries())
-        self._entries = (bridge.KernelEntry * len(made))(*made)
+        self._entries = (bridge.KernelEntry * len(entries))(*map(self._entry, entries))
 
     def install(self, definition: bridge.Provider) -> None:
         """Put the entries into a definition."""
         definition.kernel_count = len(self._entries)
         definition.kernels = self._entries
 
-    def _entry(self, entry: OpEntry, make: Callable[..., None]) -> bridge.KernelEntry:
+    def _entry(self, entry: OpEntry) -> bridge.KernelEntry:
         constraints = (bridge.TypeConstraint * len(entry.types))(
             *(
                 bridge.TypeConstraint(name.encode(), *_array([int(one) for one in types]))
@@ -57,7 +48,7 @@ class OpCallbacks:
             )
         )
         where = f"kernel {entry.name}"
-        create = bridge.CREATE_KERNEL(guarded(functools.partial(make, entry), where))
+        create = bridge.CREATE_KERNEL(guarded(functools.partial(self._create, entry), where))
         self._kept.extend((constraints, create))
         cpu_inputs, cpu_outputs = entry.kernel.cpu_inputs, entry.kernel.cpu_outputs
         made = bridge.KernelEntry(
@@ -86,11 +77,6 @@ class OpCallbacks:
         KERNELS.give_python(
             self._sessions.in_turn(kernel, ep), node or entry.op_type, kernels, 0, error
         )
-
-    def _create_copy(
-        self, entry: OpEntry, _user: int, _ep: int, _request: Any, kernels: int, error: int
-    ) -> None:
-        KERNELS.give_python(memcpy_kernel(self._memories), entry.op_type, kernels, 0, error)
 
 
 def _node_name(slots: Slots, info: int) -> str:

@@ -11,7 +11,7 @@ import onnx_ir as ir
 from ortkit.errors import UserError
 
 #: ONNX Runtime has no tensors of these, and does not register a kernel that names them.
-NOT_IN_RUNTIMES = {ir.DataType.COMPLEX64, ir.DataType.COMPLEX128}
+_NOT_IN_RUNTIMES = {ir.DataType.COMPLEX64, ir.DataType.COMPLEX128}
 #: The last type that ONNX Runtime 1.24 knows.
 _LAST = ir.DataType.INT4
 
@@ -133,7 +133,7 @@ def _tensor_type(text: str) -> ir.DataType | None:
         return None
     name = text[len("tensor(") : -1].upper()
     kind = ir.DataType.__members__.get(name)
-    return None if kind is None or kind in NOT_IN_RUNTIMES or kind > _LAST else kind
+    return None if kind is None or kind in _NOT_IN_RUNTIMES or kind > _LAST else kind
 
 
 def _attributes(

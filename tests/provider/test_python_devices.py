@@ -49,7 +49,9 @@ class Pool:
         return address
 
     def owns(self, address: int) -> bool:
-        return any(start <= address < start + size for start, (_, size) in self.held.items())
+        with self.lock:
+            held = [(start, size) for start, (_, size) in self.held.items()]
+        return any(start <= address < start + size for start, size in held)
 
 
 class Simulated(DeviceMemory):

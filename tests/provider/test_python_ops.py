@@ -341,3 +341,48 @@ def test_a_kernel_without_a_trace_shows_nothing() -> None:
     with registered(Same(PythonFunction(work))) as name:
         found = session(identity(TensorProto.FLOAT), name).run(None, {"x": np.ones((1, 3), "f")})
         assert found[0].tolist() == [[3, 3, 3]]
+
+
+@pytest.mark.parametrize("kind", ["int4", "uint4"])
+def test_elements_smaller_than_a_byte(kind: str) -> None:
+    code = {"int4": TensorProto.INT4, "uint4": TensorProto.UINT4}[kind]
+    dtype = np.dtype(getattr(ml_dtypes, kind))
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"]),
+        helper.make_node("DequantizeLinear", ["q", "s", "z"], ["y"]),
+    ]
+    zero = helper.make_tensor("z", code, [], [0])
+    scale = helper.make_tensor("s", TensorProto.FLOAT, [], [1.0])
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n"]) for name in "xy")
+    made_model = helper.make_model(
+        helper.make_graph(nodes, "g", [x], [y], [zero, scale]),
+        opset_imports=[helper.make_opsetid("", 21)],
+        ir_version=10,
+    ).SerializeToString()
+
+    class Quantizing(Same):
+        drop_constants = True
+
+        def __init__(self, op: str) -> None:
+            self.op = op
+
+        def get_capability(self, graph: GraphView) -> list[list[ir.Node]]:
+            return [[node] for node in graph if node.op_type == self.op]
+
+        def compile(self, subgraph: GraphView) -> Any:
+            if self.op == "QuantizeLinear":
+                return lambda x: np.rint(x).astype(dtype)
+
+            def back(q: Any) -> Any:
+                assert q.dtype == dtype
+                return q.astype(np.float32)
+
+            return back
+
+    for op in ("QuantizeLinear", "DequantizeLinear"):
+        with registered(Quantizing(op)) as name:
+            made = session(made_model, name)
+            assert placement(made, name) == [op]
+            for values in ([1, 7, 3], [5, 2], [6], []):
+                x_array = np.array(values, np.float32)
+                assert made.run(None, {"x": x_array})[0].tolist() == values
