@@ -1,12 +1,13 @@
 // The shim's part for CUDA, in the order in which a session meets it: cuda.cc (which kernels it can
 // have), cuda_kernel.cc (a node's kernel, made), cuda_launch.cc (run); beneath them cuda_driver.cc,
-// cuda_modules.cc and cuda_nvtx.cc.
+// cuda_modules.cc, cuda_scratch.cc and cuda_nvtx.cc.
 #pragma once
 
 #include "cuda_driver.h"
 #include "cuda_modules.h"
 #include "cuda_nvtx.h"
 #include "cuda_ort.h"
+#include "cuda_scratch.h"
 #include "shim.h"
 
 namespace ortkit::cuda {
@@ -24,7 +25,7 @@ struct Kernel {
   Device device;
   Context* context;                 // null until it is held
   ort::Allocator* allocator;        // the session's for this device
-  const ort::MemoryInfo* memory;    // the allocator's
+  ScratchPool scratch;
   bool is_usable[ORTKIT_MAX_CUDA_VARIANTS];
   Launch launches[ORTKIT_MAX_CUDA_VARIANTS][ORTKIT_MAX_CUDA_STEPS];
 };

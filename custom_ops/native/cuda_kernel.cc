@@ -20,9 +20,10 @@ constexpr int32_t kSharedBytesForAll = 48 << 10;
 ort::Status* FindDevice(const ort::KernelInfo* info, Kernel* kernel) {
   const Op& op = *kernel->op;
   ORTKIT_RETURN_IF_ERROR(ort::KernelInfoGetAllocator(op.api)(info, 0, &kernel->allocator));
-  ORTKIT_RETURN_IF_ERROR(ort::AllocatorGetInfo(op.api)(kernel->allocator, &kernel->memory));
+  const ort::MemoryInfo* memory = nullptr;  // the allocator's
+  ORTKIT_RETURN_IF_ERROR(ort::AllocatorGetInfo(op.api)(kernel->allocator, &memory));
   int32_t ordinal = 0;
-  ORTKIT_RETURN_IF_ERROR(ort::MemoryInfoGetId(op.api)(kernel->memory, &ordinal));
+  ORTKIT_RETURN_IF_ERROR(ort::MemoryInfoGetId(op.api)(memory, &ordinal));
   const Driver& driver = *kernel->driver;
   ORTKIT_RETURN_IF_FAILED(op, driver, "cuDeviceGet", driver.DeviceGet(&kernel->device, ordinal));
   ORTKIT_RETURN_IF_FAILED(op, driver, "cuDevicePrimaryCtxRetain",
@@ -152,6 +153,7 @@ void DestroyKernel(void* made) {
     }
   }
   if (kernel->context != nullptr) kernel->driver->PrimaryContextRelease(kernel->device);
+  if (kernel->allocator != nullptr) FreeScratch(&kernel->scratch, kernel->op->api, kernel->allocator);
   if (kernel->allocator != nullptr) ort::ReleaseAllocator(kernel->op->api)(kernel->allocator);
   free(kernel);
 }

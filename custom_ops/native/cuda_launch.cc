@@ -148,41 +148,39 @@ ort::Status* RunSteps(const Kernel& kernel, int32_t index, const Run& run, void*
   return nullptr;
 }
 
-// `*made` counts what must be given back, whether or not this succeeds.
-ort::Status* GetScratch(const Kernel& kernel, const OrtkitVariant& variant, const Run& run,
-                        const ort::KernelContext* context, void** scratch, int32_t* made) {
-  const Op& op = *kernel.op;
-  for (int32_t i = 0; i < variant.scratch_count; ++i) {
-    scratch[i] = nullptr;
-    const int64_t bytes = SizeOf(variant.scratch[i], run.symbols);
-    if (bytes == kUnknown) return Refuse(op, ort::kInvalidArgument, "a size exceeds 63 bits");
-    if (bytes > 0) {
-      ORTKIT_RETURN_IF_ERROR(ort::GetScratchBuffer(op.api)(context, kernel.memory, bytes, &scratch[i]));
-    }
-    *made = i + 1;
+// Blocks that a run launches with, let go of at its end.
+class Scratch {
+ public:
+  ~Scratch() {
+    for (ScratchBlock* block : blocks_) LetGo(block);
   }
-  return nullptr;
-}
 
-// Given back before the steps have run: what gets this memory next waits for them on the stream.
-ort::Status* FreeScratch(const Kernel& kernel, void* const* scratch, int32_t count) {
-  ort::Status* first = nullptr;
-  for (int32_t i = 0; i < count; ++i) {
-    if (scratch[i] == nullptr) continue;
-    ort::Status* status = ort::AllocatorFree(kernel.op->api)(kernel.allocator, scratch[i]);
-    if (first == nullptr) {
-      first = status;
-    } else if (status != nullptr) {
-      ort::ReleaseStatus(kernel.op->api)(status);
+  ort::Status* Hold(Kernel* kernel, const OrtkitVariant& variant, const Run& run, const void* stream) {
+    const Op& op = *kernel->op;
+    for (int32_t i = 0; i < variant.scratch_count; ++i) {
+      const int64_t bytes = SizeOf(variant.scratch[i], run.symbols);
+      if (bytes == kUnknown) return Refuse(op, ort::kInvalidArgument, "a size exceeds 63 bits");
+      if (bytes <= 0) continue;
+      ort::Status* status = nullptr;
+      blocks_[i] = HoldScratch(&kernel->scratch, op.api, kernel->allocator, stream, bytes, &status);
+      if (status != nullptr) return status;
+      if (blocks_[i] == nullptr) return Refuse(op, ort::kFail, "out of memory");
+      memory_[i] = MemoryOf(blocks_[i]);
     }
+    return nullptr;
   }
-  return first;
-}
+
+  void* const* memory() const { return memory_; }
+
+ private:
+  ScratchBlock* blocks_[ORTKIT_MAX_CUDA_SCRATCH] = {};
+  void* memory_[ORTKIT_MAX_CUDA_SCRATCH] = {};
+};
 
 }  // namespace
 
 ort::Status* Compute(void* made, ort::KernelContext* context) {
-  const Kernel& kernel = *static_cast<const Kernel*>(made);
+  Kernel& kernel = *static_cast<Kernel*>(made);
   const Op& op = *kernel.op;
   const NvtxRange range(op.spec->op_type);
   Run run;
@@ -193,15 +191,9 @@ ort::Status* Compute(void* made, ort::KernelContext* context) {
   ORTKIT_RETURN_IF_ERROR(ChooseVariant(kernel, run, &index));
   void* stream = nullptr;
   ORTKIT_RETURN_IF_ERROR(ort::GetGpuComputeStream(op.api)(context, &stream));
-  void* scratch[ORTKIT_MAX_CUDA_SCRATCH];
-  int32_t scratch_count = 0;
-  ort::Status* status =
-      GetScratch(kernel, run.spec->cuda->variants[index], run, context, scratch, &scratch_count);
-  if (status == nullptr) status = RunSteps(kernel, index, run, scratch, static_cast<Stream*>(stream));
-  ort::Status* freed = FreeScratch(kernel, scratch, scratch_count);
-  if (status == nullptr) return freed;
-  if (freed != nullptr) ort::ReleaseStatus(op.api)(freed);
-  return status;
+  Scratch scratch;
+  ORTKIT_RETURN_IF_ERROR(scratch.Hold(&kernel, run.spec->cuda->variants[index], run, stream));
+  return RunSteps(kernel, index, run, scratch.memory(), static_cast<Stream*>(stream));
 }
 
 }  // namespace ortkit::cuda

@@ -10,6 +10,7 @@ struct Allocator;
 struct MemoryInfo;
 
 inline constexpr Slot<72, Status*(const MemoryInfo*, int32_t* device)> MemoryInfoGetId;
+inline constexpr Slot<75, Status*(Allocator*, size_t bytes, void** out)> AllocatorAlloc;
 inline constexpr Slot<76, Status*(Allocator*, void* memory)> AllocatorFree;
 // The answer belongs to the allocator.
 inline constexpr Slot<77, Status*(const Allocator*, const MemoryInfo** out)> AllocatorGetInfo;
@@ -19,9 +20,6 @@ inline constexpr Slot<126, Status*(char** names, int32_t count)> ReleaseAvailabl
 inline constexpr Slot<132, void(Allocator*)> ReleaseAllocator;
 // The CUstream of the run; null on the CPU.
 inline constexpr Slot<193, Status*(const KernelContext*, void** stream)> GetGpuComputeStream;
-// Memory in the order of the run's stream, to be given back to the allocator.
-inline constexpr Slot<277, Status*(const KernelContext*, const MemoryInfo*, size_t bytes, void** out)>
-    GetScratchBuffer;
 // `type` 0: what the node's provider computes in.
 inline constexpr Slot<278, Status*(const KernelInfo*, int32_t type, Allocator** out)>
     KernelInfoGetAllocator;

@@ -112,7 +112,7 @@ ort::Status* Run(void*, ort::KernelContext* context) {
   void* stream = &api;
   Note("GetGpuComputeStream", !ort::GetGpuComputeStream(api)(context, &stream) && stream == nullptr);
   void* scratch = nullptr;
-  Note("GetScratchBuffer", !ort::GetScratchBuffer(api)(context, memory, 1000, &scratch) && scratch);
+  Note("AllocatorAlloc", !ort::AllocatorAlloc(api)(allocator, 1000, &scratch) && scratch);
   memset(scratch, 1, 1000);
   Note("AllocatorFree", !ort::AllocatorFree(api)(allocator, scratch));
   return static_cast<const float*>(data)[0] == 0.0f

@@ -50,6 +50,7 @@ std::atomic<int> live_lists{0};
 std::atomic<bool> has_cuda{true};
 thread_local int fail_at = -1;
 thread_local bool has_failed = false;
+thread_local bool has_failed_to_free = false;
 std::mutex domains_mutex;
 std::vector<ort::OpDomain*> domains;
 
@@ -265,7 +266,7 @@ ort::Status* Stream(const ort::KernelContext* context, void** stream) {
   return nullptr;
 }
 
-ort::Status* Scratch(const ort::KernelContext*, const ort::MemoryInfo*, size_t bytes, void** out) {
+ort::Status* Alloc(ort::Allocator*, size_t bytes, void** out) {
   FAKE_CALL();
   ++live_scratch;
   *out = ::operator new(bytes, std::align_val_t{64});
@@ -276,8 +277,9 @@ ort::Status* Scratch(const ort::KernelContext*, const ort::MemoryInfo*, size_t b
 ort::Status* Free(ort::Allocator*, void* memory) {
   --live_scratch;
   ::operator delete(memory, std::align_val_t{64});
-  FAKE_CALL();
-  return nullptr;
+  ort::Status* status = Injected();
+  has_failed_to_free = has_failed_to_free || status != nullptr;
+  return status;
 }
 
 ort::Status* Providers(char*** names, int32_t* count) {
@@ -342,7 +344,7 @@ struct Tables {
     Set(ort::AllocatorGetInfo, AllocatorInfo);
     Set(ort::MemoryInfoGetId, MemoryDevice);
     Set(ort::GetGpuComputeStream, Stream);
-    Set(ort::GetScratchBuffer, Scratch);
+    Set(ort::AllocatorAlloc, Alloc);
     Set(ort::AllocatorFree, Free);
     Set(ort::GetAvailableProviders, Providers);
     Set(ort::ReleaseAvailableProviders, ReleaseProviders);
@@ -382,6 +384,7 @@ const ort::ApiBase* OldBase() {
 int LiveStatuses() { return live_statuses; }
 int LiveAllocators() { return live_allocators + live_lists; }
 int LiveScratch() { return live_scratch; }
+bool HasFailedToFree() { return has_failed_to_free; }
 void HaveCuda(bool has) { has_cuda = has; }
 
 std::string Take(ort::Status* status) {
@@ -394,7 +397,7 @@ std::string Take(ort::Status* status) {
 
 void FailAt(int count) {
   fail_at = count;
-  has_failed = false;
+  has_failed = has_failed_to_free = false;
 }
 
 bool HasFailed() { return has_failed; }

@@ -107,6 +107,8 @@ void HaveCuda(bool has);
 
 // From now on the `count`-th call that can fail does (0: the next one); -1: none. Per thread.
 void FailAt(int count);
+// Whether FailAt's failure has come when memory was given back, where nothing can be done about it.
+bool HasFailedToFree();
 // Whether FailAt's failure has happened.
 bool HasFailed();
 
