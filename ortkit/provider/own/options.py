@@ -25,8 +25,6 @@ class OwnOptions:
     """Which backend makes kernels: auto, tvm, or off for none."""
     cpu: str = "native"
     """The processor level that kernels are made for, such as x86-64-v3."""
-    measure: bool = False
-    """Time each group against ONNX Runtime's own kernels, and claim only what is faster."""
     cache_dir: Path | None = None
     """Where kernels and libraries are kept; None: the user's cache."""
     verbosity: int = 0
@@ -53,7 +51,6 @@ class OwnOptions:
             level=reader.number("level", 2, 3),
             kernels=reader.word("kernels", "auto", _KERNELS),
             cpu=texts.get("cpu", "native"),
-            measure=reader.switch("measure"),
             cache_dir=Path(texts["cache_dir"]).expanduser() if texts.get("cache_dir") else None,
             verbosity=reader.number("verbosity", 0, 2),
             strict=reader.switch("strict"),
