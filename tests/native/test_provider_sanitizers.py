@@ -28,7 +28,7 @@ from ortkit.provider import native
 native.library_path = lambda: Path({path!r})
 sys.exit(pytest.main(["-q", "-p", "no:cacheprovider", "-k", {selection!r}, *{files!r}]))
 """
-FILES = ("kernels", "library", "context", "devices", "sessions", "lifetimes")
+FILES = ("kernels", "library", "context", "devices", "registry", "sessions", "lifetimes")
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +52,7 @@ def sanitized(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_tests_of_the_library_are_clean(sanitized: Path, preloaded: str, name: str) -> None:
     """All but those that start processes of their own, or count mapped libraries."""
     files = [str(ROOT / "tests" / "provider" / f"test_native_{name}.py")]
-    selection = "not process and not thread_in_a_kernel and not closed and not many_times"
+    selection = "not process and not closing_waits and not closed and not many_times"
     program = CHILD.format(path=str(sanitized), selection=selection, files=files)
     # Python itself and ONNX Runtime leave memory to the end of the process.
     options = {"ASAN_OPTIONS": "detect_leaks=0:detect_odr_violation=0", "LD_PRELOAD": preloaded}

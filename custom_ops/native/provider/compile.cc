@@ -120,11 +120,14 @@ extern "C" int32_t ortkit_provider_set_kernel(OrtkitKernels* kernels, int32_t in
                                               const OrtkitKernel* kernel, OrtkitError* error) {
   using namespace ortkit::provider;
   if (index < 0 || static_cast<size_t>(index) >= kernels->shapes.size()) {
-    ortkit_provider_error(error, Format("there is no group %d, they are %zu", index, kernels->shapes.size()).c_str());
+    const size_t count = kernels->shapes.size();
+    ortkit_provider_error(error, Format("there is no group %d, they are %zu", index, count).c_str());
     return ort::kInvalidArgument;
   }
   if (kernel->size < sizeof(OrtkitKernel)) {
-    ortkit_provider_error(error, Format("the kernel has %u bytes, expected %zu", kernel->size, sizeof *kernel).c_str());
+    const size_t size = sizeof *kernel;
+    ortkit_provider_error(error,
+                          Format("the kernel has %u bytes, expected %zu", kernel->size, size).c_str());
     return ort::kInvalidArgument;
   }
   std::string reason;

@@ -9,8 +9,6 @@ namespace {
 
 // ONNX TensorProto.DataType of all tensors of numbers that every ONNX Runtime knows.
 constexpr int32_t kElementTypes[] = {1, 2, 3, 4, 5, 6, 7, 9, 10, 11, 12, 13, 16, 17, 18, 19, 20};
-constexpr int32_t kCpuInput = -2;  // OrtMemTypeCPUInput
-constexpr int32_t kCpuOutput = -1;
 
 struct CopyKernel {
   ort::KernelImpl abi;  // first
@@ -60,8 +58,8 @@ ort::Status* Describe(const Ep& ep, const char* op_type, bool is_from_host, ort:
   ORTKIT_RETURN_IF_FAILED(ort::SetSinceVersion(api)(builder, 1, 1));
   ORTKIT_RETURN_IF_FAILED(ort::SetExecutionProvider(api)(builder, ep.definition->name.c_str()));
   ORTKIT_RETURN_IF_FAILED(ort::AddTypeConstraint(api)(builder, "T", types.data(), types.size()));
-  return is_from_host ? ort::SetInputMemory(api)(builder, 0, kCpuInput)
-                      : ort::SetOutputMemory(api)(builder, 0, kCpuOutput);
+  return is_from_host ? ort::SetInputMemory(api)(builder, 0, ort::kCpuInput)
+                      : ort::SetOutputMemory(api)(builder, 0, ort::kCpuOutput);
 }
 
 ort::Status* Add(Ep* ep, const char* op_type, bool is_from_host) {

@@ -155,6 +155,10 @@ struct EpFactory {
   void* later[24];  // 24 and newer
 };
 
+// Where an input or output of a kernel lies, if not in the provider's memory.
+inline constexpr int32_t kCpuInput = -2;
+inline constexpr int32_t kCpuOutput = -1;
+
 enum AttributeType : int32_t { kIntAttribute = 1, kStringAttribute = 5 };
 
 inline constexpr Slot<1, int32_t(const Status*)> GetErrorCode;

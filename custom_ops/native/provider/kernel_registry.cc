@@ -6,9 +6,6 @@
 namespace ortkit::provider {
 namespace {
 
-constexpr int32_t kCpuInput = -2;  // OrtMemTypeCPUInput
-constexpr int32_t kCpuOutput = -1;
-
 struct SingleKernel {
   ort::KernelImpl abi;  // first
   std::unique_ptr<NodeKernel> kernel;
@@ -90,10 +87,10 @@ ort::Status* Describe(const Ep& ep, const KernelDefinition& kernel, ort::KernelD
         ort::AddTypeConstraint(api)(builder, name.c_str(), types.data(), types.size()));
   }
   for (const int32_t input : kernel.cpu_inputs) {
-    ORTKIT_RETURN_IF_FAILED(ort::SetInputMemory(api)(builder, input, kCpuInput));
+    ORTKIT_RETURN_IF_FAILED(ort::SetInputMemory(api)(builder, input, ort::kCpuInput));
   }
   for (const int32_t output : kernel.cpu_outputs) {
-    ORTKIT_RETURN_IF_FAILED(ort::SetOutputMemory(api)(builder, output, kCpuOutput));
+    ORTKIT_RETURN_IF_FAILED(ort::SetOutputMemory(api)(builder, output, ort::kCpuOutput));
   }
   return nullptr;
 }

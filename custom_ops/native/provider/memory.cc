@@ -155,7 +155,8 @@ ort::Status* Copy(const Factory& factory, const ort::Value* from, ort::Value* to
   ORTKIT_RETURN_IF_FAILED(ort::GetTensorBytes(runtime.api)(from, &bytes));
   if (bytes == 0) return nullptr;
   if (source == nullptr || target == nullptr) {  // ONNX Runtime goes on when an allocator has no memory
-    return Fail(runtime.api, ort::kFail, definition.name + Format(": no memory for a tensor of %zu bytes", bytes));
+    const std::string reason = Format(": no memory for a tensor of %zu bytes", bytes);
+    return Fail(runtime.api, ort::kFail, definition.name + reason);
   }
   const OrtkitPlace from_place = PlaceOf(factory, ort::DeviceOfValue(runtime.ep)(from));
   const OrtkitPlace to_place = PlaceOf(factory, ort::DeviceOfValue(runtime.ep)(to));
