@@ -15,14 +15,17 @@ from ortkit.kernels.backend import Target
 from ortkit.kernels.build import missing_toolchain
 from ortkit.kernels.calibration import machine, processor
 from ortkit.kernels.catalog import load_backend
-from ortkit.kernels.compiler import staying
+from ortkit.kernels.compiler import cores, staying
 from ortkit.kernels.cpu import resolve, runs_here
-from ortkit.kernels.tuned import Place, cache_file
+from ortkit.kernels.signature import RegionSignature
+from ortkit.kernels.tuned import Chooser, Place, cache_file
 from ortkit.measure.inputs import shapes_in, write_inputs
 from ortkit.optimization import Optimized, optimize
 from ortkit.options import OptimizeOptions
 from ortkit.runtime.ort import require_onnxruntime
+from ortkit.runtime.settings import SessionSettings
 from ortkit.runtime.timing import NotTimed, Timing, Variant, time_variants
+from ortkit.tune.alternatives import Alternatives, ways_of
 from ortkit.tune.cases import TuneCase
 from ortkit.tune.model import Asked, cases_of, fused_ops, uses_in
 from ortkit.tune.region import TuningRegion
@@ -34,6 +37,8 @@ _RUN_SECONDS, _PROFILE_SECONDS = 0.5, 1.0
 _TIMEOUT_SECONDS = 300.0
 #: What confirming the best of a region takes, about.
 _CONFIRM_SECONDS = 2.0
+#: Parts of the budget that go to kernels.
+_LEAST_FOR_KERNELS, _MOST_FOR_KERNELS = 0.25, 0.6
 #: The toolchain stays loaded while kernels are timed.
 _TOOLCHAIN_SECONDS = 60.0
 #: Regions that take less of the time are left as they are.
@@ -42,6 +47,12 @@ _LEAST_SHARE = 0.001
 
 def _silent(stage: str) -> None:
     """Ignore progress."""
+
+
+def _default(signature: RegionSignature, backend: str, target: Target) -> str:
+    """Choose the default of every kernel."""
+    del signature, backend, target
+    return ""
 
 
 @dataclass(frozen=True)
@@ -117,13 +128,18 @@ class Tuner:
         self.target = resolve(Target("cpu", options.cpu))
         self.started = time.monotonic()
         self.notes: list[str] = []
+        self.prepared = 0.0
+        """Seconds that optimizing, loading and profiling the model took."""
         self.regions: list[TuningRegion] = []
 
     def left(self) -> float:
         """Return the seconds that are left."""
         if self.options.budget is None:
             return float("inf")
-        return self.options.budget - (time.monotonic() - self.started)
+        return self.options.budget - self._spent()
+
+    def _spent(self) -> float:
+        return time.monotonic() - self.started
 
     def run(self) -> TuneResult:
         """Do one stage after the other."""
@@ -131,9 +147,11 @@ class Tuner:
         optimized, asked = self._optimized()
         self.options.progress("profile")
         timing = self._profiled(optimized)
+        self.prepared = self._spent()
         self.regions = self._regions(optimized, asked, timing)
         self._search()
         self._confirm()
+        alternatives = () if timing is None else self._alternatives(optimized, timing)
         files = [cache_file(), *([self.options.db] if self.options.db is not None else [])]
         return TuneResult(
             source=str(self.source),
@@ -141,7 +159,7 @@ class Tuner:
             level=self.target.level,
             inputs={} if timing is None else shapes_in(timing.feeds),
             regions=tuple(one.result() for one in self.regions),
-            alternatives=self._alternatives(),
+            alternatives=alternatives,
             trials=self._trials(),
             predicted_gain=self.predicted_gain(),
             files=tuple(str(path) for path in files if path.exists()),
@@ -156,14 +174,11 @@ class Tuner:
 
     def _optimized(self) -> tuple[Optimized, Asked]:
         asked = Asked()
-        optimized = optimize(
-            self.source,
-            OptimizeOptions(
-                level=self.options.level, cpu=self.options.cpu, verify=False, kernels="auto",
-                chooser=asked,
-            ),
-        )  # fmt: skip
-        return optimized, asked
+        return optimize(self.source, self._making(asked)), asked
+
+    def _making(self, chooser: Chooser) -> OptimizeOptions:
+        level, cpu = self.options.level, self.options.cpu
+        return OptimizeOptions(level=level, cpu=cpu, verify=False, chooser=chooser)
 
     def _profiled(self, optimized: Optimized) -> Timing | None:
         """Run the model with its kernels as they are by default."""
@@ -217,7 +232,8 @@ class Tuner:
 
     def _search(self) -> None:
         """Try kernels, each time of the region where it promises the most."""
-        while self.left() > self._reserved():
+        until = self._kernel_seconds()
+        while self._spent() + self._reserved() < until:
             most = 1 << 30 if self.options.trials is None else self.options.trials - self._trials()
             if most <= 0:
                 return
@@ -251,5 +267,26 @@ class Tuner:
             region.confirm(self.store)
             self.options.progress(f"confirm; gain of the model so far {self.predicted_gain():.3f}")
 
-    def _alternatives(self) -> tuple[Alternative, ...]:
-        return ()
+    def _kernel_seconds(self) -> float:
+        """Return when to end with kernels: what they can give is their part of the time."""
+        if self.options.budget is None:
+            return math.inf
+        share = sum(one.case.share for one in self.regions if one.parameters)
+        part = min(_MOST_FOR_KERNELS, max(_LEAST_FOR_KERNELS, 2 * share))
+        return self._spent() + part * self.left()
+
+    def _alternatives(self, base: Optimized, timing: Timing) -> tuple[Alternative, ...]:
+        """Time other ways to run the model, if there is a budget for it."""
+        if self.options.budget is None:
+            return ()
+        making = self._making(_default)
+        settings = SessionSettings(threads=self.options.threads)
+        found = self.store.database.chooser()
+        ways = list(ways_of(base, making, settings, found, cores()))
+        if all(not one.record.best for one in self.regions):
+            ways = [way for way in ways if way.options is None or way.options.chooser is not found]
+        tried = Alternatives(
+            self.source, base, making, settings, timing.feeds, self.folder,
+            run_seconds=timing.fastest[0], expected=self.prepared,
+        )  # fmt: skip
+        return tried.try_all(ways, self.left, self.options.progress)

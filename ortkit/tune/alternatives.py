@@ -1,0 +1,171 @@
+"""Other ways to run a whole model, each timed beside the one that is the default."""
+
+from __future__ import annotations
+
+import dataclasses
+import filecmp
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ortkit.errors import OrtkitError
+from ortkit.fusion import conv_blocks
+from ortkit.kernels.tuned import Chooser
+from ortkit.optimization import Optimized, optimize
+from ortkit.options import OptimizeOptions
+from ortkit.runtime.intervals import noise_floor, speedup_of
+from ortkit.runtime.settings import SessionSettings
+from ortkit.runtime.workers.turns import Schedule, take_turns
+from ortkit.runtime.workers.worker import SessionPlan
+from ortkit.tune.result import Alternative
+
+_ATTENTION = "fuse-attention"
+_PROCESSES = 2
+#: Of runs of one session, and how many runs that are at least.
+_SECONDS, _RUNS = 1.0, 12
+
+
+@dataclass(frozen=True)
+class Way:
+    """One alternative: what makes the model, or what makes the session.
+
+    Args:
+        what: How to get it, as the user would write it.
+        options: How to optimize; None: as by default.
+        settings: Of the session; None: as by default.
+    """
+
+    what: str
+    options: OptimizeOptions | None = None
+    settings: SessionSettings | None = None
+
+
+def ways_of(
+    base: Optimized,
+    options: OptimizeOptions,
+    settings: SessionSettings,
+    tuned: Chooser,
+    cores: int,
+) -> Iterator[Way]:
+    """Yield what there is to choose for a model, what pays most often first.
+
+    Args:
+        base: What `optimize` makes of it by default.
+        options: How that was made.
+        settings: Of its sessions.
+        tuned: Makes the kernels that tuning found.
+        cores: That may be used.
+    """
+    yield Way("tuned kernels", dataclasses.replace(options, chooser=tuned))
+    report = base.report
+    if any(hit.pass_name == _ATTENTION for hit in report.hits):
+        yield Way(
+            f"--passes=-{_ATTENTION}: attention as written",
+            dataclasses.replace(options, passes=f"-{_ATTENTION}"),
+        )
+    if settings.threads == 0 and cores > 1:
+        yield Way("threads=1", settings=dataclasses.replace(settings, threads=1))
+    if layout := frozenset(h.id for h in report.hits if h.pass_name == conv_blocks.PASS):
+        yield Way(
+            f"convolutions by ONNX Runtime, in its own layout (--deny of {conv_blocks.PASS})",
+            dataclasses.replace(options, denied=options.denied | layout),
+        )
+    if any(one.emitted_as for one in report.regions):
+        yield Way(
+            "--kernels off: no generated kernels", dataclasses.replace(options, kernels="off")
+        )
+    for level, what in ((3, "every recognised fusion"), (1, "no fusions")):
+        if level != options.level:
+            yield Way(f"--level {level}: {what}", dataclasses.replace(options, level=level))
+    yield Way("memory_pattern=False", settings=dataclasses.replace(settings, memory_pattern=False))
+    yield Way("memory_arena=False", settings=dataclasses.replace(settings, memory_arena=False))
+
+
+class Alternatives:
+    """The default way, and others beside it.
+
+    Args:
+        source: The model.
+        base: What `optimize` makes of it by default.
+        options: How that was made.
+        settings: Of its sessions.
+        feeds: An npz file that it runs on.
+        folder: For models and what processes print.
+        run_seconds: What a run takes.
+        expected: Seconds that an alternative takes in all, about.
+    """
+
+    def __init__(
+        self,
+        source: Path,
+        base: Optimized,
+        options: OptimizeOptions,
+        settings: SessionSettings,
+        feeds: Path,
+        folder: Path,
+        *,
+        run_seconds: float,
+        expected: float,
+    ) -> None:
+        self.source = source
+        self.options = options
+        self.feeds = feeds
+        self.folder = folder
+        self.seconds = max(_SECONDS, _RUNS * run_seconds)
+        self.expected = expected + 3 * self.seconds
+        self.plan = self._plan(base, settings, "base")
+
+    def try_all(
+        self, ways: Sequence[Way], left: Callable[[], float], progress: Callable[[str], None]
+    ) -> tuple[Alternative, ...]:
+        """Time one after the other, while the time that is left is enough for the next."""
+        found = []
+        for way in ways:
+            if left() < self.expected:
+                found.append(_nothing(way, "no time was left"))
+                continue
+            progress(f"try {way.what}")
+            began = left()
+            try:
+                found.append(self._timed(way))
+            except OrtkitError as error:
+                found.append(_nothing(way, str(error)))
+            if not found[-1].problem:
+                self.expected = began - left()
+        return tuple(found)
+
+    def _timed(self, way: Way) -> Alternative:
+        other = dataclasses.replace(self.plan, settings=way.settings or self.plan.settings)
+        if way.options is not None:
+            other = self._plan(optimize(self.source, way.options), other.settings, "other")
+            if _is_same(self.plan, other):
+                return _nothing(way, "it makes the same model")
+        # The default twice: by what it differs from itself others have to exceed.
+        plans = (self.plan, other, self.plan)
+        schedule = Schedule(self.seconds, processes=_PROCESSES)
+        base, timed, again = take_turns(plans, self.feeds, self.folder, schedule)
+        if problem := base.problem or timed.problem or again.problem:
+            return _nothing(way, problem)
+        floor = noise_floor(speedup_of(base.rounds, again.rounds), (base.rounds, again.rounds))
+        gain = speedup_of(base.rounds, timed.rounds, floor=floor)
+        return Alternative(way.what, gain.ratio, gain.low, gain.high, gain.direction, "")
+
+    def _plan(self, optimized: Optimized, settings: SessionSettings, name: str) -> SessionPlan:
+        # Under one name: a model says what its library is called.
+        path = self.folder / name / "model.onnx"
+        path.parent.mkdir(exist_ok=True)
+        files = optimized.save(path)
+        libraries = files[-1:] if optimized.library is not None else ()
+        return SessionPlan(path, tuple(libraries), settings=settings)
+
+
+def _is_same(one: SessionPlan, other: SessionPlan) -> bool:
+    """Say whether two sessions would run the same code."""
+    files = [(one.model, other.model), *zip(one.libraries, other.libraries, strict=False)]
+    return len(one.libraries) == len(other.libraries) and all(
+        filecmp.cmp(first, second, shallow=False) for first, second in files
+    )
+
+
+def _nothing(way: Way, problem: str) -> Alternative:
+    return Alternative(way.what, None, None, None, "not known", problem)
