@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import onnx
 
 from ortkit.errors import UserError
@@ -208,9 +209,9 @@ def _check_stars(
         raise UserError(f"{' and '.join(sorted(stars))} stand for different numbers of axes")
     after = min(len(kind.dims) - 1 - (kind.star or 0) for kind in kinds if kind.star is not None)
     constants = {
-        node.output[0]: node.attribute[0].t
+        node.output[0]: _integers(node.attribute[0])
         for node in function.node
-        if node.op_type == "Constant" and node.attribute and node.attribute[0].HasField("t")
+        if node.op_type == "Constant" and node.attribute
     }
     for node in function.node:
         if node.op_type in _POINTWISE:
@@ -225,7 +226,16 @@ def _check_stars(
             )
 
 
-def _axes(node: onnx.NodeProto, constants: Mapping[str, onnx.TensorProto]) -> list[int]:
+def _integers(attribute: onnx.AttributeProto) -> list[int]:
+    """Return what a constant of integers holds, nothing for any other one."""
+    value = onnx.helper.get_attribute_value(attribute)
+    if isinstance(value, onnx.TensorProto):
+        value = onnx.numpy_helper.to_array(value)
+    found = np.asarray(value)
+    return [int(one) for one in found.reshape(-1)] if found.dtype.kind == "i" else []
+
+
+def _axes(node: onnx.NodeProto, constants: Mapping[str, list[int]]) -> list[int]:
     """Return the axes that a node names; 0 stands for what is not known."""
     for attribute in node.attribute:
         if attribute.name == "axes":
@@ -233,10 +243,8 @@ def _axes(node: onnx.NodeProto, constants: Mapping[str, onnx.TensorProto]) -> li
         if attribute.name == "axis":
             return [attribute.i]
     if node.op_type.startswith("Reduce"):
-        if len(node.input) < 2 or node.input[1] not in constants:
-            return [0]
-        found = onnx.numpy_helper.to_array(constants[node.input[1]]).reshape(-1)
-        return [int(axis) for axis in found] or [0]
+        known = constants.get(node.input[1]) if len(node.input) > 1 else None
+        return known or [0]
     return [-1]
 
 

@@ -195,6 +195,12 @@ class _Check:
                 return
 
     def fault(self, what: str, case: Case, problem: str) -> None:
+        if what == "body" and any(one is not None and not one.size for one in case.inputs):
+            # Some kernels of ONNX Runtime refuse empty tensors, or leave garbage (MatMulInteger
+            # of 1.31.1 where nothing is summed): no fault of the body's, which others show.
+            text = _reason(problem)
+            self.notes.append(f"body on empty tensors in ONNX Runtime: {text} ({case.text})")
+            return
         key = what, case.text.split(" ")[0]
         self._found[key] = self._found.get(key, 0) + 1
         if self._found[key] <= _MOST_FAULTS:
@@ -250,6 +256,11 @@ class _Check:
             return tuple(np.asarray(one.numpy()) for one in found)
 
         return run
+
+
+def _reason(text: str) -> str:
+    """Return what ONNX Runtime says of a node, without which node it is."""
+    return text.partition("Status Message: ")[2] or text
 
 
 _NARROW = ("float16", "bfloat16", "float32")

@@ -167,11 +167,13 @@ def _register(
             raise RunError(refusal, where=source.where)
         notes.append(f"{refusal}; function bodies run instead")
     for given in settings.libraries:
+        # The system looks for a bare name elsewhere.
+        path_there = Path(given).resolve()
         try:
-            options.register_custom_ops_library(str(given))
+            options.register_custom_ops_library(str(path_there))
         except Exception as error:
             raise RunError(message(error), where=f"libraries, {given}") from error
-        registered.append(Path(given))
+        registered.append(path_there)
     extensions = extensions_library(source.header)
     if extensions is not None:
         options.register_custom_ops_library(str(extensions))
