@@ -152,14 +152,26 @@ def test_tiles_cover_the_output_once(tiling: Tiling) -> None:
     assert (count == 1).all()
 
 
+def test_a_tile_and_the_next_are_there_at_the_same_time() -> None:
+    floats = 3 * 72 + 3 * 2 * 30
+    assert WORK.local_bytes(3, 2) == 2 * (4 * floats + 2 * 2000 + 4000)
+
+
+UNITS = ("load", "array", "store")
+
+
 def test_a_unit_does_one_thing_at_a_time() -> None:
     timeline = Timeline(Machine())
     run(timeline, WORK, Tiling(16, 4), name="it")
-    for unit in ("load", "array", "store"):
+    for unit in UNITS:
         steps = [step for step in timeline.steps if step.unit == unit]
         assert len(steps) == 15
         for one, following in pairwise(steps):
             assert one.begin + one.cycles <= following.begin
+    work = {unit: [step for step in timeline.steps if step.unit == unit] for unit in UNITS}
+    for load, array, store in zip(*work.values(), strict=True):
+        assert load.begin + load.cycles <= array.begin
+        assert array.begin + array.cycles <= store.begin
     # While one tile is computed the next is on its way: shorter than one after the other.
     assert timeline.now < sum(step.cycles for step in timeline.steps)
     assert timeline.now >= timeline.busy("array")
