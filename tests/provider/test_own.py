@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -310,3 +314,21 @@ def test_what_cannot_be_compiled_ahead_of_time(
     assert run(["compile-provider", net, "-o", str(tmp_path / "no" / "x.onnx")]) == 2
     assert "there is no such folder" in capsys.readouterr().err
     assert sorted(path.name for path in tmp_path.iterdir()) == ["net.onnx"]
+
+
+def test_the_page_about_it_runs(tmp_path: Path, cache: Path) -> None:
+    """Its Python, in order, where the page's command has run on a model."""
+    page = Path(__file__).parents[2] / "docs" / "provider.md"
+    blocks = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+    scripts = [block for block in blocks if "pytest" not in block]
+    assert len(scripts) == 2
+    onnx.save(models.build("bert"), tmp_path / "model.onnx")
+    surroundings = {**os.environ, "ORTKIT_CACHE": str(cache)}
+    command = ["compile-provider", "model.onnx", "-o", "model_ctx.onnx", "--level", "3"]
+    placed = 'assert session.get_providers()[0] == "OrtkitExecutionProvider"'
+    for arguments in (["-m", "ortkit", *command], ["-c", "\n".join([*scripts, placed])]):
+        done = subprocess.run(
+            [sys.executable, *arguments], cwd=tmp_path, env=surroundings, check=False,
+            capture_output=True, text=True,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
