@@ -10,23 +10,25 @@ After:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import onnx_ir as ir
 
+from ortkit.errors import CheckError
 from ortkit.graph.opsets.raising import raise_opset
 from ortkit.graph.shapes import Shapes
 from ortkit.precision.accuracy import OutputAccuracy, largest_error
 from ortkit.precision.budget import without_next
-from ortkit.precision.building import Builder, drop_unread, stand_in
+from ortkit.precision.building import Builder
 from ortkit.precision.calibrate import Method
 from ortkit.precision.choosing import Asked, Chooser, Chosen, Measured
 from ortkit.precision.data import Data, gather
-from ortkit.precision.forms import DynamicInt8, Form, RoundedBf16, quantized_once
-from ortkit.precision.packed import emit_packed, rounded_once
+from ortkit.precision.forms import Form
 from ortkit.precision.paying import WholeTime, time_whole
+from ortkit.precision.placing import lower_products
 from ortkit.precision.processor import bf16_refusal, weight_bits
 from ortkit.precision.products import PASS, Product, find_products
 from ortkit.precision.result import NodeOutcome, PrecisionReport
@@ -114,7 +116,7 @@ class CpuLowering:
         if not forms:
             return
         build = Builder(model)
-        _lower_products(model, build, [one for one in forms if not isinstance(one, StaticInt8)])
+        lower_products(model, build, [one for one in forms if not isinstance(one, StaticInt8)])
         keys = {form.product.key: form for form in forms if isinstance(form, StaticInt8)}
         if keys:
             again = find_products(model, Shapes.infer(model), RewriteLog())
@@ -141,7 +143,11 @@ class CpuLowering:
         if bits < 8:
             self._notes.append("weights have 7 bits: the processor would overflow with 8")
         asked = Asked(request.precision, self.max_error, request.method, request.threads, bits)
-        return Chooser(asked, found, self.folder, log, self.progress).run(model)
+        try:
+            return Chooser(asked, found, self.folder, log, self.progress).run(model)
+        except CheckError as error:
+            self._notes.append(f"nothing is lowered: {error}")
+            return Chosen()
 
     def _claimed(self, model: ir.Model, log: RewriteLog) -> list[Form]:
         """Return the chosen forms for the products of this model that may be rewritten."""
@@ -169,11 +175,16 @@ class CpuLowering:
         """Return the error of a candidate's worst output, and keep the numbers for the report."""
         if self.data is None:
             return 0.0
-        if self._runner is None:
-            self._runner = Runner(self.folder / "accuracy", self.data.judged)
-            self._expected = self._results(self._runner, self.original, ())
         libraries = () if library is None else (library,)
-        found = self._results(self._runner, candidate, libraries)
+        try:
+            if self._runner is None:
+                self._runner = Runner(self.folder / "accuracy", self.data.judged)
+                self._expected = self._results(self._runner, self.original, ())
+            found = self._results(self._runner, candidate, libraries)
+        except CheckError as error:
+            self.outputs = ()
+            self._notes.append(f"accuracy was not measured: {error}")
+            return math.inf
         self.outputs = accuracies(self._expected, found)
         return largest_error(self.outputs)
 
@@ -186,7 +197,7 @@ class CpuLowering:
         if self.chosen is None or self.chosen.choice is None or not any(self.chosen.choice.flags):
             return False
         # The further off, the more at once: a step is a new model.
-        share = max(0.0, 1.0 - (self.max_error / error) ** 2)
+        share = 1.0 - (self.max_error / error) ** 2
         count = max(1, round(sum(self.chosen.choice.flags) * share / 2))
         choice = without_next(self.chosen.choice, count)
         self.chosen = replace(self.chosen, choice=choice)
@@ -275,43 +286,3 @@ def _outcome(one: Measured, taken: bool, reason: str) -> NodeOutcome:
         lowered=taken,
         reason=reason,
     )
-
-
-def _lower_products(model: ir.Model, build: Builder, forms: list[Form]) -> None:
-    """Put the forms in the place of products; what several multiply is quantized once."""
-    graph = model.graph
-    readers: dict[ir.Value, int] = {}
-    for form in forms:
-        if isinstance(form, DynamicInt8):
-            readers[form.product.x] = readers.get(form.product.x, 0) + 1
-    once: dict[ir.Value, tuple[ir.Value, ir.Value, ir.Value]] = {}
-    halves: dict[ir.Value, ir.Value] = {}
-    for form in forms:
-        product = form.product
-        source = product.node.inputs[0]
-        assert source is not None
-        form = replace(form, product=replace(product, x=source))  # type: ignore[type-var]
-        if isinstance(form, RoundedBf16):
-            if source not in halves:
-                halves[source] = rounded_once(build, source)
-                _place_first(graph, build, source)
-            made = emit_packed(build, form.product, halves[source])
-        elif isinstance(form, DynamicInt8) and readers[product.x] > 1:
-            if source not in once:
-                once[source] = quantized_once(build, source)
-                _place_first(graph, build, source)
-            made = form.emit_shared(build, once[source])
-        else:
-            made = form.emit(build)
-        graph.insert_after(product.last, build.take())
-        stand_in(product.last.outputs[0], made)
-        drop_unread(graph, product.last)
-
-
-def _place_first(graph: ir.Graph, build: Builder, source: ir.Value) -> None:
-    """Put what was made right behind what makes `source`."""
-    producer = source.producer()
-    if producer is None:
-        graph.insert_before(graph[0], build.take())
-    else:
-        graph.insert_after(producer, build.take())

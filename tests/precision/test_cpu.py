@@ -11,7 +11,7 @@ import onnx_ir as ir
 import pytest
 
 import ortkit
-from ortkit.errors import UserError
+from ortkit.errors import CheckError, UserError
 from ortkit.graph.save import save_model
 from ortkit.precision import cpu, gains, paying
 from ortkit.precision.gains import Gain
@@ -291,3 +291,18 @@ def test_the_page_shows_the_trade_off(call, tmp_path: Path) -> None:  # noqa: F8
     refused = call("optimize", path, "--kernels", "off", "--report", page)
     assert refused.code == 2
     assert "a page shows what --precision costs" in refused.err
+
+
+def test_trials_that_do_not_run_lower_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object, **__: object) -> Path:
+        raise CheckError("a trial of fewer bits does not run: no memory")
+
+    monkeypatch.setattr("ortkit.precision.running.Runner.run", broken)
+    found = lowered(mlp(), "int8")
+    result = found.report.precision
+    assert result is not None
+    assert result.lowered == 0
+    assert "no memory" in result.notes[0]
+    assert ops(found)["MatMul"] == 4
+    assert found.report.verification is not None
+    assert found.report.verification.verdict == "yes"

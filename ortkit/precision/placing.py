@@ -1,0 +1,51 @@
+"""Putting forms in the place of products; what several multiply is converted once."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import onnx_ir as ir
+
+from ortkit.precision.building import Builder, drop_unread, stand_in
+from ortkit.precision.forms import DynamicInt8, Form, RoundedBf16, quantized_once
+from ortkit.precision.packed import emit_packed, rounded_once
+
+
+def lower_products(model: ir.Model, build: Builder, forms: list[Form]) -> None:
+    """Put the forms in the place of products; what several multiply is quantized once."""
+    graph = model.graph
+    readers: dict[ir.Value, int] = {}
+    for form in forms:
+        if isinstance(form, DynamicInt8):
+            readers[form.product.x] = readers.get(form.product.x, 0) + 1
+    once: dict[ir.Value, tuple[ir.Value, ir.Value, ir.Value]] = {}
+    halves: dict[ir.Value, ir.Value] = {}
+    for form in forms:
+        product = form.product
+        source = product.node.inputs[0]
+        assert source is not None
+        form = replace(form, product=replace(product, x=source))  # type: ignore[type-var]
+        if isinstance(form, RoundedBf16):
+            if source not in halves:
+                halves[source] = rounded_once(build, source)
+                _place_first(graph, build, source)
+            made = emit_packed(build, form.product, halves[source])
+        elif isinstance(form, DynamicInt8) and readers[product.x] > 1:
+            if source not in once:
+                once[source] = quantized_once(build, source)
+                _place_first(graph, build, source)
+            made = form.emit_shared(build, once[source])
+        else:
+            made = form.emit(build)
+        graph.insert_after(product.last, build.take())
+        stand_in(product.last.outputs[0], made)
+        drop_unread(graph, product.last)
+
+
+def _place_first(graph: ir.Graph, build: Builder, source: ir.Value) -> None:
+    """Put what was made right behind what makes `source`."""
+    producer = source.producer()
+    if producer is None:
+        graph.insert_before(graph[0], build.take())
+    else:
+        graph.insert_after(producer, build.take())
