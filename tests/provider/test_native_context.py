@@ -206,6 +206,22 @@ def test_the_compiler_of_onnxruntime(library: Path, tmp_path: Path) -> None:
         np.testing.assert_allclose(loaded.run(None, feeds)[0], expected(feeds), rtol=1e-5)
 
 
+def test_the_compiler_of_onnxruntime_with_a_library_beside(library: Path, tmp_path: Path) -> None:
+    made = tmp_path / "made.onnx"
+    with registered(Writing(library)):
+        options = ort.SessionOptions()
+        options.log_severity_level = 3
+        devices = [device for device in ort.get_ep_devices() if device.ep_name == OWN]
+        options.add_provider_for_devices(devices, {})
+        compiler = ort.ModelCompiler(options, model(MODEL), embed_compiled_data_into_model=False)
+        compiler.compile_to_file(str(made))
+    assert len(list(tmp_path.glob("made.*.so"))) == 1
+    feeds = floats("abc", 2, 4)
+    with alone():
+        loaded = session(str(made), OWN)
+        np.testing.assert_allclose(loaded.run(None, feeds)[0], expected(feeds), rtol=1e-5)
+
+
 def test_functions_of_a_process_cannot_be_written(tmp_path: Path) -> None:
     config = {"ep.context_enable": "1", "ep.context_file_path": str(tmp_path / "x.onnx")}
     with (
