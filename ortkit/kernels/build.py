@@ -180,7 +180,8 @@ def toolchain(backend: str = "auto") -> str:
     """Name everything besides a region and a target that decides how fast its kernel is."""
     digest = hashlib.sha256(find_shim()[0].read_bytes()).hexdigest()[:16]
     usable = _available(_usable_backends(backend))
-    return " ".join([*(one.fingerprint() for one in usable), f"shim-{digest}"])
+    tuned = known_database().digest()
+    return " ".join([*(one.fingerprint() for one in usable), f"shim-{digest}", *tuned.split()])
 
 
 class _Build:

@@ -6,6 +6,7 @@ A file of records, as JSON. Kernels are made after it wherever the processor's m
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -107,6 +108,16 @@ class TunedDatabase:
             before = records.get(place)
             records[place] = record if before is None else before.merged(record)
         return TunedDatabase(records)
+
+    def digest(self) -> str:
+        """Name what is chosen after this database, such as `tuned-0a1b2c3d4e5f`; empty if nothing.
+
+        Trials that led to no choice leave it as it is.
+        """
+        best = sorted(
+            (astuple(place), one.best) for place, one in self.records.items() if one.best
+        )
+        return f"tuned-{hashlib.sha256(repr(best).encode()).hexdigest()[:12]}" if best else ""
 
     def chooser(self, model: str | None = None) -> Chooser:
         """Return what makes kernels after this database.

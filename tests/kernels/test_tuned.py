@@ -68,6 +68,15 @@ def test_one_kernel_is_best_over_all_sizes() -> None:
     assert best_of([]) == ""
 
 
+def test_times_of_kernels_hold_until_others_are_chosen() -> None:
+    trial = TrialRecord("keep=0", 1.2)
+    nothing = TunedDatabase({place(): record("", 1.0, trial)})
+    first = TunedDatabase({place(): record("keep=0", 1.2, trial)})
+    second = TunedDatabase({place(): record("vector=8", 1.2, trial)})
+    assert nothing.digest() == TunedDatabase().digest() == ""
+    assert len({first.digest(), second.digest(), ""}) == 3
+
+
 def test_databases_are_merged_by_place() -> None:
     first = TunedDatabase({
         place(): record("a", 1.3, TrialRecord("a", 1.3)),
