@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
     from .bf16_product import Bf16Product
 
-# Rows of blocks of dot products, the largest first: two vectors of sums for each, and three more
-# registers of the 32.
-_DOT_ROWS = (12, 4, 1)
+# Rows of blocks of dot products, the largest first: two vectors of sums for each. Of 6, 10 or 12
+# rows LLVM takes the sums apart into single numbers.
+_DOT_ROWS = (8, 4, 1)
 # Of more parts of the depth the sums come and go more often than the panel is worth; so they do
 # where the rows are near because they were just copied.
 _MOST_DEPTH_IN_PARTS = 1536
