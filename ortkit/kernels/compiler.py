@@ -87,11 +87,13 @@ def compile_all(
 
 @contextmanager
 def staying(seconds: float) -> Iterator[None]:
-    """Let compiling processes that are started meanwhile wait that long for more work.
+    """Let the compiling process wait that long for more work; it ends with the block.
 
     For those who compile again and again with pauses: loading a toolchain takes some seconds.
     """
     global _idle_seconds
+    with _lock:
+        _end()  # it may be about to end by itself
     before, _idle_seconds = _idle_seconds, seconds
     try:
         yield

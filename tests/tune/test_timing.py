@@ -11,7 +11,7 @@ import pytest
 from tuned_regions import SOFTMAX, region
 
 from ortkit.errors import KernelError
-from ortkit.kernels import Target
+from ortkit.kernels import Target, compiler
 from ortkit.kernels.backend import Refused
 from ortkit.kernels.cpu import resolve
 from ortkit.tune import timing, timing_child
@@ -100,3 +100,15 @@ def test_a_crash_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timing, "_SOURCE", crashing)
     with pytest.raises(KernelError, match="the process that times kernels crashed with signal 4"):
         time_choices(TuneCase(SOFTMAX, (7,)), TARGET, "tvm", [""], QUICK)
+
+
+def test_the_toolchain_stays_loaded_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiler, "_idle_seconds", 0.0)
+    with compiler.staying(30.0):
+        time_choices(TuneCase(SOFTMAX, (7,)), TARGET, "tvm", [""], QUICK)
+        first = compiler._current
+        assert first is not None
+        time_choices(TuneCase(SOFTMAX, (7,)), TARGET, "tvm", ["", "keep=0"], QUICK)
+        assert compiler._current is first
+        assert first.process.poll() is None
+    assert first.process.poll() is not None
