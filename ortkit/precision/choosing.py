@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import onnx_ir as ir
 
 from ortkit.graph.shapes import Shapes
-from ortkit.precision.budget import Choice, Trial, choose
-from ortkit.precision.calibrate import TRIED, Method, find_ranges
+from ortkit.precision.budget import Trial, choose
+from ortkit.precision.calibrate import TRIED, find_ranges
+from ortkit.precision.candidates import Asked, Chosen, Measured
 from ortkit.precision.data import Data
 from ortkit.precision.forms import BlockInt4, DynamicInt8, Form, RoundedBf16
 from ortkit.precision.gains import Gain, measure_gains
@@ -25,6 +25,7 @@ from ortkit.precision.static import Range, StaticInt8, has_ranges
 from ortkit.precision.trials import switched_model
 from ortkit.rewrite.log import RewriteLog
 from ortkit.rewrite.site import describe
+from ortkit.verify.feeds import Value
 
 #: Block sizes of 4-bit weights. The larger, the fewer scales: the largest is taken of those whose
 #: error is at most `_BLOCK_SLACK` times the smallest one's.
@@ -34,66 +35,8 @@ _BLOCK_SLACK = 1.1
 _LARGE = 1 << 16
 #: A form that is further off than this is of no use in any model.
 _WORST_OWN_ERROR = 0.5
-#: The part of its time that a convolution may lose before it leaves its neighbours.
-_CHAINED = 0.25
 #: Seconds that the harm of single products may take; then products are tried several at once.
 _HARM_SECONDS = 120.0
-
-
-@dataclass(frozen=True)
-class Asked:
-    """What the caller wants."""
-
-    precision: str
-    max_error: float
-    method: Method = "auto"
-    threads: int = 0
-    bits: int = 8
-    """Of 8-bit weights; see `forms.DynamicInt8`."""
-
-
-@dataclass(frozen=True)
-class Measured:
-    """One candidate, as measured on its own."""
-
-    form: Form
-    own_error: float
-    harm: float
-    gain: Gain | None
-
-    @property
-    def saved_us(self) -> float | None:
-        """What the form saves; None if it was not timed.
-
-        A convolution that hardly loses stays among its neighbours: leaving would cost more.
-        """
-        if self.gain is None:
-            return None
-        saved = self.gain.saved_us
-        if isinstance(self.form, StaticInt8) and saved > -_CHAINED * self.gain.float_us:
-            return max(saved, 1.0)
-        if isinstance(self.form, BlockInt4):
-            return max(saved, 1.0)  # it is asked for to save memory
-        return saved
-
-
-@dataclass(frozen=True)
-class Chosen:
-    """The candidates, what is chosen of them, and with which ranges."""
-
-    measured: tuple[Measured, ...] = ()
-    choice: Choice | None = None
-    ranges: Mapping[str, Range] = field(default_factory=dict)
-    smoothing: Mapping[str, np.ndarray] = field(default_factory=dict)
-    """What norms are divided by; see `smooth.py`."""
-    notes: tuple[str, ...] = ()
-
-    def lowered(self) -> dict[str, Form]:
-        """Return the forms that are taken, by the products' keys."""
-        if self.choice is None:
-            return {}
-        pairs = zip(self.measured, self.choice.flags, strict=True)
-        return {one.form.product.key: one.form for one, taken in pairs if taken}
 
 
 class Chooser:
@@ -111,6 +54,10 @@ class Chooser:
         self.progress = progress
         self.runner = Runner(folder / "trials", data.judged)
         self.ranges: dict[str, Range] = {}
+        self._by_method: dict[str, dict[str, Range]] = {}
+        self._switched = folder
+        self._floats: list[dict[str, Value]] = []
+        self._run_seconds = 0.0
         self.notes: list[str] = []
 
     def run(self, model: ir.Model) -> Chosen:
@@ -138,6 +85,7 @@ class Chooser:
 
     @property
     def _smooths(self) -> bool:
+        """Whether activations are rounded with one scale, which outliers make coarse."""
         return self.asked.precision == "int8"
 
     def _forms(self, model: ir.Model, products: Sequence[Product]) -> list[tuple[Form, float]]:

@@ -24,7 +24,8 @@ from ortkit.precision.accuracy import OutputAccuracy, largest_error
 from ortkit.precision.budget import without_next
 from ortkit.precision.building import Builder
 from ortkit.precision.calibrate import Method
-from ortkit.precision.choosing import Asked, Chooser, Chosen, Measured
+from ortkit.precision.candidates import Asked, Chosen, Measured
+from ortkit.precision.choosing import Chooser
 from ortkit.precision.data import Data, gather
 from ortkit.precision.forms import Form
 from ortkit.precision.paying import WholeTime, time_whole

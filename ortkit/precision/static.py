@@ -119,12 +119,11 @@ def lower_convolutions(
     chosen = {form.product.node: form for form in forms}
     absorbed = {form.product.last for form in forms} - set(chosen)
     grids = _grids(model, chosen, absorbed, ranges)
-    integers = {*chosen, *_carriers(graph, grids, chosen)}
     for value in list(grids):
         _round_for_all(graph, build, value, grids[value])
     for node, form in chosen.items():
         source, value = node.inputs[0], node.outputs[0]
-        assert source is not None and node in integers
+        assert source is not None
         made = form.convolve(build, source, grids[form.product.x])
         graph.insert_after(node, build.take())
         value.replace_all_uses_with(made, replace_graph_outputs=True)
@@ -199,16 +198,6 @@ def _is_absorbed_by_reader(node: ir.Node, ranges: Mapping[str, Range]) -> bool:
         and reader.graph is node.graph
         and reader.outputs[0].name in ranges
     )
-
-
-def _carriers(
-    graph: ir.Graph, grids: Mapping[ir.Value, Grid], chosen: Mapping[ir.Node, StaticInt8]
-) -> list[ir.Node]:
-    return [
-        node
-        for node in graph
-        if node not in chosen and any(value in grids for value in node.outputs)
-    ]
 
 
 def _round_for_all(graph: ir.Graph, build: Builder, value: ir.Value, grid: Grid) -> None:

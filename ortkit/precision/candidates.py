@@ -1,0 +1,73 @@
+"""The products that may be lowered, as measured, and which of them are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ortkit.precision.budget import Choice
+from ortkit.precision.calibrate import Method
+from ortkit.precision.forms import BlockInt4, Form
+from ortkit.precision.gains import Gain
+from ortkit.precision.static import Range, StaticInt8
+
+#: The part of its time that a convolution may lose before it leaves its neighbours.
+_CHAINED = 0.25
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the caller wants."""
+
+    precision: str
+    max_error: float
+    method: Method = "auto"
+    threads: int = 0
+    bits: int = 8
+    """Of 8-bit weights; see `forms.DynamicInt8`."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One candidate, as measured on its own."""
+
+    form: Form
+    own_error: float
+    harm: float
+    gain: Gain | None
+
+    @property
+    def saved_us(self) -> float | None:
+        """What the form saves; None if it was not timed.
+
+        A convolution that hardly loses stays among its neighbours: leaving would cost more.
+        """
+        if self.gain is None:
+            return None
+        saved = self.gain.saved_us
+        if isinstance(self.form, StaticInt8) and saved > -_CHAINED * self.gain.float_us:
+            return max(saved, 1.0)
+        if isinstance(self.form, BlockInt4):
+            return max(saved, 1.0)  # it is asked for to save memory
+        return saved
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The candidates, what is chosen of them, and with which ranges."""
+
+    measured: tuple[Measured, ...] = ()
+    choice: Choice | None = None
+    ranges: Mapping[str, Range] = field(default_factory=dict)
+    smoothing: Mapping[str, np.ndarray] = field(default_factory=dict)
+    """What norms are divided by; see `smooth.py`."""
+    notes: tuple[str, ...] = ()
+
+    def lowered(self) -> dict[str, Form]:
+        """Return the forms that are taken, by the products' keys."""
+        if self.choice is None:
+            return {}
+        pairs = zip(self.measured, self.choice.flags, strict=True)
+        return {one.form.product.key: one.form for one, taken in pairs if taken}
