@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import onnx_ir as ir
@@ -182,17 +182,22 @@ class Claimer:
         reasons: dict[ir.Value, str],
     ) -> None:
         """Take what hangs together by carriers: one without its reader would be wrong."""
-        bundles: list[tuple[list[_Waiting], list[Claim]]] = []
+        bundles: list[list[_Waiting]] = []
         for one in waiting:
-            if refused := next((reasons[v] for v in one.carried if v in reasons), None):
-                self._decline(one.root, refused)
+            values = _made_together(one, made)
+            joined = [
+                each for each in bundles if any(values & _made_together(u, made) for u in each)
+            ]
+            users = [one, *(user for each in joined for user in each)]
+            bundles = [*(each for each in bundles if each not in joined), users]
+        for users in bundles:
+            wanted = dict.fromkeys(value for user in users for value in user.carried)
+            if refused := next((reasons[value] for value in wanted if value in reasons), None):
+                # One that stays as it is would read from a carrier what is not in it.
+                for user in users:
+                    self._decline(user.root, refused)
                 continue
-            claims = list({id(made[value]): made[value] for value in one.carried}.values())
-            together = [each for each in bundles if any(c in each[1] for c in claims)]
-            users = [one, *(user for each in together for user in each[0])]
-            claims += [c for each in together for c in each[1] if c not in claims]
-            bundles = [each for each in bundles if each not in together] + [(users, claims)]
-        for users, claims in bundles:
+            claims = list({id(made[value]): made[value] for value in wanted}.values())
             self._take([*claims, *map(self._reading, users)], users[0].root)
 
     def _carrying(self, maker: Candidate, users: Sequence[_Waiting]) -> Claim | Refused:
@@ -200,8 +205,6 @@ class Claimer:
         made = self._assembler.assemble_carried(maker)
         if isinstance(made, Refused):
             return made
-        if len(users) < len({u.root for u in users}) or not users:
-            return Refused("nothing reads it")
         offered = self._offered(users)
         wanted = [self._assembler.spec(value) for value in made.outputs]
         specs = [one for one in wanted if isinstance(one, TensorSpec)]
@@ -279,6 +282,11 @@ class Claimer:
 
 def _saved(claim: Claim) -> float:
     return claim.prediction.before_ns - claim.prediction.after_ns
+
+
+def _made_together(user: _Waiting, made: Mapping[ir.Value, Claim]) -> set[object]:
+    """Return what tells that two users hang together: values, or the claims that make them."""
+    return {id(made[value]) if value in made else value for value in user.carried}
 
 
 def _ats(made: Assembled) -> tuple[str, ...]:

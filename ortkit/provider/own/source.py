@@ -7,7 +7,6 @@ and runs its kernels on the session's threads. What lies between them is given b
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import prod
 
 import numpy as np
 
@@ -322,9 +321,3 @@ def _dims(tensor: TensorSpec) -> list[Extent]:
 
 def _renamed(extent: Extent, names: Mapping[str, str]) -> Extent:
     return Extent(extent.factor, tuple(sorted(names[symbol] for symbol in extent.symbols)))
-
-
-def elements(tensor: TensorSpec) -> int | None:
-    """Return how many elements a tensor has, None if that is known at run time only."""
-    sizes = [dim for dim in tensor.shape if isinstance(dim, int)]
-    return prod(sizes) if len(sizes) == len(tensor.shape) else None
