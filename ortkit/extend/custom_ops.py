@@ -52,6 +52,8 @@ class CustomOp:
         self.reference = reference
         self.bodies: dict[frozenset[str], onnx.FunctionProto] = {}
         """By the optional inputs that they are without."""
+        self.gradient: Callable[..., object] | None = None
+        """See `backward`."""
         self.__doc__ = reference.__doc__
 
     @property
@@ -162,6 +164,22 @@ class CustomOp:
         key = frozenset(without)
         self.bodies[key] = read_body(source, self.schema, self.id, tuple(without))
         return source
+
+    def backward(self, function: Callable[..., object]) -> Callable[..., object]:
+        """Give the op its gradients, for PyTorch: a decorator.
+
+        Args:
+            function: Takes the gradients of the outputs, then the inputs, as numpy arrays, and
+                the attributes by name; returns the inputs' gradients, None where there is none.
+        """
+        self.gradient = function
+        return function
+
+    def torch(self) -> Any:
+        """Register the op in PyTorch; returns what calls it. See `ortkit.extend.torch_op`."""
+        from ortkit.extend.torch_op import register_torch
+
+        return register_torch(self)
 
     def function(self, opset: int, there: Sequence[bool]) -> onnx.FunctionProto | None:
         """Return its body as the model-local function of nodes with these inputs.
