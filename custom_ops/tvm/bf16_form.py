@@ -143,7 +143,11 @@ def _read_patches(body: Body, conv: onnx.NodeProto) -> _Left | Refused:
     ]
     if len(starts) != 1 or body.transposed(starts[0], TO_NHWC) is None:
         return Refused("a convolution whose result is not NHWC")
+    if min(*window.strides, *window.dilations, *window.kernel, channels) < 1:
+        return Refused("a convolution with a stride, dilation or kernel of no size")
     result = _result_size((height, width), window)
+    if min(result) < 1:
+        return Refused("a convolution without a result")
     patches = Patches(window, channels, (height, width), result)
     return a, prod(window.kernel) * channels, patches, starts[0], (batch, *result)
 

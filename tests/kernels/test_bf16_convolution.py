@@ -132,6 +132,11 @@ PLAIN = convolution(SQUARE, 32)
             changed(PLAIN, "<perm = [0, 2, 3, 1]> (p_conv)", "<perm = [0, 3, 2, 1]> (p_conv)"),
             "a convolution whose result is not NHWC",
         ),
+        (changed(PLAIN, "strides = [1, 1]", "strides = [0, 1]"), "a stride, dilation or kernel"),
+        (
+            changed(PLAIN, "pads = [1, 1, 1, 1]", "pads = [1, 1, -10, 1]"),
+            "a convolution without a result",
+        ),
         (
             changed(PLAIN, "Conv <", "Conv <group = 2, "),
             "a convolution of groups, or with a bias of its own",

@@ -34,6 +34,7 @@ FORMS = {
     "ragged float32": replace(PLAIN, source="float32", depth=33, columns=21),
     "four axes": replace(PLAIN, rows=(2, "rows", 3), columns=64, residual="bfloat16"),
     "static": replace(PLAIN, rows=(70,), columns=48),
+    "one axis": replace(PLAIN, rows=()),
 }
 
 x86_64 = pytest.mark.skipif(cpu.machine() != "x86-64", reason="x86-64 has levels")
