@@ -73,17 +73,27 @@ ort::Status* RefuseNode(const NamedOp& op, const char* format, const char* what)
   return ort::CreateStatus(op.api)(ort::kInvalidArgument, text);
 }
 
-// Reads an attribute, or its default. What fails is taken for its absence: the runtime does not tell
-// these apart, and a wrong type is found when the model is loaded.
+// Reads an attribute. Returns whether the node has it, of this type.
+bool Has(const NamedOp& op, const ort::KernelInfo* info, const char* name, bool is_float, Number* value) {
+  ort::Status* failure = is_float ? ort::GetFloatAttribute(op.api)(info, name, &value->real)
+                                  : ort::GetIntegerAttribute(op.api)(info, name, &value->integer);
+  if (failure == nullptr) return true;
+  ort::ReleaseStatus(op.api)(failure);
+  return false;
+}
+
+// Reads an attribute, or its default.
 ort::Status* ReadAttribute(const NamedOp& op, const ort::KernelInfo* info, int32_t index, Number* value) {
   const OrtkitAttribute& attribute = op.spec->attributes[index];
-  ort::Status* absent = attribute.is_float
-                            ? ort::GetFloatAttribute(op.api)(info, attribute.name, &value->real)
-                            : ort::GetIntegerAttribute(op.api)(info, attribute.name, &value->integer);
-  if (absent == nullptr) return nullptr;
-  ort::ReleaseStatus(op.api)(absent);
-  if (attribute.is_needed) return RefuseNode(op, "the attribute %s is missing, or of another type", attribute.name);
-  if (attribute.is_float) {
+  const bool is_float = attribute.is_float != 0;
+  if (Has(op, info, attribute.name, is_float, value)) return nullptr;
+  Number other;
+  if (Has(op, info, attribute.name, !is_float, &other)) {
+    return RefuseNode(op, is_float ? "the attribute %s is an integer, expected a float"
+                                   : "the attribute %s is a float, expected an integer", attribute.name);
+  }
+  if (attribute.is_needed) return RefuseNode(op, "the attribute %s is missing", attribute.name);
+  if (is_float) {
     value->real = attribute.real;
   } else {
     value->integer = attribute.integer;

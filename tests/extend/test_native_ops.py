@@ -191,6 +191,10 @@ def test_outputs_that_nobody_reads(built: tuple[Path, OpsBuild]) -> None:
             "g (float[m,n] x) => (y) { y = tests.native.BiasSoftmax <axis = 0> (x) }",
             "tests.native::BiasSoftmax: this library has no kernel for the values of its attr",
         ),
+        (
+            "g (float[n] x) => (y) { y = tests.native.Scaled <alpha = 2> (x) }",
+            "tests.native::Scaled: the attribute alpha is an integer, expected a float",
+        ),
         ("g (int64[n] x) => (y) { y = tests.native.Scaled(x) }", "tensor.int64.*Scaled.*invalid"),
     ],
 )
