@@ -21,28 +21,39 @@ class Blocks:
     """[n, blocks], float32; the zero point is in the middle."""
 
 
-def by_column(weight: np.ndarray, bits: int = 8) -> tuple[np.ndarray, np.ndarray]:
+def by_column(
+    weight: np.ndarray, bits: int = 8, least: np.ndarray | float = 0.0
+) -> tuple[np.ndarray, np.ndarray]:
     """Quantize [k, n] symmetrically, with a scale for each column.
 
     Args:
         weight: float32, finite.
         bits: 8 or 7; the numbers are int8 in either case.
+        least: What the scales are at least, [n] or one number.
 
     Returns:
         int8 [k, n] and float32 [n].
     """
     largest = 2 ** (bits - 1) - 1
     scales = np.maximum(np.abs(weight).max(axis=0), _TINY * largest) / np.float32(largest)
+    scales = np.maximum(scales, np.asarray(least, np.float32))
     return _rounded(weight / scales, largest), scales.astype(np.float32)
 
 
-def by_channel(weight: np.ndarray, bits: int = 8) -> tuple[np.ndarray, np.ndarray]:
+def by_channel(
+    weight: np.ndarray, bits: int = 8, least: np.ndarray | float = 0.0
+) -> tuple[np.ndarray, np.ndarray]:
     """Quantize [n, ...] symmetrically, with a scale for each index of the first axis.
+
+    Args:
+        weight: float32, finite.
+        bits: 8 or 7.
+        least: What the scales are at least, [n] or one number.
 
     Returns:
         int8 [n, ...] and float32 [n].
     """
-    numbers, scales = by_column(weight.reshape(weight.shape[0], -1).T, bits)
+    numbers, scales = by_column(weight.reshape(weight.shape[0], -1).T, bits, least)
     return np.ascontiguousarray(numbers.T).reshape(weight.shape), scales
 
 

@@ -29,6 +29,10 @@ _MOVED = frozenset({"Flatten", "MaxPool", "Reshape", "Squeeze", "Transpose", "Un
 #: What is absorbed by the rounding behind it.
 _ABSORBED = frozenset({"Clip", "Relu"})
 
+#: Half of what 32 bits hold: the sum of the products comes on top.
+_LARGEST_BIAS = 2.0**30
+_TINY = float(np.finfo(np.float32).tiny)
+
 Range = tuple[float, float]
 
 
@@ -74,17 +78,18 @@ class StaticInt8:
     def convolve(self, build: Builder, x: ir.Value, grid: Grid) -> ir.Value:
         """Make the convolution alone, on what is rounded to a grid."""
         product = self.product
-        numbers, scales = by_channel(product.array(), self.bits)
+        bias = product.bias_array()
+        # A channel of tiny weights has steps that no 32 bits of its bias would be enough for.
+        reach = 0.0 if bias is None else np.maximum(np.abs(bias) / _LARGEST_BIAS, _TINY)
+        numbers, scales = by_channel(product.array(), self.bits, np.asarray(reach / grid.scale))
         name = product.weight.name
         inputs = [
             x,
             _widened(build, build.constant(numbers, f"{name}/int8"), scales, np.int8(0), name),
         ]
-        bias = product.bias_array()
         if bias is not None and product.bias is not None:
             steps = (grid.scale * scales).astype(np.float32)
-            limits = np.iinfo(np.int32)
-            whole = np.clip(np.rint(bias.astype(np.float64) / steps), limits.min, limits.max)
+            whole = np.rint(bias.astype(np.float64) / steps)
             name = product.bias.name
             number = build.constant(whole.astype(np.int32), f"{name}/int32")
             inputs.append(_widened(build, number, steps, np.int32(0), name))

@@ -64,6 +64,22 @@ def deployed(model: ir.Model, path: Path) -> Counter[str]:
     return Counter(node.op_type for node in onnx.load(path).graph.node)
 
 
+def test_channels_of_hardly_any_weight_keep_their_biases(tmp_path: Path) -> None:
+    weight = floats(4, 4, 3, 3) * np.float32([0, 1e-9, 1e-6, 1]).reshape(4, 1, 1, 1)
+    bias = np.float32([0.5, -0.7, 0.9, 0])
+    ends = "float[1, 4, 8, 8] x) => (float[1, 4, 8, 8] y"
+    body = f"g ({ends}) {{ y = Conv<pads = [1, 1, 1, 1]>(x, w, b) }}"
+    model = model_of(body, w=weight, b=bias)
+    x = floats(1, 4, 8, 8, seed=1)
+    (wanted,) = run(model, x=x)
+    ranges = calibrated(model, {"x": x}, tmp_path)
+    lower(model, ranges)
+    (found,) = run(model, x=x)
+    step = Grid.of(ranges["y"]).scale
+    assert np.abs(found - wanted)[0, :3].max() <= step * 0.51
+    assert off_by(wanted, found) < 0.03
+
+
 def test_a_block_stays_in_integers_from_end_to_end(tmp_path: Path) -> None:
     x = floats(1, 4, 8, 8, seed=1)
     model = block()
