@@ -15,8 +15,12 @@ from models.feeds import feeds
 from ortkit.graph.open import open_model
 from ortkit.kernels.backend import Target
 from ortkit.kernels.build import missing_toolchain
+from ortkit.kernels.signature import TensorSpec
+from ortkit.provider.own import building
 from ortkit.provider.own.building import Built, build
 from ortkit.provider.own.planning import plan
+from ortkit.provider.own.program import Program
+from ortkit.provider.own.source import programs_source, unsolved
 from tests.provider.own_programs import ProgramError, run_program, worst_error
 
 pytestmark = pytest.mark.skipif(missing_toolchain() is not None, reason="no kernel toolchain")
@@ -140,6 +144,25 @@ def test_constants_are_baked_in_and_sizes_checked(cache: Path) -> None:
         run_program(found.library, claim.program, [x[:, :32].copy(), z[:, :32].copy()])
     with pytest.raises(ProgramError, match="is absent or not of rank 2"):
         run_program(found.library, claim.program, [x[0], z])
+    with pytest.raises(
+        ProgramError, match="2: a kernel of 2 inputs and 1 outputs is given others"
+    ):
+        run_program(found.library, claim.program, [x])
+
+
+@pytest.mark.parametrize(("first", "second"), [("a", "c"), ("c", "a")])
+def test_results_are_what_others_read(first: str, second: str) -> None:
+    # The rewritten copy computes the Sigmoid once, and the product reads it from there.
+    text = f"""<ir_version: 10, opset_import: ["" : 20]>
+    g (float[n, 512] x, float[512, 64] w) => (float[n, 512] r, float[n, 64] m)
+    {{ {first} = Sigmoid (x)  {second} = Sigmoid (x)
+       b = Exp (a)  r = Erf (b)  m = MatMul (c, w) }}"""
+    model = ir.from_proto(onnx.parser.parse_model(text))
+    for claim in plan(model, Target(), 3).claims:
+        values = {value.name: value for node in claim.nodes for value in node.outputs}
+        for name in claim.outputs:
+            readers = {use.node for use in values[name].uses()}
+            assert values[name].is_graph_output() or readers - set(claim.nodes), name
 
 
 def test_a_library_is_made_once_and_again_when_it_is_damaged(tmp_path: Path) -> None:
@@ -162,6 +185,25 @@ def test_other_constants_are_another_library(cache: Path) -> None:
     two = built(ir.from_proto(onnx.parser.parse_model(other)), cache, level=2)
     assert one.library != two.library
     assert two.compiled == 0  # the kernel is the same
+
+
+def test_what_is_written_otherwise_is_another_library(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = ir.from_proto(onnx.parser.parse_model(TEXT))
+    one = built(model, cache, level=2)
+    monkeypatch.setattr(building, "fingerprint", lambda: "another")
+    two = built(model, cache, level=2)
+    assert one.library != two.library
+
+
+def test_sizes_that_later_inputs_tell_are_checked() -> None:
+    dims = (("a*b", 64), ("a", 64), ("b", 64))
+    tensors = tuple(TensorSpec(str(i), "float32", one) for i, one in enumerate(dims))
+    program = Program("copies", tensors, (0, 1, 2), {}, {}, (), ())
+    assert unsolved(program) is None
+    source, _ = programs_source([program], {})
+    assert "(x0[0]) != (s0 * s1)" in source
 
 
 @pytest.mark.parametrize("size", [1, 3, 8])

@@ -17,7 +17,7 @@ from ortkit.kernels.cpu import resolve
 from ortkit.kernels.link import Programs
 from ortkit.provider.own.planning import Plan
 from ortkit.provider.own.program import Program
-from ortkit.provider.own.source import programs_source
+from ortkit.provider.own.source import fingerprint, programs_source
 
 FOLDER = "provider"
 #: Libraries beyond this, used longest ago, are removed.
@@ -102,7 +102,7 @@ def _programs(programs: list[Program], ready: Mapping[str, Kernel]) -> Programs 
 def _name(plan: Plan, target: Target, kernels: str) -> str:
     """Return what the library is called: equal names, equal libraries."""
     symbols = sorted({claim.program.symbol for claim in plan.claims})
-    content = [toolchain(kernels), target.level, *symbols]
+    content = [toolchain(kernels), fingerprint(), target.level, *symbols]
     return hashlib.sha256("\n".join(content).encode()).hexdigest()[:32]
 
 

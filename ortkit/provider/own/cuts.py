@@ -80,6 +80,8 @@ class Cuts:
         inside = self._closed(given, wanted)
         if isinstance(inside, Refused):
             return inside
+        if kept := [value for value in wanted if not self._leaves(value, inside)]:
+            return Refused(f"{kept[0].name!r} is read by none but this region")
         read: dict[ir.Value, None] = {}
         for place in inside:
             for value in self._reads[place]:
@@ -155,6 +157,13 @@ class Cuts:
             if value in self._kept or not all(reader in inside for reader in readers):
                 return f"{value.name!r} is read outside of the region too"
         return None
+
+    def _leaves(self, value: ir.Value, inside: Sequence[int]) -> bool:
+        """Say whether ONNX Runtime makes a value a result of the group: if others read it."""
+        members = set(inside)
+        return value in self._kept or any(
+            reader not in members for reader in self._readers.get(value, ())
+        )
 
     def _way_back(self, inside: Sequence[int], read: Iterable[ir.Value]) -> str | None:
         """Return what is read and made from something inside; None if nothing is."""

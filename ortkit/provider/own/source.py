@@ -6,7 +6,9 @@ and runs its kernels on the session's threads. What lies between them is given b
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 
@@ -69,6 +71,11 @@ static inline int32_t run_step(OrtkitKernelContext* context, Call call, char* co
 _INVALID = 2
 
 
+def fingerprint() -> str:
+    """Name what writes programs: libraries of another one are made again."""
+    return hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:16]
+
+
 def unsolved(program: Program) -> Refused | None:
     """Say which size of a program its inputs do not tell; None if they tell all."""
     found = _Sizes(program)
@@ -117,6 +124,7 @@ class _Sizes:
         self.checks: list[tuple[str, Extent]] = []
         """What must be equal in a run."""
         self.lines: list[str] = []
+        self._waiting: list[tuple[str, Extent]] = []
         pending = [
             (f"x{index}[{axis}]", extent)
             for index, place in enumerate(program.inputs)
@@ -145,22 +153,36 @@ class _Sizes:
         return all(symbol in self.expressions for symbol in extent.symbols)
 
     def _solve(self, pending: list[tuple[str, Extent]]) -> None:
-        """Learn sizes from equations; those that tell nothing new become checks."""
-        for text, extent in pending:
-            unknown = [one for one in extent.symbols if one not in self.expressions]
-            if len(unknown) == 1 and extent.factor:
-                rest = Extent(extent.factor, tuple(s for s in extent.symbols if s != unknown[0]))
-                divisor = self.text(rest) or "1"
-                name = f"s{len(self.expressions)}"
-                if divisor == "1":
-                    self.lines.append(f"const int64_t {name} = {text};")
-                else:  # a divisor of 0: of nothing any number is a factor
-                    self.lines.append(
-                        f"const int64_t {name} = ({divisor}) == 0 ? 0 : ({text}) / ({divisor});"
-                    )
-                self.expressions[unknown[0]] = name
-            if self._knows(extent) and self.text(extent) != text:
-                self.checks.append((text, extent))
+        """Learn sizes from equations; those that tell nothing new become checks.
+
+        One with several unknown sizes waits until others have told all of them but one.
+        """
+        waiting = [*self._waiting, *pending]
+        while True:
+            self._waiting = [one for one in waiting if not self._settle(*one)]
+            if len(self._waiting) == len(waiting):
+                return
+            waiting = self._waiting
+
+    def _settle(self, text: str, extent: Extent) -> bool:
+        """Learn from one equation, or check it; False if it has several unknown sizes."""
+        unknown = [one for one in extent.symbols if one not in self.expressions]
+        if len(unknown) == 1 and extent.factor:
+            rest = Extent(extent.factor, tuple(s for s in extent.symbols if s != unknown[0]))
+            divisor = self.text(rest) or "1"
+            name = f"s{len(self.expressions)}"
+            if divisor == "1":
+                self.lines.append(f"const int64_t {name} = {text};")
+            else:  # a divisor of 0: of nothing any number is a factor
+                self.lines.append(
+                    f"const int64_t {name} = ({divisor}) == 0 ? 0 : ({text}) / ({divisor});"
+                )
+            self.expressions[unknown[0]] = name
+        if not self._knows(extent):
+            return False
+        if self.text(extent) != text:
+            self.checks.append((text, extent))
+        return True
 
     def text(self, extent: Extent) -> str | None:
         """Return an extent as a C expression, None if it is not known."""
@@ -197,7 +219,13 @@ class _Writer:
         return "\n  ".join(lines) + "\n}\n"
 
     def _read(self) -> list[str]:
-        lines = [f"char* data[{len(self.program.tensors)}];"]
+        given, made = len(self.program.inputs), len(self.program.outputs)
+        lines = [
+            f"if (context->input_count != {given} || context->output_count != {made}) "
+            f"return context->fail(context, {_INVALID}, "
+            f"{c_text(f'a kernel of {given} inputs and {made} outputs is given others')});",
+            f"char* data[{len(self.program.tensors)}];",
+        ]
         for index, place in enumerate(self.program.inputs):
             rank = len(self.program.tensors[place].shape)
             name = self.program.tensors[place].name
