@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ortkit.errors import MissingDependencyError, UserError
-from ortkit.graph.atomic import write_whole
 
 if TYPE_CHECKING:
     from ortkit.precision.result import PrecisionReport
@@ -47,6 +46,8 @@ def write_page(report: PrecisionReport, source: str, path: Path) -> None:
         UserError: It cannot be written.
     """
     from plotly.subplots import make_subplots
+
+    from ortkit.graph.atomic import write_whole
 
     figure = make_subplots(
         rows=2,

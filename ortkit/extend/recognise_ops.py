@@ -23,7 +23,8 @@ from ortkit.rewrite.site import Site
 
 #: Model-local functions with attributes and default values exist from this version on.
 _FUNCTIONS_SINCE_IR = 9
-_TOLERANCE = 1e-6
+#: How far values of the function, in float64, may be from the op's, as a part of them.
+_SAME = 1e-6
 _POINTS = np.concatenate([
     np.linspace(-12.05, 12.1, 301), [-1e4, -1e2, -1e-3, -0.0, 0.0, 1e-3, 1e2, 1e4],
 ])  # fmt: skip
@@ -140,7 +141,7 @@ def _is_same(cone: Cone, one: _Known) -> bool:
     except ValueError:
         return False
     assert one.values is not None
-    return bool(np.allclose(values, one.values, rtol=_TOLERANCE, atol=1e-12, equal_nan=True))
+    return bool(np.isclose(values, one.values, rtol=_SAME, atol=1e-12, equal_nan=True).all())
 
 
 def _write(site: Site, one: _Known, matched: Matched, order: Order) -> bool:

@@ -179,4 +179,4 @@ def _is_constant(scope: Scope, value: ir.Value, wanted: Array) -> bool:
     found = as_sample(array)
     if found is None or (found.shape != wanted.shape and not found.size == wanted.size == 1):
         return False
-    return bool(np.allclose(found.reshape(wanted.shape), wanted, rtol=_TOLERANCE, atol=0.0))
+    return bool(np.isclose(found.reshape(wanted.shape), wanted, rtol=_TOLERANCE, atol=0.0).all())

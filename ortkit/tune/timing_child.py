@@ -123,7 +123,7 @@ def _is_equal(tensor: Tensor, expected: np.ndarray, found: np.ndarray) -> bool:
     elif expected.dtype.kind not in "fc":
         return bool(np.array_equal(expected, found))
     relative = _RELATIVE.get(tensor["dtype"], 1e-4)
-    return bool(np.allclose(found, expected, relative, relative / 10, equal_nan=True))
+    return bool(np.isclose(found, expected, relative, relative / 10, equal_nan=True).all())
 
 
 if __name__ == "__main__":
