@@ -24,6 +24,7 @@ from ortkit import doctor
 from ortkit.errors import UserError
 from ortkit.kernels.build import missing_toolchain
 from ortkit.provider.own import failures, provider
+from ortkit.provider.own.ahead import compile_model
 from ortkit.provider.own.options import NAME, OwnOptions
 from ortkit.provider.registration import registered_providers
 
@@ -229,6 +230,7 @@ def test_levels_and_kernels_may_be_turned_off(cache: Path) -> None:
         ({"level": "4"}, "option level is '4'; use 0 to 3"),
         ({"kernels": "triton"}, "option kernels is 'triton'; use auto, off, tvm"),
         ({"strict": "maybe"}, "option strict is 'maybe'; use 0 or 1"),
+        ({"strict": "true"}, "option strict is 'true'; use 0 or 1"),
         ({"verbosity": "-1"}, "option verbosity is '-1'; use 0 to 2"),
     ],
 )
@@ -301,6 +303,18 @@ def test_compiled_ahead_of_time(
     check(session(made, cache, trust_embedded="1"), model, feeds(model))
     with pytest.raises(Exception, match="trust_embedded"):
         session(made, cache)
+
+
+def test_results_keep_their_places_ahead_of_time(tmp_path: Path, cache: Path) -> None:
+    # ONNX Runtime hands over a node's results in an order of its own: here the model's own first.
+    text = """<ir_version: 10, opset_import: ["" : 20]>
+    g (float[n, 512] x, float[512, 8] w) => (float[n, 512] r, float[n, 8] m)
+    { a = Sigmoid (x)  m = MatMul (a, w)  b = Exp (a)  r = Erf (b) }"""
+    onnx.save(parsed(text), tmp_path / "model.onnx")
+    options = {"level": "3", "cache_dir": str(cache)}
+    made = compile_model(tmp_path / "model.onnx", tmp_path / "made.onnx", options)
+    assert made.groups == 1
+    assert made.is_equal
 
 
 def test_what_cannot_be_compiled_ahead_of_time(

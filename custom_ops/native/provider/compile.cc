@@ -91,7 +91,7 @@ ort::Status* Compile(ort::Ep* abi, const ort::Graph** graphs, const ort::Node** 
     NodeShape shape;
     ORTKIT_RETURN_IF_FAILED(ReadShape(*ep, fused[i], &shape));
     if (is_context) {
-      contexts.push_back({nodes[0], std::move(shape), &made[i]});
+      contexts.push_back({nodes[0], fused[i], std::move(shape), &made[i]});
       continue;
     }
     places.push_back(i);

@@ -13,6 +13,7 @@ namespace ortkit::provider {
 
 struct ContextNode {
   const ort::Node* node;
+  const ort::Node* fused;  // what runs it, with inputs and outputs in an order of its own
   NodeShape shape;
   std::unique_ptr<NodeKernel>* made;
 };

@@ -109,6 +109,23 @@ std::vector<int32_t> Numbers(const std::string& text) {
   return numbers;
 }
 
+// Where the values that a node has at `numbers` stand among those of the node that runs it; -1: nowhere.
+std::vector<int32_t> Moved(Reader* reader, const std::vector<int32_t>& numbers,
+                           const std::vector<const ort::ValueInfo*>& own,
+                           const std::vector<const ort::ValueInfo*>& fused) {
+  std::vector<int32_t> moved;
+  for (const int32_t number : numbers) {
+    const bool is_known = number >= 0 && static_cast<size_t>(number) < own.size();
+    int32_t place = is_known ? -1 : number;  // which is refused with the others that do not fit
+    const std::string name = is_known ? reader->Name(own[number]) : "";
+    for (size_t i = 0; is_known && i < fused.size() && place < 0; ++i) {
+      if (reader->Name(fused[i]) == name) place = static_cast<int32_t>(i);
+    }
+    moved.push_back(place);
+  }
+  return moved;
+}
+
 Pairs ReadNotes(const std::string& notes) {
   Pairs pairs;
   for (size_t at = 0; at < notes.size();) {
@@ -137,8 +154,11 @@ ort::Status* MakeKernel(Ep* ep, const ContextNode& context, Libraries* libraries
                           (library == nullptr ? " names a kernel library that no node holds"
                                               : " does not say what it runs"));
   }
-  const std::vector<int32_t> inputs = Numbers(*input_text);
-  const std::vector<int32_t> outputs = Numbers(*output_text);
+  const std::vector<int32_t> inputs = Moved(&reader, Numbers(*input_text), reader.Inputs(context.node),
+                                            reader.Inputs(context.fused));
+  const std::vector<int32_t> outputs = Moved(&reader, Numbers(*output_text), reader.Outputs(context.node),
+                                             reader.Outputs(context.fused));
+  ORTKIT_RETURN_IF_FAILED(reader.Take());
   Pairs arguments;
   for (size_t i = 0; i < notes.size(); ++i) {
     const auto& [key, value] = notes[i];

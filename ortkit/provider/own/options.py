@@ -12,7 +12,8 @@ from ortkit.errors import UserError
 
 NAME = "OrtkitExecutionProvider"
 _KERNELS = ("auto", "off", "tvm")
-_SWITCHES = {"0": False, "1": True, "false": False, "true": True}
+#: As the native library reads them.
+_SWITCHES = {"0": False, "1": True}
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,7 @@ class _Reader:
         return text
 
     def switch(self, key: str) -> bool:
-        text = self._texts.get(key, "0").lower()
+        text = self._texts.get(key, "0")
         if text not in _SWITCHES:
             raise self._wrong(key, text, "0 or 1")
         return _SWITCHES[text]
