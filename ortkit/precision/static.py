@@ -207,10 +207,11 @@ def _is_absorbed_by_reader(node: ir.Node, ranges: Mapping[str, Range]) -> bool:
 
 def _round_for_all(graph: ir.Graph, build: Builder, value: ir.Value, grid: Grid) -> None:
     """Let all that read a value read it rounded; ONNX Runtime fuses no value that others read."""
-    uses, is_output = list(value.uses()), value.is_graph_output()
+    producer = value.producer()
+    # An input that is an output too stays both, under its name.
+    uses, is_output = list(value.uses()), value.is_graph_output() and producer is not None
     made = rounded(build, value, grid)
     nodes = build.take()
-    producer = value.producer()
     if producer is None:
         graph.insert_before(graph[0], nodes)
     else:

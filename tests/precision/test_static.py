@@ -80,6 +80,19 @@ def test_channels_of_hardly_any_weight_keep_their_biases(tmp_path: Path) -> None
     assert off_by(wanted, found) < 0.03
 
 
+def test_an_input_that_is_an_output_too_stays_as_it_is() -> None:
+    ends = "float[1, 4, 8, 8] x) => (float[1, 4, 8, 8] y, float[1, 4, 8, 8] x"
+    model = model_of(
+        f"g ({ends}) {{ y = Conv<pads = [1, 1, 1, 1]>(x, w, b) }}",
+        w=floats(4, 4, 3, 3), b=floats(4),
+    )  # fmt: skip
+    x = floats(1, 4, 8, 8, seed=1)
+    lower(model, {"x": (-4.0, 4.0), "y": (-20.0, 20.0)})
+    assert [value.name for value in model.graph.inputs] == ["x"]
+    assert [value.name for value in model.graph.outputs] == ["y", "x"]
+    np.testing.assert_array_equal(run(model, x=x)[1], x)
+
+
 def test_a_block_stays_in_integers_from_end_to_end(tmp_path: Path) -> None:
     x = floats(1, 4, 8, 8, seed=1)
     model = block()
