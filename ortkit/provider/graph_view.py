@@ -77,6 +77,10 @@ class GraphView:
         """The model's metadata; to be asked for during the callback."""
         return read_metadata(self._slots, self._address)
 
+    def assigned_to(self, node: ir.Node) -> str:
+        """Return the provider that has the node already, empty if none; during the callback."""
+        return self._slots.text(self._slots.Node_GetEpName, self.handles[node])
+
     def constant(self, value: ir.Value | None) -> ir.TensorProtocol | None:
         """Return the tensor that a value always is, or None if it is computed or fed."""
         return None if value is None else value.const_value

@@ -88,6 +88,7 @@ _SLOTS: dict[str, tuple[int, tuple[Any, ...]]] = {
     "OpAttr_GetName": (364, (c_void_p, _OUT)),
     "Node_GetNumSubgraphs": (365, (c_void_p, _OUT)),
     "Node_GetSubgraphs": (366, (c_void_p, _OUT, c_size_t, _OUT)),
+    "Node_GetEpName": (368, (c_void_p, _OUT)),
     "GetRunConfigEntry": (373, (c_void_p, c_char_p)),
     "GetTensorData": (378, (c_void_p, _OUT)),
     "Graph_GetModelMetadata": (387, (c_void_p, _OUT)),

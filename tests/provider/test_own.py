@@ -183,6 +183,47 @@ def test_several_sessions_have_their_own_kernels(cache: Path) -> None:
         check(one, model, given)
 
 
+class Tanhs(ortkit.ExecutionProvider):
+    """Takes nodes by kernels: they stay in the graph that the next provider is asked about."""
+
+    name = "TanhsExecutionProvider"
+    kernels = {("", "Tanh", 13): np.tanh}
+
+
+def test_nodes_that_another_provider_has_are_not_claimed(
+    cache: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    model = parsed(
+        """<ir_version: 10, opset_import: ["" : 20]>
+        g (float[n, 64] x, float[n, 64] z) => (float[n, 64] y) {
+          a = Add (x, z)  m = Mul (a, x)  s = Softmax (m)
+          w = MatMul (s, k)  t = Tanh (w)  u = Mul (t, z)  v = Add (u, x)  y = Softmax (v)
+        }"""
+    )
+    weight = np.random.default_rng(2).standard_normal((64, 64), np.float32)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(weight, "k"))
+    ortkit.register_provider(Tanhs())
+    try:
+        settings = ort.SessionOptions()
+        settings.log_severity_level = 2
+        settings.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+        for name, given in (
+            (Tanhs.name, {}),
+            (NAME, {"cache_dir": str(cache), "level": "3", "strict": "1", "verbosity": "2"}),
+        ):
+            devices = [one for one in ort.get_ep_devices() if one.ep_name == name]
+            settings.add_provider_for_devices(devices, given)
+        made = ort.InferenceSession(model.SerializeToString(), settings)
+        found = placed(made)
+        assert found[Tanhs.name] == ["Tanh"]
+        assert found[NAME] == ["Add", "Mul", "Softmax"]  # of the two groups the first
+        assert "TanhsExecutionProvider has one of its nodes" in capfd.readouterr().err
+        check(made, model, rows(5))
+        del made
+    finally:
+        ortkit.unregister_provider(Tanhs.name)
+
+
 def test_sizes_that_do_not_fit_are_refused(cache: Path) -> None:
     made = session(parsed(NORM), cache)
     given = rows(4)

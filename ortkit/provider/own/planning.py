@@ -78,11 +78,34 @@ class Plan:
         Args:
             refused: By the key of a signature the reason.
         """
-        lost: dict[int, str] = {}
-        for claim in self.claims:
-            keys = (step.signature.key for step in claim.program.steps)
-            if reason := next((refused[key] for key in keys if key in refused), ""):
-                lost[claim.bundle] = reason
+        return self._without(
+            lambda claim: next(
+                (
+                    refused[step.signature.key]
+                    for step in claim.program.steps
+                    if step.signature.key in refused
+                ),
+                "",
+            )
+        )
+
+    def without_nodes(self, taken: Mapping[ir.Node, str]) -> Plan:
+        """Return the plan without the claims on nodes that are another provider's.
+
+        ONNX Runtime would drop such groups alone, and keep those that go together with them.
+
+        Args:
+            taken: Nodes, and the providers that have them.
+        """
+        return self._without(
+            lambda claim: next(
+                (f"{taken[node]} has one of its nodes" for node in claim.nodes if node in taken),
+                "",
+            )
+        )
+
+    def _without(self, reason_of: Callable[[Claim], str]) -> Plan:
+        lost = {claim.bundle: reason for claim in self.claims if (reason := reason_of(claim))}
         kept = tuple(claim for claim in self.claims if claim.bundle not in lost)
         gone = [
             Declined(claim.at, claim.program.name, lost[claim.bundle])

@@ -86,13 +86,19 @@ class OrtkitExecutionProvider(ExecutionProvider):
         target = Target("cpu", options.cpu)
         wanted = plan(model, target, options.level, options.kernels)
         built = build(wanted, target, options.kernels, options.cache)
+        taken = {
+            node: name
+            for node, original in originals.items()
+            if (name := graph.assigned_to(original))
+        }
+        made = built.plan.without_nodes(taken)
         groups: list[Group] = []
-        for claim in built.plan.claims:
+        for claim in made.claims:
             assert built.library is not None
             nodes = tuple(originals[node] for node in claim.nodes)
             self._ready.setdefault(_shape(nodes), []).append(_ready(claim, nodes, built.library))
             groups.append(Group(nodes, drop_constants=True))
-        self._report(graph, built.plan, built.compiled)
+        self._report(graph, made, built.compiled)
         return groups
 
     def compile(self, subgraph: GraphView) -> Kernel:
