@@ -63,7 +63,9 @@ ort::Status* ReadStar(const Op& op, const ort::TensorInfo* info, const OrtkitTen
     if (i >= axis + stars) found[i - stars + 1] = dim;
     if (i < axis || i >= axis + stars) continue;
     // The first input that tells a size or a name of it; a run compares them.
-    if (known->star_count < 0 || known->star[i - axis].size < 0) known->star[i - axis] = dim;
+    const size_t at = i - axis;
+    const bool is_first = known->star_count < 0 || at >= static_cast<size_t>(known->star_count);
+    if (is_first || known->star[at].size < 0) known->star[at] = dim;
     const bool has_product = product >= 0 && dim.size >= 0;
     if (!has_product || __builtin_mul_overflow(product, dim.size, &product)) product = kUnknown;
   }

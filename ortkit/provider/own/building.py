@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -143,6 +144,7 @@ def _trim(folder: Path, kept: Path) -> None:
         if total <= LIMIT_BYTES:
             return
         if path != kept:
-            path.unlink(missing_ok=True)
-            path.with_suffix(".json").unlink(missing_ok=True)
+            with suppress(OSError):  # another user's, perhaps
+                path.unlink(missing_ok=True)
+                path.with_suffix(".json").unlink(missing_ok=True)
             total -= size
