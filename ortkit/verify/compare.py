@@ -13,6 +13,7 @@ from ortkit.verify.tolerances import (
     PEAK_PART,
     SCALE_FLOOR,
     SENTINEL_FACTOR,
+    SENTINEL_LEAST,
     TOLERANCES,
     allowed_eps,
 )
@@ -67,6 +68,8 @@ class Bounds:
     limit: Limit
     least_part: float
     """Rows smaller than this part of the largest magnitude are judged at this part."""
+    least_sentinel: float = 0.0
+    """Smaller elements are no sentinels, and rows of them are like the others."""
 
 
 def compare_outputs(
@@ -102,9 +105,10 @@ def compare_outputs(
         computed_in=computed_in,
         stated=stated,
     )
-    # What the user accepts is a part of the whole output: its small rows are judged at its size.
-    least_part = 1.0 if stated else PEAK_PART
-    return _compare(name, expected, actual, Bounds(limit, least_part), tie)
+    # What the user accepts is a part of the whole output: its small rows are judged at its size,
+    # also where most of it is next to nothing and what is not stands out.
+    bounds = Bounds(limit, 1.0, SENTINEL_LEAST) if stated else Bounds(limit, PEAK_PART)
+    return _compare(name, expected, actual, bounds, tie)
 
 
 def _compare(
@@ -154,7 +158,7 @@ def _compare_floats(
     dtype = expected.dtype.name
     allowed = bounds.limit(dtype)
     leading, rows = _rows(expected)
-    errors = _row_errors(rows, actual.reshape(rows.shape), bounds.least_part)
+    errors = _row_errors(rows, actual.reshape(rows.shape), bounds)
     errors = errors / TOLERANCES[dtype].epsilon
     row = int(errors.argmax()) if errors.size else 0
     worst = float(errors[row]) if errors.size else 0.0
@@ -170,27 +174,31 @@ def _float_reason(worst: float, allowed: float, dtype: str, row: tuple[int, ...]
     return f"off by {worst:.4g} epsilons of {dtype}{at}, {allowed:.4g} are allowed"
 
 
-def _row_errors(expected: np.ndarray, actual: np.ndarray, least_part: float) -> np.ndarray:
+def _row_errors(expected: np.ndarray, actual: np.ndarray, bounds: Bounds) -> np.ndarray:
     """Return each row's largest error over its scale: [rows, n] twice -> [rows]."""
-    parts = [_measure(*pair) for pair in zip(_blocks(expected), _blocks(actual), strict=True)]
+    least = bounds.least_sentinel
+    pairs = zip(_blocks(expected), _blocks(actual), strict=True)
+    parts = [_measure(want, got, least) for want, got in pairs]
     if not parts:
         return np.zeros(0)
     errors, scales, outlier_errors = (np.concatenate(part) for part in zip(*parts, strict=True))
     # The peak is of ordinary rows too: a row of -1e9 says nothing about the others.
-    is_ordinary = scales <= SENTINEL_FACTOR * np.median(scales)
+    is_ordinary = scales <= max(SENTINEL_FACTOR * np.median(scales), least)
     peak = scales[is_ordinary].max(initial=0.0)
-    scales = np.maximum(scales, max(least_part * peak, SCALE_FLOOR))
+    scales = np.maximum(scales, max(bounds.least_part * peak, SCALE_FLOOR))
     result: np.ndarray = np.maximum(errors / scales, outlier_errors)
     return result
 
 
-def _measure(want: np.ndarray, got: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _measure(
+    want: np.ndarray, got: np.ndarray, least: float
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return per row of [rows, n]: largest error, scale, largest relative error of sentinels."""
     same = (want == got) | (np.isnan(want) & np.isnan(got))
     finite = np.isfinite(want) & np.isfinite(got)
     magnitude = np.where(np.isfinite(want), np.abs(want), 0.0)
     median = np.median(magnitude, axis=1, keepdims=True)
-    is_sentinel = (magnitude > SENTINEL_FACTOR * median) & (median > 0)
+    is_sentinel = (magnitude > np.maximum(SENTINEL_FACTOR * median, least)) & (median > 0)
     with np.errstate(invalid="ignore", over="ignore"):
         error = np.where(same, 0.0, np.where(finite, np.abs(want - got), np.inf))
     scale = np.where(is_sentinel, 0.0, magnitude).max(axis=1)

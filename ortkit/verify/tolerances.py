@@ -63,6 +63,10 @@ SCALE_FLOOR = 2.0**-20
 #: judged by its own size, and they do not set the scale of the others.
 SENTINEL_FACTOR = 2.0**12
 
+#: Where the user states what may be lost, smaller elements are no sentinels: those of masks are
+#: -1e4 or lower, and behind a Relu a few ordinary numbers may stand out of a row of next to none.
+SENTINEL_LEAST = 2.0**13
+
 
 def allowed_eps(
     dtype: str,
