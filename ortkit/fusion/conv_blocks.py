@@ -6,12 +6,20 @@ convolutions of squeeze-and-excite. Blocks that feed each other stay in NHWC; se
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import replace
 
 import onnx_ir as ir
 
-from ortkit.fusion.conv_window import Window, window_of
+from ortkit.fusion.bf16_factors import (
+    Unpacked,
+    has_one_use,
+    producer_of,
+    rounds,
+    unpacked_filter,
+    widens,
+)
+from ortkit.fusion.conv_block import Block, Kind
+from ortkit.graph.conv_window import Window, window_of
 from ortkit.kernels.backend import Refused
 from ortkit.rewrite.scope import Scope
 from ortkit.rewrite.site import Site, describe
@@ -28,51 +36,6 @@ TAIL = frozenset(
 )  # fmt: skip
 #: Longer tails are cut.
 MOST_TAIL = 8
-
-Kind = Literal[
-    "pointwise_conv", "depthwise_conv", "expand_depthwise", "stem_conv", "squeeze_excite"
-]
-
-
-@dataclass(frozen=True)
-class Block:
-    """Nodes that become one.
-
-    Args:
-        kind: What its kernel is.
-        convs: One convolution; two for squeeze-and-excite and for a 1x1 convolution with the
-            depthwise one of its result.
-        windows: Of each.
-        nodes: All nodes, in order; of squeeze-and-excite with the pooling.
-        source: What is convolved, or what squeeze-and-excite pools.
-        gate: [N, C, 1, 1], what a 1x1 convolution's source is multiplied by.
-        extras: Further operands of the result's shape.
-        output: The result.
-        pooled: Whether some squeeze-and-excite pools the result.
-        parts: The blocks that it was made of, if it was made of blocks.
-    """
-
-    kind: Kind
-    convs: tuple[ir.Node, ...]
-    windows: tuple[Window, ...]
-    nodes: tuple[ir.Node, ...]
-    source: ir.Value
-    gate: ir.Value | None
-    extras: tuple[ir.Value, ...]
-    output: ir.Value
-    pooled: bool = False
-    parts: tuple[Block, ...] = ()
-
-    @property
-    def operands(self) -> tuple[ir.Value, ...]:
-        """What it reads of other blocks or of the graph."""
-        gate = () if self.gate is None else (self.gate,)
-        return (self.source, *gate, *self.extras)
-
-    @property
-    def last(self) -> ir.Node:
-        """Where the fused node goes."""
-        return self.nodes[-1]
 
 
 def find_blocks(
@@ -147,6 +110,9 @@ class _Finder:
             return None
         if conv in self.taken or conv in self.refused:
             return None
+        weight = unpacked_filter(self.scope, conv.inputs[1])
+        if weight is not None:
+            return self._lowered(conv, weight)
         kind = self._kind(conv)
         window = self._window(conv)
         if isinstance(kind, Refused):
@@ -154,13 +120,49 @@ class _Finder:
             self.scope.log.miss(PASS, describe(conv), kind.reason, outputs)
             return None
         assert window is not None
-        source, gate, before = self._source(conv, kind)
-        if source is None:
+        if (source := conv.inputs[0]) is None:
             return None
+        source, gate, before = (
+            self._gated(source) if kind == "pointwise_conv" else (source, None, ())
+        )
         tail, extras, output = self._tail(conv)
         nodes = (*before, conv, *tail)
         self.taken.update(nodes)
         return Block(kind, (conv,), (window,), nodes, source, gate, extras, output)
+
+    def _lowered(self, conv: ir.Node, weight: Unpacked) -> Block | None:
+        """Return the block around a convolution in bfloat16."""
+        window, wide = self._window(conv), producer_of(conv.inputs[0])
+        if window is None or wide is None or not widens(self.scope, wide) or not has_one_use(wide):
+            return None
+        source = wide.inputs[0]
+        assert source is not None
+        gate, before = None, tuple[ir.Node, ...]([wide])
+        cast = source.producer()
+        if window.is_point and cast is not None and self._may_take(cast):
+            # Rows of pixels are rounded as they are read.
+            assert cast.inputs[0] is not None
+            source, gate, product = self._gated(cast.inputs[0])
+            before = (*product, cast, wide)
+        tail, extras, output = self._tail(conv, is_lowered=True)
+        casts = [use.node for use in output.uses() if rounds(self.scope, use.node)]
+        rounded = None
+        if len(casts) == 1 and casts[0].graph is self.graph:
+            tail.append(casts[0])
+            rounded = casts[0].outputs[0]
+            if _is_read_once(output):
+                output, rounded = rounded, None
+        nodes = (*before, *weight.nodes, conv, *tail)
+        self.taken.update(nodes)
+        return Block(
+            "bf16_conv", (conv,), (window,), nodes, source, gate, extras, output,
+            packed=weight.packed, rounded=rounded,
+        )  # fmt: skip
+
+    def _may_take(self, cast: ir.Node) -> bool:
+        """Say whether a node rounds for one reader, and is in no block."""
+        is_own = cast.graph is self.graph and cast not in self.taken
+        return is_own and rounds(self.scope, cast) and has_one_use(cast)
 
     def _kind(self, conv: ir.Node) -> Kind | Refused:
         """Return which kernel the convolution has, or why it has none."""
@@ -192,7 +194,11 @@ class _Finder:
         return Refused("ONNX Runtime's blocked kernel is left to it")
 
     def _window(self, conv: ir.Node) -> Window | None:
-        return window_of(self.scope, conv) if conv.op_type == "Conv" and not conv.domain else None
+        return (
+            window_of(self.scope.shapes, conv)
+            if conv.op_type == "Conv" and not conv.domain
+            else None
+        )
 
     def _is_layer(self, conv: ir.Node) -> bool:
         """Say whether a convolution is a layer of constant weights with a bias."""
@@ -200,33 +206,46 @@ class _Finder:
             return False
         return self._kind(conv) == "pointwise_conv"
 
-    def _source(
-        self, conv: ir.Node, kind: Kind
-    ) -> tuple[ir.Value | None, ir.Value | None, tuple[ir.Node, ...]]:
+    def _gated(self, source: ir.Value) -> tuple[ir.Value, ir.Value | None, tuple[ir.Node, ...]]:
         """Return what is convolved, its gate, and the product of both if it is taken in."""
-        source = conv.inputs[0]
-        product = None if source is None else source.producer()
-        if source is None or product is None or kind != "pointwise_conv":
-            return source, None, ()
-        if product.op_type == "Mul" and product.domain == "" and _is_read_once(source):
+        product = source.producer()
+        if product is not None and product.op_type == "Mul" and product.domain == "":
             for gate, other in (product.inputs, product.inputs[::-1]):
                 found = None if gate is None else self.gates.get(gate)
-                if found is not None and other is found.source and product.graph is self.graph:
+                if found is None or other is not found.source or product.graph is not self.graph:
+                    continue
+                if other is not None and _is_read_once(source):
                     return other, gate, (product,)
         return source, None, ()
 
-    def _tail(self, conv: ir.Node) -> tuple[list[ir.Node], tuple[ir.Value, ...], ir.Value]:
-        """Return the pointwise nodes after a convolution, their further operands, the result."""
+    def _tail(
+        self, conv: ir.Node, *, is_lowered: bool = False
+    ) -> tuple[list[ir.Node], tuple[ir.Value, ...], ir.Value]:
+        """Return the pointwise nodes after a convolution, their further operands, the result.
+
+        Of one in bfloat16 operands may be such too, and the nodes that widen them are returned.
+        """
         value, tail, extras = conv.outputs[0], list[ir.Node](), list[ir.Value]()
         while _is_read_once(value) and len(tail) < MOST_TAIL:
             node = next(iter(value.uses())).node
             operands = self._operands(node, value)
             if operands is None:
                 break
+            for operand in operands:
+                wide = operand.producer()
+                if is_lowered and wide is not None and self._may_widen(wide):
+                    tail.append(wide)
+                    extras += [each for each in wide.inputs if each is not None]
+                else:
+                    extras.append(operand)
             tail.append(node)
-            extras += operands
             value = node.outputs[0]
         return tail, tuple(dict.fromkeys(extras)), value
+
+    def _may_widen(self, cast: ir.Node) -> bool:
+        """Say whether a node widens for one reader, and is in no block."""
+        is_own = cast.graph is self.graph and cast not in self.taken
+        return is_own and widens(self.scope, cast) and has_one_use(cast)
 
     def _operands(self, node: ir.Node, value: ir.Value) -> list[ir.Value] | None:
         """Return the operands of the result's shape besides `value`; None if `node` ends it."""

@@ -16,7 +16,7 @@ import onnx_ir as ir
 from onnx import helper, numpy_helper
 
 from ortkit.errors import InternalError
-from ortkit.fusion.conv_blocks import Block
+from ortkit.fusion.conv_block import Block
 from ortkit.kernels.signature import DOMAIN, RegionSignature, TensorSpec, body_text
 from ortkit.rewrite.scope import Scope
 
@@ -34,27 +34,34 @@ class Described:
     Args:
         signature: Its inputs are the block's operands in NHWC, but the source of a stem, then
             `weights`.
-        weights: The constants behind the operands, in the layout that the kernel wants.
+        weights: The constants behind the operands, in the layout that the kernel wants; values of
+            the graph that have it already.
     """
 
     signature: RegionSignature
-    weights: tuple[np.ndarray, ...]
+    weights: tuple[np.ndarray | ir.Value, ...]
 
 
 def describe_block(scope: Scope, block: Block) -> Described:
     """Return the block's signature and weights."""
-    writer = _Writer(scope, block)
+    if block.kind == "bf16_conv":
+        from ortkit.fusion.conv_bf16 import ProductWriter
+
+        return ProductWriter(scope, block).product()
+    writer = BodyWriter(scope, block)
     return writer.squeeze_excite() if block.kind == "squeeze_excite" else writer.convolutions()
 
 
 @dataclass
-class _Writer:
+class BodyWriter:
+    """Writes the body of one block in float32."""
+
     scope: Scope
     block: Block
     nodes: list[onnx.NodeProto] = field(default_factory=list)
     inputs: list[tuple[str, TensorSpec]] = field(default_factory=list)
     outputs: list[tuple[str, TensorSpec]] = field(default_factory=list)
-    weights: list[np.ndarray] = field(default_factory=list)
+    weights: list[np.ndarray | ir.Value] = field(default_factory=list)
     names: dict[ir.Value, str] = field(default_factory=dict)
 
     def convolutions(self) -> Described:
@@ -176,16 +183,16 @@ class _Writer:
     def _constant(self, array: np.ndarray) -> str:
         return self._op("Constant", value=numpy_helper.from_array(array))
 
-    def _input(self, name: str, shape: Sequence[object]) -> str:
-        self.inputs.append((name, _spec(name, shape)))
+    def _input(self, name: str, shape: Sequence[object], dtype: str = "float32") -> str:
+        self.inputs.append((name, _spec(name, shape, dtype)))
         return name
 
     def _constant_input(self, name: str, array: np.ndarray) -> str:
         self.weights.append(np.ascontiguousarray(array))
         return self._input(name, array.shape)
 
-    def _result(self, name: str, shape: Sequence[object]) -> None:
-        self.outputs.append((name, _spec(name, shape)))
+    def _result(self, name: str, shape: Sequence[object], dtype: str = "float32") -> None:
+        self.outputs.append((name, _spec(name, shape, dtype)))
 
     def _sizes(self, value: ir.Value) -> tuple[object, ...]:
         shape = self.scope.shapes.shape(value)
@@ -222,9 +229,9 @@ def _groups(conv: ir.Node) -> int:
     return conv.attributes["group"].as_int() if "group" in conv.attributes else 1
 
 
-def _spec(name: str, shape: Sequence[object]) -> TensorSpec:
+def _spec(name: str, shape: Sequence[object], dtype: str) -> TensorSpec:
     sizes = tuple(size if isinstance(size, int) else str(size) for size in shape)
-    return TensorSpec(name, "float32", sizes)
+    return TensorSpec(name, dtype, sizes)
 
 
 def pack_channels(weight: np.ndarray) -> np.ndarray:

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from ortkit.fusion.conv_blocks import PASS, Block, find_blocks
+from ortkit.fusion.conv_block import Block
+from ortkit.fusion.conv_blocks import PASS, find_blocks
 from ortkit.fusion.conv_bodies import Described, describe_block
 from ortkit.fusion.conv_cost import ChainCost, chain_cost
 from ortkit.fusion.conv_join import join_expansions
@@ -104,7 +105,7 @@ def _judged(
 
 def borders(blocks: list[Block]) -> list[ir.Value]:
     """Return the values that enter or leave NHWC, but for gates, which have one layout."""
-    made = {block.output for block in blocks}
+    made = {value for block in blocks for value in block.results}
     inside = frozenset(node for block in blocks for node in block.nodes)
     entering = [
         value
@@ -112,19 +113,21 @@ def borders(blocks: list[Block]) -> list[ir.Value]:
         for value in block.operands
         if value not in made and not (block.kind == "stem_conv" and value is block.source)
     ]
-    leaving = [block.output for block in blocks if is_read_outside(block, inside)]
+    leaving = [
+        value for block in blocks for value in block.results if is_read_outside(value, inside)
+    ]
     return list(dict.fromkeys(entering + leaving))
 
 
-def is_read_outside(block: Block, inside: frozenset[ir.Node]) -> bool:
+def is_read_outside(value: ir.Value, inside: frozenset[ir.Node]) -> bool:
     """Say whether anything reads a result but the nodes `inside`."""
-    readers = (use.node for use in block.output.uses())
-    return block.output.is_graph_output() or not all(node in inside for node in readers)
+    readers = (use.node for use in value.uses())
+    return value.is_graph_output() or not all(node in inside for node in readers)
 
 
 def _connected(blocks: list[Block]) -> list[list[Block]]:
     """Group blocks of which one reads the other's result."""
-    makers = {block.output: index for index, block in enumerate(blocks)}
+    makers = {value: index for index, block in enumerate(blocks) for value in block.results}
     group = list(range(len(blocks)))
 
     def root(index: int) -> int:

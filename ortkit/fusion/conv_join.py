@@ -7,7 +7,7 @@ from math import prod
 
 import onnx_ir as ir
 
-from ortkit.fusion.conv_blocks import Block
+from ortkit.fusion.conv_block import Block
 from ortkit.rewrite.scope import Scope
 
 #: The kernel keeps this many float32 of rows on a thread's stack: one vector of channels must fit.

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from ortkit.fusion.conv_blocks import PASS, Block
+from ortkit.fusion.conv_block import Block
+from ortkit.fusion.conv_blocks import PASS
 from ortkit.fusion.conv_bodies import TO_NCHW, TO_NHWC, Described
 from ortkit.fusion.conv_chains import RULE, Chain, is_read_outside
 from ortkit.fusion.lower import FUNCTIONS_SINCE_IR, _function, drop_initializer
@@ -12,6 +13,8 @@ from ortkit.graph.value_names import CHANNELS_LAST
 from ortkit.kernels.signature import DOMAIN, RegionSignature
 from ortkit.rewrite.scope import Scope
 from ortkit.rewrite.site import describe
+
+_TYPES = {"float32": ir.DataType.FLOAT, "bfloat16": ir.DataType.BFLOAT16}
 
 
 def lower_chain(scope: Scope, chain: Chain, replaced: dict[ir.Value, ir.Value]) -> bool:
@@ -53,7 +56,6 @@ class _Lowering:
         """Insert the fused node of one block, and what others read of it."""
         scope, signature = self.scope, described.signature
         name = block.output.name or "block"
-        is_read = is_read_outside(block, self.inside)
         inputs = [*self._operands(block), *self._weights(described, block)]
         made = scope.insert(
             block.last,
@@ -64,17 +66,23 @@ class _Lowering:
             name=f"{name}/fused",
         )
         for value, spec in zip(made, signature.outputs, strict=True):
-            value.type = ir.TensorType(ir.DataType.FLOAT)
+            value.type = ir.TensorType(_TYPES[spec.dtype])
             value.shape = ir.Shape(spec.shape)
-        scope.rename(made[0], f"{name}{CHANNELS_LAST}")
-        self.turned[block.output] = made[0]
         if block.pooled:
             self.means[block.output] = made[1]
+        for old, new in zip(block.results, made, strict=False):
+            self._stand_in(block, old, new)
+
+    def _stand_in(self, block: Block, old: ir.Value, new: ir.Value) -> None:
+        """Let others read a result that is `new` in NHWC."""
+        scope, is_read = self.scope, is_read_outside(old, self.inside)
+        scope.rename(new, f"{old.name}{CHANNELS_LAST}")
+        self.turned[old] = new
         if is_read:
             perm = {"perm": TO_NCHW}
-            (back,) = scope.insert(block.last, "Transpose", [made[0]], perm, name=f"{name}/nchw")
-            scope.replace(block.output, back)
-            self.replaced[block.output] = back
+            (back,) = scope.insert(block.last, "Transpose", [new], perm, name=f"{old.name}/nchw")
+            scope.replace(old, back)
+            self.replaced[old] = back
 
     def _operands(self, block: Block) -> list[ir.Value]:
         if block.kind == "squeeze_excite":
@@ -94,8 +102,10 @@ class _Lowering:
     def _weights(self, described: Described, block: Block) -> list[ir.Value]:
         specs = described.signature.inputs[len(block.operands) :]
         return [
-            self.scope.initializer(ir.tensor(array), f"{block.output.name}/{spec.name}")
-            for array, spec in zip(described.weights, specs, strict=True)
+            weight
+            if isinstance(weight, ir.Value)
+            else self.scope.initializer(ir.tensor(weight), f"{block.output.name}/{spec.name}")
+            for weight, spec in zip(described.weights, specs, strict=True)
         ]
 
 

@@ -78,6 +78,10 @@ class Builder:
             graph.inputs.append(value)
         return value
 
+    def sizes(self, numbers: Sequence[int], name: str) -> ir.Value:
+        """Add an initializer of sizes or places: int64."""
+        return self.constant(np.array(numbers, np.int64), name)
+
     def again(self, node: ir.Node, inputs: Sequence[ir.Value | None], name: str) -> ir.Value:
         """Make a node with one output of float32 once more, on other inputs."""
         attributes = {one.name: one for one in node.attributes.values()}

@@ -27,6 +27,8 @@ class Asked:
     threads: int = 0
     bits: int = 8
     """Of 8-bit weights; see `forms.DynamicInt8`."""
+    level: str = "native"
+    """Of processors; see `ortkit.kernels.cpu`."""
 
 
 @dataclass(frozen=True)

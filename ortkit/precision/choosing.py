@@ -14,6 +14,7 @@ from ortkit.graph.shapes import Shapes
 from ortkit.precision.budget import Trial, choose
 from ortkit.precision.calibrate import TRIED, find_ranges
 from ortkit.precision.candidates import Asked, Chosen, Measured
+from ortkit.precision.convolutions import convolution_refusal
 from ortkit.precision.data import Data
 from ortkit.precision.forms import BlockInt4, DynamicInt8, Form, RoundedBf16
 from ortkit.precision.gains import Gain, measure_gains
@@ -90,7 +91,8 @@ class Chooser:
 
     def _forms(self, model: ir.Model, products: Sequence[Product]) -> list[tuple[Form, float]]:
         """Return the best form of each product, with its own error."""
-        wanted = [one for one in products if self._fits(one)]
+        shapes = Shapes.infer(model)
+        wanted = [one for one in products if self._fits(one, shapes)]
         variants: list[Form] = []
         for product in wanted:
             if product.kind == "product":
@@ -111,7 +113,7 @@ class Chooser:
             found.append((form, error))
         return self._one_method(found)
 
-    def _fits(self, product: Product) -> bool:
+    def _fits(self, product: Product, shapes: Shapes) -> bool:
         reason = ""
         if self.asked.precision == "int4":
             if product.kind == "convolution":
@@ -119,7 +121,7 @@ class Chooser:
             elif product.array().size < _LARGE:
                 reason = f"its weight has {product.array().size} elements, too few for 4 bits"
         elif self.asked.precision == "bf16" and product.kind == "convolution":
-            reason = "there is no convolution in bfloat16 for CPUs yet"
+            reason = convolution_refusal(product, shapes, self.asked.level)
         elif self._lacks_ranges(product):
             reason = "convolutions on 8-bit integers need --calibrate or --inputs"
         if reason:
@@ -143,6 +145,8 @@ class Chooser:
     def _of_convolutions(self, model: ir.Model, products: Sequence[Product]) -> list[Form]:
         if not products:
             return []
+        if self.asked.precision == "bf16":
+            return [RoundedBf16(product) for product in products]
         methods = TRIED if self.asked.method == "auto" else (self.asked.method,)
         operators = sorted({node.op_type for node in model.graph if node.domain == ""})
         self._by_method = find_ranges(

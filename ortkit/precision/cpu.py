@@ -143,7 +143,9 @@ class CpuLowering:
         bits = weight_bits(request.cpu) if request.precision == "int8" else 8
         if bits < 8:
             self._notes.append("weights have 7 bits: the processor would overflow with 8")
-        asked = Asked(request.precision, self.max_error, request.method, request.threads, bits)
+        asked = Asked(
+            request.precision, self.max_error, request.method, request.threads, bits, request.cpu
+        )
         try:
             return Chooser(asked, found, self.folder, log, self.progress).run(model)
         except CheckError as error:

@@ -38,28 +38,37 @@ def emit_packed(build: Builder, product: Product, rounded: ir.Value) -> ir.Value
         rounded: What it multiplies, in bfloat16.
     """
     weight, key = product.array(), product.key
-    depth, columns = weight.shape
-    name = f"{product.weight.name}/bf16"
-    wide = build.one("Cast", [rounded], f"{key}/wide", {"to": int(_FLOAT)})
-    packed = build.constant(pack_weight(weight), name)
-    unpacked = build.one("Cast", [packed], f"{name}/wide", {"to": int(_FLOAT)})
-    turned = build.one("Transpose", [unpacked], f"{name}/rows", {"perm": [1, 3, 0, 2]})
-    strips, pairs, width, _ = packed_shape(depth, columns)
-    whole = [pairs * 2, strips * width]
-    matrix = build.one("Reshape", [turned, _sizes(build, whole, f"{name}/shape")], f"{name}/whole")
-    if whole != [depth, columns]:
-        first = _sizes(build, [0, 0], f"{name}/first")
-        last = _sizes(build, [depth, columns], f"{name}/last")
-        matrix = build.one("Slice", [matrix, first, last], f"{name}/cut")
+    wide = widened(build, rounded, f"{key}/wide")
+    shape = (weight.shape[0], weight.shape[1])
+    matrix = unpacked_matrix(build, pack_weight(weight), shape, f"{product.weight.name}/bf16")
     value = build.one("MatMul", [wide, matrix], f"{key}/product")
     bias = product.bias_array()
     if bias is None or product.bias is None:
         return value
     row = product.bias
-    if row.shape != (columns,):
+    if row.shape != (weight.shape[1],):
         row = build.constant(bias, f"{row.name}/row")
     return build.one("Add", [value, row], f"{key}/sum")
 
 
-def _sizes(build: Builder, numbers: list[int], name: str) -> ir.Value:
-    return build.constant(np.array(numbers, np.int64), name)
+def widened(build: Builder, rounded: ir.Value, name: str) -> ir.Value:
+    """Make the node that makes float32 of bfloat16."""
+    wide = build.one("Cast", [rounded], name, {"to": int(_FLOAT)})
+    wide.shape = rounded.shape
+    return wide
+
+
+def unpacked_matrix(
+    build: Builder, packed: np.ndarray, shape: tuple[int, int], name: str
+) -> ir.Value:
+    """Make a packed weight and the nodes that take it apart into float32 of `shape`."""
+    constant = build.constant(packed, name)
+    unpacked = build.one("Cast", [constant], f"{name}/wide", {"to": int(_FLOAT)})
+    turned = build.one("Transpose", [unpacked], f"{name}/rows", {"perm": [1, 3, 0, 2]})
+    strips, pairs, width, _ = packed_shape(*shape)
+    whole = [pairs * 2, strips * width]
+    matrix = build.one("Reshape", [turned, build.sizes(whole, f"{name}/shape")], f"{name}/whole")
+    if whole == [*shape]:
+        return matrix
+    first, last = build.sizes([0, 0], f"{name}/first"), build.sizes([*shape], f"{name}/last")
+    return build.one("Slice", [matrix, first, last], f"{name}/cut")

@@ -7,6 +7,7 @@ from dataclasses import replace
 import onnx_ir as ir
 
 from ortkit.precision.building import Builder, drop_unread, stand_in
+from ortkit.precision.convolutions import emit_convolution, round_sums
 from ortkit.precision.forms import DynamicInt8, Form, RoundedBf16, quantized_once
 from ortkit.precision.packed import emit_packed, rounded_once
 
@@ -20,6 +21,7 @@ def lower_products(model: ir.Model, build: Builder, forms: list[Form]) -> None:
             readers[form.product.x] = readers.get(form.product.x, 0) + 1
     once: dict[ir.Value, tuple[ir.Value, ir.Value, ir.Value]] = {}
     halves: dict[ir.Value, ir.Value] = {}
+    convolved: dict[ir.Value, int] = {}
     for form in forms:
         product = form.product
         source = product.node.inputs[0]
@@ -29,7 +31,11 @@ def lower_products(model: ir.Model, build: Builder, forms: list[Form]) -> None:
             if source not in halves:
                 halves[source] = rounded_once(build, source)
                 _place_first(graph, build, source)
-            made = emit_packed(build, form.product, halves[source])
+            if product.kind == "convolution":
+                value, made = emit_convolution(build, form.product, halves[source])
+                convolved[value] = len(convolved)
+            else:
+                made = emit_packed(build, form.product, halves[source])
         elif isinstance(form, DynamicInt8) and readers[product.x] > 1:
             if source not in once:
                 once[source] = quantized_once(build, source)
@@ -40,6 +46,10 @@ def lower_products(model: ir.Model, build: Builder, forms: list[Form]) -> None:
         graph.insert_after(product.last, build.take())
         stand_in(product.last.outputs[0], made)
         drop_unread(graph, product.last)
+    if convolved:
+        round_sums(
+            graph, build, convolved, halves, lambda value: _place_first(graph, build, value)
+        )
 
 
 def _place_first(graph: ir.Graph, build: Builder, source: ir.Value) -> None:

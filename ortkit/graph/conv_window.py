@@ -6,8 +6,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from ortkit.rewrite.scope import Scope
-from ortkit.rewrite.site import Site
+from ortkit.graph.shapes import Shapes
 
 
 @dataclass(frozen=True)
@@ -36,20 +35,19 @@ class Window:
         }
 
 
-def window_of(scope: Scope, conv: ir.Node) -> Window | None:
+def window_of(shapes: Shapes, conv: ir.Node) -> Window | None:
     """Return the window; None if it has not two dimensions or its pads are not known."""
-    site = Site(scope, conv, "")
-    x, weight = site.input(0), site.input(1)
-    shape = None if x is None else scope.shapes.shape(x)
-    filters = None if weight is None else scope.shapes.shape(weight)
+    x, weight = conv.inputs[:2]
+    shape = None if x is None else shapes.shape(x)
+    filters = None if weight is None else shapes.shape(weight)
     if shape is None or filters is None or len(shape) != 4 or len(filters) != 4:
         return None
     kernel = tuple(size for size in filters[2:] if isinstance(size, int))
     if len(kernel) != 2:
         return None
-    strides, dilations = site.ints("strides") or (1, 1), site.ints("dilations") or (1, 1)
-    mode = site.string("auto_pad", "NOTSET")
-    pads: tuple[int, ...] | None = site.ints("pads") or (0, 0, 0, 0)
+    strides, dilations = _ints(conv, "strides") or (1, 1), _ints(conv, "dilations") or (1, 1)
+    mode = _mode(conv)
+    pads: tuple[int, ...] | None = _ints(conv, "pads") or (0, 0, 0, 0)
     if mode == "VALID":
         pads = (0, 0, 0, 0)
     elif mode != "NOTSET":
@@ -60,6 +58,16 @@ def window_of(scope: Scope, conv: ir.Node) -> Window | None:
         (kernel[0], kernel[1]), (strides[0], strides[1]), (dilations[0], dilations[1]),
         (pads[0], pads[1], pads[2], pads[3]),
     )  # fmt: skip
+
+
+def _ints(conv: ir.Node, name: str) -> tuple[int, ...] | None:
+    attribute = conv.attributes.get(name)
+    return None if attribute is None or attribute.is_ref() else tuple(attribute.as_ints())
+
+
+def _mode(conv: ir.Node) -> str:
+    attribute = conv.attributes.get("auto_pad")
+    return "NOTSET" if attribute is None or attribute.is_ref() else attribute.as_string()
 
 
 def _same_pads(

@@ -1,0 +1,80 @@
+"""The signature of a convolution in bfloat16: a product of pixels, or of their patches.
+
+All of its tensors are NHWC, so that without the kernel library only the Conv itself is turned.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from ortkit.errors import InternalError
+from ortkit.fusion.conv_bodies import TO_NCHW, TO_NHWC, BodyWriter, Described
+from ortkit.kernels.bf16 import packed_shape
+
+_FLOAT, _BF16 = int(ir.DataType.FLOAT), int(ir.DataType.BFLOAT16)
+
+
+class ProductWriter(BodyWriter):
+    """Writes the body of one block."""
+
+    def product(self) -> Described:
+        """Describe the convolution with what is done to its result."""
+        block = self.block
+        (conv,), (window,) = block.convs, block.windows
+        value = self._operand(block.source)
+        if block.gate is not None:
+            value = self._op("Mul", value, self._operand(block.gate))
+        for extra in block.extras:
+            self.names[extra] = self._operand(extra)
+        if self._dtype(block.source) == "float32":
+            value = self._op("Cast", value, to=_BF16)
+        value = self._op("Cast", value, to=_FLOAT)
+        weight = conv.inputs[1]
+        assert weight is not None
+        filters = self._sizes(weight)
+        columns, channels, *kernel = (size for size in filters if isinstance(size, int))
+        depth = channels * kernel[0] * kernel[1]
+        matrix = self._matrix(depth, columns)
+        if window.is_point:
+            value = self._op("MatMul", value, matrix)
+        else:
+            shape = self._numbers(*kernel, channels, columns)
+            shaped = self._op("Reshape", matrix, shape)
+            planar = self._op("Transpose", shaped, perm=[3, 2, 0, 1])
+            turned = self._op("Transpose", value, perm=TO_NCHW)
+            made = self._op("Conv", turned, planar, **window.attributes)
+            value = self._op("Transpose", made, perm=TO_NHWC)
+        for bias in self._biases(conv):
+            value = self._op("Add", value, bias)
+        self.names[conv.outputs[0]] = value
+        self._tail(conv)
+        for result in block.results:
+            self._result(self.names[result], self._nhwc(result), self._dtype(result))
+        return self._described()
+
+    def _operand(self, value: ir.Value) -> str:
+        """Add an input, which stays NHWC."""
+        return self._input(f"x{len(self.inputs)}", self._nhwc(value), self._dtype(value))
+
+    def _matrix(self, depth: int, columns: int) -> str:
+        """Add the packed weight, and take it apart; see `ortkit.kernels.bf16`."""
+        strips, pairs, width, _ = shape = packed_shape(depth, columns)
+        assert self.block.packed is not None
+        self.weights.append(self.block.packed)
+        name = self._input(f"w{len(self.inputs)}", shape, "bfloat16")
+        rows = self._op("Transpose", self._op("Cast", name, to=_FLOAT), perm=[1, 3, 0, 2])
+        whole = (pairs * 2, strips * width)
+        matrix = self._op("Reshape", rows, self._numbers(*whole))
+        if whole == (depth, columns):
+            return matrix
+        return self._op("Slice", matrix, self._numbers(0, 0), self._numbers(depth, columns))
+
+    def _numbers(self, *numbers: int) -> str:
+        return self._constant(np.array(numbers))
+
+    def _dtype(self, value: ir.Value) -> str:
+        dtype = self.scope.shapes.dtype(value)
+        if dtype is None:
+            raise InternalError(f"a convolution's value of unknown type: {value.name!r}")
+        return dtype.numpy().name

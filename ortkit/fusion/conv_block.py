@@ -1,0 +1,65 @@
+"""A block of a convolution net: what one kernel computes with channels innermost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import onnx_ir as ir
+
+from ortkit.graph.conv_window import Window
+
+Kind = Literal[
+    "pointwise_conv", "depthwise_conv", "expand_depthwise", "stem_conv", "squeeze_excite",
+    "bf16_conv",
+]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Block:
+    """Nodes that become one.
+
+    Args:
+        kind: What its kernel is.
+        convs: One convolution; two for squeeze-and-excite and for a 1x1 convolution with the
+            depthwise one of its result.
+        windows: Of each.
+        nodes: All nodes, in order; of squeeze-and-excite with the pooling.
+        source: What is convolved, or what squeeze-and-excite pools.
+        gate: [N, C, 1, 1], what a 1x1 convolution's source is multiplied by.
+        extras: Further operands of the result's shape.
+        output: The result; in bfloat16 if it is read as such alone.
+        pooled: Whether some squeeze-and-excite pools the result.
+        parts: The blocks that it was made of, if it was made of blocks.
+        packed: Of a convolution in bfloat16 its weight.
+        rounded: The result in bfloat16, if it is read both ways.
+    """
+
+    kind: Kind
+    convs: tuple[ir.Node, ...]
+    windows: tuple[Window, ...]
+    nodes: tuple[ir.Node, ...]
+    source: ir.Value
+    gate: ir.Value | None
+    extras: tuple[ir.Value, ...]
+    output: ir.Value
+    pooled: bool = False
+    parts: tuple[Block, ...] = ()
+    packed: ir.Value | None = None
+    rounded: ir.Value | None = None
+
+    @property
+    def results(self) -> tuple[ir.Value, ...]:
+        """The result, both ways if it is read both ways."""
+        return (self.output,) if self.rounded is None else (self.output, self.rounded)
+
+    @property
+    def operands(self) -> tuple[ir.Value, ...]:
+        """What it reads of other blocks or of the graph."""
+        gate = () if self.gate is None else (self.gate,)
+        return (self.source, *gate, *self.extras)
+
+    @property
+    def last(self) -> ir.Node:
+        """Where the fused node goes."""
+        return self.nodes[-1]

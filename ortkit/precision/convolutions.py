@@ -1,0 +1,148 @@
+"""Convolutions in bfloat16: which have a kernel, and their nodes.
+
+Before:
+    y = Relu(Add(Conv(x, W, b), x2))
+After:
+    y = Relu(Add(Conv(widened(x16), unpacked(W16), b), widened(x2_16)))
+
+W16 is packed as `ortkit.kernels.bf16` says. What a convolution computes is rounded once for all
+that read it, and so is what it is added to: between two kernels only bfloat16 is in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import onnx_ir as ir
+
+from ortkit.graph.conv_window import window_of
+from ortkit.graph.shapes import Shapes
+from ortkit.kernels import bf16
+from ortkit.kernels.backend import Target
+from ortkit.kernels.build import refusal
+from ortkit.precision.building import Builder
+from ortkit.precision.forms import activated
+from ortkit.precision.packed import rounded_once, unpacked_matrix, widened
+from ortkit.precision.products import Product
+
+#: Fewer multiply-adds for an element that is read cost less than rounding and changing layouts.
+_LEAST_DEPTH = 16
+
+
+def convolution_refusal(product: Product, shapes: Shapes, level: str) -> str:
+    """Return why a convolution has no kernel in bfloat16, empty if it has.
+
+    Args:
+        product: A convolution.
+        shapes: Of its model.
+        level: Of processors, or `native`.
+    """
+    node, weight = product.node, product.array()
+    shape = shapes.shape(product.x)
+    group = node.attributes.get("group")
+    if group is not None and group.as_int() != 1:
+        return "it has groups: their sums are too short for bfloat16 to pay"
+    window = window_of(shapes, node)
+    if shape is None or window is None or len(shape) != 4:
+        return "it is not over two dimensions, or its pads are not known"
+    batch, channels, height, width = shape
+    if not (isinstance(channels, int) and isinstance(height, int) and isinstance(width, int)):
+        return "the size of its images is not known"
+    if height * width == 1:
+        return "it is over single pixels: a layer that is not worth a change of its type"
+    columns, depth = weight.shape[0], weight[0].size
+    if depth < _LEAST_DEPTH:
+        return f"only {depth} numbers are multiplied for each result"
+    geometry = bf16.Geometry(
+        (height, width), channels, window.kernel, window.strides, window.pads, window.dilations
+    )
+    result = shapes.shape(node.outputs[0])
+    if result is None or len(result) != 4:
+        return "the size of its result is not known"
+    rows = (str(batch) if not isinstance(batch, int) else batch, *_static(result[2:]))
+    if len(rows) != 3:
+        return "the size of its result is not known"
+    wanted = bf16.Product(rows, depth, columns, geometry=None if window.is_point else geometry)
+    found = refusal(bf16.signature_of(wanted), Target("cpu", level), "tvm")
+    return "" if found is None else found.reason
+
+
+def _static(sizes: tuple[object, ...]) -> tuple[int, ...]:
+    return tuple(size for size in sizes if isinstance(size, int))
+
+
+def emit_convolution(
+    build: Builder, product: Product, rounded: ir.Value
+) -> tuple[ir.Value, ir.Value]:
+    """Make a convolution of what is rounded and a packed filter.
+
+    Args:
+        build: Where to make it.
+        product: A convolution.
+        rounded: What it reads, in bfloat16.
+
+    Returns:
+        What the convolution gives, and what stands for the product: with its activation.
+    """
+    key, weight = product.key, product.array()
+    columns, channels, *kernel = weight.shape
+    name = f"{product.weight.name}/bf16"
+    wide = widened(build, rounded, f"{key}/wide")
+    depth = weight[0].size
+    matrix = unpacked_matrix(build, bf16.pack_filter(weight), (depth, columns), name)
+    sizes = build.sizes([*kernel, channels, columns], f"{name}/sizes")
+    shaped = build.one("Reshape", [matrix, sizes], f"{name}/filter")
+    turned = build.one("Transpose", [shaped], f"{name}/planar", {"perm": [3, 2, 0, 1]})
+    turned.shape = ir.Shape(weight.shape)
+    inputs = [wide, turned] if product.bias is None else [wide, turned, product.bias]
+    value = build.again(product.node, inputs, f"{key}/product")
+    return value, activated(build, product, value)
+
+
+def round_sums(
+    graph: ir.Graph,
+    build: Builder,
+    made: Mapping[ir.Value, int],
+    rounded: dict[ir.Value, ir.Value],
+    place: Callable[[ir.Value], None],
+) -> None:
+    """Let sums of convolutions' results read what they add in bfloat16.
+
+    Args:
+        graph: The main graph.
+        build: Of the model.
+        made: Results of convolutions in bfloat16, before activations, by their place in the graph.
+        rounded: What is rounded for convolutions, to what; gets what is rounded here.
+        place: Puts what was just made behind what makes a value.
+    """
+    for add in list(graph):
+        if add.op_type != "Add" or add.domain or len(add.inputs) != 2:
+            continue
+        index = _residual(add, made, rounded)
+        if index is None:
+            continue
+        value = add.inputs[index]
+        assert value is not None
+        if value not in rounded:
+            rounded[value] = rounded_once(build, value)
+            place(value)
+        wide = widened(build, rounded[value], f"{value.name}/added")
+        graph.insert_before(add, build.take())
+        add.replace_input_with(index, wide)
+
+
+def _residual(
+    add: ir.Node, made: Mapping[ir.Value, int], rounded: Mapping[ir.Value, ir.Value]
+) -> int | None:
+    """Return which operand of a sum is to be rounded; the other is a convolution's result."""
+    one, other = add.inputs
+    if one is None or other is None or one is other or one.shape != other.shape:
+        return None
+    places = [made.get(value, -1) if len(value.uses()) == 1 else -1 for value in (one, other)]
+    if max(places) < 0:
+        return None
+    if min(places) >= 0:
+        # The kernel of the first one adds.
+        return places.index(max(places))
+    index = 1 - places.index(max(places))
+    return index if (other if index else one) in rounded else None
