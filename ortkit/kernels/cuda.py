@@ -165,7 +165,8 @@ class CudaKernel:
         variants: The first whose conditions hold is launched; the last one may have conditions
             too, and where none holds the kernel cannot run.
         images: For every step of every variant one per architecture of the target that is not
-            left out, and the PTX. Images of equal bytes share a file.
+            left out, and the PTX; of a variant for some architectures only those. Images of equal
+            bytes share a file.
         compile_seconds: 0 when it came from the cache.
         left_out: What it did not compile for, in numeric order.
     """
@@ -180,10 +181,16 @@ class CudaKernel:
 
     def runs_on(self, architecture: int) -> str:
         """Say what a GPU of an architecture runs, as the shim chooses it."""
-        most = max(step.shared_bytes for variant in self.variants for step in variant.steps)
-        if most > SHARED_BYTES[architecture]:
-            return _BODY
-        found = [one for one in self.images if one.architecture <= architecture]
+        fitting = {
+            number
+            for number, variant in enumerate(self.variants)
+            if all(step.shared_bytes <= SHARED_BYTES[architecture] for step in variant.steps)
+        }
+        found = [
+            one
+            for one in self.images
+            if one.architecture <= architecture and one.variant in fitting
+        ]
         cubins = [
             one.architecture
             for one in found

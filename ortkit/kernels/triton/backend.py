@@ -17,11 +17,12 @@ from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.sources import ending
 from ortkit.kernels.triton.source import VariantSource, sources_of
 from ortkit.kernels.triton.space import space_of
+from ortkit.kernels.triton.templates import template_for, template_sources
 
 
 @dataclass(frozen=True)
 class TritonBackend:
-    """Regions of one iteration space, with reductions local to its rows, for GPUs."""
+    """Regions of one iteration space, with reductions local to its rows, and templates'."""
 
     name: str = "triton"
 
@@ -36,17 +37,17 @@ class TritonBackend:
         here = Path(__file__).parent
         digest = hashlib.sha256()
         operators = sorted((here.parent / "region").glob("*.py"))  # and how bodies are read
-        sources = (*sorted(here.rglob("*.py")), *operators)
+        sources = (*sorted(here.rglob("*.py")), *operators, *template_sources())
         for source in (*sources, here.parent / "sizes.py", here.parent / "cuda.py"):
             digest.update(source.read_bytes())
         return f"{self.name} {_version('triton')} {digest.hexdigest()[:16]}"
 
     def accepts(self, signature: RegionSignature, target: Target) -> Refused | None:
-        """Accept what is one space of points."""
+        """Accept what has a hand-shaped kernel, or is one space of points."""
         if target.kind != "cuda":
             return Refused(f"triton kernels for {target.kind} are not made")
-        space = space_of(signature)
-        return space if isinstance(space, Refused) else None
+        found = template_for(signature) or space_of(signature)
+        return found if isinstance(found, Refused) else None
 
     def load(self) -> None:
         """Import triton and what compiles with it."""

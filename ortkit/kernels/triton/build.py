@@ -57,42 +57,80 @@ def write_images(
 ) -> Images:
     """Compile all steps of all variants for all architectures, and the PTX, into `folder`.
 
-    An architecture that any step fails on is left out as a whole: which variant a run takes is
-    not known before, and each has to be there.
+    An architecture that any step fails on is left out as a whole, unless the variant is optional:
+    which one a run takes is not known before, and each has to be there. A variant that is made
+    for none of the architectures is none.
 
     Raises:
         KernelError: Triton or its assembler failed, for every architecture.
     """
-    steps = [
-        (number, place, step)
-        for number, source in enumerate(sources)
-        for place, step in enumerate(source.steps)
-    ]
-    made: dict[int, list[Compiled]] = {}
+    made: dict[int, dict[int, list[Compiled]]] = {}
     failed: dict[int, KernelError] = {}
     for architecture in sorted({*architectures, PTX_ARCHITECTURE}):
         try:
-            made[architecture] = [compile_step(step, architecture, folder) for *_, step in steps]
+            made[architecture] = _compile_variants(sources, architecture, folder)
         except KernelError as error:
             failed[architecture] = error
     # PTX alone is enough: it runs on every GPU from its architecture on.
     if not made:
         raise next(iter(failed.values()))
-    images = []
-    for index, (number, place, _) in enumerate(steps):
-        for architecture, found in made.items():
-            if architecture == PTX_ARCHITECTURE:
-                path = _written(folder, "ptx", found[index].ptx.encode() + b"\0")
-                images.append(Image(architecture, True, number, place, path))
-            if architecture in architectures:
-                path = _written(folder, "cubin", found[index].cubin)
-                images.append(Image(architecture, False, number, place, path))
-    shared = iter(
-        [max(found[i].shared_bytes for found in made.values()) for i in range(len(steps))]
-    )
-    variants = tuple(one.variant([next(shared) for _ in one.steps]) for one in sources)
+    images: list[Image] = []
+    variants: list[Variant] = []
+    for number, source in enumerate(sources):
+        by_architecture = {one: found[number] for one, found in made.items() if number in found}
+        own = [
+            image
+            for architecture, steps in by_architecture.items()
+            for place, step in enumerate(steps)
+            for image in _images(step, architecture, architectures, len(variants), place, folder)
+        ]
+        if not own:
+            continue
+        images += own
+        shared = [
+            max(steps[place].shared_bytes for steps in by_architecture.values())
+            for place in range(len(source.steps))
+        ]
+        variants.append(source.variant(shared))
     left_out = tuple(LeftOut(one, error.problem) for one, error in failed.items())
-    return Images(variants, tuple(images), left_out)
+    return Images(tuple(variants), tuple(images), left_out)
+
+
+def _compile_variants(
+    sources: Sequence[VariantSource], architecture: int, folder: Path
+) -> dict[int, list[Compiled]]:
+    """Return the steps of the variants, by their numbers, that there are for an architecture.
+
+    Raises:
+        KernelError: Triton or its assembler failed on one that has to be there.
+    """
+    made: dict[int, list[Compiled]] = {}
+    for number, source in enumerate(sources):
+        if source.architectures is not None and architecture not in source.architectures:
+            continue
+        try:
+            made[number] = [compile_step(step, architecture, folder) for step in source.steps]
+        except KernelError:
+            if not source.is_optional:
+                raise
+    return made
+
+
+def _images(
+    step: Compiled,
+    architecture: int,
+    architectures: Sequence[int],
+    variant: int,
+    place: int,
+    folder: Path,
+) -> Iterator[Image]:
+    """Write the code of a step: as PTX, and as what was asked for."""
+    if architecture == PTX_ARCHITECTURE:
+        path = _written(folder, "ptx", step.ptx.encode() + b"\0")
+        yield Image(architecture, True, variant, place, path)
+    if architecture in architectures:
+        path = _written(folder, "cubin", step.cubin)
+        yield Image(architecture, False, variant, place, path)
 
 
 def compile_step(step: StepSource, architecture: int, folder: Path) -> Compiled:
@@ -105,7 +143,12 @@ def compile_step(step: StepSource, architecture: int, folder: Path) -> Compiled:
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    constants = {"enable_fp_fusion": False, "num_warps": step.warps}
+    constants: dict[str, int | bool] = {
+        "enable_fp_fusion": step.fp_fusion,
+        "num_warps": step.warps,
+    }
+    if step.stages is not None:
+        constants["num_stages"] = step.stages
     if architecture < _NEWER_PTX_ARCHITECTURE:
         constants["ptx_version"] = _PTX_VERSION
     attributes = {

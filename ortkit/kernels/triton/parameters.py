@@ -9,8 +9,8 @@ from ortkit.kernels.cuda import Argument, rename_extent
 from ortkit.kernels.sizes import Extent
 from ortkit.kernels.triton.configs import MULTIPLE, Config
 
-# numpy's names -> Triton's names of pointers; a bool is a byte.
-_POINTERS = {
+#: numpy's names -> Triton's names of pointers; a bool is a byte.
+POINTERS = {
     "bool": "*u8",
     "int8": "*i8",
     "int16": "*i16",
@@ -77,14 +77,14 @@ class Parameters:
         tensors = [
             Parameter(
                 self.tensor(index),
-                _POINTERS[dtype],
+                POINTERS[dtype],
                 self.config.is_aligned,
                 Argument("tensor", index),
             )
             for index, dtype in enumerate(self.dtypes)
         ]
         blocks = [
-            Parameter(f"s{index}", _POINTERS[dtype], True, Argument("scratch", index))
+            Parameter(f"s{index}", POINTERS[dtype], True, Argument("scratch", index))
             for index, dtype in sorted(self.blocks.items())
         ]
         kind, width = ("size64", "i64") if self.config.is_wide else ("size32", "i32")

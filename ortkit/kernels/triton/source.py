@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ortkit.kernels.backend import Refused
-from ortkit.kernels.cuda import CeilDiv, Step, Variant, rename_extent
+from ortkit.kernels.cuda import CeilDiv, Condition, Step, Variant, rename_extent
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.sizes import Extent, symbols_of
 from ortkit.kernels.sources import one_line
@@ -29,6 +29,8 @@ class StepSource:
         parameters: Of the function, in order.
         grid: What is divided by what, rounded up, along x, y and z.
         warps: Of 32 threads.
+        stages: How many turns of a loop are loaded ahead, as Triton counts them; None: its own.
+        fp_fusion: Whether a product and a sum may be rounded once.
     """
 
     entry: str
@@ -36,6 +38,8 @@ class StepSource:
     parameters: tuple[Parameter, ...]
     grid: tuple[tuple[Extent, int], ...]
     warps: int
+    stages: int | None = None
+    fp_fusion: bool = False
 
     def step(self, shared_bytes: int, symbols: tuple[str, ...]) -> Step:
         """Return how it is launched."""
@@ -51,29 +55,50 @@ class StepSource:
 
 @dataclass(frozen=True)
 class VariantSource:
-    """One variant of a kernel before it is compiled."""
+    """One variant of a kernel before it is compiled.
 
-    config: Config
+    Args:
+        conditions: When it may be used, but for `is_aligned`.
+        is_aligned: Whether all data starts at multiples of 16 bytes.
+        symbols: The named sizes of the signature.
+        steps: Its launches.
+        scratch: Bytes of each block of scratch memory.
+        architectures: Those that it is made for; None for all.
+        is_optional: Whether a later one does what it does, so that it may be missing.
+        config: What it was generated from; None if it is hand-shaped.
+    """
+
+    conditions: tuple[Condition, ...]
+    is_aligned: bool
     symbols: tuple[str, ...]
     steps: tuple[StepSource, ...]
     scratch: tuple[Extent, ...] = ()
+    architectures: tuple[int, ...] | None = None
+    is_optional: bool = False
+    config: Config | None = None
 
     def variant(self, shared_bytes: Sequence[int]) -> Variant:
         """Return it as data; each step is told its shared memory."""
         conditions = tuple(
-            replace(one, extent=rename_extent(one.extent, self.symbols))
-            for one in self.config.conditions
+            replace(one, extent=rename_extent(one.extent, self.symbols)) for one in self.conditions
         )
         steps = (
             step.step(size, self.symbols)
             for step, size in zip(self.steps, shared_bytes, strict=True)
         )
         scratch = tuple(rename_extent(one, self.symbols) for one in self.scratch)
-        return Variant(conditions, self.config.is_aligned, tuple(steps), scratch)
+        return Variant(conditions, self.is_aligned, tuple(steps), scratch)
 
 
 def sources_of(signature: RegionSignature) -> tuple[VariantSource, ...] | Refused:
     """Return the source of every variant of the region's kernel, or why there is none."""
+    from ortkit.kernels.triton.templates import template_for  # which are made of these
+
+    template = template_for(signature)
+    if isinstance(template, Refused):
+        return template
+    if template is not None:
+        return template.variants()
     space = space_of(signature)
     if isinstance(space, Refused):
         return space
@@ -95,7 +120,10 @@ def _variant(signature: RegionSignature, space: Space, config: Config) -> Varian
         steps.append(
             StepSource(name, text, parameters.all(), stage.grid(space, config), config.warps)
         )
-    return VariantSource(config, symbols, tuple(steps), scratch_of(space, config))
+    return VariantSource(
+        config.conditions, config.is_aligned, symbols, tuple(steps), scratch_of(space, config),
+        config=config,
+    )  # fmt: skip
 
 
 def _module(body: Body, entry: str) -> str:

@@ -1,0 +1,169 @@
+"""Attention in standard operators, for the bodies of fused nodes on CUDA.
+
+A body runs wherever there is no kernel for the node, also in other runtimes: nothing in it is
+ONNX Runtime's own, or newer than `SINCE`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+
+#: Shape has had a first and a last dim since then, Trilu is older.
+SINCE = 15
+
+
+@dataclass(frozen=True)
+class AttentionBody:
+    """An attention to be written.
+
+    Args:
+        heads: Of the query.
+        kv_heads: Of keys and values; each serves `heads / kv_heads` heads in a row.
+        width: Of a head of queries and keys.
+        v_width: Of a head of values.
+        dtype: Of all but a mask that is a condition.
+        scale: Of the scores.
+        stacked: Operands and result are [batch, heads, rows, width], and not
+            [batch, rows, heads * width].
+        softcap: The bound of the scores, 0 for none.
+        mask: "added": numbers, broadcast to [batch, heads, queries, keys]; "chosen": a condition
+            of bool, as broad; "keys": one of int32, [batch, keys], which holds where it is not 0.
+        fill: What is added to the score where a condition does not hold.
+        causal: "first": query i sees keys up to i; "last": the last query sees all.
+        window: How many of these a query sees, 0 for all.
+    """
+
+    heads: int
+    kv_heads: int
+    width: int
+    v_width: int
+    dtype: np.dtype
+    scale: float
+    stacked: bool = False
+    softcap: float = 0.0
+    mask: Literal["", "added", "chosen", "keys"] = ""
+    fill: float = -np.inf
+    causal: Literal["", "first", "last"] = ""
+    window: int = 0
+
+    def nodes(self, inputs: Sequence[str], output: str) -> list[onnx.NodeProto]:
+        """Return the nodes.
+
+        Args:
+            inputs: The names of Q, K, V and, if there is one, the mask.
+            output: The result's name, which the names of inner values begin with.
+        """
+        writer = _Writer(output, self.dtype)
+        q, k, v = inputs[:3]
+        if not self.stacked:
+            q = _split_heads(writer, q, self.heads, self.width)
+            k = _split_heads(writer, k, self.kv_heads, self.width)
+            v = _split_heads(writer, v, self.kv_heads, self.v_width)
+        k = self._repeated(writer, k, self.width)
+        v = self._repeated(writer, v, self.v_width)
+        turned = writer.op("Transpose", k, perm=[0, 1, 3, 2])
+        scores = writer.op("MatMul", writer.op("Mul", q, writer.number(self.scale)), turned)
+        if self.softcap:
+            cap = writer.number(self.softcap)
+            bent = writer.op("Tanh", writer.op("Div", scores, cap))
+            scores = writer.op("Mul", bent, cap)
+        if self.mask:
+            scores = self._masked(writer, scores, inputs[3])
+        if self.causal:
+            seen = self._seen(writer, q, turned)
+            scores = writer.op("Where", seen, scores, writer.number(-np.inf))
+        shares = writer.op("Softmax", scores, axis=-1)
+        made = writer.op("MatMul", shares, v, to=output if self.stacked else "")
+        if not self.stacked:
+            rows = writer.op("Transpose", made, perm=[0, 2, 1, 3])
+            columns = writer.integers(0, 0, self.heads * self.v_width)
+            writer.op("Reshape", rows, columns, to=output)
+        return writer.nodes
+
+    def _repeated(self, writer: _Writer, value: str, width: int) -> str:
+        times = self.heads // self.kv_heads
+        if times == 1:
+            return value
+        apart = writer.op("Unsqueeze", value, writer.integers(2))
+        repeated = writer.op("Tile", apart, writer.integers(1, 1, times, 1, 1))
+        return writer.op("Reshape", repeated, writer.integers(0, self.heads, -1, width))
+
+    def _masked(self, writer: _Writer, scores: str, mask: str) -> str:
+        if self.mask == "added":
+            return writer.op("Add", scores, mask)
+        if self.mask == "keys":
+            held = writer.op("Cast", mask, to_type=onnx.TensorProto.BOOL)
+            mask = writer.op("Unsqueeze", held, writer.integers(1, 2))
+        fill = writer.number(self.fill)
+        if np.isinf(self.fill):
+            return writer.op("Where", mask, scores, fill)
+        added = writer.op("Where", mask, writer.number(0.0), fill)
+        return writer.op("Add", scores, added)
+
+    def _seen(self, writer: _Writer, q: str, turned: str) -> str:
+        queries = writer.op("Shape", q, start=2, end=3)
+        keys = writer.op("Shape", turned, start=3, end=4)
+        ones = writer.op("ConstantOfShape", writer.op("Concat", queries, keys, axis=0))
+        held = numpy_helper.from_array(np.array([True]))
+        writer.nodes[-1].attribute.append(helper.make_attribute("value", held))
+        moved: tuple[str, ...] = ()
+        if self.causal == "last":
+            moved = (writer.op("Squeeze", writer.op("Sub", keys, queries)),)
+        seen = writer.op("Trilu", ones, *moved, upper=0)
+        if not self.window:
+            return seen
+        beyond = writer.integer(-self.window)
+        beyond = writer.op("Add", *moved, beyond) if moved else beyond
+        gone = writer.op("Trilu", ones, beyond, upper=0)
+        return writer.op("And", seen, writer.op("Not", gone))
+
+
+def _split_heads(writer: _Writer, value: str, heads: int, width: int) -> str:
+    apart = writer.op("Reshape", value, writer.integers(0, 0, heads, width))
+    return writer.op("Transpose", apart, perm=[0, 2, 1, 3])
+
+
+@dataclass
+class _Writer:
+    """Collects nodes; inner values are named after the result."""
+
+    stem: str
+    dtype: np.dtype
+    nodes: list[onnx.NodeProto] = field(default_factory=list)
+
+    def op(
+        self,
+        op_type: str,
+        *inputs: str,
+        to: str = "",
+        to_type: int = 0,
+        **attributes: int | Sequence[int],
+    ) -> str:
+        output = to or f"{self.stem}_{len(self.nodes)}"
+        node = helper.make_node(op_type, inputs, [output])
+        if to_type:
+            node.attribute.append(helper.make_attribute("to", to_type))
+        node.attribute.extend(helper.make_attribute(*item) for item in attributes.items())
+        self.nodes.append(node)
+        return output
+
+    def number(self, value: float) -> str:
+        return self._constant(np.array(value).astype(self.dtype))
+
+    def integer(self, value: int) -> str:
+        return self._constant(np.array(value, np.int64))
+
+    def integers(self, *values: int) -> str:
+        return self._constant(np.array(values, np.int64))
+
+    def _constant(self, array: np.ndarray) -> str:
+        name = self.op("Constant")
+        attribute = helper.make_attribute("value", numpy_helper.from_array(array))
+        self.nodes[-1].attribute.append(attribute)
+        return name

@@ -1,0 +1,180 @@
+"""Variants of hand-shaped kernels: a kernel's text, and a function around it with what is known.
+
+The text is a module of Triton; the function around one of its own has the parameters that a
+generated kernel has, and passes everything else on as it stands in the source.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+
+from ortkit.errors import InternalError
+from ortkit.kernels.cuda import Argument, Condition, rename_extent
+from ortkit.kernels.signature import RegionSignature
+from ortkit.kernels.sizes import Extent, symbols_of
+from ortkit.kernels.triton.parameters import POINTERS, Parameter
+from ortkit.kernels.triton.source import StepSource, VariantSource
+
+PACKAGE = "ortkit.custom_ops.triton"
+_MULTIPLE = 16
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A tensor of the signature by its number, inputs first."""
+
+    index: int
+
+
+@dataclass(frozen=True)
+class Scratch:
+    """A block of scratch memory by its number; `dtype` is numpy's name."""
+
+    index: int
+    dtype: str
+
+
+@dataclass(frozen=True)
+class Size:
+    """A size: a number in the source where it is known, else of 32 bits, or 64 (`is_wide`)."""
+
+    extent: Extent
+    is_wide: bool = False
+
+
+Literal = int | float | bool | str | None
+Passed = Tensor | Scratch | Size | Literal
+
+
+@dataclass(frozen=True)
+class Call:
+    """One launch of a function of the text.
+
+    Args:
+        function: Its name.
+        arguments: In the order of its parameters.
+        grid: What is divided by what, rounded up, along x, y and z.
+        warps: Of 32 threads.
+        stages: How many turns of a loop are loaded ahead, as Triton counts them.
+        fp_fusion: Whether a product and a sum may be rounded once.
+    """
+
+    function: str
+    arguments: tuple[Passed, ...]
+    grid: tuple[tuple[Extent, int], ...]
+    warps: int
+    stages: int = 3
+    fp_fusion: bool = True
+
+
+def kernel_text(name: str) -> str:
+    """Return the module `name` of the hand-shaped kernels, as text."""
+    for folder in import_module(PACKAGE).__path__:
+        path = Path(folder) / f"{name}.py"
+        if path.is_file():
+            return path.read_text("utf-8")
+    raise InternalError(f"there is no hand-shaped kernel {name!r}")
+
+
+def hand_variant(
+    signature: RegionSignature,
+    calls: Sequence[Call],
+    text: str,
+    conditions: Sequence[Condition] = (),
+    *,
+    is_aligned: bool = True,
+    multiples: Sequence[Extent] = (),
+    scratch: Sequence[Extent] = (),
+    architectures: tuple[int, ...] | None = None,
+    is_optional: bool = False,
+) -> VariantSource:
+    """Return a variant of a hand-shaped kernel.
+
+    Args:
+        signature: What it computes.
+        calls: Its launches, one after the other.
+        text: The module with their functions, see `kernel_text`.
+        conditions: When it may be used. Sizes are those of the signature.
+        is_aligned: Whether tensors must start at multiples of 16 bytes, as Triton is then told.
+        multiples: Sizes that Triton is told are multiples of 16; the conditions say so too.
+        scratch: Bytes of each block of scratch memory.
+        architectures: Those that it is made for; None for all.
+        is_optional: Whether a later variant takes whatever this one takes, so that it is left out
+            for an architecture that it does not compile for, and not the kernel.
+    """
+    tensors = (*signature.inputs, *signature.outputs)
+    symbols = symbols_of(tensors)
+    steps = []
+    for number, call in enumerate(calls):
+        entry = f"ortkit_{signature.key}" + (f"_{number}" if len(calls) > 1 else "")
+        wrapper = _Wrapper(signature, symbols, is_aligned, frozenset(multiples))
+        passed = ", ".join(map(wrapper.passed, call.arguments))
+        parameters = wrapper.all()
+        names = ", ".join(parameter.name for parameter in parameters)
+        lines = ["", "", "@triton.jit", f"def {entry}({names}):", f"    {call.function}({passed})"]
+        steps.append(
+            StepSource(
+                entry, text + "\n".join((*lines, "")), parameters, call.grid, call.warps,
+                call.stages, call.fp_fusion,
+            )
+        )  # fmt: skip
+    return VariantSource(
+        tuple(conditions), is_aligned, symbols, tuple(steps), tuple(scratch), architectures,
+        is_optional,
+    )  # fmt: skip
+
+
+class _Wrapper:
+    """The parameters of one function around another."""
+
+    def __init__(
+        self,
+        signature: RegionSignature,
+        symbols: tuple[str, ...],
+        is_aligned: bool,
+        multiples: frozenset[Extent],
+    ) -> None:
+        self._inputs = len(signature.inputs)
+        self._dtypes = [one.dtype for one in (*signature.inputs, *signature.outputs)]
+        self._symbols = symbols
+        self._is_aligned = is_aligned
+        self._multiples = multiples
+        self._found: dict[str, Parameter] = {}
+
+    def all(self) -> tuple[Parameter, ...]:
+        """Return the parameters in the order in which they were first passed."""
+        return tuple(self._found.values())
+
+    def passed(self, value: Passed) -> str:
+        """Return an argument as the source has it."""
+        if isinstance(value, Tensor):
+            is_input = value.index < self._inputs
+            name = f"x{value.index}" if is_input else f"y{value.index - self._inputs}"
+            type_ = POINTERS[self._dtypes[value.index]]
+            return self._add(name, type_, self._is_aligned, Argument("tensor", value.index))
+        if isinstance(value, Scratch):
+            argument = Argument("scratch", value.index)
+            return self._add(f"s{value.index}", POINTERS[value.dtype], True, argument)
+        if isinstance(value, Size):
+            return self._size(value)
+        return repr(value)
+
+    def _size(self, value: Size) -> str:
+        if value.extent.static is not None:
+            return str(value.extent.static)
+        number = sum(one.type.startswith("i") for one in self._found.values())
+        named = {one.argument.extent: one for one in self._found.values()}
+        extent = rename_extent(value.extent, self._symbols)
+        kind, width = ("size64", "i64") if value.is_wide else ("size32", "i32")
+        if extent in named and named[extent].type == width:
+            return named[extent].name
+        is_multiple = value.extent.factor % _MULTIPLE == 0 or value.extent in self._multiples
+        argument = Argument(kind, extent=extent)  # type: ignore[arg-type]
+        return self._add(f"n{number}", width, is_multiple, argument)
+
+    def _add(self, name: str, type_: str, is_multiple: bool, argument: Argument) -> str:
+        self._found.setdefault(name, Parameter(name, type_, is_multiple, argument))
+        return name

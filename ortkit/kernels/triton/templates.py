@@ -1,0 +1,38 @@
+"""Hand-shaped kernels, asked before one is generated: see `ortkit.custom_ops.triton`."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+from typing import Protocol, cast
+
+from ortkit.kernels.backend import Refused
+from ortkit.kernels.signature import RegionSignature
+from ortkit.kernels.triton.hand import PACKAGE
+from ortkit.kernels.triton.source import VariantSource
+
+#: Modules of the package; each has `match(signature) -> Template | Refused | None`.
+TEMPLATES = ("attention",)
+
+
+class Template(Protocol):
+    """A kernel for one signature."""
+
+    def variants(self) -> tuple[VariantSource, ...]:
+        """Return the ways to compute it, the fastest first."""
+        ...
+
+
+def template_for(signature: RegionSignature) -> Template | Refused | None:
+    """Return the template for a region, why there is none where one nearly fits, or None."""
+    for name in TEMPLATES:
+        found = import_module(f"{PACKAGE}.{name}").match(signature)
+        if found is not None:
+            return cast(Template | Refused, found)
+    return None
+
+
+def template_sources() -> list[Path]:
+    """Return the source files of the templates, which decide what they make."""
+    folders = import_module(PACKAGE).__path__
+    return sorted(path for folder in folders for path in Path(folder).glob("*.py"))
