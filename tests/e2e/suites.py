@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,13 +12,9 @@ import onnx
 import onnx_ir as ir
 from onnx import helper, numpy_helper
 
-Value = np.ndarray | list | None
-
-#: The newest IR version that onnxruntime 1.31 reads; onnx 1.23 writes one more.
-NEWEST_IR_VERSION = 13
+from ortkit.provider.conformance.cases import NEWEST_IR_VERSION, Value, run_session, value_of
 
 LIGHT = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
-PLAIN_KINDS = "biufcOUS"
 
 
 @dataclass(frozen=True)
@@ -48,7 +43,7 @@ def node_cases() -> list[Case]:
         warnings.simplefilter("ignore", RuntimeWarning)
         cases = load_model_tests(kind="node")
     return [
-        Case(case.name, case.model, tuple(_value(value) for value in case.data_sets[0][0]))
+        Case(case.name, case.model, tuple(value_of(value) for value in case.data_sets[0][0]))
         for case in cases
     ]
 
@@ -147,15 +142,7 @@ def run(
     session = ort.InferenceSession(
         readable(model).SerializeToString(), options, providers=["CPUExecutionProvider"]
     )
-    declared = {value.name: value.type for value in session.get_inputs()}
-    declared |= {value.name: value.type for value in session.get_overridable_initializers()}
-    types = [*declared.values(), *(value.type for value in session.get_outputs())]
-    fed = {name: value for name, value in feeds.items() if name in declared}
-    if any(not kind.startswith("tensor(") or kind == "tensor(string)" for kind in types):
-        return list(session.run(None, fed))
-    names = [value.name for value in session.get_outputs()]
-    values = {name: _ort_value(ort, np.asarray(value)) for name, value in fed.items()}
-    return [_array(value) for value in session.run_with_ort_values(names, values)]
+    return run_session(session, dict(feeds))
 
 
 def readable(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -191,41 +178,6 @@ def _same_parts(left: object, right: object) -> bool:
     return len(left) == len(right) and all(same(a, b) for a, b in pairs)
 
 
-def _ort_value(ort: object, array: np.ndarray) -> object:
-    dtype = ir.DataType.from_numpy(array.dtype)
-    data = ir.Tensor(np.ascontiguousarray(array).reshape(array.shape), dtype=dtype).tobytes()
-    value = ort.OrtValue.ortvalue_from_shape_and_type(list(array.shape), dtype.value)
-    if value.tensor_size_in_bytes() != len(data):
-        raise RuntimeError(f"{array.dtype} takes {value.tensor_size_in_bytes()} bytes")
-    ctypes.memmove(value.data_ptr(), data, len(data))
-    return value
-
-
-def _array(value: object) -> np.ndarray:
-    size = value.tensor_size_in_bytes()
-    data = bytes((ctypes.c_char * size).from_address(value.data_ptr())) if size else b""
-    proto = onnx.TensorProto(
-        data_type=value.element_type(), dims=list(value.shape()), raw_data=data
-    )
-    return ir.serde.TensorProtoTensor(proto).numpy()
-
-
-def _value(value: object) -> Value:
-    if isinstance(value, onnx.TensorProto):
-        return ir.serde.TensorProtoTensor(value).numpy() if _is_odd(value) else _plain(value)
-    if isinstance(value, list):
-        return [_value(part) for part in value]
-    return None if value is None else np.asarray(value)
-
-
-def _is_odd(tensor: onnx.TensorProto) -> bool:
-    return tensor.data_type != onnx.TensorProto.STRING
-
-
-def _plain(tensor: onnx.TensorProto) -> np.ndarray:
-    return numpy_helper.to_array(tensor)
-
-
 def _tensor(name: str, array: np.ndarray) -> onnx.TensorProto:
     if array.dtype.kind in "OUS":
         texts = [str(text).encode() for text in array.reshape(-1)]
@@ -253,8 +205,8 @@ def _read(path: Path, kind: onnx.TypeProto) -> Value:
     if kind.HasField("sequence_type"):
         return list(numpy_helper.to_list(onnx.SequenceProto.FromString(data)))
     if kind.HasField("optional_type"):
-        return _value(numpy_helper.to_optional(onnx.OptionalProto.FromString(data)))
-    return _value(onnx.TensorProto.FromString(data))
+        return value_of(numpy_helper.to_optional(onnx.OptionalProto.FromString(data)))
+    return value_of(onnx.TensorProto.FromString(data))
 
 
 def _light(path: Path) -> Case:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import re
@@ -59,6 +60,9 @@ g (float[8, 64] x, int64 count) => (float[8, 64] y) <bool yes = {1}> {
 def _registered() -> Any:
     if NAME not in registered_providers():
         ortkit.register_provider()
+    yield
+    gc.collect()  # sessions of the tests
+    ortkit.unregister_provider(NAME)
 
 
 @pytest.fixture(scope="module")

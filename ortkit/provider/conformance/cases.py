@@ -114,18 +114,19 @@ def _case(found: Any) -> Case:
     names = [value.name for value in model.graph.input if value.name not in held]
     if len(names) < len(inputs):  # the case feeds initializers too
         names = [value.name for value in model.graph.input]
-    feeds = dict(zip(names, map(_value, inputs), strict=False))
-    expected = tuple(map(_value, outputs))
+    feeds = dict(zip(names, map(value_of, inputs), strict=False))
+    expected = tuple(map(value_of, outputs))
     return Case(found.name, model, feeds, expected, found.rtol, found.atol)
 
 
-def _value(value: Any) -> Value:
+def value_of(value: Any) -> Value:
+    """Return a value of a case as numpy has it; odd types are those of ml_dtypes."""
     if isinstance(value, onnx.TensorProto):
         if value.data_type == onnx.TensorProto.STRING:
             return onnx.numpy_helper.to_array(value)
         return ir.serde.TensorProtoTensor(value).numpy()
     if isinstance(value, list):
-        return [_value(part) for part in value]
+        return [value_of(part) for part in value]
     if isinstance(value, dict):
         return value
     return None if value is None else np.asarray(value)
