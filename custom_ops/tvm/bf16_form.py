@@ -11,7 +11,7 @@ from ortkit.kernels.backend import Refused
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.sizes import Extent, extent_of, product
 
-from .bf16_operands import is_unpacked, packed_behind, rounded_input
+from .bf16_operands import gated_input, is_unpacked, packed_behind, rounded_input
 from .bf16_results import Finish, read_finish
 from .body import TO_NCHW, TO_NHWC, Body, integer
 from .convolution import Window, window_of
@@ -46,6 +46,8 @@ class ProductForm:
         columns: N.
         finish: What follows.
         patches: How rows of A lie in the input of a convolution; None if it has them as they are.
+        gate: float32 [N, 1, 1, depth], what pixels [N, H, W, depth] are multiplied by before they
+            are rounded; None if there is none.
     """
 
     signature: RegionSignature
@@ -55,6 +57,7 @@ class ProductForm:
     columns: int
     finish: Finish
     patches: Patches | None = None
+    gate: int | None = None
 
     @property
     def leading(self) -> tuple[Extent, ...]:
@@ -86,7 +89,7 @@ def read_product(signature: RegionSignature) -> ProductForm | Refused | None:
     form = _read_rows(body, node) if node.op_type == "MatMul" else _read_patches(body, node)
     if isinstance(form, Refused):
         return form
-    a, depth, patches, start, leading = form
+    a, depth, patches, start, leading, gate = form
     if depth == 0 or columns == 0:
         return Refused("a matrix product without elements")
     if not is_unpacked(body, matrix, weight, depth, columns):
@@ -94,22 +97,26 @@ def read_product(signature: RegionSignature) -> ProductForm | Refused | None:
     finish = read_finish(body, start, (*leading, columns))
     if isinstance(finish, Refused):
         return finish
-    return ProductForm(signature, a, weight, depth, columns, finish, patches)
+    return ProductForm(signature, a, weight, depth, columns, finish, patches, gate)
 
 
-# The input that A is, its depth, its patches, what the product is called, and its leading sizes.
-_Left = tuple[int, int, Patches | None, str, tuple[int | str, ...]]
+# The input that A is, its depth, its patches, what the product is called, its leading sizes, and
+# the gate.
+_Left = tuple[int, int, Patches | None, str, tuple[int | str, ...], int | None]
 
 
 def _read_rows(body: Body, node: onnx.NodeProto) -> _Left | Refused:
-    a = rounded_input(body, node.input[0])
+    gated = gated_input(body, node.input[0])
+    a, gate = (rounded_input(body, node.input[0]), None) if gated is None else gated
     if a is None:
         return Refused("a matrix product of something that is no input rounded to bfloat16")
     shape = body.signature.inputs[a].shape
     depth = shape[-1] if shape else ""
     if not isinstance(depth, int):
         return Refused("a matrix product of a depth that is not known")
-    return a, depth, None, str(node.output[0]), shape[:-1]
+    if gate is not None and body.signature.inputs[gate].shape != (*shape[:1], 1, 1, depth):
+        return Refused("a gate that is not one factor for each channel")
+    return a, depth, None, str(node.output[0]), shape[:-1], gate
 
 
 # ---- convolutions
@@ -149,7 +156,7 @@ def _read_patches(body: Body, conv: onnx.NodeProto) -> _Left | Refused:
     if min(result) < 1:
         return Refused("a convolution without a result")
     patches = Patches(window, channels, (height, width), result)
-    return a, prod(window.kernel) * channels, patches, starts[0], (batch, *result)
+    return a, prod(window.kernel) * channels, patches, starts[0], (batch, *result), None
 
 
 def _is_filter(body: Body, conv: onnx.NodeProto, sizes: tuple[int, ...]) -> bool:

@@ -31,6 +31,36 @@ def rounded_input(body: Body, name: str) -> int | None:
     return source
 
 
+def gated_input(body: Body, name: str) -> tuple[int, int] | None:
+    """Return the input and its gate whose product `name` is, as float32, after it was rounded.
+
+    Of the two the gate has one pixel; the other is float32, or bfloat16 made wide.
+    """
+    rounded = source_of_cast(body, name, FLOAT)
+    source = None if rounded is None else source_of_cast(body, rounded, BFLOAT16)
+    product = None if source is None else body.producer(source, "Mul")
+    if product is None:
+        return None
+    for one, other in (product.input, product.input[::-1]):
+        a, gate = wide_input(body, one), body.inputs.get(other)
+        if a is None or gate is None or body.signature.inputs[gate].dtype != "float32":
+            continue
+        if body.signature.inputs[gate].shape[1:3] == (1, 1):
+            return a, gate
+    return None
+
+
+def wide_input(body: Body, name: str) -> int | None:
+    """Return the input that `name` is as float32."""
+    number = body.inputs.get(name)
+    if number is not None:
+        return number if body.signature.inputs[number].dtype == "float32" else None
+    number = body.inputs.get(source_of_cast(body, name, FLOAT) or "")
+    if number is None or body.signature.inputs[number].dtype != "bfloat16":
+        return None
+    return number
+
+
 def packed_behind(body: Body, name: str) -> tuple[int, int] | None:
     """Return the input that may be the packed weight behind `name`, and the columns it has."""
     columns = None

@@ -63,7 +63,8 @@ class Bf16Product:
     def is_copied(self) -> bool:
         """Whether rows of A are copied: gathered, rounded, or filled up with zeros."""
         form = self.form
-        return form.is_wide or form.depth != self.depth or form.patches is not None
+        is_changed = form.is_wide or form.gate is not None
+        return is_changed or form.depth != self.depth or form.patches is not None
 
     @property
     def span(self) -> int:

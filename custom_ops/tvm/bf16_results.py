@@ -10,7 +10,7 @@ import onnx
 from ortkit.kernels.backend import Refused
 from ortkit.kernels.signature import TensorSpec
 
-from .bf16_operands import BFLOAT16, FLOAT, source_of_cast
+from .bf16_operands import BFLOAT16, wide_input
 from .body import Body, integer
 from .epilogue import Epilogue, Operand, Step, Value, read_step
 
@@ -37,7 +37,7 @@ def read_finish(body: Body, start: str, shape: tuple[int | str, ...]) -> Finish 
     extras: dict[str, int] = {}
     for node in nodes:
         for name in node.input:
-            number = None if name in made or not name else _wide_input(body, name)
+            number = None if name in made or not name else wide_input(body, name)
             if number is not None:
                 extras[name] = number
     distinct = tuple(dict.fromkeys(extras.values()))
@@ -75,17 +75,6 @@ def _dependent(nodes: Iterable[onnx.NodeProto], start: str) -> list[onnx.NodePro
             made |= set(node.output)
             found.append(node)
     return found
-
-
-def _wide_input(body: Body, name: str) -> int | None:
-    """Return the input that `name` is as float32."""
-    number = body.inputs.get(name)
-    if number is not None:
-        return number if body.signature.inputs[number].dtype == "float32" else None
-    number = body.inputs.get(source_of_cast(body, name, FLOAT) or "")
-    if number is None or body.signature.inputs[number].dtype != "bfloat16":
-        return None
-    return number
 
 
 def _is_of_columns(spec: TensorSpec, shape: tuple[int | str, ...]) -> bool | None:

@@ -11,7 +11,7 @@ from ortkit.kernels.bf16 import STRIP
 from ortkit.kernels.sizes import product
 
 from .bf16_blocks import Operands, Steps, dot_block, shape_tiles, tile_block
-from .bf16_copy import copy_rows
+from .bf16_copy import Gate, copy_rows
 from .bf16_emitter import PAIRS, TILE, Bf16Emitter
 from .bf16_finish import Finisher
 from .bf16_patches import copy_patches
@@ -163,9 +163,22 @@ class Writer:
         sink = buffer, e.share(origin + start * e.i64(self._stride)), self._stride
         count = e.share(stop - start)
         if form.patches is None:
-            copy_rows(e, (source, e.share(first * e.i64(form.depth))), sink, count, form.depth)
+            begin = e.share(first * e.i64(form.depth))
+            copy_rows(e, (source, begin), sink, count, form.depth, self._gate(first))
         else:
             copy_patches(e, source, sink, (first, count), form.patches)
+
+    def _gate(self, first: Expr) -> Gate | None:
+        """Return the factors of the rows from `first` on, which are pixels."""
+        e, form = self.e, self.form
+        if form.gate is None:
+            return None
+        pixels = e.share(e.extent(product(form.leading[1:])))
+
+        def start(row: Expr) -> Expr:
+            return e.divide_down(first + row, pixels) * e.i64(form.depth)
+
+        return Gate(self.buffers[form.gate], start)
 
     def _any_panel(self, piece: Piece) -> None:
         """Emit a panel of whichever width: the last one may be narrower."""

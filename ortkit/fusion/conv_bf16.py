@@ -22,14 +22,9 @@ class ProductWriter(BodyWriter):
         """Describe the convolution with what is done to its result."""
         block = self.block
         (conv,), (window,) = block.convs, block.windows
-        value = self._operand(block.source)
-        if block.gate is not None:
-            value = self._op("Mul", value, self._operand(block.gate))
+        value = self._factor()
         for extra in block.extras:
             self.names[extra] = self._operand(extra)
-        if self._dtype(block.source) == "float32":
-            value = self._op("Cast", value, to=_BF16)
-        value = self._op("Cast", value, to=_FLOAT)
         weight = conv.inputs[1]
         assert weight is not None
         filters = self._sizes(weight)
@@ -52,6 +47,17 @@ class ProductWriter(BodyWriter):
         for result in block.results:
             self._result(self.names[result], self._nhwc(result), self._dtype(result))
         return self._described()
+
+    def _factor(self) -> str:
+        """Return what is multiplied: rounded, and widened again."""
+        source, gate = self.block.source, self.block.gate
+        value, is_wide = self._operand(source), self._dtype(source) == "float32"
+        if gate is not None:
+            value = value if is_wide else self._op("Cast", value, to=_FLOAT)
+            value, is_wide = self._op("Mul", value, self._operand(gate)), True
+        if is_wide:
+            value = self._op("Cast", value, to=_BF16)
+        return self._op("Cast", value, to=_FLOAT)
 
     def _operand(self, value: ir.Value) -> str:
         """Add an input, which stays NHWC."""

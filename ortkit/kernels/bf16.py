@@ -139,6 +139,8 @@ class Product:
         residual: The type of a tensor of the output's shape that is added last, or "" for none.
         geometry: Of a convolution, whose rows are [batch, height, width] of the result and whose
             depth is kh kw C; its A is bfloat16.
+        gate: Whether pixels [batch, height, width, K] are multiplied by a float32 [batch, 1, 1, K]
+            before they are rounded.
         opset: The model's.
     """
 
@@ -151,18 +153,18 @@ class Product:
     activation: str = ""
     residual: str = ""
     geometry: Geometry | None = None
+    gate: bool = False
     opset: int = 20
 
 
 def signature_of(product: Product) -> RegionSignature:
-    """Return the region of a product; inputs: A, packed weight, bias if any, residual if any."""
+    """Return the region of a product; inputs: A, packed weight, bias, residual, gate."""
     p = product
     inputs = [
         TensorSpec("a", p.source, _left_shape(p)),
         TensorSpec("w", "bfloat16", packed_shape(p.depth, p.columns)),
     ]
-    lines = ["ar = Cast <to = 16> (a)"] if p.source == "float32" else []
-    lines.append(f"af = Cast <to = 1> ({'ar' if lines else 'a'})")
+    lines = _left_lines(p)
     lines += [unpack_text("w", "wf", p.depth, p.columns), _product_text(p)]
     value = "p"
     if p.bias:
@@ -178,6 +180,8 @@ def signature_of(product: Product) -> RegionSignature:
             lines.append("rf = Cast <to = 1> (r)")
         lines.append(f"u = Add ({value}, {'rf' if p.residual == 'bfloat16' else 'r'})")
         value = "u"
+    if p.gate:
+        inputs.append(TensorSpec("g", "float32", (*p.rows[:1], 1, 1, p.depth)))
     outputs = [TensorSpec(f"y{i}", kind, (*p.rows, p.columns)) for i, kind in enumerate(p.results)]
     for output in outputs:
         op = "Cast <to = 16>" if output.dtype == "bfloat16" else "Identity"
@@ -193,6 +197,20 @@ def _left_shape(product: Product) -> tuple[int | str, ...]:
     if geometry is None:
         return (*product.rows, product.depth)
     return (product.rows[0], *geometry.image, geometry.channels)
+
+
+def _left_lines(product: Product) -> list[str]:
+    """Return the lines that make the float32 `af` of A and its gate."""
+    lines, value, is_wide = [], "a", product.source == "float32"
+    if product.gate:
+        if not is_wide:
+            lines, value = ["aw = Cast <to = 1> (a)"], "aw"
+        lines.append(f"ag = Mul ({value}, g)")
+        value, is_wide = "ag", True
+    if is_wide:
+        lines.append(f"ar = Cast <to = 16> ({value})")
+        value = "ar"
+    return [*lines, f"af = Cast <to = 1> ({value})"]
 
 
 def _product_text(product: Product) -> str:

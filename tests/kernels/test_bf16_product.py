@@ -35,6 +35,8 @@ FORMS = {
     "four axes": replace(PLAIN, rows=(2, "rows", 3), columns=64, residual="bfloat16"),
     "static": replace(PLAIN, rows=(70,), columns=48),
     "one axis": replace(PLAIN, rows=()),
+    "gate": replace(PLAIN, rows=("rows", 3, 2), source="float32", gate=True, bias=True),
+    "ragged gate": replace(PLAIN, rows=(3, "rows", 5), depth=53, gate=True, columns=20),
 }
 
 x86_64 = pytest.mark.skipif(cpu.machine() != "x86-64", reason="x86-64 has levels")
@@ -70,7 +72,10 @@ def run(one: ort.InferenceSession, feeds: dict[str, np.ndarray]) -> list[np.ndar
 
 def expected(product: Product, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
     """In float64 from the rounded operands."""
-    a = feeds["a"].astype(ml_dtypes.bfloat16).astype(np.float64)
+    a = (feeds["a"].astype(np.float32) * feeds.get("g", np.ones(1, np.float32))).astype(
+        ml_dtypes.bfloat16
+    )
+    a = a.astype(np.float64)
     weight = unpack_weight(feeds["w"], product.depth, product.columns).astype(np.float64)
     value = a @ weight + feeds.get("b", np.zeros(1)).astype(np.float64)
     if product.activation == GELU:
@@ -204,6 +209,16 @@ def test_what_is_no_such_product_is_refused(signature: RegionSignature, reason: 
     found = refusal(signature, Target("cpu", "x86-64-v4-bf16"), "tvm")
     assert found is not None
     assert reason in found.reason
+
+
+@x86_64
+def test_a_gate_of_every_pixel_is_refused() -> None:
+    signature = signature_of(FORMS["gate"])
+    *inputs, gate = signature.inputs
+    wrong = replace(signature, inputs=(*inputs, replace(gate, shape=("rows", 1, 1, 1))))
+    found = refusal(wrong, Target("cpu", "x86-64-v4-amx"), "tvm")
+    assert found is not None
+    assert "a gate that is not one factor for each channel" in found.reason
 
 
 @x86_64

@@ -173,6 +173,25 @@ def test_a_net_stays_in_bfloat16(batch: int, tmp_path: Path) -> None:
 
 
 @needs_bf16
+def test_gates_are_taken_in(tmp_path: Path) -> None:
+    text = """g (float[n, 32, 12, 14] x) => (float[n, 32, 12, 14] y) {
+      a = Conv(x, p, b)  c = Relu(a)  d = Conv<group = 32, pads = [1, 1, 1, 1]>(c, dw, b)
+      e = GlobalAveragePool(d)  f = Conv(e, p, b)  h = Relu(f)  i = Conv(h, p, b)  j = Sigmoid(i)
+      m = Mul(d, j)  o = Conv(m, p, b)  y = Add(o, x)
+    }"""
+    found = optimized(net(text))
+    kinds = fused(found)
+    kinds.pop("cast", None)
+    assert kinds == {"bf16_conv": 2, "depthwise_conv": 1, "squeeze_excite": 1}
+    assert "Mul" not in found.report.after.ops
+    path = tmp_path / "m.onnx"
+    found.save(path)
+    x = floats(3, 32, 12, 14, seed=5)
+    (wanted,) = run(net(text), x=x)
+    assert 0 < off_by(wanted, ortkit.Session(path).run({"x": x})["y"]) < 0.02
+
+
+@needs_bf16
 def test_what_has_no_kernel_stays_with_the_reason(tmp_path: Path) -> None:
     text = RESIDUAL.replace("(d, k, b)", "(d, dw, b)").replace(
         "e = Conv<", "e = Conv<group = 32, "
