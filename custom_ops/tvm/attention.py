@@ -19,6 +19,7 @@ from ortkit.kernels.backend import Launch, Refused
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.sizes import Extent
 
+from .attention_amx import TileAttention
 from .attention_form import AttentionForm, read_attention
 from .attention_tiles import Tiling, tiling
 from .registers import REGISTERS, VECTOR
@@ -104,7 +105,9 @@ class Attention:
         e.branch(e.extent(self.form.q.length) - at[2] > e.i64(VECTOR), wide, narrow)
 
 
-def match(signature: RegionSignature) -> Attention | Refused | None:
+def match(signature: RegionSignature) -> Attention | TileAttention | Refused | None:
     """Return the region as attention; None if it is something else."""
     form = read_attention(signature)
-    return Attention(form) if isinstance(form, AttentionForm) else form
+    if not isinstance(form, AttentionForm):
+        return form
+    return TileAttention(form) if form.is_rounded else Attention(form)

@@ -11,6 +11,7 @@ from ortkit.kernels.backend import Refused
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.sizes import ONE, Extent, extent_of
 
+from .bf16_operands import BFLOAT16, FLOAT, source_of_cast
 from .body import Body, integer
 from .registers import VECTOR
 
@@ -22,7 +23,6 @@ _ATTRIBUTES = frozenset(
         "softmax_precision",
     }
 )  # fmt: skip
-_FLOAT = int(onnx.TensorProto.FLOAT)
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,7 @@ class Heads:
         pitch: Elements from a row to the next.
         first: The column where the first head begins.
         bias: The input float32 [N] that is added to every row, and its column of `first`.
+        is_rounded: Whether its elements are rounded to bfloat16, or are bfloat16.
     """
 
     tensor: int
@@ -50,6 +51,7 @@ class Heads:
     pitch: int
     first: int = 0
     bias: tuple[int, int] | None = None
+    is_rounded: bool = False
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,10 @@ class Mask:
 
 @dataclass(frozen=True)
 class AttentionForm:
-    """softmax(scale Q K^T + mask) V, of float32; the result lies as Q does."""
+    """softmax(scale Q K^T + mask) V; the result lies as Q does.
+
+    Computed in float32, or, of operands that are rounded to bfloat16, with such products.
+    """
 
     signature: RegionSignature
     q: Heads
@@ -78,6 +83,11 @@ class AttentionForm:
     mask: Mask | None
     scale: float
     is_causal: bool
+
+    @property
+    def is_rounded(self) -> bool:
+        """Whether Q, K and V are rounded to bfloat16."""
+        return self.q.is_rounded
 
     @property
     def result(self) -> Heads:
@@ -100,9 +110,9 @@ def read_attention(signature: RegionSignature) -> AttentionForm | Refused | None
     if not nodes:
         return None
     node = nodes[0]
-    if len(nodes) > 1 or list(body.function.output) != [node.output[0]]:
+    if len(nodes) > 1 or not _is_result(body, node):
         return Refused("a region of more than one attention, or of more than its result")
-    if refused := _misfit(body, node):
+    if refused := _misfit(node):
         return refused
     heads = (integer(node, "q_num_heads", 0), *[integer(node, "kv_num_heads", 0)] * 2)
     operands = []
@@ -117,6 +127,8 @@ def read_attention(signature: RegionSignature) -> AttentionForm | Refused | None
     mask = _read_mask(body, node, q, k)
     if isinstance(mask, Refused):
         return mask
+    if refused := _wrong_type(signature, (q, k, v), mask):
+        return refused
     scales = [float(each.f) for each in node.attribute if each.name == "scale"]
     scale = scales[0] if scales else 1.0 / sqrt(q.width)
     if not scale > 0.0:
@@ -124,7 +136,15 @@ def read_attention(signature: RegionSignature) -> AttentionForm | Refused | None
     return AttentionForm(signature, q, k, v, mask, scale, bool(integer(node, "is_causal", 0)))
 
 
-def _misfit(body: Body, node: onnx.NodeProto) -> Refused | None:
+def _is_result(body: Body, node: onnx.NodeProto) -> bool:
+    """Say whether the attention's value, as it is or rounded, is the region's only result."""
+    (*others, output) = body.function.output
+    if others or not node.output:
+        return False
+    return node.output[0] in (output, source_of_cast(body, output, BFLOAT16))
+
+
+def _misfit(node: onnx.NodeProto) -> Refused | None:
     """Say what the operator does that no kernel does."""
     names = [name for name in node.input[4:] if name]
     if names or any(node.output[1:]):
@@ -134,35 +154,51 @@ def _misfit(body: Body, node: onnx.NodeProto) -> Refused | None:
         return Refused(f"attention with attribute {min(unknown)!r}")
     if any(each.f for each in node.attribute if each.name == "softcap"):
         return Refused("attention with a soft cap")
-    if integer(node, "softmax_precision", _FLOAT) not in (0, _FLOAT):
+    if integer(node, "softmax_precision", FLOAT) not in (0, FLOAT):
         return Refused("attention with a softmax of another type than float32")
-    tensors = (*body.signature.inputs, *body.signature.outputs)
-    masks = [] if len(node.input) < 4 else [body.inputs.get(node.input[3])]
-    for index, tensor in enumerate(tensors):
-        if tensor.dtype != "float32" and not (index in masks and tensor.dtype == "bool"):
+    return None
+
+
+def _wrong_type(
+    signature: RegionSignature, operands: tuple[Heads, ...], mask: Mask | None
+) -> Refused | None:
+    """Say whether a tensor is of a type that there is no kernel for."""
+    if len({each.is_rounded for each in operands}) > 1:
+        return Refused("attention of which some operands are rounded, and others not")
+    narrow = ("float32", "bfloat16") if operands[0].is_rounded else ("float32",)
+    allowed = {each.tensor: narrow for each in operands}
+    allowed[len(signature.inputs)] = narrow
+    if mask is not None:
+        allowed[mask.tensor] = ("float32", "bool")
+    for index, tensor in enumerate((*signature.inputs, *signature.outputs)):
+        if tensor.dtype not in allowed.get(index, ("float32",)):
             return Refused(f"attention of {tensor.dtype}")
     return None
 
 
 @dataclass(frozen=True)
 class _Columns:
-    """A range of an input's columns, and the bias that is added to it."""
+    """A range of an input's columns, the bias that is added, and whether the sum is rounded."""
 
     tensor: int
     first: int
     count: int
     bias: tuple[int, int] | None = None
+    is_rounded: bool = False
 
 
 def _read_heads(body: Body, name: str, heads: int) -> Heads | Refused:
-    tensor = body.inputs.get(name)
+    before = _before_rounding(body, name)
+    tensor = body.inputs.get(before or name)
     shape = () if tensor is None else body.signature.inputs[tensor].shape
     if tensor is not None and len(shape) == 4:
         count, width = shape[1], shape[3]
         if not isinstance(count, int) or not isinstance(width, int):
             return Refused("attention of heads whose number or width is not known")
         batch, length = extent_of(shape[0]), extent_of(shape[2])
-        return Heads(tensor, True, count, width, batch, length, width)
+        return Heads(
+            tensor, True, count, width, batch, length, width, is_rounded=before is not None
+        )
     columns = _read_columns(body, name)
     if isinstance(columns, Refused):
         return columns
@@ -172,8 +208,21 @@ def _read_heads(body: Body, name: str, heads: int) -> Heads | Refused:
     assert isinstance(shape[2], int)
     return Heads(
         columns.tensor, False, heads, columns.count // heads, extent_of(shape[0]),
-        extent_of(shape[1]), shape[2], columns.first, columns.bias,
+        extent_of(shape[1]), shape[2], columns.first, columns.bias, columns.is_rounded,
     )  # fmt: skip
+
+
+def _before_rounding(body: Body, name: str) -> str | None:
+    """Return what is rounded to bfloat16, or is bfloat16, where `name` is that as float32."""
+    rounded = source_of_cast(body, name, FLOAT)
+    if rounded is None:
+        return None
+    source = source_of_cast(body, rounded, BFLOAT16)
+    if source is not None:
+        return source
+    number = body.inputs.get(rounded)
+    is_narrow = number is not None and body.signature.inputs[number].dtype == "bfloat16"
+    return rounded if is_narrow else None
 
 
 def _read_columns(body: Body, name: str) -> _Columns | Refused:
@@ -183,6 +232,11 @@ def _read_columns(body: Body, name: str) -> _Columns | Refused:
         if len(shape) != 3 or not isinstance(shape[2], int):
             return Refused("attention of rows whose length is not known")
         return _Columns(tensor, 0, shape[2])
+    if (before := _before_rounding(body, name)) is not None:
+        columns = _read_columns(body, before)
+        if isinstance(columns, _Columns) and columns.bias is not None:
+            return Refused("attention of a sum that is rounded")
+        return replace(columns, is_rounded=True) if isinstance(columns, _Columns) else columns
     if (split := body.producer(name, "Split")) is not None:
         return _read_part(body, split, name)
     if (add := body.producer(name, "Add")) is not None:
@@ -200,7 +254,7 @@ def _read_part(body: Body, split: onnx.NodeProto, name: str) -> _Columns | Refus
     part = list(split.output).index(name)
     start = sum(sizes[:part])
     bias = None if whole.bias is None else (whole.bias[0], whole.bias[1] + start)
-    return _Columns(whole.tensor, whole.first + start, sizes[part], bias)
+    return replace(whole, first=whole.first + start, count=sizes[part], bias=bias)
 
 
 def _sizes(body: Body, split: onnx.NodeProto, count: int) -> list[int] | None:
@@ -223,7 +277,8 @@ def _read_biased(body: Body, add: onnx.NodeProto) -> _Columns | Refused:
         columns = _read_columns(body, rows)
         if isinstance(columns, Refused):
             return columns
-        if columns.bias is not None or body.signature.inputs[tensor].shape != (columns.count,):
+        fits = body.signature.inputs[tensor].shape == (columns.count,)
+        if columns.bias is not None or columns.is_rounded or not fits:
             break
         return replace(columns, bias=(tensor, 0))
     return Refused("attention after a sum of something else than rows and one bias")

@@ -28,6 +28,9 @@ class Case:
     mask: tuple[str, tuple[int | str, ...]] | None = None
     """Type and shape."""
     attributes: str = ""
+    rounded: str = ""
+    """The type of Q, K and V where they are rounded to bfloat16, or are bfloat16."""
+    result: str = "float32"
 
     @property
     def signature(self) -> RegionSignature:
@@ -38,10 +41,21 @@ class Case:
             "V": (self.kv_heads, self.keys, self.v_width),
             "Y": (self.heads, self.queries, self.v_width),
         }
-        q, k, v, y = (TensorSpec(name, "float32", self._shape(*of)) for name, of in sizes.items())
+        kinds = dict.fromkeys("QKV", self.rounded or "float32") | {"Y": self.result}
+        q, k, v, y = (
+            TensorSpec(name, kinds[name], self._shape(*of)) for name, of in sizes.items()
+        )
         mask = () if self.mask is None else (TensorSpec("M", *self.mask),)
         names = ", ".join(spec.name for spec in (q, k, v, *mask))
-        body = f"Y = Attention <{self._attributes()}> ({names})".replace(" <>", "")
+        read = names if not self.rounded else ", ".join(["wQ", "wK", "wV"] + ["M"] * len(mask))
+        body = f"Y = Attention <{self._attributes()}> ({read})".replace(" <>", "")
+        if self.result == "bfloat16":
+            body = f"{body.replace('Y', 'wY', 1)}  Y = Cast <to = 16> (wY)"
+        for name in "QKV" if self.rounded else "":
+            narrow = f"n{name}" if self.rounded == "float32" else name
+            body = f"w{name} = Cast <to = 1> ({narrow})  {body}"
+            if self.rounded == "float32":
+                body = f"{narrow} = Cast <to = 16> ({name})  {body}"
         text = f'<opset_import: ["" : 23]> f ({names}) => (Y) {{ {body} }}'
         return RegionSignature("attention", text, (q, k, v, *mask), (y,))
 
