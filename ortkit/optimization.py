@@ -108,7 +108,7 @@ class _Run:
         """Rewrite, fuse and compile a fresh copy of the source, but for the denied rewrites."""
         model = self._opened or open_model(self.source)
         self._opened = None
-        target = Target(self.options.target, self.options.level, self.options.max_opset)
+        target = _target(self.options)
         with self._stage("rewrite"), paused_collector():
             result = self.pipeline.run(
                 model,
@@ -374,6 +374,13 @@ class _Run:
         finally:
             taken = time.perf_counter() - started
             self.seconds[name] = self.seconds.get(name, 0.0) + taken
+
+
+def _target(options: OptimizeOptions) -> Target:
+    from ortkit.kernels.cpu import has_signed_kernels
+
+    signed = options.target == "cpu" and has_signed_kernels(options.cpu)
+    return Target(options.target, options.level, options.max_opset, signed)
 
 
 def _lowering(options: OptimizeOptions) -> Pipeline:

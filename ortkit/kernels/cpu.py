@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import platform
+from collections.abc import Callable
 from pathlib import Path
 
 from ortkit.errors import UserError
@@ -67,12 +68,19 @@ def resolve(target: Target) -> Target:
 
 def native_level() -> str:
     """Return the highest level that this machine runs."""
-    if machine() != "x86-64":
-        return machine()
-    flags = _cpu_flags()
+    return level_of(_cpu_flags(), has_tiles=_has_tiles) if machine() == "x86-64" else machine()
+
+
+def level_of(flags: frozenset[str], has_tiles: Callable[[], bool] = lambda: True) -> str:
+    """Return the highest level that an x86-64 processor runs.
+
+    Args:
+        flags: As /proc/cpuinfo has them.
+        has_tiles: Says whether AMX may be used too, if the flags say that it is there.
+    """
     level = "x86-64"
     for name, added in _ADDED_FLAGS.items():
-        if not flags.issuperset(added.split()) or (name.endswith("-amx") and not _has_tiles()):
+        if not flags.issuperset(added.split()) or (name.endswith("-amx") and not has_tiles()):
             break
         level = name
     return level
@@ -83,12 +91,21 @@ def has_bf16(level: str) -> bool:
     return level in ("x86-64-v4-bf16", "x86-64-v4-amx")
 
 
+def has_signed_kernels(level: str) -> bool:
+    """Say whether ONNX Runtime computes on int8 activations at a level, or at "native"."""
+    return (machine() if level == "native" else level).startswith("aarch64")
+
+
 def runs_here(level: str) -> bool:
     """Say whether this machine runs code for `level`, a name of `LEVELS` or "native"."""
-    if level == "native":
-        return True
-    levels = [name for name in LEVELS if name.startswith(machine())]
-    have = levels.index(native_level()) if native_level() in levels else -1
+    return level == "native" or runs_on(level, native_level())
+
+
+def runs_on(level: str, native: str) -> bool:
+    """Say whether a machine whose highest level is `native` runs code for `level`."""
+    kind = native.split("-v", 1)[0]
+    levels = [name for name in LEVELS if name.split("-v", 1)[0] == kind]
+    have = levels.index(native) if native in levels else -1
     return level in levels and levels.index(level) <= have
 
 

@@ -21,6 +21,8 @@ ORDER: tuple[tuple[str, int], ...] = (
     ("drop-noop-arithmetic", 0),
     ("drop-zero-state", 0),
     ("drop-expand", 0),
+    # Once what stood between the two is gone.
+    ("drop-noop-quantize", 0),
     ("merge-casts", 0),
     ("merge-transposes", 0),
     ("merge-reshapes", 0),
@@ -34,6 +36,7 @@ ORDER: tuple[tuple[str, int], ...] = (
     # One spelling of constants, before passes that look for them.
     ("normalize-operands", 0),
     ("fold-constants", 1),
+    ("unsign-activations", 1),
     # Conditions are numbers now, if they ever will be.
     ("inline-branches", 0),
     # Before Transposes are merged with others or move.

@@ -15,6 +15,7 @@ from ortkit.graph.constants import constant_array
 from ortkit.verify.compare import TieCheck, compare_outputs, is_telling
 from ortkit.verify.exchange import read_values, write_feeds
 from ortkit.verify.feeds import FeedMaker, Feeds, Value, load_feeds
+from ortkit.verify.nudged import write_nudged
 from ortkit.verify.precision import coarser_origins
 from ortkit.verify.random_ops import random_outputs
 from ortkit.verify.sessions import SessionResult, Setting, run_sessions
@@ -68,6 +69,8 @@ class Reference:
     constants: Mapping[str, Value]
     computed_in: Mapping[str, str]
     """By value, a coarser float type that it was computed in than its own."""
+    is_quantized: bool = False
+    """Whether `own_errors_eps` is also what neighbouring steps of the original's make."""
     stated: float = 0.0
     """An error that the user accepts, as a part of the output's largest magnitude."""
 
@@ -157,8 +160,11 @@ class _Runner:
         folder.mkdir(parents=True, exist_ok=True)
         self.ties = dict(ties)
         self.stage = folder
+        self.moved: set[str] = set()
+        """Input sets on which the nudged original ran, too."""
         probe = folder / "probe.onnx"
         self.probe = probe if ties and write_probe(request.path, ties, probe) else None
+        self.nudged = write_nudged(request.path, folder / "nudged")
 
     def run(
         self, name: str, feeds: Sequence[Feeds], wanted: int
@@ -174,10 +180,13 @@ class _Runner:
                     weights_folder=weights),
             Setting(self.request.path, self.stage / "optimized", True, libraries),
         ]  # fmt: skip
+        if self.nudged is not None:
+            settings.append(Setting(self.nudged, self.stage / "nudged", False, libraries))
         paths = [self.stage / "feeds" / str(index) for index in range(len(feeds))]
-        plain, optimized = run_sessions(
+        plain, optimized, *nudged = run_sessions(
             settings, paths, wanted, self.stage / "job", self.request.timeout_seconds
         )
+        self.moved = {name for each in nudged for name in each.done}
         return plain, optimized
 
     def telling(self, name: str, done: Sequence[str], excluded: Sequence[str]) -> list[str]:
@@ -200,12 +209,15 @@ class _Runner:
         optimized: SessionResult,
     ) -> Reference:
         missing = [name for name in good if name not in optimized.done]
+        compared = [name for name in outputs if name not in excluded]
         errors: dict[str, float] = {}
-        for each in good if not missing else []:
+        for each in good:
             expected = read_values(self.stage / "plain" / each)
-            actual = read_values(self.stage / "optimized" / each)
-            for name in outputs:
-                if name not in excluded:
+            others = [self.stage / "optimized" / each] if not missing else []
+            if each in self.moved:
+                others.append(self.stage / "nudged" / each)
+            for actual in map(read_values, others):
+                for name in compared:
                     found = compare_outputs(name, expected[name], actual[name]).max_error_eps
                     errors[name] = max(errors.get(name, 0.0), found if np.isfinite(found) else 0.0)
         model = self.request.model
@@ -221,6 +233,7 @@ class _Runner:
             ties=self.ties,
             constants=_constants(model, self.ties),
             computed_in=coarser_origins(model),
+            is_quantized=not self.moved.isdisjoint(good),
         )
 
 

@@ -13,6 +13,7 @@ from onnxruntime.quantization import QuantType, quantize_static
 
 import models
 import ortkit
+from ortkit.kernels.cpu import has_signed_kernels
 from tests.precision.helpers import off_by
 
 #: What ONNX Runtime makes of quantized groups; each of them is a kernel on integers.
@@ -48,18 +49,34 @@ def deployed(
     return found, session.run(None, feeds)[0]
 
 
-@pytest.fixture(scope="module", params=["resnet50", "bert", "mobilenet_v2"])
+#: What tools write: activations in uint8, or in int8, which x86 has no kernels for.
+KINDS = {
+    "uint8": {"per_channel": True, "activation_type": QuantType.QUInt8},
+    "int8": {"per_channel": True, "activation_type": QuantType.QInt8},
+    "symmetric": {
+        "activation_type": QuantType.QInt8,
+        "extra_options": {"ActivationSymmetric": True, "DedicatedQDQPair": True},
+    },
+}
+QUANTIZED = [
+    ("resnet50", "uint8"), ("bert", "uint8"), ("mobilenet_v2", "uint8"), ("mobilenet_v2", "int8"),
+    ("bert", "symmetric"), ("resnet50", "symmetric"),
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module", params=QUANTIZED, ids="-".join)
 def quantized(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Path, dict[str, np.ndarray]]:
     """Return a model that ONNX Runtime's own flow has quantized, and its inputs."""
-    folder = tmp_path_factory.mktemp(request.param)
-    model = models.build(request.param)
+    name, kind = request.param
+    folder = tmp_path_factory.mktemp(name)
+    model = models.build(name)
     feeds = models.feeds(model)
     onnx.save(model, folder / "float.onnx")
     quantize_static(
-        folder / "float.onnx", folder / "quantized.onnx", Reader(feeds), per_channel=True,
-        activation_type=QuantType.QUInt8, weight_type=QuantType.QInt8,
+        folder / "float.onnx", folder / "quantized.onnx", Reader(feeds),
+        weight_type=QuantType.QInt8, **KINDS[kind],
     )  # fmt: skip
     return folder / "quantized.onnx", feeds
 
@@ -77,6 +94,24 @@ def test_quantized_models_keep_their_kernels(
     after, got = deployed(tmp_path / "m.onnx", feeds, library)
     assert all(after[op] >= count for op, count in before.items()), (before, after)
     assert off_by(wanted, got) < 0.02
+
+
+@pytest.mark.skipif(has_signed_kernels("native"), reason="this processor has kernels for int8")
+def test_residual_nets_in_int8_get_all_of_their_kernels(tmp_path: Path) -> None:
+    model = models.build("mobilenet_v2")
+    feeds = models.feeds(model)
+    onnx.save(model, tmp_path / "float.onnx")
+    quantize_static(tmp_path / "float.onnx", tmp_path / "q.onnx", Reader(feeds))
+    before, _ = deployed(tmp_path / "q.onnx", feeds)
+    found = ortkit.optimize(tmp_path / "q.onnx", ortkit.OptimizeOptions(kernels="off"))
+    assert found.report.verification is not None
+    assert found.report.verification.verdict == "yes"
+    assert not found.report.rolled_back
+    found.save(tmp_path / "m.onnx")
+    after, _ = deployed(tmp_path / "m.onnx", feeds)
+    convolutions = sum(node.op_type == "Conv" for node in model.graph.node)
+    assert before["QLinearConv"] < after["QLinearConv"] == convolutions
+    assert after["QLinearAdd"] > before["QLinearAdd"]
 
 
 def test_products_of_quantized_models_are_left(
