@@ -39,3 +39,11 @@ def body(x, residual, scale, bias, epsilon: float = 1e-5):
     norm = op.Div(centered, op.Sqrt(op.Add(variance, limit)))
     y = op.Add(op.Mul(norm, scale), bias)
     return y, total
+
+
+for _block, _warps in ((1024, 4), (4096, 8), (16384, 16)):
+    residual_layer_norm.kernel(
+        "triton", "ortkit.custom_ops.examples.gpu.layer_norm:residual_layer_norm",
+        dtypes=("float32", "float16", "bfloat16"), grid="batch", when=f"n <= {_block}",
+        constants={"BLOCK": _block}, warps=_warps,
+    )  # fmt: skip

@@ -26,3 +26,10 @@ def quantized_product(
 @onnxscript.script(default_opset=op)
 def body(x, zero, w, scale):
     return op.Mul(op.Cast(op.MatMulInteger(x, w, zero), to=1), scale)
+
+
+quantized_product.kernel(
+    "triton", "ortkit.custom_ops.examples.gpu.quantized_product:quantized_product",
+    grid=("ceil(m / ROWS)", "ceil(n / COLUMNS)"), warps=8,
+    constants={"ROWS": 128, "COLUMNS": 128, "DEPTH": 64},
+)  # fmt: skip

@@ -31,3 +31,13 @@ def body(x, bias):
 @onnxscript.script(default_opset=op)
 def body_without_bias(x):
     return op.Softmax(x, axis=-1)
+
+
+# Rows of up to 16384 elements lie in the registers of a block; longer ones are left to the body.
+for _block, _warps in ((1024, 4), (4096, 8), (16384, 16)):
+    for _without in ((), ("bias",)):
+        bias_softmax.kernel(
+            "triton", "ortkit.custom_ops.examples.gpu.softmax:bias_softmax",
+            dtypes=("float32", "float16", "bfloat16"), without=_without, grid="batch",
+            when=f"n <= {_block}", constants={"BLOCK": _block}, warps=_warps,
+        )  # fmt: skip

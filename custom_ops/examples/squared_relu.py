@@ -21,3 +21,10 @@ def squared_relu(x: ortkit.Float["*shape"]) -> ortkit.Float["*shape"]:
 def body(x):
     r = op.Relu(x)
     return op.Mul(r, r)
+
+
+squared_relu.kernel(
+    "triton", "ortkit.custom_ops.examples.gpu.squared_relu:squared_relu",
+    dtypes=("float32", "float16", "bfloat16"), grid="ceil(shape / BLOCK)",
+    constants={"BLOCK": 1024},
+)  # fmt: skip

@@ -9,7 +9,7 @@ from onnxscript import opset20 as op
 import ortkit
 
 
-@ortkit.custom_op("ortkit.examples::VectorAdd")
+@ortkit.custom_op("ortkit.examples::VectorAdd", outputs=("z",))
 def vector_add(x: ortkit.Float["*shape"], y: ortkit.Float["*shape"]) -> ortkit.Float["*shape"]:
     """Return x + y, element by element, without broadcasting."""
     return x + y
@@ -19,3 +19,10 @@ def vector_add(x: ortkit.Float["*shape"], y: ortkit.Float["*shape"]) -> ortkit.F
 @onnxscript.script(default_opset=op)
 def body(x, y):
     return op.Add(x, y)
+
+
+vector_add.kernel(
+    "triton", "ortkit.custom_ops.examples.gpu.vector_add:vector_add",
+    dtypes=("float32", "float16", "bfloat16"), grid="ceil(shape / BLOCK)",
+    constants={"BLOCK": 1024},
+)  # fmt: skip

@@ -10,6 +10,10 @@
 #include "cuda_scratch.h"
 #include "shim.h"
 
+namespace ortkit {
+struct Run;  // run.h
+}
+
 namespace ortkit::cuda {
 
 struct Launch {
@@ -41,7 +45,12 @@ bool Fits(const OrtkitVariant& variant, const DeviceTraits& device);
 ort::Status* CreateKernel(const ort::CustomOp*, const ort::Api*, const ort::KernelInfo*, void** kernel);
 void DestroyKernel(void* kernel);
 
+// The same for an op whose node has other inputs than it.
+ort::Status* MakeKernel(const Op& op, const ort::KernelInfo*, Kernel** made);
+
 // cuda_launch.cc
 ort::Status* Compute(void* kernel, ort::KernelContext*);
+// Launches on what was read and made.
+ort::Status* LaunchRun(Kernel* kernel, ort::KernelContext*, const Run& run);
 
 }  // namespace ortkit::cuda

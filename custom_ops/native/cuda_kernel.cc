@@ -114,7 +114,6 @@ ort::Status* LoadVariants(Kernel* kernel) {
 }
 
 ort::Status* Fill(const ort::KernelInfo* info, Kernel* kernel) {
-  ORTKIT_RETURN_IF_ERROR(CheckCounts(*kernel->op, info));
   if (kernel->driver == nullptr) {
     return Refuse(*kernel->op, ort::kFail, "there is no CUDA driver with a device (libcuda.so.1)");
   }
@@ -127,6 +126,14 @@ ort::Status* Fill(const ort::KernelInfo* info, Kernel* kernel) {
 ort::Status* CreateKernel(const ort::CustomOp* custom_op, const ort::Api*, const ort::KernelInfo* info,
                           void** made) {
   const Op& op = *AsOp(custom_op);
+  ORTKIT_RETURN_IF_ERROR(CheckCounts(op, info));
+  Kernel* kernel = nullptr;
+  ORTKIT_RETURN_IF_ERROR(MakeKernel(op, info, &kernel));
+  *made = kernel;
+  return nullptr;
+}
+
+ort::Status* MakeKernel(const Op& op, const ort::KernelInfo* info, Kernel** made) {
   auto* kernel = static_cast<Kernel*>(calloc(1, sizeof(Kernel)));
   if (kernel == nullptr) return Refuse(op, ort::kFail, "out of memory");
   kernel->op = &op;

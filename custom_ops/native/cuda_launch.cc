@@ -94,6 +94,8 @@ ort::Status* WriteParameters(const Op& op, const OrtkitStep& step, const Run& ru
       value = reinterpret_cast<uintptr_t>(run.data[argument.index]);
     } else if (argument.kind == ORTKIT_ARGUMENT_SCRATCH) {
       value = reinterpret_cast<uintptr_t>(scratch[argument.index]);
+    } else if (argument.kind == ORTKIT_ARGUMENT_NUMBER) {
+      memcpy(&value, run.data[argument.index], sizeof value);
     } else if (argument.kind != ORTKIT_ARGUMENT_NULL) {
       const int64_t size = SizeOf(argument.extent, run.symbols);
       if (size == kUnknown) return Refuse(op, ort::kInvalidArgument, "a size exceeds 63 bits");
@@ -186,6 +188,12 @@ ort::Status* Compute(void* made, ort::KernelContext* context) {
   Run run;
   ORTKIT_RETURN_IF_ERROR(ReadInputs(op, context, &run));
   ORTKIT_RETURN_IF_ERROR(MakeOutputs(op, context, &run));
+  return LaunchRun(&kernel, context, run);
+}
+
+ort::Status* LaunchRun(Kernel* made, ort::KernelContext* context, const Run& run) {
+  Kernel& kernel = *made;
+  const Op& op = *kernel.op;
   if (!run.has_output) return nullptr;
   int32_t index = 0;
   ORTKIT_RETURN_IF_ERROR(ChooseVariant(kernel, run, &index));

@@ -73,7 +73,8 @@ typedef enum OrtkitArgumentKind {
   ORTKIT_ARGUMENT_SCRATCH = 1,  /* the address of scratch memory `index` */
   ORTKIT_ARGUMENT_SIZE32 = 2,   /* `extent` as an int32_t; a run in which it exceeds that is refused */
   ORTKIT_ARGUMENT_SIZE64 = 3,   /* `extent` as an int64_t */
-  ORTKIT_ARGUMENT_NULL = 4      /* a null address */
+  ORTKIT_ARGUMENT_NULL = 4,     /* a null address */
+  ORTKIT_ARGUMENT_NUMBER = 5    /* the 8 bytes that lie at tensor `index`, which the host has */
 } OrtkitArgumentKind;
 
 typedef struct OrtkitArgument {

@@ -1,4 +1,4 @@
-// Ops under names of their users': which kernel runs a node, and a run of it.
+// Ops under names of their users': what ONNX Runtime is told of them, and a run on the CPU.
 //
 // Unlike a fused op, such an op has nodes of any number of axes where its declaration says so, inputs
 // that may be absent, and attributes. A kernel sees none of that: axes that are any number are one, of
@@ -11,43 +11,12 @@
 #include <new>
 
 #include "cuda_ort.h"
-#include "run.h"
+#include "names_node.h"
 
 namespace ortkit {
 namespace {
 
-// How many axes a tensor may have, where the kernel does not say.
-constexpr int32_t kMostAxes = 64;
-
-struct NamedOp {
-  ort::CustomOp abi;  // first: ONNX Runtime hands back a pointer to this member
-  const OrtkitNamedOp* spec;
-  const ort::Api* api;
-  uint64_t unused;
-};
-
 static_assert(sizeof(NamedOp) == sizeof(OrtkitRoom) && alignof(NamedOp) == alignof(OrtkitRoom), "names.h");
-
-// The value of an attribute; a kernel reads it through its address.
-union Number {
-  int64_t integer;
-  float real;
-};
-
-// What a node's kernel holds.
-struct NamedKernel {
-  const NamedOp* op;
-  size_t input_count;
-  Number attributes[ORTKIT_MAX_ATTRIBUTES];
-};
-
-// The sizes of the axes that a declaration calls any number.
-struct Star {
-  const int64_t* dims = nullptr;  // null: none was read yet
-  size_t count = 0;
-};
-
-const NamedOp* AsNamed(const ort::CustomOp* op) { return reinterpret_cast<const NamedOp*>(op); }
 
 const char* GetName(const ort::CustomOp* op) { return AsNamed(op)->spec->name; }
 const char* GetExecutionProviderType(const ort::CustomOp*) { return nullptr; }
@@ -65,220 +34,30 @@ int32_t GetVersion(const ort::CustomOp* op) { return AsNamed(op)->spec->version;
 int32_t AnyVersion(const ort::CustomOp*) { return INT32_MAX; }
 void KeepPairs(int32_t*, int32_t*) {}  // they are static
 
-ort::Status* RefuseNode(const NamedOp& op, const char* format, const char* what) {
-  char reason[256];
-  snprintf(reason, sizeof reason, format, what);
-  char text[512];
-  snprintf(text, sizeof text, "%s::%s: %s", op.spec->domain, op.spec->name, reason);
-  return ort::CreateStatus(op.api)(ort::kInvalidArgument, text);
-}
-
-// Reads an attribute. Returns whether the node has it, of this type.
-bool Has(const NamedOp& op, const ort::KernelInfo* info, const char* name, bool is_float, Number* value) {
-  ort::Status* failure = is_float ? ort::GetFloatAttribute(op.api)(info, name, &value->real)
-                                  : ort::GetIntegerAttribute(op.api)(info, name, &value->integer);
-  if (failure == nullptr) return true;
-  ort::ReleaseStatus(op.api)(failure);
-  return false;
-}
-
-// Reads an attribute, or its default.
-ort::Status* ReadAttribute(const NamedOp& op, const ort::KernelInfo* info, int32_t index, Number* value) {
-  const OrtkitAttribute& attribute = op.spec->attributes[index];
-  const bool is_float = attribute.is_float != 0;
-  if (Has(op, info, attribute.name, is_float, value)) return nullptr;
-  Number other;
-  if (Has(op, info, attribute.name, !is_float, &other)) {
-    return RefuseNode(op, is_float ? "the attribute %s is an integer, expected a float"
-                                   : "the attribute %s is a float, expected an integer", attribute.name);
-  }
-  if (attribute.is_needed) return RefuseNode(op, "the attribute %s is missing", attribute.name);
-  if (is_float) {
-    value->real = attribute.real;
-  } else {
-    value->integer = attribute.integer;
-  }
-  return nullptr;
-}
-
-// Whether the attributes have the values that a kernel was built for.
-bool HasFixed(const NamedKernel& kernel, const OrtkitChoice& choice) {
-  for (int32_t i = 0; i < choice.fixed_count; ++i) {
-    const OrtkitFixed& fixed = choice.fixed[i];
-    const Number& value = kernel.attributes[fixed.attribute];
-    const bool is_float = kernel.op->spec->attributes[fixed.attribute].is_float != 0;
-    if (is_float ? value.real != fixed.real : value.integer != fixed.integer) return false;
-  }
-  return true;
-}
-
 ort::Status* CreateNamed(const ort::CustomOp* custom_op, const ort::Api*, const ort::KernelInfo* info,
                          void** result) {
   const NamedOp& op = *AsNamed(custom_op);
-  NamedKernel kernel = {&op, 0, {}};
-  ORTKIT_RETURN_IF_ERROR(ort::GetInputCount(op.api)(info, &kernel.input_count));
-  for (int32_t i = 0; i < op.spec->attribute_count; ++i) {
-    ORTKIT_RETURN_IF_ERROR(ReadAttribute(op, info, i, &kernel.attributes[i]));
+  auto* node = static_cast<Node*>(aligned_alloc(alignof(Node), sizeof(Node)));
+  if (node == nullptr) return RefuseNode(op, "%s", "out of memory");
+  ort::Status* status = ReadNode(op, info, node);
+  if (status != nullptr) {
+    free(node);
+    return status;
   }
-  bool is_built = false;
-  for (int32_t i = 0; i < op.spec->choice_count; ++i) is_built = is_built || HasFixed(kernel, op.spec->choices[i]);
-  if (!is_built) return RefuseNode(op, "%s", "this library has no kernel for the values of its attributes");
-  auto* kept = static_cast<NamedKernel*>(malloc(sizeof kernel));
-  if (kept == nullptr) return RefuseNode(op, "%s", "out of memory");
-  *kept = kernel;
-  *result = kept;
+  *result = node;
   return nullptr;
 }
 
-void DestroyNamed(void* kernel) { free(kernel); }
-
-// Which inputs a node has in this run.
-struct Inputs {
-  const ort::Value* values[ORTKIT_MAX_TENSORS];
-};
-
-ort::Status* ReadValues(const NamedKernel& kernel, ort::KernelContext* context, Inputs* inputs) {
-  for (size_t i = 0; i < kernel.input_count && i < ORTKIT_MAX_TENSORS; ++i) {
-    ORTKIT_RETURN_IF_ERROR(ort::GetInput(kernel.op->api)(context, i, &inputs->values[i]));
-  }
-  return nullptr;
-}
-
-bool IsFor(const OrtkitChoice& choice, const NamedKernel& kernel, const Inputs& inputs) {
-  if (kernel.input_count > static_cast<size_t>(choice.input_count)) return false;
-  for (int32_t i = 0; i < choice.input_count; ++i) {
-    const bool is_there = static_cast<size_t>(i) < kernel.input_count && inputs.values[i] != nullptr;
-    if (is_there != (choice.is_there[i] != 0)) return false;
-  }
-  return HasFixed(kernel, choice);
-}
-
-const OrtkitChoice* Choose(const NamedKernel& kernel, const Inputs& inputs) {
-  const OrtkitNamedOp& spec = *kernel.op->spec;
-  for (int32_t i = 0; i < spec.choice_count; ++i) {
-    if (IsFor(spec.choices[i], kernel, inputs)) return &spec.choices[i];
-  }
-  return nullptr;
-}
-
-// Makes the axes from `axis` on, `count` of them, one of the product of their sizes.
-bool Collapse(const int64_t* dims, size_t rank, size_t axis, size_t count, int64_t* collapsed) {
-  int64_t product = 1;
-  bool has_room = true, is_empty = false;
-  for (size_t i = axis; i < axis + count; ++i) {
-    is_empty = is_empty || dims[i] == 0;
-    has_room = has_room && !__builtin_mul_overflow(product, dims[i], &product);
-  }
-  for (size_t i = 0; i < axis; ++i) collapsed[i] = dims[i];
-  collapsed[axis] = is_empty ? 0 : product;
-  for (size_t i = axis + count; i < rank; ++i) collapsed[i - count + 1] = dims[i];
-  return is_empty || has_room;
-}
-
-// Reads one input of a node as the kernel sees it.
-ort::Status* ReadNamedInput(const Op& op, const OrtkitTensor& tensor, int32_t star, const ort::Value* value,
-                            Star* found, const int64_t** dims, int64_t* collapsed, char** data) {
-  int32_t type = 0;
-  size_t rank = 0;
-  ORTKIT_RETURN_IF_ERROR(ort::GetTypeAndShapeReference(op.api)(value, &type, dims, &rank));
-  if (type != tensor.element_type) {
-    return Refuse(op, ort::kInvalidArgument, "input '%s' has element type %d, expected %d", tensor.name,
-                  type, tensor.element_type);
-  }
-  const size_t least = static_cast<size_t>(tensor.rank) - (star != 0);
-  if (star == 0 ? rank != least : rank < least || rank > kMostAxes) {
-    return Refuse(op, ort::kInvalidArgument, "input '%s' has rank %zu, expected %zu%s", tensor.name, rank,
-                  least, star == 0 ? "" : " or more");
-  }
-  if (star != 0) {
-    const size_t axis = star - 1, count = rank - least;
-    const int64_t* run = *dims + axis;
-    if (found->dims == nullptr) *found = {run, count};
-    if (count != found->count || memcmp(run, found->dims, count * sizeof *run) != 0) {
-      return Refuse(op, ort::kInvalidArgument, "input '%s' has other sizes than an input before it",
-                    tensor.name);
-    }
-    if (!Collapse(*dims, rank, axis, count, collapsed)) {
-      return Refuse(op, ort::kInvalidArgument, "input '%s' exceeds 63 bits", tensor.name);
-    }
-    *dims = collapsed;
-  }
-  const void* address = nullptr;
-  ORTKIT_RETURN_IF_ERROR(ort::GetTensorData(op.api)(value, &address));
-  *data = static_cast<char*>(const_cast<void*>(address));  // kernels only read it
-  return nullptr;
-}
-
-ort::Status* ReadNamedInputs(const Op& op, const NamedKernel& kernel, const OrtkitChoice& choice,
-                             const Inputs& inputs, Run* run, Star* star) {
-  const OrtkitOp& spec = *op.spec;
-  run->spec = &spec;
-  run->has_output = false;
-  const int64_t* dims[ORTKIT_MAX_TENSORS];
-  int64_t collapsed[ORTKIT_MAX_TENSORS][ORTKIT_MAX_RANK];
-  for (int32_t i = 0; i < spec.symbol_count; ++i) run->symbols[i] = kUnknown;
-  bool is_plain = true;
-  for (int32_t i = 0; i < spec.input_count; ++i) {
-    const int32_t place = choice.places[i];
-    if (place < 0) {
-      dims[i] = nullptr;  // one number
-      run->data[i] = reinterpret_cast<char*>(const_cast<Number*>(&kernel.attributes[-1 - place]));
-      continue;
-    }
-    ORTKIT_RETURN_IF_ERROR(ReadNamedInput(op, spec.tensors[i], choice.stars[i], inputs.values[place], star,
-                                          &dims[i], collapsed[i], &run->data[i]));
-    is_plain = is_plain && ReadPlainDims(spec.tensors[i], dims[i], run->symbols);
-  }
-  return is_plain ? nullptr : ReadCarefully(op, dims, run);
-}
-
-ort::Status* MakeNamedOutput(const Op& op, ort::KernelContext* context, int32_t index, int32_t star_axis,
-                             const Star& star, Run* run) {
-  const int32_t place = op.spec->input_count + index;
-  const OrtkitTensor& tensor = op.spec->tensors[place];
-  int64_t dims[ORTKIT_MAX_RANK + kMostAxes];
-  size_t rank = 0;
-  bool is_empty = false;
-  for (int32_t i = 0; i < tensor.rank; ++i) {
-    if (star_axis == i + 1) {
-      for (size_t axis = 0; axis < star.count; ++axis) dims[rank++] = star.dims[axis];
-    } else {
-      dims[rank++] = SizeOf(tensor.dims[i], run->symbols);
-    }
-  }
-  for (size_t i = 0; i < rank; ++i) {
-    is_empty = is_empty || dims[i] == 0;
-    if (dims[i] == kUnknown) {
-      return Refuse(op, ort::kInvalidArgument, "the size of output '%s' in dim %zu exceeds 63 bits",
-                    tensor.name, i);
-    }
-  }
-  ort::Value* value = nullptr;
-  ORTKIT_RETURN_IF_ERROR(ort::GetOutput(op.api)(context, index, dims, rank, &value));
-  void* data = nullptr;
-  ORTKIT_RETURN_IF_ERROR(ort::GetTensorMutableData(op.api)(value, &data));
-  run->data[place] = static_cast<char*>(data);
-  run->has_output = run->has_output || !is_empty;
-  return nullptr;
-}
+void DestroyNamed(void* node) { free(node); }
 
 ort::Status* ComputeNamed(void* opaque, ort::KernelContext* context) {
-  const auto& kernel = *static_cast<const NamedKernel*>(opaque);
-  Inputs inputs;
-  ORTKIT_RETURN_IF_ERROR(ReadValues(kernel, context, &inputs));
-  const OrtkitChoice* choice = Choose(kernel, inputs);
-  if (choice == nullptr) {
-    return RefuseNode(*kernel.op, "%s", "this library has no kernel for the inputs that the node has");
-  }
-  const Op op = {{}, choice->op, kernel.op->api, false};
+  const auto& node = *static_cast<const Node*>(opaque);
   CpuRun run;
   Star star;
-  ORTKIT_RETURN_IF_ERROR(ReadNamedInputs(op, kernel, *choice, inputs, &run, &star));
-  for (int32_t i = 0; i < choice->op->output_count; ++i) {
-    const int32_t axis = choice->stars[choice->op->input_count + i];
-    ORTKIT_RETURN_IF_ERROR(MakeNamedOutput(op, context, i, axis, star, &run));
-  }
-  return RunUnits(op, context, &run);
+  int32_t chosen = 0;
+  ORTKIT_RETURN_IF_ERROR(ChooseAndRead(node, context, &run, &star, &chosen));
+  ORTKIT_RETURN_IF_ERROR(MakeNamedOutputs(node, context, chosen, star, &run));
+  return RunUnits(OpOf(*node.op, node.op->spec->choices[chosen]), context, &run);
 }
 
 // Whether a node's inputs have an op's element types; those of an optional one that is absent are 0.
@@ -339,11 +118,49 @@ ort::CustomOp Describe(const OrtkitNamedOp& spec) {
   return abi;
 }
 
-// "<domain>::<name>", which a session's options note as they do the fused ops.
-ort::Status* Note(const ort::Api* api, ort::SessionOptions* options, const OrtkitNamedOp& spec) {
+// "<domain>::<name><suffix>", which a session's options note as they do the fused ops.
+ort::Status* Note(const ort::Api* api, ort::SessionOptions* options, const OrtkitNamedOp& spec, const char* suffix,
+                  const char* text) {
   char key[512];
-  snprintf(key, sizeof key, "%s::%s", spec.domain, spec.name);
-  return ort::AddSessionConfigEntry(api)(options, key, "registered");
+  snprintf(key, sizeof key, "%s::%s%s", spec.domain, spec.name, suffix);
+  return ort::AddSessionConfigEntry(api)(options, key, text);
+}
+
+ort::Status* NoteLeftOut(const ort::Api* api, ort::SessionOptions* options, const OrtkitNamedOp& spec, const char* why) {
+  char text[256];
+  snprintf(text, sizeof text, "%s of its kernel for CUDA", why);
+  return Note(api, options, spec, "@left_out", text);
+}
+
+// What a library adds to one session's options, domain by domain.
+struct Adding {
+  const ort::Api* api;
+  ort::SessionOptions* options;
+  bool is_cuda;  // the session gets kernels for CUDA too
+  ort::OpDomain* domain;
+  bool is_any;   // some op of the name in hand was added
+};
+
+NamedOp* NamedAt(int32_t entry, int32_t index, bool is_cuda) {
+  const int32_t place = 2 * (entry * ortkit_names.op_count + index) + (is_cuda ? 1 : 0);
+  return reinterpret_cast<NamedOp*>(&ortkit_names.rooms[place]);
+}
+
+bool HasAny(const NamedOp& op) {
+  for (int32_t i = 0; i < op.spec->choice_count; ++i) {
+    if (HasKernel(op, op.spec->choices[i])) return true;
+  }
+  return false;
+}
+
+ort::Status* AddOne(Adding* adding, const NamedOp& op) {
+  if (!HasAny(op)) return nullptr;
+  char why[160];
+  if (op.is_cuda && !ortkit_names.cuda->CanRun(*op.spec, why, sizeof why)) {
+    return NoteLeftOut(adding->api, adding->options, *op.spec, why);
+  }
+  adding->is_any = true;
+  return ort::CustomOpDomainAdd(adding->api)(adding->domain, &op.abi);
 }
 
 }  // namespace
@@ -351,29 +168,32 @@ ort::Status* Note(const ort::Api* api, ort::SessionOptions* options, const Ortki
 void MakeNames(const ort::Api* api, int32_t entry) {
   for (int32_t i = 0; i < ortkit_names.op_count; ++i) {
     const OrtkitNamedOp& spec = ortkit_names.ops[i];
-    OrtkitRoom* room = &ortkit_names.rooms[entry * ortkit_names.op_count + i];
-    new (room) NamedOp{Describe(spec), &spec, api, 0};
+    new (NamedAt(entry, i, false)) NamedOp{Describe(spec), &spec, api, 0};
+    ort::CustomOp abi = Describe(spec);
+    if (ortkit_names.cuda != nullptr) ortkit_names.cuda->Describe(&abi);
+    new (NamedAt(entry, i, true)) NamedOp{abi, &spec, api, 1};
   }
 }
 
 // Ops of one domain stand in a row, in it those of one name. ONNX Runtime takes a domain once in a session, so two libraries with
 // ops of one domain do not go together; it says so itself.
 ort::Status* AddNames(const ort::Api* api, ort::SessionOptions* options, int32_t entry) {
-  ort::OpDomain* domain = nullptr;
+  Adding adding = {api, options, false, nullptr, false};
+  if (ortkit_names.cuda != nullptr) ORTKIT_RETURN_IF_ERROR(IsForCuda(api, options, &adding.is_cuda));
   for (int32_t i = 0; i < ortkit_names.op_count; ++i) {
     const OrtkitNamedOp& spec = ortkit_names.ops[i];
     if (i == 0 || strcmp(spec.domain, ortkit_names.ops[i - 1].domain) != 0) {
-      ORTKIT_RETURN_IF_ERROR(ort::CreateCustomOpDomain(api)(spec.domain, &domain));
+      ORTKIT_RETURN_IF_ERROR(ort::CreateCustomOpDomain(api)(spec.domain, &adding.domain));
     }
-    const OrtkitRoom* room = &ortkit_names.rooms[entry * ortkit_names.op_count + i];
-    ORTKIT_RETURN_IF_ERROR(ort::CustomOpDomainAdd(api)(domain, &reinterpret_cast<const NamedOp*>(room)->abi));
+    ORTKIT_RETURN_IF_ERROR(AddOne(&adding, *NamedAt(entry, i, false)));
+    if (adding.is_cuda) ORTKIT_RETURN_IF_ERROR(AddOne(&adding, *NamedAt(entry, i, true)));
     const bool is_last = i + 1 == ortkit_names.op_count;
-    if (is_last || strcmp(spec.name, ortkit_names.ops[i + 1].name) != 0) {
-      ORTKIT_RETURN_IF_ERROR(Note(api, options, spec));
+    const bool is_new_domain = is_last || strcmp(spec.domain, ortkit_names.ops[i + 1].domain) != 0;
+    if (is_new_domain || strcmp(spec.name, ortkit_names.ops[i + 1].name) != 0) {
+      if (adding.is_any) ORTKIT_RETURN_IF_ERROR(Note(api, options, spec, "", "registered"));
+      adding.is_any = false;
     }
-    if (is_last || strcmp(spec.domain, ortkit_names.ops[i + 1].domain) != 0) {
-      ORTKIT_RETURN_IF_ERROR(ort::AddCustomOpDomain(api)(options, domain));
-    }
+    if (is_new_domain) ORTKIT_RETURN_IF_ERROR(ort::AddCustomOpDomain(api)(options, adding.domain));
   }
   return nullptr;
 }

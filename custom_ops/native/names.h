@@ -13,7 +13,7 @@
 extern "C" {
 #endif
 
-#define ORTKIT_NAMES_VERSION 1
+#define ORTKIT_NAMES_VERSION 2
 #define ORTKIT_MAX_ATTRIBUTES 32
 
 typedef struct OrtkitAttribute {
@@ -31,7 +31,7 @@ typedef struct OrtkitFixed {
   float real;
 } OrtkitFixed;
 
-/* One kernel, and the nodes that it is for. */
+/* One kernel, for the CPU or for CUDA, and the nodes that it is for. */
 typedef struct OrtkitChoice {
   const OrtkitOp* op;        /* its op_type is for messages */
   const int32_t* places;     /* of each of the kernel's inputs: the node's, or -1 - the attribute that it is */
@@ -40,6 +40,8 @@ typedef struct OrtkitChoice {
   const int32_t* is_there;   /* of each of the node's inputs */
   int32_t fixed_count;
   const OrtkitFixed* fixed;
+  int32_t condition_count;
+  const OrtkitCondition* conditions; /* of the sizes, by the kernel's symbols */
 } OrtkitChoice;
 
 typedef struct OrtkitNamedOp {
@@ -53,16 +55,21 @@ typedef struct OrtkitNamedOp {
   const int32_t* output_types;
   int32_t attribute_count;
   const OrtkitAttribute* attributes;
-  int32_t choice_count;        /* the last one needs the fewest inputs */
+  int32_t choice_count;        /* the first that fits runs; the last one needs the fewest inputs */
   const OrtkitChoice* choices;
   OrtkitPairs may_inplace;     /* inputs and outputs of the node that may share memory, whatever the choice */
 } OrtkitNamedOp;
+
+/* The part for CUDA. Naming it links it in, so libraries without CUDA kernels do not have it. */
+typedef struct OrtkitNamesCuda OrtkitNamesCuda;
+extern const OrtkitNamesCuda ortkit_names_cuda;
 
 typedef struct OrtkitNames {
   uint32_t version;  /* ORTKIT_NAMES_VERSION */
   int32_t op_count;
   const OrtkitNamedOp* ops;
-  OrtkitRoom* rooms; /* ORTKIT_MAX_RUNTIMES times the ops; zeroed */
+  OrtkitRoom* rooms; /* ORTKIT_MAX_RUNTIMES times two for each op; zeroed */
+  const OrtkitNamesCuda* cuda; /* &ortkit_names_cuda if some op has a kernel for CUDA, else null */
 } OrtkitNames;
 
 /* Without one of its own a library gets names_none.cc's, which has none. */

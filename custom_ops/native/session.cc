@@ -64,25 +64,6 @@ ort::Status* HasCudaProvider(const ort::Api* api, bool* has) {
   return ort::ReleaseAvailableProviders(api)(names, count);
 }
 
-// Whether the session gets the set of kernels for CUDA.
-ort::Status* IsForCuda(const ort::Api* api, const ort::SessionOptions* options, bool* is_cuda) {
-  bool is_said = false;
-  ORTKIT_RETURN_IF_ERROR(HasEntry(api, options, kTargetKey, &is_said));
-  *is_cuda = false;
-  if (!is_said) {
-    const bool is_possible = ortkit_manifest.cuda != nullptr && ortkit_manifest.cuda->HasDevice();
-    return is_possible ? HasCudaProvider(api, is_cuda) : nullptr;
-  }
-  char target[32] = {};
-  size_t size = sizeof target;
-  ORTKIT_RETURN_IF_ERROR(ort::GetSessionConfigEntry(api)(options, kTargetKey, target, &size));
-  *is_cuda = strcmp(target, "cuda") == 0;
-  if (*is_cuda || strcmp(target, "cpu") == 0) return nullptr;
-  char text[128];
-  snprintf(text, sizeof text, "ortkit.fused: the entry %s is '%s', expected cpu or cuda", kTargetKey, target);
-  return ort::CreateStatus(api)(ort::kInvalidArgument, text);
-}
-
 // Beside a kernel for CUDA the one for the CPU is there too, for nodes that ONNX Runtime keeps there.
 // A kernel that no device runs is not registered, which `why` says: its node becomes the function's body.
 bool IsWanted(const Op& op, bool is_cuda, char* why, size_t capacity) {
@@ -126,6 +107,24 @@ ort::Status* AddNewOps(const ort::Api* api, ort::SessionOptions* options, ort::O
 }
 
 }  // namespace
+
+ort::Status* IsForCuda(const ort::Api* api, const ort::SessionOptions* options, bool* is_cuda) {
+  bool is_said = false;
+  ORTKIT_RETURN_IF_ERROR(HasEntry(api, options, kTargetKey, &is_said));
+  *is_cuda = false;
+  if (!is_said) {
+    const bool is_possible = ortkit_manifest.cuda != nullptr && ortkit_manifest.cuda->HasDevice();
+    return is_possible ? HasCudaProvider(api, is_cuda) : nullptr;
+  }
+  char target[32] = {};
+  size_t size = sizeof target;
+  ORTKIT_RETURN_IF_ERROR(ort::GetSessionConfigEntry(api)(options, kTargetKey, target, &size));
+  *is_cuda = strcmp(target, "cuda") == 0;
+  if (*is_cuda || strcmp(target, "cpu") == 0) return nullptr;
+  char text[128];
+  snprintf(text, sizeof text, "ortkit.fused: the entry %s is '%s', expected cpu or cuda", kTargetKey, target);
+  return ort::CreateStatus(api)(ort::kInvalidArgument, text);
+}
 
 ort::Status* AddToSession(const ort::Api* api, ort::SessionOptions* options, const Op* ops,
                           int32_t count) {

@@ -1,5 +1,5 @@
 // Parts of the shim, in the order in which a session meets them:
-// register.cc, session.cc, describe.cc, infer.cc, kernel.cc; names.cc is for ops under names of their
+// register.cc, session.cc, describe.cc, infer.cc, kernel.cc; names*.cc are for ops under names of their
 // users', cpu.cc answers what this machine runs.
 // cuda*.cc are linked into libraries with CUDA kernels only.
 //
@@ -8,6 +8,7 @@
 #pragma once
 
 #include "manifest.h"
+#include "names.h"
 #include "ort_abi.h"
 
 namespace ortkit {
@@ -39,6 +40,9 @@ ort::Status* AddToSession(const ort::Api*, ort::SessionOptions*, const Op* ops, 
 ort::Status* CreateKernel(const ort::CustomOp*, const ort::Api*, const ort::KernelInfo*, void** kernel);
 ort::Status* Compute(void* kernel, ort::KernelContext*);
 void DestroyKernel(void* kernel);
+
+// Whether the session gets the set of kernels for CUDA.
+ort::Status* IsForCuda(const ort::Api*, const ort::SessionOptions*, bool* is_cuda);
 
 // infer.cc
 ort::Status* InferOutputShape(const ort::CustomOp*, ort::ShapeContext*);
@@ -81,4 +85,11 @@ struct OrtkitCuda {
   bool (*HasDevice)();
   // Whether some device runs some variant of the kernel; if not, says why: "no image for sm_86".
   bool (*CanRun)(const OrtkitCudaKernel& kernel, char* why, size_t capacity);
+};
+
+// names_cuda.cc, reached through the names only.
+struct OrtkitNamesCuda {
+  void (*Describe)(ort::CustomOp* abi);
+  // Whether some device runs all kernels of the op; if not, says why.
+  bool (*CanRun)(const OrtkitNamedOp& spec, char* why, size_t capacity);
 };

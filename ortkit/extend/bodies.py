@@ -180,6 +180,8 @@ def specialized(
     schema: OpSchema,
     inputs: Sequence[str],
     defaults: Mapping[str, Attribute],
+    *,
+    are_inputs: bool = True,
 ) -> tuple[onnx.FunctionProto, tuple[str, ...], tuple[str, ...]]:
     """Return a body without attributes, of one set of element types.
 
@@ -191,6 +193,7 @@ def specialized(
         schema: The op's.
         inputs: The element types of the inputs.
         defaults: The value of each attribute that is built in.
+        are_inputs: Whether attributes become inputs where they can; else all are built in.
 
     Returns:
         The body, the attributes that became inputs (after the others), and those that were
@@ -212,9 +215,10 @@ def specialized(
         reference = next((one for one in node.attribute if one.ref_attr_name), None)
         is_number = reference is not None and reference.name in _SCALAR_CONSTANTS
         if node.op_type == "Constant" and is_number and reference is not None:
-            given[node.output[0]] = reference.ref_attr_name
             types[node.output[0]] = np.dtype(_SCALAR_CONSTANTS[reference.name]).name
-            continue
+            if are_inputs:
+                given[node.output[0]] = reference.ref_attr_name
+                continue
         copy = result.node.add()
         copy.CopyFrom(node)
         for attribute in copy.attribute:
@@ -246,6 +250,8 @@ def _build_in(
             where=where, fix="give it one, or leave the op to its body",
         )  # fmt: skip
     value = defaults[name]
+    if schema.attributes[name].kind is float:
+        value = float(value)  # type: ignore[arg-type]  # of a number
     made = onnx.helper.make_attribute(
         attribute.name, int(value) if isinstance(value, bool) else value
     )

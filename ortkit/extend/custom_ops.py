@@ -23,6 +23,8 @@ from ortkit.runtime.python_ops import OPS
 if TYPE_CHECKING:
     import onnx
 
+    from ortkit.extend.declared_kernels import DeclaredKernel
+
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
 _NAME = re.compile(r"(?P<domain>[A-Za-z_][\w.-]*)::(?P<name>[A-Za-z_]\w*)")
@@ -52,6 +54,8 @@ class CustomOp:
         self.reference = reference
         self.bodies: dict[frozenset[str], onnx.FunctionProto] = {}
         """By the optional inputs that they are without."""
+        self.kernels: list[DeclaredKernel] = []
+        """Those that were written for it, in the order in which they are tried."""
         self.gradient: Callable[..., object] | None = None
         """See `backward`."""
         self.__doc__ = reference.__doc__
@@ -164,6 +168,37 @@ class CustomOp:
         key = frozenset(without)
         self.bodies[key] = read_body(source, self.schema, self.id, tuple(without))
         return source
+
+    def kernel(self, backend: str, function: Any = None, **options: Any) -> Any:
+        """Give the op a kernel; also a decorator: `@op.kernel("tvm")`.
+
+        Of several kernels for a node's element types and inputs the first one runs whose `when`
+        holds; after them comes what is generated from the body. docs/custom-ops.md has examples.
+
+        Args:
+            backend: "tvm", for CPUs, or "triton", for CUDA.
+            function: For tvm one of TE (from placeholders to tensors, attributes by name) or a
+                PrimFunc over buffers, inputs first; for triton one of Triton. Or where it is,
+                "module:function", which is imported when the kernel is compiled.
+            options: For both: `dtypes` that it is for; `without`, the optional inputs that nodes
+                are without; `counts` of a variadic input; `when`, such as "n % 16 == 0 and n <=
+                4096"; `constants`, passed by name. For tvm: `split`, the first axis of all that
+                is computed in parts, or `units` of a function that has begin and end;
+                `schedule`, called with a `tvm.s_tir.Schedule`; `work`, how many points there are
+                (else the elements of an output), and `picoseconds` for one; `inplace`, pairs of
+                an input and an output that may share memory. For triton: `grid`, such as
+                ("ceil(n / BLOCK)",); `sizes`, what parameters stand for that are called neither
+                as a tensor, an attribute nor a size; `warps` and `stages`.
+
+        Raises:
+            UserError: It is not a kernel of this op.
+        """
+        from ortkit.extend.declared_kernels import declared_kernel
+
+        if function is None:
+            return lambda later: self.kernel(backend, later, **options)
+        self.kernels.append(declared_kernel(self, backend, function, options))
+        return function
 
     def backward(self, function: Callable[..., object]) -> Callable[..., object]:
         """Give the op its gradients, for PyTorch: a decorator.

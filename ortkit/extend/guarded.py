@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -15,13 +16,16 @@ from pathlib import Path
 import numpy as np
 
 from ortkit.errors import KernelError
-from ortkit.extend.native import Form
-from ortkit.extend.op_cases import Array, Case, numpy_dtype
+from ortkit.extend.forms import Form
+from ortkit.extend.op_cases import Array, Case, flat_sizes, numpy_dtype
+from ortkit.extend.size_rules import value_of
 from ortkit.kernels.backend import Kernel
 from ortkit.kernels.link import find_linker
 from ortkit.kernels.sizes import extent_of, symbols_of
 
 _SECONDS = 120.0
+#: A kernel that ended so many processes is not called again.
+MOST_ENDINGS = 3
 
 
 @dataclass(frozen=True)
@@ -34,7 +38,7 @@ class Outcome:
 
 
 def call_guarded(form: Form, kernel: Kernel, cases: Sequence[Case]) -> list[Outcome]:
-    """Call a kernel on some cases.
+    """Call a kernel on some cases; on fewer if it ends the process again and again.
 
     Raises:
         KernelError: The C compiler cannot link the kernel.
@@ -49,27 +53,38 @@ def call_guarded(form: Form, kernel: Kernel, cases: Sequence[Case]) -> list[Outc
         calls = [_call(form, kernel, case, folder, number) for number, case in enumerate(cases)]
         tensors = (*form.signature.inputs, *form.signature.outputs)
         outcomes: list[Outcome] = []
-        while len(outcomes) < len(calls):
+        ended = 0
+        while len(outcomes) < len(calls) and ended < MOST_ENDINGS:
+            ended += 1
             job = {
                 "library": str(library), "symbol": kernel.symbol,
                 "names": [one.name for one in tensors], "calls": calls[len(outcomes) :],
+                "inplace": kernel.launch.inplace,
             }  # fmt: skip
             before = len(outcomes)
-            for problem in _run(job):
+            for problem in run_child("ortkit.extend.guarded_child", job):
                 number = len(outcomes)
-                outputs = () if problem else _outputs(form, cases[number], calls[number])
+                outputs = () if problem else read_outputs(form, cases[number], calls[number])
                 outcomes.append(Outcome(problem, outputs))
             assert len(outcomes) > before
         return outcomes
 
 
-def _run(job: Mapping[str, object]) -> list[str]:
-    """Return what was wrong with each call, up to one that ended the process."""
-    command = [sys.executable, "-m", "ortkit.extend.guarded_child"]
+def run_child(
+    module: str, job: Mapping[str, object], surroundings: Mapping[str, str] | None = None
+) -> list[str]:
+    """Return what was wrong with each call of a job, up to one that ended the process.
+
+    Args:
+        module: What runs it, such as `ortkit.extend.guarded_child`.
+        job: As that module says.
+        surroundings: Environment variables besides this process's.
+    """
+    command = [sys.executable, "-m", module]
     try:
         done = subprocess.run(
             command, input=json.dumps(job), capture_output=True, text=True, timeout=_SECONDS,
-            check=False,
+            check=False, env={**os.environ, **(surroundings or {})},
         )  # fmt: skip
         lines, code = done.stdout.splitlines(), done.returncode
     except subprocess.TimeoutExpired as error:
@@ -85,6 +100,9 @@ def _run(job: Mapping[str, object]) -> list[str]:
             found[int(number)] = found.get(int(number), "") or "".join(rest)
     if code == 0:
         return [found[number] for number in sorted(found)]
+    if begun < 0 and code is not None:
+        last = [line for line in done.stderr.splitlines() if line.strip()][-1:]
+        return [f"its process ended with {code}: {' '.join(last)}"]
     found[max(begun, 0)] = _ending(code)
     return [found[number] for number in range(max(begun, 0) + 1)]
 
@@ -97,13 +115,9 @@ def _ending(code: int | None) -> str:
     return f"its process ended with {code}"
 
 
-def _sizes_of(case: Case) -> dict[str, int]:
-    """Return the named sizes as the kernel has them: any number of axes are one."""
-    return {**case.sizes.named, **{word: prod(run) for word, run in case.sizes.stars.items()}}
-
-
-def _call(form: Form, kernel: Kernel, case: Case, folder: Path, number: int) -> dict[str, object]:
-    sizes = _sizes_of(case)
+def write_inputs(form: Form, case: Case, folder: Path, number: int) -> dict[str, object]:
+    """Write the inputs of a call into files; returns what a child is told of its tensors."""
+    sizes = flat_sizes(case.sizes)
     arrays = [one for one in case.inputs if one is not None]
     for name in form.attributes:
         dtype = np.float32 if form.op.schema.attributes[name].kind is float else np.int64
@@ -113,27 +127,33 @@ def _call(form: Form, kernel: Kernel, case: Case, folder: Path, number: int) -> 
         path = folder / f"{number}_{index}.in"
         path.write_bytes(np.ascontiguousarray(array).tobytes())
         paths.append(str(path))
-    symbols = symbols_of((*form.signature.inputs, *form.signature.outputs))
-    by_place = {f"s{place}": sizes[symbol] for place, symbol in enumerate(symbols)}
     outputs = []
     for one in form.signature.outputs:
         extents = [extent_of(dim) for dim in one.shape]
-        elements = prod(e.factor * prod(sizes[name] for name in e.symbols) for e in extents)
+        elements = prod(value_of(extent, sizes) for extent in extents)
         outputs.append(elements * numpy_dtype(one.dtype).itemsize)
+    results = [str(folder / f"{number}_{index}.out") for index in range(len(outputs))]
+    return {"inputs": paths, "outputs": outputs, "results": results}
+
+
+def _call(form: Form, kernel: Kernel, case: Case, folder: Path, number: int) -> dict[str, object]:
+    sizes = flat_sizes(case.sizes)
+    call = write_inputs(form, case, folder, number)
+    symbols = symbols_of((*form.signature.inputs, *form.signature.outputs))
+    by_place = {f"s{place}": sizes[symbol] for place, symbol in enumerate(symbols)}
+    units = prod(value_of(extent, by_place) for extent in kernel.launch.units)
+    outputs = call["outputs"]
+    assert isinstance(outputs, list)
     return {
-        "inputs": paths,
-        "outputs": outputs,
-        "results": [str(folder / f"{number}_{index}.out") for index in range(len(outputs))],
+        **call,
         "sizes": [sizes[symbol] for symbol in symbols],
         # As in a session, where nothing is to be written no kernel is called.
-        "units": prod(
-            extent.factor * prod(by_place[name] for name in extent.symbols)
-            for extent in kernel.launch.units
-        ) if any(outputs) else 0,
-    }  # fmt: skip
+        "units": units if any(outputs) else 0,
+    }
 
 
-def _outputs(form: Form, case: Case, call: dict[str, object]) -> tuple[Array, ...]:
+def read_outputs(form: Form, case: Case, call: Mapping[str, object]) -> tuple[Array, ...]:
+    """Return what a call wrote."""
     paths = call["results"]
     assert isinstance(paths, list)
     found = []

@@ -93,8 +93,25 @@ def _problem(function: Any, job: dict[str, Any], call: dict[str, Any], at_end: b
         results.append([one.bytes() for one in outputs])
     if any(one != results[0] for one in results):
         return "cut in two, its work gives another result"
+    if job["inplace"] and (problem := _in_place(function, job, call, results[0])):
+        return problem
     for index, path in enumerate(call["results"]):
         Path(path).write_bytes(results[0][index])
+    return ""
+
+
+def _in_place(function: Any, job: dict[str, Any], call: dict[str, Any], want: list[bytes]) -> str:
+    """Return what is wrong where outputs lie in inputs, empty if nothing is."""
+    inputs = [Path(path).read_bytes() for path in call["inputs"]]
+    tensors = [Guarded(content, len(content), at_end=True) for content in inputs]
+    outputs = [Guarded(None, size, at_end=True) for size in call["outputs"]]
+    for source, result in job["inplace"]:
+        outputs[result] = tensors[source]
+    pointers = [ctypes.c_void_p(one.address) for one in (*tensors, *outputs)]
+    sizes = [ctypes.c_int64(size) for size in call["sizes"]]
+    function(*pointers, *sizes, ctypes.c_int64(0), ctypes.c_int64(call["units"]))
+    if [one.bytes() for one in outputs] != want:
+        return "in place, it gives another result"
     return ""
 
 

@@ -1,23 +1,21 @@
-"""From declared ops to kernels: a signature for each set of types and inputs, then a library."""
+"""From declared ops to kernels: a kernel for each set of types and inputs, then a library."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-import onnx
-
-from ortkit.errors import UserError
-from ortkit.extend.bodies import specialized
+from ortkit.errors import KernelError, UserError
 from ortkit.extend.custom_ops import CustomOp
-from ortkit.extend.op_schema import Attribute, OpInput, OpSchema, Types
-from ortkit.extend.tensor_types import Dim, TensorType
-from ortkit.kernels.backend import Kernel, Target
+from ortkit.extend.forms import Form, forms_of
+from ortkit.extend.op_schema import Attribute, OpInput
+from ortkit.kernels.backend import Kernel, Refused, Target
 from ortkit.kernels.build import build_kernels
 from ortkit.kernels.cache import KernelCache
+from ortkit.kernels.cuda import Condition, CudaKernel
 from ortkit.kernels.link import KernelLibrary, link_named
 from ortkit.kernels.names import (
     OPTIONAL,
@@ -27,49 +25,6 @@ from ortkit.kernels.names import (
     NamedKernel,
     NamedOp,
 )
-from ortkit.kernels.signature import RegionSignature, TensorSpec, body_text
-
-#: With any number of axes in front: what follows must not count axes from there.
-_ROW_OPS = frozenset({
-    "LayerNormalization", "LogSoftmax", "RMSNormalization", "ReduceL1", "ReduceL2", "ReduceMax",
-    "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum", "ReduceSumSquare", "Softmax",
-})  # fmt: skip
-_POINTWISE = frozenset({
-    "Abs", "Add", "And", "Cast", "Ceil", "Celu", "Clip", "Constant", "Cos", "Div", "Elu", "Equal",
-    "Erf", "Exp", "FastGelu", "Floor", "Gelu", "Greater", "GreaterOrEqual", "HardSigmoid",
-    "HardSwish", "Identity", "LeakyRelu", "Less", "LessOrEqual", "Log", "Max", "Mean", "Min",
-    "Mish", "Mod", "Mul", "Neg", "Not", "Or", "PRelu", "Pow", "QuickGelu", "Reciprocal", "Relu",
-    "Round", "Selu", "Sigmoid", "Sign", "Sin", "Softplus", "Softsign", "Sqrt", "Sub", "Sum",
-    "Swish", "Tan", "Tanh", "ThresholdedRelu", "Where", "Xor",
-})  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Form:
-    """One kernel that an op is to have: for which types and inputs, and what it computes."""
-
-    op: CustomOp
-    types: Types
-    is_there: tuple[bool, ...]
-    signature: RegionSignature
-    attributes: tuple[str, ...]
-    """Those that are inputs, after the others."""
-    built_in: tuple[str, ...]
-    """Those that the kernel has a value of inside."""
-
-    @property
-    def text(self) -> str:
-        """Such as `float32` or `float32 without bias`."""
-        kinds = [
-            dtype for kind, dtype in self.types.items() if len(self.op.schema.kinds[kind]) > 1
-        ]
-        absent = [
-            one.name
-            for one, is_there in zip(self.op.schema.inputs, self.is_there, strict=True)
-            if not is_there
-        ]
-        words = " ".join(kinds or [next(iter(self.types.values()))])
-        return f"{words} without {', '.join(absent)}" if absent else words
 
 
 @dataclass(frozen=True)
@@ -93,6 +48,7 @@ def build_ops(
     path: Path,
     target: Target | None = None,
     *,
+    cuda: Target | None = None,
     dtypes: Sequence[str] | None = None,
     cache: KernelCache | None = None,
     count: Callable[[int, int], None] = _uncounted,
@@ -102,174 +58,139 @@ def build_ops(
     Any ONNX Runtime loads it, without ortkit and Python: `register_custom_ops_library(path)`.
 
     Args:
-        ops: Each with a body.
+        ops: Each with a body or a kernel.
         path: The library; not touched if nothing can be compiled.
         target: The processor; None for this machine's.
+        cuda: The GPUs, for kernels beside those for the processor; None for none.
         dtypes: Where a word such as Float stands for several element types, those to build for.
         cache: Where compiled kernels are kept; None means the user's cache.
         count: Called with how many kernels are compiled, and of how many.
 
     Raises:
-        UserError: An op has no body, or the library cannot be written.
+        UserError: An op has nothing to compile, or the library cannot be written.
         MissingDependencyError: A toolchain is not installed.
         KernelError: The C compiler failed to link.
     """
     target = target or Target()
-    forms: list[Form] = []
+    forms: list[tuple[Form, Target]] = []
     refused: list[tuple[str, str, str]] = []
     for op in ops:
-        for form in forms_of(op, dtypes):
-            if isinstance(form, Form):
-                forms.append(form)
+        for each in (target, *([] if cuda is None else [cuda])):
+            for form in _forms(op, dtypes, each, is_only=cuda is None):
+                if isinstance(form, Form):
+                    forms.append((form, each))
+                else:
+                    refused.append((op.id, *form))
+    with built_forms(forms, cache, count) as (found, compiled):
+        made = []
+        for (form, _), kernel in zip(forms, found, strict=True):
+            if isinstance(kernel, Refused):
+                refused.append((form.op.id, form.text, kernel.reason))
             else:
-                refused.append((op.id, *form))
-    with build_kernels([form.signature for form in forms], target, cache, count) as build:
-        made: list[tuple[Form, Kernel]] = []
-        for form, found in zip(forms, build.found, strict=True):
-            if isinstance(found, Kernel):
-                made.append((form, found))
-            else:
-                reason = getattr(found, "reason", "it is for CUDA")
-                refused.append((form.op.id, form.text, reason))
+                made.append((form, kernel))
         named = list(_named(made))
         library = link_named(named, path, target) if named else None
-    return OpsBuild(library, tuple(form for form, _ in made), tuple(refused), build.compiled)
+    return OpsBuild(library, tuple(form for form, _ in made), tuple(refused), compiled)
 
 
-def forms_of(
-    op: CustomOp, dtypes: Sequence[str] | None = None
+def _forms(
+    op: CustomOp, dtypes: Sequence[str] | None, target: Target, *, is_only: bool
 ) -> Iterator[Form | tuple[str, str]]:
-    """Yield what an op can be compiled for, or the form and why it cannot be.
+    """Yield what an op has for a target; nothing for one of two that it says nothing of."""
+    try:
+        yield from forms_of(op, dtypes, target.kind)
+    except UserError as error:
+        if is_only:
+            raise
+        yield target.kind, error.problem
+
+
+@contextmanager
+def built_forms(
+    forms: Sequence[tuple[Form, Target]],
+    cache: KernelCache | None = None,
+    count: Callable[[int, int], None] = _uncounted,
+) -> Iterator[tuple[list[Kernel | CudaKernel | Refused], int]]:
+    """Compile forms; the kernels' files are there inside of the `with` block.
+
+    Yields:
+        For each its kernel or why it has none, and how many were compiled anew.
 
     Raises:
-        UserError: It has no body.
+        UserError: A kernel that a user wrote does not fit its op.
+        MissingDependencyError: What one is written for is not installed.
     """
-    if not op.bodies:
-        raise UserError(
-            "it has no body, so there is nothing to compile", where=op.id,
-            fix=f"give it one with @{op.reference.__name__}.body",
-        )  # fmt: skip
-    for types in op.schema.choices(dtypes):
-        for is_there in op.schema.presences():
-            absent = [
-                one.name for one, flag in zip(op.schema.inputs, is_there, strict=True) if not flag
-            ]
-            body = op.bodies.get(frozenset(absent))
-            words = " ".join(types.values())
-            if body is None:
-                yield words, f"there is no body without {', '.join(absent)}"
+    found: list[Kernel | CudaKernel | Refused] = [Refused("")] * len(forms)
+    compiled = 0
+    with tempfile.TemporaryDirectory(prefix="ortkit-ops-") as name:
+        for place, (form, target) in enumerate(forms):
+            if form.declared is None:
                 continue
-            try:
-                yield _form(op, body, types, is_there)
-            except UserError as error:
-                yield words, error.problem
+            folder = Path(name) / str(place)
+            folder.mkdir()
+            found[place] = _compiled(form, target, folder)
+            compiled += not isinstance(found[place], Refused)
+        with _generated(forms, cache, count) as (more, new):
+            for place, kernel in more:
+                found[place] = kernel
+            yield found, compiled + new
 
 
-def _form(
-    op: CustomOp, body: onnx.FunctionProto, types: Types, is_there: tuple[bool, ...]
-) -> Form:
-    schema = op.schema
-    there = [one for one, flag in zip(schema.inputs, is_there, strict=True) if flag]
-    kinds = [types[one.type.kind] for one in there]
-    defaults = {
-        name: one.default for name, one in schema.attributes.items() if one.default is not None
+@contextmanager
+def _generated(
+    forms: Sequence[tuple[Form, Target]],
+    cache: KernelCache | None,
+    count: Callable[[int, int], None],
+) -> Iterator[tuple[list[tuple[int, Kernel | CudaKernel | Refused]], int]]:
+    """Compile what is made from bodies, for CPUs and then for CUDA."""
+    parts = {
+        kind: [
+            (place, form, target)
+            for place, (form, target) in enumerate(forms)
+            if form.declared is None and target.kind == kind
+        ]
+        for kind in ("cpu", "cuda")
     }
-    function, given, built_in = specialized(body, schema, kinds, defaults)
-    _check_built_in(built_in, schema)
-    _check_stars(function, [one.type for one in there], list(schema.outputs.values()))
-    inputs = [_spec(one, types) for one in there]
-    for name in given:
-        dtype = "float32" if schema.attributes[name].kind is float else "int64"
-        inputs.append(TensorSpec(name, dtype, ()))
-    outputs = [
-        TensorSpec(name, types[kind.kind], _shape(kind)) for name, kind in schema.outputs.items()
-    ]
-    function.domain, function.name = "ortkit.fused", _word(op.name)
-    signature = RegionSignature(_word(op.name), body_text(function), tuple(inputs), tuple(outputs))
-    return Form(op, types, is_there, signature, given, built_in)
+    made: list[tuple[int, Kernel | CudaKernel | Refused]] = []
+
+    def take(part: list[tuple[int, Form, Target]], kernels: Sequence[object]) -> None:
+        for (place, _, _), kernel in zip(part, kernels, strict=True):
+            assert isinstance(kernel, Kernel | CudaKernel | Refused)
+            made.append((place, kernel))
+
+    cpu, cuda = parts["cpu"], parts["cuda"]
+    target = cpu[0][2] if cpu else Target()
+    with build_kernels([form.signature for _, form, _ in cpu], target, cache, count) as first:
+        take(cpu, first.found)
+        if not cuda:
+            yield made, first.compiled
+            return
+        signatures = [form.signature for _, form, _ in cuda]
+        with build_kernels(signatures, cuda[0][2], cache, count, "triton") as second:
+            take(cuda, second.found)
+            yield made, first.compiled + second.compiled
 
 
-def _check_built_in(names: Sequence[str], schema: OpSchema) -> None:
-    for name in names:
-        if schema.attributes[name].kind not in (int, float, bool):
-            raise UserError(
-                f"the attribute {name} decides what the kernel computes, and is a list"
-            )
+def _compiled(form: Form, target: Target, folder: Path) -> Kernel | CudaKernel | Refused:
+    """Compile a kernel that a user wrote."""
+    assert form.declared is not None
+    try:
+        if form.declared.backend == "tvm":
+            from ortkit.extend.tvm_kernels import compile_tvm
+
+            return compile_tvm(form, target, folder)
+        from ortkit.extend.triton_kernels import compile_triton
+
+        return compile_triton(form, target, folder)
+    except KernelError as error:
+        return Refused(error.problem)
 
 
-def _check_stars(
-    function: onnx.FunctionProto, inputs: Sequence[TensorType], outputs: Sequence[TensorType]
-) -> None:
-    """Raise unless the body computes the same with its axes of any number made one."""
-    kinds = [*inputs, *outputs]
-    stars = {str(kind.dims[kind.star]) for kind in kinds if kind.star is not None}
-    if not stars:
-        return
-    if len(stars) > 1:
-        raise UserError(f"{' and '.join(sorted(stars))} stand for different numbers of axes")
-    after = min(len(kind.dims) - 1 - (kind.star or 0) for kind in kinds if kind.star is not None)
-    constants = {
-        node.output[0]: _integers(node.attribute[0])
-        for node in function.node
-        if node.op_type == "Constant" and node.attribute
-    }
-    for node in function.node:
-        if node.op_type in _POINTWISE:
-            continue
-        if node.op_type not in _ROW_OPS:
-            raise UserError(
-                f"a shape has any number of axes, and {node.op_type} may depend on how many"
-            )
-        if not all(-after <= axis < 0 for axis in _axes(node, constants)):
-            raise UserError(
-                f"a shape has any number of axes, and {node.op_type} counts its own from there"
-            )
-
-
-def _integers(attribute: onnx.AttributeProto) -> list[int]:
-    """Return what a constant of integers holds, nothing for any other one."""
-    value = onnx.helper.get_attribute_value(attribute)
-    if isinstance(value, onnx.TensorProto):
-        value = onnx.numpy_helper.to_array(value)
-    found = np.asarray(value)
-    return [int(one) for one in found.reshape(-1)] if found.dtype.kind == "i" else []
-
-
-def _axes(node: onnx.NodeProto, constants: Mapping[str, list[int]]) -> list[int]:
-    """Return the axes that a node names; 0 stands for what is not known."""
-    for attribute in node.attribute:
-        if attribute.name == "axes":
-            return list(attribute.ints)
-        if attribute.name == "axis":
-            return [attribute.i]
-    if node.op_type.startswith("Reduce"):
-        known = constants.get(node.input[1]) if len(node.input) > 1 else None
-        return known or [0]
-    return [-1]
-
-
-def _spec(one: OpInput, types: Types) -> TensorSpec:
-    return TensorSpec(one.name, types[one.type.kind], _shape(one.type))
-
-
-def _shape(kind: TensorType) -> tuple[int | str, ...]:
-    return tuple(_size(dim) for dim in kind.dims)
-
-
-def _size(dim: Dim) -> int | str:
-    if dim.is_star:
-        return dim.names[0]
-    return str(dim) if dim.names else dim.factor
-
-
-def _word(name: str) -> str:
-    """Return `squared_re_lu` for SquaredReLU: a readable identifier, no more."""
-    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
-
-
-def _named(made: Sequence[tuple[Form, Kernel]]) -> Iterator[NamedOp]:
+def _named(made: Sequence[tuple[Form, Kernel | CudaKernel]]) -> Iterator[NamedOp]:
     """Yield an op for each set of element types that has kernels for all that it needs."""
-    groups: dict[tuple[str, int, tuple[tuple[str, str], ...]], list[tuple[Form, Kernel]]] = {}
+    groups: dict[
+        tuple[str, int, tuple[tuple[str, str], ...]], list[tuple[Form, Kernel | CudaKernel]]
+    ] = {}
     for form, kernel in made:
         key = form.op.id, form.op.version, tuple(form.types.items())
         groups.setdefault(key, []).append((form, kernel))
@@ -307,10 +228,10 @@ def _value(value: Attribute | None) -> float | int | None:
     return int(value)
 
 
-def _kernel(form: Form, kernel: Kernel, attributes: Sequence[str]) -> NamedKernel:
+def _kernel(form: Form, kernel: Kernel | CudaKernel, attributes: Sequence[str]) -> NamedKernel:
     schema = form.op.schema
     there = [place for place, flag in enumerate(form.is_there) if flag]
-    kinds = [schema.inputs[place].type for place in there]
+    kinds = [form.inputs[place].type for place in there]
     stars = [*(kind.star for kind in kinds), *(None for _ in form.attributes)]
     stars += [kind.star for kind in schema.outputs.values()]
     fixed = {}
@@ -322,4 +243,5 @@ def _kernel(form: Form, kernel: Kernel, attributes: Sequence[str]) -> NamedKerne
         form.signature, kernel,
         (*there, *(-1 - attributes.index(name) for name in form.attributes)),
         tuple(stars), form.is_there, fixed,
+        tuple(Condition(one.size, one.divisible_by, one.at_most) for one in form.rules),
     )  # fmt: skip

@@ -12,7 +12,9 @@ import ml_dtypes
 import numpy as np
 
 from ortkit.extend.custom_ops import CustomOp
+from ortkit.extend.declared_kernels import expanded
 from ortkit.extend.op_schema import Attribute, Types
+from ortkit.extend.size_rules import SizeRule
 from ortkit.extend.sizes import Sizes
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
@@ -24,7 +26,8 @@ _SINGLE = (0, 1, 2, 15, 16, 17, 33, 4099)
 _STARS: tuple[tuple[int, ...], ...] = ((3,), (), (2, 3), (1,), (0,), (2, 1, 5), (257,))
 #: A case with more elements in one tensor is made smaller.
 _MOST_ELEMENTS = 1 << 20
-_MOST_VARIADIC = 3
+#: Sizes that a kernel is for are tried as so many times what they must be multiples of.
+_MULTIPLES = (1, 3, 5)
 
 
 @dataclass(frozen=True)
@@ -48,31 +51,50 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
     return np.dtype(ml_dtypes.bfloat16 if name == "bfloat16" else name)
 
 
-def cases_of(op: CustomOp, types: Types, there: Sequence[bool], seed: int = 0) -> Iterator[Case]:
-    """Yield calls with one set of element types and of inputs; equal seeds give equal values."""
+def cases_of(
+    op: CustomOp,
+    types: Types,
+    there: Sequence[bool],
+    seed: int = 0,
+    rules: Sequence[SizeRule] = (),
+) -> Iterator[Case]:
+    """Yield calls with one set of element types and of inputs; equal seeds give equal values.
+
+    Args:
+        op: The op.
+        types: Its element types.
+        there: Which inputs there are, of a variadic one all.
+        seed: Of the values.
+        rules: What must hold of the sizes; more of them are then tried.
+    """
     schema = op.schema
     attributes = {
         name: one.default if one.default is not None else _some(one.kind)
         for name, one in schema.attributes.items()
     }
-    for number, sizes in enumerate(_sizes(op)):
+    formal = expanded(schema.inputs, there)
+    for number, sizes in enumerate(_sizes(op, rules)):
         draw = np.random.default_rng([seed, number, zlib.crc32(op.id.encode())])
         arrays: list[Array | None] = []
         shapes = []
-        for one, is_there in zip(schema.inputs, there, strict=True):
+        for one, is_there in zip(formal, there, strict=True):
             shape = sizes.shape(one.type)
             assert shape is not None
             if not is_there:
                 arrays.append(None)
                 continue
-            for _ in range(_MOST_VARIADIC if one.is_variadic else 1):
-                arrays.append(_values(draw, shape, types[one.type.kind], number))
-                shapes.append(f"{one.name}{list(shape)}")
+            arrays.append(_values(draw, shape, types[one.type.kind], number))
+            shapes.append(f"{one.name}{list(shape)}")
         words = " ".join(dict.fromkeys(types.values()))
         yield Case(f"{words} {' '.join(shapes)}", types, tuple(arrays), attributes, sizes)
 
 
-def _sizes(op: CustomOp) -> Iterator[Sizes]:
+def flat_sizes(sizes: Sizes) -> dict[str, int]:
+    """Return the named sizes as kernels have them: any number of axes are one."""
+    return {**sizes.named, **{word: prod(run) for word, run in sizes.stars.items()}}
+
+
+def _sizes(op: CustomOp, rules: Sequence[SizeRule] = ()) -> Iterator[Sizes]:
     """Yield sizes: odd ones, then each name by itself, and the numbers of axes."""
     kinds = [one.type for one in op.schema.inputs]
     names = list(dict.fromkeys(
@@ -89,10 +111,21 @@ def _sizes(op: CustomOp) -> Iterator[Sizes]:
         tried += [Sizes({**odd, name: size}, dict(first)) for size in _SINGLE]
     tried.append(Sizes(dict.fromkeys(names, 1), dict.fromkeys(stars, (1, 1))))
     tried.append(Sizes(dict.fromkeys(names, 64), dict.fromkeys(stars, (64,))))
+    for count in _MULTIPLES if rules else ():
+        fit = {name: count * max(_divisors(name, rules)) for name in [*names, *stars]}
+        tried.append(
+            Sizes({name: fit[name] for name in names}, {star: (fit[star],) for star in stars})
+        )
     for sizes in tried:
+        if not all(rule.holds(flat_sizes(sizes)) for rule in rules):
+            continue
         shapes = [sizes.shape(kind) for kind in kinds]
         if all(shape is not None and prod(shape) <= _MOST_ELEMENTS for shape in shapes):
             yield sizes
+
+
+def _divisors(name: str, rules: Sequence[SizeRule]) -> list[int]:
+    return [1, *(one.divisible_by for one in rules if name in one.size.symbols)]
 
 
 def _values(draw: np.random.Generator, shape: tuple[int, ...], dtype: str, number: int) -> Array:

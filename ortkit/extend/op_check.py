@@ -4,28 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from importlib.util import find_spec
 
 import numpy as np
 import onnx
-import onnx.helper
 
-from ortkit.errors import OrtkitError
-from ortkit.extend.bodies import opset_of
+from ortkit.errors import MissingDependencyError, OrtkitError, UserError
+from ortkit.extend.body_session import NoSession, body_session
 from ortkit.extend.custom_ops import CustomOp
-from ortkit.extend.guarded import call_guarded
-from ortkit.extend.native import Form, forms_of
-from ortkit.extend.op_cases import Array, Case, cases_of, numpy_dtype
+from ortkit.extend.forms import Form, forms_of
+from ortkit.extend.guarded import Outcome, call_guarded
+from ortkit.extend.interpreted import call_interpreted, is_small
+from ortkit.extend.native import built_forms
+from ortkit.extend.op_cases import Array, Case, cases_of
 from ortkit.extend.op_schema import Types
 from ortkit.kernels.backend import Kernel, Refused, Target
-from ortkit.kernels.build import build_kernels, missing_toolchain
+from ortkit.kernels.build import missing_toolchain
 from ortkit.runtime.options import message
-from ortkit.runtime.ort import import_onnxruntime
 from ortkit.verify.compare import compare_outputs
 
 #: Faults of one form beyond these are counted only.
 _MOST_FAULTS = 3
-#: IR 10 has every element type that ops may have.
-_IR_VERSION = 10
+#: Of a variadic input so many besides the first are tried.
+_MORE_VARIADIC = 2
 
 
 @dataclass(frozen=True)
@@ -80,10 +82,12 @@ def check_op(
     check = _Check(op, seed)
     for types in op.schema.choices(dtypes):
         for there in op.schema.presences():
-            check.reference_and_body(types, there)
-    if op.bodies:
+            check.reference_and_body(types, _variadic(op, there))
+    if op.bodies or any(one.target == "cpu" for one in op.kernels):
         check.kernels(dtypes, target or Target())
-    else:
+    if any(one.backend == "triton" for one in op.kernels):
+        check.interpreted(dtypes)
+    if not op.bodies and not op.kernels:
         check.notes.append("no body, so no kernel")
     return OpCheck(
         op.id, check.counts["reference"], check.counts["body"], check.counts["kernel"],
@@ -130,29 +134,70 @@ class _Check:
             self.compare("body", case, want, got)
 
     def kernels(self, dtypes: Sequence[str] | None, target: Target) -> None:
+        """Compare the kernels for CPUs."""
         if (missing := missing_toolchain()) is not None:
             self.notes.append(f"no kernels: {missing}")
             return
-        found = list(forms_of(self.op, dtypes))
-        forms = [one for one in found if isinstance(one, Form)]
-        self.notes += [
-            f"no kernel for {one[0]}: {one[1]}" for one in found if isinstance(one, tuple)
-        ]
-        with build_kernels([form.signature for form in forms], target) as build:
-            for form, kernel in zip(forms, build.found, strict=True):
-                if isinstance(kernel, Kernel):
-                    self._kernel(form, kernel)
-                elif isinstance(kernel, Refused):
-                    self.notes.append(f"no kernel for {form.text}: {kernel.reason}")
+        forms = self._forms(dtypes, "cpu")
+        try:
+            with built_forms([(form, target) for form in forms]) as (found, _):
+                for form, kernel in zip(forms, found, strict=True):
+                    if isinstance(kernel, Kernel):
+                        self._kernel(form, partial(call_guarded, form, kernel))
+                    elif isinstance(kernel, Refused):
+                        self._refused(form, kernel.reason)
+        except MissingDependencyError as error:
+            self.notes.append(f"no kernels: {error}")
+        except UserError as error:
+            self.fault_of_kernel(error.problem)
 
-    def _kernel(self, form: Form, kernel: Kernel) -> None:
-        cases = list(cases_of(self.op, form.types, form.is_there, self.seed))
-        for case, outcome in zip(cases, call_guarded(form, kernel, cases), strict=True):
+    def interpreted(self, dtypes: Sequence[str] | None) -> None:
+        """Compare the kernels that were written in Triton, in its interpreter."""
+        if find_spec("triton") is None:
+            self.notes.append("triton is not installed, so its kernels are not tried")
+            return
+        for form in self._forms(dtypes, "cuda"):
+            if form.declared is None:
+                continue
+            try:
+                self._kernel(form, partial(call_interpreted, form), partial(is_small, form))
+            except UserError as error:
+                self.fault_of_kernel(error.problem)
+
+    def _forms(self, dtypes: Sequence[str] | None, target: str) -> list[Form]:
+        found = list(forms_of(self.op, dtypes, target))
+        self.notes += [
+            f"no kernel for {one[0]}{'' if target == 'cpu' else ' on CUDA'}: {one[1]}"
+            for one in found
+            if isinstance(one, tuple)
+        ]
+        return [one for one in found if isinstance(one, Form)]
+
+    def _refused(self, form: Form, reason: str) -> None:
+        if form.declared is None:
+            self.notes.append(f"no kernel for {form.text}: {reason}")
+        else:
+            self.fault_of_kernel(f"{form.text}: {reason}")
+
+    def fault_of_kernel(self, problem: str) -> None:
+        self.faults.append(Fault(self.op.id, "kernel", "no case", " ".join(problem.split())))
+
+    def _kernel(
+        self,
+        form: Form,
+        call: Callable[[Sequence[Case]], list[Outcome]],
+        is_tried: Callable[[Case], bool] = lambda _: True,
+    ) -> None:
+        all_cases = cases_of(self.op, form.types, form.is_there, self.seed, form.rules)
+        cases = [case for case in all_cases if is_tried(case)]
+        if not cases:
+            self.notes.append(f"no case has the sizes that {form.text} is for")
+        for case, outcome in zip(cases, call(cases), strict=False):
             want = self.expected(case, quiet=True)
             if outcome.problem:
-                self.fault("kernel", case, outcome.problem)
+                self.fault("kernel", case, outcome.problem, form)
             elif want is not None:
-                self.compare("kernel", case, want, outcome.outputs)
+                self.compare("kernel", case, want, outcome.outputs, form)
 
     def expected(self, case: Case, *, quiet: bool = False) -> _Expected | None:
         """Return what the reference gives; None where it fails."""
@@ -181,7 +226,14 @@ class _Check:
         except Exception:  # noqa: BLE001  it is then judged as it is
             return None
 
-    def compare(self, what: str, case: Case, want: _Expected, got: Sequence[Array]) -> None:
+    def compare(
+        self,
+        what: str,
+        case: Case,
+        want: _Expected,
+        got: Sequence[Array],
+        form: Form | None = None,
+    ) -> None:
         """Compare with the reference, as it is or in float64, whichever is closer."""
         self.counts[what] += 1
         for index, (name, actual) in enumerate(zip(self.op.schema.outputs, got, strict=True)):
@@ -191,27 +243,30 @@ class _Check:
                 if compare_outputs(name, rounded, actual).equal:
                     continue
             if not found.equal:
-                self.fault(what, case, f"{name}: {found.reason}")
+                self.fault(what, case, f"{name}: {found.reason}", form)
                 return
 
-    def fault(self, what: str, case: Case, problem: str) -> None:
+    def fault(self, what: str, case: Case, problem: str, form: Form | None = None) -> None:
+        """Note a fault; `form` is the kernel's, if it was written and not generated."""
+        if form is not None and form.declared is not None:
+            problem = f"{form.declared.name}: {problem}"
         if what == "body" and any(one is not None and not one.size for one in case.inputs):
             # Some kernels of ONNX Runtime refuse empty tensors, or leave garbage (MatMulInteger
             # of 1.31.1 where nothing is summed): no fault of the body's, which others show.
             text = _reason(problem)
             self.notes.append(f"body on empty tensors in ONNX Runtime: {text} ({case.text})")
             return
-        key = what, case.text.split(" ")[0]
+        key = f"{what} {form.text if form else ''}", case.text.split(" ")[0]
         self._found[key] = self._found.get(key, 0) + 1
         if self._found[key] <= _MOST_FAULTS:
             self.faults.append(Fault(self.op.id, what, case.text, " ".join(problem.split())))
 
     def _body(self, there: Sequence[bool]) -> onnx.FunctionProto | None:
+        if not self.op.bodies:
+            return None
         absent = [
             one.name for one, flag in zip(self.op.schema.inputs, there, strict=True) if not flag
         ]
-        if not self.op.bodies:
-            return None
         body = self.op.bodies.get(frozenset(absent))
         if body is None:
             self.notes.append(f"no body without {', '.join(absent)}")
@@ -221,41 +276,21 @@ class _Check:
         self, body: onnx.FunctionProto, types: Types, there: Sequence[bool]
     ) -> Callable[[Case], tuple[Array, ...]] | None:
         """Return what runs the body, None where ONNX Runtime has no kernels for these types."""
-        ort = import_onnxruntime()
-        schema = self.op.schema
-        inputs = [one for one, flag in zip(schema.inputs, there, strict=True) if flag]
-        named = [(one.name, types[one.type.kind]) for one in inputs]
-        model = _model(self.op, body, named, types)
-        options = ort.SessionOptions()
-        options.log_severity_level = 4
-        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-        try:
-            session = ort.InferenceSession(model.SerializeToString(), options)
-        except Exception as error:  # noqa: BLE001  ONNX Runtime's own classes
-            text = message(error)
-            if "NOT_IMPLEMENTED" in str(error) or "Could not find an implementation" in text:
+        run = body_session(self.op, body, types, there)
+        if isinstance(run, NoSession):
+            if run.is_missing_kernel:
                 words = " ".join(dict.fromkeys(types.values()))
-                self.notes.append(f"body not run in {words}: {text}")
+                self.notes.append(f"body not run in {words}: {run.reason}")
             else:
                 case = next(iter(cases_of(self.op, types, there, self.seed)))
-                self.fault("body", case, text)
+                self.fault("body", case, run.reason)
             return None
-
-        def run(case: Case) -> tuple[Array, ...]:
-            arrays = [one for one in case.inputs if one is not None]
-            values = [
-                ort.OrtValue.ortvalue_from_numpy(one)
-                if one.dtype.name != "bfloat16"
-                else ort.OrtValue.ortvalue_from_numpy_with_onnx_type(
-                    one.view(np.uint16), onnx.TensorProto.BFLOAT16
-                )
-                for one in (each.copy(order="C") for each in arrays)
-            ]
-            feeds = {one.name: value for one, value in zip(inputs, values, strict=True)}
-            found = session.run_with_ort_values(None, feeds)
-            return tuple(np.asarray(one.numpy()) for one in found)
-
         return run
+
+
+def _variadic(op: CustomOp, there: tuple[bool, ...]) -> tuple[bool, ...]:
+    """Return which inputs there are, of a variadic one several."""
+    return (*there, *(True,) * _MORE_VARIADIC) if op.schema.inputs[-1].is_variadic else there
 
 
 def _reason(text: str) -> str:
@@ -264,40 +299,3 @@ def _reason(text: str) -> str:
 
 
 _NARROW = ("float16", "bfloat16", "float32")
-
-
-def _model(
-    op: CustomOp,
-    body: onnx.FunctionProto,
-    inputs: Sequence[tuple[str, str]],
-    types: Types,
-) -> onnx.ModelProto:
-    """Return a model of one node of the op, with the body as its function."""
-
-    def info(name: str, dtype: str) -> onnx.ValueInfoProto:
-        code = onnx.helper.np_dtype_to_tensor_dtype(numpy_dtype(dtype))
-        return onnx.helper.make_tensor_value_info(name, code, None)
-
-    node = onnx.helper.make_node(
-        op.name, [one[0] for one in inputs], [f"out_{name}" for name in op.schema.outputs],
-        domain=op.domain,
-    )  # fmt: skip
-    node.attribute.extend(
-        onnx.helper.make_attribute(
-            name, int(one.default) if isinstance(one.default, bool) else one.default
-        )
-        for name, one in op.schema.attributes.items()
-        if one.default is not None and one.default != ()
-    )
-    graph = onnx.helper.make_graph(
-        [node], "g", [info(name, dtype) for name, dtype in inputs],
-        [info(f"out_{name}", types[kind.kind]) for name, kind in op.schema.outputs.items()],
-    )  # fmt: skip
-    opsets = [
-        onnx.helper.make_opsetid("", opset_of(body)),
-        onnx.helper.make_opsetid(op.domain, op.version),
-        *(one for one in body.opset_import if one.domain not in ("", "ai.onnx")),
-    ]
-    return onnx.helper.make_model(
-        graph, opset_imports=opsets, functions=[body], ir_version=_IR_VERSION
-    )

@@ -43,7 +43,7 @@ MAX_ARGUMENTS = 120
 
 _BODY = "the function body"
 
-ArgumentKind = Literal["tensor", "scratch", "size32", "size64", "null"]
+ArgumentKind = Literal["tensor", "scratch", "size32", "size64", "null", "number"]
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,8 @@ class Argument:
         kind: "tensor": the data pointer of tensor number `index`, inputs first; "scratch": of
             scratch block number `index` of the variant; "size32", "size64": `extent` as a signed
             integer of that width (a variant's conditions see to it that it fits); "null": a null
-            pointer.
+            pointer; "number": the value of tensor number `index`, an attribute, which the host
+            has.
     """
 
     kind: ArgumentKind

@@ -20,7 +20,7 @@ from ortkit.kernels.backend import Kernel, Target
 from ortkit.kernels.cpu import machine, resolve
 from ortkit.kernels.cuda import CudaKernel
 from ortkit.kernels.manifest import MANIFEST_VERSION, LibraryOp, manifest_source
-from ortkit.kernels.manifest_cuda import image_files
+from ortkit.kernels.manifest_cuda import ImageFile, image_files
 from ortkit.kernels.names import NAMES_VERSION, NamedOp, names_source
 from ortkit.kernels.signature import RegionSignature
 
@@ -108,8 +108,7 @@ def link_library(
     exports = _EXPORTS % "".join(f" {symbol};" for symbol in symbols)
     with tempfile.TemporaryDirectory(prefix="ortkit-link-") as name:
         folder = Path(name)
-        for image in set(images.values()):
-            (folder / f"{image.name}.bin").write_bytes(image.content)
+        _write_images(images.values(), folder)
         (folder / "manifest.c").write_text(manifest_source(ops, level, images), "utf-8")
         if programs is not None:
             _write_programs(programs, header.parent, folder)
@@ -126,7 +125,7 @@ def link_named(ops: Sequence[NamedOp], path: Path, target: Target) -> KernelLibr
     """Write a library of ops under names of their users' to `path`, whole or not at all.
 
     Args:
-        ops: One for each set of element types; with kernels for CPUs.
+        ops: One for each set of element types.
         path: The file.
         target: What the library as a whole asks of the processor.
 
@@ -141,9 +140,15 @@ def link_named(ops: Sequence[NamedOp], path: Path, target: Target) -> KernelLibr
     level = _level(target)
     with tempfile.TemporaryDirectory(prefix="ortkit-link-") as name:
         folder = Path(name)
-        (folder / "manifest.c").write_text(names_source(ops, level), "utf-8")
-        artifacts = (one.kernel.artifact for op in ops for one in op.kernels)
-        content = _linked(folder, (shim, header, names), artifacts, _EXPORTS % "")
+        kernels = [one.kernel for op in ops for one in op.kernels]
+        images = image_files(one for one in kernels if isinstance(one, CudaKernel))
+        _write_images(images.values(), folder)
+        (folder / "manifest.c").write_text(names_source(ops, level, images), "utf-8")
+        artifacts = (one.artifact for one in kernels if isinstance(one, Kernel))
+        content = _linked(
+            folder, (shim, header, names), artifacts, _EXPORTS % "",
+            libraries=("-ldl",) if images else (),
+        )  # fmt: skip
     _write_atomically(path, content)
     known = sorted({op.id for op in ops})
     return KernelLibrary(path, hashlib.sha256(content).hexdigest(), tuple(known))
@@ -184,6 +189,11 @@ def _linked(
     ]  # fmt: skip
     _run([*find_linker(), *arguments], folder)
     return (folder / "library.so").read_bytes()
+
+
+def _write_images(images: Iterable[ImageFile], folder: Path) -> None:
+    for image in set(images):
+        (folder / f"{image.name}.bin").write_bytes(image.content)
 
 
 def _write_programs(programs: Programs, headers: Path, folder: Path) -> None:

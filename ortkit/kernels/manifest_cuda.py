@@ -22,6 +22,7 @@ _KINDS = {
     "size32": "ORTKIT_ARGUMENT_SIZE32",
     "size64": "ORTKIT_ARGUMENT_SIZE64",
     "null": "ORTKIT_ARGUMENT_NULL",
+    "number": "ORTKIT_ARGUMENT_NUMBER",
 }
 # The two addresses of the toolchain's own scratch that end each entry point's parameters.
 _ENDING = (Argument("null"), Argument("null"))
@@ -196,7 +197,7 @@ def _check_step(where: str, step: Step, tensors: int, scratch: int) -> None:
         raise InternalError(f"{where} divides its blocks by less than 1")
     if len(step.arguments) + len(_ENDING) > _MAX_ARGUMENTS:
         raise InternalError(f"{where} has {len(step.arguments)} arguments")
-    most = {"tensor": tensors, "scratch": scratch}
+    most = {"tensor": tensors, "number": tensors, "scratch": scratch}
     for one in step.arguments:
         if one.kind in most and not 0 <= one.index < most[one.kind]:
             raise InternalError(f"{where} reads {one.kind} {one.index}, which is not there")

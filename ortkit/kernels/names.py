@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from ortkit.errors import InternalError
 from ortkit.kernels.backend import Kernel
 from ortkit.kernels.cpu import LEVELS
-from ortkit.kernels.csource import c_list, c_text
+from ortkit.kernels.csource import c_extent, c_extents, c_list, c_text
+from ortkit.kernels.cuda import Condition, CudaKernel
 from ortkit.kernels.manifest import (
     ELEMENT_TYPES,
     MANIFEST_VERSION,
@@ -18,10 +20,11 @@ from ortkit.kernels.manifest import (
     pairs_name,
     pairs_source,
 )
+from ortkit.kernels.manifest_cuda import ImageFile, images_source
 from ortkit.kernels.signature import DOMAIN, RegionSignature
 from ortkit.kernels.sizes import symbols_of
 
-NAMES_VERSION = 1
+NAMES_VERSION = 2
 #: The bounds of custom_ops/native/names.h.
 MOST_ATTRIBUTES, MOST_INPUTS = 32, 64
 
@@ -43,7 +46,7 @@ class NamedKernel:
     """A kernel, and the nodes that it is for."""
 
     signature: RegionSignature
-    kernel: Kernel
+    kernel: Kernel | CudaKernel
     places: tuple[int, ...]
     """Of each of its inputs the node's, or -1 - the attribute that it is the value of."""
     stars: tuple[int | None, ...]
@@ -52,6 +55,8 @@ class NamedKernel:
     """Which of the node's inputs there are."""
     fixed: Mapping[int, float | int] = field(default_factory=dict)
     """Attributes by number that must have these values."""
+    conditions: tuple[Condition, ...] = ()
+    """What must hold of the sizes, by the signature's names."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +71,8 @@ class NamedOp:
     outputs: tuple[str, ...]
     attributes: tuple[NamedAttribute, ...]
     kernels: tuple[NamedKernel, ...]
-    """The last one needs the fewest inputs: shapes are inferred from it."""
+    """The first that fits a node runs it, those for a device it has; the last one needs the
+    fewest inputs: shapes are inferred from it."""
 
     @property
     def id(self) -> str:
@@ -74,23 +80,29 @@ class NamedOp:
         return f"{self.domain}::{self.name}"
 
 
-def names_source(ops: Sequence[NamedOp], level: str) -> str:
+def names_source(
+    ops: Sequence[NamedOp], level: str, images: Mapping[Path, ImageFile] | None = None
+) -> str:
     """Return the C source for `ops`, manifest included.
 
     Args:
         ops: Each with a kernel at least.
         level: What the kernels ask of the processor.
+        images: The code of the kernels for CUDA; see `image_files`.
 
     Raises:
         InternalError: An op exceeds what custom_ops/native/names.h has room for.
     """
+    images = images or {}
     ordered = sorted(ops, key=lambda op: (op.domain, op.name, op.inputs, op.outputs))
     kernels = [one for op in ordered for one in op.kernels]
     parts = ['#include "manifest.h"', '#include "names.h"', ""]
-    for one in {each.kernel.symbol: each for each in kernels}.values():
+    parts += images_source(images.values())
+    for symbol, one in {cpu.symbol: one for one in kernels if (cpu := _cpu(one))}.items():
         tensors = (*one.signature.inputs, *one.signature.outputs)
-        parts.append(call_source(one.kernel.symbol, len(tensors), len(symbols_of(tensors))))
-    answers = {one.kernel.launch.inplace for one in kernels} | {_inplace(op) for op in ordered}
+        parts.append(call_source(symbol, len(tensors), len(symbols_of(tensors))))
+    answers = {cpu.launch.inplace for one in kernels if (cpu := _cpu(one))}
+    answers |= {_inplace(op) for op in ordered}
     parts += [pairs_source(pairs) for pairs in sorted(answers - {()})]
     number = 0
     entries = []
@@ -98,23 +110,32 @@ def names_source(ops: Sequence[NamedOp], level: str) -> str:
         _check(op)
         first = number
         for one in op.kernels:
-            parts.append(op_source(number, LibraryOp(one.signature, one.kernel), {}, op.id))
+            cuda = one.kernel if isinstance(one.kernel, CudaKernel) else None
+            made = LibraryOp(one.signature, _cpu(one), cuda)
+            parts.append(op_source(number, made, images, op.id))
             parts += _kernel_source(number, one)
             number += 1
         parts += _named_source(place, op, first)
         entries.append(f"  NAMED_{place}")
     listed = ",\n".join(entries)
     parts.append(f"static const OrtkitNamedOp named[] = {{\n{listed}\n}};")
-    parts.append(f"static OrtkitRoom rooms[ORTKIT_MAX_RUNTIMES * {len(ordered)}];")
+    parts.append(f"static OrtkitRoom rooms[ORTKIT_MAX_RUNTIMES * 2 * {len(ordered)}];")
+    has_cuda = any(isinstance(one.kernel, CudaKernel) for one in kernels)
+    names_cuda, cuda_part = ("&ortkit_names_cuda", "&ortkit_cuda") if has_cuda else ("NULL",) * 2
     parts.append(
-        f"const OrtkitNames ortkit_names = {{{NAMES_VERSION}, {len(ordered)}, named, rooms}};"
+        f"const OrtkitNames ortkit_names = {{{NAMES_VERSION}, {len(ordered)}, named, rooms, "
+        f"{names_cuda}}};"
     )
     parts.append(
         "const OrtkitManifest ortkit_manifest = {\n"
         f"  {MANIFEST_VERSION}, (OrtkitCpu){LEVELS[level]}, {c_text(DOMAIN)}, "
-        "0, NULL, NULL, NULL\n};"
+        f"0, NULL, NULL, {cuda_part}\n}};"
     )
     return "\n".join(parts) + "\n"
+
+
+def _cpu(one: NamedKernel) -> Kernel | None:
+    return one.kernel if isinstance(one.kernel, Kernel) else None
 
 
 def _check(op: NamedOp) -> None:
@@ -129,25 +150,38 @@ def _inplace(op: NamedOp) -> tuple[tuple[int, int], ...]:
     if any(kind == VARIADIC for _, kind in op.inputs):
         return ()
     found = [
-        {(one.places[i], o) for i, o in one.kernel.launch.inplace if one.places[i] >= 0}
+        {(one.places[i], o) for i, o in cpu.launch.inplace if one.places[i] >= 0}
         for one in op.kernels
+        if (cpu := _cpu(one))
     ]
-    return tuple(sorted(set.intersection(*found)))
+    return tuple(sorted(set.intersection(*found))) if found else ()
 
 
 def _kernel_source(number: int, one: NamedKernel) -> list[str]:
     """Return the lines with the arrays of a choice, and itself as CHOICE_n."""
     name = f"choice{number}"
+    tensors = (*one.signature.inputs, *one.signature.outputs)
+    extents = [each.extent for each in one.conditions]
+    lines = c_extents(f"{name}_if", extents, symbols_of(tensors))
+    conditions = ", ".join(
+        f"{{{c_extent(f'{name}_if', index, each.extent)}, {each.divisible_by}, "
+        f"{'INT64_MAX' if each.at_most is None else each.at_most}}}"
+        for index, each in enumerate(one.conditions)
+    )
+    if conditions:
+        lines.append(f"static const OrtkitCondition {name}_conditions[] = {{{conditions}}};")
     stars = [0 if axis is None else axis + 1 for axis in one.stars]
     fixed = ", ".join(f"{{{at}, {_number(value)}}}" for at, value in one.fixed.items())
     return [
+        *lines,
         f"static const OrtkitOp {name}_op = OP_{number};",
         f"static const int32_t {name}_places[] = {{{c_list(one.places)}}};",
         f"static const int32_t {name}_stars[] = {{{c_list(stars)}}};",
         f"static const int32_t {name}_there[] = {{{c_list(map(int, one.is_there))}}};",
         f"static const OrtkitFixed {name}_fixed[] = {{{fixed or '{0, 0, 0}'}}};",
         f"#define CHOICE_{number} {{&{name}_op, {name}_places, {name}_stars, "
-        f"{len(one.is_there)}, {name}_there, {len(one.fixed)}, {name}_fixed}}\n",
+        f"{len(one.is_there)}, {name}_there, {len(one.fixed)}, {name}_fixed, "
+        f"{len(one.conditions)}, {f'{name}_conditions' if conditions else 'NULL'}}}\n",
     ]
 
 

@@ -16,8 +16,10 @@ from ortkit.extend.op_check import check_op
 from ortkit.runtime.python_ops import OPS
 
 DOMAIN = "ortkit.examples"
-COMPILED = {"BiasSoftmax", "FlashAttention", "ResidualLayerNorm", "SquaredReLU", "VectorAdd"}
-RUN_BY_ONNXRUNTIME = {"MatrixProduct", "QuantizedProduct"}
+NAMES = {
+    "BiasSoftmax", "FlashAttention", "MatrixProduct", "QuantizedProduct", "ResidualLayerNorm",
+    "SquaredReLU", "VectorAdd",
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -29,16 +31,16 @@ def ops() -> Iterator[dict[str, CustomOp]]:
         del OPS[key]
 
 
-@pytest.mark.parametrize("name", sorted(COMPILED | RUN_BY_ONNXRUNTIME))
+@pytest.mark.parametrize("name", sorted(NAMES))
 def test_an_example_is_right(ops: dict[str, CustomOp], name: str) -> None:
     found = check_op(ops[name], dtypes=["float32"])
     assert [str(fault) for fault in found.faults] == []
     assert found.bodies > 8
-    assert (found.kernels == found.cases) == (name in COMPILED)
+    assert found.kernels > 8
 
 
 def test_there_are_no_others(ops: dict[str, CustomOp]) -> None:
-    assert set(ops) == COMPILED | RUN_BY_ONNXRUNTIME
+    assert set(ops) == NAMES
     folder = Path(__file__).parents[2] / "custom_ops" / "examples"
     assert len(list(folder.glob("[a-z]*.py"))) == len(ops)
 

@@ -13,8 +13,8 @@ import pytest
 
 import ortkit
 from ortkit.extend import op_check
+from ortkit.extend.forms import Form, forms_of
 from ortkit.extend.guarded import call_guarded
-from ortkit.extend.native import Form, forms_of
 from ortkit.extend.op_cases import cases_of
 from ortkit.extend.op_check import OpCheck, check_op
 from ortkit.kernels.backend import Kernel, Launch, Target
@@ -128,8 +128,8 @@ def test_kernels_are_called_with_guarded_memory(name: str, tmp_path: Path) -> No
     kernel = Kernel(form.signature.key, "c", Target(), artifact, "copy", launch, 0.0)
     cases = list(cases_of(copy, form.types, form.is_there))
     outcomes = call_guarded(form, kernel, cases)
-    assert len(outcomes) == len(cases)
     if not problem:
+        assert len(outcomes) == len(cases)
         assert not any(one.problem for one in outcomes)
         for case, one in zip(cases, outcomes, strict=True):
             np.testing.assert_array_equal(one.outputs[0], case.inputs[0])

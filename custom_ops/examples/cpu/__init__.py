@@ -1,0 +1,1 @@
+"""The examples' kernels in TIR, each imported where it is compiled."""

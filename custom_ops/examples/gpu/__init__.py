@@ -1,0 +1,1 @@
+"""The examples' kernels in Triton, each imported where it is compiled."""

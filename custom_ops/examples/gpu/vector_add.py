@@ -1,0 +1,17 @@
+"""Vector addition in Triton: a block of elements for each program."""
+
+# mypy: ignore-errors
+# ruff: noqa: N803
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def vector_add(x_ptr, y_ptr, z_ptr, shape, BLOCK: tl.constexpr):
+    """Write x + y; of `shape` elements."""
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    is_there = at < shape
+    x = tl.load(x_ptr + at, mask=is_there)
+    y = tl.load(y_ptr + at, mask=is_there)
+    tl.store(z_ptr + at, x + y, mask=is_there)

@@ -1,0 +1,221 @@
+"""Kernels that users write for their ops: `@op.kernel("tvm")` and `@op.kernel("triton")`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from functools import cached_property
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Literal
+
+from ortkit.errors import UserError
+from ortkit.extend.op_schema import OpInput, Types
+from ortkit.extend.size_rules import SizeRule, Words
+
+if TYPE_CHECKING:
+    from ortkit.extend.custom_ops import CustomOp
+
+Constant = bool | int | float | str | None
+#: What each backend makes kernels for.
+TARGETS: Mapping[str, Literal["cpu", "cuda"]] = {"tvm": "cpu", "triton": "cuda"}
+#: Of a variadic input, where a kernel does not say for how many tensors it is.
+_COUNTS = (1, 2, 3, 4)
+_MOST_WARPS = 32
+_LISTS = ("dtypes", "without", "counts", "grid", "inplace")
+#: Options that mean something to one backend only.
+_OWN = {
+    "tvm": ("split", "units", "schedule", "work", "picoseconds", "inplace"),
+    "triton": ("grid", "sizes", "warps", "stages"),
+}
+
+
+@dataclass(frozen=True)
+class KernelOptions:
+    """How a kernel is called; `CustomOp.kernel` says what each means."""
+
+    dtypes: tuple[str, ...] = ()
+    without: frozenset[str] = frozenset()
+    counts: tuple[int, ...] = _COUNTS
+    when: str = ""
+    constants: Mapping[str, Constant] = field(default_factory=dict)
+    split: str = ""
+    units: str = ""
+    schedule: Any = None
+    work: str = ""
+    picoseconds: int = 300
+    inplace: tuple[tuple[str, str], ...] = ()
+    grid: tuple[str | int, ...] = ()
+    sizes: Mapping[str, str | int] = field(default_factory=dict)
+    warps: int = 4
+    stages: int = 3
+
+
+@dataclass(frozen=True)
+class DeclaredKernel:
+    """One kernel of an op.
+
+    Args:
+        backend: "tvm" or "triton".
+        source: What the user wrote, or "module:function" of it.
+        number: Its place among the op's.
+        options: How it is called.
+    """
+
+    backend: Literal["tvm", "triton"]
+    source: Any
+    number: int
+    options: KernelOptions
+
+    @cached_property
+    def function(self) -> Any:
+        """What the user wrote.
+
+        Raises:
+            UserError: It is in a module that there is not, or that lacks it.
+        """
+        if not isinstance(self.source, str):
+            return self.source
+        module, _, name = self.source.partition(":")
+        try:
+            return getattr(import_module(module), name)
+        except (ImportError, AttributeError) as error:
+            raise UserError(f"the kernel {self.source} is not there: {error}") from error
+
+    @property
+    def target(self) -> Literal["cpu", "cuda"]:
+        """What it runs on."""
+        return TARGETS[self.backend]
+
+    @property
+    def name(self) -> str:
+        """What the user calls it."""
+        if isinstance(self.source, str):
+            return self.source.partition(":")[2]
+        inner = getattr(self.function, "fn", self.function)
+        found = getattr(inner, "__name__", "") or getattr(self.function, "__name__", "")
+        return str(found or f"{self.backend} kernel {self.number}")
+
+    def fits(self, op: CustomOp, types: Types, is_there: Sequence[bool]) -> bool:
+        """Say whether it is for these element types and these inputs."""
+        kinds = op.schema.kinds
+        chosen = [dtype for kind, dtype in types.items() if len(kinds[kind]) > 1]
+        if self.options.dtypes and any(one not in self.options.dtypes for one in chosen):
+            return False
+        inputs = op.schema.inputs
+        if inputs[-1].is_variadic:
+            return len(is_there) - len(inputs) + 1 in self.options.counts
+        absent = {one.name for one, flag in zip(inputs, is_there, strict=True) if not flag}
+        return absent == self.options.without
+
+
+def expanded(inputs: Sequence[OpInput], is_there: Sequence[bool]) -> list[OpInput]:
+    """Return the formal input of each of a node's, those that are absent included."""
+    last = inputs[-1]
+    if not last.is_variadic:
+        return list(inputs)
+    count = len(is_there) - len(inputs) + 1
+    return [*inputs[:-1], *(OpInput(f"{last.name}{i}", last.type) for i in range(count))]
+
+
+def declared_kernel(
+    op: CustomOp, backend: str, function: Any, options: Mapping[str, Any]
+) -> DeclaredKernel:
+    """Check what was declared.
+
+    Raises:
+        UserError: Something of it cannot be.
+    """
+    where = f"{op.id}: kernel"
+    if backend not in TARGETS:
+        raise UserError(
+            f"there is no kernel language {backend!r}", where=where,
+            fix=f"use {' or '.join(TARGETS)}",
+        )  # fmt: skip
+    for other, names in _OWN.items():
+        for name in names:
+            if name in options and other != backend:
+                raise UserError(f"{name} means nothing to {backend} kernels", where=where)
+    is_named = isinstance(function, str) and ":" in function
+    if not is_named and not callable(function) and type(function).__name__ != "PrimFunc":
+        raise UserError(f"{function!r} is no kernel", where=where)
+    found = _options(options, backend, where)
+    _check(op, backend, found, where)
+    kernel = DeclaredKernel(backend, function, len(op.kernels), found)  # type: ignore[arg-type]
+    for is_there in presences(op, kernel):
+        words_of(op, kernel, is_there).rules(found.when)
+    return kernel
+
+
+def _options(options: Mapping[str, Any], backend: str, where: str) -> KernelOptions:
+    """Return the options with lists as tuples; one name may stand for a list of one."""
+    known = {one.name for one in fields(KernelOptions)}
+    made: dict[str, Any] = {}
+    for name, value in options.items():
+        if name not in known:
+            of_backend = known - {one for other, own in _OWN.items() if other != backend
+                                  for one in own}  # fmt: skip
+            raise UserError(
+                f"there is no option {name!r}", where=where,
+                fix=f"use {', '.join(sorted(of_backend))}",
+            )  # fmt: skip
+        if name in _LISTS:
+            value = (value,) if isinstance(value, str | int) else tuple(value)
+        made[name] = frozenset(value) if name == "without" else value
+    return KernelOptions(**made)
+
+
+def _check(op: CustomOp, backend: str, options: KernelOptions, where: str) -> None:
+    known = {dtype for dtypes in op.schema.kinds.values() for dtype in dtypes}
+    for dtype in options.dtypes:
+        if dtype not in known:
+            raise UserError(
+                f"the op has no element type {dtype!r}", where=where,
+                fix=f"use {', '.join(sorted(known))}",
+            )  # fmt: skip
+    optional = {one.name for one in op.schema.inputs if one.type.is_optional}
+    for name in options.without:
+        if name not in optional:
+            raise UserError(f"the input {name!r} is not optional", where=where)
+    for name, attribute in op.schema.attributes.items():
+        if attribute.kind not in (bool, int, float):
+            raise UserError(
+                f"the attribute {name} is a text or a list, which kernels cannot take", where=where
+            )
+    if backend == "triton" and not 1 <= len(options.grid) <= 3:
+        raise UserError(
+            f"a grid of {len(options.grid)} axes", where=where,
+            fix='say how many blocks there are, such as grid=("ceil(n / BLOCK)",)',
+        )  # fmt: skip
+    if options.warps not in (1, 2, 4, 8, 16, _MOST_WARPS):
+        raise UserError(f"{options.warps} warps", where=where, fix="use 1, 2, 4, 8, 16 or 32")
+    if options.split and options.units:
+        raise UserError("split and units exclude each other", where=where)
+
+
+def presences(op: CustomOp, kernel: DeclaredKernel) -> list[tuple[bool, ...]]:
+    """Return which inputs nodes have that a kernel is for."""
+    inputs = op.schema.inputs
+    if inputs[-1].is_variadic:
+        return [(True,) * (len(inputs) - 1 + count) for count in kernel.options.counts]
+    return [tuple(one.name not in kernel.options.without for one in inputs)]
+
+
+def words_of(op: CustomOp, kernel: DeclaredKernel, is_there: Sequence[bool]) -> Words:
+    """Return the sizes and constants that a kernel's texts may name."""
+    inputs = expanded(op.schema.inputs, is_there)
+    kinds = [one.type for one, flag in zip(inputs, is_there, strict=True) if flag]
+    kinds += op.schema.outputs.values()
+    names = dict.fromkeys(name for kind in kinds for dim in kind.dims for name in dim.names)
+    constants = {
+        name: value
+        for name, value in kernel.options.constants.items()
+        if isinstance(value, int) and not isinstance(value, bool)
+    }
+    return Words(f"{op.id}: kernel {kernel.name}", tuple(names), constants)
+
+
+def rules_of(
+    op: CustomOp, kernel: DeclaredKernel, is_there: Sequence[bool]
+) -> tuple[SizeRule, ...]:
+    """Return the conditions on sizes under which a kernel is taken."""
+    return words_of(op, kernel, is_there).rules(kernel.options.when)

@@ -1,0 +1,83 @@
+"""Kernels in Triton, run by its interpreter on guarded memory, in a child process."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from math import prod
+from pathlib import Path
+
+from ortkit.extend.forms import Form
+from ortkit.extend.guarded import MOST_ENDINGS, Outcome, read_outputs, run_child, write_inputs
+from ortkit.extend.op_cases import Case, flat_sizes
+from ortkit.extend.size_rules import value_of
+from ortkit.extend.triton_kernels import launches_of
+from ortkit.kernels.sizes import symbols_of
+from ortkit.kernels.triton.parameters import Parameter
+
+#: Of larger grids the interpreter, which runs one program after the other, does nothing new.
+MOST_PROGRAMS = 50
+_MODULE = "ortkit.extend.interpreted_child"
+
+
+def is_small(form: Form, case: Case) -> bool:
+    """Say whether a case is worth the interpreter's time."""
+    found = launches_of(form, flat_sizes(case.sizes))
+    return found is None or prod(found[1]) <= MOST_PROGRAMS
+
+
+def call_interpreted(form: Form, cases: Sequence[Case]) -> list[Outcome]:
+    """Run a declared kernel on some cases, without a GPU; see `call_guarded`.
+
+    Raises:
+        UserError: The kernel does not fit the declaration.
+    """
+    with tempfile.TemporaryDirectory(prefix="ortkit-ops-") as name:
+        folder = Path(name)
+        outcomes: list[Outcome] = []
+        calls = [_call(form, case, folder, number) for number, case in enumerate(cases)]
+        ended = 0
+        while len(outcomes) < len(calls) and ended < MOST_ENDINGS:
+            ended += 1
+            tensors = (*form.signature.inputs, *form.signature.outputs)
+            job = {
+                "folder": name,
+                "names": [one.name for one in tensors],
+                "calls": calls[len(outcomes) :],
+            }
+            for problem in run_child(_MODULE, job, {"TRITON_INTERPRET": "1"}):
+                number = len(outcomes)
+                outputs = () if problem else read_outputs(form, cases[number], calls[number])
+                outcomes.append(Outcome(problem, outputs))
+        return outcomes
+
+
+def _call(form: Form, case: Case, folder: Path, number: int) -> dict[str, object]:
+    sizes = flat_sizes(case.sizes)
+    call = write_inputs(form, case, folder, number)
+    found = launches_of(form, sizes)
+    if found is None:
+        return {**call, "text": "", "problem": "no variant takes these sizes"}
+    source, grid = found
+    step = source.steps[0]
+    symbols = symbols_of((*form.signature.inputs, *form.signature.outputs))
+    by_place = {f"s{place}": sizes[symbol] for place, symbol in enumerate(symbols)}
+    outputs = call["outputs"]
+    assert isinstance(outputs, list)
+    return {
+        **call,
+        "problem": "",
+        "text": step.text,
+        "entry": step.entry,
+        # As in a session, where nothing is to be written nothing is launched.
+        "grid": grid if any(outputs) else (0, 0, 0),
+        "arguments": [_argument(one, by_place) for one in step.parameters],
+    }
+
+
+def _argument(parameter: Parameter, sizes: Mapping[str, int]) -> tuple[str, str, int]:
+    """Return what is passed: the kind, Triton's type, and a tensor's place or a size."""
+    argument = parameter.argument
+    if argument.extent is None:
+        return argument.kind, parameter.type, argument.index
+    return argument.kind, parameter.type, value_of(argument.extent, sizes)

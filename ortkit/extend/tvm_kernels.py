@@ -1,0 +1,273 @@
+"""Kernels that users write in TE or TIR: scheduled, lowered to one C function, compiled."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from ortkit.errors import KernelError, MissingDependencyError, OrtkitError, UserError
+from ortkit.extend.declared_kernels import expanded, words_of
+from ortkit.extend.forms import Form
+from ortkit.extend.kernel_parameters import is_prim_func
+from ortkit.extend.size_rules import Words
+from ortkit.kernels.backend import Kernel, Launch, Target
+from ortkit.kernels.cpu import resolve
+from ortkit.kernels.signature import TensorSpec
+from ortkit.kernels.sizes import ONE, Extent, extent_of, product, symbols_of
+
+# tvm has no types that mypy could follow.
+Expr: TypeAlias = Any
+
+_RANGE = ("begin", "end")
+# What TVM says of a buffer that would lie on the stack.
+_UNKNOWN_ROOM = "constant size stack allocation"
+
+
+def require_tvm(where: str) -> None:
+    """Raise unless tvm is installed.
+
+    Raises:
+        MissingDependencyError: It is not.
+    """
+    if find_spec("tvm") is None:
+        raise MissingDependencyError(
+            f"tvm is not installed, which {where} is written for", fix="pip install apache-tvm"
+        )
+
+
+def compile_tvm(form: Form, target: Target, folder: Path) -> Kernel:
+    """Compile a declared kernel into `folder`.
+
+    Args:
+        form: With `declared` of the backend "tvm".
+        target: The processor.
+        folder: For the object file; it must be there as long as the kernel is used.
+
+    Raises:
+        UserError: The kernel does not fit the declaration.
+        MissingDependencyError: tvm is not installed.
+        KernelError: TVM failed.
+    """
+    require_tvm(form.op.id)
+    from ortkit.extend.tvm_lowering import Parts, lowered
+    from ortkit.kernels.tvm.build import write_object
+
+    made = _Maker(form)
+    target = resolve(target)
+    symbol = f"ortkit_{form.signature.key}"
+    try:
+        function = made.function()
+        parts = Parts(symbol, function, made.tensors, made.sizes, made.scalars(function),
+                      made.split, made.is_range, bool(made.options.inplace))  # fmt: skip
+        plain = lowered(parts)
+    except OrtkitError:
+        raise
+    except Exception as error:  # the user's function, and TVM's own classes
+        last = [line for line in str(error).strip().splitlines() if line.strip()][-1:]
+        raise KernelError(f"{type(error).__name__}: {' '.join(last)}", where=form.op.id) from error
+    artifact = folder / f"{symbol}.o"
+    try:
+        write_object(plain, target.level, artifact)
+    except KernelError as error:
+        if _UNKNOWN_ROOM not in error.problem:
+            raise
+        raise KernelError(
+            "it keeps an intermediate tensor of a size that only a run tells", where=form.op.id,
+            fix="compute it where it is needed: give a schedule with compute_at, or split",
+        ) from error  # fmt: skip
+    symbols = symbols_of((*form.signature.inputs, *form.signature.outputs))
+    return Kernel(
+        form.signature.key, "tvm", target, artifact, symbol,
+        made.launch().numbered(symbols), 0.0,
+    )  # fmt: skip
+
+
+@dataclass
+class _Maker:
+    """One kernel in the making."""
+
+    form: Form
+
+    def __post_init__(self) -> None:
+        from tvm import tirx
+
+        form = self.form
+        assert form.declared is not None
+        self.kernel = form.declared
+        self.options = form.declared.options
+        self.name = f"kernel {self.kernel.name}"
+        self.tensors: list[TensorSpec] = [*form.signature.inputs, *form.signature.outputs]
+        self.sizes = {name: tirx.Var(name, "int64") for name in symbols_of(self.tensors)}
+        self.words: Words = words_of(form.op, self.kernel, form.is_there)
+        self.split = self.options.split
+        self.is_range = bool(self.options.units)
+        if self.split:
+            self._check_split()
+
+    def _check_split(self) -> None:
+        if self.split not in self.sizes:
+            raise self.wrong(f"split names no size {self.split!r}", ", ".join(self.sizes))
+        for tensor in self.tensors:
+            places = [
+                axis for axis, dim in enumerate(tensor.shape)
+                if self.split in extent_of(dim).symbols
+            ]  # fmt: skip
+            is_first = places == [0] and extent_of(tensor.shape[0]) == Extent(1, (self.split,))
+            if places and not is_first:
+                raise self.wrong(f"{self.split} is not the first axis of {tensor.name}")
+            if not places and tensor in self.form.signature.outputs:
+                raise self.wrong(f"the output {tensor.name} has no axis {self.split} to split")
+
+    def wrong(self, problem: str, known: str = "") -> UserError:
+        return UserError(f"{self.name}: {problem}", where=self.form.op.id,
+                         fix=f"known: {known}" if known else "")  # fmt: skip
+
+    def extent(self, extent: Extent) -> Expr:
+        """Return a size as an expression."""
+        from tvm import tirx
+
+        result = tirx.const(extent.factor, "int64")
+        for name in extent.symbols:
+            result = self.sizes[name] if result_is_one(result) else result * self.sizes[name]
+        return result
+
+    def shape(self, tensor: TensorSpec) -> list[Expr]:
+        return [self.extent(extent_of(dim)) for dim in tensor.shape]
+
+    # ---- what the user wrote, as one function over buffers
+    def function(self) -> Expr:
+        """Return a PrimFunc whose buffers are the signature's tensors, in their order."""
+        if is_prim_func(self.kernel.function):
+            return self._checked(self.kernel.function)
+        from tvm import te
+
+        given = self._given()
+        inputs = self.form.signature.inputs
+        placeholders = [te.placeholder(self.shape(one), one.dtype, one.name) for one in inputs]
+        by_name = dict(zip((one.name for one in inputs), placeholders, strict=True))
+        arguments = [None if name is None else by_name[name] for name in given]
+        named = {name: by_name[name]() for name in self.form.attributes}
+        found = self.kernel.function(*arguments, **named, **self._constants())
+        if is_prim_func(found):
+            return self._checked(found)
+        results = list(found) if isinstance(found, tuple | list) else [found]
+        self._check_results(results)
+        made = te.create_prim_func([*placeholders, *results])
+        from ortkit.extend.tvm_schedule import scheduled
+
+        return scheduled(made, self.options.schedule, self.split)
+
+    def _given(self) -> list[str | None]:
+        """Return the names of the node's inputs, None for those that are absent."""
+        inputs = expanded(self.form.op.schema.inputs, self.form.is_there)
+        pairs = zip(inputs, self.form.is_there, strict=True)
+        return [one.name if flag else None for one, flag in pairs]
+
+    def _constants(self) -> dict[str, Any]:
+        return dict(self.options.constants)
+
+    def _check_results(self, results: Sequence[Any]) -> None:
+        wanted = self.form.signature.outputs
+        if len(results) != len(wanted):
+            raise self.wrong(f"it returns {len(results)} tensors, declared are {len(wanted)}")
+        for one, spec in zip(results, wanted, strict=True):
+            if not hasattr(one, "op") or not hasattr(one, "shape"):
+                raise self.wrong(
+                    f"it returns {type(one).__name__} for {spec.name}, and no te.Tensor"
+                )
+            self._check_tensor(spec, str(one.dtype), list(one.shape))
+
+    def _check_tensor(self, spec: TensorSpec, dtype: str, shape: Sequence[Expr]) -> None:
+        if dtype != spec.dtype:
+            raise self.wrong(f"{spec.name} is {dtype}, declared is {spec.dtype} here")
+        if len(shape) != len(spec.shape):
+            raise self.wrong(
+                f"{spec.name} has {len(shape)} axes, declared are {len(spec.shape)} "
+                "(any number of axes are one)"
+            )
+        for axis, (dim, want) in enumerate(zip(shape, spec.shape, strict=True)):
+            number, known = getattr(dim, "value", None), extent_of(want).static
+            if number is not None and known is not None and number != known:
+                raise self.wrong(
+                    f"{spec.name} has size {number} along axis {axis}, declared is {known}"
+                )
+            if number is not None and known is None:
+                raise self.wrong(
+                    f"{spec.name} has size {number} along axis {axis}, declared is {want}"
+                )
+
+    def _checked(self, function: Expr) -> Expr:
+        """Return a PrimFunc of the user's, whose buffers are the tensors by position."""
+        from tvm import tirx
+
+        if self.is_range and not any(tirx.is_buffer_var(one) for one in function.params):
+            return function  # in the calling convention of kernels already
+        buffers = [one for one in function.params if tirx.is_buffer_var(one)]
+        numbers = len(self.form.attributes)
+        inputs = len(self.form.signature.inputs) - numbers
+        wanted = [*self.tensors[:inputs], *self.tensors[inputs + numbers :]]
+        if len(buffers) != len(wanted):
+            raise self.wrong(
+                f"it has {len(buffers)} buffers, inputs and outputs are {len(wanted)}"
+            )
+        for one, spec in zip(buffers, wanted, strict=True):
+            self._check_tensor(spec, str(one.ty.dtype), list(one.ty.shape))
+        return function
+
+    def scalars(self, function: Expr) -> dict[str, str]:
+        """Return what parameters that are no buffers stand for: an attribute, a size, a range.
+
+        Raises:
+            UserError: One stands for none.
+        """
+        from tvm import tirx
+
+        found = {}
+        for one in function.params:
+            name = str(one.name)
+            if tirx.is_buffer_var(one) or "Pointer" in type(one.ty).__name__:
+                continue
+            if name in self.form.attributes:
+                found[name] = "attribute"
+            elif name in self.sizes:
+                found[name] = "size"
+            elif self.is_range and name in _RANGE:
+                found[name] = "range"
+            else:
+                known = [*self.form.attributes, *self.sizes, *(_RANGE if self.is_range else ())]
+                raise self.wrong(f"its parameter {name} is no attribute or size", ", ".join(known))
+        return found
+
+    # ---- how it is called
+    def launch(self) -> Launch:
+        """Return its units and their cost."""
+        outputs = [product(map(extent_of, one.shape)) for one in self.form.signature.outputs]
+        largest = max(outputs, key=lambda one: one.at(64))
+        work = self.words.size(self.options.work) if self.options.work else largest
+        units = ONE
+        if self.split:
+            units = Extent(1, (self.split,))
+        elif self.options.units:
+            units = self.words.size(self.options.units)
+        points = work.divided_by(units) or work
+        return Launch((units,), points, self.options.picoseconds, tuple(self._pairs()))
+
+    def _pairs(self) -> list[tuple[int, int]]:
+        inputs = [one.name for one in self.form.signature.inputs]
+        outputs = [one.name for one in self.form.signature.outputs]
+        found = []
+        for source, result in self.options.inplace:
+            if source not in inputs or result not in outputs:
+                raise self.wrong(
+                    f"inplace names {source} and {result}", ", ".join([*inputs, *outputs])
+                )
+            found.append((inputs.index(source), outputs.index(result)))
+        return found
+
+
+def result_is_one(value: Expr) -> bool:
+    """Say whether an expression is the number 1."""
+    return getattr(value, "value", None) == 1

@@ -1,0 +1,88 @@
+"""The schedule of what users write in TE, if they give none: rows in a loop, then vectors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, TypeAlias
+
+# tvm has no types that mypy could follow.
+Expr: TypeAlias = Any
+
+_VECTOR = 16
+_SYMBOL = "main"
+
+
+def scheduled(function: Expr, schedule: Callable[[Any], None] | None, split: str) -> Expr:
+    """Return a function of TE with its loops in order.
+
+    Args:
+        function: As `te.create_prim_func` makes it.
+        schedule: The user's: changes a `tvm.s_tir.Schedule` in place; None for the default one.
+        split: The size that units are counted along, or empty.
+    """
+    import tvm
+    from tvm import s_tir
+
+    made = s_tir.Schedule(
+        tvm.IRModule({_SYMBOL: function.with_attr("global_symbol", _SYMBOL)}),
+        error_render_level="fast",
+    )
+    made.work_on(_SYMBOL)
+    if schedule is not None:
+        schedule(made)
+    else:
+        _default(made, has_rows=bool(split))
+    return made.mod[_SYMBOL]
+
+
+def _default(made: Expr, *, has_rows: bool) -> None:
+    """Inline what is computed element by element, reduce where a row needs it, then vectorize."""
+    outputs = made.get_output_blocks(made.get_sblock("root"))
+    names = {made.get(one).name_hint for one in outputs}
+    inner = [one for one in _blocks(made) if made.get(one).name_hint not in names]
+    for one in inner:
+        if not _is_reduction(made, one):
+            _tried(partial(made.compute_inline, one))
+    for one in reversed(_blocks(made)):
+        if made.get(one).name_hint in names:
+            continue
+        for consumer in made.get_consumers(one):
+            loops = made.get_loops(consumer)
+            if has_rows and loops:
+                _tried(partial(made.compute_at, one, loops[0]))
+    for one in outputs:
+        if not _is_reduction(made, one):
+            _vectorize(made, one)
+
+
+def _vectorize(made: Expr, block: Expr) -> None:
+    loops = made.get_loops(block)
+    if not loops:
+        return
+    try:
+        outer, lanes = made.split(loops[-1], [None, _VECTOR])
+        made.vectorize(lanes)
+        made.annotate(outer, "pragma_loop_partition_hint", 1)
+    except Exception:  # noqa: BLE001  TVM's own class: then it stays as it is
+        return
+
+
+def _blocks(made: Expr) -> list[Expr]:
+    return list(made.get_child_blocks(made.get_sblock("root")))
+
+
+def _is_reduction(made: Expr, block: Expr) -> bool:
+    kinds = [int(one.iter_type) for one in made.get(block).iter_vars]
+    return any(kind == _REDUCTION for kind in kinds)
+
+
+#: tirx.IterVar.CommReduce
+_REDUCTION = 2
+
+
+def _tried(change: Callable[[], None]) -> None:
+    try:
+        change()
+    except Exception:  # noqa: BLE001  TVM's own class: what cannot be changed stays
+        return
