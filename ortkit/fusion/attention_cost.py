@@ -31,6 +31,8 @@ class _Rates:
 
 _RUNTIME = _Rates(1 / 85, 0.28)
 _OURS = _Rates(1 / 75, 0.3)
+# In bfloat16, in tiles.
+_OURS_ROUNDED = _Rates(1 / 800, 0.3)
 # Of a score: ONNX Runtime's mask of causality, and any mask in either.
 _CAUSAL, _MASK, _OUR_MASK = 2.9, 2.0, 0.1
 # Of a score, by the bytes of all: beyond the second cache they go through the next, or memory.
@@ -45,11 +47,11 @@ def predict_attention(scope: Scope, region: FusedRegion, calibration: Calibratio
 
     Args:
         scope: The region's; it knows the shapes of the attention's operands.
-        region: Its last node is the attention. Lengths that are known at run time only are taken
-            for `ortkit.fusion.cost.NOMINAL_SIZE`, a batch for 1.
+        region: One of its nodes is the attention. Lengths that are known at run time only are
+            taken for `ortkit.fusion.cost.NOMINAL_SIZE`, a batch for 1.
         calibration: What nodes and kernels take besides.
     """
-    node = region.anchor
+    node = next(each for each in region.nodes if each.op_type == "Attention")
     q, k, v = ([_nominal(*at) for at in enumerate(_shape(scope, x))] for x in node.inputs[:3])
     counts = [_heads(node, name, x) for name, x in (("q", q), ("kv", v))]
     heads, queries, keys = q[0] * counts[0], q[-2], k[-2]
@@ -60,9 +62,11 @@ def predict_attention(scope: Scope, region: FusedRegion, calibration: Calibratio
     each = _RUNTIME.score + width * _RUNTIME.multiply + _spill_ns(scores)
     each += (_CAUSAL if is_causal else 0.0) + (_MASK if has_mask else 0.0)
     before = calibration.node_ns + scores * each
-    for other in region.nodes[:-1]:
+    others = [each for each in region.nodes if each is not node]
+    for other in others:
         before += calibration.node_ns + _elements(scope, other) * ORT_NS[other.op_type]
-    ours = _OURS.score + width * _OURS.multiply + (_OUR_MASK if has_mask else 0.0)
+    rates = _OURS_ROUNDED if "Cast" in {each.op_type for each in others} else _OURS
+    ours = rates.score + width * rates.multiply + (_OUR_MASK if has_mask else 0.0)
     computed = _computed(queries, keys, is_causal=is_causal)
     return Prediction(before, calibration.kernel_ns + heads * computed * ours)
 

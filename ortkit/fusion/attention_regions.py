@@ -1,4 +1,8 @@
-"""Regions of attention: the node, and the biases and parts that its operands are made of."""
+"""Regions of attention: the node, and the biases and parts that its operands are made of.
+
+Of operands that are rounded to bfloat16, for products in it, the roundings too, and that of the
+result.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +22,8 @@ from ortkit.kernels.signature import RegionSignature
 from ortkit.rewrite.scope import Scope
 
 _NOTHING = Prediction(0.0, 0.0)
+_WIDENING = (ir.DataType.BFLOAT16, ir.DataType.FLOAT)
+_ROUNDING = (ir.DataType.FLOAT, ir.DataType.BFLOAT16)
 
 
 def attention_candidates(
@@ -30,7 +36,7 @@ def attention_candidates(
     """Yield a candidate for each attention of one graph; no two share a node.
 
     Nothing leaves such a region but its result: that it becomes one node changes nothing about the
-    order of the others.
+    order of the others. What is rounded is always taken if there is a kernel.
 
     Args:
         scope: The graph's.
@@ -51,17 +57,23 @@ def attention_candidates(
         if verdict is not None:
             yield Candidate(region, None, _NOTHING, verdict.reason)
             continue
+        is_rounded = "Cast" in {each.op_type for each in region.nodes}
         prediction = predict_attention(scope, region, calibration)
-        reason = cost.refusal(region, prediction) or ""
+        # Without a kernel rounding would cost, and gain nothing.
+        reason = "" if is_rounded else cost.refusal(region, prediction) or ""
         yield Candidate(region, None if reason else signature, prediction, reason)
 
 
 def _describe(
     scope: Scope, node: ir.Node, taken: frozenset[ir.Node], judge: Judge
 ) -> tuple[FusedRegion, RegionSignature, Refused | None]:
-    """Return the region with all that makes the operands if that can be, else of the node."""
+    """Return the region with as much of what makes the operands as can be, else of the node."""
     before = [each for each in _before(scope, node) if each not in taken]
-    for nodes in ((*before, node), (node,)):
+    casts = [each for each in before if each.op_type == "Cast"]
+    widening = [each for each in casts if each.outputs[0] in node.inputs]
+    behind = [each for each in _rounding_behind(scope, node) if each not in taken]
+    tried = [*((*some, node, *behind) for some in (before, casts, widening)), (node,)]
+    for nodes in tried:
         region = region_of(scope, nodes)
         signature = describe_region(scope, region)
         verdict = judge(signature)
@@ -71,7 +83,10 @@ def _describe(
 
 
 def _before(scope: Scope, node: ir.Node) -> list[ir.Node]:
-    """Return the Splits and Adds that make Q, K and V, and are read nowhere else, in order."""
+    """Return what makes Q, K and V and is read nowhere else, in order.
+
+    Splits, Adds of a bias, and Casts to bfloat16 and back.
+    """
     inside = {node}
     found: list[ir.Node] = []
     pending = list(node.inputs[:3])
@@ -82,9 +97,8 @@ def _before(scope: Scope, node: ir.Node) -> list[ir.Node]:
             continue
         if producer.domain or not _is_read_only_by(producer, inside):
             continue
-        if producer.op_type == "Split" or (
-            producer.op_type == "Add" and _is_bias(scope, producer)
-        ):
+        is_cast = _cast_of(scope, producer) in (_WIDENING, _ROUNDING)
+        if producer.op_type == "Split" or is_cast or _is_bias(scope, producer):
             inside.add(producer)
             found.insert(0, producer)
             pending += producer.inputs[:2] if producer.op_type == "Add" else producer.inputs[:1]
@@ -102,6 +116,8 @@ def _is_bias(scope: Scope, add: ir.Node) -> bool:
 
     Where all sizes are known it makes a Gemm of a MatMul and the bias behind it.
     """
+    if add.op_type != "Add":
+        return False
     for rows, bias in (add.inputs, add.inputs[::-1]):
         if rows is None or bias is None or not scope.is_constant(bias):
             continue
@@ -112,6 +128,25 @@ def _is_bias(scope: Scope, add: ir.Node) -> bool:
         is_product = producer is not None and producer.op_type == "MatMul"
         return not (is_product and all(isinstance(size, int) for size in shape))
     return False
+
+
+def _cast_of(scope: Scope, node: ir.Node) -> tuple[ir.DataType | None, ir.DataType | None]:
+    """Return between which types a node converts; nothing and nothing for others."""
+    source = node.inputs[0] if node.op_type == "Cast" and not node.domain else None
+    if source is None:
+        return None, None
+    return scope.shapes.dtype(source), scope.shapes.dtype(node.outputs[0])
+
+
+def _rounding_behind(scope: Scope, node: ir.Node) -> tuple[ir.Node, ...]:
+    """Return the Cast to bfloat16 that alone reads attention."""
+    value = node.outputs[0]
+    uses = list(value.uses())
+    if len(uses) != 1 or value.is_graph_output():
+        return ()
+    reader = uses[0].node
+    is_rounding = _cast_of(scope, reader) == _ROUNDING and reader.graph is node.graph
+    return (reader,) if is_rounding else ()
 
 
 def _is_known(scope: Scope, node: ir.Node) -> bool:

@@ -11,6 +11,7 @@ from pathlib import Path
 import onnx_ir as ir
 
 from ortkit.graph.shapes import Shapes
+from ortkit.precision.attention import RoundedAttention, attention_refusal, find_attention
 from ortkit.precision.budget import Trial, choose
 from ortkit.precision.calibrate import TRIED, find_ranges
 from ortkit.precision.candidates import Asked, Chosen, Measured
@@ -100,6 +101,7 @@ class Chooser:
         variants += self._of_convolutions(
             model, [one for one in wanted if one.kind == "convolution"]
         )
+        variants += self._of_attention(model, shapes)
         errors = self.runner.errors(model, variants)
         by_product: dict[str, list[tuple[Form, float]]] = {}
         for form, error in zip(variants, errors, strict=True):
@@ -127,6 +129,15 @@ class Chooser:
         if reason:
             self._miss(product, reason)
         return not reason
+
+    def _of_attention(self, model: ir.Model, shapes: Shapes) -> list[Form]:
+        found: list[Form] = []
+        for product in find_attention(model, shapes) if self.asked.precision == "bf16" else ():
+            if reason := attention_refusal(product, shapes, self.asked.level):
+                self._miss(product, reason)
+            else:
+                found.append(RoundedAttention(product))
+        return found
 
     def _lacks_ranges(self, product: Product) -> bool:
         needs = self.asked.precision == "int8" and product.kind == "convolution"

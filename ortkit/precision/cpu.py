@@ -21,6 +21,7 @@ from ortkit.errors import CheckError
 from ortkit.graph.opsets.raising import raise_opset
 from ortkit.graph.shapes import Shapes
 from ortkit.precision.accuracy import OutputAccuracy, largest_error
+from ortkit.precision.attention import find_attention
 from ortkit.precision.budget import without_next
 from ortkit.precision.building import Builder
 from ortkit.precision.calibrate import Method
@@ -159,7 +160,8 @@ class CpuLowering:
         if wanted and model.opset_imports.get("", 0) < _OPSET and raise_opset(model, _OPSET):
             return []
         forms: list[Form] = []
-        for product in find_products(model, Shapes.infer(model), log):
+        shapes = Shapes.infer(model)
+        for product in (*find_products(model, shapes, log), *find_attention(model, shapes)):
             form = wanted.get(product.key)
             if form is None:
                 self._refuse(product, log)

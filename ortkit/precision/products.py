@@ -27,10 +27,11 @@ class Product:
     """A MatMul, Gemm or Conv of float32 with a constant weight, and the bias behind it."""
 
     node: ir.Node
-    kind: Literal["product", "convolution"]
+    kind: Literal["product", "convolution", "attention"]
     x: ir.Value
     """What is multiplied: [..., k], or for a convolution [batch, channels, ...]."""
     weight: ir.Value
+    """Constant; of attention the keys, which are not."""
     bias: ir.Value | None
     """Constant, [n], or of a Gemm or an Add behind a MatMul anything that is [n] but for ones."""
     last: ir.Node

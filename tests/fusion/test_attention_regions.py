@@ -39,6 +39,17 @@ def candidates_of(scope: Scope) -> list[Candidate]:
     return list(attention_candidates(scope, scope.model.graph, judge, cost))
 
 
+def rounding_judge(signature: RegionSignature) -> Refused | None:
+    return refusal(signature, Target("cpu", "x86-64-v4-amx"), "tvm")
+
+
+def rounded_candidates(body: str, inputs: str, output: str = "y") -> tuple[Scope, list[Candidate]]:
+    """For a processor with tiles."""
+    scope = scope_of(from_text(f"{HEAD} g ({inputs}) => ({output}) {{ {body} }}"))
+    cost = CostModel(scope, Calibration())
+    return scope, list(attention_candidates(scope, scope.model.graph, rounding_judge, cost))
+
+
 def find(body: str, inputs: str, output: str = "y") -> tuple[Scope, list[Candidate]]:
     text = f"{HEAD} g ({inputs}) => ({output}) {WEIGHTS} {{ {body} }}"
     scope = scope_of(from_text(text))
@@ -156,3 +167,50 @@ def test_the_body_is_the_region() -> None:
     feeds = feeds_of(before, {"b": 2, "s": 9})
     for got, want in zip(run(after, feeds), run(before, feeds), strict=True):
         np.testing.assert_array_equal(got, want)
+
+
+ROUNDED = "q = Cast <to = 1> (n)  k = Cast <to = 1> (l)  v = Cast <to = 1> (w)"
+
+
+def narrow(*names: str, batch: str = "b", columns: int = 768) -> str:
+    return ", ".join(f"bfloat16[{batch}, s, {columns}] {name}" for name in names)
+
+
+def test_roundings_of_operands_and_of_the_result_are_taken_in() -> None:
+    body = f"""n = Cast <to = 16> (x)  {ROUNDED}  a = Attention <{HEADS}> (q, k, v)
+        y = Cast <to = 16> (a)"""
+    output = "bfloat16[b, s, 768] y"
+    _, (one,) = rounded_candidates(body, f"{rows('x')}, {narrow('l', 'w')}", output)
+    assert sorted(ops(one)) == ["Attention", *["Cast"] * 5]
+    assert [value.name for value in one.region.inputs] == ["x", "l", "w"]
+    assert [value.name for value in one.region.outputs] == ["y"]
+
+
+def test_parts_that_are_rounded_are_taken_in() -> None:
+    body = f"""x = Cast <to = 1> (n)  q, k, v = Split <axis = 2, num_outputs = 3> (x)
+        y = Attention <{HEADS}> (q, k, v)"""
+    _, (one,) = rounded_candidates(body, narrow("n", columns=2304))
+    assert ops(one) == ["Cast", "Split", "Attention"]
+
+
+def test_what_else_reads_a_rounding_keeps_it() -> None:
+    body = f"""n = Cast <to = 16> (x)  {ROUNDED}  y = Attention <{HEADS}> (q, k, v)
+        z = Identity (n)"""
+    _, (one,) = rounded_candidates(
+        body, f"{rows('x')}, {narrow('l', 'w')}", f"{rows('y')}, {narrow('z')}"
+    )
+    assert ops(one) == ["Cast"] * 3 + ["Attention"]
+    assert one.region.inputs[0].name == "n"
+
+
+def test_rounded_attention_is_taken_whatever_it_is_predicted_to_gain() -> None:
+    body = f"{ROUNDED}  y = Attention <{HEADS}> (q, k, v)"
+    inputs = "bfloat16[1, 1, 768] n, bfloat16[1, 8, 768] l, bfloat16[1, 8, 768] w"
+    _, (one,) = rounded_candidates(body, inputs)
+    assert one.signature is not None, one.reason
+
+
+def test_a_rounding_behind_attention_in_float32_stays_outside() -> None:
+    body = f"a = Attention <{HEADS}, is_causal = 1> (q, k, v)  y = Cast <to = 16> (a)"
+    _, (one,) = rounded_candidates(body, rows("q", "k", "v"), narrow("y"))
+    assert ops(one) == ["Attention"]

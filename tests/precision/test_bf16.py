@@ -11,14 +11,19 @@ import pytest
 
 import ortkit
 from ortkit.errors import UserError
+from ortkit.graph.shapes import Shapes
 from ortkit.kernels.cpu import has_bf16, native_level
 from ortkit.precision import cpu, paying
+from ortkit.precision.attention import attention_refusal, find_attention
 from ortkit.precision.building import Builder, drop_unread, stand_in
 from ortkit.precision.packed import emit_packed, rounded_once
 from tests.precision.helpers import floats, model_of, off_by, products_of, run
 
 needs_bf16 = pytest.mark.skipif(
     not has_bf16(native_level()), reason="the processor has no products of bfloat16"
+)
+needs_tiles = pytest.mark.skipif(
+    not native_level().endswith("-amx"), reason="the processor has no tiles"
 )
 MLP = """g (float[n, 70] x) => (float[n, 70] y) {
   h = MatMul(x, w)  a = Add(h, b)  t = Gelu(a)
@@ -96,6 +101,91 @@ def test_the_budget_holds_for_bf16_too() -> None:
     assert result is not None
     assert 0 < result.lowered < 4
     assert (result.error or 1) <= budget
+
+
+ATTENTION = """g (float[n, s, 64] x) => (float[n, s, 64] y) {
+  q = MatMul(x, w)  k = MatMul(x, u)  v = MatMul(x, v1)
+  a = Attention<q_num_heads = 4, kv_num_heads = 4>(q, k, v)  z = MatMul(a, o)  y = Add(z, x)
+}"""
+HEADER = '<ir_version: 11, opset_import: ["" : 23]>'
+
+
+def attention_model() -> ir.Model:
+    weights = {
+        name: floats(64, 64, seed=ord(name[0]), scale=0.2) for name in ("w", "u", "v1", "o")
+    }
+    return model_of(ATTENTION, HEADER, **weights)
+
+
+@needs_tiles
+def test_attention_is_computed_in_bfloat16_too(tmp_path: Path) -> None:
+    found = ortkit.optimize(attention_model(), ortkit.OptimizeOptions(precision="bf16"))
+    report = found.report
+    assert report.verification is not None
+    assert report.verification.verdict == "yes"
+    assert report.precision is not None
+    assert report.precision.lowered == 5
+    assert [one.op for one in report.precision.nodes if one.name == "a"] == ["Attention"]
+    assert "Attention" not in report.after.ops
+    # From product to product only bfloat16 is in memory: only the input is rounded alone.
+    casts = [op for op in report.after.ops if op == "Cast" or "::cast_" in op]
+    assert sum(report.after.ops[op] for op in casts if "attention" not in op) == 1
+    path = tmp_path / "m.onnx"
+    found.save(path)
+    x = floats(2, 40, 64, seed=5)
+    (wanted,) = run(attention_model(), x=x)
+    (plain,) = run(found.model, x=x)
+    assert 0 < off_by(wanted, ortkit.Session(path).run({"x": x})["y"]) < 0.02
+    assert off_by(wanted, plain) < 0.02
+
+
+@needs_tiles
+def test_attention_that_is_denied_stays() -> None:
+    denied = frozenset({"lower-precision:bf16:a"})
+    options = ortkit.OptimizeOptions(precision="bf16", denied=denied)
+    found = ortkit.optimize(attention_model(), options)
+    assert found.report.precision is not None
+    (one,) = (node for node in found.report.precision.nodes if node.op == "Attention")
+    assert not one.lowered
+    assert found.report.precision.lowered == 4
+
+
+def refusal_of(text: str, level: str = "x86-64-v4-amx") -> str:
+    model = model_of(text, HEADER)
+    shapes = Shapes.infer(model)
+    (product,) = find_attention(model, shapes)
+    return attention_refusal(product, shapes, level)
+
+
+@pytest.mark.parametrize(
+    ("shape", "attributes", "level", "reason"),
+    [
+        ("n, s, 64", "", "x86-64-v4-amx", ""),
+        ("n, 100, 64", ", is_causal = 1", "x86-64-v4-amx", ""),
+        ("n, s, 64", "", "x86-64-v4-bf16", "no tiles"),
+        ("n, 4, 64", "", "x86-64-v4-amx", "only 4 queries"),
+        ("n, s, 40", "", "x86-64-v4-amx", "multiple of 16"),
+        ("n, s, 64", ", softcap = 3.0", "x86-64-v4-amx", "soft cap"),
+    ],
+)
+def test_attention_without_a_kernel_says_why(
+    shape: str, attributes: str, level: str, reason: str
+) -> None:
+    text = f"""g (float[{shape}] q, float[{shape}] k, float[{shape}] v) => (float[{shape}] y) {{
+      y = Attention<q_num_heads = 4, kv_num_heads = 4{attributes}>(q, k, v)
+    }}"""
+    found = refusal_of(text, level)
+    assert reason in found
+    assert bool(reason) == bool(found)
+
+
+def test_attention_on_other_types_is_left_alone() -> None:
+    kind = "float16[n, s, 64]"
+    text = f"""g ({kind} q, {kind} k, {kind} v) => ({kind} y) {{
+      y = Attention<q_num_heads = 4, kv_num_heads = 4>(q, k, v)
+    }}"""
+    model = model_of(text, HEADER)
+    assert not [*find_attention(model, Shapes.infer(model))]
 
 
 def test_processors_without_the_instruction_keep_float32() -> None:
