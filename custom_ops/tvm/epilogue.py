@@ -116,13 +116,14 @@ class Epilogue:
         return sum(step.operands.count(value) for step in self.steps)
 
 
-def read_epilogue(body: Body, start: str, end: str) -> Epilogue | Refused:
+def read_epilogue(body: Body, start: str, end: str, dtype: str = "float32") -> Epilogue | Refused:
     """Return what lies between two values of the body, or why that is no epilogue.
 
     Args:
         body: The region's.
         start: The convolution's result.
         end: The region's result, in the same layout.
+        dtype: Of all values.
     """
     nodes = body.between(start, end)
     made = {start, *(name for node in nodes for name in node.output)}
@@ -137,7 +138,7 @@ def read_epilogue(body: Body, start: str, end: str) -> Epilogue | Refused:
     known |= {name: Value(1 + distinct.index(number)) for name, number in extras.items()}
     steps: list[Step] = []
     for node in nodes:
-        step = read_step(body, node, known)
+        step = read_step(body, node, known, dtype)
         if isinstance(step, Refused):
             return step
         known[node.output[0]] = Value(1 + len(distinct) + len(steps))
@@ -148,7 +149,9 @@ def read_epilogue(body: Body, start: str, end: str) -> Epilogue | Refused:
     return Epilogue(distinct, tuple(steps))
 
 
-def read_step(body: Body, node: onnx.NodeProto, known: Mapping[str, Operand]) -> Step | Refused:
+def read_step(
+    body: Body, node: onnx.NodeProto, known: Mapping[str, Operand], dtype: str = "float32"
+) -> Step | Refused:
     """Return a node of an epilogue, whose operands are `known` or scalar constants."""
     op = POINTWISE_OPS.get(node.op_type)
     if op is None or node.domain:
@@ -160,7 +163,7 @@ def read_step(body: Body, node: onnx.NodeProto, known: Mapping[str, Operand]) ->
             operands.append(known[name])
         elif not name:
             operands.append(None)
-        elif constant is not None and constant.size == 1 and constant.dtype == "float32":
+        elif constant is not None and constant.size == 1 and constant.dtype == dtype:
             operands.append(float(constant.reshape(())))
         else:
             return Refused(f"{node.op_type} with an operand of another shape")
@@ -172,7 +175,7 @@ def read_step(body: Body, node: onnx.NodeProto, known: Mapping[str, Operand]) ->
         if each.name not in attributes:
             return Refused(f"{node.op_type} with attribute {each.name!r}")
         attributes[each.name] = value.decode() if isinstance(value, bytes) else value
-    result = op.result(["float32" for operand in operands if operand is not None], attributes)
-    if result != "float32":
-        return Refused(f"{node.op_type} with a result that is not float32")
+    result = op.result([dtype for operand in operands if operand is not None], attributes)
+    if result != dtype:
+        return Refused(f"{node.op_type} with a result that is not {dtype}")
     return Step(node.op_type, tuple(operands), attributes)

@@ -35,9 +35,16 @@ class _Split:
 
 
 @contextmanager
-def split_biases(scopes: Sequence[Scope]) -> Iterator[None]:
-    """Give biases nodes of their own; at the end those that are still there go back."""
-    splits = [one for scope in scopes for one in _split_all(scope)]
+def split_biases(
+    scopes: Sequence[Scope], taken: frozenset[ir.Node] = frozenset()
+) -> Iterator[None]:
+    """Give biases nodes of their own; at the end those that are still there go back.
+
+    Args:
+        scopes: Whose graphs are looked at.
+        taken: Convolutions that have kernels, biases and all.
+    """
+    splits = [one for scope in scopes for one in _split_all(scope, taken)]
     try:
         yield
     finally:
@@ -45,10 +52,12 @@ def split_biases(scopes: Sequence[Scope]) -> Iterator[None]:
             _join(one)
 
 
-def _split_all(scope: Scope) -> Iterator[_Split]:
+def _split_all(scope: Scope, taken: frozenset[ir.Node]) -> Iterator[_Split]:
     if not isinstance(scope.root, ir.Graph):
         return
     for node in list(scope.root):
+        if node in taken:
+            continue
         if node.op_type in ("Conv", "ConvTranspose") and not node.domain:
             bias = _bias(scope, node)
             if bias is not None and _pays(scope, node):

@@ -56,6 +56,16 @@ def lower_region(
     return True
 
 
+def import_fused(scope: Scope, signature: RegionSignature) -> tuple[str, str]:
+    """Let the model have a region's body, and return its domain and op type."""
+    identifier = (DOMAIN, signature.op_type, "")
+    if identifier not in scope.model.functions:
+        scope.model.functions[identifier] = _function(scope, signature)
+    scope.import_domain(DOMAIN, 1)
+    scope.raise_ir_version(FUNCTIONS_SINCE_IR)
+    return DOMAIN, signature.op_type
+
+
 def restore_order(scope: Scope) -> None:
     """Sort the graphs of `scope` where a fused node stands behind what reads its outputs."""
     if isinstance(scope.root, ir.Graph) and not _is_ordered(scope.root):

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import onnx_ir as ir
 
@@ -16,6 +17,8 @@ from ortkit.fusion.conv_bias import split_biases
 from ortkit.fusion.conv_chains import find_chains
 from ortkit.fusion.conv_plan import settle_chain
 from ortkit.fusion.cost import CostModel
+from ortkit.fusion.cuda_conv_chains import find_chains as find_cuda_chains
+from ortkit.fusion.cuda_conv_lower import settle_chain as settle_cuda_chain
 from ortkit.fusion.cuda_cost import CudaCostModel
 from ortkit.fusion.lower import lower_region, restore_order
 from ortkit.fusion.recompute import Candidate
@@ -29,6 +32,12 @@ from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.tuned import Chooser
 from ortkit.report import RegionReport
 from ortkit.rewrite.scope import Scope
+
+#: By kind of target: how chains of convolutions are found, and put back.
+_CHAINS: dict[str, tuple[Callable[..., list[Any]], Callable[..., Iterator[RegionReport]]]] = {
+    "cpu": (find_chains, settle_chain),
+    "cuda": (find_cuda_chains, settle_cuda_chain),
+}
 
 
 def compile_regions(
@@ -62,9 +71,18 @@ def compile_regions(
         KernelError: A toolchain failed.
     """
 
-    split = split_biases(scopes) if target.kind == "cuda" else nullcontext()
+    def judge(signature: RegionSignature) -> Refused | None:
+        return refusal(signature, target, kernels)
+
+    find, settle = _CHAINS[target.kind]
+    graphs = [(scope, scope.root) for scope in scopes if isinstance(scope.root, ir.Graph)]
+    chains = [(scope, chain) for scope, graph in graphs for chain in find(scope, graph, judge)]
+    taken = frozenset(node for _, chain in chains if not chain.reason for node in chain.nodes)
+    split = split_biases(scopes, taken) if target.kind == "cuda" else nullcontext()
     with split:
-        return _compile(scopes, path, kernels, target, count, sources, chooser)
+        return _compile(
+            scopes, path, kernels, target, count, sources, chooser, judge, chains, taken, settle
+        )
 
 
 def _compile(
@@ -75,19 +93,12 @@ def _compile(
     count: Callable[[int, int], None],
     sources: Path | None,
     chooser: Chooser | None,
+    judge: Judge,
+    chains: Sequence[tuple[Scope, Any]],
+    taken: frozenset[ir.Node],
+    settle: Callable[..., Iterator[RegionReport]],
 ) -> tuple[tuple[RegionReport, ...], Path | None, str]:
-    """Do it all, see `compile_regions`."""
-
-    def judge(signature: RegionSignature) -> Refused | None:
-        return refusal(signature, target, kernels)
-
-    graphs = [(scope, scope.root) for scope in scopes if isinstance(scope.root, ir.Graph)]
-    # The kernels of convolution blocks are for CPUs.
-    chained = graphs if target.kind == "cpu" else []
-    chains = [
-        (scope, chain) for scope, graph in chained for chain in find_chains(scope, graph, judge)
-    ]
-    taken = frozenset(node for _, chain in chains if not chain.reason for node in chain.nodes)
+    """Do the rest once chains of convolutions are found, see `compile_regions`."""
     found = [(scope, one) for scope in scopes for one in find_candidates(scope, judge, taken)]
     wanted = {key: each for _, chain in chains for key, each in chain.signatures.items()}
     wanted |= {one.signature.key: one.signature for _, one in found if one.signature is not None}
@@ -106,7 +117,7 @@ def _compile(
         if isinstance(each, CudaKernel)
     }
     for scope, chain in chains:
-        reports += settle_chain(scope, chain, refused, replaced)
+        reports += settle(scope, chain, refused, replaced)
     for scope, one in found:
         at, signature, reason = one.region.at, one.signature, one.reason
         if signature is not None:

@@ -1,0 +1,115 @@
+"""Convolutions of NHWC tensors as products of matrices, with gate, bias and what follows.
+
+`epilogue`, what follows, is written behind this text for each region.
+"""
+
+# mypy: ignore-errors
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def conv_kernel(
+    x, w, bias, gate, extra, y,
+    pixels,
+    H, W, C: tl.constexpr,
+    OH, OW, OUT: tl.constexpr,
+    KH: tl.constexpr, KW: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr,
+    DH: tl.constexpr, DW: tl.constexpr, PT: tl.constexpr, PL: tl.constexpr,
+    IS_POINT: tl.constexpr, IS_PLANAR: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+):  # fmt: skip
+    """Write `epilogue(conv(x * gate, w) + bias, extra)` of one tile of pixels and channels.
+
+    Args:
+        x: [N, H, W, C], or [N, C, H, W] if `IS_PLANAR`.
+        w: [OUT, KH, KW, C].
+        bias: [OUT], or None.
+        gate: [N, 1, 1, C], or None.
+        extra: [N, OH, OW, OUT], or None.
+        y: [N, OH, OW, OUT].
+        pixels: N * OH * OW.
+        IS_POINT: Whether an output pixel reads the one input pixel in its place.
+    """
+    # Neighbouring blocks have the same pixels: x is read from memory once.
+    rn = tl.program_id(0) * BN + tl.arange(0, BN)
+    rm = tl.program_id(1) * BM + tl.arange(0, BM)
+    rk = tl.arange(0, BK)
+    if gate is not None:
+        # Tiles end where images do, so that one row of factors is for all pixels of a tile.
+        is_row = rm < OH * OW
+        rm += tl.program_id(2) * (OH * OW)
+        gate += tl.program_id(2) * C
+    else:
+        is_row = rm < pixels
+    is_column = rn < OUT
+    acc = tl.zeros((BM, BN), tl.float32)
+    image = rm // (OH * OW)
+    if IS_POINT:
+        for k in tl.range(0, C, BK):
+            is_k = k + rk < C
+            a = tl.load(
+                x + rm[:, None].to(tl.int64) * C + (k + rk)[None, :],
+                mask=is_row[:, None] & is_k[None, :],
+                other=0.0,
+            )
+            if gate is not None:
+                a = a * tl.load(gate + k + rk, mask=is_k, other=0.0)[None, :]
+            b = tl.load(
+                w + rn[None, :] * C + (k + rk)[:, None],
+                mask=is_column[None, :] & is_k[:, None],
+                other=0.0,
+            )
+            acc = tl.dot(a, b, acc)
+    else:
+        place = rm % (OH * OW)
+        top = place // OW * SH - PT
+        left = place % OW * SW - PL
+        if IS_PLANAR:
+            for k in tl.range(0, KH * KW * C, BK):
+                at = k + rk
+                is_k = at < KH * KW * C
+                channel, tap = at % C, at // C
+                row = top[:, None] + (tap // KW * DH)[None, :]
+                column = left[:, None] + (tap % KW * DW)[None, :]
+                is_in = (row >= 0) & (row < H) & (column >= 0) & (column < W)
+                a = tl.load(
+                    x + ((image[:, None].to(tl.int64) * C + channel[None, :]) * H + row) * W
+                    + column,
+                    mask=is_in & is_row[:, None] & is_k[None, :],
+                    other=0.0,
+                )  # fmt: skip
+                b = tl.load(
+                    w + rn[None, :] * (KH * KW * C) + at[:, None],
+                    mask=is_column[None, :] & is_k[:, None],
+                    other=0.0,
+                )
+                acc = tl.dot(a, b, acc)
+        else:
+            parts: tl.constexpr = (C + BK - 1) // BK
+            first = image.to(tl.int64) * (H * W)
+            for step in tl.range(0, KH * KW * parts):
+                tap = step // parts
+                k = step % parts * BK + rk
+                is_k = k < C
+                row, column = top + tap // KW * DH, left + tap % KW * DW
+                is_in = is_row & (row >= 0) & (row < H) & (column >= 0) & (column < W)
+                a = tl.load(
+                    x + (first + row * W + column)[:, None] * C + k[None, :],
+                    mask=is_in[:, None] & is_k[None, :],
+                    other=0.0,
+                )
+                b = tl.load(
+                    w + rn[None, :] * (KH * KW * C) + (tap * C + k)[:, None],
+                    mask=is_column[None, :] & is_k[:, None],
+                    other=0.0,
+                )
+                acc = tl.dot(a, b, acc)
+    if bias is not None:
+        acc += tl.load(bias + rn, mask=is_column, other=0.0).to(tl.float32)[None, :]
+    at = rm[:, None].to(tl.int64) * OUT + rn[None, :]
+    mask = is_row[:, None] & is_column[None, :]
+    other = 0.0
+    if extra is not None:
+        other = tl.load(extra + at, mask=mask, other=0.0).to(tl.float32)
+    tl.store(y + at, epilogue(acc, other).to(y.dtype.element_ty), mask=mask)  # noqa: F821

@@ -1,0 +1,110 @@
+"""Depthwise convolutions, which also make the means of the rows of pixels they write."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ortkit.kernels.backend import Refused
+from ortkit.kernels.signature import RegionSignature
+from ortkit.kernels.sizes import ONE, Extent, extent_of
+from ortkit.kernels.triton.hand import Call, Size, Tensor, hand_variant, kernel_text
+from ortkit.kernels.triton.source import VariantSource
+
+from .conv import _optional
+from .conv_form import Convolution, epilogue_text, read_convolution
+from .conv_tiles import power
+
+#: Elements that a thread reads at once, and the most pixels of a row that a block has.
+_VECTOR, _MOST_PIXELS = 8, 128
+#: Elements of a block, about.
+_ELEMENTS = 1024
+_MOST_TAPS = 128
+
+
+@dataclass(frozen=True)
+class Block:
+    """What one block of threads writes at a time: pixels of a row by channels."""
+
+    pixels: int
+    channels: int
+
+    @property
+    def warps(self) -> int:
+        """Of 32 threads, each with one vector of channels."""
+        return max(1, min(8, self.pixels * self.channels // (_VECTOR * 32)))
+
+
+def block_of(columns: int | None, channels: int) -> Block:
+    """Return the block for rows of `columns` pixels, None if that is not known."""
+    pixels = min(_MOST_PIXELS, power(columns or _MOST_PIXELS))
+    return Block(pixels, min(max(16, min(64, _ELEMENTS // pixels)), power(channels)))
+
+
+@dataclass(frozen=True)
+class Depthwise:
+    """A convolution of each channel by itself; `means` says whether rows' means are a result."""
+
+    conv: Convolution
+    means: bool
+
+    def variants(self) -> tuple[VariantSource, ...]:
+        """Return one kernel: a block for each row of pixels and some channels."""
+        conv, window = self.conv, self.conv.window
+        height, width, channels = conv.image
+        rows, columns = (extent_of(size) for size in conv.output.shape[1:3])
+        block = block_of(columns.static, channels)
+        first, extras = len(conv.signature.inputs), conv.epilogue.extras
+        call = Call(
+            "depthwise_kernel",
+            (
+                Tensor(conv.x), Tensor(conv.weight), _optional(conv.bias),
+                _optional(extras[0] if extras else None), Tensor(first),
+                Tensor(first + 1) if self.means else None,
+                Size(height), Size(width), channels, Size(rows), Size(columns),
+                *window.kernel, *window.strides, *window.dilations, *window.pads[:2],
+                block.pixels, block.channels,
+            ),
+            grid=(
+                (extent_of(conv.output.shape[0]) * rows, 1),
+                (Extent(channels), block.channels),
+                (ONE, 1),
+            ),
+            warps=block.warps,
+            stages=1,
+        )  # fmt: skip
+        text = kernel_text("depthwise_kernel") + epilogue_text("epilogue", conv.epilogue)
+        return tuple(
+            hand_variant(conv.signature, (call,), text, is_aligned=is_aligned)
+            for is_aligned in (True, False)
+        )
+
+
+def match(signature: RegionSignature) -> Depthwise | Refused | None:
+    """Return the region as a depthwise convolution; None if it is something else."""
+    found = read_convolution(signature)
+    if found is None or isinstance(found, Refused):
+        return found
+    if found.groups == 1:
+        return None
+    if found.is_planar or found.window.kernel[0] * found.window.kernel[1] > _MOST_TAPS:
+        return Refused("a depthwise convolution of NCHW or with too large a window")
+    if len(signature.outputs) == 1:
+        return Depthwise(found, means=False)
+    return (
+        Depthwise(found, means=True)
+        if _is_means(found)
+        else Refused("a second result that is not the means of rows")
+    )
+
+
+def _is_means(conv: Convolution) -> bool:
+    """Say whether the second result is the mean of each row of the first one, [N, OH, C]."""
+    body, signature = conv.body, conv.signature
+    if len(signature.outputs) != 2:
+        return False
+    batch, rows, _, channels = conv.output.shape
+    turned = body.transposed(body.function.output[1], (0, 2, 1))
+    mean = None if turned is None else body.producer(turned, "ReduceMean")
+    if mean is None or mean.input[0] != conv.result or body.axes(mean) != (3,):
+        return False
+    return signature.outputs[1].shape == (batch, rows, channels)

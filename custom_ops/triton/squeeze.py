@@ -1,0 +1,143 @@
+"""Squeeze-and-excite behind the means of rows: two small launches, one for each layer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ortkit.kernels.backend import Refused
+from ortkit.kernels.signature import RegionSignature
+from ortkit.kernels.sizes import ONE, Extent, extent_of
+from ortkit.kernels.triton.hand import Call, Scratch, Size, Tensor, hand_variant, kernel_text
+from ortkit.kernels.triton.source import VariantSource
+
+from ..tvm.body import TO_NHWC, Body
+from ..tvm.epilogue import Epilogue, read_epilogue
+from .conv_form import epilogue_text, unfit
+from .conv_tiles import power
+
+_ROWS, _MOST_CHANNELS, _MOST_HIDDEN = 8, 65536, 4096
+#: Of one block: channels at a time, hidden units of the first layer, channels of the second.
+_AT_ONCE, _UNITS, _CHANNELS = 512, 2, 64
+_WARPS = 4
+
+
+@dataclass(frozen=True)
+class Squeeze:
+    """Numbers are the region's inputs.
+
+    Args:
+        signature: The region's.
+        means: [N, rows, C].
+        first: Weight [H, C, 1, 1] and bias [H].
+        second: Weight [1, 1, H, C] and bias [C].
+        inner: What follows the first layer.
+        outer: What follows the second.
+    """
+
+    signature: RegionSignature
+    means: int
+    first: tuple[int, int]
+    second: tuple[int, int]
+    inner: Epilogue
+    outer: Epilogue
+
+    def variants(self) -> tuple[VariantSource, ...]:
+        """Return one kernel of two launches."""
+        inputs = self.signature.inputs
+        hidden, channels = inputs[self.first[0]].shape[:2]
+        assert isinstance(hidden, int)
+        assert isinstance(channels, int)
+        batch, rows = (extent_of(size) for size in inputs[self.means].shape[:2])
+        at_once = min(_AT_ONCE, power(channels))
+        squeeze = Call(
+            "squeeze_kernel",
+            (
+                Tensor(self.means), *map(Tensor, self.first), Scratch(0, "float32"), Size(rows),
+                channels, hidden, min(_ROWS, power(rows.static or _ROWS)), at_once, _UNITS,
+            ),
+            grid=((Extent(hidden), _UNITS), (batch, 1), (ONE, 1)),
+            warps=_WARPS,
+            stages=2,
+        )  # fmt: skip
+        excite = Call(
+            "excite_kernel",
+            (
+                Scratch(0, "float32"), *map(Tensor, self.second), Tensor(len(inputs)),
+                channels, hidden, _CHANNELS, min(64, power(hidden)),
+            ),
+            grid=((Extent(channels), _CHANNELS), (batch, 1), (ONE, 1)),
+            warps=_WARPS,
+            stages=2,
+        )  # fmt: skip
+        text = kernel_text("squeeze_kernel")
+        text += epilogue_text("inner", self.inner, 0) + epilogue_text("outer", self.outer, 0)
+        scratch = (batch * Extent(4 * hidden),)
+        return tuple(
+            hand_variant(
+                self.signature, (squeeze, excite), text, scratch=scratch, is_aligned=is_aligned
+            )
+            for is_aligned in (True, False)
+        )
+
+
+def match(signature: RegionSignature) -> Squeeze | Refused | None:
+    """Return the region as squeeze-and-excite; None if it is something else."""
+    body = Body(signature)
+    pools, convs = body.nodes("GlobalAveragePool"), body.nodes("Conv")
+    if len(pools) != 1 or len(convs) != 2 or len(signature.outputs) != 1:
+        return None
+    if refused := unfit(signature):
+        return refused
+    first, second = sorted(convs, key=lambda conv: conv.input[0] != pools[0].output[0])
+    means = _means(body, pools[0].input[0])
+    result = body.transposed(body.function.output[0], TO_NHWC)
+    if means is None or result is None or first.input[0] != pools[0].output[0]:
+        return Refused("squeeze-and-excite of something else than means over rows")
+    excite = body.input_behind(second.input[1], (3, 2, 0, 1))
+    numbers = [body.inputs.get(name) for name in (*first.input[1:], second.input[-1])]
+    if len(first.input) != 3 or len(second.input) != 3 or None in (*numbers, excite):
+        return Refused("squeeze-and-excite with weights that are not the region's inputs")
+    dtype = signature.outputs[0].dtype
+    inner = read_epilogue(body, first.output[0], second.input[0], dtype)
+    outer = read_epilogue(body, second.output[0], result, dtype)
+    if isinstance(inner, Refused):
+        return inner
+    if isinstance(outer, Refused):
+        return outer
+    weight, bias, other = (number for number in numbers if number is not None)
+    assert excite is not None
+    found = Squeeze(signature, means, (weight, bias), (excite, other), inner, outer)
+    return _misfit(found) or found
+
+
+def _means(body: Body, name: str) -> int | None:
+    """Return the input [N, rows, C] that `name` is in NCHW, with a width of 1."""
+    shaped = body.producer(name, "Reshape")
+    if shaped is None:
+        return None
+    shape = body.constant(shaped.input[1])
+    if shape is None or [*shape.flat] != [0, 0, -1, 1]:
+        return None
+    return body.input_behind(shaped.input[0], (0, 2, 1))
+
+
+def _misfit(found: Squeeze) -> Refused | None:
+    inputs = found.signature.inputs
+    weight, means = inputs[found.first[0]].shape, inputs[found.means].shape
+    hidden, channels = weight[:2] if len(weight) == 4 else ("", "")
+    if not isinstance(hidden, int) or not isinstance(channels, int):
+        return Refused("squeeze-and-excite with weights of unknown sizes")
+    expected = {
+        found.first[0]: (hidden, channels, 1, 1),
+        found.first[1]: (hidden,),
+        found.second[0]: (1, 1, hidden, channels),
+        found.second[1]: (channels,),
+        found.means: (*means[:2], channels),
+    }
+    if any(inputs[number].shape != shape for number, shape in expected.items()):
+        return Refused("squeeze-and-excite with sizes that do not fit")
+    if channels > _MOST_CHANNELS or hidden > _MOST_HIDDEN:
+        return Refused("squeeze-and-excite over too many channels")
+    if found.inner.extras or found.outer.extras:
+        return Refused("squeeze-and-excite with further operands")
+    return None

@@ -1,0 +1,81 @@
+"""Squeeze-and-excite: the two layers behind the means of an image.
+
+`inner` and `outer`, what follows, is written behind this text for each region.
+"""
+
+# mypy: ignore-errors
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def squeeze_kernel(
+    means, w, bias, hidden,
+    ROWS, C: tl.constexpr, HIDDEN: tl.constexpr,
+    BR: tl.constexpr, BC: tl.constexpr, BH: tl.constexpr,
+):  # fmt: skip
+    """Write some hidden units of one image: `inner(w @ mean(means) + bias)`.
+
+    Args:
+        means: [N, ROWS, C], of rows of as many pixels each.
+        w: [HIDDEN, C].
+        bias: [HIDDEN].
+        hidden: float32 [N, HIDDEN].
+    """
+    image = tl.program_id(1)
+    unit = tl.program_id(0) * BH + tl.arange(0, BH)
+    is_unit = unit < HIDDEN
+    acc = tl.zeros((BH, BC), tl.float32)
+    for start in tl.range(0, C, BC):
+        channel = start + tl.arange(0, BC)
+        is_channel = channel < C
+        mean = tl.zeros((BC,), tl.float32)
+        for first in tl.range(0, ROWS, BR):
+            row = first + tl.arange(0, BR)
+            part = tl.load(
+                means + (image.to(tl.int64) * ROWS + row)[:, None] * C + channel[None, :],
+                mask=(row < ROWS)[:, None] & is_channel[None, :],
+                other=0.0,
+            )
+            mean += tl.sum(part.to(tl.float32), 0)
+        weight = tl.load(
+            w + unit[:, None] * C + channel[None, :],
+            mask=is_unit[:, None] & is_channel[None, :],
+            other=0.0,
+        )
+        acc += weight.to(tl.float32) * mean[None, :]
+    value = tl.sum(acc, 1) / ROWS + tl.load(bias + unit, mask=is_unit, other=0.0).to(tl.float32)
+    value = inner(value)  # noqa: F821
+    tl.store(hidden + image * HIDDEN + unit, value, mask=is_unit)
+
+
+@triton.jit
+def excite_kernel(
+    hidden, w, bias, y,
+    C: tl.constexpr, HIDDEN: tl.constexpr, BC: tl.constexpr, BH: tl.constexpr,
+):  # fmt: skip
+    """Write some factors of one image: `outer(w @ hidden + bias)`.
+
+    Args:
+        hidden: float32 [N, HIDDEN].
+        w: [HIDDEN, C].
+        bias: [C].
+        y: [N, 1, 1, C].
+    """
+    image = tl.program_id(1)
+    channel = tl.program_id(0) * BC + tl.arange(0, BC)
+    is_channel = channel < C
+    acc = tl.zeros((BH, BC), tl.float32)
+    for start in tl.range(0, HIDDEN, BH):
+        unit = start + tl.arange(0, BH)
+        value = tl.load(hidden + image * HIDDEN + unit, mask=unit < HIDDEN, other=0.0)
+        weight = tl.load(
+            w + unit[:, None] * C + channel[None, :],
+            mask=(unit < HIDDEN)[:, None] & is_channel[None, :],
+            other=0.0,
+        )
+        acc += weight.to(tl.float32) * value[:, None]
+    total = tl.sum(acc, 0)
+    total += tl.load(bias + channel, mask=is_channel, other=0.0).to(tl.float32)
+    total = outer(total)  # noqa: F821
+    tl.store(y + image * C + channel, total.to(y.dtype.element_ty), mask=is_channel)

@@ -1,0 +1,78 @@
+"""What blocks of a convolution net cost on a GPU, by ONNX Runtime's kernels and by ours.
+
+Measured on an H100 with onnxruntime-gpu 1.31.1, float16, in CUDA graphs (2026-11).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+import onnx_ir as ir
+
+from ortkit.fusion.cuda_conv_blocks import Block
+from ortkit.fusion.cuda_cost import BANDWIDTH, LAUNCH_NS
+from ortkit.rewrite.scope import Scope
+
+#: Of a batch that is not known.
+NOMINAL_BATCH = 1
+#: Multiply-adds per nanosecond that convolutions reach, and what one takes at least.
+RATE, LEAST_NS = 150_000.0, 2500.0
+#: The part of the bandwidth that a change of layout reaches.
+TURNED = 0.4
+#: The part of its own time that a chain must gain.
+LEAST_GAIN = 0.1
+
+
+@dataclass(frozen=True)
+class ChainCost:
+    """Nanoseconds of a chain of blocks, before and after, with its borders."""
+
+    before: float
+    after: float
+
+    @property
+    def pays(self) -> bool:
+        """Whether the chain is worth its borders and the doubt about these numbers."""
+        return self.before - self.after >= LEAST_GAIN * self.before
+
+
+def chain_cost(scope: Scope, blocks: list[Block], borders: list[ir.Value]) -> ChainCost:
+    """Return what `blocks` cost, `borders` being the values that change their layout."""
+    costs = [block_cost(scope, block) for block in blocks]
+    turned = sum(LAUNCH_NS + 2 * _bytes(scope, one) / (BANDWIDTH * TURNED) for one in borders)
+    return ChainCost(sum(one.before for one in costs), sum(one.after for one in costs) + turned)
+
+
+def block_cost(scope: Scope, block: Block) -> ChainCost:
+    """Return the nanoseconds of one block."""
+    moved = sum(_bytes(scope, value) for value in (*block.operands, block.output)) / BANDWIDTH
+    result = _bytes(scope, block.output) / BANDWIDTH
+    # A node reads and writes its result again; ONNX Runtime adds a bias as one of its own.
+    steps = len(block.nodes) - 1 + sum(len(conv.inputs) > 2 for conv in block.convs)
+    after = LAUNCH_NS + moved
+    if block.kind == "conv":
+        after = max(LEAST_NS, _products(scope, block) / RATE, after)
+    elif block.kind == "squeeze_excite":
+        after, result = 2 * LAUNCH_NS, 0.0
+    first = after
+    if block.kind == "depthwise_conv":
+        first = LEAST_NS + moved
+    return ChainCost(first + steps * (LAUNCH_NS + 2 * result), after)
+
+
+def _products(scope: Scope, block: Block) -> float:
+    channels = sizes_of(scope, block.source)[1]
+    taps = prod(block.windows[0].kernel)
+    return float(prod(sizes_of(scope, block.output)) * channels * taps)
+
+
+def _bytes(scope: Scope, value: ir.Value) -> float:
+    dtype = scope.shapes.dtype(value)
+    return prod(sizes_of(scope, value)) * (2 if dtype is None else dtype.itemsize)
+
+
+def sizes_of(scope: Scope, value: ir.Value) -> list[int]:
+    """Return a value's sizes, nominal where they are not known."""
+    shape = scope.shapes.shape(value) or ()
+    return [size if isinstance(size, int) else NOMINAL_BATCH for size in shape]

@@ -1,0 +1,119 @@
+"""Blocks of convolution nets on CUDA, interpreted, against their function bodies."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from fused_model import fused_model, random_input, session
+from interpreter import Interpreter
+from onnx import TensorProto, numpy_helper
+
+from ortkit.fusion.cuda_conv_blocks import find_blocks
+from ortkit.fusion.cuda_conv_bodies import describe_block
+from ortkit.kernels import RegionSignature
+from ortkit.kernels.backend import Refused
+from ortkit.kernels.triton.source import sources_of
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "fusion"))
+from conv_nets import Net
+from region_models import scope_of
+
+
+def half(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """The same net in float16."""
+    for tensor in proto.graph.initializer:
+        if tensor.data_type == TensorProto.FLOAT:
+            array = numpy_helper.to_array(tensor).astype(np.float16)
+            tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
+    for value in (*proto.graph.input, *proto.graph.output):
+        value.type.tensor_type.elem_type = TensorProto.FLOAT16
+    return proto
+
+
+def signatures_of(proto: onnx.ModelProto) -> list[tuple[str, RegionSignature]]:
+    scope = scope_of(ir.from_proto(half(proto)))
+    graph = scope.model.graph
+    return [(one.kind, describe_block(scope, one).signature) for one in find_blocks(scope, graph)]
+
+
+def strided(net: Net, x: str) -> str:
+    net_conv = net.conv(x, (24, 20), 3, strides=[2, 2], pads=[1, 0, 0, 1], dilations=[2, 1])
+    return net.op("Relu", net_conv)
+
+
+def residual(net: Net, x: str) -> str:
+    inner = net.op("Relu", net.conv(x, (24, 40), 1))
+    return net.op("Relu", net.op("Add", net.conv(inner, (40, 24), 1, bias=False), x))
+
+
+def depthwise(net: Net, x: str) -> str:
+    return net.silu(net.depthwise(x, 24, 5, 2))
+
+
+def gated(net: Net, x: str) -> str:
+    inner = net.gate(net.silu(net.depthwise(x, 24)), 24, 6)
+    return net.conv(inner, (24, 40), 1)
+
+
+def hard_gated(net: Net, x: str) -> str:
+    """As a MobileNetV3 has it."""
+    inner = net.op("HardSwish", net.depthwise(x, 24))
+    mean = net.op("GlobalAveragePool", inner)
+    hidden = net.op("Relu", net.conv(mean, (24, 8)))
+    gate = net.op("HardSigmoid", net.conv(hidden, (8, 24)), alpha=1 / 6)
+    return net.conv(net.op("Mul", gate, inner), (24, 40), 1)
+
+
+def pooled(net: Net, x: str) -> str:
+    inner = net.op("Relu", net.conv(x, (24, 24), 1))
+    window = {"kernel_shape": [3, 3], "strides": [2, 2], "pads": [1, 1, 1, 1]}
+    inner = net.conv(net.op("MaxPool", inner, **window), (24, 16), 1)
+    return net.op("GlobalAveragePool", net.op("Relu", inner))
+
+
+NETS = {
+    "strides, dilations and uneven pads": (strided, 24, {"conv"}),
+    "a residual block": (residual, 24, {"conv"}),
+    "a depthwise convolution": (depthwise, 24, {"depthwise_conv"}),
+    "squeeze-and-excite": (gated, 24, {"depthwise_conv", "squeeze_excite", "conv"}),
+    "hard gates": (hard_gated, 24, {"depthwise_conv", "squeeze_excite", "conv"}),
+    "poolings": (pooled, 24, {"conv", "max_pool", "global_mean"}),
+    "a first layer": (
+        lambda net, x: net.relu6(net.conv(x, (3, 24), 3, strides=[2, 2], pads=[1] * 4)), 3,
+        {"conv"},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("batch", [2, "n"])
+@pytest.mark.parametrize("name", NETS)
+def test_blocks_compute_what_their_bodies_do(
+    name: str, batch: int | str, interpreter: Interpreter
+) -> None:
+    build, channels, kinds = NETS[name]
+    net = Net()
+    proto = net.model((batch, channels, 11, 13), [build(net, "x")])
+    found = signatures_of(proto)
+    assert {kind for kind, _ in found} == kinds
+    for kind, signature in found:
+        check(kind, signature, interpreter)
+
+
+def check(kind: str, signature: RegionSignature, interpreter: Interpreter) -> None:
+    feeds = [random_input(spec, {"n": 2}) / 4 for spec in signature.inputs]
+    feeds = [feed.astype(np.float16) for feed in feeds]
+    names = [spec.name for spec in signature.inputs]
+    wanted = session(fused_model(signature)).run(None, dict(zip(names, feeds, strict=True)))
+    sources = sources_of(signature)
+    assert not isinstance(sources, Refused), sources.reason
+    for number in range(len(sources)):
+        got = interpreter.run(signature, feeds, number, shift=0 if number == 0 else 2)
+        for one, other in zip(got, wanted, strict=True):
+            largest = np.abs(other.astype(np.float64)).max()
+            error = np.abs(one.astype(np.float64) - other).max()
+            assert error <= 4 * 2**-11 * max(largest, 1), f"{kind}, variant {number}: {error}"
