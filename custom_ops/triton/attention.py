@@ -66,6 +66,7 @@ class Attention:
             ((form.q.length, tile.queries), (Extent(form.q.heads), 1), (form.q.batch, 1)),
             tile.warps,
             tile.stages,
+            registers=tile.registers,
         )
         unique = tuple(dict.fromkeys([*conditions, *tile.conditions, *bounds]))
         return hand_variant(

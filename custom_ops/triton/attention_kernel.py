@@ -3,8 +3,9 @@
 The softmax grows with the keys (Milakov and Gimelshein, "Online normalizer calculation for
 softmax", 2018), and is divided by its sum at the end (Dao, "FlashAttention-2", 2023). Keys that no
 query of the block sees are not read: beyond causality, outside of the window, and at either end of
-what a mask of keys leaves. Between them lie blocks that all queries see whole, which no condition
-is computed for. Scores are kept in base 2, so that an exponential is one instruction.
+what a mask of keys leaves. Between them lie blocks that all queries see whole, for which no
+condition on places is computed. Scores are kept in base 2, so that an exponential is one
+instruction.
 
 Widths that are no power of two are taken as two: 96 as 64 and 32.
 """
@@ -13,8 +14,9 @@ Widths that are no power of two are taken as two: 96 as 64 and 32.
 import triton
 import triton.language as tl
 
-#: A key whose mask is not above it is lost beside any that is.
-LOST: tl.constexpr = tl.constexpr(-3.0e4)
+#: A key whose mask is not above it is lost beside one that has none: its share is below 2^-149
+#: unless scores differ by thousands.
+LOST: tl.constexpr = tl.constexpr(-5.0e3)
 LOG2E: tl.constexpr = tl.constexpr(1.4426950408889634)
 #: Keys of a mask that are looked at together.
 SCAN: tl.constexpr = tl.constexpr(1024)
@@ -37,38 +39,38 @@ def load_rows(base, rows, limit, FIRST, COLUMNS, WIDTH, PITCH, BOUND):
 
 
 @triton.jit
-def kept_keys(mask, keys, IS_BOOL):
-    """Return where the keys that a mask keeps begin and end, and whether all between are plain.
-
-    Plain ones get 0 added. Where the mask keeps none it decides between all.
-    """
+def kept_keys(mask, keys, IS_CHOICE):
+    """Return where the keys that a mask keeps begin and end; all where it keeps none."""
     first = keys
     last = 0
-    plain = 0
     for start in range(0, keys, SCAN):
         place = start + tl.arange(0, SCAN)
-        if IS_BOOL:
+        if IS_CHOICE:
             is_kept = tl.load(mask + place, mask=place < keys, other=0) != 0
-            is_plain = is_kept
         else:
             value = tl.load(mask + place, mask=place < keys, other=LOST).to(tl.float32)
             is_kept = (value > LOST) | (value != value)
-            is_plain = value == 0.0
         first = tl.minimum(first, tl.min(tl.where(is_kept, place, keys)))
         last = tl.maximum(last, tl.max(tl.where(is_kept, place + 1, 0)))
-        plain += tl.sum(is_plain.to(tl.int32))
     if last == 0:
         first = 0
         last = keys
-        plain = -1
-    return first, last, plain == last - first
+    return first, last
+
+
+@triton.jit
+def bias_of(added, MASK, FILL):
+    """Return what a mask adds to scores in base 2."""
+    if MASK == 1:
+        return tl.where(added != 0, 0.0, FILL * LOG2E)
+    return added.to(tl.float32) * LOG2E
 
 
 @triton.jit
 def attend_block(
     start, q1, q2, acc1, acc2, top, total, k, v, keys, mask, mask_row, position, rows, queries,
     KEYS, WIDTH, W1, W2, V_WIDTH, V1, V2, K_PITCH, V_PITCH,
-    SCALE, CAP, IS_CAUSAL, WINDOW, MASK, FILL, MASK_ROWS, BOUND, CHECKED, IS_PLAIN,
+    SCALE, CAP, IS_CAUSAL, WINDOW, MASK, FILL, MASK_ROWS, BOUND_ROWS, BOUND, CHECKED,
 ):  # fmt: skip
     """Take in a block of keys. CHECKED: not all of it is seen by all queries."""
     place = start + tl.arange(0, KEYS)
@@ -77,31 +79,35 @@ def attend_block(
         part = load_rows(k, place, keys, W1, W2, WIDTH, K_PITCH, BOUND)
         scores = tl.dot(q2, tl.trans(part), scores)
     FACTOR: tl.constexpr = SCALE * LOG2E
-    HAS_MASK: tl.constexpr = (MASK != 0) and not IS_PLAIN
     factor = FACTOR
     if CAP > 0.0:
         # tanh(x) = 1 - 2 / (exp(2 x) + 1), of numbers that float32 has no end for
         bent = tl.exp2(scores * (2.0 * FACTOR / CAP)) + 1.0
         scores = (CAP * LOG2E) - (2.0 * CAP * LOG2E) / bent
         factor = 1.0
-    elif HAS_MASK:
+    elif MASK != 0:
         scores = scores * FACTOR
         factor = 1.0
-    if HAS_MASK:
-        if MASK_ROWS:
-            at = mask_row[:, None] + place[None, :]
-            if BOUND:
-                is_there = (rows[:, None] < queries) & (place[None, :] < keys)
-                added = tl.load(mask + at, mask=is_there, other=0)
-            else:
-                added = tl.load(mask + at, mask=rows[:, None] < queries, other=0)
+    if MASK != 0 and MASK_ROWS:
+        at = mask + mask_row[:, None] + place[None, :]
+        if BOUND and BOUND_ROWS:
+            is_there = (rows[:, None] < queries) & (place[None, :] < keys)
+            added = tl.load(at, mask=is_there, other=0)
+        elif BOUND:
+            added = tl.load(at, mask=place[None, :] < keys, other=0)
+        elif BOUND_ROWS:
+            added = tl.load(at, mask=rows[:, None] < queries, other=0)
         else:
-            added = tl.load(mask + place, mask=place < keys, other=0)[None, :]
-        if MASK == 1:
-            # The one condition takes the fill for -inf as well: anything less -inf is that.
-            scores = tl.where(added != 0, scores, scores + FILL * LOG2E)
+            added = tl.load(at)
+        scores += bias_of(added, MASK, FILL)
+    elif MASK != 0:
+        # What lies beyond the last key is not seen either, and needs no look of its own.
+        if BOUND:
+            bias = bias_of(tl.load(mask + place, mask=place < keys, other=0), MASK, FILL)
+            bias = tl.where(place < keys, bias, float("-inf"))
         else:
-            scores += added.to(tl.float32) * LOG2E
+            bias = bias_of(tl.load(mask + place), MASK, FILL)
+        scores += bias[None, :]
     if CHECKED:
         is_seen = place[None, :] < keys
         if IS_CAUSAL:
@@ -111,7 +117,7 @@ def attend_block(
         scores = tl.where(is_seen, scores, float("-inf"))
     highest = tl.maximum(top, tl.max(scores, 1) * factor)
     shift = highest
-    if CHECKED or HAS_MASK:
+    if CHECKED or MASK != 0:
         shift = tl.where(highest == float("-inf"), 0.0, highest)
     weights = tl.exp2(scores * factor - shift[:, None])
     faded = tl.exp2(top - shift)
@@ -129,14 +135,14 @@ def attend_block(
 def attend(
     low, high, q1, q2, acc1, acc2, top, total, k, v, keys, mask, mask_row, position, rows, queries,
     KEYS, WIDTH, W1, W2, V_WIDTH, V1, V2, K_PITCH, V_PITCH,
-    SCALE, CAP, IS_CAUSAL, WINDOW, MASK, FILL, MASK_ROWS, BOUND, CHECKED, IS_PLAIN,
+    SCALE, CAP, IS_CAUSAL, WINDOW, MASK, FILL, MASK_ROWS, BOUND_ROWS, BOUND, CHECKED,
 ):  # fmt: skip
     """Take in all blocks of keys from `low` on, a multiple of KEYS, that begin below `high`."""
     for start in tl.range(low, high, KEYS):
         acc1, acc2, top, total = attend_block(
             start, q1, q2, acc1, acc2, top, total, k, v, keys, mask, mask_row, position, rows,
             queries, KEYS, WIDTH, W1, W2, V_WIDTH, V1, V2, K_PITCH, V_PITCH,
-            SCALE, CAP, IS_CAUSAL, WINDOW, MASK, FILL, MASK_ROWS, BOUND, CHECKED, IS_PLAIN,
+            SCALE, CAP, IS_CAUSAL, WINDOW, MASK, FILL, MASK_ROWS, BOUND_ROWS, BOUND, CHECKED,
         )  # fmt: skip
     return acc1, acc2, top, total
 
@@ -220,13 +226,16 @@ def attention(
         if MASK_HEADS:
             mask += head.to(tl.int64) * lines * keys
         if not MASK_ROWS:
-            first_kept, last_kept, is_plain = kept_keys(mask, keys, MASK == 1)
-            low = tl.maximum(low, first_kept // KEYS * KEYS)
-            high = tl.minimum(high, last_kept)
-            plain_low = tl.maximum(plain_low, (first_kept + KEYS - 1) // KEYS * KEYS)
-            plain_high = tl.minimum(plain_high, last_kept // KEYS * KEYS)
-            if not is_plain:
-                plain_high = 0
+            # A query that causality leaves nothing but lost keys is to have their mean.
+            NEVER: tl.constexpr = (MASK == 1) and FILL < -3.4e38
+            if MASK == 2 or FILL <= LOST:
+                first_kept, last_kept = kept_keys(mask, keys, MASK == 1)
+                if NEVER or not IS_CAUSAL:
+                    low = tl.maximum(low, first_kept // KEYS * KEYS)
+                if NEVER or WINDOW == 0:
+                    high = tl.minimum(high, last_kept)
+            if not IS_CAUSAL:
+                plain_high = (high + KEYS - 1) // KEYS * KEYS
     plain_low = tl.minimum(
         tl.maximum(plain_low, low), tl.maximum(low, (high + KEYS - 1) // KEYS * KEYS)
     )
@@ -240,25 +249,28 @@ def attention(
     acc2 = tl.zeros((QUERIES, V2 if V2 > 0 else 1), tl.float32)
     top = tl.full((QUERIES,), float("-inf"), tl.float32)
     total = tl.zeros((QUERIES,), tl.float32)
+    # A mask of keys sees to what lies beyond the last one.
     KEY_MASK: tl.constexpr = (MASK != 0) and not MASK_ROWS
-    if WINDOW > 0 or KEY_MASK:
+    CUT: tl.constexpr = KEY_MASK and BOUND_KEYS
+    if WINDOW > 0:
         acc1, acc2, top, total = attend(
-            low, tl.minimum(plain_low, high), q1, q2, acc1, acc2, top, total, k, v, keys, mask,
-            mask_row, position, rows, queries,
+            low, tl.minimum(plain_low, high), q1, q2, acc1, acc2, top, total,
+            k, v, keys, mask, mask_row, position, rows, queries,
             KEYS, WIDTH, W1, W2, V_WIDTH, V1, V2, K_PITCH, V_PITCH,
-            SCALE, CAP, IS_CAUSAL, WINDOW, MASK, FILL, MASK_ROWS, BOUND_KEYS, True, False,
+            SCALE, CAP, IS_CAUSAL, WINDOW, MASK, FILL, MASK_ROWS, BOUND_QUERIES, BOUND_KEYS, True,
         )  # fmt: skip
     acc1, acc2, top, total = attend(
-        plain_low, plain_high, q1, q2, acc1, acc2, top, total, k, v, keys, mask, mask_row,
-        position,
-        rows, queries, KEYS, WIDTH, W1, W2, V_WIDTH, V1, V2, K_PITCH, V_PITCH,
-        SCALE, CAP, IS_CAUSAL, WINDOW, MASK, FILL, MASK_ROWS, False, False, KEY_MASK,
+        plain_low, plain_high, q1, q2, acc1, acc2, top, total,
+        k, v, keys, mask, mask_row, position, rows, queries,
+        KEYS, WIDTH, W1, W2, V_WIDTH, V1, V2, K_PITCH, V_PITCH,
+        SCALE, CAP, IS_CAUSAL, WINDOW, MASK, FILL, MASK_ROWS, BOUND_QUERIES, CUT, False,
     )  # fmt: skip
-    if BOUND_KEYS or IS_CAUSAL or KEY_MASK:
+    if IS_CAUSAL or (BOUND_KEYS and not KEY_MASK):
         acc1, acc2, top, total = attend(
-            plain_high, high, q1, q2, acc1, acc2, top, total, k, v, keys, mask, mask_row, position,
-            rows, queries, KEYS, WIDTH, W1, W2, V_WIDTH, V1, V2, K_PITCH, V_PITCH,
-            SCALE, CAP, IS_CAUSAL, WINDOW, MASK, FILL, MASK_ROWS, BOUND_KEYS, True, False,
+            plain_high, high, q1, q2, acc1, acc2, top, total,
+            k, v, keys, mask, mask_row, position, rows, queries,
+            KEYS, WIDTH, W1, W2, V_WIDTH, V1, V2, K_PITCH, V_PITCH,
+            SCALE, CAP, IS_CAUSAL, WINDOW, MASK, FILL, MASK_ROWS, BOUND_QUERIES, BOUND_KEYS, True,
         )  # fmt: skip
     # A query that sees no key gets 0.
     share = (1.0 / tl.where(total == 0.0, 1.0, total))[:, None]

@@ -26,8 +26,8 @@ def describe_region(scope: Scope, region: FusedRegion) -> RegionSignature:
     return RegionSignature(
         region.kind,
         _text(_Body(scope, region).function().SerializeToString(deterministic=True)),
-        tuple(_spec(scope, value, equal) for value in region.inputs),
-        tuple(_spec(scope, value, equal) for value in region.outputs),
+        tuple(tensor_spec(scope, value, equal) for value in region.inputs),
+        tuple(tensor_spec(scope, value, equal) for value in region.outputs),
     )
 
 
@@ -124,7 +124,8 @@ class _Body:
         return name
 
 
-def _spec(scope: Scope, value: ir.Value, equal: Mapping[Size, Size]) -> TensorSpec:
+def tensor_spec(scope: Scope, value: ir.Value, equal: Mapping[Size, Size]) -> TensorSpec:
+    """Return what a signature says of a value; `equal` are sizes and what else they are called."""
     shape, dtype = scope.shapes.shape(value), scope.shapes.dtype(value)
     if shape is None or dtype is None:
         raise InternalError(f"a region with a value of unknown shape: {value.name!r}")

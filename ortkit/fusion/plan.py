@@ -19,6 +19,7 @@ from ortkit.fusion.conv_plan import settle_chain
 from ortkit.fusion.cost import CostModel
 from ortkit.fusion.cuda_conv_chains import find_chains as find_cuda_chains
 from ortkit.fusion.cuda_conv_lower import settle_chain as settle_cuda_chain
+from ortkit.fusion.cuda_attention import cuda_attention_candidates, without_readers
 from ortkit.fusion.cuda_cost import CudaCostModel
 from ortkit.fusion.lower import lower_region, restore_order
 from ortkit.fusion.recompute import Candidate
@@ -122,6 +123,8 @@ def _compile(
         at, signature, reason = one.region.at, one.signature, one.reason
         if signature is not None:
             reason = refused.get(signature.key, "")
+            if any(node.graph is None for node in one.region.nodes):
+                reason = "nothing reads all of it any more"
             if not reason and not lower_region(scope, one.region, signature, replaced):
                 reason = "rolled back or out of fuel"
         emitted = None if reason or signature is None else signature.op_type
@@ -153,10 +156,13 @@ def find_candidates(
         for one in product_candidates(scope, graph, judge, taken) if is_cpu else ():
             yield _allowed(scope, one)
             taken |= frozenset(() if one.signature is None else one.region.nodes)
-        attention = attention_candidates(scope, graph, judge, cost, taken) if is_cpu else ()
-        for found in attention:
+        find_attention = attention_candidates if is_cpu else cuda_attention_candidates
+        attended = []
+        for found in find_attention(scope, graph, judge, cost, taken):
             yield (one := _allowed(scope, found))
-            taken |= frozenset(() if one.signature is None else one.region.nodes)
+            attended += [] if one.signature is None else [one.region]
+        taken |= {node for region in attended for node in region.nodes}
+        taken |= without_readers(attended)
         for one in candidates(scope, graph, judge, cost, taken):
             yield _allowed(scope, one)
 

@@ -149,6 +149,8 @@ def compile_step(step: StepSource, architecture: int, folder: Path) -> Compiled:
     }
     if step.stages is not None:
         constants["num_stages"] = step.stages
+    if step.registers is not None:
+        constants["maxnreg"] = step.registers
     if architecture < _NEWER_PTX_ARCHITECTURE:
         constants["ptx_version"] = _PTX_VERSION
     attributes = {

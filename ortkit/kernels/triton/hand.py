@@ -60,6 +60,7 @@ class Call:
         warps: Of 32 threads.
         stages: How many turns of a loop are loaded ahead, as Triton counts them.
         fp_fusion: Whether a product and a sum may be rounded once.
+        registers: That a thread may have, at most; None for what Triton finds.
     """
 
     function: str
@@ -68,6 +69,7 @@ class Call:
     warps: int
     stages: int = 3
     fp_fusion: bool = True
+    registers: int | None = None
 
 
 def kernel_text(name: str) -> str:
@@ -118,7 +120,7 @@ def hand_variant(
         steps.append(
             StepSource(
                 entry, text + "\n".join((*lines, "")), parameters, call.grid, call.warps,
-                call.stages, call.fp_fusion,
+                call.stages, call.fp_fusion, call.registers,
             )
         )  # fmt: skip
     return VariantSource(

@@ -31,6 +31,7 @@ class StepSource:
         warps: Of 32 threads.
         stages: How many turns of a loop are loaded ahead, as Triton counts them; None: its own.
         fp_fusion: Whether a product and a sum may be rounded once.
+        registers: That a thread may have, at most; None for what Triton finds.
     """
 
     entry: str
@@ -40,6 +41,7 @@ class StepSource:
     warps: int
     stages: int | None = None
     fp_fusion: bool = False
+    registers: int | None = None
 
     def step(self, shared_bytes: int, symbols: tuple[str, ...]) -> Step:
         """Return how it is launched."""

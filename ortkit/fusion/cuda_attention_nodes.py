@@ -1,0 +1,254 @@
+"""What the attention ops compute that ONNX Runtime has for CUDA, read from a node."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import inf, sqrt
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from ortkit.fusion.attention_bodies import AttentionBody
+from ortkit.fusion.cuda_attention_masks import MaskSource, before_expand, mask_source
+from ortkit.graph.dims import Size
+from ortkit.kernels.backend import Refused
+from ortkit.rewrite.scope import Scope
+
+MULTI_HEAD = "com.microsoft", "MultiHeadAttention"
+GROUPED = "com.microsoft", "GroupQueryAttention"
+STANDARD = "", "Attention"
+#: What a key that is masked gets added in MultiHeadAttention unless the node says something else.
+DEFAULT_FILL = -10000.0
+_TYPES = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
+_FLOAT = int(ir.DataType.FLOAT)
+#: Attributes that are read; any other has to be as these say: what it does by default.
+_READ = {
+    MULTI_HEAD: {"mask_filter_value", "num_heads", "scale", "unidirectional"},
+    GROUPED: {"kv_num_heads", "num_heads", "scale", "softcap"},
+    STANDARD: {"is_causal", "kv_num_heads", "q_num_heads", "scale", "softcap"},
+}
+_DEFAULTS: Mapping[str, tuple[float, ...]] = {
+    "do_rotary": (0,), "local_window_size": (-1,), "qk_matmul_output_mode": (0,),
+    "qk_output": (0,), "rotary_interleaved": (0, 1), "smooth_softmax": (0, -1),
+    "softmax_precision": (0, _FLOAT), "is_packed_qkv": (0,),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class AttentionNode:
+    """An attention.
+
+    Args:
+        body: What it computes.
+        operands: Q, K, V, and a mask if there is one; before what only repeats it.
+        queries: Rows of Q.
+        keys: Rows of K.
+        batch: Samples.
+        is_of_keys: Whether all queries have one mask.
+    """
+
+    body: AttentionBody
+    operands: tuple[ir.Value, ...]
+    queries: Size
+    keys: Size
+    batch: Size
+    is_of_keys: bool = False
+
+
+def is_attention(node: ir.Node) -> bool:
+    """Say whether the node is of an op that is read here."""
+    return (node.domain, node.op_type) in _READ
+
+
+def read_node(scope: Scope, node: ir.Node) -> AttentionNode | Refused:
+    """Return what an attention computes, or why that is not known or not written here."""
+    kind = node.domain, node.op_type
+    if any(value.uses() or value.is_graph_output() for value in node.outputs[1:]):
+        return Refused("attention whose keys, values or scores are results too")
+    for name, attribute in node.attributes.items():
+        if name in _READ[kind]:
+            continue
+        value = attribute.value
+        if name not in _DEFAULTS or value not in _DEFAULTS[name]:
+            return Refused(f"attention with attribute {name!r}")
+    inputs = [*node.inputs, *[None] * 16]
+    q, k, v = inputs[:3]
+    if q is None or k is None or v is None:
+        return Refused("attention of Q, K and V that are packed")
+    shapes = [scope.shapes.shape(value) for value in (q, k, v)]
+    dtype = scope.shapes.dtype(q)
+    if dtype not in _TYPES or any(scope.shapes.dtype(value) != dtype for value in (k, v)):
+        return Refused("attention of something else than float16 or bfloat16")
+    if any(shape is None for shape in shapes):
+        return Refused("operands of unknown shape")
+    return _Reader(scope, node, kind, [shape for shape in shapes if shape is not None]).read()
+
+
+class _Reader:
+    def __init__(
+        self, scope: Scope, node: ir.Node, kind: tuple[str, str], shapes: Sequence[Sequence[Size]]
+    ) -> None:
+        self._scope = scope
+        self._node = node
+        self._kind = kind
+        self._shapes = shapes
+
+    def _input(self, place: int) -> ir.Value | None:
+        return self._node.inputs[place] if place < len(self._node.inputs) else None
+
+    def _number(self, name: str, default: float) -> float:
+        attribute = self._node.attributes.get(name)
+        return default if attribute is None else float(attribute.value)
+
+    def read(self) -> AttentionNode | Refused:
+        q, k, v = self._shapes
+        is_stacked = len(q) == 4
+        counts = self._heads()
+        if {len(q), len(k), len(v)} != {4 if is_stacked else 3}:
+            return Refused("attention of operands of different rank")
+        if is_stacked and self._kind != STANDARD:
+            return Refused("attention of Q with four axes")
+        if is_stacked:
+            counts = q[1], k[1]
+        heads, kv_heads = counts
+        widths = [one[-1] for one in self._shapes]
+        if not (isinstance(heads, int) and isinstance(kv_heads, int) and heads > 0 < kv_heads):
+            return Refused("attention of heads whose number is not known")
+        if not all(isinstance(width, int) for width in widths):
+            return Refused("attention of heads whose width is not known")
+        numbers = [int(width) for width in widths if isinstance(width, int)]
+        if not is_stacked:
+            each = heads, kv_heads, kv_heads
+            if any(number % count for number, count in zip(numbers, each, strict=True)):
+                return Refused("attention of columns that are no whole heads")
+            numbers = [number // count for number, count in zip(numbers, each, strict=True)]
+        if heads % kv_heads or numbers[0] != numbers[1] or numbers[0] < 1:
+            return Refused("attention of heads that do not fit each other")
+        dtype = self._scope.shapes.dtype(self._operands()[0])
+        assert dtype is not None
+        scale = self._number("scale", 0.0) or 1.0 / sqrt(numbers[0])
+        rows = -2 if is_stacked else 1
+        sizes = q[rows], k[rows], q[0]
+        body = AttentionBody(
+            heads, kv_heads, numbers[0], numbers[2], dtype.numpy(), scale, is_stacked,
+            self._number("softcap", 0.0),
+        )  # fmt: skip
+        if self._kind == MULTI_HEAD:
+            return self._multi_head(body, sizes)
+        return self._grouped(body, sizes) if self._kind == GROUPED else self._standard(body, sizes)
+
+    def _heads(self) -> tuple[Size, Size]:
+        if self._kind == STANDARD:
+            q = int(self._number("q_num_heads", 0))
+            return q, int(self._number("kv_num_heads", 0))
+        heads = int(self._number("num_heads", 0))
+        return heads, int(self._number("kv_num_heads", heads))
+
+    def _operands(self) -> tuple[ir.Value, ...]:
+        return tuple(value for value in self._node.inputs[:3] if value is not None)
+
+    def _found(
+        self,
+        body: AttentionBody,
+        sizes: tuple[Size, Size, Size],
+        held: ir.Value | None = None,
+        **more: Any,
+    ) -> AttentionNode:
+        queries, keys, batch = sizes
+        changed = replace(body, **more)
+        operands = self._operands() if held is None else (*self._operands(), held)
+        shape = () if held is None else self._scope.shapes.shape(held) or ()
+        is_of_keys = changed.mask == "keys" or (len(shape) > 1 and shape[-2] == 1)
+        return AttentionNode(changed, operands, queries, keys, batch, is_of_keys)
+
+    def _multi_head(
+        self, body: AttentionBody, sizes: tuple[Size, Size, Size]
+    ) -> AttentionNode | Refused:
+        if any(self._input(place) is not None for place in (3, 6, 7, 8, 9)):
+            return Refused("attention with a bias of its operands, or with past keys")
+        causal = "first" if self._number("unidirectional", 0) else ""
+        if causal and sizes[0] != sizes[1]:
+            return Refused("causal attention of other keys than queries")
+        keys, added = self._input(4), self._input(5)
+        if keys is None:
+            if added is None:
+                return self._found(body, sizes, causal=causal)
+            return self._with_mask(body, sizes, added, causal=causal)
+        if added is not None:
+            return Refused("attention with two masks")
+        if self._scope.shapes.shape(keys) != (sizes[2], sizes[1]):
+            return Refused("attention with lengths, or a mask not known to be of its keys")
+        if self._scope.shapes.dtype(keys) != ir.DataType.INT32:
+            return Refused("attention with a mask of keys that is not int32")
+        fill = self._number("mask_filter_value", DEFAULT_FILL)
+        return self._found(body, sizes, keys, causal=causal, mask="keys", fill=fill)
+
+    def _standard(
+        self, body: AttentionBody, sizes: tuple[Size, Size, Size]
+    ) -> AttentionNode | Refused:
+        if any(self._input(place) is not None for place in (4, 5, 6)):
+            return Refused("attention with past keys, or lengths")
+        causal = "first" if self._number("is_causal", 0) else ""
+        mask = self._input(3)
+        if mask is None:
+            return self._found(body, sizes, causal=causal)
+        if body.softcap:
+            return Refused("attention with a mask and a bound of its scores")
+        return self._with_mask(body, sizes, mask, causal=causal)
+
+    def _grouped(
+        self, body: AttentionBody, sizes: tuple[Size, Size, Size]
+    ) -> AttentionNode | Refused:
+        if any(self._input(place) is not None for place in (3, 4, *range(9, 16))):
+            return Refused("attention with past keys, places or a mask")
+        if sizes[0] != sizes[1] or not self._are_whole(sizes[1]):
+            return Refused("attention of samples whose lengths are known in a run only")
+        return self._found(body, sizes, causal="first")
+
+    def _are_whole(self, keys: Size) -> bool:
+        """Say whether each sample of a GroupQueryAttention is as long as the operands."""
+        last, total = self._input(5), self._input(6)
+        array, count = self._scope.array(last), self._scope.array(total)
+        if array is not None and count is not None:
+            return bool((array == count.reshape(()) - 1).all()) and int(count.reshape(())) == keys
+        # The total has to be the number of keys where there are no past ones.
+        expand = None if last is None else last.producer()
+        if expand is None or expand.op_type != "Expand" or expand.inputs[0] is None:
+            return False
+        sub = expand.inputs[0].producer()
+        one = None if sub is None or sub.op_type != "Sub" else self._scope.array(sub.inputs[1])
+        return one is not None and sub is not None and (one == 1).all() and sub.inputs[0] is total
+
+    def _with_mask(
+        self,
+        body: AttentionBody,
+        sizes: tuple[Size, Size, Size],
+        mask: ir.Value,
+        *,
+        causal: str,
+    ) -> AttentionNode | Refused:
+        if self._scope.shapes.dtype(mask) == ir.DataType.BOOL:
+            source = MaskSource(before_expand(self._scope, mask), -inf)
+        else:
+            source = mask_source(self._scope, mask)
+        mask, fill = source.value, source.fill
+        shape, dtype = self._scope.shapes.shape(mask), self._scope.shapes.dtype(mask)
+        queries, keys, batch = sizes
+        if shape is None or not 2 <= len(shape) <= 4:
+            return Refused("attention with a mask of unknown shape")
+        wanted = (batch, body.heads, queries, keys)
+        ranks = zip(reversed(shape), reversed(wanted), strict=False)
+        if shape[-1] != keys or any(size not in (1, whole) for size, whole in ranks):
+            return Refused("attention with a mask that is not known to fit")
+        if fill is not None and dtype == ir.DataType.BOOL:
+            return self._found(body, sizes, mask, causal=causal, mask="chosen", fill=fill)
+        if fill is not None or dtype is None or dtype.numpy() != body.dtype:
+            return Refused("attention with a mask of another type")
+        return self._found(body, sizes, mask, causal=causal, mask="added")
+
+
+def as_array(values: Sequence[int]) -> np.ndarray:
+    """Return sizes as a constant holds them."""
+    return np.array(values, np.int64)

@@ -1,0 +1,224 @@
+"""Attention ops become regions on CUDA, with bodies that compute the same anywhere."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import onnx.checker
+import onnx_ir as ir
+import onnxruntime as ort
+import pytest
+from region_models import Eager, accept, scope_of
+
+from ortkit.fusion.cuda_attention import cuda_attention_candidates, without_readers
+from ortkit.fusion.cuda_cost import CudaCostModel
+from ortkit.fusion.lower import lower_region
+from ortkit.fusion.recompute import Candidate
+from ortkit.graph.text import from_text
+from ortkit.kernels.calibration import Calibration
+from ortkit.rewrite.scope import Scope
+
+HEAD = '<ir_version: 10, opset_import: ["" : {opset}, "com.microsoft" : 1]>'
+ROWS = "float16[b, s, 64] q, float16[b, s, 64] k, float16[b, s, 64] v"
+STACKED = "float16[b, 4, s, 16] q, float16[b, 4, t, 16] k, float16[b, 4, t, 8] v"
+BIAS = f"{ROWS}, float16[b, 1, s, s] m"
+KEYS = f"{ROWS}, bool[b, 1, 1, s] m"
+MULTI = "y = com.microsoft.MultiHeadAttention<num_heads = 4{}> (q, k, v{})"
+PLAIN = "Attention<q_num_heads = 4, kv_num_heads = 4{}>"
+WHERE = "n = Constant<value = float16 {{0}}> ()  f = Constant<value = float16 {{{}}}> ()"
+#: float16 as the text has it: its bits.
+FILL = int(np.array(-60000, np.float16).view(np.uint16))
+TAKEN = {
+    "plain": (ROWS, MULTI.format("", "")),
+    "scaled": (ROWS, MULTI.format(", scale = 0.5", "")),
+    "unidirectional": (ROWS, MULTI.format(", unidirectional = 1", "")),
+    "a bias": (BIAS, MULTI.format("", ", '', '', m").replace("''", "")),
+    "a mask of keys": (f"{ROWS}, int32[b, s] m", MULTI.format("", ", , m")),
+    "a mask of keys with a fill": (
+        f"{ROWS}, int32[b, s] m", MULTI.format(", mask_filter_value = -3.0", ", , m"),
+    ),
+    "causal": (ROWS, f"y = {PLAIN.format(', is_causal = 1')} (q, k, v)"),
+    "a cap": (ROWS, f"y = {PLAIN.format(', softcap = 1.5')} (q, k, v)"),
+    "a condition": (KEYS, f"e = Expand (m, z)  y = {PLAIN.format('')} (q, k, v, e)"),
+    "heads for themselves": (STACKED, "y = Attention (q, k, v)"),
+    "fewer heads of keys": (
+        "float16[b, s, 64] q, float16[b, s, 32] k, float16[b, s, 32] v",
+        "y = Attention<q_num_heads = 4, kv_num_heads = 2> (q, k, v)",
+    ),
+    "a part of one": (
+        "float16[b, s, 192] p",
+        f"q, k, v = Split<axis = 2, num_outputs = 3> (p)  {MULTI.format('', '')}",
+    ),
+    "parts in another order": (
+        "float16[b, s, 192] p",
+        f"k, v, q = Split<axis = -1, num_outputs = 3> (p)  {MULTI.format('', '')}",
+    ),
+    "a choice": (
+        KEYS,
+        f"{WHERE.format(FILL)} w = Where (m, n, f)  e = Expand (w, z)  "
+        + MULTI.format("", ", , , e"),
+    ),
+}  # fmt: skip
+
+
+def model_of(inputs: str, body: str, opset: int = 23) -> onnx.ModelProto:
+    """`y` by a body; `z` are the sizes that a mask is repeated to."""
+    head, width = HEAD.format(opset=opset), "16" if "b, 4, s" in inputs else "64"
+    output = "float16[b, 4, s, 8] y" if width == "16" else "float16[b, s, 64] y"
+    sizes = ""
+    if " z)" in body:
+        sizes = """o = Constant<value_ints = [1]> ()  l = Shape<start = 1, end = 2> (q)
+            a = Shape<start = 0, end = 1> (q)  z = Concat<axis = 0> (a, o, l, l)"""
+    return ir.to_proto(from_text(f"{head} g ({inputs}) => ({output}) {{ {sizes} {body} }}"))
+
+
+def find(model: onnx.ModelProto, *, is_eager: bool = True) -> tuple[Scope, list[Candidate]]:
+    scope = scope_of(ir.from_proto(model))
+    cost = (Eager if is_eager else CudaCostModel)(scope, Calibration())
+    graph = scope.model.graph
+    return scope, list(cuda_attention_candidates(scope, graph, accept, cost))
+
+
+def feeds_of(model: onnx.ModelProto) -> dict[str, np.ndarray]:
+    rng, sizes = np.random.default_rng(0), {"b": 2, "s": 7, "t": 9}
+    feeds = {}
+    for value in model.graph.input:
+        dims = value.type.tensor_type.shape.dim
+        shape = [sizes[dim.dim_param] if dim.dim_param else dim.dim_value for dim in dims]
+        dtype = onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
+        data = rng.standard_normal(shape)
+        if value.name == "m" and dtype != np.float16:
+            data = np.arange(shape[-1]) < rng.integers(2, shape[-1], (*shape[:-1], 1))
+        feeds[value.name] = data.astype(dtype)
+    return feeds
+
+
+def run(model: onnx.ModelProto, feeds: dict[str, np.ndarray]) -> np.ndarray:
+    session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    return np.asarray(session.run(None, feeds)[0], np.float64)
+
+
+def in_float32(inputs: str, body: str) -> onnx.ModelProto:
+    """The same in float32: on CPUs ONNX Runtime has no such ops in float16."""
+    body = body.replace(f"float16 {{{FILL}}}", "float {-60000}")
+    text = onnx.printer.to_text(model_of(inputs, body))
+    return onnx.parser.parse_model(text.replace("float16", "float"))
+
+
+@pytest.mark.parametrize("name", TAKEN)
+def test_the_body_computes_what_the_op_does(name: str) -> None:
+    model = model_of(*TAKEN[name])
+    scope, (one,) = find(model)
+    assert one.signature is not None, one.reason
+    assert lower_region(scope, one.region, one.signature, {})
+    fused = ir.to_proto(scope.model)
+    onnx.checker.check_model(fused)
+    assert not any("Attention" in node.op_type for node in fused.graph.node)
+    feeds = feeds_of(model)
+    wide = {
+        key: feed.astype(np.float32) if feed.dtype == np.float16 else feed
+        for key, feed in feeds.items()
+    }
+    wanted = run(in_float32(*TAKEN[name]), wide)
+    np.testing.assert_allclose(run(fused, feeds), wanted, atol=4e-3)
+
+
+@pytest.mark.parametrize(
+    ("name", "ops", "inputs"),
+    [
+        ("plain", ["MultiHeadAttention"], "q k v"),
+        ("a part of one", ["Split", "MultiHeadAttention"], "p"),
+        ("a condition", ["Attention"], "q k v m"),
+        ("a choice", ["MultiHeadAttention"], "q k v m"),
+    ],
+)
+def test_what_is_taken_in(name: str, ops: list[str], inputs: str) -> None:
+    _, (one,) = find(model_of(*TAKEN[name]))
+    assert [node.op_type for node in one.region.nodes] == ops
+    assert [value.name for value in one.region.inputs] == inputs.split()
+
+
+def test_masks_that_nothing_reads_any_more_are_told() -> None:
+    scope, (one,) = find(model_of(*TAKEN["a choice"]))
+    gone = without_readers([one.region])
+    assert {node.op_type for node in gone} == {
+        "Concat", "Constant", "Expand", "Shape", "Where",
+    }  # fmt: skip
+    other = "r = Neg (w)  u = ReduceSum (r)  c = Cast<to = 10> (u)"
+    inputs, body = TAKEN["a choice"]
+    added = body.replace("y = com", f"{other}  x = com") + "  y = Add (x, c)"
+    _, (one,) = find(model_of(inputs, added))
+    assert "Where" not in {node.op_type for node in without_readers([one.region])}
+
+
+def test_a_condition_that_always_holds_is_left_out() -> None:
+    inputs, body = TAKEN["a choice"]
+    range_ = """o0 = Constant<value_int = 0> ()  o1 = Constant<value_int = 1> ()
+        sq = Squeeze (l)  places = Range (o0, sq, o1)
+        zz = Constant<value_ints = [1, 1, -1, 1]> ()  rows = Reshape (places, zz)
+        is_row = GreaterOrEqual (rows, {})  both = And (is_row, m)  """
+    for bound, is_row in (("o0", True), ("o1", False)):
+        changed = range_.format(bound) + body.replace("Where (m,", "Where (both,")
+        _, (one,) = find(model_of(inputs, changed))
+        assert ("m" in [value.name for value in one.region.inputs]) == is_row
+
+
+CAUSAL_HALF = f"{MULTI.format(', unidirectional = 1', '')}"
+REFUSED = {
+    "float32": (ROWS.replace("float16", "float"), MULTI.format("", ""), "than float16"),
+    "packed": ("float16[b, s, 4, 3, 16] q", "y = com.microsoft.MultiHeadAttention"
+               "<num_heads = 4> (q)", "packed"),
+    "a bias of operands": (f"{ROWS}, float16[192] w", MULTI.format("", ", w"), "a bias of its"),
+    "past keys": (f"{ROWS}, float16[b, 4, p, 16] pk, float16[b, 4, p, 16] pv",
+                  MULTI.format("", ", , , , pk, pv").replace("y =", "y, gk, gv ="), "past keys"),
+    "present keys": (ROWS, MULTI.format("", "").replace("y =", "x, gk, gv =")
+                     + "  h = Reshape (gk, o3)  y = Add (x, h)", "are results too"),
+    "lengths": (f"{ROWS}, int32[b] m", MULTI.format("", ", , m"), "lengths"),
+    "two masks": (f"{ROWS}, int32[b, s] m, float16[b, 1, s, s] n",
+                  MULTI.format("", ", , m, n"), "two masks"),
+    "other keys": ("float16[b, s, 64] q, float16[b, t, 64] k, float16[b, t, 64] v", CAUSAL_HALF,
+                   "causal attention of other keys"),
+    "a mask of unknown fit": (f"{ROWS}, float16[b, 1, s, t] m", MULTI.format("", ", , , m"),
+                              "not known to fit"),
+    "a cap and a mask": (BIAS, f"y = {PLAIN.format(', softcap = 2.0')} (q, k, v, m)", "bound of"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_refused(name: str) -> None:
+    inputs, body, reason = REFUSED[name]
+    if "o3" in body:
+        body = "o3 = Constant<value_ints = [0, -1, 64]> ()  " + body
+    _, (one,) = find(model_of(inputs, body))
+    assert one.signature is None
+    assert reason in one.reason
+
+
+GROUPED = "com.microsoft.GroupQueryAttention<num_heads = 4, kv_num_heads = 2{}>"
+GROUPED_ROWS = "float16[1, 7, 64] q, float16[1, 7, 32] k, float16[1, 7, 32] v"
+
+
+@pytest.mark.parametrize(
+    ("last", "more", "reason"),
+    [(6, "", ""), (5, "", "lengths are known"), (6, ", do_rotary = 1", "do_rotary"),
+     (6, ", local_window_size = 3", "local_window_size")],
+)  # fmt: skip
+def test_grouped_queries_of_whole_samples(last: int, more: str, reason: str) -> None:
+    body = f"""l = Constant<value = int32[1] {{{last}}}> ()  t = Constant<value = int32 {{7}}> ()
+        y = {GROUPED.format(more)} (q, k, v, , , l, t)"""
+    _, (one,) = find(model_of(GROUPED_ROWS, body))
+    assert reason in one.reason
+    assert (one.signature is not None) == (not reason)
+
+
+def test_old_models_have_no_body() -> None:
+    _, (one,) = find(model_of(ROWS, MULTI.format("", ""), opset=14))
+    assert "opset 15" in one.reason
+
+
+@pytest.mark.parametrize(
+    ("name", "is_taken"), [("a mask of keys", True), ("plain", True), ("a condition", True)]
+)
+def test_it_pays(name: str, is_taken: bool) -> None:
+    _, (one,) = find(model_of(*TAKEN[name]), is_eager=False)
+    assert (one.signature is not None) == is_taken
