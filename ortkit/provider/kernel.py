@@ -35,9 +35,10 @@ class Kernel:
     function: object | None = None
     """A ctypes function or the address of one; must be ready for calls from several threads."""
     user: int = 0
-    """Handed to `function` at each call."""
+    """Handed at each call to `function`, or to the function that `library` exports."""
     keep: object = None
-    """Kept alive as long as the kernel: what `function` and `user` belong to."""
+    """Kept alive as long as the kernel: what `function` and `user` belong to. With a `user` the
+    kernel is none for models that are compiled ahead of time."""
     library: Path | str | bytes | None = None
     """A kernel library of ortkit's: a file, or its content."""
     op: str = ""

@@ -79,20 +79,22 @@ class KernelTable:
         opened = kernel.open_library()
         try:
             if opened is None:
-                self._give_function(kernel, told, kernels, index, error)
+                told.function = kernel.address()
+                self._give_own(kernel, told, kernels, index, error)
             else:
                 told.library, told.op_type = opened.handle, kernel.op.encode()
-                native.set_kernel(kernels, index, told, error)
+                self._give_own(kernel, told, kernels, index, error)
         finally:
             if opened is not None:
                 opened.close()
 
-    def _give_function(
+    def _give_own(
         self, kernel: Kernel, told: bridge.Kernel, kernels: int, index: int, error: int
     ) -> None:
-        """The function's own `user` stays as it is, so the table cannot go by it."""
-        told.function, told.user = kernel.address(), kernel.user
-        if kernel.keep is None and isinstance(kernel.function, int):
+        """The kernel's own `user` stays as it is, so the table cannot go by it."""
+        told.user = kernel.user
+        is_address = kernel.function is None or isinstance(kernel.function, int)
+        if kernel.keep is None and is_address:
             native.set_kernel(kernels, index, told, error)
             return
         told.release = _address(self._release_native)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 import ml_dtypes
 import numpy as np
@@ -15,7 +16,6 @@ from ortkit.provider.bridge import (
     FAIL,
     KERNEL_FUNCTION_TYPE,
     MAKE_OUTPUT,
-    MAKE_OUTPUTS,
     PARALLEL_FOR,
     SCRATCH,
     KernelContext,
@@ -33,8 +33,17 @@ class ProgramError(Exception):
     """What a program says when it refuses a run."""
 
 
-def run_program(library: Path, program: Program, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """Run a program on arrays; its tasks run one after the other, the last one first."""
+def run_program(
+    library: Path,
+    program: Program,
+    inputs: Sequence[np.ndarray],
+    weights: Sequence[np.ndarray] = (),
+    output_types: Mapping[int, int] = MappingProxyType({}),
+) -> list[np.ndarray]:
+    """Run a program on arrays; its tasks run one after the other, the last one first.
+
+    Outputs have the types that the program wants, but for those of `output_types`.
+    """
     outputs: list[np.ndarray] = []
     held: list[object] = []
     guards: list[np.ndarray] = []
@@ -49,15 +58,13 @@ def run_program(library: Path, program: Program, inputs: Sequence[np.ndarray]) -
 
     reasons: list[str] = []
 
-    def make_outputs(context: object, words: object, addresses: object) -> int:
-        at = 0
-        for index, place in enumerate(program.outputs):
-            rank = words[at]  # type: ignore[index]
-            dims = tuple(words[at + 1 : at + 1 + rank])  # type: ignore[index]
-            at += 1 + rank
-            array = guarded(dims, _dtype(program.tensors[place].dtype))
-            outputs.append(array)
-            addresses[index] = array.ctypes.data  # type: ignore[index]
+    def make_output(context: object, index: int, dims: object, rank: int, view: object) -> int:
+        dtype = program.tensors[program.outputs[index]].dtype
+        array = guarded(tuple(dims[:rank]), _dtype(dtype))  # type: ignore[index]
+        outputs.append(array)
+        described = view.contents  # type: ignore[attr-defined]
+        described.tensor.data = array.ctypes.data
+        described.element_type = output_types.get(index, _element_type(array.dtype))
         return 0
 
     def parallel_for(context: object, body: object, total: int, user: int) -> int:
@@ -82,21 +89,26 @@ def run_program(library: Path, program: Program, inputs: Sequence[np.ndarray]) -
         dims = (ctypes.c_int64 * max(1, array.ndim))(*array.shape)
         held.append(dims)
         view.tensor.data, view.tensor.rank, view.tensor.dims = array.ctypes.data, array.ndim, dims
-        view.element_type = 1
+        view.element_type = _element_type(array.dtype)
     for index, array in enumerate(arrays):
         data[index] = array.ctypes.data
     context = KernelContext(
         size=ctypes.sizeof(KernelContext), input_count=len(arrays),
-        output_count=len(program.outputs), inputs=views, make_output=MAKE_OUTPUT(),
+        output_count=len(program.outputs), inputs=views, make_output=MAKE_OUTPUT(make_output),
         parallel_for=PARALLEL_FOR(parallel_for), scratch=SCRATCH(scratch), fail=FAIL(fail),
-        data=data, make_outputs=MAKE_OUTPUTS(make_outputs),
+        data=data,
     )  # fmt: skip
     function = KERNEL_FUNCTION_TYPE((program.symbol, ctypes.CDLL(str(library))))
-    code = function(None, ctypes.addressof(context))
+    held_weights = (ctypes.c_void_p * len(weights))(*(one.ctypes.data for one in weights))
+    code = function(ctypes.addressof(held_weights), ctypes.addressof(context))
     if code != 0:
         raise ProgramError(f"{code}: {reasons[-1] if reasons else 'no reason'}")
     assert all((guard == 0x5A).all() for guard in guards), "written beyond a tensor"
     return outputs
+
+
+def _element_type(dtype: np.dtype) -> int:
+    return int(ir.DataType.from_numpy(dtype))
 
 
 def _dtype(name: str) -> np.dtype:
@@ -116,7 +128,7 @@ def worst_error(
     errors: dict[str, float] = {}
     for claim in sorted(plan.claims, key=lambda one: bool(_carried(one, values))):
         given = [carried.get(name, values[name]) for name in claim.inputs]
-        made = run_program(library, claim.program, given)
+        made = run_program(library, claim.program, given, claim.weights)
         errors[claim.at] = 0.0
         for place, name, array in zip(claim.program.outputs, claim.outputs, made, strict=True):
             if place in claim.program.views.values() and claim.program.root(place) == place:

@@ -20,7 +20,8 @@ from ortkit.provider.own import building
 from ortkit.provider.own.building import Built, build
 from ortkit.provider.own.planning import plan
 from ortkit.provider.own.program import Program
-from ortkit.provider.own.source import programs_source, unsolved
+from ortkit.provider.own.sizes import unsolved
+from ortkit.provider.own.source import programs_source
 from tests.provider.own_programs import ProgramError, run_program, worst_error
 
 pytestmark = pytest.mark.skipif(missing_toolchain() is not None, reason="no kernel toolchain")
@@ -50,7 +51,7 @@ def built(model: ir.Model, cache: Path, level: int = 3) -> Built:
     ("name", "spelling", "at_least"),
     [
         ("bert", "dynamo", 0.5),
-        ("bert", "torchscript", 0.4),
+        ("bert", "ts", 0.4),
         ("gpt2", "dynamo", 0.4),
         ("llama", "dynamo", 0.5),
         ("vit", "dynamo", 0.6),
@@ -111,10 +112,29 @@ def test_nothing_is_claimed_below_level_2(tmp_path: Path) -> None:
     assert plan(model, Target(), 3, "off").claims == ()
 
 
-def test_convolution_nets_are_left_to_the_runtime(tmp_path: Path) -> None:
-    for name in ("resnet50", "mobilenet_v2", "efficientnet_b0"):
-        model = handed_over(models.build(name), tmp_path)
-        assert plan(model, Target(), 2).claims == (), name
+@pytest.mark.parametrize("name", ["mobilenet_v2", "efficientnet_b0"])
+@pytest.mark.parametrize("is_ahead", [False, True])
+def test_convolutions_are_claimed_as_a_whole_chain(
+    name: str, is_ahead: bool, tmp_path: Path, cache: Path
+) -> None:
+    proto = models.build(name)
+    model = handed_over(proto, tmp_path)
+    wanted = plan(model, Target(), 2, is_ahead=is_ahead)
+    chains = [one for one in wanted.claims if one.program.name == "convolutions"]
+    (chain,) = chains
+    convolutions = [node for node in model.graph if node.op_type == "Conv"]
+    assert set(convolutions) <= set(chain.nodes)
+    assert bool(chain.weights) is not is_ahead
+    assert bool(chain.program.constants) is is_ahead
+    found = build(wanted, Target(), "auto", cache)
+    assert found.library is not None
+    errors = worst_error(model, found.plan, found.library, feeds(proto))
+    assert max(errors.values()) < 32 * EPSILON, errors
+
+
+def test_a_chain_that_does_not_pay_is_left_to_the_runtime(tmp_path: Path) -> None:
+    model = handed_over(models.build("resnet50"), tmp_path)
+    assert plan(model, Target(), 2).claims == ()
 
 
 TEXT = """<ir_version: 10, opset_import: ["" : 20]>

@@ -118,6 +118,10 @@ ort::Status* WriteContext(Ep* ep, const ort::Node* fused, const NodeKernel& kern
     return ep->Refuse(ort::kFail, kernel.label() + " is a function of this process, which an EPContext "
                                                    "model cannot hold; only ops of kernel libraries can");
   }
+  if (kernel.has_user()) {
+    return ep->Refuse(ort::kFail, kernel.label() + " reads memory of this process, which an EPContext "
+                                                   "model cannot hold");
+  }
   Reader reader(ep->api());
   std::vector<std::string> names;  // of inputs, then outputs
   const std::vector<const ort::ValueInfo*> inputs = reader.Inputs(fused);

@@ -112,7 +112,6 @@ bool NodeKernel::FillLibraryOp(const OrtkitKernel& kernel, std::string* reason) 
   if (spec == nullptr) {
     function_ = FindFunction(*library_, op_type_);
     if (function_ == nullptr) *reason = "the kernel library has no " + op_type_;
-    user_ = nullptr;
     return function_ != nullptr;
   }
   if (spec->call == nullptr) {

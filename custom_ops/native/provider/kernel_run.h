@@ -38,6 +38,8 @@ class NodeKernel {
   const std::vector<int32_t>& outputs() const { return outputs_; }
   const Pairs& arguments() const { return arguments_; }
   const Ep& ep() const { return *ep_; }
+  // Whether it is handed memory of this process.
+  bool has_user() const { return user_ != nullptr; }
 
  private:
   friend class FunctionRun;

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+import numpy as np
 import onnx_ir as ir
 
 from ortkit.fusion.cost import Prediction
@@ -32,6 +33,7 @@ class Claim:
         prediction: Of a run of it, before and after.
         regions: The regions that it computes, by the names that reports give them.
         bundle: Claims of one number are taken together or not at all.
+        weights: What the session holds for the program.
     """
 
     at: str
@@ -42,6 +44,7 @@ class Claim:
     prediction: Prediction
     regions: tuple[str, ...]
     bundle: int = 0
+    weights: tuple[np.ndarray, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -77,14 +80,17 @@ class _Waiting:
 class Claimer:
     """Settles the claims on one graph."""
 
-    def __init__(self, original: ir.Model, cuts: Cuts, assembler: Assembler) -> None:
+    def __init__(
+        self, original: ir.Model, cuts: Cuts, assembler: Assembler, settled: Settled
+    ) -> None:
+        """Settle what is left of `original` beside what is settled already."""
         self._original = original
         self._cuts = cuts
         self._assembler = assembler
-        self._claims: list[Claim] = []
-        self._declined: list[Declined] = []
-        self._owned: set[ir.Node] = set()
-        self._bundles = 0
+        self._claims = list(settled.claims)
+        self._declined = list(settled.declined)
+        self._owned = {node for claim in settled.claims for node in claim.nodes}
+        self._bundles = max((claim.bundle for claim in settled.claims), default=0)
         self._shapes: Shapes | None = None
 
     def run(self) -> Settled:

@@ -8,7 +8,7 @@ original; see `assembly`, `cuts` and `claims`. Nothing of the copy is kept but t
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import onnx_ir as ir
@@ -22,13 +22,18 @@ from ortkit.graph.convert import paused_collector
 from ortkit.kernels.backend import Refused, Target
 from ortkit.kernels.build import refusal
 from ortkit.kernels.calibration import load_calibration
+from ortkit.kernels.cpu import resolve
 from ortkit.kernels.signature import RegionSignature
 from ortkit.passes.presets import preset
 from ortkit.passes.select import load_pass
 from ortkit.provider.own.assembly import Assembler, Known
+from ortkit.provider.own.chains import chain_groups
 from ortkit.provider.own.claims import Claim, Claimer, Declined, Settled
 from ortkit.provider.own.cuts import Cuts
-from ortkit.provider.own.source import unsolved
+from ortkit.provider.own.heavy import Heavy
+from ortkit.provider.own.heavy_claims import heavy_claims
+from ortkit.provider.own.products import LEVELS, product_groups
+from ortkit.provider.own.sizes import unsolved
 from ortkit.rewrite.pipeline import Pipeline
 from ortkit.rewrite.scope import Scope
 from ortkit.rewrite.target import Target as RewriteTarget
@@ -115,7 +120,9 @@ class Plan:
         return Plan(kept, (*self.declined, *gone), self.seconds)
 
 
-def plan(model: ir.Model, target: Target, level: int, kernels: str = "auto") -> Plan:
+def plan(
+    model: ir.Model, target: Target, level: int, kernels: str = "auto", *, is_ahead: bool = False
+) -> Plan:
     """Return what to claim of a model's main graph.
 
     Args:
@@ -123,31 +130,46 @@ def plan(model: ir.Model, target: Target, level: int, kernels: str = "auto") -> 
         target: What the kernels are for.
         level: As of `ortkit optimize`; below 2 nothing is claimed, at 3 whatever has a kernel.
         kernels: A backend's name, or "auto".
+        is_ahead: Whether the kernel library must hold all that programs read, for a model that is
+            compiled ahead of time.
     """
     if level < CLAIMS_SINCE_LEVEL or kernels == "off":
         return Plan((), (), {})
-    first = _attempt(model, target, level, kernels)
+    request = _Request(model, target, level, kernels, is_ahead)
+    first = _attempt(request)
     # Rotations that are recognized may stand where no kernel takes them, before an attention.
     if not any(one.kind.endswith("attention") for one in first.declined):
         return first
-    second = _attempt(model, target, level, kernels, frozenset({"fuse-rotary"}))
+    second = _attempt(request, frozenset({"fuse-rotary"}))
     return max((first, second), key=lambda one: one.saved_ns)
 
 
-def _attempt(
-    model: ir.Model, target: Target, level: int, kernels: str, but: frozenset[str] = frozenset()
-) -> Plan:
+@dataclass(frozen=True)
+class _Request:
+    """What `plan` is asked; see there."""
+
+    model: ir.Model
+    target: Target
+    level: int
+    kernels: str
+    is_ahead: bool
+
+
+def _attempt(request: _Request, but: frozenset[str] = frozenset()) -> Plan:
     """Plan with some passes left out."""
     started = time.perf_counter()
+    model = request.model
     scope = _rewritten(model, but)
     rewritten = time.perf_counter()
-    judge = _Judge(lambda signature: refusal(signature, target, kernels))
-    model_of = CostModel if level < EVERYTHING_SINCE_LEVEL else _NoCost
+    judge = _Judge(lambda signature: refusal(signature, request.target, request.kernels))
+    model_of = CostModel if request.level < EVERYTHING_SINCE_LEVEL else _NoCost
     cost = model_of(scope, load_calibration())
     assert isinstance(scope.root, ir.Graph)
-    found = list(_candidates(scope, scope.root, judge, cost))
-    assembler = Assembler(scope, Known(model.graph, scope), found, judge, cost)
-    settled = Claimer(model, Cuts(model), assembler).run()
+    known, cuts = Known(model.graph, scope), Cuts(model)
+    heavy, taken = heavy_claims(_heavy(scope, request, cost, judge), known, cuts)
+    found = list(_candidates(scope, scope.root, judge, cost, taken))
+    assembler = Assembler(scope, known, found, judge, cost)
+    settled = Claimer(model, cuts, assembler, heavy).run()
     claims = _sound(settled)
     refused = [
         Declined(one.region.at, one.region.kind, one.reason)
@@ -156,6 +178,17 @@ def _attempt(
     ]
     seconds = {"rewrite": rewritten - started, "plan": time.perf_counter() - rewritten}
     return Plan(claims.claims, (*claims.declined, *refused), seconds)
+
+
+def _heavy(
+    scope: Scope, request: _Request, cost: CostModel, judge: Judge
+) -> Iterator[Sequence[Heavy | Refused]]:
+    """Yield for each chain of convolutions and each product what it may become."""
+    for chain in chain_groups(scope, judge, bakes=request.is_ahead):
+        yield [chain]
+    # A library that holds the matrices of a model would be as large as the model.
+    if not request.is_ahead and resolve(request.target).level.startswith(LEVELS):
+        yield from product_groups(scope, cost, load_calibration(), judge)
 
 
 def _rewritten(model: ir.Model, but: frozenset[str] = frozenset()) -> Scope:
@@ -172,11 +205,10 @@ def _rewritten(model: ir.Model, but: frozenset[str] = frozenset()) -> Scope:
 
 
 def _candidates(
-    scope: Scope, graph: ir.Graph, judge: Judge, cost: CostModel
+    scope: Scope, graph: ir.Graph, judge: Judge, cost: CostModel, taken: frozenset[ir.Node]
 ) -> Iterator[Candidate]:
     """Yield the regions of a graph; graphs in it are asked about on their own."""
-    taken: frozenset[ir.Node] = frozenset()
-    for one in attention_candidates(scope, graph, judge, cost):
+    for one in attention_candidates(scope, graph, judge, cost, taken):
         yield one
         taken |= frozenset(() if one.signature is None else one.region.nodes)
     yield from candidates(scope, graph, judge, cost, taken)

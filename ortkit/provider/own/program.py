@@ -39,6 +39,7 @@ class Program:
         views: Which have the bytes of another under other sizes.
         outputs: Which leave, in the order in which the caller takes them.
         steps: In the order in which they run.
+        weights: Which the session holds for it: constants in a layout of the kernels' own.
     """
 
     name: str
@@ -48,6 +49,7 @@ class Program:
     views: Mapping[int, int]
     outputs: tuple[int, ...]
     steps: tuple[Step, ...]
+    weights: tuple[int, ...] = ()
 
     def root(self, tensor: int) -> int:
         """Return whose bytes a tensor has: its own, or those of what it is a view of."""
@@ -57,13 +59,13 @@ class Program:
 
     @cached_property
     def key(self) -> str:
-        """Sixteen hex digits: equal programs, their constants included, compute the same."""
+        """Sixteen hex digits: equal programs compute the same, if their weights are the same."""
         digest = hashlib.sha256()
         names: dict[str, str] = {}
         for tensor in self.tensors:
             dims = [canonical_dim(dim, names) for dim in tensor.shape]
             digest.update(f"{tensor.dtype}{dims};".encode())
-        places = (self.inputs, sorted(self.views.items()), self.outputs)
+        places = (self.inputs, sorted(self.views.items()), self.outputs, self.weights)
         digest.update(repr(places).encode())
         for step in self.steps:
             # The sizes of a signature are those of its tensors, but may be called otherwise.

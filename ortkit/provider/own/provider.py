@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
+import numpy as np
 import onnx_ir as ir
 
 from ortkit import __version__, env
@@ -37,6 +39,7 @@ class _Ready:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     about: dict[str, str]
+    weights: tuple[np.ndarray, ...]
 
 
 class OrtkitExecutionProvider(ExecutionProvider):
@@ -84,7 +87,8 @@ class OrtkitExecutionProvider(ExecutionProvider):
         # The copy's nodes stand in the order of the graph's.
         originals = dict(zip(model.graph, graph.handles, strict=True))
         target = Target("cpu", options.cpu)
-        wanted = plan(model, target, options.level, options.kernels)
+        is_ahead = self.session.config.get("ep.context_enable") == "1"
+        wanted = plan(model, target, options.level, options.kernels, is_ahead=is_ahead)
         built = build(wanted, target, options.kernels, options.cache)
         taken = {
             node: name
@@ -106,7 +110,11 @@ class OrtkitExecutionProvider(ExecutionProvider):
         one = self._ready[_shape(subgraph)].pop(0)
         inputs = {value.name: index for index, value in enumerate(subgraph.inputs)}
         outputs = {value.name: index for index, value in enumerate(subgraph.outputs)}
+        # What the program is handed: where its weights lie.
+        held = (ctypes.c_void_p * len(one.weights))(*(each.ctypes.data for each in one.weights))
         return Kernel(
+            user=ctypes.addressof(held) if one.weights else 0,
+            keep=(held, one.weights) if one.weights else None,
             library=one.library,
             op=one.symbol,
             label=one.label,
@@ -143,8 +151,9 @@ def _ready(claim: Claim, nodes: tuple[ir.Node, ...], library: Path) -> _Ready:
         more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
         about["stands_for"] = ", ".join(names[:_SHOWN]) + more
     return _Ready(
-        claim.program.symbol, library, claim.program.name, claim.inputs, claim.outputs, about
-    )
+        claim.program.symbol, library, claim.program.name, claim.inputs, claim.outputs, about,
+        claim.weights,
+    )  # fmt: skip
 
 
 def _shape(nodes: Iterable[ir.Node]) -> _Shape:

@@ -1,0 +1,68 @@
+"""Memory between the kernels of a program: what lies in the same place, one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ortkit.kernels.sizes import Extent
+from ortkit.provider.own.program import Program
+from ortkit.provider.own.sizes import bytes_of
+
+
+@dataclass(frozen=True)
+class Slots:
+    """Where tensors lie that neither enter nor leave.
+
+    Args:
+        places: Per tensor of its own bytes the number of its slot.
+        sizes: The bytes of each slot.
+    """
+
+    places: Mapping[int, int]
+    sizes: Sequence[Extent]
+
+    @staticmethod
+    def of(program: Program) -> Slots:
+        """Give each tensor a slot that nobody needs any more when it is made, or a new one."""
+        given = {program.root(place) for place in (*program.inputs, *program.outputs)}
+        last = {
+            program.root(place): number
+            for number, step in enumerate(program.steps)
+            for place in (*step.outputs, *step.inputs)
+        }
+        places: dict[int, int] = {}
+        sizes: list[Extent] = []
+        free: list[int] = []
+        for number, step in enumerate(program.steps):
+            for place in map(program.root, step.outputs):
+                if place in given or place in places:
+                    continue
+                wanted = bytes_of(program.tensors[place])
+                slot = _fitting(wanted, free, sizes)
+                if slot is None:
+                    slot = len(sizes)
+                    sizes.append(wanted)
+                else:
+                    free.remove(slot)
+                    sizes[slot] = _larger(sizes[slot], wanted)
+                places[place] = slot
+            # Only now: no kernel writes where it still reads.
+            free += [slot for place, slot in places.items() if last[place] == number]
+        return Slots(places, sizes)
+
+
+def _fitting(wanted: Extent, free: Sequence[int], sizes: Sequence[Extent]) -> int | None:
+    """Return the free slot that is nearest in size; one of unknown size must be as wanted."""
+    equal = [slot for slot in free if sizes[slot] == wanted]
+    if equal:
+        return equal[0]
+    size = wanted.static
+    known = [(slot, held) for slot in free if (held := sizes[slot].static) is not None]
+    if size is None or not known:
+        return None
+    return min(known, key=lambda one: abs(one[1] - size))[0]
+
+
+def _larger(one: Extent, other: Extent) -> Extent:
+    return other if (one.static or 0) < (other.static or 0) else one
