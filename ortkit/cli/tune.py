@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--budget", default="", metavar="TIME",
         help="time to take, such as 60s or 10m (default: 60s without --trials)")  # fmt: skip
     add("--trials", type=int, metavar="N", help="kernels to try at most")
-    add("--target", choices=("cpu",), default="cpu", help="default: cpu")
+    add("--target", choices=("cpu", "cuda"), default="cpu", help="default: cpu")
     add("--level", type=int, choices=range(4), default=2, metavar="0..3", help="default: 2")
     add("--cpu", default="native", metavar="LEVEL",
         help="CPU the kernels are for: native (default), x86-64-v3, x86-64-v4, ...")  # fmt: skip
@@ -38,6 +38,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="value of a named size (default: what is usual); may be repeated")  # fmt: skip
     add("--threads", type=int, default=0, metavar="N",
         help="threads of a session (default: ONNX Runtime decides)")  # fmt: skip
+    add("--runner", default="local", metavar="RUNNER",
+        help="who measures kernels: local (default), rpc://HOST:PORT/KEY for servers behind a "
+             "tracker of TVM's, or ray")  # fmt: skip
     add("--quiet", action="store_true", help="print nothing but errors")
     add("--json", action="store_true", help="print one JSON document")
 
@@ -47,10 +50,12 @@ def run(arguments: argparse.Namespace) -> int:
     shapes, budget = sizes(arguments.shape), _seconds(arguments.budget)
     if budget is None and arguments.trials is None:
         budget = _DEFAULT_SECONDS
-    from ortkit.tune.tuner import TuneOptions, tune
+    from ortkit.tune.options import TuneOptions
+    from ortkit.tune.tuner import tune
 
     with show.progress(quiet=arguments.quiet or arguments.json) as progress:
         options = TuneOptions(
+            target=arguments.target,
             trials=arguments.trials,
             budget=budget,
             level=arguments.level,
@@ -60,6 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
             threads=arguments.threads,
             db=arguments.db,
             merge=tuple(arguments.merge),
+            runner=arguments.runner,
             progress=progress,
         )
         found = tune(arguments.model, options)

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import hashlib
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from ortkit.errors import MissingDependencyError, UserError
+from ortkit.errors import MissingDependencyError
+from ortkit.kernels import defaults
 from ortkit.kernels.backend import Kernel, KernelBackend, Refused, Target
 from ortkit.kernels.cache import KernelCache, Slot, default_cache
 from ortkit.kernels.catalog import AUTOMATIC, load_backend
 from ortkit.kernels.compiler import Job, compile_all
 from ortkit.kernels.cpu import resolve
 from ortkit.kernels.cuda import CudaKernel, resolve_cuda
+from ortkit.kernels.folders import temporary_folder
 from ortkit.kernels.link import KernelLibrary, Programs, find_linker, find_shim, link_library
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.sources import write_sources
@@ -90,7 +91,7 @@ def build_library(
     started = time.perf_counter()
     target = _resolved(target)
     cache = cache or default_cache()
-    with _build_folder() as folder:
+    with temporary_folder("build") as folder:
         chooser = chooser or known_database().chooser()
         build = _Build(_usable_backends(backend), target, cache, folder, chooser)
         found = build.kernels(signatures, count)
@@ -144,7 +145,7 @@ def build_kernels(
     The arguments and errors are those of `build_library`.
     """
     target = _resolved(target)
-    with _build_folder() as folder:
+    with temporary_folder("build") as folder:
         chooser = known_database().chooser()
         build = _Build(
             _usable_backends(backend), target, cache or default_cache(), folder, chooser
@@ -180,8 +181,8 @@ def toolchain(backend: str = "auto") -> str:
     """Name everything besides a region and a target that decides how fast its kernel is."""
     digest = hashlib.sha256(find_shim()[0].read_bytes()).hexdigest()[:16]
     usable = _available(_usable_backends(backend))
-    tuned = known_database().digest()
-    return " ".join([*(one.fingerprint() for one in usable), f"shim-{digest}", *tuned.split()])
+    tuned = [one for one in (defaults.digest(), known_database().digest()) if one]
+    return " ".join([*(one.fingerprint() for one in usable), f"shim-{digest}", *tuned])
 
 
 class _Build:
@@ -239,10 +240,15 @@ class _Build:
         return Refused("; ".join(reasons))
 
     def _choices(self, signature: RegionSignature, backend: KernelBackend) -> str:
-        """Return what was found for a region; empty where that means nothing to the backend."""
+        """Return what was found for a region, or what ships for its kind.
+
+        Empty where that means nothing to the backend.
+        """
         if not isinstance(backend, Tunable):
             return ""
         found = self._chooser(signature, backend.name, self.target)
+        if found is None:
+            return defaults.default_choices(signature, backend, self.target)
         return found if found and backend.is_choice(found) else ""
 
     def _compile(
@@ -271,20 +277,6 @@ class _Build:
         if self.compiled and not self.note:
             self.cache.trim()
         return found
-
-
-@contextmanager
-def _build_folder() -> Iterator[Path]:
-    try:
-        folder = tempfile.TemporaryDirectory(prefix="ortkit-build-", ignore_cleanup_errors=True)
-    except OSError as error:
-        raise UserError(
-            f"no temporary folder can be made: {error.strerror}",
-            where=tempfile.gettempdir(),
-            fix="free some space, or set TMPDIR",
-        ) from error
-    with folder as name:
-        yield Path(name)
 
 
 def _usable_backends(name: str) -> list[KernelBackend]:

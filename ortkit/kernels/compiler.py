@@ -33,8 +33,8 @@ LOAD_SECONDS = 60.0
 #: The process that has a toolchain loaded waits that long for more work; it takes some 150 MB,
 #: which verification of a large model can use.
 IDLE_SECONDS = 1.0
-#: A worker for fewer kernels costs more than it saves.
-_LEAST_PER_WORKER = 4
+#: A worker for fewer kernels costs more than it saves; one for a GPU takes a second or more.
+_LEAST_PER_WORKER = {"cpu": 4, "cuda": 1}
 _START = (
     "import json, sys; path, idle = json.loads(sys.argv[1]); sys.path[:] = path; "
     "from ortkit.kernels.compile_child import main; main(idle)"
@@ -141,9 +141,10 @@ class _Compiler:
         self, jobs: Sequence[Job], count: Callable[[int, int], None], kernel_seconds: float
     ) -> list[Kernel | CudaKernel | Refused]:
         """Compile one batch. If it is interrupted, the process is ended."""
+        least = min(_LEAST_PER_WORKER[job.target.kind] for job in jobs)
         batch: Batch = {
             "jobs": [_child_job(job) for job in jobs],
-            "workers": min(cores(), max(1, len(jobs) // _LEAST_PER_WORKER)),
+            "workers": min(cores(), max(1, len(jobs) // least)),
             "seconds": kernel_seconds,
         }
         found: list[Kernel | CudaKernel | Refused | None] = [None] * len(jobs)

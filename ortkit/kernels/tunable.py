@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from ortkit.kernels.backend import Kernel, Target
+from ortkit.kernels.cuda import CudaKernel
 from ortkit.kernels.signature import RegionSignature
 
 
@@ -18,10 +19,22 @@ class Tunable(Protocol):
     have their defaults, and the empty text names none.
     """
 
+    @property
+    def name(self) -> str:
+        """The name in the catalog."""
+        ...
+
     def parameters(
         self, signature: RegionSignature, target: Target
     ) -> Mapping[str, tuple[int, ...]]:
         """Return what can be chosen for an accepted region, and the default first of each."""
+        ...
+
+    def kind(self, signature: RegionSignature, target: Target) -> str:
+        """Return what an accepted region is like: regions of one kind are served by one choice.
+
+        Empty for one that nothing can be chosen for.
+        """
         ...
 
     def is_choice(self, choices: str) -> bool:
@@ -30,7 +43,7 @@ class Tunable(Protocol):
 
     def compile_as(
         self, signature: RegionSignature, target: Target, folder: Path, choices: str
-    ) -> Kernel:
+    ) -> Kernel | CudaKernel:
         """Do what `compile` does, as `choices` say.
 
         Raises:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -18,13 +18,15 @@ from ortkit import env
 from ortkit.errors import UserError
 from ortkit.kernels.backend import Target
 from ortkit.kernels.calibration import processor
+from ortkit.kernels.cuda import architectures_of
 from ortkit.kernels.signature import RegionSignature
 
 SCHEMA = "ortkit.tuned/1"
 FILE = "tuned.json"
 
-#: Returns which kernel to make of a region: choices, empty for the defaults.
-Chooser: TypeAlias = Callable[[RegionSignature, str, Target], str]
+#: Returns which kernel to make of a region: choices, empty for the rules of the backend, None if
+#: nothing is known; then what ships with ortkit is chosen (`ortkit.kernels.defaults`).
+Chooser: TypeAlias = Callable[[RegionSignature, str, Target], str | None]
 
 
 @dataclass(frozen=True)
@@ -32,9 +34,9 @@ class Place:
     """What times hold for."""
 
     processor: str
-    """The model, as the system names it."""
+    """The model of the CPU or GPU, as the system names it."""
     level: str
-    """That the kernel is compiled for."""
+    """That the kernel is compiled for: a processor level, or a GPU architecture."""
     backend: str
     key: str
     """Of the region's signature."""
@@ -115,12 +117,17 @@ class TunedDatabase:
         Trials that led to no choice leave it as it is.
         """
         best = sorted(
-            (astuple(place), one.best) for place, one in self.records.items() if one.best
+            (astuple(place), one.best)
+            for place, one in self.records.items()
+            if one.best or one.confirmed
         )
         return f"tuned-{hashlib.sha256(repr(best).encode()).hexdigest()[:12]}" if best else ""
 
     def chooser(self, model: str | None = None) -> Chooser:
         """Return what makes kernels after this database.
+
+        Kernels for CPUs are made where they run; those for GPUs anywhere, so that for them all
+        GPUs of the newest architecture that something is known of count.
 
         Args:
             model: Of the processor; None: this machine's.
@@ -128,24 +135,36 @@ class TunedDatabase:
         here = processor() if model is None else model
         by_region: dict[tuple[str, str, str], list[Record]] = {}
         for place, record in self.records.items():
-            if place.processor == here:
+            if place.processor == here or place.level.startswith("sm_"):
                 by_region.setdefault((place.key, place.backend, place.level), []).append(record)
 
-        def choose(signature: RegionSignature, backend: str, target: Target) -> str:
-            if target.kind != "cpu" or not by_region:
-                return ""
-            return best_of(by_region.get((signature.key, backend, target.level), ()))
+        def choose(signature: RegionSignature, backend: str, target: Target) -> str | None:
+            if not by_region:
+                return None
+            for level in _levels(target):
+                if records := by_region.get((signature.key, backend, level)):
+                    return best_of(records)
+            return None
 
         return choose
 
 
-def best_of(records: Iterable[Record]) -> str:
+def _levels(target: Target) -> tuple[str, ...]:
+    """Return what a target's kernels are tuned for, the newest first."""
+    if target.kind == "cpu":
+        return (target.level,)
+    return tuple(f"sm_{number}" for number in reversed(architectures_of(target.level)))
+
+
+def best_of(records: Sequence[Record]) -> str | None:
     """Return the choices that are best over all sizes at which a region was tuned.
 
     One kernel serves all sizes: the geometric mean of its gains counts, and where it was not
-    tried it is taken for no faster than the default.
+    tried it is taken for no faster than the default. None if nothing was ever confirmed.
     """
     known = [record.ratios for record in records]
+    if not any(record.best or record.confirmed for record in records):
+        return None
     confirmed = {record.best for record in records} | {""}
 
     def gain(choices: str) -> float:
@@ -183,8 +202,9 @@ def chooser_after(path: Path) -> Chooser:
     """
     first, second = existing_database(path).chooser(), known_database().chooser()
 
-    def choose(signature: RegionSignature, backend: str, target: Target) -> str:
-        return first(signature, backend, target) or second(signature, backend, target)
+    def choose(signature: RegionSignature, backend: str, target: Target) -> str | None:
+        found = first(signature, backend, target)
+        return second(signature, backend, target) if found is None else found
 
     return choose
 

@@ -15,6 +15,7 @@ from ortkit.optimization import Optimized, optimize
 from ortkit.options import OptimizeOptions
 from ortkit.runtime.intervals import noise_floor, speedup_of
 from ortkit.runtime.settings import SessionSettings
+from ortkit.runtime.timing import CPU
 from ortkit.runtime.workers.turns import Schedule, take_turns
 from ortkit.runtime.workers.worker import SessionPlan
 from ortkit.tune.result import Alternative
@@ -93,6 +94,7 @@ class Alternatives:
         folder: For models and what processes print.
         run_seconds: What a run takes.
         expected: Seconds that an alternative takes in all, about.
+        providers: Execution providers, most wanted first.
     """
 
     def __init__(
@@ -106,6 +108,7 @@ class Alternatives:
         *,
         run_seconds: float,
         expected: float,
+        providers: Sequence[str] = CPU,
     ) -> None:
         self.source = source
         self.options = options
@@ -113,6 +116,7 @@ class Alternatives:
         self.folder = folder
         self.seconds = max(_SECONDS, _RUNS * run_seconds)
         self.expected = expected + 3 * self.seconds
+        self.providers = [(name, dict[str, str]()) for name in providers]
         self.plan = self._plan(base, settings, "base")
 
     def try_all(
@@ -156,7 +160,7 @@ class Alternatives:
         path.parent.mkdir(exist_ok=True)
         files = optimized.save(path)
         libraries = files[-1:] if optimized.library is not None else ()
-        return SessionPlan(path, tuple(libraries), settings=settings)
+        return SessionPlan(path, tuple(libraries), self.providers, settings)
 
 
 def _is_same(one: SessionPlan, other: SessionPlan) -> bool:

@@ -46,6 +46,10 @@ class TuneCase:
         names = symbols_of((*self.signature.inputs, *self.signature.outputs))
         return dict(zip(names, self.sizes, strict=True))
 
+    def value(self, extent: Extent) -> int:
+        """Return a size of a kernel, in which the named sizes are called `s0`, `s1` ..."""
+        return extent.factor * prod(self.sizes[int(name[1:])] for name in extent.symbols)
+
     def shape(self, spec: TensorSpec) -> Shape:
         """Return the sizes of a tensor."""
         return tuple(self.size(extent_of(dim)) for dim in spec.shape)

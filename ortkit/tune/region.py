@@ -16,7 +16,7 @@ from ortkit.tune.cases import TuneCase
 from ortkit.tune.result import TunedRegion
 from ortkit.tune.search import next_choices, space_size
 from ortkit.tune.store import TuneStore
-from ortkit.tune.timing import Effort, Times, time_choices
+from ortkit.tune.timing import Effort, Timer, Times, time_choices
 
 #: Kernels that are compiled and timed together.
 BATCH = 12
@@ -40,6 +40,8 @@ class TuningRegion:
         target: Resolved.
         place: Where its record belongs.
         record: What is known.
+        timer: Who measures; None: this machine.
+        shipped: The choices that ship for regions of this kind, empty for the rules.
         stale: Batches since one was better than what was known.
     """
 
@@ -48,6 +50,8 @@ class TuningRegion:
     target: Target
     place: Place
     record: Record
+    timer: Timer | None = None
+    shipped: str = ""
     stale: int = 0
     new_trials: int = 0
     problem: str = ""
@@ -80,9 +84,10 @@ class TuningRegion:
         if self.problem or not self.parameters:
             return []
         tried = self.tried
-        # The best of another version of the generator, if it is not known how good it is now.
-        inherited = self.record.best
-        first = [inherited] if inherited and inherited not in tried else []
+        # What would be made otherwise: the best of another version of the generator, if it is
+        # not known how good it is now, and what ships for the kind.
+        known = dict.fromkeys((self.record.best, self.shipped))
+        first = [one for one in known if one and one not in tried]
         rest = next_choices(self.parameters, {**tried, **dict.fromkeys(first)}, min(most, BATCH))
         return [*first, *rest][: min(most, BATCH)]
 
@@ -129,7 +134,20 @@ class TuningRegion:
         return found
 
     def _times(self, choices: list[str], effort: Effort) -> list[Times]:
-        return time_choices(self.case, self.target, self.backend, ["", *choices], effort)
+        timer = self.timer or time_choices
+        return timer(self.case, self.target, self.backend, ["", *choices], effort)
+
+    def conclude(self, store: TuneStore) -> None:
+        """Keep that the default is best, where trials say so and nothing else is promising.
+
+        Raises:
+            UserError: It cannot be kept.
+        """
+        tried = len(self.record.trials)
+        if self.problem or self.record.confirmed == tried or self._finalists():
+            return
+        self.record = replace(self.record, best="", gain=1.0, confirmed=tried)
+        store.put(self.place, self.record)
 
     def _finalists(self) -> list[str]:
         ratios = {**self.tried, self.record.best: self.record.gain}

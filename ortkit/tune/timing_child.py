@@ -1,4 +1,4 @@
-"""The process that times kernels: `python timing_child.py JOB.json`; imports nothing of ortkit.
+"""The process that times kernels on CPUs; see `processes.run_child`.
 
 All kernels compute the same on the same memory, in turns of which the order changes from round to
 round, so that what else the machine does hits all alike. The time is taken by code that is linked
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import json
-import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypedDict
 
@@ -17,6 +17,8 @@ import numpy as np
 
 #: As ONNX Runtime aligns its tensors.
 _ALIGNMENT = 64
+#: Each byte of outputs before a kernel is run for its results.
+POISON = 0xA5
 #: Reductions are summed in another order, so that the last bits differ.
 _RELATIVE = {"float64": 1e-10, "float16": 4e-3, "bfloat16": 2e-2}
 
@@ -58,8 +60,8 @@ def main(job_file: str) -> None:
 
 def _timed(job: Job) -> Result:
     random = np.random.default_rng(0)
-    inputs = [_filled(tensor, random) for tensor in job["inputs"]]
-    outputs = [_empty(tensor) for tensor in job["outputs"]]
+    inputs = [filled(tensor, random) for tensor in job["inputs"]]
+    outputs = [empty(tensor) for tensor in job["outputs"]]
     tensors = (ctypes.c_void_p * (len(inputs) + len(outputs)))(
         *(array.ctypes.data for array in (*inputs, *outputs))
     )
@@ -72,29 +74,60 @@ def _timed(job: Job) -> Result:
     def nanoseconds(number: int, runs: int) -> float:
         return float(run(number, tensors, sizes, units[number], runs)) / runs
 
+    def results(*, reset: bool) -> list[np.ndarray]:
+        for array in outputs if reset else ():
+            array.view(np.uint8).fill(POISON)
+        return [array.copy() for array in outputs]
+
+    def is_same(first: Sequence[np.ndarray], found: Sequence[np.ndarray]) -> bool:
+        return all(map(is_equal, job["outputs"], first, found))
+
+    return turns(count, nanoseconds, results, is_same, job["rounds"], job["seconds"], random)
+
+
+def turns(
+    count: int,
+    nanoseconds: Callable[[int, int], float],
+    outputs: Callable[..., list[np.ndarray]],
+    is_same: Callable[[Sequence[np.ndarray], Sequence[np.ndarray]], bool],
+    rounds: int,
+    seconds: float,
+    random: np.random.Generator,
+) -> Result:
+    """Time kernels in turns, those that compute what the first one does.
+
+    Args:
+        count: Of kernels.
+        nanoseconds: Runs a kernel, by its number, some times; returns what one run took.
+        outputs: Returns what the last run wrote, after filling it with `POISON` if `reset`.
+        is_same: Says whether two results are equal but for rounding.
+        rounds: Turns of each.
+        seconds: Of one turn; a run that takes longer is a turn.
+        random: For the order of turns.
+    """
     problems = [""] * count
     runs = [1] * count
     first: list[np.ndarray] = []
     for number in range(count):
-        for array in outputs:
-            array.view(np.uint8).fill(0xA5)
+        outputs(reset=True)
         nanoseconds(number, 1)
-        if not first:
-            first = [array.copy() for array in outputs]
-        elif not all(map(_is_equal, job["outputs"], first, outputs)):
+        found = outputs(reset=False)
+        first = first or found
+        if not is_same(first, found):
             problems[number] = "it computes something else than the default"
             continue
         once = max(1.0, min(nanoseconds(number, 1) for _ in range(3)))
-        runs[number] = max(1, int(1e9 * job["seconds"] / once))
+        runs[number] = max(1, int(1e9 * seconds / once))
     times: list[list[float]] = [[] for _ in range(count)]
     alive = [number for number in range(count) if not problems[number]]
-    for _ in range(job["rounds"]):
+    for _ in range(rounds):
         for number in random.permutation(alive):
             times[number].append(nanoseconds(int(number), runs[number]))
     return {"times": times, "problems": problems}
 
 
-def _empty(tensor: Tensor) -> np.ndarray:
+def empty(tensor: Tensor) -> np.ndarray:
+    """Return memory for a tensor, aligned as ONNX Runtime aligns its own."""
     dtype = np.dtype("uint16" if tensor["dtype"] == "bfloat16" else tensor["dtype"])
     size = int(np.prod(tensor["shape"], dtype=np.int64)) * dtype.itemsize
     raw = np.empty(size + _ALIGNMENT, np.uint8)
@@ -102,9 +135,9 @@ def _empty(tensor: Tensor) -> np.ndarray:
     return raw[start : start + size].view(dtype).reshape(tensor["shape"])
 
 
-def _filled(tensor: Tensor, random: np.random.Generator) -> np.ndarray:
+def filled(tensor: Tensor, random: np.random.Generator) -> np.ndarray:
     """Return numbers that no operator trips over: between 0.5 and 1, or 0 and 1."""
-    array = _empty(tensor)
+    array = empty(tensor)
     if tensor["dtype"] == "bfloat16":
         array[...] = random.uniform(0.5, 1.0, array.shape).astype(np.float32).view(np.uint32) >> 16
     elif array.dtype.kind in "biu":
@@ -114,7 +147,7 @@ def _filled(tensor: Tensor, random: np.random.Generator) -> np.ndarray:
     return array
 
 
-def _is_equal(tensor: Tensor, expected: np.ndarray, found: np.ndarray) -> bool:
+def is_equal(tensor: Tensor, expected: np.ndarray, found: np.ndarray) -> bool:
     """Compare outputs: integers exactly, numbers up to what another order of sums gives."""
     if tensor["dtype"] == "bfloat16":
         expected, found = (
@@ -124,7 +157,3 @@ def _is_equal(tensor: Tensor, expected: np.ndarray, found: np.ndarray) -> bool:
         return bool(np.array_equal(expected, found))
     relative = _RELATIVE.get(tensor["dtype"], 1e-4)
     return bool(np.isclose(found, expected, relative, relative / 10, equal_nan=True).all())
-
-
-if __name__ == "__main__":
-    main(sys.argv[1])

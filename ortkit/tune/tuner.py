@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import math
-import tempfile
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
-from ortkit.errors import UserError
+from ortkit.errors import KernelError, UserError
 from ortkit.graph.save import save_model
 from ortkit.kernels.backend import Target
 from ortkit.kernels.build import missing_toolchain
-from ortkit.kernels.calibration import machine, processor
+from ortkit.kernels.calibration import machine
 from ortkit.kernels.catalog import load_backend
 from ortkit.kernels.compiler import cores, staying
-from ortkit.kernels.cpu import resolve, runs_here
+from ortkit.kernels.defaults import default_choices
+from ortkit.kernels.folders import temporary_folder
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.tuned import Chooser, Place, cache_file
 from ortkit.measure.inputs import shapes_in, write_inputs
@@ -28,9 +29,12 @@ from ortkit.runtime.timing import NotTimed, Timing, Variant, time_variants
 from ortkit.tune.alternatives import Alternatives, ways_of
 from ortkit.tune.cases import TuneCase
 from ortkit.tune.model import Asked, cases_of, fused_ops, uses_in
+from ortkit.tune.options import TuneOptions as TuneOptions
 from ortkit.tune.region import TuningRegion
 from ortkit.tune.result import Alternative, TuneResult
+from ortkit.tune.runners import Runner, runner_for
 from ortkit.tune.store import TuneStore
+from ortkit.tune.timing import Effort
 
 #: Seconds for runs of the whole model, and for their profile.
 _RUN_SECONDS, _PROFILE_SECONDS = 0.5, 1.0
@@ -41,58 +45,20 @@ _CONFIRM_SECONDS = 2.0
 _LEAST_FOR_KERNELS, _MOST_FOR_KERNELS = 0.25, 0.6
 #: The toolchain stays loaded while kernels are timed.
 _TOOLCHAIN_SECONDS = 60.0
+#: Who runs the whole model, and who makes its kernels.
+PROVIDERS = {
+    "cpu": ("CPUExecutionProvider",),
+    "cuda": ("CUDAExecutionProvider", "CPUExecutionProvider"),
+}
+_BACKENDS = {"cpu": "auto", "cuda": "triton"}
 #: Regions that take less of the time are left as they are.
 _LEAST_SHARE = 0.001
 
 
-def _silent(stage: str) -> None:
-    """Ignore progress."""
-
-
-def _default(signature: RegionSignature, backend: str, target: Target) -> str:
-    """Choose the default of every kernel."""
+def _rules(signature: RegionSignature, backend: str, target: Target) -> str:
+    """Choose what the rules of the backends say, for every kernel."""
     del signature, backend, target
     return ""
-
-
-@dataclass(frozen=True)
-class TuneOptions:
-    """How to tune; the defaults are those of `ortkit tune`."""
-
-    trials: int | None = None
-    """Kernels to try at most, of all regions together; None: as many as the time allows."""
-    budget: float | None = None
-    """Seconds; None: as long as the trials take."""
-    level: int = 2
-    """See `OptimizeOptions`."""
-    cpu: str = "native"
-    """The processor level that the kernels are for; this machine has to run it."""
-    inputs: Path | None = None
-    """An npz file with inputs of the size that matters."""
-    shapes: Mapping[str, int] = field(default_factory=dict)
-    """Numbers for named sizes."""
-    threads: int = 0
-    """Of a session of the whole model; 0: ONNX Runtime decides. Kernels are timed on one."""
-    db: Path | None = None
-    """A database file to write besides the cache."""
-    merge: tuple[Path, ...] = ()
-    """Database files to take over."""
-    progress: Callable[[str], None] = _silent
-    """Called with what is being done, and what was found so far."""
-
-    def __post_init__(self) -> None:
-        if self.trials is not None and self.trials < 0:
-            raise UserError(f"{self.trials} trials", where="--trials", fix="give 0 or more")
-        if self.budget is not None and not 0 < self.budget < math.inf:
-            raise UserError(f"{self.budget:g} s", where="--budget", fix="give more than 0")
-        if self.threads < 0:
-            raise UserError(f"{self.threads} threads", where="--threads", fix="use 0 or more")
-        if not runs_here(resolve(Target("cpu", self.cpu)).level):
-            raise UserError(
-                f"kernels for {self.cpu} do not run on this machine",
-                where="--cpu",
-                fix="tune them on one that does, and bring the database with --db",
-            )
 
 
 def tune(source: Path, options: TuneOptions | None = None) -> TuneResult:
@@ -106,26 +72,30 @@ def tune(source: Path, options: TuneOptions | None = None) -> TuneResult:
         MissingDependencyError: ONNX Runtime or a toolchain is not installed.
     """
     require_onnxruntime()
-    if (missing := missing_toolchain()) is not None:
-        raise missing
     options = options or TuneOptions()
+    if (missing := missing_toolchain(_BACKENDS[options.target])) is not None:
+        raise missing
     store = TuneStore(options.db, options.merge)
     with (
-        tempfile.TemporaryDirectory(prefix="ortkit-tune-") as folder,
+        temporary_folder("tune") as folder,
         staying(_TOOLCHAIN_SECONDS),
+        runner_for(options) as runner,
     ):
-        return Tuner(source, options, store, Path(folder)).run()
+        return Tuner(source, options, store, runner, folder).run()
 
 
 class Tuner:
     """One call of `tune`: what its stages share."""
 
-    def __init__(self, source: Path, options: TuneOptions, store: TuneStore, folder: Path) -> None:
+    def __init__(
+        self, source: Path, options: TuneOptions, store: TuneStore, runner: Runner, folder: Path
+    ) -> None:
         self.source = source
         self.options = options
         self.store = store
+        self.runner = runner
         self.folder = folder
-        self.target = resolve(Target("cpu", options.cpu))
+        self.target = runner.target
         self.started = time.monotonic()
         self.notes: list[str] = []
         self.prepared = 0.0
@@ -155,7 +125,7 @@ class Tuner:
         files = [cache_file(), *([self.options.db] if self.options.db is not None else [])]
         return TuneResult(
             source=str(self.source),
-            machine=machine(),
+            machine=machine() if self.options.target == "cpu" else self.runner.processor,
             level=self.target.level,
             inputs={} if timing is None else shapes_in(timing.feeds),
             regions=tuple(one.result() for one in self.regions),
@@ -177,8 +147,12 @@ class Tuner:
         return optimize(self.source, self._making(asked)), asked
 
     def _making(self, chooser: Chooser) -> OptimizeOptions:
-        level, cpu = self.options.level, self.options.cpu
-        return OptimizeOptions(level=level, cpu=cpu, verify=False, chooser=chooser)
+        options = self.options
+        arch = self.target.level if options.target == "cuda" else "native"
+        return OptimizeOptions(
+            target=options.target, level=options.level, cpu=options.cpu, arch=arch, verify=False,
+            chooser=chooser,
+        )  # fmt: skip
 
     def _profiled(self, optimized: Optimized) -> Timing | None:
         """Run the model with its kernels as they are by default."""
@@ -197,6 +171,7 @@ class Tuner:
             seconds=_RUN_SECONDS,
             profile_seconds=_PROFILE_SECONDS,
             timeout_seconds=_TIMEOUT_SECONDS,
+            providers=PROVIDERS[self.options.target],
             threads=self.options.threads,
         )
         if isinstance(found, NotTimed) or found.profile_file is None:
@@ -216,16 +191,37 @@ class Tuner:
         uses = uses_in(timing.profile_file, fused_ops(optimized.model))
         cases, problems = cases_of(uses, asked.regions)
         self.notes += problems
+        if self.options.target == "cuda":
+            # What a profile says of nodes on a GPU is how long the host took to launch them.
+            cases = self._shares_measured(cases, timing.fastest[0])
         return [
             self._region(case, backend) for case, backend in cases if case.share >= _LEAST_SHARE
         ]
 
+    def _shares_measured(
+        self, cases: list[tuple[TuneCase, str]], run_seconds: float
+    ) -> list[tuple[TuneCase, str]]:
+        """Return cases with the parts of a run that their kernels take by themselves."""
+        found = []
+        for case, backend in cases:
+            try:
+                (taken,) = self.runner.time(case, self.target, backend, [""], Effort())
+            except KernelError as error:
+                self.notes.append(f"{case.signature.op_type}: {error}")
+                continue
+            share = min(1.0, 1e-9 * taken.median_ns * case.nodes / run_seconds)
+            found.append((replace(case, share=share), backend))
+        return sorted(found, key=lambda one: -one[0].share)
+
     def _region(self, case: TuneCase, backend: str) -> TuningRegion:
         key, bucket = case.signature.key, case.bucket
-        place = Place(processor(), self.target.level, backend, key, bucket)
-        generator = load_backend(backend).fingerprint()
-        record = self.store.record(place, case.signature.op_type, generator)
-        return TuningRegion(case, backend, self.target, place, record)
+        place = Place(self.runner.processor, self.target.level, backend, key, bucket)
+        maker = load_backend(backend)
+        record = self.store.record(place, case.signature.op_type, maker.fingerprint())
+        shipped = default_choices(case.signature, maker, self.target)
+        return TuningRegion(
+            case, backend, self.target, place, record, self.runner.time, shipped=shipped
+        )
 
     def _trials(self) -> int:
         return sum(one.new_trials for one in self.regions)
@@ -237,12 +233,25 @@ class Tuner:
             most = 1 << 30 if self.options.trials is None else self.options.trials - self._trials()
             if most <= 0:
                 return
-            open_ones = [(one, batch) for one in self.regions if (batch := one.batch(most))]
-            if not open_ones:
+            turn: list[tuple[TuningRegion, list[str]]] = []
+            for region in sorted(self.regions, key=lambda one: -one.promise):
+                if len(turn) < self.runner.workers and most > 0 and (batch := region.batch(most)):
+                    turn.append((region, batch))
+                    most -= len(batch)
+            if not turn:
                 return
-            region, batch = max(open_ones, key=lambda each: each[0].promise)
-            region.run(batch, self.store)
-            self.options.progress(self._state(region))
+            self._run(turn)
+            self.options.progress(self._state(turn[0][0]))
+
+    def _run(self, turn: Sequence[tuple[TuningRegion, list[str]]]) -> None:
+        """Try batches of several regions, each on a machine of its own."""
+        if len(turn) == 1:
+            turn[0][0].run(turn[0][1], self.store)
+            return
+        with ThreadPoolExecutor(len(turn)) as pool:
+            tasks = [pool.submit(region.run, batch, self.store) for region, batch in turn]
+        for task in tasks:
+            task.result()
 
     def _state(self, region: TuningRegion) -> str:
         best = max(region.record.ratios.values())
@@ -257,6 +266,8 @@ class Tuner:
         return _CONFIRM_SECONDS * sum(one.is_pending for one in self.regions)
 
     def _confirm(self) -> None:
+        for region in self.regions:
+            region.conclude(self.store)
         pending = [one for one in self.regions if one.is_pending]
         for region in sorted(pending, key=lambda one: -one.case.share):
             if self.left() <= 0:
@@ -279,7 +290,7 @@ class Tuner:
         """Time other ways to run the model, if there is a budget for it."""
         if self.options.budget is None:
             return ()
-        making = self._making(_default)
+        making = self._making(_rules)
         settings = SessionSettings(threads=self.options.threads)
         found = self.store.database.chooser()
         ways = list(ways_of(base, making, settings, found, cores()))
@@ -288,5 +299,6 @@ class Tuner:
         tried = Alternatives(
             self.source, base, making, settings, timing.feeds, self.folder,
             run_seconds=timing.fastest[0], expected=self.prepared,
+            providers=PROVIDERS[self.options.target],
         )  # fmt: skip
         return tried.try_all(ways, self.left, self.options.progress)

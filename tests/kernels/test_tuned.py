@@ -34,7 +34,7 @@ def record(best: str, gain: float, *trials: TrialRecord, generator: str = "g1") 
     return Record(SIGNATURE.op_type, generator, trials, best, gain, len(trials))
 
 
-def chosen(database: TunedDatabase, processor: str = "Some CPU") -> str:
+def chosen(database: TunedDatabase, processor: str = "Some CPU") -> str | None:
     return database.chooser(processor)(SIGNATURE, "tvm", TARGET)
 
 
@@ -50,12 +50,32 @@ def test_a_database_is_read_as_it_was_written(tmp_path: Path) -> None:
 def test_kernels_are_chosen_for_the_same_processor_level_and_backend() -> None:
     database = TunedDatabase({place(): record("keep=0", 1.2)})
     assert chosen(database) == "keep=0"
-    assert chosen(database, "Another CPU") == ""
+    assert chosen(database, "Another CPU") is None
     choose = database.chooser("Some CPU")
-    assert choose(SIGNATURE, "tvm", Target("cpu", "x86-64-v4")) == ""
-    assert choose(SIGNATURE, "other", TARGET) == ""
-    assert choose(bias_gelu("n", 65), "tvm", TARGET) == ""
-    assert choose(SIGNATURE, "tvm", Target("cuda", "x86-64-v3")) == ""
+    assert choose(SIGNATURE, "tvm", Target("cpu", "x86-64-v4")) is None
+    assert choose(SIGNATURE, "other", TARGET) is None
+    assert choose(bias_gelu("n", 65), "tvm", TARGET) is None
+
+
+def test_kernels_for_gpus_are_chosen_on_any_machine() -> None:
+    """Those of the newest architecture that something is known of."""
+    trial = TrialRecord("warps=8", 1.2)
+    places = [Place("Some GPU", level, "triton", SIGNATURE.key, "s0=128")
+              for level in ("sm_80", "sm_90")]  # fmt: skip
+    records = [record("warps=4", 1.1, trial), record("warps=8", 1.2, trial)]
+    choose = TunedDatabase(dict(zip(places, records, strict=True))).chooser("Some CPU")
+    assert choose(SIGNATURE, "triton", Target("cuda", "sm_80,sm_90")) == "warps=8"
+    assert choose(SIGNATURE, "triton", Target("cuda", "sm_80")) == "warps=4"
+    assert choose(SIGNATURE, "triton", Target("cuda", "sm_100")) is None
+    assert choose(SIGNATURE, "triton", Target("cpu", "x86-64-v3")) is None
+
+
+def test_that_the_default_is_best_is_known_too() -> None:
+    """And goes before what ships for the kind of the region."""
+    confirmed = record("", 1.0, TrialRecord("keep=0", 0.9))
+    assert chosen(TunedDatabase({place(): confirmed})) == ""
+    unknown = Record(SIGNATURE.op_type, "g1", (TrialRecord("keep=0", 0.9),))
+    assert chosen(TunedDatabase({place(): unknown})) is None
 
 
 def test_one_kernel_is_best_over_all_sizes() -> None:
@@ -65,16 +85,17 @@ def test_one_kernel_is_best_over_all_sizes() -> None:
     assert best_of([small, large]) == "b"
     assert best_of([small]) == "a"
     assert best_of([record("", 1.0, TrialRecord("a", 0.9))]) == ""
-    assert best_of([]) == ""
+    assert best_of([]) is None
 
 
 def test_times_of_kernels_hold_until_others_are_chosen() -> None:
     trial = TrialRecord("keep=0", 1.2)
-    nothing = TunedDatabase({place(): record("", 1.0, trial)})
+    nothing = TunedDatabase({place(): Record(SIGNATURE.op_type, "g1", (trial,))})
+    default = TunedDatabase({place(): record("", 1.0, trial)})
     first = TunedDatabase({place(): record("keep=0", 1.2, trial)})
     second = TunedDatabase({place(): record("vector=8", 1.2, trial)})
     assert nothing.digest() == TunedDatabase().digest() == ""
-    assert len({first.digest(), second.digest(), ""}) == 3
+    assert len({default.digest(), first.digest(), second.digest(), ""}) == 4
 
 
 def test_databases_are_merged_by_place() -> None:

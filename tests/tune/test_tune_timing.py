@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,8 +13,9 @@ from ortkit.errors import KernelError
 from ortkit.kernels import Target, compiler
 from ortkit.kernels.backend import Refused
 from ortkit.kernels.cpu import resolve
-from ortkit.tune import timing, timing_child
+from ortkit.tune import timing, timing_child, timing_cpu
 from ortkit.tune.cases import TuneCase
+from ortkit.tune.processes import run_child
 from ortkit.tune.timing import Effort, time_choices
 
 TARGET = resolve(Target())
@@ -63,7 +63,7 @@ def test_without_the_default_there_is_nothing_to_compare_with(
         time_choices(TuneCase(SOFTMAX, (7,)), TARGET, "tvm", ["", "keep=0"], QUICK)
 
 
-def run_child(tmp_path: Path, source: str, kernels: int) -> timing_child.Result:
+def run_library(tmp_path: Path, source: str, kernels: int) -> timing_child.Result:
     """Run the timing process on a library in C; it has a kernel that writes 2 x or x + 1."""
     (tmp_path / "k.c").write_text(source)
     library = tmp_path / "k.so"
@@ -71,12 +71,10 @@ def run_child(tmp_path: Path, source: str, kernels: int) -> timing_child.Result:
     tensor: timing_child.Tensor = {"dtype": "float32", "shape": [4]}
     job: timing_child.Job = {
         "library": str(library), "units": [4] * kernels, "inputs": [tensor], "outputs": [tensor],
-        "sizes": [], "rounds": 2, "seconds": 1e-6, "result": str(tmp_path / "r.json"),
+        "sizes": [], "rounds": 2, "seconds": 1e-6, "result": str(tmp_path / "result.json"),
     }  # fmt: skip
     (tmp_path / "job.json").write_text(json.dumps(job))
-    command = [sys.executable, "-P", timing_child.__file__, tmp_path / "job.json"]
-    subprocess.run(command, check=True)
-    found: timing_child.Result = json.loads((tmp_path / "r.json").read_text())
+    found: timing_child.Result = run_child(timing_child.__name__, tmp_path)
     return found
 
 
@@ -88,16 +86,16 @@ int64_t ortkit_time(int32_t which, float **p, int64_t *s, int64_t units, int64_t
 
 
 def test_a_kernel_that_computes_something_else_is_not_timed(tmp_path: Path) -> None:
-    found = run_child(tmp_path, SOURCE, 3)
+    found = run_library(tmp_path, SOURCE, 3)
     assert found["problems"] == ["", "it computes something else than the default", ""]
     assert found["times"] == [[100.0, 100.0], [], [100.0, 100.0]]
 
 
 def test_a_crash_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    crashing = timing._SOURCE.replace(
+    crashing = timing_cpu._SOURCE.replace(
         "const int64_t began", "__builtin_trap(); const int64_t began"
     )
-    monkeypatch.setattr(timing, "_SOURCE", crashing)
+    monkeypatch.setattr(timing_cpu, "_SOURCE", crashing)
     with pytest.raises(KernelError, match="the process that times kernels crashed with signal 4"):
         time_choices(TuneCase(SOFTMAX, (7,)), TARGET, "tvm", [""], QUICK)
 

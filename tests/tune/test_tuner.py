@@ -10,6 +10,7 @@ from tuned_regions import WIDTH
 
 from ortkit.errors import UserError
 from ortkit.kernels.tuned import Record, TunedDatabase, database_text, load_database
+from ortkit.kernels.tvm.backend import TvmBackend
 from ortkit.optimization import OptimizeOptions, optimize
 from ortkit.tune import tuner
 from ortkit.tune.region import TuningRegion
@@ -23,6 +24,9 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tuner, "_LEAST_SHARE", 0.0)
     # What the machine does meanwhile is not to decide anything here.
     monkeypatch.setattr(TuningRegion, "is_pending", False)
+    # Its name is a hash of the sources as they are now: an edit between two runs of a test would
+    # make another generator of it, whose trials are none of the first one's.
+    monkeypatch.setattr(TvmBackend, "fingerprint", lambda _: "one generator")
 
 
 def trials_in(path: Path) -> list[str]:
@@ -61,8 +65,21 @@ def test_what_was_tried_before_an_interrupt_is_kept(
     assert len(kept) == 2
     monkeypatch.setattr(TuningRegion, "run", run)
     tune(model, TuneOptions(trials=2))
+    assert len(load_database(cache / "tuned.json")) == 1
     after = trials_in(cache / "tuned.json")
-    assert (after[:2], len(after)) == (kept, 4)
+    assert after[:2] == kept
+    assert len(set(after)) == len(after) == 4
+
+
+def test_trials_of_another_generator_are_none(
+    model: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are made again: what it makes is other code."""
+    tune(model, TuneOptions(trials=2))
+    before = trials_in(cache / "tuned.json")
+    monkeypatch.setattr(TvmBackend, "fingerprint", lambda _: "another generator")
+    found = tune(model, TuneOptions(trials=2))
+    assert (found.trials, trials_in(cache / "tuned.json")) == (2, before)
 
 
 def test_a_database_goes_to_another_machine(model: Path, tmp_path: Path, cache: Path) -> None:
@@ -113,7 +130,8 @@ def test_a_database_of_another_version_stays_as_it_is(model: Path, cache: Path) 
     [
         ({"trials": -1}, "--trials"), ({"budget": 0.0}, "--budget"),
         ({"budget": float("nan")}, "--budget"), ({"threads": -1}, "--threads"),
-        ({"cpu": "x86-64-v9"}, "x86-64-v9"),
+        ({"cpu": "x86-64-v9"}, "x86-64-v9"), ({"target": "tpu"}, "--target"),
+        ({"target": "cuda", "runner": "ray"}, "--runner"),
     ],
 )  # fmt: skip
 def test_options_that_make_no_sense(options: dict[str, object], problem: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
@@ -15,6 +16,8 @@ from ortkit.kernels.backend import Refused, Target
 from ortkit.kernels.cuda import MAX_ARGUMENTS, CudaKernel, architectures_of, resolve_cuda
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.sources import ending
+from ortkit.kernels.triton.choices import read_choices
+from ortkit.kernels.triton.configs import kind_of, parameters_of
 from ortkit.kernels.triton.source import VariantSource, sources_of
 from ortkit.kernels.triton.space import space_of
 from ortkit.kernels.triton.templates import template_for, template_sources
@@ -68,6 +71,25 @@ class TritonBackend:
             for place, step in enumerate(variant.steps)
         }
 
+    def parameters(
+        self, signature: RegionSignature, target: Target
+    ) -> Mapping[str, tuple[int, ...]]:
+        """Return what the generator can choose; nothing for a hand-shaped kernel."""
+        if target.kind != "cuda" or template_for(signature) is not None:
+            return {}
+        space = space_of(signature)
+        return {} if isinstance(space, Refused) else parameters_of(space)
+
+    def kind(self, signature: RegionSignature, target: Target) -> str:
+        """Return what tiles the kernel has, empty if nothing can be chosen."""
+        space = space_of(signature)
+        is_free = bool(self.parameters(signature, target))
+        return kind_of(space) if is_free and not isinstance(space, Refused) else ""
+
+    def is_choice(self, choices: str) -> bool:
+        """Say whether a text names choices of this generator."""
+        return read_choices(choices) is not None
+
     def compile(self, signature: RegionSignature, target: Target, folder: Path) -> CudaKernel:
         """Compile all variants for all architectures of the target into `folder`.
 
@@ -75,11 +97,22 @@ class TritonBackend:
             InternalError: `accepts` would refuse.
             KernelError: Triton failed for every architecture, or there are too many parameters.
         """
+        return self.compile_as(signature, target, folder, "")
+
+    def compile_as(
+        self, signature: RegionSignature, target: Target, folder: Path, choices: str
+    ) -> CudaKernel:
+        """Compile all variants with some of the generator's parameters given.
+
+        Raises:
+            InternalError: `accepts` would refuse, or `is_choice` would not hold.
+            KernelError: Triton failed for every architecture, or there are too many parameters.
+        """
         from ortkit.kernels.triton.build import write_images
 
         started = time.perf_counter()
         target = resolve_cuda(target)
-        sources = _sources(signature)
+        sources = _sources(signature, choices)
         most = max(len(step.parameters) for source in sources for step in source.steps)
         if most > MAX_ARGUMENTS:
             raise KernelError(f"a kernel of {most} parameters, at most {MAX_ARGUMENTS} are passed")
@@ -90,8 +123,11 @@ class TritonBackend:
         )
 
 
-def _sources(signature: RegionSignature) -> tuple[VariantSource, ...]:
-    found = sources_of(signature)
+def _sources(signature: RegionSignature, choices: str = "") -> tuple[VariantSource, ...]:
+    chosen = read_choices(choices)
+    if chosen is None:
+        raise InternalError(f"the choices {choices!r} are none of the backend triton")
+    found = sources_of(signature, chosen)
     if isinstance(found, Refused):
         raise InternalError(f"region {signature.op_type} was not accepted and yet compiled")
     return found

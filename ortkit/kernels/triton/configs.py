@@ -1,4 +1,4 @@
-"""The variants of a kernel: tile sizes and warps, by an analytical model.
+"""The variants of a kernel: tile sizes and warps, by an analytical model unless tuning chose.
 
 The model: a GPU of some hundred multiprocessors wants a few blocks on each, and loads of 16 bytes
 in each thread; a row that fits into the registers of a block is read once.
@@ -6,6 +6,7 @@ in each thread; a row that fits into the registers of a block is read once.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from ortkit.kernels.cuda import MAX_GRID, Condition
@@ -13,6 +14,7 @@ from ortkit.kernels.region.axes import extent_of_axes
 from ortkit.kernels.region.dtypes import memory_bytes
 from ortkit.kernels.region.program import Input, Reduce
 from ortkit.kernels.sizes import Extent, product
+from ortkit.kernels.triton.choices import DEFAULTS, VALUES, Choices
 from ortkit.kernels.triton.space import Space
 
 #: Data that starts at such multiples, and rows of such multiples, are loaded in vectors.
@@ -42,6 +44,14 @@ _MOST_PARTS = 6
 #: Parts of a row where its length, or how many rows there are, is known in a run only: their
 #: tiles together have fewer columns than there are positions left beyond `NARROW_ELEMENTS`.
 _PARTS = 32
+#: The most points of a tile that is chosen: 32 for each thread of 16 warps.
+_MOST_POINTS = 32 * 16 * _WARP
+#: What a size that is not known is taken for, where one kernel has to do for all.
+NOMINAL = 128
+#: Sizes between which another kernel may be best: of a whole region, of its rows, of one row.
+_POINT_CLASSES = (1 << 16, 1 << 20, 1 << 23)
+_ROW_COUNT_CLASSES = (132, 2048)
+_COLUMN_CLASSES = (128, 1024, 8192)
 
 
 @dataclass(frozen=True)
@@ -59,6 +69,7 @@ class Config:
         conditions: When it may be used, but for `is_aligned`.
         parts: Between how many blocks each row is split.
         part_columns: Columns of a part, a multiple of a tile's; 0 if a run decides.
+        stages: Turns of a loop that are loaded ahead; None: as many as Triton takes.
     """
 
     rows: int
@@ -71,9 +82,10 @@ class Config:
     conditions: tuple[Condition, ...] = ()
     parts: int = 1
     part_columns: int = 0
+    stages: int | None = None
 
 
-def configs_of(space: Space) -> tuple[Config, ...]:
+def configs_of(space: Space, choices: Choices = DEFAULTS) -> tuple[Config, ...]:
     """Return the variants, the fastest first; one of them fits whatever the sizes are."""
     tensors = [extent_of_axes(space.axes.of(number)) for number in space.tensors]
     points = extent_of_axes((*space.outer, *space.rows, *space.columns))
@@ -84,7 +96,8 @@ def configs_of(space: Space) -> tuple[Config, ...]:
     must_be_wide = any((size.static or 0) > NARROW_ELEMENTS for size in sizes)
     multiples = _multiples(space)
     divisible = tuple(Condition(size, divisible_by=MULTIPLE) for size in multiples)
-    shapes = tuple(each for one in _shapes(space) for each in _split(space, one))
+    chosen = (_chosen(space, one, choices) for one in _shapes(space))
+    shapes = tuple(each for one in chosen for each in _split(space, one))
     found: list[Config] = []
     if not must_be_wide:
         found += [
@@ -133,6 +146,71 @@ def _shapes(space: Space) -> tuple[Config, ...]:
         for most in _ROW_CLASSES
     ]
     return (*bounded, Config(1, _LOOP_COLUMNS, _LOOP_COLUMNS // (16 * _WARP), is_loop=True))
+
+
+def parameters_of(space: Space) -> Mapping[str, tuple[int, ...]]:
+    """Return what can be chosen for a kernel: 0, the model's own, first, then others."""
+    shapes = _shapes(space)
+    columns = max(one.columns for one in shapes)
+    is_loop = any(one.is_loop for one in shapes)
+    most = _power_of_two(space.row_count.static)
+    if space.kind == "rows" and not space.is_crosswise and len(shapes) == 1:
+        most = min(most, max(1, _MOST_POINTS // columns))
+    rows = tuple(one for one in VALUES["rows"] if one <= most)
+    found = {"warps": VALUES["warps"]}
+    if space.kind == "flat":
+        points = _power_of_two(space.column_count.static)
+        found["tile"] = tuple(one for one in VALUES["tile"] if one <= points)
+    elif space.kind == "turned":
+        found |= {"rows": rows, "tile": VALUES["tile"]}
+    else:
+        found |= {"rows": rows} if len(rows) > 2 else {}
+        found |= {"tile": VALUES["tile"], "stages": VALUES["stages"]} if is_loop else {}
+    return found
+
+
+def kind_of(space: Space) -> str:
+    """Return what tiles a kernel has and how many: what one choice of them depends on."""
+    width = max(memory_bytes(space.program.values[number].dtype) for number in space.tensors)
+    if space.kind != "rows":
+        points = extent_of_axes((*space.outer, *space.rows, *space.columns)).at(NOMINAL)
+        return f"{space.kind},{_class_of(points, _POINT_CLASSES)} points,{width} bytes"
+    rows = _class_of(space.row_count.at(NOMINAL), _ROW_COUNT_CLASSES)
+    columns = _class_of(space.column_count.at(NOMINAL), _COLUMN_CLASSES)
+    across = "crosswise" if space.is_crosswise else "rows"
+    return f"{across},{rows} rows of {columns},{width} bytes"
+
+
+def _class_of(size: int, bounds: tuple[int, ...]) -> str:
+    """Return the class of a size: up to the first bound that it does not exceed."""
+    return next((f"<={bound}" for bound in bounds if size <= bound), f">{bounds[-1]}")
+
+
+def _chosen(space: Space, config: Config, choices: Choices) -> Config:
+    """Return what was chosen of a tile in the place of the model's, within what it may have."""
+    if choices == DEFAULTS:
+        return config
+    rows, columns = config.rows, config.columns
+    if space.kind != "flat" and choices.rows:
+        rows = min(choices.rows, _power_of_two(space.row_count.static))
+        area = config.rows * config.columns
+        if space.kind == "turned":
+            columns = max(1, area // rows)
+    if space.kind == "flat":
+        columns = choices.tile or columns
+    elif choices.tile and (space.kind == "turned" or config.is_loop):
+        columns = max(1, choices.tile // rows)
+    if space.kind != "rows" or config.is_loop:
+        columns = min(columns, _power_of_two(space.column_count.static))
+    rows = max(1, min(rows, _MOST_POINTS // columns))
+    points = rows * columns
+    warps = config.warps
+    if points != config.rows * config.columns:
+        each = config.rows * config.columns // (config.warps * _WARP)
+        warps = _warps(points, max(1, each))
+    warps = min(choices.warps or warps, max(1, points // _WARP))
+    stages = (choices.stages or None) if config.is_loop else None
+    return replace(config, rows=rows, columns=columns, warps=warps, stages=stages)
 
 
 def _flat(points: Extent) -> Config:

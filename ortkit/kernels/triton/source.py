@@ -11,6 +11,7 @@ from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.sizes import Extent, symbols_of
 from ortkit.kernels.sources import one_line
 from ortkit.kernels.triton.body import Body
+from ortkit.kernels.triton.choices import DEFAULTS, Choices
 from ortkit.kernels.triton.configs import Config, configs_of
 from ortkit.kernels.triton.parameters import Parameter, Parameters
 from ortkit.kernels.triton.space import Space, space_of
@@ -92,8 +93,15 @@ class VariantSource:
         return Variant(conditions, self.is_aligned, tuple(steps), scratch)
 
 
-def sources_of(signature: RegionSignature) -> tuple[VariantSource, ...] | Refused:
-    """Return the source of every variant of the region's kernel, or why there is none."""
+def sources_of(
+    signature: RegionSignature, choices: Choices = DEFAULTS
+) -> tuple[VariantSource, ...] | Refused:
+    """Return the source of every variant of the region's kernel, or why there is none.
+
+    Args:
+        signature: The region.
+        choices: Of a kernel that is generated; a hand-shaped one has none.
+    """
     from ortkit.kernels.triton.templates import template_for  # which are made of these
 
     template = template_for(signature)
@@ -104,7 +112,7 @@ def sources_of(signature: RegionSignature) -> tuple[VariantSource, ...] | Refuse
     space = space_of(signature)
     if isinstance(space, Refused):
         return space
-    return tuple(_variant(signature, space, config) for config in configs_of(space))
+    return tuple(_variant(signature, space, config) for config in configs_of(space, choices))
 
 
 def _variant(signature: RegionSignature, space: Space, config: Config) -> VariantSource:
@@ -120,7 +128,14 @@ def _variant(signature: RegionSignature, space: Space, config: Config) -> Varian
         name = entry if len(stages) == 1 else f"{entry}_{stage.number}"
         text = _module(body, name)
         steps.append(
-            StepSource(name, text, parameters.all(), stage.grid(space, config), config.warps)
+            StepSource(
+                entry=name,
+                text=text,
+                parameters=parameters.all(),
+                grid=stage.grid(space, config),
+                warps=config.warps,
+                stages=config.stages,
+            )
         )
     return VariantSource(
         config.conditions, config.is_aligned, symbols, tuple(steps), scratch_of(space, config),

@@ -19,7 +19,7 @@ from ortkit.kernels.region.bounds import exceeds_bounds
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.sizes import symbols_of
 from ortkit.kernels.tvm.choices import read_choices
-from ortkit.kernels.tvm.parameters import parameters_of
+from ortkit.kernels.tvm.parameters import kind_of, parameters_of
 from ortkit.kernels.tvm.plan import plan_of
 from ortkit.kernels.tvm.schedule import Schedule
 from ortkit.kernels.tvm.templates import refusal_of, template_for, template_sources
@@ -85,6 +85,13 @@ class TvmBackend:
             return {}
         plan = plan_of(signature)
         return {} if isinstance(plan, Refused) else parameters_of(plan)
+
+    def kind(self, signature: RegionSignature, target: Target) -> str:
+        """Return what the kernel's loops are like, empty if nothing can be chosen."""
+        if not self.parameters(signature, target):
+            return ""
+        plan = plan_of(signature)
+        return "" if isinstance(plan, Refused) else kind_of(plan)
 
     def is_choice(self, choices: str) -> bool:
         """Say whether a text names choices of this generator."""

@@ -5,8 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict
 
+from ortkit.kernels.region.axes import extent_of_axes
 from ortkit.kernels.tvm.choices import DEFAULTS, VALUES
-from ortkit.kernels.tvm.schedule import Schedule
+from ortkit.kernels.tvm.schedule import NOMINAL, Schedule
+
+#: From so many operations a point on a kernel is busy with arithmetic, not with memory.
+_HEAVY_FLOPS = 10
+#: Lengths of rows between which another kernel may be best.
+_LENGTHS = (64, 256, 1024)
 
 
 def parameters_of(schedule: Schedule) -> Mapping[str, tuple[int, ...]]:
@@ -16,6 +22,26 @@ def parameters_of(schedule: Schedule) -> Mapping[str, tuple[int, ...]]:
         name: (default[name], *(one for one in values if one != default[name]))
         for name, values in _values(schedule).items()
     }
+
+
+def kind_of(schedule: Schedule) -> str:
+    """Return what the loops of a kernel are like: what one choice of parameters depends on."""
+    work = "heavy" if schedule.trace.flops >= _HEAVY_FLOPS else "light"
+    if schedule.across is not None:
+        return f"tiles,{work}"
+    if schedule.vector is None:
+        return f"points,{work}"
+    if schedule.row and not schedule.is_row_vector:
+        return f"rows side by side,{work}"
+    if schedule.is_flat:
+        return f"flat,{work}"
+    axes = schedule.row if schedule.row else (schedule.vector,)
+    length = extent_of_axes(axes).at(NOMINAL)
+    bound = next((f"<={one}" for one in _LENGTHS if length <= one), f">{_LENGTHS[-1]}")
+    known = "" if all(axis.extent.static is not None for axis in axes) else ",unknown"
+    passes = len(schedule.reductions)
+    what = f"rows,{passes} reductions" if schedule.row else "vectors"
+    return f"{what},{bound}{known},{work}"
 
 
 def _values(schedule: Schedule) -> Mapping[str, tuple[int, ...]]:

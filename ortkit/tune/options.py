@@ -1,0 +1,68 @@
+"""What the caller may ask of `tune`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from ortkit.errors import UserError
+from ortkit.kernels.backend import Target
+from ortkit.kernels.cpu import resolve, runs_here
+
+
+def _silent(stage: str) -> None:
+    """Ignore progress."""
+
+
+@dataclass(frozen=True)
+class TuneOptions:
+    """How to tune; the defaults are those of `ortkit tune`."""
+
+    target: Literal["cpu", "cuda"] = "cpu"
+    trials: int | None = None
+    """Kernels to try at most, of all regions together; None: as many as the time allows."""
+    budget: float | None = None
+    """Seconds; None: as long as the trials take."""
+    level: int = 2
+    """See `OptimizeOptions`."""
+    cpu: str = "native"
+    """The processor level that the kernels are for; what measures them has to run it."""
+    inputs: Path | None = None
+    """An npz file with inputs of the size that matters."""
+    shapes: Mapping[str, int] = field(default_factory=dict)
+    """Numbers for named sizes."""
+    threads: int = 0
+    """Of a session of the whole model; 0: ONNX Runtime decides. Kernels are timed on one."""
+    db: Path | None = None
+    """A database file to write besides the cache."""
+    merge: tuple[Path, ...] = ()
+    """Database files to take over."""
+    runner: str = "local"
+    """Who measures kernels: `local`, `rpc://HOST:PORT/KEY` or `ray`; see `runners.runner_for`."""
+    progress: Callable[[str], None] = _silent
+    """Called with what is being done, and what was found so far."""
+
+    def __post_init__(self) -> None:
+        if self.target not in ("cpu", "cuda"):
+            raise UserError(f"nothing is tuned for {self.target!r}", where="--target")
+        if self.trials is not None and self.trials < 0:
+            raise UserError(f"{self.trials} trials", where="--trials", fix="give 0 or more")
+        if self.budget is not None and not 0 < self.budget < math.inf:
+            raise UserError(f"{self.budget:g} s", where="--budget", fix="give more than 0")
+        if self.threads < 0:
+            raise UserError(f"{self.threads} threads", where="--threads", fix="use 0 or more")
+        if self.target == "cpu" and not runs_here(resolve(Target("cpu", self.cpu)).level):
+            raise UserError(
+                f"kernels for {self.cpu} do not run on this machine",
+                where="--cpu",
+                fix="tune them on one that does, and bring the database with --db",
+            )
+        if self.target == "cuda" and self.runner != "local":
+            raise UserError(
+                f"kernels for GPUs are measured on this machine, not by {self.runner}",
+                where="--runner",
+                fix="leave it out",
+            )

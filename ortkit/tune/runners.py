@@ -1,0 +1,68 @@
+"""Who measures kernels: this machine, those behind a tracker of TVM's, or a Ray cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from ortkit.errors import UserError
+from ortkit.kernels.backend import Target
+from ortkit.kernels.calibration import processor
+from ortkit.kernels.cpu import resolve
+from ortkit.tune.options import TuneOptions
+from ortkit.tune.timing import Timer, time_choices
+from ortkit.tune.timing_cuda import this_gpu
+
+LOCAL, RAY, RPC = "local", "ray", "rpc://"
+
+
+@dataclass(frozen=True)
+class Runner:
+    """What measures kernels.
+
+    Args:
+        time: See `time_choices`.
+        target: Resolved, and of the machines that measure.
+        processor: Their model.
+        workers: How many batches are measured at once, each on a machine of its own.
+    """
+
+    time: Timer
+    target: Target
+    processor: str
+    workers: int = 1
+
+
+@contextmanager
+def runner_for(options: TuneOptions) -> Iterator[Runner]:
+    """Return who measures kernels, and let go of it after the `with` block.
+
+    Raises:
+        UserError: There is no such runner, or nobody answers.
+        MissingDependencyError: What it needs is not installed.
+    """
+    if options.target == "cuda":
+        gpu = this_gpu()
+        yield Runner(time_choices, Target("cuda", gpu.level), gpu.name)
+        return
+    target = resolve(Target("cpu", options.cpu))
+    if options.runner == LOCAL:
+        yield Runner(time_choices, target, processor())
+    elif options.runner == RAY:
+        from ortkit.tune.on_ray import ray_cluster
+
+        with ray_cluster() as cluster:
+            yield Runner(cluster.time, target, cluster.processor, cluster.workers)
+    elif options.runner.startswith(RPC):
+        from ortkit.tune.rpc import tracker_of
+
+        with tracker_of(options.runner) as tracker:
+            tracker.check(target)
+            yield Runner(tracker.time, target, tracker.processor, tracker.workers)
+    else:
+        raise UserError(
+            f"{options.runner!r} measures nothing",
+            where="--runner",
+            fix=f"give {LOCAL}, {RPC}HOST:PORT/KEY or {RAY}",
+        )

@@ -1,0 +1,119 @@
+"""Kernels for CPUs, linked with the code that times them and called in turns in a process."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+from ortkit.errors import KernelError
+from ortkit.kernels.backend import Kernel
+from ortkit.kernels.link import find_linker
+from ortkit.kernels.sizes import product
+from ortkit.tune import timing_child
+from ortkit.tune.cases import TuneCase
+from ortkit.tune.processes import run_child
+
+# The time of the thread: what other processes take of the processor does not count.
+_SOURCE = """#define _POSIX_C_SOURCE 199309L
+#include <stdint.h>
+#include <time.h>
+typedef int32_t kernel(%(parameters)s);
+extern kernel %(symbols)s;
+static kernel *const kernels[] = {%(symbols)s};
+static int64_t now(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+  return t.tv_sec * INT64_C(1000000000) + t.tv_nsec;
+}
+int64_t ortkit_time(int32_t number, void **p, const int64_t *s, int64_t units, int64_t runs) {
+  const int64_t began = now();
+  for (int64_t i = 0; i < runs; ++i) kernels[number](%(arguments)s);
+  return now() - began;
+}
+"""
+
+
+def link(kernels: Sequence[Kernel], case: TuneCase, folder: Path, more: str = "") -> Path:
+    """Link kernels for one region with the code that times them, and return the library.
+
+    Args:
+        kernels: Each with a symbol of its own.
+        case: The region.
+        folder: For the library.
+        more: C code to follow, which may call `ortkit_time`.
+
+    Raises:
+        KernelError: The linker failed.
+    """
+    tensors = len(case.signature.inputs) + len(case.signature.outputs)
+    parameters = ["void *"] * tensors + ["int64_t"] * (len(case.sizes) + 2)
+    places = [f"p[{i}]" for i in range(tensors)] + [f"s[{i}]" for i in range(len(case.sizes))]
+    source = _SOURCE % {
+        "parameters": ", ".join(parameters),
+        "symbols": ", ".join(one.symbol for one in kernels),
+        "arguments": ", ".join([*places, "0", "units"]),
+    }
+    return shared_library(source + more, [one.artifact for one in kernels], folder)
+
+
+def shared_library(source: str, objects: Sequence[Path], folder: Path) -> Path:
+    """Compile C code, link it with object files, and return the library.
+
+    Raises:
+        KernelError: The compiler failed.
+    """
+    (folder / "time.c").write_text(source, "utf-8")
+    library = folder / "kernels.so"
+    command = [*find_linker(), "-shared", "-fPIC", "-O2", "-o", str(library), "time.c"]
+    ended = subprocess.run(
+        [*command, *map(str, objects), "-lm"], cwd=folder, capture_output=True, text=True,
+        errors="replace", check=False,
+    )  # fmt: skip
+    if ended.returncode != 0:
+        last = " | ".join(ended.stderr.strip().splitlines()[-3:])
+        raise KernelError(f"kernels cannot be linked for timing: {last}")
+    return library
+
+
+def units_of(kernel: Kernel, case: TuneCase) -> int:
+    """Return how many units of work a kernel has at the sizes of a case."""
+    return case.value(product(kernel.launch.units))
+
+
+def run(
+    library: Path,
+    kernels: Sequence[Kernel],
+    case: TuneCase,
+    rounds: int,
+    seconds: float,
+    folder: Path,
+) -> timing_child.Result:
+    """Time the kernels of a library in a process of their own.
+
+    Args:
+        library: See `link`.
+        kernels: That are in it, in their order.
+        case: The region, and its sizes.
+        rounds: Of all kernels in turns.
+        seconds: Of one turn.
+        folder: For what the process reads and writes.
+
+    Raises:
+        KernelError: The process crashed, or did not end.
+    """
+    signature = case.signature
+    job: timing_child.Job = {
+        "library": str(library),
+        "units": [units_of(one, case) for one in kernels],
+        "inputs": [{"dtype": s.dtype, "shape": [*case.shape(s)]} for s in signature.inputs],
+        "outputs": [{"dtype": s.dtype, "shape": [*case.shape(s)]} for s in signature.outputs],
+        "sizes": list(case.sizes),
+        "rounds": rounds,
+        "seconds": seconds,
+        "result": str(folder / "result.json"),
+    }
+    (folder / "job.json").write_text(json.dumps(job), encoding="utf-8")
+    found: timing_child.Result = run_child(timing_child.__name__, folder)
+    return found
