@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 
@@ -210,11 +210,11 @@ class CustomOp:
         self.gradient = function
         return function
 
-    def torch(self) -> Any:
+    def torch(self, *, kernels: Literal["auto", "always", "never"] = "auto") -> Any:
         """Register the op in PyTorch; returns what calls it. See `ortkit.extend.torch_op`."""
         from ortkit.extend.torch_op import register_torch
 
-        return register_torch(self)
+        return register_torch(self, kernels)
 
     def function(self, opset: int, there: Sequence[bool]) -> onnx.FunctionProto | None:
         """Return its body as the model-local function of nodes with these inputs.

@@ -7,13 +7,14 @@ from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import onnx.defs
 import onnx.helper
 
 from ortkit.errors import MissingDependencyError, UserError
 from ortkit.extend.op_schema import OpSchema
 from ortkit.extend.sizes import Sizes
+from ortkit.extend.torch_gradient import has_gradient, register_backward, remember
+from ortkit.extend.torch_run import Kernels, TorchRun, dtype_name, empty_outputs
 
 if TYPE_CHECKING:
     from ortkit.extend.custom_ops import CustomOp
@@ -25,34 +26,40 @@ _TORCH_TYPES: dict[object, str] = {
 }  # fmt: skip
 
 
-def register_torch(op: CustomOp) -> Any:
+#: The ops that were registered, for exports.
+_registered: dict[str, CustomOp] = {}
+
+
+def register_torch(op: CustomOp, kernels: Kernels = "auto") -> Any:
     """Register an op as `torch.ops.<domain>.<Name>` and return what calls it.
 
-    It runs the reference, on the CPU wherever its tensors are; shapes under `torch.compile` and
-    `torch.export` follow from the declaration; gradients come from `@op.backward`, if there is
-    one. A model that calls it is exported with
-    `torch.onnx.export(..., custom_translation_table=translation(op))`.
+    On the CPU it runs the kernel that a library of `ortkit ops build` has, compiled when it is
+    first called, on GPUs its kernel in Triton, written or generated; where there is none, the
+    body on the GPU, else the reference. Shapes under `torch.compile` and `torch.export` follow
+    from the declaration; gradients come from `@op.backward`, else from the body. One that is
+    declared anew can be registered anew.
+
+    Args:
+        op: The op.
+        kernels: "always" refuses calls that no kernel is for, "never" computes the reference.
 
     Raises:
         MissingDependencyError: torch is not installed.
         UserError: The op has a form that torch has none for.
     """
-    if find_spec("torch") is None:
-        raise MissingDependencyError(
-            f"torch is not installed, which {op.id} is asked for in", fix="pip install torch"
-        )
+    if kernels not in ("auto", "always", "never"):
+        raise UserError(f"kernels is {kernels!r}", where=op.id, fix="use auto, always or never")
+    require_torch(f"{op.id} is asked for in")
     import torch
 
     schema = _schema(op.schema, op.id)
-    name = f"{op.domain.replace('.', '_').replace('-', '_')}::{op.name}"
+    name = torch_name(op)
     count = len(op.schema.outputs)
+    run = TorchRun(op, kernels)
 
     def compute(*arguments: Any, **attributes: Any) -> Any:
-        arrays = [None if one is None else one.detach().cpu().numpy() for one in arguments]
-        results = op.compute(arrays, attributes)
-        device = next(one.device for one in arguments if one is not None)
-        made = tuple(torch.from_numpy(np.array(one)).to(device) for one in results)
-        return made[0] if count == 1 else made
+        results = run(arguments, attributes)
+        return results[0] if count == 1 else results
 
     def fake(*arguments: Any, **_attributes: Any) -> Any:
         made = _fakes(op, arguments)
@@ -60,9 +67,37 @@ def register_torch(op: CustomOp) -> Any:
 
     made = torch.library.custom_op(name, compute, mutates_args=(), schema=schema)
     made.register_fake(fake)
-    if op.gradient is not None:
-        made.register_autograd(_register_backward(op, name), setup_context=_remember)
+    if has_gradient(op):
+        inputs = [_safe(one.name) for one in op.schema.inputs]
+        backward = register_backward(op, name, inputs, _attributes(op.schema))
+        made.register_autograd(backward, setup_context=remember)
+    _registered[name] = op
     return made
+
+
+def require_torch(what: str) -> None:
+    """Raise unless torch is installed.
+
+    Raises:
+        MissingDependencyError: It is not.
+    """
+    if find_spec("torch") is None:
+        raise MissingDependencyError(
+            f"torch is not installed, which {what}", fix="pip install torch"
+        )
+
+
+def torch_name(op: CustomOp) -> str:
+    """Return what an op is called in torch: `my_domain::Name`."""
+    return f"{op.domain.replace('.', '_').replace('-', '_')}::{op.name}"
+
+
+def translations() -> dict[Any, Callable[..., Any]]:
+    """Return what exports all ops that were registered; see `translation`."""
+    found: dict[Any, Callable[..., Any]] = {}
+    for op in _registered.values():
+        found.update(translation(op))
+    return found
 
 
 def translation(op: CustomOp) -> dict[Any, Callable[..., Any]]:
@@ -70,8 +105,8 @@ def translation(op: CustomOp) -> dict[Any, Callable[..., Any]]:
     import onnxscript
     import torch
 
-    domain = op.domain.replace(".", "_").replace("-", "_")
-    target = getattr(getattr(torch.ops, domain), op.name).default
+    domain, _, name = torch_name(op).partition("::")
+    target = getattr(getattr(torch.ops, domain), name).default
     call = onnxscript.values.Op(
         onnxscript.values.Opset(op.domain, op.version), op.name, _onnx_schema(op)
     )
@@ -145,94 +180,11 @@ def _safe(name: str) -> str:
     return f"{name}_" if keyword.iskeyword(name) or name == "self" else name
 
 
-def _fakes(op: CustomOp, arguments: Sequence[Any]) -> list[Any]:
+def _fakes(op: CustomOp, arguments: Sequence[Any]) -> tuple[Any, ...]:
     """Return empty tensors of the outputs' types and shapes."""
-    import torch
-
     sizes = Sizes()
-    dtypes: dict[str, Any] = {}
-    for one, tensor in op.formal(arguments):
-        if tensor is None:
-            continue
+    there = [(one, tensor) for one, tensor in op.formal(arguments) if tensor is not None]
+    for one, tensor in there:
         sizes.learn([(one.name, one.type, tensor.shape)], op.id)
-        dtypes.setdefault(one.type.kind, tensor.dtype)
-    like = next(one for one in arguments if one is not None)
-    made = []
-    for kind in op.schema.outputs.values():
-        shape = sizes.shape(kind)
-        assert shape is not None
-        dtype = dtypes.get(kind.kind) or getattr(torch, kind.dtypes[0])
-        made.append(like.new_empty(shape, dtype=dtype))
-    return made
-
-
-def _remember(
-    ctx: Any, inputs: Sequence[Any], output: Any, keyword_only_inputs: Any = None
-) -> None:
-    del output
-    ctx.attributes = dict(keyword_only_inputs or {})
-    ctx.there = [one is not None for one in inputs]
-    ctx.save_for_backward(*(one for one in inputs if one is not None))
-
-
-def _register_backward(op: CustomOp, name: str) -> Callable[..., Any]:
-    """Register what computes the gradients as an op too, so that it is traced as one."""
-    import torch
-
-    inputs, outputs = len(op.schema.inputs), len(op.schema.outputs)
-
-    def compute(*arguments: Any, **attributes: Any) -> Any:
-        arrays = [None if one is None else one.detach().cpu().numpy() for one in arguments]
-        assert op.gradient is not None
-        found = op.gradient(*arrays, **attributes)
-        results = found if isinstance(found, tuple) else (found,)
-        if len(results) != inputs:
-            raise UserError(
-                f"its backward returned {len(results)} gradients for {inputs} inputs", where=op.id
-            )
-        given = arguments[outputs:]
-        made = tuple(
-            _gradient_like(result, like, arguments[0])
-            for result, like in zip(results, given, strict=True)
-        )
-        return made[0] if inputs == 1 else made
-
-    def fake(*arguments: Any, **_attributes: Any) -> Any:
-        made = tuple(
-            arguments[0].new_empty(0) if one is None else torch.empty_like(one)
-            for one in arguments[outputs:]
-        )
-        return made[0] if inputs == 1 else made
-
-    parts = [f"Tensor grad{index}" for index in range(outputs)]
-    parts += [f"Tensor? {_safe(one.name)}" for one in op.schema.inputs]
-    result = "Tensor" if inputs == 1 else f"({', '.join(['Tensor'] * inputs)})"
-    attributes = _attributes(op.schema)
-    schema = f"({', '.join([*parts, *(['*', *attributes] if attributes else [])])}) -> {result}"
-    made = torch.library.custom_op(f"{name}_backward", compute, mutates_args=(), schema=schema)
-    made.register_fake(fake)
-
-    def backward(ctx: Any, *gradients: Any) -> Any:
-        saved = iter(ctx.saved_tensors)
-        arrays = [next(saved) if is_there else None for is_there in ctx.there]
-        found = made(*gradients, *arrays, **ctx.attributes)
-        results = (found,) if inputs == 1 else found
-        return tuple(
-            one if is_needed and is_there else None
-            for one, is_needed, is_there in zip(
-                results, ctx.needs_input_grad, ctx.there, strict=False
-            )
-        )
-
-    return backward
-
-
-def _gradient_like(result: Any, like: Any, grad: Any) -> Any:
-    """Return a gradient as a tensor; an input without one gets zeros, an absent one nothing."""
-    import torch
-
-    if like is None:
-        return grad.new_empty(0)
-    if result is None:
-        return torch.zeros_like(like)
-    return torch.from_numpy(np.array(result)).to(like.device)
+    types = op.schema.bind_types([(one, dtype_name(t.dtype)) for one, t in there], op.id)
+    return empty_outputs(op, types, sizes, there[0][1])
