@@ -42,6 +42,7 @@ class Job(TypedDict):
     target: list[str]  # kind, level
     folder: str  # for the object and the result
     choices: str  # empty for the backend's own
+    is_trial: bool
 
 
 class Batch(TypedDict):
@@ -253,8 +254,8 @@ def _compile(job: Job) -> str:
         target = Target(cast(Any, kind), level)
         backend = _backend(job["backend"])
         kernel = (
-            backend.compile_as(signature, target, folder, job["choices"])
-            if job["choices"] and isinstance(backend, Tunable)
+            backend.compile_as(signature, target, folder, job["choices"], is_trial=job["is_trial"])
+            if (job["choices"] or job["is_trial"]) and isinstance(backend, Tunable)
             else backend.compile(signature, target, folder)
         )
         result = {

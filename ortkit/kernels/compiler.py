@@ -50,6 +50,7 @@ class Job:
         target: Resolved (no "native").
         folder: An empty folder of this job, for the code.
         choices: Of a backend that has several kernels for the region; see `Tunable`.
+        is_trial: Whether it is only to be timed; see `Tunable.compile_as`.
     """
 
     backend: str
@@ -57,6 +58,7 @@ class Job:
     target: Target
     folder: Path
     choices: str = ""
+    is_trial: bool = False
 
 
 def compile_all(
@@ -261,6 +263,7 @@ def _child_job(job: Job) -> ChildJob:
         "target": [job.target.kind, job.target.level],
         "folder": str(job.folder),
         "choices": job.choices,
+        "is_trial": job.is_trial,
     }
 
 

@@ -42,9 +42,23 @@ class Tunable(Protocol):
         ...
 
     def compile_as(
-        self, signature: RegionSignature, target: Target, folder: Path, choices: str
+        self,
+        signature: RegionSignature,
+        target: Target,
+        folder: Path,
+        choices: str,
+        *,
+        is_trial: bool = False,
     ) -> Kernel | CudaKernel:
         """Do what `compile` does, as `choices` say.
+
+        Args:
+            signature: See `compile`.
+            target: See `compile`.
+            folder: See `compile`.
+            choices: Which kernel.
+            is_trial: It is only to be timed on the target itself, on aligned tensors: what other
+                machines and tensors need may be left out.
 
         Raises:
             KernelError: The toolchain failed.

@@ -96,7 +96,8 @@ def time_with(
         jobs = []
         for number, each in enumerate(choices):
             (folder / str(number)).mkdir()
-            jobs.append(Job(backend, case.signature, target, folder / str(number), each))
+            into = folder / str(number)
+            jobs.append(Job(backend, case.signature, target, into, each, is_trial=True))
         made = compile_all(jobs, _uncounted)
         compiled = {
             each: one for each, one in zip(choices, made, strict=True) if not _is_refused(one)

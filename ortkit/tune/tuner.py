@@ -164,16 +164,21 @@ class Tuner:
         inputs = write_inputs(
             optimized.model, self.options.inputs, self.options.shapes, self.folder
         )
-        found = time_variants(
-            [Variant(path, optimized.library)],
-            inputs,
-            self.folder,
-            seconds=_RUN_SECONDS,
-            profile_seconds=_PROFILE_SECONDS,
-            timeout_seconds=_TIMEOUT_SECONDS,
-            providers=PROVIDERS[self.options.target],
-            threads=self.options.threads,
-        )
+        for one in inputs:
+            # One by one: which sizes are tuned is not to depend on how busy the machine is now,
+            # or a run that is resumed would begin again at others.
+            found = time_variants(
+                [Variant(path, optimized.library)],
+                [one],
+                self.folder,
+                seconds=_RUN_SECONDS,
+                profile_seconds=_PROFILE_SECONDS,
+                timeout_seconds=_TIMEOUT_SECONDS,
+                providers=PROVIDERS[self.options.target],
+                threads=self.options.threads,
+            )
+            if not isinstance(found, NotTimed):
+                break
         if isinstance(found, NotTimed) or found.profile_file is None:
             reason = found.reason if isinstance(found, NotTimed) else "it was not profiled"
             raise UserError(

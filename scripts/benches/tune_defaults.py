@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +24,7 @@ from pathlib import Path
 import numpy as np
 
 from ortkit.errors import KernelError, OrtkitError
-from ortkit.kernels.backend import KernelBackend, Target
+from ortkit.kernels.backend import Target
 from ortkit.kernels.calibration import processor
 from ortkit.kernels.catalog import load_backend
 from ortkit.kernels.compiler import staying
@@ -42,6 +42,10 @@ from scripts.benches.tune_suite import suite
 _LEAST_GAIN, _MOST_LOSS = 1.02, 0.99
 _FINALISTS, _CANDIDATES = 3, 8
 _EFFORT = {"cpu": Effort(processes=2, rounds=15, seconds=0.001), "cuda": Effort(2, 25)}
+#: Part of the time that goes to trials; the rest to what is best for all of a kind.
+_PART = 0.55
+#: For a GPU kernels of one region are compiled while those of another are timed.
+_WORKERS = {"cpu": 1, "cuda": 3}
 _TYPES = {"cpu": (np.float32,), "cuda": (np.float16, np.float32)}
 
 
@@ -63,28 +67,42 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="ortkit-tune-") as folder, staying(60.0):
         os.environ["ORTKIT_CACHE"] = folder
         members = _members(backend, target, machine, options.only)
-        _tune(members, began + options.seconds * 0.7)
+        _tune(members, began + options.seconds * _PART)
         by_kind: dict[str, list[Member]] = defaultdict(list)
         for one in members:
             by_kind[backend.kind(one.tuning.case.signature, target)].append(one)
         kinds: dict[str, dict[str, object]] = {}
-        for kind, several in sorted(by_kind.items()):
+
+        def settle(kind: str) -> None:
             if time.monotonic() > began + options.seconds:
                 print(f"{kind}: no time was left", file=sys.stderr)
-                continue
-            if found := _best(several, target, backend_name):
+            elif found := _best(by_kind[kind], target, backend_name):
                 kinds[kind] = found
+
+        with ThreadPoolExecutor(_WORKERS[target.kind]) as pool:
+            list(pool.map(settle, sorted(by_kind)))
     level = "x86-64-v4" if target.level.startswith("x86-64-v4") else target.level
+    path = options.output or FOLDER / f"{level}.json"
+    # Those that this run had no region of stay.
+    kinds = {**_kept(path, set(by_kind)), **kinds}
     content = {
         "schema": SCHEMA, "backend": backend_name, "level": level, "machine": machine,
-        "toolchain": backend.fingerprint() if isinstance(backend, KernelBackend) else "",
-        "regions": len(members), "seconds": round(time.monotonic() - began), "kinds": kinds,
+        "toolchain": load_backend(backend_name).fingerprint(),
+        "regions": len(members), "seconds": round(time.monotonic() - began),
+        "kinds": dict(sorted(kinds.items())),
     }  # fmt: skip
-    path = options.output or FOLDER / f"{level}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(content, indent=1) + "\n", "utf-8")
     print(f"wrote {path}: {len(kinds)} of {len(by_kind)} kinds, {len(members)} regions")
     return 0
+
+
+def _kept(path: Path, tuned: Collection[str]) -> dict[str, dict[str, object]]:
+    """Return the kinds of a table that were not tuned anew."""
+    if not path.exists():
+        return {}
+    kinds = json.loads(path.read_text("utf-8"))["kinds"]
+    return {kind: one for kind, one in kinds.items() if kind not in tuned}
 
 
 def _target(options: argparse.Namespace) -> tuple[Target, str, str]:
@@ -120,9 +138,8 @@ def _tune(members: Sequence[Member], until: float) -> None:
             one.tuning.run(batch, store)
         return bool(batch)
 
-    # For a GPU kernels of one region are compiled while those of another are timed.
-    workers = 3 if members and members[0].tuning.target.kind == "cuda" else 1
-    with ThreadPoolExecutor(workers) as pool:
+    kind = members[0].tuning.target.kind if members else "cpu"
+    with ThreadPoolExecutor(_WORKERS[kind]) as pool:
         while any(list(pool.map(turn, members))):
             pass
     for one in members:

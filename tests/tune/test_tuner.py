@@ -71,6 +71,17 @@ def test_what_was_tried_before_an_interrupt_is_kept(
     assert len(set(after)) == len(after) == 4
 
 
+def test_a_busy_machine_tunes_the_same_sizes(
+    model: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long a run takes: else a second run would begin again at other sizes."""
+    first = tune(model, TuneOptions(trials=1))
+    monkeypatch.setattr(tuner, "_RUN_SECONDS", 1e-9)
+    assert tune(model, TuneOptions(trials=1)).inputs == first.inputs
+    (place,) = load_database(cache / "tuned.json").records
+    assert place.bucket
+
+
 def test_trials_of_another_generator_are_none(
     model: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -100,9 +100,17 @@ class TritonBackend:
         return self.compile_as(signature, target, folder, "")
 
     def compile_as(
-        self, signature: RegionSignature, target: Target, folder: Path, choices: str
+        self,
+        signature: RegionSignature,
+        target: Target,
+        folder: Path,
+        choices: str,
+        *,
+        is_trial: bool = False,
     ) -> CudaKernel:
         """Compile all variants with some of the generator's parameters given.
+
+        For a trial: those for aligned tensors, without PTX.
 
         Raises:
             InternalError: `accepts` would refuse, or `is_choice` would not hold.
@@ -116,7 +124,9 @@ class TritonBackend:
         most = max(len(step.parameters) for source in sources for step in source.steps)
         if most > MAX_ARGUMENTS:
             raise KernelError(f"a kernel of {most} parameters, at most {MAX_ARGUMENTS} are passed")
-        made = write_images(sources, architectures_of(target.level), folder)
+        if is_trial:
+            sources = tuple(one for one in sources if one.is_aligned) or sources
+        made = write_images(sources, architectures_of(target.level), folder, has_ptx=not is_trial)
         seconds = time.perf_counter() - started
         return CudaKernel(
             signature.key, self.name, target, made.variants, made.images, seconds, made.left_out

@@ -53,7 +53,11 @@ class Images:
 
 
 def write_images(
-    sources: Sequence[VariantSource], architectures: Sequence[int], folder: Path
+    sources: Sequence[VariantSource],
+    architectures: Sequence[int],
+    folder: Path,
+    *,
+    has_ptx: bool = True,
 ) -> Images:
     """Compile all steps of all variants for all architectures, and the PTX, into `folder`.
 
@@ -66,7 +70,7 @@ def write_images(
     """
     made: dict[int, dict[int, list[Compiled]]] = {}
     failed: dict[int, KernelError] = {}
-    for architecture in sorted({*architectures, PTX_ARCHITECTURE}):
+    for architecture in sorted({*architectures, *((PTX_ARCHITECTURE,) if has_ptx else ())}):
         try:
             made[architecture] = _compile_variants(sources, architecture, folder)
         except KernelError as error:

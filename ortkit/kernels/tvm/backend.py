@@ -107,7 +107,13 @@ class TvmBackend:
         return self.compile_as(signature, target, folder, "")
 
     def compile_as(
-        self, signature: RegionSignature, target: Target, folder: Path, choices: str
+        self,
+        signature: RegionSignature,
+        target: Target,
+        folder: Path,
+        choices: str,
+        *,
+        is_trial: bool = False,  # noqa: ARG002  there is nothing to leave out
     ) -> Kernel:
         """Compile into `folder`/<key>.o with some of the generator's parameters given.
 
