@@ -10,6 +10,7 @@ channels innermost, so that vectors run over channels and a 1x1 convolution is a
 - `expand_depthwise`: the two in a row, without writing what lies between them.
 - `stem_conv`: a convolution of few channels from NCHW, with bias and epilogue.
 - `squeeze_excite`: from means over rows to the gate of each channel.
+- `max_pool`: the largest value of each window.
 
 `bf16_product` is the matrix product or convolution of `ortkit.kernels.bf16`, whose weights are
 packed bfloat16, with an epilogue.

@@ -27,11 +27,17 @@ _LINE = 64
 # called uint16.
 _FUNCTIONS = """
 declare <32 x bfloat> @llvm.x86.avx512bf16.cvtne2ps2bf16.512(<16 x float>, <16 x float>)
+declare <16 x bfloat> @llvm.x86.avx512bf16.cvtneps2bf16.512(<16 x float>)
 declare <16 x float> @llvm.x86.avx512bf16.dpbf16ps.512(<16 x float>, <32 x bfloat>, <32 x bfloat>)
 define internal <32 x i16> @ortkit_round(<16 x float> %low, <16 x float> %high) alwaysinline {
   %pairs = call <32 x bfloat> @llvm.x86.avx512bf16.cvtne2ps2bf16.512(<16 x float> %high, <16 x float> %low)
   %bits = bitcast <32 x bfloat> %pairs to <32 x i16>
   ret <32 x i16> %bits
+}
+define internal <16 x i16> @ortkit_round_one(<16 x float> %x) alwaysinline {
+  %narrow = call <16 x bfloat> @llvm.x86.avx512bf16.cvtneps2bf16.512(<16 x float> %x)
+  %bits = bitcast <16 x bfloat> %narrow to <16 x i16>
+  ret <16 x i16> %bits
 }
 define internal <16 x float> @ortkit_dot(<16 x float> %sum, <32 x i16> %a, <32 x i16> %b) alwaysinline {
   %x = bitcast <32 x i16> %a to <32 x bfloat>
@@ -86,6 +92,10 @@ class Bf16Emitter(TileEmitter):
         As in all instructions for bfloat16, what is too small for a normal number is 0.
         """
         return self.tir.call_extern("uint16x32", "ortkit_round", low, high)
+
+    def rounded_one(self, values: Expr) -> Expr:
+        """Return 16 bfloat16, as uint16, of a vector of 16 float32; see `rounded_pair`."""
+        return self.tir.call_extern("uint16x16", "ortkit_round_one", values)
 
     def dot(self, total: Expr, a: Expr, b: Expr) -> Expr:
         """Return total + a b of each of 16 neighbouring pairs, given as uint16."""

@@ -9,6 +9,7 @@ import onnx
 from ortkit.kernels.backend import Refused
 from ortkit.kernels.signature import RegionSignature, TensorSpec
 
+from .bf16_operands import BFLOAT16, source_of_cast, wide_input
 from .body import TO_NCHW, TO_NHWC, Body, integer, integers
 from .epilogue import Epilogue, read_epilogue
 
@@ -35,7 +36,7 @@ class Convolution:
 
     Args:
         signature: The region's.
-        x: float32 [N, H, W, C], or [N, C, H, W] if `planar`.
+        x: float32 [N, H, W, C], or [N, C, H, W] if `planar`; bfloat16 where a kernel takes it.
         planar: Whether x has its channels outermost.
         gate: float32 [N, 1, 1, C], a factor for each channel; None if there is none.
         weight: In the layout that the kernel wants; what that is follows from `weight_value`.
@@ -74,6 +75,13 @@ class Convolution:
         return self.signature.outputs[0]
 
     @property
+    def narrow(self) -> Refused | None:
+        """Why a kernel that knows float32 alone does not fit; None if it does."""
+        if self.input.dtype == self.output.dtype == "float32":
+            return None
+        return Refused("a convolution in float32 with an end in bfloat16")
+
+    @property
     def channels(self) -> int:
         """How many the result has."""
         channels = self.output.shape[3]
@@ -89,9 +97,11 @@ def read_convolution(signature: RegionSignature) -> Convolution | Refused | None
         return None
     conv = convs[0]
     result = body.transposed(body.function.output[0], TO_NHWC)
+    if result is not None and signature.outputs[0].dtype == "bfloat16":
+        result = source_of_cast(body, result, BFLOAT16)
     if result is None:
         return Refused("a convolution whose result is not NHWC")
-    if refused := unfit(signature):
+    if refused := unfit(signature, ("float32", "bfloat16")):
         return refused
     epilogue = read_epilogue(body, conv.output[0], result)
     if isinstance(epilogue, Refused):
@@ -113,10 +123,10 @@ def read_convolution(signature: RegionSignature) -> Convolution | Refused | None
     return _misfit(found) or found
 
 
-def unfit(signature: RegionSignature) -> Refused | None:
+def unfit(signature: RegionSignature, dtypes: tuple[str, ...] = ("float32",)) -> Refused | None:
     """Say why a region's tensors are not what these kernels work on; None if they are."""
     for tensor in (*signature.inputs, *signature.outputs):
-        if tensor.dtype != "float32":
+        if tensor.dtype not in dtypes:
             return Refused(f"a convolution with a tensor of type {tensor.dtype}")
     output = signature.outputs[0]
     if len(output.shape) != 4 or not isinstance(output.shape[3], int):
@@ -129,6 +139,9 @@ def _misfit(conv: Convolution) -> Refused | None:
     channels = conv.input.shape[1 if conv.planar else 3] if len(conv.input.shape) == 4 else ""
     if not isinstance(channels, int):
         return Refused("a convolution of a number of channels that is not known")
+    others = [*inputs[: conv.x], *inputs[conv.x + 1 :], *conv.signature.outputs[1:]]
+    if any(tensor.dtype != "float32" for tensor in others):
+        return Refused("a convolution in float32 with a further operand in bfloat16")
     if any(inputs[extra].shape != conv.output.shape for extra in conv.epilogue.extras):
         return Refused("a further operand of another shape than the convolution's result")
     if conv.bias is not None and inputs[conv.bias].shape != (conv.channels,):
@@ -142,7 +155,8 @@ def _source(body: Body, name: str) -> tuple[int, bool, int | None] | Refused:
     """Return what is convolved: the input's number, whether it is NCHW, and its gate's number."""
     if name in body.inputs:
         return body.inputs[name], True, None
-    if (x := body.input_behind(name, TO_NCHW)) is not None:
+    source = body.transposed(name, TO_NCHW)
+    if source is not None and (x := wide_input(body, source)) is not None:
         return x, False, None
     product = body.producer(name, "Mul")
     if product is not None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ortkit.kernels.backend import Launch, Refused
+from ortkit.kernels.cpu import has_bf16
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.sizes import extent_of, product
 
@@ -65,10 +66,11 @@ class DepthwiseConv:
 
     def lower(self, symbol: str, level: str) -> Expr:
         """Return the kernel's function."""
-        del level
+        from .bf16_emitter import Bf16Emitter
         from .emitter import TileEmitter
 
-        e = TileEmitter(symbol)
+        rounds = self.conv.output.dtype == "bfloat16" and has_bf16(level)
+        e = (Bf16Emitter if rounds else TileEmitter)(symbol)
         buffers, begin, end = e.parameters(self.conv.signature)
         height = e.extent(self.conv.input.shape[1])
         (width, columns), channels = self._sizes, self.conv.channels
@@ -90,8 +92,8 @@ class DepthwiseConv:
             Row(
                 e,
                 self.filter_of(buffers),
-                Source(buffers[self.conv.x], channels, place, taps),
-                Sink(buffers[output], sink, e.i64(0), channels, means),
+                Source(buffers[self.conv.x], channels, place, taps, self.conv.input.dtype),
+                Sink(buffers[output], sink, e.i64(0), channels, means, self.conv.output.dtype),
             ).emit()
         return e.function()
 
@@ -118,6 +120,8 @@ def depthwise_of(conv: Convolution, channels: int) -> DepthwiseConv | Refused:
         return Refused("a depthwise weight that is not [kh, kw, 1, C]")
     if not all(isinstance(shape[2], int) for shape in (conv.input.shape, conv.output.shape)):
         return Refused("a depthwise convolution over rows of a width that is not known")
+    if len(signature.outputs) > 1 and conv.output.dtype != "float32":
+        return Refused("a depthwise convolution with means, and a result in bfloat16")
     if 0 in conv.output.shape:
         return Refused("an empty result")
     means = len(signature.outputs) == 2

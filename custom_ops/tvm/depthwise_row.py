@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from math import ceil
 from typing import TYPE_CHECKING
 
+from ortkit.kernels.region.dtypes import load, store_value
+
+from .bf16_emitter import Bf16Emitter
 from .registers import VECTOR
 
 if TYPE_CHECKING:
@@ -56,12 +59,14 @@ class Source:
         pitch: From a pixel to the next one in its row.
         row: From the number of a row of taps to the place of the row's first pixel.
         taps: The first row of taps inside of the input, and the one after the last.
+        dtype: Of the pixels.
     """
 
     buffer: Buffer
     pitch: int
     row: Callable[[Expr], Expr]
     taps: tuple[Expr, Expr]
+    dtype: str = "float32"
 
 
 @dataclass(frozen=True)
@@ -74,6 +79,7 @@ class Sink:
         first: The first channel computed.
         count: How many channels are computed.
         means: Gets the means of the row, and where; None if they are not wanted.
+        dtype: Of the pixels; float32 if there are means.
     """
 
     output: Buffer
@@ -81,6 +87,7 @@ class Sink:
     first: Expr
     count: int
     means: tuple[Buffer, Expr] | None
+    dtype: str = "float32"
 
 
 def row_taps(e: TileEmitter, window: Window, top: Expr, height: Expr) -> tuple[Expr, Expr]:
@@ -139,11 +146,24 @@ class Row:
         with e.loop(e.i64(count)) as number:
             pixel = (column + number) * e.i64(filter_.channels)
             place = e.share(self.sink.row + pixel + channel)
+            values = e.scratch() if self._rounds_vectors(lanes) else None
             with e.lanes(lanes) as lane:
                 result = scratch[number * e.i64(VECTOR) + lane]
                 extras = [extra[place + lane] for extra in filter_.extras]
                 value = filter_.epilogue.write(e, result, extras)
-                e.store(self.sink.output, value, place + lane)
+                if values is None:
+                    stored = store_value(e, value, self.sink.dtype)
+                    e.store(self.sink.output, stored, place + lane)
+                else:
+                    e.store(values, value, lane)
+            if values is not None:
+                assert isinstance(e, Bf16Emitter)
+                e.put(self.sink.output, place, e.rounded_one(e.row(values, 0, VECTOR)), VECTOR)
+
+    def _rounds_vectors(self, lanes: int) -> bool:
+        """Say whether results are rounded by an instruction."""
+        is_narrow = self.sink.dtype == "bfloat16"
+        return is_narrow and lanes == VECTOR and isinstance(self.e, Bf16Emitter)
 
     def _tap_row(
         self,
@@ -176,7 +196,8 @@ class Row:
             value = e.scratch()
             first = e.share(row + (column * e.i64(stride) + e.i64(offset)) * e.i64(pitch))
             with e.lanes(lanes) as lane:
-                e.store(value, self.source.buffer[first + lane], lane)
+                raw = self.source.buffer[first + lane]
+                e.store(value, load(e, raw, self.source.dtype), lane)
             for number, each in reads[offset]:
                 register = registers[number]
                 with e.lanes(lanes) as lane:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from ortkit.kernels.region.dtypes import memory_dtype
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.sizes import Extent, extent_of, symbols_of
 from ortkit.kernels.tvm.emit import Buffer, Emitter, Expr
@@ -25,7 +26,9 @@ class TileEmitter(Emitter):
     def parameters(self, signature: RegionSignature) -> tuple[list[Buffer], Expr, Expr]:
         """Add the kernel's parameters: the tensors, the first unit and the one after the last."""
         tensors = (*signature.inputs, *signature.outputs)
-        buffers = [self.pointer(f"p{i}", tensor.dtype) for i, tensor in enumerate(tensors)]
+        buffers = [
+            self.pointer(f"p{i}", memory_dtype(tensor.dtype)) for i, tensor in enumerate(tensors)
+        ]
         for index, symbol in enumerate(symbols_of(tensors)):
             self.symbols[symbol] = self.size(f"s{index}")
         return buffers, self.size("begin"), self.size("end")

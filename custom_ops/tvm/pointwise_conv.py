@@ -233,6 +233,8 @@ def match(signature: RegionSignature) -> PointwiseConv | Refused | None:
         return conv
     if conv.planar or conv.groups != 1 or not conv.window.is_point:
         return None
+    if conv.narrow is not None:
+        return conv.narrow
     if len(signature.outputs) != 1:
         return Refused("a 1x1 convolution with a second result")
     depth = conv.input.shape[3]

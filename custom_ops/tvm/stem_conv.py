@@ -194,6 +194,8 @@ def match(signature: RegionSignature) -> StemConv | Refused | None:
         return conv
     if not conv.planar:
         return None
+    if conv.narrow is not None:
+        return conv.narrow
     if conv.groups != 1 or len(signature.outputs) != 1:
         return Refused("a convolution of NCHW in groups or with a second result")
     if not isinstance(conv.input.shape[3], int) or not isinstance(conv.output.shape[2], int):

@@ -8,7 +8,6 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from ortkit.errors import InternalError
 from ortkit.fusion.conv_bodies import TO_NCHW, TO_NHWC, BodyWriter, Described
 from ortkit.kernels.bf16 import packed_shape
 
@@ -78,9 +77,3 @@ class ProductWriter(BodyWriter):
 
     def _numbers(self, *numbers: int) -> str:
         return self._constant(np.array(numbers))
-
-    def _dtype(self, value: ir.Value) -> str:
-        dtype = self.scope.shapes.dtype(value)
-        if dtype is None:
-            raise InternalError(f"a convolution's value of unknown type: {value.name!r}")
-        return dtype.numpy().name

@@ -11,7 +11,7 @@ from ortkit.graph.conv_window import Window
 
 Kind = Literal[
     "pointwise_conv", "depthwise_conv", "expand_depthwise", "stem_conv", "squeeze_excite",
-    "bf16_conv",
+    "bf16_conv", "max_pool",
 ]  # fmt: skip
 
 
@@ -21,8 +21,8 @@ class Block:
 
     Args:
         kind: What its kernel is.
-        convs: One convolution; two for squeeze-and-excite and for a 1x1 convolution with the
-            depthwise one of its result.
+        convs: One convolution, or the pooling; two for squeeze-and-excite and for a 1x1
+            convolution with the depthwise one of its result.
         windows: Of each.
         nodes: All nodes, in order; of squeeze-and-excite with the pooling.
         source: What is convolved, or what squeeze-and-excite pools.

@@ -19,7 +19,7 @@ from ortkit.fusion.bf16_factors import (
     widens,
 )
 from ortkit.fusion.conv_block import Block, Kind
-from ortkit.graph.conv_window import Window, window_of
+from ortkit.graph.conv_window import Window, pool_window_of, window_of
 from ortkit.kernels.backend import Refused
 from ortkit.rewrite.scope import Scope
 from ortkit.rewrite.site import Site, describe
@@ -50,22 +50,31 @@ def find_blocks(
     """
     finder = _Finder(scope, graph, refused)
     gates = [gate for node in graph if (gate := finder.squeeze_excite(node)) is not None]
+    while True:
+        blocks = _found(_Finder(scope, graph, refused), gates)
+        kept = _settled(blocks, gates)
+        if len(kept) == len(gates):
+            break
+        gates = kept  # what the others multiplied is no gated source
+    pooled = {gate.source for gate in gates}
+    blocks = [replace(block, pooled=block.output in pooled) for block in blocks]
+    places = {node: place for place, node in enumerate(graph)}
+    return sorted([*blocks, *gates], key=lambda block: places[block.last])
+
+
+def _found(finder: _Finder, gates: list[Block]) -> list[Block]:
+    """Return the blocks beside the gates."""
     finder.gates = {gate.output: gate for gate in gates}
     finder.taken = {node for gate in gates for node in gate.nodes}
-    blocks = [block for node in graph if (block := finder.convolution(node)) is not None]
-    return _settled(blocks, gates, list(graph))
+    found = [finder.convolution(node) or finder.pool(node) for node in finder.graph]
+    return [block for block in found if block is not None]
 
 
-def _settled(blocks: list[Block], gates: list[Block], order: list[ir.Node]) -> list[Block]:
-    """Keep the gates whose means a depthwise block makes and that 1x1 convolutions take in."""
+def _settled(blocks: list[Block], gates: list[Block]) -> list[Block]:
+    """Return the gates whose means a depthwise block makes and that 1x1 convolutions take in."""
     taken_in = {block.gate for block in blocks}
     depthwise = {block.output for block in blocks if block.kind == "depthwise_conv"}
-    gates = [g for g in gates if g.output in taken_in and g.source in depthwise]
-    outputs, pooled = {gate.output for gate in gates}, {gate.source for gate in gates}
-    kept = [block for block in blocks if block.gate is None or block.gate in outputs]
-    kept = [replace(block, pooled=block.output in pooled) for block in kept]
-    places = {node: place for place, node in enumerate(order)}
-    return sorted([*kept, *gates], key=lambda block: places[block.last])
+    return [gate for gate in gates if gate.output in taken_in and gate.source in depthwise]
 
 
 class _Finder:
@@ -122,13 +131,57 @@ class _Finder:
         assert window is not None
         if (source := conv.inputs[0]) is None:
             return None
-        source, gate, before = (
-            self._gated(source) if kind == "pointwise_conv" else (source, None, ())
-        )
+        gate, before = None, tuple[ir.Node, ...]()
+        if kind == "pointwise_conv":
+            source, gate, before = self._gated(source)
         tail, extras, output = self._tail(conv)
+        if kind == "depthwise_conv":
+            source, before, output = self._narrowed(source, tail, output)
         nodes = (*before, conv, *tail)
         self.taken.update(nodes)
         return Block(kind, (conv,), (window,), nodes, source, gate, extras, output)
+
+    def pool(self, node: ir.Node) -> Block | None:
+        """Return the block of a pooling between two values in bfloat16."""
+        if node.op_type != "MaxPool" or node.domain or node in self.refused:
+            return None
+        window = pool_window_of(self.scope.shapes, node)
+        source, others = node.inputs[0], node.outputs[1:]
+        if window is None or source is None or any(value.uses() for value in others):
+            return None
+        tail = list[ir.Node]()
+        source, before, output = self._narrowed(source, tail, node.outputs[0])
+        if not before or not tail:
+            return None
+        nodes = (*before, node, *tail)
+        self.taken.update(nodes)
+        return Block("max_pool", (node,), (window,), nodes, source, None, (), output)
+
+    def _narrowed(
+        self, source: ir.Value, tail: list[ir.Node], output: ir.Value
+    ) -> tuple[ir.Value, tuple[ir.Node, ...], ir.Value]:
+        """Return the ends of a convolution in float32 as they lie in bfloat16, where they do.
+
+        Args:
+            source: What is convolved.
+            tail: What follows; gets the node that rounds the result.
+            output: The result.
+
+        Returns:
+            What is read, the nodes that widen it, and the result.
+        """
+        before: tuple[ir.Node, ...] = ()
+        wide = source.producer()
+        if wide is not None and self._may_widen(wide):
+            before = (wide,)
+            assert wide.inputs[0] is not None
+            source = wide.inputs[0]
+        if _is_read_once(output):
+            cast = next(iter(output.uses())).node
+            if cast.graph is self.graph and rounds(self.scope, cast):
+                tail.append(cast)
+                output = cast.outputs[0]
+        return source, before, output
 
     def _lowered(self, conv: ir.Node, weight: Unpacked) -> Block | None:
         """Return the block around a convolution in bfloat16."""

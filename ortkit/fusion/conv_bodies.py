@@ -49,6 +49,8 @@ def describe_block(scope: Scope, block: Block) -> Described:
 
         return ProductWriter(scope, block).product()
     writer = BodyWriter(scope, block)
+    if block.kind == "max_pool":
+        return writer.pool()
     return writer.squeeze_excite() if block.kind == "squeeze_excite" else writer.convolutions()
 
 
@@ -75,11 +77,28 @@ class BodyWriter:
         for conv in block.convs:
             self._conv(conv, [result or source, self._weight(conv), *self._biases(conv)])
             result = self._tail(conv)
-        self._result(self._op("Transpose", result, perm=TO_NHWC), self._nhwc(block.output))
+        nhwc = self._op("Transpose", result, perm=TO_NHWC)
+        self._result(nhwc, self._nhwc(block.output), self._dtype(block.output))
         if block.pooled:
             batch, channels, height, _ = self._sizes(block.output)
             means = self._op("Transpose", self._row_means(result), perm=[0, 2, 1])
             self._result(means, (batch, height, channels))
+        return self._described()
+
+    def pool(self) -> Described:
+        """Describe a pooling between two values in bfloat16."""
+        block = self.block
+        pool = block.convs[0]
+        source = self._input("x", self._nhwc(block.source), self._dtype(block.source))
+        wide = self._op("Cast", source, to=int(ir.DataType.FLOAT))
+        kept = {"ceil_mode": pool.attributes["ceil_mode"].as_int()} if _rounds_up(pool) else {}
+        value = self._op(
+            "MaxPool", self._op("Transpose", wide, perm=TO_NCHW), **block.windows[0].attributes,
+            **kept,
+        )  # fmt: skip
+        nhwc = self._op("Transpose", value, perm=TO_NHWC)
+        result = self._op("Cast", nhwc, to=int(ir.DataType.BFLOAT16))
+        self._result(result, self._nhwc(block.output), self._dtype(block.output))
         return self._described()
 
     def squeeze_excite(self) -> Described:
@@ -108,8 +127,11 @@ class BodyWriter:
         return self._operand(source)
 
     def _operand(self, value: ir.Value) -> str:
-        """Add an NHWC input and return it in NCHW."""
-        name = self._input(f"x{len(self.inputs)}", self._nhwc(value))
+        """Add an NHWC input and return it in NCHW and float32."""
+        dtype = self._dtype(value)
+        name = self._input(f"x{len(self.inputs)}", self._nhwc(value), dtype)
+        if dtype != "float32":
+            name = self._op("Cast", name, to=int(ir.DataType.FLOAT))
         return self._op("Transpose", name, perm=TO_NCHW)
 
     def _weight(self, conv: ir.Node) -> str:
@@ -204,6 +226,12 @@ class BodyWriter:
         sizes = self._sizes(value)
         return tuple(sizes[axis] for axis in TO_NHWC)
 
+    def _dtype(self, value: ir.Value) -> str:
+        dtype = self.scope.shapes.dtype(value)
+        if dtype is None:
+            raise InternalError(f"a convolution's value of unknown type: {value.name!r}")
+        return dtype.numpy().name
+
     def _array(self, value: ir.Value | None) -> np.ndarray:
         array = self.scope.array(value)
         if array is None:
@@ -223,6 +251,11 @@ class BodyWriter:
             tuple(spec for _, spec in self.outputs),
         )
         return Described(signature, tuple(self.weights))
+
+
+def _rounds_up(pool: ir.Node) -> bool:
+    mode = pool.attributes.get("ceil_mode")
+    return mode is not None and not mode.is_ref() and mode.as_int() == 1
 
 
 def _groups(conv: ir.Node) -> int:

@@ -33,6 +33,7 @@ class Rates:
         step: An element through one pointwise node that is no part of a convolution.
         gate: An element that squeeze-and-excite pools and multiplies, with changes of layout.
         lowered: A multiply-add of a convolution in bfloat16; ONNX Runtime computes it in float32.
+        tap: A number that a pooling looks at.
     """
 
     point: float
@@ -41,10 +42,15 @@ class Rates:
     step: float
     gate: float
     lowered: float
+    tap: float
 
 
-RUNTIME = Rates(point=1 / 85, depthwise=1 / 33, output=0.2, step=0.5, gate=0.5, lowered=1 / 85)
-OURS = Rates(point=1 / 95, depthwise=1 / 45, output=0.1, step=0.2, gate=0.05, lowered=1 / 500)
+RUNTIME = Rates(
+    point=1 / 85, depthwise=1 / 33, output=0.2, step=0.5, gate=0.5, lowered=1 / 85, tap=0.1
+)
+OURS = Rates(
+    point=1 / 95, depthwise=1 / 45, output=0.1, step=0.2, gate=0.05, lowered=1 / 500, tap=0.03
+)
 #: An element that enters or leaves NHWC.
 BORDER = 0.7
 #: The part of its own time that a chain must gain.
@@ -79,6 +85,8 @@ def block_cost(scope: Scope, block: Block, rates: Rates) -> float:
         return rates.gate * _elements(scope, block.source)
     outputs = _elements(scope, block.output)
     taps = prod(block.windows[0].kernel)
+    if block.kind == "max_pool":
+        return rates.tap * outputs * taps
     steps = outputs * rates.step * sum(1 for node in block.nodes if _is_step(node))
     if block.kind == "depthwise_conv":
         return outputs * taps * rates.depthwise + steps

@@ -1,7 +1,8 @@
-"""How a convolution's filter moves, with kernel, strides and pads stated."""
+"""How a convolution's filter or a pooling's window moves, with kernel, strides and pads stated."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import onnx_ir as ir
@@ -36,18 +37,28 @@ class Window:
 
 
 def window_of(shapes: Shapes, conv: ir.Node) -> Window | None:
-    """Return the window; None if it has not two dimensions or its pads are not known."""
-    x, weight = conv.inputs[:2]
-    shape = None if x is None else shapes.shape(x)
+    """Return the window of a Conv; None if it has not two dimensions or its pads are not known."""
+    weight = conv.inputs[1]
     filters = None if weight is None else shapes.shape(weight)
-    if shape is None or filters is None or len(shape) != 4 or len(filters) != 4:
+    if filters is None or len(filters) != 4:
         return None
-    kernel = tuple(size for size in filters[2:] if isinstance(size, int))
-    if len(kernel) != 2:
+    return _window(shapes, conv, filters[2:])
+
+
+def pool_window_of(shapes: Shapes, pool: ir.Node) -> Window | None:
+    """Return the window of a MaxPool or AveragePool; see `window_of`."""
+    return _window(shapes, pool, _ints(pool, "kernel_shape") or ())
+
+
+def _window(shapes: Shapes, node: ir.Node, sizes: Sequence[object]) -> Window | None:
+    x = node.inputs[0]
+    shape = None if x is None else shapes.shape(x)
+    kernel = tuple(size for size in sizes if isinstance(size, int))
+    if shape is None or len(shape) != 4 or len(kernel) != 2:
         return None
-    strides, dilations = _ints(conv, "strides") or (1, 1), _ints(conv, "dilations") or (1, 1)
-    mode = _mode(conv)
-    pads: tuple[int, ...] | None = _ints(conv, "pads") or (0, 0, 0, 0)
+    strides, dilations = _ints(node, "strides") or (1, 1), _ints(node, "dilations") or (1, 1)
+    mode = _mode(node)
+    pads: tuple[int, ...] | None = _ints(node, "pads") or (0, 0, 0, 0)
     if mode == "VALID":
         pads = (0, 0, 0, 0)
     elif mode != "NOTSET":
@@ -60,13 +71,13 @@ def window_of(shapes: Shapes, conv: ir.Node) -> Window | None:
     )  # fmt: skip
 
 
-def _ints(conv: ir.Node, name: str) -> tuple[int, ...] | None:
-    attribute = conv.attributes.get(name)
+def _ints(node: ir.Node, name: str) -> tuple[int, ...] | None:
+    attribute = node.attributes.get(name)
     return None if attribute is None or attribute.is_ref() else tuple(attribute.as_ints())
 
 
-def _mode(conv: ir.Node) -> str:
-    attribute = conv.attributes.get("auto_pad")
+def _mode(node: ir.Node) -> str:
+    attribute = node.attributes.get("auto_pad")
     return "NOTSET" if attribute is None or attribute.is_ref() else attribute.as_string()
 
 

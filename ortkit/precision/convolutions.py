@@ -11,7 +11,7 @@ that read it, and so is what it is added to: between two kernels only bfloat16 i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 import onnx_ir as ir
 
@@ -27,6 +27,12 @@ from ortkit.precision.products import Product
 
 #: Fewer multiply-adds for an element that is read cost less than rounding and changing layouts.
 _LEAST_DEPTH = 16
+#: What activations are made of, and of how many nodes in a row.
+_ACTIVATIONS = frozenset(
+    {"Clip", "Elu", "Gelu", "HardSigmoid", "HardSwish", "LeakyRelu", "Mish", "Mul", "QuickGelu",
+     "Relu", "Selu", "Sigmoid", "Softplus", "Swish", "Tanh"}
+)  # fmt: skip
+_LONGEST_ACTIVATION = 4
 
 
 def convolution_refusal(product: Product, shapes: Shapes, level: str) -> str:
@@ -129,6 +135,88 @@ def round_sums(
         wide = widened(build, rounded[value], f"{value.name}/added")
         graph.insert_before(add, build.take())
         add.replace_input_with(index, wide)
+
+
+def round_depthwise(
+    graph: ir.Graph,
+    build: Builder,
+    made: Collection[ir.Value],
+    rounded: dict[ir.Value, ir.Value],
+    place: Callable[[ir.Value], None],
+) -> None:
+    """Let depthwise convolutions, which stay in float32, read their one source in bfloat16.
+
+    What lies between them and a convolution in bfloat16 is a net's largest values.
+
+    Args:
+        graph: The main graph.
+        build: Of the model.
+        made: Results of convolutions in bfloat16, before activations.
+        rounded: See `round_sums`.
+        place: See `round_sums`.
+    """
+    for conv in list(graph):
+        source = conv.inputs[0] if conv.op_type == "Conv" and not conv.domain else None
+        if source is None or not _is_depthwise(conv) or not _is_of_convolution(source, made):
+            continue
+        if len(source.uses()) != 1 or source.is_graph_output():
+            continue
+        rounded[source] = rounded_once(build, source)
+        place(source)
+        wide = widened(build, rounded[source], f"{source.name}/filtered")
+        graph.insert_before(conv, build.take())
+        conv.replace_input_with(0, wide)
+
+
+def round_pools(
+    graph: ir.Graph,
+    build: Builder,
+    made: Collection[ir.Value],
+    rounded: dict[ir.Value, ir.Value],
+    place: Callable[[ir.Value], None],
+) -> None:
+    """Let poolings whose largest values are rounded read what is rounded: that is the same.
+
+    Args:
+        graph: The main graph.
+        build: Of the model.
+        made: Results of convolutions in bfloat16, before activations.
+        rounded: See `round_sums`.
+        place: See `round_sums`.
+    """
+    for pool in list(graph):
+        source = pool.inputs[0] if pool.op_type == "MaxPool" and not pool.domain else None
+        if source is None or not _is_of_convolution(source, made):
+            continue
+        result = pool.outputs[0]
+        if result not in rounded or len(result.uses()) != 1 or result.is_graph_output():
+            continue
+        if source not in rounded:
+            rounded[source] = rounded_once(build, source)
+            place(source)
+        wide = widened(build, rounded[source], f"{source.name}/pooled")
+        graph.insert_before(pool, build.take())
+        pool.replace_input_with(0, wide)
+
+
+def _is_depthwise(conv: ir.Node) -> bool:
+    group, weight = conv.attributes.get("group"), conv.inputs[1]
+    shape = None if weight is None else weight.shape
+    if group is None or group.is_ref() or shape is None or len(shape) != 4:
+        return False
+    return group.as_int() > 1 and (shape[0], shape[1]) == (group.as_int(), 1)
+
+
+def _is_of_convolution(value: ir.Value, made: Collection[ir.Value]) -> bool:
+    """Say whether a value is some convolution's result, after an activation if there is one."""
+    for _ in range(_LONGEST_ACTIVATION):
+        if value in made:
+            return True
+        node = value.producer()
+        if node is None or node.op_type not in _ACTIVATIONS or node.inputs[0] is None:
+            return False
+        value = node.inputs[0]
+    return False
 
 
 def _residual(

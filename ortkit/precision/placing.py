@@ -7,7 +7,12 @@ from dataclasses import replace
 import onnx_ir as ir
 
 from ortkit.precision.building import Builder, drop_unread, stand_in
-from ortkit.precision.convolutions import emit_convolution, round_sums
+from ortkit.precision.convolutions import (
+    emit_convolution,
+    round_depthwise,
+    round_pools,
+    round_sums,
+)
 from ortkit.precision.forms import DynamicInt8, Form, RoundedBf16, quantized_once
 from ortkit.precision.packed import emit_packed, rounded_once
 
@@ -47,9 +52,13 @@ def lower_products(model: ir.Model, build: Builder, forms: list[Form]) -> None:
         stand_in(product.last.outputs[0], made)
         drop_unread(graph, product.last)
     if convolved:
-        round_sums(
-            graph, build, convolved, halves, lambda value: _place_first(graph, build, value)
-        )
+
+        def place(value: ir.Value) -> None:
+            _place_first(graph, build, value)
+
+        round_sums(graph, build, convolved, halves, place)
+        round_depthwise(graph, build, convolved, halves, place)
+        round_pools(graph, build, convolved, halves, place)
 
 
 def _place_first(graph: ir.Graph, build: Builder, source: ir.Value) -> None:

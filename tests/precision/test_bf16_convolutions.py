@@ -50,7 +50,7 @@ def net(text: str = RESIDUAL) -> ir.Model:
 
 def lowered(model: ir.Model) -> ir.Model:
     """Lower all convolutions of a model in place."""
-    forms = [RoundedBf16(one) for one in products_of(model) if one.kind == "convolution"]
+    forms = [RoundedBf16(one) for one in products_of(model) if "group" not in one.node.attributes]
     lower_products(model, Builder(model), list(forms))
     return model
 
@@ -170,6 +170,67 @@ def test_a_net_stays_in_bfloat16(batch: int, tmp_path: Path) -> None:
     # Without the library its functions compute the same.
     (plain,) = run(found.model, x=x)
     assert off_by(plain, got) < 2e-3
+
+
+@needs_bf16
+@pytest.mark.parametrize("activation", ["c = Relu(a)", "s = Sigmoid(a)  c = Mul(a, s)"])
+def test_depthwise_convolutions_have_their_ends_in_bfloat16(
+    activation: str, tmp_path: Path
+) -> None:
+    text = """g (float[n, 32, 12, 14] x) => (float[n, 32, 12, 14] y) {
+      a = Conv(x, p, b)  ACTIVATION  d = Conv<group = 32, pads = [1, 1, 1, 1]>(c, dw, b)
+      e = Relu(d)  y = Conv(e, p, b)
+    }""".replace("ACTIVATION", activation)
+    found = optimized(net(text))
+    (filtered,) = [node for node in found.model.graph if "depthwise_conv" in node.op_type]
+    ends = [filtered.inputs[0], filtered.outputs[0]]
+    assert [value.dtype for value in ends] == [ir.DataType.BFLOAT16] * 2
+    path = tmp_path / "m.onnx"
+    found.save(path)
+    x = floats(2, 32, 12, 14, seed=5)
+    (wanted,) = run(net(text), x=x)
+    assert 0 < off_by(wanted, ortkit.Session(path).run({"x": x})["y"]) < 0.02
+
+
+def test_what_others_read_is_filtered_in_float32() -> None:
+    text = """g (float[n, 32, 4, 4] x) => (y, a, d) {
+      a = Conv(x, p, b)  y = Conv<group = 32, pads = [1, 1, 1, 1]>(a, dw, b)
+      t = Tanh(x)  d = Conv<group = 32, pads = [1, 1, 1, 1]>(t, dw, b)
+    }"""
+    model = lowered(net(text))
+    sources = [
+        node.inputs[0].producer().op_type for node in model.graph if "group" in node.attributes
+    ]
+    assert sources == ["Conv", "Tanh"]
+
+
+@needs_bf16
+@pytest.mark.parametrize("ceil", [0, 1])
+def test_poolings_between_convolutions_stay_in_bfloat16(ceil: int, tmp_path: Path) -> None:
+    text = f"""g (float[n, 32, 12, 14] x) => (float[n, 32, v, w] y) {{
+      a = Conv(x, p, b)  c = Relu(a)
+      d = MaxPool<kernel_shape = [3, 3], strides = [2, 2], ceil_mode = {ceil}>(c)  y = Conv(d, p)
+    }}"""
+    found = optimized(net(text))
+    kinds = fused(found)
+    kinds.pop("cast", None)
+    assert kinds == {"bf16_conv": 2, "max_pool": 1}
+    path = tmp_path / "m.onnx"
+    found.save(path)
+    x = floats(2, 32, 12, 14, seed=5)
+    (wanted,) = run(net(text), x=x)
+    assert 0 < off_by(wanted, ortkit.Session(path).run({"x": x})["y"]) < 0.02
+
+
+@pytest.mark.parametrize(
+    "end", ["y = Conv(d, p)  z = Tanh(d)", "y = Tanh(d)  z = Tanh(c)"], ids=["both", "neither"]
+)
+def test_poolings_that_others_read_stay_in_float32(end: str) -> None:
+    text = f"""g (float[n, 32, 12, 14] x) => (y, z) {{
+      a = Conv(x, p, b)  c = Relu(a)  d = MaxPool<kernel_shape = [3, 3]>(c)  {end}
+    }}"""
+    (pool,) = [node for node in lowered(net(text)).graph if node.op_type == "MaxPool"]
+    assert pool.inputs[0].producer().op_type == "Relu"
 
 
 @needs_bf16

@@ -18,6 +18,7 @@ TEMPLATES = (
     "expand_depthwise",
     "stem_conv",
     "squeeze_excite",
+    "max_pool",
     "attention",
 )
 
