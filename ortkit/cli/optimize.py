@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--calibrate", type=Path, metavar="DATA",
         help="npz file or folder of them to find ranges on, for convolutions in int8")  # fmt: skip
     add("--calibration", choices=("auto", "minmax", "entropy", "percentile"), default="auto",
-        help="how ranges are found (default: the better one of two)")  # fmt: skip
+        help="how ranges are found (default: the best for each value)")  # fmt: skip
     add("--precision-io", choices=("keep", "convert"), default="keep",
         help="whether float32 inputs and outputs get it too (default: keep)")  # fmt: skip
     add("--passes", default="", metavar="SPEC",
@@ -224,6 +224,9 @@ def _show(optimized: Optimized, files: tuple[Path, ...]) -> None:
     if report.kernel_note:
         what = "no kernels" if optimized.library is None else "note"
         show.note(f"{what}: {report.kernel_note}")
+    if report.provider_options:
+        told = ", ".join(f"{name}={value}" for name, value in report.provider_options.items())
+        show.note(f"layout: sessions give the CUDA provider {told} ({report.layout_note})")
     for identity in report.rolled_back:
         show.note(f"warning: rolled back {identity}: it changed the results")
     show.line(_verdict(report))

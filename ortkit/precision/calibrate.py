@@ -21,7 +21,7 @@ from ortkit.verify.feeds import Feeds, checked_feeds, load_arrays
 from ortkit.verify.sizes import free_inputs
 
 Method = Literal["auto", "minmax", "entropy", "percentile"]
-#: `auto` takes the better one of these, by the error that it leaves.
+#: What `auto` starts from; the first gives whole ranges. See `ranges.py`.
 TRIED = ("minmax", "percentile")
 
 _FIX = "give samples as the model would get them"

@@ -49,8 +49,9 @@ class Measured:
         if self.gain is None:
             return None
         saved = self.gain.saved_us
-        if isinstance(self.form, StaticInt8) and saved > -_CHAINED * self.gain.float_us:
-            return max(saved, 1.0)
+        if isinstance(self.form, StaticInt8):
+            stays = self.form.feeds_pooling or saved > -_CHAINED * self.gain.float_us
+            return max(saved, 1.0) if stays else saved
         if isinstance(self.form, BlockInt4):
             return max(saved, 1.0)  # it is asked for to save memory
         return saved

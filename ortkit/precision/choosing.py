@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import onnx_ir as ir
 
 from ortkit.graph.shapes import Shapes
@@ -20,7 +20,9 @@ from ortkit.precision.data import Data
 from ortkit.precision.forms import BlockInt4, DynamicInt8, Form, RoundedBf16
 from ortkit.precision.gains import Gain, measure_gains
 from ortkit.precision.products import PASS, Product, find_products
+from ortkit.precision.ranges import fitted
 from ortkit.precision.running import Runner, error_of
+from ortkit.precision.shifts import find_means
 from ortkit.precision.smooth import smooth
 from ortkit.precision.smoothing import find_smoothing
 from ortkit.precision.static import Range, StaticInt8, has_ranges
@@ -37,6 +39,8 @@ _BLOCK_SLACK = 1.1
 _LARGE = 1 << 16
 #: A form that is further off than this is of no use in any model.
 _WORST_OWN_ERROR = 0.5
+#: Samples that ranges are fitted and means taken on; all count for the whole ranges.
+FITTED = 8
 #: Seconds that the harm of single products may take; then products are tried several at once.
 _HARM_SECONDS = 120.0
 
@@ -56,7 +60,7 @@ class Chooser:
         self.progress = progress
         self.runner = Runner(folder / "trials", data.judged)
         self.ranges: dict[str, Range] = {}
-        self._by_method: dict[str, dict[str, Range]] = {}
+        self._means: dict[str, np.ndarray] = {}
         self._switched = folder
         self._floats: list[dict[str, Value]] = []
         self._run_seconds = 0.0
@@ -94,6 +98,9 @@ class Chooser:
         """Return the best form of each product, with its own error."""
         shapes = Shapes.infer(model)
         wanted = [one for one in products if self._fits(one, shapes)]
+        if self.asked.precision != "bf16" and not self.data.is_random:
+            sets = (self.data.calibrating or self.data.judged)[:FITTED]
+            self._means = find_means(Runner(self.folder / "means", sets), model, wanted)
         variants: list[Form] = []
         for product in wanted:
             if product.kind == "product":
@@ -113,7 +120,7 @@ class Chooser:
                 self._miss(form.product, f"as {form.name} it is off by {error:.2g} itself")
                 continue
             found.append((form, error))
-        return self._one_method(found)
+        return found
 
     def _fits(self, product: Product, shapes: Shapes) -> bool:
         reason = ""
@@ -144,13 +151,14 @@ class Chooser:
         return needs and not self.data.calibrating
 
     def _of_product(self, product: Product) -> list[Form]:
+        means = self._means.get(product.key)
         match self.asked.precision:
             case "int8":
-                return [DynamicInt8(product, self.asked.bits)]
+                return [DynamicInt8(product, self.asked.bits, means)]
             case "int4":
                 rows = product.array().shape[0]
                 blocks = [block for block in BLOCKS if block <= max(rows, BLOCKS[0])]
-                return [BlockInt4(product, block) for block in blocks]
+                return [BlockInt4(product, block, means=means) for block in blocks]
         return [RoundedBf16(product)]
 
     def _of_convolutions(self, model: ir.Model, products: Sequence[Product]) -> list[Form]:
@@ -158,35 +166,28 @@ class Chooser:
             return []
         if self.asked.precision == "bf16":
             return [RoundedBf16(product) for product in products]
-        methods = TRIED if self.asked.method == "auto" else (self.asked.method,)
+        is_auto = self.asked.method == "auto"
+        methods = TRIED if is_auto else (self.asked.method,)
         operators = sorted({node.op_type for node in model.graph if node.domain == ""})
-        self._by_method = find_ranges(
+        by_method = find_ranges(
             self.runner.save(model, "float"), self.data.calibrating, methods, operators,
             self.folder / "calibration",
         )  # fmt: skip
+        if is_auto:
+            runner = Runner(self.folder / "ranges", self.data.calibrating[:FITTED])
+            self.ranges = fitted(runner, model, products, [by_method[name] for name in TRIED])
+        else:
+            self.ranges = by_method[self.asked.method]
         found: list[Form] = []
         for product in products:
-            fitting = [m for m in methods if has_ranges(product, self._by_method[m])]
-            if not fitting:
+            if has_ranges(product, self.ranges):
+                method = "fitted" if is_auto else self.asked.method
+                means = self._means.get(product.key)
+                form = StaticInt8(product, self.ranges, method, self.asked.bits, means)
+                found.append(form)
+            else:
                 self._miss(product, "calibration gave no range for its ends")
-            for method in fitting:
-                ranges = self._by_method[method]
-                found.append(StaticInt8(product, ranges, method, self.asked.bits))
         return found
-
-    def _one_method(self, found: list[tuple[Form, float]]) -> list[tuple[Form, float]]:
-        """Let all convolutions have their ranges from one method: they share values."""
-        methods = [form.method for form, _ in found if isinstance(form, StaticInt8)]
-        if not methods:
-            return found
-        method = max(sorted(set(methods)), key=methods.count)
-        self.ranges = dict(self._by_method[method])
-        return [
-            (replace(form, ranges=self.ranges, method=method), error)
-            if isinstance(form, StaticInt8)
-            else (form, error)
-            for form, error in found
-        ]
 
     def _measure(self, model: ir.Model, forms: Sequence[tuple[Form, float]]) -> list[Measured]:
         """Measure what each form costs the outputs, and what it saves."""

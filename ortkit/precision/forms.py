@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
@@ -11,7 +12,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortkit.precision.building import MICROSOFT, Builder
-from ortkit.precision.integers import Blocks, by_blocks, by_column
+from ortkit.precision.integers import Blocks, by_blocks, by_column, shift
 from ortkit.precision.products import Product
 
 _U8 = ir.DataType.UINT8
@@ -43,6 +44,8 @@ class DynamicInt8:
     product: Product
     bits: int = 8
     """7 where the processor adds pairs of products in 16 bits, which 8 bits overflow."""
+    means: np.ndarray | None = None
+    """Of what is multiplied, by column; see `shifts.py`."""
     name: str = "int8"
 
     @cached_property
@@ -86,10 +89,11 @@ class DynamicInt8:
 
     def bias(self, build: Builder) -> ir.Value | None:
         """Return the bias as [n], which is what the operators take."""
-        array = self.product.bias_array()
+        numbers, scales = self.weight
+        array = _corrected(self.product, lambda: numbers * scales, self.means)
         if array is None or self.product.bias is None:
             return None
-        if self.product.bias.shape == (array.size,):
+        if self.means is None and self.product.bias.shape == (array.size,):
             return self.product.bias
         return build.constant(array, f"{self.product.bias.name}/row")
 
@@ -109,6 +113,8 @@ class BlockInt4:
     product: Product
     block: int = 32
     bits: int = 4
+    means: np.ndarray | None = None
+    """Of what is multiplied, by column; see `shifts.py`."""
 
     @property
     def name(self) -> str:
@@ -124,7 +130,7 @@ class BlockInt4:
         """Make the one node; activations are rounded to 8 bits by block inside of it."""
         rows, columns = self.product.array().shape
         name = self.product.weight.name
-        bias = self.product.bias_array()
+        bias = _corrected(self.product, lambda: self.weight.widened(rows), self.means)
         inputs: list[ir.Value | None] = [
             self.product.x,
             build.constant(self.weight.packed, f"{name}/{self.name}"),
@@ -139,6 +145,16 @@ class BlockInt4:
         return build.one(
             "MatMulNBits", inputs, f"{self.product.key}/{self.name}", attributes, domain=MICROSOFT
         )
+
+
+def _corrected(
+    product: Product, weight: Callable[[], np.ndarray], means: np.ndarray | None
+) -> np.ndarray | None:
+    """Return a product's bias without what its rounded weight shifts; none stays none."""
+    bias = product.bias_array()
+    if bias is None or means is None:
+        return bias
+    return np.asarray(bias - shift(product.array(), weight(), means), np.float32)
 
 
 def activated(build: Builder, product: Product, value: ir.Value) -> ir.Value:

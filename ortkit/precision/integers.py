@@ -20,6 +20,13 @@ class Blocks:
     scales: np.ndarray
     """[n, blocks], float32; the zero point is in the middle."""
 
+    def widened(self, rows: int) -> np.ndarray:
+        """Return the weight as MatMulNBits takes it apart: float32 [rows, n]."""
+        numbers = np.stack([self.packed & 15, self.packed >> 4], axis=-1).astype(np.float32) - 8
+        columns, count = self.scales.shape
+        scaled = numbers.reshape(columns, count, -1) * self.scales[..., None]
+        return np.ascontiguousarray(scaled.reshape(columns, -1)[:, :rows].T)
+
 
 def by_column(
     weight: np.ndarray, bits: int = 8, least: np.ndarray | float = 0.0
@@ -89,6 +96,26 @@ def by_blocks(weight: np.ndarray, block: int, bits: int = 4) -> Blocks:
     raised = (numbers + half).astype(np.uint8)
     packed = raised[..., 0::2] | (raised[..., 1::2] << 4)
     return Blocks(np.ascontiguousarray(packed), np.ascontiguousarray(scales[..., 0]))
+
+
+def shift(before: np.ndarray, after: np.ndarray, means: np.ndarray) -> np.ndarray:
+    """Return by how much a rounded weight moves each result on average; see `shifts.py`.
+
+    Args:
+        before: [k, n], or of a convolution [n, channels of a group, ...].
+        after: The same, rounded.
+        means: Of what is multiplied, by column or channel.
+
+    Returns:
+        float64 [n].
+    """
+    lost = after.astype(np.float64) - before
+    if lost.ndim == 2:
+        return np.asarray(means @ lost)
+    by_channel = lost.reshape(*lost.shape[:2], -1).sum(axis=2)
+    groups = means.size // by_channel.shape[1]
+    own = means.reshape(groups, -1).repeat(by_channel.shape[0] // groups, axis=0)
+    return np.asarray((by_channel * own).sum(axis=1))
 
 
 def _rounded(scaled: np.ndarray, largest: int) -> np.ndarray:

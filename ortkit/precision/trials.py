@@ -58,10 +58,10 @@ def ranges_model(model: ir.Model, products: Sequence[Product]) -> ir.Model:
             f"{RANGES}/rows",
         )  # fmt: skip
         axes = build.constant(np.array([0], np.int64), f"{RANGES}/axes")
-        largest = _reduced(build, "ReduceMax", flat, axes, f"{RANGES}/{number}")
+        largest = reduced(build, "ReduceMax", flat, axes, f"{RANGES}/{number}")
         _add(copy, product, build)
         outputs.append(largest)
-    return _giving(copy, outputs)
+    return giving(copy, outputs)
 
 
 def errors_model(model: ir.Model, forms: Sequence[Form]) -> ir.Model:
@@ -77,19 +77,10 @@ def errors_model(model: ir.Model, forms: Sequence[Form]) -> ir.Model:
         tried = _placed(form, product).emit(build)
         value = product.last.outputs[0]
         apart = build.one("Sub", [tried, value], f"{ERRORS}/difference")
-        flat = build.constant(np.array([-1], np.int64), f"{ERRORS}/flat")
-        axes = build.constant(np.array([0], np.int64), f"{ERRORS}/axes")
-        sums = [
-            _reduced(
-                build, "ReduceSumSquare",
-                build.one("Reshape", [each, flat], f"{ERRORS}/all"), axes, f"{ERRORS}/sum",
-                keep=True,
-            )
-            for each in (apart, value)
-        ]  # fmt: skip
+        sums = [sum_of_squares(build, each, ERRORS) for each in (apart, value)]
         outputs.append(build.one("Concat", sums, f"{ERRORS}/{number}", {"axis": 0}))
         _add(copy, product, build)
-    return _giving(copy, outputs)
+    return giving(copy, outputs)
 
 
 def switched_model(model: ir.Model, forms: Sequence[Form]) -> ir.Model:
@@ -166,7 +157,7 @@ def _add(model: ir.Model, product: Product, build: Builder) -> None:
     model.graph.insert_after(product.last, build.take())
 
 
-def _giving(model: ir.Model, outputs: Sequence[ir.Value]) -> ir.Model:
+def giving(model: ir.Model, outputs: Sequence[ir.Value]) -> ir.Model:
     """Let a model give these values alone."""
     graph = model.graph
     del graph.outputs[:]
@@ -179,7 +170,15 @@ def _last(product: Product) -> np.ndarray:
     return np.array([-1, product.array().shape[0]], np.int64)
 
 
-def _reduced(
+def sum_of_squares(build: Builder, value: ir.Value, name: str) -> ir.Value:
+    """Make the nodes that sum the squares of all elements: float32 [1]."""
+    flat = build.constant(np.array([-1], np.int64), f"{name}/flat")
+    axes = build.constant(np.array([0], np.int64), f"{name}/axes")
+    every = build.one("Reshape", [value, flat], f"{name}/all")
+    return reduced(build, "ReduceSumSquare", every, axes, f"{name}/sum", keep=True)
+
+
+def reduced(
     build: Builder, op_type: str, value: ir.Value, axes: ir.Value, name: str, *, keep: bool = False
 ) -> ir.Value:
     """Reduce along constant axes, which are an input from opset 18 on (13 for sums)."""
