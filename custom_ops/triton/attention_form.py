@@ -377,8 +377,8 @@ class _Reader:
             )
         if batch not in (ONE, q.batch) or heads not in (ONE, Extent(q.heads)):
             raise _RefusedError("attention with a mask of another number of samples or heads")
-        wanted = ("bool", "int32") if fill is not None else (*_TYPES, "float32")
-        if spec.dtype not in wanted:
+        own = self._signature.inputs[q.tensor].dtype
+        if spec.dtype not in (("bool", "int32") if fill is not None else (own,)):
             raise _RefusedError(f"attention with a mask of {spec.dtype}")
         return Mask(tensor, fill, rows != ONE, batch != ONE, heads != ONE)
 

@@ -52,23 +52,25 @@ class _Class:
 
     Args:
         width: The most.
-        plain: Where no condition is computed for most blocks of keys.
-        checked: For causality, or a mask for each query.
+        plain: Without a mask, or with one of keys.
+        causal: With causality.
+        masked: With a mask for each query.
         many: For many rows without causality or a mask; None where `plain` is.
     """
 
     width: int
     plain: Tile
-    checked: Tile
+    causal: Tile
+    masked: Tile
     many: Tile | None = None
 
 
 _CLASSES = (
-    _Class(32, Tile(64, 128, 4, 3), Tile(64, 64, 4, 3), Tile(128, 128, 4, 2)),
-    _Class(64, Tile(64, 128, 4, 2), Tile(64, 64, 4, 3)),
-    _Class(96, Tile(64, 64, 4, 2), Tile(64, 64, 4, 2), Tile(128, 64, 8, 3)),
-    _Class(128, Tile(64, 64, 4, 3), Tile(64, 64, 4, 3), Tile(128, 64, 4, 2)),
-    _Class(256, Tile(64, 64, 4, 2), Tile(64, 64, 4, 2), Tile(128, 64, 8, 2)),
+    _Class(32, Tile(64, 128, 4, 3), Tile(64, 64, 4, 3), Tile(64, 64, 4, 3), Tile(128, 128, 4, 2)),
+    _Class(64, Tile(64, 128, 4, 2), Tile(64, 128, 4, 2, 168), Tile(64, 64, 4, 3)),
+    _Class(96, Tile(64, 64, 4, 2), Tile(64, 64, 4, 2), Tile(64, 64, 4, 2), Tile(128, 64, 8, 3)),
+    _Class(128, Tile(64, 64, 4, 3), Tile(64, 64, 4, 3), Tile(64, 64, 4, 3), Tile(128, 64, 4, 2)),
+    _Class(256, Tile(64, 64, 4, 2), Tile(64, 64, 4, 2), Tile(64, 64, 4, 2), Tile(128, 64, 8, 2)),
 )
 #: What any GPU has the shared memory for.
 _SMALL = {32: Tile(64, 64, 4, 2), 64: Tile(64, 64, 4, 2), 96: Tile(64, 64, 4, 2),
@@ -79,13 +81,15 @@ def tiles_of(form: AttentionForm) -> tuple[Tile, ...]:
     """Return the cuts worth having, the last one for everything and any GPU."""
     width = max(form.q.width, form.v.width)
     found = next(one for one in _CLASSES if width <= one.width)
-    is_checked = form.causal is not None or (form.mask is not None and form.mask.by_row)
-    first = replace(
-        found.checked if is_checked else found.plain, architectures=_MEASURED, is_optional=True
-    )
+    tile = found.plain
+    if form.causal is not None:
+        tile = found.causal
+    elif form.mask is not None and form.mask.by_row:
+        tile = found.masked
+    first = replace(tile, architectures=_MEASURED, is_optional=True)
     last = _SMALL[found.width]
     rows = form.q.length * form.q.batch * Extent(form.q.heads)
-    if found.many is None or is_checked or form.mask is not None:
+    if found.many is None or form.causal is not None or form.mask is not None:
         return (first, last)
     many = replace(found.many, architectures=_MEASURED, is_optional=True)
     if rows.static is not None:

@@ -139,7 +139,7 @@ def test_what_is_taken_in(name: str, ops: list[str], inputs: str) -> None:
 
 
 def test_masks_that_nothing_reads_any_more_are_told() -> None:
-    scope, (one,) = find(model_of(*TAKEN["a choice"]))
+    _, (one,) = find(model_of(*TAKEN["a choice"]))
     gone = without_readers([one.region])
     assert {node.op_type for node in gone} == {
         "Concat", "Constant", "Expand", "Shape", "Where",

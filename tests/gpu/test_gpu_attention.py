@@ -1,0 +1,75 @@
+"""Attention's kernels on a GPU, against attention in float64 and against ONNX Runtime's ops."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import onnxruntime as ort
+import pytest
+
+from ortkit.errors import MissingDependencyError
+from ortkit.kernels import Target, build_library
+from ortkit.kernels.cache import KernelCache
+from ortkit.kernels.link import find_linker, find_shim
+from tests.kernels.fused_model import fused_model
+from tests.kernels.triton.triton_attention import CASES, SIZES, WHOLE, assert_close, feeds_of
+
+pytestmark = pytest.mark.skipif(find_spec("triton") is None, reason="triton is not installed")
+#: Longer than a block by much: the loop over keys runs many times.
+LONG = {"b": 2, "s": 1000, "t": 2048}
+#: numpy's arrays of bfloat16 are no inputs.
+TESTED = [name for name in CASES if name != "bfloat16"]
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One library for all cases."""
+    try:
+        find_linker()
+        find_shim()
+    except MissingDependencyError as error:
+        pytest.skip(str(error))
+    folder = tmp_path_factory.mktemp("attention")
+    signatures = [CASES[name].signature() for name in TESTED]
+    cache, path = KernelCache(folder / "cache"), folder / "attention.so"
+    built = build_library(signatures, Target("cuda", "sm_90"), path, "triton", cache)
+    assert not built.refused
+    return path
+
+
+def session(name: str, library: Path | None) -> ort.InferenceSession:
+    if hasattr(ort, "preload_dlls"):
+        ort.preload_dlls()
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    options.add_session_config_entry("ortkit.fused.target", "cuda")
+    options.add_session_config_entry("session.disable_cpu_ep_fallback", "1" if library else "0")
+    if library is not None:
+        options.register_custom_ops_library(str(library))
+    model = fused_model(CASES[name].signature())
+    return ort.InferenceSession(model, options, providers=["CUDAExecutionProvider"])
+
+
+@pytest.mark.parametrize("name", TESTED)
+def test_a_kernel_computes_attention(name: str, library: Path) -> None:
+    case = CASES[name]
+    opened = session(name, library)
+    names = [value.name for value in opened.get_inputs()]
+    for sizes in (SIZES, WHOLE, LONG):
+        feeds = feeds_of(case, sizes)
+        (found,) = opened.run(None, dict(zip(names, feeds, strict=True)))
+        assert_close(np.asarray(found), case.expected(feeds))
+
+
+@pytest.mark.parametrize("name", ["causal", "added to all queries", "window to the last"])
+def test_the_body_computes_the_same(name: str, library: Path) -> None:
+    case = CASES[name]
+    ours, body = session(name, library), session(name, None)
+    names = [value.name for value in ours.get_inputs()]
+    feeds = dict(zip(names, feeds_of(case, SIZES), strict=True))
+    (found,), (wanted,) = ours.run(None, feeds), body.run(None, feeds)
+    np.testing.assert_allclose(
+        np.asarray(found, np.float32), np.asarray(wanted, np.float32), atol=1e-2
+    )
