@@ -13,6 +13,7 @@ from ortkit.rewrite.log import RewriteLog
 from ortkit.rewrite.pipeline import PipelineResult
 
 if TYPE_CHECKING:
+    from ortkit.fusion.cuda_layout import LayoutAdvice
     from ortkit.measure.measurer import Placed
 
 
@@ -25,6 +26,8 @@ class Candidate:
     regions: tuple[RegionReport, ...]
     library: Path | None
     kernel_note: str
+    layout: LayoutAdvice | None = None
+    """For CUDA what sessions should be told."""
     sources: Path | None = None
     """The folder with the kernels' code, if it was to be kept and there are some."""
 

@@ -31,6 +31,7 @@ from ortkit.rewrite.pipeline import Pipeline, PipelineResult
 from ortkit.rewrite.target import Target
 
 if TYPE_CHECKING:
+    from ortkit.fusion.cuda_layout import LayoutAdvice
     from ortkit.measure.measurer import Measurer
     from ortkit.precision.cpu import CpuLowering
     from ortkit.verify.verification import Verification
@@ -132,7 +133,18 @@ class _Run:
             library = None
         sources = self._sources() if library is not None and self.options.keep_source else None
         explained = tuple(map(self._explained, regions))
-        return Candidate(model, result, explained, library, note, sources)
+        layout = self._layout(model, result)
+        return Candidate(model, result, explained, library, note, layout, sources)
+
+    def _layout(self, model: ir.Model, result: PipelineResult) -> LayoutAdvice | None:
+        """Let the model say how its convolutions run best on CUDA."""
+        if self.options.target != "cuda":
+            return None
+        from ortkit.fusion.cuda_layout import advise, record_advice
+
+        advice = advise(result.scopes)
+        record_advice(model, advice)
+        return advice
 
     def _sources(self) -> Path:
         """Return where the code of the latest library's kernels is kept."""
@@ -348,6 +360,8 @@ class _Run:
             verification=verification,
             measurement=None if self.measurer is None else self.measurer.result(),
             kernel_note=candidate.kernel_note,
+            provider_options={} if candidate.layout is None else candidate.layout.options,
+            layout_note="" if candidate.layout is None else candidate.layout.reason,
             precision=None if self.fewer_bits is None else self.fewer_bits.report(result.log),
             seconds={stage: round(taken, 4) for stage, taken in self.seconds.items()},
         )

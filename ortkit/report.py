@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
 
 from ortkit.graph.summary import Summary
@@ -77,6 +77,10 @@ class Report:
     """Why no kernels were made, or are not kept for the next time; empty if all is well."""
     seconds: dict[str, float]
     """Wall time of each stage."""
+    provider_options: dict[str, str] = field(default_factory=dict)
+    """What sessions should tell the CUDA provider, as the model's metadata say it too."""
+    layout_note: str = ""
+    """What decided that; empty for other targets."""
     precision: PrecisionReport | None = None
     """What fewer bits cost and gained on a CPU; None if they were not asked for."""
 
@@ -133,6 +137,8 @@ class Report:
             "measurement": None if self.measurement is None else self.measurement.to_json(),
             "precision": None if self.precision is None else self.precision.to_json(),
             "kernel_note": self.kernel_note,
+            "provider_options": self.provider_options,
+            "layout_note": self.layout_note,
             "settled": self.settled,
             "steps": [asdict(step) for step in self.steps],
             "seconds": self.seconds,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,10 +17,11 @@ from ortkit.fusion.conv_bias import split_biases
 from ortkit.fusion.conv_chains import find_chains
 from ortkit.fusion.conv_plan import settle_chain
 from ortkit.fusion.cost import CostModel
+from ortkit.fusion.cuda_attention import cuda_attention_candidates, without_readers
 from ortkit.fusion.cuda_conv_chains import find_chains as find_cuda_chains
 from ortkit.fusion.cuda_conv_lower import settle_chain as settle_cuda_chain
-from ortkit.fusion.cuda_attention import cuda_attention_candidates, without_readers
 from ortkit.fusion.cuda_cost import CudaCostModel
+from ortkit.fusion.cuda_layout import advise, beside_convolutions
 from ortkit.fusion.lower import lower_region, restore_order
 from ortkit.fusion.recompute import Candidate
 from ortkit.fusion.regions import PASS
@@ -79,7 +80,12 @@ def compile_regions(
     graphs = [(scope, scope.root) for scope in scopes if isinstance(scope.root, ir.Graph)]
     chains = [(scope, chain) for scope, graph in graphs for chain in find(scope, graph, judge)]
     taken = frozenset(node for _, chain in chains if not chain.reason for node in chain.nodes)
-    split = split_biases(scopes, taken) if target.kind == "cuda" else nullcontext()
+    split: AbstractContextManager[None] = nullcontext()
+    if target.kind == "cuda":
+        if advise(scopes, taken).options:
+            taken |= frozenset(node for scope in scopes for node in beside_convolutions(scope))
+        else:
+            split = split_biases(scopes, taken)
     with split:
         return _compile(
             scopes, path, kernels, target, count, sources, chooser, judge, chains, taken, settle

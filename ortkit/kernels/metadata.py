@@ -6,4 +6,6 @@ from __future__ import annotations
 LIBRARY_KEY = "ortkit.library"
 LIBRARY_HASH_KEY = "ortkit.library.sha256"
 EMBEDDED_KEY = "ortkit.library.data"
+#: Options that sessions give the CUDA provider, `name=value` separated by commas.
+CUDA_OPTIONS_KEY = "ortkit.cuda.options"
 LIBRARY_SUFFIX = ".ops.so"

@@ -11,6 +11,7 @@ from typing import Any
 from ortkit.errors import MissingDependencyError, RunError, UserError
 from ortkit.graph.open import ModelSource
 from ortkit.runtime.capture_gate import GATE
+from ortkit.runtime.layout_advice import advised
 from ortkit.runtime.libraries import extensions_library, fused_ops, kernel_library
 from ortkit.runtime.library_target import target_entry
 from ortkit.runtime.options import explained, message, session_options
@@ -66,6 +67,7 @@ def load(
     source = loadable(model, scratch)
     providers = resolve(settings.target, ort, fallback=settings.fallback)
     wanted = _with_graphs(providers.wanted) if settings.cuda_graph else providers.wanted
+    wanted = tuple(advised(one, source.header.metadata) for one in wanted)
     if settings.cuda_graph and wanted[0].name != CUDA:
         raise UserError("needs the CUDA provider", where="cuda_graph", fix="target='cuda'")
     notes = list(providers.notes)

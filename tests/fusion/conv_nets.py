@@ -140,3 +140,14 @@ def bottlenecks(x: Sequence[Dim] = (1, 64, 28, 28)) -> onnx.ModelProto:
         deep = net.op("Relu", net.conv(narrow, (16, 16), 3, pads=[1] * 4))
         value = net.op("Relu", net.op("Add", net.conv(deep, (16, 64)), value))
     return net.model(x, [value])
+
+
+def half(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """The same net in float16."""
+    for tensor in proto.graph.initializer:
+        if tensor.data_type == TensorProto.FLOAT:
+            array = numpy_helper.to_array(tensor).astype(np.float16)
+            tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
+    for value in (*proto.graph.input, *proto.graph.output):
+        value.type.tensor_type.elem_type = TensorProto.FLOAT16
+    return proto

@@ -11,7 +11,6 @@ import onnx_ir as ir
 import pytest
 from fused_model import fused_model, random_input, session
 from interpreter import Interpreter
-from onnx import TensorProto, numpy_helper
 
 from ortkit.fusion.cuda_conv_blocks import find_blocks
 from ortkit.fusion.cuda_conv_bodies import describe_block
@@ -20,19 +19,8 @@ from ortkit.kernels.backend import Refused
 from ortkit.kernels.triton.source import sources_of
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "fusion"))
-from conv_nets import Net
+from conv_nets import Net, half
 from region_models import scope_of
-
-
-def half(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """The same net in float16."""
-    for tensor in proto.graph.initializer:
-        if tensor.data_type == TensorProto.FLOAT:
-            array = numpy_helper.to_array(tensor).astype(np.float16)
-            tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
-    for value in (*proto.graph.input, *proto.graph.output):
-        value.type.tensor_type.elem_type = TensorProto.FLOAT16
-    return proto
 
 
 def signatures_of(proto: onnx.ModelProto) -> list[tuple[str, RegionSignature]]:
