@@ -36,9 +36,9 @@ if TYPE_CHECKING:
     from ortkit.extend.tensor_types import UInt16 as UInt16
     from ortkit.extend.tensor_types import UInt32 as UInt32
     from ortkit.extend.tensor_types import UInt64 as UInt64
+    from ortkit.one_call import optimize as optimize
     from ortkit.optimization import Optimized as Optimized
     from ortkit.optimization import OptimizeOptions as OptimizeOptions
-    from ortkit.optimization import optimize as optimize
     from ortkit.provider.base import ExecutionProvider as ExecutionProvider
     from ortkit.provider.registration import register_provider as register_provider
     from ortkit.provider.registration import unregister_provider as unregister_provider
@@ -59,7 +59,7 @@ _PUBLIC = {
     "RunError": "ortkit.errors",
     "Session": "ortkit.runtime.session",
     "UserError": "ortkit.errors",
-    "optimize": "ortkit.optimization",
+    "optimize": "ortkit.one_call",
     "register_provider": "ortkit.provider.registration",
     "unregister_provider": "ortkit.provider.registration",
     "CustomOp": "ortkit.extend.custom_ops",

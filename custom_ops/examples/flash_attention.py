@@ -12,14 +12,14 @@ import ortkit
 
 @ortkit.custom_op("ortkit.examples::FlashAttention")
 def flash_attention(
-    q: ortkit.Float32["batch 8 queries 64"],
-    k: ortkit.Float32["batch 8 keys 64"],
-    v: ortkit.Float32["batch 8 keys 64"],
-) -> ortkit.Float32["batch 8 queries 64"]:
+    q: ortkit.Float["batch 8 queries 64"],
+    k: ortkit.Float["batch 8 keys 64"],
+    v: ortkit.Float["batch 8 keys 64"],
+) -> ortkit.Float["batch 8 queries 64"]:
     """Return softmax(q k^T / 8) v for each of 8 heads of width 64."""
     scores = q.astype(np.float64) @ np.swapaxes(k, -1, -2).astype(np.float64) / 8
     e = np.exp(scores - scores.max(axis=-1, keepdims=True, initial=-np.inf))
-    return ((e / e.sum(axis=-1, keepdims=True)) @ v).astype(np.float32)
+    return ((e / e.sum(axis=-1, keepdims=True)) @ v.astype(np.float64)).astype(q.dtype)
 
 
 @flash_attention.body

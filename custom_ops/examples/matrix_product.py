@@ -21,14 +21,17 @@ def body(x, w):
     return op.MatMul(x, w)
 
 
-# On tensor cores where the type is one of theirs; the second tile is for small products.
-for _rows, _columns, _depth, _warps, _types, _when in (
-    (128, 128, 64, 8, ("float16", "bfloat16"), "m % 128 == 0 and n % 128 == 0 and k % 64 == 0"),
-    (64, 64, 32, 4, ("float32", "float16", "bfloat16"), ""),
+# Tiles for tensor cores, measured on an H100: small ones where large ones would not fill it, and
+# sizes that are multiples of 16, which are loaded in vectors. The last one takes everything.
+_WIDE = "n % 16 == 0 and k % 16 == 0"
+for _rows, _columns, _depth, _warps, _stages, _types, _when in (
+    (64, 128, 64, 4, 4, ("float16", "bfloat16"), f"{_WIDE} and m*n <= 1500000"),
+    (128, 256, 64, 8, 3, ("float16", "bfloat16"), _WIDE),
+    (64, 64, 32, 4, 3, ("float32", "float16", "bfloat16"), ""),
 ):
     matrix_product.kernel(
         "triton", "ortkit.custom_ops.examples.gpu.matrix_product:matrix_product",
-        dtypes=_types, when=_when, warps=_warps, stages=4,
+        dtypes=_types, when=_when, warps=_warps, stages=_stages,
         grid=("ceil(m / ROWS)", "ceil(n / COLUMNS)"),
         constants={"ROWS": _rows, "COLUMNS": _columns, "DEPTH": _depth, "GROUP": 8},
     )  # fmt: skip

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from ortkit.extend.custom_ops import CustomOp
+    from ortkit.extend.declared_kernels import DeclaredKernel
     from ortkit.extend.native import OpsBuild
     from ortkit.extend.op_check import OpCheck
 
@@ -49,6 +50,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                 help="the library")  # fmt: skip
             sub.add_argument("--cpu", default="native", metavar="LEVEL",
                 help="CPU it is for: native (default), x86-64-v3, x86-64-v4, ...")  # fmt: skip
+            sub.add_argument("--target", choices=("cpu", "cuda"), default="cpu",
+                help="cuda: with kernels for GPUs too (default: cpu)")  # fmt: skip
+            sub.add_argument("--arch", metavar="LIST",
+                help="GPUs that code is made for, such as sm_80,sm_90")  # fmt: skip
         sub.add_argument("--json", action="store_true", help="print one JSON document")
 
 
@@ -108,13 +113,18 @@ def _build(arguments: argparse.Namespace, ops: Sequence[CustomOp]) -> int:
     from ortkit.kernels.backend import Target
 
     _check_dtypes(arguments.dtypes)
+    if arguments.arch is not None and arguments.target != "cuda":
+        raise UserError("--arch needs --target cuda")
+    cuda = Target("cuda", arguments.arch or "native") if arguments.target == "cuda" else None
     with show.progress(quiet=arguments.json) as stages:
         stages("compile")
         build = build_ops(
-            ops, arguments.output, Target("cpu", arguments.cpu), dtypes=arguments.dtypes,
-            count=stages.count,
+            ops, arguments.output, Target("cpu", arguments.cpu), cuda=cuda,
+            dtypes=arguments.dtypes, count=stages.count,
         )  # fmt: skip
     if build.library is None:
+        if not build.refused:
+            raise UserError("nothing can be compiled for these element types", where="--dtype")
         op, form, reason = build.refused[0]
         raise UserError(f"nothing can be compiled: {form}: {reason}", where=op)
     if arguments.json:
@@ -158,7 +168,18 @@ def _signature(op: CustomOp) -> str:
 
 
 def _has(op: CustomOp) -> str:
-    return "reference, body" if op.bodies else "reference"
+    found = ["reference", *(["body"] if op.bodies else [])]
+    found += dict.fromkeys(f"{kernel.backend} kernels" for kernel in op.kernels)
+    return ", ".join([*found, *(["backward"] if op.gradient else [])])
+
+
+def _for(kernel: DeclaredKernel) -> str:
+    """Say what nodes a kernel is for; empty for all."""
+    options = kernel.options
+    parts = [f"for {', '.join(options.dtypes)}"] if options.dtypes else []
+    parts += [f"without {', '.join(sorted(options.without))}"] if options.without else []
+    parts += [f"where {options.when}"] if options.when else []
+    return f": {' '.join(parts)}" if parts else ""
 
 
 def _show(op: CustomOp) -> None:
@@ -174,6 +195,8 @@ def _show(op: CustomOp) -> None:
     ])  # fmt: skip
     if op.__doc__:
         show.line(f"\n{op.__doc__.strip()}")
+    for kernel in op.kernels:
+        show.line(f"\nkernel {kernel.name} ({kernel.backend}, {kernel.target}){_for(kernel)}")
     for absent, body in op.bodies.items():
         without = f" without {', '.join(sorted(absent))}" if absent else ""
         show.line(f"\nbody{without}\n{onnx.printer.to_text(body)}")
@@ -201,6 +224,18 @@ def _op_document(op: CustomOp, check: OpCheck | None, build: OpsBuild | None) ->
         "signature": _signature(op),
         "types": {kind: list(dtypes) for kind, dtypes in schema.kinds.items()},
         "has_body": bool(op.bodies),
+        "has_backward": op.gradient is not None,
+        "kernels": [
+            {
+                "name": kernel.name,
+                "backend": kernel.backend,
+                "target": kernel.target,
+                "dtypes": list(kernel.options.dtypes),
+                "without": sorted(kernel.options.without),
+                "when": kernel.options.when,
+            }
+            for kernel in op.kernels
+        ],
         "place": op.place,
         "check": None if check is None else {
             "cases": check.cases,

@@ -29,7 +29,7 @@ def quantized_product(
         is_w = (d[:, None] < k - start) & (j[None, :] < n)
         x = tl.load(x_at, mask=is_x, other=128)
         w = tl.load(w_at, mask=is_w, other=0)
-        total = tl.dot((x.to(tl.int16) - 128).to(tl.int8), w, total)
+        total = tl.dot((x.to(tl.int16) - 128).to(tl.int8), w, total, out_dtype=tl.int32)
         columns += tl.sum(w.to(tl.int32), 0)
         x_at += DEPTH
         w_at += DEPTH * tl.cast(n, tl.int64)

@@ -1,0 +1,82 @@
+"""`ortkit.optimize`: one call for what is a model already, and for what becomes one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, overload
+
+from ortkit.errors import UserError
+from ortkit.optimization import Optimized, OptimizeOptions, Source
+from ortkit.optimization import optimize as optimize_model
+
+
+@overload
+def optimize(source: Source, args: OptimizeOptions | None = None) -> Optimized: ...
+
+
+@overload
+def optimize(
+    source: Any,
+    args: Any = None,
+    options: OptimizeOptions | None = None,
+    *,
+    kwargs: Mapping[str, Any] | None = None,
+    dynamic_shapes: Any = None,
+) -> Optimized: ...
+
+
+def optimize(
+    source: Any,
+    args: Any = None,
+    options: OptimizeOptions | None = None,
+    *,
+    kwargs: Mapping[str, Any] | None = None,
+    dynamic_shapes: Any = None,
+) -> Optimized:
+    """Rewrite, fuse and verify a model. The source is never changed.
+
+    Args:
+        source: A path, a serialized model, a `ModelProto`, an `ir.Model`; or a `torch.nn.Module`
+            or `torch.export.ExportedProgram`, which is exported first.
+        args: Of a module: the tensors that it is called with, as an example. Else the options.
+        options: How; see `OptimizeOptions`.
+        kwargs: Of a module: what it is called with by name.
+        dynamic_shapes: Of a module: which sizes may differ, as in `torch.export.export`.
+
+    Raises:
+        ModelError: The source is not a valid model.
+        UserError: The options ask for something that cannot be, or torch cannot export the module.
+        MissingDependencyError: A runtime that is needed is not installed.
+        InternalError: A bug in ortkit.
+    """
+    from ortkit.extend.torch_export import export_module, is_torch_module
+
+    if is_torch_module(source):
+        if args is None and kwargs is None and isinstance(source, _module_class()):
+            raise UserError(
+                "a module is exported with example inputs, and there are none",
+                fix="ortkit.optimize(module, (x,))",
+            )
+        given = args if isinstance(args, tuple) else () if args is None else (args,)
+        model = export_module(source, given, kwargs, dynamic_shapes)
+        return optimize_model(model, options)
+    if kwargs is not None or dynamic_shapes is not None:
+        raise UserError(
+            "kwargs and dynamic_shapes are for PyTorch modules, and this is "
+            f"{type(source).__name__}"
+        )
+    if args is not None and not isinstance(args, OptimizeOptions):
+        raise UserError(
+            f"example inputs are for PyTorch modules, and this is {type(source).__name__}",
+            fix="ortkit.optimize(model, OptimizeOptions(...))",
+        )
+    if args is not None and options is not None:
+        raise UserError("there are options twice")
+    return optimize_model(source, options or args)
+
+
+def _module_class() -> type:
+    import torch
+
+    found: type = torch.nn.Module
+    return found
