@@ -1,9 +1,9 @@
 """`scripts/bench cuda`: whole models and single kernels on a GPU, beside what others reach there.
 
-Models are exported here by torch in float16, batch 1, and given to `ortkit optimize` as they
-are. All ways of running one take turns of fifteen runs; inputs and outputs lie on the device;
-times are the host's until the device is done. "plain" is an `InferenceSession` with the CUDA
-provider.
+Models are exported here by torch in float16, of one batch size (`--batch`), and given to
+`ortkit optimize` as they are. All ways of running one take turns of fifteen runs; inputs and
+outputs lie on the device; times are the host's until the device is done. "plain" is an
+`InferenceSession` with the CUDA provider.
 """
 
 from __future__ import annotations
@@ -48,9 +48,10 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="ortkit-cuda-") as name:
         folder = Path(name)
         if options.parts in {"all", "models"}:
-            found = [_model(one, folder, options) for one in architectures(options.only)]
-            results["models"] = found
-            _print_models(found)
+            made = architectures(options.only, options.batch)
+            found = [_model(one, folder, options) for one in made]
+            results |= {"models": found, "batch": options.batch}
+            _print_models(found, options.batch)
         if options.parts in {"all", "kernels"}:
             rows = measure_kernels(folder, options.only_kernels, options.arch)
             results["kernels"] = rows
@@ -196,7 +197,7 @@ def _kernels_of(run: Callable[[], object], rounds: int = 10) -> dict[str, object
     }
 
 
-def _print_models(found: list[dict[str, Any]]) -> None:
+def _print_models(found: list[dict[str, Any]], batch: int) -> None:
     rows: list[list[output.Cell]] = []
     for row in found:
         times = {name: median(values) for name, values in row["milliseconds"].items()}
@@ -212,7 +213,7 @@ def _print_models(found: list[dict[str, Any]]) -> None:
             ]
         )
     header = ["float16, ms (median)", *WAYS, "to plain", "to compile", "optimize, s", "error"]
-    output.table("models", header, rows)
+    output.table(f"models, batch {batch}", header, rows)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -221,6 +222,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--only", default="", help="models whose name contains this")
     parser.add_argument("--only-kernels", default="", help="kernels whose name contains this")
     parser.add_argument("--arch", default="sm_90", help="the GPU's")
+    parser.add_argument("--batch", type=int, default=1, help="of the models' inputs")
     parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--no-compile", dest="compile", action="store_false")
     parser.add_argument("--output", type=Path, default=Path("bench-results"))

@@ -17,7 +17,7 @@ class Architecture:
     Args:
         name: Of the table's row.
         module: A torch module in float16 on the GPU, in inference mode.
-        example: Its one input, on the GPU; batch 1.
+        example: Its one input, on the GPU.
     """
 
     name: str
@@ -37,7 +37,7 @@ class Architecture:
         return path
 
 
-def architectures(only: str) -> Iterator[Architecture]:
+def architectures(only: str, batch: int = 1) -> Iterator[Architecture]:
     """Make those whose name contains `only`, one at a time; nets need torchvision."""
     makers: dict[str, Callable[[], tuple[Any, Any]]] = {
         "bert-base, 512 tokens": _bert,
@@ -54,7 +54,9 @@ def architectures(only: str) -> Iterator[Architecture]:
             torch.manual_seed(0)
             module, example = make()
             module = module.eval().half().cuda()
-            example = example.cuda()
+            example = example.repeat(batch, *[1] * (example.dim() - 1)).cuda()
+            if example.is_floating_point():
+                example = torch.randn_like(example)
             yield Architecture(
                 name, module, example.half() if example.is_floating_point() else example
             )

@@ -47,6 +47,12 @@ def _integers(name: str, *values: int) -> str:
     return f"{name} = Constant <value_ints = [{', '.join(map(str, values))}]> ()  "
 
 
+_IN, _OUT = "<perm = [0, 3, 1, 2]>", "<perm = [0, 2, 3, 1]>"
+#: A convolution with channels innermost: X and W turned to P and V, and what is made of C back.
+_TURNED = f"P = Transpose {_IN} (X)  V = Transpose {_IN} (W)  "
+_BACK = f"R = Relu (C)  Y = Transpose {_OUT} (R)"
+
+
 _ROWS = ({"n": 3, "m": 96}, {"n": 5, "m": 1000}, {"n": 2, "m": 8000}, {"n": 3, "m": 20_000},
          {"n": 2, "m": 40_000}, {"n": 40, "m": 30_000}, {"n": 5, "m": 99}, {"n": 5, "m": 999},
          {"n": 3, "m": 40_001}, {"n": 40, "m": 30_001})  # fmt: skip
@@ -87,4 +93,32 @@ CASES = (
     Case("rotated", "Y = RotaryEmbedding <num_heads = 4> (X, C, D)",
          {"X": ("n", "m", 64), "C": ("n", "m", 8), "D": ("n", "m", 8)}, {"Y": ("n", "m", 64)},
          ({"n": 2, "m": 9},), dtype="float32"),
+    Case("convolution", _TURNED + "C = Conv <kernel_shape = [3, 3], pads = [1, 1, 0, 1],"
+         f" strides = [2, 1]> (P, V, B)  E = Transpose {_IN} (Z)  S = Add (C, E)  "
+         + _BACK.replace("(C)", "(S)"),
+         {"X": ("n", 9, 11, 24), "Z": ("n", 4, 11, 40), "W": (40, 3, 3, 24), "B": (40,)},
+         {"Y": ("n", 4, 11, 40)}, ({"n": 2}, {"n": 30}, {"n": 200}, {"n": 1200})),
+    Case("convolution_with_a_gate", _TURNED + f"T = Transpose {_IN} (G)  M = Mul (P, T)"
+         "  C = Conv <kernel_shape = [1, 1]> (M, V, B)  " + _BACK,
+         {"X": ("n", 7, 7, 72), "G": ("n", 1, 1, 72), "W": (20, 1, 1, 72), "B": (20,)},
+         {"Y": ("n", 7, 7, 20)}, ({"n": 3}, {"n": 40}, {"n": 500}, {"n": 1100})),
+    Case("first_convolution", f"V = Transpose {_IN} (W)  C = Conv <kernel_shape = [3, 3],"
+         " pads = [1, 1, 1, 1], strides = [2, 2]> (X, V)  " + _BACK,
+         {"X": (2, 3, 17, 19), "W": (24, 3, 3, 3)}, {"Y": (2, 9, 10, 24)}),
+    Case("depthwise_convolution", f"P = Transpose {_IN} (X)  V = Transpose <perm = [3, 2, 0, 1]>"
+         " (W)  C = Conv <group = 40, kernel_shape = [5, 5], pads = [2, 2, 2, 2]> (P, V, B)  "
+         + _BACK + "  " + _integers("A", 3) + "L = ReduceMean <keepdims = 0> (R, A)"
+         "  M = Transpose <perm = [0, 2, 1]> (L)",
+         {"X": ("n", 5, 131, 40), "W": (5, 5, 1, 40), "B": (40,)},
+         {"Y": ("n", 5, 131, 40), "M": ("n", 5, 40)}, ({"n": 2}, {"n": 3})),
+    Case("squeeze_excite", "P = Transpose <perm = [0, 2, 1]> (X)  " + _integers("S", 0, 0, -1, 1)
+         + "Q = Reshape (P, S)  M = GlobalAveragePool (Q)  H = Conv <kernel_shape = [1, 1]>"
+         " (M, W, B)  I = Relu (H)  V = Transpose <perm = [3, 2, 0, 1]> (U)"
+         "  C = Conv <kernel_shape = [1, 1]> (I, V, D)  R = Sigmoid (C)"
+         f"  Y = Transpose {_OUT} (R)",
+         {"X": ("n", 9, 600), "W": (70, 600, 1, 1), "B": (70,), "U": (1, 1, 70, 600), "D": (600,)},
+         {"Y": ("n", 1, 1, 600)}, ({"n": 2}, {"n": 3})),
+    Case("max_pool", f"P = Transpose {_IN} (X)  C = MaxPool <kernel_shape = [3, 3],"
+         f" pads = [1, 1, 1, 1], strides = [2, 2]> (P)  Y = Transpose {_OUT} (C)",
+         {"X": ("n", 9, 11, 40)}, {"Y": ("n", 5, 6, 40)}, ({"n": 2}, {"n": 3})),
 )  # fmt: skip
