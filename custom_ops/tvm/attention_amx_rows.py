@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ortkit.kernels.region.vectormath import exp_nonpositive
+from ortkit.kernels.region.vectormath import exp_nonpositive, exp_nonpositive_rough
 
 from .attention_amx_emitter import RowEmitter
 from .attention_form import AttentionForm
@@ -161,19 +161,25 @@ class Rows:
         begin: Expr,
     ) -> Expr:
         """Return the largest score of a row and those before; what is masked is written."""
-        e = self.e
+        e, has_mask = self.e, self.form.mask is not None
         halves = [e.scratch(), e.scratch()]
         for half in halves:
             with e.vector(VECTOR) as lane:
-                e.store(half, before, lane)
+                e.store(half, e.f32(float("-inf")), lane)
 
         def keep(key: Expr, is_edge: bool) -> None:
             for number, half in enumerate(halves):
                 start = e.share(key + e.i64(number * VECTOR))
                 with e.vector(VECTOR) as lane:
-                    value = score(start + lane, is_edge, False)
-                    if self.form.mask is not None:
-                        e.store(given, value, begin + start + lane)
+                    key_here = start + lane
+                    if has_mask:
+                        value = score(key_here, is_edge, False)
+                        e.store(given, value, begin + key_here)
+                    else:  # the scale is positive: the largest score before it is so behind it
+                        value = e.share(given[begin + key_here])
+                        if is_edge:
+                            hidden = e.f32(float("-inf"))
+                            value = e.share(e.select(key_here < seen, value, hidden))
                     # A NaN is not larger; it comes out of the exponentials.
                     e.store(half, e.select(value > half[lane], value, half[lane]), lane)
 
@@ -181,7 +187,10 @@ class Rows:
         with e.vector(VECTOR) as lane:
             first, other = halves[0][lane], halves[1][lane]
             e.store(halves[0], e.select(first > other, first, other), lane)
-        return e.largest_of(halves[0])
+        found = e.largest_of(halves[0])
+        if not has_mask:
+            found = e.share(found * e.f32(self.form.scale))
+        return e.share(e.select(found > before, found, before))
 
     def _rescale(self, sums: Place, row: Expr, factor: Expr) -> None:
         e, width = self.e, self.form.v.width
@@ -215,7 +224,7 @@ class Rows:
                 start = e.share(key + e.i64(number * VECTOR))
                 with e.vector(VECTOR) as lane:
                     away = e.share(score(start + lane, is_edge, True) - largest)
-                    value = exp_nonpositive(e, away)
+                    value = exp_nonpositive_rough(e, away)
                     e.store(power, value, lane)
                     e.store(half, half[lane] + value, lane)
             low, high = (e.row(power, 0, VECTOR) for power in powers)

@@ -24,6 +24,8 @@ _EXPM1 = (0.5, 0.16666666, 0.041666493, 0.008333545, 0.0013932334, 0.00019762515
 _EXPM1_TWICE = (1.9999999, 1.3333237, 0.66667897, 0.26772067, 0.08877244)
 # 2^r = 1 + r P(r) for |r| <= 1/2; relative error 2^-28.3
 _EXP2 = (0.6931472, 0.24022648, 0.055503596, 0.009618503, 0.0013390997, 0.00015327803)
+# 2^r = 1 + r P(r) for |r| <= 1/2; relative error 2^-13.2
+_EXP2_ROUGH = (0.6932829, 0.24221095, 0.05500893)
 # 2^r - 1 = r P(r) for |r| <= 1/2; relative error 2^-26.2
 _EXP2M1 = (0.6931472, 0.24022649, 0.055503674, 0.009618306, 0.0013387421, 0.00015384579)
 # 1 - erf(x) = 2^(x P(x)) for 0 <= x <= 3.93; relative error of erf 2^-27.4
@@ -147,6 +149,19 @@ def exp_nonpositive(e: Emitter, x: Expr) -> Expr:
     them: this is the one for Softmax.
     """
     return exp_within(e, at_least(e, x, -88.0))  # 2^-127 comes out as 0
+
+
+def exp_nonpositive_rough(e: Emitter, x: Expr) -> Expr:
+    """Return e^x for x <= 0, or NaN, within 2^-13: enough for what is rounded to bfloat16.
+
+    0 below -87.7.
+    """
+    x = at_least(e, x, -88.0)
+    power = x * e.f32(_LOG2_E)
+    rounded = e.share(power + e.f32(_ROUNDER))
+    r = e.share(power - e.share(rounded - e.f32(_ROUNDER)))
+    mantissa = e.share(polynomial(e, r, _EXP2_ROUGH) * r + e.f32(1.0))
+    return e.share(mantissa * _scale(e, rounded))
 
 
 def _exp_parts(e: Emitter, x: Expr, rounder: Expr) -> tuple[Expr, Expr]:
