@@ -37,6 +37,18 @@ REGIONS = {
     "rows side by side": region(MEAN, {"X": (3, 17, 40)}, (3, 40)),
     "broadcast": region("Y = Add (X, B)", {"X": ("n", 53), "B": (53,)}, ("n", 53)),
     "tiles": region(TURNED, {"X": ("n", 37), "B": (37, "n")}, (37, "n")),
+    "divided by a constant": region(
+        "C = Constant <value_float = 3.7> ()  Y = Div (X, C)", {"X": ("n", 53)}, ("n", 53)
+    ),
+    "divided by what a row has": region(
+        "A = Constant <value_ints = [1]> ()  Q = Mul (X, X)  S = ReduceSum <keepdims = 1> (Q, A)"
+        "  R = Sqrt (S)  Y = Div (X, R)",
+        {"X": ("n", 150)},
+        ("n", 150),
+    ),
+    "divided by what a column has": region(
+        "Y = Div (X, B)", {"X": ("n", 53), "B": (53,)}, ("n", 53)
+    ),
     "parts": region("Y = Concat <axis = 1> (X, B)", {"X": (9, 21), "B": (9, 35)}, (9, 56)),
 }
 SIZES = {"n": 67, "m": 83}
@@ -113,3 +125,33 @@ def test_a_row_of_unknown_size_is_not_taken_for_long() -> None:
     """One that is shorter than a vector goes point by point."""
     found = TvmBackend().parameters(REGIONS["rows of unknown size"], resolve(Target()))
     assert max(found["vector"]) == DEFAULTS.vector
+
+
+def test_inverses_answer_as_divisions_at_the_far_ends(tmp_path: Path, cache: KernelCache) -> None:
+    """Zeros, infinities, NaN, and numbers whose inverse is no float32 or a denormal one."""
+    signature = region("Y = Div (X, D)", {"X": ("n", 40), "D": ("n", 1)}, ("n", 40))
+    ends = [0.0, -0.0, np.inf, -np.inf, np.nan, 1e-40, -3e-45, 1e-20, 2e38, -3e38, 1e20, 3.0]
+    divisors = np.array(ends, np.float32).reshape(-1, 1)
+    numbers = np.array([*ends, 1.0, -7.5, 1e30, 1e-30, 5.0, 0.1, 100.0, 1e10], np.float32)
+    x = np.tile(numbers, (len(ends), 2))
+    with np.errstate(all="ignore"):
+        expected = x / divisors
+    library = tmp_path / "k.so"
+    chosen = "reciprocal=1"
+    assert "reciprocal" in TvmBackend().parameters(signature, resolve(Target()))
+    build_library([signature], Target(), library, cache=cache, chooser=lambda *_: chosen)
+    (found,) = session(fused_model(signature), library).run(None, {"X": x, "D": divisors})
+    assert (np.isnan(found) == np.isnan(expected)).all()
+    normal = np.isfinite(expected) & (abs(expected) > 2.0**-126)
+    np.testing.assert_allclose(found[normal], expected[normal], rtol=3e-7)
+    others = ~normal & ~np.isnan(expected)
+    np.testing.assert_allclose(found[others], expected[others], rtol=0, atol=2.0**-126)
+    assert (found.view(np.int32) != expected.view(np.int32))[normal].any()
+
+
+def test_powers_of_two_need_no_inverse() -> None:
+    """LLVM multiplies by itself there, and rounds nothing."""
+    for value, is_free in ((8.0, False), (0.25, False), (3.0, True), (0.1, True)):
+        body = f"C = Constant <value_float = {value}> ()  Y = Div (X, C)"
+        found = TvmBackend().parameters(region(body, {"X": (64,)}, (64,)), resolve(Target()))
+        assert ("reciprocal" in found) == is_free

@@ -13,6 +13,7 @@ VALUES: Mapping[str, tuple[int, ...]] = {
     "keep": (0, 1),
     "tile": (4, 8, 16),
     "unit_points": (64, 512, 4096, 32768),
+    "reciprocal": (0, 1),
 }
 
 
@@ -30,6 +31,8 @@ class Choices:
         tile: Rows and columns of tiles that are transposed in registers.
         unit_points: A unit of work should have this many points, so that finding its place
             costs little.
+        reciprocal: Whether what is divided by the same number in all lanes is multiplied by its
+            inverse, which is rounded once more (0 or 1).
     """
 
     vector: int = 16
@@ -38,6 +41,7 @@ class Choices:
     keep: int = 1
     tile: int = 16
     unit_points: int = 512
+    reciprocal: int = 0
 
     def __str__(self) -> str:
         """Return what differs from the defaults, such as `vector=32,keep=0`."""

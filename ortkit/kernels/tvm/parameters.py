@@ -7,6 +7,7 @@ from dataclasses import asdict
 
 from ortkit.kernels.region.axes import extent_of_axes
 from ortkit.kernels.tvm.choices import DEFAULTS, VALUES
+from ortkit.kernels.tvm.divisors import has_divisor
 from ortkit.kernels.tvm.schedule import NOMINAL, Schedule
 
 #: From so many operations a point on a kernel is busy with arithmetic, not with memory.
@@ -58,6 +59,8 @@ def _values(schedule: Schedule) -> Mapping[str, tuple[int, ...]]:
         found["accumulators"] = VALUES["accumulators"]
         if schedule.kept:
             found["keep"] = VALUES["keep"]
+    if has_divisor(schedule):
+        found["reciprocal"] = VALUES["reciprocal"]
     if not schedule.is_flat and len(schedule.units) + len(schedule.inner) > 1:
         found["unit_points"] = VALUES["unit_points"]
     return found

@@ -31,6 +31,7 @@ from ortkit.kernels.region.program import (
     operands_of,
 )
 from ortkit.kernels.sizes import Extent, product
+from ortkit.kernels.tvm.divisors import Inverse, divisor_of, inverse_of, quotient
 from ortkit.kernels.tvm.emit import Buffer, Emitter, Expr
 from ortkit.kernels.tvm.schedule import Schedule
 
@@ -169,7 +170,10 @@ class Values:
                 result = e.share(dtypes.load(e, raw, tensor.dtype))
             case Point(operands=operands, attributes=attributes, op=op):
                 inputs = [None if x is None else self.value(x, where) for x in operands]
-                result = op.write(e, attributes, inputs)
+                if (divisor := self._divisor(number)) is not None:
+                    result = quotient(e, inputs[0], self._inverse(divisor, where))
+                else:
+                    result = op.write(e, attributes, inputs)
                 if number in self.schedule.repeated and e.dtype(result).startswith("float"):
                     # All passes must see one number, or the largest of a row is not its largest.
                     result = e.fence(result)
@@ -183,6 +187,24 @@ class Values:
         if kept is not None and self.row.running == self.schedule.kept[number]:
             e.store(kept, result, self._row_offset())
         return result
+
+    def _divisor(self, number: int) -> int | None:
+        """Return what a value is to be divided by with an inverse, if it is."""
+        return divisor_of(self.schedule, number) if self.schedule.choices.reciprocal else None
+
+    def _inverse(self, number: int, where: Where) -> Inverse:
+        """Return the inverse of a value, computed in the outermost block that can."""
+        divisor = self.value(number, where)
+        number, where = through_views(self.schedule.program, self.schedule.axes, number, where)
+        node = self.schedule.program.values[number].node
+        constant = float(node.value) if isinstance(node, Constant) else None
+        key = ("inverse", number, key_of(self.schedule.axes, number, where))
+        with self.e.at(self._level(number, where)):
+            known = self.e.known
+            if key not in known:
+                known[key] = inverse_of(self.e, divisor, constant)
+            found: Inverse = known[key]
+        return found
 
     def _part(self, number: int, node: Concat, where: Where) -> Expr:
         """Return the part of a Concat in which the current loops stand: they never cross two."""
