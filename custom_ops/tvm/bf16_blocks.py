@@ -48,8 +48,7 @@ class Steps:
         first: The first step.
         count: How many.
         is_new: Whether sums begin; None if they always do.
-        turn: The number of the block of rows.
-        turns: Each block fetches this part of the next panel: 1, 2 or 4.
+        turn: The number of the block of rows: each fetches a quarter of the next panel.
         left: How far into rows of A the first step lies, in elements.
     """
 
@@ -57,7 +56,6 @@ class Steps:
     count: Expr
     is_new: Expr | None
     turn: Expr
-    turns: int
     left: Expr
 
 
@@ -89,13 +87,13 @@ def tile_block(
     stride, width = e.i64(of.stride * 2), e.i64(_TILE_ROW)
     begin = e.share(start + steps.left)
     across = e.share(strip * e.i64(of.depth * TILE) + steps.first * e.i64(PAIRS * TILE))
-    lines = TILE // steps.turns
-    turn = e.share(e.tir.bitwise_and(steps.turn, e.i64(steps.turns - 1)) * e.i64(lines * PAIRS))
+    quarter = TILE // 4
+    turn = e.share(e.tir.bitwise_and(steps.turn, e.i64(3)) * e.i64(quarter * PAIRS))
     with e.loop(steps.count) as step:
         left = begin + step * e.i64(PAIRS)
         right = across + step * e.i64(PAIRS * TILE)
-        for line in range(lines * columns):
-            column, place = columns + line // lines, line % lines * PAIRS
+        for line in range(quarter * columns):
+            column, place = columns + line // quarter, line % quarter * PAIRS
             e.prefetch(of.weight, right + turn + e.i64(column * of.depth * TILE + place))
         for row in range(rows):
             for column in range(columns):

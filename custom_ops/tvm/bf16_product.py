@@ -15,7 +15,7 @@ from ortkit.kernels.backend import Launch, Refused
 from ortkit.kernels.bf16 import DEPTH
 from ortkit.kernels.cpu import has_bf16
 from ortkit.kernels.signature import RegionSignature
-from ortkit.kernels.sizes import Extent, product
+from ortkit.kernels.sizes import Extent
 
 from .bf16_emitter import PAIRS
 from .bf16_form import ProductForm, read_product
@@ -31,7 +31,6 @@ _MOST_ROWS = 512
 # Of rows of A that are copied to the stack.
 _COPY_BYTES = 600 * 1024
 _NEAR_COPY_BYTES = 64 * 1024
-_MOST_TURNS = 4
 # What the shim hands to a thread at once.
 _SLICE_FEMTOSECONDS = 16_000_000_000
 _MOST_DEPTH_OF_COPY = 8192
@@ -108,18 +107,6 @@ class Bf16Product:
     def rows_of_unit(self) -> int:
         """Rows of A that are multiplied for a unit and a panel."""
         return 1
-
-    @property
-    def turns(self) -> int:
-        """How many blocks of 32 rows share the fetching of the next panel: 1, 2 or 4.
-
-        There are as many at least, if the images of a batch are one or more.
-        """
-        rows = product(self.unit_axes)
-        if rows.symbols and rows.factor == 1:
-            return _MOST_TURNS
-        blocks = -(-rows.factor * self.rows_of_unit // PAIRS)
-        return min(_MOST_TURNS, 1 << (max(blocks, 1).bit_length() - 1))
 
     def launch(self, level: str) -> Launch:
         """Say how units are counted: a row or, of images, a line, and a group of panels."""

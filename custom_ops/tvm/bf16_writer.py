@@ -218,8 +218,7 @@ class Writer:
             count = e.share(piece.stop - piece.start)
             with e.loop(e.divide_up(count, PAIRS)) as index:
                 zero = e.i64(0)
-                depth = e.i64(self.of.depth // PAIRS)
-                steps = Steps(zero, depth, None, index, self.of.turns, zero)
+                steps = Steps(zero, e.i64(self.of.depth // PAIRS), None, index, zero)
                 first = e.share(piece.start + index * e.i64(PAIRS))
                 rows = self._tiles(piece, first, width, steps, self.origin)
                 self._finish(piece, (first, self.origin), rows, width)
@@ -230,8 +229,7 @@ class Writer:
             with e.loop(e.i64(self._parts)) as part:
                 begin, length, left = self._part(part)
                 with e.loop(e.divide_up(count, PAIRS)) as index:
-                    is_new = e.equal(part, e.i64(0))
-                    steps = Steps(begin, length, is_new, index, self.of.turns, left)
+                    steps = Steps(begin, length, e.equal(part, e.i64(0)), index, left)
                     within = e.share(index * e.i64(PAIRS))
                     first = e.share(top + within)
                     sums = e.share(self.origin + within * e.i64(PAIRS))
