@@ -26,3 +26,11 @@ def flash_attention(
 @onnxscript.script(default_opset=op)
 def body(q, k, v):
     return op.Attention(q, k, v)
+
+
+for _keys, _types in ((128, ("float16", "bfloat16")), (32, ("float32",))):
+    flash_attention.kernel(
+        "triton", "ortkit.custom_ops.examples.gpu.flash_attention:flash_attention",
+        dtypes=_types, grid=("ceil(queries / QUERIES)", "8*batch"), stages=2,
+        constants={"WIDTH": 64, "QUERIES": 64, "KEYS": _keys},
+    )  # fmt: skip

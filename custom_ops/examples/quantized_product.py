@@ -28,8 +28,13 @@ def body(x, zero, w, scale):
     return op.Mul(op.Cast(op.MatMulInteger(x, w, zero), to=1), scale)
 
 
-quantized_product.kernel(
-    "triton", "ortkit.custom_ops.examples.gpu.quantized_product:quantized_product",
-    grid=("ceil(m / ROWS)", "ceil(n / COLUMNS)"), warps=8,
-    constants={"ROWS": 128, "COLUMNS": 128, "DEPTH": 64},
-)  # fmt: skip
+for _rows, _columns, _depth, _warps, _when in (
+    (64, 64, 64, 4, "n % 16 == 0 and k % 16 == 0 and m*n <= 600000"),
+    (128, 128, 128, 8, "n % 16 == 0 and k % 16 == 0"),
+    (64, 64, 64, 4, ""),
+):
+    quantized_product.kernel(
+        "triton", "ortkit.custom_ops.examples.gpu.quantized_product:quantized_product",
+        grid=("ceil(m / ROWS)", "ceil(n / COLUMNS)"), warps=_warps, when=_when,
+        constants={"ROWS": _rows, "COLUMNS": _columns, "DEPTH": _depth},
+    )  # fmt: skip

@@ -180,15 +180,7 @@ class CustomOp:
             function: For tvm one of TE (from placeholders to tensors, attributes by name) or a
                 PrimFunc over buffers, inputs first; for triton one of Triton. Or where it is,
                 "module:function", which is imported when the kernel is compiled.
-            options: For both: `dtypes` that it is for; `without`, the optional inputs that nodes
-                are without; `counts` of a variadic input; `when`, such as "n % 16 == 0 and n <=
-                4096"; `constants`, passed by name. For tvm: `split`, the first axis of all that
-                is computed in parts, or `units` of a function that has begin and end;
-                `schedule`, called with a `tvm.s_tir.Schedule`; `work`, how many points there are
-                (else the elements of an output), and `picoseconds` for one; `inplace`, pairs of
-                an input and an output that may share memory. For triton: `grid`, such as
-                ("ceil(n / BLOCK)",); `sizes`, what parameters stand for that are called neither
-                as a tensor, an attribute nor a size; `warps` and `stages`.
+            options: See `ortkit.extend.declared_kernels.KernelOptions`.
 
         Raises:
             UserError: It is not a kernel of this op.

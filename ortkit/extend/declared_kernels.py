@@ -24,14 +24,33 @@ _MOST_WARPS = 32
 _LISTS = ("dtypes", "without", "counts", "grid", "inplace")
 #: Options that mean something to one backend only.
 _OWN = {
-    "tvm": ("split", "units", "schedule", "work", "picoseconds", "inplace"),
+    "tvm": ("split", "units", "least", "schedule", "work", "picoseconds", "inplace"),
     "triton": ("grid", "sizes", "warps", "stages"),
 }
 
 
 @dataclass(frozen=True)
 class KernelOptions:
-    """How a kernel is called; `CustomOp.kernel` says what each means."""
+    """What a kernel is for, and how it is called.
+
+    Args:
+        dtypes: For words such as Float, the element types that it is for; none: all.
+        without: Optional inputs that its nodes are without.
+        counts: For how many tensors of a variadic input.
+        when: What must hold of the sizes: "n % 16 == 0 and m*n <= 4096".
+        constants: Passed by name; they may stand in `when` and `grid`.
+        split: For tvm: the first axis of all that is computed in parts.
+        units: Or what is counted between `begin` and `end`, which the function then has.
+        least: How many of them a part has at least; 0: as many as `work` says.
+        schedule: Called with a `tvm.s_tir.Schedule` of a function of TE.
+        work: How many points there are; empty: the elements of the largest output.
+        picoseconds: For one of them.
+        inplace: Pairs of an input and an output that may share memory.
+        grid: For triton: such as ("m", "ceil(n / BLOCK)").
+        sizes: What parameters stand for that are called neither as a tensor nor as a size.
+        warps: Of 32 threads.
+        stages: How many turns of a loop are loaded ahead.
+    """
 
     dtypes: tuple[str, ...] = ()
     without: frozenset[str] = frozenset()
@@ -40,6 +59,7 @@ class KernelOptions:
     constants: Mapping[str, Constant] = field(default_factory=dict)
     split: str = ""
     units: str = ""
+    least: int = 0
     schedule: Any = None
     work: str = ""
     picoseconds: int = 300
@@ -188,6 +208,8 @@ def _check(op: CustomOp, backend: str, options: KernelOptions, where: str) -> No
         )  # fmt: skip
     if options.warps not in (1, 2, 4, 8, 16, _MOST_WARPS):
         raise UserError(f"{options.warps} warps", where=where, fix="use 1, 2, 4, 8, 16 or 32")
+    if options.least < 0 or options.picoseconds < 1:
+        raise UserError("least and picoseconds are numbers from 1 on", where=where)
     if options.split and options.units:
         raise UserError("split and units exclude each other", where=where)
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
+from math import ceil
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -21,6 +23,8 @@ from ortkit.kernels.sizes import ONE, Extent, extent_of, product, symbols_of
 # tvm has no types that mypy could follow.
 Expr: TypeAlias = Any
 
+#: The shim's parts take at least that long: custom_ops/native/kernel.cc.
+_PART_PICOSECONDS = 16_000_000
 _RANGE = ("begin", "end")
 # What TVM says of a buffer that would lie on the stack.
 _UNKNOWN_ROOM = "constant size stack allocation"
@@ -55,8 +59,8 @@ def compile_tvm(form: Form, target: Target, folder: Path) -> Kernel:
     from ortkit.extend.tvm_lowering import Parts, lowered
     from ortkit.kernels.tvm.build import write_object
 
-    made = _Maker(form)
     target = resolve(target)
+    made = _Maker(form, target.level)
     symbol = f"ortkit_{form.signature.key}"
     try:
         function = made.function()
@@ -90,6 +94,8 @@ class _Maker:
     """One kernel in the making."""
 
     form: Form
+    level: str
+    """Of the processor."""
 
     def __post_init__(self) -> None:
         from tvm import tirx
@@ -167,7 +173,10 @@ class _Maker:
         return [one.name if flag else None for one, flag in pairs]
 
     def _constants(self) -> dict[str, Any]:
-        return dict(self.options.constants)
+        found = dict(self.options.constants)
+        if "level" in inspect.signature(self.kernel.function).parameters:
+            found.setdefault("level", self.level)
+        return found
 
     def _check_results(self, results: Sequence[Any]) -> None:
         wanted = self.form.signature.outputs
@@ -252,8 +261,10 @@ class _Maker:
             units = Extent(1, (self.split,))
         elif self.options.units:
             units = self.words.size(self.options.units)
-        points = work.divided_by(units) or work
-        return Launch((units,), points, self.options.picoseconds, tuple(self._pairs()))
+        points, picoseconds = work.divided_by(units) or work, self.options.picoseconds
+        if self.options.least:  # a part is what takes so long
+            points, picoseconds = ONE, ceil(_PART_PICOSECONDS / self.options.least)
+        return Launch((units,), points, picoseconds, tuple(self._pairs()))
 
     def _pairs(self) -> list[tuple[int, int]]:
         inputs = [one.name for one in self.form.signature.inputs]
