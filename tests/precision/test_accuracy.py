@@ -87,8 +87,11 @@ def test_other_types_and_shapes() -> None:
 
 def test_the_worst_over_input_sets() -> None:
     want = np.ones((2, 8), np.float32)
-    two = [measure("y", want, want), measure("y", want, 1.5 * want)]
-    found = worst(one for one in two if one is not None)
-    assert found.error == pytest.approx(0.5)
+    turned = want.copy()
+    turned[:, :4] = -2.0
+    three = [measure("y", want, each) for each in (want, 1.5 * want, turned)]
+    found = worst(one for one in three if one is not None)
+    assert found.error == found.relative_error == pytest.approx(1.5 * 2**0.5)
+    assert found.cosine == pytest.approx(-4 / (8 * 20) ** 0.5)
     assert largest_error([found]) == found.error
     assert largest_error([]) == 0.0

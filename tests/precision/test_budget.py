@@ -42,6 +42,9 @@ def test_the_most_harmful_go_back_first() -> None:
 def test_harm_is_weighed_against_time() -> None:
     trials = [Trial(0.02, 1.0), Trial(0.03, 100.0)]
     assert order_of(trials) == (1, 0)
+    # By squares: twice the harm must save four times as much.
+    assert order_of([Trial(0.02, 1.0), Trial(0.03, 1.8)]) == (0, 1)
+    assert order_of([Trial(0.02, 1.0), Trial(0.03, 2.7)]) == (1, 0)
 
 
 def test_what_is_no_faster_is_not_lowered() -> None:

@@ -47,6 +47,12 @@ def test_each_value_has_the_range_that_loses_least(tmp_path: Path) -> None:
     best = min([*tried, (-0.5, 0.5)], key=lambda limits: lost(x, limits))
     assert found["x"] == pytest.approx(best)
     assert 0.95 * high > found["x"][1] > 0.5
+    # A range that another method found, between the parts.
+    parts = np.linspace(0.5, 1.0, 101)
+    finest = min(((p * low, p * high) for p in parts), key=lambda limits: lost(x, limits))
+    assert finest not in tried
+    again = fitted(runner, model, products_of(model), [whole, {"x": finest}])
+    assert again["x"] == pytest.approx(finest)
 
 
 def test_equally_good_ranges_are_whole(tmp_path: Path) -> None:
