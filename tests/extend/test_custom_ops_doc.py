@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 PAGE = Path(__file__).parents[2] / "docs" / "custom-ops.md"
 FENCED = re.compile(r"```(?P<kind>python|console)\n(?P<text>.*?)```", re.DOTALL)
@@ -18,7 +21,7 @@ def blocks(kind: str) -> list[str]:
 
 
 def test_the_page_does_what_it_says(tmp_path: Path) -> None:
-    define, use = blocks("python")
+    define, use, *_ = blocks("python")
     (commands,) = blocks("console")
     (tmp_path / "my_ops.py").write_text(define)
     lines = commands.splitlines()
@@ -38,8 +41,22 @@ def test_the_page_does_what_it_says(tmp_path: Path) -> None:
 
 
 def test_it_takes_under_30_lines() -> None:
-    define, use = blocks("python")
+    define, use, *_ = blocks("python")
     (commands,) = blocks("console")
     lines = [*define.splitlines(), *use.splitlines()]
     lines += [line for line in commands.splitlines() if line.startswith("$")]
     assert len([line for line in lines if line.strip()]) < 30
+
+
+@pytest.mark.parametrize(("place", "toolchain"), [(2, "tvm"), (3, "triton")])
+def test_kernels_of_your_own(place: int, toolchain: str, tmp_path: Path) -> None:
+    pytest.importorskip(toolchain)
+    define, kernel = blocks("python")[0], blocks("python")[place]
+    (tmp_path / "my_ops.py").write_text(f"{define}\n\n{kernel}")
+    command = [sys.executable, "-m", "ortkit", "ops", "test", "SquaredReLU", "--from", "my_ops.py",
+               "--dtype", "float32", "--json"]  # fmt: skip
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (op,) = json.loads(done.stdout)["ops"]
+    assert [one["backend"] for one in op["kernels"]] == [toolchain]
+    assert op["check"]["kernels"] >= 9 and op["check"]["faults"] == []
