@@ -3,7 +3,9 @@
 Every variant lives in a process of its own, all side by side: they run by turns, A B C ... C B A.
 Ratios are to ONNX Runtime's float32, of medians of the turns, with minima beside them; errors are
 norms of differences over norms, of the worst output, against it too. `onnxruntime int8` is its own
-flow: dynamic, or static with the same inputs where most products are convolutions.
+flow: dynamic, or static with the same inputs where most products are convolutions;
+`onnxruntime int8 default` is static as quantize_static does it where nothing is said;
+`ortkit over` either is `ortkit optimize` of what they wrote, which must not be slower.
 """
 
 from __future__ import annotations
@@ -26,6 +28,13 @@ from scripts.benches import corpus, output
 from scripts.benches.cpu_turns import Engine, Times, take_turns, this_python
 
 FLOAT, AGAIN, OWN_INT8 = "onnxruntime", "onnxruntime again", "onnxruntime int8"
+OWN_DEFAULT = "onnxruntime int8 default"
+#: What ONNX Runtime quantizes itself.
+OWN = (OWN_INT8, OWN_DEFAULT)
+#: `ortkit optimize` of what it wrote.
+OVER: Mapping[str, str] = {f"ortkit over {name}": name for name in OWN}
+#: Pairs that are set side by side: the first must be no slower than the second.
+PAIRS = (("ortkit int8", OWN_INT8), *OVER.items())
 #: How `ortkit optimize` is called.
 OPTIMIZED: Mapping[str, tuple[str, ...]] = {
     "ortkit fp32": (),
@@ -73,6 +82,7 @@ def main() -> int:
     }
     path = output.write(results, Path("bench-results"), "precision")
     show(rows)
+    show_pairs(rows)
     print(f"\nwrote {path}")
     return int(any(row.problem for row in rows))
 
@@ -92,6 +102,39 @@ def show(rows: list[Row]) -> None:
     )  # fmt: skip
 
 
+def show_pairs(rows: list[Row]) -> None:
+    """Print how the variants in int8 compare; noise is what float32 differs from itself."""
+    by_model: dict[str, dict[str, Row]] = {}
+    for row in rows:
+        by_model.setdefault(row.model, {})[row.variant] = row
+    lines = []
+    for model, found in by_model.items():
+        noise = abs(1 - (found[AGAIN].ratio or 1.0)) if AGAIN in found else 0.0
+        for name, other in PAIRS:
+            one, two = found.get(name), found.get(other)
+            if one is None or two is None or not one.median_ms or not two.median_ms:
+                continue
+            by_median = two.median_ms / one.median_ms
+            by_fastest = (two.fastest_ms or 0.0) / (one.fastest_ms or 1.0)
+            error = (one.error or 0.0) / two.error if two.error else None
+            lines.append(
+                (model, name, other, _fixed(by_median), _fixed(by_fastest), _fixed(error),
+                 _verdict(by_median, by_fastest, noise))
+            )  # fmt: skip
+    if lines:
+        output.table(
+            "int8, side by side",
+            ("model", "variant", "beside", "times as fast", "by fastest", "error", ""), lines,
+        )  # fmt: skip
+
+
+def _verdict(by_median: float, by_fastest: float, noise: float) -> str:
+    """Say whether a variant is slower: by medians and by the fastest runs, beyond the noise."""
+    if max(by_median, by_fastest) < 1 - noise:
+        return "slower"
+    return "faster" if min(by_median, by_fastest) > 1 + noise else "as fast"
+
+
 def _fixed(number: float | None) -> str:
     return "" if number is None else f"{number:.2f}"
 
@@ -103,7 +146,7 @@ def _measure(entry: corpus.Entry, folder: Path, options: argparse.Namespace) -> 
     engines = {name: Engine(this_python(), "onnxruntime", entry.path) for name in (FLOAT, AGAIN)}
     problems: dict[str, str] = {}
     others = () if options.openvino_python is None else tuple(OPENVINO)
-    for name in (*OPTIMIZED, OWN_INT8, *others):
+    for name in (*OPTIMIZED, *OWN, *OVER, *others):
         if options.only and name not in options.only:
             continue
         output.say(f"precision: {entry.name}: {name}")
@@ -159,18 +202,26 @@ def _made(
     """
     if name in OPENVINO:
         return Engine(options.openvino_python, OPENVINO[name], entry.path)
-    target = folder / f"{name.replace(' ', '-')}.onnx"
-    if name == OWN_INT8:
+    target, source = _place(folder, name), entry.path
+    if name in OWN:
         # In a process of its own: it prints and warns.
-        _run(sys.executable, "-m", __spec__.name, "--quantize", str(entry.path), str(target))
+        how = "--quantize" if name == OWN_INT8 else "--quantize-default"
+        _run(sys.executable, "-m", __spec__.name, how, str(entry.path), str(target))
         return Engine(this_python(), "onnxruntime", target)
+    if name in OVER and not (source := _place(folder, OVER[name])).exists():
+        raise ModelError(f"there is no {OVER[name]}")
     _run(
-        sys.executable, "-m", "ortkit", "optimize", str(entry.path), "-o", str(target), "--quiet",
-        "--inputs", str(feeds), "--threads", str(options.threads), *OPTIMIZED[name],
+        sys.executable, "-m", "ortkit", "optimize", str(source), "-o", str(target), "--quiet",
+        "--inputs", str(feeds), "--threads", str(options.threads), *OPTIMIZED.get(name, ()),
         *options.optimize.split(),
     )  # fmt: skip
     library = library_path(target)
     return Engine(this_python(), "onnxruntime", target, library if library.exists() else None)
+
+
+def _place(folder: Path, name: str) -> Path:
+    """Return where the model of a variant lies."""
+    return folder / f"{name.replace(' ', '-')}.onnx"
 
 
 def _run(*command: str) -> None:
@@ -179,12 +230,12 @@ def _run(*command: str) -> None:
         raise ModelError(ended.stderr.strip().rpartition("\n")[2][:200] or "it failed")
 
 
-def quantize(entry: corpus.Entry, target: Path) -> None:
-    """Quantize a model as ONNX Runtime's documentation advises for its kind."""
+def quantize(entry: corpus.Entry, target: Path, *, by_default: bool = False) -> None:
+    """Quantize a model as ONNX Runtime's documentation advises for its kind, or by default."""
     from onnxruntime.quantization import QuantType, quantize_dynamic, quantize_static
 
     ops = [node.op_type for node in onnx.load(entry.path, load_external_data=False).graph.node]
-    if ops.count("Conv") <= ops.count("MatMul") + ops.count("Gemm"):
+    if not by_default and ops.count("Conv") <= ops.count("MatMul") + ops.count("Gemm"):
         quantize_dynamic(entry.path, target, per_channel=True)
         return
 
@@ -194,6 +245,9 @@ def quantize(entry: corpus.Entry, target: Path) -> None:
         def get_next(self) -> dict[str, np.ndarray] | None:
             return self.sets.pop() if self.sets else None
 
+    if by_default:
+        quantize_static(entry.path, target, Reader())
+        return
     quantize_static(
         entry.path, target, Reader(), per_channel=True, activation_type=QuantType.QUInt8,
         weight_type=QuantType.QInt8,
@@ -215,8 +269,11 @@ def _parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["--quantize"]:
+    if sys.argv[1:2] in (["--quantize"], ["--quantize-default"]):
         source = Path(sys.argv[2])
-        quantize(corpus.Entry(source.stem, source), Path(sys.argv[3]))
+        quantize(
+            corpus.Entry(source.stem, source), Path(sys.argv[3]),
+            by_default=sys.argv[1] == "--quantize-default",
+        )  # fmt: skip
         sys.exit(0)
     sys.exit(main())

@@ -10,7 +10,18 @@ import pytest
 
 import models
 from scripts.benches import corpus
-from scripts.benches.precision import AGAIN, FLOAT, _rows, quantize, relative_error, show
+from scripts.benches.precision import (
+    AGAIN,
+    FLOAT,
+    OWN_INT8,
+    PAIRS,
+    Row,
+    _rows,
+    quantize,
+    relative_error,
+    show,
+    show_pairs,
+)
 
 
 def test_rows_have_ratios_and_errors(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -38,3 +49,34 @@ def test_each_kind_is_quantized_as_advised(name: str, op: str, tmp_path: Path) -
     onnx.save(models.build(name), tmp_path / "m.onnx")
     quantize(corpus.Entry(name, tmp_path / "m.onnx"), tmp_path / "q.onnx")
     assert op in {node.op_type for node in onnx.load(tmp_path / "q.onnx").graph.node}
+
+
+def test_by_default_activations_are_signed(tmp_path: Path) -> None:
+    onnx.save(models.build("resnet50"), tmp_path / "m.onnx")
+    quantize(corpus.Entry("m", tmp_path / "m.onnx"), tmp_path / "q.onnx", by_default=True)
+    model = onnx.load(tmp_path / "q.onnx")
+    types = {tensor.name: tensor.data_type for tensor in model.graph.initializer}
+    zeros = {types[n.input[2]] for n in model.graph.node if n.op_type == "QuantizeLinear"}
+    assert zeros == {onnx.TensorProto.INT8}
+
+
+@pytest.mark.parametrize(
+    ("median_ms", "fastest_ms", "said"),
+    [(2.0, 1.5, "faster"), (5.0, 4.5, "slower"), (5.0, 3.0, "as fast"), (3.9, 2.9, "as fast")],
+)
+def test_pairs_are_slower_only_beyond_the_noise(
+    median_ms: float, fastest_ms: float, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (ours, own), *_ = PAIRS
+    assert own == OWN_INT8
+    rows = [
+        Row("m", AGAIN, 10.0, 9.0, 1.05, 0.0),
+        Row("m", ours, median_ms, fastest_ms, None, 0.01),
+        Row("m", own, 4.0, 3.0, None, 0.02),
+    ]
+    show_pairs(rows)
+    printed = capsys.readouterr().out
+    assert said in printed
+    assert "0.50" in printed
+    show_pairs(rows[:2])
+    assert capsys.readouterr().out == ""
