@@ -10,6 +10,7 @@ Source: CUDA driver API 12 (docs.nvidia.com/cuda/cuda-driver-api).
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import json
 import sys
 import time
@@ -47,6 +48,7 @@ class Job(TypedDict):
     rounds: int
     seconds: float  # when to stop, after one round at least
     device: int
+    lock: str  # a file: whoever has it locked times on this GPU
     result: str
 
 
@@ -144,6 +146,12 @@ class _Step:
 def _timed(job: Job) -> Result:
     cuda = _Cuda(job["device"])
     cuda.open()
+    with Path(job["lock"]).open("w", encoding="utf-8") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        return _timed_alone(cuda, job)
+
+
+def _timed_alone(cuda: _Cuda, job: Job) -> Result:
     random = np.random.default_rng(0)
     inputs = [filled(tensor, random) for tensor in job["inputs"]]
     outputs = [empty(tensor) for tensor in job["outputs"]]

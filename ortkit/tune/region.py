@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -16,7 +17,7 @@ from ortkit.tune.cases import TuneCase
 from ortkit.tune.result import TunedRegion
 from ortkit.tune.search import next_choices, space_size
 from ortkit.tune.store import TuneStore
-from ortkit.tune.timing import Effort, Timer, Times, time_choices
+from ortkit.tune.timing import Effort, Request, Timer, Times, time_choices
 
 #: Kernels that are compiled and timed together.
 BATCH = 12
@@ -97,12 +98,24 @@ class TuningRegion:
         Raises:
             UserError: It cannot be kept.
         """
-        best = max(self.record.ratios.values())
         try:
             found = self._timed(choices)
         except KernelError as error:
             self.problem = str(error)
             return
+        self.keep(found, store)
+
+    def request(self, choices: list[str]) -> Request:
+        """Return what `run` times, for those who time several regions together."""
+        return Request(self.case, self.backend, ["", *choices])
+
+    def keep(self, found: Sequence[Times], store: TuneStore) -> None:
+        """Keep the times of a batch, the default first.
+
+        Raises:
+            UserError: They cannot be kept.
+        """
+        best = max(self.record.ratios.values())
         default, others = found[0], found[1:]
         trials = tuple(
             TrialRecord(one.choices, None if one.problem else _ratio(default, one), one.problem)

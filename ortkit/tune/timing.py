@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -53,12 +54,30 @@ class Effort:
     """Of one turn on a CPU; a run that takes longer is a turn."""
 
 
+#: Processes that load kernels at once.
+_STARTING = 4
+
 #: Measures kernels of a region, as `time_choices` does.
 Timer: TypeAlias = Callable[[TuneCase, Target, str, Sequence[str], Effort], list[Times]]
 #: Measures compiled kernels: once for each process, with the folder to work in.
 Measure: TypeAlias = Callable[
     [TuneCase, Sequence[Kernel | CudaKernel], Effort, Path], Sequence[Result]
 ]
+
+
+@dataclass(frozen=True)
+class Request:
+    """Kernels of one region to time beside each other.
+
+    Args:
+        case: The region, and its sizes.
+        backend: A name of the catalog; its backend is `Tunable`.
+        choices: The kernels; the first is the reference, the one that would be used.
+    """
+
+    case: TuneCase
+    backend: str
+    choices: Sequence[str]
 
 
 def time_choices(
@@ -92,31 +111,70 @@ def time_with(
     effort: Effort,
 ) -> list[Times]:
     """Do what `time_choices` does, with kernels that are compiled here and measured elsewhere."""
+    (found,) = _timed(measure, [Request(case, backend, choices)], target, effort)
+    if isinstance(found, KernelError):
+        raise found
+    return found
+
+
+def time_all(
+    requests: Sequence[Request], target: Target, effort: Effort
+) -> list[list[Times] | KernelError]:
+    """Do what `time_choices` does for several regions, whose kernels are compiled together."""
+    return _timed(_measured_here, requests, target, effort)
+
+
+def _timed(
+    measure: Measure, requests: Sequence[Request], target: Target, effort: Effort
+) -> list[list[Times] | KernelError]:
     with temporary_folder("tune") as folder:
         jobs = []
-        for number, each in enumerate(choices):
-            (folder / str(number)).mkdir()
-            into = folder / str(number)
-            jobs.append(Job(backend, case.signature, target, into, each, is_trial=True))
-        made = compile_all(jobs, _uncounted)
-        compiled = {
-            each: one for each, one in zip(choices, made, strict=True) if not _is_refused(one)
-        }
-        problems = {
-            each: one.reason
-            for each, one in zip(choices, made, strict=True)
-            if isinstance(one, Refused)
-        }
-        if choices[0] in problems:
-            raise KernelError(f"the default kernel is not there: {problems[choices[0]]}")
-        kernels = [one for one in compiled.values() if not isinstance(one, Refused)]
-        results = measure(case, kernels, effort, folder)
-    found = {each: Times(each, (), problem) for each, problem in problems.items()}
+        for place, one in enumerate(requests):
+            for number, choices in enumerate(one.choices):
+                into = folder / f"{place}-{number}"
+                into.mkdir()
+                signature = one.case.signature
+                jobs.append(Job(one.backend, signature, target, into, choices, is_trial=True))
+        made = iter(compile_all(jobs, _uncounted))
+        parts = [[next(made) for _ in one.choices] for one in requests]
+
+        def measured(place: int) -> list[Times] | KernelError:
+            own = folder / str(place)
+            own.mkdir()
+            try:
+                return _times(measure, requests[place], parts[place], effort, own)
+            except KernelError as error:
+                return error
+
+        # On a GPU they wait for each other, but for starting and loading.
+        with ThreadPoolExecutor(_STARTING if target.kind == "cuda" else 1) as pool:
+            return list(pool.map(measured, range(len(requests))))
+
+
+def _times(
+    measure: Measure,
+    request: Request,
+    made: Sequence[Kernel | CudaKernel | Refused],
+    effort: Effort,
+    folder: Path,
+) -> list[Times]:
+    """Measure what was compiled.
+
+    Raises:
+        KernelError: The reference is not there, or `measure` raises.
+    """
+    pairs = list(zip(request.choices, made, strict=True))
+    found = {each: Times(each, (), one.reason) for each, one in pairs if isinstance(one, Refused)}
+    if request.choices[0] in found:
+        problem = found[request.choices[0]].problem
+        raise KernelError(f"the default kernel is not there: {problem}")
+    compiled = {each: one for each, one in pairs if not isinstance(one, Refused)}
+    results = measure(request.case, list(compiled.values()), effort, folder)
     for number, each in enumerate(compiled):
         problem = next((one["problems"][number] for one in results if one["problems"][number]), "")
         times = () if problem else tuple(tuple(one["times"][number]) for one in results)
         found[each] = Times(each, times, problem)
-    return [found[each] for each in choices]
+    return [found[each] for each in request.choices]
 
 
 def _measured_here(
@@ -133,10 +191,6 @@ def _measured_here(
         timing_cpu.run(library, for_cpu, case, effort.rounds, effort.seconds, folder)
         for _ in range(effort.processes)
     ]
-
-
-def _is_refused(one: Kernel | CudaKernel | Refused) -> bool:
-    return isinstance(one, Refused)
 
 
 def _uncounted(done: int, total: int) -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import subprocess
-import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from ortkit import env
 from ortkit.errors import KernelError, UserError
 from ortkit.kernels.cuda import ARCHITECTURES, CeilDiv, CudaKernel, Image, Variant
 from ortkit.runtime.child_process import child_command
@@ -21,8 +21,6 @@ from ortkit.tune.timing_child import Result
 
 #: Of all turns of one process; few are enough where a kernel takes long.
 _SECONDS = 5.0
-#: Two that time at once time each other.
-_alone = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -88,12 +86,29 @@ def run(kernels: Sequence[CudaKernel], case: TuneCase, rounds: int, folder: Path
         "rounds": rounds,
         "seconds": _SECONDS,
         "device": 0,
+        "lock": str(_lock()),
         "result": str(folder / "result.json"),
     }
     (folder / "job.json").write_text(json.dumps(job), encoding="utf-8")
-    with _alone:
-        found: Result = run_child(cuda_child.__name__, folder)
+    found: Result = run_child(cuda_child.__name__, folder)
     return found
+
+
+def _lock() -> Path:
+    """Return the file by which processes that time on the GPU wait for each other.
+
+    Raises:
+        UserError: The cache has no folder.
+    """
+    folder = env.cache_dir()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(
+            f"cannot be written: {error.strerror}", where=str(folder),
+            fix="set ORTKIT_CACHE to a folder that can be written",
+        ) from error  # fmt: skip
+    return folder / "gpu0.lock"
 
 
 def launches_of(

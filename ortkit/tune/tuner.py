@@ -34,7 +34,7 @@ from ortkit.tune.region import TuningRegion
 from ortkit.tune.result import Alternative, TuneResult
 from ortkit.tune.runners import Runner, runner_for
 from ortkit.tune.store import TuneStore
-from ortkit.tune.timing import Effort
+from ortkit.tune.timing import Effort, time_all
 
 #: Seconds for runs of the whole model, and for their profile.
 _RUN_SECONDS, _PROFILE_SECONDS = 0.5, 1.0
@@ -249,9 +249,16 @@ class Tuner:
             self.options.progress(self._state(turn[0][0]))
 
     def _run(self, turn: Sequence[tuple[TuningRegion, list[str]]]) -> None:
-        """Try batches of several regions, each on a machine of its own."""
-        if len(turn) == 1:
-            turn[0][0].run(turn[0][1], self.store)
+        """Try batches of several regions: here, or each on a machine of its own."""
+        if self.runner.is_here and len(turn) > 1:
+            requests = [region.request(batch) for region, batch in turn]
+            for (region, batch), found in zip(
+                turn, time_all(requests, self.target, Effort()), strict=True
+            ):
+                if isinstance(found, KernelError):
+                    region.run(batch, self.store)  # which finds out which of them it was
+                else:
+                    region.keep(found, self.store)
             return
         with ThreadPoolExecutor(len(turn)) as pool:
             tasks = [pool.submit(region.run, batch, self.store) for region, batch in turn]

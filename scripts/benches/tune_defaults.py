@@ -12,12 +12,12 @@ import argparse
 import json
 import math
 import os
+import re
 import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Collection, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,17 +35,18 @@ from ortkit.kernels.tuned import Place, Record
 from ortkit.tune.cases import TuneCase
 from ortkit.tune.region import BATCH, TuningRegion
 from ortkit.tune.store import TuneStore
-from ortkit.tune.timing import Effort, time_choices
+from ortkit.tune.timing import Effort, Request, Times, time_all
 from ortkit.tune.timing_cuda import this_gpu
 from scripts.benches.tune_suite import suite
 
 _LEAST_GAIN, _MOST_LOSS = 1.02, 0.99
 _FINALISTS, _CANDIDATES = 3, 8
-_EFFORT = {"cpu": Effort(processes=2, rounds=15, seconds=0.001), "cuda": Effort(2, 25)}
+_EFFORT = {"cpu": Effort(processes=2, rounds=15, seconds=0.001), "cuda": Effort(1, 40)}
+#: Regions whose kernels are compiled together: a process that has made one for a GPU makes the
+#: next several times as fast.
+_TOGETHER = {"cpu": 1, "cuda": 30}
 #: Part of the time that goes to trials; the rest to what is best for all of a kind.
-_PART = 0.55
-#: For a GPU kernels of one region are compiled while those of another are timed.
-_WORKERS = {"cpu": 1, "cuda": 3}
+_PART = {"cpu": 0.55, "cuda": 0.35}
 _TYPES = {"cpu": (np.float32,), "cuda": (np.float16, np.float32)}
 
 
@@ -67,20 +68,11 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="ortkit-tune-") as folder, staying(60.0):
         os.environ["ORTKIT_CACHE"] = folder
         members = _members(backend, target, machine, options.only)
-        _tune(members, began + options.seconds * _PART)
+        _tune(members, began + options.seconds * _PART[target.kind])
         by_kind: dict[str, list[Member]] = defaultdict(list)
         for one in members:
             by_kind[backend.kind(one.tuning.case.signature, target)].append(one)
-        kinds: dict[str, dict[str, object]] = {}
-
-        def settle(kind: str) -> None:
-            if time.monotonic() > began + options.seconds:
-                print(f"{kind}: no time was left", file=sys.stderr)
-            elif found := _best(by_kind[kind], target, backend_name):
-                kinds[kind] = found
-
-        with ThreadPoolExecutor(_WORKERS[target.kind]) as pool:
-            list(pool.map(settle, sorted(by_kind)))
+        kinds = _settled(by_kind, target, backend_name, began + options.seconds)
     level = "x86-64-v4" if target.level.startswith("x86-64-v4") else target.level
     path = options.output or FOLDER / f"{level}.json"
     # Those that this run had no region of stay.
@@ -118,7 +110,7 @@ def _members(backend: Tunable, target: Target, machine: str, only: str) -> list[
         for one in suite(dtype):
             signature = one.signature
             name = f"{one.name} {np.dtype(dtype)}"
-            if only not in name or not backend.parameters(signature, target):
+            if not re.search(only, name) or not backend.parameters(signature, target):
                 continue
             case = TuneCase(signature)
             place = Place(machine, target.level, backend.name, signature.key, case.bucket)
@@ -131,17 +123,26 @@ def _members(backend: Tunable, target: Target, machine: str, only: str) -> list[
 def _tune(members: Sequence[Member], until: float) -> None:
     """Give every region a batch in turn, until the time is over or all was tried."""
     store = TuneStore(None)
-
-    def turn(one: Member) -> bool:
-        batch = one.tuning.batch(BATCH) if time.monotonic() < until else []
-        if batch:
-            one.tuning.run(batch, store)
-        return bool(batch)
-
-    kind = members[0].tuning.target.kind if members else "cpu"
-    with ThreadPoolExecutor(_WORKERS[kind]) as pool:
-        while any(list(pool.map(turn, members))):
-            pass
+    target = members[0].tuning.target if members else Target()
+    together = _TOGETHER[target.kind]
+    is_open = True
+    while is_open and time.monotonic() < until:
+        is_open = False
+        for start in range(0, len(members), together):
+            turn = [
+                (one.tuning, batch)
+                for one in members[start : start + together]
+                if (batch := one.tuning.batch(BATCH))
+            ]
+            if not turn or time.monotonic() > until:
+                continue
+            is_open = True
+            requests = [region.request(batch) for region, batch in turn]
+            for (region, _), found in zip(turn, time_all(requests, target, Effort()), strict=True):
+                if isinstance(found, KernelError):
+                    region.problem = str(found)
+                else:
+                    region.keep(found, store)
     for one in members:
         best = max(one.tuning.record.ratios.items(), key=lambda each: each[1])
         tried = len(one.tuning.record.trials)
@@ -149,40 +150,77 @@ def _tune(members: Sequence[Member], until: float) -> None:
               flush=True)  # fmt: skip
 
 
-def _best(members: Sequence[Member], target: Target, backend: str) -> dict[str, object] | None:
-    """Return what suits a kind best, None if that is its default."""
-    candidates: dict[str, float] = {}
+def _settled(
+    by_kind: Mapping[str, Sequence[Member]], target: Target, backend: str, until: float
+) -> dict[str, dict[str, object]]:
+    """Return what suits each kind best, of those for which there was time."""
+    candidates = {kind: _candidates(several) for kind, several in by_kind.items()}
+    requests = [
+        (kind, one, Request(one.tuning.case, backend, ["", *candidates[kind]]))
+        for kind, several in sorted(by_kind.items())
+        for one in several
+        if candidates[kind]
+    ]
+    gains: dict[str, list[dict[str, float]]] = defaultdict(list)
+    together = _TOGETHER[target.kind]
+    for start in range(0, len(requests), together):
+        if time.monotonic() > until:
+            print("no time was left for all kinds", file=sys.stderr)
+            break
+        turn = requests[start : start + together]
+        found = time_all([one for *_, one in turn], target, _EFFORT[target.kind])
+        for (kind, one, _), times in zip(turn, found, strict=True):
+            if isinstance(times, KernelError):
+                print(f"{one.name}: {times}", file=sys.stderr)
+            gains[kind].append({} if isinstance(times, KernelError) else _gains(times))
+    kinds = {}
+    for kind, several in sorted(by_kind.items()):
+        # A choice has to suit all regions of a kind.
+        is_whole = len(gains[kind]) == len(several)
+        names = [one.name for one in several]
+        if is_whole and (best := _best(candidates[kind], gains[kind], names)):
+            kinds[kind] = best
+    return kinds
+
+
+def _candidates(members: Sequence[Member]) -> list[str]:
+    """Return what was good for some region of a kind, what gained most first."""
+    found: dict[str, float] = {}
     for one in members:
         ratios = one.tuning.record.ratios
         for choices in sorted(ratios, key=lambda each: -ratios[each])[:_FINALISTS]:
             if choices and ratios[choices] > _LEAST_GAIN:
-                candidates[choices] = candidates.get(choices, 0.0) + math.log(ratios[choices])
-    chosen = sorted(candidates, key=lambda each: -candidates[each])[:_CANDIDATES]
-    if not chosen:
-        return None
-    gains: dict[str, list[float]] = {one: [] for one in chosen}
-    for one in members:
-        try:
-            default, *others = time_choices(
-                one.tuning.case, target, backend, ["", *chosen], _EFFORT[target.kind]
-            )
-        except KernelError as error:
-            print(f"{one.name}: {error}", file=sys.stderr)
-            return None
-        for other in others:
-            # By the medians and by the fastest alike: what both say is no accident.
-            ratio = 0.0 if other.problem else min(
-                default.median_ns / other.median_ns, default.fastest_ns / other.fastest_ns
-            )  # fmt: skip
-            gains[other.choices].append(ratio)
-    fitting = {one: math.exp(np.mean(np.log(each))) for one, each in gains.items()
-               if min(each) >= _MOST_LOSS}  # fmt: skip
+                found[choices] = found.get(choices, 0.0) + math.log(ratios[choices])
+    return sorted(found, key=lambda each: -found[each])[:_CANDIDATES]
+
+
+def _gains(times: Sequence[Times]) -> dict[str, float]:
+    """Return how many times as fast as the first each is, by medians and minima alike."""
+    default, *others = times
+    return {
+        one.choices: 0.0 if one.problem else min(
+            default.median_ns / one.median_ns, default.fastest_ns / one.fastest_ns
+        )
+        for one in others
+    }  # fmt: skip
+
+
+def _best(
+    candidates: Sequence[str], gains: Sequence[dict[str, float]], names: Sequence[str]
+) -> dict[str, object] | None:
+    """Return what suits a kind best, None if that is its default."""
+    by_choices = {one: [each.get(one, 0.0) for each in gains] for one in candidates}
+    fitting = {
+        one: math.exp(sum(map(math.log, each)) / len(each))
+        for one, each in by_choices.items()
+        if each and min(each) >= _MOST_LOSS
+    }
     best = max(fitting, key=lambda each: fitting[each], default="")
     if not best or fitting[best] < _LEAST_GAIN:
         return None
     return {
         "choices": best, "gain": round(fitting[best], 3),
-        "least": round(min(gains[best]), 3), "regions": [one.name for one in members],
+        "least": round(min(by_choices[best]), 3), "regions": list(names),
     }  # fmt: skip
 
 
@@ -192,7 +230,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--target", choices=("cpu", "cuda"), default="cpu", help="default: cpu")
     add("--cpu", default="native", help="the processor level (default: native)")
     add("--seconds", type=float, default=600.0, help="in all (default: 600)")
-    add("--only", default="", help="regions with this in their name only")
+    add("--only", default="", help="regions whose names have this regular expression only")
     add("--output", type=Path, metavar="FILE", help="default: where ortkit reads it")
     return parser
 
