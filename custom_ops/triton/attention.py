@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import inf
 
 from ortkit.kernels.backend import Refused
 from ortkit.kernels.cuda import Condition
@@ -12,13 +11,13 @@ from ortkit.kernels.sizes import Extent
 from ortkit.kernels.triton.hand import Call, Passed, Size, Tensor, hand_variant, kernel_text
 from ortkit.kernels.triton.source import VariantSource
 
-from .attention_form import AttentionForm, Heads, Mask, read_attention
+from .attention_form import AttentionForm, Mask, read_attention
+from .attention_pieces import MOST_ELEMENTS, fill_of, kind_of, parts_of, place_of, step_of
+from .attention_split import split_variant
 from .attention_tiles import Tile, tiles_of
 
 #: Wider heads do not fit into a block's registers.
 MOST_WIDTH = 256
-#: Positions within a head have 32 bits.
-_MOST_ELEMENTS = 2**31 - 2**17
 _MOST_HEADS = 65535
 _MULTIPLE = 16
 #: Widths of heads whose rows begin at multiples of 16 bytes.
@@ -33,6 +32,9 @@ class Attention:
 
     def variants(self) -> tuple[VariantSource, ...]:
         """Return a variant for each range of sizes, with whole blocks or without."""
+        split = split_variant(self.form)
+        if split is not None:
+            return (split,)
         found = []
         for tile in tiles_of(self.form):
             q, k = self.form.q.length, self.form.k.length
@@ -45,7 +47,8 @@ class Attention:
                 conditions = [Condition(extent, divisible_by=size) for extent, size in whole]
                 known = tuple(extent for extent, size in whole if size % _MULTIPLE == 0)
                 found.append(self._variant(tile, conditions, known, is_whole=True))
-            found.append(self._variant(tile, [], (), is_whole=False))
+            if not (tile.is_whole and whole):
+                found.append(self._variant(tile, [], (), is_whole=False))
         return tuple(found)
 
     def _variant(
@@ -53,13 +56,13 @@ class Attention:
     ) -> VariantSource:
         form, signature = self.form, self.form.signature
         bounds = [
-            Condition(one.length, at_most=_MOST_ELEMENTS // one.pitch)
+            Condition(one.length, at_most=MOST_ELEMENTS // one.pitch)
             for one in (form.q, form.k, form.v, form.y)
             if one.length.static is None
         ]
         if form.mask is not None and form.mask.by_row:
             scores = form.q.length * form.k.length
-            bounds += [] if scores.static else [Condition(scores, at_most=_MOST_ELEMENTS)]
+            bounds += [] if scores.static else [Condition(scores, at_most=MOST_ELEMENTS)]
         call = Call(
             "attention",
             self._arguments(tile, is_whole=is_whole),
@@ -82,30 +85,22 @@ class Attention:
     def _arguments(self, tile: Tile, *, is_whole: bool) -> tuple[Passed, ...]:
         form = self.form
         q, k, v, y, mask = form.q, form.k, form.v, form.y, form.mask
-        fill = 0.0 if mask is None or mask.fill is None else mask.fill
         causal = form.causal
         return (
             Tensor(q.tensor), Tensor(k.tensor), Tensor(v.tensor),
             Tensor(q.tensor if mask is None else mask.tensor), Tensor(y.tensor),
             Size(q.length), Size(k.length),
             q.heads, q.heads // k.heads,
-            q.width, *_parts(q.width), v.width, *_parts(v.width),
-            *_place(q), *_place(k), *_place(v), y.pitch, _step(y),
+            q.width, *parts_of(q.width), v.width, *parts_of(v.width),
+            *place_of(q), *place_of(k), *place_of(v), y.pitch, step_of(y),
             form.scale, form.softcap,
             causal is not None, causal is not None and causal.is_last,
             0 if causal is None else causal.window,
-            _kind(mask), _Number(fill), *_lies(mask),
+            kind_of(mask), fill_of(mask), *_lies(mask),
             _is_cut(q.length, tile.queries, is_whole=is_whole),
             _is_cut(k.length, tile.keys, is_whole=is_whole),
             tile.queries, tile.keys,
         )  # fmt: skip
-
-
-class _Number(float):
-    """A number as Triton's source has it."""
-
-    def __repr__(self) -> str:
-        return f'float("{float.__repr__(self)}")' if abs(self) == inf else float.__repr__(self)
 
 
 def match(signature: RegionSignature) -> Attention | Refused | None:
@@ -118,42 +113,17 @@ def match(signature: RegionSignature) -> Attention | Refused | None:
             return Refused(
                 f"attention of heads of {one.width}, no multiple of {_VECTOR} up to {MOST_WIDTH}"
             )
-        if (one.length.static or 0) * one.pitch > _MOST_ELEMENTS or one.pitch > _MOST_ELEMENTS:
+        if (one.length.static or 0) * one.pitch > MOST_ELEMENTS or one.pitch > MOST_ELEMENTS:
             return Refused("attention of a head that positions of 32 bits do not reach")
     if form.q.heads > _MOST_HEADS or (form.q.batch.static or 0) > _MOST_HEADS:
         return Refused(f"attention of more than {_MOST_HEADS} heads or samples")
     return Attention(form)
 
 
-def _parts(width: int) -> tuple[int, int]:
-    """Return a width as one power of two, or the sum of two; not less than it, from 16 on."""
-    largest = 1 << (width.bit_length() - 1)
-    if largest == width or width < 16:
-        return max(largest if largest == width else 2 * largest, 16), 0
-    rest = max(16, 1 << (width - largest - 1).bit_length())
-    return (largest, rest) if rest < largest else (2 * largest, 0)
-
-
-def _place(one: Heads) -> tuple[int, int, int]:
-    return one.pitch, _step(one), one.first
-
-
-def _step(one: Heads) -> int:
-    """Return the columns from a head to the next; 0 if every head lies for itself."""
-    return 0 if one.stacked else one.width
-
-
-def _kind(mask: Mask | None) -> int:
-    """Return what the kernel is told of a mask: none, a condition, or numbers to be added."""
-    if mask is None:
-        return 0
-    return 2 if mask.fill is None else 1
+def _is_cut(extent: Extent, block: int, *, is_whole: bool) -> bool:
+    """Say whether the last block may be less than whole."""
+    return bool(extent.static % block) if extent.static is not None else not is_whole
 
 
 def _lies(mask: Mask | None) -> tuple[bool, bool, bool]:
     return (False,) * 3 if mask is None else (mask.by_row, mask.by_batch, mask.by_head)
-
-
-def _is_cut(extent: Extent, block: int, *, is_whole: bool) -> bool:
-    """Say whether the last block may be less than whole."""
-    return bool(extent.static % block) if extent.static is not None else not is_whole

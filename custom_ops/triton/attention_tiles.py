@@ -34,6 +34,7 @@ class Tile:
         conditions: When it is the fastest.
         architectures: Those that it is for; None for all.
         is_optional: Whether a later one does where it is missing.
+        is_whole: Whether it takes whole blocks only: what sees to the last one takes registers.
     """
 
     queries: int
@@ -44,6 +45,11 @@ class Tile:
     conditions: tuple[Condition, ...] = ()
     architectures: tuple[int, ...] | None = None
     is_optional: bool = False
+    is_whole: bool = False
+
+    def divides(self, queries: Extent, keys: Extent) -> bool:
+        """Say whether sizes that are known are whole blocks."""
+        return not ((queries.static or 0) % self.queries or (keys.static or 0) % self.keys)
 
 
 @dataclass(frozen=True)
@@ -91,7 +97,10 @@ def tiles_of(form: AttentionForm) -> tuple[Tile, ...]:
     rows = form.q.length * form.q.batch * Extent(form.q.heads)
     if found.many is None or form.causal is not None or form.mask is not None:
         return (first, last)
-    many = replace(found.many, architectures=_MEASURED, is_optional=True)
+    many = replace(found.many, architectures=_MEASURED, is_optional=True, is_whole=True)
+    if not many.divides(form.q.length, form.k.length):
+        return (first, last)
     if rows.static is not None:
-        return (many if rows.static > _MANY_ROWS else first, last)
-    return (replace(first, conditions=(Condition(rows, at_most=_MANY_ROWS),)), many, last)
+        return (many, first, last) if rows.static > _MANY_ROWS else (first, last)
+    few = replace(first, conditions=(Condition(rows, at_most=_MANY_ROWS),), is_whole=True)
+    return (few, many, first, last)

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 from interpreter import Interpreter
 from triton_attention import CASES, SIZES, WHOLE, assert_close, feeds_of
 
+from ortkit.kernels.backend import Refused
+from ortkit.kernels.cuda import SHARED_BYTES
+from ortkit.kernels.triton.build import compile_step
+from ortkit.kernels.triton.source import sources_of
+
 pytestmark = pytest.mark.skipif(find_spec("triton") is None, reason="triton is not installed")
+#: Where a third block beside two others is worth a register or two that is put aside.
+MOST_STACK = 16
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -18,3 +28,32 @@ def test_it_computes_attention(name: str, sizes: dict[str, int], interpreter: In
     feeds = feeds_of(case, sizes)
     found = interpreter.run(case.signature(), feeds)[0]
     assert_close(found, case.expected(feeds))
+
+
+@pytest.mark.parametrize("name", ["causal", "chosen keys", "one query", "width 128"])
+@pytest.mark.parametrize(
+    "architecture", [80, 90, *(pytest.param(one, marks=pytest.mark.slow) for one in (86, 120))]
+)
+def test_it_compiles_without_spills(architecture: int, name: str, tmp_path: Path) -> None:
+    sources = sources_of(CASES[name].signature())
+    assert not isinstance(sources, Refused)
+    assert sources[-1].architectures is None  # the last one is for any GPU
+    for source in sources:
+        if source.architectures is None or architecture in source.architectures:
+            for step in source.steps:
+                made = compile_step(step, architecture, tmp_path)
+                assert stack_bytes(made.cubin, tmp_path) <= MOST_STACK
+                assert made.shared_bytes <= SHARED_BYTES[architecture]
+                is_hopper = architecture == 90 and name != "one query"
+                assert ("wgmma" in made.ptx) == is_hopper
+
+
+def stack_bytes(cubin: bytes, folder: Path) -> int:
+    import triton
+
+    path = folder / "kernel.cubin"
+    path.write_bytes(cubin)
+    tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
+    command = [tool, "-res-usage", path]
+    usage = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    return max(int(one) for one in re.findall(r"STACK:(\d+)", usage))

@@ -157,6 +157,22 @@ CASES = {
     "width 8": Case(replace(PLAIN, width=8, v_width=8, scale=0.3)),
     "width 72": Case(replace(PLAIN, width=72, v_width=72, scale=0.1)),
     "width 128": Case(replace(PLAIN, width=128, v_width=128, scale=0.1)),
+    "one query": Case(PLAIN, batch="b", queries=1, keys="t"),
+    "one query of heads for themselves": Case(replace(PLAIN, stacked=True), "b", 1, "t"),
+    "one query of shared heads": Case(
+        replace(PLAIN, heads=8, width=80, v_width=48, scale=0.1), "b", 1, "t"
+    ),
+    "few queries, causal to the last": Case(
+        replace(PLAIN, heads=4, causal="last"), "b", 5, "t", packed=False
+    ),
+    "few queries, window": Case(replace(PLAIN, causal="last", window=50), "b", 3, "t"),
+    "one query, chosen keys": Case(
+        replace(PLAIN, mask="chosen"), "b", 1, "t", mask=("b", 1, 1, "t"), mask_dtype="bool"
+    ),
+    "one query, added": Case(
+        replace(PLAIN, mask="added", softcap=2.0, scale=1.0), "b", 1, "t", mask=(1, 1, 1, "t")
+    ),
+    "one query, few keys": Case(PLAIN, queries=1, keys=3),
     "width 256": Case(replace(PLAIN, heads=1, kv_heads=1, width=256, v_width=256, scale=0.1)),
 }
 

@@ -1,0 +1,108 @@
+"""Attention of few queries, as in decoding: keys between blocks, whose results are put together.
+
+One query of 12 heads is work for 12 of a GPU's 132 multiprocessors; between parts of the keys it
+is work for all (Dao, Haziza, Massa and Sizov, "Flash-Decoding for long-context inference", 2023).
+"""
+
+from __future__ import annotations
+
+from ortkit.kernels.cuda import Condition
+from ortkit.kernels.sizes import Extent
+from ortkit.kernels.triton.hand import (
+    Call,
+    Passed,
+    Scratch,
+    Size,
+    Tensor,
+    hand_variant,
+    kernel_text,
+)
+from ortkit.kernels.triton.source import VariantSource
+
+from .attention_form import AttentionForm
+from .attention_pieces import MOST_ELEMENTS, fill_of, kind_of, parts_of, place_of, step_of
+
+#: More queries are work enough without parts.
+_MOST_QUERIES = 16
+#: Rows of a block, of all queries and the heads that share keys: least of a product, and most.
+_LEAST_ROWS, _MOST_ROWS = 16, 64
+_MULTIPROCESSORS = 132
+_BLOCKS_OF_EACH = 2
+_MOST_PARTS = 64
+_KEYS, _WARPS, _STAGES = 64, 4, 3
+#: Rows of wide heads fill registers and shared memory.
+_WIDE, _KEYS_OF_WIDE, _STAGES_OF_WIDE = 128, 32, 2
+_JOINING_WARPS = 4
+_FLOAT_BYTES = 4
+
+
+def split_variant(form: AttentionForm) -> VariantSource | None:
+    """Return the launches for few queries; None if there are many, or a mask for each."""
+    q, k, v, mask = form.q, form.k, form.v, form.mask
+    shared = q.heads // k.heads
+    queries = q.length.static
+    if queries is None or queries > _MOST_QUERIES or queries * shared > _MOST_ROWS:
+        return None
+    if mask is not None and (mask.by_row or mask.by_head):
+        return None
+    rows = max(_LEAST_ROWS, 1 << (queries * shared - 1).bit_length())
+    is_wide = max(q.width, v.width) > _WIDE
+    keys = _KEYS_OF_WIDE if is_wide else _KEYS
+    parts = _parts(k.heads * (q.batch.static or 1), k.length, keys)
+    v1, v2 = parts_of(v.width)
+    causal = form.causal
+    units = q.batch * Extent(k.heads * parts * rows)
+    scratch = (
+        units * Extent((v1 + v2) * _FLOAT_BYTES),
+        units * Extent(_FLOAT_BYTES),
+        units * Extent(_FLOAT_BYTES),
+    )
+    blocks = (Scratch(0, "float32"), Scratch(1, "float32"), Scratch(2, "float32"))
+    arguments: tuple[Passed, ...] = (
+        Tensor(q.tensor), Tensor(k.tensor), Tensor(v.tensor),
+        Tensor(q.tensor if mask is None else mask.tensor), *blocks,
+        Size(q.length), Size(k.length), q.heads, shared,
+        q.width, *parts_of(q.width), v.width, v1, v2,
+        *place_of(q), *place_of(k), *place_of(v), form.scale, form.softcap,
+        causal is not None, causal is not None and causal.is_last,
+        0 if causal is None else causal.window,
+        kind_of(mask), fill_of(mask), mask is not None and mask.by_batch,
+        parts, rows, keys,
+    )  # fmt: skip
+    joined: tuple[Passed, ...] = (
+        *blocks, Tensor(form.y.tensor), Size(q.length), q.heads, shared, v.width, v1, v2,
+        form.y.pitch, step_of(form.y), parts, rows,
+    )  # fmt: skip
+    heads, one = (Extent(k.heads), 1), (q.batch, 1)
+    stages = _STAGES_OF_WIDE if is_wide else _STAGES
+    calls = (
+        Call("attention_part", arguments, ((Extent(parts), 1), heads, one), _WARPS, stages),
+        Call(
+            "attention_join",
+            joined,
+            ((Extent(queries * shared), 1), heads, one),
+            _JOINING_WARPS,
+        ),
+    )
+    bounds = [
+        Condition(each.length, at_most=MOST_ELEMENTS // each.pitch)
+        for each in (k, v)
+        if each.length.static is None
+    ]
+    return hand_variant(
+        form.signature,
+        calls,
+        kernel_text("attention_kernel") + kernel_text("attention_split_kernel"),
+        tuple(dict.fromkeys(bounds)),
+        scratch=scratch,
+    )
+
+
+def _parts(heads: int, keys: Extent, block: int) -> int:
+    """Return between how many blocks the keys of a head go, a power of two."""
+    parts = 1
+    while parts < _MOST_PARTS and parts * heads < _MULTIPROCESSORS * _BLOCKS_OF_EACH:
+        parts *= 2
+    while keys.static is not None and parts > 1 and parts * block >= 2 * keys.static:
+        parts //= 2
+    return parts
