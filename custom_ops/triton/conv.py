@@ -8,7 +8,15 @@ from ortkit.kernels.backend import Refused
 from ortkit.kernels.cuda import MAX_GRID, Condition
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.sizes import ONE, Extent, extent_of, product
-from ortkit.kernels.triton.hand import Call, Passed, Size, Tensor, hand_variant, kernel_text
+from ortkit.kernels.triton.hand import (
+    Call,
+    Passed,
+    Scratch,
+    Size,
+    Tensor,
+    hand_variant,
+    kernel_text,
+)
 from ortkit.kernels.triton.source import VariantSource
 
 from .conv_form import Convolution, epilogue_text, read_convolution
@@ -17,6 +25,8 @@ from .conv_tiles import UNALIGNED, Tile, choose_tile
 #: Where the number of pixels is not known: up to these many one kernel each, and one for more.
 _STEPS = (256, 4096, 50000)
 _NOMINAL = (128, 2048, 16384, 200_000)
+#: Elements whose parts a block adds up.
+_SUMMED = 512
 #: Positions of pixels have 32 bits.
 _MOST = 2**31 - 1 - 256
 
@@ -36,7 +46,8 @@ class Conv:
         ranges = [(pixels or 0, _MOST)]
         if pixels is None:
             ranges = [*zip(_NOMINAL, (*_STEPS, _MOST), strict=True)]
-        shape = (conv.channels, depth, conv.gate is not None)
+        taps = 1 if conv.is_planar else window.kernel[0] * window.kernel[1]
+        shape = (conv.channels, depth, taps, conv.gate is not None)
         tiles = [(choose_tile(nominal, *shape), most) for nominal, most in ranges]
         found = [self._variant(tile, most, is_aligned=True) for tile, most in tiles]
         return (*found, self._variant(UNALIGNED, _MOST, is_aligned=False))
@@ -53,25 +64,40 @@ class Conv:
         )
         height, width, channels = conv.image
         tensors = len(conv.signature.inputs)
-        extras = conv.epilogue.extras
+        extra = optional(next(iter(conv.epilogue.extras), None))
         arguments: tuple[Passed, ...] = (
-            Tensor(conv.x), Tensor(conv.weight), _optional(conv.bias), _optional(conv.gate),
-            _optional(extras[0] if extras else None), Tensor(tensors), Size(conv.pixels),
+            Tensor(conv.x), Tensor(conv.weight), optional(conv.bias), optional(conv.gate),
+            extra, Tensor(tensors),
+            Scratch(0, "float32") if tile.split > 1 else None, Size(conv.pixels),
             Size(height), Size(width), channels,
             *(Size(extent_of(size)) for size in conv.output.shape[1:3]), conv.channels,
             *window.kernel, *window.strides, *window.dilations, *window.pads[:2],
             window.is_point and not conv.is_planar, conv.is_planar,
-            tile.pixels, tile.channels, tile.depth,
+            tile.pixels, tile.channels, tile.depth, tile.split,
         )  # fmt: skip
-        call = Call(
-            "conv_kernel",
-            arguments,
-            grid=((Extent(conv.channels), tile.channels), rows, images),
-            warps=tile.warps,
-            stages=tile.stages,
-        )
+        parts = images if tile.split == 1 else (Extent(tile.split), 1)
+        calls = [
+            Call(
+                "conv_kernel",
+                arguments,
+                grid=((Extent(conv.channels), tile.channels), rows, parts),
+                warps=tile.warps,
+                stages=tile.stages,
+            )
+        ]
+        size = conv.pixels * Extent(conv.channels)
+        if tile.split > 1:
+            given: tuple[Passed, ...] = (
+                Scratch(0, "float32"), optional(conv.bias), extra, Tensor(tensors),
+                Size(conv.pixels), conv.channels, tile.split, _SUMMED,
+            )  # fmt: skip
+            grid = ((size, _SUMMED), (ONE, 1), (ONE, 1))
+            calls.append(Call("conv_sum_kernel", given, grid, warps=4, stages=1))
         text = kernel_text("conv_kernel") + epilogue_text("epilogue", conv.epilogue)
-        return hand_variant(conv.signature, (call,), text, conditions, is_aligned=is_aligned)
+        return hand_variant(
+            conv.signature, calls, text, conditions, is_aligned=is_aligned,
+            scratch=() if tile.split == 1 else (Extent(4 * tile.split) * size,),
+        )  # fmt: skip
 
     def _rows(self, tile: Tile) -> tuple[tuple[Extent, int], tuple[Extent, int]]:
         """Return the grid of pixels: of all images, or with a gate of each."""
@@ -95,5 +121,6 @@ def match(signature: RegionSignature) -> Conv | Refused | None:
     return Conv(found)
 
 
-def _optional(index: int | None) -> Tensor | None:
+def optional(index: int | None) -> Tensor | None:
+    """Return an input as a kernel's argument, None if there is none."""
     return None if index is None else Tensor(index)

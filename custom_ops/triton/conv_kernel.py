@@ -10,14 +10,14 @@ import triton.language as tl
 
 @triton.jit
 def conv_kernel(
-    x, w, bias, gate, extra, y,
+    x, w, bias, gate, extra, y, parts,
     pixels,
     H, W, C: tl.constexpr,
     OH, OW, OUT: tl.constexpr,
     KH: tl.constexpr, KW: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr,
     DH: tl.constexpr, DW: tl.constexpr, PT: tl.constexpr, PL: tl.constexpr,
     IS_POINT: tl.constexpr, IS_PLANAR: tl.constexpr,
-    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, SPLIT: tl.constexpr,
 ):  # fmt: skip
     """Write `epilogue(conv(x * gate, w) + bias, extra)` of one tile of pixels and channels.
 
@@ -28,8 +28,11 @@ def conv_kernel(
         gate: [N, 1, 1, C], or None.
         extra: [N, OH, OW, OUT], or None.
         y: [N, OH, OW, OUT].
+        parts: float32 [SPLIT, N, OH, OW, OUT], or None.
         pixels: N * OH * OW.
         IS_POINT: Whether an output pixel reads the one input pixel in its place.
+        SPLIT: How many blocks share the depth of a tile; where there are more than one, each
+            writes its sum to `parts`, and nothing else.
     """
     # Neighbouring blocks have the same pixels: x is read from memory once.
     rn = tl.program_id(0) * BN + tl.arange(0, BN)
@@ -86,11 +89,13 @@ def conv_kernel(
                 )
                 acc = tl.dot(a, b, acc)
         else:
-            parts: tl.constexpr = (C + BK - 1) // BK
+            pieces: tl.constexpr = (C + BK - 1) // BK
             first = image.to(tl.int64) * (H * W)
-            for step in tl.range(0, KH * KW * parts):
-                tap = step // parts
-                k = step % parts * BK + rk
+            each: tl.constexpr = (KH * KW * pieces + SPLIT - 1) // SPLIT
+            start = tl.program_id(2) * each if SPLIT > 1 else 0
+            for step in tl.range(start, tl.minimum(start + each, KH * KW * pieces)):
+                tap = step // pieces
+                k = step % pieces * BK + rk
                 is_k = k < C
                 row, column = top + tap // KW * DH, left + tap % KW * DW
                 is_in = is_row & (row >= 0) & (row < H) & (column >= 0) & (column < W)
@@ -105,10 +110,32 @@ def conv_kernel(
                     other=0.0,
                 )
                 acc = tl.dot(a, b, acc)
-    if bias is not None:
-        acc += tl.load(bias + rn, mask=is_column, other=0.0).to(tl.float32)[None, :]
     at = rm[:, None].to(tl.int64) * OUT + rn[None, :]
     mask = is_row[:, None] & is_column[None, :]
+    if SPLIT > 1:
+        tl.store(parts + tl.program_id(2).to(tl.int64) * pixels * OUT + at, acc, mask=mask)
+    else:
+        if bias is not None:
+            acc += tl.load(bias + rn, mask=is_column, other=0.0).to(tl.float32)[None, :]
+        other = 0.0
+        if extra is not None:
+            other = tl.load(extra + at, mask=mask, other=0.0).to(tl.float32)
+        tl.store(y + at, epilogue(acc, other).to(y.dtype.element_ty), mask=mask)  # noqa: F821
+
+
+@triton.jit
+def conv_sum_kernel(
+    parts, bias, extra, y, pixels, OUT: tl.constexpr, SPLIT: tl.constexpr, BLOCK: tl.constexpr
+):
+    """Write `epilogue(sum(parts) + bias, extra)`, the parts always in the same order."""
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    total = (tl.full((), 0, tl.int64) + pixels) * OUT
+    mask = at < total
+    acc = tl.zeros((BLOCK,), tl.float32)
+    for part in tl.static_range(SPLIT):
+        acc += tl.load(parts + part * total + at, mask=mask, other=0.0)
+    if bias is not None:
+        acc += tl.load(bias + at % OUT, mask=mask, other=0.0).to(tl.float32)
     other = 0.0
     if extra is not None:
         other = tl.load(extra + at, mask=mask, other=0.0).to(tl.float32)

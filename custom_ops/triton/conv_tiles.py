@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+#: Multiprocessors of a GPU, about; from so many steps on a tile may be shared, by so many blocks.
+_PROCESSORS, _MANY_STEPS, _MOST_SPLIT = 132, 16, 8
 
 
 @dataclass(frozen=True)
@@ -14,6 +17,8 @@ class Tile:
     depth: int
     warps: int
     stages: int
+    split: int = 1
+    """How many blocks share the depth of a tile."""
 
 
 def power(size: int) -> int:
@@ -21,28 +26,50 @@ def power(size: int) -> int:
     return 1 << max(size - 1, 0).bit_length()
 
 
-def choose_tile(pixels: int, channels: int, depth: int, is_gated: bool = False) -> Tile:
-    """Return a tile for a product of [pixels, depth] and [depth, channels].
+def choose_tile(
+    pixels: int, channels: int, depth: int, taps: int = 1, is_gated: bool = False
+) -> Tile:
+    """Return a tile for a product of [pixels, depth] and [depth, channels], of each tap.
 
-    Measured on an H100 (2026-11): from 64 rows on products are those of warp groups, which read
-    both factors from shared memory; where one goes through registers to its gate smaller tiles
-    are faster, as there are more of them.
+    Measured on an H100 (2026-11). From 64 rows on products are those of warp groups, which read
+    both factors from shared memory. With few rows there are few blocks, and what a step of the
+    loop takes, some 0.2 microseconds, is what a deep product costs: small tiles with many
+    channels a step are faster then, and several blocks for one tile where steps are many.
 
     Args:
         pixels: Rows.
         channels: Columns.
         depth: Of one tap of the filter, or of all where taps are not apart.
+        taps: Of the filter, where they are apart.
         is_gated: Whether rows are multiplied by factors as they are read.
     """
-    if is_gated and pixels <= 1024:
-        rows, columns, warps = 16, 32, 2
-    elif pixels <= 50000:
-        rows, columns, warps = 64, 32, 4
-    else:
-        rows, columns, warps = 128, 64, 4
+    rows, columns, step, warps, stages = 64, 32, 64, 4, 4
+    if taps > 1:
+        if pixels <= 1024 and depth >= 128:
+            step = 128
+    elif is_gated:
+        stages = 3
+        if pixels <= 256:
+            rows, columns, step, warps, stages = 16, 16 if depth > 256 else 32, 128, 2, 4
+    elif pixels <= 256 and depth >= 512:
+        rows, columns, step, stages = 16, 16 if pixels <= 64 else 32, 256, 3
+    if pixels > 4096 and channels > 32:
+        columns = 64
+    if pixels > 50000:
+        rows, stages = 128, 3
     columns = min(columns, max(16, power(channels)))
-    step = min(128 if rows == 16 else 64, max(16, power(depth)))
-    return Tile(rows, columns, step, warps, max(2, min(4, -(-depth // step))))
+    step = min(step, max(16, power(depth)))
+    steps = taps * -(-depth // step)
+    tile = Tile(rows, columns, step, warps, max(2, min(stages, steps)))
+    return replace(tile, split=_split(tile, pixels, channels, taps, steps))
+
+
+def _split(tile: Tile, pixels: int, channels: int, taps: int, steps: int) -> int:
+    """Return how many blocks share a tile: it has to pay for a launch that adds them up."""
+    blocks = -(-pixels // tile.pixels) * -(-channels // tile.channels)
+    if taps == 1 or blocks >= _PROCESSORS // 2 or steps < _MANY_STEPS:
+        return 1
+    return max(1, min(_MOST_SPLIT, 2 * _PROCESSORS // blocks, steps // 3))
 
 
 #: Where tensors do not start at multiples of 16 bytes: loads are of single elements in any case.

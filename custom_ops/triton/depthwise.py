@@ -10,7 +10,7 @@ from ortkit.kernels.sizes import ONE, Extent, extent_of
 from ortkit.kernels.triton.hand import Call, Size, Tensor, hand_variant, kernel_text
 from ortkit.kernels.triton.source import VariantSource
 
-from .conv import _optional
+from .conv import optional
 from .conv_form import Convolution, epilogue_text, read_convolution
 from .conv_tiles import power
 
@@ -57,8 +57,8 @@ class Depthwise:
         call = Call(
             "depthwise_kernel",
             (
-                Tensor(conv.x), Tensor(conv.weight), _optional(conv.bias),
-                _optional(extras[0] if extras else None), Tensor(first),
+                Tensor(conv.x), Tensor(conv.weight), optional(conv.bias),
+                optional(extras[0] if extras else None), Tensor(first),
                 Tensor(first + 1) if self.means else None,
                 Size(height), Size(width), channels, Size(rows), Size(columns),
                 *window.kernel, *window.strides, *window.dilations, *window.pads[:2],

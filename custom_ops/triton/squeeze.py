@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import onnx
+
 from ortkit.kernels.backend import Refused
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.sizes import ONE, Extent, extent_of
@@ -12,6 +14,7 @@ from ortkit.kernels.triton.source import VariantSource
 
 from ..tvm.body import TO_NHWC, Body
 from ..tvm.epilogue import Epilogue, read_epilogue
+from .conv import optional
 from .conv_form import epilogue_text, unfit
 from .conv_tiles import power
 
@@ -28,7 +31,7 @@ class Squeeze:
     Args:
         signature: The region's.
         means: [N, rows, C].
-        first: Weight [H, C, 1, 1] and bias [H].
+        first: Weight [H, C, 1, 1] and bias [H], None if there is none.
         second: Weight [1, 1, H, C] and bias [C].
         inner: What follows the first layer.
         outer: What follows the second.
@@ -36,8 +39,8 @@ class Squeeze:
 
     signature: RegionSignature
     means: int
-    first: tuple[int, int]
-    second: tuple[int, int]
+    first: tuple[int, int | None]
+    second: tuple[int, int | None]
     inner: Epilogue
     outer: Epilogue
 
@@ -52,7 +55,7 @@ class Squeeze:
         squeeze = Call(
             "squeeze_kernel",
             (
-                Tensor(self.means), *map(Tensor, self.first), Scratch(0, "float32"), Size(rows),
+                Tensor(self.means), *map(optional, self.first), Scratch(0, "float32"), Size(rows),
                 channels, hidden, min(_ROWS, power(rows.static or _ROWS)), at_once, _UNITS,
             ),
             grid=((Extent(hidden), _UNITS), (batch, 1), (ONE, 1)),
@@ -62,7 +65,7 @@ class Squeeze:
         excite = Call(
             "excite_kernel",
             (
-                Scratch(0, "float32"), *map(Tensor, self.second), Tensor(len(inputs)),
+                Scratch(0, "float32"), *map(optional, self.second), Tensor(len(inputs)),
                 channels, hidden, _CHANNELS, min(64, power(hidden)),
             ),
             grid=((Extent(channels), _CHANNELS), (batch, 1), (ONE, 1)),
@@ -94,8 +97,9 @@ def match(signature: RegionSignature) -> Squeeze | Refused | None:
     if means is None or result is None or first.input[0] != pools[0].output[0]:
         return Refused("squeeze-and-excite of something else than means over rows")
     excite = body.input_behind(second.input[1], (3, 2, 0, 1))
-    numbers = [body.inputs.get(name) for name in (*first.input[1:], second.input[-1])]
-    if len(first.input) != 3 or len(second.input) != 3 or None in (*numbers, excite):
+    weight = body.inputs.get(first.input[1])
+    biases = [_bias(body, conv) for conv in (first, second)]
+    if weight is None or excite is None or any(isinstance(one, Refused) for one in biases):
         return Refused("squeeze-and-excite with weights that are not the region's inputs")
     dtype = signature.outputs[0].dtype
     inner = read_epilogue(body, first.output[0], second.input[0], dtype)
@@ -104,10 +108,17 @@ def match(signature: RegionSignature) -> Squeeze | Refused | None:
         return inner
     if isinstance(outer, Refused):
         return outer
-    weight, bias, other = (number for number in numbers if number is not None)
-    assert excite is not None
+    bias, other = (None if isinstance(one, Refused) else one for one in biases)
     found = Squeeze(signature, means, (weight, bias), (excite, other), inner, outer)
     return _misfit(found) or found
+
+
+def _bias(body: Body, conv: onnx.NodeProto) -> int | Refused | None:
+    """Return the input that is the bias, None if there is none."""
+    if len(conv.input) < 3 or not conv.input[2]:
+        return None
+    number = body.inputs.get(conv.input[2])
+    return Refused("a bias that is computed") if number is None else number
 
 
 def _means(body: Body, name: str) -> int | None:
@@ -127,14 +138,14 @@ def _misfit(found: Squeeze) -> Refused | None:
     hidden, channels = weight[:2] if len(weight) == 4 else ("", "")
     if not isinstance(hidden, int) or not isinstance(channels, int):
         return Refused("squeeze-and-excite with weights of unknown sizes")
-    expected = {
-        found.first[0]: (hidden, channels, 1, 1),
-        found.first[1]: (hidden,),
-        found.second[0]: (1, 1, hidden, channels),
-        found.second[1]: (channels,),
-        found.means: (*means[:2], channels),
-    }
-    if any(inputs[number].shape != shape for number, shape in expected.items()):
+    expected = [
+        (found.first[0], (hidden, channels, 1, 1)),
+        (found.first[1], (hidden,)),
+        (found.second[0], (1, 1, hidden, channels)),
+        (found.second[1], (channels,)),
+        (found.means, (*means[:2], channels)),
+    ]
+    if any(number is not None and inputs[number].shape != shape for number, shape in expected):
         return Refused("squeeze-and-excite with sizes that do not fit")
     if channels > _MOST_CHANNELS or hidden > _MOST_HIDDEN:
         return Refused("squeeze-and-excite over too many channels")

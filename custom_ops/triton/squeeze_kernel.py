@@ -19,7 +19,7 @@ def squeeze_kernel(
     Args:
         means: [N, ROWS, C], of rows of as many pixels each.
         w: [HIDDEN, C].
-        bias: [HIDDEN].
+        bias: [HIDDEN], or None.
         hidden: float32 [N, HIDDEN].
     """
     image = tl.program_id(1)
@@ -44,7 +44,9 @@ def squeeze_kernel(
             other=0.0,
         )
         acc += weight.to(tl.float32) * mean[None, :]
-    value = tl.sum(acc, 1) / ROWS + tl.load(bias + unit, mask=is_unit, other=0.0).to(tl.float32)
+    value = tl.sum(acc, 1) / ROWS
+    if bias is not None:
+        value += tl.load(bias + unit, mask=is_unit, other=0.0).to(tl.float32)
     value = inner(value)  # noqa: F821
     tl.store(hidden + image * HIDDEN + unit, value, mask=is_unit)
 
@@ -59,7 +61,7 @@ def excite_kernel(
     Args:
         hidden: float32 [N, HIDDEN].
         w: [HIDDEN, C].
-        bias: [C].
+        bias: [C], or None.
         y: [N, 1, 1, C].
     """
     image = tl.program_id(1)
@@ -76,6 +78,7 @@ def excite_kernel(
         )
         acc += weight.to(tl.float32) * value[:, None]
     total = tl.sum(acc, 0)
-    total += tl.load(bias + channel, mask=is_channel, other=0.0).to(tl.float32)
+    if bias is not None:
+        total += tl.load(bias + channel, mask=is_channel, other=0.0).to(tl.float32)
     total = outer(total)  # noqa: F821
     tl.store(y + image * C + channel, total.to(y.dtype.element_ty), mask=is_channel)

@@ -128,7 +128,7 @@ class _Finder:
         for _ in range(2):
             conv = next(iter(value.uses())).node
             window = None if isinstance(self._refusal(conv), Refused) else self._window(conv)
-            if window is None or not window.is_point or len(conv.inputs) != 3:
+            if window is None or not window.is_point:
                 return None
             tail, extras, value = self._tail(conv)
             if extras or not _is_read_once(value):

@@ -34,6 +34,15 @@ def strided(net: Net, x: str) -> str:
     return net.op("Relu", net_conv)
 
 
+def deep(net: Net, x: str) -> str:
+    """Many steps for few tiles, which several blocks share."""
+    inner = net.op("Relu", net.conv(x, (24, 200), 3, strides=[2, 2]))
+    for _ in range(2):
+        pads = {"pads": [1, 1, 1, 1]}
+        inner = net.op("Relu", net.op("Add", net.conv(inner, (200, 200), 3, **pads), inner))
+    return inner
+
+
 def residual(net: Net, x: str) -> str:
     inner = net.op("Relu", net.conv(x, (24, 40), 1))
     return net.op("Relu", net.op("Add", net.conv(inner, (40, 24), 1, bias=False), x))
@@ -57,6 +66,15 @@ def hard_gated(net: Net, x: str) -> str:
     return net.conv(net.op("Mul", gate, inner), (24, 40), 1)
 
 
+def gated_without_biases(net: Net, x: str) -> str:
+    """As exporters write layers whose biases are zero."""
+    inner = net.depthwise(x, 24)
+    mean = net.op("ReduceMean", inner, axes=[2, 3], keepdims=1)
+    hidden = net.op("Relu", net.conv(mean, (24, 8), bias=False))
+    gate = net.op("Sigmoid", net.conv(hidden, (8, 24), bias=False))
+    return net.conv(net.op("Mul", gate, inner), (24, 40), 1)
+
+
 def pooled(net: Net, x: str) -> str:
     inner = net.op("Relu", net.conv(x, (24, 24), 1))
     window = {"kernel_shape": [3, 3], "strides": [2, 2], "pads": [1, 1, 1, 1]}
@@ -66,10 +84,14 @@ def pooled(net: Net, x: str) -> str:
 
 NETS = {
     "strides, dilations and uneven pads": (strided, 24, {"conv"}),
+    "a deep one": (deep, 24, {"conv"}),
     "a residual block": (residual, 24, {"conv"}),
     "a depthwise convolution": (depthwise, 24, {"depthwise_conv"}),
     "squeeze-and-excite": (gated, 24, {"depthwise_conv", "squeeze_excite", "conv"}),
     "hard gates": (hard_gated, 24, {"depthwise_conv", "squeeze_excite", "conv"}),
+    "gates without biases": (
+        gated_without_biases, 24, {"depthwise_conv", "squeeze_excite", "conv"}
+    ),
     "poolings": (pooled, 24, {"conv", "max_pool", "global_mean"}),
     "a first layer": (
         lambda net, x: net.relu6(net.conv(x, (3, 24), 3, strides=[2, 2], pads=[1] * 4)), 3,
@@ -90,6 +112,14 @@ def test_blocks_compute_what_their_bodies_do(
     assert {kind for kind, _ in found} == kinds
     for kind, signature in found:
         check(kind, signature, interpreter)
+
+
+def test_a_deep_product_is_shared() -> None:
+    net = Net()
+    found = signatures_of(net.model((1, 24, 11, 13), [deep(net, "x")]))
+    sources = [sources_of(signature) for _, signature in found]
+    steps = [len(each[0].steps) for each in sources if not isinstance(each, Refused)]
+    assert steps == [1, 2, 2]
 
 
 def check(kind: str, signature: RegionSignature, interpreter: Interpreter) -> None:
