@@ -1,7 +1,7 @@
 """Time the examples of custom_ops/examples against torch: `python scripts/bench_ops.py OPS.so`.
 
 Needs torch and onnxruntime, not ortkit; the library is made with
-`ortkit ops build VectorAdd SquaredReLU BiasSoftmax ResidualLayerNorm FlashAttention
+`ortkit ops build VectorAdd SquaredReLU BiasSoftmax ResidualLayerNorm FlashAttention MatrixProduct
 --from ortkit.custom_ops.examples --dtype float32 -o OPS.so`. One thread each, in turns; prints the
 smallest and the median time of each in microseconds.
 """
@@ -12,6 +12,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,7 @@ HEAD = '<ir_version: 10, opset_import: ["" : 20, "ortkit.examples" : 1]> '
 
 def session(path: str, text: str) -> ort.InferenceSession:
     options = ort.SessionOptions()
-    options.register_custom_ops_library(path)
+    options.register_custom_ops_library(str(Path(path).resolve()))
     options.intra_op_num_threads = 1
     model = onnx.parser.parse_model(HEAD + text).SerializeToString()
     return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
@@ -52,7 +53,8 @@ def cases(path: str) -> dict[str, tuple[Callable[[], object], Callable[[], objec
 
     x, y, w, b = some(512, 3072), some(512, 3072), some(3072), some(3072)
     q, k, v = some(1, 8, 512, 64), some(1, 8, 512, 64), some(1, 8, 512, 64)
-    tx, ty, tw, tb, tq, tk, tv = map(torch.from_numpy, (x, y, w, b, q, k, v))
+    z, u = some(512, 768), some(768, 3072)
+    tx, ty, tw, tb, tq, tk, tv, tz, tu = map(torch.from_numpy, (x, y, w, b, q, k, v, z, u))
     rows, heads = "float[m,n]", "float[a,8,c,64]"
 
     def one(
@@ -82,6 +84,9 @@ def cases(path: str) -> dict[str, tuple[Callable[[], object], Callable[[], objec
         "FlashAttention": (
             one("FlashAttention", {"q": (heads, q), "k": (heads, k), "v": (heads, v)}, "y"),
             lambda: functional.scaled_dot_product_attention(tq, tk, tv),
+        ),
+        "MatrixProduct": (
+            one("MatrixProduct", {"x": (rows, z), "w": ("float[n,k]", u)}, "y"), lambda: tz @ tu,
         ),
     }  # fmt: skip
 

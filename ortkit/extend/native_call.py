@@ -10,6 +10,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,11 @@ class NativeKernel:
     launch: Launch
     function: Any
 
+    @cached_property
+    def symbols(self) -> tuple[str, ...]:
+        """The named sizes, in the order of the function's parameters."""
+        return symbols_of((*self.form.signature.inputs, *self.form.signature.outputs))
+
     def call(
         self,
         tensors: Sequence[int],
@@ -66,8 +72,7 @@ class NativeKernel:
         addresses = [
             *tensors[:inputs], *(ctypes.addressof(one) for one in numbers), *tensors[inputs:],
         ]  # fmt: skip
-        symbols = symbols_of((*signature.inputs, *signature.outputs))
-        named = [sizes[symbol] for symbol in symbols]
+        named = [sizes[symbol] for symbol in self.symbols]
         by_place = {f"s{place}": size for place, size in enumerate(named)}
         units = prod(value_of(one, by_place) for one in self.launch.units)
         work = value_of(self.launch.points, by_place) * units * self.launch.picoseconds_per_point

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
-import tempfile
 from collections.abc import Mapping, Sequence
-from functools import cached_property
+from dataclasses import dataclass, field
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -16,27 +12,60 @@ import numpy as np
 from ortkit.errors import OrtkitError, UserError
 from ortkit.extend.custom_ops import CustomOp
 from ortkit.extend.forms import Form, forms_of
-from ortkit.extend.native_call import NativeOp, takes
+from ortkit.extend.native_call import NativeKernel, NativeOp, takes
 from ortkit.extend.op_cases import flat_sizes
 from ortkit.extend.op_schema import Attribute, Types, checked_attributes
-from ortkit.extend.size_rules import value_of
 from ortkit.extend.sizes import Sizes
 from ortkit.extend.torch_body import compute_body, unknown_operator
-from ortkit.extend.triton_kernels import sources_of_form
+from ortkit.extend.torch_launch import Launches, fitting, is_aligned, sources_for
 from ortkit.kernels.backend import Refused
-from ortkit.kernels.triton.source import StepSource, VariantSource, sources_of
+from ortkit.kernels.triton.source import VariantSource
 
 # torch is optional, and has no types here.
 Tensor: TypeAlias = Any
 #: "auto": kernels where there are some; "always": an error where there are none; "never".
 Kernels: TypeAlias = Literal["auto", "always", "never"]
 
-_ALIGNED = 16
+#: What so many different calls mean is remembered.
+_MOST_KNOWN = 4096
 
 
 def dtype_name(dtype: Any) -> str:
     """Return numpy's name of one of torch's element types."""
     return str(dtype).removeprefix("torch.")
+
+
+@dataclass
+class _Call:
+    """What calls with tensors of the same shapes, types and attributes have in common."""
+
+    op: CustomOp
+    is_there: tuple[bool, ...]
+    attributes: Mapping[str, Attribute]
+    types: Types
+    sizes: Sizes
+    device: Any
+    flat: Mapping[str, int] = field(default_factory=dict)
+    outputs: tuple[tuple[tuple[int, ...], Any], ...] = ()
+    """The shape and torch's type of each."""
+    native: NativeKernel | None = None
+    launches: dict[bool, Launches | None] = field(default_factory=dict)
+    """By whether all tensors are aligned."""
+
+    @property
+    def absent(self) -> frozenset[str]:
+        """The optional inputs that are not there."""
+        pairs = zip(self.op.schema.inputs, self.is_there, strict=True)
+        return frozenset(one.name for one, flag in pairs if not flag)
+
+    def empty(self, like: Tensor) -> tuple[Tensor, ...]:
+        """Return tensors for the results."""
+        return tuple(like.new_empty(shape, dtype=dtype) for shape, dtype in self.outputs)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is to be written."""
+        return all(0 in shape for shape, _ in self.outputs)
 
 
 class TorchRun:
@@ -47,6 +76,7 @@ class TorchRun:
         self.op, self.kernels = op, kernels
         self.native = NativeOp(op)
         self._sources: dict[object, list[tuple[Form, tuple[VariantSource, ...]]]] = {}
+        self._calls: dict[object, _Call] = {}
         self._problem = ""
 
     def __call__(
@@ -58,60 +88,97 @@ class TorchRun:
             UserError: The inputs do not fit the declaration, or a kernel is asked for and there
                 is none.
         """
+        call = self._call(inputs, attributes)
+        there = [one.detach() for one in inputs if one is not None]
+        if self.kernels != "never":
+            on_cpu = call.device.type == "cpu"
+            found = self._native(call, there) if on_cpu else self._on_gpu(call, there)
+            if found is not None:
+                return found
+            if self.kernels == "always":
+                why = self.native.problem if on_cpu else self._problem
+                raise UserError(
+                    f"there is no kernel for this call on {call.device.type}"
+                    + (f": {why}" if why else ""), where=self.op.id,
+                )  # fmt: skip
+            if not on_cpu and (found := self._by_body(call, there)) is not None:
+                return found
+        return self._by_reference(call, there)
+
+    def _call(self, inputs: Sequence[Tensor | None], attributes: Mapping[str, object]) -> _Call:
+        """Return what a call means, which is worked out once for equal ones."""
+        key = (
+            tuple(None if one is None else (one.shape, one.dtype, one.device) for one in inputs),
+            tuple((k, tuple(v) if isinstance(v, list) else v) for k, v in attributes.items()),
+        )
+        call = self._calls.get(key)
+        if call is None:
+            if len(self._calls) >= _MOST_KNOWN:
+                self._calls.clear()
+            call = self._calls[key] = self._understood(inputs, attributes)
+        return call
+
+    def _understood(
+        self, inputs: Sequence[Tensor | None], attributes: Mapping[str, object]
+    ) -> _Call:
+        import torch
+
         op = self.op
         given = checked_attributes(op.schema, attributes, op.id)
         there = [(one, tensor) for one, tensor in op.formal(inputs) if tensor is not None]
         types = op.schema.bind_types([(one, dtype_name(t.dtype)) for one, t in there], op.id)
         sizes = Sizes()
         sizes.learn([(one.name, one.type, tuple(t.shape)) for one, t in there], op.id)
+        device = there[0][1].device
+        for _, one in there:
+            if one.device != device:
+                raise UserError(f"its tensors are on {device} and on {one.device}", where=op.id)
         is_there = [tensor is not None for tensor in inputs]
         is_there += [False] * (len(op.schema.inputs) - len(is_there))
-        call = _Call(tuple(is_there), [t.detach() for _, t in there], given, types, sizes, op)
-        if self.kernels != "never":
-            found = self._native(call) if call.device.type == "cpu" else self._on_gpu(call)
-            if found is not None:
-                return found
-            if self.kernels == "always":
-                why = self.native.problem if call.device.type == "cpu" else self._problem
-                raise UserError(
-                    f"there is no kernel for this call on {call.device.type}"
-                    + (f": {why}" if why else ""), where=op.id,
-                )  # fmt: skip
-            if call.device.type != "cpu" and (found := self._by_body(call)) is not None:
-                return found
-        return self._by_reference(call)
+        call = _Call(op, tuple(is_there), given, types, sizes, device, flat_sizes(sizes))
+        shapes = [(sizes.shape(kind), types[kind.kind]) for kind in op.schema.outputs.values()]
+        call.outputs = tuple((shape or (), getattr(torch, dtype)) for shape, dtype in shapes)
+        if device.type == "cpu" and self.kernels != "never":
+            call.native = self.native.find(types, call.is_there, given, call.flat)
+        return call
 
-    def _native(self, call: _Call) -> tuple[Tensor, ...] | None:
+    def _native(self, call: _Call, there: Sequence[Tensor]) -> tuple[Tensor, ...] | None:
         import torch
 
-        flat = flat_sizes(call.sizes)
-        kernel = self.native.find(call.types, call.is_there, call.attributes, flat)
-        if kernel is None:
+        if call.native is None:
             return None
-        inputs = [one.contiguous() for one in call.inputs]
-        outputs = call.outputs()
-        if any(one.numel() for one in outputs):
+        inputs = [one.contiguous() for one in there]
+        outputs = call.empty(inputs[0])
+        if not call.is_empty:
             addresses = [one.data_ptr() for one in (*inputs, *outputs)]
-            kernel.call(addresses, call.attributes, flat, torch.get_num_threads())
+            call.native.call(addresses, call.attributes, call.flat, torch.get_num_threads())
         return outputs
 
-    def _on_gpu(self, call: _Call) -> tuple[Tensor, ...] | None:
+    def _on_gpu(self, call: _Call, there: Sequence[Tensor]) -> tuple[Tensor, ...] | None:
         """Launch a kernel in Triton on torch's stream, with Triton's own launcher."""
         if call.device.type != "cuda" or find_spec("triton") is None:
             self._problem = "kernels for GPUs are CUDA's, and need triton"
             return None
-        flat = flat_sizes(call.sizes)
-        inputs = [one.contiguous() for one in call.inputs]
-        outputs = call.outputs()
-        if not any(one.numel() for one in outputs):
+        inputs = [one.contiguous() for one in there]
+        outputs = call.empty(inputs[0])
+        if call.is_empty:
             return outputs
+        tensors = (*inputs, *outputs)
+        aligned = is_aligned(tensors)
+        if aligned not in call.launches:
+            call.launches[aligned] = self._launches(call, aligned=aligned)
+        launches = call.launches[aligned]
+        if launches is None:
+            return None
+        launches.run(tensors)
+        return outputs
+
+    def _launches(self, call: _Call, *, aligned: bool) -> Launches | None:
         for form, sources in self._forms(call):
-            if not takes(form, call.attributes, flat):
-                continue
-            for source in sources:
-                if _fits(source, (*inputs, *outputs), flat):
-                    _launch(form, source, (*inputs, *outputs), call.attributes, flat)
-                    return outputs
+            if takes(form, call.attributes, call.flat):
+                source = fitting(sources, call.flat, call.device, aligned=aligned)
+                if source is not None:
+                    return Launches(form, source, call.attributes, call.flat)
         return None
 
     def _forms(self, call: _Call) -> list[tuple[Form, tuple[VariantSource, ...]]]:
@@ -124,7 +191,7 @@ class TorchRun:
                 if not isinstance(form, Form):
                     self._problem = form[1]
                 elif form.types == call.types and form.is_there == call.is_there:
-                    found = _sources(form)
+                    found = sources_for(form)
                     if isinstance(found, Refused):
                         self._problem = found.reason
                     else:
@@ -133,7 +200,7 @@ class TorchRun:
             self._problem = error.problem
         return self._sources.setdefault(key, made)
 
-    def _by_body(self, call: _Call) -> tuple[Tensor, ...] | None:
+    def _by_body(self, call: _Call, there: Sequence[Tensor]) -> tuple[Tensor, ...] | None:
         """Compute the body with torch's operators, where the tensors are."""
         body = self.op.bodies.get(call.absent)
         if body is None or unknown_operator(body):
@@ -141,46 +208,15 @@ class TorchRun:
         import torch
 
         with torch.no_grad():
-            found = compute_body(body, call.inputs, call.attributes, self.op.id)
-        return tuple(one.contiguous() for one in found)
+            found = compute_body(body, there, call.attributes, self.op.id)
+        # Not an input itself, which an op may not return.
+        return tuple(one.clone(memory_format=torch.contiguous_format) for one in found)
 
-    def _by_reference(self, call: _Call) -> tuple[Tensor, ...]:
-        arrays = iter([to_numpy(one) for one in call.inputs])
+    def _by_reference(self, call: _Call, there: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        arrays = iter([to_numpy(one) for one in there])
         inputs = [next(arrays) if flag else None for flag in call.is_there]
         results = self.op.compute(inputs, call.attributes)
         return tuple(from_numpy(one, call.device) for one in results)
-
-
-class _Call:
-    """One call: what came in, and what it means."""
-
-    def __init__(
-        self,
-        is_there: tuple[bool, ...],
-        inputs: list[Tensor],
-        attributes: Mapping[str, Attribute],
-        types: Types,
-        sizes: Sizes,
-        op: CustomOp,
-    ) -> None:
-        self.is_there, self.inputs, self.attributes = is_there, inputs, attributes
-        self.types, self.sizes, self.op = types, sizes, op
-        self.device = inputs[0].device
-        for one in inputs[1:]:
-            if one.device != self.device:
-                raise UserError(
-                    f"its tensors are on {self.device} and on {one.device}", where=op.id
-                )
-
-    @cached_property
-    def absent(self) -> frozenset[str]:
-        """The optional inputs that are not there."""
-        pairs = zip(self.op.schema.inputs, self.is_there, strict=True)
-        return frozenset(one.name for one, flag in pairs if not flag)
-
-    def outputs(self) -> tuple[Tensor, ...]:
-        """Return tensors for the results."""
-        return empty_outputs(self.op, self.types, self.sizes, self.inputs[0])
 
 
 def empty_outputs(op: CustomOp, types: Types, sizes: Sizes, like: Tensor) -> tuple[Tensor, ...]:
@@ -215,94 +251,3 @@ def from_numpy(array: np.ndarray[Any, np.dtype[Any]], device: Any) -> Tensor:
     if dense.dtype.name == "bfloat16":
         return torch.from_numpy(dense.view(np.uint16)).view(torch.bfloat16).to(device)
     return torch.from_numpy(dense).to(device)
-
-
-# ---- kernels in Triton
-def _sources(form: Form) -> tuple[VariantSource, ...] | Refused:
-    return sources_of(form.signature) if form.declared is None else sources_of_form(form)
-
-
-def _fits(source: VariantSource, tensors: Sequence[Tensor], sizes: Mapping[str, int]) -> bool:
-    """Say whether a variant takes these sizes, alignments and this GPU."""
-    import torch
-
-    if source.is_aligned and any(one.data_ptr() % _ALIGNED for one in tensors):
-        return False
-    major, minor = torch.cuda.get_device_capability(tensors[0].device)
-    if source.architectures is not None and 10 * major + minor not in source.architectures:
-        return False
-    for one in source.conditions:
-        size = value_of(one.extent, sizes)
-        if size % one.divisible_by or (one.at_most is not None and size > one.at_most):
-            return False
-    return True
-
-
-def _launch(
-    form: Form,
-    source: VariantSource,
-    tensors: Sequence[Tensor],
-    attributes: Mapping[str, Attribute],
-    sizes: Mapping[str, int],
-) -> None:
-    import torch
-
-    by_place = {f"s{place}": sizes[name] for place, name in enumerate(source.symbols)}
-    scratch = [
-        torch.empty(value_of(one, sizes), dtype=torch.uint8, device=tensors[0].device)
-        for one in source.scratch
-    ]
-    inputs = len(form.signature.inputs) - len(form.attributes)
-    # Attributes stand between the inputs and the outputs.
-    placed = [*tensors[:inputs], *(None for _ in form.attributes), *tensors[inputs:]]
-    names = [one.name for one in form.signature.inputs]
-    with torch.cuda.device(tensors[0].device):
-        for step in source.steps:
-            arguments: list[Any] = []
-            for one in step.parameters:
-                argument = one.argument
-                if argument.kind == "tensor":
-                    arguments.append(_as(placed[argument.index], one.type))
-                elif argument.kind == "number":
-                    arguments.append(attributes[names[argument.index]])
-                elif argument.kind == "scratch":
-                    arguments.append(_as(scratch[argument.index], one.type))
-                else:
-                    assert argument.extent is not None
-                    arguments.append(value_of(argument.extent, by_place))
-            grid = tuple(-(-value_of(extent, sizes) // by) for extent, by in step.grid)
-            if all(grid):
-                options = {} if step.stages is None else {"num_stages": step.stages}
-                _function(step)[grid](
-                    *arguments, num_warps=step.warps, enable_fp_fusion=step.fp_fusion, **options
-                )
-
-
-def _as(tensor: Tensor, type_: str) -> Tensor:
-    """Return a tensor that Triton takes for a pointer of a type: bools of bytes, scratch."""
-    import torch
-
-    wanted = {
-        "*u8": torch.uint8, "*fp32": torch.float32, "*fp16": torch.float16, "*i32": torch.int32,
-        "*i64": torch.int64, "*fp64": torch.float64, "*bf16": torch.bfloat16,
-    }.get(type_)  # fmt: skip
-    return tensor if wanted is None or tensor.dtype == wanted else tensor.view(wanted)
-
-
-_modules: dict[str, Any] = {}
-
-
-def _function(step: StepSource) -> Any:
-    """Return a step's function; Triton reads its source again from a file."""
-    if step.text not in _modules:
-        folder = Path(tempfile.mkdtemp(prefix="ortkit-triton-"))
-        path = folder / f"{step.entry}.py"
-        path.write_text(step.text, "utf-8")
-        spec = importlib.util.spec_from_file_location(f"ortkit_triton_{len(_modules)}", path)
-        assert spec is not None
-        assert spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[spec.name] = module
-        spec.loader.exec_module(module)
-        _modules[step.text] = module
-    return getattr(_modules[step.text], step.entry)
