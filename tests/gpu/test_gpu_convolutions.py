@@ -1,0 +1,80 @@
+"""Convolution nets in half precision on a GPU: our kernels against the CPU's float32."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+import ortkit
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "fusion"))
+from conv_nets import Net, bottlenecks, half, hard_gates, inverted_residuals, squeeze_excites
+
+CUDA = ortkit.OptimizeOptions(target="cuda", verify=False)
+
+
+def deep() -> onnx.ModelProto:
+    """Convolutions whose depth several blocks share, and a pooling."""
+    net = Net()
+    x = net.op("Relu", net.conv("x", (3, 32), 7, strides=[2, 2], pads=[3] * 4))
+    x = net.op("MaxPool", x, kernel_shape=[3, 3], strides=[2, 2], pads=[1] * 4)
+    x = net.op("Relu", net.conv(x, (32, 256), 3, strides=[2, 2], pads=[1] * 4))
+    for _ in range(2):
+        inner = net.conv(x, (256, 256), 3, pads=[1] * 4)
+        x = net.op("Relu", net.op("Add", inner, x))
+    return net.model(("n", 3, 64, 64), [net.op("GlobalAveragePool", x)])
+
+
+NETS: dict[str, Callable[[], onnx.ModelProto]] = {
+    "inverted residuals": inverted_residuals,
+    "squeeze-and-excite": squeeze_excites,
+    "hard gates": hard_gates,
+    "bottlenecks": bottlenecks,
+    "deep": deep,
+}
+
+
+@pytest.mark.parametrize("graph", [False, True], ids=["", "cuda graph"])
+@pytest.mark.parametrize("name", NETS)
+def test_nets(name: str, graph: bool) -> None:
+    pytest.importorskip("triton")
+    proto = half(NETS[name]())
+    made = ortkit.optimize(proto, CUDA)
+    assert {one.emitted_as is not None for one in made.report.regions if "conv" in one.kind} == {
+        True
+    }
+    shape = [one.dim_value or 3 for one in proto.graph.input[0].type.tensor_type.shape.dim]
+    x = np.random.default_rng(5).standard_normal(shape).astype(np.float16)
+    with ortkit.Session(proto, "cpu") as session:
+        expected = session.run({"x": x})
+    with ortkit.Session(made, "cuda", kernels="require", cuda_graph=graph) as session:
+        for _ in range(3):
+            found = session.run({"x": x})
+    for key, want in expected.items():
+        scale = max(1.0, float(np.abs(want).max()))
+        np.testing.assert_allclose(
+            np.asarray(found[key], np.float64), want, rtol=0, atol=0.01 * scale
+        )
+
+
+def test_the_advised_layout_computes_the_same() -> None:
+    proto = half(deep())
+    made = ortkit.optimize(
+        proto, ortkit.OptimizeOptions(target="cuda", kernels="off", verify=False)
+    )
+    assert made.report.provider_options == {"prefer_nhwc": "1", "fuse_conv_bias": "1"}
+    x = np.random.default_rng(5).standard_normal((2, 3, 64, 64)).astype(np.float16)
+    with ortkit.Session(proto, "cpu") as session:
+        expected = session.run({"x": x})
+    with ortkit.Session(made, "cuda") as session:
+        found = session.run({"x": x})
+    for key, want in expected.items():
+        scale = max(1.0, float(np.abs(want).max()))
+        np.testing.assert_allclose(
+            np.asarray(found[key], np.float64), want, rtol=0, atol=0.01 * scale
+        )
