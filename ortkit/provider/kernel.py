@@ -39,8 +39,8 @@ class Kernel:
     keep: object = None
     """Kept alive as long as the kernel: what `function` and `user` belong to. With a `user` the
     kernel is none for models that are compiled ahead of time."""
-    library: Path | str | bytes | None = None
-    """A kernel library of ortkit's: a file, or its content."""
+    library: Path | str | bytes | KernelLibrary | None = None
+    """A kernel library of ortkit's: a file, its content, or one that is loaded."""
     op: str = ""
     """Which op of `library`, or which function that it exports."""
     label: str = ""
@@ -72,13 +72,15 @@ class Kernel:
         return ctypes.cast(cast(Any, self.function), ctypes.c_void_p).value
 
     def open_library(self) -> KernelLibrary | None:
-        """Load the library that the kernel is of, if it is of one.
+        """Return the library that the kernel is of, if it is of one; loaded if it is not yet.
 
         Raises:
             UserError: It does not load.
         """
         if self.library is None:
             return None
+        if isinstance(self.library, KernelLibrary):
+            return self.library
         source = self.library if isinstance(self.library, bytes) else Path(self.library)
         return KernelLibrary(source)
 

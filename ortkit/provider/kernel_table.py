@@ -85,7 +85,7 @@ class KernelTable:
                 told.library, told.op_type = opened.handle, kernel.op.encode()
                 self._give_own(kernel, told, kernels, index, error)
         finally:
-            if opened is not None:
+            if opened is not None and opened is not kernel.library:
                 opened.close()
 
     def _give_own(

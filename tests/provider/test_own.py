@@ -24,7 +24,7 @@ from models.feeds import feeds
 from ortkit import doctor
 from ortkit.errors import UserError
 from ortkit.kernels.build import missing_toolchain
-from ortkit.provider.own import failures, provider
+from ortkit.provider.own import failures, planning
 from ortkit.provider.own.ahead import compile_model
 from ortkit.provider.own.options import NAME, OwnOptions
 from ortkit.provider.registration import registered_providers
@@ -301,7 +301,7 @@ def test_failures_are_recorded_and_strict_raises(
     def broken(*_: object, **__: object) -> object:
         raise ValueError("no plan today")
 
-    monkeypatch.setattr(provider, "plan", broken)
+    monkeypatch.setattr(planning, "plan", broken)
     model = parsed(NORM)
     made = session(model, tmp_path, strict="0")
     assert set(placed(made)) == {"CPUExecutionProvider"}

@@ -15,11 +15,12 @@ from typing import Any, ClassVar
 import numpy as np
 import onnx_ir as ir
 import pytest
-from python_providers import model, placement, registered, session
+from python_providers import model, options, placement, registered, session
 
 import ortkit
 from ortkit.errors import UserError
 from ortkit.provider import GraphView, Kernel, header_folder
+from ortkit.provider.native import KernelLibrary
 from tests.provider.native_library import build
 
 MODEL = """<ir_version: 10, opset_import: ["" : 20]>
@@ -110,6 +111,44 @@ def test_a_function_of_a_kernel_library_runs_a_group(tmp_path: Path) -> None:
     path = build(tmp_path)
     for source in (path, str(path), path.read_bytes()):
         assert run(lambda source=source: Kernel(library=source, op="scaled_sum")) == [21, 15]
+
+
+def test_a_function_of_a_kernel_library_gets_what_is_its_users(tmp_path: Path) -> None:
+    factor = ctypes.c_float(10)
+    kept: list[weakref.ref[Kept]] = []
+
+    def make() -> Kernel:
+        kept.append(weakref.ref(one := Kept()))
+        user = ctypes.addressof(factor)
+        return Kernel(library=opened, op="scaled_sum", user=user, keep=one)
+
+    with KernelLibrary(build(tmp_path)) as opened, registered(Native(make)) as name:
+        made = session(model(MODEL), name)
+        opened.close()  # the kernel has it still
+        assert made.run(None, FEEDS)[0].tolist() == [210, 150]
+        gc.collect()
+        assert kept[0]() is not None
+        del made
+        gc.collect()
+        assert kept[0]() is None
+
+
+def test_memory_of_this_process_is_not_written_into_a_model(tmp_path: Path) -> None:
+    factor = ctypes.c_float(10)
+
+    def make() -> Kernel:
+        user = ctypes.addressof(factor)
+        return Kernel(library=build(tmp_path), op="scaled_sum", user=user, keep=factor)
+
+    settings = options()
+    settings.add_session_config_entry("ep.context_enable", "1")
+    settings.add_session_config_entry("ep.context_file_path", str(tmp_path / "x.onnx"))
+    with (
+        registered(Native(make)) as name,
+        pytest.raises(Exception, match="reads memory of this process"),
+    ):
+        session(model(MODEL), name, session_options=settings)
+    assert not (tmp_path / "x.onnx").exists()
 
 
 def test_what_a_kernel_library_has_not_is_refused(tmp_path: Path) -> None:

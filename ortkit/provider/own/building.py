@@ -16,11 +16,11 @@ from ortkit.kernels.build import build_library, toolchain
 from ortkit.kernels.cache import KernelCache
 from ortkit.kernels.cpu import resolve
 from ortkit.kernels.link import Programs
+from ortkit.provider.own.options import FOLDER
 from ortkit.provider.own.planning import Plan
 from ortkit.provider.own.program import Program
 from ortkit.provider.own.source import fingerprint, programs_source
 
-FOLDER = "provider"
 #: Libraries beyond this, used longest ago, are removed.
 LIMIT_BYTES = 256 << 20
 

@@ -2,66 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
-import numpy as np
 import onnx_ir as ir
 
-from ortkit.fusion.cost import Prediction
 from ortkit.fusion.recompute import Candidate
 from ortkit.graph.shapes import Shapes
 from ortkit.kernels.backend import Refused
+from ortkit.kernels.calibration import load_calibration
 from ortkit.kernels.signature import TensorSpec
 from ortkit.provider.own import carriers
 from ortkit.provider.own.acyclic import in_cycles
-from ortkit.provider.own.assembly import Assembled, Assembler, sizes_of
+from ortkit.provider.own.assembly import Assembler
 from ortkit.provider.own.cuts import Cut, Cuts
-from ortkit.provider.own.program import Program
-
-
-@dataclass(frozen=True)
-class Claim:
-    """Nodes of the original, and the program that does their work.
-
-    Args:
-        at: The name that reports give it.
-        program: What is run.
-        nodes: What it stands for.
-        inputs: For each input of the program the name of the value.
-        outputs: Likewise.
-        prediction: Of a run of it, before and after.
-        regions: The regions that it computes, by the names that reports give them.
-        bundle: Claims of one number are taken together or not at all.
-        weights: What the session holds for the program.
-    """
-
-    at: str
-    program: Program
-    nodes: tuple[ir.Node, ...]
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-    prediction: Prediction
-    regions: tuple[str, ...]
-    bundle: int = 0
-    weights: tuple[np.ndarray, ...] = ()
-
-
-@dataclass(frozen=True)
-class Declined:
-    """A region that is not claimed, and why."""
-
-    at: str
-    kind: str
-    reason: str
-
-
-@dataclass(frozen=True)
-class Settled:
-    """What is claimed of one graph, and what is not."""
-
-    claims: tuple[Claim, ...]
-    declined: tuple[Declined, ...]
+from ortkit.provider.own.draft import Assembled, sizes_of
+from ortkit.provider.own.settled import Claim, Declined, Settled
+from ortkit.provider.own.worth import Worth
 
 
 @dataclass
@@ -81,9 +39,22 @@ class Claimer:
     """Settles the claims on one graph."""
 
     def __init__(
-        self, original: ir.Model, cuts: Cuts, assembler: Assembler, settled: Settled
+        self,
+        original: ir.Model,
+        cuts: Cuts,
+        assembler: Assembler,
+        settled: Settled,
+        doubtful: Container[Candidate] = (),
     ) -> None:
-        """Settle what is left of `original` beside what is settled already."""
+        """Settle what is left of `original` beside what is settled already.
+
+        Args:
+            original: Whose main graph is claimed from.
+            cuts: Of that graph.
+            assembler: Makes programs of the candidates.
+            settled: What is claimed already.
+            doubtful: Candidates that may pay only against the form that the original has.
+        """
         self._original = original
         self._cuts = cuts
         self._assembler = assembler
@@ -91,7 +62,15 @@ class Claimer:
         self._declined = list(settled.declined)
         self._owned = {node for claim in settled.claims for node in claim.nodes}
         self._bundles = max((claim.bundle for claim in settled.claims), default=0)
-        self._shapes: Shapes | None = None
+        self._doubtful = doubtful
+
+    @cached_property
+    def _shapes(self) -> Shapes:
+        return Shapes.infer(self._original)
+
+    @cached_property
+    def _worth(self) -> Worth:
+        return Worth(self._original, self._shapes, load_calibration())
 
     def run(self) -> Settled:
         """Return what is claimed."""
@@ -102,6 +81,8 @@ class Claimer:
             if isinstance(found, Refused) and smaller is not None:
                 again = self._settle(smaller)
                 found = found if isinstance(again, Refused) else again
+            if root in self._doubtful:
+                found = self._judged(found)
             if isinstance(found, Refused):
                 self._decline(root, found.reason)
             elif isinstance(found, _Waiting):
@@ -123,6 +104,19 @@ class Claimer:
             return self._claim(made, cut)
         waits = self._wait(root, made)
         return cut if isinstance(waits, Refused) else waits
+
+    def _judged(self, found: Claim | _Waiting | Refused) -> Claim | _Waiting | Refused:
+        """Refuse what does not pay against the nodes of the original that it stands for."""
+        if isinstance(found, Refused):
+            return found
+        nodes = found.cut.nodes if isinstance(found, _Waiting) else found.nodes
+        after = found.made.prediction if isinstance(found, _Waiting) else found.prediction
+        worth = self._worth.judge(nodes, after.after_ns)
+        if isinstance(worth, str):
+            return Refused(worth)
+        if isinstance(found, Claim):
+            return replace(found, prediction=worth)
+        return replace(found, made=replace(found.made, prediction=worth))
 
     def _decline(self, root: Candidate, reason: str) -> None:
         self._declined.append(Declined(root.region.at, root.region.kind, reason))
@@ -264,8 +258,6 @@ class Claimer:
 
     def _spec(self, value: ir.Value) -> TensorSpec | None:
         """Return type and sizes of a value of the original, None if they are not known."""
-        if self._shapes is None:
-            self._shapes = Shapes.infer(self._original)
         return sizes_of(self._shapes, value)
 
     # ---- all of them together

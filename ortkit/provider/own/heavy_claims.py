@@ -9,9 +9,9 @@ import onnx_ir as ir
 
 from ortkit.kernels.backend import Refused
 from ortkit.provider.own.assembly import Known
-from ortkit.provider.own.claims import Claim, Declined, Settled
 from ortkit.provider.own.cuts import Cuts
 from ortkit.provider.own.heavy import Heavy
+from ortkit.provider.own.settled import Claim, Declined, Settled
 
 
 def heavy_claims(

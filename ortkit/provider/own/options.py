@@ -11,6 +11,10 @@ from ortkit import env
 from ortkit.errors import UserError
 
 NAME = "OrtkitExecutionProvider"
+#: Of the cache, for its libraries and records.
+FOLDER = "provider"
+#: Groups are claimed from this level on.
+CLAIMS_SINCE_LEVEL = 2
 _KERNELS = ("auto", "off", "tvm")
 #: As the native library reads them.
 _SWITCHES = {"0": False, "1": True}
@@ -39,6 +43,11 @@ class OwnOptions:
     def cache(self) -> Path:
         """The folder for kernels and libraries."""
         return env.cache_dir() if self.cache_dir is None else self.cache_dir
+
+    @property
+    def claims(self) -> bool:
+        """Whether anything is looked for."""
+        return self.level >= CLAIMS_SINCE_LEVEL and self.kernels != "off"
 
     @staticmethod
     def of(texts: Mapping[str, str]) -> OwnOptions:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
@@ -28,18 +28,18 @@ from ortkit.passes.presets import preset
 from ortkit.passes.select import load_pass
 from ortkit.provider.own.assembly import Assembler, Known
 from ortkit.provider.own.chains import chain_groups
-from ortkit.provider.own.claims import Claim, Claimer, Declined, Settled
+from ortkit.provider.own.claims import Claimer
 from ortkit.provider.own.cuts import Cuts
 from ortkit.provider.own.heavy import Heavy
 from ortkit.provider.own.heavy_claims import heavy_claims
+from ortkit.provider.own.options import CLAIMS_SINCE_LEVEL
 from ortkit.provider.own.products import LEVELS, product_groups
+from ortkit.provider.own.settled import Claim, Declined, Settled
 from ortkit.provider.own.sizes import unsolved
 from ortkit.rewrite.pipeline import Pipeline
 from ortkit.rewrite.scope import Scope
 from ortkit.rewrite.target import Target as RewriteTarget
 
-#: Regions are claimed from this level on.
-CLAIMS_SINCE_LEVEL = 2
 #: From this level on those, too, that are not predicted to pay.
 EVERYTHING_SINCE_LEVEL = 3
 #: Passes that change the weights of products and convolutions, which stay as they are, or move
@@ -137,10 +137,11 @@ def plan(
         return Plan((), (), {})
     request = _Request(model, target, level, kernels, is_ahead)
     first = _attempt(request)
-    # Rotations that are recognized may stand where no kernel takes them, before an attention.
+    # Rotations that are recognized may stand where no kernel takes them, before an attention; and
+    # what an attention that is left would have taken in may be in other regions.
     if not any(one.kind.endswith("attention") for one in first.declined):
         return first
-    second = _attempt(request, frozenset({"fuse-rotary"}))
+    second = _attempt(replace(request, doubts=False), frozenset({"fuse-rotary"}))
     return max((first, second), key=lambda one: one.saved_ns)
 
 
@@ -153,6 +154,8 @@ class _Request:
     level: int
     kernels: str
     is_ahead: bool
+    doubts: bool = True
+    """Whether attention is looked at that only pays against the form that the original has."""
 
 
 def _attempt(request: _Request, but: frozenset[str] = frozenset()) -> Plan:
@@ -167,9 +170,14 @@ def _attempt(request: _Request, but: frozenset[str] = frozenset()) -> Plan:
     assert isinstance(scope.root, ir.Graph)
     known, cuts = Known(model.graph, scope), Cuts(model)
     heavy, taken = heavy_claims(_heavy(scope, request, cost, judge), known, cuts)
-    found = list(_candidates(scope, scope.root, judge, cost, taken))
+    attention = list(_attention(scope, scope.root, judge, cost, taken, doubts=request.doubts))
+    doubtful = [
+        one for one in attention if one.signature and cost.refusal(one.region, one.prediction)
+    ]
+    inside = {node for one in attention if one.signature for node in one.region.nodes}
+    found = [*attention, *candidates(scope, scope.root, judge, cost, taken | inside)]
     assembler = Assembler(scope, known, found, judge, cost)
-    settled = Claimer(model, cuts, assembler, heavy).run()
+    settled = Claimer(model, cuts, assembler, heavy, doubtful).run()
     claims = _sound(settled)
     refused = [
         Declined(one.region.at, one.region.kind, one.reason)
@@ -204,14 +212,18 @@ def _rewritten(model: ir.Model, but: frozenset[str] = frozenset()) -> Scope:
         return Pipeline(passes).run(copy, RewriteTarget("cpu", CLAIMS_SINCE_LEVEL)).scopes[0]
 
 
-def _candidates(
-    scope: Scope, graph: ir.Graph, judge: Judge, cost: CostModel, taken: frozenset[ir.Node]
+def _attention(
+    scope: Scope,
+    graph: ir.Graph,
+    judge: Judge,
+    cost: CostModel,
+    taken: frozenset[ir.Node],
+    *,
+    doubts: bool,
 ) -> Iterator[Candidate]:
-    """Yield the regions of a graph; graphs in it are asked about on their own."""
-    for one in attention_candidates(scope, graph, judge, cost, taken):
-        yield one
-        taken |= frozenset(() if one.signature is None else one.region.nodes)
-    yield from candidates(scope, graph, judge, cost, taken)
+    """Yield the attention of a graph, with `doubts` whatever has a kernel."""
+    lenient = _NoCost(scope, load_calibration()) if doubts else cost
+    return attention_candidates(scope, graph, judge, lenient, taken)
 
 
 def _sound(settled: Settled) -> Settled:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import onnx_ir as ir
@@ -18,11 +18,14 @@ from ortkit.provider.base import ExecutionProvider
 from ortkit.provider.graph_view import GraphView
 from ortkit.provider.groups import Group
 from ortkit.provider.kernel import Kernel
+from ortkit.provider.native import KernelLibrary
 from ortkit.provider.own import failures
-from ortkit.provider.own.building import FOLDER, build
-from ortkit.provider.own.claims import Claim
-from ortkit.provider.own.options import NAME, OwnOptions
-from ortkit.provider.own.planning import Plan, plan
+from ortkit.provider.own.options import FOLDER, NAME, OwnOptions
+from ortkit.provider.own.remembered import Kept, key_of, recall, remember
+
+if TYPE_CHECKING:
+    from ortkit.provider.own.planning import Plan
+    from ortkit.provider.own.settled import Claim
 
 #: A group as its nodes are: operator, what it reads, what it makes.
 _Shape = tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...]
@@ -33,11 +36,8 @@ _SHOWN = 6
 class _Ready:
     """A claimed group and what it runs."""
 
-    symbol: str
+    claim: Kept
     library: Path
-    label: str
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
     about: dict[str, str]
     weights: tuple[np.ndarray, ...]
 
@@ -52,6 +52,7 @@ class OrtkitExecutionProvider(ExecutionProvider):
 
     _options: OwnOptions
     _ready: dict[_Shape, list[_Ready]]
+    _opened: dict[Path, KernelLibrary]
 
     def start(self) -> None:
         """Read the session's options.
@@ -60,6 +61,7 @@ class OrtkitExecutionProvider(ExecutionProvider):
             UserError: An option is unknown, or has a value that it cannot have.
         """
         self._ready = {}
+        self._opened = {}
         try:
             self._options = OwnOptions.of(self.session.options)
         except UserError as error:
@@ -70,8 +72,7 @@ class OrtkitExecutionProvider(ExecutionProvider):
     def get_capability(self, graph: GraphView) -> Iterable[Group]:
         """Return the groups that kernels compute; see `ortkit.provider.own.planning`."""
         options = self._options
-        is_context = self.session.config.get("ep.context_enable") == "1"
-        if graph.parent_op is not None and is_context:
+        if graph.parent_op is not None and self._is_ahead:
             self._say(graph, "in a model that is compiled ahead of time no body is claimed from")
             return []
         try:
@@ -82,28 +83,66 @@ class OrtkitExecutionProvider(ExecutionProvider):
             raise
 
     def _claimed(self, graph: GraphView) -> list[Group]:
+        # What is said of each claim is only known when it is planned.
         options = self._options
-        model = graph.to_model()
+        is_kept = options.verbosity < 2 and options.claims and not self._is_ahead
+        key = key_of(graph, options) if is_kept else None
+        folder = options.cache / FOLDER
+        nodes = list(graph)
+        known = None if key is None else recall(folder, key)
+        if known is not None and not any(map(graph.assigned_to, nodes)):
+            self._say(graph, f"claims {len(known.claims)} groups, as it did of the same graph")
+            return [self._group(one, nodes, known.library, ()) for one in known.claims]
+        return self._planned(graph, key)
+
+    def _planned(self, graph: GraphView, key: str | None) -> list[Group]:
+        """Plan and build; what is claimed is remembered under `key`."""
+        # A session whose graph is known needs none of these.
+        from ortkit.provider.own.building import build
+        from ortkit.provider.own.planning import plan
+
+        options = self._options
+        model, nodes = graph.to_model(), list(graph)
         # The copy's nodes stand in the order of the graph's.
-        originals = dict(zip(model.graph, graph.handles, strict=True))
+        places = {node: place for place, node in enumerate(model.graph)}
         target = Target("cpu", options.cpu)
-        is_ahead = self.session.config.get("ep.context_enable") == "1"
-        wanted = plan(model, target, options.level, options.kernels, is_ahead=is_ahead)
+        wanted = plan(model, target, options.level, options.kernels, is_ahead=self._is_ahead)
         built = build(wanted, target, options.kernels, options.cache)
         taken = {
             node: name
-            for node, original in originals.items()
-            if (name := graph.assigned_to(original))
+            for node, place in places.items()
+            if (name := graph.assigned_to(nodes[place]))
         }
         made = built.plan.without_nodes(taken)
-        groups: list[Group] = []
-        for claim in made.claims:
-            assert built.library is not None
-            nodes = tuple(originals[node] for node in claim.nodes)
-            self._ready.setdefault(_shape(nodes), []).append(_ready(claim, nodes, built.library))
-            groups.append(Group(nodes, drop_constants=True))
+        kept = [_kept(claim, places) for claim in made.claims]
+        groups = [
+            self._group(one, nodes, built.library, claim.weights)
+            for one, claim in zip(kept, made.claims, strict=True)
+        ]
+        # A kernel that was not made may be made the next time.
+        is_whole = len(made.claims) == len(wanted.claims)
+        if key is not None and is_whole and not any(claim.weights for claim in made.claims):
+            remember(options.cache / FOLDER, key, kept, built.library)
         self._report(graph, made, built.compiled)
         return groups
+
+    @property
+    def _is_ahead(self) -> bool:
+        """Whether the session writes a model with its kernels inside."""
+        return self.session.config.get("ep.context_enable") == "1"
+
+    def _group(
+        self,
+        one: Kept,
+        graph: Sequence[ir.Node],
+        library: Path | None,
+        weights: tuple[np.ndarray, ...],
+    ) -> Group:
+        assert library is not None
+        nodes = tuple(graph[place] for place in one.nodes)
+        ready = _Ready(one, library, _about(one, nodes), weights)
+        self._ready.setdefault(_shape(nodes), []).append(ready)
+        return Group(nodes, drop_constants=True)
 
     def compile(self, subgraph: GraphView) -> Kernel:
         """Return the kernel of a group that was claimed."""
@@ -115,13 +154,23 @@ class OrtkitExecutionProvider(ExecutionProvider):
         return Kernel(
             user=ctypes.addressof(held) if one.weights else 0,
             keep=(held, one.weights) if one.weights else None,
-            library=one.library,
-            op=one.symbol,
-            label=one.label,
+            library=self._library(one.library),
+            op=one.claim.symbol,
+            label=one.claim.name,
             arguments=one.about,
-            inputs=tuple(inputs[name] for name in one.inputs),
-            outputs=tuple(outputs[name] for name in one.outputs),
+            inputs=tuple(inputs[name] for name in one.claim.inputs),
+            outputs=tuple(outputs[name] for name in one.claim.outputs),
         )
+
+    def _library(self, path: Path) -> KernelLibrary:
+        if path not in self._opened:
+            self._opened[path] = KernelLibrary(path)
+        return self._opened[path]
+
+    def close(self) -> None:
+        """Let go of the libraries; the kernels that are made keep them."""
+        for one in self._opened.values():
+            one.close()
 
     def _report(self, graph: GraphView, made: Plan, compiled: int) -> None:
         nodes = sum(len(claim.nodes) for claim in made.claims)
@@ -144,16 +193,20 @@ class OrtkitExecutionProvider(ExecutionProvider):
             self.session.logger.warning(f"{NAME}, graph {graph.name!r}: {text}")
 
 
-def _ready(claim: Claim, nodes: tuple[ir.Node, ...], library: Path) -> _Ready:
+def _kept(claim: Claim, places: Mapping[ir.Node, int]) -> Kept:
+    nodes = tuple(places[node] for node in claim.nodes)
+    program = claim.program
+    return Kept(claim.at, program.name, program.symbol, nodes, claim.inputs, claim.outputs)
+
+
+def _about(claim: Kept, nodes: Sequence[ir.Node]) -> dict[str, str]:
+    """Return what the trace says of a group."""
     about = {"region": claim.at, "nodes": _ops(nodes)}
     names = [node.name for node in nodes if node.name]
     if names:
         more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
         about["stands_for"] = ", ".join(names[:_SHOWN]) + more
-    return _Ready(
-        claim.program.symbol, library, claim.program.name, claim.inputs, claim.outputs, about,
-        claim.weights,
-    )  # fmt: skip
+    return about
 
 
 def _shape(nodes: Iterable[ir.Node]) -> _Shape:

@@ -1,0 +1,233 @@
+"""A session of a graph that is known is not planned again; and groups with weights in sessions."""
+
+from __future__ import annotations
+
+import gc
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx.parser
+import onnx_ir as ir
+import onnxruntime as ort
+import pytest
+from onnx import numpy_helper
+
+import models
+import ortkit
+from models.feeds import feeds
+from ortkit.kernels.build import missing_toolchain
+from ortkit.provider.kernel_table import KERNELS
+from ortkit.provider.own import planning, remembered
+from ortkit.provider.own.ahead import compile_model
+from ortkit.provider.own.options import FOLDER, NAME, OwnOptions
+from ortkit.provider.own.remembered import Kept, key_of, recall, remember
+from ortkit.provider.registration import registered_providers
+
+pytestmark = pytest.mark.skipif(missing_toolchain() is not None, reason="no kernel toolchain")
+
+TEXT = """<ir_version: 10, opset_import: ["" : 20]>
+g (float[n, 64] x) => (float[n, 64] y) <float half = {0.5}>
+{ m = Mul (x, half)  e = Elu <alpha = 0.7> (m)  s = Add (e, w)  y = Softmax <axis = -1> (s) }
+"""
+WEIGHT = np.linspace(-1, 1, 64, dtype=np.float32)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _registered() -> Any:
+    if NAME not in registered_providers():
+        ortkit.register_provider()
+
+
+def model(text: str = TEXT, weight: np.ndarray = WEIGHT) -> onnx.ModelProto:
+    made = onnx.parser.parse_model(text)
+    made.graph.initializer.append(numpy_helper.from_array(weight, "w"))
+    return made
+
+
+def session(proto: onnx.ModelProto, cache: Path, **options: str) -> ort.InferenceSession:
+    settings = ort.SessionOptions()
+    settings.log_severity_level = 4
+    settings.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+    devices = [one for one in ort.get_ep_devices() if one.ep_name == NAME]
+    given = {"cache_dir": str(cache), "level": "3", "strict": "1", **options}
+    settings.add_provider_for_devices(devices, given)
+    return ort.InferenceSession(proto.SerializeToString(), settings)
+
+
+def check(made: ort.InferenceSession, proto: onnx.ModelProto, given: dict[str, Any]) -> None:
+    plain = ort.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
+    for got, want in zip(made.run(None, given), plain.run(None, given), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=2e-5)
+
+
+def claimed(made: ort.InferenceSession) -> int:
+    parts = made.get_provider_graph_assignment_info()
+    return sum(len(part.get_nodes()) for part in parts if part.ep_name == NAME)
+
+
+@pytest.fixture
+def planned(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """A number for each time that a graph was planned."""
+    calls: list[int] = []
+    plan = planning.plan
+
+    def counting(*given: Any, **more: Any) -> Any:
+        calls.append(len(calls))
+        return plan(*given, **more)
+
+    monkeypatch.setattr(planning, "plan", counting)
+    return calls
+
+
+def rows(count: int) -> dict[str, Any]:
+    return {"x": np.random.default_rng(count).standard_normal((count, 64), np.float32)}
+
+
+def test_a_known_graph_is_not_planned_again(tmp_path: Path, planned: list[int]) -> None:
+    nodes = {claimed(session(model(), tmp_path)) for _ in range(2)}
+    again = session(model(), tmp_path)
+    assert len(planned) == 1
+    assert nodes == {claimed(again)} != {0}
+    for count in (1, 9):
+        check(again, model(), rows(count))
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        model(TEXT.replace("0.7", "0.8")),
+        model(TEXT.replace("0.5", "0.25")),
+        model(weight=np.nextafter(WEIGHT, 2)),
+        model(TEXT.replace("float[n, 64] y", "float[n, 64] z").replace("y =", "z =")),
+        model(TEXT.replace("float[n, 64] x", "float[7, 64] x")),
+    ],
+)
+def test_another_graph_is_planned(
+    other: onnx.ModelProto, tmp_path: Path, planned: list[int]
+) -> None:
+    session(model(), tmp_path)
+    made = session(other, tmp_path)
+    assert len(planned) == 2
+    check(made, other, rows(7))
+
+
+def test_what_reports_are_about_is_planned(tmp_path: Path, planned: list[int]) -> None:
+    session(model(), tmp_path)
+    session(model(), tmp_path, verbosity="1")
+    assert len(planned) == 1
+    session(model(), tmp_path, verbosity="2")
+    session(model(), tmp_path, level="2")
+    assert len(planned) == 3
+
+
+def test_a_damaged_library_is_made_again(tmp_path: Path, planned: list[int]) -> None:
+    session(model(), tmp_path)
+    (library,) = (tmp_path / FOLDER).glob("*.so")
+    content = library.read_bytes()
+    library.write_bytes(content[:-1])
+    check(session(model(), tmp_path), model(), rows(3))
+    assert len(planned) == 2
+    assert library.read_bytes() == content
+
+
+def test_records_that_cannot_be_read_are_none(tmp_path: Path) -> None:
+    claim = Kept("y", "gelu", "ortkit_gelu", (0, 2), ("x",), ("y",))
+    library = tmp_path / "a.so"
+    library.write_bytes(b"code")
+    remember(tmp_path, "key", [claim], library)
+    found = recall(tmp_path, "key")
+    assert found is not None
+    assert (found.claims, found.library) == ((claim,), library)
+    (path,) = (tmp_path / "plans").glob("*.json")
+    record = json.loads(path.read_text("utf-8"))
+    for broken in ({}, [], {**record, "claims": 3}, {**record, "claims": [{}]},
+                   {**record, "library": None}, {**record, "library": "b.so"},
+                   {**record, "claims": [{**record["claims"][0], "nodes": "01"}]}):  # fmt: skip
+        path.write_text(json.dumps(broken), "utf-8")
+        assert recall(tmp_path, "key") is None, broken
+    path.write_text("{", "utf-8")
+    assert recall(tmp_path, "key") is None
+    remember(tmp_path, "nothing", [], None)
+    none = recall(tmp_path, "nothing")
+    assert none is not None
+    assert (none.claims, none.library) == ((), None)
+
+
+def test_records_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remembered, "KEPT", 3)
+    for number in range(5):
+        remember(tmp_path, f"key{number}", [], None)
+    assert len(list((tmp_path / "plans").glob("*.json"))) == 3
+
+
+class Graph:
+    """What `key_of` reads of a graph."""
+
+    def __init__(self, made: ir.Model) -> None:
+        self.graph = made.graph
+        self.inputs, self.outputs = made.graph.inputs, made.graph.outputs
+        self.initializers, self.opset_imports = made.graph.initializers, made.opset_imports
+        self.outer_values: tuple[ir.Value, ...] = ()
+
+    def __iter__(self) -> Iterator[ir.Node]:
+        return iter(self.graph)
+
+
+def key(proto: onnx.ModelProto, **options: Any) -> str | None:
+    return key_of(Graph(ir.from_proto(proto)), OwnOptions(**options))  # type: ignore[arg-type]
+
+
+def test_keys_name_graphs_and_options() -> None:
+    assert key(model()) == key(model())
+    others = [key(model(), level=1), key(model(), cpu="x86-64-v3"), key(model(), kernels="tvm")]
+    others.append(key(model(TEXT.replace('"" : 20', '"" : 21'))))
+    assert len({key(model()), *others}) == 5
+    assert key(models.build("control_flow")) is None  # it has graphs in it
+
+
+# ---- weights that the session holds
+
+
+def layers() -> onnx.ModelProto:
+    """Return a model of products, in processors with AVX-512 claimed with their weights."""
+    text = """<ir_version: 10, opset_import: ["" : 20]>
+    g (float[64, 128] x) => (float[64, 128] y)
+    { a = Gemm (x, w, b)  c = Gelu (a)  y = Gemm <transB = 1> (c, w, d) }"""
+    made = onnx.parser.parse_model(text)
+    random = np.random.default_rng(5)
+    for name, shape in (("w", (128, 256)), ("b", (256,)), ("d", (128,))):
+        array = random.standard_normal(shape, np.float32) / 8
+        made.graph.initializer.append(numpy_helper.from_array(array, name))
+    return made
+
+
+def held() -> int:
+    gc.collect()
+    return len(KERNELS)
+
+
+@pytest.mark.parametrize("name", ["layers", "mobilenet_v2", "efficientnet_b0"])
+def test_weights_are_held_as_long_as_the_session(name: str, tmp_path: Path) -> None:
+    proto = layers() if name == "layers" else models.build(name)
+    given = {"x": np.ones((64, 128), np.float32)} if name == "layers" else feeds(proto)
+    before = held()
+    first, second = (session(proto, tmp_path, level="2") for _ in range(2))
+    if not claimed(first):
+        pytest.skip("nothing pays on this processor")
+    assert held() > before
+    del first
+    check(second, proto, given)
+    del second
+    assert held() == before
+
+
+def test_a_chain_of_convolutions_is_compiled_ahead_of_time(tmp_path: Path) -> None:
+    onnx.save(models.build("mobilenet_v2"), tmp_path / "net.onnx")
+    options = {"cache_dir": str(tmp_path / "cache")}
+    made = compile_model(tmp_path / "net.onnx", tmp_path / "made.onnx", options)
+    assert made.groups == 1
+    assert made.is_equal
