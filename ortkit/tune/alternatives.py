@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import filecmp
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 
 from ortkit.errors import OrtkitError
 from ortkit.fusion import conv_blocks
+from ortkit.fusion.regions import PASS as REGIONS
 from ortkit.kernels.tuned import Chooser
 from ortkit.optimization import Optimized, optimize
 from ortkit.options import OptimizeOptions
@@ -21,6 +23,8 @@ from ortkit.runtime.workers.worker import SessionPlan
 from ortkit.tune.result import Alternative
 
 _ATTENTION = "fuse-attention"
+#: Kernels that the model is tried without, one after the other.
+_MOST_CUTS = 3
 _PROCESSES = 2
 #: Of runs of one session, and how many runs that are at least.
 _SECONDS, _RUNS = 1.0, 12
@@ -34,11 +38,13 @@ class Way:
         what: How to get it, as the user would write it.
         options: How to optimize; None: as by default.
         settings: Of the session; None: as by default.
+        provider_options: Of the first execution provider.
     """
 
     what: str
     options: OptimizeOptions | None = None
     settings: SessionSettings | None = None
+    provider_options: Mapping[str, str] = field(default_factory=dict)
 
 
 def ways_of(
@@ -47,6 +53,7 @@ def ways_of(
     settings: SessionSettings,
     tuned: Chooser,
     cores: int,
+    shares: Mapping[str, float] = MappingProxyType({}),
 ) -> Iterator[Way]:
     """Yield what there is to choose for a model, what pays most often first.
 
@@ -56,6 +63,7 @@ def ways_of(
         settings: Of its sessions.
         tuned: Makes the kernels that tuning found.
         cores: That may be used.
+        shares: Fused operators -> their part of the model's time.
     """
     yield Way("tuned kernels", dataclasses.replace(options, chooser=tuned))
     report = base.report
@@ -64,8 +72,13 @@ def ways_of(
             f"--passes=-{_ATTENTION}: attention as written",
             dataclasses.replace(options, passes=f"-{_ATTENTION}"),
         )
-    if settings.threads == 0 and cores > 1:
-        yield Way("threads=1", settings=dataclasses.replace(settings, threads=1))
+    if options.target == "cuda":
+        if any(node.op_type == "Conv" for node in base.model.graph):
+            yield Way("prefer_nhwc: channels innermost", provider_options={"prefer_nhwc": "1"})
+    elif settings.threads == 0:
+        # What ONNX Runtime takes by itself is all cores.
+        for count in sorted({1, cores // 2} - {0, cores}):
+            yield Way(f"threads={count}", settings=dataclasses.replace(settings, threads=count))
     if layout := frozenset(h.id for h in report.hits if h.pass_name == conv_blocks.PASS):
         yield Way(
             f"convolutions by ONNX Runtime, in its own layout (--deny of {conv_blocks.PASS})",
@@ -75,11 +88,32 @@ def ways_of(
         yield Way(
             "--kernels off: no generated kernels", dataclasses.replace(options, kernels="off")
         )
+        yield from _cuts(base, options, shares)
     for level, what in ((3, "every recognised fusion"), (1, "no fusions")):
         if level != options.level:
             yield Way(f"--level {level}: {what}", dataclasses.replace(options, level=level))
-    yield Way("memory_pattern=False", settings=dataclasses.replace(settings, memory_pattern=False))
-    yield Way("memory_arena=False", settings=dataclasses.replace(settings, memory_arena=False))
+    if options.target == "cpu":
+        for what, other in (
+            ("spinning=False", dataclasses.replace(settings, spinning=False)),
+            ("memory_pattern=False", dataclasses.replace(settings, memory_pattern=False)),
+            ("memory_arena=False", dataclasses.replace(settings, memory_arena=False)),
+        ):
+            yield Way(what, settings=other)
+
+
+def _cuts(base: Optimized, options: OptimizeOptions, shares: Mapping[str, float]) -> Iterator[Way]:
+    """Yield the model without the regions of one kernel, for those that take most of the time."""
+    by_op: dict[str, list[str]] = {}
+    for one in base.report.regions:
+        if one.emitted_as is not None and one.emitted_as in shares:
+            rewrite = f"{REGIONS}:{one.kind}:{one.at}"
+            by_op.setdefault(one.emitted_as, []).append(rewrite)
+    for op in sorted(by_op, key=lambda each: -shares[each])[:_MOST_CUTS] if len(by_op) > 1 else ():
+        denied = options.denied | frozenset(by_op[op])
+        yield Way(
+            f"--deny {by_op[op][0]} ({len(by_op[op])} such): {op} as its nodes",
+            dataclasses.replace(options, denied=denied),
+        )
 
 
 class Alternatives:
@@ -139,9 +173,15 @@ class Alternatives:
         return tuple(found)
 
     def _timed(self, way: Way) -> Alternative:
-        other = dataclasses.replace(self.plan, settings=way.settings or self.plan.settings)
+        first, *others = self.plan.providers
+        other = dataclasses.replace(
+            self.plan,
+            settings=way.settings or self.plan.settings,
+            providers=[(first[0], {**first[1], **way.provider_options}), *others],
+        )
         if way.options is not None:
-            other = self._plan(optimize(self.source, way.options), other.settings, "other")
+            made = self._plan(optimize(self.source, way.options), other.settings, "other")
+            other = dataclasses.replace(made, providers=other.providers)
             if _is_same(self.plan, other):
                 return _nothing(way, "it makes the same model")
         # The default twice: by what it differs from itself others have to exceed.

@@ -305,7 +305,11 @@ class Tuner:
         making = self._making(_rules)
         settings = SessionSettings(threads=self.options.threads)
         found = self.store.database.chooser()
-        ways = list(ways_of(base, making, settings, found, cores()))
+        shares: dict[str, float] = {}
+        for one in self.regions:
+            op = one.case.signature.op_type
+            shares[op] = shares.get(op, 0.0) + one.case.share
+        ways = list(ways_of(base, making, settings, found, cores(), shares))
         if all(not one.record.best for one in self.regions):
             ways = [way for way in ways if way.options is None or way.options.chooser is not found]
         tried = Alternatives(

@@ -47,6 +47,45 @@ def test_ways_are_those_that_the_model_has(base: Optimized) -> None:
     assert "threads=1" not in [way.what for way in single]
 
 
+def test_thread_counts_are_fractions_of_the_cores(base: Optimized) -> None:
+    ways = ways_of(base, OPTIONS, SessionSettings(), chosen, 8)
+    assert [way.what for way in ways if "threads" in way.what] == ["threads=1", "threads=4"]
+
+
+def test_the_model_is_tried_without_what_takes_most_of_its_time(base: Optimized) -> None:
+    (made,) = [one for one in base.report.regions if one.emitted_as]
+    others = [dataclasses.replace(made, emitted_as=f"op{n}", at=f"v{n}") for n in range(4)]
+    again = dataclasses.replace(others[1], at="v9")
+    report = dataclasses.replace(base.report, regions=(*others, again))
+    shares = {"op0": 0.1, "op1": 0.4, "op2": 0.2, "op3": 0.15, "gone": 0.9}
+    model = dataclasses.replace(base, report=report)
+    ways = list(ways_of(model, OPTIONS, SessionSettings(), chosen, 1, shares))
+    denied = [way.options.denied for way in ways if way.options and "--deny" in way.what]
+    ids = [f"fuse-regions:{made.kind}:{at}" for at in ("v1", "v9", "v2", "v3")]
+    assert denied == [frozenset(ids[:2]), frozenset(ids[2:3]), frozenset(ids[3:])]
+
+
+def test_a_region_that_is_cut_is_gone(model: Path, base: Optimized) -> None:
+    """By the id that the way has for it."""
+    (made,) = [one for one in base.report.regions if one.emitted_as]
+    assert made.emitted_as is not None
+    twice = (made, dataclasses.replace(made, emitted_as="other", at="elsewhere"))
+    report = dataclasses.replace(base.report, regions=twice)
+    shares = {made.emitted_as: 0.5, "other": 0.1}
+    two = dataclasses.replace(base, report=report)
+    ways = ways_of(two, OPTIONS, SessionSettings(), chosen, 1, shares)
+    way = next(one for one in ways if made.emitted_as in one.what)
+    assert way.options is not None
+    found = optimize(model, way.options).report.regions
+    assert made.at not in [one.at for one in found if one.emitted_as]
+
+
+def test_on_cuda_there_are_no_threads_to_choose(base: Optimized) -> None:
+    options = dataclasses.replace(OPTIONS, target="cuda")
+    ways = [way.what for way in ways_of(base, options, SessionSettings(), chosen, 8)]
+    assert not any("threads" in one or "memory" in one or "nhwc" in one for one in ways)
+
+
 def test_attention_and_layout_are_ways_where_there_are_some(base: Optimized) -> None:
     hit = base.report.hits[0] if base.report.hits else None
     assert hit is not None
