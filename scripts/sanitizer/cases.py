@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from ortkit.kernels import RegionSignature, TensorSpec
+from scripts.sanitizer.attention_bodies import attention_body
 
 _HALF = "float16"
 Shape = tuple[int | str, ...]
@@ -121,4 +122,22 @@ CASES = (
     Case("max_pool", f"P = Transpose {_IN} (X)  C = MaxPool <kernel_shape = [3, 3],"
          f" pads = [1, 1, 1, 1], strides = [2, 2]> (P)  Y = Transpose {_OUT} (C)",
          {"X": ("n", 9, 11, 40)}, {"Y": ("n", 5, 6, 40)}, ({"n": 2}, {"n": 3})),
+    Case("attention_of_parts", attention_body(3, 3, 64, packed=True), {"X0": ("b", "n", 576)},
+         {"Y": ("b", "n", 192)}, ({"b": 2, "n": 128}, {"b": 1, "n": 99})),
+    Case("attention_causal", attention_body(4, 2, 128, seen="first"),
+         {"X0": ("b", "n", 512), "X1": ("b", "n", 256), "X2": ("b", "n", 256)},
+         {"Y": ("b", "n", 512)}, ({"b": 2, "n": 128}, {"b": 1, "n": 99})),
+    Case("attention_of_wide_heads", attention_body(16, 16, 128),
+         {"X0": ("b", "n", 2048), "X1": ("b", "n", 2048), "X2": ("b", "n", 2048)},
+         {"Y": ("b", "n", 2048)}, ({"b": 1, "n": 128}, {"b": 1, "n": 99})),
+    Case("attention_masked_by_key", attention_body(2, 2, 48, mask="M"),
+         {"X0": ("b", "n", 96), "X1": ("b", "m", 96), "X2": ("b", "m", 96),
+          "M": ("b", 1, 1, "m")}, {"Y": ("b", "n", 96)},
+         ({"b": 2, "n": 128, "m": 256}, {"b": 1, "n": 99, "m": 1100})),
+    Case("attention_masked_by_query", attention_body(2, 2, 64, mask="M"),
+         {"X0": ("b", "n", 128), "X1": ("b", "n", 128), "X2": ("b", "n", 128),
+          "M": (1, 2, "n", "n")}, {"Y": ("b", "n", 128)}, ({"b": 2, "n": 128}, {"b": 1, "n": 99})),
+    Case("attention_of_one_query", attention_body(8, 2, 80),
+         {"X0": ("b", 1, 640), "X1": ("b", "m", 160), "X2": ("b", "m", 160)},
+         {"Y": ("b", 1, 640)}, ({"b": 2, "m": 1000},)),
 )  # fmt: skip
