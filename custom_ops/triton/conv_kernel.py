@@ -57,7 +57,12 @@ def conv_kernel(
                 other=0.0,
             )
             if gate is not None:
-                a = a * tl.load(gate + k + rk, mask=is_k, other=0.0)[None, :]
+                factor = tl.load(gate + k + rk, mask=is_k, other=0.0)[None, :]
+                # Both ways the product is rounded once; GPUs before sm_90 have one of them only.
+                if a.dtype == tl.float16:
+                    a = a * factor
+                else:
+                    a = (a.to(tl.float32) * factor.to(tl.float32)).to(a.dtype)
             b = tl.load(
                 w + rn[None, :] * C + (k + rk)[:, None],
                 mask=is_column[None, :] & is_k[:, None],

@@ -163,7 +163,7 @@ def read_step(
             operands.append(known[name])
         elif not name:
             operands.append(None)
-        elif constant is not None and constant.size == 1 and constant.dtype == dtype:
+        elif constant is not None and constant.size == 1 and constant.dtype.name == dtype:
             operands.append(float(constant.reshape(())))
         else:
             return Refused(f"{node.op_type} with an operand of another shape")

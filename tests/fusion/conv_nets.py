@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import ml_dtypes
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
@@ -142,12 +143,15 @@ def bottlenecks(x: Sequence[Dim] = (1, 64, 28, 28)) -> onnx.ModelProto:
     return net.model(x, [value])
 
 
-def half(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """The same net in float16."""
+def half(proto: onnx.ModelProto, name: str = "float16") -> onnx.ModelProto:
+    """The same net in float16, or in bfloat16."""
+    dtype, element = np.float16, TensorProto.FLOAT16
+    if name == "bfloat16":
+        dtype, element = ml_dtypes.bfloat16, TensorProto.BFLOAT16
     for tensor in proto.graph.initializer:
         if tensor.data_type == TensorProto.FLOAT:
-            array = numpy_helper.to_array(tensor).astype(np.float16)
+            array = numpy_helper.to_array(tensor).astype(dtype)
             tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
     for value in (*proto.graph.input, *proto.graph.output):
-        value.type.tensor_type.elem_type = TensorProto.FLOAT16
+        value.type.tensor_type.elem_type = element
     return proto

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 from fused_model import fused_model, random_input, session
-from interpreter import Interpreter
+from interpreter import Interpreter, numpy_dtype
 
 from ortkit.fusion.cuda_conv_blocks import find_blocks
 from ortkit.fusion.cuda_conv_bodies import describe_block
@@ -23,8 +24,10 @@ from conv_nets import Net, half
 from region_models import scope_of
 
 
-def signatures_of(proto: onnx.ModelProto) -> list[tuple[str, RegionSignature]]:
-    scope = scope_of(ir.from_proto(half(proto)))
+def signatures_of(
+    proto: onnx.ModelProto, dtype: str = "float16"
+) -> list[tuple[str, RegionSignature]]:
+    scope = scope_of(ir.from_proto(half(proto, dtype)))
     graph = scope.model.graph
     return [(one.kind, describe_block(scope, one).signature) for one in find_blocks(scope, graph)]
 
@@ -120,6 +123,34 @@ def test_a_deep_product_is_shared() -> None:
     sources = [sources_of(signature) for _, signature in found]
     steps = [len(each[0].steps) for each in sources if not isinstance(each, Refused)]
     assert steps == [1, 2, 2]
+
+
+@pytest.mark.parametrize("name", ["a residual block", "gates without biases", "poolings"])
+def test_bfloat16(name: str, interpreter: Interpreter) -> None:
+    build, channels, kinds = NETS[name]
+    net = Net()
+    found = signatures_of(net.model((2, channels, 11, 13), [build(net, "x")]), "bfloat16")
+    assert {kind for kind, _ in found} == kinds
+    for kind, signature in found:
+        feeds = [random_input(spec, {}) for spec in wide(signature).inputs]
+        narrow = [feed.astype(numpy_dtype("bfloat16")) for feed in feeds]
+        names = [spec.name for spec in signature.inputs]
+        given = [feed.astype(np.float32) for feed in narrow]
+        theirs = session(fused_model(wide(signature)))
+        (want, *_) = theirs.run(None, dict(zip(names, given, strict=True)))
+        (got, *_) = interpreter.run(signature, narrow, 0)
+        largest = np.abs(want).max()
+        error = np.abs(got.astype(np.float32) - want).max()
+        assert error <= 4 * 2**-8 * max(largest, 1), f"{kind}: {error}"
+
+
+def wide(signature: RegionSignature) -> RegionSignature:
+    """The same region in float32: nothing in its body has a type."""
+    inputs, outputs = (
+        tuple(replace(spec, dtype="float32") for spec in each)
+        for each in (signature.inputs, signature.outputs)
+    )
+    return replace(signature, inputs=inputs, outputs=outputs)
 
 
 def check(kind: str, signature: RegionSignature, interpreter: Interpreter) -> None:
