@@ -127,6 +127,20 @@ ort::Status* OutputCount(const ort::KernelInfo* info, size_t* count) {
   return nullptr;
 }
 
+template <class Number>
+ort::Status* FindAttribute(const std::map<std::string, Number>& known, const char* name, Number* value) {
+  const auto found = known.find(name);
+  if (found == known.end()) return Create(1, "no such attribute");
+  *value = found->second;
+  return nullptr;
+}
+ort::Status* FloatAttribute(const ort::KernelInfo* info, const char* name, float* value) {
+  return FindAttribute(info->reals, name, value);
+}
+ort::Status* IntegerAttribute(const ort::KernelInfo* info, const char* name, int64_t* value) {
+  return FindAttribute(info->integers, name, value);
+}
+
 ort::Status* Input(const ort::KernelContext* context, size_t index, const ort::Value** out) {
   FAKE_CALL();
   *out = context->inputs.at(index);
@@ -321,6 +335,8 @@ struct Tables {
     Set(ort::AddSessionConfigEntry, AddConfig);
     Set(ort::HasSessionConfigEntry, HasConfig);
     Set(ort::GetSessionConfigEntry, GetConfig);
+    Set(ort::GetFloatAttribute, FloatAttribute);
+    Set(ort::GetIntegerAttribute, IntegerAttribute);
     Set(ort::GetInputCount, InputCount);
     Set(ort::GetOutputCount, OutputCount);
     Set(ort::GetInput, Input);

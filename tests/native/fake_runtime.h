@@ -32,6 +32,8 @@ struct KernelInfo {
   size_t inputs;
   size_t outputs;
   int32_t device = 0;
+  std::map<std::string, float> reals = {};        // attributes
+  std::map<std::string, int64_t> integers = {};
 };
 
 struct MemoryInfo {
