@@ -19,6 +19,7 @@ from ortkit.kernels.triton.hand import (
 )
 from ortkit.kernels.triton.source import VariantSource
 
+from .alignment import UNALIGNED_ARCHITECTURES
 from .conv_form import Convolution, epilogue_text, read_convolution
 from .conv_tiles import UNALIGNED, Tile, choose_tile
 
@@ -96,6 +97,7 @@ class Conv:
         text = kernel_text("conv_kernel") + epilogue_text("epilogue", conv.epilogue)
         return hand_variant(
             conv.signature, calls, text, conditions, is_aligned=is_aligned,
+            architectures=None if is_aligned else UNALIGNED_ARCHITECTURES,
             scratch=() if tile.split == 1 else (Extent(4 * tile.split) * size,),
         )  # fmt: skip
 

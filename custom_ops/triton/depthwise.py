@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from ortkit.kernels.backend import Refused
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.sizes import ONE, Extent, extent_of
-from ortkit.kernels.triton.hand import Call, Size, Tensor, hand_variant, kernel_text
+from ortkit.kernels.triton.hand import Call, Size, Tensor, kernel_text
 from ortkit.kernels.triton.source import VariantSource
 
+from .alignment import for_any_alignment
 from .conv import optional
 from .conv_form import Convolution, epilogue_text, read_convolution
 from .conv_tiles import power
@@ -73,10 +74,7 @@ class Depthwise:
             stages=1,
         )  # fmt: skip
         text = kernel_text("depthwise_kernel") + epilogue_text("epilogue", conv.epilogue)
-        return tuple(
-            hand_variant(conv.signature, (call,), text, is_aligned=is_aligned)
-            for is_aligned in (True, False)
-        )
+        return for_any_alignment(conv.signature, (call,), text)
 
 
 def match(signature: RegionSignature) -> Depthwise | Refused | None:

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from ortkit.kernels.backend import Refused
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.sizes import ONE, Extent, extent_of
-from ortkit.kernels.triton.hand import Call, Size, Tensor, hand_variant, kernel_text
+from ortkit.kernels.triton.hand import Call, Size, Tensor, kernel_text
 from ortkit.kernels.triton.source import VariantSource
 
 from ..tvm.body import TO_NCHW, TO_NHWC, Body, integer
 from ..tvm.convolution import Window, window_of
+from .alignment import for_any_alignment
 from .conv_form import unfit
 from .conv_tiles import power
 from .depthwise import block_of
@@ -45,12 +46,7 @@ class MaxPool:
             warps=block.warps,
             stages=1,
         )  # fmt: skip
-        return tuple(
-            hand_variant(
-                self.signature, (call,), kernel_text("pool_kernel"), is_aligned=is_aligned
-            )
-            for is_aligned in (True, False)
-        )
+        return for_any_alignment(self.signature, (call,), kernel_text("pool_kernel"))
 
 
 def match(signature: RegionSignature) -> MaxPool | Refused | None:

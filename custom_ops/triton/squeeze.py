@@ -9,11 +9,12 @@ import onnx
 from ortkit.kernels.backend import Refused
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.sizes import ONE, Extent, extent_of
-from ortkit.kernels.triton.hand import Call, Scratch, Size, Tensor, hand_variant, kernel_text
+from ortkit.kernels.triton.hand import Call, Scratch, Size, Tensor, kernel_text
 from ortkit.kernels.triton.source import VariantSource
 
 from ..tvm.body import TO_NHWC, Body
 from ..tvm.epilogue import Epilogue, read_epilogue
+from .alignment import for_any_alignment
 from .conv import optional
 from .conv_form import epilogue_text, unfit
 from .conv_tiles import power
@@ -75,12 +76,7 @@ class Squeeze:
         text = kernel_text("squeeze_kernel")
         text += epilogue_text("inner", self.inner, 0) + epilogue_text("outer", self.outer, 0)
         scratch = (batch * Extent(4 * hidden),)
-        return tuple(
-            hand_variant(
-                self.signature, (squeeze, excite), text, scratch=scratch, is_aligned=is_aligned
-            )
-            for is_aligned in (True, False)
-        )
+        return for_any_alignment(self.signature, (squeeze, excite), text, scratch)
 
 
 def match(signature: RegionSignature) -> Squeeze | Refused | None:
