@@ -12,18 +12,22 @@ import onnx_ir as ir
 import pytest
 from onnx import numpy_helper
 
-from ortkit.fusion.cost import Prediction
+from ortkit.fusion.cost import CostModel, Prediction
 from ortkit.graph.shapes import Shapes
 from ortkit.kernels.backend import Target
 from ortkit.kernels.build import missing_toolchain
 from ortkit.kernels.calibration import load_calibration
 from ortkit.kernels.cpu import resolve
 from ortkit.kernels.signature import RegionSignature, TensorSpec
+from ortkit.provider.own import planning
+from ortkit.provider.own.assembly import Known
 from ortkit.provider.own.building import build
 from ortkit.provider.own.claims import Claimer
+from ortkit.provider.own.cuts import Cuts
 from ortkit.provider.own.heavy import ALIGNMENT, aligned
+from ortkit.provider.own.heavy_claims import heavy_claims
 from ortkit.provider.own.planning import Plan, plan
-from ortkit.provider.own.products import LEVELS
+from ortkit.provider.own.products import LEVELS, product_groups
 from ortkit.provider.own.program import Program, Step
 from ortkit.provider.own.scratch import Slots
 from ortkit.provider.own.worth import Worth
@@ -189,16 +193,29 @@ def test_attention_is_measured_against_the_form_that_is_there(
     assert not any(len(one.nodes) == len(model.graph) for one in found.claims)
 
 
-def test_what_nodes_take_grows_with_their_products() -> None:
+def test_what_nodes_take_are_their_products_and_the_rest() -> None:
     model = ir.from_proto(onnx.parser.parse_model(ATTENTION))
     worth = Worth(model, Shapes.infer(model), load_calibration())
     nodes = list(model.graph)
-    found = worth.judge(nodes, 1000.0)
-    assert isinstance(found, Prediction)
+    products = [node for node in nodes if node.op_type == "MatMul"]
+    whole, part = worth.judge(nodes, 1000.0), worth.judge(products, 1000.0)
+    assert isinstance(whole, Prediction)
+    assert isinstance(part, Prediction)
     multiplies = 2 * 12 * 197 * 197 * 64
-    assert multiplies / 85 < found.before_ns < 4 * multiplies / 85
-    assert found.after_ns == 1000.0
-    assert "less than 10 %" in str(worth.judge(nodes, found.before_ns))
+    assert multiplies / 85 < part.before_ns < 1.5 * multiplies / 85 < whole.before_ns
+    assert (whole.after_ns, part.after_ns) == (1000.0, 1000.0)
+    assert "less than 10 %" in str(worth.judge(nodes, whole.before_ns))
+
+
+def test_no_node_is_in_two_heavy_groups() -> None:
+    model = product("y = Gemm (x, w, b)", b=192)
+    scope = planning._rewritten(model)
+    cost = CostModel(scope, load_calibration())
+    groups = list(product_groups(scope, cost, load_calibration(), lambda _: None))
+    known, cuts = Known(model.graph, scope), Cuts(model)
+    found, taken = heavy_claims([*groups, *groups], known, cuts)
+    assert [one.reason for one in found.declined] == ["nodes of it belong to another group"]
+    assert len(found.claims) == len(taken) == 1
 
 
 # ---- parts
