@@ -95,4 +95,4 @@ class Places:
         value = self.buffers[mask.tensor][index]
         if self.form.signature.inputs[mask.tensor].dtype != "bool":
             return value
-        return e.select(value, e.f32(0.0), e.f32(LOWEST))
+        return e.select(e.not_equal(value, e.u8(0)), e.f32(0.0), e.f32(LOWEST))
