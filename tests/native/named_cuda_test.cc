@@ -47,9 +47,9 @@ constexpr OrtkitOp Op(OrtkitCall call, const OrtkitCudaKernel* kernel) {
   return {"mine::Scaled", "0", 2, kSymbols, 2, 1, kTensors, 1, kRows, {1, 1, kB}, 100, 0, nullptr, call, kernel};
 }
 const OrtkitOp kCpuOp = Op(OnCpu, nullptr), kSmallOp = Op(nullptr, &kSmall), kLargeOp = Op(nullptr, &kLarge);
-const int32_t kPlaces[] = {0, -1}, kStars[] = {1, 0, 1}, kThere[] = {1};
+const int32_t kPlaces[] = {0, -2}, kStars[] = {1, 0, 1}, kThere[] = {1};
 const OrtkitFixed kNoFixed[] = {{0, 0, 0}};
-const OrtkitFixed kTwice[] = {{0, 0, 2.0f}};
+const OrtkitFixed kTwice[] = {{1, 0, 2.0f}};
 const OrtkitCondition kUpTo8[] = {{{1, 1, kB}, 1, 8}};
 const OrtkitCondition kUpTo100[] = {{{1, 1, kB}, 1, 100}};
 const OrtkitChoice kChoices[] = {
@@ -58,10 +58,11 @@ const OrtkitChoice kChoices[] = {
     {&kLargeOp, kPlaces, kStars, 1, kThere, 0, kNoFixed, 1, kUpTo100}};
 const OrtkitChoice kTwiceChoices[] = {{&kLargeOp, kPlaces, kStars, 1, kThere, 1, kTwice, 0, nullptr}};
 const int32_t kTypes[] = {kFloat}, kKinds[] = {0};
-const OrtkitAttribute kAttributes[] = {{"alpha", 1, 0, 0, 2.0f}};
+// The one that is read stands where only its own alignment makes its address a multiple of 16.
+const OrtkitAttribute kAttributes[] = {{"unread", 0, 0, 7, 0}, {"alpha", 1, 0, 0, 2.0f}};
 const OrtkitNamedOp kNamed[] = {
-    {"mine", "Scaled", 1, 1, kTypes, kKinds, 1, kTypes, 1, kAttributes, 3, kChoices, nullptr},
-    {"mine", "Twice", 1, 1, kTypes, kKinds, 1, kTypes, 1, kAttributes, 1, kTwiceChoices, nullptr}};
+    {"mine", "Scaled", 1, 1, kTypes, kKinds, 1, kTypes, 2, kAttributes, 3, kChoices, nullptr},
+    {"mine", "Twice", 1, 1, kTypes, kKinds, 1, kTypes, 2, kAttributes, 1, kTwiceChoices, nullptr}};
 OrtkitRoom rooms[ORTKIT_MAX_RUNTIMES * 2 * 2];
 
 std::string launched;
