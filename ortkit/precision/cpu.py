@@ -29,6 +29,7 @@ from ortkit.precision.candidates import Asked, Chosen, Measured
 from ortkit.precision.choosing import Chooser
 from ortkit.precision.data import Data, gather
 from ortkit.precision.forms import Form
+from ortkit.precision.lines import widen_lines
 from ortkit.precision.paying import WholeTime, time_whole
 from ortkit.precision.placing import lower_products
 from ortkit.precision.processor import bf16_refusal, weight_bits
@@ -109,6 +110,8 @@ class CpuLowering:
         Raises:
             UserError: The user's data do not fit the model.
         """
+        if self._widens and model.opset_imports.get("", 0) >= _OPSET:
+            widen_lines(model)
         if self.chosen is None:
             self.chosen = self._choose(model, log)
         if self.chosen.smoothing and self.has_lowered:
@@ -124,6 +127,12 @@ class CpuLowering:
             again = find_products(model, Shapes.infer(model), RewriteLog())
             static = [replace(keys[one.key], product=one) for one in again if one.key in keys]
             lower_convolutions(model, build, static, self.chosen.ranges)
+
+    @property
+    def _widens(self) -> bool:
+        """Whether convolutions over one dimension may find kernels as ones over two."""
+        is_wanted = self.request.precision == "bf16" and not bf16_refusal(self.request.cpu)
+        return is_wanted and (self.chosen is None or self.has_lowered)
 
     def _choose(self, model: ir.Model, log: RewriteLog) -> Chosen:
         request = self.request
