@@ -22,6 +22,7 @@ from statistics import median
 import numpy as np
 import onnx
 
+import models
 from ortkit.errors import ModelError
 from ortkit.optimization import library_path
 from scripts.benches import corpus, output
@@ -142,7 +143,7 @@ def _fixed(number: float | None) -> str:
 def _measure(entry: corpus.Entry, folder: Path, options: argparse.Namespace) -> list[Row]:
     """Make and time the variants of one model."""
     feeds = folder / "feeds.npz"
-    np.savez(feeds, **dict(entry.feeds()))  # type: ignore[arg-type]
+    np.savez(feeds, **dict(_feeds(entry, options.past)))  # type: ignore[arg-type]
     engines = {name: Engine(this_python(), "onnxruntime", entry.path) for name in (FLOAT, AGAIN)}
     problems: dict[str, str] = {}
     others = () if options.openvino_python is None else tuple(OPENVINO)
@@ -224,6 +225,14 @@ def _place(folder: Path, name: str) -> Path:
     return folder / f"{name.replace(' ', '-')}.onnx"
 
 
+def _feeds(entry: corpus.Entry, past: int | None) -> Mapping[str, np.ndarray]:
+    """Return what is run on: one more token of a decoder if it has so many already."""
+    if past is None:
+        return entry.feeds()
+    model = onnx.load(entry.path, load_external_data=False)
+    return models.feeds(model, sequence=1, past=past)
+
+
 def _run(*command: str) -> None:
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
     if ended.returncode:
@@ -264,6 +273,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--processes", type=int, default=2, help="of each variant (default: 2)")
     add("--turns", type=int, default=8, help="of each process (default: 8)")
     add("--optimize", default="", metavar="FLAGS", help="more flags of ortkit optimize")
+    add("--past", type=int, metavar="N", help="decode one token after N: of models with a cache")
     add("--openvino-python", type=Path, help="a Python that has openvino, timed too")
     return parser
 
