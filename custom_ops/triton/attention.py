@@ -88,7 +88,8 @@ class Attention:
         causal = form.causal
         return (
             Tensor(q.tensor), Tensor(k.tensor), Tensor(v.tensor),
-            Tensor(q.tensor if mask is None else mask.tensor), Tensor(y.tensor),
+            Tensor(q.tensor if mask is None else mask.tensor),
+            Tensor(q.tensor if form.bias is None else form.bias), Tensor(y.tensor),
             Size(q.length), Size(k.length),
             q.heads, q.heads // k.heads,
             q.width, *parts_of(q.width), v.width, *parts_of(v.width),
@@ -96,7 +97,7 @@ class Attention:
             form.scale, form.softcap,
             causal is not None, causal is not None and causal.is_last,
             0 if causal is None else causal.window,
-            kind_of(mask), fill_of(mask), *_lies(mask),
+            kind_of(mask), fill_of(mask), *_lies(mask), form.bias is not None,
             _is_cut(q.length, tile.queries, is_whole=is_whole),
             _is_cut(k.length, tile.keys, is_whole=is_whole),
             tile.queries, tile.keys,

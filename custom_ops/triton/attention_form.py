@@ -95,6 +95,8 @@ class AttentionForm:
     scale: float
     softcap: float
     causal: Causal | None
+    bias: int | None = None
+    """The input [columns] that is added to all rows of the one that Q, K and V are parts of."""
 
 
 class _NotAttentionError(Exception):
@@ -124,7 +126,7 @@ class _Reader:
     def __init__(self, body: Body) -> None:
         self._body = body
         self._signature = body.signature
-        self._seen: set[str] = set()
+        self._bias: int | None = None
 
     def read(self) -> AttentionForm:
         body, signature = self._body, self._signature
@@ -147,7 +149,10 @@ class _Reader:
         index = len(signature.inputs)
         pitch = v.width if y else q.heads * v.width
         made = Heads(index, y, q.heads, v.width, q.batch, q.length, pitch)
-        return AttentionForm(signature, q, k, v, made, mask_found, scale, softcap, causal)
+        bias = self._bias
+        if bias is not None and (softcap or len({q.tensor, k.tensor, v.tensor}) > 1):
+            raise _RefusedError("attention with a bias, and a bound of its scores")
+        return AttentionForm(signature, q, k, v, made, mask_found, scale, softcap, causal, bias)
 
     # ---- nodes
 
@@ -231,8 +236,9 @@ class _Reader:
         first, count = 0, heads * width
         split = self._body.producer(name, "Split")
         if split is not None:
-            first, count = self._part(split, name)
-            name = split.input[0]
+            whole = self._without_bias(split.input[0])
+            first, count = self._part(split, name, whole)
+            name = whole
         tensor = self._body.inputs.get(name)
         shape = self._shape(tensor)
         if tensor is None or len(shape) != 3:
@@ -244,8 +250,20 @@ class _Reader:
         batch, rows = extent_of(shape[0]), extent_of(shape[1])
         return Heads(tensor, False, heads, width, batch, rows, shape[2], first)
 
-    def _part(self, split: onnx.NodeProto, name: str) -> tuple[int, int]:
-        tensor = self._body.inputs.get(split.input[0])
+    def _without_bias(self, name: str) -> str:
+        """Return what a row is added to, and keep which; or the name itself."""
+        add = self._body.producer(name, "Add")
+        if add is None:
+            return name
+        bias = self._body.inputs.get(add.input[1])
+        rows, row = self._shape(self._body.inputs.get(add.input[0])), self._shape(bias)
+        if len(rows) != 3 or row != rows[2:]:
+            raise _NotAttentionError
+        self._bias = bias
+        return str(add.input[0])
+
+    def _part(self, split: onnx.NodeProto, name: str, whole: str) -> tuple[int, int]:
+        tensor = self._body.inputs.get(whole)
         shape = self._shape(tensor)
         if len(shape) != 3 or not isinstance(shape[2], int):
             raise _NotAttentionError

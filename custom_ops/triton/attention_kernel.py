@@ -149,7 +149,7 @@ def attend(
 
 @triton.jit
 def attention(
-    q, k, v, mask, y, queries, keys,
+    q, k, v, mask, bias, y, queries, keys,
     HEADS: tl.constexpr, SHARED: tl.constexpr,
     WIDTH: tl.constexpr, W1: tl.constexpr, W2: tl.constexpr,
     V_WIDTH: tl.constexpr, V1: tl.constexpr, V2: tl.constexpr,
@@ -160,7 +160,7 @@ def attention(
     SCALE: tl.constexpr, CAP: tl.constexpr, IS_CAUSAL: tl.constexpr, IS_LAST: tl.constexpr,
     WINDOW: tl.constexpr,
     MASK: tl.constexpr, FILL: tl.constexpr, MASK_ROWS: tl.constexpr, MASK_BATCH: tl.constexpr,
-    MASK_HEADS: tl.constexpr,
+    MASK_HEADS: tl.constexpr, HAS_BIAS: tl.constexpr,
     BOUND_QUERIES: tl.constexpr, BOUND_KEYS: tl.constexpr,
     QUERIES: tl.constexpr, KEYS: tl.constexpr,
 ):  # fmt: skip
@@ -171,6 +171,8 @@ def attention(
             every *_PITCH elements; or, *_HEAD being 0, [batch, heads, rows, width].
         mask: Added to the scores (MASK 2), or 0 where FILL is added (MASK 1); one row a query
             (MASK_ROWS) or one for all, by sample (MASK_BATCH), by head (MASK_HEADS).
+        bias: [columns], added to each row of q and v, and to k, where it makes no difference: a
+            query's scores move by one number (HAS_BIAS).
         queries: Rows of q.
         keys: Rows of k.
         HEADS: Of q.
@@ -245,6 +247,11 @@ def attention(
     q2 = q1
     if W2 > 0:
         q2 = load_rows(q, rows, queries, W1, W2, WIDTH, Q_PITCH, BOUND_QUERIES)
+    if HAS_BIAS:
+        first = bias + head * Q_HEAD + Q_FIRST
+        q1 = biased(q1, first, 0, W1, WIDTH).to(q.dtype.element_ty)
+        if W2 > 0:
+            q2 = biased(q2, first, W1, W2, WIDTH).to(q.dtype.element_ty)
     acc1 = tl.zeros((QUERIES, V1), tl.float32)
     acc2 = tl.zeros((QUERIES, V2 if V2 > 0 else 1), tl.float32)
     top = tl.full((QUERIES,), float("-inf"), tl.float32)
@@ -274,9 +281,23 @@ def attention(
         )  # fmt: skip
     # A query that sees no key gets 0.
     share = (1.0 / tl.where(total == 0.0, 1.0, total))[:, None]
-    store_rows(y, acc1 * share, rows, queries, 0, V1, V_WIDTH, Y_PITCH, BOUND_QUERIES)
+    acc1 *= share
+    acc2 *= share
+    if HAS_BIAS:
+        first = bias + shared * V_HEAD + V_FIRST
+        acc1 = biased(acc1, first, 0, V1, V_WIDTH)
+        if V2 > 0:
+            acc2 = biased(acc2, first, V1, V2, V_WIDTH)
+    store_rows(y, acc1, rows, queries, 0, V1, V_WIDTH, Y_PITCH, BOUND_QUERIES)
     if V2 > 0:
-        store_rows(y, acc2 * share, rows, queries, V1, V2, V_WIDTH, Y_PITCH, BOUND_QUERIES)
+        store_rows(y, acc2, rows, queries, V1, V2, V_WIDTH, Y_PITCH, BOUND_QUERIES)
+
+
+@triton.jit
+def biased(tile, bias, FIRST, COLUMNS, WIDTH):
+    """Add a row to all rows, in float32."""
+    columns = FIRST + tl.arange(0, COLUMNS)
+    return tile.to(tl.float32) + tl.load(bias + columns, mask=columns < WIDTH, other=0.0)[None, :]
 
 
 @triton.jit

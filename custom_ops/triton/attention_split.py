@@ -37,13 +37,13 @@ _FLOAT_BYTES = 4
 
 
 def split_variant(form: AttentionForm) -> VariantSource | None:
-    """Return the launches for few queries; None if there are many, or a mask for each."""
+    """Return the launches for few queries; None if there are many, a mask for each, or a bias."""
     q, k, v, mask = form.q, form.k, form.v, form.mask
     shared = q.heads // k.heads
     queries = q.length.static
     if queries is None or queries > _MOST_QUERIES or queries * shared > _MOST_ROWS:
         return None
-    if mask is not None and (mask.by_row or mask.by_head):
+    if form.bias is not None or (mask is not None and (mask.by_row or mask.by_head)):
         return None
     rows = max(_LEAST_ROWS, 1 << (queries * shared - 1).bit_length())
     is_wide = max(q.width, v.width) > _WIDE

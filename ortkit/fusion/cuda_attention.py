@@ -1,8 +1,9 @@
-"""Regions of attention on CUDA: the node, and the Split that its operands are parts of."""
+"""Regions of attention on CUDA: the node, the Split of its operands, and the bias before it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 import onnx
 import onnx_ir as ir
@@ -50,17 +51,81 @@ def cuda_attention_candidates(
             region = FusedRegion(_KIND, (node,), (), (node.outputs[0],))
             yield Candidate(region, None, _NOTHING, found.reason)
             continue
-        split = _split_before(scope, node, found)
-        split = None if split in taken else split
-        region = _region(node, found, split)
-        signature = _signature(scope, region, found, split)
+        packing = _packing_before(scope, node, found, taken)
+        region = _region(node, found, packing)
+        signature = _signature(scope, region, found, packing)
         verdict = judge(signature)
         if verdict is not None:
             yield Candidate(region, None, _NOTHING, verdict.reason)
             continue
-        prediction = predict_attention(node, found, is_split=split is not None)
+        prediction = predict_attention(
+            node,
+            found,
+            is_split=packing.split is not None,
+            is_biased=packing.add is not None,
+        )
         reason = cost.refusal(region, prediction) or ""
         yield Candidate(region, None if reason else signature, prediction, reason)
+
+
+@dataclass(frozen=True)
+class _Packing:
+    """What Q, K and V are parts of.
+
+    Args:
+        split: The Split along columns, if nothing else reads what it makes.
+        add: The sum before it of rows and a constant one, if nothing else reads it.
+    """
+
+    split: ir.Node | None = None
+    add: ir.Node | None = None
+
+    @property
+    def nodes(self) -> tuple[ir.Node, ...]:
+        """Those that there are, in order."""
+        return tuple(node for node in (self.add, self.split) if node is not None)
+
+    @property
+    def inputs(self) -> tuple[ir.Value, ...]:
+        """What they read, but for sizes: rows, and the constant one."""
+        first = self.add or self.split
+        values = () if first is None else first.inputs[: 1 if self.add is None else 2]
+        found = tuple(value for value in values if value is not None)
+        return found[::-1] if self.add is not None and _is_row(found[0]) else found
+
+
+def _is_row(value: ir.Value) -> bool:
+    return value.shape is not None and len(value.shape) == 1
+
+
+def _packing_before(
+    scope: Scope, node: ir.Node, found: AttentionNode, taken: frozenset[ir.Node]
+) -> _Packing:
+    split = _split_before(scope, node, found)
+    if split is None or split in taken:
+        return _Packing()
+    whole = split.inputs[0]
+    add = None if whole is None else whole.producer()
+    if add is None or add in taken or add.op_type != "Add" or add.domain or found.body.softcap:
+        return _Packing(split)
+    if whole is None or whole.is_graph_output() or len(whole.uses()) > 1:
+        return _Packing(split)
+    if add.graph is not node.graph or not _adds_row(scope, add):
+        return _Packing(split)
+    return _Packing(split, add)
+
+
+def _adds_row(scope: Scope, add: ir.Node) -> bool:
+    """Say whether a constant row is added to rows of the same length."""
+    rows, row = add.inputs
+    if rows is None or row is None:
+        return False
+    if scope.shapes.rank(rows) == 1:
+        rows, row = row, rows
+    shape, own = scope.shapes.shape(rows), scope.shapes.shape(row)
+    if shape is None or own is None or len(shape) != 3 or own != shape[2:]:
+        return False
+    return scope.is_constant(row) and scope.shapes.dtype(rows) == scope.shapes.dtype(row)
 
 
 def _split_before(scope: Scope, node: ir.Node, found: AttentionNode) -> ir.Node | None:
@@ -81,28 +146,30 @@ def _split_before(scope: Scope, node: ir.Node, found: AttentionNode) -> ir.Node 
     return split if axis is not None and axis.as_int() in (2, -1) else None
 
 
-def _region(node: ir.Node, found: AttentionNode, split: ir.Node | None) -> FusedRegion:
-    mask = found.operands[3:]
-    if split is None:
-        inputs = tuple(dict.fromkeys(found.operands))
-        return FusedRegion(_KIND, (node,), inputs, (node.outputs[0],))
-    whole = split.inputs[0]
-    assert whole is not None
-    return FusedRegion(_KIND, (split, node), (whole, *mask), (node.outputs[0],))
+def _region(node: ir.Node, found: AttentionNode, packing: _Packing) -> FusedRegion:
+    operands = found.operands
+    if packing.split is not None:
+        operands = (*packing.inputs, *found.operands[3:])
+    inputs = tuple(dict.fromkeys(operands))
+    return FusedRegion(_KIND, (*packing.nodes, node), inputs, (node.outputs[0],))
 
 
 def _signature(
-    scope: Scope, region: FusedRegion, found: AttentionNode, split: ir.Node | None
+    scope: Scope, region: FusedRegion, found: AttentionNode, packing: _Packing
 ) -> RegionSignature:
     names = {value: f"x{index}" for index, value in enumerate(region.inputs)}
     nodes: list[onnx.NodeProto] = []
-    if split is not None:
-        widths = [_columns(scope, value) for value in split.outputs]
+    if packing.split is not None:
+        whole = "x0"
+        if packing.add is not None:
+            nodes.append(helper.make_node("Add", ["x0", "x1"], ["sum"]))
+            whole = "sum"
+        widths = [_columns(scope, value) for value in packing.split.outputs]
         held = numpy_helper.from_array(as_array(widths))
         nodes.append(helper.make_node("Constant", [], ["widths"], value=held))
         parts = [f"p{index}" for index in range(len(widths))]
-        nodes.append(helper.make_node("Split", ["x0", "widths"], parts, axis=2))
-        names |= dict(zip(split.outputs, parts, strict=True))
+        nodes.append(helper.make_node("Split", [whole, "widths"], parts, axis=2))
+        names |= dict(zip(packing.split.outputs, parts, strict=True))
     nodes += found.body.nodes([names[value] for value in found.operands], "y")
     function = helper.make_function(
         DOMAIN, _KIND, [names[value] for value in region.inputs], ["y"], nodes,

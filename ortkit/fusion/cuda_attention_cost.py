@@ -61,13 +61,16 @@ _OURS, _OUR_CAUSAL, _OUR_KEYS, _OUR_MASK = (
 )
 
 
-def predict_attention(node: ir.Node, found: AttentionNode, *, is_split: bool) -> Prediction:
+def predict_attention(
+    node: ir.Node, found: AttentionNode, *, is_split: bool, is_biased: bool = False
+) -> Prediction:
     """Return what a region around one attention takes before and after.
 
     Args:
         node: The attention.
         found: What it computes. Sizes known at run time only are nominal, a batch is 1.
         is_split: Whether the region saves a Split of its operands.
+        is_biased: Whether it saves a sum of rows and one before that.
     """
     body = found.body
     queries, keys = nominal(found.queries), nominal(found.keys)
@@ -75,7 +78,7 @@ def predict_attention(node: ir.Node, found: AttentionNode, *, is_split: bool) ->
     work = 2.0 * samples * body.heads * queries * keys * (body.width + body.v_width)
     work *= 0.5 if body.causal else 1.0
     before = _time(_theirs(node, body), body, work)
-    if is_split:
+    for _ in range(is_split + is_biased):
         columns = body.heads * body.width + body.kv_heads * (body.width + body.v_width)
         before += LAUNCH_NS + 2 * samples * queries * columns * body.dtype.itemsize / BANDWIDTH
     return Prediction(before, _time(_ours(found), body, work))

@@ -26,6 +26,8 @@ KEYS = f"{ROWS}, bool[b, 1, 1, s] m"
 MULTI = "y = com.microsoft.MultiHeadAttention<num_heads = 4{}> (q, k, v{})"
 PLAIN = "Attention<q_num_heads = 4, kv_num_heads = 4{}>"
 WHERE = "n = Constant<value = float16 {{0}}> ()  f = Constant<value = float16 {{{}}}> ()"
+#: A row as the text has it: bits of numbers between 0.125 and 1.
+ROW = np.random.default_rng(7).integers(0x3000, 0x3C00, 192)
 #: float16 as the text has it: its bits.
 FILL = int(np.array(-60000, np.float16).view(np.uint16))
 TAKEN = {
@@ -49,6 +51,10 @@ TAKEN = {
         "float16[b, s, 192] p",
         f"q, k, v = Split<axis = 2, num_outputs = 3> (p)  {MULTI.format('', '')}",
     ),
+    "a part of one with a bias": (
+        "float16[b, s, 192] p",
+        f"t = Add (r, p)  q, k, v = Split<axis = 2, num_outputs = 3> (t)  {MULTI.format('', '')}",
+    ),
     "parts in another order": (
         "float16[b, s, 192] p",
         f"k, v, q = Split<axis = -1, num_outputs = 3> (p)  {MULTI.format('', '')}",
@@ -69,7 +75,11 @@ def model_of(inputs: str, body: str, opset: int = 23) -> onnx.ModelProto:
     if " z)" in body:
         sizes = """o = Constant<value_ints = [1]> ()  l = Shape<start = 1, end = 2> (q)
             a = Shape<start = 0, end = 1> (q)  z = Concat<axis = 0> (a, o, l, l)"""
-    return ir.to_proto(from_text(f"{head} g ({inputs}) => ({output}) {{ {sizes} {body} }}"))
+    held = ""
+    if "(r, p)" in body:
+        numbers = ", ".join(str(number) for number in ROW)
+        held = f"<float16[192] r = {{{numbers}}}>"
+    return ir.to_proto(from_text(f"{head} g ({inputs}) => ({output}) {held} {{ {sizes} {body} }}"))
 
 
 def find(model: onnx.ModelProto, *, is_eager: bool = True) -> tuple[Scope, list[Candidate]]:
@@ -101,8 +111,13 @@ def run(model: onnx.ModelProto, feeds: dict[str, np.ndarray]) -> np.ndarray:
 def in_float32(inputs: str, body: str) -> onnx.ModelProto:
     """The same in float32: on CPUs ONNX Runtime has no such ops in float16."""
     body = body.replace(f"float16 {{{FILL}}}", "float {-60000}")
-    text = onnx.printer.to_text(model_of(inputs, body))
-    return onnx.parser.parse_model(text.replace("float16", "float"))
+    model = model_of(inputs, body)
+    text = onnx.printer.to_text(model)
+    wide = onnx.parser.parse_model(text.replace("float16", "float"))
+    for narrow, made in zip(model.graph.initializer, wide.graph.initializer, strict=True):
+        array = onnx.numpy_helper.to_array(narrow).astype(np.float32)
+        made.CopyFrom(onnx.numpy_helper.from_array(array, narrow.name))
+    return wide
 
 
 @pytest.mark.parametrize("name", TAKEN)
@@ -128,6 +143,7 @@ def test_the_body_computes_what_the_op_does(name: str) -> None:
     [
         ("plain", ["MultiHeadAttention"], "q k v"),
         ("a part of one", ["Split", "MultiHeadAttention"], "p"),
+        ("a part of one with a bias", ["Add", "Split", "MultiHeadAttention"], "p r"),
         ("a condition", ["Attention"], "q k v m"),
         ("a choice", ["MultiHeadAttention"], "q k v m"),
     ],

@@ -27,6 +27,7 @@ class Case:
 
     Args:
         packed: Whether Q, K and V are columns of one input.
+        biased: Whether a row is added to that one.
         mask: The shape of a mask, and of what type.
         others: What else `AttentionBody` is told.
     """
@@ -36,6 +37,7 @@ class Case:
     queries: Size = "s"
     keys: Size = "s"
     packed: bool = False
+    biased: bool = False
     mask: tuple[Size, ...] = ()
     mask_dtype: str = "float16"
 
@@ -54,7 +56,12 @@ class Case:
             inputs.append(TensorSpec("p", dtype, (self.batch, self.queries, sum(self.widths))))
             sizes = numpy_helper.from_array(np.array(self.widths, np.int64))
             nodes.append(helper.make_node("Constant", [], ["sizes"], value=sizes))
-            nodes.append(helper.make_node("Split", ["x0", "sizes"], ["q", "k", "v"], axis=2))
+            whole = "x0"
+            if self.biased:
+                inputs.append(TensorSpec("bias", dtype, (sum(self.widths),)))
+                nodes.append(helper.make_node("Add", ["x0", "x1"], ["whole"]))
+                whole = "whole"
+            nodes.append(helper.make_node("Split", [whole, "sizes"], ["q", "k", "v"], axis=2))
             names = ["q", "k", "v"]
         else:
             counts = (one.heads, one.kv_heads, one.kv_heads)
@@ -83,7 +90,8 @@ class Case:
         wide = [np.asarray(feed, np.float64) for feed in feeds]
         operands = wide[:3]
         if self.packed:
-            operands = np.split(wide[0], np.cumsum(self.widths)[:2], -1)
+            whole = wide[0] + wide[1] if self.biased else wide[0]
+            operands = np.split(whole, np.cumsum(self.widths)[:2], -1)
         if not one.stacked:
             counts = (one.heads, one.kv_heads, one.kv_heads)
             operands = [
@@ -124,6 +132,15 @@ CASES = {
     "known sizes, not whole": Case(PLAIN, queries=33, keys=65),
     "other keys": Case(PLAIN, batch="b", keys="t"),
     "columns of one": Case(PLAIN, batch="b", packed=True),
+    "columns of one, with a bias": Case(PLAIN, batch="b", packed=True, biased=True),
+    "columns of one, with a bias and a mask": Case(
+        replace(PLAIN, mask="chosen", width=80, v_width=48, scale=0.1),
+        "b",
+        packed=True,
+        biased=True,
+        mask=("b", 1, 1, "s"),
+        mask_dtype="bool",
+    ),
     "heads for themselves": Case(replace(PLAIN, stacked=True), batch="b", keys="t"),
     "causal": Case(replace(PLAIN, causal="first")),
     "causal, fewer queries": Case(replace(PLAIN, causal="first"), keys="t"),
