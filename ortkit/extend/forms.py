@@ -111,11 +111,16 @@ def forms_of(
     """
     kernels = [one for one in op.kernels if one.target == target]
     if not op.bodies and not kernels:
+        name = op.reference.__name__
+        if op.kernels:
+            raise UserError(
+                f"it has no body, and no kernel for {target}, so there is nothing to compile",
+                where=op.id, fix="build it for what its kernels are for: --target "
+                f"{op.kernels[0].target}",
+            )  # fmt: skip
         raise UserError(
-            "it has no body, so there is nothing to compile"
-            + (f" for {target}" if op.kernels else ""), where=op.id,
-            fix=f"give it one with @{op.reference.__name__}.body, or a kernel with "
-            f"@{op.reference.__name__}.kernel",
+            "it has no body, so there is nothing to compile", where=op.id,
+            fix=f"give it one with @{name}.body, or a kernel with @{name}.kernel",
         )  # fmt: skip
     for types in op.schema.choices(dtypes):
         for is_there in _presences(op, kernels):

@@ -99,6 +99,18 @@ def test_build_writes_a_library_for_any_onnxruntime(call, source: Path, tmp_path
     np.testing.assert_array_equal(session.run(None, {"x": np.float32([1, 2])})[0], [2, 4])
 
 
+def test_build_for_gpus_too(call, source: Path, tmp_path: Path) -> None:
+    pytest.importorskip("triton")
+    out = tmp_path / "ops.so"
+    given = ("Double", "--from", str(source), "--dtype", "float32", "-o", str(out), "--json")
+    done = call("ops", "build", *given, "--target", "cuda", "--arch", "sm_90")
+    assert (done.code, done.err) == (0, "")
+    (op,) = json.loads(done.out)["ops"]
+    assert op["built"] == ["float32", "float32"] and op["refused"] == []
+    assert op["kernels"] == [] and op["has_backward"] is False
+    assert b"tests.cli::Double" in out.read_bytes() and b".target sm_80" in out.read_bytes()
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -112,6 +124,11 @@ def test_build_writes_a_library_for_any_onnxruntime(call, source: Path, tmp_path
             "cannot write the kernel lib",
         ),
         (("build", "Double", "-o", "x.so", "--cpu", "z80"), "z80"),
+        (("build", "Double", "-o", "x.so", "--arch", "sm_90"), "--arch needs --target cuda"),
+        (
+            ("build", "Double", "-o", "x.so", "--target", "cuda", "--arch", "sm_1"),
+            "no kernels can be built for the GPU architecture 'sm_1'",
+        ),
     ],
 )
 def test_bad_input_is_one_line(call, source: Path, arguments: tuple[str, ...], message: str,
