@@ -17,6 +17,7 @@ from ortkit.fusion.cuda_conv_blocks import find_blocks
 from ortkit.fusion.cuda_conv_bodies import describe_block
 from ortkit.kernels import RegionSignature
 from ortkit.kernels.backend import Refused
+from ortkit.kernels.cuda import SHARED_BYTES
 from ortkit.kernels.triton.source import sources_of
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "fusion"))
@@ -151,6 +152,21 @@ def wide(signature: RegionSignature) -> RegionSignature:
         for each in (signature.inputs, signature.outputs)
     )
     return replace(signature, inputs=inputs, outputs=outputs)
+
+
+@pytest.mark.parametrize("pixels", [1, 49, 200, 784, 5000, 12544, 401_408])
+@pytest.mark.parametrize(("taps", "is_gated"), [(1, False), (1, True), (9, False)])
+def test_tiles_fit(pixels: int, taps: int, is_gated: bool) -> None:
+    from ortkit.custom_ops.triton.conv_tiles import choose_tile
+
+    for channels in (1, 24, 33, 512, 4096):
+        for depth in (3, 16, 72, 512, 4096):
+            tile = choose_tile(pixels, channels, depth, taps, is_gated)
+            sizes = (tile.pixels, tile.channels, tile.depth)
+            assert all(size >= 16 and size & (size - 1) == 0 for size in sizes)
+            held = (tile.pixels + tile.channels) * tile.depth * 2 * tile.stages
+            assert held <= min(SHARED_BYTES.values())
+            assert tile.split == 1 or (taps > 1 and not is_gated)
 
 
 def check(kind: str, signature: RegionSignature, interpreter: Interpreter) -> None:
