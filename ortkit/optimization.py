@@ -233,6 +233,9 @@ class _Run:
         folder = Path(self.folder.name)
         with self._stage("precision"):
             while True:
+                if lowering.return_unfused(candidate.model):
+                    candidate = self.candidate(frozenset())
+                    continue
                 library = self._runnable(candidate)
                 error = lowering.measure(self._saved(candidate, folder), library)
                 if error <= lowering.max_error or not lowering.return_some(error):

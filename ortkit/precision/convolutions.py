@@ -22,6 +22,7 @@ from ortkit.kernels.backend import Target
 from ortkit.kernels.build import refusal
 from ortkit.precision.building import Builder
 from ortkit.precision.forms import activated
+from ortkit.precision.left_over import PRODUCT
 from ortkit.precision.packed import rounded_once, unpacked_matrix, widened
 from ortkit.precision.products import Product
 
@@ -101,7 +102,7 @@ def emit_convolution(
     turned = build.one("Transpose", [shaped], f"{name}/planar", {"perm": [3, 2, 0, 1]})
     turned.shape = ir.Shape(weight.shape)
     inputs = [wide, turned] if product.bias is None else [wide, turned, product.bias]
-    value = build.again(product.node, inputs, f"{key}/product")
+    value = build.again(product.node, inputs, f"{key}{PRODUCT}")
     return value, activated(build, product, value)
 
 

@@ -29,6 +29,7 @@ from ortkit.precision.candidates import Asked, Chosen, Measured
 from ortkit.precision.choosing import Chooser
 from ortkit.precision.data import Data, gather
 from ortkit.precision.forms import Form
+from ortkit.precision.left_over import left_over
 from ortkit.precision.lines import widen_lines
 from ortkit.precision.paying import WholeTime, time_whole
 from ortkit.precision.placing import lower_products
@@ -97,7 +98,7 @@ class CpuLowering:
     @property
     def has_lowered(self) -> bool:
         """Whether anything is to be lowered."""
-        return self.chosen is not None and bool(self.chosen.lowered())
+        return bool(self._lowered())
 
     @property
     def given(self) -> tuple[Feeds, ...]:
@@ -165,7 +166,7 @@ class CpuLowering:
     def _claimed(self, model: ir.Model, log: RewriteLog) -> list[Form]:
         """Return the chosen forms for the products of this model that may be rewritten."""
         assert self.chosen is not None
-        wanted = self.chosen.lowered()
+        wanted = self._lowered()
         if wanted and model.opset_imports.get("", 0) < _OPSET and raise_opset(model, _OPSET):
             return []
         forms: list[Form] = []
@@ -182,6 +183,11 @@ class CpuLowering:
         for one in () if self.chosen is None else self.chosen.measured:
             if one.form.product.key == product.key:
                 log.miss(PASS, describe(product.node), self._reason(one), (product.key,))
+
+    def _lowered(self) -> dict[str, Form]:
+        """Return the forms that are taken, by the products' keys."""
+        chosen = {} if self.chosen is None else self.chosen.lowered()
+        return {key: form for key, form in chosen.items() if key not in self.returned}
 
     # ---- the budget ----------------------------------------------------------------------
 
@@ -202,6 +208,18 @@ class CpuLowering:
         self.outputs = accuracies(self._expected, found)
         return largest_error(self.outputs)
 
+    def return_unfused(self, model: ir.Model) -> bool:
+        """Return products to float32 that became no kernel of ours.
+
+        Returns:
+            Whether there were any.
+        """
+        if self.request.precision != "bf16":
+            return False
+        found = left_over(model, self._lowered())
+        self.returned |= dict.fromkeys(found, "no kernel of ours computes it where it stands")
+        return bool(found)
+
     def return_some(self, error: float) -> bool:
         """Return the most harmful products to float32, as the result is off by more than allowed.
 
@@ -218,7 +236,10 @@ class CpuLowering:
         return True
 
     def pays(self, lowered: Variant, plain: Variant) -> bool:
-        """Time a result against the same in float32; if it is slower, nothing is lowered."""
+        """Time a result against the same in float32; if it does not pay, nothing is lowered.
+
+        Integers save memory too, so they stay where both take as long.
+        """
         if self.data is None or self.request.precision == "int4":
             return True  # 4 bits are asked for to save memory
         found = time_whole(
@@ -228,7 +249,8 @@ class CpuLowering:
             self._notes.append(f"the whole model was not timed: {found}")
             return True
         self._time = found
-        if not found.is_slower:
+        pays = found.is_faster or self.request.precision != "bf16"
+        if pays and not found.is_slower:
             return True
         self._notes.append(
             f"nothing is lowered: {found.lowered_ms:.3g} ms instead of {found.float_ms:.3g} ms"
@@ -280,7 +302,9 @@ class CpuLowering:
         """Return why a candidate stays in float32."""
         if one.saved_us is not None and one.saved_us <= 0:
             return f"as {one.form.name} it is no faster, as measured"
-        if self.chosen is not None and self.chosen.lowered().get(one.form.product.key):
+        if (why := self.returned.get(one.form.product.key)) is not None:
+            return why
+        if self._lowered().get(one.form.product.key):
             return "rolled back: it changed the results"
         if self._gave_up:
             return "the whole model would be slower"

@@ -16,6 +16,7 @@ import onnx_ir as ir
 
 from ortkit.kernels.bf16 import pack_weight, packed_shape
 from ortkit.precision.building import Builder
+from ortkit.precision.left_over import PRODUCT
 from ortkit.precision.products import Product
 
 _FLOAT, _BF16 = ir.DataType.FLOAT, ir.DataType.BFLOAT16
@@ -41,7 +42,7 @@ def emit_packed(build: Builder, product: Product, rounded: ir.Value) -> ir.Value
     wide = widened(build, rounded, f"{key}/wide")
     shape = (weight.shape[0], weight.shape[1])
     matrix = unpacked_matrix(build, pack_weight(weight), shape, f"{product.weight.name}/bf16")
-    value = build.one("MatMul", [wide, matrix], f"{key}/product")
+    value = build.one("MatMul", [wide, matrix], f"{key}{PRODUCT}")
     bias = product.bias_array()
     if bias is None or product.bias is None:
         return value

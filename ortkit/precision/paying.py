@@ -12,6 +12,8 @@ from ortkit.graph.npz import write_npz
 from ortkit.runtime.timing import NotTimed, Variant, speedup, time_variants
 from ortkit.verify.exchange import read_values
 
+#: Where the noise leaves it open, this part of the time must be saved.
+_MUCH = 0.05
 _SECONDS, _TIMEOUT_SECONDS = 3.0, 300.0
 
 
@@ -23,6 +25,8 @@ class WholeTime:
     lowered_ms: float
     is_slower: bool
     """Whether fewer bits make it slower, beyond the noise."""
+    is_faster: bool = True
+    """Whether they make it faster: beyond the noise, or by much."""
 
 
 def time_whole(
@@ -54,4 +58,6 @@ def time_whole(
         return found.reason
     times = [1e3 * statistics.median(rounds) for rounds in found.seconds]
     apart = speedup(found.seconds[1], found.seconds[0])
-    return WholeTime(times[1], times[0], apart.direction == "slower")
+    is_much = times[0] <= (1 - _MUCH) * times[1]
+    is_faster = apart.direction == "faster" or (apart.direction != "slower" and is_much)
+    return WholeTime(times[1], times[0], apart.direction == "slower", is_faster)

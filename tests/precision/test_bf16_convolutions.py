@@ -44,6 +44,7 @@ def net(text: str = RESIDUAL) -> ir.Model:
         "p": floats(32, 32, 1, 1, seed=2, scale=32**-0.5),
         "dw": floats(32, 1, 3, 3, seed=3, scale=9**-0.5),
         "b": floats(32, seed=4),
+        "few": floats(2, 32, 1, 1, seed=6, scale=32**-0.5),
     }
     return model_of(text, **{name: one for name, one in weights.items() if name in text})
 
@@ -268,6 +269,37 @@ def test_what_has_no_kernel_stays_with_the_reason(tmp_path: Path) -> None:
     x = floats(2, 32, 12, 14, seed=5)
     (wanted,) = run(net(text), x=x)
     assert off_by(wanted, ortkit.Session(path).run({"x": x})["y"]) < 0.02
+
+
+@needs_bf16
+def test_what_no_kernel_computes_goes_back_to_float32() -> None:
+    """The layout of a convolution that stands alone is not worth a change."""
+    text = """g (float[1, 32, 6, 6] x) => (float[1, 2, v, w] y) {
+      a = Tanh(x)  c = MaxPool<kernel_shape = [2, 2]>(a)  d = Conv(c, few)
+      y = MaxPool<kernel_shape = [3, 3], pads = [1, 1, 1, 1]>(d)
+    }"""
+    found = optimized(net(text))
+    precision = found.report.precision
+    assert precision is not None
+    assert precision.lowered == 0
+    (node,) = precision.nodes
+    assert "no kernel of ours" in node.reason
+    assert "Cast" not in found.report.after.ops
+    assert found.report.after.ops["Conv"] == 1
+
+
+@needs_bf16
+@pytest.mark.parametrize("is_faster", [False, True])
+def test_what_is_no_faster_stays_in_float32(
+    is_faster: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    time = paying.WholeTime(2.0, 1.9, is_slower=False, is_faster=is_faster)
+    monkeypatch.setattr(cpu, "time_whole", lambda *_: time)
+    found = optimized(net())
+    precision = found.report.precision
+    assert precision is not None
+    assert (precision.lowered > 0) == is_faster
+    assert ("nothing is lowered: 1.9 ms instead of 2 ms" in precision.notes) == (not is_faster)
 
 
 @needs_bf16
