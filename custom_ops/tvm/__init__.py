@@ -2,8 +2,9 @@
 
 One op a file. Each recognises regions by what their bodies compute (`match`), never by a name,
 and is a `Template` of `ortkit.kernels.tvm.templates`: `launch` says how its work is cut, `lower`
-writes it. `attention` is one; the others are convolution nets' and work on NHWC float32 tensors,
-channels innermost, so that vectors run over channels and a 1x1 convolution is a matrix product:
+writes it. `attention` is one, of rounded operands by `attention_amx`; the others are convolution
+nets' and work on NHWC float32 tensors, channels innermost, so that vectors run over channels and a
+1x1 convolution is a matrix product:
 
 - `pointwise_conv`: 1x1 convolution, after an optional gate per channel, with bias and epilogue.
 - `depthwise_conv`: one filter a channel, with bias and epilogue, and optional means of rows.
