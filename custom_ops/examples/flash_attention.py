@@ -28,9 +28,15 @@ def body(q, k, v):
     return op.Attention(q, k, v)
 
 
-for _keys, _types in ((128, ("float16", "bfloat16")), (32, ("float32",))):
+# Measured on an H100; small blocks where there are few of them.
+for _queries, _keys, _warps, _stages, _types, _when in (
+    (64, 128, 4, 2, ("float16", "bfloat16"), "8*batch*queries <= 24000"),
+    (128, 64, 8, 3, ("float16", "bfloat16"), ""),
+    (64, 32, 4, 2, ("float32",), ""),
+):
     flash_attention.kernel(
         "triton", "ortkit.custom_ops.examples.gpu.flash_attention:flash_attention",
-        dtypes=_types, grid=("ceil(queries / QUERIES)", "8*batch"), stages=2,
-        constants={"WIDTH": 64, "QUERIES": 64, "KEYS": _keys},
+        dtypes=_types, grid=("ceil(queries / QUERIES)", "8*batch"), warps=_warps,
+        stages=_stages, when=_when,
+        constants={"WIDTH": 64, "QUERIES": _queries, "KEYS": _keys},
     )  # fmt: skip

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
 from typing import Any, TypeAlias
-
-import onnx
 
 from ortkit.errors import UserError
 from ortkit.extend.custom_ops import CustomOp
-from ortkit.extend.op_schema import Attribute, checked_attributes
+from ortkit.extend.op_schema import checked_attributes
 from ortkit.extend.torch_body import compute_body, unknown_operator
 from ortkit.extend.torch_run import from_numpy, to_numpy
 
@@ -37,7 +33,9 @@ def remember(
 def register_backward(
     op: CustomOp, name: str, arguments: Sequence[str], attributes: Sequence[str]
 ) -> Callable[..., Any]:
-    """Register what computes the gradients as an op too, so that it is traced as one.
+    """Return what computes an op's gradients.
+
+    What `@op.backward` gave is registered as an op too, so that it is traced as one.
 
     Args:
         op: With a gradient.
@@ -50,12 +48,13 @@ def register_backward(
     """
     import torch
 
+    if op.gradient is None:
+        return _derived(op)
     inputs, outputs = len(op.schema.inputs), len(op.schema.outputs)
 
     def compute(*given: Any, **numbers: Any) -> Any:
         gradients, tensors = given[:outputs], given[outputs:]
-        by = _by_numpy if op.gradient is not None else _by_body
-        found = by(op, gradients, tensors, numbers)
+        found = _by_numpy(op, gradients, tensors, numbers)
         made = tuple(
             _like(result, tensor, gradients[0])
             for result, tensor in zip(found, tensors, strict=True)
@@ -86,6 +85,25 @@ def register_backward(
             for one, is_needed, is_there in zip(
                 results, ctx.needs_input_grad, ctx.there, strict=False
             )
+        )
+
+    return backward
+
+
+def _derived(op: CustomOp) -> Callable[..., Any]:
+    """Return the gradients of the body, as torch's own operators have them.
+
+    Not an op of its own: in one torch records nothing, and what another thread records it cannot
+    differentiate while a GPU's thread waits for it.
+    """
+
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        saved = iter(ctx.saved_tensors)
+        tensors = [next(saved) if is_there else None for is_there in ctx.there]
+        found = _by_body(op, gradients, tensors, ctx.attributes)
+        return tuple(
+            one if is_needed else None
+            for one, is_needed in zip(found, ctx.needs_input_grad, strict=False)
         )
 
     return backward
@@ -130,31 +148,13 @@ def _by_body(
             fix="give it one with @op.backward",
         )  # fmt: skip
     given = checked_attributes(op.schema, attributes, op.id)
-    stream = torch.cuda.current_stream() if gradients[0].is_cuda else None
-    # In a custom op torch records nothing; what a thread records is its own affair.
-    with ThreadPoolExecutor(1) as other:
-        return other.submit(
-            _differentiated, body, gradients, tensors, given, op.id, stream
-        ).result()
-
-
-def _differentiated(
-    body: onnx.FunctionProto,
-    gradients: Sequence[Tensor],
-    tensors: Sequence[Tensor | None],
-    attributes: Mapping[str, Attribute],
-    where: str,
-    stream: Any,
-) -> Sequence[Tensor | None]:
-    import torch
-
-    with torch.enable_grad(), torch.cuda.stream(stream) if stream else nullcontext():
+    with torch.enable_grad():
         leaves = [
             None if one is None else one.detach().requires_grad_(one.is_floating_point())
             for one in tensors
         ]
         there = [one for one in leaves if one is not None]
-        outputs = compute_body(body, there, attributes, where)
+        outputs = compute_body(body, there, given, op.id)
         wanted = [one for one in there if one.requires_grad]
         ends = [
             (output, gradient)

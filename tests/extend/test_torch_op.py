@@ -139,6 +139,16 @@ def test_gradients_of_the_body(ops: dict[str, Any]) -> None:
     torch.testing.assert_close(x.grad, 2 * torch.relu(x.detach()))
 
 
+def test_gradients_of_the_body_are_compiled(ops: dict[str, Any]) -> None:
+    op = forget_afterwards("Compiled")
+    op.body(SQUARE)
+    call = op.torch(kernels="never")
+    compiled = torch.compile(lambda t: call(t, by=3.0) * 2, backend="aot_eager", fullgraph=True)
+    x = torch.randn(2, 5, requires_grad=True)
+    compiled(x).sum().backward()
+    torch.testing.assert_close(x.grad, 12 * torch.relu(x.detach()))
+
+
 def test_kernels_are_asked_for_where_there_is_none(ops: dict[str, Any]) -> None:
     call = forget_afterwards("Always").torch(kernels="always")
     with pytest.raises(UserError, match="no kernel for this call on cpu: it has neither a body"):
