@@ -263,6 +263,13 @@ def test_its_kernels_are_in_the_trace(cache: Path, tmp_path: Path) -> None:
     assert "Erf" in ours[0]["args"]["nodes"]
 
 
+def test_it_has_no_options_that_change_while_a_session_lives(cache: Path) -> None:
+    made = session(parsed(NORM), cache)
+    with pytest.raises(Exception, match=f"{NAME} has no dynamic options"):
+        made.set_ep_dynamic_options({"level": "2"})
+    check(made, parsed(NORM), rows(2))
+
+
 def test_levels_and_kernels_may_be_turned_off(cache: Path) -> None:
     for options in ({"level": "1"}, {"kernels": "off"}):
         assert NAME not in placed(session(parsed(NORM), cache, **options))
