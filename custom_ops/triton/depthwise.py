@@ -15,8 +15,9 @@ from .conv import optional
 from .conv_form import Convolution, epilogue_text, read_convolution
 from .conv_tiles import power
 
-#: Elements that a thread reads at once, and the most pixels of a row that a block has.
-_VECTOR, _MOST_PIXELS = 8, 128
+#: Elements that a thread reads at once, and the most pixels of a row that a block has. More
+#: elements are fewer instructions, but threads are what an image of few channels lacks.
+_VECTOR, _MOST_PIXELS = 4, 128
 #: Elements of a block, about.
 _ELEMENTS = 1024
 _MOST_TAPS = 128
@@ -32,7 +33,7 @@ class Block:
     @property
     def warps(self) -> int:
         """Of 32 threads, each with one vector of channels."""
-        return max(1, min(8, self.pixels * self.channels // (_VECTOR * 32)))
+        return max(1, min(16, self.pixels * self.channels // (_VECTOR * 32)))
 
 
 def block_of(columns: int | None, channels: int) -> Block:

@@ -19,10 +19,10 @@ from .conv import optional
 from .conv_form import epilogue_text, unfit
 from .conv_tiles import power
 
-_ROWS, _MOST_CHANNELS, _MOST_HIDDEN = 8, 65536, 4096
-#: Of one block: channels at a time, hidden units of the first layer, channels of the second.
-_AT_ONCE, _UNITS, _CHANNELS = 512, 2, 64
-_WARPS = 4
+_MOST_CHANNELS, _MOST_HIDDEN = 65536, 4096
+#: Of one block: means that are read at once, hidden units of the first layer, channels of the
+#: second. What is read one after the other is what the first layer takes its time for.
+_MEANS, _MOST_ROWS, _UNITS, _CHANNELS = 8192, 128, 2, 64
 
 
 @dataclass(frozen=True)
@@ -52,15 +52,16 @@ class Squeeze:
         assert isinstance(hidden, int)
         assert isinstance(channels, int)
         batch, rows = (extent_of(size) for size in inputs[self.means].shape[:2])
-        at_once = min(_AT_ONCE, power(channels))
+        rows_at_once = min(_MOST_ROWS, power(rows.static or _MOST_ROWS))
+        at_once = min(_MEANS // rows_at_once, power(channels))
         squeeze = Call(
             "squeeze_kernel",
             (
                 Tensor(self.means), *map(optional, self.first), Scratch(0, "float32"), Size(rows),
-                channels, hidden, min(_ROWS, power(rows.static or _ROWS)), at_once, _UNITS,
+                channels, hidden, rows_at_once, at_once, _UNITS,
             ),
             grid=((Extent(hidden), _UNITS), (batch, 1), (ONE, 1)),
-            warps=_WARPS,
+            warps=8,
             stages=2,
         )  # fmt: skip
         excite = Call(
@@ -70,7 +71,7 @@ class Squeeze:
                 channels, hidden, _CHANNELS, min(64, power(hidden)),
             ),
             grid=((Extent(channels), _CHANNELS), (batch, 1), (ONE, 1)),
-            warps=_WARPS,
+            warps=4,
             stages=2,
         )  # fmt: skip
         text = kernel_text("squeeze_kernel")
