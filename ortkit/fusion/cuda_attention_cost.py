@@ -1,26 +1,15 @@
-"""What attention takes on a GPU by ONNX Runtime's kernels and by ours, predicted.
+"""What attention takes on a GPU by ONNX Runtime's kernels and by ours, as measured.
 
-Measured on an H100 with onnxruntime-gpu 1.31.1, float16, in CUDA graphs, 512 and 2,048 queries and
-keys (2026-11-22): 12 heads of 64, and 16 of 128, take, in microseconds
-
-                                          of 64            of 128
-    MultiHeadAttention                  9.4    37.8     11.8     57.0
-        unidirectional                  9.8    30.8     12.2     50.1
-        with a bias                    13.9    70.9     19.3    106.4
-        with a mask of keys            39.2   250.6
-    Attention with a mask              35.0   177.2
-    ours                                6.8    33.7      9.3     70.6
-        causal                          7.3    31.6      9.8     64.5
-        with a mask of keys             7.8    41         .       .
-        with a mask for each query      8.4    47         .       .
-
-which is a time for each launch and one for each multiplication. Attention and GroupQueryAttention
-without a mask are as measured before: 12.5 and 59.6, 34 and 98.
+On an H100 with onnxruntime-gpu 1.31.1, float16, batch 1, in CUDA graphs (2026-11-22), 12 heads of
+64 and 16 of 128, as many queries as keys: 512, 1,024 and 2,048. Between these, times go with the
+number of operations. Those of Attention without a mask and of GroupQueryAttention, which runs in
+no graph, are from the day before.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import onnx_ir as ir
 
@@ -28,37 +17,57 @@ from ortkit.fusion.attention_bodies import AttentionBody
 from ortkit.fusion.cost import Prediction, nominal
 from ortkit.fusion.cuda_attention_nodes import GROUPED, MULTI_HEAD, AttentionNode
 from ortkit.fusion.cuda_cost import BANDWIDTH, LAUNCH_NS
-from ortkit.graph.dims import Size
 
 
 @dataclass(frozen=True)
-class _Rate:
-    """Nanoseconds whatever the size, and operations in a nanosecond, of narrow and wide heads."""
+class _Times:
+    """Microseconds by the number of positions, with 12 heads of 64 and 16 of 128."""
 
-    launch: float
-    narrow: float
-    wide: float
+    narrow: tuple[tuple[int, float], ...]
+    wide: tuple[tuple[int, float], ...]
+
+    def of(self, body: AttentionBody, work: float) -> float:
+        """Return nanoseconds; `work` is multiplications and sums of the whole attention."""
+        is_narrow = max(body.width, body.v_width) <= _NARROW
+        heads, width = (12, 64) if is_narrow else (16, 128)
+        points = [
+            (4.0 * length * length * heads * width, time * 1000)
+            for length, time in (self.narrow if is_narrow else self.wide)
+        ]
+        first, least = points[0]
+        if work <= first:  # it is the launch, and a walk through the keys
+            return least * (1 - _LESS * (1 - work / first))
+        for (begin, low), (end, high) in pairwise(points):
+            if work <= end or end == points[-1][0]:
+                return low + (high - low) * (work - begin) / (end - begin)
+        return least
 
 
 #: Wider heads are wide.
 _NARROW = 64
-_PLAIN, _CAUSAL, _BIAS, _KEYS = (
-    _Rate(8000, 425e3, 712e3),
-    _Rate(8800, 288e3, 425e3),
-    _Rate(11000, 212e3, 370e3),
-    _Rate(25000, 57e3, 57e3),
+#: What there is to save of the least time where there is next to no work.
+_LESS = 0.4
+#: More queries are no longer few, and keys are not split between blocks.
+_FEW_QUERIES = 16
+_PLAIN = _Times(
+    ((512, 9.2), (1024, 13.6), (2048, 37.5)), ((512, 11.7), (1024, 18.3), (2048, 56.0))
 )
-_STANDARD, _STANDARD_MASK, _GROUPED = (
-    _Rate(9500, 257e3, 257e3),
-    _Rate(25000, 85e3, 85e3),
-    _Rate(30000, 95e3, 95e3),
+_CAUSAL = _Times(
+    ((512, 9.8), (1024, 13.7), (2048, 30.7)), ((512, 12.0), (1024, 18.6), (2048, 49.7))
 )
-_OURS, _OUR_CAUSAL, _OUR_KEYS, _OUR_MASK = (
-    _Rate(5100, 449e3, 525e3),
-    _Rate(5900, 249e3, 295e3),
-    _Rate(5700, 364e3, 400e3),
-    _Rate(6000, 313e3, 300e3),
+_BIAS = _Times(((512, 13.7), (2048, 70.6)), ((512, 19.2), (2048, 106.3)))
+_KEYS = _Times(((512, 39.1), (2048, 251.0)), ((512, 39.1), (2048, 251.0)))
+_STANDARD = _Times(((512, 12.5), (2048, 59.6)), ((512, 12.5), (2048, 59.6)))
+_STANDARD_MASK = _Times(((512, 35.1), (2048, 179.0)), ((512, 35.1), (2048, 179.0)))
+_GROUPED = _Times(((512, 34.0), (2048, 98.0)), ((512, 34.0), (2048, 98.0)))
+_OURS = _Times(((512, 6.6), (1024, 14.4), (2048, 32.7)), ((512, 9.1), (1024, 21.4), (2048, 66.5)))
+_OUR_CAUSAL = _Times(
+    ((512, 7.0), (1024, 14.6), (2048, 32.5)), ((512, 9.7), (1024, 22.3), (2048, 61.9))
 )
+_OUR_KEYS = _Times(((512, 8.3), (2048, 40.8)), ((512, 10.1), (2048, 84.5)))
+_OUR_MASK = _Times(((512, 8.5), (2048, 43.9)), ((512, 10.3), (2048, 120.3)))
+#: One query, of 12 heads of 64 and 16 of 128, over 2,048 keys: nanoseconds, theirs and ours.
+_ONE = ((7000.0, 5900.0), (9200.0, 9600.0))
 
 
 def predict_attention(
@@ -74,26 +83,19 @@ def predict_attention(
     """
     body = found.body
     queries, keys = nominal(found.queries), nominal(found.keys)
-    samples = _samples(found.batch)
-    work = 2.0 * samples * body.heads * queries * keys * (body.width + body.v_width)
-    work *= 0.5 if body.causal else 1.0
-    before = _time(_theirs(node, body), body, work)
+    samples = found.batch if isinstance(found.batch, int) else 1
+    saved = 0.0
     for _ in range(is_split + is_biased):
         columns = body.heads * body.width + body.kv_heads * (body.width + body.v_width)
-        before += LAUNCH_NS + 2 * samples * queries * columns * body.dtype.itemsize / BANDWIDTH
-    return Prediction(before, _time(_ours(found), body, work))
+        saved += LAUNCH_NS + 2 * samples * queries * columns * body.dtype.itemsize / BANDWIDTH
+    if isinstance(found.queries, int) and queries <= _FEW_QUERIES:
+        theirs, ours = _ONE[max(body.width, body.v_width) > _NARROW]
+        return Prediction(theirs + saved, ours)
+    work = 2.0 * samples * body.heads * queries * keys * (body.width + body.v_width)
+    return Prediction(_theirs(node, body).of(body, work) + saved, _ours(found).of(body, work))
 
 
-def _samples(batch: Size) -> int:
-    return batch if isinstance(batch, int) else 1
-
-
-def _time(rate: _Rate, body: AttentionBody, operations: float) -> float:
-    is_narrow = max(body.width, body.v_width) <= _NARROW
-    return rate.launch + operations / (rate.narrow if is_narrow else rate.wide)
-
-
-def _theirs(node: ir.Node, body: AttentionBody) -> _Rate:
+def _theirs(node: ir.Node, body: AttentionBody) -> _Times:
     kind = node.domain, node.op_type
     if kind == GROUPED:
         return _GROUPED
@@ -104,10 +106,8 @@ def _theirs(node: ir.Node, body: AttentionBody) -> _Rate:
     return _STANDARD_MASK if body.mask else _STANDARD
 
 
-def _ours(found: AttentionNode) -> _Rate:
+def _ours(found: AttentionNode) -> _Times:
     body = found.body
-    if body.mask and not found.is_of_keys:
-        return _OUR_MASK
     if body.mask:
-        return _OUR_KEYS
+        return _OUR_KEYS if found.is_of_keys else _OUR_MASK
     return _OUR_CAUSAL if body.causal else _OURS

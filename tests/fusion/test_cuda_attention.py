@@ -232,9 +232,39 @@ def test_old_models_have_no_body() -> None:
     assert "opset 15" in one.reason
 
 
+def of_length(heads: int, width: int, queries: int, keys: int, more: str = "") -> str:
+    columns = heads * width
+    inputs = (
+        f"float16[1, {queries}, {columns}] q, float16[1, {keys}, {columns}] k, "
+        f"float16[1, {keys}, {columns}] v"
+    )
+    body = f"y = com.microsoft.MultiHeadAttention<num_heads = {heads}{more}> (q, k, v)"
+    head = HEAD.format(opset=23)
+    return f"{head} g ({inputs}) => (float16[1, {queries}, {columns}] y) {{ {body} }}"
+
+
 @pytest.mark.parametrize(
-    ("name", "is_taken"), [("a mask of keys", True), ("plain", True), ("a condition", True)]
+    ("sizes", "more", "is_taken"),
+    [
+        ((12, 64, 512, 512), "", True),
+        ((12, 64, 2048, 2048), "", True),
+        ((12, 64, 2048, 2048), ", unidirectional = 1", False),
+        ((16, 128, 512, 512), ", unidirectional = 1", True),
+        ((16, 128, 4096, 4096), "", False),
+        ((12, 64, 1, 2048), "", True),
+        ((16, 128, 1, 2048), "", False),
+    ],
 )
-def test_it_pays(name: str, is_taken: bool) -> None:
-    _, (one,) = find(model_of(*TAKEN[name]), is_eager=False)
+def test_it_is_taken_where_it_was_faster(
+    sizes: tuple[int, int, int, int], more: str, is_taken: bool
+) -> None:
+    model = ir.to_proto(from_text(of_length(*sizes, more)))
+    _, (one,) = find(model, is_eager=False)
     assert (one.signature is not None) == is_taken
+    assert is_taken or "predicted to gain" in one.reason
+
+
+@pytest.mark.parametrize("name", ["a mask of keys", "plain", "a condition"])
+def test_it_is_taken_where_lengths_are_not_known(name: str) -> None:
+    _, (one,) = find(model_of(*TAKEN[name]), is_eager=False)
+    assert one.signature is not None
