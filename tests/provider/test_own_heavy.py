@@ -129,6 +129,26 @@ def test_products_that_are_left_to_the_runtime(
     assert "product" not in names(plan(product(nodes, inputs, matrix, b=192), WIDE, 2))
 
 
+@runs_wide
+@pytest.mark.parametrize("nodes", ["y = Gemm (x, w, c)", "m = MatMul (x, w)  y = Add (m, c)"])
+def test_a_column_is_no_bias(nodes: str, tmp_path: Path) -> None:
+    model = product(nodes, "float[64, 128] x", (128, 64))
+    column = ir.tensor(np.linspace(-9, 9, 64, dtype=np.float32).reshape(64, 1), name="c")
+    model.graph.initializers.add(
+        value := next(
+            each for node in model.graph for each in node.inputs if each and each.name == "c"
+        )
+    )
+    value.const_value = column
+    value.type, value.shape = ir.TensorType(ir.DataType.FLOAT), ir.Shape((64, 1))
+    found = build(plan(model, Target(), 3), Target(), "auto", tmp_path)
+    assert found.plan.claims == () or found.library is not None
+    if found.library is not None:
+        x = np.random.default_rng(0).standard_normal((64, 128), np.float32)
+        errors = worst_error(model, found.plan, found.library, {"x": x})
+        assert max(errors.values()) < 16 * EPSILON, errors
+
+
 def test_products_are_for_processors_they_were_measured_on_and_not_for_files() -> None:
     model = product("y = Gemm (x, w, b)", b=192)
     assert names(plan(model, WIDE, 2)) == ["product"]

@@ -131,7 +131,8 @@ def _first(scope: Scope, node: ir.Node) -> _Product | None:
     turned = array.T if site.int("transB", 0) else array
     bias = node.inputs[2] if len(node.inputs) > 2 else None
     added = None if bias is None else scope.array(bias)
-    if bias is not None and (added is None or added.size != turned.shape[1]):
+    # One column of as many numbers is another sum.
+    if bias is not None and (added is None or not _is_row(added, turned.shape[1])):
         return None
     row = None if added is None else added.reshape(-1)
     return _Product((node,), x, rows, turned, row, (), node.outputs[0])
@@ -177,8 +178,12 @@ def _is_bias(node: ir.Node, others: Sequence[np.ndarray], one: _Product) -> bool
     """Say whether a node adds a row to a product that has none yet."""
     if (node.domain, node.op_type) != ("", "Add") or one.bias is not None or one.tail:
         return False
-    columns = one.matrix.shape[1]
-    return len(others) == 1 and others[0].shape[-1:] == (columns,) == (others[0].size,)
+    return len(others) == 1 and _is_row(others[0], one.matrix.shape[1])
+
+
+def _is_row(array: np.ndarray, columns: int) -> bool:
+    """Say whether an array is one row of so many numbers."""
+    return array.size == columns and array.shape[-1:] == (columns,)
 
 
 def _pays(one: _Product, cost: CostModel, calibration: Calibration) -> bool:
