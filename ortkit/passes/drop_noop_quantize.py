@@ -16,6 +16,8 @@ from ortkit.rewrite.site import Site
 _D = ir.DataType
 #: Types whose numbers, times a scale and divided by it, round to themselves in float32.
 _EXACT = frozenset({_D.INT4, _D.UINT4, _D.INT8, _D.UINT8, _D.INT16, _D.UINT16})
+#: Of QuantizeLinear's precision: as its input, or float32.
+_FLOATS = (0, int(_D.FLOAT))
 #: Scales whose products with all of those numbers are finite and normal.
 _LEAST, _MOST = 2.0**-126, 2.0**100
 
@@ -70,6 +72,8 @@ def _apart(site: Site, before: ir.Node, source: ir.Value) -> str:
     scale = scales[0]
     if scale is None or scale.dtype != np.float32:
         return "its scale is no float32"
+    if site.dtype(before.outputs[0]) != _D.FLOAT or site.int("precision", 0) not in _FLOATS:
+        return "what lies between is no float32"
     if not ((scale >= _LEAST) & (scale <= _MOST)).all():
         return "its scale is too small or too large to be exact"
     if not _same(*scales) or not _same(*zeros):
