@@ -16,7 +16,7 @@ from ortkit.kernels.cpu import resolve
 from ortkit.tune import timing, timing_child, timing_cpu
 from ortkit.tune.cases import TuneCase
 from ortkit.tune.processes import run_child
-from ortkit.tune.timing import Effort, time_choices
+from ortkit.tune.timing import Effort, Request, time_all, time_choices
 
 TARGET = resolve(Target())
 QUICK = Effort(processes=2, rounds=3, seconds=1e-5)
@@ -61,6 +61,23 @@ def test_without_the_default_there_is_nothing_to_compare_with(
     monkeypatch.setattr(timing, "compile_all", lambda jobs, _: [Refused("no") for _ in jobs])
     with pytest.raises(KernelError, match="the default kernel is not there: no"):
         time_choices(TuneCase(SOFTMAX, (7,)), TARGET, "tvm", ["", "keep=0"], QUICK)
+
+
+def test_several_regions_are_compiled_together() -> None:
+    """What fails of one of them is said of it alone."""
+    other = TuneCase(region("Y = Tanh (X)", {"X": ("n", 20)}, {"Y": ("n", 20)}), (5,))
+    requests = [
+        Request(TuneCase(SOFTMAX, (7,)), "tvm", ["", "keep=0"]),
+        Request(other, "tvm", ["wings=2", ""]),
+        Request(other, "tvm", ["", "vector=4"]),
+    ]
+    first, second, third = time_all(requests, TARGET, QUICK)
+    assert isinstance(second, KernelError)
+    assert "the default kernel is not there" in str(second)
+    for found, request in ((first, requests[0]), (third, requests[2])):
+        assert not isinstance(found, KernelError)
+        assert [one.choices for one in found] == request.choices
+        assert all(one.fastest_ns > 0 for one in found)
 
 
 def run_library(tmp_path: Path, source: str, kernels: int) -> timing_child.Result:

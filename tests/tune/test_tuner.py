@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import json
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
+import onnx
+import onnx.parser
 import pytest
 from tuned_regions import WIDTH
 
-from ortkit.errors import UserError
+from ortkit.errors import KernelError, UserError
 from ortkit.kernels.tuned import Record, TunedDatabase, database_text, load_database
 from ortkit.kernels.tvm.backend import TvmBackend
 from ortkit.optimization import OptimizeOptions, optimize
 from ortkit.tune import tuner
 from ortkit.tune.region import TuningRegion
+from ortkit.tune.timing import time_all
 from ortkit.tune.tuner import TuneOptions, tune
 
 
@@ -82,6 +87,40 @@ def test_a_busy_machine_tunes_the_same_sizes(
     assert place.bucket
 
 
+def test_batches_of_several_regions_are_tried_together(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where one fails, its kernels are tried by themselves."""
+    text = """<ir_version: 10, opset_import: ["" : 20]>
+        g (float[64, 512] x, float[512, 512] w) => (float[64, 512] y)
+        { a = Tanh(x)  b = Mul(a, x)  c = Sigmoid(b)  p = MatMul(c, w)
+          d = Erf(p)  e = Mul(d, p)  f = Add(e, d)  y = Softmax <axis = -1> (f) }"""
+    path = tmp_path / "two.onnx"
+    onnx.save(onnx.parser.parse_model(text), path)
+    together: list[int] = []
+
+    def one_fails(requests, target, effort):
+        together.append(len(requests))
+        found = time_all(requests, target, effort)
+        return [KernelError("it crashed"), *found[1:]]
+
+    made = tuner.runner_for
+
+    @contextmanager
+    def several(options):
+        with made(options) as runner:
+            yield replace(runner, workers=4)
+
+    monkeypatch.setattr(tuner, "runner_for", several)
+    monkeypatch.setattr(tuner, "time_all", one_fails)
+    found = tune(path, TuneOptions(trials=20))
+    assert together
+    assert set(together) == {2}
+    assert len(found.regions) == 2
+    assert found.trials == len(trials_in(cache / "tuned.json")) == 20
+    assert all(one.new_trials and not one.problem for one in found.regions)
+
+
 def test_trials_of_another_generator_are_none(
     model: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -116,9 +155,6 @@ def test_a_database_goes_to_another_machine(model: Path, tmp_path: Path, cache: 
 
 
 def test_no_kernels_nothing_to_tune(tmp_path: Path) -> None:
-    import onnx
-    import onnx.parser
-
     path = tmp_path / "plain.onnx"
     text = '<ir_version: 10, opset_import: ["" : 20]> g (float[2] x) => (float[2] y) {y = Neg(x)}'
     onnx.save(onnx.parser.parse_model(text), path)
