@@ -36,9 +36,11 @@ _OPERANDS = 3
 
 
 def find_attention(model: ir.Model, shapes: Shapes) -> Iterator[Product]:
-    """Yield the attention of the main graph on three operands of float32."""
+    """Yield the attention of the main graph on three operands of float32, with one result."""
     for node in model.graph:
         if node.op_type != "Attention" or node.domain:
+            continue
+        if any(value.uses() or value.is_graph_output() for value in node.outputs[1:]):
             continue
         operands = [value for value in node.inputs[:_OPERANDS] if value is not None]
         if len(operands) < _OPERANDS or any(shapes.dtype(one) != _FLOAT for one in operands):

@@ -179,6 +179,15 @@ def test_attention_without_a_kernel_says_why(
     assert bool(reason) == bool(found)
 
 
+def test_attention_with_more_results_is_left_alone() -> None:
+    kind = "float[n, 4, s, 16]"
+    text = f"""g ({kind} q, {kind} k, {kind} v, {kind} p, {kind} r) => ({kind} y, {kind} e) {{
+      y, e = Attention(q, k, v, , p, r)
+    }}"""
+    model = model_of(text, HEADER)
+    assert not [*find_attention(model, Shapes.infer(model))]
+
+
 def test_attention_on_other_types_is_left_alone() -> None:
     kind = "float16[n, s, 64]"
     text = f"""g ({kind} q, {kind} k, {kind} v) => ({kind} y) {{
