@@ -11,8 +11,9 @@ from ortkit.kernels.sizes import Extent
 from ortkit.kernels.triton.hand import Call, Passed, Size, Tensor, hand_variant, kernel_text
 from ortkit.kernels.triton.source import VariantSource
 
-from .attention_form import AttentionForm, Mask, read_attention
+from .attention_form import AttentionForm, Mask
 from .attention_pieces import MOST_ELEMENTS, fill_of, kind_of, parts_of, place_of, step_of
+from .attention_reader import read_attention
 from .attention_split import split_variant
 from .attention_tiles import Tile, tiles_of
 
