@@ -19,6 +19,7 @@ from ortkit.fusion.bf16_factors import (
     widens,
 )
 from ortkit.fusion.conv_block import Block, Kind
+from ortkit.fusion.conv_nodes import is_global_mean, is_read_once, is_scalar
 from ortkit.graph.conv_window import Window, pool_window_of, window_of
 from ortkit.kernels.backend import Refused
 from ortkit.rewrite.scope import Scope
@@ -89,7 +90,7 @@ class _Finder:
         """Return the two layers behind a global mean whose result multiplies what was pooled."""
         site = Site(self.scope, pool, PASS)
         source = site.input(0)
-        if source is None or not _is_global_mean(site) or not site.only_use(site.output):
+        if source is None or not is_global_mean(site) or not site.only_use(site.output):
             return None
         nodes = [pool]
         convs: list[ir.Node] = []
@@ -147,7 +148,9 @@ class _Finder:
             return None
         window = pool_window_of(self.scope.shapes, node)
         source, others = node.inputs[0], node.outputs[1:]
-        if window is None or source is None or any(value.uses() for value in others):
+        if window is None or source is None:
+            return None
+        if any(value.uses() or value.is_graph_output() for value in others):
             return None
         tail = list[ir.Node]()
         source, before, output = self._narrowed(source, tail, node.outputs[0])
@@ -176,7 +179,7 @@ class _Finder:
             before = (wide,)
             assert wide.inputs[0] is not None
             source = wide.inputs[0]
-        if _is_read_once(output):
+        if is_read_once(output):
             cast = next(iter(output.uses())).node
             if cast.graph is self.graph and rounds(self.scope, cast):
                 tail.append(cast)
@@ -203,7 +206,7 @@ class _Finder:
         if len(casts) == 1 and casts[0].graph is self.graph:
             tail.append(casts[0])
             rounded = casts[0].outputs[0]
-            if _is_read_once(output):
+            if is_read_once(output):
                 output, rounded = rounded, None
         nodes = (*before, *weight.nodes, conv, *tail)
         self.taken.update(nodes)
@@ -267,7 +270,7 @@ class _Finder:
                 found = None if gate is None else self.gates.get(gate)
                 if found is None or other is not found.source or product.graph is not self.graph:
                     continue
-                if other is not None and _is_read_once(source):
+                if other is not None and is_read_once(source):
                     return other, gate, (product,)
         return source, None, ()
 
@@ -279,7 +282,7 @@ class _Finder:
         Of one in bfloat16 operands may be such too, and the nodes that widen them are returned.
         """
         value, tail, extras = conv.outputs[0], list[ir.Node](), list[ir.Value]()
-        while _is_read_once(value) and len(tail) < MOST_TAIL:
+        while is_read_once(value) and len(tail) < MOST_TAIL:
             node = next(iter(value.uses())).node
             operands = self._operands(node, value)
             if operands is None:
@@ -309,36 +312,9 @@ class _Finder:
             return None
         found = []
         for other in node.inputs:
-            if other is None or other is value or _is_scalar(self.scope, other):
+            if other is None or other is value or is_scalar(self.scope, other):
                 continue
             if not self.scope.shapes.same_shape(other, value) or self.scope.is_constant(other):
                 return None
             found.append(other)
         return found
-
-
-def _is_read_once(value: ir.Value) -> bool:
-    return len(value.uses()) == 1 and not value.is_graph_output()
-
-
-def _is_scalar(scope: Scope, value: ir.Value) -> bool:
-    array = scope.array(value, limit=1)
-    return array is not None and array.size == 1
-
-
-def _is_global_mean(site: Site) -> bool:
-    """Say whether a node makes the means over both spatial axes, [N, C, 1, 1]."""
-    if site.node.domain or site.node.op_type not in ("GlobalAveragePool", "ReduceMean"):
-        return False
-    x = site.input(0)
-    if x is None or site.scope.shapes.rank(x) != 4:
-        return False
-    if site.node.op_type == "GlobalAveragePool":
-        return True
-    axes = site.ints("axes")
-    if axes is None:
-        array = site.scope.array(site.input(1), limit=4)
-        axes = None if array is None else tuple(int(axis) for axis in array.flat)
-    return (
-        axes is not None and {axis % 4 for axis in axes} == {2, 3} and site.int("keepdims", 1) == 1
-    )

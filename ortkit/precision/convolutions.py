@@ -189,7 +189,9 @@ def round_pools(
         source = pool.inputs[0] if pool.op_type == "MaxPool" and not pool.domain else None
         if source is None or not _is_of_convolution(source, made):
             continue
-        result = pool.outputs[0]
+        result, *places = pool.outputs
+        if any(value.uses() or value.is_graph_output() for value in places):
+            continue  # of equal numbers, others may be found first
         if result not in rounded or len(result.uses()) != 1 or result.is_graph_output():
             continue
         if source not in rounded:

@@ -235,6 +235,16 @@ def test_poolings_that_others_read_stay_in_float32(end: str) -> None:
 
 
 @needs_bf16
+def test_poolings_that_give_places_stay_in_float32() -> None:
+    text = """g (float[1, 32, 12, 14] x) => (float[1, 32, v, w] y, int64[1, 32, s, t] i) {
+      a = Conv(x, p, b)  c = Relu(a)  d, i = MaxPool<kernel_shape = [3, 3]>(c)  y = Conv(d, p)
+    }"""
+    (pool,) = [node for node in lowered(net(text)).graph if node.op_type == "MaxPool"]
+    assert pool.inputs[0].producer().op_type == "Relu"
+    assert optimized(net(text)).report.after.ops["MaxPool"] == 1
+
+
+@needs_bf16
 def test_gates_are_taken_in(tmp_path: Path) -> None:
     text = """g (float[n, 32, 12, 14] x) => (float[n, 32, 12, 14] y) {
       a = Conv(x, p, b)  c = Relu(a)  d = Conv<group = 32, pads = [1, 1, 1, 1]>(c, dw, b)
