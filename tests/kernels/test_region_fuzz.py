@@ -55,6 +55,20 @@ def test_many_random_regions(batch: int, cache: KernelCache, record_property: Re
     _check(range(1000 + 100 * batch, 1100 + 100 * batch), cache, record_property)
 
 
+@pytest.mark.parametrize("number", [3502])
+def test_regions_that_were_wrong_once(number: int, cache: KernelCache) -> None:
+    """HardSwish where it comes near 0."""
+    findings, tally = check([numbered_region(number)], cache)
+    assert not findings, findings[0].text()
+    assert tally.built == 1
+
+
+def test_no_place_in_nothing_is_looked_for(cache: KernelCache) -> None:
+    findings, tally = check([numbered_region(3550)], cache)
+    assert not findings
+    assert "ArgMax of nothing" in " ".join(tally.refused)
+
+
 @given(st.randoms(use_true_random=False), st.sampled_from(OPSETS))
 @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 def test_whether_a_region_is_taken_is_a_verdict(rng: random.Random, opset: int) -> None:

@@ -180,6 +180,8 @@ def position_of(b: Builder, x: int, dim: int, *, largest: bool, last: bool) -> i
     """Return where the row's largest or smallest element stands, as an int64."""
     if b.shape(x)[dim] == ONE:
         return b.broadcast(b.constant(0, "int64"), b.shape(x))
+    if b.shape(x)[dim].static == 0:
+        raise RefusedError("ArgMax of nothing")
     kind, edge = ("max", float("-inf")) if largest else ("min", float("inf"))
     is_float = b.dtype(x) in FLOATS
     ranked = x

@@ -40,6 +40,15 @@ def _hard_sigmoid(e: Emitter, x: Expr, alpha: float, beta: float) -> Expr:
     return clip(e, line, e.constant(0.0, dtype), e.constant(1.0, dtype))
 
 
+def _hard_swish(e: Emitter, x: Expr) -> Expr:
+    dtype = e.dtype(x)
+    # x + 3 is exact where the result comes near 0; x / 6 + 0.5 would be rounded there.
+    line = clip(
+        e, e.share(x + e.constant(3.0, dtype)), e.constant(0.0, dtype), e.constant(6.0, dtype)
+    )
+    return x * (line * vectormath.factor(e, 1 / 6, dtype))
+
+
 def _zero(e: Emitter, x: Expr) -> Expr:
     return e.constant(0, e.dtype(x))
 
@@ -110,7 +119,7 @@ ACTIVATIONS: Mapping[str, PointwiseOp] = {
         alpha=0.2,
         beta=0.5,
     ),
-    "HardSwish": unary(3, REALS, lambda e, x: x * _hard_sigmoid(e, x, 1 / 6, 0.5)),
+    "HardSwish": unary(3, REALS, _hard_swish),
     "LeakyRelu": op(2, alike(REALS, 1), _leaky_relu, alpha=0.01),
     "Mish": unary(14, FLOATS, vectormath.mish),
     "PRelu": binary(2, (*REALS, *INTEGERS), _slope),
