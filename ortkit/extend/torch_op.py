@@ -36,8 +36,7 @@ def register_torch(op: CustomOp, kernels: Kernels = "auto") -> Any:
     On the CPU it runs the kernel that a library of `ortkit ops build` has, compiled when it is
     first called, on GPUs its kernel in Triton, written or generated; where there is none, the
     body on the GPU, else the reference. Shapes under `torch.compile` and `torch.export` follow
-    from the declaration; gradients come from `@op.backward`, else from the body. One that is
-    declared anew can be registered anew.
+    from the declaration; gradients come from `@op.backward`, else from the body.
 
     Args:
         op: The op.

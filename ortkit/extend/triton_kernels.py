@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 
-from ortkit.errors import KernelError, MissingDependencyError, UserError
+from ortkit.errors import MissingDependencyError, UserError
 from ortkit.extend.declared_kernels import words_of
 from ortkit.extend.forms import Form
 from ortkit.extend.kernel_parameters import python_function
@@ -209,9 +209,3 @@ def _holds(condition: Condition, sizes: dict[str, int]) -> bool:
     size = _value(condition.extent, sizes)
     is_small = condition.at_most is None or size <= condition.at_most
     return size % condition.divisible_by == 0 and is_small
-
-
-def failure_of(error: Exception) -> KernelError:
-    """Return a failure of Triton as ours."""
-    last = [line for line in str(error).strip().splitlines() if line.strip()][-1:]
-    return KernelError(f"Triton failed: {' '.join(last)}")
