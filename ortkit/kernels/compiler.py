@@ -33,6 +33,9 @@ LOAD_SECONDS = 60.0
 #: The process that has a toolchain loaded waits that long for more work; it takes some 150 MB,
 #: which verification of a large model can use.
 IDLE_SECONDS = 1.0
+#: From closing its pipes to its end: on a busy machine that takes seconds, and what ended for lack
+#: of work must not be taken for what crashed.
+_END_SECONDS = 10.0
 #: A worker for fewer kernels costs more than it saves; one for a GPU takes a second or more.
 _LEAST_PER_WORKER = {"cpu": 4, "cuda": 1}
 _START = (
@@ -179,7 +182,7 @@ class _Compiler:
         assert stdout is not None
         while b"\n" not in self._received:
             if not select.select([stdout], [], [], seconds)[0]:
-                raise self._gone(f"did not answer within {seconds:g} seconds")
+                raise self._gone(f"did not answer within {seconds:g} seconds", end_seconds=0.0)
             part = stdout.read(1 << 16)
             if not part:
                 raise self._gone("ended", is_waiting=is_first)
@@ -188,16 +191,19 @@ class _Compiler:
         done: Done = json.loads(line)
         return done
 
-    def _gone(self, how: str, *, is_waiting: bool = False) -> _GoneError | _IdleError:
+    def _gone(
+        self, how: str, *, is_waiting: bool = False, end_seconds: float = _END_SECONDS
+    ) -> _GoneError | _IdleError:
         """End what is left of the process and return its last words.
 
         Args:
             how: What is known of its end.
             is_waiting: It has not answered since it was last waiting for work.
+            end_seconds: How long it may take to end, once it has closed its pipes.
         """
         if self.process.poll() is None:
             with suppress(subprocess.TimeoutExpired):
-                self.process.wait(1.0)
+                self.process.wait(end_seconds)
         code = self.process.poll()
         if code == 0 and is_waiting:
             self.close()
