@@ -32,7 +32,8 @@ TARGET = resolve(Target())
 CASE = TuneCase(SOFTMAX, (7,))
 QUICK = Effort(processes=2, rounds=3, seconds=1e-5)
 NEEDS_TRACKER = pytest.mark.skipif(
-    importlib.util.find_spec("tornado") is None, reason="the tracker needs tornado"
+    any(importlib.util.find_spec(name) is None for name in ("tornado", "cloudpickle")),
+    reason="the tracker needs tornado and cloudpickle",
 )
 NEEDS_RAY = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs ray")
 _SERVE = """
