@@ -10,12 +10,12 @@ import numpy as np
 
 from ortkit.verify.feeds import Value
 from ortkit.verify.tolerances import (
+    PEAK_PART,
     SCALE_FLOOR,
     SENTINEL_FACTOR,
     SENTINEL_LEAST,
     TOLERANCES,
     allowed_eps,
-    peak_part,
 )
 
 #: Shorter rows are joined: a single element says nothing of the scale it was computed at.
@@ -107,8 +107,7 @@ def compare_outputs(
     )
     # What the user accepts is a part of the whole output: its small rows are judged at its size,
     # also where most of it is next to nothing and what is not stands out.
-    part = peak_part(computed_in or str(getattr(expected, "dtype", "")))
-    bounds = Bounds(limit, 1.0, SENTINEL_LEAST) if stated else Bounds(limit, part)
+    bounds = Bounds(limit, 1.0, SENTINEL_LEAST) if stated else Bounds(limit, PEAK_PART)
     return _compare(name, expected, actual, bounds, tie)
 
 

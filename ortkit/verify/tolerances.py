@@ -19,7 +19,6 @@ class Tolerance:
     reason: str
 
 
-_HALF_EPSILON = 2.0**-10
 _FLOAT8 = "one rounding of the result, which may fall to either neighbour"
 
 #: By dtype, as numpy and ml_dtypes name it.
@@ -33,7 +32,7 @@ TOLERANCES: dict[str, Tolerance] = {
         2.0**-23, 128.0, "sums of thousands of products in another order, over a dozen layers"
     ),
     "float16": Tolerance(
-        _HALF_EPSILON, 16.0, "one rounding per fused step that no longer rounds in between"
+        2.0**-10, 16.0, "one rounding per fused step that no longer rounds in between"
     ),
     "bfloat16": Tolerance(
         2.0**-7, 8.0, "as float16; its few bits hide all but the last roundings"
@@ -57,11 +56,6 @@ OWN_ERROR_LIMIT = 2.0**-4
 #: one float32 rounding of the largest value, where terms of that size cancel.
 PEAK_PART = 2.0**-10
 
-#: ... and in half precision at this part: what a few roundings of the largest value leave where
-#: terms of that size cancel, as in the channels of a residual net that are all but 0 (measured:
-#: 1.5 epsilons of the largest value behind 53 convolutions).
-HALF_PEAK_PART = 2.0**-3
-
 #: No row is judged at a smaller scale: what is left of values of size one that cancel.
 SCALE_FLOOR = 2.0**-20
 
@@ -72,16 +66,6 @@ SENTINEL_FACTOR = 2.0**12
 #: Where the user states what may be lost, smaller elements are no sentinels: those of masks are
 #: -1e4 or lower, and behind a Relu a few ordinary numbers may stand out of a row of next to none.
 SENTINEL_LEAST = 2.0**13
-
-
-def peak_part(dtype: str) -> float:
-    """Return the part of a tensor's largest magnitude that its smallest rows are judged at.
-
-    Args:
-        dtype: What the tensor was computed in, as numpy and ml_dtypes name it.
-    """
-    row = TOLERANCES.get(dtype)
-    return PEAK_PART if row is None or row.epsilon < _HALF_EPSILON else HALF_PEAK_PART
 
 
 def allowed_eps(
