@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import re
 import socket
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -31,10 +31,16 @@ from ortkit.tune.timing_child import POISON, Result, Tensor, empty, filled, is_e
 _ADDRESS = re.compile(r"rpc://(?P<host>[^/:]+|\[[0-9a-fA-F:]+\]):(?P<port>\d+)/(?P<key>[^/]+)")
 _FIX = "give rpc://HOST:PORT/KEY, as the tracker and the servers were started with"
 _CONNECT_SECONDS = 5.0
+#: What a tracker may take for an answer that it has at once.
+_ANSWER_SECONDS = 20.0
 #: What a server may take for one batch before it ends it.
 _SESSION_SECONDS = 120
+#: How long to wait for a server that others use.
+_FREE_SECONDS = 4.0 * _SESSION_SECONDS
 #: Bytes of a server's /proc/cpuinfo that are read: the first processor's.
 _CPUINFO_BYTES = 1 << 14
+#: What comes of a tracker or server that ends, does not answer, or is something else.
+_FAILURES = (OSError, RuntimeError, ValueError, TypeError, LookupError, struct.error)
 # How TVM calls functions of C. Tensors are pointers to a DLTensor, whose first field is the data,
 # or objects that have it after a head of 24 bytes.
 _CALLS = """#include <stdint.h>
@@ -85,7 +91,7 @@ class Cpu:
 
 @dataclass
 class Tracker:
-    """The servers of one key behind a tracker.
+    """The servers of one key behind a tracker; several threads may use it at once.
 
     Args:
         host: Of the tracker.
@@ -96,36 +102,47 @@ class Tracker:
     host: str
     port: int
     key: str
-    _session: Any = field(default=None, repr=False)
 
     def __str__(self) -> str:
         """Return it as the user names it."""
         return f"rpc://{self.host}:{self.port}/{self.key}"
 
-    def open(self) -> None:
-        """Connect to the tracker.
+    def check_answers(self) -> None:
+        """Ask the tracker for anything.
 
         Raises:
             UserError: It does not answer.
             MissingDependencyError: TVM is not installed.
         """
         try:
-            from tvm import rpc
+            from tvm.rpc.base import TrackerCode
         except ImportError as error:
             raise MissingDependencyError(f"TVM's RPC cannot be used: {error}") from error
         try:
-            # TVM itself would try for a minute.
-            socket.create_connection((self.host, self.port), _CONNECT_SECONDS).close()
-            self._session = rpc.connect_tracker(self.host, self.port)
-        except (OSError, RuntimeError, ValueError) as error:
+            self._asked(TrackerCode.SUMMARY)
+        except _FAILURES as error:
             raise UserError(
                 f"no tracker answers: {_line(error)}", where=str(self), fix=_FIX
             ) from error
 
-    def close(self) -> None:
-        """Let go of the tracker."""
-        if self._session is not None:
-            self._session.close()
+    def _asked(self, code: int, *arguments: object, seconds: float | None = None) -> Any:
+        """Return what the tracker answers, over a connection that is made for it.
+
+        TVM's own client has one connection for all threads, and waits for an answer for ever.
+        """
+        from tvm.rpc import base
+
+        with socket.create_connection((self.host, self.port), _CONNECT_SECONDS) as to:
+            to.settimeout(_ANSWER_SECONDS)
+            to.sendall(struct.pack("<i", base.RPC_TRACKER_MAGIC))
+            if struct.unpack("<i", base.recvall(to, 4))[0] != base.RPC_TRACKER_MAGIC:
+                raise OSError("what answers is no tracker")
+            to.settimeout(seconds or _ANSWER_SECONDS)
+            base.sendjson(to, [code, *arguments])
+            status, *answer = base.recvjson(to)
+            if status != base.TrackerCode.SUCCESS:
+                raise OSError(f"it refuses with {status}")
+            return answer[0]
 
     @property
     def workers(self) -> int:
@@ -134,11 +151,13 @@ class Tracker:
         Raises:
             UserError: The tracker is gone.
         """
+        from tvm.rpc.base import TrackerCode
+
         try:
-            servers = self._session.summary()["server_info"]
-        except (OSError, RuntimeError, ValueError, KeyError) as error:
+            servers = self._asked(TrackerCode.SUMMARY)["server_info"]
+            return sum(str(one["key"]) == f"server:{self.key}" for one in servers)
+        except _FAILURES as error:
             raise self._gone(error) from error
-        return sum(str(one["key"]) == f"server:{self.key}" for one in servers)
 
     @cached_property
     def cpu(self) -> Cpu:
@@ -210,7 +229,7 @@ class Tracker:
             session.upload(str(library))
             function = session.load_module(library.name)["ortkit_time"]
             return _timed(session, function, kernels, case, effort)
-        except (OSError, RuntimeError, ValueError, TypeError) as error:
+        except _FAILURES as error:
             _ = self.workers  # which raises if it was the tracker
             raise KernelError(f"the server that times kernels failed: {_line(error)}") from error
 
@@ -221,9 +240,15 @@ class Tracker:
     def _request(self) -> Any:
         if not self.workers:  # it would wait for one
             raise self._gone(RuntimeError("no server is left"))
+        from tvm import rpc
+        from tvm.rpc.base import TrackerCode
+
         try:
-            return self._session.request(self.key, session_timeout=_SESSION_SECONDS, max_retry=1)
-        except (OSError, RuntimeError, ValueError, TypeError) as error:
+            # Whoever asks, and how urgent it is.
+            asked = (self.key, "", 1)
+            host, port, match = self._asked(TrackerCode.REQUEST, *asked, seconds=_FREE_SECONDS)
+            return rpc.connect(host, port, match, _SESSION_SECONDS)
+        except _FAILURES as error:
             raise self._gone(error) from error
 
     def _gone(self, error: Exception) -> UserError:
@@ -233,9 +258,8 @@ class Tracker:
         )  # fmt: skip
 
 
-@contextmanager
-def tracker_of(address: str) -> Iterator[Tracker]:
-    """Connect to a tracker, such as `rpc://localhost:9190/kind`; closed after the `with` block.
+def tracker_of(address: str) -> Tracker:
+    """Return a tracker that answers, such as `rpc://localhost:9190/kind`.
 
     Raises:
         UserError: It is no address, or nobody answers.
@@ -245,11 +269,8 @@ def tracker_of(address: str) -> Iterator[Tracker]:
     if match is None or not 0 < int(match["port"]) < 1 << 16:
         raise UserError(f"{address!r} is no tracker", where="--runner", fix=_FIX)
     tracker = Tracker(match["host"].strip("[]"), int(match["port"]), match["key"])
-    tracker.open()
-    try:
-        yield tracker
-    finally:
-        tracker.close()
+    tracker.check_answers()
+    return tracker
 
 
 def _timed(

@@ -63,9 +63,9 @@ def runner_for(options: TuneOptions) -> Iterator[Runner]:
     elif options.runner.startswith(RPC):
         from ortkit.tune.rpc import tracker_of
 
-        with tracker_of(options.runner) as tracker:
-            tracker.check(target)
-            yield Runner(tracker.time, target, tracker.processor, tracker.workers)
+        tracker = tracker_of(options.runner)
+        tracker.check(target)
+        yield Runner(tracker.time, target, tracker.processor, tracker.workers)
     else:
         raise UserError(
             f"{options.runner!r} measures nothing",

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import importlib.util
 import multiprocessing
+import os
+import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -19,7 +21,7 @@ from ortkit.kernels.calibration import processor
 from ortkit.kernels.cpu import native_level, resolve
 from ortkit.kernels.tuned import load_database
 from ortkit.kernels.tvm.backend import TvmBackend
-from ortkit.tune import tuner
+from ortkit.tune import rpc, tuner
 from ortkit.tune.cases import TuneCase
 from ortkit.tune.options import TuneOptions
 from ortkit.tune.region import TuningRegion
@@ -36,62 +38,60 @@ NEEDS_TRACKER = pytest.mark.skipif(
     reason="the tracker needs tornado and cloudpickle",
 )
 NEEDS_RAY = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs ray")
-_SERVE = """
+# As `python -m tvm.exec.rpc_tracker` and `rpc_server` do, without their second process each, which
+# nobody ends when the first one is.
+_TRACKER = """
+from tvm.rpc.tracker import PopenTrackerServerState as Tracker
+print(Tracker("127.0.0.1", 19000, 19999, silent=True).port, flush=True)
+"""
+_SERVER = """
 import sys
-from tvm.rpc.server import Server
-from tvm.rpc.tracker import Tracker
-if __name__ == "__main__":
-    tracker = Tracker("127.0.0.1", 19000, 19999)
-    address = ("127.0.0.1", tracker.port)
-    servers = [Server("127.0.0.1", 20000 + 500 * n, 20500 + 500 * n, key="kind",
-                      tracker_addr=address, silent=True) for n in range(2)]
-    print(tracker.port, flush=True)
-    for line in sys.stdin:
-        if line.strip() == "tracker":
-            tracker.terminate()
-        else:
-            for one in servers:
-                one.terminate()
-        print("gone", flush=True)
-    tracker.terminate()
-    for one in servers:
-        one.terminate()
+from tvm.rpc.server import PopenRPCServerState as Server
+port, tracker = map(int, sys.argv[1:])
+Server("127.0.0.1", port, port + 500, key="kind", tracker_addr=("127.0.0.1", tracker), silent=True)
 """
 
 
 class Serving:
-    """A tracker and two servers in a process of their own."""
+    """A tracker and two servers, each a process with a group of its own."""
 
-    def __init__(self, process: subprocess.Popen[str]) -> None:
-        self.process = process
-        assert process.stdout is not None
-        self.address = f"rpc://127.0.0.1:{int(process.stdout.readline())}/kind"
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.tracker = self._start(_TRACKER)
+        assert self.tracker.stdout is not None
+        port = self.tracker.stdout.readline().strip()
+        self.address = f"rpc://127.0.0.1:{port}/kind"
+        self.servers = [self._start(_SERVER, first, port) for first in ("20000", "20500")]
 
-    def end(self, what: str) -> None:
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        self.process.stdin.write(f"{what}\n")
-        self.process.stdin.flush()
-        assert self.process.stdout.readline() == "gone\n"
+    def _start(self, script: str, *arguments: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-c", script, *arguments], cwd=self.folder, text=True,
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )  # fmt: skip
+
+    def end(self, processes: Sequence[subprocess.Popen[str]], how: int = signal.SIGKILL) -> None:
+        for one in processes:
+            if one.poll() is None:
+                os.killpg(one.pid, how)
+
+    def close(self) -> None:
+        everything = [self.tracker, *self.servers]
+        self.end(everything)
+        for one in everything:
+            one.wait(30)
+            assert one.stdout is not None
+            one.stdout.close()
 
 
 @contextmanager
 def serving(folder: Path) -> Iterator[Serving]:
-    script = folder / "serve.py"
-    script.write_text(_SERVE)
-    with subprocess.Popen(
-        [sys.executable, str(script)], cwd=folder, text=True, stderr=subprocess.DEVNULL,
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-    ) as process:  # fmt: skip
-        try:
-            found = Serving(process)
-            with tracker_of(found.address) as tracker:
-                wait_for(tracker)
-            yield found
-        finally:
-            assert process.stdin is not None
-            process.stdin.close()
-            process.wait(30)
+    found = Serving(folder)
+    try:
+        wait_for(tracker_of(found.address))
+        yield found
+    finally:
+        found.close()
 
 
 def wait_for(tracker: Tracker) -> None:
@@ -124,18 +124,36 @@ def test_servers_time_kernels(servers: Serving) -> None:
 
 @NEEDS_TRACKER
 def test_servers_have_to_run_the_kernels(servers: Serving) -> None:
-    with tracker_of(servers.address) as tracker:
-        tracker.check(TARGET)
-        tracker.__dict__["cpu"] = tracker.cpu.__class__("Old CPU", "x86-64-v2")
-        with pytest.raises(UserError, match="the servers run x86-64-v2"):
-            tracker.check(Target("cpu", "x86-64-v3"))
+    tracker = tracker_of(servers.address)
+    tracker.check(TARGET)
+    tracker.__dict__["cpu"] = tracker.cpu.__class__("Old CPU", "x86-64-v2")
+    with pytest.raises(UserError, match="the servers run x86-64-v2"):
+        tracker.check(Target("cpu", "x86-64-v3"))
 
 
 @NEEDS_TRACKER
 def test_nobody_of_another_key_is_asked(servers: Serving) -> None:
     address = servers.address.replace("/kind", "/other")
-    with tracker_of(address) as tracker, pytest.raises(UserError, match="no server of the key"):
-        tracker.check(TARGET)
+    with pytest.raises(UserError, match="no server of the key"):
+        tracker_of(address).check(TARGET)
+
+
+@NEEDS_TRACKER
+def test_a_tracker_that_no_longer_answers_is_waited_for_some_time(
+    servers: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when its machine is gone: nothing closes the connection."""
+    tracker = tracker_of(servers.address)
+    monkeypatch.setattr(rpc, "_ANSWER_SECONDS", 0.2)
+    servers.end([servers.tracker], signal.SIGSTOP)
+    try:
+        with pytest.raises(UserError, match="the tracker went away or has no server: timed out"):
+            tracker.time(CASE, TARGET, "tvm", [""], QUICK)
+        with pytest.raises(UserError, match="no tracker answers: timed out"):
+            tracker_of(servers.address)
+    finally:
+        servers.end([servers.tracker], signal.SIGCONT)
+    assert tracker.workers == 2
 
 
 @NEEDS_TRACKER
@@ -151,7 +169,7 @@ def test_a_tracker_that_goes_away_loses_nothing(
 
         def then_gone(self, choices, store):
             run(self, choices[:3], store)
-            found.end("tracker")
+            found.end([found.tracker])
 
         monkeypatch.setattr(TuningRegion, "run", then_gone)
         with pytest.raises(UserError, match="the tracker went away") as caught:
@@ -166,8 +184,9 @@ def test_a_tracker_that_goes_away_loses_nothing(
 @pytest.mark.slow
 @NEEDS_TRACKER
 def test_without_servers_a_tracker_is_of_no_use(tmp_path: Path) -> None:
-    with serving(tmp_path) as found, tracker_of(found.address) as tracker:
-        found.end("servers")
+    with serving(tmp_path) as found:
+        tracker = tracker_of(found.address)
+        found.end(found.servers)
         for _ in range(100):
             if tracker.workers == 0:
                 break
