@@ -13,9 +13,6 @@ from ortkit.kernels.tvm.emit import Buffer, Emitter, Expr
 
 from .registers import VECTOR
 
-# Prefetched into the second level of cache and up: LLVM's llvm.prefetch, locality 0 to 3.
-_NEAR = 2
-
 
 @dataclass
 class TileEmitter(Emitter):
@@ -44,13 +41,6 @@ class TileEmitter(Emitter):
     def scratch(self, count: int = VECTOR) -> Buffer:
         """Declare float32 numbers on the stack; LLVM keeps one vector of them in a register."""
         return self.local(count, "float32")
-
-    def prefetch(self, buffer: Buffer, index: Expr) -> None:
-        """Ask for the cache line of an element, which may lie outside of the buffer."""
-        read, near, data = self.i32(0), self.i32(_NEAR), self.i32(1)
-        address = self.tir.address_of(buffer[index])
-        call = self.tir.call_intrin("void", "tirx.prefetch", address, read, near, data)
-        self._blocks[-1].statements.append(self.tir.Evaluate(call))
 
     def each_block(self, count: int, body: Callable[[Expr, int], None]) -> None:
         """Run `body` on the start and the lanes of each vector of `count` places.

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
-import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
@@ -34,21 +32,18 @@ def next_choices(
     alone = [one for point in _alone(parameters) if (one := _text(parameters, point)) not in tried]
     if len(alone) >= count:
         return alone[:count]
-    known = {"", *tried, *alone}
-    points = {
-        text: point
-        for point in itertools.product(*parameters.values())
-        if (text := _text(parameters, point)) not in known
-    }
-    predicted = _predicted(parameters, tried, list(points.values()))
-    texts = list(points)
-    best = [texts[place] for place in np.argsort(-predicted, kind="stable")]
-    # By their hashes: an order that has nothing to do with the parameters.
-    mixed = sorted(best, key=lambda one: hashlib.sha256(one.encode()).digest())
-    found = dict.fromkeys(alone)
-    while len(found) < count and len(found) < len(alone) + len(best):
+    known, found = {"", *tried}, dict.fromkeys(alone)
+    predicted = _predicted(parameters, tried)
+    best = _choices(parameters, np.argsort(-predicted, kind="stable"))
+    # An order that has nothing to do with the parameters.
+    order = np.random.default_rng(len(predicted)).permutation(len(predicted))
+    mixed = _choices(parameters, order)
+    while len(found) < count:
         source = mixed if len(found) % _EXPLORE_EVERY == _EXPLORE_EVERY - 1 else best
-        found[next(one for one in source if one not in found)] = None
+        new = next((one for one in source if one not in known and one not in found), None)
+        if new is None:
+            break
+        found[new] = None
     return list(found)
 
 
@@ -76,21 +71,31 @@ def _text(parameters: Parameters, point: Point) -> str:
     )
 
 
-def _predicted(
-    parameters: Parameters, tried: Mapping[str, float | None], points: Sequence[Point]
-) -> np.ndarray:
-    """Return for each point the logarithm of its ratio, as the model has it."""
+def _choices(parameters: Parameters, places: np.ndarray) -> Iterator[str]:
+    """Yield the texts of points by their places among all, the last parameter fastest."""
+    shape = tuple(len(values) for values in parameters.values())
+    for place in places:
+        at = np.unravel_index(int(place), shape)
+        values = zip(parameters.values(), at, strict=True)
+        yield _text(parameters, tuple(possible[int(i)] for possible, i in values))
+
+
+def _predicted(parameters: Parameters, tried: Mapping[str, float | None]) -> np.ndarray:
+    """Return for all points, in their order, the logarithm of the ratio as the model has it."""
     known = [(text, ratio) for text, ratio in tried.items() if ratio is not None]
-    rows = [row for text, _ in known if (row := _row(parameters, _read(text))) is not None]
-    ratios = [r for text, r in known if _row(parameters, _read(text)) is not None]
-    if not rows or not points:
-        return np.zeros(len(points))
-    seen = np.asarray(rows, float)
-    gram = seen.T @ seen + _PRIOR * np.eye(seen.shape[1])
-    effects = np.linalg.solve(gram, seen.T @ np.log(np.asarray(ratios, float)))
-    names = list(parameters)
-    asked = [_row(parameters, dict(zip(names, point, strict=True))) for point in points]
-    return np.asarray(asked, float) @ effects
+    rows = [(row, r) for text, r in known if (row := _row(parameters, _read(text))) is not None]
+    width = sum(len(values) - 1 for values in parameters.values())
+    effects = np.zeros(width)
+    if rows and width:
+        seen = np.asarray([row for row, _ in rows], float)
+        gram = seen.T @ seen + _PRIOR * np.eye(width)
+        ratios = np.asarray([ratio for _, ratio in rows], float)
+        effects = np.linalg.solve(gram, seen.T @ np.log(ratios))
+    found = np.zeros(1)
+    for values in parameters.values():
+        own, effects = effects[: len(values) - 1], effects[len(values) - 1 :]
+        found = (found[:, None] + np.concatenate(([0.0], own))).reshape(-1)
+    return found
 
 
 def _row(parameters: Parameters, values: Mapping[str, int]) -> list[float] | None:

@@ -13,13 +13,17 @@ import os
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
+
+import numpy as np
 
 from ortkit.kernels.backend import Target
 from ortkit.kernels.catalog import load_backend
 from ortkit.kernels.compiler import staying
 from ortkit.kernels.cpu import resolve
+from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.tunable import Tunable
 from ortkit.kernels.tuned import Place, Record
 from ortkit.runtime.intervals import speedup_of
@@ -30,6 +34,7 @@ from ortkit.tune.timing import Effort, time_choices
 from scripts.benches import output
 from scripts.benches.kernel_cases import CASES
 from scripts.benches.kernels import as_region
+from scripts.benches.tune_suite import suite
 
 _BACKEND = "tvm"
 _EFFORT = Effort(processes=5, rounds=25, seconds=0.002)
@@ -46,17 +51,24 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="ortkit-tune-") as folder, staying(60.0):
         os.environ["ORTKIT_CACHE"] = folder
         try:
-            for case in CASES:
-                if options.only in case.name:
-                    signature = as_region(case.as_kernel())
+            for name, signature in _regions(options.suite):
+                if options.only in name:
                     row = _tuned(TuneCase(signature), target, options.seconds)
-                    rows.append({"case": case.name, **row})
-                    output.say(f"{case.name}: {row['gain']}")
+                    rows.append({"case": name, **row})
+                    output.say(f"{name}: {row['gain']}")
         except KeyboardInterrupt:
             print("interrupted", file=sys.stderr)
     _print(rows, target.level)
     print(f"\nwrote {output.write(results, Path('bench-results'), 'tune')}")
     return 0
+
+
+def _regions(is_suite: bool) -> Iterator[tuple[str, RegionSignature]]:
+    """Yield what is tuned: the pieces, or the regions that shipped defaults are found on."""
+    if is_suite:
+        yield from ((one.name, one.signature) for one in suite(np.float32))
+    else:
+        yield from ((one.name, as_region(one.as_kernel())) for one in CASES)
 
 
 def _tuned(case: TuneCase, target: Target, seconds: float) -> dict[str, object]:
@@ -141,6 +153,8 @@ def _interval(row: dict[str, object]) -> str | None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("scripts/bench tune", description=__doc__)
     add = parser.add_argument
+    add("--suite", action="store_true",
+        help="the regions that shipped defaults are found on, instead of the pieces")  # fmt: skip
     add("--only", default="", help="cases with this in their name only")
     add("--seconds", type=float, default=40.0, help="of trials for each case (default: 40)")
     add("--cpu", default="native", help="the processor level (default: native)")

@@ -17,9 +17,10 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -55,6 +56,7 @@ class Member:
     """A region of the suite, as far as it was tuned."""
 
     name: str
+    kind: str
     tuning: TuningRegion
 
 
@@ -67,34 +69,57 @@ def main() -> int:
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="ortkit-tune-") as folder, staying(60.0):
         os.environ["ORTKIT_CACHE"] = folder
-        members = _members(backend, target, machine, options.only)
+        level = "x86-64-v4" if target.level.startswith("x86-64-v4") else target.level
+        table = Table(options.output or FOLDER / f"{level}.json", backend_name, level, machine)
+        known = table.tried if options.missing else frozenset()
+        members = [
+            one for one in _members(backend, target, machine, options.only)
+            if one.kind not in known
+        ]  # fmt: skip
         _tune(members, began + options.seconds * _PART[target.kind])
         by_kind: dict[str, list[Member]] = defaultdict(list)
         for one in members:
-            by_kind[backend.kind(one.tuning.case.signature, target)].append(one)
-        kinds = _settled(by_kind, target, backend_name, began + options.seconds)
-    level = "x86-64-v4" if target.level.startswith("x86-64-v4") else target.level
-    path = options.output or FOLDER / f"{level}.json"
-    # Those that this run had no region of stay.
-    kinds = {**_kept(path, set(by_kind)), **kinds}
-    content = {
-        "schema": SCHEMA, "backend": backend_name, "level": level, "machine": machine,
-        "toolchain": load_backend(backend_name).fingerprint(),
-        "seconds": round(time.monotonic() - began),
-        "kinds": dict(sorted(kinds.items())),
-    }  # fmt: skip
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(content, indent=1) + "\n", "utf-8")
-    print(f"wrote {path}: {len(kinds)} kinds, {len(by_kind)} tried on {len(members)} regions")
+            by_kind[one.kind].append(one)
+        settled = _settled(by_kind, target, backend_name, began + options.seconds)
+        table.write(settled, time.monotonic() - began)
+    print(f"wrote {table.path}: {len(settled)} of {len(by_kind)} kinds tried to the end, "
+          f"{sum(one is not None for one in settled.values())} with choices of their own; "
+          f"{len(members)} regions")  # fmt: skip
     return 0
 
 
-def _kept(path: Path, tuned: Collection[str]) -> dict[str, dict[str, object]]:
-    """Return the kinds of a table that were not tuned anew."""
-    if not path.exists():
-        return {}
-    kinds = json.loads(path.read_text("utf-8"))["kinds"]
-    return {kind: one for kind, one in kinds.items() if kind not in tuned}
+@dataclass
+class Table:
+    """The file that is made: what it holds of kinds that a run does not come to stays."""
+
+    path: Path
+    backend: str
+    level: str
+    machine: str
+
+    def __post_init__(self) -> None:
+        self.content: dict[str, Any] = {"kinds": {}, "as_ruled": [], "seconds": 0}
+        if self.path.exists():
+            self.content |= json.loads(self.path.read_text("utf-8"))
+
+    @property
+    def tried(self) -> frozenset[str]:
+        """The kinds that it knows of, those for which nothing is better than the rules too."""
+        return frozenset((*self.content["kinds"], *self.content["as_ruled"]))
+
+    def write(self, settled: Mapping[str, Mapping[str, object] | None], seconds: float) -> None:
+        """Add kinds: what was chosen for each, None where the rules are best."""
+        kinds = {k: one for k, one in self.content["kinds"].items() if k not in settled}
+        kinds |= {kind: one for kind, one in settled.items() if one is not None}
+        as_ruled = {*self.content["as_ruled"], *settled} - kinds.keys()
+        content = {
+            "schema": SCHEMA, "backend": self.backend, "level": self.level,
+            "machine": self.machine, "toolchain": load_backend(self.backend).fingerprint(),
+            "seconds": round(seconds), "kinds": dict(sorted(kinds.items())),
+            "as_ruled": sorted(as_ruled),
+        }  # fmt: skip
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self.path.write_text(json.dumps(content, indent=1) + "\n", "utf-8")
 
 
 def _target(options: argparse.Namespace) -> tuple[Target, str, str]:
@@ -109,14 +134,14 @@ def _members(backend: Tunable, target: Target, machine: str, only: str) -> list[
     for dtype in _TYPES[target.kind]:
         for one in suite(dtype):
             signature = one.signature
-            name = f"{one.name} {np.dtype(dtype)}"
-            if not re.search(only, name) or not backend.parameters(signature, target):
+            name, kind = f"{one.name} {np.dtype(dtype)}", backend.kind(signature, target)
+            if not kind or not re.search(only, f"{name}: {kind}"):
                 continue
             case = TuneCase(signature)
             place = Place(machine, target.level, backend.name, signature.key, case.bucket)
             record = Record(signature.op_type, "suite")
             region = TuningRegion(case, backend.name, target, place, record)
-            found.append(Member(name, region))
+            found.append(Member(name, kind, region))
     return found
 
 
@@ -152,8 +177,8 @@ def _tune(members: Sequence[Member], until: float) -> None:
 
 def _settled(
     by_kind: Mapping[str, Sequence[Member]], target: Target, backend: str, until: float
-) -> dict[str, dict[str, object]]:
-    """Return what suits each kind best, of those for which there was time."""
+) -> dict[str, dict[str, object] | None]:
+    """Return what suits each kind best, None for the rules, of those for which there was time."""
     candidates = {kind: _candidates(several) for kind, several in by_kind.items()}
     requests = [
         (kind, one, Request(one.tuning.case, backend, ["", *candidates[kind]]))
@@ -173,13 +198,12 @@ def _settled(
             if isinstance(times, KernelError):
                 print(f"{one.name}: {times}", file=sys.stderr)
             gains[kind].append({} if isinstance(times, KernelError) else _gains(times))
-    kinds = {}
+    kinds: dict[str, dict[str, object] | None] = {}
     for kind, several in sorted(by_kind.items()):
         # A choice has to suit all regions of a kind.
-        is_whole = len(gains[kind]) == len(several)
-        names = [one.name for one in several]
-        if is_whole and (best := _best(candidates[kind], gains[kind], names)):
-            kinds[kind] = best
+        is_tried = all(one.tuning.record.trials for one in several)
+        if is_tried and len(gains[kind]) == (len(several) if candidates[kind] else 0):
+            kinds[kind] = _best(candidates[kind], gains[kind], [one.name for one in several])
     return kinds
 
 
@@ -230,7 +254,9 @@ def _parser() -> argparse.ArgumentParser:
     add("--target", choices=("cpu", "cuda"), default="cpu", help="default: cpu")
     add("--cpu", default="native", help="the processor level (default: native)")
     add("--seconds", type=float, default=600.0, help="in all (default: 600)")
-    add("--only", default="", help="regions whose names have this regular expression only")
+    add("--only", default="",
+        help="regions that have this regular expression in `name type: kind` only")  # fmt: skip
+    add("--missing", action="store_true", help="kinds that the table does not know yet only")
     add("--output", type=Path, metavar="FILE", help="default: where ortkit reads it")
     return parser
 

@@ -14,6 +14,8 @@ VALUES: Mapping[str, tuple[int, ...]] = {
     "tile": (4, 8, 16),
     "unit_points": (64, 512, 4096, 32768),
     "reciprocal": (0, 1),
+    "fetch": (0, 1024, 4096),
+    "claim": (0, 1024, 4096),
 }
 
 
@@ -33,6 +35,9 @@ class Choices:
             costs little.
         reciprocal: Whether what is divided by the same number in all lanes is multiplied by its
             inverse, which is rounded once more (0 or 1).
+        fetch: How many bytes ahead inputs are asked for, so that they have come when they are
+            read; 0: left to the processor, whose own guesses end with each page.
+        claim: How many bytes ahead the memory of outputs is asked for; 0: left to the processor.
     """
 
     vector: int = 16
@@ -42,6 +47,8 @@ class Choices:
     tile: int = 16
     unit_points: int = 512
     reciprocal: int = 0
+    fetch: int = 0
+    claim: int = 0
 
     def __str__(self) -> str:
         """Return what differs from the defaults, such as `vector=32,keep=0`."""

@@ -21,6 +21,8 @@ Buffer: TypeAlias = Any
 _WIDER = {"int32": "int64", "uint32": "uint64", "int64": "int128", "uint64": "uint128"}
 # The C calling convention, as tvm::CallingConv numbers it.
 _C_PACKED_FREE = 2
+# How near to bring memory, as llvm.prefetch counts: to the first level of cache, or the second.
+NEAREST, NEAR = 3, 2
 
 
 @dataclass(frozen=True)
@@ -82,6 +84,13 @@ class Emitter:
     def store(self, buffer: Buffer, value: Expr, index: Expr) -> None:
         """Write one element (of every lane)."""
         self._blocks[-1].statements.append(self.tir.BufferStore(buffer, value, [index]))
+
+    def prefetch(self, buffer: Buffer, index: Expr, nearness: int = NEAR) -> None:
+        """Ask for the cache line of an element, which may lie outside of the buffer."""
+        flags = (self.i32(0), self.i32(nearness), self.i32(1))  # to read; data
+        address = self.tir.address_of(buffer[index])
+        call = self.tir.call_intrin("void", "tirx.prefetch", address, *flags)
+        self._blocks[-1].statements.append(self.tir.Evaluate(call))
 
     def row(self, buffer: Buffer, start: int, count: int) -> Expr:
         """Return `count` elements as one vector; not in a vector loop."""

@@ -9,6 +9,7 @@ from ortkit.kernels.region.axes import extent_of_axes
 from ortkit.kernels.tvm.choices import DEFAULTS, VALUES
 from ortkit.kernels.tvm.divisors import has_divisor
 from ortkit.kernels.tvm.schedule import NOMINAL, Schedule
+from ortkit.kernels.tvm.streams import has_streams
 
 #: From so many operations a point on a kernel is busy with arithmetic, not with memory.
 _HEAVY_FLOPS = 10
@@ -59,6 +60,11 @@ def _values(schedule: Schedule) -> Mapping[str, tuple[int, ...]]:
         found["accumulators"] = VALUES["accumulators"]
         if schedule.kept:
             found["keep"] = VALUES["keep"]
+    inputs, outputs = has_streams(schedule)
+    if inputs:
+        found["fetch"] = VALUES["fetch"]
+    if outputs:
+        found["claim"] = VALUES["claim"]
     if has_divisor(schedule):
         found["reciprocal"] = VALUES["reciprocal"]
     if not schedule.is_flat and len(schedule.units) + len(schedule.inner) > 1:

@@ -11,6 +11,7 @@ from ortkit.kernels.sizes import Extent, product
 from ortkit.kernels.tvm.emit import Buffer, Expr
 from ortkit.kernels.tvm.reductions import REDUCTIONS, Reduction, halve
 from ortkit.kernels.tvm.schedule import KEPT_ROW
+from ortkit.kernels.tvm.streams import ask_ahead
 from ortkit.kernels.tvm.sweeps import every, nest, one_by_one, segments, vectors, width_of
 from ortkit.kernels.tvm.values import Values
 
@@ -159,10 +160,13 @@ def _span(
             continue
         first = e.i64(start) if isinstance(start, int) else start
         times = e.i64(steps) if isinstance(steps, int) else steps
-        with e.loop(times) as index, e.unrolled(size // width) as part, e.vector(width) as lane:
-            own = part * e.i64(width) + lane
-            v.bind(axis, index * e.i64(size) + first + own, *edge)
-            take(own, None)
+        with e.loop(times) as index, e.unrolled(size // width) as part:
+            begin = index * e.i64(size) + first + part * e.i64(width)
+            if not v.row.running:
+                ask_ahead(v, axis, begin, width)
+            with e.vector(width) as lane:
+                v.bind(axis, begin + lane, *edge)
+                take(part * e.i64(width) + lane, None)
         start = start + steps * size if isinstance(start, int) and isinstance(steps, int) else (
             e.share(first + times * e.i64(size)))  # fmt: skip
     if isinstance(start, int) and start == high:

@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 from ortkit.kernels.region.axes import Axis
 from ortkit.kernels.tvm.emit import Expr
+from ortkit.kernels.tvm.streams import ask_ahead
 from ortkit.kernels.tvm.values import Values
 
 Body: TypeAlias = Callable[[], None]
@@ -93,6 +94,8 @@ def step(
     e = v.e
     with contextlib.nullcontext(None) if count == 1 else e.unrolled(count) as part:
         first = start if part is None else start + part * e.i64(width)
+        if not v.schedule.row:
+            ask_ahead(v, axis, first, width)
         with e.vector(width) as lane:
             v.bind(axis, first + lane, *bounds)
             body()

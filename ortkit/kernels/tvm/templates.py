@@ -13,6 +13,7 @@ _PACKAGE = "ortkit.custom_ops.tvm"
 #: Modules of the package; each has `match(signature) -> Template | Refused | None`.
 TEMPLATES = (
     "bf16_product",
+    "product",
     "pointwise_conv",
     "depthwise_conv",
     "expand_depthwise",
