@@ -289,6 +289,20 @@ def test_a_model_that_does_not_belong_to_the_trace_adds_nothing(tmp_path: Path) 
     assert list(found.work) == [None] and list(found.origins) == [()]
 
 
+def test_a_classifier_whose_output_is_a_sequence_of_maps() -> None:
+    """As skl2onnx writes them; onnx-ir has no class for the type."""
+    model = onnx.parser.parse_model(
+        """<ir_version: 10, opset_import: ["" : 20, "ai.onnx.ml" : 3]>
+        g (float[2, 3] x) => (seq(map(int64, float)) y) {
+            [scores] p = Softmax (x)
+            [zip] y = ai.onnx.ml.ZipMap <classlabels_int64s = [0, 1, 2]> (p)
+        }"""
+    )
+    found = profile_model(model, [{"x": np.ones((2, 3), np.float32)}], CPU, RunPlan(runs=2))
+    assert row(found, "scores").work.flops is not None
+    assert row(found, "zip").label == "ai.onnx.ml::ZipMap"
+
+
 def test_one_thread_has_no_pool_to_speak_of(tmp_path: Path) -> None:
     found = traced(gelu(), FEEDS, 1, tmp_path)
     assert len(found.nodes)

@@ -12,6 +12,7 @@ import onnx_ir as ir
 from ortkit.errors import RunError, UserError
 from ortkit.graph.open import open_model
 from ortkit.graph.provenance import align
+from ortkit.graph.written import read_written
 from ortkit.runtime.intervals import FEWEST_ROUNDS, median_of, noise_floor, speedup_of
 from ortkit.runtime.profiling.context import Joined
 from ortkit.runtime.profiling.diff import ProfileDiff, diff_profiles
@@ -144,7 +145,7 @@ def _whole_runs(
 def _joined(traced: Traced, model: ir.Model) -> Joined | None:
     if traced.graph is None:
         return None
-    return joined_of(traced.trace.nodes, ir.load(traced.graph), model)
+    return joined_of(traced.trace.nodes, read_written(traced.graph), model)
 
 
 def _run_us(samples: Samples) -> Mapping[str, float | None]:

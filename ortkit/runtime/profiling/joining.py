@@ -12,6 +12,7 @@ import onnx_ir as ir
 
 from ortkit.errors import ModelError, RunError
 from ortkit.graph.open import ModelSource, open_model
+from ortkit.graph.written import read_written
 from ortkit.runtime.profiling.call_work import CallWork
 from ortkit.runtime.profiling.context import Joined
 from ortkit.runtime.profiling.executed import executed_nodes
@@ -48,7 +49,7 @@ def joined_with(
             Session.with_settings(model, asked).close()
         except RunError:
             return None
-        return joined_of(nodes, ir.load(path), original)
+        return joined_of(nodes, read_written(path), original)
 
 
 def joined_of(nodes: NodeEvents, graph: ir.Model, original: ir.Model | None) -> Joined:

@@ -119,8 +119,7 @@ class TracedSession:
         """Join a trace with the graph that ran, if that was written."""
         if self._graph is None:
             return None
-        from onnx_ir import load
-
+        from ortkit.graph.written import read_written
         from ortkit.runtime.profiling.joining import joined_of, opened
 
         try:
@@ -128,7 +127,7 @@ class TracedSession:
         except ModelError as error:  # it has been moved away since
             original = None
             self.notes.append(f"origins are not known: {error.problem}")
-        return joined_of(trace.nodes, load(self._graph), original)
+        return joined_of(trace.nodes, read_written(self._graph), original)
 
     def close(self) -> None:
         """Release the session and its files."""
