@@ -2,31 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
 
 from ortkit.verify.feeds import Value
-from ortkit.verify.tolerances import (
-    PEAK_PART,
-    SCALE_FLOOR,
-    SENTINEL_FACTOR,
-    SENTINEL_LEAST,
-    TOLERANCES,
-    allowed_eps,
-)
-
-#: Shorter rows are joined: a single element says nothing of the scale it was computed at.
-_MIN_ROW = 8
-#: Elements compared at a time, to keep float64 copies of large outputs small.
-_BLOCK = 1 << 20
+from ortkit.verify.rows import Bounds, as_rows, row_errors, row_roundings
+from ortkit.verify.tolerances import PEAK_PART, SENTINEL_LEAST, TOLERANCES, allowed_eps
 
 TieCheck = Callable[[np.ndarray], np.ndarray]
 """Given the actual output, say for each element whether it is as good an answer."""
-Limit = Callable[[str], float]
-"""How many epsilons an output of a float dtype may be off."""
 
 
 @dataclass(frozen=True)
@@ -61,17 +48,6 @@ class OutputComparison:
         }
 
 
-@dataclass(frozen=True)
-class Bounds:
-    """What floats are held to."""
-
-    limit: Limit
-    least_part: float
-    """Rows smaller than this part of the largest magnitude are judged at this part."""
-    least_sentinel: float = 0.0
-    """Smaller elements are no sentinels, and rows of them are like the others."""
-
-
 def compare_outputs(
     name: str,
     expected: Value,
@@ -81,6 +57,7 @@ def compare_outputs(
     optimized: bool = False,
     computed_in: str = "",
     stated: float = 0.0,
+    rounded: Value = None,
     tie: TieCheck | None = None,
 ) -> OutputComparison:
     """Compare one output with its reference.
@@ -96,6 +73,7 @@ def compare_outputs(
         optimized: Whether `actual` was computed with those optimizations.
         computed_in: A coarser float type that floats were computed in, empty if they were not.
         stated: An error that the user accepts, as a part of the output's largest magnitude.
+        rounded: What the original gives with each of its values rounded; see `rounded.py`.
         tie: For integers and booleans: which differing elements are as good an answer.
     """
     limit = partial(
@@ -108,14 +86,19 @@ def compare_outputs(
     # What the user accepts is a part of the whole output: its small rows are judged at its size,
     # also where most of it is next to nothing and what is not stands out.
     bounds = Bounds(limit, 1.0, SENTINEL_LEAST) if stated else Bounds(limit, PEAK_PART)
-    return _compare(name, expected, actual, bounds, tie)
+    return _compare(name, expected, actual, bounds, tie, rounded)
 
 
 def _compare(
-    name: str, expected: Value, actual: Value, bounds: Bounds, tie: TieCheck | None
+    name: str,
+    expected: Value,
+    actual: Value,
+    bounds: Bounds,
+    tie: TieCheck | None,
+    rounded: Value,
 ) -> OutputComparison:
     if isinstance(expected, list) or isinstance(actual, list):
-        return _compare_sequences(name, expected, actual, bounds)
+        return _compare_sequences(name, expected, actual, bounds, rounded)
     if expected is None or actual is None:
         return _compare_absent(name, expected, actual)
     if expected.dtype != actual.dtype:
@@ -127,7 +110,10 @@ def _compare(
         expected, actual = _components(expected), _components(actual)
     if expected.dtype.name not in TOLERANCES:
         return _compare_exactly(name, expected, actual, tie)
-    return _compare_floats(name, expected, actual, bounds)
+    like = rounded if isinstance(rounded, np.ndarray) else None
+    if like is not None and like.shape != expected.shape:
+        like = None
+    return _compare_floats(name, expected, actual, bounds, like)
 
 
 def worse(left: OutputComparison, right: OutputComparison) -> OutputComparison:
@@ -153,13 +139,18 @@ def is_telling(value: Value) -> bool:
 
 
 def _compare_floats(
-    name: str, expected: np.ndarray, actual: np.ndarray, bounds: Bounds
+    name: str,
+    expected: np.ndarray,
+    actual: np.ndarray,
+    bounds: Bounds,
+    rounded: np.ndarray | None,
 ) -> OutputComparison:
     dtype = expected.dtype.name
-    allowed = bounds.limit(dtype)
-    leading, rows = _rows(expected)
-    errors = _row_errors(rows, actual.reshape(rows.shape), bounds)
-    errors = errors / TOLERANCES[dtype].epsilon
+    allowed, epsilon = bounds.limit(dtype), TOLERANCES[dtype].epsilon
+    leading, rows = as_rows(expected)
+    moved = None if rounded is None else row_roundings(rows, rounded.reshape(rows.shape))
+    errors = row_errors(rows, actual.reshape(rows.shape), bounds, moved, allowed * epsilon)
+    errors = errors / epsilon
     row = int(errors.argmax()) if errors.size else 0
     worst = float(errors[row]) if errors.size else 0.0
     index = tuple(int(i) for i in np.unravel_index(row, leading)) if leading and worst else ()
@@ -172,58 +163,6 @@ def _float_reason(worst: float, allowed: float, dtype: str, row: tuple[int, ...]
     if np.isinf(worst):
         return f"NaN or infinity against a number{at}"
     return f"off by {worst:.4g} epsilons of {dtype}{at}, {allowed:.4g} are allowed"
-
-
-def _row_errors(expected: np.ndarray, actual: np.ndarray, bounds: Bounds) -> np.ndarray:
-    """Return each row's largest error over its scale: [rows, n] twice -> [rows]."""
-    least = bounds.least_sentinel
-    pairs = zip(_blocks(expected), _blocks(actual), strict=True)
-    parts = [_measure(want, got, least) for want, got in pairs]
-    if not parts:
-        return np.zeros(0)
-    errors, scales, outlier_errors = (np.concatenate(part) for part in zip(*parts, strict=True))
-    # The peak is of ordinary rows too: a row of -1e9 says nothing about the others.
-    is_ordinary = scales <= max(SENTINEL_FACTOR * np.median(scales), least)
-    peak = scales[is_ordinary].max(initial=0.0)
-    scales = np.maximum(scales, max(bounds.least_part * peak, SCALE_FLOOR))
-    result: np.ndarray = np.maximum(errors / scales, outlier_errors)
-    return result
-
-
-def _measure(
-    want: np.ndarray, got: np.ndarray, least: float
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return per row of [rows, n]: largest error, scale, largest relative error of sentinels."""
-    same = (want == got) | (np.isnan(want) & np.isnan(got))
-    finite = np.isfinite(want) & np.isfinite(got)
-    magnitude = np.where(np.isfinite(want), np.abs(want), 0.0)
-    median = np.median(magnitude, axis=1, keepdims=True)
-    is_sentinel = (magnitude > np.maximum(SENTINEL_FACTOR * median, least)) & (median > 0)
-    with np.errstate(invalid="ignore", over="ignore"):
-        error = np.where(same, 0.0, np.where(finite, np.abs(want - got), np.inf))
-    scale = np.where(is_sentinel, 0.0, magnitude).max(axis=1)
-    relative = np.divide(error, magnitude, out=np.zeros_like(error), where=is_sentinel)
-    return np.where(is_sentinel, 0.0, error).max(axis=1), scale, relative.max(axis=1)
-
-
-def _rows(array: np.ndarray) -> tuple[tuple[int, ...], np.ndarray]:
-    """Return the leading axes, and the array as [rows, row length]."""
-    axis = array.ndim
-    length = 1
-    while axis > 0 and length < _MIN_ROW:
-        axis -= 1
-        length *= array.shape[axis]
-    leading = array.shape[:axis]
-    return leading, array.reshape(int(np.prod(leading)), length)
-
-
-def _blocks(rows: np.ndarray) -> Iterator[np.ndarray]:
-    """Yield parts of [rows, n] as float64; none where there is no element."""
-    if rows.size == 0:
-        return
-    step = max(1, _BLOCK // rows.shape[1])
-    for start in range(0, rows.shape[0], step):
-        yield rows[start : start + step].astype(np.float64)
 
 
 def _components(array: np.ndarray) -> np.ndarray:
@@ -260,7 +199,7 @@ def _different(name: str, expected: np.ndarray, reason: str) -> OutputComparison
 
 
 def _compare_sequences(
-    name: str, expected: Value, actual: Value, bounds: Bounds
+    name: str, expected: Value, actual: Value, bounds: Bounds, rounded: Value
 ) -> OutputComparison:
     if not isinstance(expected, list) or not isinstance(actual, list):
         return OutputComparison(name, "sequence", np.inf, 0.0, (), False, 0, "not both sequences")
@@ -268,7 +207,8 @@ def _compare_sequences(
         reason = f"a sequence of {len(actual)} instead of {len(expected)}"
         return OutputComparison(name, "sequence", np.inf, 0.0, (), False, 0, reason)
     total = OutputComparison(name, "sequence", 0.0, 0.0, (), True)
+    like = rounded if isinstance(rounded, list) and len(rounded) == len(expected) else None
     for i, (want, got) in enumerate(zip(expected, actual, strict=True)):
-        part = _compare(name, want, got, bounds, None)
+        part = _compare(name, want, got, bounds, None, None if like is None else like[i])
         total = worse(total, replace(part, reason=part.reason and f"part {i}: {part.reason}"))
     return total

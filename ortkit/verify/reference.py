@@ -73,6 +73,8 @@ class Reference:
     """Whether `own_errors_eps` is also what neighbouring steps of the original's make."""
     stated: float = 0.0
     """An error that the user accepts, as a part of the output's largest magnitude."""
+    rounded: Path | None = None
+    """Results with every value in half precision rounded, if that was looked at."""
 
     def expected(self, feeds: Path) -> dict[str, Value]:
         """Return the reference for one input set."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -19,14 +19,14 @@ from ortkit.graph.save import save_model
 from ortkit.graph.text import is_text_suffix
 from ortkit.verify.compare import OutputComparison, compare_outputs, worse
 from ortkit.verify.exchange import read_values
-from ortkit.verify.feeds import Feeds
+from ortkit.verify.feeds import Feeds, Value
 from ortkit.verify.reference import Reference, Refusal, Request, compute_reference
+from ortkit.verify.rounded import run_rounded
 from ortkit.verify.sessions import CPU, SessionResult, Setting, run_sessions
-from ortkit.verify.tolerances import OWN_ERROR_FACTOR, TOLERANCES
+from ortkit.verify.summary import DEPLOYED, summarise
 from ortkit.verify.verification import Verification
 
 _OFF = "with optimizations off"
-_DEPLOYED = "under deploy settings"
 
 
 class Verifier:
@@ -71,6 +71,7 @@ class Verifier:
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
         self._state: Reference | Refusal = Refusal("the verifier was not entered")
         self._checks = 0
+        self._path = Path()
 
     def __enter__(self) -> Self:
         """Run the original.
@@ -82,7 +83,7 @@ class Verifier:
         """
         self._temporary = tempfile.TemporaryDirectory(prefix="ortkit-verify-")
         try:
-            path = self._as_file(self._original, "original")
+            self._path = path = self._as_file(self._original, "original")
             request = Request(self._opened or open_model(path), path, *self._options, self._given)
             self._state = compute_reference(request, self._folder() / "reference")
         except BaseException:
@@ -150,14 +151,27 @@ class Verifier:
             state = replace(state, computed_in=coarse)
         state = replace(state, stated=stated)
         outputs, reason = _judge(state, folder, results)
+        is_off = not stated and any(not each.equal for each in outputs)
+        # What the original's own roundings move is looked at only where it is asked for.
+        if is_off and (rounded := self._rounded) is not None:
+            state = replace(state, rounded=rounded)
+            outputs, reason = _judge(state, folder, results)
         return Verification(
             "no" if reason else "yes",
-            reason or _summary(state, outputs),
+            reason or summarise(state, outputs),
             outputs,
             len(state.feeds),
             time.perf_counter() - started,
             state.excluded,
         )
+
+    @cached_property
+    def _rounded(self) -> Path | None:
+        """The original's results with each value rounded; None if there is nothing to round."""
+        if isinstance(self._state, Refusal):
+            return None
+        folder, options = self._folder() / "rounded", self._options[4:]
+        return run_rounded(self._path, self._state.feeds, folder, *options)
 
     def _folder(self) -> Path:
         if self._temporary is None:
@@ -199,7 +213,7 @@ def _judge(
     """Return the worst comparison per output, and why the candidate is not good, if so."""
     worst: dict[str, OutputComparison] = {}
     reason = ""
-    settings = (("plain", _OFF), ("optimized", _DEPLOYED))
+    settings = (("plain", _OFF), ("optimized", DEPLOYED))
     for result, (name, setting) in zip(results, settings, strict=True):
         if name == "optimized" and reference.own_problem:
             continue  # the original does not run so either: nothing to hold the candidate to
@@ -237,10 +251,13 @@ def _compare(
     reference: Reference, results: Path, setting: str
 ) -> Iterator[tuple[OutputComparison, str]]:
     """Compare every output of every input set; say where each was found."""
-    optimized = setting == _DEPLOYED
+    optimized = setting == DEPLOYED
     for number, feeds in enumerate(reference.feeds):
         expected = reference.expected(feeds)
         actual = read_values(results / feeds.name)
+        rounded: dict[str, Value] = {}
+        if reference.rounded is not None:
+            rounded = read_values(reference.rounded / feeds.name)
         for name in reference.outputs:
             if name in reference.excluded:
                 continue
@@ -252,46 +269,7 @@ def _compare(
                 optimized=optimized,
                 computed_in=reference.computed_in.get(name, ""),
                 stated=reference.stated,
+                rounded=rounded.get(name),
                 tie=reference.tie(name, feeds, optimized=optimized),
             )
             yield found, f"{setting}, input set {number}"
-
-
-def _summary(reference: Reference, outputs: tuple[OutputComparison, ...]) -> str:
-    """Say in one line what was compared, and what could not be."""
-    parts = [f"{len(outputs)} outputs, {len(reference.feeds)} input sets"]
-    parts.append(f"largest error {_largest_error(reference, outputs)}")
-    if ties := sum(each.near_ties for each in outputs):
-        parts.append(f"{ties} near ties")
-    if reference.excluded:
-        parts.append(f"random, so not compared: {', '.join(reference.excluded)}")
-    if reference.own_problem:
-        parts.append(f"the original fails {_DEPLOYED}: {reference.own_problem}")
-    loose = [n for n, e in reference.own_errors_eps.items() if e > _loose_from(outputs, n)]
-    if loose:
-        what = "ONNX Runtime's own optimizations are inexact on"
-        if reference.is_quantized:
-            what = "the original is quantized, and one step of its numbers moves"
-        parts.append(f"{what}: {', '.join(loose)}")
-    return "; ".join(parts)
-
-
-def _largest_error(reference: Reference, outputs: tuple[OutputComparison, ...]) -> str:
-    """Say what is the largest error, in epsilons of the type that it comes from."""
-    floats = [each for each in outputs if each.dtype in TOLERANCES]
-    if not floats:
-        return "0 epsilons"
-    worst = max(floats, key=lambda each: each.max_error_eps * TOLERANCES[each.dtype].epsilon)
-    error = worst.max_error_eps * TOLERANCES[worst.dtype].epsilon
-    if reference.stated:
-        return f"{error:.2g} of the largest value"
-    coarse = reference.computed_in.get(worst.name, "")
-    if coarse not in TOLERANCES or TOLERANCES[coarse].epsilon <= TOLERANCES[worst.dtype].epsilon:
-        return f"{max(each.max_error_eps for each in outputs):.3g} epsilons"
-    return f"{error / TOLERANCES[coarse].epsilon:.3g} epsilons of {coarse}"
-
-
-def _loose_from(outputs: tuple[OutputComparison, ...], name: str) -> float:
-    """Return the error from which ONNX Runtime's own optimizations decide what is allowed."""
-    dtype = next((each.dtype for each in outputs if each.name == name), "")
-    return TOLERANCES[dtype].allowed_eps / OWN_ERROR_FACTOR if dtype in TOLERANCES else math.inf
