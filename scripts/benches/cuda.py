@@ -9,6 +9,7 @@ outputs lie on the device; times are the host's until the device is done. "plain
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import subprocess
 import sys
@@ -32,6 +33,8 @@ from scripts.benches.cuda_models import Architecture, architectures
 from scripts.benches.gpu import about_device, take_turns
 
 WAYS = ("plain", "plain graph", "ortkit", "ortkit graph", "torch", "torch.compile")
+#: What is kept of a model: as exported, optimized, and what the command said.
+_ENDS = (".onnx", ".opt.onnx", ".optimize.json")
 #: Runs of a turn: the host needs some after another way has run.
 _EACH = 15
 
@@ -46,7 +49,11 @@ def main() -> int:
     print(f"{device['name']}, onnxruntime {device['onnxruntime']}")
     results: dict[str, object] = {"device": device | _versions()}
     with tempfile.TemporaryDirectory(prefix="ortkit-cuda-") as name:
-        folder = Path(name)
+        folder = Path(name) if options.folder is None else options.folder
+        if options.prepare:
+            for one in architectures(options.only, options.batch):
+                _prepare(one, folder, options)
+            return 0
         if options.parts in {"all", "models"}:
             made = architectures(options.only, options.batch)
             found = [_model(one, folder, options) for one in made]
@@ -67,12 +74,34 @@ def _versions() -> dict[str, object]:
     return {"torch": torch.__version__, "triton": triton.__version__}
 
 
+def _prepare(one: Architecture, folder: Path, options: argparse.Namespace) -> None:
+    """Do what takes long, to be found by a later run: export, optimize, let torch compile."""
+    _exported(one, folder, options)
+    if options.compile:
+        import torch
+
+        with torch.no_grad():
+            torch.compile(one.module, mode="reduce-overhead")(one.example)
+        torch.cuda.synchronize()
+
+
+def _exported(
+    one: Architecture, folder: Path, options: argparse.Namespace
+) -> tuple[Path, Path, dict[str, object]]:
+    """Return the model, the optimized one, and how that went; those in `folder` if there."""
+    folder.mkdir(parents=True, exist_ok=True)
+    stem = folder / f"{one.name}-{options.batch}"
+    path, optimized, noted = (stem.with_name(f"{stem.name}{end}") for end in _ENDS)
+    if not noted.exists():
+        one.export(path)
+        noted.write_text(json.dumps(_optimize(path, optimized, options.arch)), encoding="utf-8")
+    return path, optimized, json.loads(noted.read_text(encoding="utf-8"))
+
+
 def _model(one: Architecture, folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     output.say(one.name)
     row: dict[str, Any] = {"model": one.name}
-    path = one.export(folder)
-    optimized = path.with_suffix(".opt.onnx")
-    row["optimize"] = _optimize(path, optimized, options.arch)
+    path, optimized, row["optimize"] = _exported(one, folder, options)
     import torch
 
     with ExitStack() as stack, torch.no_grad():
@@ -104,7 +133,8 @@ def _model(one: Architecture, folder: Path, options: argparse.Namespace) -> dict
             for _ in range(3):
                 calls["torch.compile"]()
             row["compile_s"] = time.perf_counter() - started
-        row["milliseconds"] = take_turns(calls, options.rounds, each=_EACH)
+        row["milliseconds"] = taken = take_turns(calls, options.rounds, each=_EACH)
+        output.say(", ".join(f"{name} {median(each):.3f}" for name, each in taken.items()))
         row["errors"] = errors
         for name in ("plain graph", "ortkit graph"):
             row[f"{name}: device"] = _kernels_of(calls[name])
@@ -225,6 +255,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--batch", type=int, default=1, help="of the models' inputs")
     parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--no-compile", dest="compile", action="store_false")
+    parser.add_argument("--folder", type=Path, help="where models are kept, and taken from")
+    parser.add_argument("--prepare", action="store_true", help="fill the folder, measure nothing")
     parser.add_argument("--output", type=Path, default=Path("bench-results"))
     return parser
 

@@ -24,17 +24,15 @@ class Architecture:
     module: Any
     example: Any
 
-    def export(self, folder: Path) -> Path:
+    def export(self, path: Path) -> None:
         """Write the model as torch's exporter writes it."""
         import torch
 
-        path = folder / f"{self.name}.onnx"
         with torch.no_grad():
             torch.onnx.export(
                 self.module, (self.example,), path, dynamo=True, input_names=["x"],
                 output_names=["y"], opset_version=20, verbose=False, external_data=True,
             )  # fmt: skip
-        return path
 
 
 def architectures(only: str, batch: int = 1) -> Iterator[Architecture]:
