@@ -56,8 +56,16 @@ def may_be_half(node: ir.Node) -> bool:
     if node.domain == "":
         if node.op_type == "Mul" and node.inputs[0] is node.inputs[1]:
             return False  # a square leaves float16's range at 256
+        if _accumulates(node):
+            return False
         return node.op_type in _STANDARD
     return node.domain == "com.microsoft" and node.op_type in _MICROSOFT
+
+
+def _accumulates(node: ir.Node) -> bool:
+    """Say whether a scatter adds or multiplies what falls to one place: any number of values."""
+    reduction = node.attributes.get_string("reduction", "none")
+    return node.op_type.startswith("Scatter") and reduction in ("add", "mul")
 
 
 def half_inputs(node: ir.Node, opset: int) -> frozenset[int]:

@@ -117,6 +117,23 @@ def test_what_overflows_or_sums_stays_in_float32() -> None:
     assert "what it sums stays in float32" in reasons(log)
 
 
+@pytest.mark.parametrize(
+    "reduction, kind", [("none", "FLOAT16"), ("add", "FLOAT"), ("max", "FLOAT16")]
+)
+def test_what_scatters_sum_stays_in_float32(reduction: str, kind: str) -> None:
+    """Graph nets add up the messages of any number of neighbours."""
+    text = f"""g (float[n, 8] x, int64[e, 1] to) => (float[5, 8] y, float[5, 8] z) {{
+      h = MatMul(x, w)
+      s = ScatterND <reduction = "{reduction}"> (zero, to, h)  y = MatMul(s, w)
+      at = Expand(to, size)
+      t = ScatterElements <reduction = "{reduction}"> (zero, at, h)  z = MatMul(t, w)
+    }}"""
+    zero, size = np.zeros((5, 8), np.float32), np.array([1, 8])
+    model, _ = lowered(text, w=floats((8, 8)), zero=zero, size=size)
+    assert kinds(model)["s"] == kinds(model)["t"] == kind
+    assert kinds(model)["h"] == "FLOAT16"
+
+
 def test_masks_become_the_lowest_numbers_and_weights_beyond_the_range_stay() -> None:
     mask = np.array([0, -3.4e38, -np.inf, 1], np.float32)
     model, _ = lowered(
