@@ -53,6 +53,7 @@ bool Fits(const OrtkitVariant& variant, const DeviceTraits& device) {
   for (int32_t i = 0; i < variant.step_count; ++i) {
     const OrtkitStep& step = variant.steps[i];
     if (step.shared_bytes > device.shared_bytes) return false;
+    if (step.map_count > 0 && !device.has_maps) return false;
     bool has_image = false;
     for (int32_t j = 0; j < step.image_count; ++j) {
       has_image = has_image || RankOf(step.images[j], device.architecture) != 0;

@@ -39,6 +39,7 @@ bool LoadSymbols(void* library, Driver* driver) {
       Need("cuFuncGetAttribute", &driver->FunctionGetAttribute),
       Need("cuFuncSetAttribute", &driver->FunctionSetAttribute),
       {"cuFuncLoad", reinterpret_cast<void**>(&driver->FunctionLoad), true},
+      {"cuTensorMapEncodeTiled", reinterpret_cast<void**>(&driver->EncodeTensorMap), true},
       Need("cuLaunchKernel", &driver->Launch),
   };
   for (const Symbol& symbol : symbols) {
@@ -79,6 +80,7 @@ Result ReadTraits(const Driver& driver, Device device, DeviceTraits* traits) {
   if (result == 0) result = driver.DeviceGetAttribute(&minor, kMinor, device);
   if (result == 0) result = driver.DeviceGetAttribute(&traits->shared_bytes, kSharedBytesOptIn, device);
   traits->architecture = major * 10 + minor;
+  traits->has_maps = driver.EncodeTensorMap != nullptr;
   return result;
 }
 

@@ -49,6 +49,10 @@ struct Driver {
   Result (*FunctionGetAttribute)(int32_t* value, int32_t attribute, Function*);
   Result (*FunctionSetAttribute)(Function*, int32_t attribute, int32_t value);
   Result (*FunctionLoad)(Function*);  // since 12.4, else null
+  // Since 12.0, else null. All arrays begin with the innermost dim; `strides` has one less, in bytes.
+  Result (*EncodeTensorMap)(void* map, int32_t type, uint32_t rank, void* address, const uint64_t* dims,
+                            const uint64_t* strides, const uint32_t* box, const uint32_t* steps,
+                            int32_t interleave, int32_t swizzle, int32_t promotion, int32_t fill);
   Result (*Launch)(Function*, uint32_t grid_x, uint32_t grid_y, uint32_t grid_z, uint32_t threads_x,
                    uint32_t threads_y, uint32_t threads_z, uint32_t shared_bytes, Stream*,
                    void** parameters, void** extra);
@@ -61,6 +65,7 @@ const Driver* FindDriver();
 struct DeviceTraits {
   int32_t architecture;  // 90 is compute capability 9.0
   int32_t shared_bytes;  // that a block may ask for
+  bool has_maps;         // tensors can be described to it
 };
 
 Result ReadTraits(const Driver& driver, Device device, DeviceTraits* traits);

@@ -2,6 +2,7 @@
 #include <cstring>
 
 #include "cuda.h"
+#include "cuda_maps.h"
 #include "run.h"
 
 namespace ortkit::cuda {
@@ -79,12 +80,23 @@ ort::Status* ChooseVariant(const Kernel& kernel, const Run& run, int32_t* chosen
 
 // What a launch gets: the values, and where each is.
 struct Parameters {
+  TensorMap maps[ORTKIT_MAX_CUDA_MAPS];
   uint64_t values[ORTKIT_MAX_CUDA_ARGUMENTS];
   void* places[ORTKIT_MAX_CUDA_ARGUMENTS];
 };
 
-ort::Status* WriteParameters(const Op& op, const OrtkitStep& step, const Run& run, void* const* scratch,
-                             Parameters* parameters) {
+ort::Status* WriteMaps(const Kernel& kernel, const OrtkitStep& step, const Run& run, TensorMap* maps) {
+  for (int32_t i = 0; i < step.map_count; ++i) {
+    const Result result = EncodeMap(*kernel.driver, step.maps[i], run, &maps[i]);
+    if (result != 0) return Fail(*kernel.op, *kernel.driver, "cuTensorMapEncodeTiled", result);
+  }
+  return nullptr;
+}
+
+ort::Status* WriteParameters(const Kernel& kernel, const OrtkitStep& step, const Run& run,
+                             void* const* scratch, Parameters* parameters) {
+  const Op& op = *kernel.op;
+  ORTKIT_RETURN_IF_ERROR(WriteMaps(kernel, step, run, parameters->maps));
   for (int32_t i = 0; i < step.argument_count; ++i) {
     const OrtkitArgument& argument = step.arguments[i];
     uint64_t& value = parameters->values[i];
@@ -96,6 +108,8 @@ ort::Status* WriteParameters(const Op& op, const OrtkitStep& step, const Run& ru
       value = reinterpret_cast<uintptr_t>(scratch[argument.index]);
     } else if (argument.kind == ORTKIT_ARGUMENT_NUMBER) {
       memcpy(&value, run.data[argument.index], sizeof value);
+    } else if (argument.kind == ORTKIT_ARGUMENT_MAP) {
+      parameters->places[i] = &parameters->maps[argument.index];
     } else if (argument.kind != ORTKIT_ARGUMENT_NULL) {
       const int64_t size = SizeOf(argument.extent, run.symbols);
       if (size == kUnknown) return Refuse(op, ort::kInvalidArgument, "a size exceeds 63 bits");
@@ -131,7 +145,7 @@ ort::Status* RunStep(const Kernel& kernel, const OrtkitStep& step, Function* fun
   ORTKIT_RETURN_IF_ERROR(CountBlocks(op, step, run, blocks));
   if (blocks[0] == 0 || blocks[1] == 0 || blocks[2] == 0) return nullptr;
   Parameters parameters;
-  ORTKIT_RETURN_IF_ERROR(WriteParameters(op, step, run, scratch, &parameters));
+  ORTKIT_RETURN_IF_ERROR(WriteParameters(kernel, step, run, scratch, &parameters));
   const Result result =
       kernel.driver->Launch(function, blocks[0], blocks[1], blocks[2], step.threads, 1, 1,
                             step.shared_bytes, stream, parameters.places, nullptr);

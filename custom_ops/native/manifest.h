@@ -13,7 +13,7 @@
 extern "C" {
 #endif
 
-#define ORTKIT_MANIFEST_VERSION 4
+#define ORTKIT_MANIFEST_VERSION 5
 
 /* Bounds of one op; the generator refuses what exceeds them. */
 #define ORTKIT_MAX_TENSORS 64
@@ -23,6 +23,8 @@ extern "C" {
 #define ORTKIT_MAX_CUDA_STEPS 8      /* of one variant */
 #define ORTKIT_MAX_CUDA_ARGUMENTS 128
 #define ORTKIT_MAX_CUDA_SCRATCH 8
+#define ORTKIT_MAX_CUDA_MAPS 8       /* of one step */
+#define ORTKIT_MAX_MAP_RANK 5
 /* ONNX Runtimes in one process that may share a library. */
 #define ORTKIT_MAX_RUNTIMES 4
 
@@ -74,7 +76,8 @@ typedef enum OrtkitArgumentKind {
   ORTKIT_ARGUMENT_SIZE32 = 2,   /* `extent` as an int32_t; a run in which it exceeds that is refused */
   ORTKIT_ARGUMENT_SIZE64 = 3,   /* `extent` as an int64_t */
   ORTKIT_ARGUMENT_NULL = 4,     /* a null address */
-  ORTKIT_ARGUMENT_NUMBER = 5    /* the 8 bytes that lie at tensor `index`, which the host has */
+  ORTKIT_ARGUMENT_NUMBER = 5,   /* the 8 bytes that lie at tensor `index`, which the host has */
+  ORTKIT_ARGUMENT_MAP = 6       /* map `index` of the step, by value: CUDA's 128 bytes */
 } OrtkitArgumentKind;
 
 typedef struct OrtkitArgument {
@@ -82,6 +85,17 @@ typedef struct OrtkitArgument {
   int32_t index;
   OrtkitExtent extent;
 } OrtkitArgument;
+
+/* What the device copies boxes of by itself, from and to shared memory: a tensor, or heads in one. */
+typedef struct OrtkitTensorMap {
+  int32_t tensor;
+  int32_t rank;
+  int32_t swizzle;              /* bytes of a row of the box that are mixed: 0, 32, 64 or 128 */
+  int64_t first;                /* bytes from the tensor's beginning */
+  const OrtkitExtent* dims;     /* outermost first; one of 0 is taken as 1, as no map has it */
+  const OrtkitExtent* strides;  /* bytes, of all dims but the innermost, which is dense */
+  uint32_t box[ORTKIT_MAX_MAP_RANK];
+} OrtkitTensorMap;
 
 /* `extent` divided by `divisor`, rounded up. */
 typedef struct OrtkitCeilDiv {
@@ -98,6 +112,8 @@ typedef struct OrtkitStep {
   const OrtkitArgument* arguments;
   int32_t image_count;
   const OrtkitImage* images;
+  int32_t map_count;
+  const OrtkitTensorMap* maps;
 } OrtkitStep;
 
 typedef struct OrtkitCondition {

@@ -43,7 +43,7 @@ MAX_ARGUMENTS = 120
 
 _BODY = "the function body"
 
-ArgumentKind = Literal["tensor", "scratch", "size32", "size64", "null", "number"]
+ArgumentKind = Literal["tensor", "scratch", "size32", "size64", "null", "number", "map"]
 
 
 @dataclass(frozen=True)
@@ -76,6 +76,27 @@ class Argument:
 
 
 @dataclass(frozen=True)
+class TensorMap:
+    """A tensor, or heads in one, as the device's copies of boxes see it (TMA).
+
+    Args:
+        tensor: Its place, inputs first.
+        dims: Outermost first, at most five.
+        strides: In bytes, multiples of 16, of all dims but the innermost, which is dense.
+        box: What one copy moves, as long as `dims`, each at most 256.
+        first: Bytes from the tensor's beginning, a multiple of 16.
+        swizzle: Bytes of a row of the box that are mixed in shared memory: 0, 32, 64 or 128.
+    """
+
+    tensor: int
+    dims: tuple[Extent, ...]
+    strides: tuple[Extent, ...]
+    box: tuple[int, ...]
+    first: int = 0
+    swizzle: int = 128
+
+
+@dataclass(frozen=True)
 class Step:
     """One launch. It is left out where a dim of its grid is 0.
 
@@ -86,6 +107,7 @@ class Step:
         shared_bytes: Dynamic shared memory, the same in every image; above 48 KiB the launch has
             to opt in (CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES).
         arguments: All parameters but the two scratch pointers at the end.
+        maps: What arguments of kind "map" are, by their numbers.
     """
 
     entry: str
@@ -93,6 +115,7 @@ class Step:
     threads: int
     shared_bytes: int
     arguments: tuple[Argument, ...]
+    maps: tuple[TensorMap, ...] = ()
 
 
 @dataclass(frozen=True)

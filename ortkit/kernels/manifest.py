@@ -16,7 +16,7 @@ from ortkit.kernels.manifest_cuda import ImageFile, images_source, kernel_source
 from ortkit.kernels.signature import DOMAIN, RegionSignature, TensorSpec
 from ortkit.kernels.sizes import ONE, Extent, extent_of, product, symbols_of
 
-MANIFEST_VERSION = 4
+MANIFEST_VERSION = 5
 
 # Pairs of an input and an output, by position.
 Pairs: TypeAlias = tuple[tuple[int, int], ...]

@@ -10,11 +10,13 @@ from pathlib import Path
 
 from ortkit.errors import InternalError, KernelError
 from ortkit.kernels.csource import c_extent, c_extents, c_text
-from ortkit.kernels.cuda import Argument, CudaKernel, Image, Step, Variant
+from ortkit.kernels.cuda import Argument, CudaKernel, Image, Step, TensorMap, Variant
 from ortkit.kernels.sizes import ONE, Extent
 
 # As custom_ops/native/manifest.h has them.
 _MAX_VARIANTS, _MAX_STEPS, _MAX_ARGUMENTS, _MAX_SCRATCH = 16, 8, 128, 8
+_MAX_MAPS, _MAX_RANK, _MAX_BOX, _MAP_BYTES = 8, 5, 256, 16
+_SWIZZLES = (0, 32, 64, 128)
 _MAX_THREADS = 1024
 _KINDS = {
     "tensor": "ORTKIT_ARGUMENT_TENSOR",
@@ -23,6 +25,7 @@ _KINDS = {
     "size64": "ORTKIT_ARGUMENT_SIZE64",
     "null": "ORTKIT_ARGUMENT_NULL",
     "number": "ORTKIT_ARGUMENT_NUMBER",
+    "map": "ORTKIT_ARGUMENT_MAP",
 }
 # The two addresses of the toolchain's own scratch that end each entry point's parameters.
 _ENDING = (Argument("null"), Argument("null"))
@@ -164,11 +167,30 @@ def _step_source(
         for one in sorted(images, key=lambda one: (one.is_ptx, one.architecture))
     )
     lines.append(f"static const OrtkitImage {name}_images[] = {{{code}}};")
+    lines += _maps_source(name, step, places)
     entry = (
         f"{{{c_text(step.entry)}, {{{grid}}}, {step.threads}, {step.shared_bytes}, "
-        f"{len(parameters)}, {name}_arguments, {len(images)}, {name}_images}}"
+        f"{len(parameters)}, {name}_arguments, {len(images)}, {name}_images, "
+        f"{len(step.maps)}, {f'{name}_maps' if step.maps else 'NULL'}}}"
     )
     return lines, entry
+
+
+def _maps_source(name: str, step: Step, places: Sequence[str]) -> list[str]:
+    """Return the array of a launch's maps, if it has some."""
+    lines, entries = [], []
+    for number, one in enumerate(step.maps):
+        own = f"{name}_map{number}"
+        lines += c_extents(f"{own}_dims", one.dims, places)
+        lines += c_extents(f"{own}_strides", one.strides, places)
+        box = ", ".join(map(str, one.box))
+        entries.append(
+            f"{{{one.tensor}, {len(one.dims)}, {one.swizzle}, {one.first}, {own}_dims, "
+            f"{own}_strides, {{{box}}}}}"
+        )
+    if entries:
+        lines.append(f"static const OrtkitTensorMap {name}_maps[] = {{{', '.join(entries)}}};")
+    return lines
 
 
 def _check(kernel: CudaKernel, tensors: int) -> None:
@@ -197,9 +219,28 @@ def _check_step(where: str, step: Step, tensors: int, scratch: int) -> None:
         raise InternalError(f"{where} divides its blocks by less than 1")
     if len(step.arguments) + len(_ENDING) > _MAX_ARGUMENTS:
         raise InternalError(f"{where} has {len(step.arguments)} arguments")
-    most = {"tensor": tensors, "number": tensors, "scratch": scratch}
+    most = {"tensor": tensors, "number": tensors, "scratch": scratch, "map": len(step.maps)}
+    if len(step.maps) > _MAX_MAPS:
+        raise InternalError(f"{where} has {len(step.maps)} maps of tensors")
+    for each in step.maps:
+        _check_map(where, each, tensors)
     for one in step.arguments:
         if one.kind in most and not 0 <= one.index < most[one.kind]:
             raise InternalError(f"{where} reads {one.kind} {one.index}, which is not there")
         if one.kind in ("size32", "size64") and not isinstance(one.extent, Extent):
             raise InternalError(f"{where} has an argument that is no size")
+
+
+def _check_map(where: str, one: TensorMap, tensors: int) -> None:
+    """Raise unless CUDA takes a map like this one, whatever its sizes are in a run."""
+    factors = [stride.factor for stride in one.strides]
+    if (
+        not 0 <= one.tensor < tensors
+        or not 0 < len(one.dims) <= _MAX_RANK
+        or (len(one.box), len(one.strides)) != (len(one.dims), len(one.dims) - 1)
+        or not all(0 < size <= _MAX_BOX for size in one.box)
+        or any(number % _MAP_BYTES for number in (one.first, *factors))
+        or one.first < 0
+        or one.swizzle not in _SWIZZLES
+    ):
+        raise InternalError(f"{where} has a map of a tensor that CUDA does not take")

@@ -16,12 +16,13 @@ from ortkit.kernels.cuda import (
     Image,
     LeftOut,
     Step,
+    TensorMap,
     Variant,
 )
 from ortkit.kernels.sizes import Extent
 
 Record = dict[str, object]
-_KINDS = ("tensor", "scratch", "size32", "size64", "null")
+_KINDS = ("tensor", "scratch", "size32", "size64", "null", "map")
 
 
 def files_of(kernel: Kernel | CudaKernel) -> tuple[Path, ...]:
@@ -114,7 +115,19 @@ def _step(record: Mapping[str, Any]) -> Step:
     x, y, z = (CeilDiv(_extent(one["extent"]), int(one["divisor"])) for one in record["grid"])
     arguments = tuple(map(_argument, record["arguments"]))
     entry, threads = str(record["entry"]), int(record["threads"])
-    return Step(entry, (x, y, z), threads, int(record["shared_bytes"]), arguments)
+    maps = tuple(map(_map, record["maps"]))
+    return Step(entry, (x, y, z), threads, int(record["shared_bytes"]), arguments, maps)
+
+
+def _map(record: Mapping[str, Any]) -> TensorMap:
+    return TensorMap(
+        int(record["tensor"]),
+        tuple(map(_extent, record["dims"])),
+        tuple(map(_extent, record["strides"])),
+        tuple(map(int, record["box"])),
+        int(record["first"]),
+        int(record["swizzle"]),
+    )
 
 
 def _argument(record: Mapping[str, Any]) -> Argument:

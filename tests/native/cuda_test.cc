@@ -44,7 +44,7 @@ const OrtkitImage kAddImages[] = {
     {80, 0, "cubin 80 add"}, {90, 0, "cubin 90aadd"}, {80, 1, "ptx 80 add"}};
 const OrtkitArgument kAddArguments[] = {Tensor(0), Tensor(1), Tensor(2), Size64(kSizeA), Size32(kSizeB), kNull, kNull};
 const OrtkitStep kAddSteps[] = {
-    {"add", {{kSizeB, 4}, {kSizeA, 1}, {kOne, 1}}, 128, 0, 7, kAddArguments, 3, kAddImages}};
+    {"add", {{kSizeB, 4}, {kSizeA, 1}, {kOne, 1}}, 128, 0, 7, kAddArguments, 3, kAddImages, 0, nullptr}};
 const OrtkitVariant kAddVariants[] = {{0, nullptr, 0, 1, kAddSteps, 0, nullptr}};
 const OrtkitCudaKernel kAdd = {1, kAddVariants};
 
@@ -54,8 +54,8 @@ const OrtkitImage kJoinImages[] = {{80, 0, "cubin 80 join"}, {80, 1, "ptx 80 joi
 const OrtkitArgument kPartArguments[] = {Tensor(0), Scratch(0), Scratch(1), Size32(kSizeAB), kNull, kNull};
 const OrtkitArgument kJoinArguments[] = {Scratch(0), Scratch(1), Tensor(1), Tensor(2), Size32(kSizeAB), kNull, kNull};
 const OrtkitStep kSumSteps[] = {
-    {"part", {{kSizeAB, 8}, {kOne, 1}, {kOne, 1}}, 256, 100 << 10, 6, kPartArguments, 2, kPartImages},
-    {"join", {{kSizeAB, 8}, {kOne, 1}, {kOne, 1}}, 64, 0, 7, kJoinArguments, 2, kJoinImages}};
+    {"part", {{kSizeAB, 8}, {kOne, 1}, {kOne, 1}}, 256, 100 << 10, 6, kPartArguments, 2, kPartImages, 0, nullptr},
+    {"join", {{kSizeAB, 8}, {kOne, 1}, {kOne, 1}}, 64, 0, 7, kJoinArguments, 2, kJoinImages, 0, nullptr}};
 const OrtkitExtent kSumScratch[] = {{4, 2, kAB}, {0, 0, nullptr}, {64, 0, nullptr}};
 const OrtkitVariant kSumVariants[] = {{0, nullptr, 0, 2, kSumSteps, 3, kSumScratch}};
 const OrtkitCudaKernel kSum = {1, kSumVariants};
@@ -65,9 +65,9 @@ const OrtkitImage kFastImages[] = {{90, 0, "cubin 90 fast"}};
 const OrtkitImage kWideImages[] = {{80, 1, "ptx 80 wide"}};
 const OrtkitImage kNarrowImages[] = {{80, 1, "ptx 80 slow"}};
 const OrtkitArgument kPickArguments[] = {Tensor(0), Tensor(2), Size64(kSizeAB)};
-const OrtkitStep kFastSteps[] = {{"fast", {{kSizeAB, 16}, {kOne, 1}, {kOne, 1}}, 32, 0, 3, kPickArguments, 1, kFastImages}};
-const OrtkitStep kWideSteps[] = {{"wide", {{kSizeAB, 16}, {kOne, 1}, {kOne, 1}}, 32, 200 << 10, 3, kPickArguments, 1, kWideImages}};
-const OrtkitStep kSlowSteps[] = {{"slow", {{kSizeAB, 16}, {kOne, 1}, {kOne, 1}}, 32, 0, 3, kPickArguments, 1, kNarrowImages}};
+const OrtkitStep kFastSteps[] = {{"fast", {{kSizeAB, 16}, {kOne, 1}, {kOne, 1}}, 32, 0, 3, kPickArguments, 1, kFastImages, 0, nullptr}};
+const OrtkitStep kWideSteps[] = {{"wide", {{kSizeAB, 16}, {kOne, 1}, {kOne, 1}}, 32, 200 << 10, 3, kPickArguments, 1, kWideImages, 0, nullptr}};
+const OrtkitStep kSlowSteps[] = {{"slow", {{kSizeAB, 16}, {kOne, 1}, {kOne, 1}}, 32, 0, 3, kPickArguments, 1, kNarrowImages, 0, nullptr}};
 const OrtkitCondition kBy16[] = {{kSizeB, 16, kAny}, {kSizeA, 1, 3}};
 const OrtkitCondition kSmall[] = {{kSizeAB, 1, 100}};
 const OrtkitVariant kPickVariants[] = {
@@ -78,12 +78,22 @@ const OrtkitVariant kPickVariants[] = {
 };
 const OrtkitCudaKernel kPick = {4, kPickVariants};
 
+// Boxes of X from its second row on, and of Y; another variant needs no maps.
+const OrtkitExtent kMapDims[] = {{1, 1, kA}, {1, 1, kB}}, kMapStrides[] = {{4, 1, kB}};
+const OrtkitTensorMap kMaps[] = {{0, 2, 128, 16, kMapDims, kMapStrides, {64, 32}}, {2, 2, 0, 0, kMapDims, kMapStrides, {8, 4}}};
+constexpr OrtkitArgument Map(int32_t index) { return {ORTKIT_ARGUMENT_MAP, index, {}}; }
+const OrtkitImage kMappedImages[] = {{90, 0, "cubin 90amapped"}};
+const OrtkitArgument kMappedArguments[] = {Map(1), Map(0), Size32(kSizeB), kNull, kNull};
+const OrtkitStep kMappedSteps[] = {{"mapped", {{kSizeA, 1}, {kOne, 1}, {kOne, 1}}, 32, 0, 5, kMappedArguments, 1, kMappedImages, 2, kMaps}};
+const OrtkitVariant kMappedVariants[] = {{0, nullptr, 1, 1, kMappedSteps, 0, nullptr}, {0, nullptr, 0, 1, kSlowSteps, 0, nullptr}};
+const OrtkitCudaKernel kMapped = {2, kMappedVariants};
+
 // What a device, a driver or a run may not take.
 const OrtkitArgument kWideArguments[] = {Tensor(0), Size32({1 << 20, 2, kAB})};
 const OrtkitImage kLimitImages[] = {{80, 1, "ptx 80 limit"}};
-const OrtkitStep kTooWideSteps[] = {{"limit", {{kOne, 1}, {kOne, 1}, {kOne, 1}}, 32, 0, 2, kWideArguments, 1, kLimitImages}};
-const OrtkitStep kTallSteps[] = {{"limit", {{kOne, 1}, {{40000, 1, kA}, 1}, {kOne, 1}}, 32, 0, 0, nullptr, 1, kLimitImages}};
-const OrtkitStep kHugeSteps[] = {{"limit", {{{INT64_MAX, 1, kB}, 1}, {kOne, 1}, {kOne, 1}}, 32, 0, 0, nullptr, 1, kLimitImages}};
+const OrtkitStep kTooWideSteps[] = {{"limit", {{kOne, 1}, {kOne, 1}, {kOne, 1}}, 32, 0, 2, kWideArguments, 1, kLimitImages, 0, nullptr}};
+const OrtkitStep kTallSteps[] = {{"limit", {{kOne, 1}, {{40000, 1, kA}, 1}, {kOne, 1}}, 32, 0, 0, nullptr, 1, kLimitImages, 0, nullptr}};
+const OrtkitStep kHugeSteps[] = {{"limit", {{{INT64_MAX, 1, kB}, 1}, {kOne, 1}, {kOne, 1}}, 32, 0, 0, nullptr, 1, kLimitImages, 0, nullptr}};
 const OrtkitVariant kTooWideVariants[] = {{0, nullptr, 0, 1, kTooWideSteps, 0, nullptr}};
 const OrtkitVariant kTallVariants[] = {{0, nullptr, 0, 1, kTallSteps, 0, nullptr}};
 const OrtkitVariant kHugeVariants[] = {{0, nullptr, 0, 1, kHugeSteps, 0, nullptr}};
@@ -91,9 +101,9 @@ const OrtkitCudaKernel kTooWide = {1, kTooWideVariants}, kTall = {1, kTallVarian
 
 const OrtkitImage kBrokenImages[] = {{80, 1, "ptx 80 broken"}};
 const OrtkitImage kNarrowBlockImages[] = {{80, 1, "ptx 80 narrow"}};
-const OrtkitStep kBrokenSteps[] = {{"broken", {{kOne, 1}, {kOne, 1}, {kOne, 1}}, 32, 0, 0, nullptr, 1, kBrokenImages}};
-const OrtkitStep kNarrowSteps[] = {{"narrow", {{kOne, 1}, {kOne, 1}, {kOne, 1}}, 128, 0, 0, nullptr, 1, kNarrowBlockImages}};
-const OrtkitStep kMissingSteps[] = {{"missing", {{kOne, 1}, {kOne, 1}, {kOne, 1}}, 32, 0, 0, nullptr, 1, kLimitImages}};
+const OrtkitStep kBrokenSteps[] = {{"broken", {{kOne, 1}, {kOne, 1}, {kOne, 1}}, 32, 0, 0, nullptr, 1, kBrokenImages, 0, nullptr}};
+const OrtkitStep kNarrowSteps[] = {{"narrow", {{kOne, 1}, {kOne, 1}, {kOne, 1}}, 128, 0, 0, nullptr, 1, kNarrowBlockImages, 0, nullptr}};
+const OrtkitStep kMissingSteps[] = {{"missing", {{kOne, 1}, {kOne, 1}, {kOne, 1}}, 32, 0, 0, nullptr, 1, kLimitImages, 0, nullptr}};
 const OrtkitVariant kBrokenVariants[] = {{0, nullptr, 0, 1, kBrokenSteps, 0, nullptr}};
 const OrtkitVariant kNarrowVariants[] = {{0, nullptr, 0, 1, kNarrowSteps, 0, nullptr}};
 const OrtkitVariant kMissingVariants[] = {{0, nullptr, 0, 1, kMissingSteps, 0, nullptr}};
@@ -101,7 +111,7 @@ const OrtkitCudaKernel kBroken = {1, kBrokenVariants}, kNarrow = {1, kNarrowVari
 
 // A cubin for one architecture and nothing else.
 const OrtkitImage kOnlyImages[] = {{90, 0, "cubin 90 add"}};
-const OrtkitStep kOnlySteps[] = {{"add", {{kOne, 1}, {kOne, 1}, {kOne, 1}}, 32, 0, 0, nullptr, 1, kOnlyImages}};
+const OrtkitStep kOnlySteps[] = {{"add", {{kOne, 1}, {kOne, 1}, {kOne, 1}}, 32, 0, 0, nullptr, 1, kOnlyImages, 0, nullptr}};
 const OrtkitVariant kOnlyVariants[] = {{0, nullptr, 0, 1, kOnlySteps, 0, nullptr}};
 const OrtkitCudaKernel kOnly = {1, kOnlyVariants};
 
@@ -109,9 +119,9 @@ const OrtkitCudaKernel kOnly = {1, kOnlyVariants};
 const OrtkitImage kFreshImages[] = {{90, 0, "cubin 90xfresh"}, {80, 1, "ptx 80 fresh"}};
 const OrtkitImage kNewerImages[] = {{90, 0, "cubin 90xnewer"}, {80, 1, "ptx 80 newer"}};
 const OrtkitImage kOldImages[] = {{90, 0, "cubin 90xfresh"}};
-const OrtkitStep kFreshSteps[] = {{"fresh", {{kOne, 1}, {kOne, 1}, {kOne, 1}}, 32, 0, 0, nullptr, 2, kFreshImages}};
-const OrtkitStep kNewerSteps[] = {{"newer", {{kOne, 1}, {kOne, 1}, {kOne, 1}}, 32, 0, 0, nullptr, 2, kNewerImages}};
-const OrtkitStep kOldSteps[] = {{"fresh", {{kOne, 1}, {kOne, 1}, {kOne, 1}}, 32, 0, 0, nullptr, 1, kOldImages}};
+const OrtkitStep kFreshSteps[] = {{"fresh", {{kOne, 1}, {kOne, 1}, {kOne, 1}}, 32, 0, 0, nullptr, 2, kFreshImages, 0, nullptr}};
+const OrtkitStep kNewerSteps[] = {{"newer", {{kOne, 1}, {kOne, 1}, {kOne, 1}}, 32, 0, 0, nullptr, 2, kNewerImages, 0, nullptr}};
+const OrtkitStep kOldSteps[] = {{"fresh", {{kOne, 1}, {kOne, 1}, {kOne, 1}}, 32, 0, 0, nullptr, 1, kOldImages, 0, nullptr}};
 const OrtkitVariant kFreshVariants[] = {{0, nullptr, 0, 1, kFreshSteps, 0, nullptr}};
 const OrtkitVariant kNewerVariants[] = {{0, nullptr, 0, 1, kNewerSteps, 0, nullptr}};
 const OrtkitVariant kOldVariants[] = {{0, nullptr, 0, 1, kOldSteps, 0, nullptr}};
@@ -135,7 +145,8 @@ constexpr OrtkitOp Op(const char* name, OrtkitCall call, const OrtkitCudaKernel*
 }
 const OrtkitOp kOps[] = {
     Op("add", AddOnCpu, &kAdd), Op("broken", nullptr, &kBroken), Op("cpu_only", AddOnCpu, nullptr),
-    Op("fresh", nullptr, &kFresh), Op("huge", nullptr, &kHuge), Op("missing", nullptr, &kMissing),
+    Op("fresh", nullptr, &kFresh), Op("huge", nullptr, &kHuge), Op("mapped", nullptr, &kMapped),
+    Op("missing", nullptr, &kMissing),
     Op("narrow", nullptr, &kNarrow), Op("newer", nullptr, &kNewer), Op("old", nullptr, &kOld),
     Op("only_90", AddOnCpu, &kOnly), Op("pick", nullptr, &kPick), Op("sum", nullptr, &kSum),
     Op("tall", nullptr, &kTall), Op("too_wide", nullptr, &kTooWide)};
@@ -262,7 +273,7 @@ bool NothingIsLeft() {
 
 // ---- tests
 constexpr char kAllForCuda[] =
-    "add add@cuda broken@cuda fresh@cuda huge@cuda missing@cuda narrow@cuda newer@cuda old@cuda only_90 only_90@cuda pick@cuda sum@cuda tall@cuda too_wide@cuda ";
+    "add add@cuda broken@cuda fresh@cuda huge@cuda mapped@cuda missing@cuda narrow@cuda newer@cuda old@cuda only_90 only_90@cuda pick@cuda sum@cuda tall@cuda too_wide@cuda ";
 constexpr char kAllForCpu[] = "add cpu_only only_90 ";
 
 void ASessionGetsTheKernelsOfItsTarget() {
@@ -339,6 +350,32 @@ void StepsRunInOrderWithScratchBetween() {
   EXPECT_TEXT(session.Run("sum", &run.context), "");
   EXPECT((launched == std::vector<std::string>{"part 4x1x1 256 102400", "join 4x1x1 64 0"}));
   EXPECT(run.context.outputs[0]->as<float>()[24] == 49.0f);
+}
+
+bool has_maps = true;  // the driver
+fake_cuda::Map first_map, second_map;
+
+void TensorsAreMappedFromTheSizesOfARun() {
+  const Session session;
+  cuda->Define("mapped", [](const fake_cuda::Launch& launch) {
+    Note(launch);
+    first_map = launch.Get<fake_cuda::Map>(0);
+    second_map = launch.Get<fake_cuda::Map>(1);
+    EXPECT(launch.Get<int32_t>(2) == 8);
+  });
+  launched.clear();
+  Case run(3, 8);
+  EXPECT_TEXT(session.Run("mapped", &run.context), "");
+  EXPECT(launched == std::vector<std::string>{has_maps ? "mapped 3x1x1 32 0" : "slow 2x1x1 32 0"});
+  if (!has_maps) return;
+  const fake_cuda::Map& x = second_map;
+  EXPECT(x.address == run.x.data + 16 && x.type == 7 && x.rank == 2 && x.swizzle == 3);
+  EXPECT(x.dims[0] == 8 && x.dims[1] == 3 && x.strides[0] == 32 && x.box[0] == 32 && x.box[1] == 64);
+  const fake_cuda::Map& y = first_map;
+  EXPECT(y.address == run.context.outputs[0]->data && y.swizzle == 0 && y.box[0] == 4 && y.box[1] == 8);
+  Case odd(3, 7);  // rows of 28 bytes
+  EXPECT_TEXT(session.Run("mapped", &odd.context), "1 ortkit.fused::mapped: cuTensorMapEncodeTiled failed with CUDA_ERROR_FAKE (1)");
+  EXPECT(NothingIsLeft());
 }
 
 // Memory that launches on one stream may still use is not handed to another one.
@@ -714,6 +751,7 @@ const Test with_driver[] = {
     {"ops are described for CUDA", OpsAreDescribedForCuda},
     {"blocks follow the sizes", BlocksFollowTheSizes},
     {"steps run in order with scratch between", StepsRunInOrderWithScratchBetween},
+    {"tensors are mapped from the sizes of a run", TensorsAreMappedFromTheSizesOfARun},
     {"scratch is kept for its stream", ScratchIsKeptForItsStream},
     {"runs at a time have scratch of their own", RunsAtATimeHaveScratchOfTheirOwn},
     {"nothing to compute launches nothing", NothingToComputeLaunchesNothing},
@@ -770,6 +808,7 @@ int main(int count, char** arguments) {
   if (mode == "driver" || mode == "ranges") {
     if (control == nullptr) return 2;
     cuda = control;
+    has_maps = dlsym(driver, "cuTensorMapEncodeTiled") != nullptr;
     cuda->Define("add", NotedAdd);
     cuda->Define("part", PartBody);
     cuda->Define("join", JoinBody);

@@ -209,6 +209,25 @@ Result cuFuncLoad(Function* function) {
   return 0;
 }
 
+Result cuTensorMapEncodeTiled(void* map, int32_t type, uint32_t rank, void* address, const uint64_t* dims,
+                              const uint64_t* strides, const uint32_t* box, const uint32_t* steps,
+                              int32_t interleave, int32_t swizzle, int32_t promotion, int32_t fill) {
+  FAKE_CALL("cuTensorMapEncodeTiled");
+  const auto is_multiple = [](const void* at, uintptr_t of) { return reinterpret_cast<uintptr_t>(at) % of == 0; };
+  if (!is_multiple(map, 64) || !is_multiple(address, 16) || rank < 1 || rank > 5) return kInvalidValue;
+  if (interleave != 0 || promotion != 2 || fill != 0 || swizzle > 3 || type > 12) return kInvalidValue;
+  fake_cuda::Map made = {address, {}, {}, {}, uint8_t(type), uint8_t(rank), uint8_t(swizzle)};
+  for (uint32_t i = 0; i < rank; ++i) {
+    if (dims[i] == 0 || box[i] == 0 || box[i] > 256 || steps[i] != 1) return kInvalidValue;
+    if (i + 1 < rank && (strides[i] == 0 || strides[i] % 16 != 0)) return kInvalidValue;
+    made.dims[i] = dims[i];
+    made.box[i] = box[i];
+    if (i + 1 < rank) made.strides[i] = strides[i];
+  }
+  memcpy(map, &made, sizeof made);
+  return 0;
+}
+
 Result cuLaunchKernel(Function* function, uint32_t x, uint32_t y, uint32_t z, uint32_t threads, uint32_t threads_y,
                       uint32_t threads_z, uint32_t shared_bytes, void* stream, void** parameters, void** extra) {
   Body* body = nullptr;

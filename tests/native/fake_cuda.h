@@ -26,6 +26,15 @@ struct Launch {
 
 using Body = void(const Launch&);
 
+// What a map of a tensor holds; arrays begin with the innermost dim.
+struct Map {
+  void* address;
+  uint64_t dims[5], strides[4];
+  uint32_t box[5];
+  uint8_t type, rank, swizzle;
+};
+static_assert(sizeof(Map) <= 128);
+
 struct Counts {
   int contexts;   // held
   int modules;    // loaded

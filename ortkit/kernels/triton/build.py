@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,9 +17,14 @@ from ortkit.kernels.triton.source import StepSource, VariantSource
 
 #: PTX of CUDA 12.0, so that drivers from then on take it.
 _PTX_VERSION = 80
+#: Copies of boxes are written in that of CUDA 12.7; such kernels are for one architecture, whose
+#: cubin any driver takes.
+_PTX_VERSION_OF_MAPS = 86
 #: From there on PTX is newer in any case.
 _NEWER_PTX_ARCHITECTURE = 100
 _WARP = 32
+#: Bytes that are mixed -> as Triton and CUDA have them.
+_SWIZZLES = {0: 0, 32: 1, 64: 2, 128: 3}
 
 
 @dataclass(frozen=True)
@@ -146,6 +151,7 @@ def compile_step(step: StepSource, architecture: int, folder: Path) -> Compiled:
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
+    from triton.experimental.gluon._runtime import GluonASTSource
 
     constants: dict[str, int | bool] = {
         "enable_fp_fusion": step.fp_fusion,
@@ -156,14 +162,15 @@ def compile_step(step: StepSource, architecture: int, folder: Path) -> Compiled:
     if step.registers is not None:
         constants["maxnreg"] = step.registers
     if architecture < _NEWER_PTX_ARCHITECTURE:
-        constants["ptx_version"] = _PTX_VERSION
+        constants["ptx_version"] = _PTX_VERSION_OF_MAPS if step.maps else _PTX_VERSION
     attributes = {
         (place,): [["tt.divisibility", 16]]
         for place, parameter in enumerate(step.parameters)
         if parameter.is_multiple
     }
     with _failures(step, architecture), _surroundings(folder):
-        source = ASTSource(
+        kind = GluonASTSource if step.is_gluon else ASTSource
+        source = kind(
             fn=_function(step, folder),
             signature={parameter.name: parameter.type for parameter in step.parameters},
             attrs=attributes,
@@ -172,13 +179,21 @@ def compile_step(step: StepSource, architecture: int, folder: Path) -> Compiled:
             source, target=GPUTarget("cuda", architecture, _WARP), options=constants
         )
         asked = made.metadata
-        if asked.num_warps != step.warps or asked.num_ctas != 1:
+        if asked.num_warps != step.warps + step.workers or asked.num_ctas != 1:
             raise RuntimeError("it is to be launched in another way than it was written for")
         if asked.global_scratch_size or asked.profile_scratch_size:
             raise RuntimeError("it asks for scratch memory")
         if (shared := int(asked.shared)) > (most := SHARED_BYTES[architecture]):
             raise RuntimeError(f"it needs {shared} bytes of shared memory, a block has {most}")
+        _check_maps(step, asked.tensordesc_meta or ())
         return Compiled(made.asm["cubin"], made.asm["ptx"], shared)
+
+
+def _check_maps(step: StepSource, asked: Sequence[Mapping[str, Any]]) -> None:
+    """Raise unless the maps of tensors are as the code has them."""
+    told = [(one.box, _SWIZZLES[one.swizzle]) for one in step.maps]
+    if told != [(tuple(one["block_size"]), one["swizzle"]) for one in asked]:
+        raise RuntimeError(f"it takes other boxes of its tensors: {asked}")
 
 
 def _function(step: StepSource, folder: Path) -> Any:

@@ -12,9 +12,10 @@ from importlib import import_module
 from pathlib import Path
 
 from ortkit.errors import InternalError
-from ortkit.kernels.cuda import Argument, Condition, rename_extent
+from ortkit.kernels.cuda import Argument, Condition, TensorMap, rename_extent
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.sizes import Extent, symbols_of
+from ortkit.kernels.triton.maps import descriptor_type, tensor_map
 from ortkit.kernels.triton.parameters import POINTERS, Parameter
 from ortkit.kernels.triton.source import StepSource, VariantSource
 
@@ -45,8 +46,29 @@ class Size:
     is_wide: bool = False
 
 
+@dataclass(frozen=True)
+class Map:
+    """A tensor, or heads in one, that the device copies boxes of (TMA): sm_90 and later.
+
+    Its parameter is a tensor descriptor. Addresses have to be multiples of 16 bytes.
+
+    Args:
+        tensor: Its number.
+        dims: Outermost first, at most five.
+        strides: Elements between neighbours along all of them but the innermost, which is dense.
+        box: What is copied at once, powers of two.
+        first: The element where it begins.
+    """
+
+    tensor: int
+    dims: tuple[Extent, ...]
+    strides: tuple[Extent, ...]
+    box: tuple[int, ...]
+    first: int = 0
+
+
 Literal = int | float | bool | str | None
-Passed = Tensor | Scratch | Size | Literal
+Passed = Tensor | Scratch | Size | Map | Literal
 
 
 @dataclass(frozen=True)
@@ -61,6 +83,8 @@ class Call:
         stages: How many turns of a loop are loaded ahead, as Triton counts them.
         fp_fusion: Whether a product and a sum may be rounded once.
         registers: That a thread may have, at most; None for what Triton finds.
+        is_gluon: Whether the text is in Gluon.
+        workers: Warps besides, that a kernel in Gluon gives roles of their own.
     """
 
     function: str
@@ -70,6 +94,8 @@ class Call:
     stages: int = 3
     fp_fusion: bool = True
     registers: int | None = None
+    is_gluon: bool = False
+    workers: int = 0
 
 
 def kernel_text(name: str) -> str:
@@ -112,15 +138,19 @@ def hand_variant(
     steps = []
     for number, call in enumerate(calls):
         entry = f"ortkit_{signature.key}" + (f"_{number}" if len(calls) > 1 else "")
-        wrapper = _Wrapper(signature, symbols, is_aligned, frozenset(multiples))
+        wrapper = _Wrapper(
+            signature, symbols, is_aligned, frozenset(multiples), is_gluon=call.is_gluon
+        )
         passed = ", ".join(map(wrapper.passed, call.arguments))
         parameters = wrapper.all()
         names = ", ".join(parameter.name for parameter in parameters)
-        lines = ["", "", "@triton.jit", f"def {entry}({names}):", f"    {call.function}({passed})"]
+        jit = "gluon" if call.is_gluon else "triton"
+        lines = ["", "", f"@{jit}.jit", f"def {entry}({names}):", f"    {call.function}({passed})"]
         steps.append(
             StepSource(
                 entry, text + "\n".join((*lines, "")), parameters, call.grid, call.warps,
-                call.stages, call.fp_fusion, call.registers,
+                call.stages, call.fp_fusion, call.registers, wrapper.maps(), call.is_gluon,
+                call.workers,
             )
         )  # fmt: skip
     return VariantSource(
@@ -138,17 +168,25 @@ class _Wrapper:
         symbols: tuple[str, ...],
         is_aligned: bool,
         multiples: frozenset[Extent],
+        *,
+        is_gluon: bool,
     ) -> None:
         self._inputs = len(signature.inputs)
         self._dtypes = [one.dtype for one in (*signature.inputs, *signature.outputs)]
         self._symbols = symbols
         self._is_aligned = is_aligned
         self._multiples = multiples
+        self._is_gluon = is_gluon
         self._found: dict[str, Parameter] = {}
+        self._maps: dict[str, TensorMap] = {}
 
     def all(self) -> tuple[Parameter, ...]:
         """Return the parameters in the order in which they were first passed."""
         return tuple(self._found.values())
+
+    def maps(self) -> tuple[TensorMap, ...]:
+        """Return the maps of tensors in the order of their parameters."""
+        return tuple(self._maps.values())
 
     def passed(self, value: Passed) -> str:
         """Return an argument as the source has it."""
@@ -160,6 +198,8 @@ class _Wrapper:
         if isinstance(value, Scratch):
             argument = Argument("scratch", value.index)
             return self._add(f"s{value.index}", POINTERS[value.dtype], True, argument)
+        if isinstance(value, Map):
+            return self._map(value)
         if isinstance(value, Size):
             return self._size(value)
         return repr(value)
@@ -167,7 +207,7 @@ class _Wrapper:
     def _size(self, value: Size) -> str:
         if value.extent.static is not None:
             return str(value.extent.static)
-        number = sum(one.type.startswith("i") for one in self._found.values())
+        number = sum(one.type in ("i32", "i64") for one in self._found.values())
         named = {one.argument.extent: one for one in self._found.values()}
         extent = rename_extent(value.extent, self._symbols)
         kind, width = ("size64", "i64") if value.is_wide else ("size32", "i32")
@@ -177,6 +217,28 @@ class _Wrapper:
         argument = Argument(kind, extent=extent)  # type: ignore[arg-type]
         return self._add(f"n{number}", width, is_multiple, argument)
 
-    def _add(self, name: str, type_: str, is_multiple: bool, argument: Argument) -> str:
-        self._found.setdefault(name, Parameter(name, type_, is_multiple, argument))
+    def _map(self, value: Map) -> str:
+        dtype = POINTERS[self._dtypes[value.tensor]].removeprefix("*")
+        dims, strides = (
+            [rename_extent(one, self._symbols) for one in extents]
+            for extents in (value.dims, value.strides)
+        )
+        made = tensor_map(value.tensor, dtype, dims, strides, value.box, value.first)
+        number = len(self._maps)
+        name = f"m{number}"
+        self._maps[name] = made
+        type_ = descriptor_type(dtype, value.box, is_gluon=self._is_gluon)
+        # The code does not look at sizes and strides, but has parameters for them.
+        unread = (Argument("null"),) * (2 * len(value.dims))
+        return self._add(name, type_, False, Argument("map", number), unread)
+
+    def _add(
+        self,
+        name: str,
+        type_: str,
+        is_multiple: bool,
+        argument: Argument,
+        more: tuple[Argument, ...] = (),
+    ) -> str:
+        self._found.setdefault(name, Parameter(name, type_, is_multiple, argument, more))
         return name

@@ -36,12 +36,19 @@ class Parameter:
         type: As Triton's signatures have it.
         is_multiple: Whether it is known as a multiple of 16.
         argument: What it is called with.
+        more: What else it is called with: a map of a tensor also has its sizes and strides.
     """
 
     name: str
     type: str
     is_multiple: bool
     argument: Argument
+    more: tuple[Argument, ...] = ()
+
+    @property
+    def arguments(self) -> tuple[Argument, ...]:
+        """All that a launch gets for it."""
+        return (self.argument, *self.more)
 
 
 @dataclass

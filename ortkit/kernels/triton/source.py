@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ortkit.kernels.backend import Refused
-from ortkit.kernels.cuda import CeilDiv, Condition, Step, Variant, rename_extent
+from ortkit.kernels.cuda import CeilDiv, Condition, Step, TensorMap, Variant, rename_extent
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.sizes import Extent, symbols_of
 from ortkit.kernels.sources import one_line
@@ -33,6 +33,9 @@ class StepSource:
         stages: How many turns of a loop are loaded ahead, as Triton counts them; None: its own.
         fp_fusion: Whether a product and a sum may be rounded once.
         registers: That a thread may have, at most; None for what Triton finds.
+        maps: Of tensors, that parameters are.
+        is_gluon: Whether the module is Gluon's Triton, which says itself where each value lies.
+        workers: Warps besides, that a kernel in Gluon gives roles of their own.
     """
 
     entry: str
@@ -43,16 +46,21 @@ class StepSource:
     stages: int | None = None
     fp_fusion: bool = False
     registers: int | None = None
+    maps: tuple[TensorMap, ...] = ()
+    is_gluon: bool = False
+    workers: int = 0
 
     def step(self, shared_bytes: int, symbols: tuple[str, ...]) -> Step:
         """Return how it is launched."""
         x, y, z = (CeilDiv(rename_extent(size, symbols), by) for size, by in self.grid)
+        arguments = (one for parameter in self.parameters for one in parameter.arguments)
         return Step(
             self.entry,
             (x, y, z),
-            self.warps * _WARP,
+            (self.warps + self.workers) * _WARP,
             shared_bytes,
-            tuple(parameter.argument for parameter in self.parameters),
+            tuple(arguments),
+            self.maps,
         )
 
 

@@ -1,0 +1,17 @@
+// Tensors as the device's copies of boxes see them.
+#pragma once
+
+#include "cuda_driver.h"
+#include "run.h"
+
+namespace ortkit::cuda {
+
+// CUDA's description of a tensor, a parameter of a launch.
+struct alignas(64) TensorMap {
+  uint8_t bytes[128];
+};
+
+// Describes a tensor of a run. What the driver does not take is an invalid value.
+Result EncodeMap(const Driver& driver, const OrtkitTensorMap& spec, const Run& run, TensorMap* map);
+
+}  // namespace ortkit::cuda

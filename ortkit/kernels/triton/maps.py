@@ -1,0 +1,65 @@
+"""Maps of tensors for copies of boxes: what Triton calls them, and what CUDA has of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ortkit.kernels.cuda import TensorMap
+from ortkit.kernels.sizes import Extent
+
+#: Bytes of a row of a box that are mixed, so that warps meet no bank twice: the most that fit.
+_SWIZZLES = (128, 64, 32)
+
+
+def tensor_map(
+    tensor: int,
+    dtype: str,
+    dims: Sequence[Extent],
+    strides: Sequence[Extent],
+    box: Sequence[int],
+    first: int,
+) -> TensorMap:
+    """Return a map by elements as one by bytes.
+
+    Args:
+        tensor: Its place.
+        dtype: Of its elements, as Triton says it, such as "fp16".
+        dims: Outermost first.
+        strides: In elements, of all but the innermost.
+        box: What the kernel copies at once; wide ones are several boxes of one row of the swizzle.
+        first: The element where it begins.
+    """
+    size = element_bytes(dtype)
+    swizzle = swizzle_of(box[-1] * size)
+    innermost = min(box[-1], swizzle // size) if swizzle else box[-1]
+    return TensorMap(
+        tensor,
+        tuple(dims),
+        tuple(Extent(stride.factor * size, stride.symbols) for stride in strides),
+        (*box[:-1], innermost),
+        first * size,
+        swizzle,
+    )
+
+
+def descriptor_type(dtype: str, box: Sequence[int], *, is_gluon: bool) -> str:
+    """Return the type of a parameter that is a map. In Gluon the layout is a part of it."""
+    sizes = ", ".join(map(str, box))
+    if not is_gluon:
+        return f"tensordesc<{dtype}[{sizes}]>"
+    size = element_bytes(dtype)
+    layout = (
+        f"NVMMASharedLayout(swizzle_byte_width={swizzle_of(box[-1] * size)}, "
+        f"element_bitwidth={8 * size}, rank={len(box)})"
+    )
+    return f"tensordesc<{dtype}[{sizes}],{layout}>"
+
+
+def swizzle_of(row_bytes: int) -> int:
+    """Return how many bytes of a row of a box are mixed."""
+    return next((one for one in _SWIZZLES if row_bytes % one == 0), 0)
+
+
+def element_bytes(dtype: str) -> int:
+    """Return the size of Triton's type, such as 2 for "fp16"."""
+    return int("".join(filter(str.isdigit, dtype))) // 8
