@@ -49,10 +49,10 @@ class Candidate:
 
     def joint(self) -> tuple[frozenset[str], frozenset[str]]:
         """Return the ids of what puts several regions back at once, and their operators."""
-        from ortkit.fusion import conv_blocks, regions
+        from ortkit.fusion import conv_finder, regions
 
         alone = self.placed()
-        passes = {regions.PASS, conv_blocks.PASS}
+        passes = {regions.PASS, conv_finder.PASS}
         ids = {hit.id for hit in self.log.hits if hit.pass_name in passes}
         ids -= {one.id for one in alone}
         if not ids:

@@ -10,8 +10,8 @@ import onnx_ir as ir
 from ortkit.graph.conv_window import Window
 
 Kind = Literal[
-    "pointwise_conv", "depthwise_conv", "expand_depthwise", "stem_conv", "squeeze_excite",
-    "bf16_conv", "max_pool",
+    "conv", "pointwise_conv", "depthwise_conv", "expand_depthwise", "stem_conv", "bf16_conv",
+    "squeeze_excite", "max_pool", "global_mean",
 ]  # fmt: skip
 
 
@@ -23,12 +23,13 @@ class Block:
         kind: What its kernel is.
         convs: One convolution, or the pooling; two for squeeze-and-excite and for a 1x1
             convolution with the depthwise one of its result.
-        windows: Of each.
+        windows: Of each; none of a mean over an image.
         nodes: All nodes, in order; of squeeze-and-excite with the pooling.
         source: What is convolved, or what squeeze-and-excite pools.
+        output: The result; in bfloat16 if it is read as such alone.
         gate: [N, C, 1, 1], what a 1x1 convolution's source is multiplied by.
         extras: Further operands of the result's shape.
-        output: The result; in bfloat16 if it is read as such alone.
+        is_planar: Whether the kernel reads the source as NCHW.
         pooled: Whether some squeeze-and-excite pools the result.
         parts: The blocks that it was made of, if it was made of blocks.
         packed: Of a convolution in bfloat16 its weight.
@@ -40,9 +41,10 @@ class Block:
     windows: tuple[Window, ...]
     nodes: tuple[ir.Node, ...]
     source: ir.Value
-    gate: ir.Value | None
-    extras: tuple[ir.Value, ...]
     output: ir.Value
+    gate: ir.Value | None = None
+    extras: tuple[ir.Value, ...] = ()
+    is_planar: bool = False
     pooled: bool = False
     parts: tuple[Block, ...] = ()
     packed: ir.Value | None = None

@@ -43,20 +43,17 @@ class Described:
 
 
 def describe_block(scope: Scope, block: Block) -> Described:
-    """Return the block's signature and weights."""
+    """Return the signature and weights of a block for CPUs."""
     if block.kind == "bf16_conv":
         from ortkit.fusion.conv_bf16 import ProductWriter
 
         return ProductWriter(scope, block).product()
-    writer = BodyWriter(scope, block)
-    if block.kind == "max_pool":
-        return writer.pool()
-    return writer.squeeze_excite() if block.kind == "squeeze_excite" else writer.convolutions()
+    return BodyWriter(scope, block).describe()
 
 
 @dataclass
 class BodyWriter:
-    """Writes the body of one block in float32."""
+    """Writes the body of one block: in float32, weights packed for CPUs."""
 
     scope: Scope
     block: Block
@@ -65,6 +62,19 @@ class BodyWriter:
     outputs: list[tuple[str, TensorSpec]] = field(default_factory=list)
     weights: list[np.ndarray | ir.Value] = field(default_factory=list)
     names: dict[ir.Value, str] = field(default_factory=dict)
+
+    @property
+    def own(self) -> str:
+        """The type that is computed in, as numpy names it."""
+        return "float32"
+
+    def describe(self) -> Described:
+        """Return the block's signature and weights."""
+        if self.block.kind == "max_pool":
+            return self.pool()
+        if self.block.kind == "squeeze_excite":
+            return self.squeeze_excite()
+        return self.convolutions()
 
     def convolutions(self) -> Described:
         """Describe one convolution after another, each with its tail."""
@@ -81,7 +91,7 @@ class BodyWriter:
         self._result(nhwc, self._nhwc(block.output), self._dtype(block.output))
         if block.pooled:
             batch, channels, height, _ = self._sizes(block.output)
-            means = self._op("Transpose", self._row_means(result), perm=[0, 2, 1])
+            means = self._op("Transpose", self._mean(result, [3], keep=0), perm=[0, 2, 1])
             self._result(means, (batch, height, channels))
         return self._described()
 
@@ -122,15 +132,15 @@ class BodyWriter:
     # ---- parts
     def _source(self) -> str:
         source = self.block.source
-        if self.block.kind == "stem_conv":
+        if self.block.is_planar:
             return self._input("x", self._sizes(source))
         return self._operand(source)
 
     def _operand(self, value: ir.Value) -> str:
-        """Add an NHWC input and return it in NCHW and float32."""
+        """Add an NHWC input and return it in NCHW and the type that is computed in."""
         dtype = self._dtype(value)
         name = self._input(f"x{len(self.inputs)}", self._nhwc(value), dtype)
-        if dtype != "float32":
+        if dtype != self.own:
             name = self._op("Cast", name, to=int(ir.DataType.FLOAT))
         return self._op("Transpose", name, perm=TO_NCHW)
 
@@ -183,16 +193,15 @@ class BodyWriter:
         attributes = {name: attr.value for name, attr in node.attributes.items()}
         if node.op_type != "QuickGelu":
             return self._op(node.op_type, *inputs, **attributes)
-        alpha = np.float32(attributes.get("alpha", 1.702))
-        inner = inputs[0]
+        alpha, inner = float(attributes.get("alpha", 1.702)), inputs[0]
         if alpha != 1:
-            inner = self._op("Mul", inner, self._constant(np.array(alpha)))
+            inner = self._op("Mul", inner, self._constant(np.array(alpha, self.own)))
         return self._op("Mul", inputs[0], self._op("Sigmoid", inner))
 
-    def _row_means(self, value: str) -> str:
+    def _mean(self, value: str, axes: list[int], keep: int) -> str:
         if self.scope.opset() < _AXES_INPUT_SINCE:
-            return self._op("ReduceMean", value, axes=[3], keepdims=0)
-        return self._op("ReduceMean", value, self._constant(np.array([3])), keepdims=0)
+            return self._op("ReduceMean", value, axes=axes, keepdims=keep)
+        return self._op("ReduceMean", value, self._constant(np.array(axes)), keepdims=keep)
 
     # ---- the function
     def _op(self, op_type: str, *inputs: str, **attributes: object) -> str:
@@ -205,16 +214,16 @@ class BodyWriter:
     def _constant(self, array: np.ndarray) -> str:
         return self._op("Constant", value=numpy_helper.from_array(array))
 
-    def _input(self, name: str, shape: Sequence[object], dtype: str = "float32") -> str:
-        self.inputs.append((name, _spec(name, shape, dtype)))
+    def _input(self, name: str, shape: Sequence[object], dtype: str = "") -> str:
+        self.inputs.append((name, _spec(name, shape, dtype or self.own)))
         return name
 
     def _constant_input(self, name: str, array: np.ndarray) -> str:
         self.weights.append(np.ascontiguousarray(array))
         return self._input(name, array.shape)
 
-    def _result(self, name: str, shape: Sequence[object], dtype: str = "float32") -> None:
-        self.outputs.append((name, _spec(name, shape, dtype)))
+    def _result(self, name: str, shape: Sequence[object], dtype: str = "") -> None:
+        self.outputs.append((name, _spec(name, shape, dtype or self.own)))
 
     def _sizes(self, value: ir.Value) -> tuple[object, ...]:
         shape = self.scope.shapes.shape(value)

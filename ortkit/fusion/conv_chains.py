@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from ortkit.fusion.conv_block import Block
-from ortkit.fusion.conv_blocks import PASS, find_blocks
-from ortkit.fusion.conv_bodies import Described, describe_block
-from ortkit.fusion.conv_cost import ChainCost, chain_cost
-from ortkit.fusion.conv_join import join_expansions
+from ortkit.fusion.conv_bodies import Described
+from ortkit.fusion.conv_cost import ChainCost
+from ortkit.fusion.conv_finder import PASS
+from ortkit.fusion.conv_targets import ConvTarget, target_of
 from ortkit.kernels.backend import Refused
 from ortkit.kernels.signature import RegionSignature
 from ortkit.rewrite.scope import Scope
@@ -21,6 +21,7 @@ from ortkit.rewrite.site import describe
 MOST_ROUNDS = 6
 #: A chain is one rewrite, named by the result of its last block.
 RULE = "nhwc"
+_AGAIN = "a block was refused"
 
 
 @dataclass(frozen=True)
@@ -60,36 +61,35 @@ def find_chains(
         graph: Whose nodes are looked at.
         judge: Says why there would be no kernel for a signature.
     """
+    target = target_of(scope)
     refused: set[ir.Node] = set()
     apart: set[ir.Node] = set()
     chains: list[Chain] = []
     for _ in range(MOST_ROUNDS):
-        blocks = find_blocks(scope, graph, frozenset(refused))
-        blocks = join_expansions(scope, blocks, frozenset(apart))
-        chains = [_judged(scope, group, judge, refused, apart) for group in _connected(blocks)]
+        blocks = target.find(scope, graph, frozenset(refused), frozenset(apart))
+        groups = _connected(blocks)
+        chains = [_judged(scope, target, group, judge, refused, apart) for group in groups]
         if not any(chain.reason == _AGAIN for chain in chains):
             return chains
     return [chain for chain in chains if chain.reason != _AGAIN]
 
 
-_AGAIN = "a block was refused"
-
-
 def _judged(
     scope: Scope,
+    target: ConvTarget,
     blocks: list[Block],
     judge: Callable[[RegionSignature], Refused | None],
     refused: set[ir.Node],
     apart: set[ir.Node],
 ) -> Chain:
     """Return the group as a chain; adds to `refused`, or to `apart` what should not be joined."""
-    cost = chain_cost(scope, blocks, borders(blocks))
+    cost = target.chain_cost(scope, blocks, borders(blocks))
     if not cost.pays:
         reason = "not predicted to gain a tenth of its time"
         return Chain(tuple(blocks), (), cost, reason)
     if scope.log.is_denied(PASS, RULE, blocks[-1].output.name or ""):
         return Chain(tuple(blocks), (), cost, "rolled back, or denied by its id")
-    described = [describe_block(scope, block) for block in blocks]
+    described = [target.describe(scope, block) for block in blocks]
     verdicts = [judge(each.signature) for each in described]
     for block, verdict in zip(blocks, verdicts, strict=True):
         if verdict is not None:
@@ -104,17 +104,21 @@ def _judged(
 
 
 def borders(blocks: list[Block]) -> list[ir.Value]:
-    """Return the values that enter or leave NHWC, but for gates, which have one layout."""
+    """Return the values that enter or leave NHWC, but for those that have one layout."""
     made = {value for block in blocks for value in block.results}
     inside = frozenset(node for block in blocks for node in block.nodes)
     entering = [
         value
         for block in blocks
         for value in block.operands
-        if value not in made and not (block.kind == "stem_conv" and value is block.source)
+        if value not in made and not (block.is_planar and value is block.source)
     ]
     leaving = [
-        value for block in blocks for value in block.results if is_read_outside(value, inside)
+        value
+        for block in blocks
+        if block.kind != "global_mean"
+        for value in block.results
+        if is_read_outside(value, inside)
     ]
     return list(dict.fromkeys(entering + leaving))
 

@@ -59,7 +59,7 @@ LEAST_GAIN = 0.1
 
 @dataclass(frozen=True)
 class ChainCost:
-    """Nanoseconds of a chain of blocks on one thread, before and after, with its borders."""
+    """Nanoseconds of blocks, before and after; of a chain with its borders."""
 
     before: float
     after: float
@@ -70,17 +70,19 @@ class ChainCost:
         return self.before - self.after >= LEAST_GAIN * self.before
 
 
-def chain_cost(scope: Scope, blocks: list[Block], borders: list[ir.Value]) -> ChainCost:
-    """Return what `blocks` cost, `borders` being the values that change their layout."""
-    before = sum(block_cost(scope, block, RUNTIME) for block in blocks)
-    after = sum(block_cost(scope, block, OURS) for block in blocks)
-    return ChainCost(before, after + BORDER * sum(_elements(scope, value) for value in borders))
+def block_cost(scope: Scope, block: Block) -> ChainCost:
+    """Return what one block costs one thread."""
+    return ChainCost(_taken(scope, block, RUNTIME), _taken(scope, block, OURS))
 
 
-def block_cost(scope: Scope, block: Block, rates: Rates) -> float:
-    """Return the nanoseconds of one block."""
+def border_cost(scope: Scope, value: ir.Value) -> float:
+    """Return what it costs that a value changes its layout."""
+    return BORDER * _elements(scope, value)
+
+
+def _taken(scope: Scope, block: Block, rates: Rates) -> float:
     if block.parts:
-        return sum(block_cost(scope, part, rates) for part in block.parts)
+        return sum(_taken(scope, part, rates) for part in block.parts)
     if block.kind == "squeeze_excite":
         return rates.gate * _elements(scope, block.source)
     outputs = _elements(scope, block.output)

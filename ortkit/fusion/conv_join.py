@@ -63,9 +63,7 @@ def _join(first: Block, second: Block) -> Block:
         first.windows + second.windows,
         first.nodes + second.nodes,
         first.source,
-        None,
-        (),
         second.output,
-        second.pooled,
-        (first, second),
+        pooled=second.pooled,
+        parts=(first, second),
     )

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
+import numpy as np
 import onnx_ir as ir
 
 from ortkit.fusion.conv_block import Block
-from ortkit.fusion.conv_blocks import PASS
 from ortkit.fusion.conv_bodies import TO_NCHW, TO_NHWC, Described
 from ortkit.fusion.conv_chains import RULE, Chain, is_read_outside
-from ortkit.fusion.lower import FUNCTIONS_SINCE_IR, _function, drop_initializer
+from ortkit.fusion.conv_finder import PASS
+from ortkit.fusion.lower import drop_initializer, import_fused
 from ortkit.graph.value_names import CHANNELS_LAST
-from ortkit.kernels.signature import DOMAIN, RegionSignature
 from ortkit.rewrite.scope import Scope
 from ortkit.rewrite.site import describe
-
-_TYPES = {"float32": ir.DataType.FLOAT, "bfloat16": ir.DataType.BFLOAT16}
 
 
 def lower_chain(scope: Scope, chain: Chain, replaced: dict[ir.Value, ir.Value]) -> bool:
@@ -57,16 +55,17 @@ class _Lowering:
         scope, signature = self.scope, described.signature
         name = block.output.name or "block"
         inputs = [*self._operands(block), *self._weights(described, block)]
+        domain, op_type = import_fused(scope, signature)
         made = scope.insert(
             block.last,
-            _import(scope, signature),
+            op_type,
             inputs,
-            domain=DOMAIN,
+            domain=domain,
             outputs=len(signature.outputs),
             name=f"{name}/fused",
         )
         for value, spec in zip(made, signature.outputs, strict=True):
-            value.type = ir.TensorType(_TYPES[spec.dtype])
+            value.type = ir.TensorType(ir.DataType.from_numpy(np.dtype(spec.dtype)))
             value.shape = ir.Shape(spec.shape)
         if block.pooled:
             self.means[block.output] = made[1]
@@ -79,15 +78,25 @@ class _Lowering:
         scope.rename(new, f"{old.name}{CHANNELS_LAST}")
         self.turned[old] = new
         if is_read:
-            perm = {"perm": TO_NCHW}
-            (back,) = scope.insert(block.last, "Transpose", [new], perm, name=f"{old.name}/nchw")
+            back = self._back(block, new, f"{old.name}/nchw")
             scope.replace(old, back)
             self.replaced[old] = back
+
+    def _back(self, block: Block, value: ir.Value, name: str) -> ir.Value:
+        """Return a result in NCHW; where an image is one pixel no element moves."""
+        scope = self.scope
+        if block.kind == "global_mean":
+            shape = scope.constant(np.array([0, -1, 1, 1]), f"{name}/shape", block.last)
+            (back,) = scope.insert(block.last, "Reshape", [value, shape], name=name)
+        else:
+            perm = {"perm": TO_NCHW}
+            (back,) = scope.insert(block.last, "Transpose", [value], perm, name=name)
+        return back
 
     def _operands(self, block: Block) -> list[ir.Value]:
         if block.kind == "squeeze_excite":
             return [self.means[block.source]]
-        if block.kind == "stem_conv":
+        if block.is_planar:
             return [block.source, *(self._nhwc(value, block) for value in block.operands[1:])]
         return [self._nhwc(value, block) for value in block.operands]
 
@@ -107,13 +116,3 @@ class _Lowering:
             else self.scope.initializer(ir.tensor(weight), f"{block.output.name}/{spec.name}")
             for weight, spec in zip(described.weights, specs, strict=True)
         ]
-
-
-def _import(scope: Scope, signature: RegionSignature) -> str:
-    """Let the model have the body under the fused node's op type, which is returned."""
-    identifier = (DOMAIN, signature.op_type, "")
-    if identifier not in scope.model.functions:
-        scope.model.functions[identifier] = _function(scope, signature)
-    scope.import_domain(DOMAIN, 1)
-    scope.raise_ir_version(FUNCTIONS_SINCE_IR)
-    return signature.op_type

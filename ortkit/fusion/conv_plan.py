@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 import onnx_ir as ir
 
 from ortkit.fusion.conv_chains import Chain
-from ortkit.fusion.conv_cost import OURS, RUNTIME, block_cost
 from ortkit.fusion.conv_lower import lower_chain
+from ortkit.fusion.conv_targets import target_of
 from ortkit.report import RegionReport
 from ortkit.rewrite.scope import Scope
 
@@ -30,10 +30,11 @@ def settle_chain(
     reason = chain.reason
     if not reason:
         reason = next((refused[key] for key in chain.signatures if key in refused), "")
-    costs = [(block_cost(scope, b, RUNTIME), block_cost(scope, b, OURS)) for b in chain.blocks]
+    target = target_of(scope)
+    costs = [target.block_cost(scope, block) for block in chain.blocks]
     if not reason and not lower_chain(scope, chain, replaced):
         reason = "rolled back or out of fuel"
-    for number, (block, (before, after)) in enumerate(zip(chain.blocks, costs, strict=True)):
+    for number, (block, cost) in enumerate(zip(chain.blocks, costs, strict=True)):
         emitted = "" if reason else chain.described[number].signature.op_type
         yield RegionReport(
             kind=block.kind,
@@ -43,6 +44,6 @@ def settle_chain(
             reason=reason,
             inputs=len(block.operands),
             outputs=2 if block.pooled else 1,
-            predicted_before_ns=round(before),
-            predicted_after_ns=round(after),
+            predicted_before_ns=round(cost.before),
+            predicted_after_ns=round(cost.after),
         )

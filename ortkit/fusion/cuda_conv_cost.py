@@ -5,12 +5,12 @@ Measured on an H100 with onnxruntime-gpu 1.31.1, float16, in CUDA graphs (2026-1
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 
 import onnx_ir as ir
 
-from ortkit.fusion.cuda_conv_blocks import Block
+from ortkit.fusion.conv_block import Block
+from ortkit.fusion.conv_cost import ChainCost
 from ortkit.fusion.cuda_cost import BANDWIDTH, LAUNCH_NS
 from ortkit.rewrite.scope import Scope
 
@@ -20,28 +20,11 @@ NOMINAL_BATCH = 1
 RATE, LEAST_NS = 150_000.0, 2500.0
 #: The part of the bandwidth that a change of layout reaches.
 TURNED = 0.4
-#: The part of its own time that a chain must gain.
-LEAST_GAIN = 0.1
 
 
-@dataclass(frozen=True)
-class ChainCost:
-    """Nanoseconds of a chain of blocks, before and after, with its borders."""
-
-    before: float
-    after: float
-
-    @property
-    def pays(self) -> bool:
-        """Whether the chain is worth its borders and the doubt about these numbers."""
-        return self.before - self.after >= LEAST_GAIN * self.before
-
-
-def chain_cost(scope: Scope, blocks: list[Block], borders: list[ir.Value]) -> ChainCost:
-    """Return what `blocks` cost, `borders` being the values that change their layout."""
-    costs = [block_cost(scope, block) for block in blocks]
-    turned = sum(LAUNCH_NS + 2 * _bytes(scope, one) / (BANDWIDTH * TURNED) for one in borders)
-    return ChainCost(sum(one.before for one in costs), sum(one.after for one in costs) + turned)
+def border_cost(scope: Scope, value: ir.Value) -> float:
+    """Return what it costs that a value changes its layout."""
+    return LAUNCH_NS + 2 * _bytes(scope, value) / (BANDWIDTH * TURNED)
 
 
 def block_cost(scope: Scope, block: Block) -> ChainCost:

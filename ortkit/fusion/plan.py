@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import onnx_ir as ir
 
@@ -14,12 +13,10 @@ from ortkit.fusion.attention_regions import attention_candidates
 from ortkit.fusion.bf16_regions import product_candidates
 from ortkit.fusion.choose import Judge, candidates
 from ortkit.fusion.conv_bias import split_biases
-from ortkit.fusion.conv_chains import find_chains
+from ortkit.fusion.conv_chains import Chain, find_chains
 from ortkit.fusion.conv_plan import settle_chain
 from ortkit.fusion.cost import CostModel
 from ortkit.fusion.cuda_attention import cuda_attention_candidates, without_readers
-from ortkit.fusion.cuda_conv_chains import find_chains as find_cuda_chains
-from ortkit.fusion.cuda_conv_lower import settle_chain as settle_cuda_chain
 from ortkit.fusion.cuda_cost import CudaCostModel
 from ortkit.fusion.cuda_layout import advise, beside_convolutions
 from ortkit.fusion.lower import lower_region, restore_order
@@ -34,12 +31,6 @@ from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.tuned import Chooser
 from ortkit.report import RegionReport
 from ortkit.rewrite.scope import Scope
-
-#: By kind of target: how chains of convolutions are found, and put back.
-_CHAINS: dict[str, tuple[Callable[..., list[Any]], Callable[..., Iterator[RegionReport]]]] = {
-    "cpu": (find_chains, settle_chain),
-    "cuda": (find_cuda_chains, settle_cuda_chain),
-}
 
 
 def compile_regions(
@@ -76,9 +67,8 @@ def compile_regions(
     def judge(signature: RegionSignature) -> Refused | None:
         return refusal(signature, target, kernels)
 
-    find, settle = _CHAINS[target.kind]
     graphs = [(scope, scope.root) for scope in scopes if isinstance(scope.root, ir.Graph)]
-    chains = [(scope, chain) for scope, graph in graphs for chain in find(scope, graph, judge)]
+    chains = [(scope, one) for scope, graph in graphs for one in find_chains(scope, graph, judge)]
     taken = frozenset(node for _, chain in chains if not chain.reason for node in chain.nodes)
     split: AbstractContextManager[None] = nullcontext()
     if target.kind == "cuda":
@@ -88,7 +78,7 @@ def compile_regions(
             split = split_biases(scopes, taken)
     with split:
         return _compile(
-            scopes, path, kernels, target, count, sources, chooser, judge, chains, taken, settle
+            scopes, path, kernels, target, count, sources, chooser, judge, chains, taken
         )
 
 
@@ -101,9 +91,8 @@ def _compile(
     sources: Path | None,
     chooser: Chooser | None,
     judge: Judge,
-    chains: Sequence[tuple[Scope, Any]],
+    chains: Sequence[tuple[Scope, Chain]],
     taken: frozenset[ir.Node],
-    settle: Callable[..., Iterator[RegionReport]],
 ) -> tuple[tuple[RegionReport, ...], Path | None, str]:
     """Do the rest once chains of convolutions are found, see `compile_regions`."""
     found = [(scope, one) for scope in scopes for one in find_candidates(scope, judge, taken)]
@@ -124,7 +113,7 @@ def _compile(
         if isinstance(each, CudaKernel)
     }
     for scope, chain in chains:
-        reports += settle(scope, chain, refused, replaced)
+        reports += settle_chain(scope, chain, refused, replaced)
     for scope, one in found:
         at, signature, reason = one.region.at, one.signature, one.reason
         if signature is not None:

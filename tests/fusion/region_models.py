@@ -41,9 +41,9 @@ def accept(signature: RegionSignature) -> Refused | None:
     return None
 
 
-def scope_of(model: ir.Model, denied: Sequence[str] = ()) -> Scope:
+def scope_of(model: ir.Model, denied: Sequence[str] = (), kind: str = "cpu") -> Scope:
     log = RewriteLog(frozenset(denied))
-    return Scope(model, model.graph, Shapes.infer(model), log, Target("cpu", 2))
+    return Scope(model, model.graph, Shapes.infer(model), log, Target(kind, 2))
 
 
 def graphs_of(graph: ir.Graph) -> list[ir.Graph]:

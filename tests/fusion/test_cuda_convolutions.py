@@ -12,8 +12,9 @@ import pytest
 from conv_nets import Net, bottlenecks, half, hard_gates, inverted_residuals, squeeze_excites
 from region_models import accept, scope_of
 
-from ortkit.fusion.cuda_conv_chains import Chain, find_chains
-from ortkit.fusion.cuda_conv_lower import lower_chain, settle_chain
+from ortkit.fusion.conv_chains import Chain, find_chains
+from ortkit.fusion.conv_lower import lower_chain
+from ortkit.fusion.conv_plan import settle_chain
 from ortkit.kernels.backend import Refused
 from ortkit.kernels.signature import RegionSignature
 from ortkit.rewrite.scope import Scope
@@ -27,7 +28,7 @@ NETS = {
 
 
 def chains_of(proto: onnx.ModelProto, judge=accept) -> tuple[Scope, list[Chain]]:
-    scope = scope_of(ir.from_proto(proto))
+    scope = scope_of(ir.from_proto(proto), kind="cuda")
     return scope, find_chains(scope, scope.model.graph, judge)
 
 
@@ -61,7 +62,7 @@ def test_what_a_kernel_takes_in() -> None:
     _, (chain,) = chains_of(half(hard_gates()))
     kinds = Counter(block.kind for block in chain.blocks)
     assert kinds["squeeze_excite"] == sum(block.gate is not None for block in chain.blocks)
-    assert kinds["squeeze_excite"] == sum(block.is_pooled for block in chain.blocks) > 0
+    assert kinds["squeeze_excite"] == sum(block.pooled for block in chain.blocks) > 0
     assert [block.is_planar for block in chain.blocks].count(True) == 1
 
 

@@ -18,7 +18,7 @@ import onnx
 import onnx_ir as ir
 from onnx import helper, numpy_helper
 
-from ortkit.fusion.conv_blocks import TAIL
+from ortkit.fusion.conv_finder import TAIL
 from ortkit.fusion.conv_bodies import TO_NCHW, TO_NHWC, VECTOR
 from ortkit.fusion.conv_cost import APPLIED
 from ortkit.fusion.cost import CostModel, Prediction

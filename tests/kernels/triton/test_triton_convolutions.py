@@ -13,8 +13,8 @@ import pytest
 from fused_model import fused_model, random_input, session
 from interpreter import Interpreter, numpy_dtype
 
-from ortkit.fusion.cuda_conv_blocks import find_blocks
-from ortkit.fusion.cuda_conv_bodies import describe_block
+from ortkit.fusion.cuda_conv_blocks import CudaBlockFinder
+from ortkit.fusion.cuda_conv_bodies import describe_cuda_block
 from ortkit.kernels import RegionSignature
 from ortkit.kernels.backend import Refused
 from ortkit.kernels.cuda import SHARED_BYTES
@@ -30,7 +30,8 @@ def signatures_of(
 ) -> list[tuple[str, RegionSignature]]:
     scope = scope_of(ir.from_proto(half(proto, dtype)))
     graph = scope.model.graph
-    return [(one.kind, describe_block(scope, one).signature) for one in find_blocks(scope, graph)]
+    blocks = CudaBlockFinder.find(scope, graph)
+    return [(one.kind, describe_cuda_block(scope, one).signature) for one in blocks]
 
 
 def strided(net: Net, x: str) -> str:

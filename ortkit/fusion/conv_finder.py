@@ -1,0 +1,201 @@
+"""Blocks of convolution nets, as far as they are the same for all targets.
+
+A block is a convolution with what is done to its result element by element, the two small
+convolutions of squeeze-and-excite, or a pooling. Blocks that feed each other stay in NHWC; see
+`conv_chains`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+from typing import ClassVar
+
+import onnx_ir as ir
+
+from ortkit.fusion.conv_block import Block
+from ortkit.fusion.conv_nodes import is_global_mean, is_read_once, is_scalar
+from ortkit.graph.conv_window import Window, window_of
+from ortkit.kernels.backend import Refused
+from ortkit.rewrite.scope import Scope
+from ortkit.rewrite.site import Site
+
+PASS = "fuse-convolutions"
+#: What may follow a convolution in its kernel; further operands are scalars or of its shape.
+TAIL = frozenset(
+    {
+        "Add", "Clip", "Elu", "Gelu", "HardSigmoid", "HardSwish", "LeakyRelu", "Mish", "Mul",
+        "Relu", "Selu", "Sigmoid", "Softplus", "Sub", "Swish", "Tanh",
+    }
+)  # fmt: skip
+#: Longer tails are cut.
+MOST_TAIL = 8
+
+
+class BlockFinder:
+    """Finds the blocks of one graph; what there are kernels for is a subclass's to say."""
+
+    dtypes: ClassVar[Collection[ir.DataType]]
+    """Of the results of convolutions."""
+    other_dtype: ClassVar[str]
+    """Why those of other types have no kernel."""
+    most_extras: ClassVar[int | None] = None
+    """Further operands that a kernel reads, None for any number."""
+
+    def __init__(self, scope: Scope, graph: ir.Graph, refused: frozenset[ir.Node]) -> None:
+        """Look at `graph`, in which the nodes `refused` are no part of a block."""
+        self.scope = scope
+        self.graph = graph
+        self.refused = refused
+        self.gates: dict[ir.Value, Block] = {}
+        self.taken: set[ir.Node] = set()
+
+    @classmethod
+    def find(
+        cls, scope: Scope, graph: ir.Graph, refused: frozenset[ir.Node] = frozenset()
+    ) -> list[Block]:
+        """Return the blocks of one graph, in order; no two share a node.
+
+        Args:
+            scope: The graph's.
+            graph: Whose nodes are looked at.
+            refused: Convolutions that are no part of a block.
+        """
+        finder = cls(scope, graph, refused)
+        gates = [gate for node in graph if (gate := finder.squeeze_excite(node)) is not None]
+        while True:
+            blocks = cls(scope, graph, refused)._beside(gates)
+            kept = _settled(blocks, gates)
+            if len(kept) == len(gates):
+                break
+            gates = kept  # what the others multiplied is no gated source
+        pooled = {gate.source for gate in gates}
+        blocks = [replace(block, pooled=block.output in pooled) for block in blocks]
+        places = {node: place for place, node in enumerate(graph)}
+        return sorted([*blocks, *gates], key=lambda block: places[block.last])
+
+    def convolution(self, conv: ir.Node) -> Block | None:
+        """Return the block around a convolution; one that is refused leaves its reason."""
+        raise NotImplementedError
+
+    def pool(self, node: ir.Node) -> Block | None:
+        """Return the block of a pooling."""
+        raise NotImplementedError
+
+    def is_layer(self, conv: ir.Node) -> bool:
+        """Say whether a 1x1 convolution may be a layer of squeeze-and-excite."""
+        raise NotImplementedError
+
+    def squeeze_excite(self, pool: ir.Node) -> Block | None:
+        """Return the two layers behind a global mean whose result multiplies what was pooled."""
+        site = Site(self.scope, pool, PASS)
+        source = site.input(0)
+        if source is None or not is_global_mean(site) or not site.only_use(site.output):
+            return None
+        nodes, convs, windows, value = [pool], list[ir.Node](), list[Window](), site.output
+        for _ in range(2):
+            conv = next(iter(value.uses())).node
+            window = self.window(conv)
+            if window is None or not window.is_point or not self.is_layer(conv):
+                return None
+            tail, extras, value = self.tail(conv)
+            if extras or not is_read_once(value):
+                return None
+            convs.append(conv)
+            windows.append(window)
+            nodes += [conv, *tail]
+        product = next(iter(value.uses())).node
+        if product.op_type != "Mul" or product.domain or source not in product.inputs:
+            return None
+        return Block("squeeze_excite", tuple(convs), tuple(windows), tuple(nodes), source, value)
+
+    def window(self, conv: ir.Node) -> Window | None:
+        """Return how the filter of a convolution moves; None if it is none."""
+        if conv.op_type != "Conv" or conv.domain:
+            return None
+        return window_of(self.scope.shapes, conv)
+
+    def refusal(self, conv: ir.Node) -> Refused | None:
+        """Say why no kernel of the target computes a convolution; None if one may."""
+        site = Site(self.scope, conv, PASS)
+        if len(self.sizes(site.input(0))) != 4 or len(self.sizes(site.input(1))) != 4:
+            return Refused("it is not over two dimensions")
+        if site.dtype(site.output) not in self.dtypes:
+            return Refused(self.other_dtype)
+        weights = [value for value in conv.inputs[1:] if value is not None]
+        if not all(self.scope.is_constant(value) for value in weights):
+            return Refused("its weights are not constants")
+        if not isinstance(self.sizes(site.input(0))[1], int) or self.window(conv) is None:
+            return Refused("its number of channels or its pads are not known")
+        return None
+
+    def sizes(self, value: ir.Value | None) -> tuple[object, ...]:
+        """Return the sizes of a value, none if they are not known."""
+        return () if value is None else tuple(self.scope.shapes.shape(value) or ())
+
+    def gated(self, source: ir.Value) -> tuple[ir.Value, ir.Value | None, tuple[ir.Node, ...]]:
+        """Return what is convolved, its gate, and the product of both if it is taken in."""
+        product = source.producer()
+        if product is None or product.op_type != "Mul" or product.domain:
+            return source, None, ()
+        if not is_read_once(source) or product.graph is not self.graph:
+            return source, None, ()
+        for gate, other in (product.inputs, product.inputs[::-1]):
+            found = None if gate is None else self.gates.get(gate)
+            if found is not None and other is found.source and other is not None:
+                return other, gate, (product,)
+        return source, None, ()
+
+    def tail(self, conv: ir.Node) -> tuple[list[ir.Node], tuple[ir.Value, ...], ir.Value]:
+        """Return the pointwise nodes after a convolution, their further operands, the result."""
+        value, tail, extras = conv.outputs[0], list[ir.Node](), dict[ir.Value, None]()
+        while is_read_once(value) and len(tail) < MOST_TAIL:
+            node = next(iter(value.uses())).node
+            operands = self._operands(node, value)
+            if operands is None:
+                break
+            before, read = self.narrow(conv, operands)
+            if self.most_extras is not None and len({*extras, *read}) > self.most_extras:
+                break
+            extras |= dict.fromkeys(read)
+            tail += [*before, node]
+            value = node.outputs[0]
+        return tail, tuple(extras), value
+
+    def narrow(
+        self,
+        conv: ir.Node,  # noqa: ARG002
+        operands: list[ir.Value],
+    ) -> tuple[list[ir.Node], list[ir.Value]]:
+        """Return nodes in front of further operands that a kernel takes in, and what it reads."""
+        return [], operands
+
+    def _beside(self, gates: list[Block]) -> list[Block]:
+        """Return the blocks beside the gates."""
+        self.gates = {gate.output: gate for gate in gates}
+        self.taken = {node for gate in gates for node in gate.nodes}
+        found = [self.convolution(node) or self.pool(node) for node in self.graph]
+        return [block for block in found if block is not None]
+
+    def _operands(self, node: ir.Node, value: ir.Value) -> list[ir.Value] | None:
+        """Return the operands of the result's shape besides `value`; None if `node` ends it."""
+        is_quick = (node.domain, node.op_type) == ("com.microsoft", "QuickGelu")
+        if node.graph is not self.graph or node in self.taken:
+            return None
+        if not is_quick and (node.domain or node.op_type not in TAIL):
+            return None
+        found = []
+        for other in node.inputs:
+            if other is None or other is value or is_scalar(self.scope, other):
+                continue
+            if not self.scope.shapes.same_shape(other, value) or self.scope.is_constant(other):
+                return None
+            found.append(other)
+        return found
+
+
+def _settled(blocks: list[Block], gates: list[Block]) -> list[Block]:
+    """Return the gates whose means a depthwise block makes and that 1x1 convolutions take in."""
+    taken_in = {block.gate for block in blocks}
+    depthwise = {block.output for block in blocks if block.kind == "depthwise_conv"}
+    return [gate for gate in gates if gate.output in taken_in and gate.source in depthwise]
