@@ -24,8 +24,11 @@ if TYPE_CHECKING:
     from ortkit.kernels.tvm.emit import Expr
 
 _LEVEL = "x86-64-v4-amx"
-#: Queries that packed keys serve.
-GROUP = 128
+# Queries that packed keys serve, at least and, of narrow heads, at most.
+_GROUP, _LARGE_GROUP = 128, 384
+_NARROW = 64
+# As many units there should be, for processors with many cores, before groups are larger.
+_MANY_UNITS = 24
 # Groups of an unknown number of queries go into this many units for each head.
 _PARTS = 8
 # Keys of a block, for heads of up to 128 and wider ones.
@@ -56,9 +59,24 @@ class TileAttention:
         return -(-self.form.q.width // PAIRS) * PAIRS
 
     @property
+    def group(self) -> int:
+        """Queries of a group, a multiple of 32: the more, the less often keys are packed."""
+        q, length = self.form.q, self.form.q.length.static
+        if length is None:
+            return _GROUP
+        widest = max(_NARROW, self.depth, self.form.v.width)
+        heads = q.heads * (q.batch.static or 1)
+        for most in (_LARGE_GROUP, _LARGE_GROUP * 2 // 3):
+            room = most * _NARROW // widest // PAIRS * PAIRS
+            parts = -(-length // max(room, _GROUP))
+            if heads * parts >= _MANY_UNITS:
+                return -(-length // parts // PAIRS) * PAIRS
+        return _GROUP
+
+    @property
     def _parts(self) -> int:
         length = self.form.q.length.static
-        return _PARTS if length is None else -(-length // GROUP)
+        return _PARTS if length is None else -(-length // self.group)
 
     @property
     def _units(self) -> tuple[Extent, ...]:
@@ -80,7 +98,7 @@ class TileAttention:
         cost = cost // (2 if self.form.is_causal else 1) // 1_000
         length = q.length.static
         if length is not None:
-            return Launch(self._units, Extent(min(length, GROUP)) * k.length, max(1, cost))
+            return Launch(self._units, Extent(min(length, self.group)) * k.length, max(1, cost))
         return Launch(self._units, q.length * k.length, max(1, cost // _PARTS))
 
     def lower(self, symbol: str, level: str) -> Expr:
@@ -91,15 +109,15 @@ class TileAttention:
         del level
         e = RowEmitter(symbol)
         buffers, begin, end = e.parameters(self.form.signature)
-        writer = GroupWriter(e, self.form, buffers, self.keys, self.depth)
+        writer = GroupWriter(e, self.form, buffers, self.keys, self.depth, self.group)
         full = e.i64(PAIRS // 2)
         e.shape_tiles([(full, PAIRS * 2)] * 8)
-        groups = e.share(e.divide_up(e.extent(self.form.q.length), GROUP))
+        groups = e.share(e.divide_up(e.extent(self.form.q.length), self.group))
         with e.loop(end - begin) as index:
             batch, head, run = e.decode(begin + index, self._units)
             first = e.share(e.divide_down(run * groups, self._parts))
             last = e.share(e.divide_down((run + e.i64(1)) * groups, self._parts))
             with e.loop(last - first) as number:
-                writer.emit(batch, head, e.share((first + number) * e.i64(GROUP)))
+                writer.emit(batch, head, e.share((first + number) * e.i64(self.group)))
         e.release_tiles()
         return e.function()

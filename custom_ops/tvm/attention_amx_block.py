@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from .attention_amx import GROUP
 from .attention_amx_emitter import RowEmitter
 from .attention_amx_rows import Rows, Scores
 from .attention_form import AttentionForm, Heads
@@ -35,6 +34,7 @@ class GroupWriter:
         buffers: The region's tensors.
         keys: Of a block, a multiple of 32.
         depth: The width of Q and K, a multiple of 32: what they lack is zero.
+        group: Queries of a group, a multiple of 32.
     """
 
     e: RowEmitter
@@ -42,6 +42,7 @@ class GroupWriter:
     buffers: list[Buffer]
     keys: int
     depth: int
+    group: int
     _queries: tuple[Buffer, Expr] = field(init=False)  # bfloat16 [query, depth]
     _packed_keys: tuple[Buffer, Expr] = field(init=False)  # pairs [16 keys, depth / 2, key]
     _packed_values: tuple[Buffer, Expr] = field(init=False)  # [16 columns, keys / 2, column, 2]
@@ -54,15 +55,15 @@ class GroupWriter:
 
     def __post_init__(self) -> None:
         e = self.e
-        self._queries = e.aligned(GROUP * self.depth, "uint16")
+        self._queries = e.aligned(self.group * self.depth, "uint16")
         self._packed_keys = e.aligned(self.keys * self.depth // 2, "float32")
         self._packed_values = e.aligned(self.keys * self.form.v.width, "uint16")
         self._scores = e.aligned(PAIRS * self._pitch, "float32")
         self._weights = e.aligned(PAIRS * self._pitch, "uint16")
-        self._sums = e.aligned(GROUP * self.form.v.width, "float32")
+        self._sums = e.aligned(self.group * self.form.v.width, "float32")
         self._stage = e.scratch(_TILE_ELEMENTS)
-        self._largest = e.scratch(GROUP)
-        self._total = e.scratch(GROUP * VECTOR)
+        self._largest = e.scratch(self.group)
+        self._total = e.scratch(self.group * VECTOR)
 
     @property
     def _pitch(self) -> int:
@@ -73,11 +74,11 @@ class GroupWriter:
         """Emit a group whose first query is `start`."""
         e = self.e
         places = Places(e, self.form, self.buffers, PAIRS // VECTOR, batch, head, start)
-        count = e.share(e.minimum(e.extent(self.form.q.length) - start, e.i64(GROUP)))
+        count = e.share(e.minimum(e.extent(self.form.q.length) - start, e.i64(self.group)))
         self._copy_queries(places, count)
-        fill(e, self._largest, GROUP, LOWEST)
-        fill(e, self._total, GROUP * VECTOR, 0.0)
-        count_of_vectors = e.i64(GROUP * self.form.v.width // VECTOR)
+        fill(e, self._largest, self.group, LOWEST)
+        fill(e, self._total, self.group * VECTOR, 0.0)
+        count_of_vectors = e.i64(self.group * self.form.v.width // VECTOR)
         with e.loop(count_of_vectors) as number, e.vector(VECTOR) as lane:
             e.store(self._sums[0], e.f32(0.0), self._sums[1] + number * e.i64(VECTOR) + lane)
         keys = e.extent(self.form.k.length)

@@ -23,6 +23,14 @@ define internal float @ortkit_sum(<16 x float> %x) alwaysinline {
   %result = call reassoc float @llvm.vector.reduce.fadd.v16f32(float 0.0, <16 x float> %x)
   ret float %result
 }
+define internal i1 @ortkit_exceeds(<16 x float> %x, float %bound) alwaysinline {
+  %one = insertelement <16 x float> poison, float %bound, i32 0
+  %bounds = shufflevector <16 x float> %one, <16 x float> poison, <16 x i32> zeroinitializer
+  %found = fcmp ogt <16 x float> %x, %bounds
+  %bits = bitcast <16 x i1> %found to i16
+  %result = icmp ne i16 %bits, 0
+  ret i1 %result
+}
 """
 
 
@@ -47,6 +55,10 @@ class RowEmitter(Bf16Emitter):
     def sum_of(self, vector: Buffer) -> Expr:
         """Return the sum of 16 float32 on the stack."""
         return self.share(self.tir.call_extern("float32", "ortkit_sum", self._whole(vector)))
+
+    def exceeds(self, vector: Buffer, bound: Expr) -> Expr:
+        """Return whether any of 16 float32 on the stack is larger than a number; a NaN is not."""
+        return self.tir.call_extern("bool", "ortkit_exceeds", self._whole(vector), bound)
 
     def _whole(self, vector: Buffer) -> Expr:
         return self.row(vector, 0, VECTOR)

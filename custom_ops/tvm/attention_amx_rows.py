@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ortkit.kernels.region.vectormath import exp_nonpositive, exp_nonpositive_rough
+from ortkit.kernels.region.vectormath import LOG2_E, exp2_rough, exp_nonpositive
 
 from .attention_amx_emitter import RowEmitter
 from .attention_form import AttentionForm
@@ -18,6 +18,11 @@ if TYPE_CHECKING:
     from ortkit.kernels.tvm.emit import Buffer, Expr
 
     Place = tuple[Buffer, Expr]
+
+
+# By how much scores may exceed what exponentials are relative to: these then stay far below what
+# float32 and bfloat16 hold, and are as exact.
+_SLACK = 8.0
 
 
 @dataclass(frozen=True)
@@ -71,6 +76,14 @@ class Rows:
         until = scores.places.start + row + e.i64(1)
         return e.minimum(scores.keys, until - scores.first)
 
+    @property
+    def _unit(self) -> float:
+        """What scores are multiplied by: as powers of 2 they need no product of their own.
+
+        With a mask they stay as they are: its lowest numbers would become -inf.
+        """
+        return LOG2_E if self.form.mask is None else 1.0
+
     def weigh(
         self,
         scores: Scores,
@@ -83,64 +96,53 @@ class Rows:
     ) -> None:
         """Write the weights of all rows, and let sums and totals become as much smaller.
 
+        What exponentials are relative to stays until a score exceeds it by `_SLACK`: most blocks
+        of keys leave sums and totals as they are, and need no row's largest score.
+
         Args:
             scores: Which.
             steps: How many times 32 keys there are.
             given: The scores.
             weights: Written: exponentials in bfloat16.
             sums: Of values, [query, column].
-            largest: Of all scores so far, [query].
+            largest: What exponentials are relative to so far, in `_unit`, [query].
             total: Of exponentials so far, [query, 16].
         """
         e = self.e
         with e.loop(e.share(e.minimum(scores.count - scores.row, e.i64(PAIRS)))) as index:
             row = e.share(scores.row + index)
             seen = e.share(e.tir.max(self._seen(scores, row), e.i64(0)))
-            begin = e.share(given[1] + index * e.i64(self.pitch))
-            score = self._scores(scores, given[0], begin, row, seen)
-            before = e.share(largest[row])
-            new = self._largest(score, steps, seen, before, given[0], begin)
-            factor = exp_nonpositive(e, e.share(before - new))
-            e.store(largest, new, row)
-            with e.block() as rescale:
-                self._rescale(sums, row, factor)
-            e.when(scores.first > e.i64(0), rescale)
+            of = given[0], e.share(given[1] + index * e.i64(self.pitch))
+            found = self._largest(scores, row, steps, seen, of)
+            with e.block() as rises:
+                self._rise(found, row, scores.first > e.i64(0), sums, largest, total)
+            e.when(e.exceeds(found, largest[row] + e.f32(_SLACK)), rises)
             to = weights[0], e.share(weights[1] + index * e.i64(self.pitch))
-            self._exponentiate(score, steps, seen, new, factor, to, (total, row))
+            self._exponentiate(of, steps, seen, e.share(largest[row]), to, (total, row))
 
-    def _scores(
-        self, scores: Scores, given: Buffer, begin: Expr, row: Expr, seen: Expr
-    ) -> Callable[[Expr, bool, bool], Expr]:
-        """Return what gives a score by the number of its key in the block.
+    def _rise(
+        self, found: Buffer, row: Expr, has_sums: Expr, sums: Place, largest: Buffer, total: Buffer
+    ) -> None:
+        """Emit what makes a row's exponentials relative to the largest number of a vector."""
+        e = self.e
+        new = e.largest_of(found)
+        with e.block() as rescale:
+            fall = e.share((largest[row] - new) * e.f32(1.0 / self._unit))
+            factor = exp_nonpositive(e, fall)
+            self._rescale(sums, row, factor)
+            at = e.share(row * e.i64(VECTOR))
+            with e.vector(VECTOR) as lane:
+                e.store(total, total[at + lane] * factor, at + lane)
+        e.when(has_sums, rescale)
+        e.store(largest, new, row)
 
-        It is asked whether some keys may not be seen, and whether the score was written before.
-        """
-        e, mask = self.e, self.form.mask
-        keys = e.extent(self.form.k.length)
-        added = None
-        if mask is not None and scores.mask is not None:
-            added = e.share(scores.mask + (scores.places.start + row) * keys + scores.first)
-
-        def score(key: Expr, is_edge: bool, is_known: bool) -> Expr:
-            value = given[begin + key]
-            if added is None:
-                value = value * e.f32(self.form.scale)
-            elif not is_known:
-                near = e.minimum(key, seen - e.i64(1)) if is_edge else key
-                value = value * e.f32(self.form.scale) + self._mask_at(added + near)
-            if is_edge and not (added is not None and is_known):
-                value = e.select(key < seen, value, e.f32(float("-inf")))
-            return e.share(value)
-
-        return score
-
-    def _mask_at(self, at: Expr) -> Expr:
-        e, mask = self.e, self.form.mask
-        assert mask is not None
-        value = self.buffers[mask.tensor][at]
-        if e.dtypes[mask.tensor] == "float32":
-            return value
-        return e.select(e.not_equal(value, e.u8(0)), e.f32(0.0), e.f32(LOWEST))
+    def _rescale(self, sums: Place, row: Expr, factor: Expr) -> None:
+        e, width = self.e, self.form.v.width
+        begin = e.share(sums[1] + row * e.i64(width))
+        with e.loop(e.i64(width // VECTOR)) as part:
+            at = e.share(begin + part * e.i64(VECTOR))
+            with e.vector(VECTOR) as lane:
+                e.store(sums[0], sums[0][at + lane] * factor, at + lane)
 
     def _each_pair(self, steps: Expr, seen: Expr, body: Callable[[Expr, bool], None]) -> None:
         """Emit `body` for every 32 keys: first those that are all seen."""
@@ -151,83 +153,89 @@ class Rows:
         with e.loop(e.share(steps - whole)) as step:
             body(e.share((whole + step) * e.i64(PAIRS)), True)
 
-    def _largest(
-        self,
-        score: Callable[[Expr, bool, bool], Expr],
-        steps: Expr,
-        seen: Expr,
-        before: Expr,
-        given: Buffer,
-        begin: Expr,
-    ) -> Expr:
-        """Return the largest score of a row and those before; what is masked is written."""
-        e, has_mask = self.e, self.form.mask is not None
+    def _where_seen(self, start: Expr, lane: Expr, seen: Expr, value: Expr) -> Expr:
+        """Return -inf for a key that is not seen."""
+        e = self.e
+        # In 32 bits, where a vector of keys is compared by one instruction.
+        left = e.cast(seen - start, "int32")
+        return e.share(e.select(e.cast(lane, "int32") < left, value, e.f32(float("-inf"))))
+
+    def _largest(self, scores: Scores, row: Expr, steps: Expr, seen: Expr, of: Place) -> Buffer:
+        """Return a vector that has the largest score of a row; what is masked is written."""
+        e, (given, begin), mask = self.e, of, self.form.mask
         halves = [e.scratch(), e.scratch()]
         for half in halves:
             with e.vector(VECTOR) as lane:
                 e.store(half, e.f32(float("-inf")), lane)
+        added = e.i64(0)
+        if mask is not None and scores.mask is not None:
+            keys = e.extent(self.form.k.length)
+            added = e.share(scores.mask + (scores.places.start + row) * keys + scores.first)
 
         def keep(key: Expr, is_edge: bool) -> None:
             for number, half in enumerate(halves):
                 start = e.share(key + e.i64(number * VECTOR))
                 with e.vector(VECTOR) as lane:
-                    key_here = start + lane
-                    if has_mask:
-                        value = score(key_here, is_edge, False)
-                        e.store(given, value, begin + key_here)
-                    else:  # the scale is positive: the largest score before it is so behind it
-                        value = e.share(given[begin + key_here])
-                        if is_edge:
-                            hidden = e.f32(float("-inf"))
-                            value = e.share(e.select(key_here < seen, value, hidden))
+                    here = start + lane
+                    value = given[begin + here]
+                    if mask is not None:
+                        near = e.minimum(here, seen - e.i64(1)) if is_edge else here
+                        value = value * e.f32(self.form.scale) + self._mask_at(added + near)
+                    value = e.share(value)
+                    if is_edge:
+                        value = self._where_seen(start, lane, seen, value)
+                    if mask is not None:
+                        e.store(given, value, begin + here)
                     # A NaN is not larger; it comes out of the exponentials.
                     e.store(half, e.select(value > half[lane], value, half[lane]), lane)
 
         self._each_pair(steps, seen, keep)
         with e.vector(VECTOR) as lane:
             first, other = halves[0][lane], halves[1][lane]
-            e.store(halves[0], e.select(first > other, first, other), lane)
-        found = e.largest_of(halves[0])
-        if not has_mask:
-            found = e.share(found * e.f32(self.form.scale))
-        return e.share(e.select(found > before, found, before))
+            found = e.share(e.select(first > other, first, other))
+            if mask is None:  # the scale is positive: the largest before it is so behind it
+                found = e.share(found * e.f32(self.form.scale * self._unit))
+            e.store(halves[0], found, lane)
+        return halves[0]
 
-    def _rescale(self, sums: Place, row: Expr, factor: Expr) -> None:
-        e, width = self.e, self.form.v.width
-        begin = e.share(sums[1] + row * e.i64(width))
-        with e.loop(e.i64(width // VECTOR)) as part:
-            at = e.share(begin + part * e.i64(VECTOR))
-            with e.vector(VECTOR) as lane:
-                e.store(sums[0], sums[0][at + lane] * factor, at + lane)
+    def _mask_at(self, at: Expr) -> Expr:
+        e, mask = self.e, self.form.mask
+        assert mask is not None
+        value = self.buffers[mask.tensor][at]
+        if e.dtypes[mask.tensor] == "float32":
+            return value
+        return e.select(e.not_equal(value, e.u8(0)), e.f32(0.0), e.f32(LOWEST))
 
     def _exponentiate(
-        self,
-        score: Callable[[Expr, bool, bool], Expr],
-        steps: Expr,
-        seen: Expr,
-        largest: Expr,
-        factor: Expr,
-        weights: Place,
-        total: Place,
+        self, of: Place, steps: Expr, seen: Expr, largest: Expr, weights: Place, total: Place
     ) -> None:
-        e = self.e
+        e, (given, begin), has_mask = self.e, of, self.form.mask is not None
         at = e.share(total[1] * e.i64(VECTOR))
         halves = [e.scratch(), e.scratch()]
         for half, part in zip(halves, (total[0], None), strict=True):
             with e.vector(VECTOR) as lane:
-                value = e.f32(0.0) if part is None else part[at + lane] * factor
+                value = e.f32(0.0) if part is None else part[at + lane]
                 e.store(half, value, lane)
+        # Of a row in which nothing counts it is the lowest number, and -inf less that NaN.
+        largest = e.share(e.tir.max(largest, e.f32(LOWEST / 2.0))) if not has_mask else largest
+
+        def power(start: Expr, lane: Expr, is_edge: bool) -> Expr:
+            value = e.share(given[begin + start + lane])
+            if has_mask:
+                return e.share((value - largest) * e.f32(LOG2_E))
+            if is_edge:
+                value = self._where_seen(start, lane, seen, value)
+            return e.share(value * e.f32(self.form.scale * self._unit) - largest)
 
         def keep(key: Expr, is_edge: bool) -> None:
             powers = [e.scratch(), e.scratch()]
-            for number, (half, power) in enumerate(zip(halves, powers, strict=True)):
+            for number, (half, made) in enumerate(zip(halves, powers, strict=True)):
                 start = e.share(key + e.i64(number * VECTOR))
                 with e.vector(VECTOR) as lane:
-                    away = e.share(score(start + lane, is_edge, True) - largest)
-                    value = exp_nonpositive_rough(e, away)
-                    e.store(power, value, lane)
+                    value = exp2_rough(e, power(start, lane, is_edge))
+                    e.store(made, value, lane)
                     e.store(half, half[lane] + value, lane)
-            low, high = (e.row(power, 0, VECTOR) for power in powers)
+            low, high = (e.row(made, 0, VECTOR) for made in powers)
             e.put(weights[0], weights[1] + key, e.rounded_pair(low, high), PAIRS)
 
         self._each_pair(steps, seen, keep)

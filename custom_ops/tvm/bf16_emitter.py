@@ -115,7 +115,8 @@ class Bf16Emitter(TileEmitter):
         buffer = self.local(count + size, dtype)
         line = self.constant(_LINE - 1, "uint64")
         address = self.tir.reinterpret("uint64", self.tir.address_of(buffer[self.i64(0)]))
-        away = (self.constant(0, "uint64") - address) & line
+        # TVM promises LLVM that nothing overflows: 0 - address would be taken for 0.
+        away = (self.constant(_LINE, "uint64") - (address & line)) & line
         return buffer, self.share(self.divide_down(self.cast(away, "int64"), _LINE // size))
 
     # ---- tiles

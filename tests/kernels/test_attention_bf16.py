@@ -48,6 +48,7 @@ FORMS = {
     "bool_mask": Case(rounded="bfloat16", mask=("bool", ("b", 1, "s", "t"))),
     "mask_of_both": Case(rounded="float32", mask=("float32", ("b", 2, "s", "t")), causal=True),
     "fixed": Case(197, 197, 2, 3, 3, rounded="bfloat16", result="bfloat16"),
+    "large_groups": Case(450, 610, 2, 12, 6, rounded="bfloat16", result="bfloat16"),
     "fixed_causal": Case(37, 300, 1, 2, 1, rounded="float32", causal=True),
 }
 SIZES = [(1, 1), (1, 197), (7, 16), (33, 31), (128, 256), (129, 257), (300, 530)]
@@ -127,6 +128,17 @@ def test_scores_that_grow_from_block_to_block(library: LibraryBuild) -> None:
     inputs["M"][1] = np.linspace(50, -50, 1500)
     inputs["M"][2, :1400] = -np.inf
     assert_near(case, inputs, run(kernel(case, library), inputs))
+
+
+@here
+@pytest.mark.parametrize("name", ["plain", "large_groups"])
+def test_keys_that_matter_more_and_more(name: str, library: LibraryBuild) -> None:
+    """Each block of keys outweighs those before it by far, or by less than what is let pass."""
+    case = FORMS[name]
+    for growth in (1.0, 12.0):
+        inputs = random_inputs(case, 450, 610)
+        inputs["K"] *= np.linspace(0.1, growth, 610, dtype=np.float32)[None, :, None]
+        assert_near(case, inputs, run(kernel(case, library), inputs))
 
 
 @here
@@ -250,6 +262,6 @@ def test_scratch_fits_a_thread_stack(name: str) -> None:
     assert isinstance(plan, TileAttention)
     form = plan.form
     packed = plan.keys * (plan.depth + form.v.width) * 2
-    rows = 32 * (plan.keys + 32) * 6 + 128 * (plan.depth * 2 + form.v.width * 4)
+    rows = 32 * (plan.keys + 32) * 6 + plan.group * (plan.depth * 2 + form.v.width * 4)
     assert packed + rows < 400 * 1024
-    assert plan.keys % 32 == 0
+    assert plan.keys % 32 == plan.group % 32 == 0

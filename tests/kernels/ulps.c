@@ -21,7 +21,7 @@ double ref_mish(double x) { return x * tanh(ref_softplus(x)); }
 
 #define LIBM(F) \
   double ref_##F(double x) { return F(x); }
-LIBM(exp) LIBM(expm1) LIBM(log) LIBM(erf) LIBM(tanh) LIBM(sin) LIBM(cos) LIBM(tan) LIBM(asin)
+LIBM(exp) LIBM(exp2) LIBM(expm1) LIBM(log) LIBM(erf) LIBM(tanh) LIBM(sin) LIBM(cos) LIBM(tan) LIBM(asin)
 LIBM(acos) LIBM(atan) LIBM(sinh) LIBM(cosh) LIBM(asinh) LIBM(acosh) LIBM(atanh)
 
 static double spacing(double exact) {

@@ -57,7 +57,8 @@ _EXPONENT_BIAS = 127
 # lowest bits it has that integer plus the bias, as the exponent of a float32 is written.
 _ROUNDER = 1.5 * 2.0**23 + _EXPONENT_BIAS
 _LIFT = 64
-_LOG2_E = 1.4426950408889634
+#: log2(e)
+LOG2_E = 1.4426950408889634
 # ln(2) in two parts: the first has few enough bits that n * _LN2_HIGH is exact for |n| < 2^9.
 _LN2_HIGH = 0.693145751953125
 _LN2_LOW = 1.42860682030941723e-06
@@ -151,22 +152,21 @@ def exp_nonpositive(e: Emitter, x: Expr) -> Expr:
     return exp_within(e, at_least(e, x, -88.0))  # 2^-127 comes out as 0
 
 
-def exp_nonpositive_rough(e: Emitter, x: Expr) -> Expr:
-    """Return e^x for x <= 0, or NaN, within 2^-13: enough for what is rounded to bfloat16.
+def exp2_rough(e: Emitter, x: Expr) -> Expr:
+    """Return 2^x for x <= 64, or NaN, within 2^-13: enough for what is rounded to bfloat16.
 
-    0 below -87.7.
+    0 below -126.5.
     """
-    x = at_least(e, x, -88.0)
-    power = x * e.f32(_LOG2_E)
-    rounded = e.share(power + e.f32(_ROUNDER))
-    r = e.share(power - e.share(rounded - e.f32(_ROUNDER)))
+    x = at_least(e, x, -127.0)
+    rounded = e.share(x + e.f32(_ROUNDER))
+    r = e.share(x - e.share(rounded - e.f32(_ROUNDER)))
     mantissa = e.share(polynomial(e, r, _EXP2_ROUGH) * r + e.f32(1.0))
     return e.share(mantissa * _scale(e, rounded))
 
 
 def _exp_parts(e: Emitter, x: Expr, rounder: Expr) -> tuple[Expr, Expr]:
     """Return m in about [0.7, 1.42] and `rounder` + n, with e^x = m * 2^n."""
-    rounded = e.share(x * e.f32(_LOG2_E) + rounder)
+    rounded = e.share(x * e.f32(LOG2_E) + rounder)
     n = e.share(rounded - rounder)
     r = e.share(x - n * e.f32(_LN2_HIGH) - n * e.f32(_LN2_LOW))
     mantissa = e.share((polynomial(e, r, _EXP) * r + e.f32(1.0)) * r + e.f32(1.0))
@@ -187,7 +187,7 @@ def expm1(e: Emitter, x: Expr) -> Expr:
     """Return e^x - 1 within 1.6 ulp; overflow is infinite."""
     x = at_most(e, at_least(e, x, -18.0), 89.0)
     # Halved until the last step, as 2^n may be no float32 where the result is one.
-    rounder = e.share(x * e.f32(_LOG2_E) + e.f32(_ROUNDER - 1.0))
+    rounder = e.share(x * e.f32(LOG2_E) + e.f32(_ROUNDER - 1.0))
     n = e.share(rounder - e.f32(_ROUNDER - 1.0))
     r = e.share(x - n * e.f32(_LN2_HIGH) - n * e.f32(_LN2_LOW))
     tail = e.share(e.share(r * r) * polynomial(e, r, _EXPM1) + r)
@@ -240,7 +240,7 @@ def gelu_tanh(e: Emitter, x: Expr) -> Expr:
 def tanh(e: Emitter, x: Expr) -> Expr:
     """Return the hyperbolic tangent within 2.7 ulp."""
     t = at_most(e, e.share(e.absolute(x)), 10.0)
-    rounder = e.share(t * e.f32(-2.0 * _LOG2_E) + e.f32(_ROUNDER))
+    rounder = e.share(t * e.f32(-2.0 * LOG2_E) + e.f32(_ROUNDER))
     n = e.share(rounder - e.f32(_ROUNDER))
     # One part of ln(2)/2 is enough, as what is lost counts ever less beside 1.
     r = e.share(e.negative(t) - n * e.f32(0.5 * math.log(2.0)))
