@@ -26,13 +26,12 @@ _FLOAT = int(ir.DataType.FLOAT)
 #: Attributes that are read; any other has to be as these say: what it does by default.
 _READ = {
     MULTI_HEAD: {"mask_filter_value", "num_heads", "scale", "unidirectional"},
-    GROUPED: {"kv_num_heads", "num_heads", "scale", "softcap"},
+    GROUPED: {"kv_num_heads", "local_window_size", "num_heads", "scale", "softcap"},
     STANDARD: {"is_causal", "kv_num_heads", "q_num_heads", "scale", "softcap"},
 }
 _DEFAULTS: Mapping[str, tuple[float, ...]] = {
-    "do_rotary": (0,), "local_window_size": (-1,), "qk_matmul_output_mode": (0,),
-    "qk_output": (0,), "rotary_interleaved": (0, 1), "smooth_softmax": (0, -1),
-    "softmax_precision": (0, _FLOAT), "is_packed_qkv": (0,),
+    "do_rotary": (0,), "is_packed_qkv": (0,), "qk_matmul_output_mode": (0,), "qk_output": (0,),
+    "rotary_interleaved": (0, 1), "smooth_softmax": (0, -1), "softmax_precision": (0, _FLOAT),
 }  # fmt: skip
 
 
@@ -205,7 +204,11 @@ class _Reader:
             return Refused("attention with past keys, places or a mask")
         if sizes[0] != sizes[1] or not self._are_whole(sizes[1]):
             return Refused("attention of samples whose lengths are known in a run only")
-        return self._found(body, sizes, causal="first")
+        # How many keys a query sees, its own among them; -1 for all.
+        window = int(self._number("local_window_size", -1))
+        if window < 1 and window != -1:
+            return Refused(f"attention with a window of {window} keys")
+        return self._found(body, sizes, causal="first", window=max(window, 0))
 
     def _are_whole(self, keys: Size) -> bool:
         """Say whether each sample of a GroupQueryAttention is as long as the operands."""

@@ -25,6 +25,11 @@ BIAS = f"{ROWS}, float16[b, 1, s, s] m"
 KEYS = f"{ROWS}, bool[b, 1, 1, s] m"
 MULTI = "y = com.microsoft.MultiHeadAttention<num_heads = 4{}> (q, k, v{})"
 PLAIN = "Attention<q_num_heads = 4, kv_num_heads = 4{}>"
+GROUPED_ROWS = "float16[1, 7, 64] q, float16[1, 7, 32] k, float16[1, 7, 32] v"
+GROUPED = (
+    "l = Constant<value = int32[1] {{{}}}> ()  t = Constant<value = int32 {{7}}> ()  "
+    "y = com.microsoft.GroupQueryAttention<num_heads = 4, kv_num_heads = 2{}> (q, k, v, , , l, t)"
+)
 WHERE = "n = Constant<value = float16 {{0}}> ()  f = Constant<value = float16 {{{}}}> ()"
 #: A row as the text has it: bits of numbers between 0.125 and 1.
 ROW = np.random.default_rng(7).integers(0x3000, 0x3C00, 192)
@@ -47,6 +52,8 @@ TAKEN = {
         "float16[b, s, 64] q, float16[b, s, 32] k, float16[b, s, 32] v",
         "y = Attention<q_num_heads = 4, kv_num_heads = 2> (q, k, v)",
     ),
+    "grouped queries": (GROUPED_ROWS, GROUPED.format(6, ", softcap = 2.5")),
+    "grouped queries, a window": (GROUPED_ROWS, GROUPED.format(6, ", local_window_size = 3")),
     "a part of one": (
         "float16[b, s, 192] p",
         f"q, k, v = Split<axis = 2, num_outputs = 3> (p)  {MULTI.format('', '')}",
@@ -210,19 +217,13 @@ def test_what_is_refused(name: str) -> None:
     assert reason in one.reason
 
 
-GROUPED = "com.microsoft.GroupQueryAttention<num_heads = 4, kv_num_heads = 2{}>"
-GROUPED_ROWS = "float16[1, 7, 64] q, float16[1, 7, 32] k, float16[1, 7, 32] v"
-
-
 @pytest.mark.parametrize(
     ("last", "more", "reason"),
     [(6, "", ""), (5, "", "lengths are known"), (6, ", do_rotary = 1", "do_rotary"),
-     (6, ", local_window_size = 3", "local_window_size")],
+     (6, ", local_window_size = 0", "window of 0")],
 )  # fmt: skip
 def test_grouped_queries_of_whole_samples(last: int, more: str, reason: str) -> None:
-    body = f"""l = Constant<value = int32[1] {{{last}}}> ()  t = Constant<value = int32 {{7}}> ()
-        y = {GROUPED.format(more)} (q, k, v, , , l, t)"""
-    _, (one,) = find(model_of(GROUPED_ROWS, body))
+    _, (one,) = find(model_of(GROUPED_ROWS, GROUPED.format(last, more)))
     assert reason in one.reason
     assert (one.signature is not None) == (not reason)
 
