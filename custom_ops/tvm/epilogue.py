@@ -155,7 +155,7 @@ def read_step(
     """Return a node of an epilogue, whose operands are `known` or scalar constants."""
     op = POINTWISE_OPS.get(node.op_type)
     if op is None or node.domain:
-        return Refused(f"operator {node.op_type} after a convolution")
+        return Refused(f"operator {node.op_type} in an epilogue")
     operands: list[Operand] = []
     for name in node.input:
         constant = body.constant(name) if name else None

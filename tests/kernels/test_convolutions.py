@@ -147,7 +147,7 @@ REFUSED = {
     ),
     "an operator that is no epilogue": (
         with_body(pointwise((1, 4, 4), (8, 16), "gelu"), "Gelu (c)", "Softmax (c)"),
-        "operator Softmax after a convolution",
+        "operator Softmax in an epilogue",
     ),
     "rows that are too wide to keep": (
         expand_depthwise((1, 8, 1000), (8, 16), 5, 1, WIDE),
