@@ -12,6 +12,7 @@ from ortkit.cli.flags import sizes
 from ortkit.errors import UserError
 
 if TYPE_CHECKING:
+    from ortkit.tune.options import TuneOptions
     from ortkit.tune.result import TunedRegion, TuneResult
 
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
@@ -21,7 +22,8 @@ _DEFAULT_SECONDS = 60.0
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the subcommand's flags."""
     add = parser.add_argument
-    add("model", type=Path, metavar="MODEL", help="an ONNX file")
+    add("model", type=Path, metavar="MODEL",
+        help="an ONNX file, or a Python file that declares ops with kernels in TE")  # fmt: skip
     add("--budget", default="", metavar="TIME",
         help="time to take, such as 60s or 10m (default: 60s without --trials)")  # fmt: skip
     add("--trials", type=int, metavar="N", help="kernels to try at most")
@@ -51,7 +53,6 @@ def run(arguments: argparse.Namespace) -> int:
     if budget is None and arguments.trials is None:
         budget = _DEFAULT_SECONDS
     from ortkit.tune.options import TuneOptions
-    from ortkit.tune.tuner import tune
 
     with show.progress(quiet=arguments.quiet or arguments.json) as progress:
         options = TuneOptions(
@@ -68,12 +69,35 @@ def run(arguments: argparse.Namespace) -> int:
             runner=arguments.runner,
             progress=progress,
         )
-        found = tune(arguments.model, options)
+        found = _tuned(arguments.model, options)
     if arguments.json:
         show.document(found.to_json())
     elif not arguments.quiet:
         _show(found)
     return 0
+
+
+def _tuned(source: Path, options: TuneOptions) -> TuneResult:
+    if source.suffix != ".py":
+        from ortkit.tune.tuner import tune
+
+        return tune(source, options)
+    from ortkit.extend.find_ops import find_ops
+    from ortkit.extend.tvm_tuning import BACKEND, te_kernels
+    from ortkit.kernels.backend import Target
+    from ortkit.kernels.cpu import resolve
+    from ortkit.tune.kernels import tune_kernels
+
+    options.progress("read kernels")
+    path = str(source.resolve())
+    ops = [one for one in find_ops([path]) if one.place.rpartition(":")[0] == path]
+    kernels = te_kernels(ops, resolve(Target("cpu", options.cpu)))
+    if not kernels:
+        raise UserError(
+            "no op has a kernel in TE without a schedule of its own", where=str(source),
+            fix="tune a model: its generated kernels are tuned with it",
+        )  # fmt: skip
+    return tune_kernels(kernels, options, BACKEND, str(source))
 
 
 def _seconds(text: str) -> float | None:
@@ -116,9 +140,7 @@ def _show(found: TuneResult) -> None:
         show.table("other ways to run it", ("what", "times as fast", ""), others)
     for note in found.notes:
         show.line(f"note      {note}")
-    show.line(
-        f"gain      {found.predicted_gain:.3f} of the model, by shares and gains (not measured)"
-    )
+    show.line(f"gain      {found.predicted_gain:.3f} in all, by shares and gains (not measured)")
     for file in found.files:
         show.line(f"wrote     {file}")
     show.line(f"took      {found.seconds:.1f} s, {found.trials} new trials")

@@ -15,6 +15,7 @@ from ortkit.extend.op_schema import Attribute, OpInput
 from ortkit.kernels.backend import Kernel, Refused, Target
 from ortkit.kernels.build import build_kernels
 from ortkit.kernels.cache import KernelCache
+from ortkit.kernels.cpu import resolve
 from ortkit.kernels.cuda import Condition, CudaKernel
 from ortkit.kernels.link import KernelLibrary, link_named
 from ortkit.kernels.names import (
@@ -177,8 +178,9 @@ def _compiled(form: Form, target: Target, folder: Path) -> Kernel | CudaKernel |
     try:
         if form.declared.backend == "tvm":
             from ortkit.extend.tvm_kernels import compile_tvm
+            from ortkit.extend.tvm_tuning import chosen_for
 
-            return compile_tvm(form, target, folder)
+            return compile_tvm(form, target, folder, chosen_for(form, resolve(target)))
         from ortkit.extend.triton_kernels import compile_triton
 
         return compile_triton(form, target, folder)

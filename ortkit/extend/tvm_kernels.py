@@ -15,10 +15,12 @@ from ortkit.extend.declared_kernels import expanded, words_of
 from ortkit.extend.forms import Form
 from ortkit.extend.kernel_parameters import is_prim_func
 from ortkit.extend.size_rules import Words
+from ortkit.extend.tvm_choices import DEFAULTS, Choices, read_choices
 from ortkit.kernels.backend import Kernel, Launch, Target
 from ortkit.kernels.cpu import resolve
 from ortkit.kernels.signature import TensorSpec
 from ortkit.kernels.sizes import ONE, Extent, extent_of, product, symbols_of
+from ortkit.kernels.tunable import symbol_of
 
 # tvm has no types that mypy could follow.
 Expr: TypeAlias = Any
@@ -42,13 +44,14 @@ def require_tvm(where: str) -> None:
         )
 
 
-def compile_tvm(form: Form, target: Target, folder: Path) -> Kernel:
+def compile_tvm(form: Form, target: Target, folder: Path, choices: str = "") -> Kernel:
     """Compile a declared kernel into `folder`.
 
     Args:
         form: With `declared` of the backend "tvm".
         target: The processor.
         folder: For the object file; it must be there as long as the kernel is used.
+        choices: Of the schedule, if it has none of its own; see `tvm_choices`.
 
     Raises:
         UserError: The kernel does not fit the declaration.
@@ -60,8 +63,11 @@ def compile_tvm(form: Form, target: Target, folder: Path) -> Kernel:
     from ortkit.kernels.tvm.build import write_object
 
     target = resolve(target)
-    made = _Maker(form, target.level)
-    symbol = f"ortkit_{form.signature.key}"
+    chosen = read_choices(choices)
+    if chosen is None:
+        raise KernelError(f"no kernel is known as {choices!r}", where=form.op.id)
+    made = _Maker(form, target.level, chosen)
+    symbol = symbol_of(form.signature, choices)
     try:
         function = made.function()
         parts = Parts(symbol, function, made.tensors, made.sizes, made.scalars(function),
@@ -70,11 +76,10 @@ def compile_tvm(form: Form, target: Target, folder: Path) -> Kernel:
     except OrtkitError:
         raise
     except Exception as error:  # the user's function, and TVM's own classes
-        last = [line for line in str(error).strip().splitlines() if line.strip()][-1:]
-        raise KernelError(f"{type(error).__name__}: {' '.join(last)}", where=form.op.id) from error
+        raise _failed(error, form) from error
     artifact = folder / f"{symbol}.o"
     try:
-        write_object(plain, target.level, artifact)
+        write_object(plain, target.level, artifact, reassociate=bool(chosen.reassociate))
     except KernelError as error:
         if _UNKNOWN_ROOM not in error.problem:
             raise
@@ -89,6 +94,34 @@ def compile_tvm(form: Form, target: Target, folder: Path) -> Kernel:
     )  # fmt: skip
 
 
+def unscheduled(form: Form, target: Target) -> Expr | None:
+    """Return a kernel in TE whose schedule is ours to choose, as a PrimFunc; None if it is not.
+
+    Args:
+        form: With `declared`.
+        target: The processor, resolved.
+
+    Raises:
+        UserError: The kernel does not fit the declaration.
+        KernelError: TVM or the user's function failed.
+    """
+    assert form.declared is not None
+    if form.declared.backend != "tvm" or form.declared.options.schedule is not None:
+        return None
+    try:
+        found, is_ordered = _Maker(form, target.level).written()
+    except OrtkitError:
+        raise
+    except Exception as error:  # the user's function, and TVM's own classes
+        raise _failed(error, form) from error
+    return None if is_ordered else found
+
+
+def _failed(error: Exception, form: Form) -> KernelError:
+    last = [line for line in str(error).strip().splitlines() if line.strip()][-1:]
+    return KernelError(f"{type(error).__name__}: {' '.join(last)}", where=form.op.id)
+
+
 @dataclass
 class _Maker:
     """One kernel in the making."""
@@ -96,6 +129,7 @@ class _Maker:
     form: Form
     level: str
     """Of the processor."""
+    choices: Choices = DEFAULTS
 
     def __post_init__(self) -> None:
         from tvm import tirx
@@ -146,8 +180,17 @@ class _Maker:
     # ---- what the user wrote, as one function over buffers
     def function(self) -> Expr:
         """Return a PrimFunc whose buffers are the signature's tensors, in their order."""
+        found, is_ordered = self.written()
+        if is_ordered:
+            return found
+        from ortkit.extend.tvm_schedule import scheduled
+
+        return scheduled(found, self.options.schedule, self.split, self.choices)
+
+    def written(self) -> tuple[Expr, bool]:
+        """Return what the user wrote as a PrimFunc, and whether its loops are in order already."""
         if is_prim_func(self.kernel.function):
-            return self._checked(self.kernel.function)
+            return self._checked(self.kernel.function), True
         from tvm import te
 
         given = self._given()
@@ -158,13 +201,10 @@ class _Maker:
         named = {name: by_name[name]() for name in self.form.attributes}
         found = self.kernel.function(*arguments, **named, **self._constants())
         if is_prim_func(found):
-            return self._checked(found)
+            return self._checked(found), True
         results = list(found) if isinstance(found, tuple | list) else [found]
         self._check_results(results)
-        made = te.create_prim_func([*placeholders, *results])
-        from ortkit.extend.tvm_schedule import scheduled
-
-        return scheduled(made, self.options.schedule, self.split)
+        return te.create_prim_func([*placeholders, *results]), False
 
     def _given(self) -> list[str | None]:
         """Return the names of the node's inputs, None for those that are absent."""

@@ -6,20 +6,27 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeAlias
 
+from ortkit.extend.tvm_choices import DEFAULTS, Choices
+
 # tvm has no types that mypy could follow.
 Expr: TypeAlias = Any
 
-_VECTOR = 16
 _SYMBOL = "main"
 
 
-def scheduled(function: Expr, schedule: Callable[[Any], None] | None, split: str) -> Expr:
+def scheduled(
+    function: Expr,
+    schedule: Callable[[Any], None] | None,
+    split: str,
+    choices: Choices = DEFAULTS,
+) -> Expr:
     """Return a function of TE with its loops in order.
 
     Args:
         function: As `te.create_prim_func` makes it.
         schedule: The user's: changes a `tvm.s_tir.Schedule` in place; None for the default one.
         split: The size that units are counted along, or empty.
+        choices: Of the default one.
     """
     import tvm
     from tvm import s_tir
@@ -32,11 +39,11 @@ def scheduled(function: Expr, schedule: Callable[[Any], None] | None, split: str
     if schedule is not None:
         schedule(made)
     else:
-        _default(made, has_rows=bool(split))
+        _default(made, choices, has_rows=bool(split))
     return made.mod[_SYMBOL]
 
 
-def _default(made: Expr, *, has_rows: bool) -> None:
+def _default(made: Expr, choices: Choices, *, has_rows: bool) -> None:
     """Inline what is computed element by element, reduce where a row needs it, then vectorize."""
     outputs = made.get_output_blocks(made.get_sblock("root"))
     names = {made.get(one).name_hint for one in outputs}
@@ -53,19 +60,33 @@ def _default(made: Expr, *, has_rows: bool) -> None:
                 _tried(partial(made.compute_at, one, loops[0]))
     for one in outputs:
         if not _is_reduction(made, one):
-            _vectorize(made, one)
+            _vectorize(made, one, choices)
 
 
-def _vectorize(made: Expr, block: Expr) -> None:
+def _vectorize(made: Expr, block: Expr, choices: Choices) -> None:
     loops = made.get_loops(block)
-    if not loops:
-        return
-    try:
-        outer, lanes = made.split(loops[-1], [None, _VECTOR])
-        made.vectorize(lanes)
-        made.annotate(outer, "pragma_loop_partition_hint", 1)
-    except Exception:  # noqa: BLE001  TVM's own class: then it stays as it is
-        return
+    if loops:
+        _tried(partial(_in_lanes, made, loops[-1], choices))
+
+
+def _in_lanes(made: Expr, loop: Expr, choices: Choices) -> None:
+    outer, *several, lanes = made.split(
+        loop, [None, *([choices.unroll] if choices.unroll > 1 else []), choices.vector]
+    )
+    made.vectorize(lanes)
+    for one in several:
+        made.unroll(one)
+    made.annotate(outer, "pragma_loop_partition_hint", 1)
+
+
+def has_reduction(function: Expr) -> bool:
+    """Say whether a function of TE, as `te.create_prim_func` makes it, adds up anything."""
+    import tvm
+    from tvm import s_tir
+
+    made = s_tir.Schedule(tvm.IRModule({_SYMBOL: function}))
+    made.work_on(_SYMBOL)
+    return any(_is_reduction(made, one) for one in _blocks(made))
 
 
 def _blocks(made: Expr) -> list[Expr]:

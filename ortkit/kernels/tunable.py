@@ -2,13 +2,51 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
+from dataclasses import fields
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from ortkit.kernels.backend import Kernel, Target
 from ortkit.kernels.cuda import CudaKernel
 from ortkit.kernels.signature import RegionSignature
+
+Chosen = TypeVar("Chosen")
+
+
+def choices_text(chosen: Any) -> str:
+    """Return what differs from the defaults in a dataclass of integers: `vector=32,keep=0`."""
+    return ",".join(
+        f"{one.name}={getattr(chosen, one.name)}"
+        for one in fields(chosen)
+        if getattr(chosen, one.name) != one.default
+    )
+
+
+def read_as(kind: type[Chosen], values: Mapping[str, tuple[int, ...]], text: str) -> Chosen | None:
+    """Read what `choices_text` returns; None if it is no such text, or out of bounds.
+
+    Args:
+        kind: The dataclass, whose fields are the parameters.
+        values: Of each parameter.
+        text: What was chosen.
+    """
+    found: dict[str, int] = {}
+    for part in text.split(",") if text else ():
+        name, _, value = part.partition("=")
+        if name not in values or name in found or not value.isdecimal():
+            return None
+        found[name] = int(value)
+        if found[name] not in values[name]:
+            return None
+    return kind(**found)
+
+
+def symbol_of(signature: RegionSignature, choices: str) -> str:
+    """Return a kernel's C name; kernels for one region that differ can be linked together."""
+    chosen = f"_{hashlib.sha256(choices.encode()).hexdigest()[:8]}" if choices else ""
+    return f"ortkit_{signature.key}{chosen}"
 
 
 @runtime_checkable

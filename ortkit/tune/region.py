@@ -37,13 +37,14 @@ class TuningRegion:
 
     Args:
         case: The region.
-        backend: Of its kernels.
+        backend: Of its kernels; a name of the catalog, unless `timer` makes them.
         target: Resolved.
         place: Where its record belongs.
         record: What is known.
         timer: Who measures; None: this machine.
         shipped: The choices that ship for regions of this kind, empty for the rules.
         stale: Batches since one was better than what was known.
+        name: For people; empty: what the region's operator is called.
     """
 
     case: TuneCase
@@ -59,8 +60,13 @@ class TuningRegion:
     times: tuple[float, float] | None = None
     """Of the default and the best, in ns, as last confirmed."""
     parameters: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    """What can be chosen, and the default first of each; empty: what the backend says."""
+    name: str = ""
 
     def __post_init__(self) -> None:
+        self.name = self.name or self.case.signature.op_type
+        if self.parameters:
+            return
         tunable = load_backend(self.backend)
         if isinstance(tunable, Tunable):
             self.parameters = dict(tunable.parameters(self.case.signature, self.target))
@@ -202,7 +208,7 @@ class TuningRegion:
         times = (None, None) if self.times is None else (1e-3 * one for one in self.times)
         default_us, best_us = times
         return TunedRegion(
-            op=self.case.signature.op_type,
+            op=self.name,
             nodes=self.case.nodes,
             sizes=self.case.sizes,
             share=self.case.share,

@@ -99,7 +99,7 @@ def time_choices(
         KernelError: They cannot be linked, or the process that times them crashed.
         UserError: No temporary folder can be made.
     """
-    return time_with(_measured_here, case, target, backend, choices, effort)
+    return time_with(measured_here, case, target, backend, choices, effort)
 
 
 def time_with(
@@ -121,7 +121,7 @@ def time_all(
     requests: Sequence[Request], target: Target, effort: Effort
 ) -> list[list[Times] | KernelError]:
     """Do what `time_choices` does for several regions, whose kernels are compiled together."""
-    return _timed(_measured_here, requests, target, effort)
+    return _timed(measured_here, requests, target, effort)
 
 
 def _timed(
@@ -142,7 +142,7 @@ def _timed(
             own = folder / str(place)
             own.mkdir()
             try:
-                return _times(measure, requests[place], parts[place], effort, own)
+                return times_of(measure, requests[place], parts[place], effort, own)
             except KernelError as error:
                 return error
 
@@ -151,7 +151,7 @@ def _timed(
             return list(pool.map(measured, range(len(requests))))
 
 
-def _times(
+def times_of(
     measure: Measure,
     request: Request,
     made: Sequence[Kernel | CudaKernel | Refused],
@@ -159,6 +159,13 @@ def _times(
     folder: Path,
 ) -> list[Times]:
     """Measure what was compiled.
+
+    Args:
+        measure: Who does.
+        request: What was asked for.
+        made: For each of its choices the kernel, or why there is none.
+        effort: How long.
+        folder: To work in.
 
     Raises:
         KernelError: The reference is not there, or `measure` raises.
@@ -177,9 +184,14 @@ def _times(
     return [found[each] for each in request.choices]
 
 
-def _measured_here(
+def measured_here(
     case: TuneCase, kernels: Sequence[Kernel | CudaKernel], effort: Effort, folder: Path
 ) -> list[Result]:
+    """Measure kernels on this machine; see `Measure`.
+
+    Raises:
+        KernelError: They cannot be linked, or the process that times them crashed.
+    """
     for_cpu = [one for one in kernels if isinstance(one, Kernel)]
     for_cuda = [one for one in kernels if isinstance(one, CudaKernel)]
     if for_cuda:

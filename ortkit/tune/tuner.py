@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,19 +25,18 @@ from ortkit.runtime.settings import SessionSettings
 from ortkit.runtime.timing import NotTimed, Timing, Variant, time_variants
 from ortkit.tune.alternatives import Alternatives, ways_of
 from ortkit.tune.cases import TuneCase
+from ortkit.tune.loop import Loop
 from ortkit.tune.model import Asked, cases_of, fused_ops, uses_in
 from ortkit.tune.options import TuneOptions as TuneOptions
 from ortkit.tune.region import TuningRegion
 from ortkit.tune.result import Alternative, TuneResult
 from ortkit.tune.runners import Runner, runner_for
 from ortkit.tune.store import TuneStore
-from ortkit.tune.timing import Effort, time_all
+from ortkit.tune.timing import Effort
 
 #: Seconds for runs of the whole model, and for their profile.
 _RUN_SECONDS, _PROFILE_SECONDS = 0.5, 1.0
 _TIMEOUT_SECONDS = 300.0
-#: What confirming the best of a region takes, about.
-_CONFIRM_SECONDS = 2.0
 #: Parts of the budget that go to kernels.
 _LEAST_FOR_KERNELS, _MOST_FOR_KERNELS = 0.25, 0.6
 #: The toolchain stays loaded while kernels are timed.
@@ -96,20 +92,18 @@ class Tuner:
         self.runner = runner
         self.folder = folder
         self.target = runner.target
-        self.started = time.monotonic()
-        self.notes: list[str] = []
+        self.loop = Loop(
+            store, runner.target, options.trials, options.budget, options.progress,
+            runner.workers, runner.is_here,
+        )  # fmt: skip
+        self.notes = self.loop.notes
         self.prepared = 0.0
         """Seconds that optimizing, loading and profiling the model took."""
-        self.regions: list[TuningRegion] = []
 
-    def left(self) -> float:
-        """Return the seconds that are left."""
-        if self.options.budget is None:
-            return float("inf")
-        return self.options.budget - self._spent()
-
-    def _spent(self) -> float:
-        return time.monotonic() - self.started
+    @property
+    def regions(self) -> list[TuningRegion]:
+        """What is tuned."""
+        return self.loop.regions
 
     def run(self) -> TuneResult:
         """Do one stage after the other."""
@@ -117,10 +111,10 @@ class Tuner:
         optimized, asked = self._optimized()
         self.options.progress("profile")
         timing = self._profiled(optimized)
-        self.prepared = self._spent()
-        self.regions = self._regions(optimized, asked, timing)
-        self._search()
-        self._confirm()
+        self.prepared = self.loop.spent
+        self.loop.regions += self._regions(optimized, asked, timing)
+        self.loop.search(self._kernel_seconds())
+        self.loop.confirm()
         alternatives = () if timing is None else self._alternatives(optimized, timing)
         files = [cache_file(), *([self.options.db] if self.options.db is not None else [])]
         return TuneResult(
@@ -130,17 +124,12 @@ class Tuner:
             inputs={} if timing is None else shapes_in(timing.feeds),
             regions=tuple(one.result() for one in self.regions),
             alternatives=alternatives,
-            trials=self._trials(),
-            predicted_gain=self.predicted_gain(),
+            trials=self.loop.new_trials,
+            predicted_gain=self.loop.predicted_gain(),
             files=tuple(str(path) for path in files if path.exists()),
             notes=tuple(self.notes),
-            seconds=round(time.monotonic() - self.started, 2),
+            seconds=round(self.loop.spent, 2),
         )
-
-    def predicted_gain(self) -> float:
-        """Return how many times as fast the nodes of the model should be, from what is known."""
-        saved = sum(one.case.share * (1 - 1 / one.record.gain) for one in self.regions)
-        return 1 / (1 - saved)
 
     def _optimized(self) -> tuple[Optimized, Asked]:
         asked = Asked()
@@ -228,75 +217,13 @@ class Tuner:
             case, backend, self.target, place, record, self.runner.time, shipped=shipped
         )
 
-    def _trials(self) -> int:
-        return sum(one.new_trials for one in self.regions)
-
-    def _search(self) -> None:
-        """Try kernels, each time of the region where it promises the most."""
-        until = self._kernel_seconds()
-        while self._spent() + self._reserved() < until:
-            most = 1 << 30 if self.options.trials is None else self.options.trials - self._trials()
-            if most <= 0:
-                return
-            turn: list[tuple[TuningRegion, list[str]]] = []
-            for region in sorted(self.regions, key=lambda one: -one.promise):
-                if len(turn) < self.runner.workers and most > 0 and (batch := region.batch(most)):
-                    turn.append((region, batch))
-                    most -= len(batch)
-            if not turn:
-                return
-            self._run(turn)
-            self.options.progress(self._state(turn[0][0]))
-
-    def _run(self, turn: Sequence[tuple[TuningRegion, list[str]]]) -> None:
-        """Try batches of several regions: here, or each on a machine of its own."""
-        if self.runner.is_here and len(turn) > 1:
-            requests = [region.request(batch) for region, batch in turn]
-            for (region, batch), found in zip(
-                turn, time_all(requests, self.target, Effort()), strict=True
-            ):
-                if isinstance(found, KernelError):
-                    region.run(batch, self.store)  # which finds out which of them it was
-                else:
-                    region.keep(found, self.store)
-            return
-        with ThreadPoolExecutor(len(turn)) as pool:
-            tasks = [pool.submit(region.run, batch, self.store) for region, batch in turn]
-        for task in tasks:
-            task.result()
-
-    def _state(self, region: TuningRegion) -> str:
-        best = max(region.record.ratios.values())
-        return (
-            f"{self._trials()} trials; {region.case.signature.op_type}: "
-            f"best {best:.2f} times the default; confirmed for the model: "
-            f"{self.predicted_gain():.3f}"
-        )
-
-    def _reserved(self) -> float:
-        """Return the seconds that confirming takes; the budget is not to end in trials alone."""
-        return _CONFIRM_SECONDS * sum(one.is_pending for one in self.regions)
-
-    def _confirm(self) -> None:
-        for region in self.regions:
-            region.conclude(self.store)
-        pending = [one for one in self.regions if one.is_pending]
-        for region in sorted(pending, key=lambda one: -one.case.share):
-            if self.left() <= 0:
-                self.notes.append(
-                    f"{region.case.signature.op_type}: no time was left to confirm its best kernel"
-                )
-                continue
-            region.confirm(self.store)
-            self.options.progress(f"confirm; gain of the model so far {self.predicted_gain():.3f}")
-
     def _kernel_seconds(self) -> float:
         """Return when to end with kernels: what they can give is their part of the time."""
         if self.options.budget is None:
             return math.inf
         share = sum(one.case.share for one in self.regions if one.parameters)
         part = min(_MOST_FOR_KERNELS, max(_LEAST_FOR_KERNELS, 2 * share))
-        return self._spent() + part * self.left()
+        return self.loop.spent + part * self.loop.left
 
     def _alternatives(self, base: Optimized, timing: Timing) -> tuple[Alternative, ...]:
         """Time other ways to run the model, if there is a budget for it."""
@@ -317,4 +244,4 @@ class Tuner:
             run_seconds=timing.fastest[0], expected=self.prepared,
             providers=PROVIDERS[self.options.target],
         )  # fmt: skip
-        return tried.try_all(ways, self.left, self.options.progress)
+        return tried.try_all(ways, lambda: self.loop.left, self.options.progress)

@@ -16,7 +16,7 @@ from ortkit.errors import KernelError, UserError
 from ortkit.kernels.tuned import Record, TunedDatabase, database_text, load_database
 from ortkit.kernels.tvm.backend import TvmBackend
 from ortkit.optimization import OptimizeOptions, optimize
-from ortkit.tune import tuner
+from ortkit.tune import loop, tuner
 from ortkit.tune.region import TuningRegion
 from ortkit.tune.timing import time_all
 from ortkit.tune.tuner import TuneOptions, tune
@@ -112,7 +112,7 @@ def test_batches_of_several_regions_are_tried_together(
             yield replace(runner, workers=4)
 
     monkeypatch.setattr(tuner, "runner_for", several)
-    monkeypatch.setattr(tuner, "time_all", one_fails)
+    monkeypatch.setattr(loop, "time_all", one_fails)
     found = tune(path, TuneOptions(trials=20))
     assert together
     assert set(together) == {2}

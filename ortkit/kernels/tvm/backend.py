@@ -18,6 +18,7 @@ from ortkit.kernels.cpu import resolve
 from ortkit.kernels.region.bounds import exceeds_bounds
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.sizes import symbols_of
+from ortkit.kernels.tunable import symbol_of
 from ortkit.kernels.tvm.choices import read_choices
 from ortkit.kernels.tvm.parameters import kind_of, parameters_of
 from ortkit.kernels.tvm.plan import plan_of
@@ -134,23 +135,17 @@ class TvmBackend:
             backend=self.name,
             target=target,
             artifact=artifact,
-            symbol=_symbol(signature, choices),
+            symbol=symbol_of(signature, choices),
             launch=launch.numbered(symbols_of((*signature.inputs, *signature.outputs))),
             compile_seconds=seconds,
         )
-
-
-def _symbol(signature: RegionSignature, choices: str) -> str:
-    """Return the function's name; kernels for one region that differ can be linked together."""
-    chosen = f"_{hashlib.sha256(choices.encode()).hexdigest()[:8]}" if choices else ""
-    return f"ortkit_{signature.key}{chosen}"
 
 
 def _lowered(signature: RegionSignature, target: Target, choices: str = "") -> tuple[Launch, Any]:
     """Return how the kernel is called, and its TIR function."""
     from ortkit.kernels.tvm.lower import lower
 
-    symbol = _symbol(signature, choices)
+    symbol = symbol_of(signature, choices)
     chosen = read_choices(choices)
     if chosen is None:
         raise InternalError(f"the choices {choices!r} are none of the backend tvm")

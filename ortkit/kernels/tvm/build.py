@@ -19,14 +19,20 @@ _ATTRIBUTES = {
 }
 
 
-def write_object(function: Any, level: str, path: Path) -> None:
+def write_object(function: Any, level: str, path: Path, *, reassociate: bool = False) -> None:
     """Compile one function for a processor level and write the object file.
+
+    Args:
+        function: With the calling convention of kernels.
+        level: Of processors.
+        path: The file.
+        reassociate: Whether LLVM may add up floating-point numbers in another order.
 
     Raises:
         KernelError: TVM failed.
     """
     with _failures(str(path)):
-        _compile(function, level).write_to_file(str(path))
+        _compile(function, level, reassociate=reassociate).write_to_file(str(path))
 
 
 def assembly(function: Any, level: str) -> str:
@@ -39,11 +45,12 @@ def assembly(function: Any, level: str) -> str:
         return str(_compile(function, level).inspect_source("asm"))
 
 
-def _compile(function: Any, level: str) -> Any:
+def _compile(function: Any, level: str, *, reassociate: bool = False) -> Any:
     import tvm
     from tvm import tirx
 
-    target = tvm.target.Target(_llvm_target(level))
+    flags = {"fast-math-reassoc": True} if reassociate else {}
+    target = tvm.target.Target({**_llvm_target(level), **flags})
     module = tvm.IRModule({function.attrs["global_symbol"]: function})
     passes = [
         tirx.transform.BindTarget(target),

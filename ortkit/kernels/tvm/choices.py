@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass
+
+from ortkit.kernels.tunable import choices_text, read_as
 
 #: Parameter -> the values that it may have.
 VALUES: Mapping[str, tuple[int, ...]] = {
@@ -52,24 +54,12 @@ class Choices:
 
     def __str__(self) -> str:
         """Return what differs from the defaults, such as `vector=32,keep=0`."""
-        default = asdict(DEFAULTS)
-        return ",".join(
-            f"{name}={value}" for name, value in asdict(self).items() if value != default[name]
-        )
+        return choices_text(self)
 
 
 DEFAULTS = Choices()
-_NAMES = tuple(field.name for field in fields(Choices))
 
 
 def read_choices(text: str) -> Choices | None:
     """Read what `str` of choices returns; None if it is no such text, or out of bounds."""
-    found: dict[str, int] = {}
-    for part in text.split(",") if text else ():
-        name, _, value = part.partition("=")
-        if name not in _NAMES or name in found or not value.isdecimal():
-            return None
-        found[name] = int(value)
-        if found[name] not in VALUES[name]:
-            return None
-    return replace(DEFAULTS, **found)
+    return read_as(Choices, VALUES, text)

@@ -1,0 +1,115 @@
+"""Kernels in TE that have no schedule of their own, as `ortkit tune` takes them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+from ortkit.errors import KernelError, UserError
+from ortkit.extend import tvm_choices, tvm_lowering, tvm_schedule
+from ortkit.extend.custom_ops import CustomOp
+from ortkit.extend.forms import Form, forms_of
+from ortkit.extend.tvm_kernels import compile_tvm, require_tvm, unscheduled
+from ortkit.kernels.backend import Kernel, Target
+from ortkit.kernels.signature import RegionSignature
+from ortkit.kernels.sizes import symbols_of
+from ortkit.kernels.tuned import known_database
+
+#: What records of such kernels are kept under, as those of generated kernels are under `tvm`.
+BACKEND = "te"
+
+
+@dataclass(frozen=True)
+class TeKernel:
+    """One kernel of an op, and what can be chosen of it.
+
+    Args:
+        form: With the kernel that the user wrote.
+        parameters: What can be chosen, the default first of each.
+        generator: Names what makes it: the user's function, our schedule and TVM.
+    """
+
+    form: Form
+    parameters: Mapping[str, tuple[int, ...]]
+    generator: str
+
+    @property
+    def name(self) -> str:
+        """What to call it, such as `domain::Op float32 by kernel (tvm)`."""
+        return f"{self.form.op.id} {self.form.text}"
+
+    @property
+    def signature(self) -> RegionSignature:
+        """Its tensors."""
+        return self.form.signature
+
+    def sizes(self, given: Mapping[str, int], usual: int) -> tuple[int, ...]:
+        """Return a number for each named size, `usual` for those that are not given.
+
+        Raises:
+            UserError: They are none that the kernel is for.
+        """
+        names = symbols_of((*self.signature.inputs, *self.signature.outputs))
+        found = {name: given.get(name, usual) for name in names}
+        if not all(rule.holds(found) for rule in self.form.rules):
+            told = ", ".join(f"{name}={size}" for name, size in found.items())
+            raise UserError(
+                f"it is not for the sizes {told}", where=self.name,
+                fix="give others with --shape NAME=SIZE",
+            )  # fmt: skip
+        return tuple(found.values())
+
+    def compile_as(self, target: Target, folder: Path, choices: str) -> Kernel:
+        """Compile it into `folder`.
+
+        Raises:
+            UserError: It does not fit the op's declaration.
+            KernelError: TVM failed.
+        """
+        return compile_tvm(self.form, target, folder, choices)
+
+
+def te_kernels(ops: Sequence[CustomOp], target: Target) -> list[TeKernel]:
+    """Return all kernels of some ops whose schedule is ours to choose.
+
+    Args:
+        ops: Of any kind.
+        target: The processor, resolved.
+
+    Raises:
+        UserError: A kernel does not fit its op's declaration.
+        MissingDependencyError: There are kernels in TE, and tvm is not installed.
+    """
+    found = []
+    for op in ops:
+        if not any(one.backend == "tvm" for one in op.kernels):
+            continue
+        require_tvm(op.id)
+        for form in forms_of(op):
+            if isinstance(form, Form) and form.declared is not None:
+                try:
+                    function = unscheduled(form, target)
+                except KernelError:
+                    continue  # `ops build` says why
+                if function is not None:
+                    parameters = dict(tvm_choices.VALUES)
+                    if not tvm_schedule.has_reduction(function):
+                        del parameters["reassociate"]
+                    found.append(TeKernel(form, parameters, _generator(function.script())))
+    return found
+
+
+def chosen_for(form: Form, target: Target) -> str:
+    """Return what tuning on this machine chose for a kernel; empty for the default."""
+    found = known_database().chooser()(form.signature, BACKEND, target) or ""
+    return found if tvm_choices.read_choices(found) is not None else ""
+
+
+def _generator(function: str) -> str:
+    digest = hashlib.sha256(function.encode())
+    for module in (tvm_choices, tvm_lowering, tvm_schedule):
+        digest.update(Path(str(module.__file__)).read_bytes())
+    return f"te apache-tvm-{version('apache-tvm')} {digest.hexdigest()[:16]}"

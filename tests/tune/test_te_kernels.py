@@ -1,0 +1,191 @@
+"""`ortkit tune` of kernels that users wrote in TE, and what `ops build` makes after it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import onnx.parser
+import onnxruntime as ort
+import pytest
+
+from ortkit.cli.main import run as ortkit_run
+from ortkit.errors import KernelError
+from ortkit.extend import tvm_choices
+from ortkit.extend.find_ops import choose_ops, find_ops
+from ortkit.extend.native import build_ops
+from ortkit.extend.tvm_kernels import compile_tvm
+from ortkit.extend.tvm_tuning import BACKEND, te_kernels
+from ortkit.kernels.backend import Target
+from ortkit.kernels.calibration import processor
+from ortkit.kernels.cpu import resolve
+from ortkit.kernels.tuned import Place, Record, TunedDatabase, database_text, load_database
+from ortkit.runtime.python_ops import OPS
+from ortkit.tune.region import TuningRegion
+
+pytest.importorskip("tvm.te")
+
+OPS_FILE = """
+import numpy as np
+import ortkit
+from tvm import te
+
+
+@ortkit.custom_op("tests.tuned::Centered")
+def centered(x: ortkit.Float32["m n"], b: ortkit.Float32["n"]) -> ortkit.Float32["m n"]:
+    return x - x.sum(-1, keepdims=True) + b
+
+
+@centered.kernel("tvm", split="m", when="n % 2 == 0")
+def centered_te(x, b):
+    m, n = x.shape
+    k = te.reduce_axis((0, n), "k")
+    total = te.compute((m,), lambda i: te.sum(x[i, k], axis=k), "total")
+    return te.compute((m, n), lambda i, j: x[i, j] - total[i] + b[j], "y")
+
+
+@ortkit.custom_op("tests.tuned::Doubled")
+def doubled(x: ortkit.Float32["*s"]) -> ortkit.Float32["*s"]:
+    return x + x
+
+
+def ordered(schedule):
+    (loop,) = schedule.get_loops(schedule.get_sblock("y"))
+    schedule.vectorize(schedule.split(loop, [None, 8])[1])
+
+
+@doubled.kernel("tvm", split="s", schedule=ordered)
+def doubled_te(x):
+    return te.compute(x.shape, lambda i: x[i] + x[i], "y")
+"""
+TARGET = resolve(Target())
+
+
+@pytest.fixture
+def ops_file(tmp_path: Path) -> Iterator[Path]:
+    before = dict(OPS)
+    path = tmp_path / "my_ops.py"
+    path.write_text(OPS_FILE)
+    yield path
+    OPS.clear()
+    OPS.update(before)
+
+
+def tuned(path: Path, capsys: pytest.CaptureFixture[str], *flags: str) -> dict[str, object]:
+    assert ortkit_run(["tune", str(path), "--json", *flags]) == 0
+    found: dict[str, object] = json.loads(capsys.readouterr().out)
+    return found
+
+
+def run(library: Path, x: np.ndarray, b: np.ndarray) -> np.ndarray:
+    text = (
+        '<ir_version: 10, opset_import: ["" : 20, "tests.tuned" : 1]> '
+        "g (float[m,n] x, float[n] b) => (y) { y = tests.tuned.Centered(x, b) }"
+    )
+    options = ort.SessionOptions()
+    options.register_custom_ops_library(str(library))
+    model = onnx.parser.parse_model(text).SerializeToString()
+    session = ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    found: np.ndarray = session.run(None, {"x": x, "b": b})[0]
+    return found
+
+
+def test_trials_are_kept_and_none_is_repeated(
+    ops_file: Path,
+    cache: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of kernels without a schedule of the user's; sizes that nobody gives are the usual ones."""
+    monkeypatch.setattr(TuningRegion, "is_pending", False)
+    first = tuned(ops_file, capsys, "--trials", "3", "--shape", "m=8")
+    assert first["schema"] == "ortkit.tune/1"
+    name = "tests.tuned::Centered float32 by centered_te (tvm) where n % 2 == 0"
+    assert first["inputs"] == {f"{name}: x": [8, 512], f"{name}: b": [512]}
+    second = tuned(ops_file, capsys, "--trials", "5", "--shape", "m=8")
+    (region,) = second["regions"]  # type: ignore[misc]
+    assert (region["op"], region["trials"], region["new_trials"]) == (name, 8, 5)
+    ((place, record),) = load_database(cache / "tuned.json").records.items()
+    assert (place.backend, place.bucket) == (BACKEND, "s0=8,s1=512")
+    tried = [one.choices for one in record.trials]
+    assert len(set(tried)) == len(tried) == 8
+    assert "reassociate=1" in tried
+
+
+def test_a_library_is_built_after_what_was_found(
+    ops_file: Path, cache: Path, tmp_path: Path
+) -> None:
+    (op,) = choose_ops(find_ops([str(ops_file)]), ["tests.tuned::Centered"])
+    (kernel,) = te_kernels([op], TARGET)
+    x = np.random.default_rng(0).standard_normal((37, 150)).astype(np.float32)
+    images = {}
+    for choices in ("", "vector=32,unroll=2,reassociate=1", "wings=2"):
+        place = Place(processor(), TARGET.level, BACKEND, kernel.signature.key, "s0=64,s1=256")
+        record = Record(kernel.name, "g", (), choices, 2.0, 1)
+        cache.mkdir(exist_ok=True)
+        (cache / "tuned.json").write_text(database_text(TunedDatabase({place: record})))
+        library = tmp_path / f"{len(images)}.so"
+        assert build_ops([op], library).library is not None
+        np.testing.assert_allclose(run(library, x, x[0]), op(x, x[0]), atol=1e-4)
+        images[choices] = library.read_bytes()
+    assert images["wings=2"] == images[""]
+    assert images["vector=32,unroll=2,reassociate=1"] != images[""]
+
+
+@pytest.mark.parametrize("n", [2, 126])
+def test_every_choice_computes_the_same(
+    ops_file: Path, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, n: int
+) -> None:
+    from ortkit.extend import tvm_tuning
+
+    (op,) = choose_ops(find_ops([str(ops_file)]), ["tests.tuned::Centered"])
+    x = np.random.default_rng(n).standard_normal((5, n)).astype(np.float32)
+    for number, choices in enumerate(("vector=64,unroll=8", "vector=4,unroll=2,reassociate=1")):
+        monkeypatch.setattr(tvm_tuning, "chosen_for", lambda *_, c=choices: c)
+        library = tmp_path / f"{number}.so"
+        build_ops([op], library)
+        np.testing.assert_allclose(run(library, x, x[0]), op(x, x[0]), atol=1e-4)
+
+
+def test_choices_that_are_none_are_refused(ops_file: Path, tmp_path: Path) -> None:
+    (op,) = choose_ops(find_ops([str(ops_file)]), ["tests.tuned::Centered"])
+    (kernel,) = te_kernels([op], TARGET)
+    with pytest.raises(KernelError, match="no kernel is known as 'wings=2'"):
+        compile_tvm(kernel.form, TARGET, tmp_path, "wings=2")
+    assert tvm_choices.read_choices("vector=3") is None
+
+
+@pytest.mark.parametrize(
+    ("flags", "problem"),
+    [
+        (["--target", "cuda"], "tuned for this machine's processor"),
+        (["--runner", "ray"], "tuned for this machine's processor"),
+    ],
+)
+def test_what_makes_no_sense_is_one_line(
+    ops_file: Path, capsys: pytest.CaptureFixture[str], flags: list[str], problem: str
+) -> None:
+    assert ortkit_run(["tune", str(ops_file), *flags]) == 2
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert problem in line
+
+
+def test_sizes_that_a_kernel_is_not_for_leave_it_out(
+    ops_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = tuned(ops_file, capsys, "--trials", "1", "--shape", "n=7")
+    assert found["regions"] == []
+    assert "it is not for the sizes m=512, n=7" in str(found["notes"])
+
+
+def test_a_file_without_such_kernels_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "none.py"
+    path.write_text("x = 1\n")
+    assert ortkit_run(["tune", str(path)]) == 2
+    assert "no op has a kernel in TE" in capsys.readouterr().err
+    assert ortkit_run(["tune", str(tmp_path / "missing.py")]) == 2
+    assert "no such file" in capsys.readouterr().err
