@@ -14,6 +14,7 @@ import onnx_ir as ir
 
 from ortkit.errors import ModelError, UserError
 from ortkit.graph.dims import Size
+from ortkit.verify.demands import demanded_sizes
 from ortkit.verify.sizes import check_overrides, concrete, free_inputs, size_plans, sizes_of
 from ortkit.verify.uses import InputUse, input_use
 from ortkit.verify.values import Plan, make_value
@@ -51,7 +52,8 @@ class FeedMaker:
             _check_type(value)
         sizes = tuple(_sizes(value) for value in inputs)
         check_overrides(sizes, shapes)
-        return FeedMaker(inputs, sizes, tuple(input_use(v, model) for v in inputs), dict(shapes))
+        fixed = {**demanded_sizes(model), **shapes}
+        return FeedMaker(inputs, sizes, tuple(input_use(v, model) for v in inputs), fixed)
 
     def first(self, samples: int, seed: int) -> tuple[Feeds, ...]:
         """Make `samples` input sets over which every dynamic size takes two values."""

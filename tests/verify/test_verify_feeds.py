@@ -115,6 +115,30 @@ def test_a_total_length_is_the_past_and_the_new_one() -> None:
         assert np.shape(feeds["m"])[1] == new + past
 
 
+@pytest.mark.parametrize(
+    ("op", "width", "inputs", "heads"),
+    [
+        ("com.microsoft.GroupQueryAttention", 84, 'x, "", "", k, v, last, total', 2),
+        ("com.microsoft.GroupQueryAttention", 36, "x, z, z, k, v, last, total", 2),
+        ("com.microsoft.MultiHeadAttention", 36, 'x, x, x, "", "", "", k, v', 3),
+        ("Attention", 36, 'x, z, z, "", k, v', 2),
+    ],
+)
+def test_a_cache_is_as_attention_wants_it(op: str, width: int, inputs: str, heads: int) -> None:
+    """A name for the size of a head says nothing: the weights have decided it."""
+    built = model(
+        f"""g (float[batch, seq, {width}] x, float[batch, kv_heads, past, head_dim] k,
+               float[batch, kv_heads, past, head_dim] v, int32[batch] last, int32 total,
+               float[batch, seq, 24] z)
+        => (float[] y) {{
+          y = {op} <num_heads = 3, q_num_heads = 3, kv_num_heads = 2> ({inputs})
+        }}"""
+    )
+    for feeds in make_feeds(built, 2):
+        assert np.shape(feeds["k"])[1::2] == np.shape(feeds["v"])[1::2] == (heads, 12)
+    assert np.shape(make_feeds(built, 1, {"head_dim": 5})[0]["k"])[3] == 5
+
+
 def test_shapes_set_by_the_user_hold_in_every_sample() -> None:
     built = model("g (float[batch, seq] x) => (float[] y) { y = Identity(x) }")
     for feeds in make_feeds(built, 3, {"seq": 13}):
