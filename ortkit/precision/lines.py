@@ -5,12 +5,14 @@ Before:
 After:
     y = Squeeze(Conv(Unsqueeze(x, 2), W4, b), 2)
 
-W4 is W with an axis of one element in the same place.
+W4 is W with an axis of one element in the same place. What is done to y element by element, and a
+change of its layout, comes before the Squeeze, so that the next convolution needs no Unsqueeze.
 """
 
 from __future__ import annotations
 
-import numpy as np
+from dataclasses import dataclass, field
+
 import onnx_ir as ir
 
 from ortkit.graph.constants import constant_array, is_constant
@@ -18,6 +20,11 @@ from ortkit.graph.shapes import Shapes
 from ortkit.precision.building import Builder, drop_unread, stand_in
 
 _FLOAT = ir.DataType.FLOAT
+#: Operators on values of one shape, and scalars.
+_POINTWISE = frozenset(
+    {"Add", "Clip", "Elu", "Erf", "Gelu", "HardSigmoid", "HardSwish", "LeakyRelu", "Mish", "Mul",
+     "Relu", "Selu", "Sigmoid", "Softplus", "Sub", "Swish", "Tanh"}
+)  # fmt: skip
 
 
 def widen_lines(model: ir.Model) -> int:
@@ -29,10 +36,14 @@ def widen_lines(model: ir.Model) -> int:
     Returns:
         How many there were.
     """
-    shapes, build = Shapes.infer(model), Builder(model)
-    found = [node for node in model.graph if _is_line(model, shapes, node)]
-    for node in found:
-        _widen(model, build, node)
+    shapes = Shapes.infer(model)
+    found = {node for node in model.graph if _is_line(model, shapes, node)}
+    lines = _Lines(model, Builder(model), shapes)
+    for node in list(model.graph):
+        if node in found:
+            lines.widen(node)
+        elif any(value in lines.planes for value in node.inputs):
+            lines.follow(node)
     return len(found)
 
 
@@ -52,27 +63,82 @@ def _is_line(model: ir.Model, shapes: Shapes, node: ir.Node) -> bool:
     return is_padded and all(one is None or is_constant(one, model) for one in bias)
 
 
-def _widen(model: ir.Model, build: Builder, node: ir.Node) -> None:
-    x, weight, *bias = node.inputs
-    assert x is not None and weight is not None
-    array = constant_array(weight)
-    assert array is not None
-    key = node.outputs[0].name or "line"
-    axis = build.constant(np.array([2], np.int64), f"{key}/axis")
-    plane = build.one("Unsqueeze", [x, axis], f"{key}/plane")
-    filters = build.constant(array[:, :, None, :], f"{weight.name}/plane")
-    first, last = _integers(node, "pads", (0, 0))
-    attributes = {
-        "kernel_shape": [1, array.shape[2]],
-        "strides": [1, *_integers(node, "strides", (1,))],
-        "dilations": [1, *_integers(node, "dilations", (1,))],
-        "pads": [0, first, 0, last],
-    }
-    made = build.one("Conv", [plane, filters, *bias], f"{key}/convolved", attributes)
-    line = build.one("Squeeze", [made, axis], f"{key}/line")
-    model.graph.insert_after(node, build.take())
-    stand_in(node.outputs[0], line)
-    drop_unread(model.graph, node)
+@dataclass(frozen=True)
+class _Lines:
+    """What was widened so far."""
+
+    model: ir.Model
+    build: Builder
+    shapes: Shapes
+    """Before anything was."""
+    planes: dict[ir.Value, ir.Value] = field(default_factory=dict)
+    """What a value was before its Squeeze."""
+    sizes: dict[ir.Value, tuple[str, ...]] = field(default_factory=dict)
+    """Of those values, where they are known."""
+
+    def widen(self, node: ir.Node) -> None:
+        """Put a convolution over two dimensions in the place of one over one."""
+        build, (x, weight, *bias) = self.build, node.inputs
+        assert x is not None and weight is not None
+        array = constant_array(weight)
+        assert array is not None
+        key = node.outputs[0].name or "line"
+        plane = self.planes.get(x)
+        if plane is None:
+            axis = build.sizes([2], f"{key}/axis")
+            plane = build.one("Unsqueeze", [x, axis], f"{key}/plane")
+        filters = build.constant(array[:, :, None, :], f"{weight.name}/plane")
+        first, last = _integers(node, "pads", (0, 0))
+        attributes = {
+            "kernel_shape": [1, array.shape[2]],
+            "strides": [1, *_integers(node, "strides", (1,))],
+            "dilations": [1, *_integers(node, "dilations", (1,))],
+            "pads": [0, first, 0, last],
+        }
+        made = build.one("Conv", [plane, filters, *bias], f"{key}/convolved", attributes)
+        self._put(node, made)
+
+    def follow(self, node: ir.Node) -> None:
+        """Let a node that reads what was squeezed read it before that, if it may."""
+        if node.domain or self.shapes.dtype(node.outputs[0]) != _FLOAT:
+            return
+        key = node.outputs[0].name or "line"
+        if node.op_type == "Transpose" and _integers(node, "perm", ()) == (0, 2, 1):
+            # As convolution nets turn images, so that both may fall away.
+            turned = {"perm": [0, 2, 3, 1]}
+            plane = [self.planes.get(value) for value in node.inputs if value is not None]
+            self._put(node, self.build.one("Transpose", plane, f"{key}/turned", turned), axis=1)
+        elif node.op_type in _POINTWISE and self._fits(node):
+            inputs = [value if value is None else self._plane(value) for value in node.inputs]
+            self._put(node, self.build.again(node, inputs, f"{key}/plane"))
+
+    def _fits(self, node: ir.Node) -> bool:
+        """Say whether all operands have one shape, but for scalars."""
+        lines = [value for value in node.inputs if value in self.planes]
+        others = [value for value in node.inputs if value is not None and value not in self.planes]
+        is_one = len({self.sizes.get(value) for value in lines}) == 1 and lines[0] in self.sizes
+        return is_one and all(self._is_scalar(value) for value in others)
+
+    def _is_scalar(self, value: ir.Value) -> bool:
+        array = constant_array(value) if is_constant(value, self.model) else None
+        return array is not None and array.size == 1 and array.ndim < 2
+
+    def _plane(self, value: ir.Value) -> ir.Value:
+        return self.planes.get(value, value)
+
+    def _put(self, node: ir.Node, plane: ir.Value, axis: int = 2) -> None:
+        """Let a plane without one axis stand for a node's result."""
+        key, shape = node.outputs[0].name or "line", self.shapes.shape(node.outputs[0])
+        axes = self.build.sizes([axis], f"{key}/axis")
+        line = self.build.one("Squeeze", [plane, axes], f"{key}/line")
+        self.model.graph.insert_after(node, self.build.take())
+        stand_in(node.outputs[0], line)
+        drop_unread(self.model.graph, node)
+        if axis != 2:
+            return
+        self.planes[line] = plane
+        if shape is not None and all(size is not None for size in shape):
+            self.sizes[line] = tuple(map(str, shape))
 
 
 def _integers(node: ir.Node, name: str, default: tuple[int, ...]) -> tuple[int, ...]:

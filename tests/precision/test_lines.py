@@ -54,6 +54,50 @@ def test_others_stay(text: str, shape: tuple[int, ...]) -> None:
     assert [node.op_type for node in model.graph] == ["Conv"]
 
 
+CHAINS = {
+    "activation": (
+        "h = Conv(x, w)  a = Gelu(h)  y = Conv(a, u)", "Unsqueeze Conv Gelu Conv Squeeze"
+    ),
+    "residual sum": (
+        "h = Conv(x, w)  a = Conv(h, u)  s = Add(h, a)  m = Mul(s, half)  y = Relu(m)",
+        "Unsqueeze Conv Conv Add Mul Relu Squeeze",
+    ),
+    "read twice": (
+        "h = Conv(x, w)  a = Relu(h)  z = Exp(h)  b = Conv(a, u)  y = Sub(b, z)",
+        "Unsqueeze Conv Squeeze Relu Exp Conv Squeeze Sub",
+    ),
+    "other operands": (
+        "h = Conv(x, w)  m = ReduceMean(h, last)  s = Sub(h, m)  t = Mul(s, rows)  y = Conv(t, u)",
+        "Unsqueeze Conv Squeeze ReduceMean Sub Mul Unsqueeze Conv Squeeze",
+    ),
+    "channels innermost": (
+        "h = Conv(x, w)  r = Relu(h)  t = Transpose<perm = [0, 2, 1]>(r)  y = Add(t, columns)",
+        "Unsqueeze Conv Relu Transpose Squeeze Add",
+    ),
+    "turned otherwise": (
+        "h = Conv(x, w)  y = Transpose<perm = [1, 2, 0]>(h)", "Unsqueeze Conv Squeeze Transpose"
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CHAINS)
+def test_what_lies_between_two_goes_before_the_squeeze(name: str) -> None:
+    body, wanted = CHAINS[name]
+    weights = {
+        "w": floats(6, 4, 1), "u": floats(6, 6, 1, seed=1), "half": floats(1, seed=2),
+        "rows": floats(6, 1, seed=3), "columns": floats(6, seed=4), "last": np.array([2]),
+    }  # fmt: skip
+    weights = {key: value for key, value in weights.items() if f" {key})" in body}
+    model = model_of(f"g (float[2, 4, 9] x) => (float[i, j, k] y) {{ {body} }}", **weights)
+    x = floats(2, 4, 9, seed=5)
+    (before,) = run(model, x=x)
+    widen_lines(model)
+    assert [node.op_type for node in model.graph] == wanted.split()
+    (after,) = run(model, x=x)
+    assert after.shape == before.shape
+    assert off_by(before, after) < 1e-6
+
+
 @pytest.mark.skipif(not has_bf16(native_level()), reason="no products of bfloat16")
 def test_they_become_kernels_in_bfloat16(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(cpu, "time_whole", lambda *_: paying.WholeTime(2.0, 1.0, False))
