@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, ClassVar
 
 import onnx
@@ -85,10 +86,11 @@ def build(
     is_single = len(proto.graph.output) == 1
 
     def shared(array: Array) -> Any:
-        if array.ctypes.data % _ALIGNMENT:
-            return tvm.runtime.tensor(array)
         view = array.view()  # TVM takes no read-only arrays; it does not write to inputs
-        view.flags.writeable = True
+        with suppress(ValueError):  # one that cannot be is copied
+            view.flags.writeable = True
+        if array.ctypes.data % _ALIGNMENT or not view.flags.writeable:
+            return tvm.runtime.tensor(array)
         return tvm.runtime.from_dlpack(view)
 
     def call(*arrays: Array) -> Any:

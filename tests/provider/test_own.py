@@ -199,12 +199,12 @@ def test_nodes_that_another_provider_has_are_not_claimed(
 ) -> None:
     model = parsed(
         """<ir_version: 10, opset_import: ["" : 20]>
-        g (float[n, 64] x, float[n, 64] z) => (float[n, 64] y) {
+        g (float[n, 32] x, float[n, 32] z) => (float[n, 32] y) {
           a = Add (x, z)  m = Mul (a, x)  s = Softmax (m)
           w = MatMul (s, k)  t = Tanh (w)  u = Mul (t, z)  v = Add (u, x)  y = Softmax (v)
         }"""
     )
-    weight = np.random.default_rng(2).standard_normal((64, 64), np.float32)
+    weight = np.random.default_rng(2).standard_normal((32, 32), np.float32)
     model.graph.initializer.append(onnx.numpy_helper.from_array(weight, "k"))
     ortkit.register_provider(Tanhs())
     try:
@@ -222,7 +222,7 @@ def test_nodes_that_another_provider_has_are_not_claimed(
         assert found[Tanhs.name] == ["Tanh"]
         assert found[NAME] == ["Add", "Mul", "Softmax"]  # of the two groups the first
         assert "TanhsExecutionProvider has one of its nodes" in capfd.readouterr().err
-        check(made, model, rows(5))
+        check(made, model, {name: each[:, :32] for name, each in rows(5).items()})
         del made
     finally:
         ortkit.unregister_provider(Tanhs.name)
