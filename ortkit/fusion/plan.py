@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,6 +19,9 @@ from ortkit.fusion.cost import CostModel
 from ortkit.fusion.cuda_attention import cuda_attention_candidates, without_readers
 from ortkit.fusion.cuda_cost import CudaCostModel
 from ortkit.fusion.cuda_layout import advise, beside_convolutions
+from ortkit.fusion.cuda_products import cuda_product_candidates, takes_sum, turns
+from ortkit.fusion.cuda_skip_norms import split_skip_norms
+from ortkit.fusion.cuda_turned_weights import turned_weights
 from ortkit.fusion.lower import lower_region, restore_order
 from ortkit.fusion.recompute import Candidate
 from ortkit.fusion.regions import PASS
@@ -70,13 +73,14 @@ def compile_regions(
     graphs = [(scope, scope.root) for scope in scopes if isinstance(scope.root, ir.Graph)]
     chains = [(scope, one) for scope, graph in graphs for one in find_chains(scope, graph, judge)]
     taken = frozenset(node for _, chain in chains if not chain.reason for node in chain.nodes)
-    split: AbstractContextManager[None] = nullcontext()
-    if target.kind == "cuda":
-        if advise(scopes, taken).options:
-            taken |= frozenset(node for scope in scopes for node in beside_convolutions(scope))
-        else:
-            split = split_biases(scopes, taken)
-    with split:
+    with ExitStack() as split:
+        if target.kind == "cuda":
+            if advise(scopes, taken).options:
+                taken |= frozenset(node for scope in scopes for node in beside_convolutions(scope))
+            else:
+                split.enter_context(split_biases(scopes, taken))
+            split.enter_context(split_skip_norms(scopes, takes_sum))
+            split.enter_context(turned_weights(scopes, turns))
         return _compile(
             scopes, path, kernels, target, count, sources, chooser, judge, chains, taken
         )
@@ -158,6 +162,10 @@ def find_candidates(
             attended += [] if one.signature is None else [one.region]
         taken |= {node for region in attended for node in region.nodes}
         taken |= without_readers(attended)
+        if not is_cpu:
+            for found in cuda_product_candidates(scope, graph, judge, cost, taken):
+                yield (one := _allowed(scope, found))
+                taken |= frozenset(() if one.signature is None else one.region.nodes)
         for one in candidates(scope, graph, judge, cost, taken):
             yield _allowed(scope, one)
 

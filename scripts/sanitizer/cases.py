@@ -140,4 +140,13 @@ CASES = (
     Case("attention_of_one_query", attention_body(8, 2, 80),
          {"X0": ("b", 1, 640), "X1": ("b", "m", 160), "X2": ("b", "m", 160)},
          {"Y": ("b", 1, 640)}, ({"b": 2, "m": 1000},)),
+    Case("product_of_a_row", "V = Transpose <perm = [1, 0]> (W)  U = MatMul (X, V)"
+         "  S = Add (U, B)  Y = Add (S, R)",
+         {"X": (1, 1, 1500 * 4), "W": (77 * 8, 1500 * 4), "B": (77 * 8,), "R": (1, 1, 77 * 8)},
+         {"Y": (1, 1, 77 * 8)}),
+    Case("gated_products_of_a_normed_row", "N = LayerNormalization <axis = -1> (X, G, H)"
+         "  V = Transpose <perm = [1, 0]> (W)  T = Transpose <perm = [1, 0]> (Z)"
+         "  U = MatMul (N, V)  D = MatMul (N, T)  S = Sigmoid (U)  Y = Mul (S, D)",
+         {"X": (1, 520), "G": (520,), "H": (520,), "W": (168, 520), "Z": (168, 520)},
+         {"Y": (1, 168)}),
 )  # fmt: skip

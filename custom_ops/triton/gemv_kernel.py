@@ -1,0 +1,104 @@
+"""Products of a row and matrices, with the row's norm before and an epilogue behind.
+
+What such a product takes is the time in which its matrix is read, once: each block has some
+columns, and all of their depth. `epilogue`, what follows, is written behind this text for each
+region: a function of the products and of four further operands.
+"""
+
+# mypy: ignore-errors
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def read(p, columns, mask):
+    """Return an operand of the epilogue in float32; 0 where there is none."""
+    value = 0.0
+    if p is not None:
+        value = tl.load(p + columns, mask=mask, other=0.0).to(tl.float32)
+    return value
+
+
+@triton.jit
+def statistics(x, K: tl.constexpr, BLOCK: tl.constexpr, EPSILON: tl.constexpr,
+               IS_CENTRED: tl.constexpr):  # fmt: skip
+    """Return the mean (0 if not `IS_CENTRED`) and the reciprocal deviation of x, [K]."""
+    at = tl.arange(0, BLOCK)
+    mean = 0.0
+    if IS_CENTRED:
+        total = tl.zeros((BLOCK,), tl.float32)
+        for k in tl.range(0, K, BLOCK):
+            total += tl.load(x + k + at, mask=k + at < K, other=0.0).to(tl.float32)
+        mean = tl.sum(total, 0) / K
+    total = tl.zeros((BLOCK,), tl.float32)
+    for k in tl.range(0, K, BLOCK):
+        mask = k + at < K
+        one = tl.load(x + k + at, mask=mask, other=0.0).to(tl.float32)
+        off = tl.where(mask, one - mean, 0.0)
+        total += off * off
+    return mean, 1.0 / tl.sqrt(tl.sum(total, 0) / K + EPSILON)
+
+
+@triton.jit
+def gemv_kernel(
+    x, scale, shift, w, v, e0, e1, e2, e3, y,
+    N: tl.constexpr, K: tl.constexpr, EPSILON: tl.constexpr, IS_CENTRED: tl.constexpr,
+    BN: tl.constexpr, BK: tl.constexpr, BLOCK: tl.constexpr, IS_PAIR: tl.constexpr,
+):  # fmt: skip
+    """Write some columns of the result: sums of products in float32.
+
+    Args:
+        x: [K].
+        scale: [K], or None: the rows have no norm.
+        shift: [K], or None.
+        w: [N, K].
+        v: The second matrix if `IS_PAIR`, else anything.
+        e0: A further operand of the epilogue, [N], or None; so are e1, e2 and e3.
+        y: [N].
+        EPSILON: Of the norm.
+        IS_CENTRED: Whether it takes the mean off.
+        BN: Columns of a block.
+        BK: Depth of one step.
+        BLOCK: Of the row's statistics.
+    """
+    columns = tl.program_id(0) * BN + tl.arange(0, BN)
+    at = tl.arange(0, BK)
+    is_column = columns < N
+    place = columns[:, None].to(tl.int64) * K + at[None, :]
+    mask = is_column[:, None] & (at < K)[None, :]
+    # The matrix is on its way while the row's statistics are summed.
+    next_w = tl.load(w + place, mask=mask, other=0.0)
+    if IS_PAIR:
+        next_v = tl.load(v + place, mask=mask, other=0.0)
+    if scale is not None:
+        mean, rate = statistics(x, K, BLOCK, EPSILON, IS_CENTRED)
+    first = tl.zeros((BN, BK), tl.float32)
+    second = tl.zeros((BN, BK), tl.float32)
+    for k in tl.range(0, K, BK):
+        depth = k + at
+        is_depth = depth < K
+        a = tl.load(x + depth, mask=is_depth, other=0.0).to(tl.float32)
+        if scale is not None:
+            a = (a - mean) * rate * tl.load(scale + depth, mask=is_depth, other=0.0).to(tl.float32)
+            if shift is not None:
+                a += tl.load(shift + depth, mask=is_depth, other=0.0).to(tl.float32)
+            # As rounded as where the norm is an operator.
+            a = a.to(x.dtype.element_ty).to(tl.float32)
+        one = next_w
+        place += BK
+        mask = is_column[:, None] & (depth + BK < K)[None, :]
+        next_w = tl.load(w + place, mask=mask, other=0.0)
+        first += one.to(tl.float32) * a[None, :]
+        if IS_PAIR:
+            other = next_v
+            next_v = tl.load(v + place, mask=mask, other=0.0)
+            second += other.to(tl.float32) * a[None, :]
+    r0 = read(e0, columns, is_column)
+    r1 = read(e1, columns, is_column)
+    r2 = read(e2, columns, is_column)
+    r3 = read(e3, columns, is_column)
+    if IS_PAIR:
+        made = epilogue(tl.sum(first, 1), tl.sum(second, 1), r0, r1, r2, r3)  # noqa: F821
+    else:
+        made = epilogue(tl.sum(first, 1), r0, r1, r2, r3, 0.0)  # noqa: F821
+    tl.store(y + columns, made.to(y.dtype.element_ty), mask=is_column)

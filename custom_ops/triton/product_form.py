@@ -1,0 +1,184 @@
+"""Products of rows and constant matrices in half precision, as a region's body has them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import onnx
+
+from ortkit.kernels.backend import Refused
+from ortkit.kernels.signature import RegionSignature
+from ortkit.kernels.sizes import Extent, extent_of, product
+
+from ..tvm.body import Body, integer
+from ..tvm.epilogue import Epilogue, Operand, Step, Value, read_step
+from .conv_form import HALVES
+from .product_norms import Norm, read_norm
+
+#: Operands that a kernel reads besides its products.
+MOST_OPERANDS = 4
+#: Rows of the weights are read 16 bytes at a time.
+VECTOR = 8
+
+
+@dataclass(frozen=True)
+class Products:
+    """epilogue(norm(x) @ weights[0], norm(x) @ weights[1], reads ...); numbers are inputs.
+
+    Args:
+        signature: The region's.
+        x: [..., depth].
+        norm: What is done to the rows of x before, None if nothing is.
+        weights: One or two, [columns, depth].
+        reads: What the epilogue reads besides the products: rows, or tensors of the result's
+            shape.
+        epilogue: Its values are the products, the reads, and the steps.
+        rows: Of x, all leading dims.
+        depth: Multiply-adds of an element.
+        columns: Of the result.
+    """
+
+    signature: RegionSignature
+    x: int
+    norm: Norm | None
+    weights: tuple[int, ...]
+    reads: tuple[int, ...]
+    epilogue: Epilogue
+    rows: Extent
+    depth: int
+    columns: int
+
+
+def read_products(signature: RegionSignature) -> Products | Refused | None:
+    """Return the region as products of one source; None if it is something else."""
+    body = Body(signature)
+    nodes = [*body.nodes("MatMul"), *body.nodes("Gemm")]
+    if not nodes:
+        return None
+    reason = _unfit(signature, nodes)
+    if reason is not None:
+        return Refused(reason)
+    source = nodes[0].input[0]
+    inputs = signature.inputs
+    numbers = tuple(number for node in nodes if (number := _matrix(body, node)) is not None)
+    if len(numbers) < len(nodes):
+        return Refused("products with matrices that are computed, or whose rows are the depth")
+    shapes = {inputs[number].shape for number in numbers}
+    (shape, *others) = shapes
+    if others or len(shape) != 2 or not all(isinstance(size, int) for size in shape):
+        return Refused("products with matrices of other shapes than one [columns, depth]")
+    columns, depth = (int(size) for size in shape)
+    norm = read_norm(body, source)
+    if isinstance(norm, Refused):
+        return norm
+    x = body.inputs.get(source) if norm is None else norm.x
+    if x is None:
+        return Refused("products of something that is computed in the region")
+    rows = inputs[x].shape[:-1]
+    reason = _misfit(signature, x, depth, columns)
+    if reason is not None:
+        return Refused(reason)
+    behind = _epilogue(body, nodes, numbers)
+    if isinstance(behind, Refused):
+        return behind
+    reads, epilogue = behind
+    return Products(
+        signature, x, norm, numbers, reads, epilogue,
+        product(map(extent_of, rows)), depth, columns,
+    )  # fmt: skip
+
+
+def _unfit(signature: RegionSignature, nodes: Sequence[onnx.NodeProto]) -> str | None:
+    """Say why the region's products or tensors are not what these kernels work on."""
+    if len(nodes) > 2 or len({node.input[0] for node in nodes}) > 1:
+        return "more products than two of one source"
+    if len(signature.outputs) != 1:
+        return "products with more than one result"
+    dtype = signature.outputs[0].dtype
+    for tensor in (*signature.inputs, *signature.outputs):
+        if tensor.dtype != dtype or dtype not in HALVES:
+            return f"a product with a tensor of type {tensor.dtype}"
+    for node in nodes:
+        if node.op_type == "Gemm" and not _is_plain(node):
+            return "a Gemm with factors, or of something transposed"
+    return None
+
+
+def _is_plain(gemm: onnx.NodeProto) -> bool:
+    factors = [each.f for each in gemm.attribute if each.name in ("alpha", "beta")]
+    return all(factor == 1.0 for factor in factors) and not integer(gemm, "transA", 0)
+
+
+def _matrix(body: Body, node: onnx.NodeProto) -> int | None:
+    """Return the input that is a product's matrix, [columns, depth]; None if it lies otherwise."""
+    if node.op_type == "Gemm" and integer(node, "transB", 0):
+        return body.inputs.get(node.input[1])
+    return body.input_behind(node.input[1], (1, 0))
+
+
+def _misfit(signature: RegionSignature, x: int, depth: int, columns: int) -> str | None:
+    """Say why sizes do not fit each other, or vectors."""
+    shape, output = signature.inputs[x].shape, signature.outputs[0].shape
+    if len(shape) < 2 or shape[-1] != depth or output != (*shape[:-1], columns):
+        return "a product of other sizes than rows and a matrix"
+    if depth % VECTOR or columns % VECTOR:
+        return f"a product of [{depth}, {columns}], no multiples of {VECTOR}"
+    return None
+
+
+def _epilogue(
+    body: Body, nodes: Sequence[onnx.NodeProto], weights: Sequence[int]
+) -> tuple[tuple[int, ...], Epilogue] | Refused:
+    """Return what the steps behind the products read, and the steps."""
+    products = [str(node.output[0]) for node in nodes]
+    steps = _behind(body, products)
+    biases = [str(node.input[2]) for node in nodes if len(node.input) > 2 and node.input[2]]
+    read = [*biases, *(str(name) for node in steps for name in node.input)]
+    numbers = tuple(dict.fromkeys(body.inputs[name] for name in read if name in body.inputs))
+    if not all(_fits(body.signature, number) for number in numbers):
+        return Refused("an operand of another shape than the product's, or its rows'")
+    if len(numbers) > MOST_OPERANDS:
+        return Refused(f"more than {MOST_OPERANDS} further operands")
+    names = {number: name for name, number in body.inputs.items()}
+    extras = (*weights[1:], *numbers)
+    known: dict[str, Operand] = {name: Value(place) for place, name in enumerate(products)}
+    first = len(products)
+    known |= {names[number]: Value(first + place) for place, number in enumerate(numbers)}
+    made: list[Step] = []
+
+    def add(step: Step, name: str) -> None:
+        known[name] = Value(1 + len(extras) + len(made))
+        made.append(step)
+
+    for node in nodes:
+        if len(node.input) > 2 and node.input[2]:
+            operands = known[node.output[0]], known[node.input[2]]
+            add(Step("Add", operands, {}), node.output[0])
+    dtype = body.signature.outputs[0].dtype
+    for node in steps:
+        step = read_step(body, node, known, dtype)
+        if isinstance(step, Refused):
+            return step
+        add(step, node.output[0])
+    last = Value(len(extras) + len(made)) if made else Value(0)
+    if known.get(body.function.output[0]) != last:
+        return Refused("a result that is not the last step's")
+    return numbers, Epilogue(extras, tuple(made))
+
+
+def _behind(body: Body, products: Sequence[str]) -> list[onnx.NodeProto]:
+    """Return the nodes that depend on the products, in order."""
+    made, found = set(products), []
+    for node in body.function.node:
+        if made & set(node.input):
+            made.update(node.output)
+            found.append(node)
+    return found
+
+
+def _fits(signature: RegionSignature, number: int) -> bool:
+    """Say whether an input has the result's shape, or is one row for all."""
+    shape, output = signature.inputs[number].shape, signature.outputs[0].shape
+    is_row = shape[-1:] == output[-1:] and all(size == 1 for size in shape[:-1])
+    return shape == output or (is_row and 0 < len(shape) <= len(output))

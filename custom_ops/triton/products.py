@@ -1,0 +1,55 @@
+"""Products of one row and constant matrices: as fast as their weights are read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ortkit.kernels.backend import Refused
+from ortkit.kernels.signature import RegionSignature
+from ortkit.kernels.sizes import ONE, Extent
+from ortkit.kernels.triton.hand import Call, Passed, Tensor, kernel_text
+from ortkit.kernels.triton.source import VariantSource
+
+from .alignment import for_any_alignment
+from .conv import optional
+from .conv_form import epilogue_text
+from .product_form import MOST_OPERANDS, Products, read_products
+from .product_tiles import strip_of
+
+
+@dataclass(frozen=True)
+class RowProduct:
+    """Products of one row."""
+
+    form: Products
+
+    def variants(self) -> tuple[VariantSource, ...]:
+        """Return the kernel, and one for unaligned tensors."""
+        form, norm = self.form, self.form.norm
+        strip = strip_of(form)
+        missing = [None] * (MOST_OPERANDS - len(form.reads))
+        arguments: tuple[Passed, ...] = (
+            Tensor(form.x),
+            None if norm is None else Tensor(norm.scale),
+            optional(None if norm is None else norm.shift),
+            Tensor(form.weights[0]), Tensor(form.weights[-1]),
+            *map(Tensor, form.reads), *missing, Tensor(len(form.signature.inputs)),
+            form.columns, form.depth, 0.0 if norm is None else norm.epsilon,
+            norm is not None and norm.is_centred,
+            strip.columns, strip.depth, strip.statistics, len(form.weights) > 1,
+        )  # fmt: skip
+        grid = ((Extent(form.columns), strip.columns), (ONE, 1), (ONE, 1))
+        call = Call("gemv_kernel", arguments, grid, strip.warps, stages=1)
+        text = kernel_text("gemv_kernel")
+        text += epilogue_text("epilogue", form.epilogue, MOST_OPERANDS + 1)
+        return for_any_alignment(form.signature, (call,), text)
+
+
+def match(signature: RegionSignature) -> RowProduct | Refused | None:
+    """Return the region as products of one row; None if it is something else."""
+    found = read_products(signature)
+    if found is None or isinstance(found, Refused):
+        return found
+    if found.rows != ONE:
+        return Refused("products of more than one row, for which cuBLAS is faster")
+    return RowProduct(found)

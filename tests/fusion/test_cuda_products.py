@@ -1,0 +1,194 @@
+"""Products become regions on CUDA, with the norm before and the sum behind that are theirs."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnxruntime as ort
+import pytest
+from region_models import Eager, accept, scope_of
+
+from ortkit.fusion.cuda_cost import CudaCostModel
+from ortkit.fusion.cuda_products import cuda_product_candidates, turns
+from ortkit.fusion.cuda_skip_norms import split_skip_norms
+from ortkit.fusion.cuda_turned_weights import turned_weights
+from ortkit.fusion.lower import lower_region
+from ortkit.fusion.recompute import Candidate
+from ortkit.graph.text import from_text
+from ortkit.kernels.calibration import Calibration
+from ortkit.rewrite.scope import Scope
+
+HEAD = '<ir_version: 10, opset_import: ["" : 23, "com.microsoft" : 1]>'
+DEPTH, COLUMNS = 16, 24
+#: Constants of bodies: matrices w, v [16, 24], o [24, 16], rows b [24], c and g [16].
+SHAPES = {"w": (DEPTH, COLUMNS), "v": (DEPTH, COLUMNS), "o": (COLUMNS, DEPTH), "b": (COLUMNS,),
+          "c": (DEPTH,), "g": (DEPTH,)}  # fmt: skip
+GATED = """n = RMSNormalization<axis = -1> (x, g)  u = MatMul (n, w)  t = MatMul (n, v)
+    s = com.microsoft.QuickGelu<alpha = 1.0> (u)  y = Mul (s, t)"""
+SKIP = """u = MatMul (h, o)
+    y, , , z = com.microsoft.SkipSimplifiedLayerNormalization<epsilon = 0.001> (r, u, g, c)"""
+#: A body, and the number of nodes of each region.
+TAKEN = {
+    "a product": ("y = MatMul (x, w)", [1]),
+    "bias and GELU": ("u = MatMul (x, w)  t = Add (u, b)  y = Gelu (t)", [3]),
+    "gated rows with a norm": (GATED, [5]),
+    "a norm that something else reads": (
+        "n = RMSNormalization<axis = -1> (x, g)  y = MatMul (n, w)  z = Relu (n)", [1]
+    ),
+    "two readers": ("u = MatMul (x, w)  y = Relu (u)  z = Tanh (u)", [1]),
+    "two products after each other": (
+        "u = MatMul (x, w)  t = Relu (u)  s = MatMul (t, o)  y = Add (s, x)", [2, 2]
+    ),
+    "biases on both sides": (
+        "u = MatMul (x, w)  t = MatMul (x, v)  s = Add (u, b)  a = Sigmoid (s)  d = Add (t, b)"
+        "  y = Mul (a, d)", [6],
+    ),
+}  # fmt: skip
+
+
+def model_of(body: str, types: str = "float16") -> onnx.ModelProto:
+    """`y`, and `z` if the body makes it, by a body; h and r are inputs as x is."""
+    rng = np.random.default_rng(5)
+    inputs = [f"{types}[2, {COLUMNS if name == 'h' else DEPTH}] {name}" for name in "xhr"
+              if f"({name}" in body or f" {name})" in body]  # fmt: skip
+    outputs = [name for name in "yz" if f"{name} =" in body]
+    held = []
+    for name, shape in SHAPES.items():
+        if f"{name})" not in body and f"{name}, " not in body:
+            continue
+        array = (rng.integers(-64, 64, shape) / 256).astype(np.float16)
+        bits = ", ".join(map(str, array.view(np.uint16).flat))
+        held.append(f"{types}[{', '.join(map(str, shape))}] {name} = {{{bits}}}")
+    results = [f"{types}[2, n_{name}] {name}" for name in outputs]
+    return ir.to_proto(
+        from_text(f"{HEAD} g ({', '.join(inputs)}) => ({', '.join(results)}) "
+                  f"<{', '.join(held)}> {{ {body} }}")
+    )  # fmt: skip
+
+
+def found_in(scope: Scope) -> list[Candidate]:
+    cost = Eager(scope, Calibration())
+    return list(cuda_product_candidates(scope, scope.model.graph, accept, cost))
+
+
+def lowered(
+    proto: onnx.ModelProto, *, is_turned: bool = False
+) -> tuple[onnx.ModelProto, list[int]]:
+    """Return the model with its regions as nodes, and of how many nodes each was."""
+    scope = scope_of(ir.from_proto(proto))
+    sizes, replaced = [], dict[ir.Value, ir.Value]()
+    with (
+        split_skip_norms([scope], lambda *_: True),
+        turned_weights([scope], lambda *_: is_turned),
+    ):
+        for one in found_in(scope):
+            assert one.signature is not None, one.reason
+            sizes.append(len(one.region.nodes))
+            assert lower_region(scope, one.region, one.signature, replaced)
+    return ir.to_proto(scope.model), sizes
+
+
+def outputs_of(proto: onnx.ModelProto) -> list[np.ndarray]:
+    session = ort.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
+    rng = np.random.default_rng(0)
+    feeds = {
+        one.name: (rng.standard_normal(one.shape) / 2).astype(np.float16)
+        for one in session.get_inputs()
+    }
+    return list(session.run(None, feeds))
+
+
+@pytest.mark.parametrize("name", TAKEN)
+def test_regions_compute_the_same(name: str) -> None:
+    body, sizes = TAKEN[name]
+    before = model_of(body)
+    after, found = lowered(before)
+    assert found == sizes
+    for one, other in zip(outputs_of(before), outputs_of(after), strict=True):
+        np.testing.assert_allclose(one, other, rtol=2e-3, atol=2e-3)
+
+
+@pytest.mark.parametrize("name", TAKEN)
+def test_matrices_are_turned(name: str) -> None:
+    body, sizes = TAKEN[name]
+    before = model_of(body)
+    after, found = lowered(before, is_turned=True)
+    products = body.count("MatMul")
+    assert sum(found) == sum(sizes) + products
+    held = {one.name for one in after.graph.initializer if len(one.dims) == 2}
+    read = {name for node in after.graph.node for name in node.input}
+    assert held <= read
+    assert sum("/turned" in name for name in held) == products
+    for one, other in zip(outputs_of(before), outputs_of(after), strict=True):
+        np.testing.assert_allclose(one, other, rtol=2e-3, atol=2e-3)
+
+
+def test_a_matrix_of_a_product_that_nothing_took_is_as_it_was() -> None:
+    before = model_of(GATED)
+    scope = scope_of(ir.from_proto(before))
+    with turned_weights([scope], lambda *_: True):
+        kinds = [node.op_type for node in scope.model.graph]
+        assert kinds.count("Transpose") == 2
+    after = ir.to_proto(scope.model)
+    assert [n.op_type for n in after.graph.node] == [n.op_type for n in before.graph.node]
+    assert {one.name for one in after.graph.initializer} == {
+        one.name for one in before.graph.initializer
+    }
+
+
+def test_products_of_one_row_pay_and_their_matrices_are_turned() -> None:
+    rng = np.random.default_rng(1)
+    bits = ", ".join(map(str, rng.integers(0, 9999, 64 * 48)))
+    body = f"<float16[64, 48] w = {{{bits}}}> {{ u = MatMul (x, w)  y = Relu (u) }}"
+    scope = scope_of(from_text(f"{HEAD} g (float16[1, 64] x) => (float16[1, 48] y) {body}"))
+    with turned_weights([scope], turns):
+        cost = CudaCostModel(scope, Calibration())
+        (one,) = cuda_product_candidates(scope, scope.model.graph, accept, cost)
+        assert one.signature is not None
+        assert [spec.shape for spec in one.signature.inputs] == [(48, 64), (1, 64)]
+
+
+def test_a_skip_norm_gives_its_sum_away() -> None:
+    before = model_of(SKIP)
+    after, found = lowered(before)
+    assert found == [3]
+    kinds = [node.op_type for node in after.graph.node]
+    assert "SkipSimplifiedLayerNormalization" not in kinds
+    assert "SimplifiedLayerNormalization" in kinds
+    for one, other in zip(outputs_of(before), outputs_of(after), strict=True):
+        np.testing.assert_allclose(one, other, rtol=2e-3, atol=2e-3)
+
+
+@pytest.mark.parametrize("body", [SKIP, SKIP.replace(", , , z", "")])
+def test_a_skip_norm_that_nothing_took_is_there_again(body: str) -> None:
+    before = model_of(body)
+    scope = scope_of(ir.from_proto(before))
+    with split_skip_norms([scope], lambda *_: True):
+        assert [node.op_type for node in scope.model.graph].count("Add") == 2
+    after = ir.to_proto(scope.model)
+    onnx.checker.check_model(after)
+    assert [node.op_type for node in after.graph.node] == [n.op_type for n in before.graph.node]
+    for one, other in zip(outputs_of(before), outputs_of(after), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "u = Relu (h)  y = MatMul (x, u)",
+        "u = MatMul (o, w)  z = Relu (u)  y = Neg (h)",
+    ],
+)
+def test_what_is_no_product_of_rows(body: str) -> None:
+    assert not found_in(scope_of(ir.from_proto(model_of(body))))
+
+
+def test_many_rows_are_left_to_cublas() -> None:
+    zeros = ", ".join(["0"] * 384)
+    body = f"<float16[16, 24] w = {{{zeros}}}> {{ u = MatMul (x, w)  y = Relu (u) }}"
+    scope = scope_of(from_text(f"{HEAD} g (float16[512, 16] x) => (float16[512, 24] y) {body}"))
+    cost = CudaCostModel(scope, Calibration())
+    (one,) = cuda_product_candidates(scope, scope.model.graph, accept, cost)
+    assert one.signature is None
+    assert "gain" in one.reason

@@ -1,0 +1,61 @@
+"""Products of one row on a GPU: a gated layer with its norms against the CPU's float32."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import ortkit
+
+WIDTH, INNER, LAYERS = 520, 1352, 2
+
+
+def layers(rng: np.random.Generator) -> onnx.ModelProto:
+    """Norm, gated products, and one back with the sum, twice."""
+    nodes, held, x = [], [], "x"
+
+    def constant(name: str, shape: tuple[int, ...], scale: float) -> str:
+        array = (rng.standard_normal(shape) * scale).astype(np.float16)
+        held.append(numpy_helper.from_array(array, name))
+        return name
+
+    def op(op_type: str, *inputs: str, **attributes: float) -> str:
+        name = f"t{len(nodes)}"
+        nodes.append(helper.make_node(op_type, inputs, [name], **attributes))
+        return name
+
+    for layer in range(LAYERS):
+        scale = constant(f"g{layer}", (WIDTH,), 1.0)
+        normed = op("RMSNormalization", x, scale, axis=-1, epsilon=1e-5)
+        gate = op("MatMul", normed, constant(f"a{layer}", (WIDTH, INNER), WIDTH**-0.5))
+        up = op("MatMul", normed, constant(f"b{layer}", (WIDTH, INNER), WIDTH**-0.5))
+        made = op("Mul", op("Mul", gate, op("Sigmoid", gate)), up)
+        down = op("MatMul", made, constant(f"c{layer}", (INNER, WIDTH), INNER**-0.5))
+        x = op("Add", x, down)
+    nodes.append(helper.make_node("Identity", [x], ["y"]))
+    infos = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT16, (1, 1, WIDTH)) for name in "xy"
+    ]
+    graph = helper.make_graph(nodes, "layers", infos[:1], infos[1:], held)
+    opsets = [helper.make_opsetid("", 23)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=10)
+
+
+@pytest.mark.parametrize("graph", [False, True], ids=["", "cuda graph"])
+def test_layers_of_one_row(graph: bool) -> None:
+    pytest.importorskip("triton")
+    rng = np.random.default_rng(3)
+    proto = layers(rng)
+    made = ortkit.optimize(proto, ortkit.OptimizeOptions(target="cuda", verify=False))
+    regions = [one for one in made.report.regions if one.emitted_as is not None]
+    assert [one.kind for one in regions] == ["product"] * 2 * LAYERS
+    x = rng.standard_normal((1, 1, WIDTH)).astype(np.float16)
+    with ortkit.Session(proto, "cpu") as session:
+        expected = session.run({"x": x})["y"]
+    with ortkit.Session(made, "cuda", kernels="require", cuda_graph=graph) as session:
+        for _ in range(3):
+            found = session.run({"x": x})["y"]
+    scale = float(np.abs(expected).max())
+    np.testing.assert_allclose(np.asarray(found, np.float64), expected, rtol=0, atol=0.01 * scale)
