@@ -12,7 +12,7 @@ causality hides is not read: a NaN there leaves no trace, where ONNX Runtime add
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ortkit.kernels.backend import Launch, Refused
@@ -25,12 +25,16 @@ from .attention_tiles import Tiling, tiling
 from .registers import REGISTERS, VECTOR
 
 if TYPE_CHECKING:
+    from ortkit.kernels.tvm.choices import Choices
     from ortkit.kernels.tvm.emit import Buffer, Expr
 
     from .emitter import TileEmitter
 
 # Blocks of an unknown number of queries go into this many units for each head.
 _PARTS = 8
+# Keys of a region, for whether it is taken for alike by tuning.
+_FEW_KEYS = 256
+_MOST_VECTORS = 4
 # One core of x86-64-v4: a multiply-add in tiles, and a score's exponential.
 _PICOSECONDS_PER_MULTIPLY = 13
 _PICOSECONDS_PER_SCORE = 400
@@ -38,9 +42,36 @@ _PICOSECONDS_PER_SCORE = 400
 
 @dataclass(frozen=True)
 class Attention:
-    """One attention of a region."""
+    """One attention of a region.
+
+    Args:
+        form: What is computed.
+        panel: Vectors of queries in a block; 0: what the rule says.
+        keys: Of a block; 0: what the rule says.
+    """
 
     form: AttentionForm
+    panel: int = 0
+    keys: int = 0
+
+    @property
+    def kind(self) -> str:
+        """See `TunableTemplate`."""
+        length = self.form.k.length.static
+        few = "<=256" if length is not None and length <= _FEW_KEYS else ">256"
+        return f"attention,{few} keys"
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """See `TunableTemplate`."""
+        return ("panel", "keys")
+
+    def chosen(self, choices: Choices) -> Attention:
+        """See `TunableTemplate`."""
+        return replace(self, panel=min(choices.panel, _MOST_VECTORS), keys=choices.keys)
+
+    def _tiling(self, level: str) -> Tiling:
+        return tiling(level, self.panel, self.keys)
 
     def _units(self, tiles: Tiling) -> tuple[Extent, ...]:
         """Blocks of queries of one head of one sample, or runs of blocks."""
@@ -51,7 +82,7 @@ class Attention:
 
     def launch(self, level: str) -> Launch:
         """A point is a query's score of a key."""
-        q, k, v, tiles = self.form.q, self.form.k, self.form.v, tiling(level)
+        q, k, v, tiles = self.form.q, self.form.k, self.form.v, self._tiling(level)
         cost = (q.width + v.width) * _PICOSECONDS_PER_MULTIPLY + _PICOSECONDS_PER_SCORE
         cost *= VECTOR // REGISTERS[level].lanes
         if self.form.is_causal:
@@ -64,7 +95,7 @@ class Attention:
         """Return the kernel's function."""
         from .emitter import TileEmitter
 
-        e, tiles = TileEmitter(symbol), tiling(level)
+        e, tiles = TileEmitter(symbol), self._tiling(level)
         buffers, begin, end = e.parameters(self.form.signature)
         with e.loop(end - begin) as index:
             batch, head, run = e.decode(begin + index, self._units(tiles))

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from .emitter import TileEmitter
 
 _MOST_ROWS = 8
+_KEYS = 128
 
 
 @dataclass(frozen=True)
@@ -40,14 +41,21 @@ class Tiling:
         return self.vectors * VECTOR
 
 
-def tiling(level: str) -> Tiling:
-    """Return the tiles whose accumulators, operands and one broadcast fill a level's registers."""
+def tiling(level: str, vectors: int = 0, keys: int = 0) -> Tiling:
+    """Return the tiles whose accumulators, operands and one broadcast fill a level's registers.
+
+    Args:
+        level: Of processors.
+        vectors: Of queries in a block; 0: what suits most sizes.
+        keys: Of a block, about; 0: what suits most sizes.
+    """
     registers = REGISTERS[level]
     parts = -(-VECTOR // registers.lanes)
-    vectors = 2 if parts == 1 else 1
+    vectors = vectors or (2 if parts == 1 else 1)
     wide = vectors * parts
-    rows = min(_MOST_ROWS, (registers.count - 1 - wide) // wide)
-    return Tiling(vectors, 128 // rows * rows, rows, 1 << (rows.bit_length() - 1), vectors)
+    rows = max(1, min(_MOST_ROWS, (registers.count - 1 - wide) // wide))
+    keys = (keys or _KEYS) // rows * rows
+    return Tiling(vectors, keys, rows, 1 << (rows.bit_length() - 1), vectors)
 
 
 def fill(e: TileEmitter, buffer: Buffer, count: int, value: float) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ortkit.kernels.backend import Launch, Refused
@@ -12,9 +12,10 @@ from ortkit.kernels.sizes import extent_of, product
 
 from .body import integer
 from .convolution import Convolution, read_convolution
-from .depthwise_row import Filter, Row, Sink, Source, row_taps
+from .depthwise_row import TILE, Filter, Row, Sink, Source, row_taps
 
 if TYPE_CHECKING:
+    from ortkit.kernels.tvm.choices import Choices
     from ortkit.kernels.tvm.emit import Buffer, Expr
 
 
@@ -30,11 +31,28 @@ class DepthwiseConv:
         conv: NHWC, as many groups as channels in and out.
         weight: The input float32 [kh, kw, 1, C].
         means: Whether a second output has the means of the result's rows, [N, OH, C].
+        pixels: Of a row that are computed together, at most.
     """
 
     conv: Convolution
     weight: int
     means: bool
+    pixels: int = TILE
+
+    @property
+    def kind(self) -> str:
+        """See `TunableTemplate`."""
+        window = self.conv.window
+        return f"depthwise,{'x'.join(map(str, window.kernel))},stride {window.strides[1]}"
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """See `TunableTemplate`."""
+        return ("pixels",)
+
+    def chosen(self, choices: Choices) -> DepthwiseConv:
+        """See `TunableTemplate`."""
+        return replace(self, pixels=choices.pixels or self.pixels)
 
     @property
     def _sizes(self) -> tuple[int, int]:
@@ -61,7 +79,7 @@ class DepthwiseConv:
         extras = tuple(buffers[extra] for extra in conv.epilogue.extras)
         return Filter(
             conv.window, width, columns, conv.channels, buffers[self.weight], bias, conv.epilogue,
-            extras,
+            extras, self.pixels,
         )  # fmt: skip
 
     def lower(self, symbol: str, level: str) -> Expr:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from .epilogue import Epilogue
 
 # Pixels of a row that are computed together: enough to hide the latency of a multiply-add.
-_TILE = 8
+TILE = 8
 # Sums that a mean is made of, which do not wait for each other.
 _SUMS = 4
 
@@ -38,6 +38,7 @@ class Filter:
         bias: float32 [channels] or None.
         epilogue: Of each result.
         extras: Its further operands.
+        tile: Pixels of a row that are computed together, at most.
     """
 
     window: Window
@@ -48,6 +49,7 @@ class Filter:
     bias: Buffer | None
     epilogue: Epilogue
     extras: tuple[Buffer, ...]
+    tile: int = TILE
 
 
 @dataclass(frozen=True)
@@ -111,7 +113,7 @@ class Row:
     def emit(self) -> None:
         """Write the row, and its means if they are wanted."""
         e, filter_ = self.e, self.filter
-        columns = plan_columns(filter_.window, filter_.width, filter_.columns)
+        columns = plan_columns(filter_.window, filter_.width, filter_.columns, filter_.tile)
         if columns.inner is not None:
             with e.loop(e.i64(columns.inner[1])) as number:
                 column = e.share(e.i64(columns.inner[0]) + number * e.i64(columns.width))
@@ -248,9 +250,9 @@ class Columns:
     edges: tuple[tuple[int, int], ...]
 
 
-def plan_columns(window: Window, width: int, columns: int) -> Columns:
-    """Cut a row of `columns` results, of inputs of `width`, into tiles."""
-    size = ceil(columns / ceil(columns / _TILE)) if columns else 1
+def plan_columns(window: Window, width: int, columns: int, tile: int = TILE) -> Columns:
+    """Cut a row of `columns` results, of inputs of `width`, into tiles of up to `tile`."""
+    size = ceil(columns / ceil(columns / tile)) if columns else 1
     reach = (window.kernel[1] - 1) * window.dilations[1]
     starts = [(start, min(size, columns - start)) for start in range(0, columns, size)]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 from typing import TYPE_CHECKING
 
@@ -22,6 +22,7 @@ from .matrix_tile import (
 from .registers import VECTOR, Tile, choose_tile
 
 if TYPE_CHECKING:
+    from ortkit.kernels.tvm.choices import Choices
     from ortkit.kernels.tvm.emit import Buffer, Expr
 
     from .emitter import TileEmitter
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 _UNIT_MULTIPLIES = 200_000
 # Weights of up to this size stay in the second level of cache, whatever else goes through it.
 _NEAR_BYTES = 256 * 1024
+# Of input channels, for whether regions are taken for alike by tuning.
+_FEW_CHANNELS = 128
 # One core of x86-64-v4 at 150 GFLOP/s; one simple vector operation an element at 1/32 ns.
 _PICOSECONDS_PER_MULTIPLY = 13
 _PICOSECONDS_PER_FLOP = 31
@@ -80,10 +83,28 @@ class PointwiseConv:
     Args:
         conv: NHWC, one group, window of one pixel.
         weight: The input float32 [V, C, 16] of V vectors of output channels.
+        pixels: Of a tile; 0: what its rule says.
+        panel: Vectors of a tile; 0: what its rule says.
     """
 
     conv: Convolution
     weight: int
+    pixels: int = 0
+    panel: int = 0
+
+    @property
+    def kind(self) -> str:
+        """See `TunableTemplate`."""
+        return f"1x1 convolution,{'few' if self._depth <= _FEW_CHANNELS else 'many'} channels"
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """See `TunableTemplate`."""
+        return ("pixels", "panel")
+
+    def chosen(self, choices: Choices) -> PointwiseConv:
+        """See `TunableTemplate`."""
+        return replace(self, pixels=choices.pixels, panel=choices.panel)
 
     @property
     def _depth(self) -> int:
@@ -97,6 +118,7 @@ class PointwiseConv:
         pixels = width.static if image is None else image
         vectors = ceil(self.conv.channels / VECTOR)
         tile = choose_tile(pixels, vectors, level, scaled=self.conv.gate is not None)
+        tile = Tile(self.pixels or tile.rows, min(vectors, self.panel or tile.vectors))
         if pixels is not None:
             tile = Tile(max(1, min(tile.rows, pixels)), tile.vectors)
         panels = ceil(vectors / tile.vectors)

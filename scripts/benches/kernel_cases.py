@@ -171,7 +171,7 @@ def _depthwise(stride: int, *, is_plain: bool) -> Callable[[], onnx.ModelProto]:
     return build
 
 
-def _depthwise_inner(stride: int, *, is_plain: bool) -> Callable[[], onnx.ModelProto]:
+def depthwise_inner(stride: int, *, is_plain: bool) -> Callable[[], onnx.ModelProto]:
     """The same with channels innermost, as a net is rewritten in which it is one of many."""
 
     def build() -> onnx.ModelProto:
@@ -191,7 +191,7 @@ def _conv(w: Writer, x: str, weight: str, stride: int, *, is_plain: bool) -> str
 
 
 def _depthwise_case(name: str, goal: float | None, stride: int, *, is_plain: bool) -> Case:
-    before, kernel = (make(stride, is_plain=is_plain) for make in (_depthwise, _depthwise_inner))
+    before, kernel = (make(stride, is_plain=is_plain) for make in (_depthwise, depthwise_inner))
     return Case(name, goal, before, kernel)
 
 

@@ -132,7 +132,7 @@ def _target(options: argparse.Namespace) -> tuple[Target, str, str]:
 def _members(backend: Tunable, target: Target, machine: str, only: str) -> list[Member]:
     found = []
     for dtype in _TYPES[target.kind]:
-        for one in suite(dtype):
+        for one in suite(dtype, by_hand=target.kind == "cpu"):
             signature = one.signature
             name, kind = f"{one.name} {np.dtype(dtype)}", backend.kind(signature, target)
             if not kind or not re.search(only, f"{name}: {kind}"):

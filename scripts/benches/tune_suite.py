@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 
 from ortkit.kernels.signature import RegionSignature
-from scripts.benches.kernel_cases import Writer
+from scripts.benches.kernel_cases import Writer, depthwise_inner
 from scripts.benches.kernels import as_region
 
 Element: TypeAlias = type[np.floating[Any]]
@@ -26,9 +26,10 @@ class SuiteRegion:
     signature: RegionSignature
 
 
-def suite(dtype: Element) -> tuple[SuiteRegion, ...]:
-    """Return the regions in one element type."""
-    return tuple(SuiteRegion(name, as_region(build(dtype))) for name, build in _builds())
+def suite(dtype: Element, *, by_hand: bool = False) -> tuple[SuiteRegion, ...]:
+    """Return the regions in one element type, with those of kernels by hand if they are wanted."""
+    builds = [*_builds(), *(_by_hand() if by_hand else ())]
+    return tuple(SuiteRegion(name, as_region(build(dtype))) for name, build in builds)
 
 
 def _builds() -> Iterator[tuple[str, Build]]:
@@ -53,6 +54,17 @@ def _builds() -> Iterator[tuple[str, Build]]:
         yield f"transpose, bias, Relu {rows}x{columns}", _turned(rows, columns)
     for length in (128, 1024):
         yield f"rotary 12x{length}x64", _rotary(length)
+
+
+def _by_hand() -> Iterator[tuple[str, Build]]:
+    """Yield what there are hand-shaped kernels with choices for on CPUs, in float32."""
+    for stride in (1, 2):
+        build = depthwise_inner(stride, is_plain=False)
+        yield f"depthwise 3x3 stride {stride} 96x112x112", lambda _, build=build: build()
+    for size, before, after in ((56, 24, 96), (14, 240, 80), (7, 960, 160)):
+        yield f"1x1 convolution {before}x{size}x{size} to {after}", _pointwise(size, before, after)
+    for length in (128, 512):
+        yield f"attention 12x{length}x64", _attention(length)
 
 
 def _gelu(rows: int, columns: int) -> Build:
@@ -186,5 +198,25 @@ def _rotary(length: int) -> Build:
         second = w("Slice", x, w.integers(32), w.integers(2**63 - 1), w.integers(3))
         turned = w("Concat", w("Neg", second), first, axis=-1)
         return w.model(w("Add", w("Mul", x, cos), w("Mul", turned, sin)))
+
+    return build
+
+
+def _pointwise(size: int, before: int, after: int) -> Build:
+    def build(dtype: Element) -> onnx.ModelProto:
+        w = Writer(dtype)
+        x = w("Transpose", w.input("x", 1, size, size, before), perm=[0, 3, 1, 2])
+        packed = w("Transpose", w.weight("weight", after // 16, before, 16), perm=[0, 2, 1])
+        weight = w("Reshape", packed, w.integers(after, before, 1, 1))
+        y = w("Conv", x, weight, w.weight("bias", after), kernel_shape=[1, 1])
+        return w.model(w("Transpose", w("Relu", y), perm=[0, 2, 3, 1]))
+
+    return build
+
+
+def _attention(length: int) -> Build:
+    def build(dtype: Element) -> onnx.ModelProto:
+        w = Writer(dtype, opset=23)
+        return w.model(w("Attention", *(w.input(name, 1, 12, length, 64) for name in "qkv")))
 
     return build

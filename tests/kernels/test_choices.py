@@ -7,6 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from attention_regions import Case
+from conv_regions import depthwise, pointwise
 from fused_model import fused_model, random_input, session
 
 from ortkit.kernels import RegionSignature, Target, TensorSpec, build_library
@@ -15,6 +17,8 @@ from ortkit.kernels.cpu import resolve
 from ortkit.kernels.tunable import Tunable
 from ortkit.kernels.tvm.backend import TvmBackend
 from ortkit.kernels.tvm.choices import DEFAULTS, VALUES, read_choices
+from ortkit.tune.cases import TuneCase
+from ortkit.tune.timing import Effort, time_choices
 
 Dims = tuple[int | str, ...]
 
@@ -54,6 +58,17 @@ REGIONS = {
 SIZES = {"n": 67, "m": 83}
 
 
+#: Kernels by hand, of sizes that their tiles do not divide.
+SHAPED = {
+    "depthwise": (depthwise(("b", 9, 37), 40, kernel=3, stride=1, pads=(1, 1, 1, 1)), (2,)),
+    "1x1 convolution": (pointwise(("b", 5, 7), (33, 70), gate=True), (2,)),
+    "1x1 convolution of unknown size": (pointwise(("b", "h", "w"), (24, 40)), (2, 6, 19)),
+    "attention": (Case(queries=83, keys=150).signature, (2,)),
+    "attention of unknown length": (Case(mask=("float32", ("s", "t"))).signature, (2, 19, 140)),
+    "causal attention": (Case(queries="s", keys="s", causal=True).signature, (1, 70)),
+}
+
+
 def alternatives(signature: RegionSignature) -> list[str]:
     """Each parameter at each value, alone, and all of them at their last values."""
     found = TvmBackend().parameters(signature, resolve(Target()))
@@ -78,6 +93,30 @@ def test_all_choices_compute_the_same(name: str, tmp_path: Path, cache: KernelCa
         assert built.library is not None, built.refused
         (found,) = session(model, library).run(None, feeds)
         np.testing.assert_allclose(found, expected, 2e-5, 1e-6, err_msg=each)
+
+
+@pytest.mark.parametrize(
+    ("name", "level"),
+    [
+        *((name, "native") for name in SHAPED),
+        *((name, "x86-64-v3") for name in ("depthwise", "1x1 convolution", "attention")),
+    ],
+)
+def test_all_tiles_of_kernels_by_hand_compute_the_same(name: str, level: str) -> None:
+    """The smallest and largest of each parameter together, and alone where that is quick."""
+    signature, sizes = SHAPED[name]
+    target, backend = resolve(Target("cpu", level)), TvmBackend()
+    found = backend.parameters(signature, target)
+    assert all(values[0] == 0 < len(values) - 1 for values in found.values())
+    assert backend.kind(signature, target)
+    alone = [f"{name}={values[place]}" for name, values in found.items() for place in (1, -1)]
+    together = [",".join(f"{name}={v[place]}" for name, v in found.items()) for place in (1, -1)]
+    is_slow = "attention" in name
+    chosen = list(dict.fromkeys(["", *together, *([] if is_slow else alone)]))
+    case, effort = TuneCase(signature, sizes), Effort(rounds=1, seconds=1e-6)
+    times = time_choices(case, target, "tvm", chosen, effort)
+    assert len(times) >= 3
+    assert {one.choices: one.problem for one in times if one.problem} == {}
 
 
 def test_choices_are_part_of_what_is_kept(tmp_path: Path) -> None:

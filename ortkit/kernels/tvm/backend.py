@@ -19,11 +19,16 @@ from ortkit.kernels.region.bounds import exceeds_bounds
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.sizes import symbols_of
 from ortkit.kernels.tunable import symbol_of
-from ortkit.kernels.tvm.choices import read_choices
+from ortkit.kernels.tvm.choices import VALUES, read_choices
 from ortkit.kernels.tvm.parameters import kind_of, parameters_of
 from ortkit.kernels.tvm.plan import plan_of
 from ortkit.kernels.tvm.schedule import Schedule
-from ortkit.kernels.tvm.templates import refusal_of, template_for, template_sources
+from ortkit.kernels.tvm.templates import (
+    TunableTemplate,
+    refusal_of,
+    template_for,
+    template_sources,
+)
 
 
 @dataclass(frozen=True)
@@ -81,9 +86,13 @@ class TvmBackend:
     def parameters(
         self, signature: RegionSignature, target: Target
     ) -> Mapping[str, tuple[int, ...]]:
-        """Return what the generator can choose; nothing for a hand-shaped kernel."""
-        if target.kind != "cpu" or template_for(signature) is not None:
+        """Return what can be chosen of the generator, or of a hand-shaped kernel's tiles."""
+        if target.kind != "cpu":
             return {}
+        template = template_for(signature)
+        if template is not None:
+            is_tunable = isinstance(template, TunableTemplate)
+            return {name: VALUES[name] for name in template.parameters} if is_tunable else {}
         plan = plan_of(signature)
         return {} if isinstance(plan, Refused) else parameters_of(plan)
 
@@ -91,6 +100,9 @@ class TvmBackend:
         """Return what the kernel's loops are like, empty if nothing can be chosen."""
         if not self.parameters(signature, target):
             return ""
+        template = template_for(signature)
+        if isinstance(template, TunableTemplate):
+            return template.kind
         plan = plan_of(signature)
         return "" if isinstance(plan, Refused) else kind_of(plan)
 
@@ -150,6 +162,8 @@ def _lowered(signature: RegionSignature, target: Target, choices: str = "") -> t
     if chosen is None:
         raise InternalError(f"the choices {choices!r} are none of the backend tvm")
     template = template_for(signature)
+    if isinstance(template, TunableTemplate):
+        template = template.chosen(chosen)
     plan = plan_of(signature, chosen) if template is None else template
     if isinstance(plan, Refused):
         raise InternalError(f"region {signature.op_type} was not accepted and yet compiled")

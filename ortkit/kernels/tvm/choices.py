@@ -18,6 +18,9 @@ VALUES: Mapping[str, tuple[int, ...]] = {
     "reciprocal": (0, 1),
     "fetch": (0, 1024, 4096),
     "claim": (0, 1024, 4096),
+    "pixels": (0, 4, 6, 8, 10, 12, 14),
+    "panel": (0, 1, 2, 3, 4, 6),
+    "keys": (0, 32, 64, 256, 512),
 }
 
 
@@ -40,6 +43,9 @@ class Choices:
         fetch: How many bytes ahead inputs are asked for, so that they have come when they are
             read; 0: left to the processor, whose own guesses end with each page.
         claim: How many bytes ahead the memory of outputs is asked for; 0: left to the processor.
+        pixels: Of a convolution that are computed side by side; 0: as many as its rule says.
+        panel: Vectors of channels, or of queries, that are; 0: as many as its rule says.
+        keys: Of a block of attention; 0: as many as its rule says.
     """
 
     vector: int = 16
@@ -51,6 +57,9 @@ class Choices:
     reciprocal: int = 0
     fetch: int = 0
     claim: int = 0
+    pixels: int = 0
+    panel: int = 0
+    keys: int = 0
 
     def __str__(self) -> str:
         """Return what differs from the defaults, such as `vector=32,keep=0`."""

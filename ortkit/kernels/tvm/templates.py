@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, Protocol, cast, runtime_checkable
 
 from ortkit.kernels.backend import Launch, Refused
 from ortkit.kernels.signature import RegionSignature
+from ortkit.kernels.tvm.choices import Choices
 
 _PACKAGE = "ortkit.custom_ops.tvm"
 #: Modules of the package; each has `match(signature) -> Template | Refused | None`.
@@ -33,6 +34,25 @@ class Template(Protocol):
 
     def lower(self, symbol: str, level: str) -> Any:
         """Return the kernel as a TIR function called `symbol`; needs tvm."""
+        ...
+
+
+@runtime_checkable
+class TunableTemplate(Template, Protocol):
+    """A template whose rule for its tiles can be overruled."""
+
+    @property
+    def kind(self) -> str:
+        """What regions are alike: see `Tunable.kind`."""
+        ...
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """The choices that it goes by; each is 0 where its rule is to say."""
+        ...
+
+    def chosen(self, choices: Choices) -> Template:
+        """Return the kernel with its tiles chosen."""
         ...
 
 
