@@ -20,7 +20,7 @@ from ortkit.kernels.triton.hand import (
 from ortkit.kernels.triton.source import VariantSource
 
 from .alignment import UNALIGNED_ARCHITECTURES
-from .conv_form import Convolution, epilogue_text, read_convolution
+from .conv_form import HalfConvolution, epilogue_text, read_half
 from .conv_tiles import UNALIGNED, Tile, choose_tile
 
 #: Where the number of pixels is not known: up to these many one kernel each, and one for more.
@@ -36,18 +36,18 @@ _MOST = 2**31 - 1 - 256
 class Conv:
     """A convolution with one group."""
 
-    conv: Convolution
+    conv: HalfConvolution
 
     def variants(self) -> tuple[VariantSource, ...]:
         """Return a kernel for each range of numbers of pixels, and one for unaligned tensors."""
         conv, window = self.conv, self.conv.window
         channels = conv.image[2]
-        depth = channels * window.kernel[0] * window.kernel[1] if conv.is_planar else channels
+        depth = channels * window.kernel[0] * window.kernel[1] if conv.planar else channels
         pixels = conv.pixels.static
         ranges = [(pixels or 0, _MOST)]
         if pixels is None:
             ranges = [*zip(_NOMINAL, (*_STEPS, _MOST), strict=True)]
-        taps = 1 if conv.is_planar else window.kernel[0] * window.kernel[1]
+        taps = 1 if conv.planar else window.kernel[0] * window.kernel[1]
         shape = (conv.channels, depth, taps, conv.gate is not None)
         tiles = [(choose_tile(nominal, *shape), most) for nominal, most in ranges]
         found = [self._variant(tile, most, is_aligned=True) for tile, most in tiles]
@@ -73,7 +73,7 @@ class Conv:
             Size(height), Size(width), channels,
             *(Size(extent_of(size)) for size in conv.output.shape[1:3]), conv.channels,
             *window.kernel, *window.strides, *window.dilations, *window.pads[:2],
-            window.is_point and not conv.is_planar, conv.is_planar,
+            window.is_point and not conv.planar, conv.planar,
             tile.pixels, tile.channels, tile.depth, tile.split,
         )  # fmt: skip
         parts = images if tile.split == 1 else (Extent(tile.split), 1)
@@ -111,7 +111,7 @@ class Conv:
 
 def match(signature: RegionSignature) -> Conv | Refused | None:
     """Return the region as a convolution with one group; None if it is something else."""
-    found = read_convolution(signature)
+    found = read_half(signature)
     if found is None or isinstance(found, Refused):
         return found
     if found.groups != 1:

@@ -12,7 +12,7 @@ from ortkit.kernels.triton.source import VariantSource
 
 from .alignment import for_any_alignment
 from .conv import optional
-from .conv_form import Convolution, epilogue_text, read_convolution
+from .conv_form import HalfConvolution, epilogue_text, read_half
 from .conv_tiles import power
 
 #: Elements that a thread reads at once, and the most pixels of a row that a block has. More
@@ -46,7 +46,7 @@ def block_of(columns: int | None, channels: int) -> Block:
 class Depthwise:
     """A convolution of each channel by itself; `means` says whether rows' means are a result."""
 
-    conv: Convolution
+    conv: HalfConvolution
     means: bool
 
     def variants(self) -> tuple[VariantSource, ...]:
@@ -80,12 +80,12 @@ class Depthwise:
 
 def match(signature: RegionSignature) -> Depthwise | Refused | None:
     """Return the region as a depthwise convolution; None if it is something else."""
-    found = read_convolution(signature)
+    found = read_half(signature)
     if found is None or isinstance(found, Refused):
         return found
     if found.groups == 1:
         return None
-    if found.is_planar or found.window.kernel[0] * found.window.kernel[1] > _MOST_TAPS:
+    if found.planar or found.window.kernel[0] * found.window.kernel[1] > _MOST_TAPS:
         return Refused("a depthwise convolution of NCHW or with too large a window")
     if len(signature.outputs) == 1:
         return Depthwise(found, means=False)
@@ -96,7 +96,7 @@ def match(signature: RegionSignature) -> Depthwise | Refused | None:
     )
 
 
-def _is_means(conv: Convolution) -> bool:
+def _is_means(conv: HalfConvolution) -> bool:
     """Say whether the second result is the mean of each row of the first one, [N, OH, C]."""
     body, signature = conv.body, conv.signature
     if len(signature.outputs) != 2:

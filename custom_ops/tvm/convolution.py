@@ -36,12 +36,12 @@ class Convolution:
 
     Args:
         signature: The region's.
-        x: float32 [N, H, W, C], or [N, C, H, W] if `planar`; bfloat16 where a kernel takes it.
+        x: [N, H, W, C], or [N, C, H, W] if `planar`; bfloat16 where a kernel takes it.
         planar: Whether x has its channels outermost.
-        gate: float32 [N, 1, 1, C], a factor for each channel; None if there is none.
+        gate: [N, 1, 1, C], a factor for each channel; None if there is none.
         weight: In the layout that the kernel wants; what that is follows from `weight_value`.
         weight_value: The body's name of the weight as the Conv reads it.
-        bias: float32 [M]; None if there is none.
+        bias: [M]; None if there is none.
         groups: Of the Conv.
         window: Of the Conv.
         epilogue: What follows.
@@ -89,24 +89,31 @@ class Convolution:
         return channels
 
 
-def read_convolution(signature: RegionSignature) -> Convolution | Refused | None:
-    """Return the region as a convolution; None if it has none or more than one."""
+def read_convolution(
+    signature: RegionSignature, own: str = "float32"
+) -> Convolution | Refused | None:
+    """Return the region as a convolution; None if it has none or more than one.
+
+    Args:
+        signature: The region's.
+        own: The type that is computed in; in float32 the ends may be bfloat16.
+    """
     body = Body(signature)
     convs = body.nodes("Conv")
     if len(convs) != 1:
         return None
     conv = convs[0]
     result = body.transposed(body.function.output[0], TO_NHWC)
-    if result is not None and signature.outputs[0].dtype == "bfloat16":
+    if result is not None and signature.outputs[0].dtype != own:
         result = source_of_cast(body, result, BFLOAT16)
     if result is None:
         return Refused("a convolution whose result is not NHWC")
-    if refused := unfit(signature, ("float32", "bfloat16")):
+    if refused := unfit(signature, ("float32", "bfloat16") if own == "float32" else (own,)):
         return refused
-    epilogue = read_epilogue(body, conv.output[0], result)
+    epilogue = read_epilogue(body, conv.output[0], result, own)
     if isinstance(epilogue, Refused):
         return epilogue
-    source = _source(body, conv.input[0])
+    source = _source(body, conv.input[0], own)
     if isinstance(source, Refused):
         return source
     x, planar, gate = source
@@ -120,7 +127,7 @@ def read_convolution(signature: RegionSignature) -> Convolution | Refused | None
         body, x, planar, gate, str(conv.input[1]), bias, integer(conv, "group", 1), window,
         epilogue, result,
     )  # fmt: skip
-    return _misfit(found) or found
+    return _misfit(found, own) or found
 
 
 def unfit(signature: RegionSignature, dtypes: tuple[str, ...] = ("float32",)) -> Refused | None:
@@ -134,14 +141,14 @@ def unfit(signature: RegionSignature, dtypes: tuple[str, ...] = ("float32",)) ->
     return None
 
 
-def _misfit(conv: Convolution) -> Refused | None:
+def _misfit(conv: Convolution, own: str) -> Refused | None:
     inputs = conv.signature.inputs
     channels = conv.input.shape[1 if conv.planar else 3] if len(conv.input.shape) == 4 else ""
     if not isinstance(channels, int):
         return Refused("a convolution of a number of channels that is not known")
     others = [*inputs[: conv.x], *inputs[conv.x + 1 :], *conv.signature.outputs[1:]]
-    if any(tensor.dtype != "float32" for tensor in others):
-        return Refused("a convolution in float32 with a further operand in bfloat16")
+    if any(tensor.dtype != own for tensor in others):
+        return Refused(f"a convolution in {own} with a further operand of another type")
     if any(inputs[extra].shape != conv.output.shape for extra in conv.epilogue.extras):
         return Refused("a further operand of another shape than the convolution's result")
     if conv.bias is not None and inputs[conv.bias].shape != (conv.channels,):
@@ -151,13 +158,16 @@ def _misfit(conv: Convolution) -> Refused | None:
     return None
 
 
-def _source(body: Body, name: str) -> tuple[int, bool, int | None] | Refused:
+def _source(body: Body, name: str, own: str) -> tuple[int, bool, int | None] | Refused:
     """Return what is convolved: the input's number, whether it is NCHW, and its gate's number."""
     if name in body.inputs:
         return body.inputs[name], True, None
     source = body.transposed(name, TO_NCHW)
-    if source is not None and (x := wide_input(body, source)) is not None:
-        return x, False, None
+    read = None if source is None else body.inputs.get(source)
+    if source is not None and own == "float32":
+        read = wide_input(body, source)
+    if read is not None:
+        return read, False, None
     product = body.producer(name, "Mul")
     if product is not None:
         first, second = (body.input_behind(each, TO_NCHW) for each in product.input)
