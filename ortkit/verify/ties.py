@@ -1,12 +1,13 @@
 """Near ties: integer and boolean outputs that pick one of several values as good.
 
-An ArgMax over two logits that differ by one rounding may name either. To judge this, the
-values that it picks from are computed with the reference, as extra outputs of the original.
+An ArgMax over two logits that differ by one rounding may name either, and a pixel of 12.4999 may
+become 12 or 13. To judge this, the values that are picked from or rounded are computed with the
+reference, as extra outputs of the original.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,12 +17,24 @@ import onnx_ir as ir
 
 from ortkit.verify.compare import TieCheck
 from ortkit.verify.feeds import Value
+from ortkit.verify.rows import as_rows
 from ortkit.verify.tolerances import SCALE_FLOOR, TOLERANCES, allowed_eps
 
 _PICKS = ("ArgMax", "ArgMin", "TopK")
 _COMPARES = ("Greater", "Less", "GreaterOrEqual", "LessOrEqual")
 #: Ops that keep every element in its place along the axis that was picked from.
 _KEEPS = ("Identity", "Cast", "Squeeze", "Unsqueeze", "Reshape")
+#: Ops between a rounding and an output that keep the order of numbers, and their places but for
+#: the shape.
+_PASSES = (*_KEEPS, "Flatten", "Clip")
+_ROUNDINGS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "Round": np.rint,
+    "Floor": np.floor,
+    "Ceil": np.ceil,
+    "Cast": np.trunc,
+    "QuantizeLinear": np.rint,
+}
+_INTEGERS = tuple(int(kind) for kind in ir.DataType if kind.is_integer())
 #: A protobuf with weights inside that is larger than this is not copied to add outputs.
 _COPY_LIMIT_BYTES = 1 << 30
 
@@ -34,13 +47,21 @@ class TieSource:
     values: tuple[str, ...]
     axis: int = 0
     keeps_axis: bool = True
+    moves: tuple[str | tuple[int, ...], ...] = ()
+    """How a rounded value comes to lie as the output does: as which value its shape is, or by
+    which permutation (none: the axes the other way round)."""
+
+    @property
+    def names(self) -> set[str]:
+        """The values that judging needs."""
+        return {*self.values, *(move for move in self.moves if isinstance(move, str))}
 
 
 def tie_sources(model: ir.Model) -> dict[str, TieSource]:
     """Return, for each output that picks, the values that it picks from."""
     found = {}
     for output in model.graph.outputs:
-        source = _source(output)
+        source = _source(output) or _rounding(output)
         if source is not None and output.name:
             found[output.name] = source
     return found
@@ -62,6 +83,29 @@ def _source(output: ir.Value) -> TieSource | None:
     return TieSource("pick", names[:1], axis, keeps)
 
 
+def _rounding(output: ir.Value) -> TieSource | None:
+    """Return what makes integers of floats, and the layout between it and the output."""
+    node, found = output.producer(), None
+    moves: list[str | tuple[int, ...]] = []
+    while node is not None and node.domain == "" and node.inputs and node.inputs[0] is not None:
+        source, kind = node.inputs[0], node.op_type
+        names = (source.name or "",)
+        if kind == "QuantizeLinear" and len(node.inputs) > 1 and node.inputs[1] is not None:
+            return TieSource(kind, (*names, node.inputs[1].name or ""), moves=tuple(moves[::-1]))
+        if kind in _ROUNDINGS and kind != "Cast":
+            return TieSource(kind, names, moves=tuple(moves[::-1])) if found is not None else None
+        if kind == "Cast" and node.attributes.get_int("to", 0) in _INTEGERS:
+            found = TieSource(kind, names, moves=tuple(moves[::-1]))
+        if kind == "Transpose":
+            moves.append(tuple(node.attributes.get_ints("perm", ())))
+        elif kind in _PASSES:
+            moves.append(node.outputs[0].name or "")
+        else:
+            break
+        node = source.producer()
+    return found
+
+
 def write_probe(model_path: Path, sources: Mapping[str, TieSource], probe: Path) -> bool:
     """Write a copy of a model that gives the picked-from values too; False if it is too large.
 
@@ -72,7 +116,7 @@ def write_probe(model_path: Path, sources: Mapping[str, TieSource], probe: Path)
     proto = onnx.load(model_path, load_external_data=False)
     have = {value.name for value in proto.graph.output}
     made = {name for node in proto.graph.node for name in node.output}
-    wanted = {name for source in sources.values() for name in source.values}
+    wanted = {name for source in sources.values() for name in source.names}
     for name in sorted((wanted & made) - have):
         proto.graph.output.append(onnx.ValueInfoProto(name=name))
     probe.write_bytes(proto.SerializeToString())
@@ -110,6 +154,8 @@ def tie_check(
         kinds[0], own_error_eps, optimized=True, computed_in=coarse, stated=stated
     )
     relative = TOLERANCES[kinds[0]].epsilon * allowed
+    if source.op in _ROUNDINGS:
+        return _rounding_check(arrays, source, expected, values, relative)
     if source.op == "compare":
         return _compare_check(arrays[0], arrays[1], relative)
     return _pick_check(arrays[0], source, expected, relative)
@@ -124,6 +170,40 @@ def _compare_check(left: np.ndarray, right: np.ndarray, relative: float) -> TieC
 
     def check(actual: np.ndarray) -> np.ndarray:
         result: np.ndarray = is_close.reshape(actual.shape)
+        return result
+
+    return check
+
+
+def _rounding_check(
+    arrays: list[np.ndarray],
+    source: TieSource,
+    expected: np.ndarray,
+    values: Mapping[str, Value],
+    relative: float,
+) -> TieCheck | None:
+    """Numbers may be what rounding makes of a value that is off by what is allowed."""
+    given, step = arrays[0], arrays[1] if len(arrays) > 1 else np.ones(())
+    if step.size != 1 or not given.size:
+        return None
+    rows = np.abs(as_rows(given)[1])
+    scale = np.where(np.isfinite(rows), rows, 0.0).max(axis=-1, keepdims=True)
+    off = np.broadcast_to(relative * np.maximum(scale, SCALE_FLOOR), rows.shape)
+    off, step, to = off.reshape(given.shape), step.reshape(()), _ROUNDINGS[source.op]
+    lowest = to((given - off) / step) - to(given / step)
+    highest = to((given + off) / step) - to(given / step)
+    for move in source.moves:
+        like = values.get(move) if isinstance(move, str) else None
+        if isinstance(like, np.ndarray):
+            lowest, highest = lowest.reshape(like.shape), highest.reshape(like.shape)
+        elif isinstance(move, tuple):
+            lowest, highest = (each.transpose(move or None) for each in (lowest, highest))
+    if lowest.shape != expected.shape:
+        return None
+
+    def check(actual: np.ndarray) -> np.ndarray:
+        moved = actual.astype(np.float64) - expected.astype(np.float64)
+        result: np.ndarray = (lowest <= moved) & (moved <= highest)
         return result
 
     return check

@@ -147,7 +147,9 @@ class Verifier:
             settings, state.feeds, len(state.feeds), folder / "job", timeout_seconds
         )
         if computed_in:
-            coarse = dict.fromkeys(state.outputs, computed_in) | dict(state.computed_in)
+            picked = (name for source in state.ties.values() for name in source.values)
+            coarse = dict.fromkeys([*state.outputs, *picked], computed_in)
+            coarse |= state.computed_in
             state = replace(state, computed_in=coarse)
         state = replace(state, stated=stated)
         outputs, reason = _judge(state, folder, results)
