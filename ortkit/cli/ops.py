@@ -132,6 +132,8 @@ def _build(arguments: argparse.Namespace, ops: Sequence[CustomOp]) -> int:
         return 0
     for op, form, reason in build.refused:
         show.line(f"{op}: no kernel for {form}: {reason}")
+    for op, form, note in build.notes:
+        show.line(f"{op}: note: {form}: {note}")
     size = show.bytes_text(arguments.output.stat().st_size)
     show.line(
         f"{arguments.output}: {', '.join(build.library.ops)}; {len(build.built)} kernels, "
@@ -251,5 +253,8 @@ def _op_document(op: CustomOp, check: OpCheck | None, build: OpsBuild | None) ->
         "refused": [] if build is None else [
             {"form": form, "reason": reason} for name, form, reason in build.refused
             if name == op.id
+        ],
+        "notes": [] if build is None else [
+            {"form": form, "note": note} for name, form, note in build.notes if name == op.id
         ],
     }  # fmt: skip

@@ -38,6 +38,8 @@ class OpsBuild:
     refused: tuple[tuple[str, str, str], ...]
     """Op, form and reason."""
     compiled: int
+    notes: tuple[tuple[str, str, str], ...] = ()
+    """Op, form and what makes its kernel slow."""
 
 
 def _uncounted(done: int, total: int) -> None:
@@ -82,7 +84,8 @@ def build_ops(
                     forms.append((form, each))
                 else:
                     refused.append((op.id, *form))
-    with built_forms(forms, cache, count) as (found, compiled):
+    notes: list[tuple[str, str, str]] = []
+    with built_forms(forms, cache, count, notes) as (found, compiled):
         made = []
         for (form, _), kernel in zip(forms, found, strict=True):
             if isinstance(kernel, Refused):
@@ -91,7 +94,9 @@ def build_ops(
                 made.append((form, kernel))
         named = list(_named(made))
         library = link_named(named, path, target) if named else None
-    return OpsBuild(library, tuple(form for form, _ in made), tuple(refused), compiled)
+    return OpsBuild(
+        library, tuple(form for form, _ in made), tuple(refused), compiled, tuple(notes)
+    )
 
 
 def _forms(
@@ -111,8 +116,15 @@ def built_forms(
     forms: Sequence[tuple[Form, Target]],
     cache: KernelCache | None = None,
     count: Callable[[int, int], None] = _uncounted,
+    notes: list[tuple[str, str, str]] | None = None,
 ) -> Iterator[tuple[list[Kernel | CudaKernel | Refused], int]]:
     """Compile forms; the kernels' files are there inside of the `with` block.
+
+    Args:
+        forms: With what each is for.
+        cache: See `build_ops`.
+        count: See `build_ops`.
+        notes: Gets op, form and what makes its kernel slow.
 
     Yields:
         For each its kernel or why it has none, and how many were compiled anew.
@@ -129,7 +141,10 @@ def built_forms(
                 continue
             folder = Path(name) / str(place)
             folder.mkdir()
-            found[place] = _compiled(form, target, folder)
+            said: list[str] = []
+            found[place] = _compiled(form, target, folder, said)
+            if notes is not None:
+                notes += ((form.op.id, form.text, each) for each in said)
             compiled += not isinstance(found[place], Refused)
         with _generated(forms, cache, count) as (more, new):
             for place, kernel in more:
@@ -172,7 +187,9 @@ def _generated(
             yield made, first.compiled + second.compiled
 
 
-def _compiled(form: Form, target: Target, folder: Path) -> Kernel | CudaKernel | Refused:
+def _compiled(
+    form: Form, target: Target, folder: Path, notes: list[str]
+) -> Kernel | CudaKernel | Refused:
     """Compile a kernel that a user wrote."""
     assert form.declared is not None
     try:
@@ -180,7 +197,7 @@ def _compiled(form: Form, target: Target, folder: Path) -> Kernel | CudaKernel |
             from ortkit.extend.tvm_kernels import compile_tvm
             from ortkit.extend.tvm_tuning import chosen_for
 
-            return compile_tvm(form, target, folder, chosen_for(form, resolve(target)))
+            return compile_tvm(form, target, folder, chosen_for(form, resolve(target)), notes)
         from ortkit.extend.triton_kernels import compile_triton
 
         return compile_triton(form, target, folder)

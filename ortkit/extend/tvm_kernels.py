@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from math import ceil
 from pathlib import Path
@@ -44,7 +44,13 @@ def require_tvm(where: str) -> None:
         )
 
 
-def compile_tvm(form: Form, target: Target, folder: Path, choices: str = "") -> Kernel:
+def compile_tvm(
+    form: Form,
+    target: Target,
+    folder: Path,
+    choices: str = "",
+    notes: list[str] | None = None,
+) -> Kernel:
     """Compile a declared kernel into `folder`.
 
     Args:
@@ -52,6 +58,7 @@ def compile_tvm(form: Form, target: Target, folder: Path, choices: str = "") -> 
         target: The processor.
         folder: For the object file; it must be there as long as the kernel is used.
         choices: Of the schedule, if it has none of its own; see `tvm_choices`.
+        notes: Gets what that could not do.
 
     Raises:
         UserError: The kernel does not fit the declaration.
@@ -66,7 +73,7 @@ def compile_tvm(form: Form, target: Target, folder: Path, choices: str = "") -> 
     chosen = read_choices(choices)
     if chosen is None:
         raise KernelError(f"no kernel is known as {choices!r}", where=form.op.id)
-    made = _Maker(form, target.level, chosen)
+    made = _Maker(form, target.level, chosen, [] if notes is None else notes)
     symbol = symbol_of(form.signature, choices)
     try:
         function = made.function()
@@ -130,6 +137,8 @@ class _Maker:
     level: str
     """Of the processor."""
     choices: Choices = DEFAULTS
+    notes: list[str] = field(default_factory=list)
+    """What a schedule could not do."""
 
     def __post_init__(self) -> None:
         from tvm import tirx
@@ -185,7 +194,7 @@ class _Maker:
             return found
         from ortkit.extend.tvm_schedule import scheduled
 
-        return scheduled(found, self.options.schedule, self.split, self.choices)
+        return scheduled(found, self.options.schedule, self.split, self.choices, self.notes.append)
 
     def written(self) -> tuple[Expr, bool]:
         """Return what the user wrote as a PrimFunc, and whether its loops are in order already."""

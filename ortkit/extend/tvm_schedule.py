@@ -19,6 +19,7 @@ def scheduled(
     schedule: Callable[[Any], None] | None,
     split: str,
     choices: Choices = DEFAULTS,
+    note: Callable[[str], None] = lambda _: None,
 ) -> Expr:
     """Return a function of TE with its loops in order.
 
@@ -27,6 +28,7 @@ def scheduled(
         schedule: The user's: changes a `tvm.s_tir.Schedule` in place; None for the default one.
         split: The size that units are counted along, or empty.
         choices: Of the default one.
+        note: Called with what it could not do: the kernel is right then, and slower.
     """
     import tvm
     from tvm import s_tir
@@ -39,11 +41,11 @@ def scheduled(
     if schedule is not None:
         schedule(made)
     else:
-        _default(made, choices, has_rows=bool(split))
+        _default(made, choices, note, has_rows=bool(split))
     return made.mod[_SYMBOL]
 
 
-def _default(made: Expr, choices: Choices, *, has_rows: bool) -> None:
+def _default(made: Expr, choices: Choices, note: Callable[[str], None], *, has_rows: bool) -> None:
     """Inline what is computed element by element, reduce where a row needs it, then vectorize."""
     outputs = made.get_output_blocks(made.get_sblock("root"))
     names = {made.get(one).name_hint for one in outputs}
@@ -59,14 +61,14 @@ def _default(made: Expr, choices: Choices, *, has_rows: bool) -> None:
             if has_rows and loops:
                 _tried(partial(made.compute_at, one, loops[0]))
     for one in outputs:
-        if not _is_reduction(made, one):
-            _vectorize(made, one, choices)
+        if not _is_reduction(made, one) and (problem := _vectorized(made, one, choices)):
+            note(f"{made.get(one).name_hint} is computed without vectors: {problem}")
 
 
-def _vectorize(made: Expr, block: Expr, choices: Choices) -> None:
+def _vectorized(made: Expr, block: Expr, choices: Choices) -> str:
+    """Compute a block in vectors; return why that cannot be done, empty if it was."""
     loops = made.get_loops(block)
-    if loops:
-        _tried(partial(_in_lanes, made, loops[-1], choices))
+    return _tried(partial(_in_lanes, made, loops[-1], choices)) if loops else ""
 
 
 def _in_lanes(made: Expr, loop: Expr, choices: Choices) -> None:
@@ -102,8 +104,11 @@ def _is_reduction(made: Expr, block: Expr) -> bool:
 _REDUCTION = 2
 
 
-def _tried(change: Callable[[], None]) -> None:
+def _tried(change: Callable[[], None]) -> str:
+    """Change a schedule; return why that cannot be done, and what it was stays then."""
     try:
         change()
-    except Exception:  # noqa: BLE001  TVM's own class: what cannot be changed stays
-        return
+    except Exception as error:  # noqa: BLE001  TVM's own class
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        return lines[-1] if lines else type(error).__name__
+    return ""

@@ -13,7 +13,7 @@ import pytest
 
 from ortkit.cli.main import run as ortkit_run
 from ortkit.errors import KernelError
-from ortkit.extend import tvm_choices
+from ortkit.extend import tvm_choices, tvm_schedule
 from ortkit.extend.find_ops import choose_ops, find_ops
 from ortkit.extend.native import build_ops
 from ortkit.extend.tvm_kernels import compile_tvm
@@ -189,3 +189,30 @@ def test_a_file_without_such_kernels_is_one_line(
     assert "no op has a kernel in TE" in capsys.readouterr().err
     assert ortkit_run(["tune", str(tmp_path / "missing.py")]) == 2
     assert "no such file" in capsys.readouterr().err
+
+
+def test_what_the_schedule_cannot_do_is_said(
+    ops_file: Path,
+    cache: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The kernel is right all the same."""
+
+    def refused(*_: object) -> None:
+        raise ValueError("Traceback\n  the loop is not parallel\n")
+
+    monkeypatch.setattr(tvm_schedule, "_in_lanes", refused)
+    library = tmp_path / "ops.so"
+    flags = ["ops", "build", "tests.tuned::Centered", "--from", str(ops_file), "-o", str(library)]
+    assert ortkit_run(flags) == 0
+    note = "y is computed without vectors: the loop is not parallel"
+    assert note in " ".join(capsys.readouterr().out.split())
+    assert ortkit_run([*flags, "--json"]) == 0
+    (op,) = json.loads(capsys.readouterr().out)["ops"]
+    assert [one["note"] for one in op["notes"]] == [note]
+    x = np.random.default_rng(0).standard_normal((6, 34)).astype(np.float32)
+    np.testing.assert_allclose(
+        run(library, x, x[0]), x - x.sum(-1, keepdims=True) + x[0], atol=1e-4
+    )

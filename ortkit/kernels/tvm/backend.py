@@ -90,9 +90,10 @@ class TvmBackend:
         if target.kind != "cpu":
             return {}
         template = template_for(signature)
+        if isinstance(template, TunableTemplate):
+            return {name: VALUES[name] for name in template.parameters}
         if template is not None:
-            is_tunable = isinstance(template, TunableTemplate)
-            return {name: VALUES[name] for name in template.parameters} if is_tunable else {}
+            return {}
         plan = plan_of(signature)
         return {} if isinstance(plan, Refused) else parameters_of(plan)
 
