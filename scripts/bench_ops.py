@@ -2,8 +2,9 @@
 
 Needs torch and onnxruntime, not ortkit; the library is made with
 `ortkit ops build VectorAdd SquaredReLU BiasSoftmax ResidualLayerNorm FlashAttention MatrixProduct
---from ortkit.custom_ops.examples --dtype float32 -o OPS.so`. One thread each, in turns; prints the
-smallest and the median time of each in microseconds.
+QuantizedProduct --from ortkit.custom_ops.examples --dtype float32 -o OPS.so`. One thread each, in
+turns; prints the smallest and the median time of each in microseconds. Quantized products are
+timed against ONNX Runtime too, with the weight as a constant, which it and torch pack beforehand.
 """
 
 from __future__ import annotations
@@ -11,26 +12,34 @@ from __future__ import annotations
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+import onnx.numpy_helper
 import onnx.parser
 import onnxruntime as ort
 import torch
 from torch.nn import functional
 
 ROUNDS, SECONDS = 60, 4.0
+#: Rows, depth and columns of quantized products.
+QUANTIZED = ((512, 768, 3072), (512, 3072, 768), (128, 768, 768), (16, 768, 3072), (1, 768, 3072))
 HEAD = '<ir_version: 10, opset_import: ["" : 20, "ortkit.examples" : 1]> '
 
 
-def session(path: str, text: str) -> ort.InferenceSession:
+def session(
+    path: str, text: str, fixed: Mapping[str, np.ndarray] | None = None
+) -> ort.InferenceSession:
     options = ort.SessionOptions()
     options.register_custom_ops_library(str(Path(path).resolve()))
     options.intra_op_num_threads = 1
-    model = onnx.parser.parse_model(HEAD + text).SerializeToString()
-    return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    model = onnx.parser.parse_model(HEAD + text)
+    for name, array in (fixed or {}).items():
+        model.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
+    return ort.InferenceSession(
+        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
 
 
 def bound(made: ort.InferenceSession, feeds: dict[str, np.ndarray]) -> Callable[[], object]:
@@ -43,6 +52,30 @@ def bound(made: ort.InferenceSession, feeds: dict[str, np.ndarray]) -> Callable[
     ):
         binding.bind_ortvalue_output(name, ort.OrtValue.ortvalue_from_numpy(value))
     return lambda: made.run_with_iobinding(binding)
+
+
+def quantized(path: str, m: int, k: int, n: int) -> dict[str, Callable[[], object]]:
+    """Return products of bytes: ours, ONNX Runtime's, torch's."""
+    draw = np.random.default_rng(0)
+    x, zero = draw.integers(0, 256, (m, k)).astype(np.uint8), np.array(7, np.uint8)
+    w = draw.integers(-128, 128, (k, n)).astype(np.int8)
+    scale = draw.random(n).astype(np.float32)
+    fixed = {"w": w, "s": scale}
+    feeds = {"x": x, "z": zero}
+    head = "g (uint8[m,k] x, uint8 z{}) => (float[m,n] y) "
+    ours = head.format(", int8[k,n] w, float[n] s")
+    ours += "{ y = ortkit.examples.QuantizedProduct(x, z, w, s) }"
+    theirs = head.format("") + "{ t = MatMulInteger(x, w, z) f = Cast<to=1>(t) y = Mul(f, s) }"
+    packed = torch.ops.onednn.qlinear_prepack(torch.from_numpy(w).t(), [m, k])
+    tx, scales = torch.from_numpy(x), torch.from_numpy(scale)
+    zeros = torch.zeros(n, dtype=torch.int64)
+    return {
+        "ortkit": bound(session(path, ours), {**feeds, **fixed}),
+        "torch": lambda: torch.ops.onednn.qlinear_pointwise(
+            tx, 1.0, 7, packed, scales, zeros, None, 1.0, 0, torch.float32, "none", [], "none"
+        ),
+        "onnxruntime": bound(session(path, theirs, fixed), feeds),
+    }
 
 
 def cases(path: str) -> dict[str, tuple[Callable[[], object], Callable[[], object]]]:
@@ -97,22 +130,32 @@ def timed(run: Callable[[], object]) -> float:
     return 1e6 * (time.perf_counter() - started)
 
 
+def compare(name: str, sides: Mapping[str, Callable[[], object]]) -> None:
+    """Time sides in turns, and print how many times as long as the first the others take."""
+    times: dict[str, list[float]] = {side: [] for side in sides}
+    end = time.perf_counter() + SECONDS
+    for _ in range(5):
+        [run() for run in sides.values()]
+    while len(times["ortkit"]) < ROUNDS and time.perf_counter() < end:
+        for side, run in sides.items():
+            times[side].append(timed(run))
+    print(f"{name:32}", end="")
+    for side, found in times.items():
+        print(f" {side} {min(found):7.0f} {statistics.median(found):7.0f}", end="")
+    ours = times.pop("ortkit")
+    for side, found in times.items():
+        ratios = min(found) / min(ours), statistics.median(found) / statistics.median(ours)
+        print(f"  {side} / ortkit {ratios[0]:.2f} {ratios[1]:.2f}", end="")
+    print(flush=True)
+
+
 def main(arguments: list[str]) -> None:
     torch.set_num_threads(1)
     for name, sides in cases(arguments[0]).items():
-        times: Any = ([], [])
-        end = time.perf_counter() + SECONDS
-        for _ in range(5):
-            [side() for side in sides]
-        while len(times[0]) < ROUNDS and time.perf_counter() < end:
-            for side, found in zip(sides, times, strict=True):
-                found.append(timed(side))
-        best, usual = [min(one) for one in times], [statistics.median(one) for one in times]
-        print(
-            f"{name:18} ortkit {best[0]:9.0f} {usual[0]:9.0f}   "
-            f"torch {best[1]:9.0f} {usual[1]:9.0f}"
-            f"   torch / ortkit {best[1] / best[0]:.2f} {usual[1] / usual[0]:.2f}"
-        )
+        compare(name, dict(zip(("ortkit", "torch"), sides, strict=True)))
+    for sizes in QUANTIZED:
+        text = " x ".join(map(str, sizes))
+        compare(f"QuantizedProduct {text}", quantized(arguments[0], *sizes))
 
 
 if __name__ == "__main__":

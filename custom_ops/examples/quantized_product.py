@@ -28,6 +28,15 @@ def body(x, zero, w, scale):
     return op.Mul(op.Cast(op.MatMulInteger(x, w, zero), to=1), scale)
 
 
+# Few rows cost what it takes to read w, and one or two are not worth tiles.
+for _when, _work, _picoseconds, _tiles in (
+    ("m <= 2", "n*k", 60, False), ("m <= 16", "n*k", 60, True), ("", "m*n*k", 3, True),
+):  # fmt: skip
+    quantized_product.kernel(
+        "tvm", "ortkit.custom_ops.examples.cpu.quantized_product:quantized_product",
+        units="n", work=_work, picoseconds=_picoseconds, when=_when, constants={"tiles": _tiles},
+    )  # fmt: skip
+
 for _rows, _columns, _depth, _warps, _when in (
     (64, 64, 64, 4, "n % 16 == 0 and k % 16 == 0 and m*n <= 600000"),
     (128, 128, 128, 8, "n % 16 == 0 and k % 16 == 0"),

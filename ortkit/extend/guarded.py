@@ -57,7 +57,7 @@ def call_guarded(form: Form, kernel: Kernel, cases: Sequence[Case]) -> list[Outc
         while len(outcomes) < len(calls) and ended < MOST_ENDINGS:
             ended += 1
             job = {
-                "library": str(library), "symbol": kernel.symbol,
+                "library": str(library), "symbol": kernel.symbol, "level": kernel.target.level,
                 "names": [one.name for one in tensors], "calls": calls[len(outcomes) :],
                 "inplace": kernel.launch.inplace,
             }  # fmt: skip

@@ -1,9 +1,9 @@
 """Calls a kernel with every tensor between pages that nobody may touch; a process of its own.
 
-Reads a job as JSON from stdin: the library and its function, and for each call files with the
-bytes of its inputs, the outputs' sizes in bytes, the named sizes and the units. Writes to stdout
-for each call `begin N`, then `end N` and what was found wrong; a process that ends between the
-two went out of bounds.
+Reads a job as JSON from stdin: the library, its function and the level of processors that it is
+for, and for each call files with the bytes of its inputs, the outputs' sizes in bytes, the named
+sizes and the units. Writes to stdout for each call `begin N`, then `end N` and what was found
+wrong; a process that ends between the two went out of bounds.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ import sys
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+
+from ortkit.kernels.cpu import ask_for_tiles
 
 #: What is in memory that a kernel must not write, and in outputs that it must.
 _BYTE = 0xA5
@@ -61,6 +63,7 @@ class Guarded:
 def main() -> None:
     """Do all calls of the job."""
     job = json.load(sys.stdin)
+    ask_for_tiles(job["level"])
     function = getattr(ctypes.CDLL(job["library"]), job["symbol"])
     function.restype = ctypes.c_int32
     for number, call in enumerate(job["calls"]):

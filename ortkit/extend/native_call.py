@@ -22,6 +22,7 @@ from ortkit.extend.native import built_forms
 from ortkit.extend.op_schema import Attribute, Types
 from ortkit.extend.size_rules import value_of
 from ortkit.kernels.backend import Kernel, Launch, Target
+from ortkit.kernels.cpu import ask_for_tiles
 from ortkit.kernels.link import find_linker
 from ortkit.kernels.sizes import symbols_of
 
@@ -172,6 +173,9 @@ class NativeOp:
 
 def _linked(kernels: Sequence[Kernel], path: Path) -> ctypes.CDLL:
     """Load what kernels are linked into; the file is not needed afterwards."""
+    for level in {one.target.level for one in kernels}:
+        if not ask_for_tiles(level):
+            raise KernelError(f"the system does not let this process run code for {level}")
     objects = dict.fromkeys(str(one.artifact) for one in kernels)
     command = [*find_linker(), "-shared", "-o", str(path), *objects, "-lm"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -129,12 +129,14 @@ def _divisors(name: str, rules: Sequence[SizeRule]) -> list[int]:
 
 
 def _values(draw: np.random.Generator, shape: tuple[int, ...], dtype: str, number: int) -> Array:
-    """Return values of size one; in every third case some are larger, zero or tiny."""
+    """Return values of size one; in every third case some are larger, zero or tiny, bytes any."""
     if dtype == "bool":
         return np.asarray(draw.integers(0, 2, shape), bool)
     kind = np.dtype(numpy_dtype(dtype))
     if kind.kind in "iu":
         low, high = (0, 100) if kind.kind == "u" else (-100, 100)
+        if number % 3 == 2 and kind.itemsize == 1:  # all that there are
+            low, high = np.iinfo(kind).min, np.iinfo(kind).max + 1
         return np.asarray(draw.integers(low, high, shape), kind)
     values = np.asarray(draw.standard_normal(shape))
     if number % 3 == 2:

@@ -36,7 +36,7 @@ _ADDED_FLAGS: dict[str, str] = {
 
 # arch_prctl(2) of x86-64 Linux: which states of the processor a process may ask for; the data of
 # AMX tiles is one.
-_ARCH_PRCTL, _GET_XCOMP_SUPP, _TILE_DATA = 158, 0x1021, 1 << 18
+_ARCH_PRCTL, _GET_XCOMP_SUPP, _REQ_XCOMP_PERM, _TILE_DATA = 158, 0x1021, 0x1023, 18
 
 
 def machine() -> str:
@@ -109,6 +109,23 @@ def runs_on(level: str, native: str) -> bool:
     return level in levels and levels.index(level) <= have
 
 
+def ask_for_tiles(level: str) -> bool:
+    """Ask the system for the tiles of AMX, which a process must do once before it uses them.
+
+    A library of kernels does so itself when a session loads it; this is for those who call
+    kernels without one.
+
+    Args:
+        level: What the code is for; of others nothing is asked.
+
+    Returns:
+        Whether code for the level may run.
+    """
+    if not level.endswith("-amx"):
+        return True
+    return bool(ctypes.CDLL(None).syscall(_ARCH_PRCTL, _REQ_XCOMP_PERM, _TILE_DATA) == 0)
+
+
 def _cpu_flags() -> frozenset[str]:
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="ascii", errors="replace").splitlines()
@@ -126,4 +143,4 @@ def _has_tiles() -> bool:
     except (OSError, AttributeError):
         return False
     answer = call(_ARCH_PRCTL, _GET_XCOMP_SUPP, ctypes.byref(supported))
-    return answer == 0 and bool(supported.value & _TILE_DATA)
+    return answer == 0 and bool(supported.value >> _TILE_DATA & 1)
