@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ortkit.kernels.cuda import PTX_ARCHITECTURE
+from ortkit.kernels.cuda import PTX_ARCHITECTURE, Condition
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.sizes import Extent
 from ortkit.kernels.triton.hand import Call, hand_variant
@@ -16,13 +16,17 @@ UNALIGNED_ARCHITECTURES = (PTX_ARCHITECTURE,)
 
 
 def for_any_alignment(
-    signature: RegionSignature, calls: Sequence[Call], text: str, scratch: Sequence[Extent] = ()
+    signature: RegionSignature,
+    calls: Sequence[Call],
+    text: str,
+    scratch: Sequence[Extent] = (),
+    conditions: Sequence[Condition] = (),
 ) -> tuple[VariantSource, ...]:
     """Return both variants of a kernel; the arguments are those of `hand_variant`."""
     return (
-        hand_variant(signature, calls, text, scratch=scratch),
+        hand_variant(signature, calls, text, conditions, scratch=scratch),
         hand_variant(
-            signature, calls, text, scratch=scratch, is_aligned=False,
+            signature, calls, text, conditions, scratch=scratch, is_aligned=False,
             architectures=UNALIGNED_ARCHITECTURES,
         ),
     )  # fmt: skip

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import onnx
 
 from ortkit.kernels.backend import Refused
+from ortkit.kernels.cuda import Condition
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.sizes import ONE, Extent, extent_of
 from ortkit.kernels.triton.hand import Call, Scratch, Size, Tensor, kernel_text
@@ -20,9 +21,14 @@ from .conv_form import epilogue_text, unfit
 from .conv_tiles import power
 
 _MOST_CHANNELS, _MOST_HIDDEN = 65536, 4096
-#: Of one block: means that are read at once, hidden units of the first layer, channels of the
-#: second. What is read one after the other is what the first layer takes its time for.
-_MEANS, _MOST_ROWS, _UNITS, _CHANNELS = 8192, 128, 2, 64
+#: Of one block: means that are read at once, channels of the second layer. What is read one after
+#: the other is what the first layer takes its time for.
+_MEANS, _MOST_ROWS, _CHANNELS = 8192, 128, 64
+#: Hidden units of one block: each block reads all means of an image, so that blocks have no fewer
+#: than it takes to leave two for each multiprocessor.
+_FEWEST_UNITS, _MOST_UNITS, _BLOCKS = 2, 16, 264
+#: Where the number of images is not known: up to so many, and for how many where there are more.
+_FEW, _MANY = 4, 32
 
 
 @dataclass(frozen=True)
@@ -46,21 +52,32 @@ class Squeeze:
     outer: Epilogue
 
     def variants(self) -> tuple[VariantSource, ...]:
-        """Return one kernel of two launches."""
+        """Return a kernel of two launches for few images, one for many, and one unaligned."""
+        batch = extent_of(self.signature.inputs[self.means].shape[0])
+        if batch.static is not None:
+            return self._variants(batch.static)
+        few, *_ = self._variants(_FEW, (Condition(batch, at_most=_FEW),))
+        return (few, *self._variants(_MANY))
+
+    def _variants(
+        self, images: int, conditions: tuple[Condition, ...] = ()
+    ) -> tuple[VariantSource, ...]:
+        """Return the kernel for about so many images, and one for tensors that lie anywhere."""
         inputs = self.signature.inputs
         hidden, channels = inputs[self.first[0]].shape[:2]
         assert isinstance(hidden, int)
         assert isinstance(channels, int)
         batch, rows = (extent_of(size) for size in inputs[self.means].shape[:2])
         rows_at_once = min(_MOST_ROWS, power(rows.static or _MOST_ROWS))
-        at_once = min(_MEANS // rows_at_once, power(channels))
+        units = units_of(images, hidden)
+        at_once = min(_MEANS // max(rows_at_once, units), power(channels))
         squeeze = Call(
             "squeeze_kernel",
             (
                 Tensor(self.means), *map(optional, self.first), Scratch(0, "float32"), Size(rows),
-                channels, hidden, rows_at_once, at_once, _UNITS,
+                channels, hidden, rows_at_once, at_once, units,
             ),
-            grid=((Extent(hidden), _UNITS), (batch, 1), (ONE, 1)),
+            grid=((Extent(hidden), units), (batch, 1), (ONE, 1)),
             warps=8,
             stages=2,
         )  # fmt: skip
@@ -77,7 +94,15 @@ class Squeeze:
         text = kernel_text("squeeze_kernel")
         text += epilogue_text("inner", self.inner, 0) + epilogue_text("outer", self.outer, 0)
         scratch = (batch * Extent(4 * hidden),)
-        return for_any_alignment(self.signature, (squeeze, excite), text, scratch)
+        return for_any_alignment(self.signature, (squeeze, excite), text, scratch, conditions)
+
+
+def units_of(images: int, hidden: int) -> int:
+    """Return how many hidden units a block of the first layer computes."""
+    units = _FEWEST_UNITS
+    while units < _MOST_UNITS and images * (-(-hidden // (2 * units))) >= _BLOCKS:
+        units *= 2
+    return units
 
 
 def match(signature: RegionSignature) -> Squeeze | Refused | None:

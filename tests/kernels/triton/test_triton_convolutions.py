@@ -127,6 +127,20 @@ def test_a_deep_product_is_shared() -> None:
     assert steps == [1, 2, 2]
 
 
+def test_many_images_share_what_blocks_read(
+    interpreter: Interpreter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from ortkit.custom_ops.triton import squeeze
+
+    assert [squeeze.units_of(images, 240) for images in (1, 8, 32, 1000)] == [2, 4, 16, 16]
+    monkeypatch.setattr(squeeze, "_BLOCKS", 1)
+    net = Net()
+    for kind, signature in signatures_of(net.model((2, 24, 11, 13), [gated(net, "x")])):
+        if kind == "squeeze_excite":
+            assert squeeze.units_of(2, 6) == 16
+            check(kind, signature, interpreter)
+
+
 @pytest.mark.parametrize("name", ["a residual block", "gates without biases", "poolings"])
 def test_bfloat16(name: str, interpreter: Interpreter) -> None:
     build, channels, kinds = NETS[name]
