@@ -24,12 +24,12 @@ from ortkit.provider.own.assembly import Known
 from ortkit.provider.own.building import build
 from ortkit.provider.own.claims import Claimer
 from ortkit.provider.own.cuts import Cuts
-from ortkit.provider.own.heavy import ALIGNMENT, aligned
 from ortkit.provider.own.heavy_claims import heavy_claims
 from ortkit.provider.own.planning import Plan, plan
 from ortkit.provider.own.products import LEVELS, product_groups
 from ortkit.provider.own.program import Program, Step
 from ortkit.provider.own.scratch import Slots
+from ortkit.provider.own.weights import ALIGNMENT, aligned
 from ortkit.provider.own.worth import Worth
 from tests.provider.own_programs import ProgramError, run_program, worst_error
 

@@ -22,9 +22,11 @@ from models.feeds import feeds
 from ortkit.kernels.build import missing_toolchain
 from ortkit.provider.kernel_table import KERNELS
 from ortkit.provider.own import planning, remembered
+from ortkit.provider.own import weights as own_weights
 from ortkit.provider.own.ahead import compile_model
 from ortkit.provider.own.options import FOLDER, NAME, OwnOptions
 from ortkit.provider.own.remembered import Kept, key_of, recall, remember
+from ortkit.provider.own.weights import Origin, Piece, aligned, sources_of, weights_from
 from ortkit.provider.registration import registered_providers
 
 pytestmark = pytest.mark.skipif(missing_toolchain() is not None, reason="no kernel toolchain")
@@ -186,7 +188,40 @@ def test_keys_name_graphs_and_options() -> None:
     others = [key(model(), level=1), key(model(), cpu="x86-64-v3"), key(model(), kernels="tvm")]
     others.append(key(model(TEXT.replace('"" : 20', '"" : 21'))))
     assert len({key(model()), *others}) == 5
-    assert key(models.build("control_flow")) is None  # it has graphs in it
+
+
+BRANCHES = """<ir_version: 10, opset_import: ["" : 20]>
+g (bool c, float[n, 64] x) => (float[n, 64] y) {
+  m = Mul (x, x)  e = Exp (m)
+  y = If (c) <
+    then_branch = a () => (float[n, 64] t) <float k = {0.5}> { f = Add (e, k)  t = Tanh (f) },
+    else_branch = b () => (float[n, 64] u) { u = Tanh (e) }
+  >
+}"""
+
+
+def test_keys_name_what_is_in_bodies() -> None:
+    texts = [
+        BRANCHES, BRANCHES.replace("0.5", "0.25"), BRANCHES.replace("u = Tanh", "u = Sin"),
+        BRANCHES.replace("Add (e, k)", "Add (m, k)"),
+        BRANCHES.replace("else_branch", "no").replace("then_branch", "else_branch").replace(
+            "no =", "then_branch ="),
+    ]  # fmt: skip
+    keys = [key(onnx.parser.parse_model(text)) for text in texts]
+    assert None not in keys
+    assert len(set(keys)) == len(texts)
+    assert key(onnx.parser.parse_model(BRANCHES)) == keys[0]
+
+
+def test_a_graph_with_bodies_is_not_planned_again(tmp_path: Path, planned: list[int]) -> None:
+    proto = onnx.parser.parse_model(BRANCHES)
+    first = session(proto, tmp_path)
+    times = len(planned)
+    again = session(proto, tmp_path)
+    assert len(planned) == times
+    assert claimed(again) == claimed(first) > 0
+    for condition in (True, False):
+        check(again, proto, {**rows(3), "c": np.array(condition)})
 
 
 # ---- weights that the session holds
@@ -223,6 +258,66 @@ def test_weights_are_held_as_long_as_the_session(name: str, tmp_path: Path) -> N
     check(second, proto, given)
     del second
     assert held() == before
+
+
+@pytest.mark.parametrize("name", ["layers", "mobilenet_v2"])
+def test_weights_are_had_again_without_planning(
+    name: str, tmp_path: Path, planned: list[int]
+) -> None:
+    proto = layers() if name == "layers" else models.build(name)
+    given = {"x": np.ones((64, 128), np.float32)} if name == "layers" else feeds(proto)
+    first = session(proto, tmp_path, level="2")
+    if not claimed(first):
+        pytest.skip("nothing pays on this processor")
+    again = session(proto, tmp_path, level="2")
+    assert len(planned) == 1
+    for got, want in zip(again.run(None, given), first.run(None, given), strict=True):
+        assert np.array_equal(got, want)
+    check(again, proto, given)
+    (kept,) = (tmp_path / FOLDER / "plans").glob("*.weights")
+    content = kept.read_bytes()
+    # Of products only biases are kept: the matrices are the model's.
+    assert (len(content) < 4096) is (name == "layers")
+    kept.write_bytes(bytes([content[0] ^ 1]) + content[1:])
+    check(session(proto, tmp_path, level="2"), proto, given)
+    assert len(planned) == 2
+    assert kept.read_bytes() == content
+
+
+def test_a_constant_that_a_rewrite_made_is_kept() -> None:
+    array = aligned(np.arange(12, dtype=np.float32).reshape(1, 3, 4))
+    value, tensor = ir.Value(name="w"), ir.tensor(array)
+    value.const_value = tensor
+    weights = [([array, array[:, :1]], [Origin("w", False, tensor), None])]
+    found = sources_of(weights, {"w": value})
+    assert found is not None
+    assert found[0] == ((Origin("w", False, tensor), Piece(0, "float32", (1, 1, 4))),)
+    other = [([array], [Origin("w", False, ir.tensor(array))])]
+    made = sources_of(other, {"w": value})
+    assert made is not None
+    assert made[0] == ((Piece(0, "float32", (1, 3, 4)),),)
+    ((again,),) = weights_from(made[0], made[1], {})
+    np.testing.assert_array_equal(again, array)
+
+
+def test_weights_that_are_too_large_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    weights = [([aligned(np.ones(1000, np.float32))], [None])]
+    assert sources_of(weights, {}) is not None
+    monkeypatch.setattr(own_weights, "MOST_KEPT_BYTES", 1000)
+    assert sources_of(weights, {}) is None
+
+
+def test_files_of_weights_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remembered, "LIMIT_BYTES", 2500)
+    claim = Kept("y", "gelu", "ortkit_gelu", (0,), ("x",), ("y",), (Piece(0, "int8", (1000,)),))
+    library = tmp_path / "a.so"
+    library.write_bytes(b"code")
+    for number in range(4):
+        remember(tmp_path, f"key{number}", [claim], library, bytes(1000))
+    assert len(list((tmp_path / "plans").iterdir())) == 4  # two records with their files
+    found = recall(tmp_path, "key3")
+    assert found is not None
+    assert (found.claims, found.content) == ((claim,), bytes(1000))
 
 
 def test_a_chain_of_convolutions_is_compiled_ahead_of_time(tmp_path: Path) -> None:

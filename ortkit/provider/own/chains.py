@@ -59,6 +59,7 @@ class _Chained:
             chain.nodes,
             Prediction(chain.cost.before, chain.cost.after),
             tuple(block.output.name or "" for block in chain.blocks),
+            self._builder.origins,
         )
 
     def _put(self, block: Block, described: Described) -> Refused | None:

@@ -20,9 +20,8 @@ from ortkit.fusion.cost import Prediction
 from ortkit.kernels.backend import Refused
 from ortkit.kernels.signature import DOMAIN, RegionSignature, TensorSpec, body_text
 from ortkit.provider.own.program import Program, Step
+from ortkit.provider.own.weights import Origin, aligned
 
-#: Weights begin where a vector may be loaded as a whole.
-ALIGNMENT = 64
 Judge: TypeAlias = Callable[[RegionSignature], Refused | None]
 
 
@@ -38,6 +37,8 @@ class Heavy:
         nodes: The copy's nodes that it stands for.
         prediction: Of a run of it, before and after.
         regions: What it is made of, by the names that reports give these.
+        origins: For each of its weights the constant that it is packed from, None if it is
+            computed.
     """
 
     program: Program
@@ -47,6 +48,7 @@ class Heavy:
     nodes: frozenset[ir.Node]
     prediction: Prediction
     regions: tuple[str, ...]
+    origins: tuple[Origin | None, ...]
 
 
 @dataclass
@@ -66,6 +68,8 @@ class Builder:
     inputs: list[int] = field(default_factory=list)
     views: dict[int, int] = field(default_factory=dict)
     weights: dict[int, np.ndarray] = field(default_factory=dict)
+    packed: dict[int, Origin] = field(default_factory=dict)
+    """Which constants weights are packed from."""
     steps: list[Step] = field(default_factory=list)
     refused: Refused | None = None
     """Why there is no kernel for one of its steps."""
@@ -86,9 +90,11 @@ class Builder:
         self.views[place] = source
         return place
 
-    def weight(self, spec: TensorSpec, array: np.ndarray) -> int:
+    def weight(self, spec: TensorSpec, array: np.ndarray, origin: Origin | None = None) -> int:
         """Add a constant, which is copied: ONNX Runtime takes back the memory of its own."""
         place = self.add(spec)
+        if origin is not None:
+            self.packed[place] = origin
         self.weights[place] = aligned(array)
         return place
 
@@ -129,11 +135,7 @@ class Builder:
         """What the session holds for the program."""
         return () if self.bakes else tuple(self.weights.values())
 
-
-def aligned(array: np.ndarray) -> np.ndarray:
-    """Return a compact copy that begins at a multiple of `ALIGNMENT`."""
-    memory = np.empty(array.nbytes + ALIGNMENT, np.uint8)
-    start = -memory.ctypes.data % ALIGNMENT
-    copy = memory[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
-    copy[...] = array
-    return copy
+    @property
+    def origins(self) -> tuple[Origin | None, ...]:
+        """What `held` is packed from."""
+        return () if self.bakes else tuple(self.packed.get(place) for place in self.weights)

@@ -59,7 +59,7 @@ def _claim(one: Heavy | Refused, known: Known, cuts: Cuts, owned: set[ir.Node]) 
         return Refused("nodes of it belong to another group")
     return Claim(
         outputs[-1], one.program, cut.nodes, inputs, outputs, one.prediction, one.regions,
-        weights=one.weights,
+        weights=one.weights, origins=one.origins,
     )  # fmt: skip
 
 

@@ -10,17 +10,15 @@ import onnx
 import onnx_ir as ir
 from onnx import helper, numpy_helper
 
-from ortkit.fusion.conv_bodies import VECTOR
 from ortkit.fusion.cost import Prediction
 from ortkit.kernels.backend import Refused
 from ortkit.kernels.signature import DOMAIN, RegionSignature, TensorSpec, body_text
 from ortkit.kernels.sizes import extent_of
 from ortkit.provider.own.draft import spec_of
 from ortkit.provider.own.heavy import Builder, Heavy, Judge
+from ortkit.provider.own.weights import WIDTH, Origin, panels
 from ortkit.rewrite.scope import Scope
 
-#: Columns of a panel.
-WIDTH = 3 * VECTOR
 _GELU_SINCE = 20
 
 
@@ -28,7 +26,7 @@ _GELU_SINCE = 20
 class Product:
     """Rows of `x`, as [rows, depth], times `matrix` [depth, columns], plus `bias` [columns].
 
-    `count` is the number of rows, nominal where it is not known.
+    `count` is the number of rows, nominal where it is not known; `origin` is what `matrix` is of.
     """
 
     nodes: tuple[ir.Node, ...]
@@ -36,6 +34,7 @@ class Product:
     rows: int | str
     count: int
     matrix: np.ndarray
+    origin: Origin | None
     bias: np.ndarray | None
     tail: tuple[ir.Node, ...]
     end: ir.Value
@@ -57,7 +56,7 @@ def group_of(scope: Scope, one: Product, prediction: Prediction, judge: Judge) -
     builder = Builder(bakes=False, judge=judge, opset=scope.opset())
     x = builder.view(_spec("x", (one.rows, depth)), builder.enter(given))
     packed = panels(one.matrix)
-    weights = [builder.weight(_spec("w", packed.shape), packed)]
+    weights = [builder.weight(_spec("w", packed.shape), packed, one.origin)]
     if one.bias is not None:
         weights.append(builder.weight(_spec("b", one.bias.shape), one.bias))
     result = _spec("y", (one.rows, columns))
@@ -73,8 +72,9 @@ def group_of(scope: Scope, one: Product, prediction: Prediction, judge: Judge) -
     program = builder.program(name, [builder.view(made, place)])
     regions = tuple(node.outputs[0].name or "" for node in one.nodes)
     return Heavy(
-        program, (one.x,), (one.end,), builder.held, frozenset(one.nodes), prediction, regions
-    )
+        program, (one.x,), (one.end,), builder.held, frozenset(one.nodes), prediction, regions,
+        builder.origins,
+    )  # fmt: skip
 
 
 def _name_of(rows: int | str, sizes: Sequence[int | str]) -> int | str:
@@ -85,14 +85,6 @@ def _name_of(rows: int | str, sizes: Sequence[int | str]) -> int | str:
     while name in known:
         name += "_"
     return name
-
-
-def panels(matrix: np.ndarray) -> np.ndarray:
-    """Return [depth, columns] as [panels, depth, `WIDTH`], a view where that can be."""
-    depth, columns = matrix.shape
-    if columns % WIDTH:
-        matrix = np.pad(matrix, ((0, 0), (0, -columns % WIDTH)))
-    return matrix.reshape(depth, -1, WIDTH).transpose(1, 0, 2)
 
 
 def _spec(name: str, shape: Sequence[int | str]) -> TensorSpec:

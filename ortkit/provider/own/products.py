@@ -27,6 +27,7 @@ from ortkit.kernels.calibration import Calibration
 from ortkit.kernels.sizes import extent_of, product
 from ortkit.provider.own.heavy import Heavy, Judge
 from ortkit.provider.own.product_programs import Product, group_of
+from ortkit.provider.own.weights import Origin
 from ortkit.rewrite.scope import Scope
 from ortkit.rewrite.site import Site
 
@@ -113,7 +114,8 @@ def _first(scope: Scope, node: ir.Node) -> Product | None:
     if bias is not None and (added is None or not _is_row(added, turned.shape[1])):
         return None
     row = None if added is None else added.reshape(-1)
-    return Product((node,), x, rows, count, turned, row, (), node.outputs[0])
+    origin = Origin(matrix.name or "", turned is not array, matrix.const_value)
+    return Product((node,), x, rows, count, turned, origin, row, (), node.outputs[0])
 
 
 def _rows(sizes: Sequence[Size]) -> int | str | None:

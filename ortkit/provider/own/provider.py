@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -21,7 +21,8 @@ from ortkit.provider.kernel import Kernel
 from ortkit.provider.native import KernelLibrary
 from ortkit.provider.own import failures
 from ortkit.provider.own.options import FOLDER, NAME, OwnOptions
-from ortkit.provider.own.remembered import Kept, key_of, recall, remember
+from ortkit.provider.own.remembered import Kept, constants_of, had_again, key_of, recall, remember
+from ortkit.provider.own.weights import sources_of
 
 if TYPE_CHECKING:
     from ortkit.provider.own.planning import Plan
@@ -91,8 +92,14 @@ class OrtkitExecutionProvider(ExecutionProvider):
         nodes = list(graph)
         known = None if key is None else recall(folder, key)
         if known is not None and not any(map(graph.assigned_to, nodes)):
-            self._say(graph, f"claims {len(known.claims)} groups, as it did of the same graph")
-            return [self._group(one, nodes, known.library, ()) for one in known.claims]
+            held = had_again(known, graph)
+            if held is not None:
+                count = len(known.claims)
+                self._say(graph, f"claims {count} groups, as it did of the same graph")
+                return [
+                    self._group(one, nodes, known.library, weights)
+                    for one, weights in zip(known.claims, held, strict=True)
+                ]
         return self._planned(graph, key)
 
     def _planned(self, graph: GraphView, key: str | None) -> list[Group]:
@@ -121,10 +128,20 @@ class OrtkitExecutionProvider(ExecutionProvider):
         ]
         # A kernel that was not made may be made the next time.
         is_whole = len(made.claims) == len(wanted.claims)
-        if key is not None and is_whole and not any(claim.weights for claim in made.claims):
-            remember(options.cache / FOLDER, key, kept, built.library)
+        if key is not None and is_whole:
+            self._remember(graph, key, made, kept, built.library)
         self._report(graph, made, built.compiled)
         return groups
+
+    def _remember(
+        self, graph: GraphView, key: str, made: Plan, kept: Sequence[Kept], library: Path | None
+    ) -> None:
+        weights = [(claim.weights, claim.origins) for claim in made.claims]
+        found = sources_of(weights, constants_of(graph))
+        if found is not None:
+            sources, content = found
+            whole = [replace(one, weights=each) for one, each in zip(kept, sources, strict=True)]
+            remember(self._options.cache / FOLDER, key, whole, library, content)
 
     @property
     def _is_ahead(self) -> bool:

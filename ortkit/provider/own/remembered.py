@@ -12,7 +12,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
 
@@ -24,9 +24,12 @@ from ortkit.kernels.build import toolchain
 from ortkit.kernels.calibration import load_calibration
 from ortkit.provider.graph_view import GraphView
 from ortkit.provider.own.options import OwnOptions
+from ortkit.provider.own.weights import Piece, Source, from_json, to_json, weights_from
 
 #: Records beyond these, used longest ago, are removed.
 KEPT = 256
+#: As are those whose files of weights have more bytes than this together.
+LIMIT_BYTES = 256 << 20
 _PACKAGE = Path(__file__).parents[2]
 _NUMBERS = frozenset(
     {ir.AttributeType.FLOAT, ir.AttributeType.FLOATS, ir.AttributeType.INT, ir.AttributeType.INTS,
@@ -45,6 +48,7 @@ class Kept:
         nodes: The places of its nodes in the graph.
         inputs: For each input of the program the name of the value.
         outputs: Likewise.
+        weights: Where what the session holds for the program is from.
     """
 
     at: str
@@ -53,6 +57,7 @@ class Kept:
     nodes: tuple[int, ...]
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
+    weights: tuple[Source, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -61,33 +66,66 @@ class Remembered:
 
     claims: tuple[Kept, ...]
     library: Path | None
+    content: bytes = b""
+    """Of the file of weights."""
 
 
 def key_of(graph: GraphView, options: OwnOptions) -> str | None:
     """Return what the record of a graph is called; None if its like is not kept.
 
     Args:
-        graph: As ONNX Runtime hands it over; one with graphs in it is not kept.
+        graph: As ONNX Runtime hands it over.
         options: Of the session.
     """
     parts: list[object] = [_surroundings(options.kernels), options.level, options.kernels,
                            options.cpu, sorted(graph.opset_imports.items())]  # fmt: skip
     parts += [_described(value) for value in (*graph.inputs, *graph.outer_values)]
     parts.append([value.name for value in graph.outputs])
-    for node in graph:
-        if any(each.type not in _NUMBERS for each in node.attributes.values()):
-            return None
-        attributes = sorted((name, str(each.value)) for name, each in node.attributes.items())
-        read = [None if value is None else value.name for value in node.inputs]
-        parts.append((node.domain, node.op_type, node.overload, attributes, read))
-        parts.append([_described(value) for value in node.outputs])
-    constants = dict(graph.initializers)
-    constants |= {v.name: v for v in graph.outer_values if v.name and v.const_value is not None}
+    nodes = _nodes(graph)
+    if nodes is None:
+        return None
+    parts += nodes
+    constants = constants_of(graph)
     digest = hashlib.sha256(repr(parts).encode())
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         for name, content in zip(constants, pool.map(_content, constants.values()), strict=True):
             digest.update(f"{name}={content};".encode())
     return digest.hexdigest()[:32]
+
+
+def constants_of(graph: GraphView) -> dict[str, ir.Value]:
+    """Return what a graph always reads, by name."""
+    outer = {v.name: v for v in graph.outer_values if v.name and v.const_value is not None}
+    return {**graph.initializers, **outer}
+
+
+def _nodes(nodes: Iterable[ir.Node]) -> list[object] | None:
+    """Return all that nodes are, None if there is no telling."""
+    parts: list[object] = []
+    for node in nodes:
+        attributes = [(name, _attribute(one)) for name, one in sorted(node.attributes.items())]
+        if any(told is None for _, told in attributes):
+            return None
+        read = [None if value is None else value.name for value in node.inputs]
+        parts.append((node.domain, node.op_type, node.overload, attributes, read))
+        parts.append([_described(value) for value in node.outputs])
+    return parts
+
+
+def _attribute(one: ir.Attr) -> object | None:
+    if one.type in _NUMBERS:
+        return str(one.value)
+    if one.type == ir.AttributeType.TENSOR:
+        return _tensor(one.as_tensor())
+    if one.type != ir.AttributeType.GRAPH:
+        return None
+    graph = one.as_graph()
+    inside = _nodes(graph)
+    if inside is None:
+        return None
+    constants = [(name, _content(value)) for name, value in graph.initializers.items()]
+    given = [_described(value) for value in graph.inputs]
+    return (given, constants, inside, [value.name for value in graph.outputs])
 
 
 def recall(folder: Path, key: str) -> Remembered | None:
@@ -101,25 +139,53 @@ def recall(folder: Path, key: str) -> Remembered | None:
         library = folder / str(record["library"])
         if hashlib.sha256(library.read_bytes()).hexdigest() != record["sha256"]:
             return None
+        content = b""
+        if any(isinstance(source, Piece) for one in claims for source in one.weights):
+            content = _beside(path).read_bytes()
+            if hashlib.sha256(content).hexdigest() != record["weights"]:
+                return None
         os.utime(path)
         os.utime(library)
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    return Remembered(claims, library)
+    return Remembered(claims, library, content)
 
 
-def remember(folder: Path, key: str, claims: Sequence[Kept], library: Path | None) -> None:
-    """Keep what was claimed of a graph; a folder that cannot be written keeps nothing."""
+def had_again(known: Remembered, graph: GraphView) -> list[tuple[np.ndarray, ...]] | None:
+    """Return the weights of each claim; None if the record names what is not there."""
+    sources = [one.weights for one in known.claims]
+    try:
+        return weights_from(sources, known.content, constants_of(graph))
+    except (KeyError, ValueError, TypeError):
+        return None
+
+
+def remember(
+    folder: Path, key: str, claims: Sequence[Kept], library: Path | None, content: bytes = b""
+) -> None:
+    """Keep what was claimed of a graph; a folder that cannot be written keeps nothing.
+
+    Args:
+        folder: The provider's.
+        key: The graph's.
+        claims: Of the graph.
+        library: Of the claims; None if there are none.
+        content: What the pieces among their weights lie in.
+    """
     path = _record(folder, key)
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     with suppress(OSError):
         digest = "" if library is None else hashlib.sha256(library.read_bytes()).hexdigest()
         record = {
-            "claims": [asdict(one) for one in claims],
+            "claims": [_entry(one) for one in claims],
+            "weights": hashlib.sha256(content).hexdigest(),
             "library": None if library is None else library.name,
             "sha256": digest,
         }
         path.parent.mkdir(parents=True, exist_ok=True)
+        if content:
+            draft.write_bytes(content)
+            draft.replace(_beside(path))
         draft.write_text(json.dumps(record), "utf-8")
         draft.replace(path)
         _trim(path.parent)
@@ -129,6 +195,15 @@ def _record(folder: Path, key: str) -> Path:
     return folder / "plans" / f"{key}.json"
 
 
+def _beside(record: Path) -> Path:
+    return record.with_suffix(".weights")
+
+
+def _entry(one: Kept) -> dict[str, object]:
+    plain = asdict(replace(one, weights=()))
+    return {**plain, "weights": [to_json(source) for source in one.weights]}
+
+
 def _kept(entry: Mapping[str, object]) -> Kept:
     nodes, inputs, outputs = entry["nodes"], entry["inputs"], entry["outputs"]
     if not (isinstance(nodes, list) and isinstance(inputs, list) and isinstance(outputs, list)):
@@ -136,6 +211,7 @@ def _kept(entry: Mapping[str, object]) -> Kept:
     return Kept(
         str(entry["at"]), str(entry["name"]), str(entry["symbol"]), tuple(map(int, nodes)),
         tuple(map(str, inputs)), tuple(map(str, outputs)),
+        tuple(map(from_json, entry["weights"])),  # type: ignore[call-overload]
     )  # fmt: skip
 
 
@@ -144,9 +220,12 @@ def _described(value: ir.Value) -> tuple[str | None, str, str]:
 
 
 def _content(value: ir.Value) -> str:
-    tensor = value.const_value
-    if tensor is None or tensor.dtype == ir.DataType.STRING:
-        return "" if tensor is None else repr(tensor.numpy().tolist())
+    return "" if value.const_value is None else _tensor(value.const_value)
+
+
+def _tensor(tensor: ir.TensorProtocol) -> str:
+    if tensor.dtype == ir.DataType.STRING:
+        return repr(tensor.numpy().tolist())
     array = np.ascontiguousarray(tensor.numpy())
     content = hashlib.sha256(array.reshape(-1).view(np.uint8).data).hexdigest()
     return f"{tensor.dtype}{array.shape}{content}"
@@ -170,7 +249,12 @@ def _trim(folder: Path) -> None:
         except OSError:  # another process has removed it
             return 0.0
 
+    left = LIMIT_BYTES
     records: Iterable[Path] = sorted(folder.glob("*.json"), key=used, reverse=True)
-    for path in list(records)[KEPT:]:
+    for number, path in enumerate(records):
         with suppress(OSError):
-            path.unlink()
+            weights = _beside(path)
+            left -= weights.stat().st_size if weights.exists() else 0
+            if number >= KEPT or left < 0:
+                path.unlink()
+                weights.unlink(missing_ok=True)

@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from ortkit.fusion.cost import Prediction
 from ortkit.provider.own.program import Program
+from ortkit.provider.own.weights import Origin
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,7 @@ class Claim:
         regions: The regions that it computes, by the names that reports give them.
         bundle: Claims of one number are taken together or not at all.
         weights: What the session holds for the program.
+        origins: What each of `weights` is packed from, None if it is computed.
     """
 
     at: str
@@ -36,6 +38,7 @@ class Claim:
     regions: tuple[str, ...]
     bundle: int = 0
     weights: tuple[np.ndarray, ...] = ()
+    origins: tuple[Origin | None, ...] = ()
 
 
 @dataclass(frozen=True)
