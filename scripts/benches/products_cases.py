@@ -72,6 +72,13 @@ CASES = (
     _convolution("resnet 28: 3x3, 128", 128, 128, 28, 3, 1),
     _convolution("resnet 14: 3x3, 256", 256, 256, 14, 3, 1),
     _convolution("resnet 7: 3x3, 512", 512, 512, 7, 3, 1),
+    _convolution("resnet 112: 7x7 by 2", 3, 64, 224, 7, 2),
+    _convolution("resnet 28: 3x3 by 2, 128", 128, 128, 56, 3, 2),
+    _convolution("resnet 14: 3x3 by 2, 256", 256, 256, 28, 3, 2),
+    _convolution("resnet 14: 1x1 by 2, 512", 512, 1024, 28, 1, 2),
+    _convolution("mobilenet 112: 3x3 by 2", 3, 32, 224, 3, 2),
+    Case("mobilenet 112: 16 to 96", (12544, 16, 96)),
+    Case("mobilenet 56: 24 to 144", (3136, 24, 144)),
 )  # fmt: skip
 
 
