@@ -77,7 +77,7 @@ def _tuned(case: TuneCase, target: Target, seconds: float) -> dict[str, object]:
     if refused := backend.accepts(signature, target):
         return {"problem": refused.reason, "gain": None}
     if not isinstance(backend, Tunable) or not backend.parameters(signature, target):
-        return {"problem": "a hand-shaped kernel", "gain": None}
+        return {"problem": "a kernel without choices", "gain": None}
     place = Place("bench", target.level, _BACKEND, signature.key, case.bucket)
     record = Record(signature.op_type, backend.fingerprint())
     region = TuningRegion(case, _BACKEND, target, place, record)

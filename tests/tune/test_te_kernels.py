@@ -23,6 +23,7 @@ from ortkit.kernels.calibration import processor
 from ortkit.kernels.cpu import resolve
 from ortkit.kernels.tuned import Place, Record, TunedDatabase, database_text, load_database
 from ortkit.runtime.python_ops import OPS
+from ortkit.tune.kernels import _case as kernel_case
 from ortkit.tune.region import TuningRegion
 
 pytest.importorskip("tvm.te")
@@ -59,6 +60,16 @@ def ordered(schedule):
 @doubled.kernel("tvm", split="s", schedule=ordered)
 def doubled_te(x):
     return te.compute(x.shape, lambda i: x[i] + x[i], "y")
+"""
+NEGATED = """
+@ortkit.custom_op("tests.tuned::Negated")
+def negated(x: ortkit.Float32["*s"]) -> ortkit.Float32["*s"]:
+    return -x
+
+
+@negated.kernel("tvm", split="s", dtypes=["float32"])
+def negated_te(x):
+    return te.compute(x.shape, lambda i: x[i] * -1.0, "y")
 """
 TARGET = resolve(Target())
 
@@ -178,6 +189,16 @@ def test_sizes_that_a_kernel_is_not_for_leave_it_out(
     found = tuned(ops_file, capsys, "--trials", "1", "--shape", "n=7")
     assert found["regions"] == []
     assert "it is not for the sizes m=512, n=7" in str(found["notes"])
+
+
+def test_a_size_that_is_the_only_one_is_a_long_one(ops_file: Path) -> None:
+    ops_file.write_text(OPS_FILE + NEGATED)
+    ops = find_ops([str(ops_file)])
+    assert [one.form.op.name for one in te_kernels(ops, TARGET)] == ["Centered", "Negated"]
+    (kernel,) = te_kernels(choose_ops(ops, ["tests.tuned::Negated"]), TARGET)
+    assert "reassociate" not in kernel.parameters
+    assert kernel_case(kernel, {}, 0.5).sizes == (65_536,)
+    assert kernel_case(kernel, {"s": 7}, 0.5).sizes == (7,)
 
 
 def test_a_file_without_such_kernels_is_one_line(
