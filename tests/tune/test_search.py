@@ -33,11 +33,12 @@ def test_what_was_good_alone_comes_together_next() -> None:
 
 
 def test_one_in_four_is_taken_without_regard_to_what_was_found() -> None:
-    tried: dict[str, float | None] = dict.fromkeys(next_choices(PARAMETERS, {}, 6), 0.9)
-    tried["keep=0"] = 2.0
-    batch = next_choices(PARAMETERS, tried, 4)
-    assert sum("keep=0" in one for one in batch) == 3
-    assert batch == next_choices(PARAMETERS, tried, 4)
+    parameters = {name: tuple(range(8)) for name in "xyz"}
+    alone = next_choices(parameters, {}, 21)
+    tried: dict[str, float | None] = {**dict.fromkeys(alone, 0.9), "x=3": 2.0}
+    batch = next_choices(parameters, tried, 4)
+    assert ["x=3" in one for one in batch] == [True, True, True, False]
+    assert batch == next_choices(parameters, tried, 4)
 
 
 def test_failures_and_foreign_choices_are_no_data() -> None:
