@@ -65,11 +65,13 @@ class TuningRegion:
 
     def __post_init__(self) -> None:
         self.name = self.name or self.case.signature.op_type
-        if self.parameters:
-            return
-        tunable = load_backend(self.backend)
-        if isinstance(tunable, Tunable):
-            self.parameters = dict(tunable.parameters(self.case.signature, self.target))
+        if not self.parameters:
+            tunable = load_backend(self.backend)
+            if isinstance(tunable, Tunable):
+                self.parameters = dict(tunable.parameters(self.case.signature, self.target))
+        if not any(values[0] for values in self.parameters.values()):
+            # A rule chooses them for these sizes already: it is better more seldom.
+            self.stale = 1
 
     @property
     def promise(self) -> float:

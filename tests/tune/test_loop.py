@@ -18,7 +18,7 @@ from ortkit.tune.timing import Effort, Times
 
 TARGET = Target("cpu", "x86-64-v3")
 #: Three of 23 trials give anything.
-PARAMETERS = {"a": (0, 1, 2), "b": (0, 1), "c": (0, 1, 2, 3)}
+PARAMETERS = {"a": (5, 1, 2), "b": (5, 1), "c": (5, 1, 2, 3)}
 
 
 class Clock:
@@ -27,7 +27,9 @@ class Clock:
     def __init__(self) -> None:
         self.asked: list[str] = []
 
-    def region(self, name: str, share: float, gain: float = 1.0) -> TuningRegion:
+    def region(
+        self, name: str, share: float, gain: float = 1.0, default: int = 5
+    ) -> TuningRegion:
         def time(
             case: TuneCase, target: Target, backend: str, choices: Sequence[str], effort: Effort
         ) -> list[Times]:
@@ -42,7 +44,8 @@ class Clock:
         place = Place("cpu", "x86-64-v3", "none", name, "")
         return TuningRegion(
             case, "none", TARGET, place, Record("op", "g"), time,
-            parameters=dict(PARAMETERS), name=name,
+            parameters={key: (default, *values[1:]) for key, values in PARAMETERS.items()},
+            name=name,
         )  # fmt: skip
 
 
@@ -59,6 +62,15 @@ def test_the_larger_share_goes_first_until_it_gives_nothing(cache: Path) -> None
     found.search(float("inf"))
     assert clock.asked == ["large", "small", "large", "small"]
     assert [len(one.record.trials) for one in found.regions] == [23, 23]
+
+
+def test_what_a_rule_chooses_for_each_size_promises_less(cache: Path) -> None:
+    """Its parameters are 0 by default, as those of kernels by hand are."""
+    clock = Clock()
+    by_hand = clock.region("by hand", 0.7, default=0)
+    found = loop([by_hand, clock.region("generated", 0.2)], 24, None)
+    found.search(float("inf"))
+    assert clock.asked == ["generated", "by hand"]
 
 
 def test_where_something_was_found_the_next_batch_goes_too(cache: Path) -> None:
