@@ -56,7 +56,7 @@ def read_products(signature: RegionSignature) -> Products | Refused | None:
     nodes = [*body.nodes("MatMul"), *body.nodes("Gemm")]
     if not nodes:
         return None
-    reason = _unfit(signature, nodes)
+    reason = unfit(signature, nodes)
     if reason is not None:
         return Refused(reason)
     source = nodes[0].input[0]
@@ -69,17 +69,17 @@ def read_products(signature: RegionSignature) -> Products | Refused | None:
     if others or len(shape) != 2 or not all(isinstance(size, int) for size in shape):
         return Refused("products with matrices of other shapes than one [columns, depth]")
     columns, depth = (int(size) for size in shape)
-    norm = read_norm(body, source)
+    rows = signature.outputs[0].shape[:-1]
+    norm = read_norm(body, source, (*rows, depth))
     if isinstance(norm, Refused):
         return norm
-    x = body.inputs.get(source) if norm is None else norm.x
+    x = body.inputs.get(source if norm is None else norm.source)
     if x is None:
         return Refused("products of something that is computed in the region")
-    rows = inputs[x].shape[:-1]
-    reason = _misfit(signature, x, depth, columns)
+    reason = misfit(signature, x, depth, columns)
     if reason is not None:
         return Refused(reason)
-    behind = _epilogue(body, nodes, numbers)
+    behind = epilogue_of(body, nodes, numbers, body.function.output[0])
     if isinstance(behind, Refused):
         return behind
     reads, epilogue = behind
@@ -89,12 +89,14 @@ def read_products(signature: RegionSignature) -> Products | Refused | None:
     )  # fmt: skip
 
 
-def _unfit(signature: RegionSignature, nodes: Sequence[onnx.NodeProto]) -> str | None:
+def unfit(
+    signature: RegionSignature, nodes: Sequence[onnx.NodeProto], results: int = 1
+) -> str | None:
     """Say why the region's products or tensors are not what these kernels work on."""
     if len(nodes) > 2 or len({node.input[0] for node in nodes}) > 1:
         return "more products than two of one source"
-    if len(signature.outputs) != 1:
-        return "products with more than one result"
+    if len(signature.outputs) > results:
+        return f"products with more than {results} results"
     dtype = signature.outputs[0].dtype
     for tensor in (*signature.inputs, *signature.outputs):
         if tensor.dtype != dtype or dtype not in HALVES:
@@ -117,7 +119,7 @@ def _matrix(body: Body, node: onnx.NodeProto) -> int | None:
     return body.input_behind(node.input[1], (1, 0))
 
 
-def _misfit(signature: RegionSignature, x: int, depth: int, columns: int) -> str | None:
+def misfit(signature: RegionSignature, x: int, depth: int, columns: int) -> str | None:
     """Say why sizes do not fit each other, or vectors."""
     shape, output = signature.inputs[x].shape, signature.outputs[0].shape
     if len(shape) < 2 or shape[-1] != depth or output != (*shape[:-1], columns):
@@ -127,12 +129,19 @@ def _misfit(signature: RegionSignature, x: int, depth: int, columns: int) -> str
     return None
 
 
-def _epilogue(
-    body: Body, nodes: Sequence[onnx.NodeProto], weights: Sequence[int]
+def epilogue_of(
+    body: Body, nodes: Sequence[onnx.NodeProto], weights: Sequence[int], end: str
 ) -> tuple[tuple[int, ...], Epilogue] | Refused:
-    """Return what the steps behind the products read, and the steps."""
+    """Return what the steps behind the products read, and the steps.
+
+    Args:
+        body: The region's.
+        nodes: The products.
+        weights: The numbers of their matrices.
+        end: What the last step makes.
+    """
     products = [str(node.output[0]) for node in nodes]
-    steps = _behind(body, products)
+    steps = _between(body, products, end)
     biases = [str(node.input[2]) for node in nodes if len(node.input) > 2 and node.input[2]]
     read = [*biases, *(str(name) for node in steps for name in node.input)]
     numbers = tuple(dict.fromkeys(body.inputs[name] for name in read if name in body.inputs))
@@ -162,19 +171,23 @@ def _epilogue(
             return step
         add(step, node.output[0])
     last = Value(len(extras) + len(made)) if made else Value(0)
-    if known.get(body.function.output[0]) != last:
+    if known.get(end) != last:
         return Refused("a result that is not the last step's")
     return numbers, Epilogue(extras, tuple(made))
 
 
-def _behind(body: Body, products: Sequence[str]) -> list[onnx.NodeProto]:
-    """Return the nodes that depend on the products, in order."""
-    made, found = set(products), []
+def _between(body: Body, products: Sequence[str], end: str) -> list[onnx.NodeProto]:
+    """Return the nodes that make `end` of the products, in order."""
+    made, behind = set(products), []
     for node in body.function.node:
         if made & set(node.input):
             made.update(node.output)
-            found.append(node)
-    return found
+            behind.append(node)
+    needed = {end}
+    for node in reversed(behind):
+        if needed & set(node.output):
+            needed.update(node.input)
+    return [node for node in behind if needed & set(node.output)]
 
 
 def _fits(signature: RegionSignature, number: int) -> bool:

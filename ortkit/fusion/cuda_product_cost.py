@@ -1,4 +1,4 @@
-"""What products of one row take on a GPU by cuBLAS and by ours, as measured.
+"""What products of few rows take on a GPU by cuBLAS and by ours, as measured.
 
 On an H100, float16, in CUDA graphs, matrices of 80 MB in turns so that they come from memory
 (2026-11-22), microseconds, torch's product alone, with a kernel for the norm before and one for
@@ -16,6 +16,7 @@ what follows, and ours, of [depth, columns]:
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ortkit.fusion.cost import Prediction
@@ -26,6 +27,24 @@ _THEIRS, _OURS = (3400.0, 3000.0), (2300.0, 2850.0)
 #: A norm in the kernel.
 _NORM_NS = 300.0
 _HALF = 2
+#: Depth and columns -> rows, and nanoseconds of torch's product with a kernel for sum and norm
+#: behind, and of ours; measured as above.
+_JOINED: Mapping[tuple[int, int], tuple[tuple[int, float, float], ...]] = {
+    (1536, 384): (
+        (4, 6520, 4880), (16, 6760, 4930), (64, 6850, 5260), (128, 7100, 5540), (197, 7110, 5900),
+        (256, 7160, 6000),
+    ),
+    (3072, 768): (
+        (4, 8250, 7150), (16, 8380, 7160), (64, 8650, 7380), (128, 9480, 8060), (197, 12010, 9470),
+        (256, 9770, 9640),
+    ),
+    (4096, 1024): (
+        (4, 9120, 8200), (16, 9290, 8200), (64, 9740, 8330), (128, 11050, 9190),
+        (197, 13200, 10680), (256, 12520, 10950),
+    ),
+}  # fmt: skip
+#: What is like these: the depth against the columns, and the columns.
+_LEAST_DEPTH, _COLUMNS = 3, (256, 1280)
 
 
 @dataclass(frozen=True)
@@ -50,10 +69,32 @@ class Shape:
 
 
 def predict_products(shape: Shape) -> Prediction:
-    """Return what a region takes before and after; the same where there is no kernel for it."""
+    """Return what a region takes before and after; the same for more rows than one."""
     moved = float(_HALF * shape.depth * shape.columns * shape.products)
     before = shape.products * _THEIRS[0] + moved / _THEIRS[1]
     if shape.rows != 1:
         return Prediction(before, before)
     before += (bool(shape.tail) + shape.is_normed) * LAUNCH_NS
     return Prediction(before, _OURS[0] + moved / _OURS[1] + shape.is_normed * _NORM_NS)
+
+
+def predict_joined(shape: Shape) -> Prediction | None:
+    """Return what a product with a sum and a norm behind takes before and after.
+
+    None where nothing like it was measured, or cuBLAS was faster: square ones gain less than a
+    microsecond, wider ones nothing.
+    """
+    rows, (least, most) = shape.rows, _COLUMNS
+    if shape.depth < _LEAST_DEPTH * shape.columns or not least <= shape.columns <= most:
+        return None
+    moved = shape.depth * shape.columns
+    points = _JOINED[min(_JOINED, key=lambda one: abs(one[0] * one[1] - moved))]
+    if rows is None or not 1 < rows <= points[-1][0]:
+        return None
+    (start, before, after), *others = points
+    for end, low, high in others:
+        if rows <= end:
+            part = max(0.0, (rows - start) / (end - start))
+            return Prediction(before + part * (low - before), after + part * (high - after))
+        start, before, after = end, low, high
+    return None

@@ -56,7 +56,7 @@ def cuda_product_candidates(
     cost: CostModel,
     taken: frozenset[ir.Node] = frozenset(),
 ) -> Iterator[Candidate]:
-    """Yield a candidate for each product of one graph that has a kernel; none share a node.
+    """Yield a candidate for each product of one row in one graph; none share a node.
 
     Args:
         scope: The graph's.
@@ -75,6 +75,8 @@ def cuda_product_candidates(
         nodes = [*(() if norm is None else (norm,)), *line.nodes]
         nodes.sort(key=places.__getitem__)
         shape = shape_of(scope, line, norm)
+        if shape.rows != 1:
+            continue
         prediction = predict_products(shape)
         region = replace(region_of(scope, nodes), kind=KIND)
         own.update(line.products)
@@ -135,7 +137,7 @@ def turns(scope: Scope, product: ir.Node) -> bool:
     """Say whether a product goes into a kernel that would rather have its matrix turned."""
     line = line_behind(scope, product, set())
     shape = shape_of(scope, line, _norm_before(line, set()))
-    return shape.rows == 1 and predict_products(shape).gain >= MINIMUM_GAIN
+    return predict_products(shape).gain >= MINIMUM_GAIN
 
 
 def line_behind(scope: Scope, product: ir.Node, taken: set[ir.Node]) -> Line:
@@ -250,9 +252,7 @@ def _norm_before(line: Line, taken: set[ir.Node]) -> ir.Node | None:
         return None
     if norm.graph is not line.products[0].graph or rows.is_graph_output():
         return None
-    if any(use.node not in line.products for use in rows.uses()) or len(rows.uses()) != len(
-        line.products
-    ):
+    if any(use.node not in line.products for use in rows.uses()):
         return None
     if any(one.uses() or one.is_graph_output() for one in norm.outputs[1:]):
         return None

@@ -18,6 +18,7 @@ from ortkit.fusion.conv_plan import settle_chain
 from ortkit.fusion.cost import CostModel
 from ortkit.fusion.cuda_attention import cuda_attention_candidates, without_readers
 from ortkit.fusion.cuda_cost import CudaCostModel
+from ortkit.fusion.cuda_joined import joined_candidates
 from ortkit.fusion.cuda_layout import advise, beside_convolutions
 from ortkit.fusion.cuda_products import cuda_product_candidates, takes_sum, turns
 from ortkit.fusion.cuda_skip_norms import split_skip_norms
@@ -162,8 +163,8 @@ def find_candidates(
             attended += [] if one.signature is None else [one.region]
         taken |= {node for region in attended for node in region.nodes}
         taken |= without_readers(attended)
-        if not is_cpu:
-            for found in cuda_product_candidates(scope, graph, judge, cost, taken):
+        for find_products in () if is_cpu else (joined_candidates, cuda_product_candidates):
+            for found in find_products(scope, graph, judge, cost, taken):
                 yield (one := _allowed(scope, found))
                 taken |= frozenset(() if one.signature is None else one.region.nodes)
         for one in candidates(scope, graph, judge, cost, taken):

@@ -149,4 +149,11 @@ CASES = (
          "  U = MatMul (N, V)  D = MatMul (N, T)  S = Sigmoid (U)  Y = Mul (S, D)",
          {"X": (1, 520), "G": (520,), "H": (520,), "W": (168, 520), "Z": (168, 520)},
          {"Y": (1, 168)}),
+    Case("product_with_a_norm_behind", "U = MatMul (X, W)  T = Add (U, B)  S = Add (T, R)"
+         "  Y = LayerNormalization <axis = -1> (S, G, H)",
+         {"X": (70, 904), "W": (904, 136), "B": (136,), "R": (70, 136), "G": (136,), "H": (136,)},
+         {"Y": (70, 136), "S": (70, 136)}),
+    Case("product_of_few_rows_with_a_norm_behind", "U = MatMul (X, W)  S = Add (U, R)"
+         "  Y = RMSNormalization <axis = -1> (S, G)",
+         {"X": (5, 3080), "W": (3080, 72), "R": (5, 72), "G": (72,)}, {"Y": (5, 72)}),
 )  # fmt: skip

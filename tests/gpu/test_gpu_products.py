@@ -1,4 +1,4 @@
-"""Products of one row on a GPU: a gated layer with its norms against the CPU's float32."""
+"""Products of few rows on a GPU, with norms around them, against the CPU's float32."""
 
 from __future__ import annotations
 
@@ -57,5 +57,47 @@ def test_layers_of_one_row(graph: bool) -> None:
     with ortkit.Session(made, "cuda", kernels="require", cuda_graph=graph) as session:
         for _ in range(3):
             found = session.run({"x": x})["y"]
+    scale = float(np.abs(expected).max())
+    np.testing.assert_allclose(np.asarray(found, np.float64), expected, rtol=0, atol=0.01 * scale)
+
+
+def layer_end(rows: int) -> onnx.ModelProto:
+    """A deep product with bias, residual and norm, whose sum is read too."""
+    rng = np.random.default_rng(8)
+    shapes: dict[str, tuple[int, ...]] = {"w": (3072, 768), **dict.fromkeys("bgh", (768,))}
+    held = [
+        numpy_helper.from_array((rng.standard_normal(shape) / 32).astype(np.float16), name)
+        for name, shape in shapes.items()
+    ]
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["u"]),
+        helper.make_node("Add", ["u", "b"], ["t"]),
+        helper.make_node("Add", ["t", "r"], ["s"]),
+        helper.make_node("LayerNormalization", ["s", "g", "h"], ["n"], axis=-1, epsilon=1e-5),
+        helper.make_node("Add", ["n", "s"], ["y"]),
+    ]
+    sizes = {"x": (1, rows, 3072), "r": (1, rows, 768), "y": (1, rows, 768)}
+    infos = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT16, shape)
+        for name, shape in sizes.items()
+    ]
+    graph = helper.make_graph(nodes, "end", infos[:2], infos[2:], held)
+    opsets = [helper.make_opsetid("", 20)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=10)
+
+
+@pytest.mark.parametrize("rows", [7, 50, 197])
+def test_a_product_with_its_norm_behind(rows: int) -> None:
+    pytest.importorskip("triton")
+    proto = layer_end(rows)
+    made = ortkit.optimize(proto, ortkit.OptimizeOptions(target="cuda", verify=False))
+    kinds = [one.kind for one in made.report.regions if one.emitted_as is not None]
+    assert "product_norm" in kinds
+    rng = np.random.default_rng(rows)
+    x, r = (rng.standard_normal((1, rows, size)).astype(np.float16) for size in (3072, 768))
+    with ortkit.Session(proto, "cpu") as session:
+        expected = session.run({"x": x, "r": r})["y"]
+    with ortkit.Session(made, "cuda", kernels="require") as session:
+        found = session.run({"x": x, "r": r})["y"]
     scale = float(np.abs(expected).max())
     np.testing.assert_allclose(np.asarray(found, np.float64), expected, rtol=0, atol=0.01 * scale)

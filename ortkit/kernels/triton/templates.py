@@ -12,7 +12,7 @@ from ortkit.kernels.triton.hand import PACKAGE
 from ortkit.kernels.triton.source import VariantSource
 
 #: Modules of the package; each has `match(signature) -> Template | Refused | None`.
-TEMPLATES = ("attention", "conv", "depthwise", "squeeze", "pool", "products")
+TEMPLATES = ("attention", "conv", "depthwise", "squeeze", "pool", "joined", "products")
 
 
 class Template(Protocol):
