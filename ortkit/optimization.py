@@ -250,7 +250,10 @@ class _Run:
         save_model(plain.model, path)
         lower = Variant(self._saved(candidate, folder), candidate.library)
         with self._stage("precision"):
-            return candidate if lowering.pays(lower, Variant(path, plain.library)) else plain
+            if lowering.pays(lower, Variant(path, plain.library)):
+                return candidate
+        lowering.explain(plain.log)
+        return plain
 
     def confirms(self, candidate: Candidate) -> bool:
         """Compare the result with the source; False if kernels make it slower, and must go."""

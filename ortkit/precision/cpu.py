@@ -86,6 +86,8 @@ class CpuLowering:
         self._notes: list[str] = []
         self._time: WholeTime | None = None
         self._gave_up = False
+        self._refused = RewriteLog()
+        """Why products are no candidates; the log of the model that was chosen on may be lost."""
 
     @property
     def stated_error(self) -> float:
@@ -114,7 +116,8 @@ class CpuLowering:
         if self._widens and model.opset_imports.get("", 0) >= _OPSET:
             widen_lines(model)
         if self.chosen is None:
-            self.chosen = self._choose(model, log)
+            self.chosen = self._choose(model)
+        log.misses |= self._refused.misses
         if self.chosen.smoothing and self.has_lowered:
             products = find_products(model, Shapes.infer(model), RewriteLog())
             smooth(model, products, self.chosen.smoothing, log)
@@ -135,7 +138,14 @@ class CpuLowering:
         is_wanted = self.request.precision == "bf16" and not bf16_refusal(self.request.cpu)
         return is_wanted and (self.chosen is None or self.has_lowered)
 
-    def _choose(self, model: ir.Model, log: RewriteLog) -> Chosen:
+    def explain(self, log: RewriteLog) -> None:
+        """Let the log of a model in which nothing is lowered say why that is."""
+        log.misses |= self._refused.misses
+        for one in () if self.chosen is None else self.chosen.measured:
+            product = one.form.product
+            log.miss(PASS, describe(product.node), self._reason(one), (product.key,))
+
+    def _choose(self, model: ir.Model) -> Chosen:
         request = self.request
         found = gather(
             self.original, self.folder / "data", inputs=request.inputs,
@@ -158,7 +168,8 @@ class CpuLowering:
             request.precision, self.max_error, request.method, request.threads, bits, request.cpu
         )
         try:
-            return Chooser(asked, found, self.folder, log, self.progress).run(model)
+            chooser = Chooser(asked, found, self.folder, self._refused, self.progress)
+            return chooser.run(model)
         except CheckError as error:
             self._notes.append(f"nothing is lowered: {error}")
             return Chosen()

@@ -143,6 +143,8 @@ def test_a_result_that_is_slower_is_not_kept(monkeypatch: pytest.MonkeyPatch) ->
     result = found.report.precision
     assert result is not None
     assert {node.reason for node in result.nodes} == {"the whole model would be slower"}
+    reasons = [miss.reason for miss in found.report.missed("lower-precision")]
+    assert reasons == ["the whole model would be slower"] * 4
     assert result.outputs == ()
     assert result.error is None
 
