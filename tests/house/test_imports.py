@@ -60,6 +60,7 @@ MAY_IMPORT = {
         "fusion",
         "runtime",
         "verify",
+        "measure",
         "optimization",
         "options",
     },

@@ -28,6 +28,8 @@ class OwnOptions:
     """As of `ortkit optimize`: below 2 nothing is claimed, at 3 whatever has a kernel."""
     kernels: str = "auto"
     """Which backend makes kernels: auto, tvm, or off for none."""
+    measure: bool = False
+    """Time groups while a session is made, and leave out what does not pay on this machine."""
     cpu: str = "native"
     """The processor level that kernels are made for, such as x86-64-v3."""
     cache_dir: Path | None = None
@@ -60,6 +62,7 @@ class OwnOptions:
         return OwnOptions(
             level=reader.number("level", 2, 3),
             kernels=reader.word("kernels", "auto", _KERNELS),
+            measure=reader.switch("measure"),
             cpu=texts.get("cpu", "native"),
             cache_dir=Path(texts["cache_dir"]).expanduser() if texts.get("cache_dir") else None,
             verbosity=reader.number("verbosity", 0, 2),

@@ -94,6 +94,14 @@ class Plan:
             )
         )
 
+    def without_programs(self, slow: Mapping[str, str]) -> Plan:
+        """Return the plan without the claims of some programs.
+
+        Args:
+            slow: By the name of a program's function the reason.
+        """
+        return self._without(lambda claim: slow.get(claim.program.symbol, ""))
+
     def without_nodes(self, taken: Mapping[ir.Node, str]) -> Plan:
         """Return the plan without the claims on nodes that are another provider's.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,6 +19,7 @@ from ortkit.provider.groups import Group
 from ortkit.provider.kernel import Kernel
 from ortkit.provider.native import KernelLibrary
 from ortkit.provider.own import failures
+from ortkit.provider.own.kernels import kernel_of
 from ortkit.provider.own.options import FOLDER, NAME, OwnOptions
 from ortkit.provider.own.remembered import Kept, constants_of, had_again, key_of, recall, remember
 from ortkit.provider.own.weights import sources_of
@@ -115,19 +115,24 @@ class OrtkitExecutionProvider(ExecutionProvider):
         target = Target("cpu", options.cpu)
         wanted = plan(model, target, options.level, options.kernels, is_ahead=self._is_ahead)
         built = build(wanted, target, options.kernels, options.cache)
+        paying = built.plan
+        if options.measure and built.library is not None:
+            from ortkit.provider.own.measured import slow_groups
+
+            paying = paying.without_programs(slow_groups(paying.claims, built.library))
         taken = {
             node: name
             for node, place in places.items()
             if (name := graph.assigned_to(nodes[place]))
         }
-        made = built.plan.without_nodes(taken)
+        made = paying.without_nodes(taken)
         kept = [_kept(claim, places) for claim in made.claims]
         groups = [
             self._group(one, nodes, built.library, claim.weights)
             for one, claim in zip(kept, made.claims, strict=True)
         ]
         # A kernel that was not made may be made the next time.
-        is_whole = len(made.claims) == len(wanted.claims)
+        is_whole = len(built.plan.claims) == len(wanted.claims) and not taken
         if key is not None and is_whole:
             self._remember(graph, key, made, kept, built.library)
         self._report(graph, made, built.compiled)
@@ -164,20 +169,11 @@ class OrtkitExecutionProvider(ExecutionProvider):
     def compile(self, subgraph: GraphView) -> Kernel:
         """Return the kernel of a group that was claimed."""
         one = self._ready[_shape(subgraph)].pop(0)
-        inputs = {value.name: index for index, value in enumerate(subgraph.inputs)}
-        outputs = {value.name: index for index, value in enumerate(subgraph.outputs)}
-        # What the program is handed: where its weights lie.
-        held = (ctypes.c_void_p * len(one.weights))(*(each.ctypes.data for each in one.weights))
-        return Kernel(
-            user=ctypes.addressof(held) if one.weights else 0,
-            keep=(held, one.weights) if one.weights else None,
-            library=self._library(one.library),
-            op=one.claim.symbol,
-            label=one.claim.name,
-            arguments=one.about,
-            inputs=tuple(inputs[name] for name in one.claim.inputs),
-            outputs=tuple(outputs[name] for name in one.claim.outputs),
-        )
+        claim = one.claim
+        return kernel_of(
+            subgraph, self._library(one.library), claim.symbol, claim.inputs, claim.outputs,
+            one.weights, claim.name, one.about,
+        )  # fmt: skip
 
     def _library(self, path: Path) -> KernelLibrary:
         if path not in self._opened:

@@ -77,8 +77,9 @@ def key_of(graph: GraphView, options: OwnOptions) -> str | None:
         graph: As ONNX Runtime hands it over.
         options: Of the session.
     """
-    parts: list[object] = [_surroundings(options.kernels), options.level, options.kernels,
-                           options.cpu, sorted(graph.opset_imports.items())]  # fmt: skip
+    asked = (options.level, options.kernels, options.measure, options.cpu)
+    parts: list[object] = [_surroundings(options.kernels), asked]
+    parts.append(sorted(graph.opset_imports.items()))
     parts += [_described(value) for value in (*graph.inputs, *graph.outer_values)]
     parts.append([value.name for value in graph.outputs])
     nodes = _nodes(graph)

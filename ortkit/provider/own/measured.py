@@ -1,0 +1,137 @@
+"""Which claimed groups pay on this machine: each is timed beside the nodes that it stands for.
+
+Every group is a model of its own for that, in a process of its own: once as ONNX Runtime runs its
+nodes, once as the program that would be run. Sizes that only a run tells are what people usually
+give a model (see `ortkit.measure.inputs`).
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import tempfile
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import onnx_ir as ir
+
+from ortkit.errors import ModelError
+from ortkit.graph.npz import write_npz
+from ortkit.measure.inputs import write_inputs
+from ortkit.measure.result import compare
+from ortkit.provider.own.measured_child import GroupJob, Job, Timed
+from ortkit.provider.own.settled import Claim
+from ortkit.runtime.child_process import child_command
+
+_CHILD = "ortkit.provider.own.measured_child"
+_ROUNDS, _TURN_SECONDS, _TIMEOUT_SECONDS = 3, 0.05, 60
+
+
+def slow_groups(claims: Sequence[Claim], library: Path) -> dict[str, str]:
+    """Return why claims do not pay, by the names of their programs' functions.
+
+    What is taken only together with other groups is not timed, nor what cannot be run alone.
+
+    Args:
+        claims: On one graph.
+        library: Of their programs.
+    """
+    together = Counter(claim.bundle for claim in claims)
+    alone = {c.program.symbol: c for c in claims if together[c.bundle] == 1}
+    with tempfile.TemporaryDirectory(prefix="ortkit-measure-") as name:
+        folder = Path(name)
+        groups = [
+            group
+            for number, claim in enumerate(alone.values())
+            if (group := _group(claim, library, folder / str(number))) is not None
+        ]
+        timed = _run(groups, folder)
+    reasons: dict[str, str] = {}
+    for one in timed:
+        found = compare(one["nodes"], one["program"]) if not one["problem"] else None
+        if found is not None and found.verdict != "faster":
+            reasons[one["symbol"]] = f"measured: {found.ratio:.2f} times as fast as its nodes"
+    return reasons
+
+
+def group_model(claim: Claim) -> ir.Model:
+    """Return the nodes of a claim as a model, with the constants that they read."""
+    twins: dict[ir.Value, ir.Value] = {}
+
+    def twin(value: ir.Value) -> ir.Value:
+        if value not in twins:
+            twins[value] = ir.Value(
+                name=value.name, type=value.type, shape=value.shape, const_value=value.const_value
+            )
+        return twins[value]
+
+    nodes = [
+        ir.Node(
+            node.domain,
+            node.op_type,
+            [None if value is None else twin(value) for value in node.inputs],
+            list(node.attributes.values()),
+            outputs=[twin(value) for value in node.outputs],
+            name=node.name,
+        )
+        for node in claim.nodes
+    ]
+    made = {value for node in nodes for value in node.outputs}
+    read = dict.fromkeys(v for node in nodes for v in node.inputs if v and v not in made)
+    by_name = {value.name: value for value in twins.values()}
+    graph = claim.nodes[0].graph
+    assert isinstance(graph, ir.Graph)
+    return ir.Model(
+        ir.Graph(
+            [value for value in read if value.const_value is None],
+            [by_name[name] for name in claim.outputs],
+            nodes=nodes,
+            initializers=[value for value in read if value.const_value is not None],
+            opset_imports=graph.opset_imports,
+            name="group",
+        ),
+        ir_version=10,
+    )
+
+
+def _group(claim: Claim, library: Path, folder: Path) -> GroupJob | None:
+    """Write what a group needs; None if there are no inputs for it."""
+    folder.mkdir()
+    alone = group_model(claim)
+    try:
+        feeds = write_inputs(alone, None, {}, folder)
+    except ModelError:
+        return None
+    if not feeds:
+        return None
+    ir.save(alone, folder / "group.onnx")
+    write_npz(folder / "weights.npz", {str(i): one for i, one in enumerate(claim.weights)})
+    return {
+        "model": str(folder / "group.onnx"),
+        "feeds": [str(path) for path in feeds],
+        "weights": str(folder / "weights.npz"),
+        "library": str(library),
+        "symbol": claim.program.symbol,
+        "inputs": list(claim.inputs),
+        "outputs": list(claim.outputs),
+    }
+
+
+def _run(groups: Sequence[GroupJob], folder: Path) -> list[Timed]:
+    """Time groups; those after one that crashes are left out."""
+    job: Job = {
+        "groups": list(groups), "rounds": _ROUNDS, "seconds": _TURN_SECONDS,
+        "result": str(folder / "result.json"),
+    }  # fmt: skip
+    (folder / "job.json").write_text(json.dumps(job), "utf-8")
+    command = child_command(_CHILD, str(folder / "job.json"))
+    with suppress(subprocess.TimeoutExpired):
+        subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, check=False,
+            timeout=_TIMEOUT_SECONDS + len(groups),
+        )  # fmt: skip
+    result = folder / "result.json"
+    found: list[Timed] = json.loads(result.read_text("utf-8")) if result.is_file() else []
+    return found
