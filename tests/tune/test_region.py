@@ -135,3 +135,59 @@ def test_a_region_that_gives_nothing_lets_others_come_first(
     before = one.promise
     one.run(["keep=0"], store)
     assert one.promise == before / 4
+
+
+def test_of_several_that_are_faster_the_fastest_is_chosen(
+    monkeypatch: pytest.MonkeyPatch, store: TuneStore
+) -> None:
+    """Whatever looked best in the trials."""
+    timed_as(monkeypatch, {"keep=0": 1.2, "vector=8": 1.5, "unroll=2": 1.3})
+    trials = tuple(
+        TrialRecord(choices, ratio)
+        for choices, ratio in (("keep=0", 1.9), ("vector=8", 1.8), ("unroll=2", 1.7))
+    )
+    one = tuning(Record("op", "g", trials))
+    one.confirm(store)
+    assert (one.record.best, round(one.record.gain, 3)) == ("vector=8", 1.5)
+
+
+def test_what_is_slower_at_its_fastest_is_not_chosen(
+    monkeypatch: pytest.MonkeyPatch, store: TuneStore
+) -> None:
+    """Its medians may be better where others disturbed the default more."""
+    kept = {"": (80.0, *(100.0,) * 20), "keep=0": (90.0,) * 21}
+
+    def timer(case, target, backend, choices, effort):
+        return [Times(one, (kept[one],) * effort.processes) for one in choices]
+
+    monkeypatch.setattr(module, "time_choices", timer)
+    one = tuning(Record("op", "g", (TrialRecord("keep=0", 1.1),)))
+    one.confirm(store)
+    assert (one.record.best, one.record.gain) == ("", 1.0)
+
+
+@pytest.mark.parametrize(("ratio", "problem", "confirmed"), [
+    (0.9, "", 1), (1.5, "", 0), (0.9, "it crashed", 0),
+])  # fmt: skip
+def test_that_the_default_is_best_needs_no_more_times(
+    store: TuneStore, ratio: float, problem: str, confirmed: int
+) -> None:
+    """Unless something is promising, or went wrong."""
+    one = tuning(Record("op", "g", (TrialRecord("keep=0", ratio),)))
+    one.problem = problem
+    one.conclude(store)
+    assert (one.record.confirmed, one.record.best) == (confirmed, "")
+
+
+def test_trials_of_two_processes_add_up(tmp_path: Path) -> None:
+    """Each knows its own only; what is written later decides which kernel is best."""
+    first, second = TuneStore(tmp_path / "a.json"), TuneStore(tmp_path / "b.json")
+    first.put(PLACE, Record("op", "g", (TrialRecord("keep=0", 1.2),), "keep=0", 1.2, 1))
+    second.put(PLACE, Record("op", "g", (TrialRecord("vector=8", 0.9),), "", 1.0, 1))
+    found = TuneStore(None).record(PLACE, "op", "g")
+    assert [one.choices for one in found.trials] == ["keep=0", "vector=8"]
+    assert found.best == ""
+    assert [one.choices for one in TuneStore(None).record(PLACE, "op", "h").trials] == []
+    first.put(PLACE, Record("op", "h", (TrialRecord("tile=8", 1.1),)))
+    found = TuneStore(None).record(PLACE, "op", "h")
+    assert [one.choices for one in found.trials] == ["tile=8"]
