@@ -288,3 +288,12 @@ _SAME_TYPE = frozenset({
     "ReduceSum", "ReduceSumSquare", "Relu", "Reshape", "Round", "Sigmoid", "Sign", "Sin",
     "Softmax", "Softplus", "Softsign", "Sqrt", "Sub", "Sum", "Tanh", "Transpose", "Unsqueeze",
 })  # fmt: skip
+
+
+def control_flow(function: onnx.FunctionProto) -> str:
+    """Return the operator of a body's first node with graphs inside, such as Loop, or nothing."""
+    found = (
+        node.op_type for node in function.node
+        if any(one.HasField("g") or one.graphs for one in node.attribute)
+    )  # fmt: skip
+    return next(found, "")

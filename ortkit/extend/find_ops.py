@@ -75,7 +75,7 @@ def _import(source: str, where: str) -> None:
         raise
     except ModuleNotFoundError as error:
         raise UserError(f"there is no module {error.name!r}", where=where) from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         line = " ".join(str(error).split())
         raise UserError(f"{type(error).__name__}: {line}", where=where) from error
 

@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 
 from ortkit.errors import UserError
-from ortkit.extend.bodies import specialized
+from ortkit.extend.bodies import control_flow, specialized
 from ortkit.extend.custom_ops import CustomOp
 from ortkit.extend.declared_kernels import (
     DeclaredKernel,
@@ -182,6 +182,8 @@ def _generated(
     if body is None:
         what = "there is no body" + (f" without {', '.join(absent)}" if absent else "")
         return words, what + (" for other sizes" if has_others else "")
+    if operator := control_flow(body):
+        return words, f"its body has a {operator}, which no kernel can be made of"
     try:
         return _form(op, body, types, is_there, target)
     except UserError as error:

@@ -149,7 +149,7 @@ class _Check:
         except MissingDependencyError as error:
             self.notes.append(f"no kernels: {error}")
         except UserError as error:
-            self.fault_of_kernel(error.problem)
+            self.fault_of_kernel(f"{error.problem}: {error.fix}" if error.fix else error.problem)
 
     def interpreted(self, dtypes: Sequence[str] | None) -> None:
         """Compare the kernels that were written in Triton, in its interpreter."""
@@ -162,7 +162,9 @@ class _Check:
             try:
                 self._kernel(form, partial(call_interpreted, form), partial(is_small, form))
             except UserError as error:
-                self.fault_of_kernel(error.problem)
+                self.fault_of_kernel(
+                    f"{error.problem}: {error.fix}" if error.fix else error.problem
+                )
 
     def _forms(self, dtypes: Sequence[str] | None, target: str) -> list[Form]:
         found = list(forms_of(self.op, dtypes, target))
@@ -204,7 +206,7 @@ class _Check:
         with np.errstate(all="ignore"):
             try:
                 plain = self.op.compute(case.inputs, case.attributes)
-            except Exception as error:  # noqa: BLE001  the user's code
+            except (Exception, SystemExit) as error:  # noqa: BLE001  the user's code
                 if not quiet:
                     text = error.problem if isinstance(error, OrtkitError) else repr(error)
                     self.fault("reference", case, text)

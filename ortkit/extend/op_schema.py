@@ -9,6 +9,8 @@ import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from ortkit.errors import UserError
 from ortkit.extend.sizes import check_outputs
 from ortkit.extend.tensor_types import TensorType
@@ -17,6 +19,8 @@ Attribute = bool | int | float | str | tuple[int, ...] | tuple[float, ...]
 #: A choice of element types, by the words of the declaration: {"Float": "float32"}.
 Types = Mapping[str, str]
 
+#: Outputs that are not named are called so.
+_STEMS = ("y", "out", "result")
 _SCALARS: Mapping[object, type] = {bool: bool, int: int, float: float, str: str}
 _LISTS: Mapping[object, type] = {tuple[int, ...]: int, tuple[float, ...]: float}
 
@@ -100,7 +104,7 @@ def read_schema(function: Callable[..., object], names: Sequence[str], where: st
 
     Args:
         function: Annotated as docs/custom-ops.md says.
-        names: Of the outputs; empty: y, or y0, y1 and so on.
+        names: Of the outputs; empty: y, or y0, y1 and so on; out where y is taken.
         where: The op, for messages.
 
     Raises:
@@ -123,7 +127,7 @@ def read_schema(function: Callable[..., object], names: Sequence[str], where: st
             attributes[parameter.name] = _attribute(parameter, where)
         else:
             inputs.append(_input(parameter, where))
-    outputs = _outputs(signature.return_annotation, names, where)
+    outputs = _outputs(signature.return_annotation, names, list(signature.parameters), where)
     _check_inputs(inputs, where)
     always = [one.type for one in inputs if not one.type.is_optional]
     check_outputs(outputs, always, where)
@@ -189,7 +193,16 @@ def _attribute(parameter: inspect.Parameter, where: str) -> OpAttribute:
         return OpAttribute(name, kind, None)
     if not _fits(default, kind):
         raise UserError(f"the attribute {name} cannot be {default!r}", where=where)
-    return OpAttribute(name, kind, default)
+    return OpAttribute(name, kind, _held(default, kind))
+
+
+def _held(value: object, kind: object) -> Attribute:
+    """Return a value as a node holds it: ONNX has attributes of float32 only."""
+    if kind is float:
+        return float(np.float32(value))  # type: ignore[arg-type]
+    if kind == tuple[float, ...]:
+        return tuple(float(np.float32(one)) for one in value)  # type: ignore[attr-defined]
+    return value  # type: ignore[return-value]
 
 
 def _fits(value: object, kind: object) -> bool:
@@ -223,11 +236,13 @@ def checked_attributes(
             value = tuple(value)
         if not _fits(value, one.kind):
             raise UserError(f"the attribute {name} cannot be {value!r}", where=where)
-        found[name] = float(value) if one.kind is float else value  # type: ignore[arg-type,assignment]
+        found[name] = _held(value, one.kind)
     return found
 
 
-def _outputs(annotation: object, names: Sequence[str], where: str) -> Mapping[str, TensorType]:
+def _outputs(
+    annotation: object, names: Sequence[str], taken: Sequence[str], where: str
+) -> Mapping[str, TensorType]:
     found: tuple[object, ...] = (annotation,)
     if isinstance(annotation, types.GenericAlias) and typing.get_origin(annotation) is tuple:
         found = typing.get_args(annotation)
@@ -236,10 +251,17 @@ def _outputs(annotation: object, names: Sequence[str], where: str) -> Mapping[st
             "its result is not annotated as a tensor", where=where,
             fix='write -> ortkit.Float["*shape"], or tuple[...] of several',
         )  # fmt: skip
-    if not names:
-        names = ("y",) if len(found) == 1 else tuple(f"y{i}" for i in range(len(found)))
+    for stem in () if names else _STEMS:
+        names = (stem,) if len(found) == 1 else tuple(f"{stem}{i}" for i in range(len(found)))
+        if not set(names) & set(taken):
+            break
     if len(set(names)) != len(found):
         raise UserError(f"{len(found)} outputs are called {', '.join(names)}", where=where)
+    if both := set(names) & set(taken):
+        raise UserError(
+            f"{min(both)} is an output and an input or attribute", where=where,
+            fix='name the outputs: custom_op(..., outputs=("z",))',
+        )  # fmt: skip
     return {
         name: kind for name, kind in zip(names, found, strict=True) if isinstance(kind, TensorType)
     }

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import ortkit
+from ortkit.errors import UserError
 from ortkit.extend import op_check
 from ortkit.extend.forms import Form, forms_of
 from ortkit.extend.guarded import call_guarded
@@ -149,3 +150,55 @@ def test_faults_of_kernels_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(op_check, "call_guarded", broken)
     (fault,) = check(op).faults
     assert (fault.what, fault.problem) == ("kernel", "it reads or writes out of bounds")
+
+
+def test_attributes_are_of_float32_as_nodes_have_them() -> None:
+    """In float64, 0.1 of the reference and of the node were two numbers."""
+
+    @ortkit.custom_op("tests.check::Plus")
+    def plus(x: ortkit.Float64["n"], *, alpha: float = 0.1) -> ortkit.Float64["n"]:
+        return x + alpha
+
+    nodes = "a = Constant <value_float: float = @alpha> () b = CastLike(a, x) y = Add(x, b)"
+    plus.body(f"{OPSET} f <alpha: float = 0.1> (x) => (y) {{ {nodes} }}")
+    found = check_op(plus)
+    assert [str(fault) for fault in found.faults] == []
+    assert found.bodies == found.kernels == found.cases > 8
+    assert plus.schema.attributes["alpha"].default == float(np.float32(0.1))
+    assert plus(np.zeros(1))[0] == plus(np.zeros(1), alpha=0.1)[0] == float(np.float32(0.1))
+
+
+def test_a_body_with_a_loop_runs_and_has_no_kernel() -> None:
+    @ortkit.custom_op("tests.check::Largest")
+    def largest(x: ortkit.Float["t n"]) -> ortkit.Float["t n"]:
+        return np.maximum.accumulate(x, axis=0)
+
+    largest.body(
+        f"{OPSET} f (x) => (y) {{ zero = Constant <value_ints = [0]> () "
+        "first = ReduceMin <keepdims = 0> (x, zero) "
+        "last, y = Scan <num_scan_inputs = 1, body = g (float[n] before, float[n] row) "
+        "=> (float[n] after, float[n] all) { after = Max(before, row) all = Identity(after) }> "
+        "(first, x) }"
+    )
+    found = check(largest)
+    assert found.faults == () and found.bodies > 8 and found.kernels == 0
+    reason = "no kernel for float32: its body has a Scan, which no kernel can be made of"
+    assert reason in found.notes
+
+
+def test_a_reference_that_ends_the_process_is_a_fault() -> None:
+    @ortkit.custom_op("tests.check::Ends")
+    def ends(x: ortkit.Float["n"]) -> ortkit.Float["n"]:
+        raise SystemExit(3)
+
+    assert "SystemExit(3)" in check(ends).faults[0].problem
+
+
+def test_outputs_are_not_called_as_inputs_are() -> None:
+    @ortkit.custom_op("tests.check::Sum")
+    def add(x: ortkit.Float["n"], y: ortkit.Float["n"]) -> ortkit.Float["n"]:
+        return x + y
+
+    assert list(add.schema.outputs) == ["out"]
+    with pytest.raises(UserError, match="y is an output and an input or attribute"):
+        ortkit.custom_op("tests.check::Sum", outputs=("y",))(add.reference)
