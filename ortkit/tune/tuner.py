@@ -221,7 +221,7 @@ class Tuner:
         """Return when to end with kernels: what they can give is their part of the time."""
         if self.options.budget is None:
             return math.inf
-        share = sum(one.case.share for one in self.regions if one.parameters)
+        share = sum(one.promise for one in self.regions if one.parameters)
         part = min(_MOST_FOR_KERNELS, max(_LEAST_FOR_KERNELS, 2 * share))
         return self.loop.spent + part * self.loop.left
 

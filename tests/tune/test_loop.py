@@ -27,9 +27,7 @@ class Clock:
     def __init__(self) -> None:
         self.asked: list[str] = []
 
-    def region(
-        self, name: str, share: float, gain: float = 1.0, default: int = 5
-    ) -> TuningRegion:
+    def region(self, name: str, share: float, gain: float = 1.0, default: int = 5) -> TuningRegion:
         def time(
             case: TuneCase, target: Target, backend: str, choices: Sequence[str], effort: Effort
         ) -> list[Times]:
