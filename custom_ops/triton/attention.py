@@ -12,10 +12,11 @@ from ortkit.kernels.triton.hand import Call, Passed, Size, Tensor, hand_variant,
 from ortkit.kernels.triton.source import VariantSource
 
 from .attention_form import AttentionForm, Mask
+from .attention_hopper import hopper_variant
 from .attention_pieces import MOST_ELEMENTS, fill_of, kind_of, parts_of, place_of, step_of
 from .attention_reader import read_attention
 from .attention_split import split_variant
-from .attention_tiles import Tile, tiles_of
+from .attention_tiles import HopperTile, Tile, tiles_of
 
 #: Wider heads do not fit into a block's registers.
 MOST_WIDTH = 256
@@ -38,6 +39,9 @@ class Attention:
             return (split,)
         found = []
         for tile in tiles_of(self.form):
+            if isinstance(tile, HopperTile):
+                found.append(hopper_variant(self.form, tile))
+                continue
             q, k = self.form.q.length, self.form.k.length
             whole = [
                 (extent, size)
@@ -48,8 +52,7 @@ class Attention:
                 conditions = [Condition(extent, divisible_by=size) for extent, size in whole]
                 known = tuple(extent for extent, size in whole if size % _MULTIPLE == 0)
                 found.append(self._variant(tile, conditions, known, is_whole=True))
-            if not (tile.is_whole and whole):
-                found.append(self._variant(tile, [], (), is_whole=False))
+            found.append(self._variant(tile, [], (), is_whole=False))
         return tuple(found)
 
     def _variant(

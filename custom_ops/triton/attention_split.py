@@ -21,12 +21,12 @@ from ortkit.kernels.triton.source import VariantSource
 
 from .attention_form import AttentionForm
 from .attention_pieces import MOST_ELEMENTS, fill_of, kind_of, parts_of, place_of, step_of
+from .attention_tiles import MULTIPROCESSORS
 
 #: More queries are work enough without parts.
 _MOST_QUERIES = 16
 #: Rows of a block, of all queries and the heads that share keys: least of a product, and most.
 _LEAST_ROWS, _MOST_ROWS = 16, 64
-_MULTIPROCESSORS = 132
 _BLOCKS_OF_EACH = 2
 _MOST_PARTS = 64
 _KEYS, _WARPS, _STAGES = 64, 4, 3
@@ -101,7 +101,7 @@ def split_variant(form: AttentionForm) -> VariantSource | None:
 def _parts(heads: int, keys: Extent, block: int) -> int:
     """Return between how many blocks the keys of a head go, a power of two."""
     parts = 1
-    while parts < _MOST_PARTS and parts * heads < _MULTIPROCESSORS * _BLOCKS_OF_EACH:
+    while parts < _MOST_PARTS and parts * heads < MULTIPROCESSORS * _BLOCKS_OF_EACH:
         parts *= 2
     while keys.static is not None and parts > 1 and parts * block >= 2 * keys.static:
         parts //= 2

@@ -13,10 +13,15 @@ from dataclasses import dataclass, replace
 from ortkit.kernels.cuda import Condition
 from ortkit.kernels.sizes import Extent
 
-from .attention_form import AttentionForm
+from .attention_form import AttentionForm, Heads
 
-#: Rows of all heads from which on there are enough blocks of 128 for a GPU.
-_MANY_ROWS = 24_000
+MULTIPROCESSORS = 132
+#: Wider heads fill the registers of more than two groups.
+_NARROW = 64
+#: Up to this width nothing was gained.
+_LEAST_WIDTH = 32
+#: Elements whose bytes are what addresses of copies are multiples of.
+_VECTOR = 8
 #: Where large blocks were measured.
 _MEASURED = (90,)
 
@@ -34,7 +39,6 @@ class Tile:
         conditions: When it is the fastest.
         architectures: Those that it is for; None for all.
         is_optional: Whether a later one does where it is missing.
-        is_whole: Whether it takes whole blocks only: what sees to the last one takes registers.
     """
 
     queries: int
@@ -45,11 +49,30 @@ class Tile:
     conditions: tuple[Condition, ...] = ()
     architectures: tuple[int, ...] | None = None
     is_optional: bool = False
-    is_whole: bool = False
 
-    def divides(self, queries: Extent, keys: Extent) -> bool:
-        """Say whether sizes that are known are whole blocks."""
-        return not ((queries.static or 0) % self.queries or (keys.static or 0) % self.keys)
+
+@dataclass(frozen=True)
+class HopperTile:
+    """One way to cut an attention for `attention_hopper_kernel`.
+
+    Args:
+        groups: Of four warps that compute, each 64 queries.
+        keys: Of a block.
+        stages: Blocks of keys and values that there is room for.
+        registers: Of a thread that computes.
+        in_turn: Whether groups give their products to the tensor cores by turns.
+        limit: Registers that a thread may have at first, for several blocks side by side; None
+            for what Triton finds.
+        conditions: When it is the fastest.
+    """
+
+    groups: int
+    keys: int
+    stages: int
+    registers: int
+    in_turn: bool = False
+    limit: int | None = None
+    conditions: tuple[Condition, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -61,46 +84,74 @@ class _Class:
         plain: Without a mask, or with one of keys.
         causal: With causality.
         masked: With a mask for each query.
-        many: For many rows without causality or a mask; None where `plain` is.
+        small: What any GPU has the shared memory for.
     """
 
     width: int
     plain: Tile
     causal: Tile
     masked: Tile
-    many: Tile | None = None
+    small: Tile
 
 
 _CLASSES = (
-    _Class(32, Tile(64, 128, 4, 3), Tile(64, 64, 4, 3), Tile(64, 64, 4, 3), Tile(128, 128, 4, 2)),
-    _Class(64, Tile(64, 128, 4, 2), Tile(64, 128, 4, 2, 168), Tile(64, 64, 4, 3)),
-    _Class(96, Tile(64, 64, 4, 2), Tile(64, 64, 4, 2), Tile(64, 64, 4, 2), Tile(128, 64, 8, 3)),
-    _Class(128, Tile(64, 64, 4, 3), Tile(64, 64, 4, 3), Tile(64, 64, 4, 3), Tile(128, 64, 4, 2)),
-    _Class(256, Tile(64, 64, 4, 2), Tile(64, 64, 4, 2), Tile(64, 64, 4, 2), Tile(128, 64, 8, 2)),
+    _Class(32, Tile(64, 128, 4, 3), Tile(64, 64, 4, 3), Tile(64, 64, 4, 3), Tile(64, 64, 4, 2)),
+    _Class(
+        64, Tile(64, 128, 4, 2), Tile(64, 128, 4, 2, 168), Tile(64, 64, 4, 3), Tile(64, 64, 4, 2)
+    ),
+    _Class(96, Tile(64, 64, 4, 2), Tile(64, 64, 4, 2), Tile(64, 64, 4, 2), Tile(64, 64, 4, 2)),
+    _Class(128, Tile(64, 64, 4, 3), Tile(64, 64, 4, 3), Tile(64, 64, 4, 3), Tile(64, 64, 4, 2)),
+    _Class(256, Tile(64, 64, 4, 2), Tile(64, 64, 4, 2), Tile(64, 64, 4, 2), Tile(64, 32, 4, 2)),
 )
-#: What any GPU has the shared memory for.
-_SMALL = {32: Tile(64, 64, 4, 2), 64: Tile(64, 64, 4, 2), 96: Tile(64, 64, 4, 2),
-          128: Tile(64, 64, 4, 2), 256: Tile(64, 32, 4, 2)}  # fmt: skip
+#: Rows of all heads up to which blocks of 64 queries are at most one for each multiprocessor of an
+#: H100, or two: with larger ones some of them would be idle.
+_FEW_ROWS, _MORE_ROWS = 64 * MULTIPROCESSORS, 128 * MULTIPROCESSORS
+_ONE = HopperTile(1, 128, 2, 232, limit=128)
+_ONE_OF_WIDE = HopperTile(1, 64, 2, 232, limit=128)
+_TWO, _TWO_OF_WIDEST = HopperTile(2, 128, 2, 240), HopperTile(2, 64, 2, 240)
+_THREE = HopperTile(3, 128, 2, 160, in_turn=True)
 
 
-def tiles_of(form: AttentionForm) -> tuple[Tile, ...]:
+def tiles_of(form: AttentionForm) -> tuple[Tile | HopperTile, ...]:
     """Return the cuts worth having, the last one for everything and any GPU."""
     width = max(form.q.width, form.v.width)
     found = next(one for one in _CLASSES if width <= one.width)
+    if takes_form(form):
+        return (*_hopper_tiles(form, width), found.small)
     tile = found.plain
     if form.causal is not None:
         tile = found.causal
     elif form.mask is not None and form.mask.by_row:
         tile = found.masked
-    first = replace(tile, architectures=_MEASURED, is_optional=True)
-    last = _SMALL[found.width]
+    return replace(tile, architectures=_MEASURED, is_optional=True), found.small
+
+
+def _hopper_tiles(form: AttentionForm, width: int) -> tuple[HopperTile, ...]:
+    """Return the tile for few rows and that for more, or the one that is for them."""
+    if width > 2 * _NARROW:
+        return (_TWO_OF_WIDEST,)
+    if width > _NARROW:
+        few, most, many = _ONE_OF_WIDE, _FEW_ROWS, _TWO
+    elif form.causal is not None or form.mask is not None:
+        # Three groups have no registers for more than the scores.
+        return (_ONE,)
+    else:
+        few, most, many = _ONE, _MORE_ROWS, _THREE
     rows = form.q.length * form.q.batch * Extent(form.q.heads)
-    if found.many is None or form.causal is not None or form.mask is not None:
-        return (first, last)
-    many = replace(found.many, architectures=_MEASURED, is_optional=True, is_whole=True)
-    if not many.divides(form.q.length, form.k.length):
-        return (first, last)
     if rows.static is not None:
-        return (many, first, last) if rows.static > _MANY_ROWS else (first, last)
-    few = replace(first, conditions=(Condition(rows, at_most=_MANY_ROWS),), is_whole=True)
-    return (few, many, first, last)
+        return (few if rows.static <= most else many,)
+    return replace(few, conditions=(Condition(rows, at_most=most),)), many
+
+
+def takes_form(form: AttentionForm) -> bool:
+    """Say whether copies of boxes reach all operands, with at most one mask for all queries."""
+    operands = (form.q, form.k, form.v, form.y)
+    is_reached = not any(one.pitch % _VECTOR or one.first % _VECTOR for one in operands)
+    boxes = {box_of(one) for one in operands}
+    is_wide = min(one.width for one in operands) > _LEAST_WIDTH
+    return is_reached and is_wide and len(boxes) == 1 and not (form.mask and form.mask.by_row)
+
+
+def box_of(one: Heads) -> int:
+    """Return the width of a box that holds a row of a head."""
+    return 1 << (one.width - 1).bit_length()

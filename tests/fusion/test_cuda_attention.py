@@ -249,7 +249,8 @@ def of_length(heads: int, width: int, queries: int, keys: int, more: str = "") -
     [
         ((12, 64, 512, 512), "", True),
         ((12, 64, 2048, 2048), "", True),
-        ((12, 64, 2048, 2048), ", unidirectional = 1", False),
+        ((12, 64, 2048, 2048), ", unidirectional = 1", True),
+        ((16, 128, 2048, 2048), ", unidirectional = 1", False),
         ((16, 128, 512, 512), ", unidirectional = 1", True),
         ((16, 128, 4096, 4096), "", False),
         ((12, 64, 1, 2048), "", True),

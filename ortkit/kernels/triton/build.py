@@ -151,7 +151,6 @@ def compile_step(step: StepSource, architecture: int, folder: Path) -> Compiled:
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
-    from triton.experimental.gluon._runtime import GluonASTSource
 
     constants: dict[str, int | bool] = {
         "enable_fp_fusion": step.fp_fusion,
@@ -169,8 +168,7 @@ def compile_step(step: StepSource, architecture: int, folder: Path) -> Compiled:
         if parameter.is_multiple
     }
     with _failures(step, architecture), _surroundings(folder):
-        kind = GluonASTSource if step.is_gluon else ASTSource
-        source = kind(
+        source = (_gluon_source() if step.is_gluon else ASTSource)(
             fn=_function(step, folder),
             signature={parameter.name: parameter.type for parameter in step.parameters},
             attrs=attributes,
@@ -185,8 +183,15 @@ def compile_step(step: StepSource, architecture: int, folder: Path) -> Compiled:
             raise RuntimeError("it asks for scratch memory")
         if (shared := int(asked.shared)) > (most := SHARED_BYTES[architecture]):
             raise RuntimeError(f"it needs {shared} bytes of shared memory, a block has {most}")
-        _check_maps(step, asked.tensordesc_meta or ())
+        _check_maps(step, getattr(asked, "tensordesc_meta", None) or ())
         return Compiled(made.asm["cubin"], made.asm["ptx"], shared)
+
+
+def _gluon_source() -> Any:
+    """Return the class of sources in Gluon, which older Tritons have elsewhere or not at all."""
+    from triton.experimental.gluon._runtime import GluonASTSource
+
+    return GluonASTSource
 
 
 def _check_maps(step: StepSource, asked: Sequence[Mapping[str, Any]]) -> None:

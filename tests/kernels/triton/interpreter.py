@@ -15,7 +15,14 @@ import numpy as np
 
 from ortkit.kernels import RegionSignature, TensorSpec
 from ortkit.kernels.backend import Refused
-from ortkit.kernels.cuda import MAX_GRID, Argument, CeilDiv, Condition, Variant
+from ortkit.kernels.cuda import (
+    MAX_GRID,
+    Argument,
+    CeilDiv,
+    Condition,
+    TensorMap,
+    Variant,
+)
 from ortkit.kernels.sizes import Extent, extent_of, symbols_of
 from ortkit.kernels.triton.source import VariantSource, sources_of
 
@@ -102,12 +109,23 @@ class Interpreter:
             grid = tuple(blocks_of(one, sizes) for one in step.grid)
             assert all(0 <= n <= most for n, most in zip(grid, MAX_GRID, strict=True)), grid
             arguments = [
-                (parameter.type, _argument(parameter.argument, starts, sizes))
+                (
+                    parameter.type,
+                    _map(step.maps[parameter.argument.index], starts, sizes)
+                    if parameter.argument.kind == "map"
+                    else _argument(parameter.argument, starts, sizes),
+                )
                 for parameter in text.parameters
             ]
             if all(grid):
                 launches.append(
-                    {"text": text.text, "entry": step.entry, "grid": grid, "arguments": arguments}
+                    {
+                        "text": text.text,
+                        "entry": step.entry,
+                        "grid": grid,
+                        "arguments": arguments,
+                        "is_gluon": text.is_gluon,
+                    }
                 )
         job = {"blocks": list(blocks), "launches": launches}
         assert self._process.stdin is not None
@@ -201,6 +219,13 @@ def _argument(
     size = evaluate(argument.extent, sizes)
     assert 0 <= size < 2 ** (31 if argument.kind == "size32" else 63)
     return size
+
+
+def _map(one: TensorMap, starts: Sequence[int], sizes: Sequence[int]) -> tuple[Any, ...]:
+    """Where a tensor lies, its dims and its strides in bytes."""
+    dims = [max(evaluate(size, sizes), 1) for size in one.dims]
+    strides = [evaluate(stride, sizes) for stride in one.strides]
+    return one.tensor, starts[one.tensor] + one.first, dims, strides
 
 
 def _block(tensor: np.ndarray, shift: int) -> tuple[np.ndarray, int]:

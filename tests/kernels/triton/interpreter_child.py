@@ -14,6 +14,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import gluon_machine
 import ml_dtypes
 import numpy as np
 import triton.language as tl
@@ -118,6 +119,12 @@ def main() -> None:
             answer: Any = blocks
             try:
                 for launch in job["launches"]:
+                    if launch["is_gluon"]:
+                        gluon_machine.launch(
+                            launch["text"], launch["entry"], launch["grid"], launch["arguments"],
+                            blocks,
+                        )  # fmt: skip
+                        continue
                     function = getattr(
                         module_of(launch["text"], Path(name), known), launch["entry"]
                     )

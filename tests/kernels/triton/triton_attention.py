@@ -123,6 +123,7 @@ class Case:
 
 HALF = np.dtype(np.float16)
 PLAIN = AttentionBody(2, 2, 32, 32, HALF, 32**-0.5)
+WIDE = AttentionBody(2, 2, 64, 64, HALF, 64**-0.5)
 #: Sizes that blocks do not divide, and sizes that they do.
 SIZES, WHOLE = {"b": 2, "s": 70, "t": 150}, {"b": 2, "s": 128, "t": 256}
 CASES = {
@@ -174,6 +175,31 @@ CASES = {
     "width 8": Case(replace(PLAIN, width=8, v_width=8, scale=0.3)),
     "width 72": Case(replace(PLAIN, width=72, v_width=72, scale=0.1)),
     "width 128": Case(replace(PLAIN, width=128, v_width=128, scale=0.1)),
+    "width 64": Case(replace(WIDE, causal="last"), batch="b", keys="t"),
+    "width 64, columns of one with a bias": Case(WIDE, batch="b", packed=True, biased=True),
+    "width 64, stacked and shared": Case(
+        replace(WIDE, heads=4, stacked=True, causal="first", window=70), batch="b", keys="t"
+    ),
+    "width 64, cap": Case(replace(WIDE, softcap=2.0), queries="s", keys="t"),
+    "width 64, chosen keys": Case(
+        replace(WIDE, mask="chosen"), "b", mask=("b", 1, 1, "s"), mask_dtype="bool"
+    ),
+    "width 64, keys of int32, causal": Case(
+        replace(WIDE, mask="keys", fill=-10000.0, causal="first"),
+        "b",
+        mask=("b", "s"),
+        mask_dtype="int32",
+    ),
+    "width 64, added by head": Case(replace(WIDE, mask="added"), mask=(1, 2, 1, "s")),
+    "width 64, bfloat16": Case(replace(WIDE, dtype=numpy_type("bfloat16"), causal="first")),
+    "width 128, chosen keys to the last": Case(
+        replace(WIDE, width=128, v_width=128, mask="chosen", causal="last"),
+        "b",
+        keys="t",
+        mask=("b", 1, 1, "t"),
+        mask_dtype="bool",
+    ),
+    "widths 96 and 72": Case(replace(WIDE, width=96, v_width=72), batch="b", keys="t"),
     "one query": Case(PLAIN, batch="b", queries=1, keys="t"),
     "one query of heads for themselves": Case(replace(PLAIN, stacked=True), "b", 1, "t"),
     "one query of shared heads": Case(

@@ -1,0 +1,63 @@
+"""Attention on Hopper: one warp copies boxes of keys and values, groups of four compute."""
+
+from __future__ import annotations
+
+from ortkit.kernels.sizes import Extent
+from ortkit.kernels.triton.hand import Call, Map, Passed, Size, Tensor, hand_variant, kernel_text
+from ortkit.kernels.triton.source import VariantSource
+
+from .attention_form import AttentionForm, Heads
+from .attention_pieces import fill_of, kind_of
+from .attention_tiles import HopperTile, box_of
+
+_ARCHITECTURES = (90,)
+#: Queries of a group of four warps.
+_GROUP = 64
+_GROUP_WARPS = 4
+
+
+def hopper_variant(form: AttentionForm, tile: HopperTile) -> VariantSource:
+    """Return the launch of a form that `takes_form` holds for."""
+    q, k, v, y, mask, causal = form.q, form.k, form.v, form.y, form.mask, form.causal
+    is_bound = k.length.static is None or k.length.static % tile.keys > 0
+    arguments: tuple[Passed, ...] = (
+        _map(q, _GROUP), _map(k, tile.keys), _map(v, tile.keys), _map(y, _GROUP),
+        Tensor(q.tensor if mask is None else mask.tensor),
+        Tensor(q.tensor if form.bias is None else form.bias),
+        Size(q.length), Size(k.length),
+        q.heads, q.heads // k.heads, q.width, v.width, q.first, v.first,
+        form.scale, form.softcap, causal is not None, causal is not None and causal.is_last,
+        0 if causal is None else causal.window,
+        kind_of(mask), fill_of(mask), mask is not None and mask.by_batch,
+        mask is not None and mask.by_head, form.bias is not None, is_bound,
+        tile.keys, tile.stages, tile.groups, tile.in_turn, tile.registers,
+    )  # fmt: skip
+    call = Call(
+        "attention",
+        arguments,
+        ((q.length, _GROUP * tile.groups), (Extent(q.heads), 1), (q.batch, 1)),
+        _GROUP_WARPS,
+        registers=tile.limit,
+        is_gluon=True,
+        # The groups but the first, and four of which one copies.
+        workers=_GROUP_WARPS * tile.groups,
+    )
+    return hand_variant(
+        form.signature,
+        [call],
+        kernel_text("attention_hopper_group_kernel") + kernel_text("attention_hopper_kernel"),
+        tile.conditions,
+        architectures=_ARCHITECTURES,
+        is_optional=True,
+    )
+
+
+def _map(one: Heads, rows: int) -> Map:
+    """Return heads as [batch, heads, rows, width], however they lie."""
+    dims = (one.batch, Extent(one.heads), one.length, Extent(one.width))
+    if one.stacked:
+        head = one.length * Extent(one.width)
+        strides = (head * Extent(one.heads), head, Extent(one.width))
+    else:
+        strides = (one.length * Extent(one.pitch), Extent(one.width), Extent(one.pitch))
+    return Map(one.tensor, dims, strides, (1, 1, rows, box_of(one)), one.first)

@@ -1,0 +1,147 @@
+"""What the groups of `attention_hopper_kernel`, which stands behind it, compute by themselves."""
+# mypy: ignore-errors
+
+from typing import Any, NamedTuple
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared
+
+#: A key whose mask is not above it is lost beside one that has none, see `attention_kernel`.
+LOST: gl.constexpr = gl.constexpr(-5.0e3)
+LOG2E: gl.constexpr = gl.constexpr(1.4426950408889634)
+#: Keys of a mask that are looked at together.
+SCAN: gl.constexpr = gl.constexpr(1024)
+#: Queries of a group of four warps.
+GROUP: gl.constexpr = gl.constexpr(64)
+#: Registers of a thread that copies.
+COPYING: gl.constexpr = gl.constexpr(24)
+
+
+class Known(NamedTuple):
+    """What is known when the kernel is compiled: see `attention`."""
+
+    shared: Any
+    width: Any
+    v_width: Any
+    q_first: Any
+    v_first: Any
+    scale: Any
+    cap: Any
+    is_causal: Any
+    is_last: Any
+    window: Any
+    mask: Any
+    fill: Any
+    has_bias: Any
+    bound_keys: Any
+    keys: Any
+    stages: Any
+    groups: Any
+    in_turn: Any
+
+
+@gluon.constexpr_function
+def known_of(*all_of_it):
+    """Return what is known as one value."""
+    return Known(*all_of_it)
+
+
+@gluon.constexpr_function
+def without_mask(known):
+    """Return the same without a mask: all keys that are taken in are seen alike."""
+    return known._replace(mask=0)
+
+
+@gluon.constexpr_function
+def scores_layout(known):
+    """Return where the scores of a group's queries lie."""
+    return gl.NVMMADistributedLayout([3, 0], [4, 1], [16, known.keys, 16])
+
+
+@gluon.constexpr_function
+def result_layout(width):
+    """Return where a group's result lies."""
+    return gl.NVMMADistributedLayout([3, 0], [4, 1], [16, width, 16])
+
+
+@gluon.jit
+def kept_keys(mask, keys, IS_CHOICE: gl.constexpr):
+    """Return where the keys that a mask keeps begin and end, and whether they are a run.
+
+    A run are keys in a row to which nothing is added. Where none is kept all are, and are no run.
+    """
+    FLAT: gl.constexpr = gl.BlockedLayout([8], [32], [gl.num_warps()], [0])
+    first = keys
+    last = keys * 0
+    plain = keys * 0
+    for start in range(0, keys, SCAN):
+        place = start + gl.arange(0, SCAN, FLAT)
+        if IS_CHOICE:
+            is_kept = gl.load(mask + place, mask=place < keys, other=0) != 0
+            is_plain = is_kept
+        else:
+            value = gl.load(mask + place, mask=place < keys, other=LOST).to(gl.float32)
+            is_kept = (value > LOST) | (value != value)
+            is_plain = value == 0.0
+        first = gl.minimum(first, gl.min(gl.where(is_kept, place, keys), 0))
+        last = gl.maximum(last, gl.max(gl.where(is_kept, place + 1, 0), 0))
+        plain += gl.sum(gl.where(is_plain, 1, 0), 0)
+    is_run = (last > 0) & (plain == last - first)
+    if last == 0:
+        first = keys * 0
+        last = keys
+    return first, last, is_run
+
+
+@gluon.jit
+def soften(scores, top, total, start, position, seen, known: gl.constexpr, CHECKED: gl.constexpr):
+    """Return the weights of a block of keys, and what is known of all blocks so far."""
+    mask, begin, end = seen
+    FACTOR: gl.constexpr = known.scale * LOG2E
+    CAP: gl.constexpr = known.cap
+    MASK: gl.constexpr = known.mask
+    place = start + gl.arange(0, known.keys, gl.SliceLayout(0, scores_layout(known)))
+    factor = FACTOR
+    if CAP > 0.0:
+        # tanh(x) = 1 - 2 / (exp(2 x) + 1), of numbers that float32 has no end for
+        bent = gl.exp2(scores * (2.0 * FACTOR / CAP)) + 1.0
+        scores = (CAP * LOG2E) - (2.0 * CAP * LOG2E) / bent
+        factor = 1.0
+    elif MASK != 0:
+        scores = scores * FACTOR
+        factor = 1.0
+    if MASK != 0:
+        added = gl.load(mask + place, mask=place < end, other=0)
+        if MASK == 1:
+            bias = gl.where(added != 0, 0.0, known.fill * LOG2E)
+        else:
+            bias = added.to(gl.float32) * LOG2E
+        scores += gl.where(place < end, bias, float("-inf"))[None, :]
+    if CHECKED:
+        is_seen = ((place >= begin) & (place < end))[None, :]
+        if known.is_causal:
+            is_seen = is_seen & (place[None, :] <= position[:, None])
+        if known.window > 0:
+            is_seen = is_seen & (place[None, :] > position[:, None] - known.window)
+        scores = gl.where(is_seen, scores, float("-inf"))
+    highest = gl.maximum(top, gl.max(scores, 1) * factor)
+    shift = highest
+    if CHECKED or MASK != 0:
+        shift = gl.where(highest == float("-inf"), 0.0, highest)
+    weights = gl.exp2(scores * factor - shift[:, None])
+    faded = gl.exp2(top - shift)
+    total = total * faded + gl.sum(weights, 1)
+    return weights, highest, total, faded
+
+
+@gluon.jit
+def biased(q, bias, known: gl.constexpr):
+    """Add a row to the queries in shared memory, in float32."""
+    W: gl.constexpr = q.shape[1]
+    PLAIN: gl.constexpr = gl.BlockedLayout([1, 8], [32 * 8 // W, W // 8], [4, 1], [1, 0])
+    column = gl.arange(0, W, gl.SliceLayout(0, PLAIN))
+    row = gl.load(bias + column, mask=column < known.width, other=0.0).to(gl.float32)
+    tile = q.load(PLAIN)
+    q.store((tile.to(gl.float32) + row[None, :]).to(q.dtype))
+    fence_async_shared()

@@ -1,0 +1,137 @@
+"""Attention's kernel for Hopper, its blocks in numpy, against attention in float64."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import pytest
+from interpreter import Interpreter
+from test_triton_attention import stack_bytes
+from triton_attention import CASES, SIZES, WHOLE, WIDE, Case, assert_close, feeds_of
+
+from ortkit.kernels import RegionSignature
+from ortkit.kernels.backend import Refused
+from ortkit.kernels.cuda import SHARED_BYTES
+from ortkit.kernels.triton.build import compile_step
+from ortkit.kernels.triton.source import VariantSource, sources_of
+
+pytestmark = pytest.mark.skipif(find_spec("triton") is None, reason="triton is not installed")
+
+TAKEN = [name for name in CASES if re.match(r"widths? (64|96|128|256)", name)]
+#: More blocks of keys than there is room for, with queries of several blocks.
+LONG = {"b": 1, "s": 260, "t": 900}
+#: Registers that are put aside for a word or two cost nothing.
+MOST_STACK = 16
+
+
+def hopper_sources(signature: RegionSignature) -> list[tuple[int, VariantSource]]:
+    sources = sources_of(signature)
+    assert not isinstance(sources, Refused)
+    return [(i, one) for i, one in enumerate(sources) if one.steps[0].is_gluon]
+
+
+def check(case: Case, sizes: dict[str, int], interpreter: Interpreter) -> None:
+    feeds = feeds_of(case, sizes)
+    made = hopper_sources(case.signature())
+    assert made
+    for number, _ in made:
+        found = interpreter.run(case.signature(), feeds, variant=number)[0]
+        assert_close(found, case.expected(feeds))
+
+
+@pytest.mark.parametrize("name", TAKEN)
+def test_it_computes_attention(name: str, interpreter: Interpreter) -> None:
+    check(CASES[name], SIZES, interpreter)
+
+
+@pytest.mark.parametrize("name", ["width 64", "width 64, chosen keys", "width 96"])
+def test_it_computes_attention_of_whole_blocks(name: str, interpreter: Interpreter) -> None:
+    check(CASES[name], WHOLE, interpreter)
+
+
+@pytest.mark.parametrize(
+    "name", ["width 64", "width 64, cap", "width 128, chosen keys to the last"]
+)
+def test_room_for_blocks_is_used_again(name: str, interpreter: Interpreter) -> None:
+    check(CASES[name], LONG, interpreter)
+
+
+@pytest.mark.parametrize("kind", ["a hole", "none kept", "in front", "all but one"])
+@pytest.mark.parametrize("mask", ["chosen", "added"])
+def test_masks_of_every_shape(mask: str, kind: str, interpreter: Interpreter) -> None:
+    """Runs of keys are taken as such, and nothing else is taken for one."""
+    body = replace(WIDE, heads=1, kv_heads=1, mask=mask)  # type: ignore[arg-type]
+    dtype = "bool" if mask == "chosen" else "float16"
+    case = Case(body, queries="s", keys="t", mask=(1, 1, 1, "t"), mask_dtype=dtype)
+    q, k, v, _ = feeds_of(case, {"s": 70, "t": 300})
+    kept = np.ones(300, bool)
+    kept[{"a hole": slice(100, 180), "none kept": slice(0, 300), "in front": slice(0, 170),
+          "all but one": slice(7, 8)}[kind]] = False  # fmt: skip
+    given = kept if mask == "chosen" else np.where(kept, 0, -6e4).astype(np.float16)
+    feeds = [q, k, v, given.reshape(1, 1, 1, 300)]
+    number = hopper_sources(case.signature())[0][0]
+    found = interpreter.run(case.signature(), feeds, variant=number)[0]
+    assert_close(found, case.expected(feeds))
+
+
+def test_a_bias_beside_what_is_kept_is_added(interpreter: Interpreter) -> None:
+    """Numbers that are small beside those of lost keys are no run of zeros."""
+    case = Case(replace(WIDE, mask="added"), queries="s", keys="t", mask=(1, 1, 1, "t"))
+    feeds = feeds_of(case, {"s": 70, "t": 200})
+    feeds[3] = np.where(np.arange(200) < 150, np.arange(200) % 5, -6e4).astype(np.float16)
+    feeds[3] = feeds[3].reshape(1, 1, 1, 200)
+    number = hopper_sources(case.signature())[0][0]
+    assert_close(interpreter.run(case.signature(), feeds, variant=number)[0], case.expected(feeds))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "width 128",
+        *(
+            pytest.param(name, marks=pytest.mark.slow)
+            for name in (
+                "width 64",
+                "width 64, chosen keys",
+                "width 256",
+                "width 64, added by head",
+            )
+        ),
+    ],
+)
+def test_it_compiles_for_hopper_without_spills(name: str, tmp_path: Path) -> None:
+    for _, source in hopper_sources(CASES[name].signature()):
+        assert source.architectures == (90,)
+        assert source.is_optional
+        (step,) = source.steps
+        made = compile_step(step, 90, tmp_path)
+        assert stack_bytes(made.cubin, tmp_path) <= MOST_STACK
+        assert made.shared_bytes <= SHARED_BYTES[90]
+        for instruction in ("wgmma.mma_async", "cp.async.bulk.tensor", "setmaxnreg"):
+            assert instruction in made.ptx
+
+
+@pytest.mark.parametrize(
+    ("width", "queries", "launch"),
+    [(64, 2112, 256), (64, 2113, 512), (128, 1056, 256), (128, 1057, 384), (256, 64, 384)],
+)
+def test_rows_decide_how_large_blocks_are(width: int, queries: int, launch: int) -> None:
+    """By the number of multiprocessors: 8 heads of `queries` rows."""
+    body = replace(WIDE, heads=8, kv_heads=8, width=width, v_width=width)
+    case = Case(body, queries=queries, keys=queries)
+    sources = sources_of(case.signature())
+    assert not isinstance(sources, Refused)
+    first, last = (one.variant([0]) for one in sources)
+    assert first.steps[0].threads == launch
+    assert last.steps[0].threads == 128
+
+
+def test_rows_that_copies_do_not_reach_are_left_to_other_kernels() -> None:
+    case = Case(replace(WIDE, mask="added"), mask=(1, 1, "s", "s"))
+    assert not hopper_sources(case.signature())
+    narrow = Case(replace(WIDE, width=64, v_width=32), queries="s")
+    assert not hopper_sources(narrow.signature())
