@@ -45,8 +45,9 @@ from ortkit.runtime.timing import Variant
 from ortkit.verify.exchange import read_values
 from ortkit.verify.feeds import Feeds, Value
 
-#: What the error of an output may be where the user does not say; see `accuracy.py`.
-MAX_ERROR: Mapping[str, float] = {"bf16": 0.02, "int8": 0.05, "int4": 0.2}
+#: What the error of an output may be where the user does not say; see `accuracy.py`. In 4 bits
+#: weights without structure alone make it up to 0.34.
+MAX_ERROR: Mapping[str, float] = {"bf16": 0.02, "int8": 0.05, "int4": 0.35}
 #: By how much the worst element may be further off than all together.
 _SLACK = 4.0
 #: Operators for which the default domain must be this new: scales by channel.
