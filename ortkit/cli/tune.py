@@ -88,6 +88,8 @@ def _tuned(source: Path, options: TuneOptions) -> TuneResult:
     from ortkit.kernels.cpu import resolve
     from ortkit.tune.kernels import tune_kernels
 
+    if not source.is_file():
+        raise UserError("no such file", where=str(source), fix="check the path")
     options.progress("read kernels")
     path = str(source.resolve())
     ops = [one for one in find_ops([path]) if one.place.rpartition(":")[0] == path]

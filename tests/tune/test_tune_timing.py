@@ -127,3 +127,10 @@ def test_the_toolchain_stays_loaded_meanwhile(monkeypatch: pytest.MonkeyPatch) -
         assert compiler._current is first
         assert first.process.poll() is None
     assert first.process.poll() is not None
+
+
+def test_a_kernel_that_writes_nothing_is_not_timed(tmp_path: Path) -> None:
+    """What the one before it wrote is not taken for its own."""
+    source = SOURCE.replace("for (int i", "if (which != 1) for (int i")
+    found = run_library(tmp_path, source, 2)
+    assert found["problems"] == ["", "it computes something else than the default"]
