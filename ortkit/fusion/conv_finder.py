@@ -149,7 +149,14 @@ class BlockFinder:
     def tail(self, conv: ir.Node) -> tuple[list[ir.Node], tuple[ir.Value, ...], ir.Value]:
         """Return the pointwise nodes after a convolution, their further operands, the result."""
         value, tail, extras = conv.outputs[0], list[ir.Node](), dict[ir.Value, None]()
-        while is_read_once(value) and len(tail) < MOST_TAIL:
+        while len(tail) < MOST_TAIL:
+            if not is_read_once(value):
+                steps = self._times_own_function(value)
+                if len(steps) + len(tail) > MOST_TAIL or not steps:
+                    break
+                tail += steps
+                value = steps[-1].outputs[0]
+                continue
             node = next(iter(value.uses())).node
             operands = self._operands(node, value)
             if operands is None:
@@ -169,6 +176,24 @@ class BlockFinder:
     ) -> tuple[list[ir.Node], list[ir.Value]]:
         """Return nodes in front of further operands that a kernel takes in, and what it reads."""
         return [], operands
+
+    def _times_own_function(self, value: ir.Value) -> list[ir.Node]:
+        """Return a function of `value` and its product with `value`; none if that is not all.
+
+        Below opset 14 HardSwish is written so.
+        """
+        readers = {use.node for use in value.uses()}
+        if len(value.uses()) != 2 or len(readers) != 2 or value.is_graph_output():
+            return []
+        for product in readers:
+            (function,) = readers - {product}
+            made = function.outputs[0]
+            if product.op_type != "Mul" or product.domain or set(product.inputs) != {value, made}:
+                continue
+            if is_read_once(made) and self._operands(function, value) == []:
+                is_ours = product.graph is self.graph and product not in self.taken
+                return [function, product] if is_ours else []
+        return []
 
     def _beside(self, gates: list[Block]) -> list[Block]:
         """Return the blocks beside the gates."""

@@ -119,13 +119,24 @@ def squeeze_excites(
     return net.model(x, [value])
 
 
-def hard_gates(x: Sequence[Dim] = (1, 3, 64, 64)) -> onnx.ModelProto:
-    """MobileNetV3's blocks: HardSwish, and gates of Relu and HardSigmoid."""
+def hard_gates(x: Sequence[Dim] = (1, 3, 64, 64), *, apart: bool = False) -> onnx.ModelProto:
+    """MobileNetV3's blocks: HardSwish, and gates of Relu and HardSigmoid.
+
+    Args:
+        x: The shape of the input.
+        apart: HardSwish as two nodes, as it is below opset 14.
+    """
     net = Net()
-    value = net.op("HardSwish", net.conv("x", (3, 16), 3, strides=[2, 2], pads=[0, 0, 1, 1]))
+
+    def swish(value: str) -> str:
+        if not apart:
+            return net.op("HardSwish", value)
+        return net.op("Mul", value, net.op("HardSigmoid", value, alpha=1 / 6))
+
+    value = swish(net.conv("x", (3, 16), 3, strides=[2, 2], pads=[0, 0, 1, 1]))
     for _ in range(2):
-        wide = net.op("HardSwish", net.conv(value, (16, 72)))
-        deep = net.op("HardSwish", net.depthwise(wide, 72, 5))
+        wide = swish(net.conv(value, (16, 72)))
+        deep = swish(net.depthwise(wide, 72, 5))
         inner = net.op("Relu", net.conv(net.op("GlobalAveragePool", deep), (72, 24)))
         gate = net.op("HardSigmoid", net.conv(inner, (24, 72)), alpha=1 / 6)
         value = net.op("Add", net.conv(net.op("Mul", gate, deep), (72, 16)), value)

@@ -83,6 +83,22 @@ def test_gates_are_taken_in(pool: str) -> None:
     assert [block.kind for block in gated] == ["pointwise_conv"] * 3
 
 
+def test_a_value_times_a_function_of_it_is_one_activation() -> None:
+    (_, whole), (_, apart) = chains_of(hard_gates()), chains_of(hard_gates(apart=True))
+    assert taken(apart) == taken(whole)
+    assert "squeeze_excite" in taken(apart)[0]
+
+
+def test_a_function_that_others_read_too_is_left() -> None:
+    net = Net()
+    value = net.conv("x", (3, 16), 3, strides=[2, 2], pads=[0, 0, 1, 1])
+    gate = net.op("HardSigmoid", value, alpha=1 / 6)
+    end = net.conv(net.op("Mul", value, gate), (16, 8))
+    _, chains = chains_of(net.model((1, 3, 64, 64), [end, gate]))
+    tails = [[n.op_type for n in one.nodes] for chain in chains for one in chain.blocks]
+    assert tails == [["Conv"], ["Conv"]]
+
+
 @pytest.mark.parametrize(
     ("net", "sizes"),
     [
@@ -91,6 +107,7 @@ def test_gates_are_taken_in(pool: str) -> None:
         (inverted_residuals((1, 3, 122, 126)), (1, 3, 122, 126)),
         (squeeze_excites(), (1, 3, 32, 32)),
         (hard_gates(), (1, 3, 64, 64)),
+        (hard_gates(apart=True), (1, 3, 64, 64)),
         (squeeze_excites(("n", 3, 31, 29), "ReduceMean"), (3, 3, 31, 29)),
     ],
     ids=[
@@ -99,6 +116,7 @@ def test_gates_are_taken_in(pool: str) -> None:
         "mobile, joined",
         "gated",
         "hard",
+        "hard, in two nodes",
         "gated, named batch, odd sizes",
     ],
 )
