@@ -20,16 +20,13 @@ def read(p, columns, mask):
 
 
 @triton.jit
-def statistics(x, K: tl.constexpr, BLOCK: tl.constexpr, EPSILON: tl.constexpr,
-               IS_CENTRED: tl.constexpr):  # fmt: skip
-    """Return the mean (0 if not `IS_CENTRED`) and the reciprocal deviation of x, [K]."""
+def statistics(x, K: tl.constexpr, BLOCK: tl.constexpr, EPSILON: tl.constexpr):
+    """Return the mean and the reciprocal deviation of x, [K]."""
     at = tl.arange(0, BLOCK)
-    mean = 0.0
-    if IS_CENTRED:
-        total = tl.zeros((BLOCK,), tl.float32)
-        for k in tl.range(0, K, BLOCK):
-            total += tl.load(x + k + at, mask=k + at < K, other=0.0).to(tl.float32)
-        mean = tl.sum(total, 0) / K
+    total = tl.zeros((BLOCK,), tl.float32)
+    for k in tl.range(0, K, BLOCK):
+        total += tl.load(x + k + at, mask=k + at < K, other=0.0).to(tl.float32)
+    mean = tl.sum(total, 0) / K
     total = tl.zeros((BLOCK,), tl.float32)
     for k in tl.range(0, K, BLOCK):
         mask = k + at < K
@@ -56,7 +53,7 @@ def gemv_kernel(
         e0: A further operand of the epilogue, [N], or None; so are e1, e2 and e3.
         y: [N].
         EPSILON: Of the norm.
-        IS_CENTRED: Whether it takes the mean off.
+        IS_CENTRED: Whether the norm takes the mean off.
         BN: Columns of a block.
         BK: Depth of one step.
         BLOCK: Of the row's statistics.
@@ -70,8 +67,9 @@ def gemv_kernel(
     next_w = tl.load(w + place, mask=mask, other=0.0)
     if IS_PAIR:
         next_v = tl.load(v + place, mask=mask, other=0.0)
-    if scale is not None:
-        mean, rate = statistics(x, K, BLOCK, EPSILON, IS_CENTRED)
+    if IS_CENTRED:
+        mean, rate = statistics(x, K, BLOCK, EPSILON)
+    squares = tl.zeros((BK,), tl.float32)
     first = tl.zeros((BN, BK), tl.float32)
     second = tl.zeros((BN, BK), tl.float32)
     for k in tl.range(0, K, BK):
@@ -79,11 +77,13 @@ def gemv_kernel(
         is_depth = depth < K
         a = tl.load(x + depth, mask=is_depth, other=0.0).to(tl.float32)
         if scale is not None:
-            a = (a - mean) * rate * tl.load(scale + depth, mask=is_depth, other=0.0).to(tl.float32)
+            if IS_CENTRED:
+                a = tl.where(is_depth, (a - mean) * rate, 0.0)
+            else:
+                squares += a * a
+            a *= tl.load(scale + depth, mask=is_depth, other=0.0).to(tl.float32)
             if shift is not None:
                 a += tl.load(shift + depth, mask=is_depth, other=0.0).to(tl.float32)
-            # As rounded as where the norm is an operator.
-            a = a.to(x.dtype.element_ty).to(tl.float32)
         one = next_w
         place += BK
         mask = is_column[:, None] & (depth + BK < K)[None, :]
@@ -93,12 +93,18 @@ def gemv_kernel(
             other = next_v
             next_v = tl.load(v + place, mask=mask, other=0.0)
             second += other.to(tl.float32) * a[None, :]
+    one_sum, other_sum = tl.sum(first, 1), tl.sum(second, 1)
+    if scale is not None and not IS_CENTRED:
+        # A factor of the whole row may come last, so that nothing waits for it.
+        deviation = tl.sqrt(tl.sum(squares, 0) / K + EPSILON)
+        one_sum /= deviation
+        other_sum /= deviation
     r0 = read(e0, columns, is_column)
     r1 = read(e1, columns, is_column)
     r2 = read(e2, columns, is_column)
     r3 = read(e3, columns, is_column)
     if IS_PAIR:
-        made = epilogue(tl.sum(first, 1), tl.sum(second, 1), r0, r1, r2, r3)  # noqa: F821
+        made = epilogue(one_sum, other_sum, r0, r1, r2, r3)  # noqa: F821
     else:
-        made = epilogue(tl.sum(first, 1), r0, r1, r2, r3, 0.0)  # noqa: F821
+        made = epilogue(one_sum, r0, r1, r2, r3, 0.0)  # noqa: F821
     tl.store(y + columns, made.to(y.dtype.element_ty), mask=is_column)

@@ -186,7 +186,9 @@ def _joined(
             products.append(partner.products[0])
             nodes += partner.nodes
             reads += partner.reads
-        elif scope.shapes.same_shape(other, value) or _is_row(scope, other, value):
+        elif scope.shapes.dtype(other) == scope.shapes.dtype(value) and (
+            scope.shapes.same_shape(other, value) or _is_row(scope, other, value)
+        ):
             reads.append(other)
         else:
             return None

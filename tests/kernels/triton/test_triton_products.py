@@ -83,6 +83,9 @@ CASES = {
     "a transposed matrix with its bias": Case(
         "u = Gemm<transB = 1> (x, w, b)  y = Relu (u)", "xwb", rows=(1,)
     ),
+    "a Gemm that adds one number": Case(
+        "o = Constant<value = float16 {15360}> ()  y = Gemm<transB = 1> (x, w, o)", "xw", rows=(1,)
+    ),
     "a row and a transposed matrix": Case(
         "u = Gemm<transB = 1> (x, w)  y = Tanh (u)", "xw", rows=(1,)
     ),
@@ -146,6 +149,9 @@ REFUSED = {
     "a matrix that lies otherwise": Case("y = MatMul (x, w)", "xw", depth=40),
     "a computed matrix": Case("u = Relu (W)  y = MatMul (x, u)", "xw"),
     "a factor": Case("y = Gemm<alpha = 2.0, transB = 1> (x, w, b)", "xwb", rows=(1,)),
+    "a computed bias": Case(
+        "c = Neg (b)  y = Gemm<transB = 1> (x, w, c)", "xwb", rows=(1,)
+    ),
     "no vectors": replace(PLAIN, columns=42),
     "a computed row": Case("u = Relu (x)  y = MatMul (u, W)", "xw"),
     "a norm over more than rows": Case(
