@@ -68,8 +68,9 @@ def optimize(
     if args is not None and not isinstance(args, OptimizeOptions):
         raise UserError(
             f"example inputs are for PyTorch modules, and this is {type(source).__name__}",
-            fix="ortkit.optimize(model, OptimizeOptions(...))",
-        )
+            fix="put it into the forward of a torch.nn.Module" if callable(source)
+            else "ortkit.optimize(model, OptimizeOptions(...))",
+        )  # fmt: skip
     if args is not None and options is not None:
         raise UserError("there are options twice")
     return optimize_model(source, options or args)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from io import StringIO
 from typing import Any
 
 import onnx_ir as ir
@@ -55,8 +58,7 @@ def export_module(
     for one in training:
         one.training = False
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with _quiet():
             program = torch.onnx.export(
                 module, args, kwargs=dict(kwargs or {}), dynamo=True, verbose=False,
                 dynamic_shapes=dynamic_shapes, custom_translation_table=translations(),
@@ -76,6 +78,20 @@ def export_module(
     for op in declared_ops():
         _add_body(model, op)
     return model
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep back what torch says while it exports: ops it has not, graphs that it cannot trace."""
+    log = logging.getLogger("torch.onnx")
+    before = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings(), redirect_stdout(StringIO()), redirect_stderr(StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        log.setLevel(before)
 
 
 def _add_body(model: ir.Model, op: CustomOp) -> None:

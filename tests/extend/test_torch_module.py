@@ -91,3 +91,21 @@ def test_what_is_for_modules_only() -> None:
     ):  # fmt: skip
         with pytest.raises(UserError, match="for PyTorch modules, and this is bytes"):
             ortkit.optimize(b"", *arguments, **options)
+
+
+def test_what_torch_says_of_a_graph_is_one_line(capfd: pytest.CaptureFixture[str]) -> None:
+    """It prints the graph that it cannot trace."""
+
+    class Guarded(torch.nn.Module):
+        def forward(self, x):
+            return x + 1 if x.sum().item() > 0 else x
+
+    with pytest.raises(UserError) as caught:
+        ortkit.optimize(Guarded(), torch.randn(3))
+    assert "\n" not in str(caught.value)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_function_is_no_module() -> None:
+    with pytest.raises(UserError, match=r"put it into the forward of a torch\.nn\.Module"):
+        ortkit.optimize(lambda x: x + 1, torch.randn(3))
