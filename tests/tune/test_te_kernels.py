@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from ortkit.errors import KernelError
 from ortkit.extend import tvm_choices, tvm_schedule
 from ortkit.extend.find_ops import choose_ops, find_ops
 from ortkit.extend.native import build_ops
-from ortkit.extend.tvm_kernels import compile_tvm
+from ortkit.extend.tvm_kernels import _Maker, compile_tvm
 from ortkit.extend.tvm_tuning import BACKEND, te_kernels
 from ortkit.kernels.backend import Target
 from ortkit.kernels.calibration import processor
@@ -131,18 +132,32 @@ def test_a_library_is_built_after_what_was_found(
     (op,) = choose_ops(find_ops([str(ops_file)]), ["tests.tuned::Centered"])
     (kernel,) = te_kernels([op], TARGET)
     x = np.random.default_rng(0).standard_normal((37, 150)).astype(np.float32)
-    images = {}
-    for choices in ("", "vector=32,unroll=2,reassociate=1", "wings=2"):
+    found = {}
+    for choices in ("", "vector=32,unroll=2", "reassociate=1", "wings=2"):
         place = Place(processor(), TARGET.level, BACKEND, kernel.signature.key, "s0=64,s1=256")
         record = Record(kernel.name, "g", (), choices, 2.0, 1)
         cache.mkdir(exist_ok=True)
         (cache / "tuned.json").write_text(database_text(TunedDatabase({place: record})))
-        library = tmp_path / f"{len(images)}.so"
+        library = tmp_path / f"{len(found)}.so"
         assert build_ops([op], library).library is not None
-        np.testing.assert_allclose(run(library, x, x[0]), op(x, x[0]), atol=1e-4)
-        images[choices] = library.read_bytes()
-    assert images["wings=2"] == images[""]
-    assert images["vector=32,unroll=2,reassociate=1"] != images[""]
+        found[choices] = (library.read_bytes(), run(library, x, x[0]))
+        np.testing.assert_allclose(found[choices][1], op(x, x[0]), atol=1e-4)
+    assert found["wings=2"][0] == found[""][0] != found["vector=32,unroll=2"][0]
+    assert (found["vector=32,unroll=2"][1] == found[""][1]).all()
+    # Sums in another order have other last bits.
+    assert (found["reassociate=1"][1] != found[""][1]).any()
+
+
+def test_loops_are_as_chosen(ops_file: Path) -> None:
+    (op,) = choose_ops(find_ops([str(ops_file)]), ["tests.tuned::Centered"])
+    (kernel,) = te_kernels([op], TARGET)
+
+    def loops(choices: tvm_choices.Choices) -> list[str]:
+        text = _Maker(kernel.form, TARGET.level, choices).function().script()
+        return re.findall(r"T\.(?:unroll|vectorized)\(T\.int64\((\d+)\)\)", text)
+
+    assert loops(tvm_choices.DEFAULTS) == ["16"]
+    assert loops(tvm_choices.Choices(vector=32, unroll=4)) == ["4", "32"]
 
 
 @pytest.mark.parametrize("n", [2, 126])
