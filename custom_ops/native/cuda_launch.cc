@@ -56,6 +56,16 @@ bool AllHold(const OrtkitVariant& variant, const Run& run) {
   return true;
 }
 
+bool HasMaps(const OrtkitVariant& variant, const Run& run) {
+  for (int32_t i = 0; i < variant.step_count; ++i) {
+    const OrtkitStep& step = variant.steps[i];
+    for (int32_t j = 0; j < step.map_count; ++j) {
+      if (!HasElements(step.maps[j], run)) return false;
+    }
+  }
+  return true;
+}
+
 ort::Status* ChooseVariant(const Kernel& kernel, const Run& run, int32_t* chosen) {
   const Op& op = *kernel.op;
   const OrtkitCudaKernel& spec = *run.spec->cuda;
@@ -63,7 +73,7 @@ ort::Status* ChooseVariant(const Kernel& kernel, const Run& run, int32_t* chosen
   if (unaligned != nullptr) ORTKIT_RETURN_IF_ERROR(CheckElements(op, run));
   bool is_alignment_missing = false;
   for (int32_t i = 0; i < spec.variant_count; ++i) {
-    if (!kernel.is_usable[i] || !AllHold(spec.variants[i], run)) continue;
+    if (!kernel.is_usable[i] || !AllHold(spec.variants[i], run) || !HasMaps(spec.variants[i], run)) continue;
     if (spec.variants[i].is_aligned && unaligned != nullptr) {
       is_alignment_missing = true;
       continue;

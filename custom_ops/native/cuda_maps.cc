@@ -31,6 +31,13 @@ constexpr int32_t kPromotion = 2;
 
 }  // namespace
 
+bool HasElements(const OrtkitTensorMap& spec, const Run& run) {
+  for (int32_t i = 0; i < spec.rank; ++i) {
+    if (SizeOf(spec.dims[i], run.symbols) == 0) return false;
+  }
+  return true;
+}
+
 Result EncodeMap(const Driver& driver, const OrtkitTensorMap& spec, const Run& run, TensorMap* map) {
   uint64_t dims[ORTKIT_MAX_MAP_RANK] = {};
   uint64_t strides[ORTKIT_MAX_MAP_RANK] = {};
@@ -40,13 +47,12 @@ Result EncodeMap(const Driver& driver, const OrtkitTensorMap& spec, const Run& r
     const int32_t place = spec.rank - 1 - i;  // the driver begins with the innermost one
     const int64_t dim = SizeOf(spec.dims[i], run.symbols);
     if (dim == kUnknown) return kInvalidValue;
-    dims[place] = dim == 0 ? 1 : static_cast<uint64_t>(dim);
+    dims[place] = static_cast<uint64_t>(dim);
     box[place] = spec.box[i];
     if (i == spec.rank - 1) break;
     const int64_t stride = SizeOf(spec.strides[i], run.symbols);
     if (stride == kUnknown) return kInvalidValue;
-    // What has no rows has no stride, and the driver wants one.
-    strides[place - 1] = stride == 0 ? 16 : static_cast<uint64_t>(stride);
+    strides[place - 1] = static_cast<uint64_t>(stride);
   }
   return driver.EncodeTensorMap(map, TypeOf(run.spec->tensors[spec.tensor].element_type),
                                 static_cast<uint32_t>(spec.rank), run.data[spec.tensor] + spec.first, dims,

@@ -11,7 +11,10 @@ struct alignas(64) TensorMap {
   uint8_t bytes[128];
 };
 
-// Describes a tensor of a run. What the driver does not take is an invalid value.
+// Whether there is something to be described: of nothing there are no maps.
+bool HasElements(const OrtkitTensorMap& spec, const Run& run);
+
+// Describes a tensor of a run that has elements. What the driver does not take is an invalid value.
 Result EncodeMap(const Driver& driver, const OrtkitTensorMap& spec, const Run& run, TensorMap* map);
 
 }  // namespace ortkit::cuda

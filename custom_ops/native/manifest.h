@@ -92,7 +92,7 @@ typedef struct OrtkitTensorMap {
   int32_t rank;
   int32_t swizzle;              /* bytes of a row of the box that are mixed: 0, 32, 64 or 128 */
   int64_t first;                /* bytes from the tensor's beginning */
-  const OrtkitExtent* dims;     /* outermost first; one of 0 is taken as 1, as no map has it */
+  const OrtkitExtent* dims;     /* outermost first; where one is 0 the variant is not taken */
   const OrtkitExtent* strides;  /* bytes, of all dims but the innermost, which is dense */
   uint32_t box[ORTKIT_MAX_MAP_RANK];
 } OrtkitTensorMap;

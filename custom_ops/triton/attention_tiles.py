@@ -18,8 +18,8 @@ from .attention_form import AttentionForm, Heads
 MULTIPROCESSORS = 132
 #: Wider heads fill the registers of more than two groups.
 _NARROW = 64
-#: Up to this width nothing was gained.
-_LEAST_WIDTH = 32
+#: Of heads up to this width there are no copies.
+_LEAST_WIDTH = 16
 #: Elements whose bytes are what addresses of copies are multiples of.
 _VECTOR = 8
 #: Where large blocks were measured.

@@ -87,6 +87,12 @@ const OrtkitArgument kMappedArguments[] = {Map(1), Map(0), Size32(kSizeB), kNull
 const OrtkitStep kMappedSteps[] = {{"mapped", {{kSizeA, 1}, {kOne, 1}, {kOne, 1}}, 32, 0, 5, kMappedArguments, 1, kMappedImages, 2, kMaps}};
 const OrtkitVariant kMappedVariants[] = {{0, nullptr, 1, 1, kMappedSteps, 0, nullptr}, {0, nullptr, 0, 1, kSlowSteps, 0, nullptr}};
 const OrtkitCudaKernel kMapped = {2, kMappedVariants};
+// A tensor without rows, of which there is no map.
+const OrtkitExtent kNoRows[] = {{0, 0, nullptr}, {1, 1, kB}};
+const OrtkitTensorMap kNoMaps[] = {{0, 2, 0, 0, kNoRows, kMapStrides, {8, 4}}, kMaps[1]};
+const OrtkitStep kNotMappedSteps[] = {{"mapped", {{kSizeA, 1}, {kOne, 1}, {kOne, 1}}, 32, 0, 5, kMappedArguments, 1, kMappedImages, 2, kNoMaps}};
+const OrtkitVariant kNotMappedVariants[] = {{0, nullptr, 1, 1, kNotMappedSteps, 0, nullptr}, {0, nullptr, 0, 1, kSlowSteps, 0, nullptr}};
+const OrtkitCudaKernel kNotMapped = {2, kNotMappedVariants};
 
 // What a device, a driver or a run may not take.
 const OrtkitArgument kWideArguments[] = {Tensor(0), Size32({1 << 20, 2, kAB})};
@@ -147,7 +153,8 @@ const OrtkitOp kOps[] = {
     Op("add", AddOnCpu, &kAdd), Op("broken", nullptr, &kBroken), Op("cpu_only", AddOnCpu, nullptr),
     Op("fresh", nullptr, &kFresh), Op("huge", nullptr, &kHuge), Op("mapped", nullptr, &kMapped),
     Op("missing", nullptr, &kMissing),
-    Op("narrow", nullptr, &kNarrow), Op("newer", nullptr, &kNewer), Op("old", nullptr, &kOld),
+    Op("narrow", nullptr, &kNarrow), Op("newer", nullptr, &kNewer), Op("not_mapped", nullptr, &kNotMapped),
+    Op("old", nullptr, &kOld),
     Op("only_90", AddOnCpu, &kOnly), Op("pick", nullptr, &kPick), Op("sum", nullptr, &kSum),
     Op("tall", nullptr, &kTall), Op("too_wide", nullptr, &kTooWide)};
 constexpr int32_t kOpCount = sizeof kOps / sizeof *kOps;
@@ -273,7 +280,7 @@ bool NothingIsLeft() {
 
 // ---- tests
 constexpr char kAllForCuda[] =
-    "add add@cuda broken@cuda fresh@cuda huge@cuda mapped@cuda missing@cuda narrow@cuda newer@cuda old@cuda only_90 only_90@cuda pick@cuda sum@cuda tall@cuda too_wide@cuda ";
+    "add add@cuda broken@cuda fresh@cuda huge@cuda mapped@cuda missing@cuda narrow@cuda newer@cuda not_mapped@cuda old@cuda only_90 only_90@cuda pick@cuda sum@cuda tall@cuda too_wide@cuda ";
 constexpr char kAllForCpu[] = "add cpu_only only_90 ";
 
 void ASessionGetsTheKernelsOfItsTarget() {
@@ -376,6 +383,14 @@ void TensorsAreMappedFromTheSizesOfARun() {
   Case odd(3, 7);  // rows of 28 bytes
   EXPECT_TEXT(session.Run("mapped", &odd.context), "1 ortkit.fused::mapped: cuTensorMapEncodeTiled failed with CUDA_ERROR_FAKE (1)");
   EXPECT(NothingIsLeft());
+}
+
+void OfNothingThereIsNoMap() {
+  const Session session;
+  launched.clear();
+  Case run(3, 8);
+  EXPECT_TEXT(session.Run("not_mapped", &run.context), "");
+  EXPECT(launched == std::vector<std::string>{"slow 2x1x1 32 0"});
 }
 
 // Memory that launches on one stream may still use is not handed to another one.
@@ -752,6 +767,7 @@ const Test with_driver[] = {
     {"blocks follow the sizes", BlocksFollowTheSizes},
     {"steps run in order with scratch between", StepsRunInOrderWithScratchBetween},
     {"tensors are mapped from the sizes of a run", TensorsAreMappedFromTheSizesOfARun},
+    {"of nothing there is no map", OfNothingThereIsNoMap},
     {"scratch is kept for its stream", ScratchIsKeptForItsStream},
     {"runs at a time have scratch of their own", RunsAtATimeHaveScratchOfTheirOwn},
     {"nothing to compute launches nothing", NothingToComputeLaunchesNothing},

@@ -176,10 +176,8 @@ def holds(one: Condition, sizes: Sequence[int]) -> bool:
 
 def chosen(variants: Sequence[Variant], sizes: Sequence[int], *, is_aligned: bool) -> int:
     """The first variant that may be launched."""
-    for number, variant in enumerate(variants):
-        if (is_aligned or not variant.aligned) and all(
-            holds(one, sizes) for one in variant.conditions
-        ):
+    for number in fitting(variants, sizes):
+        if is_aligned or not variants[number].aligned:
             return number
     raise AssertionError("no variant fits")
 
@@ -189,8 +187,14 @@ def fitting(variants: Sequence[Variant], sizes: Sequence[int]) -> list[int]:
     return [
         number
         for number, variant in enumerate(variants)
-        if all(holds(one, sizes) for one in variant.conditions)
+        if all(holds(one, sizes) for one in variant.conditions) and has_maps(variant, sizes)
     ]
+
+
+def has_maps(variant: Variant, sizes: Sequence[int]) -> bool:
+    """Whether there are elements in all tensors that a variant has maps of."""
+    maps = (one for step in variant.steps for one in step.maps)
+    return all(evaluate(dim, sizes) for one in maps for dim in one.dims)
 
 
 def shape_of(
@@ -223,7 +227,7 @@ def _argument(
 
 def _map(one: TensorMap, starts: Sequence[int], sizes: Sequence[int]) -> tuple[Any, ...]:
     """Where a tensor lies, its dims and its strides in bytes."""
-    dims = [max(evaluate(size, sizes), 1) for size in one.dims]
+    dims = [evaluate(size, sizes) for size in one.dims]
     strides = [evaluate(stride, sizes) for stride in one.strides]
     return one.tensor, starts[one.tensor] + one.first, dims, strides
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from interpreter import Interpreter
+from interpreter import Interpreter, chosen, sizes_of
 from test_triton_attention import stack_bytes
 from triton_attention import CASES, SIZES, WHOLE, WIDE, Case, assert_close, feeds_of
 
@@ -21,7 +21,7 @@ from ortkit.kernels.triton.source import VariantSource, sources_of
 
 pytestmark = pytest.mark.skipif(find_spec("triton") is None, reason="triton is not installed")
 
-TAKEN = [name for name in CASES if re.match(r"widths? (64|96|128|256)", name)]
+TAKEN = [name for name in CASES if re.match(r"widths? (64|96|128|256)|shared heads$", name)]
 #: More blocks of keys than there is room for, with queries of several blocks.
 LONG = {"b": 1, "s": 260, "t": 900}
 #: Registers that are put aside for a word or two cost nothing.
@@ -130,8 +130,24 @@ def test_rows_decide_how_large_blocks_are(width: int, queries: int, launch: int)
     assert last.steps[0].threads == 128
 
 
+def test_without_keys_there_is_nothing_to_copy() -> None:
+    case = CASES["width 64"]
+    sources = sources_of(case.signature())
+    assert not isinstance(sources, Refused)
+    variants = [one.variant([0]) for one in sources]
+    q, k, v = feeds_of(case, {"b": 2, "s": 70, "t": 1})
+    taken = [
+        chosen(
+            variants, sizes_of(case.signature(), [q, k[:, :keys], v[:, :keys]]), is_aligned=True
+        )
+        for keys in (1, 0)
+    ]
+    assert [sources[one].steps[0].is_gluon for one in taken] == [True, False]
+
+
 def test_rows_that_copies_do_not_reach_are_left_to_other_kernels() -> None:
     case = Case(replace(WIDE, mask="added"), mask=(1, 1, "s", "s"))
     assert not hopper_sources(case.signature())
-    narrow = Case(replace(WIDE, width=64, v_width=32), queries="s")
-    assert not hopper_sources(narrow.signature())
+    for widths in ((64, 32), (16, 16)):
+        narrow = Case(replace(WIDE, width=widths[0], v_width=widths[1]), queries="s")
+        assert not hopper_sources(narrow.signature())
