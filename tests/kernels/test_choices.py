@@ -14,8 +14,8 @@ from fused_model import fused_model, random_input, session
 from ortkit.kernels import RegionSignature, Target, TensorSpec, build_library
 from ortkit.kernels.cache import KernelCache
 from ortkit.kernels.cpu import resolve
-from ortkit.kernels.tunable import Tunable
-from ortkit.kernels.tvm.backend import TvmBackend
+from ortkit.kernels.tunable import Tunable, symbol_of
+from ortkit.kernels.tvm.backend import TvmBackend, _lowered
 from ortkit.kernels.tvm.choices import DEFAULTS, VALUES, read_choices
 from ortkit.tune.cases import TuneCase
 from ortkit.tune.timing import Effort, time_choices
@@ -117,6 +117,22 @@ def test_all_tiles_of_kernels_by_hand_compute_the_same(name: str, level: str) ->
     times = time_choices(case, target, "tvm", chosen, effort)
     assert len(times) >= 3
     assert {one.choices: one.problem for one in times if one.problem} == {}
+
+
+@pytest.mark.parametrize("name", ["depthwise", "1x1 convolution", "attention"])
+def test_each_tile_of_a_kernel_by_hand_is_as_chosen(name: str) -> None:
+    """It makes other code; those below and above what the rule says do."""
+    pytest.importorskip("tvm")
+    (signature, _), target = SHAPED[name], Target("cpu", "x86-64-v4")
+
+    def code(choices: str) -> str:
+        return str(_lowered(signature, target, choices)[1].script()).replace(
+            symbol_of(signature, choices), ""
+        )
+
+    default = code("")
+    for parameter, values in TvmBackend().parameters(signature, target).items():
+        assert code(f"{parameter}={values[1]}") != default, parameter
 
 
 def test_choices_are_part_of_what_is_kept(tmp_path: Path) -> None:
