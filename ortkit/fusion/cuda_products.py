@@ -101,7 +101,11 @@ def is_product(scope: Scope, node: ir.Node) -> bool:
         return False
     if scope.is_constant(rows) or scope.shapes.dtype(rows) not in HALVES:
         return False
-    return scope.shapes.rank(weight) == 2 and (scope.shapes.rank(rows) or 0) >= 2
+    shape, result = scope.shapes.shape(rows), scope.shapes.shape(node.outputs[0])
+    if shape is None or result is None or len(shape) < 2 or len(result) != len(shape):
+        return False
+    is_known = isinstance(shape[-1], int) and isinstance(result[-1], int)
+    return is_known and scope.shapes.rank(weight) == 2
 
 
 def matrix_of(product: ir.Node) -> ir.Value | None:

@@ -11,7 +11,7 @@ from region_models import Eager, accept, scope_of
 
 from ortkit.fusion.cuda_cost import CudaCostModel
 from ortkit.fusion.cuda_joined import joined_candidates
-from ortkit.fusion.cuda_products import cuda_product_candidates, turns
+from ortkit.fusion.cuda_products import cuda_product_candidates, takes_sum, turns
 from ortkit.fusion.cuda_skip_norms import split_skip_norms
 from ortkit.fusion.cuda_turned_weights import turned_weights
 from ortkit.fusion.lower import lower_region
@@ -183,6 +183,18 @@ def test_a_skip_norm_that_nothing_took_is_there_again(body: str) -> None:
 )
 def test_what_is_no_product_of_rows(body: str) -> None:
     assert not found_in(scope_of(ir.from_proto(model_of(body))))
+
+
+@pytest.mark.parametrize("shape", ["1, k", "n, k", "n, 1, k", "n, 16", "0, 16", "k"])
+def test_sizes_that_are_not_known(shape: str) -> None:
+    zeros = ", ".join(["0"] * 384)
+    body = f"<float16[16, 24] w = {{{zeros}}}> {{ u = MatMul (x, w)  y = Relu (u) }}"
+    scope = scope_of(from_text(f"{HEAD} g (float16[{shape}] x) => (float16[m] y) {body}"))
+    cost = CudaCostModel(scope, Calibration())
+    with split_skip_norms([scope], takes_sum), turned_weights([scope], turns):
+        found = list(cuda_product_candidates(scope, scope.model.graph, accept, cost))
+        assert not list(joined_candidates(scope, scope.model.graph, accept, cost))
+    assert all(one.signature is None or shape == "1, k" for one in found)
 
 
 def test_many_rows_are_left_to_cublas() -> None:
