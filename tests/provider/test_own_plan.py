@@ -134,6 +134,39 @@ def test_convolutions_are_claimed_as_a_whole_chain(
     assert max(errors.values()) < 32 * EPSILON, errors
 
 
+def residuals(opset: int) -> onnx.ModelProto:
+    """Two inverted residuals: 1x1, depthwise, 1x1 and a sum."""
+    random, lines, shapes = np.random.default_rng(0), [], dict[str, tuple[int, ...]]()
+    for at in range(2):
+        lines.append(
+            f"""a{at} = Conv(x{at}, w{at}) b{at} = Relu(a{at})
+            c{at} = Conv <group = 96, pads = [1, 1, 1, 1]> (b{at}, d{at}) e{at} = Relu(c{at})
+            f{at} = Conv(e{at}, v{at}) x{at + 1} = Add(f{at}, x{at})"""
+        )
+        shapes |= {f"w{at}": (96, 16, 1, 1), f"d{at}": (96, 1, 3, 3), f"v{at}": (16, 96, 1, 1)}
+    proto = onnx.parser.parse_model(
+        f"""<ir_version: 6, opset_import: ["" : {opset}]>
+        g (float[1, 16, 28, 28] x0) => (float[1, 16, 28, 28] x2) {{ {" ".join(lines)} }}"""
+    )
+    for name, shape in shapes.items():
+        weight = (random.standard_normal(shape) / np.sqrt(np.prod(shape[1:]))).astype(np.float32)
+        proto.graph.initializer.append(onnx.numpy_helper.from_array(weight, name))
+    return proto
+
+
+@pytest.mark.parametrize("opset", [8, 11, 13])
+def test_chains_of_old_opsets_are_claimed(opset: int, tmp_path: Path, cache: Path) -> None:
+    """The kernels that change the layout do not need the model's own opset."""
+    proto = residuals(opset)
+    model = handed_over(proto, tmp_path)
+    wanted = plan(model, Target(), 2)
+    assert [one.program.name for one in wanted.claims] == ["convolutions"]
+    found = build(wanted, Target(), "auto", cache)
+    assert found.library is not None
+    errors = worst_error(model, found.plan, found.library, feeds(proto))
+    assert max(errors.values()) < 32 * EPSILON, errors
+
+
 def test_a_chain_that_does_not_pay_is_left_to_the_runtime(tmp_path: Path) -> None:
     model = handed_over(models.build("resnet50"), tmp_path)
     assert plan(model, Target(), 2).claims == ()
