@@ -68,7 +68,7 @@ class Tensor:
 def main() -> None:
     """Do all calls of the job."""
     job = json.load(sys.stdin)
-    _repair()
+    repair()
     known: dict[str, ModuleType] = {}
     with np.errstate(all="ignore"):
         for number, call in enumerate(job["calls"]):
@@ -88,7 +88,7 @@ def _problem(
     places = [*tensors, *outputs]
     arguments = [_argument(one, places, contents) for one in call["arguments"]]
     if all(call["grid"]):
-        function = getattr(_module(call["text"], Path(job["folder"]), known), call["entry"])
+        function = getattr(module_of(call["text"], Path(job["folder"]), known), call["entry"])
         try:
             function[tuple(call["grid"])](*arguments)
         except Exception as error:  # noqa: BLE001  the user's code, and the interpreter's own
@@ -110,7 +110,7 @@ def _argument(one: list[Any], places: list[Guarded], contents: list[bytes]) -> A
     return value
 
 
-def _module(text: str, folder: Path, known: dict[str, ModuleType]) -> ModuleType:
+def module_of(text: str, folder: Path, known: dict[str, ModuleType]) -> ModuleType:
     """Return the module of a source; Triton reads it again from its file."""
     if text not in known:
         path = folder / f"kernel{len(known)}.py"
@@ -124,11 +124,11 @@ def _module(text: str, folder: Path, known: dict[str, ModuleType]) -> ModuleType
     return known[text]
 
 
-def _repair() -> None:
-    """Make the interpreter round as GPUs do, and keep bools that fill a tile.
+def repair() -> None:
+    """Make the interpreter round as GPUs do, keep bools that fill a tile, multiply bfloat16.
 
     Its own conversions lose denormal numbers and carries; a comparison of two numbers it takes
-    for a float.
+    for a float, and bfloat16 in a product of matrices for integers.
     """
     import triton.language as tl
     from triton.runtime import interpreter
@@ -144,8 +144,18 @@ def _repair() -> None:
         data = np.full(kind.shape, scalar.data)
         return interpreter.TensorHandle(data, tl.int1 if data.dtype == bool else scalar.dtype)
 
+    def floats(one: Any, kind: np.dtype[Any]) -> Any:
+        is_narrow = one.dtype.scalar == tl.bfloat16
+        return np.asarray(one.data.view(ml_dtypes.bfloat16) if is_narrow else one.data, kind)
+
+    def dot(_builder: object, a: Any, b: Any, d: Any, _precision: object, _most: object) -> Any:
+        kind = d.data.dtype
+        product = floats(a, kind) @ floats(b, kind) + d.data
+        return interpreter.TensorHandle(product, d.dtype.scalar)
+
     interpreter._convert_float = converted
     interpreter.InterpreterBuilder.create_splat = splat
+    interpreter.InterpreterBuilder.create_dot = dot
 
 
 if __name__ == "__main__":
