@@ -4,7 +4,7 @@ The matrix is packed in panels of columns (`ortkit.custom_ops.tvm.product`), and
 each element of the result is done in registers. ONNX Runtime's own product adds a bias in its
 Gemm, and of the activations it knows a few there. Measured on one core with AVX-512 (Xeon,
 onnxruntime 1.31.1, 2026-11, float32) by turns: 1.05 to 1.2 times as fast as its Gemm on 1 to 1500
-rows, depths and columns of 768 to 3072; 1.0 where a depth of 3072 meets more than 200 rows.
+rows, depths and columns of 768 to 3072; 0.98 to 1.0 where a depth of 3072 meets 197 rows and more.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ MOST_TAIL = 8
 #: Multiply-adds a nanosecond, by rows (up to so many): ONNX Runtime's, and ours.
 _RUNTIME = ((31, 36.0), (63, 53.0), (127, 60.0), (255, 66.0), (1 << 62, 71.0))
 _OURS = ((31, 42.0), (63, 60.0), (127, 66.0), (255, 72.0), (1 << 62, 76.0))
-#: More rows of such a depth do not stay in the second level of cache.
-_DEEP, _DEEP_ROWS, _DEEP_FACTOR = 2048, 256, 0.94
+#: Rows of such a depth and of more bytes do not stay in the second level of cache.
+_DEEP, _NEAR_BYTES, _DEEP_FACTOR = 2048, 2 << 20, 0.94
 
 
 def product_groups(
@@ -183,7 +183,7 @@ def _predict(one: Product, cost: CostModel, calibration: Calibration) -> Predict
     elements = one.count * columns
     before = calibration.node_ns + one.multiplies / _rate(_RUNTIME, one.count)
     after = calibration.kernel_ns + one.multiplies / _rate(_OURS, one.count)
-    if depth >= _DEEP and one.count >= _DEEP_ROWS:
+    if depth >= _DEEP and one.count * depth * 4 > _NEAR_BYTES:
         after /= _DEEP_FACTOR
     if one.bias is not None:
         before += elements * ARITHMETIC_NS
