@@ -12,10 +12,16 @@ from dataclasses import replace
 import onnx_ir as ir
 
 from ortkit.fusion.choose import Judge
-from ortkit.fusion.cost import CostModel, Prediction
+from ortkit.fusion.cost import CostModel
 from ortkit.fusion.cuda_product_cost import predict_joined
-from ortkit.fusion.cuda_products import is_product, is_read_once, is_turned, line_behind, shape_of
-from ortkit.fusion.describe import describe_region
+from ortkit.fusion.cuda_products import (
+    candidate_of,
+    is_product,
+    is_read_once,
+    is_turned,
+    line_behind,
+    shape_of,
+)
 from ortkit.fusion.recompute import Candidate
 from ortkit.fusion.regions import region_of
 from ortkit.rewrite.scope import Scope
@@ -55,16 +61,10 @@ def joined_candidates(
         if prediction is None:
             continue
         region = replace(region_of(scope, nodes), kind=KIND)
-        if reason := cost.refusal(region, prediction):
-            yield Candidate(region, None, prediction, reason)
-            continue
-        signature = describe_region(scope, region)
-        verdict = judge(signature)
-        if verdict is not None:
-            yield Candidate(region, None, Prediction(0.0, 0.0), verdict.reason)
-            continue
-        own.update(nodes)
-        yield Candidate(region, signature, prediction, "")
+        one = candidate_of(scope, region, prediction, judge, cost)
+        if one.signature is not None:
+            own.update(nodes)
+        yield one
 
 
 def _norm_behind(scope: Scope, value: ir.Value) -> ir.Node | None:

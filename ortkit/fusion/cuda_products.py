@@ -18,7 +18,7 @@ from ortkit.fusion.cuda_product_cost import Shape, predict_products
 from ortkit.fusion.describe import describe_region
 from ortkit.fusion.families import family_of
 from ortkit.fusion.recompute import Candidate
-from ortkit.fusion.regions import region_of
+from ortkit.fusion.regions import FusedRegion, region_of
 from ortkit.rewrite.scope import Scope
 
 KIND = "product"
@@ -80,16 +80,23 @@ def cuda_product_candidates(
         prediction = predict_products(shape)
         region = replace(region_of(scope, nodes), kind=KIND)
         own.update(line.products)
-        if reason := cost.refusal(region, prediction):
-            yield Candidate(region, None, prediction, reason)
-            continue
-        signature = describe_region(scope, region)
-        verdict = judge(signature)
-        if verdict is not None:
-            yield Candidate(region, None, Prediction(0.0, 0.0), verdict.reason)
-            continue
-        own.update(nodes)
-        yield Candidate(region, signature, prediction, "")
+        one = candidate_of(scope, region, prediction, judge, cost)
+        if one.signature is not None:
+            own.update(nodes)
+        yield one
+
+
+def candidate_of(
+    scope: Scope, region: FusedRegion, prediction: Prediction, judge: Judge, cost: CostModel
+) -> Candidate:
+    """Return a region as a candidate, without a signature if it does not pay or has no kernel."""
+    if reason := cost.refusal(region, prediction):
+        return Candidate(region, None, prediction, reason)
+    signature = describe_region(scope, region)
+    verdict = judge(signature)
+    if verdict is not None:
+        return Candidate(region, None, Prediction(0.0, 0.0), verdict.reason)
+    return Candidate(region, signature, prediction, "")
 
 
 def is_product(scope: Scope, node: ir.Node) -> bool:
