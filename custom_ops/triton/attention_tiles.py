@@ -1,9 +1,8 @@
 """Blocks of queries and keys, warps and stages, by what was measured.
 
-On an H100, float16, batch 1, 12 or 16 heads, 512 to 8,192 queries and keys (2026-11): of blocks
-of 64 and 128 queries and 32 to 128 keys, 4 and 8 warps and 2 to 4 stages, those below were the
-fastest or within 3 percent of it. Few registers decide where heads are narrow, as more blocks then
-run side by side; blocks of 128 queries pay from wide heads on, where there are enough of them.
+On an H100, float16, batch 1, 8 to 16 heads, 512 to 8,192 queries and keys (2026-11): those below
+were the fastest, or within 3 percent of it. Few registers decide where heads are narrow, as more
+blocks then run side by side; on Hopper, how many blocks there are for its multiprocessors.
 """
 
 from __future__ import annotations
