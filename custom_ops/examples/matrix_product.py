@@ -3,6 +3,7 @@
 # mypy: ignore-errors
 # ruff: noqa: F722
 
+import numpy as np
 import onnxscript
 from onnxscript import opset20 as op
 
@@ -11,8 +12,9 @@ import ortkit
 
 @ortkit.custom_op("ortkit.examples::MatrixProduct")
 def matrix_product(x: ortkit.Float["m k"], w: ortkit.Float["k n"]) -> ortkit.Float["m n"]:
-    """Return x w."""
-    return x @ w
+    """Return x w, summed in float32 at least."""
+    wide = np.promote_types(x.dtype, np.float32)
+    return (x.astype(wide) @ w.astype(wide)).astype(x.dtype)
 
 
 @matrix_product.body

@@ -47,6 +47,13 @@ def test_an_example_is_right(ops: dict[str, CustomOp], name: str) -> None:
     assert found.kernels > 8
 
 
+def test_the_matrix_product_in_bfloat16(ops: dict[str, CustomOp]) -> None:
+    """Its kernels in Triton, whose interpreter multiplies bfloat16 as bits without our help."""
+    found = check_op(ops["MatrixProduct"], dtypes=["bfloat16"])
+    assert [str(fault) for fault in found.faults] == []
+    assert found.kernels > 8
+
+
 def test_there_are_no_others(ops: dict[str, CustomOp]) -> None:
     assert set(ops) == NAMES
     folder = Path(__file__).parents[2] / "custom_ops" / "examples"
