@@ -125,10 +125,10 @@ def module_of(text: str, folder: Path, known: dict[str, ModuleType]) -> ModuleTy
 
 
 def repair() -> None:
-    """Make the interpreter round as GPUs do, keep bools that fill a tile, multiply bfloat16.
+    """Make the interpreter round as GPUs do, keep bools that fill a tile, compute in bfloat16.
 
     Its own conversions lose denormal numbers and carries; a comparison of two numbers it takes
-    for a float, and bfloat16 in a product of matrices for integers.
+    for a float, and bfloat16 for integers of its bits.
     """
     import triton.language as tl
     from triton.runtime import interpreter
@@ -153,7 +153,19 @@ def repair() -> None:
         product = floats(a, kind) @ floats(b, kind) + d.data
         return interpreter.TensorHandle(product, d.dtype.scalar)
 
+    plain = interpreter.InterpreterBuilder.binary_op
+
+    def binary(builder: Any, a: Any, b: Any, operator: Any) -> Any:
+        if a.dtype.scalar != tl.bfloat16 or b.dtype.scalar != tl.bfloat16:
+            return plain(builder, a, b, operator)
+        found = operator(*(one.data.view(ml_dtypes.bfloat16) for one in (a, b)))
+        if found.dtype == bool:
+            return interpreter.TensorHandle(found, tl.int1)
+        return interpreter.TensorHandle(found.astype(ml_dtypes.bfloat16).view(np.uint16),
+                                        a.dtype.scalar)  # fmt: skip
+
     interpreter._convert_float = converted
+    interpreter.InterpreterBuilder.binary_op = binary
     interpreter.InterpreterBuilder.create_splat = splat
     interpreter.InterpreterBuilder.create_dot = dot
 

@@ -47,9 +47,10 @@ def test_an_example_is_right(ops: dict[str, CustomOp], name: str) -> None:
     assert found.kernels > 8
 
 
-def test_the_matrix_product_in_bfloat16(ops: dict[str, CustomOp]) -> None:
-    """Its kernels in Triton, whose interpreter multiplies bfloat16 as bits without our help."""
-    found = check_op(ops["MatrixProduct"], dtypes=["bfloat16"])
+@pytest.mark.parametrize("name", ["MatrixProduct", "SquaredReLU", "VectorAdd"])
+def test_kernels_in_triton_compute_in_bfloat16(ops: dict[str, CustomOp], name: str) -> None:
+    """Its interpreter computes with the bits of bfloat16 without our help."""
+    found = check_op(ops[name], dtypes=["bfloat16"])
     assert [str(fault) for fault in found.faults] == []
     assert found.kernels > 8
 
