@@ -82,6 +82,9 @@ def split_variant(form: AttentionForm) -> VariantSource | None:
             joined,
             ((Extent(queries * shared), 1), heads, one),
             _JOINING_WARPS,
+            # Fused, each lane of a sum would round a product that the other does not: which
+            # of the lanes that hold the same sum is read would make a difference.
+            fp_fusion=False,
         ),
     )
     bounds = [
