@@ -23,6 +23,9 @@ _LEAST_WIDTH = 16
 _VECTOR = 8
 #: Where large blocks were measured.
 _MEASURED = (90,)
+#: Keys from which on copies of boxes are ahead where a bias is added: 512 of a BERT take 9.2 us
+#: with them and 6.6 without, 197 of a vision transformer 5.5 and 4.1; without a bias 1,024 save 3.
+_LEAST_BIASED = 1024
 
 
 @dataclass(frozen=True)
@@ -143,7 +146,14 @@ def _hopper_tiles(form: AttentionForm, width: int) -> tuple[HopperTile, ...]:
 
 
 def takes_form(form: AttentionForm) -> bool:
-    """Say whether copies of boxes reach all operands, with at most one mask for all queries."""
+    """Say whether copies of boxes reach all operands, with at most one mask for all queries.
+
+    And whether it is the faster one: what is added to the parts of one tensor costs time before
+    the first product (`_LEAST_BIASED`).
+    """
+    keys = form.k.length.static
+    if form.bias is not None and (keys is None or keys < _LEAST_BIASED):
+        return False
     operands = (form.q, form.k, form.v, form.y)
     is_reached = not any(one.pitch % _VECTOR or one.first % _VECTOR for one in operands)
     boxes = {box_of(one) for one in operands}

@@ -12,7 +12,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from types import ModuleType, SimpleNamespace
+from importlib import import_module
+from types import SimpleNamespace
 from typing import Any
 
 import ml_dtypes
@@ -314,7 +315,7 @@ def _hopper() -> SimpleNamespace:
 @contextmanager
 def gluon_in_numpy() -> Iterator[None]:
     """Import Gluon as what is written here."""
-    made = {
+    made: dict[str, Any] = {
         _NAME: SimpleNamespace(
             jit=Function, constexpr_function=lambda given: given, language=_language()
         )
@@ -322,22 +323,16 @@ def gluon_in_numpy() -> Iterator[None]:
     made[f"{_NAME}.language"] = made[_NAME].language
     made[f"{_NAME}.language.nvidia.hopper"] = _hopper()
     modules: dict[str, Any] = sys.modules
-    before: dict[str, ModuleType | None] = {name: modules.get(name) for name in made}
-    parent = modules.get("triton.experimental")
-    kept = getattr(parent, "gluon", None)
+    # What is imported here for the first time would be found in part by others afterwards.
+    before = {name: import_module(name) for name in made}
+    parent: Any = modules["triton.experimental"]
     modules.update(made)
-    if parent is not None:
-        parent.gluon = made[_NAME]  # type: ignore[attr-defined]
+    parent.gluon = made[_NAME]
     try:
         yield
     finally:
-        for name, module in before.items():
-            if module is None:
-                del modules[name]
-            else:
-                modules[name] = module
-        if parent is not None and kept is not None:
-            parent.gluon = kept  # type: ignore[attr-defined]
+        modules.update(before)
+        parent.gluon = before[_NAME]
 
 
 def launch(

@@ -21,7 +21,12 @@ from ortkit.kernels.triton.source import VariantSource, sources_of
 
 pytestmark = pytest.mark.skipif(find_spec("triton") is None, reason="triton is not installed")
 
-TAKEN = [name for name in CASES if re.match(r"widths? (64|96|128|256)|shared heads$", name)]
+#: Those with a bias have too few keys.
+TAKEN = [
+    name
+    for name in CASES
+    if re.match(r"widths? (64|96|128|256)|shared heads$", name) and "bias" not in name
+]
 #: More blocks of keys than there is room for, with queries of several blocks.
 LONG = {"b": 1, "s": 260, "t": 900}
 #: Registers that are put aside for a word or two cost nothing.
@@ -86,6 +91,15 @@ def test_a_bias_beside_what_is_kept_is_added(interpreter: Interpreter) -> None:
     feeds[3] = feeds[3].reshape(1, 1, 1, 200)
     number = hopper_sources(case.signature())[0][0]
     assert_close(interpreter.run(case.signature(), feeds, variant=number)[0], case.expected(feeds))
+
+
+def test_parts_with_a_bias_are_taken_where_keys_are_many(interpreter: Interpreter) -> None:
+    body = replace(WIDE, heads=1, kv_heads=1)
+    few, many = (
+        Case(body, queries=count, keys=count, packed=True, biased=True) for count in (1023, 1024)
+    )
+    assert not hopper_sources(few.signature())
+    check(many, {}, interpreter)
 
 
 @pytest.mark.parametrize(
