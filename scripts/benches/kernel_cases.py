@@ -171,22 +171,27 @@ def _depthwise(stride: int, *, is_plain: bool) -> Callable[[], onnx.ModelProto]:
     return build
 
 
-def depthwise_inner(stride: int, *, is_plain: bool) -> Callable[[], onnx.ModelProto]:
+def depthwise_inner(
+    stride: int, *, is_plain: bool, window: int = 3, size: int = 112
+) -> Callable[[], onnx.ModelProto]:
     """The same with channels innermost, as a net is rewritten in which it is one of many."""
 
     def build() -> onnx.ModelProto:
         w = Writer()
-        weight = w("Transpose", w.weight("weight", 3, 3, 1, 96), perm=[3, 2, 0, 1])
-        x = w("Transpose", w.input("x", 1, 112, 112, 96), perm=[0, 3, 1, 2])
-        y = _conv(w, x, weight, stride, is_plain=is_plain)
+        weight = w("Transpose", w.weight("weight", window, window, 1, 96), perm=[3, 2, 0, 1])
+        x = w("Transpose", w.input("x", 1, size, size, 96), perm=[0, 3, 1, 2])
+        y = _conv(w, x, weight, stride, window, is_plain=is_plain)
         return w.model(w("Transpose", y, perm=[0, 2, 3, 1]))
 
     return build
 
 
-def _conv(w: Writer, x: str, weight: str, stride: int, *, is_plain: bool) -> str:
+def _conv(w: Writer, x: str, weight: str, stride: int, window: int = 3, *, is_plain: bool) -> str:
     operands = [x, weight] if is_plain else [x, weight, w.weight("bias", 96)]
-    y = w("Conv", *operands, group=96, kernel_shape=[3, 3], strides=[stride] * 2, pads=[1] * 4)
+    y = w(
+        "Conv", *operands, group=96, kernel_shape=[window] * 2, strides=[stride] * 2,
+        pads=[window // 2] * 4,
+    )  # fmt: skip
     return y if is_plain else w("Clip", y, w.number(0.0), w.number(6.0))
 
 

@@ -58,9 +58,11 @@ def _builds() -> Iterator[tuple[str, Build]]:
 
 def _by_hand() -> Iterator[tuple[str, Build]]:
     """Yield what there are hand-shaped kernels with choices for on CPUs, in float32."""
-    for stride in (1, 2):
-        build = depthwise_inner(stride, is_plain=False)
-        yield f"depthwise 3x3 stride {stride} 96x112x112", lambda _, build=build: build()
+    for window, size in ((3, 112), (5, 28), (7, 28)):
+        for stride in (1, 2):
+            build = depthwise_inner(stride, is_plain=False, window=window, size=size)
+            name = f"depthwise {window}x{window} stride {stride} 96x{size}x{size}"
+            yield name, lambda _, build=build: build()
     for size, before, after in ((56, 24, 96), (14, 240, 80), (7, 960, 160)):
         yield f"1x1 convolution {before}x{size}x{size} to {after}", _pointwise(size, before, after)
     for length in (128, 512):
