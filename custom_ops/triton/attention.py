@@ -11,6 +11,7 @@ from ortkit.kernels.sizes import Extent
 from ortkit.kernels.triton.hand import Call, Passed, Size, Tensor, hand_variant, kernel_text
 from ortkit.kernels.triton.source import VariantSource
 
+from .attention_append import append_variant, why_not_appended
 from .attention_form import AttentionForm, Mask
 from .attention_hopper import hopper_variant
 from .attention_pieces import MOST_ELEMENTS, fill_of, kind_of, parts_of, place_of, step_of
@@ -34,13 +35,13 @@ class Attention:
 
     def variants(self) -> tuple[VariantSource, ...]:
         """Return a variant for each range of sizes, with whole blocks or without."""
-        split = split_variant(self.form)
-        if split is not None:
-            return (split,)
-        found = []
+        found = append_variant(self.form) if self.form.caches else split_variant(self.form)
+        if found is not None:
+            return (found,)
+        made = []
         for tile in tiles_of(self.form):
             if isinstance(tile, HopperTile):
-                found.append(hopper_variant(self.form, tile))
+                made.append(hopper_variant(self.form, tile))
                 continue
             q, k = self.form.q.length, self.form.k.length
             whole = [
@@ -51,9 +52,9 @@ class Attention:
             if whole:
                 conditions = [Condition(extent, divisible_by=size) for extent, size in whole]
                 known = tuple(extent for extent, size in whole if size % _MULTIPLE == 0)
-                found.append(self._variant(tile, conditions, known, is_whole=True))
-            found.append(self._variant(tile, [], (), is_whole=False))
-        return tuple(found)
+                made.append(self._variant(tile, conditions, known, is_whole=True))
+            made.append(self._variant(tile, [], (), is_whole=False))
+        return tuple(made)
 
     def _variant(
         self, tile: Tile, conditions: list[Condition], known: tuple[Extent, ...], *, is_whole: bool
@@ -122,7 +123,8 @@ def match(signature: RegionSignature) -> Attention | Refused | None:
             return Refused("attention of a head that positions of 32 bits do not reach")
     if form.q.heads > _MOST_HEADS or (form.q.batch.static or 0) > _MOST_HEADS:
         return Refused(f"attention of more than {_MOST_HEADS} heads or samples")
-    return Attention(form)
+    reason = why_not_appended(form) if form.caches else None
+    return Attention(form) if reason is None else Refused(reason)
 
 
 def _is_cut(extent: Extent, block: int, *, is_whole: bool) -> bool:

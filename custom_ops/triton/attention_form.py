@@ -66,8 +66,23 @@ class Causal:
 
 
 @dataclass(frozen=True)
+class Cache:
+    """Keys or values of earlier steps, which the new ones are appended to.
+
+    Args:
+        past: The input, [batch, heads, rows, width].
+        present: The output, the same with the new rows behind.
+        rows: Of the past.
+    """
+
+    past: int
+    present: int
+    rows: Extent
+
+
+@dataclass(frozen=True)
 class AttentionForm:
-    """The region. The result lies as `y` says."""
+    """The region. The result lies as `y` says; K and V are the new rows if there are caches."""
 
     signature: RegionSignature
     q: Heads
@@ -80,3 +95,5 @@ class AttentionForm:
     causal: Causal | None
     bias: int | None = None
     """The input [columns] that is added to all rows of the one that Q, K and V are parts of."""
+    caches: tuple[Cache, Cache] | None = None
+    """Of keys and values."""

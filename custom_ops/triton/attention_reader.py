@@ -19,7 +19,7 @@ from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.sizes import ONE, Extent, extent_of
 
 from ..tvm.body import Body, integer, integers
-from .attention_form import AttentionForm, Causal, Heads, Mask
+from .attention_form import AttentionForm, Cache, Causal, Heads, Mask
 
 _HEADS_LAST, _LAST_TWO = (0, 2, 1, 3), (0, 1, 3, 2)
 _TYPES = ("float16", "bfloat16")
@@ -53,12 +53,13 @@ class _Reader:
         self._body = body
         self._signature = body.signature
         self._biases: list[int | None] = []
+        self._caches: list[Cache] = []
 
     def read(self) -> AttentionForm:
         body, signature = self._body, self._signature
-        if len(body.function.output) != 1 or len(body.nodes("Softmax")) != 1:
+        if len(body.function.output) not in (1, 3) or len(body.nodes("Softmax")) != 1:
             raise _NotAttentionError
-        y, product = self._result(body.function.output[0])
+        y, product = self._result(body.function.output[-1])
         weighted = self._node(product, "MatMul")
         softmax = self._node(weighted.input[0], "Softmax")
         if integer(softmax, "axis", -1) not in (-1, 3):
@@ -70,9 +71,10 @@ class _Reader:
         q = self._heads(scaled.input[0])
         k = self._heads(self._transposed(score.input[1], _LAST_TWO))
         scale = self._number(scaled.input[1])
-        mask_found = None if mask is None else self._mask(mask, q, k)
+        caches = self._both_caches(k, v)
+        mask_found = None if mask is None else self._mask(mask, q, self._keys(k, caches))
         self._check(q, k, v, scale, softcap)
-        index = len(signature.inputs)
+        index = len(signature.inputs) + len(signature.outputs) - 1
         pitch = v.width if y else q.heads * v.width
         made = Heads(index, y, q.heads, v.width, q.batch, q.length, pitch)
         bias = self._biases[0] if self._biases else None
@@ -82,7 +84,9 @@ class _Reader:
                 raise _RefusedError("attention of parts with a bias, and a bound of its scores")
         elif any(one is not None for one in self._biases):
             raise _RefusedError("attention of parts of which some have a bias")
-        return AttentionForm(signature, q, k, v, made, mask_found, scale, softcap, causal, bias)
+        return AttentionForm(
+            signature, q, k, v, made, mask_found, scale, softcap, causal, bias, caches
+        )
 
     # ---- nodes
 
@@ -131,6 +135,9 @@ class _Reader:
         reshape = self._body.producer(name, "Reshape")
         if reshape is not None:
             return self._repeated(reshape)
+        concat = self._body.producer(name, "Concat")
+        if concat is not None:
+            return self._appended(concat)
         reshape = self._node(self._transposed(name, _HEADS_LAST), "Reshape")
         target = self._target(reshape)
         if len(target) != 4 or target[:2] != (0, 0) or min(target[2:]) < 1:
@@ -160,6 +167,47 @@ class _Reader:
         ):  # fmt: skip
             raise _NotAttentionError
         return found
+
+    def _appended(self, concat: onnx.NodeProto) -> Heads:
+        """Read rows behind a cache; those of the values come first."""
+        made = list(self._body.function.output)
+        past = self._body.inputs.get(concat.input[0])
+        if len(concat.input) != 2 or integer(concat, "axis", 0) != 2 or past is None:
+            raise _NotAttentionError
+        if concat.output[0] not in made:
+            raise _NotAttentionError
+        shape = self._shape(past)
+        present = len(self._signature.inputs) + made.index(concat.output[0])
+        if len(shape) != 4:
+            raise _NotAttentionError
+        self._caches.append(Cache(past, present, extent_of(shape[2])))
+        return self._heads(concat.input[1])
+
+    def _both_caches(self, k: Heads, v: Heads) -> tuple[Cache, Cache] | None:
+        """Return those of keys and values, with shapes that fit the new rows."""
+        if not self._caches and len(self._signature.outputs) == 1:
+            return None
+        if len(self._caches) != 2 or len(self._signature.outputs) != 3:
+            raise _NotAttentionError
+        of_values, of_keys = self._caches
+        tensors = (*self._signature.inputs, *self._signature.outputs)
+        for cache, new in ((of_keys, k), (of_values, v)):
+            for spec in (tensors[cache.past], tensors[cache.present]):
+                batch, heads, _, width = spec.shape
+                if (extent_of(batch), heads, width) != (new.batch, new.heads, new.width):
+                    raise _RefusedError("attention with a cache not known to be of its heads")
+                if spec.dtype != tensors[new.tensor].dtype:
+                    raise _RefusedError(f"attention with a cache of {spec.dtype}")
+        if of_keys.rows != of_values.rows:
+            raise _RefusedError("attention with caches not known to be of one length")
+        return of_keys, of_values
+
+    def _keys(self, k: Heads, caches: tuple[Cache, Cache] | None) -> Extent:
+        """Return how many keys there are, the cached ones included."""
+        if caches is None:
+            return k.length
+        present = self._signature.outputs[caches[0].present - len(self._signature.inputs)]
+        return extent_of(present.shape[2])
 
     def _columns(self, name: str, heads: int, width: int) -> Heads:
         """Read a row's columns: an input's, or a part of them."""
@@ -295,7 +343,7 @@ class _Reader:
             raise _NotAttentionError
         return True, offset
 
-    def _mask(self, found: tuple[str, float | None], q: Heads, k: Heads) -> Mask:
+    def _mask(self, found: tuple[str, float | None], q: Heads, all_keys: Extent) -> Mask:
         name, fill = found
         cast = self._body.producer(name, "Cast")
         if cast is not None and fill is not None:
@@ -319,7 +367,7 @@ class _Reader:
         if len(shape) > 4 or len(shape) < 2:
             raise _RefusedError("attention with a mask of another rank")
         batch, heads, rows, keys = [ONE, ONE, *shape][-4:]
-        if keys != k.length or rows not in (ONE, q.length):
+        if keys != all_keys or rows not in (ONE, q.length):
             raise _RefusedError(
                 "attention with a mask that is not known to be of queries and keys"
             )

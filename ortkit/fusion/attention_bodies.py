@@ -52,12 +52,19 @@ class AttentionBody:
     causal: Literal["", "first", "last"] = ""
     window: int = 0
 
-    def nodes(self, inputs: Sequence[str], output: str) -> list[onnx.NodeProto]:
+    def nodes(
+        self,
+        inputs: Sequence[str],
+        output: str,
+        caches: Sequence[tuple[str, str]] = (),
+    ) -> list[onnx.NodeProto]:
         """Return the nodes.
 
         Args:
             inputs: The names of Q, K, V and, if there is one, the mask.
             output: The result's name, which the names of inner values begin with.
+            caches: The names of keys' and of values' [batch, kv_heads, rows, width] of earlier
+                steps, and of what they are with the new rows behind.
         """
         writer = _Writer(output, self.dtype)
         q, k, v = inputs[:3]
@@ -65,6 +72,11 @@ class AttentionBody:
             q = _split_heads(writer, q, self.heads, self.width)
             k = _split_heads(writer, k, self.kv_heads, self.width)
             v = _split_heads(writer, v, self.kv_heads, self.v_width)
+        if caches:
+            k, v = (
+                writer.op("Concat", past, new, to=present, axis=2)
+                for (past, present), new in zip(caches, (k, v), strict=True)
+            )
         k = self._repeated(writer, k, self.width)
         v = self._repeated(writer, v, self.v_width)
         turned = writer.op("Transpose", k, perm=[0, 1, 3, 2])

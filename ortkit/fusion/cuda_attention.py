@@ -23,6 +23,8 @@ from ortkit.rewrite.scope import Scope
 
 _NOTHING = Prediction(0.0, 0.0)
 _KIND = "attention"
+#: What keys and values are called with new rows behind them.
+_MADE = ("keys", "values")
 
 
 def cuda_attention_candidates(
@@ -108,6 +110,8 @@ def _packing_before(
     add = None if whole is None else whole.producer()
     if add is None or add in taken or add.op_type != "Add" or add.domain or found.body.softcap:
         return _Packing(split)
+    if found.caches:
+        return _Packing(split)
     if whole is None or whole.is_graph_output() or len(whole.uses()) > 1:
         return _Packing(split)
     if add.graph is not node.graph or not _adds_row(scope, add):
@@ -150,8 +154,9 @@ def _region(node: ir.Node, found: AttentionNode, packing: _Packing) -> FusedRegi
     operands = found.operands
     if packing.split is not None:
         operands = (*packing.inputs, *found.operands[3:])
-    inputs = tuple(dict.fromkeys(operands))
-    return FusedRegion(_KIND, (*packing.nodes, node), inputs, (node.outputs[0],))
+    pasts, presents = [past for past, _ in found.caches], [made for _, made in found.caches]
+    inputs = tuple(dict.fromkeys((*operands, *pasts)))
+    return FusedRegion(_KIND, (*packing.nodes, node), inputs, (*presents, node.outputs[0]))
 
 
 def _signature(
@@ -170,9 +175,11 @@ def _signature(
         parts = [f"p{index}" for index in range(len(widths))]
         nodes.append(helper.make_node("Split", [whole, "widths"], parts, axis=2))
         names |= dict(zip(packing.split.outputs, parts, strict=True))
-    nodes += found.body.nodes([names[value] for value in found.operands], "y")
+    caches = [(names[past], made) for (past, _), made in zip(found.caches, _MADE, strict=False)]
+    nodes += found.body.nodes([names[value] for value in found.operands], "y", caches)
     function = helper.make_function(
-        DOMAIN, _KIND, [names[value] for value in region.inputs], ["y"], nodes,
+        DOMAIN, _KIND, [names[value] for value in region.inputs],
+        [*(made for _, made in caches), "y"], nodes,
         [helper.make_opsetid("", scope.opset())],
     )  # fmt: skip
     inputs = tuple(tensor_spec(scope, value, {}) for value in region.inputs)

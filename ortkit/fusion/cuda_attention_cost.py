@@ -93,6 +93,10 @@ def predict_attention(
     queries, keys = nominal(found.queries), nominal(found.keys)
     samples = found.batch if isinstance(found.batch, int) else 1
     saved = 0.0
+    if found.caches:
+        rows = samples * body.kv_heads * keys * body.dtype.itemsize
+        once = rows * (body.width + body.v_width) / BANDWIDTH
+        return Prediction(3 * (once + LAUNCH_NS), 2 * (once + LAUNCH_NS))
     for _ in range(is_split + is_biased):
         columns = body.heads * body.width + body.kv_heads * (body.width + body.v_width)
         saved += LAUNCH_NS + 2 * samples * queries * columns * body.dtype.itemsize / BANDWIDTH

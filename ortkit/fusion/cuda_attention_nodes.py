@@ -29,6 +29,8 @@ _READ = {
     GROUPED: {"kv_num_heads", "local_window_size", "num_heads", "scale", "softcap"},
     STANDARD: {"is_causal", "kv_num_heads", "q_num_heads", "scale", "softcap"},
 }
+#: Where keys of earlier steps come in, those of values behind them; they leave behind the result.
+_PAST = {MULTI_HEAD: 6, STANDARD: 4}
 _DEFAULTS: Mapping[str, tuple[float, ...]] = {
     "do_rotary": (0,), "is_packed_qkv": (0,), "qk_matmul_output_mode": (0,), "qk_output": (0,),
     "rotary_interleaved": (0, 1), "smooth_softmax": (0, -1), "softmax_precision": (0, _FLOAT),
@@ -46,6 +48,8 @@ class AttentionNode:
         keys: Rows of K.
         batch: Samples.
         is_of_keys: Whether all queries have one mask.
+        caches: Keys and values of earlier steps, and what they are with the new rows behind:
+            values that the node reads and makes.
     """
 
     body: AttentionBody
@@ -54,6 +58,7 @@ class AttentionNode:
     keys: Size
     batch: Size
     is_of_keys: bool = False
+    caches: tuple[tuple[ir.Value, ir.Value], ...] = ()
 
 
 def is_attention(node: ir.Node) -> bool:
@@ -64,7 +69,10 @@ def is_attention(node: ir.Node) -> bool:
 def read_node(scope: Scope, node: ir.Node) -> AttentionNode | Refused:
     """Return what an attention computes, or why that is not known or not written here."""
     kind = node.domain, node.op_type
-    if any(value.uses() or value.is_graph_output() for value in node.outputs[1:]):
+    first = _PAST.get(kind)
+    caches = [] if first is None else [*node.inputs, *[None] * 16][first : first + 2]
+    made = node.outputs[1 + (2 if any(caches) else 0) :]
+    if any(value.uses() or value.is_graph_output() for value in made):
         return Refused("attention whose keys, values or scores are results too")
     for name, attribute in node.attributes.items():
         if name in _READ[kind]:
@@ -93,6 +101,7 @@ class _Reader:
         self._node = node
         self._kind = kind
         self._shapes = shapes
+        self._cached: tuple[tuple[ir.Value, ir.Value], ...] = ()
 
     def _input(self, place: int) -> ir.Value | None:
         return self._node.inputs[place] if place < len(self._node.inputs) else None
@@ -129,7 +138,15 @@ class _Reader:
         assert dtype is not None
         scale = self._number("scale", 0.0) or 1.0 / sqrt(numbers[0])
         rows = -2 if is_stacked else 1
-        sizes = q[rows], k[rows], q[0]
+        caches = self._caches()
+        if isinstance(caches, Refused):
+            return caches
+        keys = k[rows]
+        if caches:
+            present = self._scope.shapes.shape(caches[0][1])
+            assert present is not None
+            self._cached, keys = caches, present[2]
+        sizes = q[rows], keys, q[0]
         body = AttentionBody(
             heads, kv_heads, numbers[0], numbers[2], dtype.numpy(), scale, is_stacked,
             self._number("softcap", 0.0),
@@ -137,6 +154,25 @@ class _Reader:
         if self._kind == MULTI_HEAD:
             return self._multi_head(body, sizes)
         return self._grouped(body, sizes) if self._kind == GROUPED else self._standard(body, sizes)
+
+    def _caches(self) -> tuple[tuple[ir.Value, ir.Value], ...] | Refused:
+        """Return the caches that are appended to, each with what it becomes."""
+        first = _PAST.get(self._kind)
+        if first is None:
+            return ()
+        pasts = self._input(first), self._input(first + 1)
+        if pasts[0] is None and pasts[1] is None:
+            return ()
+        presents = [*self._node.outputs[1:3], None, None][:2]
+        found = [
+            (past, present)
+            for past, present in zip(pasts, presents, strict=True)
+            if past is not None and present is not None
+        ]
+        shapes = [self._scope.shapes.shape(value) for pair in found for value in pair]
+        if len(found) < 2 or any(shape is None or len(shape) != 4 for shape in shapes):
+            return Refused("attention with past keys of unknown shape, or without present ones")
+        return tuple(found)
 
     def _heads(self) -> tuple[Size, Size]:
         if self._kind == STANDARD:
@@ -160,13 +196,13 @@ class _Reader:
         operands = self._operands() if held is None else (*self._operands(), held)
         shape = () if held is None else self._scope.shapes.shape(held) or ()
         is_of_keys = changed.mask == "keys" or (len(shape) > 1 and shape[-2] == 1)
-        return AttentionNode(changed, operands, queries, keys, batch, is_of_keys)
+        return AttentionNode(changed, operands, queries, keys, batch, is_of_keys, self._cached)
 
     def _multi_head(
         self, body: AttentionBody, sizes: tuple[Size, Size, Size]
     ) -> AttentionNode | Refused:
-        if any(self._input(place) is not None for place in (3, 6, 7, 8, 9)):
-            return Refused("attention with a bias of its operands, or with past keys")
+        if any(self._input(place) is not None for place in (3, 8, 9)):
+            return Refused("attention with a bias of its operands, or a cache of other form")
         causal = "first" if self._number("unidirectional", 0) else ""
         if causal and sizes[0] != sizes[1]:
             return Refused("causal attention of other keys than queries")
@@ -187,9 +223,10 @@ class _Reader:
     def _standard(
         self, body: AttentionBody, sizes: tuple[Size, Size, Size]
     ) -> AttentionNode | Refused:
-        if any(self._input(place) is not None for place in (4, 5, 6)):
-            return Refused("attention with past keys, or lengths")
-        causal = "first" if self._number("is_causal", 0) else ""
+        if self._input(6) is not None:
+            return Refused("attention with lengths")
+        first = "last" if self._cached else "first"
+        causal = first if self._number("is_causal", 0) else ""
         mask = self._input(3)
         if mask is None:
             return self._found(body, sizes, causal=causal)

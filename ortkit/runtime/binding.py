@@ -170,6 +170,7 @@ def bind(
     outputs: Mapping[str, object] | Sequence[str] | None,
     places: Places,
     graphs: CapturedRuns | None = None,
+    share: Mapping[str, str] | None = None,
 ) -> Binding:
     """Make a binding; the arguments are those of `Session.bind`."""
     inputs = reader.named(given_inputs)
@@ -188,7 +189,13 @@ def bind(
             )
     held = {name: input_memory(ort, name, value, places) for name, value in given.items()}
     sizes = named_sizes(by_name, given)
-    given_places = outputs if isinstance(outputs, Mapping) else {}
+    given_places = dict(outputs) if isinstance(outputs, Mapping) else {}
+    for name, result in (share or {}).items():
+        if result in given_places:
+            raise UserError(f"output {result!r} has memory of its own", where="share")
+        if name not in held:
+            raise UserError(f"input {name!r} is not given", where="share")
+        given_places[result] = held[name]
     names = list(known if outputs is None or isinstance(outputs, Mapping) else outputs)
     fixed: dict[str, Value] = {}
     for name in names:

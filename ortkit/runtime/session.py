@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ortkit.errors import UserError
-from ortkit.graph.open import ModelSource
+from ortkit.graph.open import ModelSource, open_model
 from ortkit.runtime.binding import Binding, bind, run_on_values
 from ortkit.runtime.capture_gate import GATE, gated
 from ortkit.runtime.cuda_graphs import CapturedRuns
@@ -25,6 +25,7 @@ from ortkit.runtime.ort import import_onnxruntime
 from ortkit.runtime.placement import Placed, read_placement
 from ortkit.runtime.places import places_of
 from ortkit.runtime.settings import Kernels, Optimizations, SessionSettings, Target
+from ortkit.runtime.shared_caches import check_shared
 from ortkit.runtime.source import Saveable, new_scratch
 from ortkit.runtime.specs import TensorSpec, specs_of
 from ortkit.runtime.targets import short_name
@@ -227,6 +228,7 @@ class Session:
         outputs: Mapping[str, object] | Sequence[str] | None = None,
         *,
         device: str | None = None,
+        share: Mapping[str, str] | None = None,
     ) -> Binding:
         """Bind memory to inputs and outputs once, for runs that copy nothing.
 
@@ -238,11 +240,19 @@ class Session:
                 are left out, are reserved on `device`, at once where their shape follows from
                 the inputs', else by ONNX Runtime in each run.
             device: `cpu` or `cuda`; by default that of the first provider.
+            share: Inputs to outputs that are to lie in the same memory: caches of a fixed size,
+                so that each run appends to what the last one left.
 
         Raises:
-            UserError: Something does not fit the model's signature.
+            UserError: Something does not fit the model's signature, or an output cannot lie in
+                an input.
         """
         self._check_open()
+        if share:
+            model = self._model
+            if isinstance(model, Saveable):
+                model = self._scratch_folder() / "model.onnx"
+            check_shared(open_model(model), share)
         places = self._places
         if device is not None:
             if device not in ("cpu", places.computes):
@@ -254,7 +264,7 @@ class Session:
         with GATE:
             return bind(
                 self._ort, self.onnxruntime, self._reader, self.outputs, inputs, outputs, places,
-                self._graphs,
+                self._graphs, share or {},
             )  # fmt: skip
 
     def warmup(self, feeds: Given = None, *, runs: int = 3) -> None:

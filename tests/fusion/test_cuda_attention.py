@@ -145,6 +145,73 @@ def test_the_body_computes_what_the_op_does(name: str) -> None:
     np.testing.assert_allclose(run(fused, feeds), wanted, atol=4e-3)
 
 
+#: Steps of decoding: inputs, the node, and the shape of the result.
+STEP_ROWS = """float16[b, 2, 64] q, float16[b, 2, 64] k, float16[b, 2, 64] v,
+    float16[b, 4, p, 16] pk, float16[b, 4, p, 16] pv"""
+STEPS = {
+    "MultiHeadAttention": (STEP_ROWS, MULTI.format("", ", , , , pk, pv")),
+    "Attention": (STEP_ROWS, f"y = {PLAIN.format(', is_causal = 1')} (q, k, v, , pk, pv)"),
+    "shared heads and a mask": (
+        """float16[b, 4, 1, 16] q, float16[b, 2, 1, 16] k, float16[b, 2, 1, 16] v,
+        bool[b, 1, 1, t] m, float16[b, 2, p, 16] pk, float16[b, 2, p, 16] pv""",
+        "y = Attention (q, k, v, m, pk, pv)",
+    ),
+    "parts of one": (
+        "float16[b, 1, 192] w, float16[b, 4, p, 16] pk, float16[b, 4, p, 16] pv",
+        "q, k, v = Split<axis = 2, num_outputs = 3> (w)  " + MULTI.format("", ", , , , pk, pv"),
+    ),
+}
+
+
+def step_of(name: str, dtype: str = "float16") -> onnx.ModelProto:
+    inputs, body = STEPS[name]
+    shape = "b, 4, 1, 16" if "4, 1, 16" in inputs else "b, n, 64"
+    heads = 2 if "2, p" in inputs else 4
+    caches = ", ".join(f"float16[b, {heads}, t, 16] {one}" for one in ("gk", "gv"))
+    text = f"{HEAD.format(opset=23)} g ({inputs}) => (float16[{shape}] y, {caches}) {{ {body} }}"
+    text = text.replace("y = ", "y, gk, gv = ").replace("float16", dtype)
+    model = ir.to_proto(from_text(text))
+    for value in (*model.graph.input, *model.graph.output):
+        for dim in value.type.tensor_type.shape.dim:
+            if dim.dim_param == "t":
+                dim.dim_param = "p + 2" if inputs == STEP_ROWS else "p + 1"
+    return model
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_caches_are_appended_to(name: str) -> None:
+    scope, (one,) = find(step_of(name))
+    assert one.signature is not None, one.reason
+    assert [value.name for value in one.region.outputs] == ["gk", "gv", "y"]
+    assert lower_region(scope, one.region, one.signature, {})
+    fused = ir.to_proto(scope.model)
+    rng, sizes = np.random.default_rng(0), {"b": 2, "p": 5, "p + 1": 6}
+    feeds = {}
+    for value in step_of(name).graph.input:
+        dims = value.type.tensor_type.shape.dim
+        shape = [sizes.get(dim.dim_param, dim.dim_value) for dim in dims]
+        data = rng.standard_normal(shape)
+        feeds[value.name] = data > -1 if value.name == "m" else data.astype(np.float16)
+    wide = {
+        key: feed.astype(np.float32) if feed.dtype == np.float16 else feed
+        for key, feed in feeds.items()
+    }
+    providers = ["CPUExecutionProvider"]
+    ours = ort.InferenceSession(fused.SerializeToString(), providers=providers)
+    theirs = ort.InferenceSession(step_of(name, "float").SerializeToString(), providers=providers)
+    for found, wanted in zip(ours.run(None, feeds), theirs.run(None, wide), strict=True):
+        np.testing.assert_allclose(found.astype(np.float32), wanted, atol=4e-3)
+
+
+def test_caches_without_present_ones_are_left() -> None:
+    model = step_of("MultiHeadAttention")
+    del model.graph.output[1:]
+    node = model.graph.node[0]
+    del node.output[1:]
+    _, (one,) = find(model)
+    assert "without present ones" in one.reason
+
+
 @pytest.mark.parametrize(
     ("name", "ops", "inputs"),
     [

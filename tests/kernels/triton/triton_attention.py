@@ -29,7 +29,8 @@ class Case:
         packed: Whether Q, K and V are columns of one input.
         biased: Whether a row is added to that one.
         mask: The shape of a mask, and of what type.
-        others: What else `AttentionBody` is told.
+        past: Rows of the cache that the new keys are appended to, if there is one; `keys` are
+            all of them.
     """
 
     body: AttentionBody
@@ -40,6 +41,7 @@ class Case:
     biased: bool = False
     mask: tuple[Size, ...] = ()
     mask_dtype: str = "float16"
+    past: Size | None = None
 
     @property
     def widths(self) -> tuple[int, int, int]:
@@ -51,7 +53,8 @@ class Case:
         one, dtype = self.body, self.body.dtype.name
         nodes: list[onnx.NodeProto] = []
         inputs: list[TensorSpec] = []
-        lengths = (self.queries, self.keys, self.keys)
+        new = self.keys if self.past is None else self.queries
+        lengths = (self.queries, new, new)
         if self.packed:
             inputs.append(TensorSpec("p", dtype, (self.batch, self.queries, sum(self.widths))))
             sizes = numpy_helper.from_array(np.array(self.widths, np.int64))
@@ -74,15 +77,35 @@ class Case:
         if self.mask:
             names.append(f"x{len(inputs)}")
             inputs.append(TensorSpec("m", self.mask_dtype, self.mask))
-        nodes += one.nodes(names, "y")
+        caches, outputs = [], []
+        for name, width in zip("kv", (one.width, one.v_width), strict=True):
+            if self.past is None:
+                break
+            caches.append((f"x{len(inputs)}", f"y{name}"))
+            shape = (self.batch, one.kv_heads, self.past, width)
+            inputs.append(TensorSpec(f"past_{name}", dtype, shape))
+            outputs.append(TensorSpec(f"y{name}", dtype, (*shape[:2], self.keys, width)))
+        nodes += one.nodes(names, "y", caches)
         rows = (self.batch, self.queries, one.heads * one.v_width)
         result = (self.batch, one.heads, self.queries, one.v_width) if one.stacked else rows
         function = helper.make_function(
-            "", "attention", [f"x{i}" for i in range(len(inputs))], ["y"], nodes,
-            [helper.make_opsetid("", 20)],
+            "", "attention", [f"x{i}" for i in range(len(inputs))],
+            [*(made for _, made in caches), "y"], nodes, [helper.make_opsetid("", 20)],
         )  # fmt: skip
-        output = TensorSpec("y", dtype, result)
-        return RegionSignature("attention", body_text(function), tuple(inputs), (output,))
+        outputs.append(TensorSpec("y", dtype, result))
+        return RegionSignature("attention", body_text(function), tuple(inputs), tuple(outputs))
+
+    def appended(self, feeds: list[np.ndarray]) -> list[np.ndarray]:
+        """The caches with the new rows behind them."""
+        if self.past is None:
+            return []
+        new = feeds[1:3]
+        if self.packed:
+            new = np.split(feeds[0], np.cumsum(self.widths)[:2], -1)[1:]
+        if not self.body.stacked:
+            counts = *new[0].shape[:2], self.body.kv_heads, -1
+            new = [one.reshape(counts).transpose(0, 2, 1, 3) for one in new]
+        return [np.concatenate(pair, 2) for pair in zip(feeds[-2:], new, strict=True)]
 
     def expected(self, feeds: list[np.ndarray]) -> np.ndarray:
         """What it computes, in float64; queries that see no key give zero."""
@@ -99,6 +122,9 @@ class Case:
                 for x, count in zip(operands, counts, strict=True)
             ]
         q, k, v = operands
+        if self.past is not None:
+            k, v = (np.concatenate(pair, 2) for pair in zip(wide[-2:], (k, v), strict=True))
+            wide = wide[:-2]
         k, v = (np.repeat(x, one.heads // one.kv_heads, 1) for x in (k, v))
         scores = q @ k.transpose(0, 1, 3, 2) * one.scale
         if one.softcap:
@@ -125,7 +151,7 @@ HALF = np.dtype(np.float16)
 PLAIN = AttentionBody(2, 2, 32, 32, HALF, 32**-0.5)
 WIDE = AttentionBody(2, 2, 64, 64, HALF, 64**-0.5)
 #: Sizes that blocks do not divide, and sizes that they do.
-SIZES, WHOLE = {"b": 2, "s": 70, "t": 150}, {"b": 2, "s": 128, "t": 256}
+SIZES, WHOLE = {"b": 2, "s": 70, "t": 150, "p": 149}, {"b": 2, "s": 128, "t": 256, "p": 255}
 CASES = {
     "plain": Case(PLAIN),
     "samples": Case(PLAIN, batch="b"),
@@ -216,6 +242,33 @@ CASES = {
         replace(PLAIN, mask="added", softcap=2.0, scale=1.0), "b", 1, "t", mask=(1, 1, 1, "t")
     ),
     "one query, few keys": Case(PLAIN, queries=1, keys=3),
+    "a cache": Case(PLAIN, 2, 1, 71, past=70),
+    "a cache of shared heads": Case(
+        replace(PLAIN, heads=8, width=80, v_width=48, scale=0.1), 2, 1, 300, past=299
+    ),
+    "a cache, heads for themselves": Case(
+        replace(PLAIN, heads=4, stacked=True, mask="chosen"),
+        "b",
+        1,
+        "t",
+        mask=("b", 1, 1, "t"),
+        mask_dtype="bool",
+        past="p",
+    ),
+    "a cache and a mask of numbers": Case(
+        replace(PLAIN, mask="added", softcap=2.0, scale=1.0),
+        "b",
+        1,
+        "t",
+        mask=("b", 1, 1, "t"),
+        past="p",
+    ),
+    "a cache and few queries": Case(
+        replace(PLAIN, heads=4, causal="last", width=64, v_width=64), 2, 5, 133, past=128
+    ),
+    "a cache, a window": Case(replace(PLAIN, causal="last", window=50), 1, 3, 203, past=200),
+    "a cache, columns of one": Case(PLAIN, 2, 1, 65, packed=True, past=64),
+    "an empty cache": Case(PLAIN, 2, 1, 1, past=0),
     "width 256": Case(replace(PLAIN, heads=1, kv_heads=1, width=256, v_width=256, scale=0.1)),
 }
 
