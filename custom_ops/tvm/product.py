@@ -8,21 +8,22 @@ all panels of some runs come before the next runs, so that these rows stay near.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 from typing import TYPE_CHECKING
 
 from ortkit.kernels.backend import Launch, Refused
 from ortkit.kernels.signature import RegionSignature
-from ortkit.kernels.sizes import Extent, extent_of
+from ortkit.kernels.sizes import Extent, extent_of, product
 from ortkit.kernels.tvm.emit import NEAREST
 
 from .body import Body
 from .epilogue import Epilogue, read_epilogue
 from .matrix_tile import Target, accumulators, load_bias, multiply_add, write_tile
-from .registers import REGISTERS, VECTOR, Tile
+from .registers import VECTOR, Tile, choose_tile
 
 if TYPE_CHECKING:
+    from ortkit.kernels.tvm.choices import Choices
     from ortkit.kernels.tvm.emit import Buffer, Expr
 
     from .emitter import TileEmitter
@@ -33,7 +34,8 @@ RUNS = 16
 _NEAR_BYTES = 2 << 20
 # Steps of the depth that weights are asked for ahead: caches do so themselves only within a page.
 _AHEAD = 32
-_MOST_TILE_ROWS = 14
+# For whether regions are taken for alike by tuning.
+_FEW_ROWS = 64
 # One core of x86-64-v4 at 150 GFLOP/s; one simple vector operation an element at 1/32 ns.
 _PICOSECONDS_PER_MULTIPLY = 13
 _PICOSECONDS_PER_FLOP = 31
@@ -48,10 +50,12 @@ class Product:
 
     Args:
         signature: The region's.
-        x: float32 [rows, depth].
+        x: float32 [..., depth].
         weight: float32 [panels, depth, width], columns of a panel next to each other.
         bias: float32 [columns]; None if there is none.
         epilogue: What follows.
+        pixels: Rows of a tile; 0: what its rule says.
+        panel: Vectors of a tile; 0: what its rule says.
     """
 
     signature: RegionSignature
@@ -59,16 +63,18 @@ class Product:
     weight: int
     bias: int | None
     epilogue: Epilogue
+    pixels: int = 0
+    panel: int = 0
 
     @property
     def rows(self) -> Extent:
         """How many rows there are."""
-        return extent_of(self.signature.inputs[self.x].shape[0])
+        return product(extent_of(size) for size in self.signature.inputs[self.x].shape[:-1])
 
     @property
     def columns(self) -> int:
         """How many columns the result has."""
-        columns = self.signature.outputs[0].shape[1]
+        columns = self.signature.outputs[0].shape[-1]
         assert isinstance(columns, int)
         return columns
 
@@ -90,20 +96,38 @@ class Product:
         weight = min(panels * depth * width * 4 * _PICOSECONDS_PER_BYTE // 1000, _MOST_NANOSECONDS)
         return Launch((Extent(panels), Extent(runs)), points, max(1, cost), (), weight)
 
-    def _height(self, level: str) -> int:
-        """Return the rows of a tile: with its accumulators the registers are full."""
-        file = REGISTERS[level]
-        vectors = self.packed[2] // file.lanes
-        most = max(1, min((file.count - 1) // vectors - 1, _MOST_TILE_ROWS))
+    @property
+    def kind(self) -> str:
+        """See `TunableTemplate`."""
         rows = self.rows.static
-        return most if rows is None else max(1, min(most, rows))
+        known = "any" if rows is None else "few" if rows <= _FEW_ROWS else "many"
+        return f"float32 product,{known} rows"
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """See `TunableTemplate`."""
+        return ("pixels", "panel")
+
+    def chosen(self, choices: Choices) -> Product:
+        """See `TunableTemplate`."""
+        return replace(self, pixels=choices.pixels, panel=choices.panel)
+
+    def tile(self, level: str) -> Tile:
+        """Return the tile: with its accumulators the registers are full."""
+        rows, vectors = self.rows.static, self.packed[2] // VECTOR
+        tile = choose_tile(rows, vectors, level, scaled=False)
+        height = self.pixels or tile.rows
+        return Tile(
+            height if rows is None else max(1, min(height, rows)),
+            min(vectors, self.panel or tile.vectors),
+        )
 
     def _runs(self, level: str) -> int:
         """Return how many runs the rows are cut into; some may have none."""
         rows = self.rows.static
         if rows is None:
             return RUNS
-        return max(1, min(RUNS, ceil(rows / self._height(level))))
+        return max(1, min(RUNS, ceil(rows / self.tile(level).rows)))
 
     def lower(self, symbol: str, level: str) -> Expr:
         """Return the kernel's function."""
@@ -111,7 +135,7 @@ class Product:
 
         e = TileEmitter(symbol)
         buffers, begin, end = e.parameters(self.signature)
-        work = _Writer(self, e, buffers, self._height(level), self._runs(level))
+        work = _Writer(self, e, buffers, self.tile(level), self._runs(level))
         with e.loop(end - begin) as index:
             work.unit(e.share(begin + index))
         return e.function()
@@ -121,17 +145,18 @@ class _Writer:
     """Writes the work of one unit."""
 
     def __init__(
-        self, product: Product, e: TileEmitter, buffers: list[Buffer], height: int, runs: int
+        self, product: Product, e: TileEmitter, buffers: list[Buffer], tile: Tile, runs: int
     ) -> None:
         self.product = product
         self.e = e
         self.buffers = buffers
-        self.height = height
+        self.height = tile.rows
+        self.vectors = tile.vectors
         self.runs = runs
         self.rows = e.share(e.extent(product.rows))
-        self.whole = e.share(e.divide_down(self.rows, height))
-        self.rest = e.share(self.rows - self.whole * e.i64(height))
-        self.tiles = e.share(e.divide_up(self.rows, height))
+        self.whole = e.share(e.divide_down(self.rows, tile.rows))
+        self.rest = e.share(self.rows - self.whole * e.i64(tile.rows))
+        self.tiles = e.share(e.divide_up(self.rows, tile.rows))
         self.of_run = e.share(e.divide_up(self.tiles, runs))
         self.together = e.share(self._together())
 
@@ -175,19 +200,33 @@ class _Writer:
         e.branch(panel < e.i64(panels - 1), wide, last)
 
     def _tiles(self, panel: Expr, first: Expr, columns: int) -> None:
-        """Compute a run of tiles of so many columns of a panel."""
+        """Compute a run of tiles of so many columns of a panel, a tile's width after another."""
+        e, width = self.e, self.vectors * VECTOR
+        whole = columns // width
+        if whole > 1:
+            with e.loop(e.i64(whole)) as part:
+                self._run(panel, e.share(part * e.i64(width)), first, width)
+        elif whole:
+            self._run(panel, e.i64(0), first, width)
+        if columns % width:
+            self._run(panel, e.i64(whole * width), first, columns % width)
+
+    def _run(self, panel: Expr, begin: Expr, first: Expr, columns: int) -> None:
+        """Compute a run of tiles of `columns` from column `begin` of a panel on."""
         e, product, height = self.e, self.product, self.height
         vectors, lanes = ceil(columns / VECTOR), columns % VECTOR or VECTOR
         to = Target(
             self.buffers[len(product.signature.inputs)],
             [self.buffers[extra] for extra in product.epilogue.extras],
-            product.columns, e.share(panel * e.i64(product.packed[2])), lanes,
+            product.columns, e.share(panel * e.i64(product.packed[2]) + begin), lanes,
         )  # fmt: skip
         bias = None if product.bias is None else self.buffers[product.bias]
         biases = load_bias(e, bias, vectors, to)
+        _, depth, width = product.packed
+        start = e.share(panel * e.i64(depth * width) + begin)
 
         def tile(rows: int, row: Expr) -> None:
-            self._tile(Tile(rows, vectors), to, biases, panel, e.share(row))
+            self._tile(Tile(rows, vectors), to, biases, start, e.share(row))
 
         count = e.minimum(self.of_run, self.whole - first)
         with e.loop(count) as index:
@@ -215,10 +254,11 @@ class _Writer:
             e.when(e.tir.floormod(self.rest, e.i64(2 * size)) >= e.i64(size), part)
             size //= 2
 
-    def _tile(self, tile: Tile, to: Target, bias: Buffer, panel: Expr, row: Expr) -> None:
+    def _tile(self, tile: Tile, to: Target, bias: Buffer, start: Expr, row: Expr) -> None:
+        """Compute a tile of the rows from `row` on and the columns whose weights begin there."""
         e, (_, depth, width) = self.e, self.product.packed
         x, weight = self.buffers[self.product.x], self.buffers[self.product.weight]
-        base, start = e.share(row * e.i64(depth)), e.share(panel * e.i64(depth * width))
+        base = e.share(row * e.i64(depth))
         with accumulators(e, tile, bias) as registers:
             with e.loop(e.i64(depth)) as k:
                 at = start + k * e.i64(width)
@@ -250,10 +290,19 @@ def match(signature: RegionSignature) -> Product | Refused | None:
     for each in body.nodes("Add"):
         others = [name for name in each.input if name != start]
         number = body.inputs.get(others[0]) if len(others) == 1 else None
-        if number is not None and signature.inputs[number].shape == signature.outputs[0].shape[1:]:
+        if (
+            number is not None
+            and signature.inputs[number].shape == signature.outputs[0].shape[-1:]
+        ):
             start, bias = each.output[0], number
             break
-    epilogue = read_epilogue(body, start, body.function.output[0])
+    shape = signature.outputs[0].shape
+
+    def input_of(name: str) -> int | None:
+        number = body.inputs.get(name)
+        return number if number is not None and signature.inputs[number].shape == shape else None
+
+    epilogue = read_epilogue(body, start, body.function.output[0], input_of=input_of)
     if isinstance(epilogue, Refused):
         return epilogue
     return Product(signature, x, weight, bias, epilogue)
@@ -294,9 +343,9 @@ def _misfit(signature: RegionSignature, x: int, weight: int) -> Refused | None:
     panels, depth, width = signature.inputs[weight].shape
     if any(each.dtype != "float32" for each in (*signature.inputs, made)):
         return Refused("a product that is not in float32")
-    if len(given.shape) != 2 or made.shape[:-1] != given.shape[:1] or given.shape[1] != depth:
+    if len(given.shape) < 2 or made.shape[:-1] != given.shape[:-1] or given.shape[-1] != depth:
         return Refused("a product of other rows than the result has")
-    columns = made.shape[1]
+    columns = made.shape[-1]
     assert isinstance(panels, int) and isinstance(width, int) and isinstance(columns, int)
     if width % VECTOR or not width or not depth or not (panels - 1) * width < columns:
         return Refused("a matrix that is packed in another way")

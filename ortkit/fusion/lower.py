@@ -43,7 +43,7 @@ def lower_region(
     made = scope.insert(
         region.anchor,
         signature.op_type,
-        [replaced.get(value, value) for value in region.inputs],
+        [_operand(scope, value, replaced) for value in region.inputs],
         domain=DOMAIN,
         outputs=len(region.outputs),
         name=f"{region.at}/fused",
@@ -54,6 +54,25 @@ def lower_region(
     for value in written:
         drop_initializer(value)
     return True
+
+
+def loose_constant(tensor: ir.TensorProtocol, name: str) -> ir.Value:
+    """Return a constant that is in no graph before a region that reads it is put back."""
+    return ir.Value(
+        name=name,
+        shape=ir.Shape(tensor.shape.numpy()),
+        type=ir.TensorType(tensor.dtype),
+        const_value=tensor,
+    )
+
+
+def _operand(scope: Scope, value: ir.Value, replaced: dict[ir.Value, ir.Value]) -> ir.Value:
+    """Return what stands for an input of a region; a loose constant becomes an initializer."""
+    is_loose = value.const_value is not None and value.graph is None and value.producer() is None
+    if is_loose and value not in replaced:
+        assert value.const_value is not None
+        replaced[value] = scope.initializer(value.const_value, value.name or "")
+    return replaced.get(value, value)
 
 
 def import_fused(scope: Scope, signature: RegionSignature) -> tuple[str, str]:

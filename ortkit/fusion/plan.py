@@ -24,6 +24,8 @@ from ortkit.fusion.cuda_products import cuda_product_candidates, takes_sum, turn
 from ortkit.fusion.cuda_skip_norms import split_skip_norms
 from ortkit.fusion.cuda_turned_weights import turned_weights
 from ortkit.fusion.lower import lower_region, restore_order
+from ortkit.fusion.product_cost import multiplies
+from ortkit.fusion.product_regions import ProductRegions
 from ortkit.fusion.recompute import Candidate
 from ortkit.fusion.regions import PASS
 from ortkit.graph.walk import control_bodies
@@ -100,7 +102,9 @@ def _compile(
     taken: frozenset[ir.Node],
 ) -> tuple[tuple[RegionReport, ...], Path | None, str]:
     """Do the rest once chains of convolutions are found, see `compile_regions`."""
-    found = [(scope, one) for scope in scopes for one in find_candidates(scope, judge, taken)]
+    found = [
+        (scope, one) for scope in scopes for one in find_candidates(scope, judge, target, taken)
+    ]
     wanted = {key: each for _, chain in chains for key, each in chain.signatures.items()}
     wanted |= {one.signature.key: one.signature for _, one in found if one.signature is not None}
     reports: list[RegionReport] = []
@@ -145,16 +149,20 @@ def _compile(
 
 
 def find_candidates(
-    scope: Scope, judge: Judge, taken: frozenset[ir.Node] = frozenset()
+    scope: Scope, judge: Judge, target: Target, taken: frozenset[ir.Node] = frozenset()
 ) -> Iterator[Candidate]:
     """Yield the regions of a main graph and of what is nested in it; see `Candidate`."""
     if not isinstance(scope.root, ir.Graph):
         return
     is_cpu = scope.target.kind == "cpu"
     cost = (CostModel if is_cpu else CudaCostModel)(scope, load_calibration())
+    products = ProductRegions(scope, judge) if is_cpu and multiplies(target) else None
     for graph in (scope.root, *_bodies(scope.root)):
         for one in product_candidates(scope, graph, judge, taken) if is_cpu else ():
             yield _allowed(scope, one)
+            taken |= frozenset(() if one.signature is None else one.region.nodes)
+        for found in () if products is None else products.candidates(graph, taken):
+            yield (one := _allowed(scope, found))
             taken |= frozenset(() if one.signature is None else one.region.nodes)
         find_attention = attention_candidates if is_cpu else cuda_attention_candidates
         attended = []

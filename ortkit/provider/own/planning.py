@@ -16,13 +16,13 @@ import onnx_ir as ir
 from ortkit.fusion.attention_regions import attention_candidates
 from ortkit.fusion.choose import Judge, candidates
 from ortkit.fusion.cost import CostModel, Prediction
+from ortkit.fusion.product_cost import multiplies
 from ortkit.fusion.recompute import Candidate
 from ortkit.fusion.regions import FusedRegion
 from ortkit.graph.convert import paused_collector
 from ortkit.kernels.backend import Refused, Target
 from ortkit.kernels.build import refusal
 from ortkit.kernels.calibration import load_calibration
-from ortkit.kernels.cpu import resolve
 from ortkit.kernels.signature import RegionSignature
 from ortkit.passes.presets import preset
 from ortkit.passes.select import load_pass
@@ -33,7 +33,7 @@ from ortkit.provider.own.cuts import Cuts
 from ortkit.provider.own.heavy import Heavy
 from ortkit.provider.own.heavy_claims import heavy_claims
 from ortkit.provider.own.options import CLAIMS_SINCE_LEVEL
-from ortkit.provider.own.products import LEVELS, product_groups
+from ortkit.provider.own.products import product_groups
 from ortkit.provider.own.settled import Claim, Declined, Settled
 from ortkit.provider.own.sizes import unsolved
 from ortkit.rewrite.pipeline import Pipeline
@@ -177,7 +177,7 @@ def _attempt(request: _Request, but: frozenset[str] = frozenset()) -> Plan:
     cost = model_of(scope, load_calibration())
     assert isinstance(scope.root, ir.Graph)
     known, cuts = Known(model.graph, scope), Cuts(model)
-    heavy, taken = heavy_claims(_heavy(scope, request, cost, judge), known, cuts)
+    heavy, taken = heavy_claims(_heavy(scope, request, judge), known, cuts)
     attention = list(_attention(scope, scope.root, judge, cost, taken, doubts=request.doubts))
     doubtful = [
         one for one in attention if one.signature and cost.refusal(one.region, one.prediction)
@@ -196,15 +196,13 @@ def _attempt(request: _Request, but: frozenset[str] = frozenset()) -> Plan:
     return Plan(claims.claims, (*claims.declined, *refused), seconds)
 
 
-def _heavy(
-    scope: Scope, request: _Request, cost: CostModel, judge: Judge
-) -> Iterator[Sequence[Heavy | Refused]]:
+def _heavy(scope: Scope, request: _Request, judge: Judge) -> Iterator[Sequence[Heavy | Refused]]:
     """Yield for each chain of convolutions and each product what it may become."""
     for chain in chain_groups(scope, judge, bakes=request.is_ahead):
         yield [chain]
     # A library that holds the matrices of a model would be as large as the model.
-    if not request.is_ahead and resolve(request.target).level.startswith(LEVELS):
-        yield from product_groups(scope, cost, load_calibration(), judge)
+    if not request.is_ahead and multiplies(request.target):
+        yield from product_groups(scope, load_calibration(), judge)
 
 
 def _rewritten(model: ir.Model, but: frozenset[str] = frozenset()) -> Scope:

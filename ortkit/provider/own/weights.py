@@ -15,11 +15,10 @@ from typing import Any, TypeAlias
 import numpy as np
 import onnx_ir as ir
 
-Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
+from ortkit.kernels.panels import Array, panels
+
 #: Weights begin where a vector may be loaded as a whole.
 ALIGNMENT = 64
-#: Columns of a panel: three vectors of 16.
-WIDTH = 48
 #: Plans that would keep more bytes are made anew each time.
 MOST_KEPT_BYTES = 64 << 20
 
@@ -49,14 +48,6 @@ class Piece:
 
 
 Source: TypeAlias = Origin | Piece
-
-
-def panels(matrix: Array) -> Array:
-    """Return [depth, columns] as [panels, depth, `WIDTH`], a view where that can be."""
-    depth, columns = matrix.shape
-    if columns % WIDTH:
-        matrix = np.pad(matrix, ((0, 0), (0, -columns % WIDTH)))
-    return matrix.reshape(depth, -1, WIDTH).transpose(1, 0, 2)
 
 
 def aligned(array: Array) -> Array:

@@ -1,0 +1,111 @@
+"""Regions of products in float32 on CPUs: the product, its bias, and the line behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import onnx_ir as ir
+
+from ortkit.fusion.choose import Judge
+from ortkit.fusion.lower import loose_constant
+from ortkit.fusion.product_bodies import product_signature
+from ortkit.fusion.product_cost import LEAST_GAIN, predict_product
+from ortkit.fusion.products import Product, find_product, sizes_as_text, with_tails
+from ortkit.fusion.recompute import Candidate
+from ortkit.fusion.regions import PASS, FusedRegion
+from ortkit.kernels.backend import Refused
+from ortkit.kernels.calibration import load_calibration
+from ortkit.kernels.panels import panels, panels_shape
+from ortkit.kernels.signature import RegionSignature
+from ortkit.rewrite.scope import Scope
+from ortkit.rewrite.site import describe
+
+
+class ProductRegions:
+    """The regions of one scope; products of one matrix share its packed form."""
+
+    def __init__(self, scope: Scope, judge: Judge) -> None:
+        self._scope = scope
+        self._judge = judge
+        self._calibration = load_calibration()
+        self._packed: dict[tuple[ir.Value, bool, float], ir.Value] = {}
+
+    def candidates(
+        self, graph: ir.Graph, taken: frozenset[ir.Node] = frozenset()
+    ) -> Iterator[Candidate]:
+        """Yield the regions of one graph that are taken; what is left has its reason in the log.
+
+        Only the end of such a region is read by others, and besides constants it reads only what
+        is multiplied: that it becomes one node changes nothing about the order of the others.
+
+        Args:
+            graph: Whose nodes are looked at.
+            taken: Nodes of other regions.
+        """
+        for node in graph:
+            first = None if node in taken else find_product(self._scope, node)
+            if first is None:
+                continue
+            found = first if isinstance(first, Refused) else self._best(first, taken)
+            if isinstance(found, Candidate):
+                yield found
+                continue
+            outputs = tuple(value.name or "" for value in node.outputs)
+            self._scope.log.miss(PASS, describe(node), found.reason, outputs)
+
+    def _best(self, first: Product, taken: frozenset[ir.Node]) -> Candidate | Refused:
+        """Return the region with the longest line that a kernel can take in, and that pays."""
+        refused = self._held_twice(first)
+        for one in () if refused else with_tails(self._scope, first, in_place=True):
+            if not taken.isdisjoint(one.nodes):
+                continue
+            prediction = predict_product(one, self._calibration)
+            if prediction.gain < LEAST_GAIN:
+                refused = refused or Refused(
+                    f"predicted to gain {100 * prediction.gain:.0f} %, less than "
+                    f"{100 * LEAST_GAIN:.0f} %"
+                )
+                continue
+            signature = self._signature(one)
+            verdict = signature if isinstance(signature, Refused) else self._judge(signature)
+            if verdict is None and not isinstance(signature, Refused):
+                return Candidate(self._region(one, signature.name), signature, prediction, "")
+            refused = verdict
+        return refused or Refused("its nodes are in other regions")
+
+    def _held_twice(self, one: Product) -> Refused | None:
+        """Say that the model would have to hold a matrix as it lies, too."""
+        for use in one.weight.uses():
+            other = find_product(self._scope, use.node) if use.idx == 1 else None
+            if not isinstance(other, Product) or _packing(other) != _packing(one):
+                return Refused(f"its matrix is read by a {use.node.op_type} as well")
+        return Refused("its matrix is a result") if one.weight.is_graph_output() else None
+
+    def _signature(self, one: Product) -> RegionSignature | Refused:
+        shape = self._scope.shapes.shape(one.end)
+        if shape is None:
+            return Refused("a result of unknown shape")
+        rows = (one.rows, sizes_as_text(shape[:-1]))
+        return product_signature(self._scope, one, rows, self._scope.opset())
+
+    def _region(self, one: Product, name: str) -> FusedRegion:
+        key = _packing(one)
+        if key not in self._packed:
+            depth, columns = one.matrix.shape
+            packed = ir.LazyTensor(
+                lambda: ir.tensor(np.ascontiguousarray(panels(one.matrix))),
+                dtype=ir.DataType.FLOAT,
+                shape=ir.Shape(panels_shape(depth, columns)),
+            )
+            self._packed[key] = loose_constant(packed, f"{one.weight.name}/panels")
+        inputs = [one.x, self._packed[key]]
+        if one.bias is not None:
+            row = one.bias_value
+            inputs.append(row or loose_constant(ir.tensor(one.bias), f"{one.end.name}/bias"))
+        return FusedRegion(name, one.nodes, (*inputs, *one.extras), (one.end,))
+
+
+def _packing(one: Product) -> tuple[ir.Value, bool, float]:
+    """Return what tells packed matrices apart."""
+    return one.weight, one.is_turned, one.factor

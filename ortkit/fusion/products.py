@@ -1,0 +1,198 @@
+"""Products with a constant matrix in float32, on CPUs: what of a graph one kernel may compute.
+
+The matrix is packed in panels of columns (`ortkit.custom_ops.tvm.product`), and what is done to
+each element of the result is done in registers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+import numpy as np
+import onnx_ir as ir
+
+from ortkit.fusion.conv_finder import TAIL
+from ortkit.fusion.cost import nominal
+from ortkit.fusion.members import is_reshape
+from ortkit.graph.dims import Size
+from ortkit.kernels.backend import Refused
+from ortkit.kernels.panels import Array
+from ortkit.rewrite.scope import Scope
+from ortkit.rewrite.site import Site
+
+#: What is smaller is left alone.
+LEAST_ROWS, LEAST_SIDE = 16, 64
+#: Longer tails are cut.
+MOST_TAIL = 8
+#: ONNX Runtime's own functions of one value.
+_OWN_STEPS = frozenset({"FastGelu", "Gelu", "QuickGelu"})
+
+
+@dataclass(frozen=True)
+class Product:
+    """Rows of `x` times `matrix`, plus `bias`, and what `tail` makes of the result.
+
+    Args:
+        nodes: All of them, in order; among them may be reshapes of rows.
+        x: float32 [..., depth].
+        rows: The sizes of what is multiplied, but for the last.
+        count: Their product, nominal where it is not known.
+        weight: The constant that the product reads.
+        matrix: float32 [depth, columns].
+        is_turned: Whether the rows of `weight` are the columns of `matrix`.
+        factor: That `weight` is multiplied by.
+        bias: float32 [columns]; None if there is none.
+        bias_value: The constant that `bias` is as it lies; None if it is made of one.
+        tail: What is done to each element, in order.
+        extras: What the tail reads besides, of the result's shape.
+        end: The result.
+    """
+
+    nodes: tuple[ir.Node, ...]
+    x: ir.Value
+    rows: tuple[int | str, ...]
+    count: int
+    weight: ir.Value
+    matrix: Array
+    is_turned: bool
+    factor: float
+    bias: Array | None
+    bias_value: ir.Value | None
+    tail: tuple[ir.Node, ...]
+    extras: tuple[ir.Value, ...]
+    end: ir.Value
+
+    @property
+    def multiplies(self) -> int:
+        """The multiply-adds of a run."""
+        return self.count * self.matrix.size
+
+
+def find_product(scope: Scope, node: ir.Node) -> Product | Refused | None:
+    """Return a node as a product, without what follows.
+
+    None if it is none in float32 with a constant matrix; the reason if a kernel would not pay.
+    """
+    site = Site(scope, node, "")
+    if node.domain or node.op_type not in ("Gemm", "MatMul"):
+        return None
+    x, weight = site.input(0), site.input(1)
+    if x is None or weight is None or scope.is_constant(x):
+        return None
+    shape, array = scope.shapes.shape(x), scope.array(weight)
+    if not shape or len(shape) < 2 or array is None or scope.shapes.dtype(x) != ir.DataType.FLOAT:
+        return None
+    # Axes of one matrix in front change nothing where there are as many of rows.
+    if array.ndim > 2 and array.ndim <= len(shape) and prod(array.shape[:-2]) == 1:
+        array = array.reshape(array.shape[-2:])
+    if array.ndim != 2:
+        return Refused(f"its matrix has {array.ndim} axes")
+    if site.int("transA", 0):
+        return Refused("what it multiplies is transposed")
+    is_turned, factor = bool(site.int("transB", 0)), site.float("alpha", 1.0)
+    matrix = array.T if is_turned else array
+    bias = _bias_of(site, matrix.shape[1])
+    if isinstance(bias, Refused):
+        return bias
+    value = site.input(2)
+    as_it_lies = bias is not None and site.rank(value) == 1 and site.float("beta", 1.0) == 1.0
+    count = prod(nominal(size) for size in shape[:-1])
+    if count < LEAST_ROWS or min(matrix.shape) < LEAST_SIDE:
+        depth, columns = matrix.shape
+        return Refused(f"{count} rows times a matrix of {depth} x {columns} are too few")
+    if factor != 1.0:
+        matrix = matrix * np.float32(factor)
+    return Product(
+        (node,), x, sizes_as_text(shape[:-1]), count, weight, matrix, is_turned, factor, bias,
+        value if as_it_lies and bias is not None and bias.size > 1 else None, (), (),
+        node.outputs[0],
+    )  # fmt: skip
+
+
+def with_tails(scope: Scope, first: Product, *, in_place: bool) -> list[Product]:
+    """Return a product with each of its tails, the longest first.
+
+    Args:
+        scope: Its graph's.
+        first: Without what follows.
+        in_place: Whether the product's nodes are replaced where they stand: its tail may then read
+            other values, but does not go on behind a reshape of the rows, which stays.
+    """
+    found = [first]
+    while len(found[-1].tail) < MOST_TAIL:
+        longer = _longer(scope, found[-1], in_place=in_place)
+        if longer is None:
+            break
+        found.append(longer)
+    return [one for one in reversed(found) if one is first or not is_reshape(one.nodes[-1])]
+
+
+def sizes_as_text(sizes: Sequence[Size]) -> tuple[int | str, ...]:
+    """Return sizes as a `TensorSpec` has them."""
+    return tuple(size if isinstance(size, int) else str(size) for size in sizes)
+
+
+def _bias_of(site: Site, columns: int) -> Array | Refused | None:
+    """Return the row that a Gemm adds; None if it adds nothing."""
+    value = site.input(2)
+    if value is None:
+        return None
+    array = site.array(value)
+    # One column of as many numbers is another sum.
+    if array is None or not (_is_row(array, columns) or array.size == 1):
+        return Refused("what it adds is not one constant for each column")
+    row = np.broadcast_to(array.reshape(-1), (columns,))
+    return np.asarray(row * np.float32(site.float("beta", 1.0)), np.float32)
+
+
+def _longer(scope: Scope, one: Product, *, in_place: bool) -> Product | None:
+    """Return the product with the node that alone reads its result, if a kernel can take it in."""
+    uses = list(one.end.uses())
+    if len(uses) != 1 or one.end.is_graph_output():
+        return None
+    node = uses[0].node
+    if node.graph is not one.nodes[0].graph or not node.outputs:
+        return None
+    nodes, end = (*one.nodes, node), node.outputs[0]
+    if is_reshape(node):
+        if node.inputs[0] is not one.end or in_place:
+            return None
+        return replace(one, nodes=nodes, end=end)
+    others = [value for value in node.inputs if value is not None and value is not one.end]
+    rows = [value for value in others if not scope.is_constant(value)]
+    arrays = [scope.array(value, one.matrix.shape[1]) for value in others if value not in rows]
+    known = [array for array in arrays if array is not None]
+    if len(known) < len(arrays) or (rows and not in_place):
+        return None
+    shape = scope.shapes.shape(one.end)
+    if any(scope.shapes.shape(value) != shape for value in rows):
+        return None
+    if not rows and _is_bias(node, known, one):
+        kept = others[0] if known[0].ndim == 1 else None
+        return replace(one, nodes=nodes, bias=known[0].reshape(-1), bias_value=kept, end=end)
+    if not _is_step(node) or scope.shapes.dtype(end) != ir.DataType.FLOAT:
+        return None
+    if any(array.size != 1 or array.ndim > len(shape or ()) for array in known):
+        return None
+    extras = tuple(dict.fromkeys((*one.extras, *rows)))
+    return replace(one, nodes=nodes, tail=(*one.tail, node), extras=extras, end=end)
+
+
+def _is_step(node: ir.Node) -> bool:
+    if node.domain == "com.microsoft":
+        return node.op_type in _OWN_STEPS and len(node.inputs) == 1
+    return not node.domain and node.op_type in TAIL
+
+
+def _is_bias(node: ir.Node, others: Sequence[Array], one: Product) -> bool:
+    """Say whether a node adds a row to a product that has none yet."""
+    if (node.domain, node.op_type) != ("", "Add") or one.bias is not None or one.tail:
+        return False
+    return len(others) == 1 and _is_row(others[0], one.matrix.shape[1])
+
+
+def _is_row(array: Array, columns: int) -> bool:
+    """Say whether an array is one row of so many numbers."""
+    return array.size == columns and array.shape[-1:] == (columns,)

@@ -1,0 +1,221 @@
+"""Products in float32 on CPUs: what a kernel takes in, and that the model computes what it did."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx.parser
+import onnx_ir as ir
+import pytest
+from onnx import numpy_helper
+from region_models import accept, feeds_of, run, scope_of
+
+from ortkit.fusion.plan import compile_regions
+from ortkit.fusion.product_cost import LEVELS
+from ortkit.fusion.product_regions import ProductRegions
+from ortkit.fusion.recompute import Candidate
+from ortkit.kernels.backend import Target
+from ortkit.kernels.build import missing_toolchain
+from ortkit.kernels.cpu import resolve
+from ortkit.rewrite.scope import Scope
+
+runs_wide = pytest.mark.skipif(
+    missing_toolchain() is not None or not resolve(Target()).level.startswith(LEVELS),
+    reason="products are for processors with AVX-512",
+)
+
+
+def model_of(
+    nodes: str,
+    inputs: str = "float[48, 128] x",
+    outputs: str = "y",
+    opset: int = 20,
+    **sizes: object,
+) -> onnx.ModelProto:
+    """Return a model with constants by name and size; `w` is [128, 192] if nothing is said."""
+    head = f'<ir_version: 10, opset_import: ["" : {opset}, "com.microsoft" : 1]>'
+    ends = ", ".join(f"float[?] {name}" for name in outputs.split())
+    proto = onnx.parser.parse_model(f"{head} g ({inputs}) => ({ends}) {{ {nodes} }}")
+    random = np.random.default_rng(3)
+    for name, size in {"w": (128, 192), **sizes}.items():
+        array = random.standard_normal(size, np.float32) / 8
+        proto.graph.initializer.append(numpy_helper.from_array(array, name))
+    for value in proto.graph.output:
+        value.type.tensor_type.ClearField("shape")
+    return proto
+
+
+def found(proto: onnx.ModelProto) -> tuple[Scope, list[Candidate]]:
+    scope = scope_of(ir.from_proto(proto))
+    assert isinstance(scope.root, ir.Graph)
+    return scope, list(ProductRegions(scope, accept).candidates(scope.root))
+
+
+def reasons(proto: onnx.ModelProto) -> list[str]:
+    scope, taken = found(proto)
+    assert taken == []
+    return [miss.reason for miss in scope.log.misses]
+
+
+def ops(one: Candidate) -> list[str]:
+    return [node.op_type for node in one.region.nodes]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "taken"),
+    [
+        ("y = MatMul(x, w)", ["MatMul"]),
+        ("m = MatMul(x, w)  y = Add(b, m)", ["MatMul", "Add"]),
+        ("m = Gemm(x, w, b)  y = Gelu(m)", ["Gemm", "Gelu"]),
+        ("m = Gemm(x, w, b)  y = com.microsoft.QuickGelu<alpha = 1.0>(m)", ["Gemm", "QuickGelu"]),
+        # Other values of the result's shape.
+        ("m = Gemm(x, w, b)  g = Relu(m)  y = Add(g, r)", ["Gemm", "Relu", "Add"]),
+        ("m = MatMul(x, w)  g = Mul(r, m)  y = Add(g, r)", ["MatMul", "Mul", "Add"]),
+        # What two read, or a row that is no bias any more, ends the line.
+        ("m = Gemm(x, w, b)  g = Gelu(m)  y = Add(m, g)", ["Gemm"]),
+        ("m = Gemm(x, w, b)  y = Add(m, b)", ["Gemm"]),
+        ("m = MatMul(x, w)  y = Add(m, c)", ["MatMul"]),
+        ("m = MatMul(x, w)  y = Softmax(m)", ["MatMul"]),
+    ],
+)
+def test_what_a_region_takes_in(nodes: str, taken: list[str]) -> None:
+    proto = model_of(nodes, "float[48, 128] x, float[48, 192] r", b=192, c=(48, 1))
+    _, (one,) = found(proto)
+    assert ops(one) == taken
+    assert one.signature is not None
+
+
+@pytest.mark.parametrize(
+    ("nodes", "inputs", "sizes", "reason"),
+    [
+        ("y = Gemm<transA = 1>(x, w)", "float[128, 48] x", {}, "transposed"),
+        (
+            "y = MatMul(x, w)",
+            "float[8, 128] x",
+            {},
+            "8 rows times a matrix of 128 x 192 are too few",
+        ),
+        ("y = MatMul(x, w)", "float[48, 32] x", {"w": (32, 192)}, "too few"),
+        ("y = MatMul(x, w)", "float[2, 48, 128] x", {"w": (2, 128, 192)}, "3 axes"),
+        ("y = Gemm(x, w, c)", "float[48, 128] x", {"c": (48, 1)}, "one constant for each column"),
+        (
+            "y = Gemm(x, w, c)",
+            "float[48, 128] x, float[192] c",
+            {},
+            "one constant for each column",
+        ),
+        ("y = MatMul(x, w)  z = Gather(w, i)", "float[48, 128] x, int64[2] i", {}, "by a Gather"),
+        ("y = MatMul(x, w)", "float[1500, 3072] x", {"w": (3072, 192)}, "predicted to gain"),
+    ],
+)
+def test_what_is_left_has_a_reason(
+    nodes: str, inputs: str, sizes: dict[str, tuple[int, ...]], reason: str
+) -> None:
+    outputs = "y z" if "z =" in nodes else "y"
+    (got,) = reasons(model_of(nodes, inputs, outputs, **sizes))
+    assert reason in got
+
+
+def test_other_products_are_not_looked_at() -> None:
+    inputs = "float[48, 128] x, float[128, 48] v, double[48, 128] d"
+    nodes = "y = MatMul(x, v)  z = MatMul(d, u)"
+    proto = model_of(nodes, inputs, "y")
+    proto.graph.initializer.append(numpy_helper.from_array(np.ones((128, 192)), "u"))
+    assert reasons(proto) == []
+
+
+@runs_wide
+@pytest.mark.parametrize(
+    ("nodes", "inputs", "sizes"),
+    [
+        ("m = MatMul(x, w)  s = Add(m, b)  y = Gelu(s)", "float[n, 128] x", {"b": 192}),
+        ("y = Gemm<transB = 1>(x, w, b)", "float[48, 128] x", {"w": (200, 128), "b": 200}),
+        ("y = Gemm<alpha = 0.5, beta = 2.0>(x, w, b)", "float[48, 128] x", {"b": (1, 192)}),
+        ("y = Gemm<beta = 3.0>(x, w, b)", "float[48, 128] x", {"b": ()}),
+        ("m = MatMul(x, w)  y = Add(m, b)", "float[batch, 3, seq, 128] x", {"b": 192}),
+        ("y = MatMul(x, w)", "float[2, 24, 128] x", {"w": (1, 128, 200)}),
+        ("m = MatMul(x, w)  s = Add(m, b)  y = Add(r, s)",
+         "float[batch, seq, 128] x, float[batch, seq, 192] r", {"b": 192}),
+    ],
+)  # fmt: skip
+def test_same_results_with_and_without_kernels(
+    nodes: str, inputs: str, sizes: dict[str, object], tmp_path: Path
+) -> None:
+    proto = model_of(nodes, inputs, **sizes)
+    model = ir.from_proto(proto)
+    reports, library, _ = compile_regions(
+        [scope_of(model)], tmp_path / "a.ops.so", "tvm", Target(), lambda *_: None
+    )
+    assert library is not None
+    assert [one.reason for one in reports] == [""]
+    after = ir.to_proto(model)
+    assert len(after.graph.node) == 1
+    assert sum(len(each.raw_data) for each in after.graph.initializer) < 1.3 * sum(
+        len(each.raw_data) for each in proto.graph.initializer
+    )
+    for size in (1, 5, 48):
+        feeds = feeds_of(proto, {"n": size, "batch": 2, "seq": size})
+        (want,) = run(proto, feeds)
+        for got in (run(after, feeds), run(after, feeds, library=library)):
+            assert got[0].shape == want.shape
+            np.testing.assert_allclose(got[0], want, rtol=0, atol=2e-5)
+
+
+@runs_wide
+def test_products_of_one_matrix_share_it(tmp_path: Path) -> None:
+    nodes = "p = Gemm(x, w, b)  q = Gemm(v, w)  y = Softmax(p)  z = Softmax(q)"
+    proto = model_of(nodes, "float[48, 128] x, float[64, 128] v", "y z", b=192)
+    model = ir.from_proto(proto)
+    _, library, _ = compile_regions(
+        [scope_of(model)], tmp_path / "a.ops.so", "tvm", Target(), lambda *_: None
+    )
+    assert sorted(model.graph.initializers) == ["b", "w/panels"]
+    feeds = feeds_of(proto, {})
+    for got, want in zip(
+        run(ir.to_proto(model), feeds, library=library), run(proto, feeds), strict=True
+    ):
+        np.testing.assert_allclose(got, want, rtol=0, atol=2e-5)
+
+
+def test_a_product_that_is_denied_stays_as_it_is(tmp_path: Path) -> None:
+    proto = model_of("m = Gemm(x, w, b)  y = Relu(m)", b=192)
+    model = ir.from_proto(proto)
+    scope = scope_of(model, ["fuse-regions:product_relu:y"])
+    reports, library, _ = compile_regions(
+        [scope], tmp_path / "a.ops.so", "tvm", Target("cpu", LEVELS), lambda *_: None
+    )
+    assert library is None
+    assert [one.emitted_as for one in reports if "product" in one.kind] == [None]
+    assert [node.op_type for node in model.graph] == ["Gemm", "Relu"]
+    assert sorted(model.graph.initializers) == ["b", "w"]
+
+
+def test_processors_that_products_were_not_measured_on(tmp_path: Path) -> None:
+    model = ir.from_proto(model_of("y = Gemm(x, w, b)", b=192))
+    target = Target("cpu", "x86-64-v2")
+    reports, _, _ = compile_regions(
+        [scope_of(model)], tmp_path / "a.ops.so", "tvm", target, lambda *_: None
+    )
+    assert reports == ()
+    assert [node.op_type for node in model.graph] == ["Gemm"]
+
+
+@runs_wide
+def test_bodies_of_control_flow(tmp_path: Path) -> None:
+    nodes = """y = If(c) <
+      then_branch = t () => (float[48, 192] a) { m = MatMul(x, w)  a = Relu(m) },
+      else_branch = e () => (float[48, 192] d) { d = MatMul(x, w) }>"""
+    proto = model_of(nodes, "float[48, 128] x, bool c")
+    model = ir.from_proto(proto)
+    reports, library, _ = compile_regions(
+        [scope_of(model)], tmp_path / "a.ops.so", "tvm", Target(), lambda *_: None
+    )
+    assert [one.emitted_as is None for one in reports] == [False, False]
+    assert list(model.graph.initializers) == ["w/panels"]
+    x = np.random.default_rng(0).standard_normal((48, 128), np.float32)
+    for condition in (True, False):
+        feeds = {"x": x, "c": np.array(condition)}
+        (want,), (got,) = run(proto, feeds), run(ir.to_proto(model), feeds, library=library)
+        np.testing.assert_allclose(got, want, rtol=0, atol=2e-5)
