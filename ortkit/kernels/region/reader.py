@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import TypeAlias
 
 import numpy as np
 import onnx
@@ -18,7 +17,6 @@ from ortkit.kernels.region.program import Builder, Input, Program, RefusedError,
 from ortkit.kernels.signature import RegionSignature, canonical_function
 from ortkit.kernels.sizes import ONE, Extent, Shape, extent_of, product
 
-Attributes: TypeAlias = dict[str, object]
 #: Softmax flattens to two dims before.
 _FIRST_OPSET = 13
 
@@ -43,14 +41,53 @@ class _Reader:
         self.names[name] = self.b.constant(array.item(), array.dtype.name, array.ndim)
         return self.names[name]
 
-    def integers(self, names: Sequence[str], at: int) -> list[int] | None:
+
+@dataclass(frozen=True)
+class _Node:
+    """A node whose inputs were read before it."""
+
+    reader: _Reader
+    proto: onnx.NodeProto
+    attributes: dict[str, object]
+
+    @property
+    def op_type(self) -> str:
+        return self.proto.op_type
+
+    @property
+    def b(self) -> Builder:
+        return self.reader.b
+
+    def has(self, at: int) -> bool:
+        """Say whether there is an input `at`."""
+        return len(self.proto.input) > at and self.proto.input[at] != ""
+
+    def value(self, at: int) -> int:
+        return self.reader.value(self.proto.input[at])
+
+    def values(self) -> list[int]:
+        return [self.reader.value(name) for name in self.proto.input]
+
+    def constant(self, at: int) -> np.ndarray | None:
+        return self.reader.constants.get(self.proto.input[at])
+
+    def integers(self, at: int) -> list[int] | None:
         """Return the constant integers of input `at`, None if it is not there."""
-        if len(names) <= at or not names[at]:
+        if not self.has(at):
             return None
-        array = self.constants.get(names[at])
+        array = self.constant(at)
         if array is None:
             raise RefusedError("a shape, axes or bounds that are no constant")
         return [int(number) for number in array.reshape(-1)]
+
+    def number(self, name: str, default: float) -> float:
+        value = self.attributes.get(name, default)
+        assert isinstance(value, float | int)
+        return value
+
+    def axis(self, default: int | None = None) -> int:
+        """Return which axis of the first input the attribute `axis` means."""
+        return _axis(self.attributes.get("axis", default), len(self.b.shape(self.value(0))))
 
 
 def read_program(signature: RegionSignature) -> Program | Refused:
@@ -91,38 +128,38 @@ def _program(signature: RegionSignature) -> Program:
     return Program(tuple(reader.b.values), len(signature.inputs), tuple(outputs))
 
 
-def _read_node(reader: _Reader, node: onnx.NodeProto, opset: int) -> None:
-    if node.domain not in ("", "ai.onnx"):
-        raise RefusedError(f"operator {node.domain}::{node.op_type}")
-    attributes: Attributes = {}
-    for attribute in node.attribute:
+def _read_node(reader: _Reader, proto: onnx.NodeProto, opset: int) -> None:
+    op_type = proto.op_type
+    if proto.domain not in ("", "ai.onnx"):
+        raise RefusedError(f"operator {proto.domain}::{op_type}")
+    attributes: dict[str, object] = {}
+    for attribute in proto.attribute:
         if attribute.ref_attr_name:
-            raise RefusedError(f"{node.op_type} with an attribute of the function")
+            raise RefusedError(f"{op_type} with an attribute of the function")
         value = onnx.helper.get_attribute_value(attribute)
         attributes[attribute.name] = value.decode() if isinstance(value, bytes) else value
-    if node.op_type == "Constant":
-        reader.constants[node.output[0]] = _constant(attributes)
+    if op_type == "Constant":
+        reader.constants[proto.output[0]] = _constant(attributes)
         return
-    names = list(node.input)
-    special = _SPECIAL.get(node.op_type)
-    if special is not None:
+    node = _Node(reader, proto, attributes)
+    if op_type in _SPECIAL:
         if opset < _FIRST_OPSET:
-            raise RefusedError(f"{node.op_type} of opset {opset}")
-        results = special(reader, names, attributes, node)
-    elif node.op_type in macros.REDUCTIONS:
-        results = [_reduction(reader, node.op_type, names, attributes)]
-    elif node.op_type in POINTWISE_OPS:
-        results = [_pointwise(reader, node.op_type, names, attributes)]
+            raise RefusedError(f"{op_type} of opset {opset}")
+        results = _SPECIAL[op_type](node)
+    elif op_type in macros.REDUCTIONS:
+        results = [_reduction(node)]
+    elif op_type in POINTWISE_OPS:
+        results = [_pointwise(node)]
     else:
-        raise RefusedError(f"operator {node.op_type}")
-    for name, result in zip(node.output, results, strict=False):
+        raise RefusedError(f"operator {op_type}")
+    for name, result in zip(proto.output, results, strict=False):
         if name:
             reader.names[name] = result
-    if len([name for name in node.output if name]) > len(results):
-        raise RefusedError(f"{node.op_type} with {len(node.output)} outputs")
+    if len([name for name in proto.output if name]) > len(results):
+        raise RefusedError(f"{op_type} with {len(proto.output)} outputs")
 
 
-def _constant(attributes: Attributes) -> np.ndarray:
+def _constant(attributes: dict[str, object]) -> np.ndarray:
     (name, value), *_ = attributes.items()
     if name == "value" and isinstance(value, onnx.TensorProto):
         return onnx.numpy_helper.to_array(value)
@@ -133,27 +170,25 @@ def _constant(attributes: Attributes) -> np.ndarray:
     return np.asarray(value, dtype=kinds[name])
 
 
-def _pointwise(reader: _Reader, op_type: str, names: list[str], attributes: Attributes) -> int:
-    op = POINTWISE_OPS[op_type]
+def _pointwise(node: _Node) -> int:
+    op = POINTWISE_OPS[node.op_type]
     plain: dict[str, float | int | str] = {}
-    for name, value in attributes.items():
+    for name, value in node.attributes.items():
         if name not in op.attributes or not isinstance(value, float | int | str):
-            raise RefusedError(f"{op_type} with attribute {name!r}")
+            raise RefusedError(f"{node.op_type} with attribute {name!r}")
         plain[name] = value
-    operands = [reader.value(name) if name else None for name in names]
-    if op_type == "Clip":
+    operands = [node.value(at) if name else None for at, name in enumerate(node.proto.input)]
+    if node.op_type == "Clip":
         operands += [None] * (3 - len(operands))
     elif None in operands:
-        raise RefusedError(f"{op_type} without one of its inputs")
-    return reader.b.point(op_type, *operands, attributes=plain)
+        raise RefusedError(f"{node.op_type} without one of its inputs")
+    return node.b.point(node.op_type, *operands, attributes=plain)
 
 
-def _power(
-    reader: _Reader, names: list[str], _attributes: Attributes, _node: onnx.NodeProto
-) -> list[int]:
+def _power(node: _Node) -> list[int]:
     """Write powers with a small constant exponent as products and roots."""
-    b, base, exponent = reader.b, reader.value(names[0]), reader.value(names[1])
-    array = reader.constants.get(names[1])
+    b, base, exponent = node.b, node.value(0), node.value(1)
+    array = node.constant(1)
     if array is None or array.ndim > len(b.shape(base)) or b.dtype(base) not in macros.FLOATS:
         return [b.point("Pow", base, exponent)]
     number = array.item()
@@ -172,15 +207,15 @@ def _axis(axis: object, rank: int) -> int:
     return axis % rank if rank else 0
 
 
-def _reduction(reader: _Reader, op_type: str, names: list[str], attributes: Attributes) -> int:
-    b, x = reader.b, reader.value(names[0])
+def _reduction(node: _Node) -> int:
+    b, x = node.b, node.value(0)
     rank = len(b.shape(x))
-    axes = attributes.get("axes", reader.integers(names, 1))
-    if not axes and attributes.get("noop_with_empty_axes", 0):
+    axes = node.attributes.get("axes", node.integers(1))
+    if not axes and node.attributes.get("noop_with_empty_axes", 0):
         return x
     dims = [_axis(axis, rank) for axis in axes] if isinstance(axes, list) and axes else range(rank)
-    result = macros.REDUCTIONS[op_type](b, x, dims)
-    if attributes.get("keepdims", 1):
+    result = macros.REDUCTIONS[node.op_type](b, x, dims)
+    if node.attributes.get("keepdims", 1):
         return result
     return b.reshape(result, [size for i, size in enumerate(b.shape(result)) if i not in dims])
 
@@ -188,23 +223,19 @@ def _reduction(reader: _Reader, op_type: str, names: list[str], attributes: Attr
 # ---- views
 
 
-def _transpose(
-    reader: _Reader, names: list[str], attributes: Attributes, _node: onnx.NodeProto
-) -> list[int]:
-    x = reader.value(names[0])
-    perm = attributes.get("perm", list(reversed(range(len(reader.b.shape(x))))))
+def _transpose(node: _Node) -> list[int]:
+    x = node.value(0)
+    perm = node.attributes.get("perm", list(reversed(range(len(node.b.shape(x))))))
     assert isinstance(perm, list)
-    return [reader.b.transpose(x, perm)]
+    return [node.b.transpose(x, perm)]
 
 
-def _reshape(
-    reader: _Reader, names: list[str], attributes: Attributes, _node: onnx.NodeProto
-) -> list[int]:
-    x = reader.value(names[0])
-    before, wanted = reader.b.shape(x), reader.integers(names, 1) or []
+def _reshape(node: _Node) -> list[int]:
+    x = node.value(0)
+    before, wanted = node.b.shape(x), node.integers(1) or []
     shape: list[Extent | None] = []
     for position, size in enumerate(wanted):
-        if size == 0 and not attributes.get("allowzero", 0):
+        if size == 0 and not node.attributes.get("allowzero", 0):
             if position >= len(before):
                 raise RefusedError("Reshape that copies a size that is not there")
             shape.append(before[position])
@@ -216,58 +247,48 @@ def _reshape(
         if rest is None:
             raise RefusedError(f"Reshape of {text(before)} to {wanted}")
         shape = [rest if size is None else size for size in shape]
-    return [reader.b.reshape(x, [size for size in shape if size is not None])]
+    return [node.b.reshape(x, [size for size in shape if size is not None])]
 
 
-def _flatten(
-    reader: _Reader, names: list[str], attributes: Attributes, _node: onnx.NodeProto
-) -> list[int]:
-    x = reader.value(names[0])
-    shape, axis = reader.b.shape(x), attributes.get("axis", 1)
+def _flatten(node: _Node) -> list[int]:
+    x = node.value(0)
+    shape, axis = node.b.shape(x), node.attributes.get("axis", 1)
     assert isinstance(axis, int)
     axis = axis + len(shape) if axis < 0 else axis
-    return [reader.b.reshape(x, [product(shape[:axis]), product(shape[axis:])])]
+    return [node.b.reshape(x, [product(shape[:axis]), product(shape[axis:])])]
 
 
-def _squeeze(
-    reader: _Reader, names: list[str], _attributes: Attributes, _node: onnx.NodeProto
-) -> list[int]:
-    x = reader.value(names[0])
-    shape = reader.b.shape(x)
-    axes = reader.integers(names, 1)
+def _squeeze(node: _Node) -> list[int]:
+    x = node.value(0)
+    shape = node.b.shape(x)
+    axes = node.integers(1)
     dims = (
         [i for i, size in enumerate(shape) if size == ONE]
         if axes is None
         else [_axis(axis, len(shape)) for axis in axes]
     )
-    return [reader.b.reshape(x, [size for i, size in enumerate(shape) if i not in dims])]
+    return [node.b.reshape(x, [size for i, size in enumerate(shape) if i not in dims])]
 
 
-def _unsqueeze(
-    reader: _Reader, names: list[str], _attributes: Attributes, _node: onnx.NodeProto
-) -> list[int]:
-    x = reader.value(names[0])
-    axes = reader.integers(names, 1) or []
-    rank = len(reader.b.shape(x)) + len(axes)
+def _unsqueeze(node: _Node) -> list[int]:
+    x = node.value(0)
+    axes = node.integers(1) or []
+    rank = len(node.b.shape(x)) + len(axes)
     dims = {_axis(axis, rank) for axis in axes}
-    old = iter(reader.b.shape(x))
-    return [reader.b.reshape(x, [ONE if i in dims else next(old) for i in range(rank)])]
+    old = iter(node.b.shape(x))
+    return [node.b.reshape(x, [ONE if i in dims else next(old) for i in range(rank)])]
 
 
-def _expand(
-    reader: _Reader, names: list[str], _attributes: Attributes, _node: onnx.NodeProto
-) -> list[int]:
-    shape = [Extent(size) for size in reader.integers(names, 1) or []]
-    return [reader.b.broadcast(reader.value(names[0]), shape)]
+def _expand(node: _Node) -> list[int]:
+    shape = [Extent(size) for size in node.integers(1) or []]
+    return [node.b.broadcast(node.value(0), shape)]
 
 
-def _slice(
-    reader: _Reader, names: list[str], _attributes: Attributes, _node: onnx.NodeProto
-) -> list[int]:
-    b, x = reader.b, reader.value(names[0])
-    starts, stops = reader.integers(names, 1) or [], reader.integers(names, 2) or []
-    axes = reader.integers(names, 3) or list(range(len(starts)))
-    steps = reader.integers(names, 4) or [1] * len(starts)
+def _slice(node: _Node) -> list[int]:
+    b, x = node.b, node.value(0)
+    starts, stops = node.integers(1) or [], node.integers(2) or []
+    axes = node.integers(3) or list(range(len(starts)))
+    steps = node.integers(4) or [1] * len(starts)
     for start, stop, axis, step in zip(starts, stops, axes, steps, strict=True):
         dim = _axis(axis, len(b.shape(x)))
         size = b.shape(x)[dim].static
@@ -278,24 +299,20 @@ def _slice(
     return [x]
 
 
-def _concat(
-    reader: _Reader, names: list[str], attributes: Attributes, _node: onnx.NodeProto
-) -> list[int]:
-    parts = [reader.value(name) for name in names]
-    return [reader.b.concat(parts, _axis(attributes["axis"], len(reader.b.shape(parts[0]))))]
+def _concat(node: _Node) -> list[int]:
+    parts = node.values()
+    return [node.b.concat(parts, node.axis())]
 
 
-def _split(
-    reader: _Reader, names: list[str], attributes: Attributes, node: onnx.NodeProto
-) -> list[int]:
-    b, x = reader.b, reader.value(names[0])
-    dim = _axis(attributes.get("axis", 0), len(b.shape(x)))
-    size, sizes = b.shape(x)[dim].static, reader.integers(names, 1)
+def _split(node: _Node) -> list[int]:
+    b, x = node.b, node.value(0)
+    dim = node.axis(0)
+    size, sizes = b.shape(x)[dim].static, node.integers(1)
     if size is None:
         raise RefusedError("Split of a size that may vary")
     if sizes is None:
-        each = -(-size // len(node.output))
-        sizes = [min(each, size - each * i) for i in range(len(node.output))]
+        each = -(-size // len(node.proto.output))
+        sizes = [min(each, size - each * i) for i in range(len(node.proto.output))]
     results, start = [], 0
     for one in sizes:
         results.append(b.slice(x, dim, start, start + one))
@@ -303,12 +320,10 @@ def _split(
     return results
 
 
-def _gather(
-    reader: _Reader, names: list[str], attributes: Attributes, _node: onnx.NodeProto
-) -> list[int]:
-    b, x = reader.b, reader.value(names[0])
-    dim = _axis(attributes.get("axis", 0), len(b.shape(x)))
-    index, size = reader.constants.get(names[1]), b.shape(x)[dim].static
+def _gather(node: _Node) -> list[int]:
+    b, x = node.b, node.value(0)
+    dim = node.axis(0)
+    index, size = node.constant(1), b.shape(x)[dim].static
     if index is None or index.size != 1 or index.ndim > 1 or size is None:
         raise RefusedError("Gather with other than one constant index")
     at = int(index.item()) % size if size else 0
@@ -318,15 +333,13 @@ def _gather(
     return [b.reshape(one, [s for i, s in enumerate(b.shape(one)) if i != dim])]
 
 
-def _pad(
-    reader: _Reader, names: list[str], attributes: Attributes, _node: onnx.NodeProto
-) -> list[int]:
-    b, x = reader.b, reader.value(names[0])
-    pads = reader.integers(names, 1) or []
-    axes = reader.integers(names, 3) or list(range(len(b.shape(x))))
-    if attributes.get("mode", "constant") != "constant" or min(pads, default=0) < 0:
+def _pad(node: _Node) -> list[int]:
+    b, x = node.b, node.value(0)
+    pads = node.integers(1) or []
+    axes = node.integers(3) or list(range(len(b.shape(x))))
+    if node.attributes.get("mode", "constant") != "constant" or min(pads, default=0) < 0:
         raise RefusedError("Pad that reflects, repeats or crops")
-    fill = reader.value(names[2]) if len(names) > 2 and names[2] else b.constant(0, b.dtype(x))
+    fill = node.value(2) if node.has(2) else b.constant(0, b.dtype(x))
     fill = b.reshape(fill, ())
     for position, axis in enumerate(axes):
         dim = _axis(axis, len(b.shape(x)))
@@ -341,102 +354,79 @@ def _pad(
 # ---- norms and the like
 
 
-def _number(attributes: Mapping[str, object], name: str, default: float) -> float:
-    value = attributes.get(name, default)
-    assert isinstance(value, float | int)
-    return value
-
-
-def _softmax(
-    reader: _Reader, names: list[str], attributes: Attributes, node: onnx.NodeProto
-) -> list[int]:
-    x = reader.value(names[0])
-    dim = _axis(attributes.get("axis", -1), len(reader.b.shape(x)))
+def _softmax(node: _Node) -> list[int]:
+    x = node.value(0)
+    dim = node.axis(-1)
     function = macros.softmax if node.op_type == "Softmax" else macros.log_softmax
-    return [function(reader.b, x, dim)]
+    return [function(node.b, x, dim)]
 
 
-def _layer_norm(
-    reader: _Reader, names: list[str], attributes: Attributes, _node: onnx.NodeProto
-) -> list[int]:
-    b, x = reader.b, reader.value(names[0])
+def _layer_norm(node: _Node) -> list[int]:
+    b, x = node.b, node.value(0)
     rank = len(b.shape(x))
-    dims = range(_axis(attributes.get("axis", -1), rank), rank)
-    result, average, factor = macros.normalized(b, x, dims, _number(attributes, "epsilon", 1e-5))
-    result = b.point("Mul", result, reader.value(names[1]))
-    if len(names) > 2 and names[2]:
-        result = b.point("Add", result, reader.value(names[2]))
+    dims = range(node.axis(-1), rank)
+    result, average, factor = macros.normalized(b, x, dims, node.number("epsilon", 1e-5))
+    result = b.point("Mul", result, node.value(1))
+    if node.has(2):
+        result = b.point("Add", result, node.value(2))
     return [result, average, factor]
 
 
-def _rms_norm(
-    reader: _Reader, names: list[str], attributes: Attributes, _node: onnx.NodeProto
-) -> list[int]:
-    b, x = reader.b, reader.value(names[0])
+def _rms_norm(node: _Node) -> list[int]:
+    b, x = node.b, node.value(0)
     rank = len(b.shape(x))
-    dims = range(_axis(attributes.get("axis", -1), rank), rank)
-    result = macros.rms_normalized(b, x, dims, _number(attributes, "epsilon", 1e-5))
-    return [b.point("Mul", result, reader.value(names[1]))]
+    dims = range(node.axis(-1), rank)
+    result = macros.rms_normalized(b, x, dims, node.number("epsilon", 1e-5))
+    return [b.point("Mul", result, node.value(1))]
 
 
-def _instance_norm(
-    reader: _Reader, names: list[str], attributes: Attributes, _node: onnx.NodeProto
-) -> list[int]:
-    x, scale, bias = (reader.value(name) for name in names)
-    epsilon = _number(attributes, "epsilon", 1e-5)
-    return [macros.instance_norm(reader.b, x, scale, bias, epsilon)]
+def _instance_norm(node: _Node) -> list[int]:
+    x, scale, bias = node.values()
+    epsilon = node.number("epsilon", 1e-5)
+    return [macros.instance_norm(node.b, x, scale, bias, epsilon)]
 
 
-def _group_norm(
-    reader: _Reader, names: list[str], attributes: Attributes, _node: onnx.NodeProto
-) -> list[int]:
-    x, scale, bias = (reader.value(name) for name in names)
-    groups = attributes["num_groups"]
+def _group_norm(node: _Node) -> list[int]:
+    x, scale, bias = node.values()
+    groups = node.attributes["num_groups"]
     assert isinstance(groups, int)
-    epsilon = _number(attributes, "epsilon", 1e-5)
-    return [macros.group_norm(reader.b, x, scale, bias, groups, epsilon)]
+    epsilon = node.number("epsilon", 1e-5)
+    return [macros.group_norm(node.b, x, scale, bias, groups, epsilon)]
 
 
-def _rotary(
-    reader: _Reader, names: list[str], attributes: Attributes, _node: onnx.NodeProto
-) -> list[int]:
-    if len(names) > 3 and names[3]:
+def _rotary(node: _Node) -> list[int]:
+    if node.has(3):
         raise RefusedError("RotaryEmbedding with position_ids")
-    x, cos, sin = (reader.value(name) for name in names[:3])
+    x, cos, sin = node.values()[:3]
     return [
         macros.rotary(
-            reader.b, x, cos, sin,
-            interleaved=bool(attributes.get("interleaved", 0)),
-            rotary_dim=int(_number(attributes, "rotary_embedding_dim", 0)),
-            heads=int(_number(attributes, "num_heads", 0)),
+            node.b, x, cos, sin,
+            interleaved=bool(node.attributes.get("interleaved", 0)),
+            rotary_dim=int(node.number("rotary_embedding_dim", 0)),
+            heads=int(node.number("num_heads", 0)),
         )
     ]  # fmt: skip
 
 
-def _arg(
-    reader: _Reader, names: list[str], attributes: Attributes, node: onnx.NodeProto
-) -> list[int]:
-    b, x = reader.b, reader.value(names[0])
-    dim = _axis(attributes.get("axis", 0), len(b.shape(x)))
-    last = bool(attributes.get("select_last_index", 0))
+def _arg(node: _Node) -> list[int]:
+    b, x = node.b, node.value(0)
+    dim = node.axis(0)
+    last = bool(node.attributes.get("select_last_index", 0))
     result = macros.position_of(b, x, dim, largest=node.op_type == "ArgMax", last=last)
-    if attributes.get("keepdims", 1):
+    if node.attributes.get("keepdims", 1):
         return [result]
     return [b.reshape(result, [s for i, s in enumerate(b.shape(result)) if i != dim])]
 
 
-def _global_pool(
-    reader: _Reader, names: list[str], _attributes: Attributes, node: onnx.NodeProto
-) -> list[int]:
-    b, x = reader.b, reader.value(names[0])
+def _global_pool(node: _Node) -> list[int]:
+    b, x = node.b, node.value(0)
     dims = range(2, len(b.shape(x)))
     if node.op_type == "GlobalMaxPool":
         return [macros.extreme(b, "max", x, dims)]
     return [macros.mean(b, x, dims)]
 
 
-_Special: TypeAlias = Callable[[_Reader, list[str], Attributes, onnx.NodeProto], list[int]]
-_SPECIAL: dict[str, _Special] = {
+_SPECIAL: dict[str, Callable[[_Node], list[int]]] = {
     "ArgMax": _arg,
     "ArgMin": _arg,
     "Concat": _concat,
@@ -461,5 +451,3 @@ _SPECIAL: dict[str, _Special] = {
     "Transpose": _transpose,
     "Unsqueeze": _unsqueeze,
 }
-
-OPERATORS = frozenset(_SPECIAL) | frozenset(macros.REDUCTIONS) | frozenset(POINTWISE_OPS)
