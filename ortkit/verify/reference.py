@@ -20,7 +20,7 @@ from ortkit.verify.precision import coarser_origins
 from ortkit.verify.random_ops import random_outputs
 from ortkit.verify.sessions import SessionResult, Setting, run_sessions
 from ortkit.verify.sizes import free_inputs
-from ortkit.verify.ties import TieSource, tie_check, tie_sources, write_probe
+from ortkit.verify.ties import Roundings, TieSource, tie_check, tie_sources, write_probe
 
 #: How many other input sets are tried when the original does not run on the first.
 _FALLBACKS = 24
@@ -75,6 +75,11 @@ class Reference:
     """An error that the user accepts, as a part of the output's largest magnitude."""
     rounded: Path | None = None
     """Results with every value in half precision rounded, if that was looked at."""
+    moved: Path | None = None
+    """Results with every value rounded as the candidate rounds it, those that outputs are picked
+    or rounded from too, if that was looked at."""
+    is_strict: bool = False
+    """Whether such values in half precision are off by no more than `moved` and one epsilon."""
 
     def expected(self, feeds: Path) -> dict[str, Value]:
         """Return the reference for one input set."""
@@ -87,7 +92,11 @@ class Reference:
             values = {**read_values(feeds), **self.constants, **self.expected(feeds)}
             worst = max(self.own_errors_eps.values(), default=0.0)
             source, given = self.ties[name], values.get(name)
-            checks.append(tie_check(source, given, values, worst, self.computed_in, self.stated))
+            moved = read_values(self.moved / feeds.name) if self.moved is not None else {}
+            roundings = Roundings(moved) if self.is_strict else None
+            checks.append(
+                tie_check(source, given, values, worst, self.computed_in, self.stated, roundings)
+            )
         if optimized and not self.own_problem:
             checks.append(_equals(read_values(self.optimized / feeds.name).get(name)))
         known = [check for check in checks if check is not None]

@@ -3,11 +3,14 @@
 An ArgMax over two logits that differ by one rounding may name either, and a pixel of 12.4999 may
 become 12 or 13. To judge this, the values that are picked from or rounded are computed with the
 reference, as extra outputs of the original.
+
+Half precision is coarse: 16 of its epsilons are 4 of 255 levels. There a value may be off by one
+epsilon, or by a multiple of what roundings move it in a run of the original (`rounded.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +21,13 @@ import onnx_ir as ir
 from ortkit.verify.compare import TieCheck
 from ortkit.verify.feeds import Value
 from ortkit.verify.rows import as_rows
-from ortkit.verify.tolerances import SCALE_FLOOR, TOLERANCES, allowed_eps
+from ortkit.verify.tolerances import (
+    HALVES,
+    OWN_ERROR_FACTOR,
+    SCALE_FLOOR,
+    TOLERANCES,
+    allowed_eps,
+)
 
 _PICKS = ("ArgMax", "ArgMin", "TopK")
 _COMPARES = ("Greater", "Less", "GreaterOrEqual", "LessOrEqual")
@@ -37,6 +46,17 @@ _ROUNDINGS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 _INTEGERS = tuple(int(kind) for kind in ir.DataType if kind.is_integer())
 #: A protobuf with weights inside that is larger than this is not copied to add outputs.
 _COPY_LIMIT_BYTES = 1 << 30
+
+
+@dataclass(frozen=True)
+class Roundings:
+    """What is known of how far roundings in half precision move values.
+
+    Args:
+        moved: By name, the values of a run that rounds each; empty if there was none.
+    """
+
+    moved: Mapping[str, Value]
 
 
 @dataclass(frozen=True)
@@ -130,6 +150,7 @@ def tie_check(
     own_error_eps: float,
     computed_in: Mapping[str, str],
     stated: float = 0.0,
+    roundings: Roundings | None = None,
 ) -> TieCheck | None:
     """Return what judges the differing elements of an output, None where it cannot be done.
 
@@ -140,6 +161,7 @@ def tie_check(
         own_error_eps: The largest error that ONNX Runtime's own optimizations make.
         computed_in: By value, a coarser float type that it was computed in, if any.
         stated: An error that the user accepts, as a part of the output's largest magnitude.
+        roundings: What values in half precision are held to; without it to their tolerance.
     """
     picked = [values.get(name) for name in source.values]
     tensors = [each for each in picked if isinstance(each, np.ndarray)]
@@ -153,20 +175,71 @@ def tie_check(
     allowed = allowed_eps(
         kinds[0], own_error_eps, optimized=True, computed_in=coarse, stated=stated
     )
-    relative = TOLERANCES[kinds[0]].epsilon * allowed
+    room = _Room(TOLERANCES[kinds[0]].epsilon * allowed)
+    half = coarse or kinds[0]
+    if roundings is not None and half in HALVES and not stated:
+        own = OWN_ERROR_FACTOR * own_error_eps * TOLERANCES[kinds[0]].epsilon
+        others = [roundings.moved.get(name) for name in source.values]
+        room = _Room(room.most, max(TOLERANCES[half].epsilon, own), _like(tensors, others))
     if source.op in _ROUNDINGS:
-        return _rounding_check(arrays, source, expected, values, relative)
+        return _rounding_check(arrays, source, expected, values, room)
     if source.op == "compare":
-        return _compare_check(arrays[0], arrays[1], relative)
-    return _pick_check(arrays[0], source, expected, relative)
+        return _compare_check(arrays[0], arrays[1], room)
+    return _pick_check(arrays[0], source, expected, room)
 
 
-def _compare_check(left: np.ndarray, right: np.ndarray, relative: float) -> TieCheck:
+@dataclass(frozen=True)
+class _Room:
+    """How far values may be off.
+
+    Args:
+        most: A part of their row's scale.
+        least: The part that they may be off in any case; None for `most`.
+        moved: The values as roundings move them, None if that is not known.
+    """
+
+    most: float
+    least: float | None = None
+    moved: Sequence[np.ndarray] | None = None
+
+    def of(self, scale: np.ndarray, by: np.ndarray | None) -> np.ndarray:
+        """Return how far the values of each row may be off.
+
+        Args:
+            scale: Of each row.
+            by: How far roundings move a row at most, None if that is not known.
+        """
+        most: np.ndarray = self.most * np.maximum(scale, SCALE_FLOOR)
+        if self.least is None:
+            return most
+        off = self.least * np.maximum(scale, SCALE_FLOOR)
+        if by is not None:
+            by = np.where(np.isfinite(by), by, np.inf)
+            # A row of few values may happen not to move: it is taken to, as others usually do.
+            off = np.maximum(off, OWN_ERROR_FACTOR * np.maximum(by, np.median(by)))
+        return np.asarray(np.minimum(off, most))
+
+
+def _like(tensors: Sequence[np.ndarray], others: Sequence[Value]) -> Sequence[np.ndarray] | None:
+    """Return the values of another run, those that it does not have as they are."""
+    given = [
+        other if isinstance(other, np.ndarray) and other.shape == one.shape else one
+        for one, other in zip(tensors, others, strict=True)
+    ]
+    is_known = any(other is not one for one, other in zip(tensors, given, strict=True))
+    return [each.astype(np.float64) for each in given] if is_known else None
+
+
+def _compare_check(left: np.ndarray, right: np.ndarray, room: _Room) -> TieCheck:
     left, right = np.broadcast_arrays(left, right)
+    by = None
+    if room.moved is not None:
+        moved = np.abs((room.moved[0] - room.moved[1]) - (left - right))
+        by = moved.max(axis=-1, keepdims=True, initial=0.0) if left.ndim else moved
     magnitude = np.maximum(np.abs(left), np.abs(right))
     magnitude = np.where(np.isfinite(magnitude), magnitude, 0.0)
     scale = magnitude.max(axis=-1, keepdims=True, initial=SCALE_FLOOR) if left.ndim else magnitude
-    is_close = np.abs(left - right) <= relative * np.maximum(scale, SCALE_FLOOR)
+    is_close = np.abs(left - right) <= room.of(scale, by)
 
     def check(actual: np.ndarray) -> np.ndarray:
         result: np.ndarray = is_close.reshape(actual.shape)
@@ -180,7 +253,7 @@ def _rounding_check(
     source: TieSource,
     expected: np.ndarray,
     values: Mapping[str, Value],
-    relative: float,
+    room: _Room,
 ) -> TieCheck | None:
     """Numbers may be what rounding makes of a value that is off by what is allowed."""
     given, step = arrays[0], arrays[1] if len(arrays) > 1 else np.ones(())
@@ -188,7 +261,10 @@ def _rounding_check(
         return None
     rows = np.abs(as_rows(given)[1])
     scale = np.where(np.isfinite(rows), rows, 0.0).max(axis=-1, keepdims=True)
-    off = np.broadcast_to(relative * np.maximum(scale, SCALE_FLOOR), rows.shape)
+    by = None
+    if room.moved is not None:
+        by = np.abs(as_rows(room.moved[0] - given)[1]).max(axis=-1, keepdims=True)
+    off = np.broadcast_to(room.of(scale, by), rows.shape)
     off, step, to = off.reshape(given.shape), step.reshape(()), _ROUNDINGS[source.op]
     lowest = to((given - off) / step) - to(given / step)
     highest = to((given + off) / step) - to(given / step)
@@ -210,14 +286,17 @@ def _rounding_check(
 
 
 def _pick_check(
-    values: np.ndarray, source: TieSource, expected: np.ndarray, relative: float
+    values: np.ndarray, source: TieSource, expected: np.ndarray, room: _Room
 ) -> TieCheck | None:
     axis = source.axis % values.ndim
     rest = int(np.prod(values.shape)) // max(values.shape[axis], 1)
     if rest == 0 or expected.size % rest:
         return None
     kept = [n if i != axis else expected.size // rest for i, n in enumerate(values.shape)]
-    scale = np.maximum(np.abs(values).max(axis=axis, keepdims=True), SCALE_FLOOR)
+    by = None
+    if room.moved is not None:
+        by = np.abs(room.moved[0] - values).max(axis=axis, keepdims=True)
+    off = room.of(np.abs(values).max(axis=axis, keepdims=True), by)
     best = np.take_along_axis(values, expected.reshape(kept).astype(np.int64), axis)
 
     def check(actual: np.ndarray) -> np.ndarray:
@@ -225,7 +304,7 @@ def _pick_check(
         inside = (index >= 0) & (index < values.shape[axis])
         other = np.take_along_axis(values, np.where(inside, index, 0), axis)
         # Both values may have moved, towards each other.
-        close = np.abs(best - other) <= 2 * relative * scale
+        close = np.abs(best - other) <= 2 * off
         result: np.ndarray = (close & inside).reshape(actual.shape)
         return result
 

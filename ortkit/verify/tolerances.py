@@ -45,6 +45,9 @@ TOLERANCES: dict[str, Tolerance] = {
     "float4_e2m1fn": Tolerance(0.5, 1.0, _FLOAT8),
 }
 
+#: Types whose tolerance is many times what a rounding moves.
+HALVES = frozenset({"float16", "bfloat16"})
+
 #: A model on which ONNX Runtime's own optimizations make an error may make so many times it.
 OWN_ERROR_FACTOR = 4.0
 

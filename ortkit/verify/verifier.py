@@ -6,7 +6,6 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -72,6 +71,7 @@ class Verifier:
         self._state: Reference | Refusal = Refusal("the verifier was not entered")
         self._checks = 0
         self._path = Path()
+        self._runs: dict[str, Path | None] = {}
 
     def __enter__(self) -> Self:
         """Run the original.
@@ -151,12 +151,14 @@ class Verifier:
             coarse = dict.fromkeys([*state.outputs, *picked], computed_in)
             coarse |= state.computed_in
             state = replace(state, computed_in=coarse)
-        state = replace(state, stated=stated)
+        state = replace(state, stated=stated, is_strict=True)
         outputs, reason = _judge(state, folder, results)
         is_off = not stated and any(not each.equal for each in outputs)
-        # What the original's own roundings move is looked at only where it is asked for.
-        if is_off and (rounded := self._rounded) is not None:
-            state = replace(state, rounded=rounded)
+        # What roundings move is looked at only where it is asked for.
+        if is_off and (not computed_in or state.ties):
+            moved = self._rounded(computed_in)
+            own = None if computed_in else moved
+            state = replace(state, rounded=own, moved=moved, is_strict=moved is not None)
             outputs, reason = _judge(state, folder, results)
         return Verification(
             "no" if reason else "yes",
@@ -167,13 +169,22 @@ class Verifier:
             state.excluded,
         )
 
-    @cached_property
-    def _rounded(self) -> Path | None:
-        """The original's results with each value rounded; None if there is nothing to round."""
+    def _rounded(self, half: str) -> Path | None:
+        """Return the original's results with each value rounded, None if there are none.
+
+        Args:
+            half: The type that a candidate computes float32 in; empty for values in half
+                precision, which are rounded to their own type.
+        """
         if isinstance(self._state, Refusal):
             return None
-        folder, options = self._folder() / "rounded", self._options[4:]
-        return run_rounded(self._path, self._state.feeds, folder, *options)
+        if half not in self._runs:
+            wanted = {name for each in self._state.ties.values() for name in each.values}
+            folder, options = self._folder() / f"rounded{half}", self._options[4:]
+            self._runs[half] = run_rounded(
+                self._path, self._state.feeds, folder, *options, half=half, wanted=wanted
+            )
+        return self._runs[half]
 
     def _folder(self) -> Path:
         if self._temporary is None:

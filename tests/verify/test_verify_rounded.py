@@ -85,7 +85,7 @@ def test_roundings_elsewhere_are_no_fault(tmp_path: Path, monkeypatch: pytest.Mo
         found = verifier.check(candidate)
         assert found.verdict == "yes"
         assert "the original's own roundings" in found.reason
-        monkeypatch.setattr(verifier, "_rounded", None)
+        monkeypatch.setattr(verifier, "_rounded", lambda _: None)
         assert verifier.check(candidate).verdict == "no"  # without that it would be one
 
 

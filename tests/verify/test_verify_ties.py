@@ -89,3 +89,35 @@ def test_half_precision_keeps_models_whose_outputs_are_integers(end: str) -> Non
     assert (report.verification.verdict, report.rolled_back) == ("yes", ())
     assert report.verification.near_ties
     assert any("lower-precision" in hit.id for hit in report.hits)
+
+
+IMAGE = """g ({kind}[1, 8, 16, 16] x) => (uint8[1, 8, 16, 16] y) {{
+  a = Conv <pads = [1, 1, 1, 1]> (x, w) b = Relu(a) h = Conv(b, v) p = Mul(h, scale)
+  s = Add(p, shift) r = Round(s) c = Clip(r, zero, top) y = Cast <to = 2> (c)
+}}"""
+
+
+def image(kind: type, *, levels: float = 0.0, computed: type | None = None) -> ir.Model:
+    """A net whose result is an image; `levels` brighter, with weights as `computed` has them."""
+    random = np.random.default_rng(0)
+    weights = {
+        "w": random.standard_normal((8, 8, 3, 3)) / 12,
+        "v": random.standard_normal((8, 8, 1, 1)) / 2,
+        "scale": np.array(40.0), "shift": np.array(128 + levels), "zero": np.array(0.0),
+        "top": np.array(255.0),
+    }  # fmt: skip
+    given = {name: array.astype(computed or kind).astype(kind) for name, array in weights.items()}
+    return model(IMAGE.format(kind="float16" if kind is np.float16 else "float"), given)
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.float16])
+def test_an_image_in_half_precision_is_no_brighter(kind: type) -> None:
+    """16 epsilons of float16 are 4 of 255 levels: what roundings explain is less than one."""
+    computed_in = "float16" if kind is np.float32 else ""
+    with Verifier(image(kind)) as verifier:
+        as_is = verifier.check(image(kind, computed=np.float16), computed_in=computed_in)
+        assert as_is.verdict == "yes", as_is.reason
+        for levels in (1.0, -2.0, 4.0):
+            found = verifier.check(image(kind, levels=levels), computed_in=computed_in)
+            assert found.verdict == "no", levels
+            assert "elements differ" in found.reason
