@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import os
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, get_args
 
 from ortkit.errors import UserError
 from ortkit.graph.opsets.raising import NEWEST, OLDEST
@@ -23,6 +24,25 @@ REGIONS_SINCE_LEVEL = 2
 Precision = Literal["fp32", "fp16", "bf16", "int8", "int4"]
 Calibration = Literal["auto", "minmax", "entropy", "percentile"]
 KernelChoice = Literal["auto", "off", "tvm", "triton"]
+
+_CHOICES = {
+    "target": ("cpu", "cuda"),
+    "level": range(4),
+    "precision": get_args(Precision),
+    "calibration": get_args(Calibration),
+    "precision_io": ("keep", "convert"),
+    "kernels": get_args(KernelChoice),
+}
+#: By field: its type, and the least number.
+_NUMBERS = {
+    "samples": (int, 1), "threads": (int, 0), "fold_limit": (int, 0), "max_opset": (int, 0),
+    "max_error": (float | int | None, 0),
+}  # fmt: skip
+_TYPES = {
+    "passes": str, "cpu": str, "arch": str, "shapes": Mapping, "denied": Set,
+    "extra_passes": tuple | list, "inputs": Path | None, "calibrate": Path | None,
+    "fuel": int | None,
+}  # fmt: skip
 
 
 def _silent(stage: str) -> None:
@@ -93,12 +113,10 @@ class OptimizeOptions:
     """Called with how many kernels are compiled, and of how many."""
 
     def __post_init__(self) -> None:
-        if self.level not in range(4):
-            raise UserError(f"there is no level {self.level}", where="level", fix="use 0 to 3")
-        if self.samples < 1:
-            raise UserError(
-                f"{self.samples} samples verify nothing", where="samples", fix="use 1 or more"
-            )
+        for name in ("inputs", "calibrate"):
+            if isinstance(given := getattr(self, name), str | os.PathLike):
+                object.__setattr__(self, name, Path(given))
+        self._check_values()
         if self.measure and self.target != "cpu":
             raise UserError(
                 f"models for {self.target} are not timed",
@@ -120,8 +138,6 @@ class OptimizeOptions:
                 where="--kernels",
                 fix="use --kernels auto",
             )
-        if self.threads < 0:
-            raise UserError(f"{self.threads} threads", where="--threads", fix="use 0 or more")
         if not OLDEST <= self.max_opset <= NEWEST:
             raise UserError(
                 f"no model is raised to opset {self.max_opset}",
@@ -137,6 +153,24 @@ class OptimizeOptions:
     @property
     def _has_regions(self) -> bool:
         return self.kernels != "off" and self.level >= REGIONS_SINCE_LEVEL
+
+    def _check_values(self) -> None:
+        """Refuse what no type checker has seen."""
+        for name, known in _CHOICES.items():
+            if (given := getattr(self, name)) not in known:
+                fix = f"use {', '.join(map(str, known))}"
+                raise UserError(f"{given!r} is not known", where=_flag(name), fix=fix)
+        for name, (kind, least) in _NUMBERS.items():
+            given = getattr(self, name)
+            if not isinstance(given, kind) or (given is not None and given < least):
+                fix = f"use a number, {least} or more"
+                raise UserError(f"cannot be {given!r}", where=_flag(name), fix=fix)
+        for name, kind in _TYPES.items():
+            if not isinstance(given := getattr(self, name), kind):
+                wanted = getattr(kind, "__name__", str(kind))
+                raise UserError(
+                    f"is of type {type(given).__name__}, expected {wanted}", where=name
+                )
 
     def _check_precision(self) -> None:
         if self.precision == "fp16" and self.target == "cpu":
@@ -163,9 +197,15 @@ class OptimizeOptions:
             )
         if self.max_error is not None and not 0 < self.max_error < 1:
             raise UserError(
-                f"no error is {self.max_error:g}", where="--max-error", fix="use 0 to 1, as 0.02"
+                f"nothing is checked against {self.max_error:g}",
+                where="--max-error",
+                fix="use a number between 0 and 1, such as 0.02",
             )
         if self.calibrate is not None and self.precision != "int8":
             raise UserError(
                 "only int8 is calibrated", where="--calibrate", fix="add --precision int8"
             )
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"

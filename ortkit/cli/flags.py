@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 
 from ortkit.errors import UserError
 
@@ -44,3 +45,25 @@ def numbers(text: str, where: str) -> tuple[int, ...]:
     if not all(part.isdecimal() for part in parts):
         raise UserError(f"cannot read {text!r}", where=where, fix="write N,N,...")
     return tuple(int(part) for part in parts)
+
+
+def check_written(written: Mapping[str, Path | None], read: Iterable[Path | None]) -> None:
+    """Refuse files that cannot be written, before anything is done for them.
+
+    Args:
+        written: By flag; None where it was not given.
+        read: Files that have to stay as they are.
+
+    Raises:
+        UserError: A file has no folder, is a folder itself, is read, or is written twice.
+    """
+    from ortkit.graph.atomic import check_target
+
+    taken = {path.resolve(): "is read" for path in read if path is not None}
+    for flag, path in written.items():
+        if path is None:
+            continue
+        check_target(path)
+        if (why := taken.get(path.resolve())) is not None:
+            raise UserError(why, where=f"{flag} {path}", fix="name another file")
+        taken[path.resolve()] = f"is written by {flag}"

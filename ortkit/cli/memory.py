@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ortkit.cli import show
-from ortkit.cli.flags import sizes
+from ortkit.cli.flags import check_written, sizes
 from ortkit.errors import UserError
 
 if TYPE_CHECKING:
@@ -104,8 +104,7 @@ def _check(
         raise UserError(
             "cannot be told what kind of plot this is", where=f"--plot {path}", fix=fix
         )
-    if not path.absolute().parent.is_dir():
-        raise UserError("its folder does not exist", where=f"--plot {path}", fix="make it")
+    check_written({"--plot": path}, (arguments.model, arguments.inputs))
     from ortkit.cli.memory_plot import require_plotly
 
     require_plotly(path)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ortkit.cli import show
-from ortkit.cli.flags import sizes
+from ortkit.cli.flags import check_written, sizes
 from ortkit.cli.precision_page import check_page, is_page, write_page
 from ortkit.cli.precision_tables import show_precision
 from ortkit.errors import UserError
@@ -175,18 +175,15 @@ def _output(arguments: argparse.Namespace) -> Path:
     if arguments.in_place:
         if arguments.output is not None:
             raise UserError("both --in-place and --output are given", fix="drop one of them")
+        check_written({"--report": arguments.report}, (model,))
         return model
     output: Path = arguments.output or model.with_name(model.stem + ".opt.onnx")
     if output.exists() and model.exists() and output.samefile(model):
         raise UserError(
             "the output is the input", where=str(output), fix="name another, or say --in-place"
         )
-    if output.is_dir():
-        raise UserError("is a directory", where=str(output), fix="name a file")
-    if not output.parent.exists():
-        raise UserError(
-            "the folder does not exist", where=str(output.parent), fix="create it first"
-        )
+    written = {"--output": output, "--report": arguments.report}
+    check_written(written, (model, arguments.inputs, arguments.calibrate, arguments.db))
     return output
 
 

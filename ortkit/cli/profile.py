@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ortkit.cli import profile_diff, show
-from ortkit.cli.flags import sizes
+from ortkit.cli.flags import check_written, sizes
 from ortkit.errors import UserError
 
 if TYPE_CHECKING:
@@ -84,9 +84,8 @@ def _check(arguments: argparse.Namespace) -> None:
         raise UserError("there is nothing to profile", fix="give a MODEL, or --from TRACE")
     if arguments.top < 0:
         raise UserError(f"{arguments.top} rows", where="--top", fix="give 0 or more")
-    for path in (arguments.trace, arguments.html):
-        if path is not None and not path.resolve().parent.is_dir():
-            raise UserError("there is no such folder", where=str(path.parent), fix="make it first")
+    written = {"--trace": arguments.trace, "--html": arguments.html}
+    check_written(written, (arguments.model, arguments.trace_file, arguments.inputs))
     if arguments.html is not None:
         from ortkit.runtime.profiling.html import require_plotly
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ortkit.cli import show
-from ortkit.cli.flags import sizes
+from ortkit.cli.flags import check_written, sizes
 
 if TYPE_CHECKING:
     from ortkit.comparison.reduce import Reduction
@@ -51,6 +51,8 @@ def run(arguments: argparse.Namespace) -> int:
     from ortkit.errors import ModelError
 
     model: Path = arguments.model
+    output: Path = arguments.output or model.with_name(f"{model.stem}.reduced.onnx")
+    check_written({"--output": output}, (model, arguments.inputs))
     shapes = sizes(arguments.shape)
     try:
         feeds = feeds_for(model, arguments.inputs, shapes)
@@ -64,7 +66,7 @@ def run(arguments: argparse.Namespace) -> int:
         found = reduce_model(
             model,
             arguments.check,
-            arguments.output or model.with_name(f"{model.stem}.reduced.onnx"),
+            output,
             feeds=feeds,
             jobs=arguments.jobs,
             limits=limits,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ortkit.cli import show
 from ortkit.cli.feeds import blaming_made_up
-from ortkit.cli.flags import sizes
+from ortkit.cli.flags import check_written, sizes
 
 if TYPE_CHECKING:
     from ortkit.comparison.single_run import RunResult
@@ -37,6 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run once."""
+    check_written({"--outputs": arguments.outputs}, (arguments.model, arguments.inputs))
     from ortkit.comparison.single_run import run_once
 
     with (

@@ -41,7 +41,7 @@ def write_files(drafts: Sequence[Draft]) -> None:
         UserError: A folder or file cannot be written, or the disk is full.
     """
     for draft in drafts:
-        _check_target(draft.path)
+        check_target(draft.path)
     temporary: list[Path] = []
     current = drafts[0]
     try:
@@ -68,7 +68,12 @@ def write_whole(path: Path, content: str | bytes | memoryview) -> None:
     write_files([Draft(path, data.nbytes, lambda to: write_at(to, data, 0))])
 
 
-def _check_target(path: Path) -> None:
+def check_target(path: Path) -> None:
+    """Check that a file can be written, as far as that can be told before.
+
+    Raises:
+        UserError: Its folder is missing, or it is a folder or no regular file.
+    """
     try:
         found = path.stat()
     except FileNotFoundError:

@@ -71,7 +71,21 @@ def open_model(source: ModelSource, *, folder: str | os.PathLike[str] | None = N
             return _open_proto(source, beside)
         if isinstance(source, bytes | bytearray | memoryview):
             return _open_bytes(bytes(source), beside)
-        return _open_path(Path(source))
+        return _open_path(path_of(source))
+
+
+def path_of(source: str | os.PathLike[str]) -> Path:
+    """Return a source as a path.
+
+    Raises:
+        ModelError: It is nothing that a model is opened from.
+    """
+    try:
+        return Path(source)
+    except TypeError:
+        raise ModelError(
+            f"{type(source).__name__} is no model", fix="give a path, bytes or an ONNX model"
+        ) from None
 
 
 def _open_ir(source: ir.Model, folder: Path) -> ir.Model:

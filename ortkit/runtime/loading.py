@@ -166,7 +166,7 @@ def _register(
             refusal += _left_out(options, absent)
     if refusal:
         if settings.kernels not in ("auto", "never"):
-            raise RunError(refusal, where=source.where)
+            raise RunError(refusal, where=source.where, fix="name another library, or none")
         notes.append(f"{refusal}; function bodies run instead")
     for given in settings.libraries:
         # The system looks for a bare name elsewhere.

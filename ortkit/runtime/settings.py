@@ -49,7 +49,7 @@ class SessionSettings:
         for name, known in (("optimizations", ("all", "extended", "basic", "off")),):
             if getattr(self, name) not in known:
                 raise UserError(
-                    f"{getattr(self, name)!r} is not known", where=name, fix=f"one of {known}"
+                    f"{getattr(self, name)!r} is not known", where=name, fix=", ".join(known)
                 )
         for name in ("optimized_model", "trace_prefix"):
             path: str | os.PathLike[str] | None = getattr(self, name)
@@ -65,7 +65,7 @@ class SessionSettings:
                 )
         for name in ("threads", "inter_op_threads"):
             value = getattr(self, name)
-            if not isinstance(value, int) or value < 0:
+            if not isinstance(value, int) or not 0 <= value < 1 << 31:
                 raise UserError(
                     f"{value!r} is no number of threads", where=name, fix="0 lets ORT decide"
                 )

@@ -11,9 +11,9 @@ from typing import Protocol, runtime_checkable
 import onnx
 import onnx_ir as ir
 
-from ortkit.errors import ModelError, UserError
+from ortkit.errors import ModelError
 from ortkit.graph.header import Header, header_of, read_header
-from ortkit.graph.open import ModelSource, open_model
+from ortkit.graph.open import ModelSource, open_model, path_of
 from ortkit.graph.save import save_model
 from ortkit.graph.text import is_text_suffix
 
@@ -60,12 +60,7 @@ def loadable(source: ModelSource | Saveable, scratch: Callable[[], Path]) -> Loa
         path = scratch() / "model.onnx"
         source.save(str(path))
         return _checked(path)
-    try:
-        path = Path(source)
-    except TypeError:
-        raise UserError(
-            f"{type(source).__name__} is no model", fix="give a path, bytes or an ONNX model"
-        ) from None
+    path = path_of(source)
     if is_text_suffix(path.suffix):
         return _written(open_model(path), scratch() / "model.onnx")
     return _checked(path)

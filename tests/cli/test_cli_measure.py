@@ -55,4 +55,4 @@ def test_the_document_and_the_table_say_what_was_measured(call, model: Path) -> 
 def test_threads_below_zero_are_refused(call, model: Path) -> None:
     done = call("optimize", model, "--measure", "--threads", "-1")
     assert (done.code, done.out) == (2, "")
-    assert done.err == "ortkit: --threads: -1 threads; use 0 or more\n"
+    assert done.err == "ortkit: --threads: cannot be -1; use a number, 0 or more\n"

@@ -116,7 +116,7 @@ def test_a_plot_needs_no_network(
         (("--inputs", "x.npz", "--sweep", "batch=1"), "--sweep: cannot go with --inputs"),
         (("--inputs", "nowhere.npz"), "nowhere.npz"),
         (("--plot", "x.jpeg2"), "--plot x.jpeg2: cannot be told"),
-        (("--plot", "nowhere/x.html"), "its folder does not exist"),
+        (("--plot", "nowhere/x.html"), "there is no folder 'nowhere'"),
         (("--threads", "-1"), "--threads: -1 is negative"),
         (("--target", "cuda"), "has no CUDAExecutionProvider"),
     ],

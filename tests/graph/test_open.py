@@ -41,6 +41,12 @@ def floats(name: str, count: int) -> TensorProto:
     return numpy_helper.from_array(np.arange(count, dtype=np.float32), name)
 
 
+@pytest.mark.parametrize("source", [None, 3, ["m.onnx"]])
+def test_what_is_no_source_is_said(source: object) -> None:
+    with pytest.raises(ModelError, match="is no model; give a path, bytes or an ONNX model"):
+        open_model(source)  # type: ignore[arg-type]
+
+
 def test_a_source_is_remembered(tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
     data = add_model(floats("w", 3)).SerializeToString()
