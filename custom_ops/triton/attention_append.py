@@ -40,7 +40,8 @@ def append_variant(form: AttentionForm) -> VariantSource:
     ) -> tuple[Passed, ...]:
         return (
             Tensor(form.q.tensor), Tensor(k.past), Tensor(v.past), Tensor(form.k.tensor),
-            Tensor(form.v.tensor), Tensor(form.q.tensor if mask is None else mask.tensor), None,
+            Tensor(form.v.tensor), Tensor(form.q.tensor if mask is None else mask.tensor),
+            None if k.at is None else Tensor(k.at),
             Tensor(k.present), Tensor(v.present), *blocks,
             Size(form.q.length), Size(k.rows), Size(form.k.length),
             form.q.heads, form.q.heads // form.k.heads,

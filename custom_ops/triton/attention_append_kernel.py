@@ -12,18 +12,13 @@ import triton.language as tl
 
 
 @triton.jit
-def kept_range(mask, low, high, IS_CHOICE):
-    """Return where the keys that a mask keeps begin and end between `low` and `high`."""
+def kept_range(mask, low, high):
+    """Return where the keys that a condition keeps begin and end between `low` and `high`."""
     first = high
     last = low
     for start in range(low, high, SCAN):  # noqa: F821  of attention_kernel
         place = start + tl.arange(0, SCAN)  # noqa: F821
-        if IS_CHOICE:
-            is_kept = tl.load(mask + place, mask=place < high, other=0) != 0
-        else:
-            value = tl.load(mask + place, mask=place < high, other=LOST)  # noqa: F821
-            value = value.to(tl.float32)
-            is_kept = (value > LOST) | (value != value)  # noqa: F821
+        is_kept = tl.load(mask + place, mask=place < high, other=0) != 0
         first = tl.minimum(first, tl.min(tl.where(is_kept, place, high)))
         last = tl.maximum(last, tl.max(tl.where(is_kept, place + 1, low)))
     return first, last
@@ -136,8 +131,9 @@ def append_part(
     if not is_moved:
         if IS_CAUSAL:
             high = tl.minimum(high, first + added)
-        if MASK != 0 and queries == 1:
-            first_kept, last_kept = kept_range(mask, low, high, MASK == 1)
+        # Keys that get a number, however low, still count where all others get it, too.
+        if MASK == 1 and FILL < -3.4e38 and queries == 1:
+            first_kept, last_kept = kept_range(mask, low, high)
             # The new rows are written, whether a query sees them or not.
             has_new = (low < first + added) & (first < high)
             first_kept = tl.where(

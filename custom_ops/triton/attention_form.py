@@ -71,13 +71,15 @@ class Cache:
 
     Args:
         past: The input, [batch, heads, rows, width].
-        present: The output, the same with the new rows behind.
+        present: The output, the same with the new rows behind, or one written into it.
         rows: Of the past.
+        at: The input that says where one new row goes, [1, 1]; None if it goes behind.
     """
 
     past: int
     present: int
     rows: Extent
+    at: int | None = None
 
 
 @dataclass(frozen=True)

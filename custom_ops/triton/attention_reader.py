@@ -9,6 +9,7 @@ chooses with `Where` between a score and -inf; causality and windows are Trilus 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import inf
 
 import numpy as np
@@ -16,12 +17,14 @@ import onnx
 
 from ortkit.kernels.backend import Refused
 from ortkit.kernels.signature import RegionSignature
-from ortkit.kernels.sizes import ONE, Extent, extent_of
+from ortkit.kernels.sizes import ONE, Extent, extent_of, product
 
 from ..tvm.body import Body, integer, integers
 from .attention_form import AttentionForm, Cache, Causal, Heads, Mask
 
 _HEADS_LAST, _LAST_TWO = (0, 2, 1, 3), (0, 1, 3, 2)
+#: A cache's rows before batch and heads, and back.
+ROWS_FIRST, ROWS_BACK = (2, 0, 1, 3), (1, 2, 0, 3)
 _TYPES = ("float16", "bfloat16")
 
 
@@ -125,6 +128,8 @@ class _Reader:
         if reshape is None:
             return True, name
         target = self._target(reshape)
+        if len(target) == 3 and target[:2] == (-1, 1):
+            return True, reshape.input[0]
         if len(target) != 3 or target[:2] != (0, 0):
             raise _NotAttentionError
         return False, self._transposed(reshape.input[0], _HEADS_LAST)
@@ -134,10 +139,13 @@ class _Reader:
             return self._stacked(self._body.inputs[name])
         reshape = self._body.producer(name, "Reshape")
         if reshape is not None:
-            return self._repeated(reshape)
+            return self._one_row(reshape) or self._repeated(reshape)
         concat = self._body.producer(name, "Concat")
         if concat is not None:
             return self._appended(concat)
+        back = self._body.producer(name, "Transpose")
+        if back is not None and integers(back, "perm", ()) == ROWS_BACK:
+            return self._written(back)
         reshape = self._node(self._transposed(name, _HEADS_LAST), "Reshape")
         target = self._target(reshape)
         if len(target) != 4 or target[:2] != (0, 0) or min(target[2:]) < 1:
@@ -152,6 +160,18 @@ class _Reader:
         if not isinstance(heads, int) or not isinstance(width, int):
             raise _RefusedError("attention of heads whose number or width is not known")
         return Heads(tensor, True, heads, width, extent_of(batch), extent_of(rows), width)
+
+    def _one_row(self, reshape: onnx.NodeProto) -> Heads | None:
+        """Read heads of one row each, [..., width], which lie like stacked ones."""
+        target, tensor = self._target(reshape), self._body.inputs.get(reshape.input[0])
+        if tensor is None or len(target) != 4 or (target[0], target[2]) != (-1, 1):
+            return None
+        _, heads, _, width = target
+        elements = product(map(extent_of, self._shape(tensor)))
+        batch = elements.divided_by(Extent(heads * width)) if heads * width > 0 else None
+        if batch is None:
+            raise _NotAttentionError
+        return Heads(tensor, True, heads, width, batch, ONE, width)
 
     def _repeated(self, reshape: onnx.NodeProto) -> Heads:
         """Read heads each of which stands several times in a row: the kernel shares them."""
@@ -183,6 +203,26 @@ class _Reader:
         self._caches.append(Cache(past, present, extent_of(shape[2])))
         return self._heads(concat.input[1])
 
+    def _written(self, back: onnx.NodeProto) -> Heads:
+        """Read a row that is written into a cache: [1, batch, heads, width]."""
+        made = list(self._body.function.output)
+        scatter = self._node(back.input[0], "ScatterND")
+        turned, place, new = scatter.input
+        past, at, row = map(
+            self._body.inputs.get, (self._transposed(turned, ROWS_FIRST), place, new)
+        )
+        if past is None or at is None or row is None or back.output[0] not in made:
+            raise _NotAttentionError
+        shape, rows = self._shape(past), self._shape(row)
+        if len(shape) != 4 or rows != (1, shape[0], shape[1], shape[3]):
+            raise _NotAttentionError
+        if self._shape(at) != (1, 1) or self._signature.inputs[at].dtype != "int64":
+            raise _NotAttentionError
+        present = len(self._signature.inputs) + made.index(back.output[0])
+        self._caches.append(Cache(past, present, extent_of(shape[2]), at))
+        found = self._stacked(past)
+        return replace(found, tensor=row, length=ONE)
+
     def _both_caches(self, k: Heads, v: Heads) -> tuple[Cache, Cache] | None:
         """Return those of keys and values, with shapes that fit the new rows."""
         if not self._caches and len(self._signature.outputs) == 1:
@@ -198,7 +238,7 @@ class _Reader:
                     raise _RefusedError("attention with a cache not known to be of its heads")
                 if spec.dtype != tensors[new.tensor].dtype:
                     raise _RefusedError(f"attention with a cache of {spec.dtype}")
-        if of_keys.rows != of_values.rows:
+        if (of_keys.rows, of_keys.at) != (of_values.rows, of_values.at):
             raise _RefusedError("attention with caches not known to be of one length")
         return of_keys, of_values
 

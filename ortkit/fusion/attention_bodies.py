@@ -16,6 +16,8 @@ from onnx import helper, numpy_helper
 
 #: Shape has had a first and a last dim since then, Trilu is older.
 SINCE = 15
+#: A cache's rows before batch and heads, and back.
+ROWS_FIRST, ROWS_BACK = (2, 0, 1, 3), (1, 2, 0, 3)
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,8 @@ class AttentionBody:
         fill: What is added to the score where a condition does not hold.
         causal: "first": query i sees keys up to i; "last": the last query sees all.
         window: How many of these a query sees, 0 for all.
+        columns: Of one query, whose operand and result are of three axes, the heads of K and V
+            standing for themselves: the result's last axis; 0 where `stacked` says all.
     """
 
     heads: int
@@ -51,12 +55,14 @@ class AttentionBody:
     fill: float = -np.inf
     causal: Literal["", "first", "last"] = ""
     window: int = 0
+    columns: int = 0
 
     def nodes(
         self,
         inputs: Sequence[str],
         output: str,
         caches: Sequence[tuple[str, str]] = (),
+        at: str = "",
     ) -> list[onnx.NodeProto]:
         """Return the nodes.
 
@@ -65,16 +71,22 @@ class AttentionBody:
             output: The result's name, which the names of inner values begin with.
             caches: The names of keys' and of values' [batch, kv_heads, rows, width] of earlier
                 steps, and of what they are with the new rows behind.
+            at: The name of the place, [1, 1], where one new row is written instead. K and V are
+                [1, batch, kv_heads, width] then, and Q is stacked.
         """
         writer = _Writer(output, self.dtype)
         q, k, v = inputs[:3]
+        if self.columns:
+            q = writer.op("Reshape", q, writer.integers(-1, self.heads, 1, self.width))
         if not self.stacked:
             q = _split_heads(writer, q, self.heads, self.width)
             k = _split_heads(writer, k, self.kv_heads, self.width)
             v = _split_heads(writer, v, self.kv_heads, self.v_width)
         if caches:
             k, v = (
-                writer.op("Concat", past, new, to=present, axis=2)
+                _written(writer, past, at, new, present)
+                if at
+                else writer.op("Concat", past, new, to=present, axis=2)
                 for (past, present), new in zip(caches, (k, v), strict=True)
             )
         k = self._repeated(writer, k, self.width)
@@ -91,8 +103,11 @@ class AttentionBody:
             seen = self._seen(writer, q, turned)
             scores = writer.op("Where", seen, scores, writer.number(-np.inf))
         shares = writer.op("Softmax", scores, axis=-1)
-        made = writer.op("MatMul", shares, v, to=output if self.stacked else "")
-        if not self.stacked:
+        is_made = self.stacked and not self.columns
+        made = writer.op("MatMul", shares, v, to=output if is_made else "")
+        if self.columns:
+            writer.op("Reshape", made, writer.integers(-1, 1, self.columns), to=output)
+        elif not self.stacked:
             rows = writer.op("Transpose", made, perm=[0, 2, 1, 3])
             columns = writer.integers(0, 0, self.heads * self.v_width)
             writer.op("Reshape", rows, columns, to=output)
@@ -134,6 +149,12 @@ class AttentionBody:
         beyond = writer.op("Add", *moved, beyond) if moved else beyond
         gone = writer.op("Trilu", ones, beyond, upper=0)
         return writer.op("And", seen, writer.op("Not", gone))
+
+
+def _written(writer: _Writer, past: str, at: str, new: str, present: str) -> str:
+    turned = writer.op("Transpose", past, perm=ROWS_FIRST)
+    written = writer.op("ScatterND", turned, at, new)
+    return writer.op("Transpose", written, to=present, perm=ROWS_BACK)
 
 
 def _split_heads(writer: _Writer, value: str, heads: int, width: int) -> str:

@@ -44,30 +44,38 @@ def cuda_attention_candidates(
         taken: Nodes of other regions.
     """
     for node in graph:
-        if not is_attention(node) or node in taken:
-            continue
-        found = read_node(scope, node)
-        if scope.opset() < SINCE:
-            found = Refused(f"attention's body needs opset {SINCE}")
-        if isinstance(found, Refused):
-            region = FusedRegion(_KIND, (node,), (), (node.outputs[0],))
-            yield Candidate(region, None, _NOTHING, found.reason)
-            continue
-        packing = _packing_before(scope, node, found, taken)
-        region = _region(node, found, packing)
-        signature = _signature(scope, region, found, packing)
-        verdict = judge(signature)
-        if verdict is not None:
-            yield Candidate(region, None, _NOTHING, verdict.reason)
-            continue
-        prediction = predict_attention(
-            node,
-            found,
-            is_split=packing.split is not None,
-            is_biased=packing.add is not None,
-        )
-        reason = cost.refusal(region, prediction) or ""
-        yield Candidate(region, None if reason else signature, prediction, reason)
+        if is_attention(node) and node not in taken:
+            yield _candidate(scope, node, judge, cost, taken)
+
+
+def takes_attention(scope: Scope, node: ir.Node, judge: Judge, cost: CostModel) -> bool:
+    """Say whether a node would be a region, as it stands."""
+    return _candidate(scope, node, judge, cost, frozenset()).signature is not None
+
+
+def _candidate(
+    scope: Scope, node: ir.Node, judge: Judge, cost: CostModel, taken: frozenset[ir.Node]
+) -> Candidate:
+    """Return the region of an attention, or why it is none."""
+    found = read_node(scope, node)
+    if isinstance(found, AttentionNode) and taken.intersection(found.writers):
+        found = Refused("attention with a cache that another region writes")
+    if scope.opset() < SINCE:
+        found = Refused(f"attention's body needs opset {SINCE}")
+    if isinstance(found, Refused):
+        region = FusedRegion(_KIND, (node,), (), (node.outputs[0],))
+        return Candidate(region, None, _NOTHING, found.reason)
+    packing = _packing_before(scope, node, found, taken)
+    region = _region(node, found, packing)
+    signature = _signature(scope, region, found, packing)
+    verdict = judge(signature)
+    if verdict is not None:
+        return Candidate(region, None, _NOTHING, verdict.reason)
+    prediction = predict_attention(
+        node, found, is_split=bool(packing.splits), is_biased=packing.add is not None
+    )
+    reason = cost.refusal(region, prediction) or ""
+    return Candidate(region, None if reason else signature, prediction, reason)
 
 
 @dataclass(frozen=True)
@@ -75,25 +83,27 @@ class _Packing:
     """What Q, K and V are parts of.
 
     Args:
-        split: The Split along columns, if nothing else reads what it makes.
-        add: The sum before it of rows and a constant one, if nothing else reads it.
+        splits: The Splits along columns that make some of them, if nothing else reads what those
+            make.
+        add: The sum of rows and a constant one before the one that makes all, if nothing else
+            reads it.
     """
 
-    split: ir.Node | None = None
+    splits: tuple[ir.Node, ...] = ()
     add: ir.Node | None = None
 
     @property
     def nodes(self) -> tuple[ir.Node, ...]:
         """Those that there are, in order."""
-        return tuple(node for node in (self.add, self.split) if node is not None)
+        return self.splits if self.add is None else (self.add, *self.splits)
 
     @property
     def inputs(self) -> tuple[ir.Value, ...]:
-        """What they read, but for sizes: rows, and the constant one."""
-        first = self.add or self.split
-        values = () if first is None else first.inputs[: 1 if self.add is None else 2]
-        found = tuple(value for value in values if value is not None)
-        return found[::-1] if self.add is not None and _is_row(found[0]) else found
+        """What they read, but for sizes: rows, or rows and the constant one."""
+        if self.add is None:
+            return tuple(one.inputs[0] for one in self.splits if one.inputs[0] is not None)
+        found = tuple(value for value in self.add.inputs if value is not None)
+        return found[::-1] if _is_row(found[0]) else found
 
 
 def _is_row(value: ir.Value) -> bool:
@@ -103,20 +113,18 @@ def _is_row(value: ir.Value) -> bool:
 def _packing_before(
     scope: Scope, node: ir.Node, found: AttentionNode, taken: frozenset[ir.Node]
 ) -> _Packing:
-    split = _split_before(scope, node, found)
-    if split is None or split in taken:
-        return _Packing()
-    whole = split.inputs[0]
+    splits = tuple(one for one in _splits_before(scope, node, found) if one not in taken)
+    whole = splits[0].inputs[0] if splits else None
     add = None if whole is None else whole.producer()
     if add is None or add in taken or add.op_type != "Add" or add.domain or found.body.softcap:
-        return _Packing(split)
-    if found.caches:
-        return _Packing(split)
+        return _Packing(splits)
+    if found.caches or set(splits[0].outputs) != set(found.operands[:3]):
+        return _Packing(splits)
     if whole is None or whole.is_graph_output() or len(whole.uses()) > 1:
-        return _Packing(split)
+        return _Packing(splits)
     if add.graph is not node.graph or not _adds_row(scope, add):
-        return _Packing(split)
-    return _Packing(split, add)
+        return _Packing(splits)
+    return _Packing(splits, add)
 
 
 def _adds_row(scope: Scope, add: ir.Node) -> bool:
@@ -132,31 +140,38 @@ def _adds_row(scope: Scope, add: ir.Node) -> bool:
     return scope.is_constant(row) and scope.shapes.dtype(rows) == scope.shapes.dtype(row)
 
 
-def _split_before(scope: Scope, node: ir.Node, found: AttentionNode) -> ir.Node | None:
-    """Return the Split along columns that Q, K and V are all of, and nothing else reads."""
-    operands = found.operands[:3]
-    split = operands[0].producer()
-    if split is None or split.op_type != "Split" or split.domain or split.graph is not node.graph:
-        return None
-    if set(split.outputs) != set(operands) or len(set(operands)) != 3:
-        return None
+def _splits_before(scope: Scope, node: ir.Node, found: AttentionNode) -> list[ir.Node]:
+    """Return the Splits along columns that make Q, K or V, and what nothing else reads."""
+    producers = dict.fromkeys(value.producer() for value in found.operands[:3])
+    return [
+        one for one in producers
+        if one is not None and not found.body.stacked and _is_own_split(scope, one, node)
+    ]  # fmt: skip
+
+
+def _is_own_split(scope: Scope, split: ir.Node, node: ir.Node) -> bool:
+    """Say whether a node splits columns, for another one alone."""
+    if split.op_type != "Split" or split.domain or split.graph is not node.graph:
+        return False
     for value in split.outputs:
         if value.is_graph_output() or any(use.node is not node for use in value.uses()):
-            return None
+            return False
     shape = None if split.inputs[0] is None else scope.shapes.shape(split.inputs[0])
-    if found.body.stacked or shape is None or len(shape) != 3 or not isinstance(shape[2], int):
-        return None
     axis = split.attributes.get("axis")
-    return split if axis is not None and axis.as_int() in (2, -1) else None
+    if shape is None or len(shape) != 3 or not isinstance(shape[2], int):
+        return False
+    return axis is not None and axis.as_int() in (2, -1)
 
 
 def _region(node: ir.Node, found: AttentionNode, packing: _Packing) -> FusedRegion:
-    operands = found.operands
-    if packing.split is not None:
-        operands = (*packing.inputs, *found.operands[3:])
+    parts = {value for one in packing.splits for value in one.outputs}
+    apart = (value for value in found.operands if value not in parts)
+    operands = (*packing.inputs, *apart)
     pasts, presents = [past for past, _ in found.caches], [made for _, made in found.caches]
-    inputs = tuple(dict.fromkeys((*operands, *pasts)))
-    return FusedRegion(_KIND, (*packing.nodes, node), inputs, (*presents, node.outputs[0]))
+    places = () if found.at is None else (found.at,)
+    inputs = tuple(dict.fromkeys((*operands, *pasts, *places)))
+    nodes = (*packing.nodes, *found.writers, node)
+    return FusedRegion(_KIND, nodes, inputs, (*presents, node.outputs[0]))
 
 
 def _signature(
@@ -164,19 +179,19 @@ def _signature(
 ) -> RegionSignature:
     names = {value: f"x{index}" for index, value in enumerate(region.inputs)}
     nodes: list[onnx.NodeProto] = []
-    if packing.split is not None:
-        whole = "x0"
-        if packing.add is not None:
-            nodes.append(helper.make_node("Add", ["x0", "x1"], ["sum"]))
-            whole = "sum"
-        widths = [_columns(scope, value) for value in packing.split.outputs]
+    if packing.add is not None:
+        nodes.append(helper.make_node("Add", ["x0", "x1"], ["sum"]))
+    for number, split in enumerate(packing.splits):
+        whole = "sum" if packing.add is not None else names[split.inputs[0]]  # type: ignore[index]
+        widths = [_columns(scope, value) for value in split.outputs]
         held = numpy_helper.from_array(as_array(widths))
-        nodes.append(helper.make_node("Constant", [], ["widths"], value=held))
-        parts = [f"p{index}" for index in range(len(widths))]
-        nodes.append(helper.make_node("Split", [whole, "widths"], parts, axis=2))
-        names |= dict(zip(packing.split.outputs, parts, strict=True))
+        nodes.append(helper.make_node("Constant", [], [f"widths{number}"], value=held))
+        parts = [f"p{number}_{index}" for index in range(len(widths))]
+        nodes.append(helper.make_node("Split", [whole, f"widths{number}"], parts, axis=2))
+        names |= dict(zip(split.outputs, parts, strict=True))
     caches = [(names[past], made) for (past, _), made in zip(found.caches, _MADE, strict=False)]
-    nodes += found.body.nodes([names[value] for value in found.operands], "y", caches)
+    at = "" if found.at is None else names[found.at]
+    nodes += found.body.nodes([names[value] for value in found.operands], "y", caches, at)
     function = helper.make_function(
         DOMAIN, _KIND, [names[value] for value in region.inputs],
         [*(made for _, made in caches), "y"], nodes,

@@ -11,6 +11,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortkit.fusion.attention_bodies import AttentionBody
+from ortkit.fusion.cuda_attention_caches import cache_row, depends, shared_rows
 from ortkit.fusion.cuda_attention_masks import MaskSource, before_expand, mask_source
 from ortkit.graph.dims import Size
 from ortkit.kernels.backend import Refused
@@ -50,6 +51,8 @@ class AttentionNode:
         is_of_keys: Whether all queries have one mask.
         caches: Keys and values of earlier steps, and what they are with the new rows behind:
             values that the node reads and makes.
+        at: Where one new row is written into them, [1, 1]; None if they grow.
+        writers: The nodes that do, where others than the attention.
     """
 
     body: AttentionBody
@@ -59,6 +62,8 @@ class AttentionNode:
     batch: Size
     is_of_keys: bool = False
     caches: tuple[tuple[ir.Value, ir.Value], ...] = ()
+    at: ir.Value | None = None
+    writers: tuple[ir.Node, ...] = ()
 
 
 def is_attention(node: ir.Node) -> bool:
@@ -90,7 +95,54 @@ def read_node(scope: Scope, node: ir.Node) -> AttentionNode | Refused:
         return Refused("attention of something else than float16 or bfloat16")
     if any(shape is None for shape in shapes):
         return Refused("operands of unknown shape")
-    return _Reader(scope, node, kind, [shape for shape in shapes if shape is not None]).read()
+    found = _Reader(scope, node, kind, [shape for shape in shapes if shape is not None]).read()
+    return found if isinstance(found, Refused) else _of_one_query(scope, node, found)
+
+
+def _of_one_query(scope: Scope, node: ir.Node, found: AttentionNode) -> AttentionNode:
+    """Return an attention of one query with K and V before what repeats and turns their heads."""
+    body = found.body
+    if found.caches or found.queries != 1 or body.causal:
+        return found
+    q, *operands = found.operands
+    rows = [shared_rows(scope, node, value) for value in operands[:2]]
+    k, v = rows
+    if k is None or v is None:
+        return found
+    if (k.batch, k.kv_heads, k.times) != (v.batch, v.kv_heads, v.times):
+        return found
+    if k.batch != found.batch and body.mask:
+        # Heads stand among the samples, and one mask is for all only if it says so.
+        shape = scope.shapes.shape(found.operands[3])
+        if shape is None or body.mask == "keys" or any(size != 1 for size in shape[:-2]):
+            return found
+    body = replace(
+        body,
+        heads=k.kv_heads * k.times,
+        kv_heads=k.kv_heads,
+        stacked=True,
+        columns=0 if body.stacked else body.heads * body.v_width,
+    )
+    caches = [cache_row(scope, one.value) for one in (k, v)]
+    changed = replace(
+        found, body=body, operands=(q, k.value, v.value, *operands[2:]), batch=k.batch
+    )
+    first, second = caches
+    if first is None or second is None or first.at is not second.at:
+        return changed
+    writers = (*first.nodes, *second.nodes)
+    inputs = (q, first.new, second.new, *operands[2:], first.past, second.past)
+    if first.nodes[-1] is second.nodes[-1] or depends(inputs, writers):
+        return changed
+    if any(one.graph is not node.graph for one in writers):
+        return changed
+    return replace(
+        changed,
+        operands=(q, first.new, second.new, *operands[2:]),
+        caches=((first.past, first.present), (second.past, second.present)),
+        at=first.at,
+        writers=writers,
+    )
 
 
 class _Reader:

@@ -145,6 +145,21 @@ def test_the_body_computes_what_the_op_does(name: str) -> None:
     np.testing.assert_allclose(run(fused, feeds), wanted, atol=4e-3)
 
 
+#: Two heads of keys and values for four of the query, each its own copy, as MultiHeadAttention's.
+REPEATED = """i = Constant<value_ints = [2]> ()  n = Constant<value_ints = [1, 1, 2, 1, 1]> ()
+    f = Constant<value_ints = [0, 4, -1, 16]> ()  w = Constant<value_ints = [0, 0, 64]> ()
+    k1 = Unsqueeze (gk, i)  k2 = Tile (k1, n)  k3 = Reshape (k2, f)
+    k4 = Transpose<perm = [0, 2, 1, 3]> (k3)  kk = Reshape (k4, w)
+    v1 = Unsqueeze (gv, i)  v2 = Tile (v1, n)  v3 = Reshape (v2, f)
+    v4 = Transpose<perm = [0, 2, 1, 3]> (v3)  vv = Reshape (v4, w)
+    y = com.microsoft.MultiHeadAttention<num_heads = 4> (q, kk, vv{})"""
+SHARED_ROWS = """float16[b, 1, 64] q, float16[b, 2, 1, 16] k, float16[b, 2, 1, 16] v,
+    float16[b, 2, p, 16] pk, float16[b, 2, p, 16] pv"""
+GROWN = "gk = Concat<axis = 2> (pk, k)  gv = Concat<axis = -2> (pv, v)  "
+TURNED = "Transpose<perm = [2, 0, 1, 3]>"
+WRITTEN = f"""kt = {TURNED} (pk)  ks = ScatterND (kt, at, k)
+    vt = {TURNED} (pv)  vs = ScatterND (vt, at, v)
+    gk = Transpose<perm = [1, 2, 0, 3]> (ks)  gv = Transpose<perm = [1, 2, 0, 3]> (vs)  """
 #: Steps of decoding: inputs, the node, and the shape of the result.
 STEP_ROWS = """float16[b, 2, 64] q, float16[b, 2, 64] k, float16[b, 2, 64] v,
     float16[b, 4, p, 16] pk, float16[b, 4, p, 16] pv"""
@@ -160,16 +175,26 @@ STEPS = {
         "float16[b, 1, 192] w, float16[b, 4, p, 16] pk, float16[b, 4, p, 16] pv",
         "q, k, v = Split<axis = 2, num_outputs = 3> (w)  " + MULTI.format("", ", , , , pk, pv"),
     ),
+    "repeated heads": (SHARED_ROWS, GROWN + REPEATED.format("")),
+    "a row that is written": (
+        """float16[b, 1, 64] q, float16[1, b, 2, 16] k, float16[1, b, 2, 16] v, int64[1, 1] at,
+        float16[b, 2, t, 16] pk, float16[b, 2, t, 16] pv, float16[b, 1, 1, t] m""",
+        WRITTEN + REPEATED.format(", , , m"),
+    ),
 }
 
 
 def step_of(name: str, dtype: str = "float16") -> onnx.ModelProto:
-    inputs, body = STEPS[name]
+    return step_model(*STEPS[name], dtype)
+
+
+def step_model(inputs: str, body: str, dtype: str = "float16") -> onnx.ModelProto:
     shape = "b, 4, 1, 16" if "4, 1, 16" in inputs else "b, n, 64"
     heads = 2 if "2, p" in inputs else 4
     caches = ", ".join(f"float16[b, {heads}, t, 16] {one}" for one in ("gk", "gv"))
     text = f"{HEAD.format(opset=23)} g ({inputs}) => (float16[{shape}] y, {caches}) {{ {body} }}"
-    text = text.replace("y = ", "y, gk, gv = ").replace("float16", dtype)
+    text = text if "gk = " in text else text.replace("y = ", "y, gk, gv = ")
+    text = text.replace("float16", dtype)
     model = ir.to_proto(from_text(text))
     for value in (*model.graph.input, *model.graph.output):
         for dim in value.type.tensor_type.shape.dim:
@@ -190,8 +215,11 @@ def test_caches_are_appended_to(name: str) -> None:
     for value in step_of(name).graph.input:
         dims = value.type.tensor_type.shape.dim
         shape = [sizes.get(dim.dim_param, dim.dim_value) for dim in dims]
+        dtype = onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
         data = rng.standard_normal(shape)
-        feeds[value.name] = data > -1 if value.name == "m" else data.astype(np.float16)
+        feeds[value.name] = (data > -1 if dtype.kind == "b" else data).astype(dtype)
+        if dtype == np.int64:
+            feeds[value.name][...] = 3
     wide = {
         key: feed.astype(np.float32) if feed.dtype == np.float16 else feed
         for key, feed in feeds.items()
@@ -201,6 +229,26 @@ def test_caches_are_appended_to(name: str) -> None:
     theirs = ort.InferenceSession(step_of(name, "float").SerializeToString(), providers=providers)
     for found, wanted in zip(ours.run(None, feeds), theirs.run(None, wide), strict=True):
         np.testing.assert_allclose(found.astype(np.float32), wanted, atol=4e-3)
+
+
+def test_heads_are_read_where_they_lie() -> None:
+    """Nothing repeats them any more, and what did is not read."""
+    _, (one,) = find(step_of("repeated heads"))
+    assert {node.op_type for node in one.region.nodes} == {"Concat", "MultiHeadAttention"}
+    assert [value.name for value in one.region.inputs] == ["q", "k", "v", "pk", "pv"]
+    gone = {node.op_type for node in without_readers([one.region])}
+    assert gone == {"Constant", "Reshape", "Tile", "Transpose", "Unsqueeze"}
+
+
+def test_what_an_operand_is_made_of_stays_outside() -> None:
+    """The query waits for the present keys: the attention cannot be what makes them."""
+    inputs, body = STEPS["repeated heads"]
+    moved = "s = ReduceMax<keepdims = 0> (gk)  r = Add (q, s)  "
+    waits = body.replace("y = ", moved + "y = ").replace("(q, kk", "(r, kk")
+    _, (one,) = find(step_model(inputs, waits))
+    assert one.signature is not None
+    assert [value.name for value in one.region.inputs] == ["r", "gk", "gv"]
+    assert [value.name for value in one.region.outputs] == ["y"]
 
 
 def test_caches_without_present_ones_are_left() -> None:

@@ -26,8 +26,6 @@ ABSORBING = {ir.DataType.FLOAT: -1e9, ir.DataType.FLOAT16: -6e4}
 #: From so many positions on it pays on CPU that GroupQueryAttention skips what causality masks:
 #: 0.6 of the time at 2048, nothing gained at 512.
 LONG = 1024
-#: Up to so many queries heads of a cache that are repeated for them cost more than the attention.
-FEW = 16
 
 
 def choose_form(site: Site, attention: Attention) -> Form:
@@ -66,8 +64,6 @@ def _in_order(site: Site, attention: Attention) -> Iterator[Form]:
     if is_cuda:
         if is_shared or attention.core.softcap:
             yield "group-query-attention"
-        if is_shared and heads.caches is not None:
-            yield "attention"
         yield "multi-head-attention"
     elif isinstance(heads.queries, int) and heads.queries >= LONG:
         yield "group-query-attention"
@@ -88,19 +84,11 @@ def _why_not(site: Site, attention: Attention, form: Form) -> str | None:
     if site.scope.target.kind == "cuda":
         if attention.core.softcap:
             return "Attention does not cap its scores on CUDA"
-        is_shared = attention.heads.kv_heads != attention.heads.heads
-        if is_shared and not _is_step(attention):
+        if attention.heads.kv_heads != attention.heads.heads:
             return "Attention shares no heads on CUDA in every type"
     if not site.scope.require_opset(ATTENTION_SINCE):
         return f"Attention needs opset {ATTENTION_SINCE}"
     return None
-
-
-def _is_step(attention: Attention) -> bool:
-    """Say whether it is a step of decoding, in a type in which Attention shares heads on CUDA."""
-    heads = attention.heads
-    is_short = isinstance(heads.queries, int) and heads.queries <= FEW
-    return is_short and heads.caches is not None and attention.dtype == ir.DataType.FLOAT16
 
 
 def _why_not_packed(site: Site, attention: Attention) -> str | None:

@@ -36,6 +36,19 @@ def test_it_computes_attention(name: str, sizes: dict[str, int], interpreter: In
         np.testing.assert_array_equal(made, wanted)
 
 
+@pytest.mark.parametrize("name", [name for name in CASES if name.startswith("a row of")])
+def test_a_row_is_written_in_place(name: str, interpreter: Interpreter) -> None:
+    """Present and past are one: nothing else of it changes, and what a mask leaves is not read."""
+    case = CASES[name]
+    feeds = feeds_of(case, SIZES)
+    wanted = case.expected(feeds), case.appended(feeds)
+    places = {number: len(feeds) - 3 + number for number in (0, 1)}
+    *present, found = interpreter.run(case.signature(), feeds, shared=places)
+    assert_close(found, wanted[0])
+    for made, one in zip(present, wanted[1], strict=True):
+        np.testing.assert_array_equal(made, one)
+
+
 @pytest.mark.parametrize(
     "name", ["causal", "chosen keys", "one query", "width 128", "a cache of shared heads"]
 )

@@ -31,6 +31,7 @@ class Case:
         mask: The shape of a mask, and of what type.
         past: Rows of the cache that the new keys are appended to, if there is one; `keys` are
             all of them.
+        at: The row of it that is overwritten instead, counted from the end if negative.
     """
 
     body: AttentionBody
@@ -42,6 +43,7 @@ class Case:
     mask: tuple[Size, ...] = ()
     mask_dtype: str = "float16"
     past: Size | None = None
+    at: int | None = None
 
     @property
     def widths(self) -> tuple[int, int, int]:
@@ -72,6 +74,10 @@ class Case:
             for name, count, width, rows in zip("qkv", counts, each, lengths, strict=True):
                 flat = (self.batch, rows, count * width)
                 shape = (self.batch, count, rows, width) if one.stacked else flat
+                if one.columns and name == "q":
+                    shape = flat
+                if self.at is not None and name != "q":
+                    shape = (1, self.batch, count, width)
                 inputs.append(TensorSpec(name, dtype, shape))
             names = ["x0", "x1", "x2"]
         if self.mask:
@@ -85,9 +91,13 @@ class Case:
             shape = (self.batch, one.kv_heads, self.past, width)
             inputs.append(TensorSpec(f"past_{name}", dtype, shape))
             outputs.append(TensorSpec(f"y{name}", dtype, (*shape[:2], self.keys, width)))
-        nodes += one.nodes(names, "y", caches)
+        if self.at is not None:
+            inputs.append(TensorSpec("at", "int64", (1, 1)))
+        at = "" if self.at is None else f"x{len(inputs) - 1}"
+        nodes += one.nodes(names, "y", caches, at)
         rows = (self.batch, self.queries, one.heads * one.v_width)
-        result = (self.batch, one.heads, self.queries, one.v_width) if one.stacked else rows
+        is_rows = one.columns or not one.stacked
+        result = rows if is_rows else (self.batch, one.heads, self.queries, one.v_width)
         function = helper.make_function(
             "", "attention", [f"x{i}" for i in range(len(inputs))],
             [*(made for _, made in caches), "y"], nodes, [helper.make_opsetid("", 20)],
@@ -100,6 +110,11 @@ class Case:
         if self.past is None:
             return []
         new = feeds[1:3]
+        if self.at is not None:
+            made = [past.copy() for past in feeds[-3:-1]]
+            for cache, row in zip(made, new, strict=True):
+                cache[:, :, self.at] = row[0]
+            return made
         if self.packed:
             new = np.split(feeds[0], np.cumsum(self.widths)[:2], -1)[1:]
         if not self.body.stacked:
@@ -122,9 +137,11 @@ class Case:
                 for x, count in zip(operands, counts, strict=True)
             ]
         q, k, v = operands
+        if one.columns:
+            q = q.reshape(-1, one.heads, 1, one.width)
         if self.past is not None:
-            k, v = (np.concatenate(pair, 2) for pair in zip(wide[-2:], (k, v), strict=True))
-            wide = wide[:-2]
+            k, v = (np.asarray(each, np.float64) for each in self.appended(feeds))
+            wide = wide[: len(wide) - (2 if self.at is None else 3)]
         k, v = (np.repeat(x, one.heads // one.kv_heads, 1) for x in (k, v))
         scores = q @ k.transpose(0, 1, 3, 2) * one.scale
         if one.softcap:
@@ -142,6 +159,8 @@ class Case:
         weights = np.exp(scores - np.where(np.isinf(highest), 0, highest))
         total = weights.sum(-1, keepdims=True)
         made = (weights / np.where(total == 0, 1, total)) @ v
+        if one.columns:
+            return made.reshape(-1, 1, one.columns)
         if one.stacked:
             return made
         return made.transpose(0, 2, 1, 3).reshape(*made.shape[::2][:1], made.shape[2], -1)
@@ -268,6 +287,35 @@ CASES = {
     ),
     "a cache, a window": Case(replace(PLAIN, causal="last", window=50), 1, 3, 203, past=200),
     "a cache, columns of one": Case(PLAIN, 2, 1, 65, packed=True, past=64),
+    "a row of a cache": Case(replace(PLAIN, heads=4, stacked=True), 2, 1, 150, past=150, at=149),
+    "a row of a cache, counted from the end": Case(
+        replace(WIDE, stacked=True, softcap=2.0), "b", 1, "t", past="t", at=-3
+    ),
+    "a row of a cache and a mask": Case(
+        replace(PLAIN, heads=4, stacked=True, mask="chosen"),
+        "b",
+        1,
+        "t",
+        mask=("b", 1, 1, "t"),
+        mask_dtype="bool",
+        past="t",
+        at=40,
+    ),
+    "a row of a cache and a mask of numbers": Case(
+        replace(PLAIN, heads=4, stacked=True, mask="added"),
+        1,
+        1,
+        90,
+        mask=(1, 1, 1, 90),
+        past=90,
+        at=0,
+    ),
+    "one query, and heads for themselves": Case(
+        replace(PLAIN, heads=8, stacked=True, columns=256), "b", 1, "t"
+    ),
+    "one query, a cache of heads for themselves": Case(
+        replace(PLAIN, heads=4, v_width=48, stacked=True, columns=192), 2, 1, 80, past=79
+    ),
     "an empty cache": Case(PLAIN, 2, 1, 1, past=0),
     "width 256": Case(replace(PLAIN, heads=1, kv_heads=1, width=256, v_width=256, scale=0.1)),
 }
@@ -282,6 +330,9 @@ def feeds_of(case: Case, sizes: dict[str, int], seed: int = 0) -> list[np.ndarra
             int(np.prod([sizes[one] for one in extent_of(dim).symbols])) * extent_of(dim).factor
             for dim in spec.shape
         ]
+        if spec.name == "at":
+            feeds.append(np.full(shape, case.at, np.int64))
+            continue
         if spec.name != "m":
             feeds.append(rng.standard_normal(shape).astype(numpy_type(spec.dtype)))
             continue
