@@ -4,7 +4,8 @@ Needs torch and onnxruntime, not ortkit; the library is made with
 `ortkit ops build VectorAdd SquaredReLU BiasSoftmax ResidualLayerNorm FlashAttention MatrixProduct
 QuantizedProduct --from ortkit.custom_ops.examples --dtype float32 -o OPS.so`. One thread each, in
 turns; prints the smallest and the median time of each in microseconds. Quantized products are
-timed against ONNX Runtime too, with the weight as a constant, which it and torch pack beforehand.
+timed against ONNX Runtime too, with the weight as a constant, which all of them pack beforehand;
+ours also with the weight as an input. More arguments: the beginnings of the names to time.
 """
 
 from __future__ import annotations
@@ -24,7 +25,10 @@ from torch.nn import functional
 
 ROUNDS, SECONDS = 60, 4.0
 #: Rows, depth and columns of quantized products.
-QUANTIZED = ((512, 768, 3072), (512, 3072, 768), (128, 768, 768), (16, 768, 3072), (1, 768, 3072))
+QUANTIZED = (
+    (512, 768, 3072), (512, 3072, 768), (128, 768, 768), (128, 768, 3072), (32, 768, 3072),
+    (16, 768, 3072), (4, 768, 3072), (1, 768, 3072), (1, 3072, 768), (1, 768, 768),
+)  # fmt: skip
 HEAD = '<ir_version: 10, opset_import: ["" : 20, "ortkit.examples" : 1]> '
 
 
@@ -63,14 +67,15 @@ def quantized(path: str, m: int, k: int, n: int) -> dict[str, Callable[[], objec
     fixed = {"w": w, "s": scale}
     feeds = {"x": x, "z": zero}
     head = "g (uint8[m,k] x, uint8 z{}) => (float[m,n] y) "
-    ours = head.format(", int8[k,n] w, float[n] s")
-    ours += "{ y = ortkit.examples.QuantizedProduct(x, z, w, s) }"
+    node = "{ y = ortkit.examples.QuantizedProduct(x, z, w, s) }"
+    given = head.format(", int8[k,n] w, float[n] s") + node
     theirs = head.format("") + "{ t = MatMulInteger(x, w, z) f = Cast<to=1>(t) y = Mul(f, s) }"
     packed = torch.ops.onednn.qlinear_prepack(torch.from_numpy(w).t(), [m, k])
     tx, scales = torch.from_numpy(x), torch.from_numpy(scale)
     zeros = torch.zeros(n, dtype=torch.int64)
     return {
-        "ortkit": bound(session(path, ours), {**feeds, **fixed}),
+        "ortkit": bound(session(path, head.format("") + node, fixed), feeds),
+        "given": bound(session(path, given), {**feeds, **fixed}),
         "torch": lambda: torch.ops.onednn.qlinear_pointwise(
             tx, 1.0, 7, packed, scales, zeros, None, 1.0, 0, torch.float32, "none", [], "none"
         ),
@@ -151,11 +156,14 @@ def compare(name: str, sides: Mapping[str, Callable[[], object]]) -> None:
 
 def main(arguments: list[str]) -> None:
     torch.set_num_threads(1)
+    chosen = tuple(arguments[1:]) or ("",)
     for name, sides in cases(arguments[0]).items():
-        compare(name, dict(zip(("ortkit", "torch"), sides, strict=True)))
+        if name.startswith(chosen):
+            compare(name, dict(zip(("ortkit", "torch"), sides, strict=True)))
     for sizes in QUANTIZED:
-        text = " x ".join(map(str, sizes))
-        compare(f"QuantizedProduct {text}", quantized(arguments[0], *sizes))
+        name = f"QuantizedProduct {' x '.join(map(str, sizes))}"
+        if name.startswith(chosen):
+            compare(name, quantized(arguments[0], *sizes))
 
 
 if __name__ == "__main__":

@@ -28,13 +28,24 @@ def body(x, zero, w, scale):
     return op.Mul(op.Cast(op.MatMulInteger(x, w, zero), to=1), scale)
 
 
-# Few rows cost what it takes to read w, and one or two are not worth tiles.
-for _when, _work, _picoseconds, _tiles in (
-    ("m <= 2", "n*k", 60, False), ("m <= 16", "n*k", 60, True), ("", "m*n*k", 3, True),
-):  # fmt: skip
+_CPU = "ortkit.custom_ops.examples.cpu.quantized_product"
+
+# Panels of 32 columns: for each 64 rows they, and sums of 32 bits.
+quantized_product.prepack(
+    "w", f"{_CPU}:packed_weight", shape=("ceil(n / 32)", "ceil(k / 64)", 2176), units="n"
+)
+
+# Few rows cost what it takes to read w; one or two are not worth tiles if w has to be packed.
+for _when, _work, _picoseconds, _constants, _packed in (
+    ("m <= 16", "n*k", 30, {"packed": True}, "w"),
+    ("", "m*n*k", 1, {"packed": True}, "w"),
+    ("m <= 2", "n*k", 60, {"tiles": False}, ()),
+    ("m <= 16", "n*k", 60, {}, ()),
+    ("", "m*n*k", 3, {}, ()),
+):
     quantized_product.kernel(
-        "tvm", "ortkit.custom_ops.examples.cpu.quantized_product:quantized_product",
-        units="n", work=_work, picoseconds=_picoseconds, when=_when, constants={"tiles": _tiles},
+        "tvm", f"{_CPU}:quantized_product", units="n", work=_work, picoseconds=_picoseconds,
+        when=_when, constants=_constants, packed=_packed,
     )  # fmt: skip
 
 for _rows, _columns, _depth, _warps, _when in (

@@ -2,15 +2,8 @@
 #include "run.h"
 
 namespace ortkit {
-namespace {
 
-// A slice should outlast what handing it to another thread costs (a few microseconds).
-constexpr double kSlicePicoseconds = 16e6;
-// Units of single points are cut where full vectors begin.
-constexpr int64_t kVector = 64;
-
-// The units of the work; 0 if there is nothing to compute, kUnknown if they exceed 63 bits.
-int64_t CountUnits(const CpuRun& run) {
+int64_t CountUnits(const Run& run) {
   int64_t units = 1;
   bool is_too_large = false;
   for (int32_t i = 0; i < run.spec->unit_axis_count; ++i) {
@@ -20,6 +13,13 @@ int64_t CountUnits(const CpuRun& run) {
   }
   return is_too_large ? kUnknown : units;
 }
+
+namespace {
+
+// A slice should outlast what handing it to another thread costs (a few microseconds).
+constexpr double kSlicePicoseconds = 16e6;
+// Units of single points are cut where full vectors begin.
+constexpr int64_t kVector = 64;
 
 // The units of one slice, by their cost.
 int64_t UnitsOfSlice(const CpuRun& run) {

@@ -40,7 +40,9 @@ ort::Status* CreateNamed(const ort::CustomOp* custom_op, const ort::Api*, const 
   auto* node = static_cast<Node*>(aligned_alloc(alignof(Node), sizeof(Node)));
   if (node == nullptr) return RefuseNode(op, "%s", "out of memory");
   ort::Status* status = ReadNode(op, info, node);
+  if (status == nullptr) status = PackConstants(node, info);
   if (status != nullptr) {
+    FreePacked(node);
     free(node);
     return status;
   }
@@ -48,7 +50,10 @@ ort::Status* CreateNamed(const ort::CustomOp* custom_op, const ort::Api*, const 
   return nullptr;
 }
 
-void DestroyNamed(void* node) { free(node); }
+void DestroyNamed(void* node) {
+  FreePacked(static_cast<Node*>(node));
+  free(node);
+}
 
 ort::Status* ComputeNamed(void* opaque, ort::KernelContext* context) {
   const auto& node = *static_cast<const Node*>(opaque);
@@ -57,7 +62,10 @@ ort::Status* ComputeNamed(void* opaque, ort::KernelContext* context) {
   int32_t chosen = 0;
   ORTKIT_RETURN_IF_ERROR(ChooseAndRead(node, context, &run, &star, &chosen));
   ORTKIT_RETURN_IF_ERROR(MakeNamedOutputs(node, context, chosen, star, &run));
-  return RunUnits(OpOf(*node.op, node.op->spec->choices[chosen]), context, &run);
+  const OrtkitChoice& choice = node.op->spec->choices[chosen];
+  Scratch scratch;
+  ORTKIT_RETURN_IF_ERROR(UsePacked(node, context, choice, &run, &scratch));
+  return RunUnits(OpOf(*node.op, choice), context, &run);
 }
 
 // Whether a node's inputs have an op's element types; those of an optional one that is absent are 0.

@@ -13,8 +13,9 @@
 extern "C" {
 #endif
 
-#define ORTKIT_NAMES_VERSION 2
+#define ORTKIT_NAMES_VERSION 3
 #define ORTKIT_MAX_ATTRIBUTES 32
+#define ORTKIT_MAX_PACKS 8
 
 typedef struct OrtkitAttribute {
   const char* name;
@@ -31,6 +32,16 @@ typedef struct OrtkitFixed {
   float real;
 } OrtkitFixed;
 
+/* How an input is laid out anew for kernels that want it so: once, when the session is made, if it is a
+ * constant of the node's, else in each run. */
+typedef struct OrtkitPack {
+  const OrtkitOp* op;         /* of that input; its `call` takes two tensors, the input and the packed one */
+  int32_t input;              /* the node's */
+  int32_t dim_count;
+  const OrtkitCeilDiv* dims;  /* of the packed one, by the op's symbols */
+  int64_t element_bytes;
+} OrtkitPack;
+
 /* One kernel, for the CPU or for CUDA, and the nodes that it is for. */
 typedef struct OrtkitChoice {
   const OrtkitOp* op;        /* its op_type is for messages */
@@ -42,6 +53,7 @@ typedef struct OrtkitChoice {
   const OrtkitFixed* fixed;
   int32_t condition_count;
   const OrtkitCondition* conditions; /* of the sizes, by the kernel's symbols */
+  const int32_t* packs;      /* of each of the kernel's inputs: the op's pack that it takes it by, or -1; null: none */
 } OrtkitChoice;
 
 typedef struct OrtkitNamedOp {
@@ -55,9 +67,12 @@ typedef struct OrtkitNamedOp {
   const int32_t* output_types;
   int32_t attribute_count;
   const OrtkitAttribute* attributes;
-  int32_t choice_count;        /* the first that fits runs; the last one needs the fewest inputs */
+  int32_t choice_count;        /* the first that fits runs, one that nothing is packed for in the run
+                                  before others; the last one needs the fewest inputs */
   const OrtkitChoice* choices;
   OrtkitPairs may_inplace;     /* inputs and outputs of the node that may share memory, whatever the choice */
+  int32_t pack_count;
+  const OrtkitPack* packs;
 } OrtkitNamedOp;
 
 /* The part for CUDA. Naming it links it in, so libraries without CUDA kernels do not have it. */

@@ -194,7 +194,7 @@ ort::Status* RefuseNode(const NamedOp& op, const char* format, const char* what)
 }
 
 ort::Status* ReadNode(const NamedOp& op, const ort::KernelInfo* info, Node* node) {
-  *node = {&op, 0, {}};
+  *node = {&op, 0, {}, {}};
   ORTKIT_RETURN_IF_ERROR(ort::GetInputCount(op.api)(info, &node->input_count));
   for (int32_t i = 0; i < op.spec->attribute_count; ++i) {
     ORTKIT_RETURN_IF_ERROR(ReadAttribute(op, info, i, &node->attributes[i]));
@@ -210,15 +210,19 @@ ort::Status* ChooseAndRead(const Node& node, ort::KernelContext* context, Run* r
   Inputs inputs;
   ORTKIT_RETURN_IF_ERROR(ReadValues(node, context, &inputs));
   bool is_any = false;
-  for (int32_t i = 0; i < op.spec->choice_count; ++i) {
-    const OrtkitChoice& choice = op.spec->choices[i];
-    if (!HasKernel(op, choice) || !IsFor(choice, node, inputs)) continue;
-    is_any = true;
-    *star = {};
-    ORTKIT_RETURN_IF_ERROR(ReadNamedInputs(OpOf(op, choice), node, choice, inputs, run, star));
-    if (!HoldAll(choice, *run)) continue;
-    *chosen = i;
-    return nullptr;
+  // First those that nothing is packed for in the run.
+  for (int32_t packs_in_run = 0; packs_in_run < 2; ++packs_in_run) {
+    for (int32_t i = 0; i < op.spec->choice_count; ++i) {
+      const OrtkitChoice& choice = op.spec->choices[i];
+      if (!HasKernel(op, choice) || PacksInRun(node, choice) != (packs_in_run != 0)) continue;
+      if (!IsFor(choice, node, inputs)) continue;
+      is_any = true;
+      *star = {};
+      ORTKIT_RETURN_IF_ERROR(ReadNamedInputs(OpOf(op, choice), node, choice, inputs, run, star));
+      if (!HoldAll(choice, *run)) continue;
+      *chosen = i;
+      return nullptr;
+    }
   }
   return RefuseNode(op, "this library has no kernel for the %s",
                     is_any ? "sizes of the node's inputs" : "inputs that the node has");

@@ -26,6 +26,15 @@ struct Node {
   const NamedOp* op;
   size_t input_count;
   Number attributes[ORTKIT_MAX_ATTRIBUTES];
+  void* packed[ORTKIT_MAX_PACKS];  // constants as kernels want them, by the op's packs; null for what is none
+};
+
+// Memory that a run packs inputs into.
+struct Scratch {
+  void* memory[ORTKIT_MAX_PACKS];
+  int32_t count = 0;
+
+  ~Scratch();
 };
 
 // The sizes of the axes that a declaration calls any number.
@@ -47,6 +56,15 @@ ort::Status* ReadNode(const NamedOp& op, const ort::KernelInfo* info, Node* node
 
 // Finds the first kernel for the inputs and sizes of a run, and reads the inputs for it.
 ort::Status* ChooseAndRead(const Node& node, ort::KernelContext* context, Run* run, Star* star, int32_t* chosen);
+
+// names_pack.cc: packs what is constant, for kernels on the CPU; `FreePacked` frees it.
+ort::Status* PackConstants(Node* node, const ort::KernelInfo* info);
+void FreePacked(Node* node);
+// Whether a choice needs inputs packed that are no constants.
+bool PacksInRun(const Node& node, const OrtkitChoice& choice);
+// Puts packed inputs in the place of those that were read, packing what is no constant.
+ort::Status* UsePacked(const Node& node, ort::KernelContext* context, const OrtkitChoice& choice, Run* run,
+                       Scratch* scratch);
 
 // Makes all outputs of the choice that was read.
 ort::Status* MakeNamedOutputs(const Node& node, ort::KernelContext* context, int32_t chosen, const Star& star, Run* run);

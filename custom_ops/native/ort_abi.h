@@ -67,6 +67,9 @@ inline constexpr Slot<237, Status*(const SessionOptions*, const char* key, int32
 // `size` is the room for the value and its 0, then what it takes.
 inline constexpr Slot<238, Status*(const SessionOptions*, const char* key, char* value, size_t* size)>
     GetSessionConfigEntry;
+// The value belongs to the session.
+inline constexpr Slot<249, Status*(const KernelInfo*, size_t, int32_t* is_constant, const Value**)>
+    GetConstantInput;
 inline constexpr Slot<267, Status*(const ShapeContext*, size_t*)> GetShapeInputCount;
 // The answer belongs to the context.
 inline constexpr Slot<268, Status*(const ShapeContext*, size_t, TensorInfo**)> GetInputTypeShape;

@@ -37,7 +37,9 @@ struct CpuRun : Run {
   std::atomic<int32_t> failure{0};
 };
 
-// kernel.cc: computes what was read, once the outputs are made.
+// kernel.cc: the units of the work; 0 if there is nothing to compute, kUnknown if they exceed 63 bits.
+int64_t CountUnits(const Run& run);
+// Computes what was read, once the outputs are made.
 ort::Status* RunUnits(const Op& op, ort::KernelContext* context, CpuRun* run);
 
 // "2*batch*seq" for a message.
@@ -90,15 +92,10 @@ inline bool ReadPlainDims(const OrtkitTensor& tensor, const int64_t* dims, int64
   return is_right;
 }
 
-// Reads one input's place and its dims, which stay the runtime's.
-inline ort::Status* ReadInput(const Op& op, ort::KernelContext* context, int32_t index, Run* run,
-                              const int64_t** dims, const Places& places) {
+// Reads a value's place and its dims, which stay the runtime's.
+inline ort::Status* ReadValue(const Op& op, int32_t index, const ort::Value* value, Run* run,
+                              const int64_t** dims) {
   const OrtkitTensor& tensor = op.spec->tensors[index];
-  const ort::Value* value = nullptr;
-  ORTKIT_RETURN_IF_ERROR(ort::GetInput(op.api)(context, places.Input(index), &value));
-  if (value == nullptr) {
-    return Refuse(op, ort::kInvalidArgument, "input '%s' is missing", tensor.name);
-  }
   int32_t type = 0;
   size_t rank = 0;
   ORTKIT_RETURN_IF_ERROR(ort::GetTypeAndShapeReference(op.api)(value, &type, dims, &rank));
@@ -114,6 +111,16 @@ inline ort::Status* ReadInput(const Op& op, ort::KernelContext* context, int32_t
   ORTKIT_RETURN_IF_ERROR(ort::GetTensorData(op.api)(value, &data));
   run->data[index] = static_cast<char*>(const_cast<void*>(data));  // kernels only read it
   return nullptr;
+}
+
+inline ort::Status* ReadInput(const Op& op, ort::KernelContext* context, int32_t index, Run* run,
+                              const int64_t** dims, const Places& places) {
+  const ort::Value* value = nullptr;
+  ORTKIT_RETURN_IF_ERROR(ort::GetInput(op.api)(context, places.Input(index), &value));
+  if (value == nullptr) {
+    return Refuse(op, ort::kInvalidArgument, "input '%s' is missing", op.spec->tensors[index].name);
+  }
+  return ReadValue(op, index, value, run, dims);
 }
 
 // Tells the symbols from dims that may be products, and refuses what does not fit.

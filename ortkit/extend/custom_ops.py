@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     import onnx
 
     from ortkit.extend.declared_kernels import DeclaredKernel
+    from ortkit.extend.packing import Packing
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
@@ -56,6 +57,8 @@ class CustomOp:
         """By the optional inputs that they are without."""
         self.kernels: list[DeclaredKernel] = []
         """Those that were written for it, in the order in which they are tried."""
+        self.packings: dict[str, Packing] = {}
+        """By the input that is packed."""
         self.gradient: Callable[..., object] | None = None
         """See `backward`."""
         self.__doc__ = reference.__doc__
@@ -190,6 +193,37 @@ class CustomOp:
         if function is None:
             return lambda later: self.kernel(backend, later, **options)
         self.kernels.append(declared_kernel(self, backend, function, options))
+        return function
+
+    def prepack(
+        self,
+        name: str,
+        function: Any = None,
+        *,
+        shape: Sequence[str | int],
+        dtype: str = "",
+        **options: Any,
+    ) -> Any:
+        """Say how an input is laid out for kernels with `packed=(name,)`; also a decorator.
+
+        Where a node's input is a constant it is packed once, when the session is made; else such
+        kernels are the last ones that are taken, and it is packed in each run.
+
+        Args:
+            name: The input.
+            function: As in `kernel("tvm", ...)`, from the input to the packed tensor.
+            shape: Of that: numbers, products, `ceil(n / 32)` of the input's sizes.
+            dtype: Of that; empty for the input's.
+            options: `units`, `schedule`, `constants`, as in `kernel`.
+
+        Raises:
+            UserError: It does not fit the input.
+        """
+        from ortkit.extend.packing import declared_packing
+
+        if function is None:
+            return lambda later: self.prepack(name, later, shape=shape, dtype=dtype, **options)
+        self.packings[name] = declared_packing(self, name, function, dtype, shape, options)
         return function
 
     def backward(self, function: Callable[..., object]) -> Callable[..., object]:

@@ -21,10 +21,12 @@ TARGETS: Mapping[str, Literal["cpu", "cuda"]] = {"tvm": "cpu", "triton": "cuda"}
 #: Of a variadic input, where a kernel does not say for how many tensors it is.
 _COUNTS = (1, 2, 3, 4)
 _MOST_WARPS = 32
-_LISTS = ("dtypes", "without", "counts", "grid", "inplace")
+_LISTS = ("dtypes", "without", "counts", "grid", "inplace", "packed")
 #: Options that mean something to one backend only.
 _OWN = {
-    "tvm": ("split", "units", "least", "schedule", "work", "picoseconds", "inplace"),
+    "tvm": (
+        "split", "units", "least", "schedule", "work", "picoseconds", "inplace", "packed",
+    ),
     "triton": ("grid", "sizes", "warps", "stages"),
 }
 
@@ -46,6 +48,7 @@ class KernelOptions:
         work: How many points there are; empty: the elements of the largest output.
         picoseconds: For one of them.
         inplace: Pairs of an input and an output that may share memory.
+        packed: Inputs that it takes as `CustomOp.prepack` lays them out.
         grid: For triton: such as ("m", "ceil(n / BLOCK)").
         sizes: What parameters stand for that are called neither as a tensor nor as a size.
         warps: Of 32 threads.
@@ -64,6 +67,7 @@ class KernelOptions:
     work: str = ""
     picoseconds: int = 300
     inplace: tuple[tuple[str, str], ...] = ()
+    packed: tuple[str, ...] = ()
     grid: tuple[str | int, ...] = ()
     sizes: Mapping[str, str | int] = field(default_factory=dict)
     warps: int = 4
@@ -196,6 +200,12 @@ def _check(op: CustomOp, backend: str, options: KernelOptions, where: str) -> No
     for name in options.without:
         if name not in optional:
             raise UserError(f"the input {name!r} is not optional", where=where)
+    for name in options.packed:
+        if name not in op.packings:
+            raise UserError(
+                f"there is nothing that packs {name!r}", where=where,
+                fix=f'declare it before with @{op.reference.__name__}.prepack("{name}", ...)',
+            )  # fmt: skip
     for name, attribute in op.schema.attributes.items():
         if attribute.kind not in (bool, int, float):
             raise UserError(

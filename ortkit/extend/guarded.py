@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from math import prod
 from pathlib import Path
 
@@ -18,6 +18,7 @@ import numpy as np
 from ortkit.errors import KernelError
 from ortkit.extend.forms import Form
 from ortkit.extend.op_cases import Array, Case, flat_sizes, numpy_dtype
+from ortkit.extend.packing import room_of
 from ortkit.extend.size_rules import value_of
 from ortkit.kernels.backend import Kernel
 from ortkit.kernels.link import find_linker
@@ -46,7 +47,8 @@ def call_guarded(form: Form, kernel: Kernel, cases: Sequence[Case]) -> list[Outc
     with tempfile.TemporaryDirectory(prefix="ortkit-ops-") as name:
         folder = Path(name)
         library = folder / "kernel.so"
-        command = [*find_linker(), "-shared", "-o", str(library), str(kernel.artifact), "-lm"]
+        objects = {part.symbol: str(part.artifact) for part in kernel.parts}
+        command = [*find_linker(), "-shared", "-o", str(library), *objects.values(), "-lm"]
         linked = subprocess.run(command, capture_output=True, text=True, check=False)
         if linked.returncode != 0:
             raise KernelError(f"{command[0]} failed: {linked.stderr.strip()[-300:]}")
@@ -60,6 +62,7 @@ def call_guarded(form: Form, kernel: Kernel, cases: Sequence[Case]) -> list[Outc
                 "library": str(library), "symbol": kernel.symbol, "level": kernel.target.level,
                 "names": [one.name for one in tensors], "calls": calls[len(outcomes) :],
                 "inplace": kernel.launch.inplace,
+                "packs": [(one.input, one.kernel.symbol) for one in kernel.packs],
             }  # fmt: skip
             before = len(outcomes)
             for problem in run_child("ortkit.extend.guarded_child", job):
@@ -149,6 +152,7 @@ def _call(form: Form, kernel: Kernel, case: Case, folder: Path, number: int) -> 
         "sizes": [sizes[symbol] for symbol in symbols],
         # As in a session, where nothing is to be written no kernel is called.
         "units": units if any(outputs) else 0,
+        "packs": [asdict(room_of(one, sizes)) for one in kernel.packs],
     }
 
 

@@ -18,9 +18,11 @@ from typing import Any
 
 from ortkit.kernels.cpu import ask_for_tiles
 
-#: What is in memory that a kernel must not write, and in outputs that it must.
-_BYTE = 0xA5
+#: What is in memory that a kernel must not write, and in outputs that it must: of floats NaN, as
+#: others may pass for 0.
+_BYTE, _UNWRITTEN = 0xA5, 0xFF
 _PROT_NONE = 0
+_LINE = 64
 
 
 class Guarded:
@@ -35,8 +37,8 @@ class Guarded:
         base = ctypes.addressof(ctypes.c_char.from_buffer(self.memory))
         self.begin = page + (self.room - size if at_end else 0)
         self.memory[page : page + self.room] = bytes([_BYTE]) * self.room
-        if content is not None:
-            self.memory[self.begin : self.begin + size] = content
+        inside = bytes([_UNWRITTEN]) * size if content is None else content
+        self.memory[self.begin : self.begin + size] = inside
         self.address = base + self.begin
         self.content = content
         libc = ctypes.CDLL(None, use_errno=True)
@@ -64,8 +66,10 @@ def main() -> None:
     """Do all calls of the job."""
     job = json.load(sys.stdin)
     ask_for_tiles(job["level"])
-    function = getattr(ctypes.CDLL(job["library"]), job["symbol"])
+    library = ctypes.CDLL(job["library"])
+    function = getattr(library, job["symbol"])
     function.restype = ctypes.c_int32
+    job["packers"] = [getattr(library, symbol) for _, symbol in job["packs"]]
     for number, call in enumerate(job["calls"]):
         for at_end in (True, False):
             print(f"begin {number}", flush=True)  # noqa: T201  to the process that started this
@@ -84,15 +88,19 @@ def _problem(function: Any, job: dict[str, Any], call: dict[str, Any], at_end: b
             for content in (Path(path).read_bytes() for path in call["inputs"])
         ]
         outputs = [Guarded(None, size, at_end=at_end) for size in call["outputs"]]
-        pointers = [ctypes.c_void_p(one.address) for one in (*tensors, *outputs)]
+        packed, problem = _packed(job, call, tensors, at_end)
+        if problem:
+            return problem
+        pointers = [ctypes.c_void_p(one.address) for one in (*packed, *outputs)]
         sizes = [ctypes.c_int64(size) for size in call["sizes"]]
         for begin, end in pairwise(cut):
             code = function(*pointers, *sizes, ctypes.c_int64(begin), ctypes.c_int64(end))
             if code != 0:
                 return f"it returned {code}"
-        for name, one in zip(job["names"], (*tensors, *outputs), strict=True):
-            if problem := one.problem(name):
-                return problem
+        for number, name in enumerate(job["names"]):
+            for one in {(*tensors, *outputs)[number], (*packed, *outputs)[number]}:
+                if problem := one.problem(name):
+                    return problem
         results.append([one.bytes() for one in outputs])
     if any(one != results[0] for one in results):
         return "cut in two, its work gives another result"
@@ -103,6 +111,29 @@ def _problem(function: Any, job: dict[str, Any], call: dict[str, Any], at_end: b
     return ""
 
 
+def _packed(
+    job: dict[str, Any], call: dict[str, Any], tensors: list[Guarded], at_end: bool
+) -> tuple[list[Guarded], str]:
+    """Return the inputs as the kernel takes them, and what is wrong with those that are packed."""
+    found = list(tensors)
+    pairs = zip(job["packs"], job["packers"], call["packs"], strict=True)
+    for (place, _), function, room in pairs:
+        # It begins at a line, as in a session.
+        made = Guarded(None, -(-room["size"] // _LINE) * _LINE, at_end=at_end)
+        arguments: list[Any] = [
+            ctypes.c_void_p(tensors[place].address),
+            ctypes.c_void_p(made.address),
+        ]
+        arguments += [ctypes.c_int64(size) for size in (*room["sizes"], 0, room["units"])]
+        if room["size"] and room["units"] and function(*arguments):
+            return found, "packing an input failed"
+        if made.bytes()[room["size"] :].strip(bytes([_UNWRITTEN])) or made.problem(""):
+            return found, f"it writes beside the packed {job['names'][place]}"
+        made.content = made.bytes()  # from now on an input
+        found[place] = made
+    return found, ""
+
+
 def _in_place(function: Any, job: dict[str, Any], call: dict[str, Any], want: list[bytes]) -> str:
     """Return what is wrong where outputs lie in inputs, empty if nothing is."""
     inputs = [Path(path).read_bytes() for path in call["inputs"]]
@@ -110,7 +141,8 @@ def _in_place(function: Any, job: dict[str, Any], call: dict[str, Any], want: li
     outputs = [Guarded(None, size, at_end=True) for size in call["outputs"]]
     for source, result in job["inplace"]:
         outputs[result] = tensors[source]
-    pointers = [ctypes.c_void_p(one.address) for one in (*tensors, *outputs)]
+    packed, _ = _packed(job, call, tensors, at_end=True)
+    pointers = [ctypes.c_void_p(one.address) for one in (*packed, *outputs)]
     sizes = [ctypes.c_int64(size) for size in call["sizes"]]
     function(*pointers, *sizes, ctypes.c_int64(0), ctypes.c_int64(call["units"]))
     if [one.bytes() for one in outputs] != want:

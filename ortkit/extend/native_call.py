@@ -20,14 +20,17 @@ from ortkit.extend.custom_ops import CustomOp
 from ortkit.extend.forms import Form, forms_of
 from ortkit.extend.native import built_forms
 from ortkit.extend.op_schema import Attribute, Types
+from ortkit.extend.packing import room_of
 from ortkit.extend.size_rules import value_of
-from ortkit.kernels.backend import Kernel, Launch, Target
+from ortkit.kernels.backend import Kernel, Launch, PackedInput, Target
 from ortkit.kernels.cpu import ask_for_tiles
 from ortkit.kernels.link import find_linker
 from ortkit.kernels.sizes import symbols_of
 
 #: Work that takes one core less is not worth another thread's start.
 _LEAST_NANOSECONDS = 60_000
+#: What packed inputs begin at a multiple of, as in a session.
+_LINE = 64
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,8 @@ class NativeKernel:
     form: Form
     launch: Launch
     function: Any
+    packs: tuple[tuple[PackedInput, Any], ...] = ()
+    """With the function of each, which is called in each call."""
 
     @cached_property
     def symbols(self) -> tuple[str, ...]:
@@ -73,6 +78,16 @@ class NativeKernel:
         addresses = [
             *tensors[:inputs], *(ctypes.addressof(one) for one in numbers), *tensors[inputs:],
         ]  # fmt: skip
+        kept = []
+        for pack, function in self.packs:
+            room = room_of(pack, sizes)
+            kept.append(ctypes.create_string_buffer(room.size + _LINE))
+            place = -(-ctypes.addressof(kept[-1]) // _LINE) * _LINE
+            arguments = [*map(ctypes.c_void_p, (addresses[pack.input], place)),
+                         *map(ctypes.c_int64, (*room.sizes, 0, room.units))]  # fmt: skip
+            if room.size and room.units and function(*arguments):
+                raise KernelError("packing an input failed", where=self.form.op.id)
+            addresses[pack.input] = place
         named = [sizes[symbol] for symbol in self.symbols]
         by_place = {f"s{place}": size for place, size in enumerate(named)}
         units = prod(value_of(one, by_place) for one in self.launch.units)
@@ -163,12 +178,18 @@ class NativeOp:
             if not kernels:
                 return []
             library = _linked([one for _, one in kernels], Path(folder) / "kernels.so")
-        result = []
-        for form, kernel in kernels:
+
+        def loaded(kernel: Kernel) -> Any:
             function = getattr(library, kernel.symbol)
             function.restype = ctypes.c_int32
-            result.append(NativeKernel(form, kernel.launch, function))
-        return result
+            return function
+
+        result = [
+            NativeKernel(form, one.launch, loaded(one),
+                         tuple((pack, loaded(pack.kernel)) for pack in one.packs))
+            for form, one in kernels
+        ]  # fmt: skip
+        return sorted(result, key=lambda one: len(one.packs))
 
 
 def _linked(kernels: Sequence[Kernel], path: Path) -> ctypes.CDLL:
@@ -176,8 +197,8 @@ def _linked(kernels: Sequence[Kernel], path: Path) -> ctypes.CDLL:
     for level in {one.target.level for one in kernels}:
         if not ask_for_tiles(level):
             raise KernelError(f"the system does not let this process run code for {level}")
-    objects = dict.fromkeys(str(one.artifact) for one in kernels)
-    command = [*find_linker(), "-shared", "-o", str(path), *objects, "-lm"]
+    objects = {part.symbol: str(part.artifact) for one in kernels for part in one.parts}
+    command = [*find_linker(), "-shared", "-o", str(path), *objects.values(), "-lm"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise KernelError(f"{command[0]} failed: {done.stderr.strip()[-300:]}")

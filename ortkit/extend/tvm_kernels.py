@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from math import ceil
 from pathlib import Path
@@ -14,9 +14,10 @@ from ortkit.errors import KernelError, MissingDependencyError, OrtkitError, User
 from ortkit.extend.declared_kernels import expanded, words_of
 from ortkit.extend.forms import Form
 from ortkit.extend.kernel_parameters import is_prim_func
+from ortkit.extend.packing import Packing
 from ortkit.extend.size_rules import Words
 from ortkit.extend.tvm_choices import DEFAULTS, Choices, read_choices
-from ortkit.kernels.backend import Kernel, Launch, Target
+from ortkit.kernels.backend import Kernel, Launch, PackedInput, Target
 from ortkit.kernels.cpu import resolve
 from ortkit.kernels.signature import TensorSpec
 from ortkit.kernels.sizes import ONE, Extent, extent_of, product, symbols_of
@@ -28,6 +29,7 @@ Expr: TypeAlias = Any
 #: The shim's parts take at least that long: custom_ops/native/kernel.cc.
 _PART_PICOSECONDS = 16_000_000
 _RANGE = ("begin", "end")
+_PACKED = "packed"
 # What TVM says of a buffer that would lie on the stack.
 _UNKNOWN_ROOM = "constant size stack allocation"
 
@@ -66,19 +68,41 @@ def compile_tvm(
         KernelError: TVM failed.
     """
     require_tvm(form.op.id)
-    from ortkit.extend.tvm_lowering import Parts, lowered
-    from ortkit.kernels.tvm.build import write_object
-
     target = resolve(target)
     chosen = read_choices(choices)
     if chosen is None:
         raise KernelError(f"no kernel is known as {choices!r}", where=form.op.id)
     made = _Maker(form, target.level, chosen, [] if notes is None else notes)
+    packs = [_packed(made, name, target, folder) for name in made.packed]
+    return replace(_compiled(made, target, folder, choices), packs=tuple(packs))
+
+
+def _packed(made: _Maker, name: str, target: Target, folder: Path) -> PackedInput:
+    """Compile what packs an input of a kernel."""
+    packing = made.packed[name]
+    form = packing.form(made.form)
+    packer = _Maker(form, target.level, notes=made.notes, packing=packing)
+    symbols = symbols_of(form.signature.inputs)
+    places = [one.name for one in made.form.signature.inputs]
+    return PackedInput(
+        places.index(name), form.signature, _compiled(packer, target, folder),
+        packer.tensors[-1].dtype,
+        tuple((extent.numbered(symbols), divisor) for extent, divisor in packing.shape),
+    )  # fmt: skip
+
+
+def _compiled(made: _Maker, target: Target, folder: Path, choices: str = "") -> Kernel:
+    """Compile one function."""
+    from ortkit.extend.tvm_lowering import Parts, lowered
+    from ortkit.kernels.tvm.build import write_object
+
+    form = made.form
     symbol = symbol_of(form.signature, choices)
     try:
         function = made.function()
-        parts = Parts(symbol, function, made.tensors, made.sizes, made.scalars(function),
-                      made.split, made.is_range, bool(made.options.inplace))  # fmt: skip
+        parts = Parts(symbol, function, made.tensors, [*map(made.shape, made.tensors)], made.sizes,
+                      made.scalars(function), made.split, made.is_range,
+                      bool(made.options.inplace))  # fmt: skip
         plain = lowered(parts)
     except OrtkitError:
         raise
@@ -86,7 +110,7 @@ def compile_tvm(
         raise _failed(error, form) from error
     artifact = folder / f"{symbol}.o"
     try:
-        write_object(plain, target.level, artifact, reassociate=bool(chosen.reassociate))
+        write_object(plain, target.level, artifact, reassociate=bool(made.choices.reassociate))
     except KernelError as error:
         if _UNKNOWN_ROOM not in error.problem:
             raise
@@ -104,6 +128,8 @@ def compile_tvm(
 def unscheduled(form: Form, target: Target) -> Expr | None:
     """Return a kernel in TE whose schedule is ours to choose, as a PrimFunc; None if it is not.
 
+    One with packed inputs is not: who lays them out orders the loops too.
+
     Args:
         form: With `declared`.
         target: The processor, resolved.
@@ -113,7 +139,8 @@ def unscheduled(form: Form, target: Target) -> Expr | None:
         KernelError: TVM or the user's function failed.
     """
     assert form.declared is not None
-    if form.declared.backend != "tvm" or form.declared.options.schedule is not None:
+    options = form.declared.options
+    if form.declared.backend != "tvm" or options.schedule is not None or options.packed:
         return None
     try:
         found, is_ordered = _Maker(form, target.level).written()
@@ -139,6 +166,8 @@ class _Maker:
     choices: Choices = DEFAULTS
     notes: list[str] = field(default_factory=list)
     """What a schedule could not do."""
+    packing: Packing | None = None
+    """What it packs; the packed tensor is its output."""
 
     def __post_init__(self) -> None:
         from tvm import tirx
@@ -148,13 +177,28 @@ class _Maker:
         self.kernel = form.declared
         self.options = form.declared.options
         self.name = f"kernel {self.kernel.name}"
-        self.tensors: list[TensorSpec] = [*form.signature.inputs, *form.signature.outputs]
-        self.sizes = {name: tirx.Var(name, "int64") for name in symbols_of(self.tensors)}
+        signature = form.signature
+        tensors = [*signature.inputs, *signature.outputs]
+        self.sizes = {name: tirx.Var(name, "int64") for name in symbols_of(tensors)}
+        self.packed = {
+            one.name: form.op.packings[one.name]
+            for one in signature.inputs
+            if one.name in self.options.packed
+        }
         self.words: Words = words_of(form.op, self.kernel, form.is_there)
+        if self.packing is not None:
+            self.words = self.packing.words
+            self.packed = {_PACKED: self.packing}
+            tensors.append(TensorSpec(_PACKED, signature.inputs[0].dtype, ()))
+        self.tensors = [self._laid_out(one) for one in tensors]
         self.split = self.options.split
         self.is_range = bool(self.options.units)
         if self.split:
             self._check_split()
+
+    def _laid_out(self, tensor: TensorSpec) -> TensorSpec:
+        packing = self.packed.get(tensor.name)
+        return tensor if packing is None else replace(tensor, dtype=packing.dtype or tensor.dtype)
 
     def _check_split(self) -> None:
         if self.split not in self.sizes:
@@ -164,6 +208,10 @@ class _Maker:
                 axis for axis, dim in enumerate(tensor.shape)
                 if self.split in extent_of(dim).symbols
             ]  # fmt: skip
+            if places and tensor.name in self.packed:
+                raise self.wrong(
+                    f"{tensor.name} is packed, and its axis {self.split} is not split"
+                )
             is_first = places == [0] and extent_of(tensor.shape[0]) == Extent(1, (self.split,))
             if places and not is_first:
                 raise self.wrong(f"{self.split} is not the first axis of {tensor.name}")
@@ -184,7 +232,16 @@ class _Maker:
         return result
 
     def shape(self, tensor: TensorSpec) -> list[Expr]:
-        return [self.extent(extent_of(dim)) for dim in tensor.shape]
+        """Return a tensor's sizes as the function has them."""
+        from tvm import tirx
+
+        packing = self.packed.get(tensor.name)
+        if packing is None:
+            return [self.extent(extent_of(dim)) for dim in tensor.shape]
+        return [
+            tirx.floordiv(self.extent(extent) + (divisor - 1), divisor)
+            for extent, divisor in packing.shape
+        ]
 
     # ---- what the user wrote, as one function over buffers
     def function(self) -> Expr:
@@ -203,7 +260,7 @@ class _Maker:
         from tvm import te
 
         given = self._given()
-        inputs = self.form.signature.inputs
+        inputs = self.tensors[: len(self.form.signature.inputs)]
         placeholders = [te.placeholder(self.shape(one), one.dtype, one.name) for one in inputs]
         by_name = dict(zip((one.name for one in inputs), placeholders, strict=True))
         arguments = [None if name is None else by_name[name] for name in given]
@@ -217,18 +274,26 @@ class _Maker:
 
     def _given(self) -> list[str | None]:
         """Return the names of the node's inputs, None for those that are absent."""
+        if self.packing is not None:
+            return [self.packing.input]
         inputs = expanded(self.form.op.schema.inputs, self.form.is_there)
         pairs = zip(inputs, self.form.is_there, strict=True)
         return [one.name if flag else None for one, flag in pairs]
 
     def _constants(self) -> dict[str, Any]:
-        found = dict(self.options.constants)
-        if "level" in inspect.signature(self.kernel.function).parameters:
-            found.setdefault("level", self.level)
-        return found
+        """Return what the function takes by name besides attributes: constants, level, sizes."""
+        given = {**self.sizes, "level": self.level, **self.options.constants}
+        parameters = inspect.signature(self.kernel.function).parameters
+        is_named = {name for name, one in parameters.items() if one.kind is one.KEYWORD_ONLY}
+        is_named = is_named - {*self.form.attributes} | {*parameters} & {"level"}
+        return {
+            name: value
+            for name, value in given.items()
+            if name in is_named or name in self.options.constants
+        }
 
     def _check_results(self, results: Sequence[Any]) -> None:
-        wanted = self.form.signature.outputs
+        wanted = self.tensors[len(self.form.signature.inputs) :]
         if len(results) != len(wanted):
             raise self.wrong(f"it returns {len(results)} tensors, declared are {len(wanted)}")
         for one, spec in zip(results, wanted, strict=True):
@@ -241,20 +306,20 @@ class _Maker:
     def _check_tensor(self, spec: TensorSpec, dtype: str, shape: Sequence[Expr]) -> None:
         if dtype != spec.dtype:
             raise self.wrong(f"{spec.name} is {dtype}, declared is {spec.dtype} here")
-        if len(shape) != len(spec.shape):
+        wanted = self.shape(spec)
+        if len(shape) != len(wanted):
             raise self.wrong(
-                f"{spec.name} has {len(shape)} axes, declared are {len(spec.shape)} "
+                f"{spec.name} has {len(shape)} axes, declared are {len(wanted)} "
                 "(any number of axes are one)"
             )
-        for axis, (dim, want) in enumerate(zip(shape, spec.shape, strict=True)):
-            number, known = getattr(dim, "value", None), extent_of(want).static
-            if number is not None and known is not None and number != known:
-                raise self.wrong(
-                    f"{spec.name} has size {number} along axis {axis}, declared is {known}"
+        for axis, (dim, want) in enumerate(zip(shape, wanted, strict=True)):
+            number = getattr(dim, "value", None)
+            if number is not None and number != getattr(want, "value", None):
+                told = (
+                    getattr(want, "value", want) if spec.name in self.packed else spec.shape[axis]
                 )
-            if number is not None and known is None:
                 raise self.wrong(
-                    f"{spec.name} has size {number} along axis {axis}, declared is {want}"
+                    f"{spec.name} has size {number} along axis {axis}, declared is {told}"
                 )
 
     def _checked(self, function: Expr) -> Expr:
@@ -303,6 +368,7 @@ class _Maker:
     def launch(self) -> Launch:
         """Return its units and their cost."""
         outputs = [product(map(extent_of, one.shape)) for one in self.form.signature.outputs]
+        outputs = outputs or [ONE]  # what packs an input is not cut
         largest = max(outputs, key=lambda one: one.at(64))
         work = self.words.size(self.options.work) if self.options.work else largest
         units = ONE

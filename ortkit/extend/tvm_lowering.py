@@ -8,7 +8,6 @@ from typing import Any, TypeAlias
 
 from ortkit.errors import KernelError
 from ortkit.kernels.signature import TensorSpec
-from ortkit.kernels.sizes import extent_of
 
 # tvm has no types that mypy could follow.
 Expr: TypeAlias = Any
@@ -27,6 +26,7 @@ class Parts:
         symbol: Its name.
         function: The user's, over buffers.
         tensors: In the order of the pointers; attributes are of one number.
+        shapes: Their sizes, as the function has them.
         sizes: The named sizes, in the order of the parameters, as the function has them.
         scalars: Parameters of the function that are no buffers: "attribute", "size", "range".
         split: The size that units are counted along, the first axis of what has it; or empty.
@@ -37,6 +37,7 @@ class Parts:
     symbol: str
     function: Expr
     tensors: Sequence[TensorSpec]
+    shapes: Sequence[Sequence[Expr]]
     sizes: Mapping[str, Expr]
     scalars: Mapping[str, str]
     split: str
@@ -157,15 +158,15 @@ class _Wrapper:
         buffers = [one for one in self.inner.params if self.tir.is_buffer_var(one)]
         # Attributes that come as numbers have no buffer in the function.
         numbers = [name for name, what in self.parts.scalars.items() if what == "attribute"]
-        pairs = zip(self.parts.tensors, self.pointers, strict=True)
+        found = zip(self.parts.tensors, self.parts.shapes, self.pointers, strict=True)
         rest = iter(buffers)
-        for tensor, pointer in pairs:
+        for tensor, shape, pointer in found:
             if tensor.name in numbers and tensor.shape == ():
                 flat = self._flat(tensor, pointer, statements)
                 attributes[tensor.name] = flat[self.tir.const(0, "int64")]
                 continue
             buffer = next(rest)
-            statements += self._own_sizes(buffer, tensor)
+            statements += self._own_sizes(buffer, shape)
             statements += self._declared(buffer, tensor, pointer)
         for one in self.inner.params:
             what = self.parts.scalars.get(str(one.name))
@@ -181,10 +182,10 @@ class _Wrapper:
             return self.begin if name == "begin" else self.end
         return self.parts.sizes[name]
 
-    def _own_sizes(self, buffer: Expr, tensor: TensorSpec) -> list[Expr]:
+    def _own_sizes(self, buffer: Expr, shape: Sequence[Expr]) -> list[Expr]:
         """Bind the names that the user's function has for sizes."""
         bound = []
-        for dim, size in zip(buffer.ty.shape, tensor.shape, strict=True):
+        for dim, size in zip(buffer.ty.shape, shape, strict=True):
             is_ours = any(dim.same_as(one) for one in self.parts.sizes.values())
             if (
                 not isinstance(dim, self.tir.Var)
@@ -193,11 +194,7 @@ class _Wrapper:
             ):
                 continue
             self._bound.append(dim)
-            extent = extent_of(size)
-            value = self.tir.const(extent.factor, "int64")
-            for name in extent.symbols:
-                value = value * self.parts.sizes[name]
-            bound.append(self.tir.Bind(dim, value.astype(str(dim.ty.dtype))))
+            bound.append(self.tir.Bind(dim, size.astype(str(dim.ty.dtype))))
         return bound
 
     def _flat(self, tensor: TensorSpec, pointer: Expr, statements: list[Expr]) -> Expr:

@@ -42,7 +42,19 @@ def scheduled(
         schedule(made)
     else:
         _default(made, choices, note, has_rows=bool(split))
+    for one in _blocks(made):
+        _begin_before(made, one)
     return made.mod[_SYMBOL]
+
+
+def _begin_before(made: Expr, block: Expr) -> None:
+    """Begin sums in front of their loop: it has no turn where nothing is summed."""
+    loops = made.get_loops(block)
+    if not _is_reduction(made, block) or all(hasattr(made.get(o).extent, "value") for o in loops):
+        return
+    for one in reversed(loops):  # the innermost that can be: what is above sums nothing
+        if not _tried(partial(made.decompose_reduction, block, one)):
+            return
 
 
 def _default(made: Expr, choices: Choices, note: Callable[[str], None], *, has_rows: bool) -> None:

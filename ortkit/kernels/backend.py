@@ -60,12 +60,8 @@ class Launch:
 
     def numbered(self, symbols: Sequence[str]) -> Launch:
         """Return the same with `s<i>` for `symbols[i]`."""
-        names = {symbol: f"s{index}" for index, symbol in enumerate(symbols)}
-
-        def rename(extent: Extent) -> Extent:
-            return Extent(extent.factor, tuple(sorted(names[s] for s in extent.symbols)))
-
-        return replace(self, units=tuple(map(rename, self.units)), points=rename(self.points))
+        units = tuple(one.numbered(symbols) for one in self.units)
+        return replace(self, units=units, points=self.points.numbered(symbols))
 
 
 @dataclass(frozen=True)
@@ -92,6 +88,33 @@ class Kernel:
     symbol: str
     launch: Launch
     compile_seconds: float
+    packs: tuple[PackedInput, ...] = ()
+    """Inputs that it takes in another layout."""
+
+    @property
+    def parts(self) -> tuple[Kernel, ...]:
+        """Itself and what packs its inputs: all that is linked."""
+        return (self, *(one.kernel for one in self.packs))
+
+
+@dataclass(frozen=True)
+class PackedInput:
+    """An input that a kernel takes as a function of its own lays it out.
+
+    Args:
+        input: Its place among the kernel's inputs.
+        signature: Of the function: the input alone.
+        kernel: The function; its tensors are the input and the packed one.
+        dtype: Of the packed tensor.
+        shape: Of it: what is divided by what, rounded up. Sizes are called `s<i>`, their place in
+            `ortkit.kernels.sizes.symbols_of` of the signature.
+    """
+
+    input: int
+    signature: RegionSignature
+    kernel: Kernel
+    dtype: str
+    shape: tuple[tuple[Extent, int], ...]
 
 
 class KernelBackend(Protocol):

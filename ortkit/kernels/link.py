@@ -144,7 +144,8 @@ def link_named(ops: Sequence[NamedOp], path: Path, target: Target) -> KernelLibr
         images = image_files(one for one in kernels if isinstance(one, CudaKernel))
         _write_images(images.values(), folder)
         (folder / "manifest.c").write_text(names_source(ops, level, images), "utf-8")
-        artifacts = (one.artifact for one in kernels if isinstance(one, Kernel))
+        artifacts = (part.artifact for one in kernels if isinstance(one, Kernel)
+                     for part in one.parts)  # fmt: skip
         content = _linked(
             folder, (shim, header, names), artifacts, _EXPORTS % "",
             libraries=("-ldl",) if images else (),

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ortkit.errors import InternalError
-from ortkit.kernels.backend import Kernel
+from ortkit.kernels.backend import Kernel, PackedInput
 from ortkit.kernels.cpu import LEVELS
 from ortkit.kernels.csource import c_extent, c_extents, c_list, c_text
 from ortkit.kernels.cuda import Condition, CudaKernel
@@ -21,12 +21,13 @@ from ortkit.kernels.manifest import (
     pairs_source,
 )
 from ortkit.kernels.manifest_cuda import ImageFile, images_source
+from ortkit.kernels.region.dtypes import bits_of
 from ortkit.kernels.signature import DOMAIN, RegionSignature
 from ortkit.kernels.sizes import symbols_of
 
-NAMES_VERSION = 2
+NAMES_VERSION = 3
 #: The bounds of custom_ops/native/names.h.
-MOST_ATTRIBUTES, MOST_INPUTS = 32, 64
+MOST_ATTRIBUTES, MOST_INPUTS, MOST_PACKS = 32, 64, 8
 
 REQUIRED, OPTIONAL, VARIADIC = 0, 1, 2
 
@@ -79,6 +80,16 @@ class NamedOp:
         """`mydomain::Name`."""
         return f"{self.domain}::{self.name}"
 
+    @property
+    def packs(self) -> dict[tuple[int, str], PackedInput]:
+        """What packs the node's inputs for its kernels, by input and function."""
+        return {
+            (one.places[pack.input], pack.kernel.symbol): pack
+            for one in self.kernels
+            if (cpu := _cpu(one))
+            for pack in cpu.packs
+        }
+
 
 def names_source(
     ops: Sequence[NamedOp], level: str, images: Mapping[Path, ImageFile] | None = None
@@ -101,6 +112,11 @@ def names_source(
     for symbol, one in {cpu.symbol: one for one in kernels if (cpu := _cpu(one))}.items():
         tensors = (*one.signature.inputs, *one.signature.outputs)
         parts.append(call_source(symbol, len(tensors), len(symbols_of(tensors))))
+    packers = {pack.kernel.symbol: pack for op in ordered for pack in op.packs.values()}
+    parts += [
+        call_source(symbol, 2, len(symbols_of(pack.signature.inputs)))
+        for symbol, pack in packers.items()
+    ]
     answers = {cpu.launch.inplace for one in kernels if (cpu := _cpu(one))}
     answers |= {_inplace(op) for op in ordered}
     parts += [pairs_source(pairs) for pairs in sorted(answers - {()})]
@@ -113,7 +129,12 @@ def names_source(
             cuda = one.kernel if isinstance(one.kernel, CudaKernel) else None
             made = LibraryOp(one.signature, _cpu(one), cuda)
             parts.append(op_source(number, made, images, op.id))
-            parts += _kernel_source(number, one)
+            parts += _kernel_source(number, one, list(op.packs))
+            number += 1
+        for at, ((place_of_node, _), pack) in enumerate(op.packs.items()):
+            made = LibraryOp(pack.signature, pack.kernel)
+            parts.append(op_source(number, made, images, op.id))
+            parts += _pack_source(f"named{place}_pack{at}", number, place_of_node, pack)
             number += 1
         parts += _named_source(place, op, first)
         entries.append(f"  NAMED_{place}")
@@ -141,6 +162,8 @@ def _cpu(one: NamedKernel) -> Kernel | None:
 def _check(op: NamedOp) -> None:
     if len(op.attributes) > MOST_ATTRIBUTES or not op.kernels:
         raise InternalError(f"{op.id} has {len(op.attributes)} attributes, or no kernel")
+    if len(op.packs) > MOST_PACKS:
+        raise InternalError(f"{op.id} has {len(op.packs)} packed inputs, at most {MOST_PACKS}")
     if any(len(one.is_there) > MOST_INPUTS for one in op.kernels):
         raise InternalError(f"{op.id} has a kernel of more than {MOST_INPUTS} inputs")
 
@@ -157,7 +180,24 @@ def _inplace(op: NamedOp) -> tuple[tuple[int, int], ...]:
     return tuple(sorted(set.intersection(*found))) if found else ()
 
 
-def _kernel_source(number: int, one: NamedKernel) -> list[str]:
+def _pack_source(name: str, number: int, place: int, pack: PackedInput) -> list[str]:
+    """Return the lines with the arrays of what packs an input, and itself as a macro."""
+    places = [f"s{index}" for index in range(len(symbols_of(pack.signature.inputs)))]
+    lines = c_extents(f"{name}_sizes", [extent for extent, _ in pack.shape], places)
+    dims = ", ".join(
+        f"{{{c_extent(f'{name}_sizes', index, extent)}, {divisor}}}"
+        for index, (extent, divisor) in enumerate(pack.shape)
+    )
+    return [
+        *lines,
+        f"static const OrtkitOp {name}_op = OP_{number};",
+        f"static const OrtkitCeilDiv {name}_dims[] = {{{dims}}};",
+        f"#define {name.upper()} {{&{name}_op, {place}, {len(pack.shape)}, {name}_dims, "
+        f"{bits_of(pack.dtype) // 8}}}\n",
+    ]
+
+
+def _kernel_source(number: int, one: NamedKernel, packs: Sequence[tuple[int, str]]) -> list[str]:
     """Return the lines with the arrays of a choice, and itself as CHOICE_n."""
     name = f"choice{number}"
     tensors = (*one.signature.inputs, *one.signature.outputs)
@@ -172,6 +212,13 @@ def _kernel_source(number: int, one: NamedKernel) -> list[str]:
         lines.append(f"static const OrtkitCondition {name}_conditions[] = {{{conditions}}};")
     stars = [0 if axis is None else axis + 1 for axis in one.stars]
     fixed = ", ".join(f"{{{at}, {_number(value)}}}" for at, value in one.fixed.items())
+    cpu = _cpu(one)
+    packed = [-1] * len(one.signature.inputs)
+    for pack in () if cpu is None else cpu.packs:
+        packed[pack.input] = packs.index((one.places[pack.input], pack.kernel.symbol))
+    packs_name = f"{name}_packs" if max(packed, default=-1) >= 0 else "NULL"
+    if packs_name != "NULL":
+        lines.append(f"static const int32_t {packs_name}[] = {{{c_list(packed)}}};")
     return [
         *lines,
         f"static const OrtkitOp {name}_op = OP_{number};",
@@ -181,7 +228,8 @@ def _kernel_source(number: int, one: NamedKernel) -> list[str]:
         f"static const OrtkitFixed {name}_fixed[] = {{{fixed or '{0, 0, 0}'}}};",
         f"#define CHOICE_{number} {{&{name}_op, {name}_places, {name}_stars, "
         f"{len(one.is_there)}, {name}_there, {len(one.fixed)}, {name}_fixed, "
-        f"{len(one.conditions)}, {f'{name}_conditions' if conditions else 'NULL'}}}\n",
+        f"{len(one.conditions)}, {f'{name}_conditions' if conditions else 'NULL'}, "
+        f"{packs_name}}}\n",
     ]
 
 
@@ -193,6 +241,7 @@ def _named_source(place: int, op: NamedOp, first: int) -> list[str]:
         for one in op.attributes
     )
     choices = ", ".join(f"CHOICE_{first + index}" for index in range(len(op.kernels)))
+    packs = ", ".join(f"NAMED{place}_PACK{index}" for index in range(len(op.packs)))
     inputs = c_list(ELEMENT_TYPES[dtype] for dtype, _ in op.inputs)
     outputs = c_list(ELEMENT_TYPES[dtype] for dtype in op.outputs)
     return [
@@ -202,10 +251,11 @@ def _named_source(place: int, op: NamedOp, first: int) -> list[str]:
         f"static const OrtkitAttribute {name}_attributes[] = "
         f"{{{attributes or '{0, 0, 0, 0, 0}'}}};",
         f"static const OrtkitChoice {name}_choices[] = {{{choices}}};",
+        *([f"static const OrtkitPack {name}_packs[] = {{{packs}}};"] if packs else []),
         f"#define NAMED_{place} {{{c_text(op.domain)}, {c_text(op.name)}, {op.version}, "
         f"{len(op.inputs)}, {name}_inputs, {name}_kinds, {len(op.outputs)}, {name}_outputs, "
         f"{len(op.attributes)}, {name}_attributes, {len(op.kernels)}, {name}_choices, "
-        f"{pairs_name(_inplace(op))}}}\n",
+        f"{pairs_name(_inplace(op))}, {len(op.packs)}, {f'{name}_packs' if packs else 'NULL'}}}\n",
     ]
 
 

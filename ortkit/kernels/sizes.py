@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import TypeAlias
@@ -38,6 +38,10 @@ class Extent:
                 return None
             left.remove(symbol)
         return Extent(self.factor // other.factor, tuple(left))
+
+    def numbered(self, symbols: Sequence[str]) -> Extent:
+        """Return the same with `s<i>` for `symbols[i]`."""
+        return Extent(self.factor, tuple(sorted(f"s{symbols.index(s)}" for s in self.symbols)))
 
     def at(self, nominal: int) -> int:
         """Return the size if every named size were `nominal`."""

@@ -29,13 +29,23 @@ const char* GetName(const ort::CustomOp*) { return "Probe"; }
 const char* GetProvider(const ort::CustomOp*) { return nullptr; }
 int32_t Float(const ort::CustomOp*, size_t) { return 1; }
 size_t OneTensor(const ort::CustomOp*) { return 1; }
+size_t TwoTensors(const ort::CustomOp*) { return 2; }
 int32_t Zero(const ort::CustomOp*, size_t) { return 0; }
 int32_t One(const ort::CustomOp*) { return 1; }
 int32_t Any(const ort::CustomOp*) { return INT32_MAX; }
 
 ort::Status* Create(const ort::CustomOp*, const ort::Api* given, const ort::KernelInfo* info, void** kernel) {
   size_t inputs = 0, outputs = 0;
-  Note("GetInputCount", !ort::GetInputCount(given)(info, &inputs) && inputs == 1, "%zu", inputs);
+  Note("GetInputCount", !ort::GetInputCount(given)(info, &inputs) && inputs == 2, "%zu", inputs);
+  // The second input is a constant 42.
+  int32_t is_constant[2] = {7, 7};
+  const ort::Value* constant[2] = {};
+  const void* number = nullptr;
+  const bool got_first = !ort::GetConstantInput(given)(info, 0, &is_constant[0], &constant[0]);
+  const bool got_second = !ort::GetConstantInput(given)(info, 1, &is_constant[1], &constant[1]);
+  const bool has_number = is_constant[1] == 1 && !ort::GetTensorData(given)(constant[1], &number);
+  Note("GetConstantInput", got_first && got_second && is_constant[0] == 0 && has_number &&
+                               *static_cast<const float*>(number) == 42.0f);
   Note("GetOutputCount", !ort::GetOutputCount(given)(info, &outputs) && outputs == 1, "%zu", outputs);
   Note("KernelInfoGetAllocator", !ort::KernelInfoGetAllocator(given)(info, 0, &allocator) && allocator);
   Note("AllocatorGetInfo", !ort::AllocatorGetInfo(given)(allocator, &memory) && memory);
@@ -61,7 +71,7 @@ ort::Status* Infer(const ort::CustomOp*, ort::ShapeContext* context) {
   Note("GetInputTypeShape", !ort::GetInputTypeShape(api)(context, 0, &input) && input);
   Note("HasShape", ort::HasShape(api)(input));
   size_t count = 0;
-  Note("GetShapeInputCount", !ort::GetShapeInputCount(api)(context, &count) && count == 1, "%zu", count);
+  Note("GetShapeInputCount", !ort::GetShapeInputCount(api)(context, &count) && count == 2, "%zu", count);
   int32_t element_type = 0;
   Note("GetElementType", !ort::GetElementType(api)(input, &element_type) && element_type == 1, "%d", element_type);
   size_t rank = 0;
@@ -120,7 +130,7 @@ ort::Status* Run(void*, ort::KernelContext* context) {
              : ort::CreateStatus(api)(ort::kInvalidArgument, "the probe refuses");
 }
 
-ort::CustomOp op = {ort::kApiVersion, nullptr, GetName, GetProvider, Float, OneTensor, Float, OneTensor, nullptr,
+ort::CustomOp op = {ort::kApiVersion, nullptr, GetName, GetProvider, Float, TwoTensors, Float, OneTensor, nullptr,
                     Destroy, Zero, Zero, Zero, One, One, One, One, Create, Run, Infer, One, Any, nullptr, nullptr,
                     nullptr, nullptr};
 

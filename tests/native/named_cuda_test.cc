@@ -53,16 +53,16 @@ const OrtkitFixed kTwice[] = {{1, 0, 2.0f}};
 const OrtkitCondition kUpTo8[] = {{{1, 1, kB}, 1, 8}};
 const OrtkitCondition kUpTo100[] = {{{1, 1, kB}, 1, 100}};
 const OrtkitChoice kChoices[] = {
-    {&kCpuOp, kPlaces, kStars, 1, kThere, 0, kNoFixed, 0, nullptr},
-    {&kSmallOp, kPlaces, kStars, 1, kThere, 0, kNoFixed, 1, kUpTo8},
-    {&kLargeOp, kPlaces, kStars, 1, kThere, 0, kNoFixed, 1, kUpTo100}};
-const OrtkitChoice kTwiceChoices[] = {{&kLargeOp, kPlaces, kStars, 1, kThere, 1, kTwice, 0, nullptr}};
+    {&kCpuOp, kPlaces, kStars, 1, kThere, 0, kNoFixed, 0, nullptr, nullptr},
+    {&kSmallOp, kPlaces, kStars, 1, kThere, 0, kNoFixed, 1, kUpTo8, nullptr},
+    {&kLargeOp, kPlaces, kStars, 1, kThere, 0, kNoFixed, 1, kUpTo100, nullptr}};
+const OrtkitChoice kTwiceChoices[] = {{&kLargeOp, kPlaces, kStars, 1, kThere, 1, kTwice, 0, nullptr, nullptr}};
 const int32_t kTypes[] = {kFloat}, kKinds[] = {0};
 // The one that is read stands where only its own alignment makes its address a multiple of 16.
 const OrtkitAttribute kAttributes[] = {{"unread", 0, 0, 7, 0}, {"alpha", 1, 0, 0, 2.0f}};
 const OrtkitNamedOp kNamed[] = {
-    {"mine", "Scaled", 1, 1, kTypes, kKinds, 1, kTypes, 2, kAttributes, 3, kChoices, nullptr},
-    {"mine", "Twice", 1, 1, kTypes, kKinds, 1, kTypes, 2, kAttributes, 1, kTwiceChoices, nullptr}};
+    {"mine", "Scaled", 1, 1, kTypes, kKinds, 1, kTypes, 2, kAttributes, 3, kChoices, nullptr, 0, nullptr},
+    {"mine", "Twice", 1, 1, kTypes, kKinds, 1, kTypes, 2, kAttributes, 1, kTwiceChoices, nullptr, 0, nullptr}};
 OrtkitRoom rooms[ORTKIT_MAX_RUNTIMES * 2 * 2];
 
 std::string launched;

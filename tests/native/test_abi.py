@@ -38,8 +38,8 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     x = helper.make_tensor_value_info("X", TensorProto.FLOAT, [2, "rows", None])
     y = helper.make_tensor_value_info("Y", TensorProto.FLOAT, None)
     graph = helper.make_graph(
-        [helper.make_node("Probe", ["X"], ["Y"], domain="probe", scale=0.5, axis=7)],
-        "g", [x], [y],
+        [helper.make_node("Probe", ["X", "W"], ["Y"], domain="probe", scale=0.5, axis=7)],
+        "g", [x], [y], [helper.make_tensor("W", TensorProto.FLOAT, [], [42.0])],
     )  # fmt: skip
     opsets = [helper.make_opsetid("", 20), helper.make_opsetid("probe", 1)]
     model = helper.make_model(graph, opset_imports=opsets, ir_version=10).SerializeToString()

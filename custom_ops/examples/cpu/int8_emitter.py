@@ -142,7 +142,7 @@ class Int8Emitter(Bf16Emitter):
 
     @property
     def operand(self):
-        """What the second operands of a dot product are packed as."""
+        """What the operands of a dot product are, of which the packed second one is bytes."""
         return "int8" if self.group == 4 else "int16"
 
     def function(self):

@@ -44,12 +44,12 @@ class TileSums(Sums):
         self.shaped = e.local(1, "int64")
         e.store(self.shaped, e.i64(-1), e.i64(0))
 
-    def blocks(self, m, finish, piece):
-        """Emit all blocks of rows; `finish` emits the results of some: the first, how many."""
-        e = self.e
-        with e.loop(e.divide_up(m, self.rows)) as index:
-            row = e.share(index * e.i64(self.rows))
-            count = e.share(e.minimum(m - row, e.i64(self.rows)))
+    def blocks(self, rows, finish, piece):
+        """Emit rows, from one to before another; `finish` emits the results of a block of them."""
+        e, (begin, end) = self.e, rows
+        with e.loop(e.divide_up(end - begin, self.rows)) as index:
+            row = e.share(begin + index * e.i64(self.rows))
+            count = e.share(e.minimum(end - row, e.i64(self.rows)))
             with e.block() as other:
                 upper = e.share(e.minimum(count, e.i64(TILE)))
                 lower = e.share(e.tir.max(count - e.i64(TILE), e.i64(1)))
@@ -97,7 +97,7 @@ class TileSums(Sums):
             for s in range(2):
                 if r == 0:
                     place = e.share(self.panel.place(s, step * e.i64(TILE)))
-                    e.load_tile(_W + s, self.panel.packed, place, e.i64(TILE_ROW))
+                    e.load_tile(_W + s, self.panel.packed, place, e.i64(2 * TILE_ROW))
                 if s == 0:
                     e.load_tile(_X + r, source, e.share(at), stride)
                 e.multiply_tiles(2 * r + s, _X + r, _W + s)
@@ -123,11 +123,11 @@ class DotSums(Sums):
         """Declare them."""
         super().__init__(e, panel, x, k, 8 if REGISTERS[e.processor].lanes == LANES else 2)
 
-    def blocks(self, m, finish, piece):
-        """Emit all blocks of rows; `finish` emits the results of some: the first, how many."""
-        e, done = self.e, self.e.i64(0)
+    def blocks(self, rows, finish, piece):
+        """Emit rows, from one to before another; `finish` emits the results of a block of them."""
+        e, (done, end) = self.e, rows
         for size in (self.rows, 1):
-            number = e.share(e.divide_down(m - done, size))
+            number = e.share(e.divide_down(end - done, size))
             with e.loop(number) as index:
                 row = e.share(done + index * e.i64(size))
                 self._dots(piece, row, size)
@@ -166,14 +166,10 @@ class DotSums(Sums):
         """Emit one step of the depth; `places`: of a group in each row of the source."""
         e = self.e
         size = LANES * e.group
-        columns = [
-            e.share_row(
-                e.part(self.panel.packed, e.share(self.panel.place(s, group)), size),
-                size,
-                e.operand,
-            )
-            for s in range(2)
-        ]
+        columns = []
+        for s in range(2):
+            column = e.part(self.panel.packed, e.share(self.panel.place(s, group)), size)
+            columns.append(e.share_row(column.astype(f"{e.operand}x{size}"), size, e.operand))
         for one, place in zip(totals, places, strict=True):
             bits = e.tir.reinterpret("uint32", e.part(source, e.share(place), e.group))
             factor = e.share_row(e.everywhere(bits), size, e.operand)
