@@ -33,8 +33,3 @@ def keep_telemetry_off() -> None:
     Must run before onnxruntime is imported.
     """
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
-
-
-def wants_no_color() -> bool:
-    """Say whether the user asked for no colour (https://no-color.org)."""
-    return bool(os.environ.get("NO_COLOR"))

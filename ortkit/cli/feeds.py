@@ -52,10 +52,3 @@ def blaming_made_up(inputs: Path | None) -> Iterator[None]:
         if inputs is None and not error.fix and not error.problem.startswith("out of memory"):
             error.fix = "the inputs were made up: give --inputs FILE.npz, or --shape NAME=SIZE"
         raise
-
-
-def shapes_text(feeds: Mapping[str, object]) -> str:
-    """Return the inputs' shapes on one line: `ids [1, 128], mask [1, 128]`."""
-    return ", ".join(
-        f"{name} {list(value.shape)}" for name, value in feeds.items() if hasattr(value, "shape")
-    )

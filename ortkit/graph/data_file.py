@@ -82,9 +82,6 @@ class DataFile:
                 self._map = self._map_file(descriptor)
         return self._map
 
-    def is_mapped(self) -> bool:
-        return self._map is not None
-
     def read(self, offset: int, length: int) -> Bytes:
         """Return `length` bytes from `offset` on as a copy in memory.
 

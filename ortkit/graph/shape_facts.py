@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from ortkit.graph.dim_text import parse_size, size_text
-from ortkit.graph.dims import Dim, Size, has_unknown, is_at_least, names, weight
+from ortkit.graph.dim_text import parse_size
+from ortkit.graph.dims import Dim, Size, has_unknown, names, weight
 from ortkit.graph.shape_rules.call import Element, Elements, Fact, Ratio, Shape
 
 #: Expressions above this many atoms become a new unknown, so that chains stay linear.
@@ -90,13 +90,3 @@ def _vagueness(size: Size) -> int:
     if isinstance(size, int):
         return 0
     return 2 if has_unknown(size) else 1
-
-
-def written(size: Size) -> int | str | None:
-    """Return what a `dim` field may hold: an int, an expression of names, or nothing."""
-    if isinstance(size, int):
-        return size
-    if has_unknown(size) or not (is_at_least(size, 0) or names(size)):
-        return None
-    text = size_text(size)
-    return text if parse_size(text) == size else None

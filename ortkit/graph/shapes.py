@@ -29,7 +29,6 @@ from ortkit.graph.shape_facts import (
     is_unwieldy,
     more_precise,
     names_of_inputs,
-    written,
 )
 from ortkit.graph.shape_rules.call import (
     CONTENTS_LIMIT,
@@ -46,7 +45,7 @@ from ortkit.graph.shape_rules.call import (
 )
 from ortkit.graph.shape_rules.constant import constant_fact
 from ortkit.graph.shape_rules.table import rule_for
-from ortkit.graph.walk import nodes_below, roots
+from ortkit.graph.walk import roots
 
 __all__ = ["Shapes", "Size"]
 
@@ -173,33 +172,6 @@ class Shapes:
     def merge(self, kept: ir.Value, other: ir.Value) -> None:
         """Keep for `kept` the more precise of what is known of two equal values."""
         self._facts[kept] = more_precise(self.fact(kept), self.fact(other))
-
-    def write_back(self, model: ir.Model) -> None:
-        """Fill in the types and shapes that `model` does not declare; overwrite nothing."""
-        for root in roots(model):
-            for node in nodes_below(root):
-                for value in node.outputs:
-                    self._write_value(value)
-
-    def _write_value(self, value: ir.Value) -> None:
-        fact = self.fact(value)
-        if value.type is None and fact.dtype is not None:
-            value.type = ir.TensorType(fact.dtype)
-        if fact.shape is None or not (value.type is None or is_tensor(value)):
-            return
-        found = [written(size) for size in fact.shape]
-        if value.shape is None:
-            value.shape = ir.Shape(found)
-            return
-        old = value.shape
-        if len(old) != len(found):
-            return
-        dims = [
-            new if isinstance(dim, ir.SymbolicDim) and dim.value is None else dim
-            for dim, new in zip(old.dims, found, strict=True)
-        ]
-        if dims != list(old.dims):
-            value.shape = ir.Shape(dims)
 
     # ---- what rules ask for ------------------------------------------------------------
 

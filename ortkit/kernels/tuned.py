@@ -99,10 +99,6 @@ class TunedDatabase:
     def __len__(self) -> int:
         return len(self.records)
 
-    def with_record(self, place: Place, record: Record) -> TunedDatabase:
-        """Return the database with one record in the place of what was there."""
-        return TunedDatabase({**self.records, place: record})
-
     def merged(self, other: TunedDatabase) -> TunedDatabase:
         """Return what both know; see `Record.merged`."""
         records = dict(self.records)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -235,8 +234,3 @@ class _Lowering:
 
     def _is_float(self, value: ir.Value | None) -> bool:
         return value is not None and self._shapes.dtype(value) == FLOAT
-
-
-def lowered_nodes(log: RewriteLog) -> Iterator[str]:
-    """Yield the ids of the nodes that were lowered."""
-    return (hit.id for hit in log.hits if hit.pass_name == LowerPrecision.name)

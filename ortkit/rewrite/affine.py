@@ -33,11 +33,6 @@ class Affine:
         return Affine(self.scale * after.scale, self.shift * after.scale + after.shift)
 
     @property
-    def is_uniform(self) -> bool:
-        """Whether it treats every channel alike."""
-        return self.scale.ndim == 0 and self.shift.ndim == 0
-
-    @property
     def scales(self) -> bool:
         """Whether the scale changes anything."""
         return not bool((self.scale == 1).all())

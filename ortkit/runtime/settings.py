@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, get_args
 
 from ortkit.errors import UserError
 
@@ -46,11 +46,10 @@ class SessionSettings:
     libraries: Sequence[str | os.PathLike[str]] = ()
 
     def __post_init__(self) -> None:
-        for name, known in (("optimizations", ("all", "extended", "basic", "off")),):
-            if getattr(self, name) not in known:
-                raise UserError(
-                    f"{getattr(self, name)!r} is not known", where=name, fix=", ".join(known)
-                )
+        known = get_args(Optimizations)
+        if self.optimizations not in known:
+            problem, fix = f"{self.optimizations!r} is not known", f"use {', '.join(known)}"
+            raise UserError(problem, where="optimizations", fix=fix)
         for name in ("optimized_model", "trace_prefix"):
             path: str | os.PathLike[str] | None = getattr(self, name)
             # ONNX Runtime writes nothing there, and says so late or not at all.

@@ -215,38 +215,6 @@ def test_a_chain_of_growing_sizes_stays_small() -> None:
     assert len(str(shape[2])) < 2000
 
 
-# ---- writing back ----------------------------------------------------------------------------
-
-
-def test_write_back_fills_gaps_and_overwrites_nothing() -> None:
-    body = "h = Relu(x)\n i = NonZero(h)\n k = Transpose(x)\n y = Concat<axis = 0>(h, h)"
-    model = parse(body, "float[a, 3] x")
-    found = values(model)
-    declare(found["k"], [None, "odd"])
-    Shapes.infer(model).write_back(model)
-    assert found["h"].dtype == ir.DataType.FLOAT
-    assert list(found["h"].shape or ()) == ["a", 3]
-    assert list(found["y"].shape or ()) == ["2*a", 3]
-    assert list(found["k"].shape or ()) == [3, "odd"]
-    rows, unknown = found["i"].shape or ()
-    assert rows == 2 and isinstance(unknown, ir.SymbolicDim) and unknown.value is None
-
-
-def test_write_back_leaves_a_contradiction_alone() -> None:
-    model = parse("y = Relu(x)", "float[a, 3] x")
-    declare(values(model)["y"], [8, 9])
-    Shapes.infer(model).write_back(model)
-    assert list(values(model)["y"].shape or ()) == [8, 9]
-
-
-def test_a_name_that_does_not_read_back_is_not_written() -> None:
-    model = parse("y = Concat<axis = 0>(x, x)", "float[a] x")
-    declare(model.graph.inputs[0], ["a b"])
-    Shapes.infer(model).write_back(model)
-    (size,) = values(model)["y"].shape or ()
-    assert isinstance(size, ir.SymbolicDim) and size.value is None
-
-
 # ---- control flow ----------------------------------------------------------------------------
 
 

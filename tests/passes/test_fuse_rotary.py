@@ -11,7 +11,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from ortkit.graph.check import check_model
-from ortkit.ops.rotary import pairs, rotated, split_half_form
+from ortkit.ops.rotary import pairs, rotated
 from ortkit.passes.fuse_rotary import FuseRotary
 from ortkit.rewrite.pipeline import Pipeline, PipelineResult
 from ortkit.rewrite.target import Target
@@ -512,16 +512,3 @@ def test_reference_is_the_operator(width: int, interleaved: bool) -> None:
     np.testing.assert_allclose(run(model, feeds)[0], got, atol=1e-6)
     first, second = pairs(width, interleaved=interleaved)
     assert sorted([*range(8)[first], *range(8)[second]]) == list(range(width))
-
-
-def test_split_half_form_is_the_reference() -> None:
-    random = np.random.default_rng(0)
-    x = random.standard_normal((2, 3, 5, 8)).astype(np.float32)
-    cos, sin = random.standard_normal((2, 5, 4)).astype(np.float32)
-    names = ("x", "cos", "sin")
-    values = [helper.make_tensor_value_info(name, 1, None) for name in names]
-    output = [helper.make_tensor_value_info("y", 1, None)]
-    graph = helper.make_graph(split_half_form("x", "cos", "sin", "y", 8), "g", values, output)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
-    got = run(model, dict(zip(names, (x, cos, sin), strict=True)))[0]
-    np.testing.assert_allclose(got, rotated(x, cos, sin, interleaved=False, width=8), atol=1e-6)

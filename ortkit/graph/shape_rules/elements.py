@@ -152,14 +152,6 @@ def _dim(size: Size) -> Dim:
     return size
 
 
-def _are_floats(left: Element, right: Element) -> bool:
-    return isinstance(left, float) and isinstance(right, float)
-
-
-def _is_float(*elements: Element) -> bool:
-    return any(isinstance(element, float | Ratio) for element in elements)
-
-
 # ---- operations on two elements ----------------------------------------------------------
 
 

@@ -25,8 +25,6 @@ _MULTIPROCESSORS = 132
 _WARP = 32
 #: Points of a thread: 16 bytes of float16.
 _EACH = 8
-#: Points of a thread in a row that fills the registers.
-_MOST_EACH = 32
 _TILE = 1024
 _LARGE_TENSOR = 4 << 20
 #: Longer rows are read in a loop. Few values of a row fit twice as many points.
