@@ -118,7 +118,7 @@ class _Session:
         self.worker.__enter__()
         return self
 
-    def __exit__(self, *error: object) -> None:
+    def __exit__(self, *_: object) -> None:
         self.worker.__exit__(None, None, None)
 
     def load(self, feeds: Path) -> None:
