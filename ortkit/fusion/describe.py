@@ -14,7 +14,7 @@ from ortkit.errors import InternalError
 from ortkit.fusion.bodies import Call, is_runtime_own, standard_form
 from ortkit.fusion.parameters import reshape_parameter
 from ortkit.fusion.regions import FusedRegion, is_written
-from ortkit.fusion.sizes import equal_sizes
+from ortkit.fusion.sizes import equal_sizes, join_untold
 from ortkit.graph.dims import Size
 from ortkit.kernels.signature import DOMAIN, RegionSignature, TensorSpec, body_text
 from ortkit.rewrite.scope import Scope
@@ -23,11 +23,14 @@ from ortkit.rewrite.scope import Scope
 def describe_region(scope: Scope, region: FusedRegion) -> RegionSignature:
     """Return the region's signature: its body as a function of its inputs, sizes by name."""
     equal = equal_sizes(scope, region.nodes)
+    inputs, outputs = (
+        tuple(tensor_spec(scope, value, equal) for value in values)
+        for values in (region.inputs, region.outputs)
+    )
     return RegionSignature(
         region.kind,
         _text(_Body(scope, region).function().SerializeToString(deterministic=True)),
-        tuple(tensor_spec(scope, value, equal) for value in region.inputs),
-        tuple(tensor_spec(scope, value, equal) for value in region.outputs),
+        *join_untold(inputs, outputs),
     )
 
 

@@ -1,14 +1,17 @@
-"""Sizes in a region that are equal in every run that does not fail."""
+"""Sizes in a region: what is equal in every run that does not fail, and what no input tells."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from itertools import combinations
 
 import onnx_ir as ir
 
 from ortkit.fusion.families import family_of
 from ortkit.graph.dims import Size, sole_atom
+from ortkit.kernels.signature import TensorSpec
+from ortkit.kernels.sizes import Extent, extent_of, symbols_of, told_symbols
 from ortkit.rewrite.scope import Scope
 
 
@@ -40,3 +43,37 @@ def _is_cut(size: Size, whole: Size) -> bool:
     if atom is None or atom.kind != "min" or whole not in atom.args:
         return False
     return all(isinstance(arg, int) and arg > 1 for arg in atom.args if arg != whole)
+
+
+def join_untold(
+    inputs: Sequence[TensorSpec], others: Sequence[TensorSpec]
+) -> tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:
+    """Return both with one name for each product whose factors no input tells.
+
+    Pixels of an image of any size are h * w in all that is made of rows of them: nothing needs
+    h. A product is joined where its factors stand nowhere else.
+    """
+    told = told_symbols(inputs)
+    every = (*inputs, *others)
+    parts = {_untold(extent_of(dim), told) for spec in every for dim in spec.shape}
+    factors = [symbol for part in parts for symbol in set(part)]
+    if len(factors) > len(set(factors)):
+        return tuple(inputs), tuple(others)
+    names = {part: ".".join(part) for part in parts if len(part) > 1}
+    if not names or set(names.values()) & set(symbols_of(every)):
+        return tuple(inputs), tuple(others)
+
+    def joined(dim: int | str) -> int | str:
+        extent = extent_of(dim)
+        name = names.get(_untold(extent, told))
+        if name is None:
+            return dim
+        known = (symbol for symbol in extent.symbols if symbol in told)
+        return str(Extent(extent.factor, tuple(sorted((*known, name)))))
+
+    found = [replace(spec, shape=tuple(map(joined, spec.shape))) for spec in every]
+    return tuple(found[: len(inputs)]), tuple(found[len(inputs) :])
+
+
+def _untold(extent: Extent, told: frozenset[str]) -> tuple[str, ...]:
+    return tuple(symbol for symbol in extent.symbols if symbol not in told)

@@ -9,6 +9,7 @@ from ortkit.fusion.cost import CostModel
 from ortkit.fusion.describe import describe_region
 from ortkit.graph.text import from_text
 from ortkit.kernels.backend import Refused
+from ortkit.kernels.region.bounds import exceeds_bounds
 from ortkit.kernels.signature import RegionSignature
 
 CHAIN = """g (float[n, 768] x, float[n, 768] y) => (z)
@@ -121,3 +122,28 @@ def test_a_table_that_is_cut_to_a_size_has_that_size() -> None:
     (found,) = [one for one in find(scope) if one.signature is not None]
     assert found.signature is not None
     assert [tensor.shape for tensor in found.signature.inputs] == [("b", "s", 4), ("s", 4), (4,)]
+
+
+@pytest.mark.parametrize(
+    ("shapes", "expected"),
+    [
+        # Rows of pixels: nothing tells h or w, and nothing needs them.
+        (("b", "h", "w"), [("b", "h.w", 4)]),
+        # An input tells h, and with it w.
+        (("h", "h", "w"), [("h", "h*w", 4)]),
+    ],
+)
+def test_a_product_whose_factors_no_input_tells_is_one_size(
+    shapes: tuple[str, str, str], expected: list[tuple[int | str, ...]]
+) -> None:
+    batch, height, width = shapes
+    text = f"""{HEAD} g (float[{batch}, 4, {height}, {width}] x) => (z)
+        <int64[3] rows = {{0, 4, -1}}, int64[1] first = {{0}}> {{
+        p = Reshape (x, rows)  t = Transpose <perm = [0, 2, 1]> (p)
+        q = CumSum (t, first)  a = Exp (q)  z = Neg (a) }}"""
+    taken = [one for one in find(scope_of(from_text(text))) if one.signature is not None]
+    (found,) = [one for one in taken if one.region.kind == "exp_neg"]
+    assert found.signature is not None
+    assert exceeds_bounds(found.signature) is None
+    assert [tensor.shape for tensor in found.signature.inputs] == expected
+    assert [tensor.shape for tensor in found.signature.outputs] == expected

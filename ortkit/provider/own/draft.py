@@ -10,6 +10,7 @@ import onnx_ir as ir
 
 from ortkit.fusion.cost import Prediction
 from ortkit.fusion.recompute import Candidate
+from ortkit.fusion.sizes import join_untold
 from ortkit.graph.shapes import Shapes
 from ortkit.kernels.backend import Refused
 from ortkit.kernels.signature import RegionSignature, TensorSpec
@@ -116,9 +117,10 @@ class Draft:
         made = {place for step in self.steps for place in step.outputs}
         if any(self.root(end) not in made for end in ends):
             return Refused("a result has the bytes of what is read")
+        read = [specs[place] for place in self.inputs.values()]
         program = Program(
             root.region.kind,
-            tuple(specs),
+            join_untold(read, specs)[1],
             tuple(self.inputs.values()),
             self.constants,
             self.views,
