@@ -125,8 +125,8 @@ def broadcast(left: Size, right: Size) -> Size:
 def _is_whole_or_one(clipped: Size, whole: Size) -> bool:
     """Say whether `clipped` is `whole`, or 1, in every run in which both broadcast.
 
-    So is max(1, n), and min(n, k) for a number k > 1: where that is k, and not n, it does not
-    fit.
+    So is max(0, n), as n is a size, max(1, n), and min(n, k) for a number k > 1: where that is
+    k, and not n, it does not fit.
     """
     if not isinstance(clipped, Dim):
         return False
@@ -134,7 +134,7 @@ def _is_whole_or_one(clipped: Size, whole: Size) -> bool:
     if atom is not None and atom.kind in ("min", "max") and whole in atom.args:
         others = [arg for arg in atom.args if arg != whole]
         if atom.kind == "max":
-            return others == [1]
+            return others in ([0], [1])
         return all(isinstance(arg, int) and arg > 1 for arg in others)
     below = sole_atom(clipped - 1)
     return below is not None and below == sole_atom(maximum(0, whole - 1))

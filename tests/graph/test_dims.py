@@ -210,6 +210,7 @@ def test_sums_and_products_do_not_depend_on_order(x: Pair, y: Pair, z: Pair) -> 
         (broadcast(A, A + 2), "a + 2"),
         (broadcast(A, broadcast(B, A)), "broadcast(a, b)"),
         (broadcast(minimum(A, 512), A), "a"),
+        (broadcast(maximum(A - 1, 0), A - 1), "a - 1"),
         (ceil_divide(A, 4), "(a + 3)//4"),
         (product((2, A, 3, B)), "6*a*b"),
     ],
