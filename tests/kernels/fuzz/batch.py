@@ -18,6 +18,7 @@ from fuzz.values import Region
 from ortkit.kernels import Kernel, Target, build_library, refusal
 from ortkit.kernels.cache import KernelCache, Slot
 from ortkit.kernels.catalog import load_backend
+from ortkit.kernels.defaults import default_choices
 
 #: Threads of the two sessions whose results must be the same bits.
 THREADS = (1, 4)
@@ -128,8 +129,11 @@ def _build(
     built = dict(sorted(accepted.items(), key=lambda one: _rareness(one[1])))
     slots = {}
     for kernel, number in zip(made.kernels, accepted, strict=True):
-        fingerprint = load_backend(kernel.backend).fingerprint()
-        slots[kernel.key] = Slot(signatures[number], kernel.backend, fingerprint, kernel.target)
+        backend, signature = load_backend(kernel.backend), signatures[number]
+        choices = default_choices(signature, backend, kernel.target)
+        slots[kernel.key] = Slot(
+            signature, backend.name, backend.fingerprint(), kernel.target, choices
+        )
     return findings, built, Functions(_objects(slots, cache, path.parent), path.parent)
 
 
