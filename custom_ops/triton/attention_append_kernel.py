@@ -10,34 +10,60 @@ keys that a mask leaves out are not read at all.
 import triton
 import triton.language as tl
 
+#: Keys of a condition that are looked at together.
+LOOK: tl.constexpr = tl.constexpr(4096)
+
 
 @triton.jit
-def kept_range(mask, low, high):
-    """Return where the keys that a condition keeps begin and end between `low` and `high`."""
-    first = high
-    last = low
-    for start in range(low, high, SCAN):  # noqa: F821  of attention_kernel
+def kept_range(mask, keys):
+    """Return where the keys that a condition keeps begin and end, and how many it keeps."""
+    first = keys
+    last = 0
+    count = 0
+    for start in tl.range(0, keys, LOOK):
+        place = start + tl.arange(0, LOOK)
+        is_kept = tl.load(mask + place, mask=place < keys, other=0) != 0
+        first = tl.minimum(first, tl.min(tl.where(is_kept, place, keys)))
+        last = tl.maximum(last, tl.max(tl.where(is_kept, place + 1, 0)))
+        count += tl.sum(is_kept.to(tl.int32))
+    return first, last, count
+
+
+@triton.jit
+def has_effect(mask, low, high, MASK):
+    """Say whether a mask moves any score between `low` and `high`."""
+    count = 0
+    for start in tl.range(low, high, SCAN):  # noqa: F821  of attention_kernel
         place = start + tl.arange(0, SCAN)  # noqa: F821
-        is_kept = tl.load(mask + place, mask=place < high, other=0) != 0
-        first = tl.minimum(first, tl.min(tl.where(is_kept, place, high)))
-        last = tl.maximum(last, tl.max(tl.where(is_kept, place + 1, low)))
-    return first, last
+        added = tl.load(mask + place, mask=place < high, other=1 if MASK == 1 else 0)
+        is_moved = added == 0 if MASK == 1 else added != 0
+        count += tl.sum(is_moved.to(tl.int32))
+    return count > 0
 
 
 @triton.jit
 def take_in(
-    q, k, v, acc, top, total, place, keys, mask, position,
+    q, k, v, acc, top, total, place, keys, mask, is_read, kept, position,
     SCALE, CAP, IS_CAUSAL, WINDOW, MASK, FILL, CHECKED,
 ):  # fmt: skip
-    """Take in a block of keys that is there. CHECKED: not all of it is seen by all queries."""
+    """Take in a block of keys, [KEYS, width], and of values.
+
+    Args:
+        place: Of the keys.
+        is_read: Whether the mask says more than `kept`, where the keys that it keeps begin and
+            end: a load that waits for nothing costs as much as the rest of a block.
+        CHECKED: Whether not all of it is seen by all queries.
+    """
     scores = tl.dot(q, tl.trans(k)) * SCALE
     if CAP > 0.0:
         bent = tl.exp2(scores * (2.0 * LOG2E / CAP)) + 1.0  # noqa: F821  of attention_kernel
         scores = CAP - 2.0 * CAP / bent
     scores *= LOG2E  # noqa: F821
     if MASK != 0:
-        added = tl.load(mask + place, mask=place < keys, other=0)
+        added = tl.load(mask + place, mask=(place < keys) & is_read, other=1 if MASK == 1 else 0)
         scores += bias_of(added, MASK, FILL)[None, :]  # noqa: F821
+        is_kept = (place >= kept[0]) & (place < kept[1])
+        scores = tl.where(is_kept[None, :], scores, float("-inf"))
     if CHECKED:
         is_seen = (place < keys)[None, :]
         if IS_CAUSAL:
@@ -125,26 +151,31 @@ def append_part(
     acc = tl.zeros((ROWS, V), tl.float32)
     top = tl.full((ROWS,), float("-inf"), tl.float32)
     total = tl.zeros((ROWS,), tl.float32)
-    blocks = (keys + KEYS - 1) // KEYS
-    low = blocks * part // PARTS * KEYS
-    high = tl.minimum(keys, blocks * (part + 1) // PARTS * KEYS)
+    begin = 0
+    end = keys
+    kept_first = 0
+    kept_last = keys
+    is_read = MASK != 0
+    # Keys that get a number, however low, still count where all others get it, too.
+    SKIPS: tl.constexpr = (MASK == 1) and FILL < -3.4e38 and not IS_CAUSAL
     if not is_moved:
         if IS_CAUSAL:
-            high = tl.minimum(high, first + added)
-        # Keys that get a number, however low, still count where all others get it, too.
-        if MASK == 1 and FILL < -3.4e38 and queries == 1:
-            first_kept, last_kept = kept_range(mask, low, high)
+            end = tl.minimum(end, first + added)
+        if SKIPS:
+            kept_first, kept_last, count = kept_range(mask, keys)
+            is_read = count < kept_last - kept_first
             # The new rows are written, whether a query sees them or not.
-            has_new = (low < first + added) & (first < high)
-            first_kept = tl.where(
-                has_new, tl.minimum(first_kept, tl.maximum(first, low)), first_kept
-            )
-            last_kept = tl.where(
-                has_new, tl.maximum(last_kept, tl.minimum(first + added, high)), last_kept
-            )
-            low = tl.minimum(first_kept, high) // KEYS * KEYS
-            high = tl.minimum(high, last_kept)
+            begin = tl.minimum(kept_first, first)
+            end = tl.minimum(tl.maximum(kept_last, first + added), keys)
+    begin = begin // KEYS
+    blocks = (end + KEYS - 1) // KEYS - begin
+    low = (begin + blocks * part // PARTS) * KEYS
+    high = tl.minimum(end, (begin + blocks * (part + 1) // PARTS) * KEYS)
+    if MASK != 0:  # known before, and what follows is not  # noqa: SIM102
+        if is_moved or not SKIPS:
+            is_read = has_effect(mask, low, high, MASK)
     plain = tl.maximum(tl.minimum(high, first) // KEYS * KEYS, low)
+    kept = (kept_first, kept_last)
     for start in tl.range(low, plain, KEYS):
         place = start + tl.arange(0, KEYS)
         at_k = place[:, None] * WIDTH + column
@@ -154,7 +185,7 @@ def append_part(
         tl.store(k_out + at_k, k, mask=is_column & is_moved)
         tl.store(v_out + at_v, v, mask=is_v_column & is_moved)
         acc, top, total = take_in(
-            rows, k, v, acc, top, total, place, keys, mask, position,
+            rows, k, v, acc, top, total, place, keys, mask, is_read, kept, position,
             SCALE, CAP, IS_CAUSAL, WINDOW, MASK, FILL, WINDOW > 0,
         )  # fmt: skip
     for start in tl.range(plain, high, KEYS, num_stages=1):
@@ -173,7 +204,7 @@ def append_part(
         tl.store(k_out + at_k, k, mask=is_written & is_column)
         tl.store(v_out + at_v, v, mask=is_written & is_v_column)
         acc, top, total = take_in(
-            rows, k, v, acc, top, total, place, keys, mask, position,
+            rows, k, v, acc, top, total, place, keys, mask, is_read, kept, position,
             SCALE, CAP, IS_CAUSAL, WINDOW, MASK, FILL, True,
         )  # fmt: skip
     place = (group * PARTS + part) * ROWS + row

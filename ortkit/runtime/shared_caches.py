@@ -17,6 +17,8 @@ _WRITERS: Mapping[tuple[str, str], Mapping[int, int]] = {
     ("", "TensorScatter"): {0: 0},
     ("com.microsoft", "GroupQueryAttention"): {3: 1, 4: 2},
 }
+#: Around them: all of it is read before any of it is written.
+_MOVES = frozenset({"Identity", "Transpose"})
 #: They read no element of it.
 _OF_SHAPE = frozenset({"Shape", "Size"})
 
@@ -60,7 +62,7 @@ def _problem(model: ir.Model, start: ir.Value, end: ir.Value) -> str:
         ops = sorted(use.node.op_type for use in readers)
         return f"it is read by {' and '.join(ops) or 'nothing'}, and not by one node"
     ((node, index),) = readers
-    if node.op_type == "Identity" and not node.domain:
+    if node.op_type in _MOVES and not node.domain:
         return _problem(model, node.outputs[0], end)
     function = model.functions.get(node.op_identifier())
     if function is not None:
@@ -78,12 +80,12 @@ def _problem(model: ir.Model, start: ir.Value, end: ir.Value) -> str:
 
 
 def _leads(value: ir.Value, end: ir.Value) -> bool:
-    """Say whether a value is another one, as it is."""
+    """Say whether a value is another one, as it is or turned."""
     return any(one is end for one in _same(value))
 
 
 def _same(value: ir.Value) -> Iterator[ir.Value]:
     yield value
     for use in value.uses():
-        if use.node.op_type == "Identity" and not use.node.domain:
+        if use.node.op_type in _MOVES and not use.node.domain:
             yield from _same(use.node.outputs[0])

@@ -16,6 +16,7 @@ APPENDS = {
     "ScatterND": "p = ScatterND(past, at, new)",
     "ScatterElements": "e = Expand(at, s)  p = ScatterElements<axis = 0>(past, e, new)",
     "behind an Identity": "q = ScatterND(past, at, new)  p = Identity(q)",
+    "turned": "t = Transpose(past)  u = Transpose(t)  q = ScatterND(u, at, new)  p = Identity(q)",
 }
 SUM = "s = Shape(new)  {}  y = ReduceSum<keepdims = 0>(p, z)"
 TENSOR_SCATTER = "float[2, n, 4] past, float[2, 1, 4] new, int64[2] at"
