@@ -147,7 +147,7 @@ class Shapes:
         fact = self._facts.get(value)
         if fact is None:
             fact = self._learn(value)
-        if self._bound:
+        if self._bound or self._floors:
             fact = self._resolved(value, fact)
         return fact
 

@@ -51,6 +51,16 @@ def test_an_input_of_size_zero_stays_zero() -> None:
     assert shape_of("y = Identity(x)", "float[0, 3] x") == "0, 3"
 
 
+def test_what_is_counted_to_an_axis_is_as_long_as_it() -> None:
+    """A convolution's axis could be negative by its formula; a value that exists has none."""
+    body = """
+        c = Conv <kernel_shape = [3]> (x, w)  all = Shape (c)
+        m = Gather (all, two)  y = Range (zero, m, one)"""
+    head = "float[b, 1, n] x, float[1, 1, 3] w"
+    numbers = "int64 zero = {0}, int64 one = {1}, int64 two = {2}"
+    assert shape_of(body, head, numbers) == "n - 2"
+
+
 class Unreadable(ir.Tensor):
     """A constant whose data must not be asked for."""
 
