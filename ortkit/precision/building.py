@@ -92,6 +92,14 @@ class Builder:
         made, self._made = self._made, []
         return made
 
+    def put_behind(self, graph: ir.Graph, value: ir.Value) -> None:
+        """Put the nodes made since the last `take` right behind what makes a value."""
+        producer = value.producer()
+        if producer is None:
+            graph.insert_before(graph[0], self.take())
+        else:
+            graph.insert_after(producer, self.take())
+
     def fresh(self, name: str) -> str:
         """Return a name made from `name` that nothing has; now it is taken."""
         return take_name(self._names, name)

@@ -11,7 +11,8 @@ that read it, and so is what it is added to: between two kernels only bfloat16 i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 
 import onnx_ir as ir
 
@@ -106,100 +107,63 @@ def emit_convolution(
     return value, activated(build, product, value)
 
 
-def round_sums(
-    graph: ir.Graph,
-    build: Builder,
-    made: Mapping[ir.Value, int],
-    rounded: dict[ir.Value, ir.Value],
-    place: Callable[[ir.Value], None],
-) -> None:
-    """Let sums of convolutions' results read what they add in bfloat16.
+@dataclass(frozen=True)
+class Between:
+    """What lies between convolutions in bfloat16, to be rounded too."""
 
-    Args:
-        graph: The main graph.
-        build: Of the model.
-        made: Results of convolutions in bfloat16, before activations, by their place in the graph.
-        rounded: What is rounded for convolutions, to what; gets what is rounded here.
-        place: Puts what was just made behind what makes a value.
-    """
-    for add in list(graph):
-        if add.op_type != "Add" or add.domain or len(add.inputs) != 2:
-            continue
-        index = _residual(add, made, rounded)
-        if index is None:
-            continue
-        value = add.inputs[index]
+    graph: ir.Graph
+    """The main graph."""
+    build: Builder
+    made: Mapping[ir.Value, int]
+    """Results of convolutions in bfloat16, before activations, by their place in the graph."""
+    rounded: dict[ir.Value, ir.Value]
+    """What is rounded for convolutions, to what; gets what is rounded here."""
+
+    def round_sums(self) -> None:
+        """Let sums of convolutions' results read what they add in bfloat16."""
+        for add in list(self.graph):
+            if add.op_type != "Add" or add.domain or len(add.inputs) != 2:
+                continue
+            index = _residual(add, self.made, self.rounded)
+            if index is not None:
+                self._read_rounded(add, index, "added")
+
+    def round_depthwise(self) -> None:
+        """Let depthwise convolutions, which stay in float32, read their one source in bfloat16.
+
+        What lies between them and a convolution in bfloat16 is a net's largest values.
+        """
+        for conv in list(self.graph):
+            source = conv.inputs[0] if conv.op_type == "Conv" and not conv.domain else None
+            if source is None or not _is_depthwise(conv):
+                continue
+            if not _is_of_convolution(source, self.made) or len(source.uses()) != 1:
+                continue
+            if not source.is_graph_output():
+                self._read_rounded(conv, 0, "filtered")
+
+    def round_pools(self) -> None:
+        """Let poolings whose largest values are rounded read what is rounded: that is the same."""
+        for pool in list(self.graph):
+            source = pool.inputs[0] if pool.op_type == "MaxPool" and not pool.domain else None
+            if source is None or not _is_of_convolution(source, self.made):
+                continue
+            result, *places = pool.outputs
+            if any(value.uses() or value.is_graph_output() for value in places):
+                continue  # of equal numbers, others may be found first
+            is_read_rounded = result in self.rounded and len(result.uses()) == 1
+            if is_read_rounded and not result.is_graph_output():
+                self._read_rounded(pool, 0, "pooled")
+
+    def _read_rounded(self, node: ir.Node, index: int, name: str) -> None:
+        value = node.inputs[index]
         assert value is not None
-        if value not in rounded:
-            rounded[value] = rounded_once(build, value)
-            place(value)
-        wide = widened(build, rounded[value], f"{value.name}/added")
-        graph.insert_before(add, build.take())
-        add.replace_input_with(index, wide)
-
-
-def round_depthwise(
-    graph: ir.Graph,
-    build: Builder,
-    made: Collection[ir.Value],
-    rounded: dict[ir.Value, ir.Value],
-    place: Callable[[ir.Value], None],
-) -> None:
-    """Let depthwise convolutions, which stay in float32, read their one source in bfloat16.
-
-    What lies between them and a convolution in bfloat16 is a net's largest values.
-
-    Args:
-        graph: The main graph.
-        build: Of the model.
-        made: Results of convolutions in bfloat16, before activations.
-        rounded: See `round_sums`.
-        place: See `round_sums`.
-    """
-    for conv in list(graph):
-        source = conv.inputs[0] if conv.op_type == "Conv" and not conv.domain else None
-        if source is None or not _is_depthwise(conv) or not _is_of_convolution(source, made):
-            continue
-        if len(source.uses()) != 1 or source.is_graph_output():
-            continue
-        rounded[source] = rounded_once(build, source)
-        place(source)
-        wide = widened(build, rounded[source], f"{source.name}/filtered")
-        graph.insert_before(conv, build.take())
-        conv.replace_input_with(0, wide)
-
-
-def round_pools(
-    graph: ir.Graph,
-    build: Builder,
-    made: Collection[ir.Value],
-    rounded: dict[ir.Value, ir.Value],
-    place: Callable[[ir.Value], None],
-) -> None:
-    """Let poolings whose largest values are rounded read what is rounded: that is the same.
-
-    Args:
-        graph: The main graph.
-        build: Of the model.
-        made: Results of convolutions in bfloat16, before activations.
-        rounded: See `round_sums`.
-        place: See `round_sums`.
-    """
-    for pool in list(graph):
-        source = pool.inputs[0] if pool.op_type == "MaxPool" and not pool.domain else None
-        if source is None or not _is_of_convolution(source, made):
-            continue
-        result, *places = pool.outputs
-        if any(value.uses() or value.is_graph_output() for value in places):
-            continue  # of equal numbers, others may be found first
-        if result not in rounded or len(result.uses()) != 1 or result.is_graph_output():
-            continue
-        if source not in rounded:
-            rounded[source] = rounded_once(build, source)
-            place(source)
-        wide = widened(build, rounded[source], f"{source.name}/pooled")
-        graph.insert_before(pool, build.take())
-        pool.replace_input_with(0, wide)
+        if value not in self.rounded:
+            self.rounded[value] = rounded_once(self.build, value)
+            self.build.put_behind(self.graph, value)
+        wide = widened(self.build, self.rounded[value], f"{value.name}/{name}")
+        self.graph.insert_before(node, self.build.take())
+        node.replace_input_with(index, wide)
 
 
 def _is_depthwise(conv: ir.Node) -> bool:

@@ -7,12 +7,7 @@ from dataclasses import replace
 import onnx_ir as ir
 
 from ortkit.precision.building import Builder, drop_unread, stand_in
-from ortkit.precision.convolutions import (
-    emit_convolution,
-    round_depthwise,
-    round_pools,
-    round_sums,
-)
+from ortkit.precision.convolutions import Between, emit_convolution
 from ortkit.precision.forms import DynamicInt8, Form, RoundedBf16, quantized_once
 from ortkit.precision.packed import emit_packed, rounded_once
 
@@ -35,7 +30,7 @@ def lower_products(model: ir.Model, build: Builder, forms: list[Form]) -> None:
         if isinstance(form, RoundedBf16):
             if source not in halves:
                 halves[source] = rounded_once(build, source)
-                _place_first(graph, build, source)
+                build.put_behind(graph, source)
             if product.kind == "convolution":
                 value, made = emit_convolution(build, form.product, halves[source])
                 convolved[value] = len(convolved)
@@ -44,7 +39,7 @@ def lower_products(model: ir.Model, build: Builder, forms: list[Form]) -> None:
         elif isinstance(form, DynamicInt8) and readers[product.x] > 1:
             if source not in once:
                 once[source] = quantized_once(build, source)
-                _place_first(graph, build, source)
+                build.put_behind(graph, source)
             made = form.emit_shared(build, once[source])
         else:
             made = form.emit(build)
@@ -52,19 +47,7 @@ def lower_products(model: ir.Model, build: Builder, forms: list[Form]) -> None:
         stand_in(product.last.outputs[0], made)
         drop_unread(graph, product.last)
     if convolved:
-
-        def place(value: ir.Value) -> None:
-            _place_first(graph, build, value)
-
-        round_sums(graph, build, convolved, halves, place)
-        round_depthwise(graph, build, convolved, halves, place)
-        round_pools(graph, build, convolved, halves, place)
-
-
-def _place_first(graph: ir.Graph, build: Builder, source: ir.Value) -> None:
-    """Put what was made right behind what makes `source`."""
-    producer = source.producer()
-    if producer is None:
-        graph.insert_before(graph[0], build.take())
-    else:
-        graph.insert_after(producer, build.take())
+        between = Between(graph, build, convolved, halves)
+        between.round_sums()
+        between.round_depthwise()
+        between.round_pools()
