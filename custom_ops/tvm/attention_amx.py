@@ -11,7 +11,7 @@ last key, has a weight of 0.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ortkit.kernels.backend import Launch, Refused
@@ -21,6 +21,7 @@ from .attention_form import AttentionForm
 from .bf16_emitter import PAIRS
 
 if TYPE_CHECKING:
+    from ortkit.kernels.tvm.choices import Choices
     from ortkit.kernels.tvm.emit import Expr
 
 _LEVEL = "x86-64-v4-amx"
@@ -41,15 +42,45 @@ _FEMTOSECONDS_PER_SCORE = 400_000
 
 @dataclass(frozen=True)
 class TileAttention:
-    """One attention of a region."""
+    """One attention of a region.
+
+    Args:
+        form: What is computed.
+        panel: A group is so many times 64 queries, fewer of wide heads; 0: what the rule says.
+        most_keys: Of a block, fewer of wide heads; 0: what the rule says.
+    """
 
     form: AttentionForm
+    panel: int = 0
+    most_keys: int = 0
+
+    @property
+    def kind(self) -> str:
+        """See `TunableTemplate`."""
+        keys, wide = self.form.k.length.static, self._widest > _NARROW
+        few = "any" if keys is None else f"{'<=' if keys <= _KEYS else '>'}{_KEYS}"
+        return f"attention in bfloat16,{few} keys,heads{'>' if wide else '<='}{_NARROW}"
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """See `TunableTemplate`."""
+        return ("panel", "keys")
+
+    def chosen(self, choices: Choices) -> TileAttention:
+        """See `TunableTemplate`."""
+        return replace(self, panel=choices.panel, most_keys=choices.keys)
+
+    @property
+    def _widest(self) -> int:
+        return max(_NARROW, self.depth, self.form.v.width)
 
     @property
     def keys(self) -> int:
         """Keys of a block, a multiple of 32."""
         wide = max(self.form.q.width, self.form.v.width) > _WIDE
         most = _KEYS_OF_WIDE if wide else _KEYS
+        if self.most_keys:  # as much room for heads of any width
+            most = max(PAIRS, self.most_keys * _NARROW // self._widest // PAIRS * PAIRS)
         known = self.form.k.length.static
         return most if known is None else min(most, max(1, -(-known // PAIRS)) * PAIRS)
 
@@ -62,12 +93,13 @@ class TileAttention:
     def group(self) -> int:
         """Queries of a group, a multiple of 32: the more, the less often keys are packed."""
         q, length = self.form.q, self.form.q.length.static
+        if self.panel:
+            return max(PAIRS, self.panel * _NARROW * _NARROW // self._widest // PAIRS * PAIRS)
         if length is None:
             return _GROUP
-        widest = max(_NARROW, self.depth, self.form.v.width)
         heads = q.heads * (q.batch.static or 1)
         for most in (_LARGE_GROUP, _LARGE_GROUP * 2 // 3):
-            room = most * _NARROW // widest // PAIRS * PAIRS
+            room = most * _NARROW // self._widest // PAIRS * PAIRS
             parts = -(-length // max(room, _GROUP))
             if heads * parts >= _MANY_UNITS:
                 return -(-length // parts // PAIRS) * PAIRS

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import ml_dtypes
 import numpy as np
@@ -26,6 +27,8 @@ from ortkit.kernels import (
 )
 from ortkit.kernels.build import refusal
 from ortkit.kernels.cache import KernelCache
+from ortkit.kernels.tvm.backend import TvmBackend
+from ortkit.kernels.tvm.choices import read_choices
 
 LEVEL = "x86-64-v4-amx"
 TARGET = Target("cpu", LEVEL)
@@ -256,10 +259,32 @@ def test_a_sum_that_is_rounded_is_refused() -> None:
     assert "sum that is rounded" in found.reason
 
 
+@here
+@pytest.mark.parametrize("choices", ["keys=32", "keys=512", "panel=1", "panel=6,keys=64"])
+@pytest.mark.parametrize("name", ["narrow_causal", "wide", "fixed"])
+def test_every_choice_computes_the_same(
+    name: str, choices: str, tmp_path: Path, cache: KernelCache
+) -> None:
+    case = FORMS[name]
+    assert [*TvmBackend().parameters(case.signature, TARGET)] == ["panel", "keys"]
+    made = build_library(
+        [case.signature], TARGET, tmp_path / "a.ops.so", cache=cache, chooser=lambda *_: choices
+    )
+    one = kernel(case, made, threads=2)
+    for queries, keys in [(197, 197)] if name == "fixed" else [(1, 1), (129, 257), (300, 530)]:
+        inputs = random_inputs(case, queries, keys)
+        assert_near(case, inputs, run(one, inputs))
+
+
+@pytest.mark.parametrize("choices", ["", "keys=32", "keys=512,panel=6", "panel=1"])
 @pytest.mark.parametrize("name", FORMS)
-def test_scratch_fits_a_thread_stack(name: str) -> None:
-    plan = match(FORMS[name].signature)
+def test_scratch_fits_a_thread_stack(name: str, choices: str) -> None:
+    plan, chosen = match(FORMS[name].signature), read_choices(choices)
     assert isinstance(plan, TileAttention)
+    assert chosen is not None
+    if choices:
+        rule, plan = plan, plan.chosen(chosen)
+        assert (plan.keys, plan.group) != (rule.keys, rule.group)
     form = plan.form
     packed = plan.keys * (plan.depth + form.v.width) * 2
     rows = 32 * (plan.keys + 32) * 6 + plan.group * (plan.depth * 2 + form.v.width * 4)
