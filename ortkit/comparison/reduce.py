@@ -33,6 +33,17 @@ class Limits:
     checks: int = 1000
     check_seconds: float = 60.0
 
+    def __post_init__(self) -> None:
+        """Check the numbers.
+
+        Raises:
+            UserError: One is negative, or no number.
+        """
+        limits = (("seconds", self.seconds), ("checks", self.checks))
+        for name, value in (*limits, ("check-seconds", self.check_seconds)):
+            if not value >= 0:
+                raise UserError(f"cannot be {value:g}", where=f"--{name}", fix="give 0 or more")
+
 
 @dataclass(frozen=True)
 class Taken:

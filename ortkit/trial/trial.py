@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tempfile
 import time
 from collections.abc import Callable, Mapping
@@ -60,10 +61,8 @@ class TrialOptions:
     progress: Callable[[str], None] = _silent
 
     def __post_init__(self) -> None:
-        if self.seconds < _LEAST_SECONDS:
-            raise UserError(
-                f"{self.seconds:g} seconds are too few", where="--seconds", fix="give 2 or more"
-            )
+        if not _LEAST_SECONDS <= self.seconds < math.inf:
+            raise UserError(f"cannot be {self.seconds:g}", where="--seconds", fix="give 2 or more")
 
 
 class _OutOfTimeError(Exception):
