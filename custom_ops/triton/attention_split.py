@@ -85,6 +85,7 @@ def split_calls(
     arguments: Callable[[tuple[Passed, ...], int, int, int], tuple[Passed, ...]],
     widths: tuple[int, int],
     keys: Extent,
+    blocks_of_each: float = _BLOCKS_OF_EACH,
 ) -> tuple[tuple[Call, Call], tuple[Extent, ...]]:
     """Return the launches of parts and of what joins them, and the scratch between them.
 
@@ -95,6 +96,7 @@ def split_calls(
             and the heads that share keys) and keys of a block.
         widths: Of a row of the parts' results, as one or two powers of two.
         keys: How many there are, at least.
+        blocks_of_each: For how many blocks of each multiprocessor there should be parts.
     """
     q, k, v = form.q, form.k, form.v
     shared, queries = q.heads // k.heads, q.length.static
@@ -102,7 +104,7 @@ def split_calls(
     rows = max(_LEAST_ROWS, 1 << (queries * shared - 1).bit_length())
     is_wide = max(q.width, v.width) > _WIDE
     block = _KEYS_OF_WIDE if is_wide else _KEYS
-    parts = _parts(k.heads * (q.batch.static or 1), keys, block)
+    parts = _parts(k.heads * (q.batch.static or 1), keys, block, blocks_of_each)
     units = q.batch * Extent(k.heads * parts * rows)
     one_each = units * Extent(_FLOAT_BYTES)
     scratch = (one_each * Extent(sum(widths)), one_each, one_each)
@@ -131,10 +133,10 @@ def split_calls(
     return (part, join), scratch
 
 
-def _parts(heads: int, keys: Extent, block: int) -> int:
+def _parts(heads: int, keys: Extent, block: int, blocks_of_each: float) -> int:
     """Return between how many blocks the keys of a head go, a power of two."""
     parts = 1
-    while parts < _MOST_PARTS and parts * heads < MULTIPROCESSORS * _BLOCKS_OF_EACH:
+    while parts < _MOST_PARTS and parts * heads < MULTIPROCESSORS * blocks_of_each:
         parts *= 2
     while keys.static is not None and parts > 1 and parts * block >= 2 * keys.static:
         parts //= 2
