@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, fields
 
 from ortkit.kernels.backend import Refused
@@ -63,16 +64,28 @@ def unfit(signature: RegionSignature) -> Refused | None:
     return convolution.unfit(signature, (dtype,) if dtype in HALVES else ())
 
 
-def epilogue_text(name: str, epilogue: Epilogue, extras: int = 1) -> str:
-    """Return a function of the result and `extras` further operands, in float32."""
-    e = Emitter()
+def epilogue_text(
+    name: str, epilogue: Epilogue, extras: int = 1, *, is_gluon: bool = False
+) -> str:
+    """Return a function of the result and `extras` further operands, in float32.
+
+    In Gluon, for kernels that the tensor cores wait for, with the device's own exponential and
+    quotient: what they make is rounded to half precision.
+    """
+    e = Emitter(is_rough=is_gluon)
     others = [Expr(f"b{number}", "float32") for number in range(extras)]
     result = epilogue.write(e, Expr("a", "float32"), others[: len(epilogue.extras)])  # type: ignore[arg-type]
     lines = [*e.lines, f"return {bare(result.text)}"]
     parameters = ", ".join(["a", *(other.text for other in others)])
-    return "\n".join(
+    text = "\n".join(
         ["", "", "@triton.jit", f"def {name}({parameters}):", *(f"    {one}" for one in lines), ""]
     )
+    if not is_gluon:
+        return text
+    text = text.replace("tl.div_rn(", "gl.fdiv(").replace("@triton.", "@gluon.")
+    # A number of Triton's has a layout in Gluon, which a plain one takes from what it meets.
+    text = re.sub(r"\btl\.full\(\(\), ([^,]+), tl\.float32\)", r"\1", text)
+    return re.sub(r"\btl\.", "gl.", text)
 
 
 def _misfit(conv: HalfConvolution) -> Refused | None:

@@ -30,13 +30,14 @@ class Products:
         signature: The region's.
         x: [..., depth].
         norm: What is done to the rows of x before, None if nothing is.
-        weights: One or two, [columns, depth].
+        weights: One or two, [columns, depth] if `is_turned`, else [depth, columns].
         reads: What the epilogue reads besides the products: rows, or tensors of the result's
             shape.
         epilogue: Its values are the products, the reads, and the steps.
         rows: Of x, all leading dims.
         depth: Multiply-adds of an element.
         columns: Of the result.
+        is_turned: How the weights lie.
     """
 
     signature: RegionSignature
@@ -48,6 +49,7 @@ class Products:
     rows: Extent
     depth: int
     columns: int
+    is_turned: bool
 
 
 def read_products(signature: RegionSignature) -> Products | Refused | None:
@@ -61,14 +63,15 @@ def read_products(signature: RegionSignature) -> Products | Refused | None:
         return Refused(reason)
     source = nodes[0].input[0]
     inputs = signature.inputs
-    numbers = tuple(number for node in nodes if (number := _matrix(body, node)) is not None)
-    if len(numbers) < len(nodes):
-        return Refused("products with matrices that are computed, or whose rows are the depth")
-    shapes = {inputs[number].shape for number in numbers}
-    (shape, *others) = shapes
+    matrices = [found for node in nodes if (found := _matrix(body, node)) is not None]
+    if len(matrices) < len(nodes):
+        return Refused("products with matrices that are computed")
+    numbers = tuple(number for number, _ in matrices)
+    kinds = {(inputs[number].shape, is_turned) for number, is_turned in matrices}
+    ((shape, is_turned), *others) = kinds
     if others or len(shape) != 2 or not all(isinstance(size, int) for size in shape):
-        return Refused("products with matrices of other shapes than one [columns, depth]")
-    columns, depth = (int(size) for size in shape)
+        return Refused("products with matrices of other shapes than one of known sizes")
+    depth, columns = (int(size) for size in (shape[::-1] if is_turned else shape))
     rows = signature.outputs[0].shape[:-1]
     norm = read_norm(body, source, (*rows, depth))
     if isinstance(norm, Refused):
@@ -85,7 +88,7 @@ def read_products(signature: RegionSignature) -> Products | Refused | None:
     reads, epilogue = behind
     return Products(
         signature, x, norm, numbers, reads, epilogue,
-        product(map(extent_of, rows)), depth, columns,
+        product(map(extent_of, rows)), depth, columns, is_turned,
     )  # fmt: skip
 
 
@@ -112,11 +115,14 @@ def _is_plain(gemm: onnx.NodeProto) -> bool:
     return all(factor == 1.0 for factor in factors) and not integer(gemm, "transA", 0)
 
 
-def _matrix(body: Body, node: onnx.NodeProto) -> int | None:
-    """Return the input that is a product's matrix, [columns, depth]; None if it lies otherwise."""
-    if node.op_type == "Gemm" and integer(node, "transB", 0):
-        return body.inputs.get(node.input[1])
-    return body.input_behind(node.input[1], (1, 0))
+def _matrix(body: Body, node: onnx.NodeProto) -> tuple[int, bool] | None:
+    """Return the input that is a product's matrix, and whether it is [columns, depth]."""
+    is_transposed = node.op_type == "Gemm" and bool(integer(node, "transB", 0))
+    as_it_lies = body.inputs.get(node.input[1])
+    if as_it_lies is not None:
+        return as_it_lies, is_transposed
+    turned = body.input_behind(node.input[1], (1, 0))
+    return None if turned is None else (turned, not is_transposed)
 
 
 def misfit(signature: RegionSignature, x: int, depth: int, columns: int) -> str | None:

@@ -1,4 +1,4 @@
-"""Products of one row and constant matrices: as fast as their weights are read."""
+"""Products of rows and constant matrices; of one row as fast as its weights are read."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from ortkit.kernels.triton.source import VariantSource
 from .alignment import for_any_alignment
 from .conv import optional
 from .conv_form import epilogue_text
+from .gemm import TiledProduct, fits
 from .product_form import MOST_OPERANDS, Products, read_products
 from .product_tiles import strip_of
 
@@ -45,11 +46,13 @@ class RowProduct:
         return for_any_alignment(form.signature, (call,), text)
 
 
-def match(signature: RegionSignature) -> RowProduct | Refused | None:
-    """Return the region as products of one row; None if it is something else."""
+def match(signature: RegionSignature) -> RowProduct | TiledProduct | Refused | None:
+    """Return the region as products of rows and matrices; None if it is something else."""
     found = read_products(signature)
     if found is None or isinstance(found, Refused):
         return found
-    if found.rows != ONE:
-        return Refused("products of more than one row, for which cuBLAS is faster")
-    return RowProduct(found)
+    if found.rows == ONE:
+        return RowProduct(found) if found.is_turned else Refused("one row, and a matrix of rows")
+    if found.norm is not None:
+        return Refused("a norm before products of more than one row")
+    return TiledProduct(found) if fits(found.columns) else Refused("products of too many columns")

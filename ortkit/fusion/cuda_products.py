@@ -2,7 +2,7 @@
 
 A region is one product of rows and a matrix, or two of the same rows that meet (the gated layers
 of Shazeer, "GLU Variants Improve Transformer", 2020), with the line of pointwise nodes behind, and
-with the norm of the rows where nothing else reads it.
+of a single row with its norm where nothing else reads that.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from ortkit.fusion.choose import Judge
 from ortkit.fusion.cost import MINIMUM_GAIN, CostModel, Prediction
-from ortkit.fusion.cuda_product_cost import Shape, predict_products
+from ortkit.fusion.cuda_product_cost import Shape, predict_products, predict_tiled
 from ortkit.fusion.describe import describe_region
 from ortkit.fusion.families import family_of
 from ortkit.fusion.recompute import Candidate
@@ -56,7 +56,7 @@ def cuda_product_candidates(
     cost: CostModel,
     taken: frozenset[ir.Node] = frozenset(),
 ) -> Iterator[Candidate]:
-    """Yield a candidate for each product of one row in one graph; none share a node.
+    """Yield a candidate for each product of one graph that may be faster; none share a node.
 
     Args:
         scope: The graph's.
@@ -72,12 +72,14 @@ def cuda_product_candidates(
             continue
         line = line_behind(scope, node, own)
         norm = _norm_before(line, own)
+        shape = shape_of(scope, line, norm)
+        prediction = predict_products(shape) if shape.rows == 1 else None
+        if prediction is None:
+            norm, prediction = None, predict_tiled(replace(shape, is_normed=False))
+        if prediction is None:
+            continue
         nodes = [*(() if norm is None else (norm,)), *line.nodes]
         nodes.sort(key=places.__getitem__)
-        shape = shape_of(scope, line, norm)
-        if shape.rows != 1:
-            continue
-        prediction = predict_products(shape)
         region = replace(region_of(scope, nodes), kind=KIND)
         own.update(line.products)
         one = candidate_of(scope, region, prediction, judge, cost)

@@ -197,10 +197,58 @@ def test_sizes_that_are_not_known(shape: str) -> None:
     assert all(one.signature is None or shape == "1, k" for one in found)
 
 
-def test_many_rows_are_left_to_cublas() -> None:
-    zeros = ", ".join(["0"] * 384)
-    body = f"<float16[16, 24] w = {{{zeros}}}> {{ u = MatMul (x, w)  y = Relu (u) }}"
-    scope = scope_of(from_text(f"{HEAD} g (float16[512, 16] x) => (float16[512, 24] y) {body}"))
+def many_rows(shape: str, body: str, depth: int, columns: int) -> Scope:
+    """A body of x [shape, depth], matrices w and v of zeros, and rows b."""
+    held = {"w": (depth, columns), "v": (depth, columns), "b": (columns,)}
+    given = ", ".join(
+        f"float16[{', '.join(map(str, size))}] {name}" for name, size in held.items()
+    )
+    rank = ", ".join(f"m{place}" for place in range(shape.count(",") + 2))
+    proto = ir.to_proto(
+        from_text(
+            f"{HEAD} g (float16[{shape}, {depth}] x, {given}) => (float16[{rank}] y) {{ {body} }}"
+        )
+    )
+    del proto.graph.input[1:]
+    for name, size in held.items():
+        zeros = np.zeros(size, np.float16)
+        proto.graph.initializer.append(onnx.numpy_helper.from_array(zeros, name))
+    return scope_of(ir.from_proto(proto))
+
+
+ACTED = "u = MatMul (x, w)  t = Add (u, b)  y = Gelu (t)"
+GATED_MANY = """u = MatMul (x, w)  t = MatMul (x, v)  s = com.microsoft.QuickGelu<alpha = 1.0> (u)
+    y = Mul (s, t)"""
+
+
+@pytest.mark.parametrize(
+    ("shape", "body", "depth", "columns", "is_taken"),
+    [
+        ("512", ACTED, 768, 3072, True),
+        ("8, 512", ACTED, 768, 3072, True),
+        ("1, 197", ACTED, 768, 3072, True),
+        ("n, 197", ACTED, 768, 3072, True),
+        ("512", GATED_MANY, 2048, 5632, True),
+        # Three rounds of tiles, of which the last is a third full.
+        ("8, 197", ACTED, 768, 3072, False),
+        # Few columns and much depth: cuBLAS gives parts of it to blocks of their own.
+        ("512", ACTED, 3072, 768, False),
+        ("512", "y = MatMul (x, w)", 768, 3072, False),
+        ("20", ACTED, 768, 3072, False),
+        ("512", ACTED, 128, 512, False),
+    ],
+)
+def test_many_rows_where_they_are_faster(
+    shape: str, body: str, depth: int, columns: int, is_taken: bool
+) -> None:
+    scope = many_rows(shape, body, depth, columns)
     cost = CudaCostModel(scope, Calibration())
-    assert not list(cuda_product_candidates(scope, scope.model.graph, accept, cost))
-    assert not list(joined_candidates(scope, scope.model.graph, accept, cost))
+    with split_skip_norms([scope], takes_sum), turned_weights([scope], turns):
+        found = list(cuda_product_candidates(scope, scope.model.graph, accept, cost))
+        assert not list(joined_candidates(scope, scope.model.graph, accept, cost))
+    taken = [one for one in found if one.signature is not None]
+    assert len(taken) == is_taken
+    for one in taken:
+        assert one.region.kind == "product"
+        matrices = [spec.shape for spec in one.signature.inputs if len(spec.shape) == 2]
+        assert (depth, columns) in matrices

@@ -220,11 +220,13 @@ def gelu(e: Emitter, x: Expr) -> Expr:
     """
     t = at_most(e, e.share(e.absolute(x)), _TAIL_END)
     power = polynomial(e, t, _NORMAL_TAIL)
-    rounder = e.share(power + e.f32(_ROUNDER))
-    r = e.share(power - (rounder - e.f32(_ROUNDER)))
-    mantissa = e.share(r * polynomial(e, r, _EXP2) + e.f32(1.0))
-    # At _TAIL_END the power is -127, and two to it 0: from there on the tail is none.
-    tail = e.share(mantissa * _scale(e, rounder))
+    tail = e.power_of_two(power)
+    if tail is None:
+        rounder = e.share(power + e.f32(_ROUNDER))
+        r = e.share(power - (rounder - e.f32(_ROUNDER)))
+        mantissa = e.share(r * polynomial(e, r, _EXP2) + e.f32(1.0))
+        # At _TAIL_END the power is -127, and two to it 0: from there on the tail is none.
+        tail = e.share(mantissa * _scale(e, rounder))
     return e.share(at_least(e, x, 0.0) - t * tail)
 
 
@@ -265,6 +267,9 @@ def silu(e: Emitter, x: Expr, alpha: float = 1.0) -> Expr:
 
 def _one_plus_exp_of_minus(e: Emitter, x: Expr) -> Expr:
     """Return 1 + e^-x, infinite below -88.4."""
+    rough = e.power_of_two(e.share(x * e.f32(-LOG2_E)))
+    if rough is not None:
+        return e.share(rough + e.f32(1.0))
     # At these bounds the power of two is 2^128, that is infinity, and 2^-127, that is 0.
     bounded = at_least(e, at_most(e, e.share(e.negative(x)), 89.0), -88.0)
     return e.share(exp_within(e, bounded) + e.f32(1.0))

@@ -20,6 +20,8 @@ class Emitter:
 
     lines: list[str] = field(default_factory=list)
     prefix: str = "t"
+    is_rough: bool = False
+    """Whether results are rounded to half precision, and functions may be the device's own."""
     _count: int = 0
 
     # ---- statements
@@ -116,6 +118,10 @@ class Emitter:
     def sqrt(self, x: Expr) -> Expr:
         """Return the square root, correctly rounded."""
         return self._call("tl.sqrt_rn" if x.dtype == "float32" else "tl.sqrt", x)
+
+    def power_of_two(self, x: Expr) -> Expr | None:
+        """Return 2^x within 2^-22, 0 for what would be denormal; None if that is too rough."""
+        return self.share(self._call("tl.exp2", x)) if self.is_rough else None
 
     def truncated_quotient(self, a: Expr, b: Expr) -> Expr:
         """Return a / b of integers, rounded toward 0; b is neither 0, nor -1 for the lowest a."""

@@ -325,6 +325,10 @@ class Emitter:
         """Return x rounded to the nearest integer, halves to even."""
         return self.tir.round(x)
 
+    def power_of_two(self, x: Expr) -> Expr | None:  # noqa: ARG002
+        """Return None: there is no instruction for 2^x."""
+        return None
+
     def sqrt(self, x: Expr) -> Expr:
         """Return the square root, correctly rounded."""
         return self.tir.sqrt(x)

@@ -124,7 +124,12 @@ class Barrier:
         return self
 
     def init(self, count: int) -> None:
+        assert not self.count, "a barrier is made where one is"
         self.count = self.pending = count
+
+    def invalidate(self) -> None:
+        assert self.pending == self.count and not self.missing, "a barrier ends within a phase"
+        self.count = self.pending = self.phase = 0
 
     def change(self, arrivals: int, missing: int) -> None:
         with self.changed:
@@ -177,7 +182,8 @@ def product(a: Any, b: Memory, acc: Any, *, use_acc: bool = True, is_async: bool
     def compute() -> Value:
         left = a.array if isinstance(a, Memory) else a
         made = np.asarray(left, np.float32) @ np.asarray(b.array, np.float32)
-        return value(made + acc if use_acc else made, np.float32)
+        before = acc.made if isinstance(acc, Product) else acc
+        return value(made + before if use_acc else made, np.float32)
 
     assert is_async
     return Product(compute)
@@ -187,9 +193,24 @@ def wait_for_products(outstanding: int = 0, deps: Sequence[Product] = ()) -> Any
     queue = Product.queue()
     while len(queue) > outstanding:
         queue.pop(0).finish()
-    assert all(one.made is not None for one in deps), "a product is read before it is there"
-    made = tuple(one.made for one in deps)
+    # What is not there yet stays a product, which nothing but another product can read; what is
+    # none is waited with, and passed on.
+    made = tuple(
+        one.made if isinstance(one, Product) and one.made is not None else one for one in deps
+    )
     return made[0] if len(made) == 1 else made
+
+
+def reduced(tiles: tuple[Any, ...], axis: int, combine: Function) -> tuple[Value, ...]:
+    """Put the elements of each tile together, the halves of what is left again and again."""
+    assert axis == 0
+    while (length := len(tiles[0])) > 1:
+        assert length % 2 == 0
+        halves = (
+            tile[start : start + length // 2] for start in (0, length // 2) for tile in tiles
+        )
+        tiles = combine(*halves)
+    return tuple(value(tile[0]) for tile in tiles)
 
 
 def copy_in(map_: Map, at: Sequence[Any], barrier: Barrier, room: Memory) -> None:
@@ -223,8 +244,8 @@ class Function:
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function
 
-    def __call__(self, *arguments: Any) -> Any:
-        return self.function(*arguments)
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        return self.function(*arguments, **named)
 
     def launch(self, grid: Sequence[int], arguments: Sequence[Any]) -> None:
         for place in np.ndindex(*grid):
@@ -236,8 +257,10 @@ def specialize(roles: Sequence[Any], warps: Sequence[int], registers: Sequence[i
     """Run the roles beside each other; the first that fails is what fails."""
     assert len(roles) == len(warps) + 1 == len(registers) + 1
     failed: list[BaseException] = []
+    at, grid = Function.place.at, Function.place.grid
 
     def run(function: Function, arguments: Sequence[Any]) -> None:
+        Function.place.at, Function.place.grid = at, grid
         try:
             with np.errstate(all="ignore"):
                 function(*arguments)
@@ -271,13 +294,14 @@ def _language() -> SimpleNamespace:
         **layouts,
         NVMMASharedLayout=SimpleNamespace(get_default_for=lambda *_: None),
         constexpr=lambda given: given,
-        float32=np.float32, int64=np.int64, static_range=range,
+        float32=np.float32, int32=np.int32, int64=np.int64, static_range=range,
+        cdiv=lambda a, b: value(-(-a // b)),
         num_warps=lambda: 4,
         program_id=lambda axis: value(Function.place.at[axis], np.int32),
         num_programs=lambda axis: value(Function.place.grid[axis], np.int32),
         arange=lambda start, end, layout: value(np.arange(start, end, dtype=np.int32)),
         zeros=lambda shape, dtype, layout: value(np.zeros(shape, dtype)),
-        full=lambda shape, number, dtype, layout: value(np.full(shape, number, dtype)),
+        full=lambda shape, number, dtype, layout=None: value(np.full(shape, number, dtype)),
         convert_layout=lambda tile, layout: tile,
         where=lambda choice, a, b: value(
             np.where(choice, *(np.float32(x) if isinstance(x, float) else x for x in (a, b)))
@@ -285,8 +309,12 @@ def _language() -> SimpleNamespace:
         maximum=lambda a, b: value(np.maximum(a, b)),
         minimum=lambda a, b: value(np.minimum(a, b)),
         exp2=lambda tile: value(np.exp2(tile)),
+        abs=lambda tile: value(np.abs(tile)),
+        fma=lambda a, b, c: value(np.float32(1) * a * b + c, np.float32),
+        fdiv=lambda a, b: value(np.float32(1) * a / b),
         max=extreme(np.max), min=extreme(np.min), sum=extreme(np.sum),
         load=load,
+        reduce=reduced,
         allocate_shared_memory=lambda dtype, shape, layout: Memory(
             np.full(shape, np.nan, dtype), layout
         ),
@@ -303,8 +331,9 @@ def _hopper() -> SimpleNamespace:
             allocate_mbarrier=lambda batch=None: Barrier() if batch is None else Barriers(batch),
             init=lambda barrier, count: barrier.init(count),
             expect=lambda barrier, count: barrier.change(1, int(count)),
-            arrive=lambda barrier: barrier.change(1, 0),
+            arrive=lambda barrier, pred=True: barrier.change(1, 0) if pred else None,
             wait=lambda barrier, phase: barrier.wait(phase),
+            invalidate=lambda barrier: barrier.invalidate(),
         ),
         tma=SimpleNamespace(
             async_load=copy_in, async_store=copy_out, store_wait=lambda pending: None

@@ -30,7 +30,8 @@ class Case:
 
     Args:
         body: Makes y of the inputs: x of rows, w and z (matrices [columns, depth], W and Z
-            turned), g and h of a row's length, b and c of the columns, r, q and p of y's shape.
+            turned), a and d (matrices [depth, columns]), g and h of a row's length, b and c of the
+            columns, r, q and p of y's shape.
         inputs: Their letters.
         rows: Leading dims of x.
         depth: Of a product.
@@ -49,7 +50,8 @@ class Case:
         """Return the region."""
         shapes: dict[str, tuple[int | str, ...]] = {
             "x": (*self.rows, self.depth),
-            "w": (self.columns, self.depth), "z": (self.columns, self.depth),
+            **dict.fromkeys("wz", (self.columns, self.depth)),
+            **dict.fromkeys("ad", (self.depth, self.columns)),
             "g": (self.depth,), "h": (self.depth,),
             "b": (self.columns,), "c": (1, self.columns),
             **dict.fromkeys("rqp", (*self.rows, self.columns)),
@@ -144,8 +146,9 @@ def test_bfloat16(name: str, interpreter: Interpreter) -> None:
 
 
 REFUSED = {
-    "several rows": replace(PLAIN, rows=(2, 1)),
-    "rows of any number": replace(PLAIN, rows=(1, "s")),
+    "several rows with a norm": Case(
+        "n = LayerNormalization<axis = -1> (x, g)  y = MatMul (n, W)", "xgw", rows=(2, 1)
+    ),
     "a matrix that lies otherwise": Case("y = MatMul (x, w)", "xw", depth=40),
     "a computed matrix": Case("u = Relu (W)  y = MatMul (x, u)", "xw"),
     "a factor": Case("y = Gemm<alpha = 2.0, transB = 1> (x, w, b)", "xwb", rows=(1,)),

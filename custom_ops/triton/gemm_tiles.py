@@ -1,0 +1,79 @@
+"""Which tiles products of many rows and constant matrices are computed in on a GPU.
+
+Measured on an H100 (2026-11). A step of 64 waits a microsecond for its copy, by as many steps as
+there is room for: where tiles are few, small ones with many stages, and two blocks side by side,
+of which one computes while the other waits or finishes. Where there are many tiles, blocks go on
+from one to the next, and one group finishes a tile while the other computes the next one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+
+@dataclass(frozen=True)
+class Tile:
+    """One way to cut a product.
+
+    Args:
+        rows: Of a tile.
+        columns: Of a tile, of each of two matrices.
+        depth: Of a step.
+        stages: Steps that there is room for, or, without copies of boxes, that are loaded ahead.
+        groups: Of four warps that compute.
+        is_apart: Whether each group has tiles of its own.
+        is_early: Whether what the epilogue reads is read before the product.
+        blocks: That take one tile after the other; 0 for a block a tile.
+        limit: Registers that a thread may have at first, for several blocks side by side; None for
+            what Triton finds.
+        most_rows: Up to which it is the fastest, None for any number.
+        band: Tiles below each other that are taken in before the next columns.
+    """
+
+    rows: int
+    columns: int
+    depth: int
+    stages: int
+    groups: int = 1
+    is_apart: bool = False
+    is_early: bool = False
+    blocks: int = 0
+    limit: int | None = None
+    most_rows: int | None = None
+    band: int = 8
+
+
+#: For any GPU: the stages are what the smallest has the shared memory for.
+PLAIN, PLAIN_PAIR = Tile(64, 128, 32, 3), Tile(64, 64, 32, 3)
+#: Multiprocessors of an H100.
+PROCESSORS = 132
+_SMALL = Tile(64, 64, 64, 6, is_early=True, limit=128)
+_MIDDLE = Tile(64, 128, 64, 4, is_early=True, limit=128)
+_LARGE = Tile(128, 128, 64, 4, 2, is_apart=True, blocks=PROCESSORS)
+_PAIR = Tile(128, 64, 64, 5, 2, is_apart=True, blocks=PROCESSORS)
+_LARGE_PAIR = Tile(128, 128, 64, 4, 2, blocks=PROCESSORS)
+#: Rows from which on larger tiles are ahead for two matrices.
+_MOST_OF_PAIR = 8192
+
+
+def tiles_of(rows: int | None, columns: int, matrices: int) -> tuple[Tile, ...]:
+    """Return the tiles for each range of rows, the last one for any number of them.
+
+    Args:
+        rows: None where known at run time only.
+        columns: Of the result.
+        matrices: One or two.
+    """
+    if matrices > 1:
+        found = [replace(_PAIR, most_rows=_MOST_OF_PAIR), _LARGE_PAIR]
+    else:
+        # One tile a multiprocessor, or two.
+        found = [
+            replace(tile, most_rows=tiles * PROCESSORS // -(-columns // tile.columns) * tile.rows)
+            for tile, tiles in ((_SMALL, 1), (_MIDDLE, 2))
+        ]
+        found.append(_LARGE)
+    ranges = [one for one in found if one.most_rows is None or one.most_rows > 0]
+    if rows is None:
+        return tuple(ranges)
+    return (next(one for one in ranges if one.most_rows is None or rows <= one.most_rows),)

@@ -1,0 +1,179 @@
+"""Products of many rows on CUDA, in numpy and by Triton's interpreter, against their bodies."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import pytest
+from fused_model import fused_model, session
+from interpreter import Interpreter, numpy_dtype
+from ortkit.custom_ops.triton.gemm import TiledProduct
+from ortkit.custom_ops.triton.gemm_tiles import Tile
+from test_triton_attention import stack_bytes
+from test_triton_products import GATED, Case
+
+from ortkit.kernels import RegionSignature
+from ortkit.kernels.backend import Refused
+from ortkit.kernels.cuda import SHARED_BYTES
+from ortkit.kernels.sizes import Extent
+from ortkit.kernels.triton.build import compile_step
+from ortkit.kernels.triton.source import VariantSource, sources_of
+from ortkit.kernels.triton.templates import template_for
+
+pytestmark = pytest.mark.skipif(find_spec("triton") is None, reason="triton is not installed")
+
+PLAIN = Case("y = MatMul (x, W)", "xw", rows=(70,), depth=136, columns=152)
+GELU = "u = MatMul (x, W)  v = Add (b, u)  t = Gelu (v)  y = Add (r, t)"
+CASES = {
+    "nothing else": PLAIN,
+    "a matrix as it lies": replace(PLAIN, body="y = MatMul (x, a)", inputs="xa"),
+    "several axes": replace(PLAIN, rows=(3, 1, 41)),
+    "rows that are not known": replace(PLAIN, rows=("n", 7)),
+    "narrow": replace(PLAIN, columns=8, depth=8),
+    "bias, GELU and a residual": replace(PLAIN, body=GELU, inputs="xwbr"),
+    "GELU by tanh": replace(
+        PLAIN, body='u = MatMul (x, a)  y = Gelu <approximate = "tanh"> (u)', inputs="xa"
+    ),
+    "four operands": replace(
+        PLAIN,
+        body="u = MatMul (x, W)  v = Add (u, b)  s = Mul (v, c)  t = Add (s, r)  y = Sub (q, t)",
+        inputs="xwbcrq",
+    ),
+    "a Gemm with its bias": replace(
+        PLAIN, body="u = Gemm<transB = 1> (x, w, b)  y = Sigmoid (u)", inputs="xwb"
+    ),
+    "a Gemm of a matrix as it lies": replace(
+        PLAIN, body="u = Gemm (x, a)  y = HardSwish (u)", inputs="xa"
+    ),
+    "gated": replace(PLAIN, body=GATED.replace("n,", "x,"), inputs="xwz"),
+    "gated, as they lie": replace(
+        PLAIN, body=GATED.replace("n,", "x,").replace("W", "a").replace("Z", "d"), inputs="xad"
+    ),
+}
+#: Two blocks with several tiles each; groups with tiles of their own; one tile a block.
+TILES = (
+    Tile(64, 64, 64, 3, blocks=2, band=2),
+    Tile(128, 32, 64, 2, 2, blocks=2),
+    Tile(64, 32, 64, 3, 2, is_apart=True, blocks=2),
+    Tile(128, 64, 64, 4, 2),
+)
+
+
+def feeds_of(signature: RegionSignature, rows: int = 11) -> list[np.ndarray]:
+    rng = np.random.default_rng(4)
+    shapes = [
+        [rows if isinstance(size, str) else size for size in spec.shape]
+        for spec in signature.inputs
+    ]
+    return [
+        (rng.standard_normal(shape) / 4).astype(numpy_dtype(spec.dtype))
+        for spec, shape in zip(signature.inputs, shapes, strict=True)
+    ]
+
+
+def expected(signature: RegionSignature, feeds: list[np.ndarray]) -> np.ndarray:
+    names = [spec.name for spec in signature.inputs]
+    (want,) = session(fused_model(signature)).run(None, dict(zip(names, feeds, strict=True)))
+    return want
+
+
+def assert_close(got: np.ndarray, want: np.ndarray) -> None:
+    largest = max(np.abs(want.astype(np.float64)).max(), 1)
+    assert np.abs(got.astype(np.float64) - want).max() <= 4 * 2**-11 * largest
+
+
+def template_of(signature: RegionSignature) -> TiledProduct:
+    found = template_for(signature)
+    assert isinstance(found, TiledProduct)
+    return found
+
+
+def hopper_sources(signature: RegionSignature) -> list[VariantSource]:
+    return [one for one in template_of(signature).variants() if one.steps[0].is_gluon]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_all_variants_compute_what_the_body_does(name: str, interpreter: Interpreter) -> None:
+    signature = CASES[name].signature()
+    feeds = feeds_of(signature)
+    want = expected(signature, feeds)
+    sources = sources_of(signature)
+    assert not isinstance(sources, Refused), sources.reason
+    assert [one.is_aligned for one in sources[-2:]] == [True, False]
+    for number, source in enumerate(sources):
+        (got,) = interpreter.run(signature, feeds, number, shift=0 if source.is_aligned else 2)
+        assert_close(got, want)
+
+
+@pytest.mark.parametrize("tile", TILES, ids=range(len(TILES)))
+@pytest.mark.parametrize("name", ["bias, GELU and a residual", "gated", "a matrix as it lies"])
+def test_tiles_of_every_kind(name: str, tile: Tile, interpreter: Interpreter) -> None:
+    signature = replace(CASES[name], rows=(300,), depth=264).signature()
+    feeds = feeds_of(signature)
+    source = template_of(signature).hopper(tile)
+    (got,) = interpreter.run(signature, feeds, 0, sources=[source])
+    assert_close(got, expected(signature, feeds))
+
+
+def test_numbers_that_have_no_end(interpreter: Interpreter) -> None:
+    """GELU's own exponential and quotient leave infinities and NaN as they are."""
+    signature = replace(PLAIN, body="u = MatMul (x, W)  y = Gelu (u)", rows=(16,)).signature()
+    feeds = feeds_of(signature)
+    feeds[0][:] = 0
+    feeds[0][:4, 0] = [np.inf, np.nan, 6e4, -6e4]
+    feeds[1][:] = 1
+    for source in hopper_sources(signature):
+        (got,) = interpreter.run(signature, feeds, 0, sources=[source])
+        assert np.isposinf(got[0]).all()
+        assert np.isnan(got[1]).all()
+        np.testing.assert_array_equal(got[2:4, 0], np.float16([6e4, 0]))
+
+
+def test_bfloat16(interpreter: Interpreter) -> None:
+    half = CASES["bias, GELU and a residual"].signature()
+    brain = CASES["bias, GELU and a residual"].signature("bfloat16")
+    feeds = feeds_of(brain)
+    want = expected(half, [one.astype(np.float16) for one in feeds])
+    for number in range(len(template_of(brain).variants()) - 1):
+        (got,) = interpreter.run(brain, feeds, number)
+        error = np.abs(got.astype(np.float64) - want).max()
+        assert error <= 2**-8 * np.abs(want.astype(np.float64)).max()
+
+
+def test_a_norm_before_many_rows_is_refused() -> None:
+    body = "n = RMSNormalization<axis = -1> (x, g)  y = MatMul (n, W)"
+    found = template_for(replace(PLAIN, body=body, inputs="xgw").signature())
+    assert isinstance(found, Refused)
+    assert "norm" in found.reason
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "bias, GELU and a residual",
+        pytest.param("gated", marks=pytest.mark.slow),
+        pytest.param("rows that are not known", marks=pytest.mark.slow),
+    ],
+)
+def test_it_compiles_for_hopper_without_spills(name: str, tmp_path: Path) -> None:
+    case = replace(CASES[name], depth=768, columns=3072)
+    for source in hopper_sources(case.signature()):
+        assert source.architectures == (90,)
+        assert source.is_optional
+        (step,) = source.steps
+        made = compile_step(step, 90, tmp_path)
+        assert stack_bytes(made.cubin, tmp_path) == 0
+        assert made.shared_bytes <= SHARED_BYTES[90]
+        for instruction in ("wgmma.mma_async", "cp.async.bulk.tensor", "setmaxnreg"):
+            assert instruction in made.ptx
+
+
+def test_no_rows_are_none_of_the_maps() -> None:
+    """Without rows there is nothing to copy boxes of, and the kernel for any GPU is left."""
+    signature = CASES["rows that are not known"].signature()
+    last = template_of(signature).variants()[-1]
+    assert not last.is_aligned
+    assert last.steps[0].grid[0] == (Extent(7, ("n",)), 64)
