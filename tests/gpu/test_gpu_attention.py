@@ -18,7 +18,7 @@ from tests.kernels.triton.triton_attention import CASES, SIZES, WHOLE, assert_cl
 
 pytestmark = pytest.mark.skipif(find_spec("triton") is None, reason="triton is not installed")
 #: Longer than a block by much: the loop over keys runs many times.
-LONG = {"b": 2, "s": 1000, "t": 2048}
+LONG = {"b": 2, "s": 1000, "t": 2048, "p": 2047}
 #: numpy's arrays of bfloat16 are no inputs.
 TESTED = [name for name in CASES if "bfloat16" not in name]
 
@@ -59,8 +59,41 @@ def test_a_kernel_computes_attention(name: str, library: Path) -> None:
     names = [value.name for value in opened.get_inputs()]
     for sizes in (SIZES, WHOLE, LONG):
         feeds = feeds_of(case, sizes)
-        (found,) = opened.run(None, dict(zip(names, feeds, strict=True)))
+        *present, found = opened.run(None, dict(zip(names, feeds, strict=True)))
         assert_close(np.asarray(found), case.expected(feeds))
+        for made, wanted in zip(present, case.appended(feeds), strict=True):
+            np.testing.assert_array_equal(made, wanted)
+
+
+@pytest.mark.parametrize("name", [name for name in TESTED if name.startswith("a row of")])
+def test_a_row_is_written_in_place(name: str, library: Path) -> None:
+    """Past and present in one buffer, three steps."""
+    case, opened = CASES[name], session(name, library)
+    feeds = dict(
+        zip([value.name for value in opened.get_inputs()], feeds_of(case, LONG), strict=True)
+    )
+    held = {
+        key: ort.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(feed), "cuda", 0)
+        for key, feed in feeds.items()
+    }
+    binding = opened.io_binding()
+    for key, value in held.items():
+        binding.bind_ortvalue_input(key, value)
+    pasts = [value.name for value in opened.get_inputs() if value.name.startswith("past")]
+    made = [value.name for value in opened.get_outputs()]
+    for past, present in zip(pasts, made[:2], strict=True):
+        binding.bind_ortvalue_output(present, held[past])
+    binding.bind_output(made[2], "cpu")
+    for step in range(3):
+        for key in ("k", "v"):
+            feeds[key] = (feeds[key] * (step + 1)).astype(feeds[key].dtype)
+            held[key].update_inplace(feeds[key])
+        opened.run_with_iobinding(binding)
+        found = binding.get_outputs()[2].numpy()
+        assert_close(found, case.expected(list(feeds.values())))
+        for key, wanted in zip(pasts, case.appended(list(feeds.values())), strict=True):
+            feeds[key] = wanted
+            np.testing.assert_array_equal(held[key].numpy(), wanted)
 
 
 @pytest.mark.parametrize("name", ["width 64, columns of one with a bias", "width 128"])
