@@ -101,8 +101,13 @@ CASES = (
          {"Y": ("n", 4, 11, 40)}, ({"n": 2}, {"n": 30}, {"n": 200}, {"n": 1200})),
     Case("convolution_with_a_gate", _TURNED + f"T = Transpose {_IN} (G)  M = Mul (P, T)"
          "  C = Conv <kernel_shape = [1, 1]> (M, V, B)  " + _BACK,
-         {"X": ("n", 7, 7, 72), "G": ("n", 1, 1, 72), "W": (20, 1, 1, 72), "B": (20,)},
-         {"Y": ("n", 7, 7, 20)}, ({"n": 3}, {"n": 40}, {"n": 500}, {"n": 1100})),
+         {"X": ("n", 7, 7, 72), "G": ("n", 1, 1, 72), "W": (24, 1, 1, 72), "B": (24,)},
+         {"Y": ("n", 7, 7, 24)}, ({"n": 3}, {"n": 40}, {"n": 500}, {"n": 1100})),
+    Case("convolution_of_boxes", _TURNED + "C = Conv <kernel_shape = [3, 3], pads = [1, 1, 1, 1],"
+         f" strides = [2, 2]> (P, V)  E = Transpose {_IN} (Z)  S = Add (C, E)  "
+         + _BACK.replace("(C)", "(S)"),
+         {"X": ("n", 14, 10, 64), "Z": ("n", 7, 5, 72), "W": (72, 3, 3, 64)},
+         {"Y": ("n", 7, 5, 72)}, ({"n": 3}, {"n": 60}, {"n": 300}, {"n": 1500})),
     Case("first_convolution", f"V = Transpose {_IN} (W)  C = Conv <kernel_shape = [3, 3],"
          " pads = [1, 1, 1, 1], strides = [2, 2]> (X, V)  " + _BACK,
          {"X": (2, 3, 17, 19), "W": (24, 3, 3, 3)}, {"Y": (2, 9, 10, 24)}),
@@ -140,6 +145,11 @@ CASES = (
     Case("attention_of_one_query", attention_body(8, 2, 80),
          {"X0": ("b", 1, 640), "X1": ("b", "m", 160), "X2": ("b", "m", 160)},
          {"Y": ("b", 1, 640)}, ({"b": 2, "m": 1000},)),
+    Case("attention_appended", attention_body(8, 2, 80, mask="M", appended=True),
+         {"X0": ("b", 1, 640), "X1": ("b", 1, 160), "X2": ("b", 1, 160), "M": ("b", 1, 1, "m"),
+          "PK": ("b", 2, "p", 80), "PV": ("b", 2, "p", 80)},
+         {"GK": ("b", 2, "m", 80), "GV": ("b", 2, "m", 80), "Y": ("b", 1, 640)},
+         ({"b": 2, "m": 1000, "p": 999},)),
     Case("product_of_a_row", "V = Transpose <perm = [1, 0]> (W)  U = MatMul (X, V)"
          "  S = Add (U, B)  Y = Add (S, R)",
          {"X": (1, 1, 1500 * 4), "W": (77 * 8, 1500 * 4), "B": (77 * 8,), "R": (1, 1, 77 * 8)},
@@ -156,4 +166,11 @@ CASES = (
     Case("product_of_few_rows_with_a_norm_behind", "U = MatMul (X, W)  S = Add (U, R)"
          "  Y = RMSNormalization <axis = -1> (S, G)",
          {"X": (5, 3080), "W": (3080, 72), "R": (5, 72), "G": (72,)}, {"Y": (5, 72)}),
+    Case("product_of_many_rows", "U = MatMul (X, W)  S = Add (U, B)  A = Gelu (S)  Y = Add (A, R)",
+         {"X": ("n", 264), "W": (264, 1032), "B": (1032,), "R": ("n", 1032)}, {"Y": ("n", 1032)},
+         ({"n": 70}, {"n": 1000}, {"n": 5000})),
+    Case("gated_products_of_many_rows", "V = Transpose <perm = [1, 0]> (W)  U = MatMul (X, V)"
+         "  T = Transpose <perm = [1, 0]> (Z)  D = MatMul (X, T)  S = Sigmoid (U)  Y = Mul (S, D)",
+         {"X": ("n", 264), "W": (520, 264), "Z": (520, 264)}, {"Y": ("n", 520)},
+         ({"n": 300}, {"n": 9000})),
 )  # fmt: skip

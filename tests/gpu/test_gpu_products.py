@@ -101,3 +101,56 @@ def test_a_product_with_its_norm_behind(rows: int) -> None:
         found = session.run({"x": x, "r": r})["y"]
     scale = float(np.abs(expected).max())
     np.testing.assert_allclose(np.asarray(found, np.float64), expected, rtol=0, atol=0.01 * scale)
+
+
+def inner_layers(rows: tuple[int | str, ...], *, is_gated: bool) -> onnx.ModelProto:
+    """What is inside of a transformer's layer: up with an activation, and down."""
+    rng = np.random.default_rng(9)
+    shapes: dict[str, tuple[int, ...]] = {
+        "a": (512, 2048), "g": (512, 2048), "b": (2048,), "c": (2048, 512)
+    }  # fmt: skip
+    held = [
+        numpy_helper.from_array((rng.standard_normal(shape) / 24).astype(np.float16), name)
+        for name, shape in shapes.items()
+    ]
+    nodes = [helper.make_node("MatMul", ["x", "a"], ["u"])]
+    if is_gated:
+        nodes += [
+            helper.make_node("MatMul", ["x", "g"], ["v"]),
+            helper.make_node("Sigmoid", ["u"], ["s"]),
+            helper.make_node("Mul", ["u", "s"], ["t"]),
+            helper.make_node("Mul", ["t", "v"], ["m"]),
+        ]
+    else:
+        nodes += [
+            helper.make_node("Add", ["u", "b"], ["t"]), helper.make_node("Gelu", ["t"], ["m"])
+        ]  # fmt: skip
+    nodes.append(helper.make_node("MatMul", ["m", "c"], ["y"]))
+    infos = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT16, (*rows, 512)) for name in "xy"
+    ]
+    graph = helper.make_graph(nodes, "inner", infos[:1], infos[1:], held)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
+
+
+@pytest.mark.parametrize("is_gated", [False, True], ids=["gelu", "gated"])
+@pytest.mark.parametrize("rows", [(1, 197), (512,), (4100,), ("n",)], ids=str)
+def test_many_rows_with_what_follows(rows: tuple[int | str, ...], is_gated: bool) -> None:
+    pytest.importorskip("triton")
+    proto = inner_layers(rows, is_gated=is_gated)
+    options = ortkit.OptimizeOptions(target="cuda", verify=False, level=3)
+    made = ortkit.optimize(proto, options)
+    kinds = [one.kind for one in made.report.regions if one.emitted_as is not None]
+    assert kinds == ["product"]
+    rng = np.random.default_rng(3)
+    for count in (0, 1, 130, 5000) if "n" in rows else (0,):
+        sizes = [count if size == "n" else size for size in rows]
+        x = rng.standard_normal((*sizes, 512)).astype(np.float16)
+        with ortkit.Session(proto, "cpu") as session:
+            expected = session.run({"x": x})["y"]
+        with ortkit.Session(made, "cuda", kernels="require") as session:
+            found = session.run({"x": x})["y"]
+        scale = float(np.abs(expected).max(initial=0))
+        np.testing.assert_allclose(
+            np.asarray(found, np.float64), expected, rtol=0, atol=0.01 * scale
+        )
