@@ -41,7 +41,8 @@ class TiledProduct:
     def variants(self) -> tuple[VariantSource, ...]:
         """Return a kernel for each range of rows on Hopper, and those for any GPU and tensor."""
         form = self.form
-        tiles = tiles_of(form.rows.static, form.columns, len(form.weights))
+        whole = self._kinds().count(_WHOLE)
+        tiles = tiles_of(form.rows.static, form.columns, len(form.weights), whole)
         return (*(self.hopper(tile) for tile in tiles), *self._plain())
 
     def hopper(self, tile: Tile) -> VariantSource:

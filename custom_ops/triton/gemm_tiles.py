@@ -50,19 +50,22 @@ PROCESSORS = 132
 _SMALL = Tile(64, 64, 64, 6, is_early=True, limit=128)
 _MIDDLE = Tile(64, 128, 64, 4, is_early=True, limit=128)
 _LARGE = Tile(128, 128, 64, 4, 2, is_apart=True, blocks=PROCESSORS)
+#: Which has registers for what is read besides.
+_SHARED = Tile(128, 128, 64, 5, 2, blocks=PROCESSORS)
 _PAIR = Tile(128, 64, 64, 5, 2, is_apart=True, blocks=PROCESSORS)
 _LARGE_PAIR = Tile(128, 128, 64, 4, 2, blocks=PROCESSORS)
 #: Rows from which on larger tiles are ahead for two matrices.
 _MOST_OF_PAIR = 8192
 
 
-def tiles_of(rows: int | None, columns: int, matrices: int) -> tuple[Tile, ...]:
+def tiles_of(rows: int | None, columns: int, matrices: int, whole: int) -> tuple[Tile, ...]:
     """Return the tiles for each range of rows, the last one for any number of them.
 
     Args:
         rows: None where known at run time only.
         columns: Of the result.
         matrices: One or two.
+        whole: Operands that what follows reads besides, as large as the result.
     """
     if matrices > 1:
         found = [replace(_PAIR, most_rows=_MOST_OF_PAIR), _LARGE_PAIR]
@@ -72,7 +75,7 @@ def tiles_of(rows: int | None, columns: int, matrices: int) -> tuple[Tile, ...]:
             replace(tile, most_rows=tiles * PROCESSORS // -(-columns // tile.columns) * tile.rows)
             for tile, tiles in ((_SMALL, 1), (_MIDDLE, 2))
         ]
-        found.append(_LARGE)
+        found.append(_LARGE if whole < 2 else _SHARED)
     ranges = [one for one in found if one.most_rows is None or one.most_rows > 0]
     if rows is None:
         return tuple(ranges)

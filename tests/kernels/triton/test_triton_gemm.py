@@ -11,7 +11,7 @@ import pytest
 from fused_model import fused_model, session
 from interpreter import Interpreter, numpy_dtype
 from ortkit.custom_ops.triton.gemm import TiledProduct
-from ortkit.custom_ops.triton.gemm_tiles import Tile
+from ortkit.custom_ops.triton.gemm_tiles import Tile, tiles_of
 from test_triton_attention import stack_bytes
 from test_triton_products import GATED, Case
 
@@ -151,15 +151,16 @@ def test_a_norm_before_many_rows_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "name",
+    ("name", "rows"),
     [
-        "bias, GELU and a residual",
-        pytest.param("gated", marks=pytest.mark.slow),
-        pytest.param("rows that are not known", marks=pytest.mark.slow),
+        ("bias, GELU and a residual", 512),
+        pytest.param("bias, GELU and a residual", 4096, marks=pytest.mark.slow),
+        pytest.param("four operands", 4096, marks=pytest.mark.slow),
+        pytest.param("gated, as they lie", "n", marks=pytest.mark.slow),
     ],
 )
-def test_it_compiles_for_hopper_without_spills(name: str, tmp_path: Path) -> None:
-    case = replace(CASES[name], depth=768, columns=3072)
+def test_it_compiles_for_hopper_without_spills(name: str, rows: int | str, tmp_path: Path) -> None:
+    case = replace(CASES[name], depth=768, columns=3072, rows=(rows,))
     for source in hopper_sources(case.signature()):
         assert source.architectures == (90,)
         assert source.is_optional
@@ -169,6 +170,29 @@ def test_it_compiles_for_hopper_without_spills(name: str, tmp_path: Path) -> Non
         assert made.shared_bytes <= SHARED_BYTES[90]
         for instruction in ("wgmma.mma_async", "cp.async.bulk.tensor", "setmaxnreg"):
             assert instruction in made.ptx
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "matrices", "whole", "found"),
+    [
+        (128, 3072, 1, 0, [(64, 64)]),
+        (197, 3072, 1, 0, [(64, 128)]),
+        (704, 3072, 1, 0, [(64, 128)]),
+        (705, 3072, 1, 0, [(128, 128)]),
+        (None, 768, 1, 2, [(64, 64), (64, 128), (128, 128)]),
+        # So wide that all multiprocessors have work from the first rows on.
+        (None, 128256, 1, 0, [(128, 128)]),
+        (512, 5632, 2, 0, [(128, 64)]),
+        (None, 5632, 2, 0, [(128, 64), (128, 128)]),
+    ],
+)
+def test_tiles_by_rows_and_columns(
+    rows: int | None, columns: int, matrices: int, whole: int, found: list[tuple[int, int]]
+) -> None:
+    tiles = tiles_of(rows, columns, matrices, whole)
+    assert [(one.rows, one.columns) for one in tiles] == found
+    assert tiles[-1].most_rows is None or (rows is not None and rows <= tiles[-1].most_rows)
+    assert all(one.is_apart is False for one in tiles if whole > 1)
 
 
 def test_no_rows_are_none_of_the_maps() -> None:
