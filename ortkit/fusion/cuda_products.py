@@ -75,7 +75,8 @@ def cuda_product_candidates(
         shape = shape_of(scope, line, norm)
         prediction = predict_products(shape) if shape.rows == 1 else None
         if prediction is None:
-            norm, prediction = None, predict_tiled(replace(shape, is_normed=False))
+            behind = sum(not _is_bias(scope, line, node) for node in line.tail)
+            norm, prediction = None, predict_tiled(replace(shape, tail=behind, is_normed=False))
         if prediction is None:
             continue
         nodes = [*(() if norm is None else (norm,)), *line.nodes]
@@ -252,6 +253,20 @@ def _is_row(scope: Scope, value: ir.Value, result: ir.Value) -> bool:
     if not shape or not whole or len(shape) > len(whole):
         return False
     return shape[-1] == whole[-1] and all(size == 1 for size in shape[:-1])
+
+
+def _is_bias(scope: Scope, line: Line, node: ir.Node) -> bool:
+    """Say whether a node adds a row to a product, as ONNX Runtime does within its Gemm."""
+    if node.op_type != "Add" or node.domain:
+        return False
+    one, other = node.inputs
+    return any(
+        product is not None
+        and row is not None
+        and product.producer() in line.products
+        and _is_row(scope, row, node.outputs[0])
+        for product, row in ((one, other), (other, one))
+    )
 
 
 def is_read_once(value: ir.Value) -> bool:

@@ -234,6 +234,8 @@ GATED_MANY = """u = MatMul (x, w)  t = MatMul (x, v)  s = com.microsoft.QuickGel
         # Few columns and much depth: cuBLAS gives parts of it to blocks of their own.
         ("512", ACTED, 3072, 768, False),
         ("512", "y = MatMul (x, w)", 768, 3072, False),
+        # ONNX Runtime's Gemm has the bias.
+        ("512", "u = MatMul (x, w)  y = Add (u, b)", 768, 3072, False),
         ("20", ACTED, 768, 3072, False),
         ("512", ACTED, 128, 512, False),
     ],
