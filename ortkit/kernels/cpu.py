@@ -37,6 +37,8 @@ _ADDED_FLAGS: dict[str, str] = {
 # arch_prctl(2) of x86-64 Linux: which states of the processor a process may ask for; the data of
 # AMX tiles is one.
 _ARCH_PRCTL, _GET_XCOMP_SUPP, _REQ_XCOMP_PERM, _TILE_DATA = 158, 0x1021, 0x1023, 18
+#: What syscall(2) is called with to ask for them.
+ASK_FOR_TILES = (_ARCH_PRCTL, _REQ_XCOMP_PERM, _TILE_DATA)
 
 
 def machine() -> str:
@@ -91,6 +93,11 @@ def has_bf16(level: str) -> bool:
     return level in ("x86-64-v4-bf16", "x86-64-v4-amx")
 
 
+def has_tiles(level: str) -> bool:
+    """Say whether a level has AMX's tiles, which the system must be asked for."""
+    return level.endswith("-amx")
+
+
 def has_signed_kernels(level: str) -> bool:
     """Say whether ONNX Runtime computes on int8 activations at a level, or at "native"."""
     return (machine() if level == "native" else level).startswith("aarch64")
@@ -121,9 +128,9 @@ def ask_for_tiles(level: str) -> bool:
     Returns:
         Whether code for the level may run.
     """
-    if not level.endswith("-amx"):
+    if not has_tiles(level):
         return True
-    return bool(ctypes.CDLL(None).syscall(_ARCH_PRCTL, _REQ_XCOMP_PERM, _TILE_DATA) == 0)
+    return bool(ctypes.CDLL(None).syscall(*ASK_FOR_TILES) == 0)
 
 
 def _cpu_flags() -> frozenset[str]:

@@ -9,8 +9,11 @@ from math import prod
 
 from ortkit.kernels.signature import RegionSignature, TensorSpec
 from ortkit.kernels.sizes import Extent, extent_of, symbols_of
+from ortkit.tune.timing_child import Tensor
 
 Shape = tuple[int, ...]
+#: ONNX TensorProto.DataType -> numpy's name, the coarser one first.
+_NARROW = {16: "bfloat16", 10: "float16"}
 
 
 @dataclass(frozen=True)
@@ -57,6 +60,32 @@ class TuneCase:
     def size(self, extent: Extent) -> int:
         """Return a size."""
         return extent.factor * prod(self.numbers[name] for name in extent.symbols)
+
+
+def tensors_of(case: TuneCase) -> tuple[list[Tensor], list[Tensor]]:
+    """Return a region's inputs and outputs as processes that time its kernels are told them."""
+    signature = case.signature
+    rounded = _rounds_to(signature)
+    inputs: list[Tensor] = [{"dtype": one.dtype, "shape": [*case.shape(one)]}
+                            for one in signature.inputs]  # fmt: skip
+    outputs: list[Tensor] = [
+        {
+            "dtype": one.dtype,
+            "shape": [*case.shape(one)],
+            "precision": rounded if rounded and one.dtype == "float32" else one.dtype,
+        }
+        for one in signature.outputs
+    ]
+    return inputs, outputs
+
+
+def _rounds_to(signature: RegionSignature) -> str:
+    """Return the narrow type that values in a region are rounded to; empty for none."""
+    if not signature.body:  # a user's kernel
+        return ""
+    kinds = {attribute.i for node in signature.function().node if node.op_type == "Cast"
+             for attribute in node.attribute if attribute.name == "to"}  # fmt: skip
+    return next((name for number, name in _NARROW.items() if number in kinds), "")
 
 
 def solve_sizes(signature: RegionSignature, shapes: Sequence[Shape]) -> tuple[int, ...] | None:

@@ -24,9 +24,9 @@ from ortkit.kernels.cpu import level_of, runs_on
 from ortkit.kernels.cuda import CudaKernel
 from ortkit.kernels.folders import temporary_folder
 from ortkit.tune import timing_cpu
-from ortkit.tune.cases import TuneCase
+from ortkit.tune.cases import TuneCase, tensors_of
 from ortkit.tune.timing import Effort, Times, time_with
-from ortkit.tune.timing_child import POISON, Result, Tensor, empty, filled, is_equal, turns
+from ortkit.tune.timing_child import POISON, Result, empty, filled, is_equal, turns
 
 _ADDRESS = re.compile(r"rpc://(?P<host>[^/:]+|\[[0-9a-fA-F:]+\]):(?P<port>\d+)/(?P<key>[^/]+)")
 _FIX = "give rpc://HOST:PORT/KEY, as the tracker and the servers were started with"
@@ -277,11 +277,8 @@ def _timed(
     session: Any, function: Any, kernels: Sequence[Kernel], case: TuneCase, effort: Effort
 ) -> Result:
     random = np.random.default_rng(0)
-    specs: list[Tensor] = [
-        {"dtype": one.dtype, "shape": [*case.shape(one)]}
-        for one in (*case.signature.inputs, *case.signature.outputs)
-    ]
-    inputs = len(case.signature.inputs)
+    given, made = tensors_of(case)
+    specs, inputs = [*given, *made], len(given)
     arrays = [filled(one, random) for one in specs[:inputs]]
     arrays += [empty(one) for one in specs[inputs:]]
     there = [_tensor(session, _bytes(array)) for array in arrays]

@@ -11,7 +11,7 @@ import ctypes
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TypedDict
+from typing import NotRequired, TypedDict
 
 import numpy as np
 
@@ -28,6 +28,7 @@ class Tensor(TypedDict):
 
     dtype: str  # numpy's name; "bfloat16" is kept as uint16
     shape: list[int]
+    precision: NotRequired[str]  # the type that values on the way to it are rounded to
 
 
 class Job(TypedDict):
@@ -155,5 +156,5 @@ def is_equal(tensor: Tensor, expected: np.ndarray, found: np.ndarray) -> bool:
         )
     elif expected.dtype.kind not in "fc":
         return bool(np.array_equal(expected, found))
-    relative = _RELATIVE.get(tensor["dtype"], 1e-4)
+    relative = _RELATIVE.get(tensor.get("precision", tensor["dtype"]), 1e-4)
     return bool(np.isclose(found, expected, relative, relative / 10, equal_nan=True).all())

@@ -9,10 +9,11 @@ from pathlib import Path
 
 from ortkit.errors import KernelError
 from ortkit.kernels.backend import Kernel
+from ortkit.kernels.cpu import ASK_FOR_TILES, has_tiles
 from ortkit.kernels.link import find_linker
 from ortkit.kernels.sizes import product
 from ortkit.tune import timing_child
-from ortkit.tune.cases import TuneCase
+from ortkit.tune.cases import TuneCase, tensors_of
 from ortkit.tune.processes import run_child
 
 # The time of the thread: what other processes take of the processor does not count.
@@ -32,6 +33,14 @@ int64_t ortkit_time(int32_t number, void **p, const int64_t *s, int64_t units, i
   for (int64_t i = 0; i < runs; ++i) kernels[number](%(arguments)s);
   return now() - began;
 }
+"""
+
+# In whichever process loads the library, also on another machine.
+_ASK = f"""
+long syscall(long number, ...);
+__attribute__((constructor)) static void ask_for_tiles(void) {{
+  syscall({", ".join(f"{number}L" for number in ASK_FOR_TILES)});
+}}
 """
 
 
@@ -55,6 +64,8 @@ def link(kernels: Sequence[Kernel], case: TuneCase, folder: Path, more: str = ""
         "symbols": ", ".join(one.symbol for one in kernels),
         "arguments": ", ".join([*places, "0", "units"]),
     }
+    if any(has_tiles(one.target.level) for one in kernels):
+        more = _ASK + more
     return shared_library(source + more, [one.artifact for one in kernels], folder)
 
 
@@ -103,12 +114,12 @@ def run(
     Raises:
         KernelError: The process crashed, or did not end.
     """
-    signature = case.signature
+    inputs, outputs = tensors_of(case)
     job: timing_child.Job = {
         "library": str(library),
         "units": [units_of(one, case) for one in kernels],
-        "inputs": [{"dtype": s.dtype, "shape": [*case.shape(s)]} for s in signature.inputs],
-        "outputs": [{"dtype": s.dtype, "shape": [*case.shape(s)]} for s in signature.outputs],
+        "inputs": inputs,
+        "outputs": outputs,
         "sizes": list(case.sizes),
         "rounds": rounds,
         "seconds": seconds,

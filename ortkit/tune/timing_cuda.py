@@ -15,7 +15,7 @@ from ortkit.errors import KernelError, UserError
 from ortkit.kernels.cuda import ARCHITECTURES, CeilDiv, CudaKernel, Image, Variant
 from ortkit.runtime.child_process import child_command
 from ortkit.tune import cuda_child
-from ortkit.tune.cases import TuneCase
+from ortkit.tune.cases import TuneCase, tensors_of
 from ortkit.tune.processes import run_child
 from ortkit.tune.timing_child import Result
 
@@ -76,13 +76,13 @@ def run(kernels: Sequence[CudaKernel], case: TuneCase, rounds: int, folder: Path
         UserError: There is no GPU.
     """
     architecture = this_gpu().architecture
-    signature = case.signature
+    inputs, outputs = tensors_of(case)
     launches = [launches_of(one, case, architecture) for one in kernels]
     job: cuda_child.Job = {
         "kernels": [steps for steps, _ in launches],
         "scratch": [scratch for _, scratch in launches],
-        "inputs": [{"dtype": s.dtype, "shape": [*case.shape(s)]} for s in signature.inputs],
-        "outputs": [{"dtype": s.dtype, "shape": [*case.shape(s)]} for s in signature.outputs],
+        "inputs": inputs,
+        "outputs": outputs,
         "rounds": rounds,
         "seconds": _SECONDS,
         "device": 0,

@@ -12,7 +12,7 @@ from tuned_regions import SOFTMAX, region
 from ortkit.errors import KernelError
 from ortkit.kernels import Target, compiler
 from ortkit.kernels.backend import Refused
-from ortkit.kernels.cpu import resolve
+from ortkit.kernels.cpu import resolve, runs_here
 from ortkit.tune import timing, timing_child, timing_cpu
 from ortkit.tune.cases import TuneCase
 from ortkit.tune.processes import run_child
@@ -36,6 +36,21 @@ def test_other_types_are_timed_and_compared(dtype: str) -> None:
     op = "Not (X)" if dtype == "bool" else "Add (X, X)"
     signature = region(f"Y = {op}", {"X": ("n", 20)}, {"Y": ("n", 20)}, dtype)
     found = time_choices(TuneCase(signature, (5,)), TARGET, "tvm", ["", "vector=4"], QUICK)
+    assert [one.problem for one in found] == ["", ""]
+
+
+@pytest.mark.skipif(not runs_here("x86-64-v4-amx"), reason="this machine has no tiles")
+def test_kernels_on_tiles_are_timed() -> None:
+    """A process has to ask for tiles before it runs them."""
+    heads = ", ".join(f"{name}r" for name in "QKV")
+    casts = " ".join(
+        f"{name}n = Cast <to = 16> ({name}) {name}r = Cast <to = 1> ({name}n)" for name in "QKV"
+    )
+    text = f"{casts} Y = Attention <q_num_heads = 2, kv_num_heads = 2> ({heads})"
+    shapes = dict.fromkeys("QKV", (1, "n", 64))
+    signature = region(text, shapes, {"Y": (1, "n", 64)})
+    target = Target("cpu", "x86-64-v4-amx")
+    found = time_choices(TuneCase(signature, (40,)), target, "tvm", ["", "keys=32"], QUICK)
     assert [one.problem for one in found] == ["", ""]
 
 
