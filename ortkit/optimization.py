@@ -85,6 +85,7 @@ class _Run:
         self.options = options
         self.seconds: dict[str, float] = {}
         self.folder = tempfile.TemporaryDirectory(prefix="ortkit-", ignore_cleanup_errors=True)
+        self.work = Path(self.folder.name)
         self.rolled_back: tuple[str, ...] = ()
         self.dropped: frozenset[str] = frozenset()
         """Regions whose kernels do not pay."""
@@ -148,7 +149,7 @@ class _Run:
 
     def _sources(self) -> Path:
         """Return where the code of the latest library's kernels is kept."""
-        return Path(self.folder.name) / f"sources{self._libraries}"
+        return self.work / f"sources{self._libraries}"
 
     def _explained(self, region: RegionReport) -> RegionReport:
         """Return the report of a region, with the reason if it was dropped for its times."""
@@ -173,7 +174,7 @@ class _Run:
         machine = KernelTarget(kind, options.cpu if kind == "cpu" else options.arch)
         # Each candidate has a library of its own: any of them may be the one that is written.
         self._libraries += 1
-        library = Path(self.folder.name) / f"kernels{self._libraries}{LIBRARY_SUFFIX}"
+        library = self.work / f"kernels{self._libraries}{LIBRARY_SUFFIX}"
         try:
             if (missing := missing_toolchain(backend)) is not None:
                 raise missing
@@ -209,18 +210,18 @@ class _Run:
         from ortkit.kernels.cpu import native_level
         from ortkit.measure.measurer import Measurer
 
-        options, folder = self.options, Path(self.folder.name)
+        options = self.options
         if foreign := self._foreign_note(candidate.library):
             raise UserError(foreign, where="--measure", fix="leave --measure or --cpu out")
         with self._stage("measure"):
             self.measurer = Measurer(
-                self.original(folder), options.inputs, options.shapes, options.threads, folder,
+                self.original(), options.inputs, options.shapes, options.threads, self.work,
                 options.progress,
             )  # fmt: skip
             if candidate.library is None:
                 return candidate
             level = native_level() if options.cpu == "native" else options.cpu
-            saved, placed = self._saved(candidate, folder), candidate.placed()
+            saved, placed = self._saved(candidate), candidate.placed()
             self.dropped = self.measurer.choose(
                 candidate.model, saved, candidate.library, level, placed
             )
@@ -230,14 +231,13 @@ class _Run:
         """Return products to float32 until the result is off by no more than the user allows."""
         if (lowering := self.fewer_bits) is None:
             return candidate
-        folder = Path(self.folder.name)
         with self._stage("precision"):
             while True:
                 if lowering.return_unfused(candidate.model):
                     candidate = self.candidate(frozenset())
                     continue
                 library = self._runnable(candidate)
-                error = lowering.measure(self._saved(candidate, folder), library)
+                error = lowering.measure(self._saved(candidate), library)
                 if error <= lowering.max_error or not lowering.return_some(error):
                     break
                 candidate = self.candidate(frozenset())
@@ -246,11 +246,9 @@ class _Run:
         from ortkit.runtime.timing import Variant
 
         plain = self.candidate(frozenset(), lowered=False)
-        path = folder / "plain.onnx"
-        save_model(plain.model, path)
-        lower = Variant(self._saved(candidate, folder), candidate.library)
+        lower = Variant(self._saved(candidate), candidate.library)
         with self._stage("precision"):
-            if lowering.pays(lower, Variant(path, plain.library)):
+            if lowering.pays(lower, Variant(self._saved(plain, "plain.onnx"), plain.library)):
                 return candidate
         lowering.explain(plain.log)
         return plain
@@ -259,18 +257,16 @@ class _Run:
         """Compare the result with the source; False if kernels make it slower, and must go."""
         from ortkit.runtime.timing import Variant
 
-        measurer, folder = self.measurer, Path(self.folder.name)
+        measurer = self.measurer
         assert measurer is not None
         if self.slow_kernels:
             return True  # what is left was timed beside them
 
         def plain() -> Path:
             without = self.candidate(frozenset(self.rolled_back), kernels=False)
-            path = folder / "plain.onnx"
-            save_model(without.model, path)
-            return path
+            return self._saved(without, "plain.onnx")
 
-        result = Variant(self._saved(candidate, folder), candidate.library)
+        result = Variant(self._saved(candidate), candidate.library)
         ids, ops = candidate.joint()
         together = ops if ids and candidate.placed() else frozenset()
         with self._stage("confirm"):
@@ -288,11 +284,11 @@ class _Run:
         from ortkit.verify.bisect import find_guilty
         from ortkit.verify.verifier import Verifier
 
-        options, folder = self.options, Path(self.folder.name)
+        options = self.options
         with (
             self._stage("verify"),
             Verifier(
-                self.original(folder),
+                self.original(),
                 samples=options.samples,
                 inputs=options.inputs,
                 shapes=options.shapes,
@@ -326,13 +322,10 @@ class _Run:
         """Judge a candidate; in half precision also with every value rounded as on a GPU."""
         library, precision = self._runnable(candidate), self.options.precision
         if self.fewer_bits is not None:
-            return verifier.check(
-                self._saved(candidate, Path(self.folder.name)), library=library,
-                stated=self.fewer_bits.stated_error,
-            )  # fmt: skip
+            stated = self.fewer_bits.stated_error
+            return verifier.check(self._saved(candidate), library=library, stated=stated)
         if precision == "fp32":
-            saved = self._saved(candidate, Path(self.folder.name))
-            return verifier.check(saved, library=library)
+            return verifier.check(self._saved(candidate), library=library)
         from ortkit.precision.interface import lowered_names, with_float_interface
         from ortkit.precision.lower import HALVES
         from ortkit.precision.rounding import rounding_model
@@ -372,16 +365,16 @@ class _Run:
             seconds={stage: round(taken, 4) for stage, taken in self.seconds.items()},
         )
 
-    def original(self, folder: Path) -> Path:
+    def original(self) -> Path:
         """Return the source as a file for the verifying process."""
         if isinstance(self.source, str | os.PathLike):
             return Path(self.source)
-        path = folder / "original.onnx"
+        path = self.work / "original.onnx"
         save_model(open_model(self.source), path)
         return path
 
-    def _saved(self, candidate: Candidate, folder: Path) -> Path:
-        path = folder / "candidate.onnx"
+    def _saved(self, candidate: Candidate, name: str = "candidate.onnx") -> Path:
+        path = self.work / name
         save_model(candidate.model, path)
         return path
 
@@ -417,12 +410,12 @@ def _lowering(options: OptimizeOptions) -> Pipeline:
 def _fewer_bits(run: _Run) -> CpuLowering:
     from ortkit.precision.cpu import CpuLowering, CpuRequest
 
-    options, folder = run.options, Path(run.folder.name)
+    options = run.options
     request = CpuRequest(
         options.precision, options.max_error, options.calibration, options.calibrate,
         options.inputs, options.samples, options.shapes, options.threads, options.cpu,
     )  # fmt: skip
-    return CpuLowering(run.original(folder), request, folder / "precision", options.progress)
+    return CpuLowering(run.original(), request, run.work / "precision", options.progress)
 
 
 def _tidied(result: PipelineResult, target: Target) -> PipelineResult:
