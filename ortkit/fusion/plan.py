@@ -16,11 +16,16 @@ from ortkit.fusion.conv_bias import split_biases
 from ortkit.fusion.conv_chains import Chain, find_chains
 from ortkit.fusion.conv_plan import settle_chain
 from ortkit.fusion.cost import CostModel
-from ortkit.fusion.cuda_attention import cuda_attention_candidates, without_readers
+from ortkit.fusion.cuda_attention import (
+    cuda_attention_candidates,
+    takes_attention,
+    without_readers,
+)
 from ortkit.fusion.cuda_cost import CudaCostModel
 from ortkit.fusion.cuda_joined import joined_candidates
 from ortkit.fusion.cuda_layout import advise, beside_convolutions
 from ortkit.fusion.cuda_products import cuda_product_candidates, takes_sum, turns
+from ortkit.fusion.cuda_rotations import rotations_apart
 from ortkit.fusion.cuda_skip_norms import split_skip_norms
 from ortkit.fusion.cuda_turned_weights import turned_weights
 from ortkit.fusion.lower import lower_region, restore_order
@@ -73,6 +78,10 @@ def compile_regions(
     def judge(signature: RegionSignature) -> Refused | None:
         return refusal(signature, target, kernels)
 
+    def attends(scope: Scope, node: ir.Node) -> bool:
+        cost = CudaCostModel(scope, load_calibration())
+        return takes_attention(scope, node, judge, cost)
+
     graphs = [(scope, scope.root) for scope in scopes if isinstance(scope.root, ir.Graph)]
     chains = [(scope, one) for scope, graph in graphs for one in find_chains(scope, graph, judge)]
     taken = frozenset(node for _, chain in chains if not chain.reason for node in chain.nodes)
@@ -84,6 +93,7 @@ def compile_regions(
                 split.enter_context(split_biases(scopes, taken))
             split.enter_context(split_skip_norms(scopes, takes_sum))
             split.enter_context(turned_weights(scopes, turns))
+            split.enter_context(rotations_apart(scopes, attends))
         return _compile(
             scopes, path, kernels, target, count, sources, chooser, judge, chains, taken
         )

@@ -7,6 +7,7 @@ across the tile around in shared memory.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
@@ -32,6 +33,10 @@ from ortkit.kernels.sizes import Extent
 _LEAST_TURNED = 8
 #: The grid's y and z have room for that many tiles of at least 32 points.
 _MOST_TURNED = 32 * MAX_GRID[1]
+
+
+#: So many points of a kernel may do one reduction again.
+_MOST_TIMES = 8
 
 
 @dataclass(frozen=True)
@@ -108,6 +113,7 @@ def _space(program: Program) -> Space:
     row = row_of(program, axes, full)
     over = [axis for axis in full if axis not in row]
     check_outputs(program, axes, over, row)
+    _check_repetition(program, axes, over)
     traced = trace(program, axes, (*over, *row), None)
     if row or axes.reduced:
         # Vectors that lie along the rows, such as a mean for each, are no reason to turn tiles.
@@ -119,6 +125,20 @@ def _space(program: Program) -> Space:
         return Space(program, axes, traced, "flat", (), (), full)
     outer = tuple(axis for axis in full if axis not in (across, full[-1]))
     return Space(program, axes, traced, "turned", outer, (across,), full[-1:])
+
+
+def _check_repetition(program: Program, axes: Axes, over: Sequence[Axis]) -> None:
+    """Raise if many rows of a kernel would do the same reduction, each for itself.
+
+    Such as where parts of a normalized row change places: its columns are then rows of their own.
+    """
+    for number, value in enumerate(program.values):
+        if not isinstance(value.node, Reduce):
+            continue
+        own = axes.of(number)
+        others = extent_of_axes(tuple(axis for axis in over if axis not in own))
+        if others.static is None or others.static > _MOST_TIMES:
+            raise RefusedError("a reduction that many points would do again")
 
 
 def _across(program: Program, axes: Axes, full: tuple[Axis, ...]) -> Axis | None:

@@ -181,3 +181,19 @@ def test_kernels_read_and_write_nothing_beside_their_tensors(interpreter: Interp
     assert beyond.text != step.text
     with pytest.raises(AssertionError, match="written behind a tensor"):
         interpreter.run(signature, feeds, 0, sources=[replace(sources[0], steps=(beyond,))])
+
+
+@pytest.mark.parametrize("parts", [2, 128])
+def test_a_reduction_is_not_done_again_for_each_point(parts: int) -> None:
+    """Halves that change places behind a norm would make each column a row of its own."""
+    case = Case(
+        f"{axes('H', parts // 2, parts // 2)} N = RMSNormalization <axis = -1> (X, G)  "
+        "A, B = Split <axis = 1> (N, H)  Y = Concat <axis = 1> (B, A)",
+        {"X": (64, parts), "G": (parts,)}, {"Y": (64, parts)},
+    )  # fmt: skip
+    found = sources_of(signature_of("again", case))
+    if parts == 2:
+        assert not isinstance(found, Refused)
+    else:
+        assert isinstance(found, Refused)
+        assert found.reason == "a reduction that many points would do again"
