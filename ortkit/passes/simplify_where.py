@@ -64,7 +64,8 @@ def _where(site: Site) -> None:
     if negated is not None and len(branches) == 2:
         if site.claim("not"):
             first, second = branches
-            site.set_input(1, second)
+            # One is always read, so that neither is dropped as unused.
+            site.node.replace_input_with(1, second)
             site.set_input(2, first)
             site.set_input(0, negated.inputs[0])
         return
