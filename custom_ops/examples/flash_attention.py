@@ -9,6 +9,10 @@ from onnxscript import opset23 as op
 
 import ortkit
 
+GPU = "ortkit.custom_ops.examples.gpu."
+HALF = ("float16", "bfloat16")
+FEW = "8*batch*queries <= 24000"
+
 
 @ortkit.custom_op("ortkit.examples::FlashAttention")
 def flash_attention(
@@ -28,15 +32,23 @@ def body(q, k, v):
     return op.Attention(q, k, v)
 
 
-# Measured on an H100; small blocks where there are few of them.
-for _queries, _keys, _warps, _stages, _types, _when in (
-    (64, 128, 4, 2, ("float16", "bfloat16"), "8*batch*queries <= 24000"),
-    (128, 64, 8, 3, ("float16", "bfloat16"), ""),
-    (64, 32, 4, 2, ("float32",), ""),
-):
+# Measured on an H100; small blocks where there are few of them, and a kernel for it where there
+# are more: its parameters are maps of the tensors, of which it copies boxes.
+flash_attention.kernel(
+    "triton", f"{GPU}flash_attention:flash_attention", dtypes=HALF, when=FEW, warps=4, stages=2,
+    grid=("ceil(queries / QUERIES)", "8*batch"),
+    constants={"WIDTH": 64, "QUERIES": 64, "KEYS": 128},
+)  # fmt: skip
+flash_attention.kernel(
+    "triton", f"{GPU}flash_attention_hopper:flash_attention", dtypes=HALF, architectures=90,
+    grid=("ceil(queries / 192)", "8", "batch"), constants={"WIDTH": 64, "KEYS": 128},
+    boxes={"q": (1, 1, 64, "WIDTH"), "k": (1, 1, "KEYS", "WIDTH"), "v": (1, 1, "KEYS", "WIDTH"),
+           "y": (1, 1, 64, "WIDTH")},
+    warps=4, workers=12,
+)  # fmt: skip
+for _types, _queries, _keys, _warps, _stages in ((HALF, 128, 64, 8, 3), ("float32", 64, 32, 4, 2)):
     flash_attention.kernel(
-        "triton", "ortkit.custom_ops.examples.gpu.flash_attention:flash_attention",
-        dtypes=_types, grid=("ceil(queries / QUERIES)", "8*batch"), warps=_warps,
-        stages=_stages, when=_when,
+        "triton", f"{GPU}flash_attention:flash_attention", dtypes=_types, warps=_warps,
+        stages=_stages, grid=("ceil(queries / QUERIES)", "8*batch"),
         constants={"WIDTH": 64, "QUERIES": _queries, "KEYS": _keys},
     )  # fmt: skip

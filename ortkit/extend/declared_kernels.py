@@ -21,14 +21,20 @@ TARGETS: Mapping[str, Literal["cpu", "cuda"]] = {"tvm": "cpu", "triton": "cuda"}
 #: Of a variadic input, where a kernel does not say for how many tensors it is.
 _COUNTS = (1, 2, 3, 4)
 _MOST_WARPS = 32
-_LISTS = ("dtypes", "without", "counts", "grid", "inplace", "packed")
+#: The first whose device copies boxes of tensors by itself.
+_FIRST_WITH_BOXES = 90
+_MOST_OF_BOX = 256
+_MOST_AXES_OF_BOX = 5
+_LISTS = ("dtypes", "without", "counts", "grid", "inplace", "packed", "architectures")
 #: Options that mean something to one backend only.
 _OWN = {
     "tvm": (
         "split", "units", "least", "schedule", "work", "picoseconds", "inplace", "packed",
     ),
-    "triton": ("grid", "sizes", "warps", "stages"),
-}
+    "triton": (
+        "grid", "sizes", "warps", "stages", "boxes", "architectures", "workers", "registers",
+    ),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -53,6 +59,12 @@ class KernelOptions:
         sizes: What parameters stand for that are called neither as a tensor nor as a size.
         warps: Of 32 threads.
         stages: How many turns of a loop are loaded ahead.
+        boxes: Tensors whose parameters are maps of them, for copies of boxes that the device does
+            by itself (TMA): how much of each of its axes is copied at once, numbers or constants.
+        architectures: The GPUs that it is for, such as 90; none: all. On others a kernel behind
+            it runs.
+        workers: Of a kernel in Gluon: warps besides, which `warp_specialize` gives roles.
+        registers: That a thread may have at first; 0: what Triton finds.
     """
 
     dtypes: tuple[str, ...] = ()
@@ -72,6 +84,16 @@ class KernelOptions:
     sizes: Mapping[str, str | int] = field(default_factory=dict)
     warps: int = 4
     stages: int = 3
+    boxes: Mapping[str, tuple[int | str, ...]] = field(default_factory=dict)
+    architectures: tuple[int, ...] = ()
+    workers: int = 0
+    registers: int = 0
+
+    def box(self, name: str) -> tuple[int, ...]:
+        """Return how much of each axis of a tensor is copied at once."""
+        found = (self.constants.get(one, 0) if isinstance(one, str) else one
+                 for one in self.boxes[name])  # fmt: skip
+        return tuple(one if isinstance(one, int) else 0 for one in found)
 
 
 @dataclass(frozen=True)
@@ -218,10 +240,41 @@ def _check(op: CustomOp, backend: str, options: KernelOptions, where: str) -> No
         )  # fmt: skip
     if options.warps not in (1, 2, 4, 8, 16, _MOST_WARPS):
         raise UserError(f"{options.warps} warps", where=where, fix="use 1, 2, 4, 8, 16 or 32")
+    _check_boxes(op, options, where)
     if options.least < 0 or options.picoseconds < 1:
         raise UserError("least and picoseconds are numbers from 1 on", where=where)
     if options.split and options.units:
         raise UserError("split and units exclude each other", where=where)
+
+
+def _check_boxes(op: CustomOp, options: KernelOptions, where: str) -> None:
+    if options.workers % 4 or options.workers < 0:
+        raise UserError(
+            f"{options.workers} warps besides", where=where, fix="they come in groups of 4"
+        )
+    kinds = {one.name: one.type for one in op.schema.inputs} | dict(op.schema.outputs)
+    for name in options.boxes:
+        if name not in kinds:
+            raise UserError(
+                f"there is no tensor {name!r} to have boxes of", where=where,
+                fix=f"use {', '.join(kinds)}",
+            )  # fmt: skip
+        box, rank = options.box(name), len(kinds[name].dims)
+        if len(box) != rank or not 2 <= rank <= _MOST_AXES_OF_BOX:
+            raise UserError(
+                f"a box of {len(box)} axes of {name}, which has {rank}", where=where,
+                fix=f"give a size for each of 2 to {_MOST_AXES_OF_BOX} axes",
+            )  # fmt: skip
+        if any(one & (one - 1) or not 0 < one <= _MOST_OF_BOX for one in box):
+            raise UserError(
+                f"a box of {options.boxes[name]} of {name}", where=where,
+                fix=f"use powers of two up to {_MOST_OF_BOX}, or constants that are",
+            )  # fmt: skip
+    if options.boxes and min(options.architectures, default=0) < _FIRST_WITH_BOXES:
+        raise UserError(
+            "not all GPUs copy boxes of tensors", where=where,
+            fix=f"say which it is for: architectures=({_FIRST_WITH_BOXES},)",
+        )  # fmt: skip
 
 
 def presences(op: CustomOp, kernel: DeclaredKernel) -> list[tuple[bool, ...]]:

@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from math import prod
 from pathlib import Path
+from typing import Any
 
 from ortkit.extend.forms import Form
 from ortkit.extend.guarded import MOST_ENDINGS, Outcome, read_outputs, run_child, write_inputs
@@ -14,6 +15,7 @@ from ortkit.extend.size_rules import value_of
 from ortkit.extend.triton_kernels import launches_of
 from ortkit.kernels.sizes import symbols_of
 from ortkit.kernels.triton.parameters import Parameter
+from ortkit.kernels.triton.source import StepSource
 
 #: Of larger grids the interpreter, which runs one program after the other, does nothing new.
 MOST_PROGRAMS = 50
@@ -71,13 +73,23 @@ def _call(form: Form, case: Case, folder: Path, number: int) -> dict[str, object
         "entry": step.entry,
         # As in a session, where nothing is to be written nothing is launched.
         "grid": grid if any(outputs) else (0, 0, 0),
-        "arguments": [_argument(one, by_place) for one in step.parameters],
+        "arguments": [_argument(step, one, by_place) for one in step.parameters],
     }
 
 
-def _argument(parameter: Parameter, sizes: Mapping[str, int]) -> tuple[str, str, int]:
-    """Return what is passed: the kind, Triton's type, and a tensor's place or a size."""
+def _argument(step: StepSource, parameter: Parameter, sizes: Mapping[str, int]) -> tuple[Any, ...]:
+    """Return what is passed: the kind, Triton's type, and a tensor's place or a size.
+
+    Of a map the tensor's type, and also its sizes, strides in bytes, and the box.
+    """
     argument = parameter.argument
+    if argument.kind == "map":
+        one = step.maps[argument.index]
+        dims, strides = (
+            [value_of(size, sizes) for size in each] for each in (one.dims, one.strides)
+        )
+        type_ = parameter.type.removeprefix("tensordesc<").partition("[")[0]
+        return "map", f"*{type_}", one.tensor, dims, strides, parameter.box
     if argument.extent is None:
         return argument.kind, parameter.type, argument.index
     return argument.kind, parameter.type, value_of(argument.extent, sizes)

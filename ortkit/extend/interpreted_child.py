@@ -102,12 +102,22 @@ def _problem(
 
 
 def _argument(one: list[Any], places: list[Guarded], contents: list[bytes]) -> Any:
-    kind, type_, value = one
+    kind, type_, value, *map_ = one
     if kind == "tensor":
         return Tensor(places[value].address, type_)
+    if kind == "map":
+        return _descriptor(Tensor(places[value].address, type_), *map_)
     if kind == "number":
         return struct.unpack("<f" if type_ == "fp32" else "<q", contents[value])[0]
     return value
+
+
+def _descriptor(tensor: Tensor, dims: list[int], strides: list[int], box: list[int]) -> Any:
+    """Return what the interpreter takes for a map of a tensor; strides in bytes."""
+    from triton.tools.tensor_descriptor import TensorDescriptor
+
+    size = tensor.dtype.primitive_bitwidth // 8
+    return TensorDescriptor(tensor, dims, [*(one // size for one in strides), 1], box)
 
 
 def module_of(text: str, folder: Path, known: dict[str, ModuleType]) -> ModuleType:

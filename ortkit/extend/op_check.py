@@ -19,6 +19,7 @@ from ortkit.extend.interpreted import call_interpreted, is_small
 from ortkit.extend.native import built_forms
 from ortkit.extend.op_cases import Array, Case, cases_of
 from ortkit.extend.op_schema import Types
+from ortkit.extend.triton_source import is_gluon
 from ortkit.kernels.backend import Kernel, Refused, Target
 from ortkit.kernels.build import missing_toolchain
 from ortkit.runtime.options import message
@@ -160,6 +161,9 @@ class _Check:
             if form.declared is None:
                 continue
             try:
+                if is_gluon(form.declared.function):
+                    self.notes.append(f"not tried: {form.text}: Gluon has no interpreter")
+                    continue
                 self._kernel(form, partial(call_interpreted, form), partial(is_small, form))
             except UserError as error:
                 self.fault_of_kernel(

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 from ortkit.extend.forms import Form
 from ortkit.extend.op_schema import Attribute
 from ortkit.extend.size_rules import value_of
-from ortkit.extend.triton_kernels import sources_of_form
+from ortkit.extend.triton_kernels import has_elements, sources_of_form
 from ortkit.kernels.backend import Refused
 from ortkit.kernels.triton.parameters import Parameter
 from ortkit.kernels.triton.source import StepSource, VariantSource, sources_of
@@ -46,6 +46,8 @@ def fitting(
             continue
         if source.architectures is not None and 10 * major + minor not in source.architectures:
             continue
+        if not has_elements(source, sizes):
+            continue
         if all(
             (size := value_of(one.extent, sizes)) % one.divisible_by == 0
             and (one.at_most is None or size <= one.at_most)
@@ -62,7 +64,7 @@ class _Step:
     function: Any
     grid: tuple[int, ...]
     arguments: tuple[tuple[str, Any], ...]
-    """The kind, tensor or scratch, with its place and its type; or a value."""
+    """The kind, tensor or scratch, with its place and its type; a map; or a value."""
     options: Mapping[str, Any]
 
 
@@ -89,13 +91,22 @@ class Launches:
         inputs = len(form.signature.inputs) - len(form.attributes)
         names = [one.name for one in form.signature.inputs]
 
-        def passed(one: Parameter) -> tuple[str, Any]:
+        def place_of(index: int) -> int:
+            # Attributes stand between the inputs and the outputs.
+            return index - (len(form.attributes) if index >= inputs else 0)
+
+        def passed(step: StepSource, one: Parameter) -> tuple[str, Any]:
             argument = one.argument
             if argument.kind == "tensor":
-                # Attributes stand between the inputs and the outputs.
-                place = argument.index
-                place -= len(form.attributes) if place >= inputs else 0
-                return "tensor", (place, one.type)
+                return "tensor", (place_of(argument.index), one.type)
+            if argument.kind == "map":
+                map_ = step.maps[argument.index]
+                dims, strides = (
+                    tuple(value_of(size, by_place) for size in sizes_of)
+                    for sizes_of in (map_.dims, map_.strides)
+                )
+                whole = _Map(dims, strides, one.box, map_.swizzle, is_gluon=step.is_gluon)
+                return "map", (place_of(map_.tensor), map_.first, whole)
             if argument.kind == "scratch":
                 return "scratch", (argument.index, one.type)
             if argument.kind == "number":
@@ -109,8 +120,10 @@ class Launches:
             options = {"num_warps": step.warps, "enable_fp_fusion": step.fp_fusion}
             if step.stages is not None:
                 options["num_stages"] = step.stages
+            if step.registers is not None:
+                options["maxnreg"] = step.registers
             if all(grid):
-                arguments = tuple(map(passed, step.parameters))
+                arguments = tuple(passed(step, one) for one in step.parameters)
                 self._steps.append(_Step(_function(step), grid, arguments, options))
 
     def run(self, tensors: Sequence[Tensor]) -> None:
@@ -122,10 +135,38 @@ class Launches:
             blocks = {"tensor": tensors, "scratch": scratch}
             for step in self._steps:
                 arguments = [
-                    value if kind == "value" else _as(blocks[kind][value[0]], value[1])
+                    value if kind == "value"
+                    else value[2].of(tensors[value[0]], value[1]) if kind == "map"
+                    else _as(blocks[kind][value[0]], value[1])
                     for kind, value in step.arguments
-                ]
+                ]  # fmt: skip
                 step.function[step.grid](*arguments, **step.options)
+
+
+@dataclass(frozen=True)
+class _Map:
+    """A map of a tensor, but for the tensor; strides in bytes."""
+
+    dims: tuple[int, ...]
+    strides: tuple[int, ...]
+    box: tuple[int, ...]
+    swizzle: int
+    is_gluon: bool
+
+    def of(self, tensor: Tensor, first: int) -> Any:
+        """Return what Triton's launcher takes for it."""
+        size = tensor.element_size()
+        begin = tensor.reshape(-1)[first // size :]
+        strides = [*(one // size for one in self.strides), 1]
+        if not self.is_gluon:
+            from triton.tools.tensor_descriptor import TensorDescriptor
+
+            return TensorDescriptor(begin, list(self.dims), strides, list(self.box))
+        from triton.experimental.gluon.language import NVMMASharedLayout
+        from triton.experimental.gluon.nvidia.hopper import TensorDescriptor as GluonDescriptor
+
+        layout = NVMMASharedLayout(self.swizzle, 8 * size, rank=len(self.box))
+        return GluonDescriptor(begin, list(self.dims), strides, list(self.box), layout)
 
 
 def _as(tensor: Tensor, type_: str) -> Tensor:

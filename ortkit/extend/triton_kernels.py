@@ -3,29 +3,31 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
 
 from ortkit.errors import MissingDependencyError, UserError
-from ortkit.extend.declared_kernels import words_of
+from ortkit.extend.declared_kernels import rules_of, words_of
 from ortkit.extend.forms import Form
-from ortkit.extend.kernel_parameters import python_function
+from ortkit.extend.kernel_parameters import attributes_of, python_function
 from ortkit.extend.size_rules import Words
-from ortkit.extend.triton_source import name_of, text_of
+from ortkit.extend.triton_source import is_gluon, name_of, text_of
 from ortkit.kernels.backend import Target
 from ortkit.kernels.cuda import (
     MAX_GRID,
     Argument,
     Condition,
     CudaKernel,
+    TensorMap,
     architectures_of,
     rename_extent,
     resolve_cuda,
 )
 from ortkit.kernels.signature import TensorSpec
-from ortkit.kernels.sizes import ONE, Extent, symbols_of
+from ortkit.kernels.sizes import ONE, Extent, extent_of, product, symbols_of
+from ortkit.kernels.triton.maps import element_bytes, map_parameter, tensor_map
 from ortkit.kernels.triton.parameters import POINTERS, Parameter
 from ortkit.kernels.triton.source import StepSource, VariantSource
 
@@ -64,8 +66,45 @@ def sources_of_form(form: Form) -> tuple[VariantSource, ...]:
     Raises:
         UserError: The kernel does not fit the declaration.
     """
-    makers = [_Maker(form, is_aligned=True), _Maker(form, is_aligned=False)]
-    return tuple(maker.variant() for maker in makers)
+    made = _variants(form)
+    return made if made[0].architectures is None else (*made, *_behind(form))
+
+
+def _variants(form: Form) -> tuple[VariantSource, ...]:
+    """Return those of the kernel alone."""
+    assert form.declared is not None
+    options = form.declared.options
+    made = [_Maker(form, is_aligned=True).variant()]
+    if not options.boxes:
+        made.append(_Maker(form, is_aligned=False).variant())
+    if not options.architectures:
+        return tuple(made)
+    return tuple(
+        replace(one, architectures=options.architectures, is_optional=True) for one in made
+    )
+
+
+def _behind(form: Form) -> Iterator[VariantSource]:
+    """Yield variants of the kernels behind one that is not for all GPUs, until one is for all.
+
+    Raises:
+        UserError: None is.
+    """
+    op, one = form.op, form.declared
+    assert one is not None
+    for other in op.kernels[one.number + 1 :]:
+        is_like = other.target == one.target and other.fits(op, form.types, form.is_there)
+        if not is_like or attributes_of(op, other) != form.attributes:
+            continue
+        rules = rules_of(op, other, form.is_there)
+        yield from _variants(replace(form, declared=other, rules=rules))
+        if not other.options.architectures and set(rules) <= set(form.rules):
+            return
+    names = ", ".join(f"sm_{number}" for number in one.options.architectures)
+    raise UserError(
+        f"it is for {names} alone, and no kernel behind it takes all that it takes on others",
+        where=f"{op.id}: kernel {one.name}", fix="declare one behind it, without architectures",
+    )  # fmt: skip
 
 
 @dataclass
@@ -75,6 +114,9 @@ class _Maker:
     form: Form
     is_aligned: bool
     _found: dict[str, Parameter] = field(default_factory=dict)
+    _maps: list[TensorMap] = field(default_factory=list)
+    _rows: list[Extent] = field(default_factory=list)
+    """Bytes from a row of a map to the next."""
 
     def __post_init__(self) -> None:
         form = self.form
@@ -98,7 +140,9 @@ class _Maker:
         wrapper = f"@_jit\ndef {entry}({names}):\n    {name_of(self.kernel.function)}({call})\n"
         step = StepSource(
             entry, f"{text}\n\n{wrapper}", parameters, grid, self.options.warps,
-            self.options.stages, fp_fusion=True,
+            self.options.stages, fp_fusion=True, registers=self.options.registers or None,
+            maps=tuple(self._maps), is_gluon=is_gluon(self.kernel.function),
+            workers=self.options.workers,
         )  # fmt: skip
         conditions = [
             Condition(one.size, one.divisible_by, one.at_most) for one in self.form.rules
@@ -108,6 +152,7 @@ class _Maker:
             for (extent, divisor), most in zip(grid, MAX_GRID, strict=True)
             if extent.static is None and most < MAX_GRID[0]
         ]
+        conditions += [Condition(one, divisible_by=_MULTIPLE) for one in self._rows]
         return VariantSource(
             tuple(conditions), self.is_aligned, self.symbols, (step,), is_optional=self.is_aligned
         )
@@ -153,6 +198,8 @@ class _Maker:
             argument = Argument("number", self.places[name])
             return self._add(name, _NUMBERS[spec.dtype], False, argument)
         for one in (name, plain):
+            if one in self.options.boxes:
+                return self._map(name, one)
             if one in self.places:
                 place = self.places[one]
                 type_ = _POINTERS[self.tensors[place].dtype]
@@ -168,6 +215,28 @@ class _Maker:
             f"the parameter {name!r} stands for nothing", where=self.where,
             fix=f"call it {' or '.join(known)}, or give it in constants or sizes",
         )  # fmt: skip
+
+    def _map(self, name: str, tensor: str) -> str:
+        """Return a parameter that is a map of a whole tensor, which is dense."""
+        place, box = self.places[tensor], self.options.box(tensor)
+        spec = self.tensors[place]
+        dtype = _POINTERS[spec.dtype].removeprefix("*")
+        dims = [extent_of(dim) for dim in spec.shape]
+        strides = [product(dims[axis + 1 :]) for axis in range(len(dims) - 1)]
+        row = strides[-1] * Extent(element_bytes(dtype))
+        if (row.static or 0) % _MULTIPLE:
+            raise UserError(
+                f"rows of {tensor} have {row.static} bytes, and boxes are of multiples of "
+                f"{_MULTIPLE}", where=self.where,
+            )  # fmt: skip
+        if row.static is None and row.factor % _MULTIPLE:
+            self._rows.append(row)
+        named = [rename_extent(one, self.symbols) for one in dims]
+        steps = [rename_extent(one, self.symbols) for one in strides]
+        self._maps.append(tensor_map(place, dtype, named, steps, box, 0))
+        gluon = is_gluon(self.kernel.function)
+        self._found[name] = map_parameter(name, len(self._maps) - 1, dtype, box, is_gluon=gluon)
+        return name
 
     def _size(self, extent: Extent) -> str:
         if extent.static is not None:
@@ -192,13 +261,25 @@ def launches_of(
     """Return what is launched for some sizes, by name, and its blocks; None if no variant fits."""
     for source in sources_of_form(form):
         step = source.steps[0]
-        if all(_holds(one, sizes) for one in source.conditions):
+        if has_elements(source, sizes) and all(_holds(one, sizes) for one in source.conditions):
             x, y, z = (-(-_value(extent, sizes) // divisor) for extent, divisor in step.grid)
             return source, (x, y, z)
     return None
 
 
-def _value(extent: Extent, sizes: dict[str, int]) -> int:
+def has_elements(source: VariantSource, sizes: Mapping[str, int]) -> bool:
+    """Say whether there is something in all tensors that a variant has maps of.
+
+    Args:
+        source: The variant.
+        sizes: By the names of its symbols.
+    """
+    by_place = {f"s{place}": sizes[name] for place, name in enumerate(source.symbols)}
+    maps = (one for step in source.steps for one in step.maps)
+    return all(_value(dim, by_place) for one in maps for dim in one.dims)
+
+
+def _value(extent: Extent, sizes: Mapping[str, int]) -> int:
     result = extent.factor
     for name in extent.symbols:
         result *= sizes[name]

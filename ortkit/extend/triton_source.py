@@ -13,7 +13,6 @@ from ortkit.errors import UserError
 from ortkit.extend.kernel_parameters import python_function
 
 _DEFINITION = re.compile(r"^def\s+\w+\s*\(", re.MULTILINE)
-_HEAD = "from triton import jit as _jit"
 
 
 def text_of(function: Any, where: str) -> str:
@@ -30,7 +29,17 @@ def text_of(function: Any, where: str) -> str:
     _add(function, lines, where)
     imports = [one for one in lines.values() if not one.startswith("@")]
     functions = [one for one in lines.values() if one.startswith("@")]
-    return "\n".join([_HEAD, *imports, "", "", *(f"{one}\n" for one in functions)])
+    package = "triton.experimental.gluon" if is_gluon(function) else "triton"
+    head = [f"from {package} import jit as _jit"]
+    if any("_constexpr(" in one for one in imports):
+        head.append(f"from {package}.language import constexpr as _constexpr")
+    return "\n".join([*head, *imports, "", "", *(f"{one}\n" for one in functions)])
+
+
+def is_gluon(function: Any) -> bool:
+    """Say whether it is a function of Gluon, which itself says where values lie."""
+    asked = getattr(function, "is_gluon", None)
+    return callable(asked) and bool(asked())
 
 
 def name_of(function: Any) -> str:
@@ -77,7 +86,8 @@ def _named(function: FunctionType, source: str) -> dict[str, Any]:
 
 def _add_name(name: str, value: Any, lines: dict[str, str], where: str) -> None:
     if isinstance(value, ModuleType):
-        lines[name] = f"import {value.__name__} as {name}"
+        parent, _, last = value.__name__.rpartition(".")
+        lines[name] = f"{f'from {parent} ' if parent else ''}import {last} as {name}"
         return
     inner = python_function(value)
     module = getattr(value, "__module__", "") or ""
@@ -91,7 +101,6 @@ def _add_name(name: str, value: Any, lines: dict[str, str], where: str) -> None:
             )  # fmt: skip
         _add(value, lines, where)
     elif type(value).__name__ == "constexpr":
-        lines["_constexpr"] = "from triton.language import constexpr as _constexpr"
         lines[name] = f"{name} = _constexpr({value.value!r})"
     elif type(value).__name__ == "dtype" and module.startswith("triton"):
         lines[name] = f"from triton.language import {value} as {name}"

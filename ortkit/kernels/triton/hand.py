@@ -15,7 +15,7 @@ from ortkit.errors import InternalError
 from ortkit.kernels.cuda import Argument, Condition, TensorMap, rename_extent
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.sizes import Extent, symbols_of
-from ortkit.kernels.triton.maps import descriptor_type, tensor_map
+from ortkit.kernels.triton.maps import map_parameter, tensor_map
 from ortkit.kernels.triton.parameters import POINTERS, Parameter
 from ortkit.kernels.triton.source import StepSource, VariantSource
 
@@ -227,18 +227,9 @@ class _Wrapper:
         number = len(self._maps)
         name = f"m{number}"
         self._maps[name] = made
-        type_ = descriptor_type(dtype, value.box, is_gluon=self._is_gluon)
-        # The code does not look at sizes and strides, but has parameters for them.
-        unread = (Argument("null"),) * (2 * len(value.dims))
-        return self._add(name, type_, False, Argument("map", number), unread)
+        self._found[name] = map_parameter(name, number, dtype, value.box, is_gluon=self._is_gluon)
+        return name
 
-    def _add(
-        self,
-        name: str,
-        type_: str,
-        is_multiple: bool,
-        argument: Argument,
-        more: tuple[Argument, ...] = (),
-    ) -> str:
-        self._found.setdefault(name, Parameter(name, type_, is_multiple, argument, more))
+    def _add(self, name: str, type_: str, is_multiple: bool, argument: Argument) -> str:
+        self._found.setdefault(name, Parameter(name, type_, is_multiple, argument))
         return name

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ortkit.kernels.cuda import TensorMap
+from ortkit.kernels.cuda import Argument, TensorMap
 from ortkit.kernels.sizes import Extent
+from ortkit.kernels.triton.parameters import Parameter
 
 #: Bytes of a row of a box that are mixed, so that warps meet no bank twice: the most that fit.
 _SWIZZLES = (128, 64, 32)
@@ -40,6 +41,16 @@ def tensor_map(
         first * size,
         swizzle,
     )
+
+
+def map_parameter(
+    name: str, number: int, dtype: str, box: Sequence[int], *, is_gluon: bool
+) -> Parameter:
+    """Return the parameter that is a step's map by its number; see `tensor_map`."""
+    type_ = descriptor_type(dtype, box, is_gluon=is_gluon)
+    # The code does not look at sizes and strides, but has parameters for them.
+    unread = (Argument("null"),) * (2 * len(box))
+    return Parameter(name, type_, False, Argument("map", number), unread, tuple(box))
 
 
 def descriptor_type(dtype: str, box: Sequence[int], *, is_gluon: bool) -> str:

@@ -37,6 +37,7 @@ class Parameter:
         is_multiple: Whether it is known as a multiple of 16.
         argument: What it is called with.
         more: What else it is called with: a map of a tensor also has its sizes and strides.
+        box: Of a map, what is copied at once.
     """
 
     name: str
@@ -44,6 +45,7 @@ class Parameter:
     is_multiple: bool
     argument: Argument
     more: tuple[Argument, ...] = ()
+    box: tuple[int, ...] = ()
 
     @property
     def arguments(self) -> tuple[Argument, ...]:
