@@ -14,8 +14,6 @@ LOG2E: gl.constexpr = gl.constexpr(1.4426950408889634)
 SCAN: gl.constexpr = gl.constexpr(1024)
 #: Queries of a group of four warps.
 GROUP: gl.constexpr = gl.constexpr(64)
-#: Registers of a thread that copies.
-COPYING: gl.constexpr = gl.constexpr(24)
 
 
 class Known(NamedTuple):
@@ -66,15 +64,22 @@ def result_layout(width):
 
 
 @gluon.jit
+def ends_of(first, last, plain, other_first, other_last, other_plain):
+    """Put together what is known of two parts of a mask."""
+    first, last = gl.minimum(first, other_first), gl.maximum(last, other_last)
+    return first, last, plain + other_plain
+
+
+@gluon.jit
 def kept_keys(mask, keys, IS_CHOICE: gl.constexpr):
     """Return where the keys that a mask keeps begin and end, and whether they are a run.
 
     A run are keys in a row to which nothing is added. Where none is kept all are, and are no run.
     """
     FLAT: gl.constexpr = gl.BlockedLayout([8], [32], [gl.num_warps()], [0])
-    first = keys
-    last = keys * 0
-    plain = keys * 0
+    first = gl.zeros([SCAN], gl.int32, FLAT) + keys
+    last = gl.zeros([SCAN], gl.int32, FLAT)
+    plain = gl.zeros([SCAN], gl.int32, FLAT)
     for start in range(0, keys, SCAN):
         place = start + gl.arange(0, SCAN, FLAT)
         if IS_CHOICE:
@@ -84,9 +89,10 @@ def kept_keys(mask, keys, IS_CHOICE: gl.constexpr):
             value = gl.load(mask + place, mask=place < keys, other=LOST).to(gl.float32)
             is_kept = (value > LOST) | (value != value)
             is_plain = value == 0.0
-        first = gl.minimum(first, gl.min(gl.where(is_kept, place, keys), 0))
-        last = gl.maximum(last, gl.max(gl.where(is_kept, place + 1, 0), 0))
-        plain += gl.sum(gl.where(is_plain, 1, 0), 0)
+        first = gl.minimum(first, gl.where(is_kept, place, keys))
+        last = gl.maximum(last, gl.where(is_kept, place + 1, 0))
+        plain += gl.where(is_plain, 1, 0)
+    first, last, plain = gl.reduce((first, last, plain), 0, ends_of)
     is_run = (last > 0) & (plain == last - first)
     if last == 0:
         first = keys * 0
@@ -97,7 +103,7 @@ def kept_keys(mask, keys, IS_CHOICE: gl.constexpr):
 @gluon.jit
 def soften(scores, top, total, start, position, seen, known: gl.constexpr, CHECKED: gl.constexpr):
     """Return the weights of a block of keys, and what is known of all blocks so far."""
-    mask, begin, end = seen
+    mask, end = seen
     FACTOR: gl.constexpr = known.scale * LOG2E
     CAP: gl.constexpr = known.cap
     MASK: gl.constexpr = known.mask
@@ -119,7 +125,7 @@ def soften(scores, top, total, start, position, seen, known: gl.constexpr, CHECK
             bias = added.to(gl.float32) * LOG2E
         scores += gl.where(place < end, bias, float("-inf"))[None, :]
     if CHECKED:
-        is_seen = ((place >= begin) & (place < end))[None, :]
+        is_seen = (place < end)[None, :]
         if known.is_causal:
             is_seen = is_seen & (place[None, :] <= position[:, None])
         if known.window > 0:

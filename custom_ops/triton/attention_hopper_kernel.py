@@ -7,7 +7,7 @@ Zhang, Thakkar, Ramani and Dao, "FlashAttention-3", 2024). Blocks of keys are ta
 one on, so that those come first of which some are not seen. The rest is as in `attention_kernel`.
 
 A mask of keys that keeps a run of them and adds nothing to it, as padding does, is not looked at
-again: the run has a first and a last key.
+again: blocks begin where the run does, and the last one ends with it.
 """
 # mypy: ignore-errors
 # ruff: noqa: F821  names of attention_hopper_group_kernel
@@ -25,7 +25,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 
 @gluon.jit
 def take_in(
-    low, high, state, q, rooms, barriers, last, position, seen,
+    low, high, state, q, rooms, barriers, first, position, seen,
     known: gl.constexpr, CHECKED: gl.constexpr, PART: gl.constexpr,
 ):  # fmt: skip
     """Take in blocks of keys: the scores of turn i beside the product with the values of i - 1.
@@ -54,7 +54,7 @@ def take_in(
             mbarrier.arrive(turns.index((PART + 1) % known.groups))
         scores = warpgroup_mma_wait(1, deps=(made,))
         mbarrier.arrive(k_free.index(stage))
-        start = (last - i) * known.keys
+        start = first - i * known.keys
         weights, top, total, faded = soften(
             scores, top, total, start, position, seen, known, CHECKED
         )
@@ -72,9 +72,9 @@ def sweep(
 ):  # fmt: skip
     """Take in all blocks of keys, from the last one on, but for the values of the first.
 
-    IS_RUN: Keys that are not seen may lie before and behind those that are.
+    IS_RUN: Keys behind the last block may not be seen.
     """
-    last, count, checked_high, checked_low = blocks
+    first, count, checked_high, checked_low = blocks
     ks, vs = rooms
     k_ready, k_free, _, _, turns = barriers
     SCORES: gl.constexpr = scores_layout(known)
@@ -95,7 +95,7 @@ def sweep(
     scores = warpgroup_mma_wait(0, deps=(made,))
     mbarrier.arrive(k_free.index(0))
     weights, top, total, _ = soften(
-        scores, top, total, last * known.keys, position, seen, known,
+        scores, top, total, first, position, seen, known,
         IS_RUN or IS_CUT or known.is_causal,
     )  # fmt: skip
     p = gl.convert_layout(weights.to(q.dtype), gl.DotOperandLayout(0, RESULT, 2))
@@ -103,15 +103,15 @@ def sweep(
     # Without causality the last block is the only one that ends beyond what is seen.
     if known.is_causal:
         state = take_in(
-            1, checked_high, state, q, rooms, barriers, last, position, seen, known, True, PART
+            1, checked_high, state, q, rooms, barriers, first, position, seen, known, True, PART
         )
     state = take_in(
-        checked_high, checked_low, state, q, rooms, barriers, last, position, seen, known, False,
+        checked_high, checked_low, state, q, rooms, barriers, first, position, seen, known, False,
         PART,
     )  # fmt: skip
-    if IS_RUN or known.window > 0:
+    if known.window > 0:
         state = take_in(
-            checked_low, count, state, q, rooms, barriers, last, position, seen, known, True, PART
+            checked_low, count, state, q, rooms, barriers, first, position, seen, known, True, PART
         )
     p, acc, _, total = state
     return p, acc, total
@@ -122,7 +122,7 @@ def compute(y, rooms, barriers, given, where, blocks, known: gl.constexpr, PART:
     """Attention of the queries of one group of warps."""
     qs, ks, vs = rooms
     q_ready, k_ready, k_free, v_ready, v_free, turns = barriers
-    mask, bias, queries, keys, is_run, begin, end = given
+    mask, bias, queries, keys, is_run, end = given
     first_row, head, sample = where
     _, count, _, _ = blocks
     V: gl.constexpr = vs.shape[2]
@@ -136,7 +136,7 @@ def compute(y, rooms, barriers, given, where, blocks, known: gl.constexpr, PART:
     mbarrier.wait(q_ready, 0)
     if known.has_bias:
         biased(q, bias + head * known.width + known.q_first, known)
-    seen = (mask, begin, end)
+    seen = (mask, end)
     rooms = (ks, vs)
     barriers = (k_ready, k_free, v_ready, v_free, turns)
     MAY_BE_RUN: gl.constexpr = known.mask == 2 or (known.mask == 1 and known.fill <= LOST)
@@ -170,34 +170,40 @@ def compute(y, rooms, barriers, given, where, blocks, known: gl.constexpr, PART:
 
 
 @gluon.jit
-def copy(q, k, v, rooms, barriers, where, blocks, known: gl.constexpr):
-    """Copy the queries, and then blocks of keys and values as room for them gets free."""
-    qs, ks, vs = rooms
-    q_ready, k_ready, k_free, v_ready, v_free, _ = barriers
-    first_row, head, sample = where
-    last, count, _, _ = blocks
-    KEYS: gl.constexpr = known.keys
+def copy_box(rows, sample, head, row, ready, room):
+    """Copy a box of heads into shared memory; `ready` says when it is there."""
+    mbarrier.expect(ready, rows.nbytes_per_cta)
+    box = room.reinterpret(rows.dtype, rows.block_shape, rows.layout)
+    tma.async_load(rows, [sample, head, row, 0], ready, box)
+
+
+@gluon.jit
+def again(rows, sample, head, row, ready, room):
+    """Copy another box than the one that is under way."""
+    mbarrier.wait(ready, 0)
+    mbarrier.invalidate(ready)
+    mbarrier.init(ready, 1)
+    fence_async_shared()
+    copy_box(rows, sample, head, row, ready, room)
+
+
+@gluon.jit
+def copy(k, v, rooms, barriers, where, blocks, known: gl.constexpr):
+    """Copy all blocks of keys and values but the first as room for them gets free."""
+    _, ks, vs = rooms
+    _, k_ready, k_free, v_ready, v_free, _ = barriers
+    _, head, sample = where
+    first, count, _, _ = blocks
     STAGES: gl.constexpr = known.stages
-    W: gl.constexpr = qs.shape[2]
-    V: gl.constexpr = vs.shape[2]
-    GROUPS: gl.constexpr = known.groups
     shared = head // known.shared
-    mbarrier.expect(q_ready, GROUPS * q.nbytes_per_cta)
-    for part in gl.static_range(GROUPS):
-        box = qs.index(part).reinterpret(q.dtype, [1, 1, GROUP, W], q.layout)
-        tma.async_load(q, [sample, head, first_row + part * GROUP, 0], q_ready, box)
-    for i in range(count):
+    for i in range(1, count):
         stage = i % STAGES
         phase = ((i // STAGES) & 1) ^ 1
-        row = (last - i) * KEYS
+        row = first - i * known.keys
         mbarrier.wait(k_free.index(stage), phase)
-        mbarrier.expect(k_ready.index(stage), k.nbytes_per_cta)
-        k_room = ks.index(stage).reinterpret(k.dtype, [1, 1, KEYS, W], k.layout)
-        tma.async_load(k, [sample, shared, row, 0], k_ready.index(stage), k_room)
+        copy_box(k, sample, shared, row, k_ready.index(stage), ks.index(stage))
         mbarrier.wait(v_free.index(stage), phase)
-        mbarrier.expect(v_ready.index(stage), v.nbytes_per_cta)
-        v_room = vs.index(stage).reinterpret(v.dtype, [1, 1, KEYS, V], v.layout)
-        tma.async_load(v, [sample, shared, row, 0], v_ready.index(stage), v_room)
+        copy_box(v, sample, shared, row, v_ready.index(stage), vs.index(stage))
 
 
 @gluon.jit
@@ -256,6 +262,36 @@ def attention(
     if WINDOW > 0:
         low = gl.maximum(0, first_position - WINDOW + 1)
         plain_low = gl.maximum(0, first_position + QUERIES - WINDOW)
+    dtype: gl.constexpr = q.dtype
+    W: gl.constexpr = q.block_shape[3]
+    V: gl.constexpr = v.block_shape[3]
+    K_ROOM: gl.constexpr = gl.NVMMASharedLayout.get_default_for([KEYS, W], dtype)
+    V_ROOM: gl.constexpr = gl.NVMMASharedLayout.get_default_for([KEYS, V], dtype)
+    qs = gl.allocate_shared_memory(dtype, [GROUPS, GROUP, W], K_ROOM)
+    ks = gl.allocate_shared_memory(dtype, [STAGES, KEYS, W], K_ROOM)
+    vs = gl.allocate_shared_memory(dtype, [STAGES, KEYS, V], V_ROOM)
+    q_ready = mbarrier.allocate_mbarrier()
+    k_ready = mbarrier.allocate_mbarrier(batch=STAGES)
+    k_free = mbarrier.allocate_mbarrier(batch=STAGES)
+    v_ready = mbarrier.allocate_mbarrier(batch=STAGES)
+    v_free = mbarrier.allocate_mbarrier(batch=STAGES)
+    turns = mbarrier.allocate_mbarrier(batch=GROUPS)
+    mbarrier.init(q_ready, GROUPS)
+    for i in gl.static_range(STAGES):
+        mbarrier.init(k_ready.index(i), 1)
+        mbarrier.init(v_ready.index(i), 1)
+        mbarrier.init(k_free.index(i), GROUPS)
+        mbarrier.init(v_free.index(i), GROUPS)
+    for i in gl.static_range(GROUPS):
+        mbarrier.init(turns.index(i), 1)
+    fence_async_shared()
+    # While the mask is looked at, these are under way: without one they are the first.
+    guess = gl.maximum(high - 1, 0) // KEYS
+    shared = head // SHARED
+    for part in gl.static_range(GROUPS):
+        copy_box(q, sample, head, first_row + part * GROUP, q_ready, qs.index(part))
+    copy_box(k, sample, shared, guess * KEYS, k_ready.index(0), ks.index(0))
+    copy_box(v, sample, shared, guess * KEYS, v_ready.index(0), vs.index(0))
     if MASK != 0:
         if MASK_BATCH:
             mask += sample.to(gl.int64) * (HEADS if MASK_HEADS else 1) * keys
@@ -271,84 +307,65 @@ def attention(
                 is_run = is_run & (first_kept == 0)
             if NEVER or WINDOW == 0:
                 high = gl.minimum(high, last_kept)
-            else:
-                is_run = keys < 0
+            # Where a window moves over it, each query would see another part of the run.
+            is_run = is_run & (WINDOW == 0)
             if is_run:
                 begin = first_kept
                 end = last_kept
                 plain_high = gl.minimum(plain_high, end)
-                plain_low = gl.maximum(plain_low, begin)
-    last = gl.maximum(high - 1, 0) // KEYS
-    count = gl.maximum(last - low // KEYS + 1, 1)
+    last = gl.maximum(high - 1 - begin, 0) // KEYS
+    if MASK != 0:
+        row = begin + last * KEYS
+        if row != guess * KEYS:
+            again(k, sample, shared, row, k_ready.index(0), ks.index(0))
+            again(v, sample, shared, row, v_ready.index(0), vs.index(0))
+    count = gl.maximum(last - gl.maximum(low - begin, 0) // KEYS + 1, 1)
     # Turns up to checked_high, and from checked_low on, look at places.
     checked_high = keys * 0 + 1
     checked_low = count
     if IS_CAUSAL:
-        whole = gl.maximum(plain_high, 0) // KEYS
+        whole = gl.maximum(plain_high - begin, 0) // KEYS
         checked_high = gl.minimum(gl.maximum(last - whole + 1, 1), count)
-    if WINDOW > 0 or MASK != 0:
+    if WINDOW > 0:
         checked_low = last + 1 - (plain_low + KEYS - 1) // KEYS
         checked_low = gl.minimum(gl.maximum(checked_low, checked_high), count)
-
-    dtype: gl.constexpr = q.dtype
-    W: gl.constexpr = q.block_shape[3]
-    V: gl.constexpr = v.block_shape[3]
-    K_ROOM: gl.constexpr = gl.NVMMASharedLayout.get_default_for([KEYS, W], dtype)
-    V_ROOM: gl.constexpr = gl.NVMMASharedLayout.get_default_for([KEYS, V], dtype)
-    qs = gl.allocate_shared_memory(dtype, [GROUPS, GROUP, W], K_ROOM)
-    ks = gl.allocate_shared_memory(dtype, [STAGES, KEYS, W], K_ROOM)
-    vs = gl.allocate_shared_memory(dtype, [STAGES, KEYS, V], V_ROOM)
-    q_ready = mbarrier.allocate_mbarrier()
-    k_ready = mbarrier.allocate_mbarrier(batch=STAGES)
-    k_free = mbarrier.allocate_mbarrier(batch=STAGES)
-    v_ready = mbarrier.allocate_mbarrier(batch=STAGES)
-    v_free = mbarrier.allocate_mbarrier(batch=STAGES)
-    turns = mbarrier.allocate_mbarrier(batch=GROUPS)
-    mbarrier.init(q_ready, 1)
-    for i in gl.static_range(STAGES):
-        mbarrier.init(k_ready.index(i), 1)
-        mbarrier.init(v_ready.index(i), 1)
-        mbarrier.init(k_free.index(i), GROUPS)
-        mbarrier.init(v_free.index(i), GROUPS)
-    for i in gl.static_range(GROUPS):
-        mbarrier.init(turns.index(i), 1)
-    fence_async_shared()
     known: gl.constexpr = known_of(
         SHARED, WIDTH, V_WIDTH, Q_FIRST, V_FIRST, SCALE, CAP, IS_CAUSAL, IS_LAST, WINDOW, MASK,
         FILL, HAS_BIAS, BOUND_KEYS, KEYS, STAGES, GROUPS, IN_TURN,
     )  # fmt: skip
     rooms = (qs, ks, vs)
     barriers = (q_ready, k_ready, k_free, v_ready, v_free, turns)
-    given = (mask, bias, queries, keys, is_run, begin, end)
+    given = (mask, bias, queries, keys, is_run, end)
     where = (first_row, head, sample)
-    blocks = (last, count, checked_high, checked_low)
+    blocks = (begin + last * KEYS, count, checked_high, checked_low)
+    # The first role is that of the warps that were here before, and gets what registers are left.
     if GROUPS == 1:
         gl.warp_specialize(
             [
+                (copy, (k, v, rooms, barriers, where, blocks, known)),
                 (compute, (y, rooms, barriers, given, where, blocks, known, 0)),
-                (copy, (q, k, v, rooms, barriers, where, blocks, known)),
             ],
-            [1],
-            [COPYING],
+            [4],
+            [REGISTERS],
         )
     elif GROUPS == 2:
         gl.warp_specialize(
             [
+                (copy, (k, v, rooms, barriers, where, blocks, known)),
                 (compute, (y, rooms, barriers, given, where, blocks, known, 0)),
                 (compute, (y, rooms, barriers, given, where, blocks, known, 1)),
-                (copy, (q, k, v, rooms, barriers, where, blocks, known)),
             ],
-            [4, 1],
-            [REGISTERS, COPYING],
+            [4, 4],
+            [REGISTERS, REGISTERS],
         )
     else:
         gl.warp_specialize(
             [
+                (copy, (k, v, rooms, barriers, where, blocks, known)),
                 (compute, (y, rooms, barriers, given, where, blocks, known, 0)),
                 (compute, (y, rooms, barriers, given, where, blocks, known, 1)),
                 (compute, (y, rooms, barriers, given, where, blocks, known, 2)),
-                (copy, (q, k, v, rooms, barriers, where, blocks, known)),
             ],
-            [4, 4, 1],
-            [REGISTERS, REGISTERS, COPYING],
+            [4, 4, 4],
+            [REGISTERS, REGISTERS, REGISTERS],
         )

@@ -106,8 +106,13 @@ _CLASSES = (
     _Class(256, Tile(64, 64, 4, 2), Tile(64, 64, 4, 2), Tile(64, 64, 4, 2), Tile(64, 32, 4, 2)),
 )
 #: Rows of all heads up to which blocks of 64 queries are at most one for each multiprocessor of an
-#: H100, or two: with larger ones some of them would be idle.
-_FEW_ROWS, _MORE_ROWS = 64 * MULTIPROCESSORS, 128 * MULTIPROCESSORS
+#: H100: with larger ones some of them would be idle.
+_FEW_ROWS = 64 * MULTIPROCESSORS
+#: Of narrow heads two blocks of one group are side by side on a multiprocessor, or one of three;
+#: what all multiprocessors do at once then takes longer, by this factor (27.7 and 20 us with 2,048
+#: keys). So it is the number of such rounds that decides.
+_ROUND_OF_ONE, _ROUND_OF_THREE = 2 * 64 * MULTIPROCESSORS, 3 * 64 * MULTIPROCESSORS
+_LONGER = 1.385
 _ONE = HopperTile(1, 128, 2, 232, limit=128)
 _ONE_OF_WIDE = HopperTile(1, 64, 2, 232, limit=128)
 _TWO, _TWO_OF_WIDEST = HopperTile(2, 128, 2, 240), HopperTile(2, 64, 2, 240)
@@ -129,20 +134,32 @@ def tiles_of(form: AttentionForm) -> tuple[Tile | HopperTile, ...]:
 
 
 def _hopper_tiles(form: AttentionForm, width: int) -> tuple[HopperTile, ...]:
-    """Return the tile for few rows and that for more, or the one that is for them."""
+    """Return the tiles for ranges of rows, or the one that is for them."""
     if width > 2 * _NARROW:
         return (_TWO_OF_WIDEST,)
+    rows = form.q.length * form.q.batch * Extent(form.q.heads)
     if width > _NARROW:
-        few, most, many = _ONE_OF_WIDE, _FEW_ROWS, _TWO
-    elif form.causal is not None or form.mask is not None:
+        if rows.static is not None:
+            return (_ONE_OF_WIDE if rows.static <= _FEW_ROWS else _TWO,)
+        return replace(_ONE_OF_WIDE, conditions=(Condition(rows, at_most=_FEW_ROWS),)), _TWO
+    if form.causal is not None or form.mask is not None:
         # Three groups have no registers for more than the scores.
         return (_ONE,)
-    else:
-        few, most, many = _ONE, _MORE_ROWS, _THREE
-    rows = form.q.length * form.q.batch * Extent(form.q.heads)
     if rows.static is not None:
-        return (few if rows.static <= most else many,)
-    return replace(few, conditions=(Condition(rows, at_most=most),)), many
+        return (_ONE if _rounds(form, _ONE) <= _LONGER * _rounds(form, _THREE) else _THREE,)
+    return (
+        replace(_ONE, conditions=(Condition(rows, at_most=_ROUND_OF_ONE),)),
+        replace(_THREE, conditions=(Condition(rows, at_most=_ROUND_OF_THREE),)),
+        replace(_ONE, conditions=(Condition(rows, at_most=2 * _ROUND_OF_ONE),)),
+        _THREE,
+    )
+
+
+def _rounds(form: AttentionForm, tile: HopperTile) -> int:
+    """Return how often all multiprocessors get blocks; all sizes are known."""
+    rows = 64 * tile.groups
+    blocks = form.q.heads * (form.q.batch.static or 0) * -(-(form.q.length.static or 0) // rows)
+    return -(-blocks // (MULTIPROCESSORS * (2 if tile is _ONE else 1)))
 
 
 def takes_form(form: AttentionForm) -> bool:

@@ -131,10 +131,13 @@ def test_it_compiles_for_hopper_without_spills(name: str, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize(
     ("width", "queries", "launch"),
-    [(64, 2112, 256), (64, 2113, 512), (128, 1056, 256), (128, 1057, 384), (256, 64, 384)],
-)
+    [
+        (64, 2112, 256), (64, 2113, 512), (64, 3072, 512), (64, 3073, 256), (64, 4224, 256),
+        (64, 6144, 512), (128, 1056, 256), (128, 1057, 384), (256, 64, 384),
+    ],
+)  # fmt: skip
 def test_rows_decide_how_large_blocks_are(width: int, queries: int, launch: int) -> None:
-    """By the number of multiprocessors: 8 heads of `queries` rows."""
+    """By how often all multiprocessors get blocks: 8 heads of `queries` rows."""
     body = replace(WIDE, heads=8, kv_heads=8, width=width, v_width=width)
     case = Case(body, queries=queries, keys=queries)
     sources = sources_of(case.signature())
@@ -142,6 +145,18 @@ def test_rows_decide_how_large_blocks_are(width: int, queries: int, launch: int)
     first, last = (one.variant([0]) for one in sources)
     assert first.steps[0].threads == launch
     assert last.steps[0].threads == 128
+
+
+def test_rows_of_a_run_decide_where_they_are_not_known() -> None:
+    case = Case(replace(WIDE, heads=8, kv_heads=8), queries="s", keys="s")
+    sources = sources_of(case.signature())
+    assert not isinstance(sources, Refused)
+    variants = [one.variant([0]) for one in sources]
+    launches = [
+        variants[chosen(variants, [rows], is_aligned=True)].steps[0].threads
+        for rows in (2112, 2113, 3168, 3169, 4224, 4225)
+    ]
+    assert launches == [256, 512, 512, 256, 256, 512]
 
 
 def test_without_keys_there_is_nothing_to_copy() -> None:
