@@ -29,7 +29,7 @@ def product_signature(
         rows: The sizes of x and of the result, but for the last.
         opset: What the body is written in.
     """
-    depth, columns = one.matrix.shape
+    depth, columns = one.depth, one.columns
     given, made = rows
     inputs = [_spec("x", (*given, depth)), _spec("w", panels_shape(depth, columns))]
     if one.bias is not None:
@@ -45,7 +45,7 @@ def _spec(name: str, shape: Shape) -> TensorSpec:
 
 
 def _function(scope: Scope, one: Product, opset: int) -> onnx.FunctionProto:
-    nodes = matrix_nodes("w", "matrix", *one.matrix.shape)
+    nodes = matrix_nodes("w", "matrix", one.depth, one.columns)
     nodes.append(helper.make_node("MatMul", ["x", "matrix"], ["p"]))
     inputs, value = ["x", "w"], "p"
     if one.bias is not None:

@@ -37,11 +37,10 @@ def multiplies(target: Target) -> bool:
 
 def predict_product(one: Product, calibration: Calibration) -> Prediction:
     """Return what a product and its tail take before and after."""
-    depth, columns = one.matrix.shape
-    elements = one.count * columns
+    elements = one.count * one.columns
     before = calibration.node_ns + one.multiplies / _rate(_RUNTIME, one.count)
     after = calibration.kernel_ns + one.multiplies / _rate(_OURS, one.count)
-    if depth >= _DEEP and one.count * depth * 4 > _NEAR_BYTES:
+    if one.depth >= _DEEP and one.count * one.depth * 4 > _NEAR_BYTES:
         after /= _DEEP_FACTOR
     if one.bias is not None:
         before += elements * ARITHMETIC_NS

@@ -92,11 +92,10 @@ class ProductRegions:
     def _region(self, one: Product, name: str) -> FusedRegion:
         key = _packing(one)
         if key not in self._packed:
-            depth, columns = one.matrix.shape
             packed = ir.LazyTensor(
-                lambda: ir.tensor(np.ascontiguousarray(panels(one.matrix))),
+                lambda: ir.tensor(np.ascontiguousarray(panels(one.matrix()))),
                 dtype=ir.DataType.FLOAT,
-                shape=ir.Shape(panels_shape(depth, columns)),
+                shape=ir.Shape(panels_shape(one.depth, one.columns)),
             )
             self._packed[key] = loose_constant(packed, f"{one.weight.name}/panels")
         inputs = [one.x, self._packed[key]]

@@ -17,6 +17,7 @@ from ortkit.fusion.conv_finder import TAIL
 from ortkit.fusion.cost import nominal
 from ortkit.fusion.members import is_reshape
 from ortkit.graph.dims import Size
+from ortkit.graph.file_tensors import read_once
 from ortkit.kernels.backend import Refused
 from ortkit.kernels.panels import Array
 from ortkit.rewrite.scope import Scope
@@ -32,7 +33,7 @@ _OWN_STEPS = frozenset({"FastGelu", "Gelu", "QuickGelu"})
 
 @dataclass(frozen=True)
 class Product:
-    """Rows of `x` times `matrix`, plus `bias`, and what `tail` makes of the result.
+    """Rows of `x` times a constant matrix, plus `bias`, and what `tail` makes of the result.
 
     Args:
         nodes: All of them, in order; among them may be reshapes of rows.
@@ -40,8 +41,9 @@ class Product:
         rows: The sizes of what is multiplied, but for the last.
         count: Their product, nominal where it is not known.
         weight: The constant that the product reads.
-        matrix: float32 [depth, columns].
-        is_turned: Whether the rows of `weight` are the columns of `matrix`.
+        depth: The rows of the matrix.
+        columns: Its columns.
+        is_turned: Whether the rows of `weight` are the columns of the matrix.
         factor: That `weight` is multiplied by.
         bias: float32 [columns]; None if there is none.
         bias_value: The constant that `bias` is as it lies; None if it is made of one.
@@ -55,7 +57,8 @@ class Product:
     rows: tuple[int | str, ...]
     count: int
     weight: ir.Value
-    matrix: Array
+    depth: int
+    columns: int
     is_turned: bool
     factor: float
     bias: Array | None
@@ -67,47 +70,51 @@ class Product:
     @property
     def multiplies(self) -> int:
         """The multiply-adds of a run."""
-        return self.count * self.matrix.size
+        return self.count * self.depth * self.columns
+
+    def matrix(self) -> Array:
+        """Return float32 [depth, columns]; what is read of a file is not kept."""
+        tensor = self.weight.const_value
+        assert tensor is not None
+        array = read_once(tensor)
+        array = array.reshape(array.shape[-2:])
+        turned = array.T if self.is_turned else array
+        return turned if self.factor == 1.0 else turned * np.float32(self.factor)
 
 
 def find_product(scope: Scope, node: ir.Node) -> Product | Refused | None:
     """Return a node as a product, without what follows.
 
-    None if it is none in float32 with a constant matrix; the reason if a kernel would not pay.
+    None if it is none in float32 with a constant matrix; the reason if no kernel would do.
     """
     site = Site(scope, node, "")
     if node.domain or node.op_type not in ("Gemm", "MatMul"):
         return None
     x, weight = site.input(0), site.input(1)
-    if x is None or weight is None or scope.is_constant(x):
+    if x is None or scope.is_constant(x) or weight is None or not scope.is_constant(weight):
         return None
-    shape, array = scope.shapes.shape(x), scope.array(weight)
-    if not shape or len(shape) < 2 or array is None or scope.shapes.dtype(x) != ir.DataType.FLOAT:
+    shape, tensor = scope.shapes.shape(x), weight.const_value
+    if shape is None or len(shape) < 2 or scope.shapes.dtype(x) != ir.DataType.FLOAT:
         return None
+    assert tensor is not None
+    sizes = tensor.shape.numpy()
     # Axes of one matrix in front change nothing where there are as many of rows.
-    if array.ndim > 2 and array.ndim <= len(shape) and prod(array.shape[:-2]) == 1:
-        array = array.reshape(array.shape[-2:])
-    if array.ndim != 2:
-        return Refused(f"its matrix has {array.ndim} axes")
+    if len(sizes) < 2 or len(sizes) > len(shape) or prod(sizes[:-2]) != 1:
+        return Refused(f"its matrix has {len(sizes)} axes")
     if site.int("transA", 0):
         return Refused("what it multiplies is transposed")
-    is_turned, factor = bool(site.int("transB", 0)), site.float("alpha", 1.0)
-    matrix = array.T if is_turned else array
-    bias = _bias_of(site, matrix.shape[1])
+    is_turned = bool(site.int("transB", 0))
+    depth, columns = reversed(sizes[-2:]) if is_turned else sizes[-2:]
+    bias = _bias_of(site, columns)
     if isinstance(bias, Refused):
         return bias
-    value = site.input(2)
-    as_it_lies = bias is not None and site.rank(value) == 1 and site.float("beta", 1.0) == 1.0
     count = prod(nominal(size) for size in shape[:-1])
-    if count < LEAST_ROWS or min(matrix.shape) < LEAST_SIDE:
-        depth, columns = matrix.shape
+    if count < LEAST_ROWS or min(depth, columns) < LEAST_SIDE:
         return Refused(f"{count} rows times a matrix of {depth} x {columns} are too few")
-    if factor != 1.0:
-        matrix = matrix * np.float32(factor)
+    row, value = bias
     return Product(
-        (node,), x, sizes_as_text(shape[:-1]), count, weight, matrix, is_turned, factor, bias,
-        value if as_it_lies and bias is not None and bias.size > 1 else None, (), (),
-        node.outputs[0],
+        (node,), x, sizes_as_text(shape[:-1]), count, weight, depth, columns, is_turned,
+        site.float("alpha", 1.0), row, value, (), (), node.outputs[0],
     )  # fmt: skip
 
 
@@ -134,17 +141,19 @@ def sizes_as_text(sizes: Sequence[Size]) -> tuple[int | str, ...]:
     return tuple(size if isinstance(size, int) else str(size) for size in sizes)
 
 
-def _bias_of(site: Site, columns: int) -> Array | Refused | None:
-    """Return the row that a Gemm adds; None if it adds nothing."""
+def _bias_of(site: Site, columns: int) -> tuple[Array | None, ir.Value | None] | Refused:
+    """Return the row that a Gemm adds, and the constant that it is as it lies; None for none."""
     value = site.input(2)
     if value is None:
-        return None
-    array = site.array(value)
+        return None, None
+    array, factor = site.array(value), site.float("beta", 1.0)
     # One column of as many numbers is another sum.
     if array is None or not (_is_row(array, columns) or array.size == 1):
         return Refused("what it adds is not one constant for each column")
-    row = np.broadcast_to(array.reshape(-1), (columns,))
-    return np.asarray(row * np.float32(site.float("beta", 1.0)), np.float32)
+    if factor == 1.0 and array.shape == (columns,):
+        return array, value
+    row = np.broadcast_to(array.reshape(-1), (columns,)) * np.float32(factor)
+    return np.asarray(row, np.float32), None
 
 
 def _longer(scope: Scope, one: Product, *, in_place: bool) -> Product | None:
@@ -162,7 +171,7 @@ def _longer(scope: Scope, one: Product, *, in_place: bool) -> Product | None:
         return replace(one, nodes=nodes, end=end)
     others = [value for value in node.inputs if value is not None and value is not one.end]
     rows = [value for value in others if not scope.is_constant(value)]
-    arrays = [scope.array(value, one.matrix.shape[1]) for value in others if value not in rows]
+    arrays = [scope.array(value, one.columns) for value in others if value not in rows]
     known = [array for array in arrays if array is not None]
     if len(known) < len(arrays) or (rows and not in_place):
         return None
@@ -190,7 +199,7 @@ def _is_bias(node: ir.Node, others: Sequence[Array], one: Product) -> bool:
     """Say whether a node adds a row to a product that has none yet."""
     if (node.domain, node.op_type) != ("", "Add") or one.bias is not None or one.tail:
         return False
-    return len(others) == 1 and _is_row(others[0], one.matrix.shape[1])
+    return len(others) == 1 and _is_row(others[0], one.columns)
 
 
 def _is_row(array: Array, columns: int) -> bool:

@@ -104,6 +104,13 @@ def first_bytes(tensor: ir.TensorProtocol, count: int) -> bytes:
     return array.reshape(-1).view(np.uint8)[:count].tobytes()
 
 
+def read_once(tensor: ir.TensorProtocol) -> np.ndarray:
+    """Return a tensor's data; what is read of a file is not kept in the tensor."""
+    if isinstance(tensor, InFileTensor):
+        return decode(tensor.span.read(), tensor.dtype, tensor.shape)
+    return tensor.numpy()
+
+
 def in_memory(raw: Bytes, facts: TensorFacts) -> ir.TensorProtocol:
     """Wrap `raw` (the bytes of a `raw_data` field) without copying it."""
     if facts.dtype.bitwidth < 8:

@@ -15,24 +15,26 @@ import onnx
 from onnx import helper, numpy_helper
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
-#: Columns of a panel: three vectors of 16.
-WIDTH = 48
+#: Columns of a panel, vectors of 16: tiles of each are as fast.
+_WIDTHS = (48, 64, 32)
+
+
+def panels_shape(depth: int, columns: int) -> tuple[int, int, int]:
+    """Return panels, depth and columns of a panel for [depth, columns]: what leaves the fewest 0."""
+    width = min(_WIDTHS, key=lambda one: -columns % one)
+    return -(-columns // width), depth, width
 
 
 def panels(matrix: Array) -> Array:
-    """Return [depth, columns] as [panels, depth, `WIDTH`], a view where that can be.
+    """Return [depth, columns] packed, a view where that can be.
 
     Columns that the last panel has too many are 0.
     """
     depth, columns = matrix.shape
-    if columns % WIDTH:
-        matrix = np.pad(matrix, ((0, 0), (0, -columns % WIDTH)))
-    return matrix.reshape(depth, -1, WIDTH).transpose(1, 0, 2)
-
-
-def panels_shape(depth: int, columns: int) -> tuple[int, int, int]:
-    """Return the shape of the packed form of [depth, columns]."""
-    return -(-columns // WIDTH), depth, WIDTH
+    count, _, width = panels_shape(depth, columns)
+    if left := count * width - columns:
+        matrix = np.pad(matrix, ((0, 0), (0, left)))
+    return matrix.reshape(depth, count, width).transpose(1, 0, 2)
 
 
 def matrix_nodes(packed: str, result: str, depth: int, columns: int) -> list[onnx.NodeProto]:
@@ -40,7 +42,8 @@ def matrix_nodes(packed: str, result: str, depth: int, columns: int) -> list[onn
 
     What lies between is called `<result>_...`.
     """
-    whole = -(-columns // WIDTH) * WIDTH
+    count, _, width = panels_shape(depth, columns)
+    whole = count * width
     shaped = result if whole == columns else f"{result}_whole"
     nodes = [
         helper.make_node("Transpose", [packed], [f"{result}_rows"], perm=[1, 0, 2]),

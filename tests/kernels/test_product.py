@@ -13,6 +13,8 @@ from ortkit.custom_ops.tvm.product import RUNS, Product, match
 from ortkit.kernels import LibraryBuild, RegionSignature, Target, build_library, refusal
 from ortkit.kernels.cache import KernelCache
 from ortkit.kernels.cpu import native_level
+from ortkit.kernels.tvm.backend import TvmBackend
+from ortkit.kernels.tvm.choices import read_choices
 
 Build = Callable[..., LibraryBuild]
 TAILS = {"": "y = Identity (s)", "gelu": "y = Gelu (s)", "silu": "g = Sigmoid (s)  y = Mul (s, g)"}
@@ -119,6 +121,46 @@ def test_narrower_processors(level: str, tmp_path: Path, cache: KernelCache) -> 
     for rows in (1, 6, 7, 40):
         given = feeds(signature, rows)
         (got,) = session(model, made.library.path).run(None, given)
+        np.testing.assert_allclose(got, session(model).run(None, given)[0], rtol=0, atol=2e-5)
+
+
+def test_rows_of_several_axes_and_values_that_are_added(build: Build) -> None:
+    flat = packed_product("n", 30, 70)
+    body = flat.body.replace("f (x, w, b)", "f (x, w, b, q)").replace(
+        TAILS[""], "u = Relu (s)  v = Mul (q, u)  y = Add (v, q)"
+    )
+    inputs = (tensor("x", "n", 3, "m", 30), *flat.inputs[1:], tensor("q", "n", 3, "m", 70))
+    signature = RegionSignature("product", body, inputs, (tensor("y", "n", 3, "m", 70),))
+    path, model = library(build, signature), fused_model(signature)
+    for rows in (1, 4, 7):
+        given = feeds(signature, rows)
+        for threads in (1, 2):
+            (got,) = session(model, path, threads).run(None, given)
+            np.testing.assert_allclose(got, session(model).run(None, given)[0], rtol=0, atol=2e-5)
+
+
+@pytest.mark.parametrize("rows", ["n", 48])
+@pytest.mark.parametrize("choices", ["pixels=4", "panel=1", "pixels=10,panel=2", "pixels=12,panel=1"])
+def test_every_tile_computes_the_same(rows: int | str, choices: str, tmp_path: Path) -> None:
+    signature = packed_product(rows, 30, 150, "gelu")
+    target, folder = Target("cpu", native_level()), tmp_path / "kernel"
+    folder.mkdir()
+    backend = TvmBackend()
+    assert [*backend.parameters(signature, target)] == ["pixels", "panel"]
+    found = match(signature)
+    assert isinstance(found, Product)
+    chosen = read_choices(choices)
+    assert chosen is not None
+    assert found.chosen(chosen).tile(target.level) != found.tile(target.level)
+    made = build_library(
+        [signature], target, tmp_path / "a.ops.so", cache=KernelCache(folder),
+        chooser=lambda *_: choices,
+    )  # fmt: skip
+    assert made.library is not None
+    model = fused_model(signature)
+    for count in (1, 17, 48) if rows == "n" else (48,):
+        given = feeds(signature, count)
+        (got,) = session(model, made.library.path, 2).run(None, given)
         np.testing.assert_allclose(got, session(model).run(None, given)[0], rtol=0, atol=2e-5)
 
 

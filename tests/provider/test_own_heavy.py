@@ -12,7 +12,7 @@ import onnx_ir as ir
 import pytest
 from onnx import numpy_helper
 
-from ortkit.fusion.cost import CostModel, Prediction
+from ortkit.fusion.cost import Prediction
 from ortkit.fusion.product_cost import LEVELS
 from ortkit.graph.shapes import Shapes
 from ortkit.kernels.backend import Target
@@ -250,7 +250,6 @@ def test_what_nodes_take_are_their_products_and_the_rest() -> None:
 def test_no_node_is_in_two_heavy_groups() -> None:
     model = product("y = Gemm (x, w, b)", b=192)
     scope = planning._rewritten(model)
-    cost = CostModel(scope, load_calibration())
     groups = list(product_groups(scope, load_calibration(), lambda _: None))
     known, cuts = Known(model.graph, scope), Cuts(model)
     found, taken = heavy_claims([*groups, *groups], known, cuts)

@@ -68,7 +68,6 @@ def _before_reshapes(one: Product) -> Iterator[Product]:
 
 def _group_of(scope: Scope, one: Product, prediction: Prediction, judge: Judge) -> Heavy | Refused:
     """Return the group of a product, or why there is none."""
-    depth, columns = one.matrix.shape
     given, made = spec_of(scope, one.x), spec_of(scope, one.end)
     if isinstance(given, Refused):
         return given
@@ -80,15 +79,15 @@ def _group_of(scope: Scope, one: Product, prediction: Prediction, judge: Judge) 
     name = _name_of(rows, (*given.shape, *made.shape))
     signature = product_signature(scope, one, ((name,), (name,)), max(scope.opset(), _OPSET))
     builder = Builder(bakes=False, judge=judge, opset=scope.opset())
-    x = builder.view(_spec("x", (rows, depth)), builder.enter(given))
+    x = builder.view(_spec("x", (rows, one.depth)), builder.enter(given))
     is_plain = one.factor == 1.0
     origin = Origin(one.weight.name or "", one.is_turned, one.weight.const_value)
     weights = [
-        builder.weight(signature.inputs[1], panels(one.matrix), origin if is_plain else None)
+        builder.weight(signature.inputs[1], panels(one.matrix()), origin if is_plain else None)
     ]
     if one.bias is not None:
         weights.append(builder.weight(signature.inputs[2], one.bias))
-    place = builder.add(_spec("y", (rows, columns)))
+    place = builder.add(_spec("y", (rows, one.columns)))
     builder.step(signature, (x, *weights), (place,))
     if builder.refused is not None:
         return builder.refused
