@@ -46,7 +46,8 @@ def fitting(
             continue
         if source.architectures is not None and 10 * major + minor not in source.architectures:
             continue
-        if not has_elements(source, sizes):
+        # What Gluon is, each Triton says anew, and torch brings its own.
+        if any(step.is_gluon for step in source.steps) or not has_elements(source, sizes):
             continue
         if all(
             (size := value_of(one.extent, sizes)) % one.divisible_by == 0
@@ -105,8 +106,7 @@ class Launches:
                     tuple(value_of(size, by_place) for size in sizes_of)
                     for sizes_of in (map_.dims, map_.strides)
                 )
-                whole = _Map(dims, strides, one.box, map_.swizzle, is_gluon=step.is_gluon)
-                return "map", (place_of(map_.tensor), map_.first, whole)
+                return "map", (place_of(map_.tensor), map_.first, _Map(dims, strides, one.box))
             if argument.kind == "scratch":
                 return "scratch", (argument.index, one.type)
             if argument.kind == "number":
@@ -150,23 +150,15 @@ class _Map:
     dims: tuple[int, ...]
     strides: tuple[int, ...]
     box: tuple[int, ...]
-    swizzle: int
-    is_gluon: bool
 
     def of(self, tensor: Tensor, first: int) -> Any:
-        """Return what Triton's launcher takes for it."""
+        """Return what Triton's launcher takes for it; `first` are bytes."""
+        from triton.tools.tensor_descriptor import TensorDescriptor
+
         size = tensor.element_size()
-        begin = tensor.reshape(-1)[first // size :]
         strides = [*(one // size for one in self.strides), 1]
-        if not self.is_gluon:
-            from triton.tools.tensor_descriptor import TensorDescriptor
-
-            return TensorDescriptor(begin, list(self.dims), strides, list(self.box))
-        from triton.experimental.gluon.language import NVMMASharedLayout
-        from triton.experimental.gluon.nvidia.hopper import TensorDescriptor as GluonDescriptor
-
-        layout = NVMMASharedLayout(self.swizzle, 8 * size, rank=len(self.box))
-        return GluonDescriptor(begin, list(self.dims), strides, list(self.box), layout)
+        begin = tensor.reshape(-1)[first // size :]
+        return TensorDescriptor(begin, list(self.dims), strides, list(self.box))
 
 
 def _as(tensor: Tensor, type_: str) -> Tensor:

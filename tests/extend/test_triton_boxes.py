@@ -16,6 +16,7 @@ import ortkit
 from ortkit.extend.forms import Form, forms_of
 from ortkit.extend.native import build_ops
 from ortkit.extend.op_check import OpCheck, check_op
+from ortkit.extend.torch_launch import fitting
 from ortkit.extend.triton_kernels import launches_of, sources_of_form
 from ortkit.kernels.backend import Target
 from ortkit.kernels.cuda import Condition
@@ -25,6 +26,7 @@ from ortkit.runtime.python_ops import OPS
 triton = pytest.importorskip("triton")
 tl = pytest.importorskip("triton.language")
 gluon = pytest.importorskip("triton.experimental.gluon")
+gl = pytest.importorskip("triton.experimental.gluon.language")
 
 
 @pytest.fixture(autouse=True)
@@ -55,7 +57,7 @@ def by_pointers(x_ptr, y_ptr, n, BLOCK: tl.constexpr):
 
 
 @gluon.jit
-def in_gluon(x, y):
+def in_gluon(x, y, ROWS: gl.constexpr, COLUMNS: gl.constexpr):
     pass
 
 
@@ -193,3 +195,18 @@ def test_rows_that_are_no_multiple_of_16_bytes_are_refused() -> None:
     odd.kernel("triton", by_pointers, grid=("m", "1"), constants={"BLOCK": 8, "n": 7})
     with pytest.raises(ortkit.UserError, match="rows of x have 14 bytes"):
         sources_of_form(form_of(odd))
+
+
+@pytest.mark.parametrize(("kernel", "is_boxed"), [(by_boxes, True), (in_gluon, False)])
+def test_torch_launches_what_its_own_triton_takes(
+    kernel: Any, is_boxed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch = pytest.importorskip("torch")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 0))
+    sources = sources_of_form(form_of(op_of(kernel)))
+    found = fitting(sources, {"m": 3, "n": 8}, None, aligned=True)
+    assert found is not None
+    assert bool(found.steps[0].maps) == is_boxed
+    for m, n, aligned in ((3, 7, True), (0, 8, True), (3, 8, False)):
+        found = fitting(sources, {"m": m, "n": n}, None, aligned=aligned)
+        assert found is not None and not found.steps[0].maps
