@@ -13,6 +13,7 @@ def attention_body(
     seen: str = "",
     mask: str = "",
     packed: bool = False,
+    appended: bool = False,
 ) -> str:
     """Return attention of X0, X1 and X2 as Y.
 
@@ -23,6 +24,7 @@ def attention_body(
         seen: "first": query i sees keys up to i.
         mask: The name of a mask that is added.
         packed: Whether Q, K and V are columns of X0.
+        appended: Whether keys and values go behind PK and PV, as GK and GV.
     """
     parts = []
     counts = (heads, kv_heads, kv_heads)
@@ -38,13 +40,16 @@ def attention_body(
         parts.append(f"{to} = Transpose <perm = [0, 2, 1, 3]> ({to}r)")
     scale, low = (int(np.array(one, np.float16).view(np.uint16)) for one in (0.125, -np.inf))
     keys, values = "K", "V"
+    if appended:
+        keys, values = "GK", "GV"
+        parts += [f"G{name} = Concat <axis = 2> (P{name}, {name})" for name in "KV"]
     if heads != kv_heads:
-        keys, values = "Kw", "Vw"
+        lying, (keys, values) = (keys, values), ("Kw", "Vw")
         parts.append("two = Constant <value_ints = [2]> ()")
         parts.append(f"ti = Constant <value_ints = [1, 1, {heads // kv_heads}, 1, 1]> ()")
         parts.append(f"to = Constant <value_ints = [0, {heads}, -1, {width}]> ()")
-        for name in "KV":
-            parts.append(f"{name}u = Unsqueeze ({name}, two)")
+        for name, whole in zip("KV", lying, strict=True):
+            parts.append(f"{name}u = Unsqueeze ({whole}, two)")
             parts.append(f"{name}t = Tile ({name}u, ti)")
             parts.append(f"{name}w = Reshape ({name}t, to)")
     parts += [
