@@ -74,12 +74,10 @@ class Reference:
     stated: float = 0.0
     """An error that the user accepts, as a part of the output's largest magnitude."""
     rounded: Path | None = None
-    """Results with every value in half precision rounded, if that was looked at."""
-    moved: Path | None = None
-    """Results with every value rounded as the candidate rounds it, those that outputs are picked
-    or rounded from too, if that was looked at."""
+    """Results with every value rounded to half precision, and with the values that outputs are
+    picked or rounded from, if that was looked at."""
     is_strict: bool = False
-    """Whether such values in half precision are off by no more than `moved` and one epsilon."""
+    """Whether such values in half precision are off by no more than `rounded` and one epsilon."""
 
     def expected(self, feeds: Path) -> dict[str, Value]:
         """Return the reference for one input set."""
@@ -92,7 +90,7 @@ class Reference:
             values = {**read_values(feeds), **self.constants, **self.expected(feeds)}
             worst = max(self.own_errors_eps.values(), default=0.0)
             source, given = self.ties[name], values.get(name)
-            moved = read_values(self.moved / feeds.name) if self.moved is not None else {}
+            moved = {} if self.rounded is None else read_values(self.rounded / feeds.name)
             roundings = Roundings(moved) if self.is_strict else None
             checks.append(
                 tie_check(source, given, values, worst, self.computed_in, self.stated, roundings)

@@ -18,7 +18,7 @@ def summarise(reference: Reference, outputs: tuple[OutputComparison, ...]) -> st
     if ties := sum(each.near_ties for each in outputs):
         parts.append(f"{ties} near ties")
     if reference.rounded is not None:
-        parts.append("where rows are small, beside what the original's own roundings move")
+        parts.append("where rows are small, beside what roundings in half precision move")
     if reference.excluded:
         parts.append(f"random, so not compared: {', '.join(reference.excluded)}")
     if reference.own_problem:

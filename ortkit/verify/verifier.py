@@ -155,10 +155,9 @@ class Verifier:
         outputs, reason = _judge(state, folder, results)
         is_off = not stated and any(not each.equal for each in outputs)
         # What roundings move is looked at only where it is asked for.
-        if is_off and (not computed_in or state.ties):
-            moved = self._rounded(computed_in)
-            own = None if computed_in else moved
-            state = replace(state, rounded=own, moved=moved, is_strict=moved is not None)
+        if is_off:
+            rounded = self._rounded(computed_in)
+            state = replace(state, rounded=rounded, is_strict=rounded is not None)
             outputs, reason = _judge(state, folder, results)
         return Verification(
             "no" if reason else "yes",

@@ -11,6 +11,7 @@ import onnx.parser
 import pytest
 from onnx import helper, numpy_helper
 
+import ortkit
 from ortkit.verify.compare import compare_outputs
 from ortkit.verify.rounded import write_rounded
 from ortkit.verify.verifier import Verifier
@@ -84,7 +85,7 @@ def test_roundings_elsewhere_are_no_fault(tmp_path: Path, monkeypatch: pytest.Mo
     with Verifier(saved(net(weights()), tmp_path / "m.onnx")) as verifier:
         found = verifier.check(candidate)
         assert found.verdict == "yes"
-        assert "the original's own roundings" in found.reason
+        assert "roundings in half precision" in found.reason
         monkeypatch.setattr(verifier, "_rounded", lambda _: None)
         assert verifier.check(candidate).verdict == "no"  # without that it would be one
 
@@ -103,6 +104,24 @@ def test_a_fault_is_found(block: int, fault: str, tmp_path: Path) -> None:
     candidate = saved(net(wrong, rounds=lambda _: True, spare=spare), tmp_path / "c.onnx")
     with Verifier(saved(net(weights()), tmp_path / "m.onnx")) as verifier:
         check(verifier, candidate)
+
+
+@pytest.mark.parametrize("block", [0, BLOCKS - 1])
+def test_a_float32_net_may_be_lowered_and_not_be_wrong(block: int, tmp_path: Path) -> None:
+    original = saved(net(weights(np.float32)), tmp_path / "m.onnx")
+    options = ortkit.OptimizeOptions(target="cuda", precision="fp16", kernels="off")
+    lowered = ortkit.optimize(original, options)
+    assert lowered.report.verification is not None
+    assert (lowered.report.verification.verdict, lowered.report.rolled_back) == ("yes", ())
+    assert "roundings in half precision" in lowered.report.verification.reason
+    wrong = weights(np.float32)
+    filter_ = wrong[f"a{block}"][5]
+    filter_[:, 1, 1], filter_[:, 1, 2] = filter_[:, 1, 2].copy(), filter_[:, 1, 1].copy()
+    candidate = ortkit.optimize(saved(net(wrong), tmp_path / "w.onnx"), options).model
+    with Verifier(original) as verifier:
+        assert verifier.check(lowered.model, computed_in="float16").verdict == "yes"
+        found = verifier.check(candidate, computed_in="float16")
+    assert found.verdict == "no"
 
 
 def test_a_missing_bias_of_channels_that_are_cut_off_is_found(tmp_path: Path) -> None:
