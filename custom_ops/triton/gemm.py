@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from ortkit.kernels.cuda import MAX_GRID, Condition
 from ortkit.kernels.sizes import ONE, Extent
@@ -17,12 +18,10 @@ from ortkit.kernels.triton.hand import (
 )
 from ortkit.kernels.triton.source import VariantSource
 
-from .alignment import for_any_alignment
 from .conv_form import epilogue_text
 from .gemm_tiles import PLAIN, PLAIN_PAIR, Tile, tiles_of
 from .product_form import MOST_OPERANDS, Products
 
-_ARCHITECTURES = (90,)
 _GROUP_WARPS = 4
 #: Of a thread that computes, where groups share the registers.
 _REGISTERS = 240
@@ -37,16 +36,18 @@ class TiledProduct:
     """Products of more rows than one, or of a number that is not known."""
 
     form: Products
+    #: cuBLAS is faster than the plain kernel: other GPUs run the function's body.
+    architectures: ClassVar[tuple[int, ...]] = (90,)
 
     def variants(self) -> tuple[VariantSource, ...]:
-        """Return a kernel for each range of rows on Hopper, and those for any GPU and tensor."""
+        """Return a kernel for each range of rows, and those for any tensor."""
         form = self.form
         whole = self._kinds().count(_WHOLE)
         tiles = tiles_of(form.rows.static, form.columns, len(form.weights), whole)
         return (*(self.hopper(tile) for tile in tiles), *self._plain())
 
     def hopper(self, tile: Tile) -> VariantSource:
-        """Return the kernel that copies boxes, up to the rows that the tile is for."""
+        """Return the kernel that copies boxes, for the rows that the tile is for."""
         form, rows, result = self.form, self.form.rows, len(self.form.signature.inputs)
         columns, depth = Extent(form.columns), Extent(form.depth)
         sizes = (columns, depth) if form.is_turned else (depth, columns)
@@ -73,11 +74,11 @@ class TiledProduct:
         most = _MOST_ROWS if tile.most_rows is None else tile.most_rows
         return hand_variant(
             form.signature, [call], text, (Condition(rows, at_most=most),),
-            architectures=_ARCHITECTURES, is_optional=True,
+            architectures=self.architectures, is_optional=True,
         )  # fmt: skip
 
     def _plain(self) -> tuple[VariantSource, ...]:
-        """Return the kernel for any GPU, and for tensors that are not aligned."""
+        """Return the kernel for tensors without elements, and for those that are not aligned."""
         form, rows = self.form, self.form.rows
         tile = PLAIN_PAIR if len(form.weights) > 1 else PLAIN
         arguments: tuple[Passed, ...] = (
@@ -91,7 +92,13 @@ class TiledProduct:
         text = kernel_text("gemm_kernel")
         text += epilogue_text("epilogue", form.epilogue, MOST_OPERANDS + 1)
         most = (Condition(rows, at_most=_MOST_ROWS),)
-        return for_any_alignment(form.signature, (call,), text, conditions=most)
+        return tuple(
+            hand_variant(
+                form.signature, [call], text, most, is_aligned=is_aligned,
+                architectures=self.architectures,
+            )
+            for is_aligned in (True, False)
+        )  # fmt: skip
 
     def _read(self) -> tuple[Tensor, ...]:
         """Return the operands of the epilogue, and something in the place of those missing."""

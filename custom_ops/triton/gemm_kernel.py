@@ -1,4 +1,4 @@
-"""Products of many rows and a matrix, or two, in tiles, for any GPU.
+"""Products of many rows and a matrix, or two, in tiles, of tensors that lie anywhere.
 
 `epilogue`, what follows, is written behind this text for each region: a function of the products
 and of four further operands.

@@ -43,12 +43,13 @@ class Tile:
     band: int = 8
 
 
-#: For any GPU: the stages are what the smallest has the shared memory for.
+#: Without copies of boxes.
 PLAIN, PLAIN_PAIR = Tile(64, 128, 32, 3), Tile(64, 64, 32, 3)
 #: Multiprocessors of an H100.
 PROCESSORS = 132
-_SMALL = Tile(64, 64, 64, 6, is_early=True, limit=128)
-_MIDDLE = Tile(64, 128, 64, 4, is_early=True, limit=128)
+_SMALL = Tile(64, 64, 64, 12, is_early=True)
+_MIDDLE = Tile(64, 128, 64, 8, is_early=True)
+_BESIDE = Tile(64, 128, 64, 4, is_early=True, limit=128)
 _LARGE = Tile(128, 128, 64, 4, 2, is_apart=True, blocks=PROCESSORS)
 #: Which has registers for what is read besides.
 _SHARED = Tile(128, 128, 64, 5, 2, blocks=PROCESSORS)
@@ -70,10 +71,10 @@ def tiles_of(rows: int | None, columns: int, matrices: int, whole: int) -> tuple
     if matrices > 1:
         found = [replace(_PAIR, most_rows=_MOST_OF_PAIR), _LARGE_PAIR]
     else:
-        # One tile a multiprocessor, or two.
+        # One tile a multiprocessor, or two side by side.
         found = [
             replace(tile, most_rows=tiles * PROCESSORS // -(-columns // tile.columns) * tile.rows)
-            for tile, tiles in ((_SMALL, 1), (_MIDDLE, 2))
+            for tile, tiles in ((_SMALL, 1), (_MIDDLE, 1), (_BESIDE, 2))
         ]
         found.append(_LARGE if whole < 2 else _SHARED)
     ranges = [one for one in found if one.most_rows is None or one.most_rows > 0]

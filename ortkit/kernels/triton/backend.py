@@ -50,7 +50,12 @@ class TritonBackend:
         if target.kind != "cuda":
             return Refused(f"triton kernels for {target.kind} are not made")
         found = template_for(signature) or space_of(signature)
-        return found if isinstance(found, Refused) else None
+        if isinstance(found, Refused):
+            return found
+        only: tuple[int, ...] = getattr(found, "architectures", ())
+        if only and not set(only) & set(architectures_of(target.level)):
+            return Refused(f"a kernel for sm_{', sm_'.join(map(str, only))}")
+        return None
 
     def load(self) -> None:
         """Import triton and what compiles with it."""

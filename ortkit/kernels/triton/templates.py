@@ -16,7 +16,10 @@ TEMPLATES = ("attention", "conv", "depthwise", "squeeze", "pool", "joined", "pro
 
 
 class Template(Protocol):
-    """A kernel for one signature."""
+    """A kernel for one signature.
+
+    It may name the `architectures` that there is code for; other GPUs run the function's body.
+    """
 
     def variants(self) -> tuple[VariantSource, ...]:
         """Return the ways to compute it, the fastest first."""

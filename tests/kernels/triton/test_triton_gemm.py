@@ -16,9 +16,10 @@ from test_triton_attention import stack_bytes
 from test_triton_products import GATED, Case
 
 from ortkit.kernels import RegionSignature
-from ortkit.kernels.backend import Refused
+from ortkit.kernels.backend import Refused, Target
 from ortkit.kernels.cuda import SHARED_BYTES
 from ortkit.kernels.sizes import Extent
+from ortkit.kernels.triton.backend import TritonBackend
 from ortkit.kernels.triton.build import compile_step
 from ortkit.kernels.triton.source import VariantSource, sources_of
 from ortkit.kernels.triton.templates import template_for
@@ -177,9 +178,10 @@ def test_it_compiles_for_hopper_without_spills(name: str, rows: int | str, tmp_p
     [
         (128, 3072, 1, 0, [(64, 64)]),
         (197, 3072, 1, 0, [(64, 128)]),
+        (512, 3072, 1, 0, [(64, 128)]),
         (704, 3072, 1, 0, [(64, 128)]),
         (705, 3072, 1, 0, [(128, 128)]),
-        (None, 768, 1, 2, [(64, 64), (64, 128), (128, 128)]),
+        (None, 768, 1, 2, [(64, 64), (64, 128), (64, 128), (128, 128)]),
         # So wide that all multiprocessors have work from the first rows on.
         (None, 128256, 1, 0, [(128, 128)]),
         (512, 5632, 2, 0, [(128, 64)]),
@@ -193,6 +195,19 @@ def test_tiles_by_rows_and_columns(
     assert [(one.rows, one.columns) for one in tiles] == found
     assert tiles[-1].most_rows is None or (rows is not None and rows <= tiles[-1].most_rows)
     assert all(one.is_apart is False for one in tiles if whole > 1)
+
+
+def test_other_gpus_have_no_code_and_targets_without_hopper_no_kernel() -> None:
+    signature = PLAIN.signature()
+    sources = sources_of(signature)
+    assert not isinstance(sources, Refused)
+    assert {one.architectures for one in sources} == {(90,)}
+    backend = TritonBackend()
+    assert backend.accepts(signature, Target("cuda")) is None
+    assert backend.accepts(signature, Target("cuda", "sm_80,sm_90")) is None
+    found = backend.accepts(signature, Target("cuda", "sm_80"))
+    assert found is not None
+    assert "sm_90" in found.reason
 
 
 def test_no_rows_are_none_of_the_maps() -> None:
