@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from ortkit.kernels.backend import Launch, Refused
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.sizes import Extent, extent_of, product
-from ortkit.kernels.tvm.emit import NEAREST
+from ortkit.kernels.tvm.emit import NEAR, NEAREST
 
 from .body import Body
 from .epilogue import Epilogue, read_epilogue
@@ -159,6 +159,7 @@ class _Writer:
         self.tiles = e.share(e.divide_up(self.rows, tile.rows))
         self.of_run = e.share(e.divide_up(self.tiles, runs))
         self.together = e.share(self._together())
+        self.ahead = e.share(self._ahead())
 
     def _together(self) -> Expr:
         """Return how many runs are computed for a panel before the next panel."""
@@ -170,6 +171,17 @@ class _Writer:
                 result = e.select(fits, e.i64(count), result)
         return result
 
+    def _ahead(self) -> Expr:
+        """Return how many numbers of the next panel a step of the depth asks for.
+
+        A panel comes from memory while the one before is computed, a part of it for each run:
+        else the first rows of a panel would wait for it.
+        """
+        e, width = self.e, self.product.packed[2]
+        runs = e.select(self.tiles > e.i64(1), self.tiles, e.i64(1))
+        runs = e.share(e.minimum(e.i64(self.runs), runs))
+        return e.tir.floordiv(runs + e.i64(width - 1), runs)
+
     def unit(self, number: Expr) -> None:
         """Compute one run of rows for one panel."""
         e, panels = self.e, self.product.packed[0]
@@ -179,6 +191,9 @@ class _Writer:
         panel = e.share(e.divide_down(inside, self.together))
         run = block * self.together + inside - panel * self.together
         first = e.share(run * self.of_run)
+        _, depth, width = self.product.packed
+        part = (panel + e.i64(1)) * e.i64(depth * width) + run * e.i64(depth) * self.ahead
+        self.next = e.share(part)
         with e.block() as some:
             self._panel(panel, first)
         e.when(first < self.tiles, some)
@@ -265,6 +280,7 @@ class _Writer:
                 for vector in range(tile.vectors):
                     ahead = _AHEAD * width + vector * VECTOR
                     e.prefetch(weight, at + e.i64(ahead), NEAREST)
+                e.prefetch(weight, self.next + k * self.ahead, NEAR)
                 multiply_add(
                     e, registers, lambda r: x[base + e.i64(r * depth) + k],
                     lambda vector, lane: weight[at + e.i64(vector * VECTOR) + lane],

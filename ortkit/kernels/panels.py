@@ -20,7 +20,7 @@ _WIDTHS = (48, 64, 32)
 
 
 def panels_shape(depth: int, columns: int) -> tuple[int, int, int]:
-    """Return panels, depth and columns of a panel for [depth, columns]: what leaves the fewest 0."""
+    """Return panels, depth and the columns of a panel that leave the fewest over."""
     width = min(_WIDTHS, key=lambda one: -columns % one)
     return -(-columns // width), depth, width
 
