@@ -181,6 +181,7 @@ def test_it_compiles_for_hopper_without_spills(name: str, rows: int | str, tmp_p
         (512, 3072, 1, 0, [(64, 128)]),
         (704, 3072, 1, 0, [(64, 128)]),
         (705, 3072, 1, 0, [(128, 128)]),
+        (705, 3072, 1, 1, [(128, 256)]),
         (None, 768, 1, 2, [(64, 64), (64, 128), (64, 128), (128, 128)]),
         # So wide that all multiprocessors have work from the first rows on.
         (None, 128256, 1, 0, [(128, 128)]),
@@ -194,7 +195,7 @@ def test_tiles_by_rows_and_columns(
     tiles = tiles_of(rows, columns, matrices, whole)
     assert [(one.rows, one.columns) for one in tiles] == found
     assert tiles[-1].most_rows is None or (rows is not None and rows <= tiles[-1].most_rows)
-    assert all(one.is_apart is False for one in tiles if whole > 1)
+    assert not any(one.is_apart for one in tiles if whole)
 
 
 def test_other_gpus_have_no_code_and_targets_without_hopper_no_kernel() -> None:
