@@ -42,6 +42,7 @@ POSITIONS = """n0 = Shape<start = 1, end = 2>(q)
   row = Unsqueeze(i, a1)
   column = Unsqueeze(i, a0)
   """
+DROPPED = "pg = Where(keep4, p, zero)"
 PADDED = "keep4 = Unsqueeze(keep, middle)\n  "
 
 

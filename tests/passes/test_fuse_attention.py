@@ -13,6 +13,7 @@ from ortkit.passes.select import select_passes
 from ortkit.rewrite.pipeline import Pipeline
 from ortkit.rewrite.target import Target
 from tests.passes.attention_cases import (
+    DROPPED,
     GUARD,
     PADDED,
     PLAIN,
@@ -74,6 +75,20 @@ CASES = {
     ),
     "biased, then chosen": Case(
         PADDED + "a = Add(s0, bias)\n  s1 = Where(keep4, a, lowest)", KEEP + BIAS
+    ),
+    "what is masked is dropped behind the Softmax": Case(
+        PADDED + "s1 = Where(keep4, s0, lowest)", KEEP, DROPPED, lowest=-1e4
+    ),
+    "what is masked by -inf is dropped, too": Case(
+        PADDED + "s1 = Where(keep4, s0, lowest)", KEEP, DROPPED, lowest=-np.inf
+    ),
+    "relative positions, and what is masked is dropped": Case(
+        PADDED
+        + "f = MatMul(qt, far)\n  r = Concat<axis = 3>(f)\n  a = Add(s0, r)\n"
+        + "  s1 = Where(keep4, a, lowest)",
+        KEEP + ", float[1,2,4,t] far",
+        DROPPED,
+        lowest=-1e4,
     ),
     "chosen, then biased": Case(
         PADDED + "a = Where(keep4, s0, lowest)\n  s1 = Add(a, bias)", KEEP + BIAS
@@ -169,6 +184,22 @@ def test_what_is_no_attention_stays(scores: str, inputs: str, reason: str | None
         return
     assert "Softmax" in ops and not {"Attention", "MultiHeadAttention"} & ops
     assert any(reason in miss.reason for miss in result.log.misses)
+
+
+@pytest.mark.parametrize(
+    ("scores", "guard"),
+    [
+        # Of another mask nothing is dropped.
+        ("a = Add(s0, bias)\n  s1 = Where(keep4, a, lowest)", DROPPED),
+        ("s1 = Where(keep4, s0, lowest)", "pg = Where(keep4, zero, p)"),
+        ("s1 = Where(keep4, s0, lowest)", "pg = Where(keep4, p, half)"),
+        ("f = Not(keep4)\n  s1 = Where(keep4, s0, lowest)", "pg = Where(f, p, zero)"),
+        ("s1 = Identity(s0)", DROPPED),
+    ],
+)
+def test_other_choices_between_probabilities_stay(scores: str, guard: str) -> None:
+    case = Case(PADDED + scores, KEEP + BIAS, guard, lowest=-1e4)
+    assert "Softmax" in {node.op_type for node in optimized(case.text, 2).graph}
 
 
 PACKED = """<ir_version: 10, opset_import: ["" : 20]>

@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
 from ortkit.graph.dims import Size
-from ortkit.ops.attention.core import LAYOUT, LONGEST, Core, RefusalError, measures, readers
+from ortkit.ops.attention.core import (
+    LAYOUT,
+    LONGEST,
+    Bias,
+    Choice,
+    Core,
+    RefusalError,
+    measures,
+    readers,
+)
 from ortkit.rewrite.site import Site, describe
+
+#: How scores of relative positions get to those of keys.
+MOVES = (*LAYOUT, "Cast", "Concat", "Gather", "GatherElements", "Pad", "Slice", "Transpose")
 
 
 def read_probabilities(site: Site, core: Core) -> Core:
@@ -20,6 +33,8 @@ def read_probabilities(site: Site, core: Core) -> Core:
         core = replace(core, measured=(*core.measured, *measures(value)))
         if reader.is_guard:
             core = replace(core, zeroes_nan=True)
+        elif node.op_type == "Where" and node.domain == "":
+            core = _without_masked(site, node, value, core)
         elif node.op_type == "MatMul" and node.domain == "":
             return _product(site, node, value, core, is_flipped=False)
         elif node.op_type == "Transpose" and _swaps_last(site, node):
@@ -35,6 +50,42 @@ def read_probabilities(site: Site, core: Core) -> Core:
             raise RefusalError(f"{describe(node)} may part or join rows of probabilities")
         value = node.outputs[0]
     raise RefusalError("no product reads its probabilities")
+
+
+def _without_masked(site: Site, node: ir.Node, value: ir.Value, core: Core) -> Core:
+    """Take a Where that sets to zero what the last mask step masks.
+
+    Next to a score that is kept this changes nothing, and queries that see no key give zero: so
+    they do where what is masked is -inf, and NaN becomes zero. Other masks are not dropped with
+    it, so that nothing else is added but what products make.
+    """
+    condition, yes, no = node.inputs
+    last = core.steps[-1] if core.steps else None
+    kept, other = (yes, no) if yes is value else (no, yes)
+    if (
+        not isinstance(last, Choice)
+        or last.condition is not condition
+        or last.keeps != (kept is yes)
+        or kept is not value
+        or site.scalar(other) != 0
+        or site.shape(value) != site.shape(last.scores)
+        or site.shape(value) != site.shape(node.outputs[0])
+        or not all(isinstance(step, Bias) and _is_product(step.value) for step in core.steps[:-1])
+    ):
+        raise RefusalError(f"{describe(node)} reads its probabilities")
+    steps = (*core.steps[:-1], replace(last, fill=-math.inf))
+    return replace(core, steps=steps, zeroes_nan=True)
+
+
+def _is_product(value: ir.Value | None, left: int = LONGEST) -> bool:
+    """Say whether elements of a matrix product are what `value` holds, in some order."""
+    node = None if value is None or not left else value.producer()
+    if node is None or node.domain != "":
+        return False
+    sources = node.inputs if node.op_type == "Concat" else node.inputs[:1]
+    return node.op_type == "MatMul" or (
+        node.op_type in MOVES and any(_is_product(source, left - 1) for source in sources)
+    )
 
 
 @dataclass(frozen=True)
