@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ortkit.kernels.cuda import Condition
+from ortkit.kernels.sizes import Extent
 from ortkit.kernels.triton.hand import Passed, Size, Tensor, hand_variant, kernel_text
 from ortkit.kernels.triton.source import VariantSource
 
@@ -10,9 +11,14 @@ from .attention_form import AttentionForm
 from .attention_pieces import MOST_ELEMENTS, fill_of, kind_of, place_of
 from .attention_split import MOST_QUERIES, MOST_ROWS, split_calls
 
-#: Of each multiprocessor: what a block has to begin with takes longer than where keys only are
-#: read, and 8 to 12 heads of 4,096 to 32,768 keys are up to 0.87 of what they take with 2.
-_BLOCKS_OF_EACH = 1.45
+#: Of each multiprocessor, 8 and 12 heads of 4,096 to 32,768 keys, for one sample and for eight:
+#: what a block has to begin with takes longer than where keys are only read.
+_BLOCKS_OF_EACH = 1.5
+#: Keys and stages up to so many keys, 0.87 of the time of the larger ones at 512, and beyond.
+_FEW = 1024
+_SMALL, _LARGE = (32, 4), (64, 3)
+#: Keys of a condition that are looked at together.
+_LEAST_LOOK, _LOOK, _MOST_LOOK = 1024, 8192, 16384
 _TEXTS = ("attention_kernel", "attention_split_kernel", "attention_append_kernel")
 
 
@@ -52,6 +58,7 @@ def append_variant(form: AttentionForm) -> VariantSource:
             *place_of(form.q), *place_of(form.k), *place_of(form.v), form.scale, form.softcap,
             causal is not None, 0 if causal is None else causal.window,
             kind_of(mask), fill_of(mask), mask is not None and mask.by_batch, parts, rows, keys,
+            _look(k.rows),
         )  # fmt: skip
 
     calls, scratch = split_calls(
@@ -69,3 +76,13 @@ def append_variant(form: AttentionForm) -> VariantSource:
         tuple(dict.fromkeys(bounds)),
         scratch=scratch,
     )
+
+
+def _tile(rows: Extent) -> tuple[int, int]:
+    return _SMALL if rows.static is not None and rows.static <= _FEW else _LARGE
+
+
+def _look(rows: Extent) -> int:
+    if rows.static is None:
+        return _LOOK
+    return min(max(_LEAST_LOOK, 1 << (rows.static - 1).bit_length()), _MOST_LOOK)

@@ -10,12 +10,9 @@ keys that a mask leaves out are not read at all.
 import triton
 import triton.language as tl
 
-#: Keys of a condition that are looked at together.
-LOOK: tl.constexpr = tl.constexpr(4096)
-
 
 @triton.jit
-def kept_range(mask, keys):
+def kept_range(mask, keys, LOOK):
     """Return where the keys that a condition keeps begin and end, and how many it keeps."""
     first = keys
     last = 0
@@ -91,7 +88,7 @@ def append_part(
     V_PITCH: tl.constexpr, V_HEAD: tl.constexpr, V_FIRST: tl.constexpr,
     SCALE: tl.constexpr, CAP: tl.constexpr, IS_CAUSAL: tl.constexpr, WINDOW: tl.constexpr,
     MASK: tl.constexpr, FILL: tl.constexpr, MASK_BATCH: tl.constexpr,
-    PARTS: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr,
+    PARTS: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, LOOK: tl.constexpr,
 ):  # fmt: skip
     """Attention of few queries over a part of the keys, the new ones among them.
 
@@ -107,6 +104,7 @@ def append_part(
         parts: As `attention_part` has them, tops and totals as well.
         W: A power of two, not less than WIDTH; V alike.
         IS_CAUSAL: Whether a query sees keys up to its own row: the last one sees the last new one.
+        LOOK: Keys of a condition that are looked at together.
     """
     part = tl.program_id(0)
     shared = tl.program_id(1)
@@ -162,7 +160,7 @@ def append_part(
         if IS_CAUSAL:
             end = tl.minimum(end, first + added)
         if SKIPS:
-            kept_first, kept_last, count = kept_range(mask, keys)
+            kept_first, kept_last, count = kept_range(mask, keys, LOOK)
             is_read = count < kept_last - kept_first
             # The new rows are written, whether a query sees them or not.
             begin = tl.minimum(kept_first, first)

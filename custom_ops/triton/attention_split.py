@@ -86,6 +86,7 @@ def split_calls(
     widths: tuple[int, int],
     keys: Extent,
     blocks_of_each: float = _BLOCKS_OF_EACH,
+    tile: tuple[int, int] = (_KEYS, _STAGES),
 ) -> tuple[tuple[Call, Call], tuple[Extent, ...]]:
     """Return the launches of parts and of what joins them, and the scratch between them.
 
@@ -97,13 +98,14 @@ def split_calls(
         widths: Of a row of the parts' results, as one or two powers of two.
         keys: How many there are, at least.
         blocks_of_each: For how many blocks of each multiprocessor there should be parts.
+        tile: Keys of a block, and stages, where heads are not wide.
     """
     q, k, v = form.q, form.k, form.v
     shared, queries = q.heads // k.heads, q.length.static
     assert queries is not None
     rows = max(_LEAST_ROWS, 1 << (queries * shared - 1).bit_length())
     is_wide = max(q.width, v.width) > _WIDE
-    block = _KEYS_OF_WIDE if is_wide else _KEYS
+    block, stages = (_KEYS_OF_WIDE, _STAGES_OF_WIDE) if is_wide else tile
     parts = _parts(k.heads * (q.batch.static or 1), keys, block, blocks_of_each)
     units = q.batch * Extent(k.heads * parts * rows)
     one_each = units * Extent(_FLOAT_BYTES)
@@ -119,7 +121,7 @@ def split_calls(
         arguments(blocks, parts, rows, block),
         ((Extent(parts), 1), heads, one),
         _WARPS,
-        _STAGES_OF_WIDE if is_wide else _STAGES,
+        stages,
     )
     join = Call(
         "attention_join",
