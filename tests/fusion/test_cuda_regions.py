@@ -11,10 +11,12 @@ import onnx_ir as ir
 import onnxruntime as ort
 import pytest
 from onnx import numpy_helper
+from region_models import kinds
 
 import models
 import ortkit
 from ortkit.errors import UserError
+from ortkit.fusion.cuda_cost import CudaCostModel
 from ortkit.kernels.signature import DOMAIN
 from ortkit.options import KernelChoice
 
@@ -161,3 +163,13 @@ def assert_biases_stay(source: onnx.ModelProto, options: ortkit.OptimizeOptions)
     )
     assert after == before
     assert {each.name for each in graph.initializer} == {"w", "b"}
+
+
+@pytest.mark.parametrize(
+    ("shape", "found"), [("1, 512, 16, 128", ["rms_norm"]), ("1, 512, 2048", [])]
+)
+def test_norms_of_many_narrow_rows_are_predicted_to_be_slow(shape: str, found: list[str]) -> None:
+    """As of heads of queries: ONNX Runtime has a block of threads for each row."""
+    width = shape.split()[-1]
+    text = f"g (float16[{shape}] x, float16[{width}] r) => (float16[{shape}] y)"
+    assert kinds(f"{text} {{ y = RMSNormalization (x, r) }}", cost=CudaCostModel) == found
