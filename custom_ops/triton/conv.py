@@ -20,8 +20,10 @@ from ortkit.kernels.triton.hand import (
 from ortkit.kernels.triton.source import VariantSource
 
 from .alignment import UNALIGNED_ARCHITECTURES
+from .conv_boxes import box_variant
 from .conv_form import HalfConvolution, epilogue_text, read_half
-from .conv_tiles import UNALIGNED, Tile, choose_tile
+from .conv_source import Source, source_of
+from .conv_tiles import UNALIGNED, Tile, choose_box, choose_tile
 
 #: Where the number of pixels is not known: up to these many one kernel each, and one for more.
 _STEPS = (256, 4096, 50000)
@@ -34,28 +36,29 @@ _MOST = 2**31 - 1 - 256
 
 @dataclass(frozen=True)
 class Conv:
-    """A convolution with one group."""
+    """A convolution with one group, and what its product gathers."""
 
     conv: HalfConvolution
+    source: Source
 
     def variants(self) -> tuple[VariantSource, ...]:
         """Return a kernel for each range of numbers of pixels, and one for unaligned tensors."""
-        conv, window = self.conv, self.conv.window
-        channels = conv.image[2]
-        depth = channels * window.kernel[0] * window.kernel[1] if conv.planar else channels
-        pixels = conv.pixels.static
+        conv, pixels = self.conv, self.conv.pixels.static
         ranges = [(pixels or 0, _MOST)]
         if pixels is None:
             ranges = [*zip(_NOMINAL, (*_STEPS, _MOST), strict=True)]
-        taps = 1 if conv.planar else window.kernel[0] * window.kernel[1]
-        shape = (conv.channels, depth, taps, conv.gate is not None)
-        tiles = [(choose_tile(nominal, *shape), most) for nominal, most in ranges]
-        found = [self._variant(tile, most, is_aligned=True) for tile, most in tiles]
+        shape = (conv.channels, self.source.depth, self.source.taps, conv.gate is not None)
+        found = []
+        for nominal, most in ranges:
+            box = choose_box(nominal, conv.channels, conv.image[2], is_gated=conv.gate is not None)
+            if box is not None and (made := box_variant(conv, box, nominal, most)) is not None:
+                found.append(made)
+            found.append(self._variant(choose_tile(nominal, *shape), most, is_aligned=True))
         return (*found, self._variant(UNALIGNED, _MOST, is_aligned=False))
 
     def _variant(self, tile: Tile, most: int, *, is_aligned: bool) -> VariantSource:
         """Return the kernel of a tile, for up to so many pixels."""
-        conv, window = self.conv, self.conv.window
+        conv, source = self.conv, self.source
         rows, images = self._rows(tile)
         # What the grid has room for.
         conditions = (
@@ -63,42 +66,45 @@ class Conv:
             Condition(rows[0], at_most=MAX_GRID[1] * tile.pixels),
             Condition(images[0], at_most=MAX_GRID[2]),
         )
-        height, width, channels = conv.image
-        tensors = len(conv.signature.inputs)
+        tensors, parts = len(conv.signature.inputs), Scratch(len(source.scratch), "float32")
         extra = optional(next(iter(conv.epilogue.extras), None))
         arguments: tuple[Passed, ...] = (
-            Tensor(conv.x), Tensor(conv.weight), optional(conv.bias), optional(conv.gate),
-            extra, Tensor(tensors),
-            Scratch(0, "float32") if tile.split > 1 else None, Size(conv.pixels),
-            Size(height), Size(width), channels,
+            source.x, source.weight, optional(conv.bias), optional(conv.gate),
+            extra, Tensor(tensors), parts if tile.split > 1 else None, Size(conv.pixels),
+            Size(source.height), Size(source.width), source.channels, source.pitch,
             *(Size(extent_of(size)) for size in conv.output.shape[1:3]), conv.channels,
-            *window.kernel, *window.strides, *window.dilations, *window.pads[:2],
-            window.is_point and not conv.planar, conv.planar,
-            tile.pixels, tile.channels, tile.depth, tile.split,
+            *source.kernel, *source.strides, *source.dilations, *source.pads, source.is_point,
+            source.is_planar,            tile.pixels, tile.channels, tile.depth, tile.split,
         )  # fmt: skip
-        parts = images if tile.split == 1 else (Extent(tile.split), 1)
         calls = [
+            *source.calls,
             Call(
                 "conv_kernel",
                 arguments,
-                grid=((Extent(conv.channels), tile.channels), rows, parts),
+                grid=(
+                    (Extent(conv.channels), tile.channels),
+                    rows,
+                    images if tile.split == 1 else (Extent(tile.split), 1),
+                ),
                 warps=tile.warps,
                 stages=tile.stages,
-            )
+            ),
         ]
         size = conv.pixels * Extent(conv.channels)
         if tile.split > 1:
             given: tuple[Passed, ...] = (
-                Scratch(0, "float32"), optional(conv.bias), extra, Tensor(tensors),
+                parts, optional(conv.bias), extra, Tensor(tensors),
                 Size(conv.pixels), conv.channels, tile.split, _SUMMED,
             )  # fmt: skip
             grid = ((size, _SUMMED), (ONE, 1), (ONE, 1))
             calls.append(Call("conv_sum_kernel", given, grid, warps=4, stages=1))
         text = kernel_text("conv_kernel") + epilogue_text("epilogue", conv.epilogue)
+        if source.calls:
+            text = kernel_text("spread_kernel") + text
         return hand_variant(
             conv.signature, calls, text, conditions, is_aligned=is_aligned,
             architectures=None if is_aligned else UNALIGNED_ARCHITECTURES,
-            scratch=() if tile.split == 1 else (Extent(4 * tile.split) * size,),
+            scratch=source.scratch + ((Extent(4 * tile.split) * size,) if tile.split > 1 else ()),
         )  # fmt: skip
 
     def _rows(self, tile: Tile) -> tuple[tuple[Extent, int], tuple[Extent, int]]:
@@ -120,7 +126,8 @@ def match(signature: RegionSignature) -> Conv | Refused | None:
         return Refused("a convolution with more than one result")
     if (found.pixels.static or 0) > MAX_GRID[1] * UNALIGNED.pixels:
         return Refused("a convolution of too many pixels")
-    return Conv(found)
+    source = source_of(found)
+    return source if isinstance(source, Refused) else Conv(found, source)
 
 
 def optional(index: int | None) -> Tensor | None:

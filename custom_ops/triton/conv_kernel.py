@@ -12,7 +12,7 @@ import triton.language as tl
 def conv_kernel(
     x, w, bias, gate, extra, y, parts,
     pixels,
-    H, W, C: tl.constexpr,
+    H, W, C: tl.constexpr, PITCH: tl.constexpr,
     OH, OW, OUT: tl.constexpr,
     KH: tl.constexpr, KW: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr,
     DH: tl.constexpr, DW: tl.constexpr, PT: tl.constexpr, PL: tl.constexpr,
@@ -22,7 +22,8 @@ def conv_kernel(
     """Write `epilogue(conv(x * gate, w) + bias, extra)` of one tile of pixels and channels.
 
     Args:
-        x: [N, H, W, C], or [N, C, H, W] if `IS_PLANAR`.
+        x: [N, H, W, C]; from a pixel to the next one it is PITCH elements, of which some may be
+            those of the next one, too. [N, C, H, W] if `IS_PLANAR`.
         w: [OUT, KH, KW, C].
         bias: [OUT], or None.
         gate: [N, 1, 1, C], or None.
@@ -52,7 +53,7 @@ def conv_kernel(
         for k in tl.range(0, C, BK):
             is_k = k + rk < C
             a = tl.load(
-                x + rm[:, None].to(tl.int64) * C + (k + rk)[None, :],
+                x + rm[:, None].to(tl.int64) * PITCH + (k + rk)[None, :],
                 mask=is_row[:, None] & is_k[None, :],
                 other=0.0,
             )
@@ -105,7 +106,7 @@ def conv_kernel(
                 row, column = top + tap // KW * DH, left + tap % KW * DW
                 is_in = is_row & (row >= 0) & (row < H) & (column >= 0) & (column < W)
                 a = tl.load(
-                    x + (first + row * W + column)[:, None] * C + k[None, :],
+                    x + (first + row * W + column)[:, None] * PITCH + k[None, :],
                     mask=is_in[:, None] & is_k[None, :],
                     other=0.0,
                 )

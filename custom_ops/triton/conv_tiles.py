@@ -6,6 +6,10 @@ from dataclasses import dataclass, replace
 
 #: Multiprocessors of a GPU, about; from so many steps on a tile may be shared, by so many blocks.
 _PROCESSORS, _MANY_STEPS, _MOST_SPLIT = 132, 16, 8
+#: Up to so many, boxes are too few to keep a GPU busy; fewer channels are read fast enough.
+_FEW_PIXELS, _GATED_PIXELS, _LEAST_CHANNELS, _LEAST_DEPTH = 1024, 4096, 64, 96
+#: Fewer blocks of 128 x 128, and of 128 x 64, leave too many multiprocessors idle.
+_LEAST_BLOCKS, _LEAST_HALVES = 96, 52
 
 
 @dataclass(frozen=True)
@@ -19,6 +23,17 @@ class Tile:
     stages: int
     split: int = 1
     """How many blocks share the depth of a tile."""
+
+
+@dataclass(frozen=True)
+class BoxTile:
+    """As `Tile`, of a product whose factors are copied by boxes."""
+
+    pixels: int
+    channels: int
+    depth: int
+    warps: int
+    stages: int
 
 
 def power(size: int) -> int:
@@ -62,6 +77,33 @@ def choose_tile(
     steps = taps * -(-depth // step)
     tile = Tile(rows, columns, step, warps, max(2, min(stages, steps)))
     return replace(tile, split=_split(tile, pixels, channels, taps, steps))
+
+
+def choose_box(
+    pixels: int, channels: int, depth: int, *, is_gated: bool = False
+) -> BoxTile | None:
+    """Return a tile for a product whose factors are copied by boxes, None where it does not pay.
+
+    Measured on an H100 (2026-11) for 8 and 32 images: 0.5 to 0.8 of what `choose_tile` takes where
+    channels are many; no gain at 56 x 56 over 64 channels, where memory decides.
+
+    Args:
+        pixels: Rows.
+        channels: Columns.
+        depth: Of one tap of the filter.
+        is_gated: Whether rows are multiplied by factors, for which they go through registers.
+    """
+    least = _GATED_PIXELS if is_gated else _FEW_PIXELS
+    if pixels <= least or channels < _LEAST_CHANNELS or depth < _LEAST_DEPTH:
+        return None
+    rows = -(-pixels // 128)
+    if rows * -(-channels // 64) < _LEAST_HALVES:
+        return None
+    blocks = rows * -(-channels // 128)
+    step = min(64, max(16, power(depth)))
+    if is_gated or channels < 128 or blocks < _LEAST_BLOCKS:
+        return BoxTile(128, min(64, max(16, power(channels))), step, 4, 4)
+    return BoxTile(128, 128, step, 4, 3)
 
 
 def _split(tile: Tile, pixels: int, channels: int, taps: int, steps: int) -> int:

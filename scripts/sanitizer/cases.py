@@ -101,22 +101,26 @@ CASES = (
          {"Y": ("n", 4, 11, 40)}, ({"n": 2}, {"n": 30}, {"n": 200}, {"n": 1200})),
     Case("convolution_with_a_gate", _TURNED + f"T = Transpose {_IN} (G)  M = Mul (P, T)"
          "  C = Conv <kernel_shape = [1, 1]> (M, V, B)  " + _BACK,
-         {"X": ("n", 7, 7, 72), "G": ("n", 1, 1, 72), "W": (24, 1, 1, 72), "B": (24,)},
-         {"Y": ("n", 7, 7, 24)}, ({"n": 3}, {"n": 40}, {"n": 500}, {"n": 1100})),
+         {"X": ("n", 7, 7, 104), "G": ("n", 1, 1, 104), "W": (72, 1, 1, 104), "B": (72,)},
+         {"Y": ("n", 7, 7, 72)}, ({"n": 3}, {"n": 40}, {"n": 500}, {"n": 1100})),
     Case("convolution_of_boxes", _TURNED + "C = Conv <kernel_shape = [3, 3], pads = [1, 1, 1, 1],"
          f" strides = [2, 2]> (P, V)  E = Transpose {_IN} (Z)  S = Add (C, E)  "
          + _BACK.replace("(C)", "(S)"),
-         {"X": ("n", 14, 10, 64), "Z": ("n", 7, 5, 72), "W": (72, 3, 3, 64)},
+         {"X": ("n", 14, 10, 128), "Z": ("n", 7, 5, 72), "W": (72, 3, 3, 128)},
          {"Y": ("n", 7, 5, 72)}, ({"n": 3}, {"n": 60}, {"n": 300}, {"n": 1500})),
     Case("first_convolution", f"V = Transpose {_IN} (W)  C = Conv <kernel_shape = [3, 3],"
          " pads = [1, 1, 1, 1], strides = [2, 2]> (X, V)  " + _BACK,
          {"X": (2, 3, 17, 19), "W": (24, 3, 3, 3)}, {"Y": (2, 9, 10, 24)}),
+    Case("first_convolution_of_many_taps", f"V = Transpose {_IN} (W)  C = Conv <kernel_shape ="
+         " [7, 7], pads = [3, 3, 3, 3], strides = [2, 2]> (X, V)  " + _BACK,
+         {"X": ("n", 3, 17, 19), "W": (24, 7, 7, 3)}, {"Y": ("n", 9, 10, 24)},
+         ({"n": 2}, {"n": 30}, {"n": 300}, {"n": 900})),
     Case("depthwise_convolution", f"P = Transpose {_IN} (X)  V = Transpose <perm = [3, 2, 0, 1]>"
          " (W)  C = Conv <group = 40, kernel_shape = [5, 5], pads = [2, 2, 2, 2]> (P, V, B)  "
          + _BACK + "  " + _integers("A", 3) + "L = ReduceMean <keepdims = 0> (R, A)"
          "  M = Transpose <perm = [0, 2, 1]> (L)",
          {"X": ("n", 5, 131, 40), "W": (5, 5, 1, 40), "B": (40,)},
-         {"Y": ("n", 5, 131, 40), "M": ("n", 5, 40)}, ({"n": 2}, {"n": 3})),
+         {"Y": ("n", 5, 131, 40), "M": ("n", 5, 40)}, ({"n": 2}, {"n": 300})),
     Case("squeeze_excite", "P = Transpose <perm = [0, 2, 1]> (X)  " + _integers("S", 0, 0, -1, 1)
          + "Q = Reshape (P, S)  M = GlobalAveragePool (Q)  H = Conv <kernel_shape = [1, 1]>"
          " (M, W, B)  I = Relu (H)  V = Transpose <perm = [3, 2, 0, 1]> (U)"

@@ -7,6 +7,7 @@ that it was given, or with what went wrong.
 from __future__ import annotations
 
 import pickle
+import re
 import sys
 import tempfile
 from pathlib import Path
@@ -46,6 +47,8 @@ def main() -> None:
                     arguments = [
                         Tensor(blocks[at[0]].ctypes.data + at[1], type_)
                         if type_.startswith("*")
+                        else _descriptor(type_, at, blocks)
+                        if type_.startswith("tensordesc")
                         else at
                         for type_, at in launch["arguments"]
                     ]
@@ -54,6 +57,19 @@ def main() -> None:
                 answer = f"{type(error).__name__}: {error}"
             pickle.dump(answer, answers)
             answers.flush()
+
+
+def _descriptor(type_: str, at: tuple[Any, ...], blocks: list[np.ndarray]) -> Any:
+    """A tensor that boxes are copied of: `at` is where it lies, its dims and strides in bytes."""
+    from triton.tools.tensor_descriptor import TensorDescriptor
+
+    tensor, start, dims, strides = at
+    found = re.match(r"tensordesc<(\D+)(\d+)\[([^]]*)\]>", type_)
+    assert found is not None, type_
+    base = Tensor(blocks[tensor].ctypes.data + start, f"*{found[1]}{found[2]}")
+    size = int(found[2]) // 8
+    box = [int(side) for side in found[3].split(",")]
+    return TensorDescriptor(base, dims, [*(stride // size for stride in strides), 1], box)
 
 
 if __name__ == "__main__":

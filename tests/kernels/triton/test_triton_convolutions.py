@@ -41,10 +41,10 @@ def strided(net: Net, x: str) -> str:
 
 def deep(net: Net, x: str) -> str:
     """Many steps for few tiles, which several blocks share."""
-    inner = net.op("Relu", net.conv(x, (24, 200), 3, strides=[2, 2]))
+    inner = net.op("Relu", net.conv(x, (24, 72), 3, strides=[2, 2]))
     for _ in range(2):
         pads = {"pads": [1, 1, 1, 1]}
-        inner = net.op("Relu", net.op("Add", net.conv(inner, (200, 200), 3, **pads), inner))
+        inner = net.op("Relu", net.op("Add", net.conv(inner, (72, 72), 3, **pads), inner))
     return inner
 
 
@@ -87,6 +87,15 @@ def pooled(net: Net, x: str) -> str:
     return net.op("GlobalAveragePool", net.op("Relu", inner))
 
 
+def many_taps(net: Net, x: str) -> str:
+    window = {"strides": [2, 3], "dilations": [1, 2], "pads": [2, 3, 1, 4]}
+    return net.relu6(net.conv(x, (3, 24), 5, **window))
+
+
+def patches(net: Net, x: str) -> str:
+    return net.op("Relu", net.conv(x, (3, 40), 5, strides=[5, 5]))
+
+
 NETS = {
     "strides, dilations and uneven pads": (strided, 24, {"conv"}),
     "a deep one": (deep, 24, {"conv"}),
@@ -102,6 +111,8 @@ NETS = {
         lambda net, x: net.relu6(net.conv(x, (3, 24), 3, strides=[2, 2], pads=[1] * 4)), 3,
         {"conv"},
     ),
+    "a first layer of many taps": (many_taps, 3, {"conv"}),
+    "patches": (patches, 3, {"conv"}),
 }  # fmt: skip
 
 
@@ -117,6 +128,73 @@ def test_blocks_compute_what_their_bodies_do(
     assert {kind for kind, _ in found} == kinds
     for kind, signature in found:
         check(kind, signature, interpreter)
+
+
+def windows(net: Net, x: str) -> str:
+    """Windows that copies of boxes reach: padded, dilated, with strides."""
+    inner = net.op("Relu", net.conv(x, (32, 24), 3, pads=[1, 1, 1, 1]))
+    inner = net.op("Relu", net.conv(inner, (24, 32), 3, dilations=[2, 1], pads=[2, 0, 1, 2]))
+    inner = net.op("Relu", net.conv(inner, (32, 40), 3, strides=[2, 2], pads=[1, 1, 1, 1]))
+    return net.op("Relu", net.conv(inner, (40, 16), 1, strides=[2, 2]))
+
+
+BOXED = {"windows": (windows, 32), "a residual block": (residual, 24), "a gate": (gated, 24)}
+
+
+@pytest.mark.parametrize("batch", [5, "n"])
+@pytest.mark.parametrize("name", BOXED)
+def test_boxes_compute_what_bodies_do(
+    name: str, batch: int | str, interpreter: Interpreter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from ortkit.custom_ops.triton import conv_tiles
+
+    for name_ in (
+        "_FEW_PIXELS",
+        "_GATED_PIXELS",
+        "_LEAST_CHANNELS",
+        "_LEAST_DEPTH",
+        "_LEAST_HALVES",
+    ):
+        monkeypatch.setattr(conv_tiles, name_, 0)
+    build, channels = BOXED[name]
+    net = Net()
+    for kind, signature in signatures_of(net.model((batch, channels, 9, 10), [build(net, "x")])):
+        if kind == "conv":
+            sources = sources_of(signature)
+            assert not isinstance(sources, Refused)
+            assert "conv_box_kernel" in sources[0].steps[0].text
+            assert sources[0].architectures == (90,)
+            check(kind, signature, interpreter)
+
+
+@pytest.mark.parametrize(
+    ("images", "side", "channels", "depth", "tile"),
+    [
+        (1, 56, 128, 256, None), (32, 56, 256, 64, None), (32, 28, 240, 40, None),
+        (32, 28, 128, 128, (128, 128)), (32, 14, 1024, 256, (128, 128)),
+        (32, 7, 512, 512, (128, 64)), (8, 14, 256, 1024, (128, 64)), (8, 7, 512, 2048, None),
+    ],
+)  # fmt: skip
+def test_boxes_are_taken_where_they_were_faster(
+    images: int, side: int, channels: int, depth: int, tile: tuple[int, int] | None
+) -> None:
+    from ortkit.custom_ops.triton.conv_tiles import choose_box
+
+    found = choose_box(images * side * side, channels, depth)
+    assert (None if found is None else (found.pixels, found.channels)) == tile
+
+
+def test_boxes_cover_with_few_pixels() -> None:
+    from ortkit.custom_ops.triton.conv_boxes import box_of
+
+    assert box_of(1, 1, 10_000, 128) == (1, 1, 128)
+    for images, side in ((32, 7), (32, 14), (8, 28), (1, 56)):
+        for pixels in (64, 128, 256):
+            box = box_of(images, side, side, pixels)
+            assert np.prod(box) == pixels
+            sides = zip((images, side, side), box, strict=True)
+            covered = pixels * np.prod([-(-n // b) for n, b in sides])
+            assert covered <= 1.4 * max(images * side * side, pixels)
 
 
 def test_a_deep_product_is_shared() -> None:
@@ -192,7 +270,9 @@ def check(kind: str, signature: RegionSignature, interpreter: Interpreter) -> No
     sources = sources_of(signature)
     assert not isinstance(sources, Refused), sources.reason
     for number in range(len(sources)):
-        got = interpreter.run(signature, feeds, number, shift=0 if number == 0 else 2)
+        got = interpreter.run(
+            signature, feeds, number, shift=0 if sources[number].is_aligned else 2
+        )
         for one, other in zip(got, wanted, strict=True):
             largest = np.abs(other.astype(np.float64)).max()
             error = np.abs(one.astype(np.float64) - other).max()

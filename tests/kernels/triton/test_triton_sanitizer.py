@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 
 from ortkit.kernels.backend import Refused
 from ortkit.kernels.triton.configs import configs_of
+from ortkit.kernels.triton.hand import PACKAGE
 from ortkit.kernels.triton.source import sources_of
 from ortkit.kernels.triton.space import space_of
 from ortkit.kernels.triton.templates import template_for
@@ -46,6 +48,21 @@ def test_every_kind_of_kernel_is_there() -> None:
             assert (kind, is_loop, is_split, aligned, False) in kinds, (kind, is_loop, is_split)
     for kind in ("flat", "turned", "rows"):
         assert any(one[0] == kind and one[-1] for one in kinds), kind
+
+
+def test_every_hand_shaped_kernel_is_there() -> None:
+    sources = [sources_of(case.signature()) for case in CASES]
+    texts = [
+        step.text
+        for found in sources
+        if not isinstance(found, Refused)
+        for source in found
+        for step in source.steps
+    ]
+    folders = import_module(PACKAGE).__path__
+    kernels = {path for folder in folders for path in Path(folder).glob("*_kernel.py")}
+    for path in kernels:
+        assert any(path.read_text("utf-8") in text for text in texts), path.name
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,66 @@
+"""Convolutions of NHWC tensors as products of matrices, by copies of boxes (TMA, sm_90).
+
+The device copies what a step reads, zeros outside of an image, and the tensor cores read it where
+it lies. `epilogue`, what follows, is written behind this text for each region.
+"""
+
+# mypy: ignore-errors
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def conv_box_kernel(
+    x, w, bias, gate, extra, y,
+    COLUMNS,
+    C: tl.constexpr, OUT: tl.constexpr,
+    KH: tl.constexpr, KW: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr,
+    DH: tl.constexpr, DW: tl.constexpr, PT: tl.constexpr, PL: tl.constexpr,
+    BI: tl.constexpr, BH: tl.constexpr, BW: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+):  # fmt: skip
+    """Write `epilogue(conv(x * gate, w) + bias, extra)` of a box of pixels and some channels.
+
+    Args:
+        x: A map of [N, H / SH, SH, W / SW, SW * C]: a copy takes neighbours, and those that a
+            window with strides reads are neighbours in this.
+        w: One of [OUT, KH * KW, C].
+        bias: [OUT], or None.
+        gate: [N, C], or None.
+        extra: A map of [N, ROWS, COLUMNS, OUT], or None.
+        y: One of [N, ROWS, COLUMNS, OUT].
+        BI: Images of a box, of BH x BW pixels each.
+    """
+    first = tl.program_id(0) * BN
+    across = tl.cdiv(COLUMNS, BW)
+    left = tl.program_id(1) % across * BW
+    top = tl.program_id(1) // across * BH
+    image = tl.program_id(2) * BI
+    PIECES: tl.constexpr = (C + BK - 1) // BK
+    # Rows and columns of the padding, in whole strides.
+    UP: tl.constexpr = (PT + SH - 1) // SH
+    BACK: tl.constexpr = (PL + SW - 1) // SW
+    acc = tl.zeros((BI * BH * BW, BN), tl.float32)
+    for step in tl.range(0, KH * KW * PIECES):
+        tap = step // PIECES
+        k = step % PIECES * BK
+        row = tap // KW * DH + (UP * SH - PT)
+        column = tap % KW * DW + (BACK * SW - PL)
+        a = x.load(
+            [image, top + row // SH - UP, row % SH, left + column // SW - BACK,
+             column % SW * C + k]
+        )  # fmt: skip
+        if gate is not None:
+            at = k + tl.arange(0, BK)
+            factor = tl.load(gate + image.to(tl.int64) * C + at, mask=at < C, other=0.0)
+            # The product is rounded once, as in `conv_kernel`.
+            a = a * factor
+        b = w.load([first, tap, k])
+        acc = tl.dot(a.reshape(BI * BH * BW, BK), b.reshape(BN, BK).T, acc)
+    if bias is not None:
+        channel = first + tl.arange(0, BN)
+        acc += tl.load(bias + channel, mask=channel < OUT, other=0.0).to(tl.float32)[None, :]
+    other = 0.0
+    if extra is not None:
+        other = extra.load([image, top, left, first]).reshape(BI * BH * BW, BN).to(tl.float32)
+    result = epilogue(acc, other).to(y.dtype)  # noqa: F821
+    y.store([image, top, left, first], result.reshape(BI, BH, BW, BN))

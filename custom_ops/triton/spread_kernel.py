@@ -1,0 +1,51 @@
+"""Images with channels outermost, as pixels of all numbers that a step of a window is over."""
+
+# mypy: ignore-errors
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def spread_kernel(
+    x, w, y, v,
+    H, W, C: tl.constexpr, OUT: tl.constexpr,
+    KH: tl.constexpr, KW: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr,
+    DH: tl.constexpr, DW: tl.constexpr, PT: tl.constexpr, PL: tl.constexpr,
+    ROWS, COLUMNS, TH: tl.constexpr, TW: tl.constexpr, UNITS: tl.constexpr,
+    BU: tl.constexpr, BW: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Write y, which has a pixel for each step of the window, and the filter of that.
+
+    A convolution of x with w is one of y with v: of TH x TW pixels, without strides and pads.
+
+    Args:
+        x: [N, C, H, W].
+        w: [OUT, KH, KW, C].
+        y: [N, ROWS, COLUMNS, UNITS], of C x SH x SW numbers each and zeros.
+        v: [OUT, TH, TW, UNITS].
+        BU: UNITS or more, a power of two.
+        BW: Pixels of a block; BLOCK numbers of v.
+    """
+    line = tl.program_id(0)
+    unit = tl.arange(0, BU)
+    column = tl.program_id(1) * BW + tl.arange(0, BW)
+    row = line % ROWS * SH - PT + unit // SW % SH
+    at = column[:, None] * SW - PL + (unit % SW)[None, :]
+    is_in = ((unit < C * SH * SW) & (row >= 0) & (row < H))[None, :] & (at >= 0) & (at < W)
+    plane = (line // ROWS).to(tl.int64) * (C * H * W) + (unit // (SH * SW) * H + row) * W
+    value = tl.load(x + plane[None, :] + at, mask=is_in, other=0.0)
+    at = (line.to(tl.int64) * COLUMNS + column)[:, None] * UNITS + unit[None, :]
+    tl.store(y + at, value, mask=(column < COLUMNS)[:, None] & (unit < UNITS)[None, :])
+
+    SIZE: tl.constexpr = OUT * TH * TW * UNITS
+    here = line * tl.num_programs(1) + tl.program_id(1)
+    for start in tl.range(here * BLOCK, SIZE, tl.num_programs(0) * tl.num_programs(1) * BLOCK):
+        to = start + tl.arange(0, BLOCK)
+        tap, number = to // UNITS, to % UNITS
+        below = tap // TW % TH * SH + number // SW % SH
+        right = tap % TW * SW + number % SW
+        is_tap = (below % DH == 0) & (below // DH < KH) & (right % DW == 0) & (right // DW < KW)
+        is_tap = is_tap & (number < C * SH * SW) & (to < SIZE)
+        source = (tap // (TH * TW) * KH + below // DH) * KW + right // DW
+        given = tl.load(w + source * C + number // (SH * SW), mask=is_tap, other=0.0)
+        tl.store(v + to, given, mask=to < SIZE)
