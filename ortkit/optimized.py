@@ -13,6 +13,7 @@ from pathlib import Path
 import onnx_ir as ir
 
 from ortkit.errors import UserError
+from ortkit.graph.atomic import write_whole
 from ortkit.graph.save import save_model
 from ortkit.kernels.metadata import (
     EMBEDDED_KEY,
@@ -56,16 +57,7 @@ class Optimized:
         files = [path for path in (written.model, written.data) if path is not None]
         if self.library is not None and not embed_library:
             beside = library_path(target)
-            copied = beside.with_name(f".{beside.name}.{os.getpid()}")
-            try:
-                shutil.copyfile(self.library, copied)
-                copied.replace(beside)
-            except OSError as error:
-                raise UserError(
-                    f"cannot be written: {error.strerror}", where=str(beside)
-                ) from error
-            finally:
-                copied.unlink(missing_ok=True)
+            write_whole(beside, self.library.read_bytes())
             files.append(beside)
         return tuple(files)
 

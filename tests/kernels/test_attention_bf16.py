@@ -138,6 +138,9 @@ def test_scores_that_grow_from_block_to_block(library: LibraryBuild) -> None:
 def test_keys_that_matter_more_and_more(name: str, library: LibraryBuild) -> None:
     """Each block of keys outweighs those before it by far, or by less than what is let pass."""
     case = FORMS[name]
+    plan = match(case.signature)
+    assert isinstance(plan, TileAttention)
+    assert (plan.group > 128) is (name == "large_groups")
     for growth in (1.0, 40.0):
         inputs = random_inputs(case, 450, 610)
         inputs["K"] *= np.geomspace(0.01, growth, 610, dtype=np.float32)[None, :, None]
