@@ -74,7 +74,7 @@ class TiledProduct:
         most = _MOST_ROWS if tile.most_rows is None else tile.most_rows
         return hand_variant(
             form.signature, [call], text, (Condition(rows, at_most=most),),
-            architectures=self.architectures, is_optional=True,
+            architectures=self.architectures,
         )  # fmt: skip
 
     def _plain(self) -> tuple[VariantSource, ...]:

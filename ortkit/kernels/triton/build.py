@@ -101,6 +101,9 @@ def write_images(
             for place in range(len(source.steps))
         ]
         variants.append(source.variant(shared))
+    # What is made for some architectures only may be left without any.
+    if not variants and failed:
+        raise next(iter(failed.values()))
     left_out = tuple(LeftOut(one, error.problem) for one, error in failed.items())
     return Images(tuple(variants), tuple(images), left_out)
 

@@ -15,13 +15,15 @@ from ortkit.custom_ops.triton.gemm_tiles import Tile, tiles_of
 from test_triton_attention import stack_bytes
 from test_triton_products import GATED, Case
 
+from ortkit.errors import KernelError
 from ortkit.kernels import RegionSignature
 from ortkit.kernels.backend import Refused, Target
 from ortkit.kernels.cuda import SHARED_BYTES
 from ortkit.kernels.sizes import Extent
+from ortkit.kernels.triton import build
 from ortkit.kernels.triton.backend import TritonBackend
-from ortkit.kernels.triton.build import compile_step
-from ortkit.kernels.triton.source import VariantSource, sources_of
+from ortkit.kernels.triton.build import Compiled, compile_step
+from ortkit.kernels.triton.source import StepSource, VariantSource, sources_of
 from ortkit.kernels.triton.templates import template_for
 
 pytestmark = pytest.mark.skipif(find_spec("triton") is None, reason="triton is not installed")
@@ -164,7 +166,7 @@ def test_it_compiles_for_hopper_without_spills(name: str, rows: int | str, tmp_p
     case = replace(CASES[name], depth=768, columns=3072, rows=(rows,))
     for source in hopper_sources(case.signature()):
         assert source.architectures == (90,)
-        assert source.is_optional
+        assert not source.is_optional
         (step,) = source.steps
         made = compile_step(step, 90, tmp_path)
         assert stack_bytes(made.cubin, tmp_path) == 0
@@ -209,6 +211,24 @@ def test_other_gpus_have_no_code_and_targets_without_hopper_no_kernel() -> None:
     found = backend.accepts(signature, Target("cuda", "sm_80"))
     assert found is not None
     assert "sm_90" in found.reason
+
+
+@pytest.mark.parametrize("has_ptx", [True, False])
+def test_without_its_code_there_is_no_kernel(
+    has_ptx: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An older Triton has no Gluon; the plain kernel alone is slower than cuBLAS."""
+    sources = sources_of(PLAIN.signature())
+    assert not isinstance(sources, Refused)
+
+    def no_gluon(step: StepSource, *_: object) -> Compiled:
+        if step.is_gluon:
+            raise KernelError("there is no Gluon")
+        return Compiled(b"", "", 0)
+
+    monkeypatch.setattr(build, "compile_step", no_gluon)
+    with pytest.raises(KernelError, match="no Gluon"):
+        build.write_images(sources, (80, 90), tmp_path, has_ptx=has_ptx)
 
 
 def test_no_rows_are_none_of_the_maps() -> None:
