@@ -6,7 +6,7 @@ import concurrent.futures
 import dataclasses
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -257,7 +257,7 @@ class Session:
             if device not in ("cpu", places.computes):
                 raise UserError(
                     f"{device!r} is not where the session computes", where="device",
-                    fix=f"{places.computes!r} or 'cpu'",
+                    fix=" or ".join(dict.fromkeys((places.computes, "cpu"))),
                 )  # fmt: skip
             places = dataclasses.replace(places, device=device)
         with GATE:
@@ -406,16 +406,12 @@ class Session:
     def _chosen(self, outputs: Sequence[str]) -> list[str]:
         if isinstance(outputs, str):
             outputs = [outputs]
-        if not outputs:
-            raise UserError(
-                "no output is named", fix=f"the outputs are {', '.join(map(str, self.outputs))}"
-            )
+        fix = f"the outputs are {', '.join(map(str, self.outputs))}"
+        if not outputs or not isinstance(outputs, Iterable):
+            raise UserError("no output is named", fix=fix)
         unknown = [name for name in outputs if name not in self._names]
         if unknown:
-            raise UserError(
-                f"there is no output {unknown[0]!r}",
-                fix=f"the outputs are {', '.join(map(str, self.outputs))}",
-            )
+            raise UserError(f"there is no output {unknown[0]!r}", fix=fix)
         return list(outputs)
 
 

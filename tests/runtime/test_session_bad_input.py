@@ -99,7 +99,8 @@ def test_settings_that_are_none(ask: Callable[[], Session], problem: str) -> Non
         ask()
 
 
-def test_no_output_at_all() -> None:
+@pytest.mark.parametrize("outputs", [[], 3])
+def test_no_output_at_all(outputs: object) -> None:
     feeds = {"x": np.ones((1, 4), np.float32)}
-    with Session(model(TANH), "cpu") as session, pytest.raises(UserError, match="no output"):
-        session.run(feeds, outputs=[])
+    with Session(model(TANH), "cpu") as session, pytest.raises(UserError, match="no output is"):
+        session.run(feeds, outputs)  # type: ignore[arg-type]
