@@ -207,13 +207,14 @@ def _print(models: list[dict[str, Any]], overhead: Mapping[str, float]) -> None:
         rows.append(
             [
                 one["model"], plain, ours, optimized, plain / ours, plain / optimized,
-                fast["plain"] / fast["provider"], share,
+                fast["plain"] / fast["provider"], fast["plain"] / fast["optimized"], share,
                 *(created.get(key) for key in ("plain", "cold", "warm")),
                 sum(n for ep, n in one["nodes"].items() if ep == NAME),
             ]
         )  # fmt: skip
     header = ["model", "plain, ms", "provider, ms", "optimized, ms", "provider", "optimize",
-              "of minima", "share of gain", "made, s", "cold, s", "warm, s", "nodes"]  # fmt: skip
+              "its minima", "optimize's", "share of gain", "made, s", "cold, s", "warm, s",
+              "nodes"]  # fmt: skip
     output.table("median of runs that take turns", header, rows)
     print(f"\none group of Add, Mul, Relu on 16 floats: {overhead['group_us']:.3f} µs, "
           f"its nodes in ONNX Runtime: {overhead['nodes_us']:.3f} µs")  # fmt: skip
