@@ -14,6 +14,9 @@ _ARCHITECTURES = (90,)
 #: Queries of a group of four warps.
 _GROUP = 64
 _GROUP_WARPS = 4
+_TEXTS = (
+    "attention_hopper_group_kernel", "attention_hopper_kernel", "attention_hopper_entry_kernel",
+)  # fmt: skip
 
 
 def hopper_variant(form: AttentionForm, tile: HopperTile) -> VariantSource:
@@ -39,13 +42,13 @@ def hopper_variant(form: AttentionForm, tile: HopperTile) -> VariantSource:
         _GROUP_WARPS,
         registers=tile.limit,
         is_gluon=True,
-        # The groups but the first, and four of which one copies.
+        # All groups, and four that copy, but for those that are there.
         workers=_GROUP_WARPS * tile.groups,
     )
     return hand_variant(
         form.signature,
         [call],
-        kernel_text("attention_hopper_group_kernel") + kernel_text("attention_hopper_kernel"),
+        "".join(map(kernel_text, _TEXTS)),
         tile.conditions,
         architectures=_ARCHITECTURES,
         is_optional=True,

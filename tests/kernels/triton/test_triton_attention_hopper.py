@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from interpreter import Interpreter, chosen, sizes_of
-from test_triton_attention import stack_bytes
+from test_triton_attention import most_stack, stack_bytes
 from triton_attention import CASES, SIZES, WHOLE, WIDE, Case, assert_close, feeds_of
 
 from ortkit.kernels import RegionSignature
@@ -29,8 +29,6 @@ TAKEN = [
 ]
 #: More blocks of keys than there is room for, with queries of several blocks.
 LONG = {"b": 1, "s": 260, "t": 900}
-#: Registers that are put aside for a word or two cost nothing.
-MOST_STACK = 16
 
 
 def hopper_sources(signature: RegionSignature) -> list[tuple[int, VariantSource]]:
@@ -123,7 +121,7 @@ def test_it_compiles_for_hopper_without_spills(name: str, tmp_path: Path) -> Non
         assert source.is_optional
         (step,) = source.steps
         made = compile_step(step, 90, tmp_path)
-        assert stack_bytes(made.cubin, tmp_path) <= MOST_STACK
+        assert stack_bytes(made.cubin, tmp_path) <= most_stack(step, CASES[name])
         assert made.shared_bytes <= SHARED_BYTES[90]
         for instruction in ("wgmma.mma_async", "cp.async.bulk.tensor", "setmaxnreg"):
             assert instruction in made.ptx
@@ -157,6 +155,18 @@ def test_rows_of_a_run_decide_where_they_are_not_known() -> None:
         for rows in (2112, 2113, 3168, 3169, 4224, 4225)
     ]
     assert launches == [256, 512, 512, 256, 256, 512]
+
+
+def test_masks_have_three_groups_in_the_first_round_alone() -> None:
+    body = replace(WIDE, heads=8, kv_heads=8, mask="chosen")
+    launches = []
+    for queries in (2112, 2113, 3072, 3073, 6144):
+        shape = (1, 1, 1, queries)
+        case = Case(body, queries=queries, keys=queries, mask=shape, mask_dtype="bool")
+        sources = sources_of(case.signature())
+        assert not isinstance(sources, Refused)
+        launches.append(sources[0].variant([0]).steps[0].threads)
+    assert launches == [256, 512, 512, 256, 256]
 
 
 def test_without_keys_there_is_nothing_to_copy() -> None:
