@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ortkit.cli import show
+from ortkit.cli.flags import check_written
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -113,6 +114,7 @@ def _build(arguments: argparse.Namespace, ops: Sequence[CustomOp]) -> int:
     from ortkit.kernels.backend import Target
 
     _check_dtypes(arguments.dtypes)
+    check_written({"--output": arguments.output}, map(Path, arguments.sources))
     if arguments.arch is not None and arguments.target != "cuda":
         raise UserError("--arch needs --target cuda")
     cuda = Target("cuda", arguments.arch or "native") if arguments.target == "cuda" else None

@@ -119,10 +119,7 @@ def test_build_for_gpus_too(call, source: Path, tmp_path: Path) -> None:
         (("test", "--dtype", "float23"), "--dtype: 'float23' is no element type"),
         (("list", "--from", "no.py"), "--from no.py: no such file"),
         (("list", "--from", "no_module_of_this_name"), "there is no module"),
-        (
-            ("build", "Double", "-o", "no/x.so", "--dtype", "float32"),
-            "cannot write the kernel lib",
-        ),
+        (("build", "Double", "-o", "no/x.so"), "there is no folder 'no'"),
         (("build", "Double", "-o", "x.so", "--cpu", "z80"), "z80"),
         (("build", "Double", "-o", "x.so", "--arch", "sm_90"), "--arch needs --target cuda"),
         (
@@ -171,3 +168,10 @@ def test_an_installed_package_ships_ops(
     )
     done = call("ops", "list")
     assert done.code == 2 and "entry point mine = my_package_that_is_gone" in done.err
+
+
+def test_a_source_is_not_written_over(call, source: Path) -> None:
+    before = source.read_bytes()
+    done = call("ops", "build", "Double", "--from", source, "-o", source)
+    assert (done.code, source.read_bytes()) == (2, before)
+    assert "is read; name another file" in done.err
