@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -116,13 +116,7 @@ class Epilogue:
         return sum(step.operands.count(value) for step in self.steps)
 
 
-def read_epilogue(
-    body: Body,
-    start: str,
-    end: str,
-    dtype: str = "float32",
-    input_of: Callable[[str], int | None] | None = None,
-) -> Epilogue | Refused:
+def read_epilogue(body: Body, start: str, end: str, dtype: str = "float32") -> Epilogue | Refused:
     """Return what lies between two values of the body, or why that is no epilogue.
 
     Args:
@@ -130,17 +124,14 @@ def read_epilogue(
         start: The convolution's result.
         end: The region's result, in the same layout.
         dtype: Of all values.
-        input_of: Says which input a value is that may be read besides; left out: those that are
-            turned from NHWC.
     """
-    behind = input_of or (lambda name: body.input_behind(name, TO_NCHW))
     nodes = body.between(start, end)
     made = {start, *(name for node in nodes for name in node.output)}
     extras = {
         name: number
         for node in nodes
         for name in node.input
-        if name not in made and (number := behind(name)) is not None
+        if name not in made and (number := body.input_behind(name, TO_NCHW)) is not None
     }
     distinct = tuple(dict.fromkeys(extras.values()))
     known: dict[str, Operand] = {start: Value(0)}

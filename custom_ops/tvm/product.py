@@ -312,13 +312,7 @@ def match(signature: RegionSignature) -> Product | Refused | None:
         ):
             start, bias = each.output[0], number
             break
-    shape = signature.outputs[0].shape
-
-    def input_of(name: str) -> int | None:
-        number = body.inputs.get(name)
-        return number if number is not None and signature.inputs[number].shape == shape else None
-
-    epilogue = read_epilogue(body, start, body.function.output[0], input_of=input_of)
+    epilogue = read_epilogue(body, start, body.function.output[0])
     if isinstance(epilogue, Refused):
         return epilogue
     return Product(signature, x, weight, bias, epilogue)

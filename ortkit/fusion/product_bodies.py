@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import onnx
@@ -21,7 +21,7 @@ Shape = Sequence[int | str]
 def product_signature(
     scope: Scope, one: Product, rows: tuple[Shape, Shape], opset: int
 ) -> RegionSignature:
-    """Return the signature of a product: inputs x, the packed matrix, bias and extras.
+    """Return the signature of a product: inputs x, the packed matrix, and the bias if it has one.
 
     Args:
         scope: Its graph's.
@@ -34,7 +34,6 @@ def product_signature(
     inputs = [_spec("x", (*given, depth)), _spec("w", panels_shape(depth, columns))]
     if one.bias is not None:
         inputs.append(_spec("b", (columns,)))
-    inputs += [_spec(name, (*made, columns)) for name in _extras(one).values()]
     name = "_".join(["product", *(node.op_type.lower() for node in one.tail)])
     body = body_text(_function(scope, one, opset))
     return RegionSignature(name, body, tuple(inputs), (_spec("y", (*made, columns)),))
@@ -52,10 +51,8 @@ def _function(scope: Scope, one: Product, opset: int) -> onnx.FunctionProto:
         inputs.append("b")
         nodes.append(helper.make_node("Add", [value, "b"], ["s"]))
         value = "s"
-    extras = _extras(one)
-    inputs += extras.values()
     for number, node in enumerate(one.tail):
-        nodes += _step(scope, node, value, extras, number, opset)
+        nodes += _step(scope, node, value, number, opset)
         value = f"t{number}"
     function = onnx.FunctionProto(name="product", domain=DOMAIN, input=inputs, output=[value])
     function.node.extend(nodes)
@@ -63,15 +60,10 @@ def _function(scope: Scope, one: Product, opset: int) -> onnx.FunctionProto:
     return function
 
 
-def _extras(one: Product) -> dict[ir.Value, str]:
-    return {value: f"e{number}" for number, value in enumerate(one.extras)}
-
-
 def _step(
     scope: Scope,
     node: ir.Node,
     value: str,
-    extras: Mapping[ir.Value, str],
     number: int,
     opset: int,
 ) -> list[onnx.NodeProto]:
@@ -80,7 +72,7 @@ def _step(
     for index, operand in enumerate(node.inputs):
         array = scope.array(operand, 1)
         if array is None:
-            names.append("" if operand is None else extras.get(operand, value))
+            names.append("" if operand is None else value)
             continue
         names.append(f"c{number}_{index}")
         nodes.append(constant_node(names[-1], array.reshape(())))

@@ -102,7 +102,7 @@ class ProductRegions:
         if one.bias is not None:
             row = one.bias_value
             inputs.append(row or loose_constant(ir.tensor(one.bias), f"{one.end.name}/bias"))
-        return FusedRegion(name, one.nodes, (*inputs, *one.extras), (one.end,))
+        return FusedRegion(name, one.nodes, tuple(inputs), (one.end,))
 
 
 def _packing(one: Product) -> tuple[ir.Value, bool, float]:

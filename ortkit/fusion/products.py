@@ -47,8 +47,7 @@ class Product:
         factor: That `weight` is multiplied by.
         bias: float32 [columns]; None if there is none.
         bias_value: The constant that `bias` is as it lies; None if it is made of one.
-        tail: What is done to each element, in order.
-        extras: What the tail reads besides, of the result's shape.
+        tail: Functions of one value, in order.
         end: The result.
     """
 
@@ -64,7 +63,6 @@ class Product:
     bias: Array | None
     bias_value: ir.Value | None
     tail: tuple[ir.Node, ...]
-    extras: tuple[ir.Value, ...]
     end: ir.Value
 
     @property
@@ -114,7 +112,7 @@ def find_product(scope: Scope, node: ir.Node) -> Product | Refused | None:
     row, value = bias
     return Product(
         (node,), x, sizes_as_text(shape[:-1]), count, weight, depth, columns, is_turned,
-        site.float("alpha", 1.0), row, value, (), (), node.outputs[0],
+        site.float("alpha", 1.0), row, value, (), node.outputs[0],
     )  # fmt: skip
 
 
@@ -124,8 +122,8 @@ def with_tails(scope: Scope, first: Product, *, in_place: bool) -> list[Product]
     Args:
         scope: Its graph's.
         first: Without what follows.
-        in_place: Whether the product's nodes are replaced where they stand: its tail may then read
-            other values, but does not go on behind a reshape of the rows, which stays.
+        in_place: Whether the product's nodes are replaced where they stand: its tail does not go
+            on behind a reshape of the rows then, which stays.
     """
     found = [first]
     while len(found[-1].tail) < MOST_TAIL:
@@ -170,23 +168,19 @@ def _longer(scope: Scope, one: Product, *, in_place: bool) -> Product | None:
             return None
         return replace(one, nodes=nodes, end=end)
     others = [value for value in node.inputs if value is not None and value is not one.end]
-    rows = [value for value in others if not scope.is_constant(value)]
-    arrays = [scope.array(value, one.columns) for value in others if value not in rows]
+    arrays = [scope.array(value, one.columns) for value in others]
     known = [array for array in arrays if array is not None]
-    if len(known) < len(arrays) or (rows and not in_place):
+    if len(known) < len(arrays):
         return None
-    shape = scope.shapes.shape(one.end)
-    if any(scope.shapes.shape(value) != shape for value in rows):
-        return None
-    if not rows and _is_bias(node, known, one):
+    if _is_bias(node, known, one):
         kept = others[0] if known[0].ndim == 1 else None
         return replace(one, nodes=nodes, bias=known[0].reshape(-1), bias_value=kept, end=end)
     if not _is_step(node) or scope.shapes.dtype(end) != ir.DataType.FLOAT:
         return None
-    if any(array.size != 1 or array.ndim > len(shape or ()) for array in known):
+    rank = len(scope.shapes.shape(one.end) or ())
+    if any(array.size != 1 or array.ndim > rank for array in known):
         return None
-    extras = tuple(dict.fromkeys((*one.extras, *rows)))
-    return replace(one, nodes=nodes, tail=(*one.tail, node), extras=extras, end=end)
+    return replace(one, nodes=nodes, tail=(*one.tail, node), end=end)
 
 
 def _is_step(node: ir.Node) -> bool:

@@ -70,10 +70,8 @@ def ops(one: Candidate) -> list[str]:
         ("m = MatMul(x, w)  y = Add(b, m)", ["MatMul", "Add"]),
         ("m = Gemm(x, w, b)  y = Gelu(m)", ["Gemm", "Gelu"]),
         ("m = Gemm(x, w, b)  y = com.microsoft.QuickGelu<alpha = 1.0>(m)", ["Gemm", "QuickGelu"]),
-        # Other values of the result's shape.
-        ("m = Gemm(x, w, b)  g = Relu(m)  y = Add(g, r)", ["Gemm", "Relu", "Add"]),
-        ("m = MatMul(x, w)  g = Mul(r, m)  y = Add(g, r)", ["MatMul", "Mul", "Add"]),
-        # What two read, or a row that is no bias any more, ends the line.
+        # What reads other values, or is read by two, or a row that is no bias, ends the line.
+        ("m = Gemm(x, w, b)  g = Relu(m)  y = Add(g, r)", ["Gemm", "Relu"]),
         ("m = Gemm(x, w, b)  g = Gelu(m)  y = Add(m, g)", ["Gemm"]),
         ("m = Gemm(x, w, b)  y = Add(m, b)", ["Gemm"]),
         ("m = MatMul(x, w)  y = Add(m, c)", ["MatMul"]),
@@ -136,8 +134,6 @@ def test_other_products_are_not_looked_at() -> None:
         ("y = Gemm<beta = 3.0>(x, w, b)", "float[48, 128] x", {"b": ()}),
         ("m = MatMul(x, w)  y = Add(m, b)", "float[batch, 3, seq, 128] x", {"b": 192}),
         ("y = MatMul(x, w)", "float[2, 24, 128] x", {"w": (1, 128, 200)}),
-        ("m = MatMul(x, w)  s = Add(m, b)  y = Add(r, s)",
-         "float[batch, seq, 128] x, float[batch, seq, 192] r", {"b": 192}),
     ],
 )  # fmt: skip
 def test_same_results_with_and_without_kernels(
