@@ -73,7 +73,9 @@ def _default(made: Expr, choices: Choices, note: Callable[[str], None], *, has_r
             if has_rows and loops:
                 _tried(partial(made.compute_at, one, loops[0]))
     for one in outputs:
-        if not _is_reduction(made, one) and (problem := _vectorized(made, one, choices)):
+        if _is_reduction(made, one):
+            _tried(partial(_sum_in_lanes, made, one, choices))
+        elif problem := _vectorized(made, one, choices):
             note(f"{made.get(one).name_hint} is computed without vectors: {problem}")
 
 
@@ -81,6 +83,25 @@ def _vectorized(made: Expr, block: Expr, choices: Choices) -> str:
     """Compute a block in vectors; return why that cannot be done, empty if it was."""
     loops = made.get_loops(block)
     return _tried(partial(_in_lanes, made, loops[-1], choices)) if loops else ""
+
+
+def _sum_in_lanes(made: Expr, block: Expr, choices: Choices) -> None:
+    """Compute sums of neighbouring columns side by side, where what is summed lies so."""
+    found = made.get(block)
+    kinds = [int(one.iter_type) for one in found.iter_vars]
+    if kinds.count(_REDUCTION) != len(kinds) - kinds.index(_REDUCTION):
+        return
+    column = kinds.index(_REDUCTION) - 1
+    last = [one.region[-1].min for one in found.reads]
+    if column < 0 or not any(one.same_as(found.iter_vars[column].var) for one in last):
+        return
+    loops = made.get_loops(block)
+    if len(loops) != len(kinds):
+        return
+    outer, lanes = made.split(loops[column], [None, choices.vector * choices.unroll])
+    made.reorder(outer, *loops[column + 1 :], lanes)
+    made.vectorize(lanes)
+    made.annotate(outer, "pragma_loop_partition_hint", 1)
 
 
 def _in_lanes(made: Expr, loop: Expr, choices: Choices) -> None:

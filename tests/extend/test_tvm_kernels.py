@@ -304,3 +304,31 @@ def test_intermediate_tensors_of_unknown_size() -> None:
 
     (fault,) = check_op(op).faults
     assert "a size that only a run tells" in fault.problem
+
+
+def test_sums_of_columns_are_computed_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
+    from ortkit.extend import tvm_tuning
+    from ortkit.extend.tvm_schedule import scheduled
+
+    def product(x: Any, w: Any) -> Any:
+        d = te.reduce_axis((0, x.shape[1]), "d")
+        shape = (x.shape[0], w.shape[1])
+        return te.compute(shape, lambda i, j: te.sum(x[i, d] * w[d, j], axis=d), "y")
+
+    m, k, n = (te.var(name, "int64") for name in "mkn")
+    x, w = te.placeholder((m, k), "float32", "x"), te.placeholder((k, n), "float32", "w")
+    d = te.reduce_axis((0, k), "d")
+    sums = te.compute((m,), lambda i: te.sum(x[i, d], axis=d), "y")
+    made = [te.create_prim_func([x, w, product(x, w)]), te.create_prim_func([x, sums])]
+    is_wide = ["T.vectorized" in scheduled(one, None, "m").script() for one in made]
+    assert is_wide == [True, False]
+
+    @ortkit.custom_op("tests.te::Product")
+    def op(x: ortkit.Float32["m k"], w: ortkit.Float32["k n"]) -> ortkit.Float32["m n"]:
+        return x @ w
+
+    op.kernel("tvm", product, split="m")
+    monkeypatch.setattr(tvm_tuning, "chosen_for", lambda *_: "vector=4,unroll=2")
+    found = check_op(op)
+    assert [str(fault) for fault in found.faults] == []
+    assert found.kernels > 8
