@@ -213,7 +213,7 @@ class _Room:
         if self.least is None:
             return most
         off = self.least * np.maximum(scale, SCALE_FLOOR)
-        if by is not None:
+        if by is not None and by.size:
             by = np.where(np.isfinite(by), by, np.inf)
             # A row of few values may happen not to move: it is taken to, as others usually do.
             off = np.maximum(off, OWN_ERROR_FACTOR * np.maximum(by, np.median(by)))
