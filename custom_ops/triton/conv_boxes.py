@@ -15,6 +15,9 @@ from .conv_tiles import BoxTile
 _ARCHITECTURES = (90,)
 #: Elements whose bytes are what strides of maps are multiples of; the most of a side of a box.
 _VECTOR, _MOST_SIDE = 8, 256
+#: What follows in more lines, such as an exponential and a quotient, has no registers left beside
+#: the sums of a tile: 104 bytes a thread go to memory, and a net of them was wrong on an H100.
+_LONG = 12
 
 
 @dataclass(frozen=True)
@@ -83,7 +86,8 @@ def box_variant(
 ) -> VariantSource | None:
     """Return the kernel for up to `most` pixels, about `nominal`; None where there is none."""
     grid = grid_of(conv)
-    if grid is None:
+    epilogue = epilogue_text("epilogue", conv.epilogue)
+    if grid is None or epilogue.count("\n") > _LONG:
         return None
     images, rows, columns = grid.pixels
     if grid.strides != (1, 1) and conv.image[2] % tile.depth:
@@ -129,7 +133,7 @@ def box_variant(
         Condition(places[0], at_most=MAX_GRID[1] * places[1]),
         Condition(images, at_most=MAX_GRID[2] * box[0]),
     )
-    text = kernel_text("conv_box_kernel") + epilogue_text("epilogue", conv.epilogue)
+    text = kernel_text("conv_box_kernel") + epilogue
     return hand_variant(
         conv.signature, [call], text, conditions, architectures=_ARCHITECTURES, is_optional=True
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +20,7 @@ from ortkit.fusion.cuda_conv_bodies import describe_cuda_block
 from ortkit.kernels import RegionSignature
 from ortkit.kernels.backend import Refused
 from ortkit.kernels.cuda import SHARED_BYTES
+from ortkit.kernels.triton.build import compile_step
 from ortkit.kernels.triton.source import sources_of
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "fusion"))
@@ -184,6 +187,21 @@ def test_boxes_are_taken_where_they_were_faster(
     assert (None if found is None else (found.pixels, found.channels)) == tile
 
 
+@pytest.mark.parametrize("follows", ["Relu", "HardSwish", "silu"])
+def test_what_follows_boxes_leaves_registers(follows: str, tmp_path: Path) -> None:
+    net = Net()
+    conv = net.conv("x", (112, 672), 1)
+    y = net.silu(conv) if follows == "silu" else net.op(follows, conv)
+    ((_, signature),) = signatures_of(net.model((32, 112, 14, 14), [y]))
+    sources = sources_of(signature)
+    assert not isinstance(sources, Refused)
+    text = sources[0].steps[0].text
+    assert ("conv_box_kernel" in text) == (follows != "silu")
+    made = compile_step(sources[0].steps[0], 90, tmp_path)
+    usage = resources(made.cubin, tmp_path)
+    assert (usage["STACK"], usage["LOCAL"]) == (0, 0)
+
+
 def test_boxes_cover_with_few_pixels() -> None:
     from ortkit.custom_ops.triton.conv_boxes import box_of
 
@@ -260,6 +278,16 @@ def test_tiles_fit(pixels: int, taps: int, is_gated: bool) -> None:
             held = (tile.pixels + tile.channels) * tile.depth * 2 * tile.stages
             assert held <= min(SHARED_BYTES.values())
             assert tile.split == 1 or (taps > 1 and not is_gated)
+
+
+def resources(cubin: bytes, folder: Path) -> dict[str, int]:
+    """What one block of a kernel takes, as `cuobjdump` says."""
+    triton = pytest.importorskip("triton")
+    tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
+    path = folder / "kernel.cubin"
+    path.write_bytes(cubin)
+    said = subprocess.run([tool, "-res-usage", path], check=True, capture_output=True, text=True)
+    return {name: int(number) for name, number in re.findall(r"(STACK|LOCAL):(\d+)", said.stdout)}
 
 
 def check(kind: str, signature: RegionSignature, interpreter: Interpreter) -> None:
