@@ -27,6 +27,7 @@ from ortkit.kernels.cuda import ARCHITECTURES, CudaKernel
 from ortkit.kernels.triton.source import sources_of
 from scripts.benches import output
 from scripts.sanitizer.cases import CASES
+from scripts.sanitizer.races import programs_of, unexplained
 from scripts.sanitizer.suite import Suite, build, compiled, nodes_of, wrong_outputs
 
 _CHILD = Path(__file__).with_name("child.py")
@@ -75,8 +76,12 @@ def check(tool: Path, architecture: int, folder: Path) -> dict[str, object]:
     else:
         failures.append(f"the session failed: {said.strip().splitlines()[-1:]}")
     for kind in _SUMMARIES:
-        seconds[kind], said = run(suite, [str(tool), "--tool", kind, "--print-limit", "20"])
+        seconds[kind], said = run(suite, [str(tool), "--tool", kind, "--print-limit", "1000"])
         counts[kind] = errors_of(kind, said)
+        if kind == "racecheck" and counts[kind]:
+            races = unexplained(said, programs_of(kernels, architecture))
+            counts["racecheck, roles handed over"] = counts[kind] - len(races)
+            counts[kind], said = len(races), "\n".join(races)
         if counts[kind] != 0:
             failures.append(f"{kind}: {counts[kind]} errors")
             print(said)
@@ -85,7 +90,7 @@ def check(tool: Path, architecture: int, folder: Path) -> dict[str, object]:
     counts["memcheck of a mistake"] = errors_of("memcheck", said)
     if not counts["memcheck of a mistake"]:
         failures.append("memcheck does not see a kernel that writes behind its tensor")
-    rows = [(kind, counts.get(kind), taken) for kind, taken in seconds.items()]
+    rows = [(kind, counts.get(kind), seconds.get(kind)) for kind in {**seconds, **counts}]
     output.table(f"{len(suite.nodes)} kernels", ("", "errors", "s"), rows)
     for line in failures:
         print(f"FAILED {line}")

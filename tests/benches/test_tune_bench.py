@@ -46,9 +46,9 @@ def test_regions_by_hand_are_in_the_suite_for_cpus() -> None:
     names = [one.name for one in suite(np.float32, by_hand=True)]
     more = [one for one in names if one not in {each.name for each in suite(np.float16)}]
     assert (
-        sum("attention" in one or "convolution" in one or "depthwise" in one for one in more) == 7
+        sum("attention" in one or "convolution" in one or "depthwise" in one for one in more) == 11
     )
-    assert len(more) == 7
+    assert len(more) == 11
 
 
 def test_a_table_keeps_what_a_run_does_not_come_to(tmp_path: Path) -> None:

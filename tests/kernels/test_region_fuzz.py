@@ -26,7 +26,9 @@ from ortkit.kernels import Target, refusal
 from ortkit.kernels.cache import KernelCache, Slot
 from ortkit.kernels.catalog import load_backend
 from ortkit.kernels.cpu import resolve
+from ortkit.kernels.defaults import default_choices
 from ortkit.kernels.region import ops
+from ortkit.kernels.tunable import Tunable
 
 Record = Callable[[str, object], None]
 
@@ -93,8 +95,11 @@ def test_a_wrong_kernel_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     wrong = replace(ops.POINTWISE_OPS["Abs"], write=lambda e, _, x: x[0])
     monkeypatch.setitem(ops.POINTWISE_OPS, "Abs", wrong)
     signature, target = region.signature(), resolve(Target())
-    slot = Slot(signature, backend.name, backend.fingerprint(), target)
-    assert cache.store(slot, backend.compile(signature, target, tmp_path)) == ""
+    choices = default_choices(signature, backend, target)
+    slot = Slot(signature, backend.name, backend.fingerprint(), target, choices)
+    assert isinstance(backend, Tunable)
+    made = backend.compile_as(signature, target, tmp_path, choices)
+    assert cache.store(slot, made) == ""
     (finding,), tally = check([region], cache)
     assert "output y: at" in finding.fault or "error" in finding.fault
     assert "Abs" in finding.text()

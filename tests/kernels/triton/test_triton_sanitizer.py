@@ -18,6 +18,7 @@ from ortkit.kernels.triton.space import space_of
 from ortkit.kernels.triton.templates import template_for
 from scripts.sanitizer import __main__ as sanitizer
 from scripts.sanitizer.cases import CASES
+from scripts.sanitizer.races import instructions_in, unexplained
 from scripts.sanitizer.suite import Suite, build, compiled, nodes_of, sizes_for, wrong_outputs
 
 
@@ -181,3 +182,37 @@ def test_what_is_found_fails_the_check(
     assert [one[1:] for one in commands] == [
         [], ["--tool", "memcheck"], ["--tool", "racecheck"], ["--tool", "memcheck"],
     ]  # fmt: skip
+
+
+_LISTING = """
+        /*0940*/                   STS.64 [UR4+0x1c0a0], R2 ;   /* 0x0000 */
+        /*5fe0*/               @P0 STS [UR4], R3 ;              /* 0x0001 */
+        /*6080*/              @!P1 LDS.U8 R5, [R4+0x1c09c] ;    /* 0x0002 */
+        /*6090*/                   LDS R6, [R4] ;               /* 0x0003 */
+        /*60a0*/                   STS.U8 [R4], R7 ;            /* 0x0004 */
+"""
+_PROGRAMS = {"one": [{0x6080: "LDS"}, instructions_in(_LISTING)]}
+
+
+@pytest.mark.parametrize(
+    ("accesses", "is_explained"),
+    [
+        (("Read", 0x6080, "Write", 0x940, "Write", 0x5FE0), True),
+        (("Write", 0x5FE0, "Read", 0x6080), True),
+        (("Read", 0x6090, "Write", 0x940), False),
+        (("Read", 0x6080, "Write", 0x60A0), False),
+        (("Read", 0x6080, "Write", 0x77), False),
+        (("Write", 0x940, "Write", 0x6090), False),
+    ],
+)
+@pytest.mark.parametrize("entry", ["one", "other"])
+def test_races_are_told_from_roles_handed_over(
+    accesses: tuple[str | int, ...], is_explained: bool, entry: str
+) -> None:
+    first, *others = [
+        f"{what} access at {entry}+{place:#x}"
+        for what, place in zip(accesses[::2], accesses[1::2], strict=True)
+    ]
+    more = "".join(f"=========     and {one} [9 hazards]\n" for one in others)
+    said = f"========= COMPUTE-SANITIZER\n========= Error: Race reported between {first}\n{more}"
+    assert len(unexplained(2 * said, _PROGRAMS)) == (0 if is_explained and entry == "one" else 2)
