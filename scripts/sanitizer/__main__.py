@@ -27,7 +27,7 @@ from ortkit.kernels.cuda import ARCHITECTURES, CudaKernel
 from ortkit.kernels.triton.source import sources_of
 from scripts.benches import output
 from scripts.sanitizer.cases import CASES
-from scripts.sanitizer.races import programs_of, unexplained
+from scripts.sanitizer.races import hand_overs, programs_of
 from scripts.sanitizer.suite import Suite, build, compiled, nodes_of, wrong_outputs
 
 _CHILD = Path(__file__).with_name("child.py")
@@ -77,11 +77,12 @@ def check(tool: Path, architecture: int, folder: Path) -> dict[str, object]:
         failures.append(f"the session failed: {said.strip().splitlines()[-1:]}")
     for kind in _SUMMARIES:
         seconds[kind], said = run(suite, [str(tool), "--tool", kind, "--print-limit", "1000"])
-        counts[kind] = errors_of(kind, said)
-        if kind == "racecheck" and counts[kind]:
-            races = unexplained(said, programs_of(kernels, architecture))
-            counts["racecheck, roles handed over"] = counts[kind] - len(races)
-            counts[kind], said = len(races), "\n".join(races)
+        found = errors_of(kind, said)
+        if kind == "racecheck" and found:
+            roles = len(hand_overs(said, programs_of(kernels, architecture)))
+            counts["racecheck, roles handed over"] = roles
+            found -= roles
+        counts[kind] = found
         if counts[kind] != 0:
             failures.append(f"{kind}: {counts[kind]} errors")
             print(said)

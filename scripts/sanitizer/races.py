@@ -24,15 +24,15 @@ _HAND_OVER = {"Read": ("LDS.U8",), "Write": ("STS", "STS.64")}
 Programs = Mapping[str, Sequence[Mapping[int, str]]]
 
 
-def unexplained(said: str, programs: Programs) -> list[str]:
-    """Return the reports in racecheck's output that are not about roles handed over.
+def hand_overs(said: str, programs: Programs) -> list[str]:
+    """Return the reports in racecheck's output that are about roles handed over.
 
     Args:
         said: What racecheck printed; each report begins with "Race reported".
         programs: The kernels it ran.
     """
     _, *reports = re.split(r"(?=Race reported between)", said)
-    return [report.strip() for report in reports if not _is_hand_over(report, programs)]
+    return [report.strip() for report in reports if _is_hand_over(report, programs)]
 
 
 def _is_hand_over(report: str, programs: Programs) -> bool:
