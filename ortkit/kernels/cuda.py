@@ -167,15 +167,17 @@ class Image:
 
 @dataclass(frozen=True)
 class LeftOut:
-    """An architecture that a kernel did not compile for.
+    """An architecture that a kernel, or a variant that it can do without, did not compile for.
 
     Args:
         architecture: Of `ARCHITECTURES`; for `PTX_ARCHITECTURE` there is no PTX either.
         reason: What the toolchain said, one line.
+        is_variant: Whether the other variants are there for the architecture.
     """
 
     architecture: int
     reason: str
+    is_variant: bool = False
 
 
 @dataclass(frozen=True)
@@ -192,7 +194,7 @@ class CudaKernel:
             left out, and the PTX; of a variant for some architectures only those. Images of equal
             bytes share a file.
         compile_seconds: 0 when it came from the cache.
-        left_out: What it did not compile for, in numeric order.
+        left_out: What it, or one of its variants, did not compile for, in numeric order.
     """
 
     key: str
@@ -230,6 +232,9 @@ class CudaKernel:
         lines = []
         for one in self.left_out:
             name, what = f"sm_{one.architecture}", one.reason
+            if one.is_variant:
+                lines.append(f"{what}; a GPU of {name} runs a slower variant")
+                continue
             if one.architecture in asked:
                 what += f"; a GPU of {name} runs {self.runs_on(one.architecture)}"
             if one.architecture == PTX_ARCHITECTURE:

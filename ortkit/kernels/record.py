@@ -67,7 +67,8 @@ def kernel_from(
             variants = tuple(map(_variant, record["variants"]))
             images = tuple(_image(one, files) for one in record["images"])
             left_out = tuple(
-                LeftOut(int(one["architecture"]), str(one["reason"])) for one in record["left_out"]
+                LeftOut(int(one["architecture"]), str(one["reason"]), bool(one["is_variant"]))
+                for one in record["left_out"]
             )
             return CudaKernel(key, backend, target, variants, images, compile_seconds, left_out)
         artifact, launch = files[record["artifact"]], _launch(record["launch"])

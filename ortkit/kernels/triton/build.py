@@ -49,7 +49,8 @@ class Images:
     Args:
         variants: As they are launched.
         images: The files.
-        left_out: The architectures that some step did not compile for; they have no image.
+        left_out: The architectures that some step did not compile for; they have no image, or
+            where that step is an optional variant's no image of that.
     """
 
     variants: tuple[Variant, ...]
@@ -75,9 +76,12 @@ def write_images(
     """
     made: dict[int, dict[int, list[Compiled]]] = {}
     failed: dict[int, KernelError] = {}
+    missing: list[LeftOut] = []
     for architecture in sorted({*architectures, *((PTX_ARCHITECTURE,) if has_ptx else ())}):
         try:
-            made[architecture] = _compile_variants(sources, architecture, folder)
+            made[architecture], refused = _compile_variants(sources, architecture, folder)
+            if refused is not None and architecture in architectures:
+                missing.append(LeftOut(architecture, refused.problem, is_variant=True))
         except KernelError as error:
             failed[architecture] = error
     # PTX alone is enough: it runs on every GPU from its architecture on.
@@ -104,28 +108,33 @@ def write_images(
     # What is made for some architectures only may be left without any.
     if not variants and failed:
         raise next(iter(failed.values()))
-    left_out = tuple(LeftOut(one, error.problem) for one, error in failed.items())
-    return Images(tuple(variants), tuple(images), left_out)
+    missing += [LeftOut(one, error.problem) for one, error in failed.items()]
+    left_out = sorted(missing, key=lambda one: one.architecture)
+    return Images(tuple(variants), tuple(images), tuple(left_out))
 
 
 def _compile_variants(
     sources: Sequence[VariantSource], architecture: int, folder: Path
-) -> dict[int, list[Compiled]]:
+) -> tuple[dict[int, list[Compiled]], KernelError | None]:
     """Return the steps of the variants, by their numbers, that there are for an architecture.
+
+    Also returns what the first optional one failed with, None if none did.
 
     Raises:
         KernelError: Triton or its assembler failed on one that has to be there.
     """
     made: dict[int, list[Compiled]] = {}
+    refused: KernelError | None = None
     for number, source in enumerate(sources):
         if source.architectures is not None and architecture not in source.architectures:
             continue
         try:
             made[number] = [compile_step(step, architecture, folder) for step in source.steps]
-        except KernelError:
+        except KernelError as error:
             if not source.is_optional:
                 raise
-    return made
+            refused = refused or error
+    return made, refused
 
 
 def _images(

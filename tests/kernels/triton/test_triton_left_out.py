@@ -21,6 +21,7 @@ from ortkit.kernels.backend import Refused
 from ortkit.kernels.cache import KernelCache
 from ortkit.kernels.compiler import Job
 from ortkit.kernels.cuda import SHARED_BYTES, CudaKernel, LeftOut
+from ortkit.kernels.record import kernel_from, record_of
 from ortkit.kernels.triton import build
 from ortkit.kernels.triton.backend import TritonBackend
 from ortkit.kernels.triton.build import Compiled, compile_step
@@ -82,6 +83,25 @@ def test_one_that_fails_is_left_out_of_all_variants(
     assert architectures_of(kernel) == {(86, False), (100, False), (80, True)}
     assert kernel.left_out == (LeftOut(90, FAILED.format(90)),)
     assert kernel.left_out_lines() == (f"{FAILED.format(90)}; a GPU of sm_90 runs the PTX",)
+
+
+def test_a_variant_that_it_can_do_without_is_said_too(
+    fail_on: Callable[..., None], tmp_path: Path
+) -> None:
+    fail_on(90, variant=0)
+    sources = sources_of(bias_gelu("n", 48))
+    assert not isinstance(sources, Refused)
+    first, *others = sources
+    found = build.write_images((replace(first, is_optional=True), *others), (86, 90), tmp_path)
+    assert found.left_out == (LeftOut(90, FAILED.format(90), is_variant=True),)
+    assert {one.variant for one in found.images if one.architecture == 90} == {1, 2}
+    target = Target("cuda", "sm_86,sm_90")
+    kernel = CudaKernel("k", "triton", target, found.variants, found.images, 0.0, found.left_out)
+    assert kernel.left_out_lines() == (
+        f"{FAILED.format(90)}; a GPU of sm_90 runs a slower variant",
+    )
+    files = {one.path.name: one.path for one in found.images}
+    assert kernel_from(record_of(kernel), "k", "triton", target, files, 0.0) == kernel
 
 
 def test_what_runs_instead(fail_on: Callable[..., None], tmp_path: Path) -> None:
