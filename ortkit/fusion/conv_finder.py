@@ -28,6 +28,8 @@ TAIL = frozenset(
         "Relu", "Selu", "Sigmoid", "Softplus", "Sub", "Swish", "Tanh",
     }
 )  # fmt: skip
+#: What activations that read the result more than once are made of besides, as Mish is.
+INNER = TAIL | {"Abs", "Div", "Erf", "Exp", "Max", "Min", "Neg"}
 #: Longer tails are cut.
 MOST_TAIL = 8
 
@@ -151,7 +153,7 @@ class BlockFinder:
         value, tail, extras = conv.outputs[0], list[ir.Node](), dict[ir.Value, None]()
         while len(tail) < MOST_TAIL:
             if not is_read_once(value):
-                steps = self._times_own_function(value)
+                steps = self._function_of(value)
                 if len(steps) + len(tail) > MOST_TAIL or not steps:
                     break
                 tail += steps
@@ -177,23 +179,34 @@ class BlockFinder:
         """Return nodes in front of further operands that a kernel takes in, and what it reads."""
         return [], operands
 
-    def _times_own_function(self, value: ir.Value) -> list[ir.Node]:
-        """Return a function of `value` and its product with `value`; none if that is not all.
+    def _function_of(self, value: ir.Value) -> list[ir.Node]:
+        """Return the fewest nodes that make one value of `value`, which nothing else reads.
 
-        Below opset 14 HardSwish is written so.
+        None if there are no such nodes. Below opset 14 HardSwish is written so, and Mish of parts.
         """
-        readers = {use.node for use in value.uses()}
-        if len(value.uses()) != 2 or len(readers) != 2 or value.is_graph_output():
-            return []
-        for product in readers:
-            (function,) = readers - {product}
-            made = function.outputs[0]
-            if product.op_type != "Mul" or product.domain or set(product.inputs) != {value, made}:
-                continue
-            if is_read_once(made) and self._operands(function, value) == []:
-                is_ours = product.graph is self.graph and product not in self.taken
-                return [function, product] if is_ours else []
+        made, nodes = {value: None}, dict[ir.Node, None]()
+        while len(nodes) < MOST_TAIL:
+            readers = (use.node for each in made for use in each.uses())
+            node = next((one for one in readers if self._may_join(one, nodes, made)), None)
+            if node is None:
+                return []
+            nodes[node] = None
+            made[node.outputs[0]] = None
+            if all(_is_read_by(each, nodes) for each in made if each is not node.outputs[0]):
+                return list(nodes)
         return []
+
+    def _may_join(
+        self, node: ir.Node, nodes: Collection[ir.Node], made: Collection[ir.Value]
+    ) -> bool:
+        """Say whether a node computes something of values that are `made`, and of numbers."""
+        if node in nodes or node in self.taken or node.graph is not self.graph:
+            return False
+        if not _is_quick_gelu(node) and (node.domain or node.op_type not in INNER):
+            return False
+        return all(
+            each is None or each in made or is_scalar(self.scope, each) for each in node.inputs
+        )
 
     def _beside(self, gates: list[Block]) -> list[Block]:
         """Return the blocks beside the gates."""
@@ -204,10 +217,9 @@ class BlockFinder:
 
     def _operands(self, node: ir.Node, value: ir.Value) -> list[ir.Value] | None:
         """Return the operands of the result's shape besides `value`; None if `node` ends it."""
-        is_quick = (node.domain, node.op_type) == ("com.microsoft", "QuickGelu")
         if node.graph is not self.graph or node in self.taken:
             return None
-        if not is_quick and (node.domain or node.op_type not in TAIL):
+        if not _is_quick_gelu(node) and (node.domain or node.op_type not in TAIL):
             return None
         found = []
         for other in node.inputs:
@@ -217,6 +229,15 @@ class BlockFinder:
                 return None
             found.append(other)
         return found
+
+
+def _is_quick_gelu(node: ir.Node) -> bool:
+    return (node.domain, node.op_type) == ("com.microsoft", "QuickGelu")
+
+
+def _is_read_by(value: ir.Value, nodes: Collection[ir.Node]) -> bool:
+    """Say whether nothing but `nodes` reads a value."""
+    return not value.is_graph_output() and all(use.node in nodes for use in value.uses())
 
 
 def _settled(blocks: list[Block], gates: list[Block]) -> list[Block]:

@@ -60,6 +60,19 @@ class Net:
     def silu(self, x: str) -> str:
         return self.op("QuickGelu", x, domain="com.microsoft", alpha=1.0)
 
+    def number(self, value: float) -> str:
+        return self.weight(np.array(value, np.float32))
+
+    def mish(self, x: str, form: str) -> str:
+        """x tanh(log(1 + exp x)) as an op, as exporters write it, or as it is fast on a CPU."""
+        if form == "op":
+            return self.op("Mish", x)
+        if form == "softplus":
+            return self.op("Mul", x, self.op("Tanh", self.op("Softplus", x)))
+        power, two = self.op("Exp", self.op("Min", x, self.number(20))), self.number(2)
+        above = self.op("Mul", power, self.op("Add", power, two))
+        return self.op("Mul", x, self.op("Div", above, self.op("Add", above, two)))
+
     def depthwise(self, x: str, channels: int, kernel: int = 3, stride: int = 1) -> str:
         pad = kernel // 2
         return self.conv(
@@ -116,6 +129,16 @@ def squeeze_excites(
         deep = net.silu(net.depthwise(wide, 4 * before, kernel))
         narrow = net.conv(net.gate(deep, 4 * before, 6, pool=pool), (4 * before, after))
         value = net.op("Add", value, narrow) if before == after else narrow
+    return net.model(x, [value])
+
+
+def mishes(form: str, x: Sequence[Dim] = (1, 3, 32, 32)) -> onnx.ModelProto:
+    """Separable convolutions with Mish behind each, in one of its forms."""
+    net = Net(opset=18)
+    value = net.mish(net.conv("x", (3, 16), 3, strides=[2, 2], pads=[0, 0, 1, 1]), form)
+    for _ in range(3):
+        deep = net.mish(net.depthwise(value, 16, 5), form)
+        value = net.op("Add", net.mish(net.conv(deep, (16, 16)), form), value)
     return net.model(x, [value])
 
 

@@ -10,7 +10,14 @@ import onnx
 import onnx_ir as ir
 import onnxruntime as ort
 import pytest
-from conv_nets import Net, bottlenecks, hard_gates, inverted_residuals, squeeze_excites
+from conv_nets import (
+    Net,
+    bottlenecks,
+    hard_gates,
+    inverted_residuals,
+    mishes,
+    squeeze_excites,
+)
 from region_models import accept, scope_of
 
 from ortkit.fusion.conv_chains import Chain, find_chains
@@ -89,6 +96,26 @@ def test_a_value_times_a_function_of_it_is_one_activation() -> None:
     assert "squeeze_excite" in taken(apart)[0]
 
 
+@pytest.mark.parametrize("form", ["softplus", "parts"])
+def test_an_activation_of_several_nodes_is_one(form: str) -> None:
+    (_, whole), (_, apart) = chains_of(mishes("op")), chains_of(mishes(form))
+    assert taken(apart) == taken(whole) == [
+        ["stem_conv", *["depthwise_conv", "pointwise_conv"] * 3]
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("read", ["Tanh", "Softplus"])
+def test_a_part_of_an_activation_that_others_read_ends_it(read: str) -> None:
+    proto = mishes("softplus")
+    nodes = [node for node in proto.graph.node if node.op_type == read]
+    proto.graph.output.add(name=nodes[-1].output[0])
+    _, chains = chains_of(proto)
+    blocks = [block for chain in chains for block in chain.blocks]
+    inside = {node.name for block in blocks for node in block.nodes}
+    assert nodes[-1].name not in inside
+    assert {node.name for node in nodes[:-1]} <= inside
+
+
 def test_a_function_that_others_read_too_is_left() -> None:
     net = Net()
     value = net.conv("x", (3, 16), 3, strides=[2, 2], pads=[0, 0, 1, 1])
@@ -109,6 +136,8 @@ def test_a_function_that_others_read_too_is_left() -> None:
         (hard_gates(), (1, 3, 64, 64)),
         (hard_gates(apart=True), (1, 3, 64, 64)),
         (squeeze_excites(("n", 3, 31, 29), "ReduceMean"), (3, 3, 31, 29)),
+        (mishes("softplus"), (1, 3, 32, 32)),
+        (mishes("parts"), (1, 3, 32, 32)),
     ],
     ids=[
         "mobile",
@@ -118,6 +147,8 @@ def test_a_function_that_others_read_too_is_left() -> None:
         "hard",
         "hard, in two nodes",
         "gated, named batch, odd sizes",
+        "Mish by Softplus",
+        "Mish of parts",
     ],
 )
 def test_same_results_with_and_without_kernels(

@@ -95,6 +95,11 @@ def many_taps(net: Net, x: str) -> str:
     return net.relu6(net.conv(x, (3, 24), 5, **window))
 
 
+def mished(net: Net, x: str) -> str:
+    inner = net.mish(net.conv(x, (24, 20), 3), "softplus")
+    return net.mish(net.conv(inner, (20, 16)), "parts")
+
+
 def patches(net: Net, x: str) -> str:
     return net.op("Relu", net.conv(x, (3, 40), 5, strides=[5, 5]))
 
@@ -115,6 +120,7 @@ NETS = {
         {"conv"},
     ),
     "a first layer of many taps": (many_taps, 3, {"conv"}),
+    "Mish of several nodes": (mished, 24, {"conv"}),
     "patches": (patches, 3, {"conv"}),
 }  # fmt: skip
 
