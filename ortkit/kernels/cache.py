@@ -6,7 +6,6 @@ import hashlib
 import json
 import os
 import re
-import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -17,6 +16,7 @@ from typing import cast
 from ortkit import env
 from ortkit.errors import UserError
 from ortkit.kernels.backend import Kernel, Target
+from ortkit.kernels.cached import DAMAGED, write_cached
 from ortkit.kernels.cuda import CudaKernel
 from ortkit.kernels.record import files_of, kernel_from, record_of
 from ortkit.kernels.signature import RegionSignature
@@ -88,7 +88,7 @@ class KernelCache:
         try:
             head, _, content = path.read_bytes().partition(b"\n")
             record = json.loads(head)
-        except (OSError, ValueError):
+        except (OSError, *DAMAGED):
             return None
         expected = {
             "schema": _SCHEMA,
@@ -126,15 +126,7 @@ class KernelCache:
             **record_of(kernel),
         }
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            handle, name = tempfile.mkstemp(_SUFFIX, f".{slot.name}-", self.folder)
-            try:
-                with os.fdopen(handle, "wb") as file:
-                    file.write(json.dumps(record).encode() + b"\n" + content)
-                Path(name).replace(self._path(slot))
-            except BaseException:
-                Path(name).unlink(missing_ok=True)
-                raise
+            write_cached(self._path(slot), json.dumps(record).encode() + b"\n" + content)
         except OSError as error:
             return (
                 f"the kernel cache {self.folder} cannot be written: {error.strerror}; "
@@ -162,7 +154,7 @@ class KernelCache:
                 with path.open("rb") as file:
                     record = json.loads(file.readline())
                 op, backend, level = (str(record[key]) for key in ("op", "backend", "level"))
-            except (OSError, ValueError, KeyError, TypeError):
+            except (OSError, *DAMAGED):
                 continue
             found.append(Entry(op, backend, level, status.st_size, status.st_mtime, path))
         return tuple(sorted(found, key=lambda one: (-one.used, one.op)))
@@ -218,7 +210,7 @@ def _parts(record: Mapping[str, object], content: bytes) -> dict[str, bytes]:
         for name, size in cast(list[tuple[str, int]], record["files"]):
             parts[str(name)] = content[start : start + int(size)]
             start += int(size)
-    except (KeyError, TypeError, ValueError):
+    except DAMAGED:
         return {}
     return parts
 

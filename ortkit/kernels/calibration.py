@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import os
 import platform
-import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from ortkit import env
 from ortkit.errors import UserError
+from ortkit.kernels.cached import read_cached, write_cached
 
 SCHEMA = "ortkit.calibration/1"
 FILE = "calibration.json"
@@ -55,15 +56,8 @@ def machine() -> str:
 
 def load_calibration() -> Calibration:
     """Return what was measured on this machine, or the defaults where nothing usable was."""
-    try:
-        content = json.loads(_file().read_text("utf-8"))
-        if content.pop("schema") != SCHEMA:
-            return Calibration()
-        rates = ((int(size), float(rate)) for size, rate in content.pop("bandwidths"))
-        found = Calibration(bandwidths=tuple(rates), **content)
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
-        return Calibration()
-    return found if _is_sound(found) and found.machine == machine() else Calibration()
+    found = read_cached(_file(), _read)
+    return found if found is not None and found.machine == machine() else Calibration()
 
 
 def save_calibration(found: Calibration) -> Path:
@@ -75,11 +69,7 @@ def save_calibration(found: Calibration) -> Path:
     path = _file()
     text = json.dumps({"schema": SCHEMA, **asdict(found)}, indent=1) + "\n"
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".calibrate-", dir=path.parent) as folder:
-            written = Path(folder) / FILE
-            written.write_text(text, "utf-8")
-            written.replace(path)
+        write_cached(path, text)
     except OSError as error:
         raise UserError(
             f"cannot write the calibration: {error.strerror}",
@@ -91,6 +81,14 @@ def save_calibration(found: Calibration) -> Path:
 
 def _file() -> Path:
     return env.cache_dir() / FILE
+
+
+def _read(content: Any) -> Calibration | None:
+    if content.pop("schema") != SCHEMA:
+        return None
+    rates = ((int(size), float(rate)) for size, rate in content.pop("bandwidths"))
+    found = Calibration(bandwidths=tuple(rates), **content)
+    return found if _is_sound(found) else None
 
 
 def _is_sound(found: Calibration) -> bool:

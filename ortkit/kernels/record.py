@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ortkit.kernels.backend import Kernel, Launch, Target
+from ortkit.kernels.cached import DAMAGED
 from ortkit.kernels.cuda import (
     Argument,
     CeilDiv,
@@ -72,7 +73,7 @@ def kernel_from(
             )
             return CudaKernel(key, backend, target, variants, images, compile_seconds, left_out)
         artifact, launch = files[record["artifact"]], _launch(record["launch"])
-    except (KeyError, TypeError, ValueError):
+    except DAMAGED:
         return None
     symbol = record.get("symbol")
     if not isinstance(symbol, str):

@@ -17,6 +17,7 @@ from typing import Any, TypeAlias
 from ortkit import env
 from ortkit.errors import UserError
 from ortkit.kernels.backend import Target
+from ortkit.kernels.cached import DAMAGED
 from ortkit.kernels.calibration import processor
 from ortkit.kernels.cuda import architectures_of
 from ortkit.kernels.signature import RegionSignature
@@ -222,7 +223,7 @@ def load_database(path: Path) -> TunedDatabase:
         return TunedDatabase()
     except OSError as error:
         raise UserError(f"cannot be read: {error.strerror}", where=str(path)) from error
-    except ValueError as error:
+    except DAMAGED as error:
         raise UserError("is no database of tuned kernels", where=str(path)) from error
     schema = content.get("schema") if isinstance(content, dict) else None
     if not isinstance(schema, str) or not schema.startswith("ortkit.tuned/"):
@@ -235,7 +236,7 @@ def load_database(path: Path) -> TunedDatabase:
         )
     try:
         return TunedDatabase(dict(_records(content["records"])))
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except DAMAGED as error:
         raise UserError("holds a record that cannot be read", where=str(path)) from error
 
 

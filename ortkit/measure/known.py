@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from ortkit import env
+from ortkit.kernels.cached import read_cached, write_cached
 from ortkit.measure.result import Compared
 
 SCHEMA = "ortkit.timings/1"
@@ -32,13 +33,7 @@ class KnownTimes:
 
     def load(self) -> dict[str, Compared]:
         """Return what is known, by region and sizes."""
-        try:
-            content = json.loads(self._path.read_text("utf-8"))
-            if content["schema"] != SCHEMA or content["conditions"] != self.conditions:
-                return {}
-            return {name: Compared(**one) for name, one in content["times"].items()}
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
-            return {}
+        return read_cached(self._path, self._read) or {}
 
     def add(self, found: Mapping[str, Compared]) -> None:
         """Keep more times. A folder that cannot be written keeps none."""
@@ -49,14 +44,15 @@ class KnownTimes:
             "times": {name: asdict(one) for name, one in times.items()},
         }
         with suppress(OSError):
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryDirectory(prefix=".new-", dir=self._path.parent) as folder:
-                written = Path(folder) / "times"
-                written.write_text(json.dumps(content, indent=1), "utf-8")
-                written.replace(self._path)
+            write_cached(self._path, json.dumps(content, indent=1))
             files = self._path.parent.glob("*.json")
             for old in sorted(files, key=lambda one: -one.stat().st_mtime)[_MOST_FILES:]:
                 old.unlink(missing_ok=True)
+
+    def _read(self, content: Any) -> dict[str, Compared]:
+        if content["schema"] != SCHEMA or content["conditions"] != self.conditions:
+            return {}
+        return {name: Compared(**one) for name, one in content["times"].items()}
 
     @property
     def _path(self) -> Path:

@@ -164,7 +164,7 @@ def test_a_folder_that_may_only_be_read_is_read(
 
     # Permissions do not stop root, so the calls that they would stop are stopped.
     monkeypatch.setattr(os, "utime", refused)
-    monkeypatch.setattr("tempfile.mkstemp", refused)
+    monkeypatch.setattr(Path, "replace", refused)
     monkeypatch.setattr(Path, "unlink", refused)
     assert cache.find(slot(), made) is not None
     assert "Permission denied" in cache.store(slot(9), kernel(made, slot(9), b"code"))

@@ -9,11 +9,13 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ortkit.errors import UserError
 from ortkit.kernels.backend import Kernel, Target
 from ortkit.kernels.build import build_library, toolchain
 from ortkit.kernels.cache import KernelCache
+from ortkit.kernels.cached import read_cached, write_cached
 from ortkit.kernels.cpu import resolve
 from ortkit.kernels.link import Programs
 from ortkit.provider.own.options import FOLDER
@@ -109,25 +111,20 @@ def _name(plan: Plan, target: Target, kernels: str) -> str:
 
 def _known(path: Path) -> dict[str, str] | None:
     """Return the kernels that a library that is there lacks; None if it is not, or is damaged."""
-    try:
-        record = json.loads(path.with_suffix(".json").read_text("utf-8"))
-        content = path.read_bytes()
-        if hashlib.sha256(content).hexdigest() != record["sha256"]:
+
+    def refused(record: Any) -> dict[str, str] | None:
+        if hashlib.sha256(path.read_bytes()).hexdigest() != record["sha256"]:
             return None
         os.utime(path)
         return {str(key): str(reason) for key, reason in record["refused"].items()}
-    except (OSError, ValueError, KeyError, AttributeError, TypeError):
-        return None
+
+    return read_cached(path.with_suffix(".json"), refused)
 
 
 def _remember(path: Path, sha256: str, refused: Mapping[str, str]) -> None:
-    record = path.with_suffix(".json")
-    draft = record.with_name(f".{record.name}.{os.getpid()}")
-    try:
-        draft.write_text(json.dumps({"sha256": sha256, "refused": dict(refused)}), "utf-8")
-        draft.replace(record)
-    except OSError:  # it is then made again the next time
-        draft.unlink(missing_ok=True)
+    content = json.dumps({"sha256": sha256, "refused": dict(refused)})
+    with suppress(OSError):  # it is then made again the next time
+        write_cached(path.with_suffix(".json"), content)
 
 
 def _trim(folder: Path, kept: Path) -> None:

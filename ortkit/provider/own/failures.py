@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+
+from ortkit.kernels.cached import DAMAGED, write_cached
 
 FILE = "errors.jsonl"
 #: Older ones are forgotten.
@@ -31,12 +32,8 @@ def record(folder: Path, model: str, message: str) -> None:
     """Add a failure to the file in `folder`; a folder that cannot be written keeps none."""
     when = datetime.now(UTC).isoformat(timespec="seconds")
     entries = [*read(folder), Failure(when, model, message[:LONGEST])][-KEPT:]
-    path = folder / FILE
-    draft = path.with_name(f".{FILE}.{os.getpid()}")
     with suppress(OSError):
-        folder.mkdir(parents=True, exist_ok=True)
-        draft.write_text("".join(json.dumps(asdict(one)) + "\n" for one in entries), "utf-8")
-        draft.replace(path)
+        write_cached(folder / FILE, "".join(json.dumps(asdict(one)) + "\n" for one in entries))
 
 
 def read(folder: Path) -> list[Failure]:
@@ -47,7 +44,7 @@ def read(folder: Path) -> list[Failure]:
         return []
     found: list[Failure] = []
     for line in lines:
-        with suppress(ValueError, TypeError, KeyError):
+        with suppress(*DAMAGED):
             entry = json.loads(line)
             found.append(Failure(str(entry["when"]), str(entry["model"]), str(entry["message"])))
     return found

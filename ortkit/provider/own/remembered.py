@@ -15,12 +15,14 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
 from ortkit import __version__
 from ortkit.kernels.build import toolchain
+from ortkit.kernels.cached import DAMAGED, read_cached, write_cached
 from ortkit.kernels.calibration import load_calibration
 from ortkit.provider.graph_view import GraphView
 from ortkit.provider.own.options import OwnOptions
@@ -132,12 +134,12 @@ def _attribute(one: ir.Attr) -> object | None:
 def recall(folder: Path, key: str) -> Remembered | None:
     """Return what was claimed of a graph; None if that is not known, or its library is gone."""
     path = _record(folder, key)
-    try:
-        record = json.loads(path.read_text("utf-8"))
+
+    def remembered(record: Any) -> Remembered | None:
         claims = tuple(_kept(each) for each in record["claims"])
         if record["library"] is None:
             return None if claims else Remembered((), None)
-        library = folder / str(record["library"])
+        library = folder / Path(record["library"]).name
         if hashlib.sha256(library.read_bytes()).hexdigest() != record["sha256"]:
             return None
         content = b""
@@ -147,9 +149,9 @@ def recall(folder: Path, key: str) -> Remembered | None:
                 return None
         os.utime(path)
         os.utime(library)
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-    return Remembered(claims, library, content)
+        return Remembered(claims, library, content)
+
+    return read_cached(path, remembered)
 
 
 def had_again(known: Remembered, graph: GraphView) -> list[tuple[np.ndarray, ...]] | None:
@@ -157,7 +159,7 @@ def had_again(known: Remembered, graph: GraphView) -> list[tuple[np.ndarray, ...
     sources = [one.weights for one in known.claims]
     try:
         return weights_from(sources, known.content, constants_of(graph))
-    except (KeyError, ValueError, TypeError):
+    except DAMAGED:
         return None
 
 
@@ -174,7 +176,6 @@ def remember(
         content: What the pieces among their weights lie in.
     """
     path = _record(folder, key)
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
     with suppress(OSError):
         digest = "" if library is None else hashlib.sha256(library.read_bytes()).hexdigest()
         record = {
@@ -183,12 +184,9 @@ def remember(
             "library": None if library is None else library.name,
             "sha256": digest,
         }
-        path.parent.mkdir(parents=True, exist_ok=True)
         if content:
-            draft.write_bytes(content)
-            draft.replace(_beside(path))
-        draft.write_text(json.dumps(record), "utf-8")
-        draft.replace(path)
+            write_cached(_beside(path), content)
+        write_cached(path, json.dumps(record))
         _trim(path.parent)
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ortkit.errors import UserError
+from ortkit.kernels.cached import DAMAGED
 from ortkit.runtime.profiling.events import TensorShape
 from ortkit.runtime.profiling.peaks import Peaks
 from ortkit.runtime.profiling.result import (
@@ -33,7 +34,7 @@ def read_profile_document(path: Path) -> Profile:
     """
     try:
         document = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         reason = error.strerror if isinstance(error, OSError) else "is no JSON document"
         raise UserError(f"cannot read the profile: {reason}", where=str(path)) from error
     return profile_from(document, where=str(path))
@@ -66,7 +67,7 @@ def profile_from(document: Mapping[str, Any], *, where: str = "") -> Profile:
             regions={int(number): size for number, size in document["regions"].items()},
             kernels=tuple(KernelRow(**one) for one in document["kernels"]),
         )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except DAMAGED as error:
         raise UserError(f"the profile lacks or misstates a field: {error}", where=where) from error
 
 

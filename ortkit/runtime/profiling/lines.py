@@ -13,6 +13,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from ortkit.kernels.cached import DAMAGED
 from ortkit.runtime.profiling.events import (
     Memory,
     NodeSignature,
@@ -73,7 +74,7 @@ def parse_event(line: bytes) -> tuple[Head, Mapping[str, Any]]:
             str(event["name"]),
         )
         args = event.get("args") or {}
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except DAMAGED as error:
         raise NotAnEventError(str(error)) from error
     if not isinstance(args, dict):
         raise NotAnEventError(f"`args` is no object: {args!r}")

@@ -6,7 +6,6 @@ Measured by `ortkit.measure.peaks` and kept in the cache folder.
 from __future__ import annotations
 
 import json
-import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 
 from ortkit import env
 from ortkit.errors import UserError
+from ortkit.kernels.cached import read_cached, write_cached
 
 SCHEMA = "ortkit.peaks/1"
 FILE = "peaks.json"
@@ -97,11 +97,7 @@ def save_peaks(found: Peaks) -> Path:
     kept = [one for one in _read() if _key(one) != _key(found)]
     content = {"schema": SCHEMA, "peaks": [asdict(one) for one in (*kept, found)]}
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".peaks-", dir=path.parent) as folder:
-            written = Path(folder) / FILE
-            written.write_text(json.dumps(content, indent=1) + "\n", "utf-8")
-            written.replace(path)
+        write_cached(path, json.dumps(content, indent=1) + "\n")
     except OSError as error:
         raise UserError(
             f"cannot write the peaks: {error.strerror}",
@@ -112,13 +108,12 @@ def save_peaks(found: Peaks) -> Path:
 
 
 def _read() -> list[Peaks]:
-    try:
-        content = json.loads((env.cache_dir() / FILE).read_text("utf-8"))
+    def peaks(content: Any) -> list[Peaks]:
         if content["schema"] != SCHEMA:
             return []
         return [Peaks.from_json(one) for one in content["peaks"]]
-    except (OSError, ValueError, TypeError, KeyError):
-        return []
+
+    return read_cached(env.cache_dir() / FILE, peaks) or []
 
 
 def _key(peaks: Peaks) -> tuple[str, int, str]:

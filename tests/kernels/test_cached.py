@@ -1,0 +1,142 @@
+"""Files of the cache: written whole, and as good as absent where they are damaged."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ortkit import env
+from ortkit.errors import UserError
+from ortkit.kernels.cache import KernelCache
+from ortkit.kernels.cached import read_cached, write_cached
+from ortkit.kernels.calibration import Calibration, load_calibration
+from ortkit.kernels.tuned import load_database
+from ortkit.measure.known import KnownTimes
+from ortkit.provider.own import building, failures, remembered
+from ortkit.runtime.profiling.document import read_profile_document
+from ortkit.runtime.profiling.peaks import load_peaks
+
+#: What a file may hold besides what was written.
+DAMAGE = {
+    "empty": "",
+    "half": '{"schema": "ortkit.cal',
+    "deep": "[" * 100_000,
+    "a list": "[1, 2]",
+    "a number": "7",
+    "fields of other types": '{"schema": 3, "claims": 3, "library": 3, "refused": 3}',
+}
+#: What reads it, and what that gives where there is nothing.
+READERS: dict[str, tuple[Callable[[Path], object], object]] = {
+    "calibration": (lambda path: load_calibration(), Calibration()),
+    "peaks": (lambda path: load_peaks("CPUExecutionProvider", 1, "here"), None),
+    "times": (lambda path: KnownTimes("here").load(), {}),
+    "plan": (lambda path: remembered.recall(path, "key"), None),
+    "library": (lambda path: building._known(path / "made.so"), None),
+    "failures": (lambda path: failures.read(path), []),
+    "kernels": (lambda path: KernelCache(path / "kernels").entries(), ()),
+}
+
+
+def places(folder: Path) -> tuple[Path, ...]:
+    times = KnownTimes("here")._path
+    named = ("calibration.json", "peaks.json", "plans/key.json", "made.json", "errors.jsonl")
+    return (*(folder / name for name in named), times, folder / "kernels" / "a.kernel")
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+@pytest.mark.parametrize("name", READERS)
+def test_what_is_damaged_is_as_good_as_absent(
+    name: str, damage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ORTKIT_CACHE", str(tmp_path))
+    assert env.cache_dir() == tmp_path
+    for path in places(tmp_path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(DAMAGE[damage], "utf-8")
+    read, nothing = READERS[name]
+    assert read(tmp_path) == nothing
+
+
+def test_numbers_beyond_all_bounds_are_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ORTKIT_CACHE", str(tmp_path))
+    text = '{"schema": "ortkit.calibration/1", "bandwidths": [[1e999, 1]]}'
+    (tmp_path / "calibration.json").write_text(text, "utf-8")
+    assert load_calibration() == Calibration()
+
+
+@pytest.mark.parametrize("read", [load_database, read_profile_document])
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_file_that_was_named_is_said_to_be_damaged(
+    read: Callable[[Path], object], damage: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "given.json"
+    path.write_text(DAMAGE[damage], "utf-8")
+    with pytest.raises(UserError) as caught:
+        read(path)
+    assert caught.value.where == str(path)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("record", ['{"confirmed": 1e999}', "[]", "3"])
+def test_records_that_are_none(record: str, tmp_path: Path) -> None:
+    fields = ("processor", "level", "backend", "key", "bucket", "op", "generator", "best")
+    whole = ", ".join(f'"{name}": ""' for name in fields) + ', "trials": [], "gain": 1, '
+    text = record.replace("{", "{" + whole) if record.startswith("{") else record
+    path = tmp_path / "given.json"
+    path.write_text(f'{{"schema": "ortkit.tuned/1", "records": [{text}]}}', "utf-8")
+    with pytest.raises(UserError, match="holds a record that cannot be read"):
+        load_database(path)
+
+
+def test_others_may_read_what_is_written(tmp_path: Path) -> None:
+    """As the umask has it: a cache may be another user's, as one that an image brings is."""
+    before = os.umask(0o022)
+    try:
+        write_cached(tmp_path / "below" / "file", b"content")
+    finally:
+        os.umask(before)
+    (path,) = (tmp_path / "below").iterdir()
+    assert (path.name, path.read_bytes()) == ("file", b"content")
+    assert stat.S_IMODE(path.stat().st_mode) == 0o644
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_full_disk_leaves_what_was_there(
+    is_there: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "file"
+    if is_there:
+        path.write_text("before", "utf-8")
+
+    def full(*given: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "replace", full)
+    with pytest.raises(OSError, match="No space left"):
+        write_cached(path, "after")
+    assert [(one.name, one.read_text("utf-8")) for one in tmp_path.iterdir()] == (
+        [("file", "before")] if is_there else []
+    )
+
+
+def test_who_reads_while_many_write_sees_one_of_them_whole(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    texts = [f'"{letter * 20_000}"' for letter in "abcd"]
+    write_cached(path, texts[0])
+    writers = [
+        threading.Thread(target=lambda text=text: [write_cached(path, text) for _ in range(20)])
+        for text in texts
+    ]
+    for one in writers:
+        one.start()
+    while any(one.is_alive() for one in writers):
+        assert read_cached(path, str) in {text.strip('"') for text in texts}
+    assert [one.name for one in tmp_path.iterdir()] == ["file"]
