@@ -15,20 +15,19 @@ import onnx
 import onnx_ir as ir
 
 from ortkit.candidate import Candidate
-from ortkit.errors import KernelError, MissingDependencyError, UserError
+from ortkit.errors import UserError
 from ortkit.graph.convert import paused_collector
 from ortkit.graph.open import open_model
 from ortkit.graph.save import save_model
 from ortkit.graph.summary import Summary
+from ortkit.kernel_stage import compile_kernels, foreign_note
 from ortkit.kernels.metadata import LIBRARY_SUFFIX
 from ortkit.optimized import Optimized as Optimized
 from ortkit.optimized import library_path as library_path
-from ortkit.options import REGIONS_SINCE_LEVEL as REGIONS_SINCE_LEVEL
 from ortkit.options import OptimizeOptions as OptimizeOptions
-from ortkit.passes.select import load_pass, select_passes
+from ortkit.pipelines import lowering_of, pipeline_of, target_of, tidied
 from ortkit.report import RegionReport, Report
-from ortkit.rewrite.pipeline import Pipeline, PipelineResult
-from ortkit.rewrite.target import Target
+from ortkit.rewrite.pipeline import PipelineResult
 
 if TYPE_CHECKING:
     from ortkit.fusion.cuda_layout import LayoutAdvice
@@ -93,7 +92,7 @@ class _Run:
         """Why there are to be no kernels at all, empty if there may be."""
         self.measurer: Measurer | None = None
         self._libraries = 0
-        self.pipeline = _pipeline(options)
+        self.pipeline = pipeline_of(options)
         with self._stage("open"):
             self._opened: ir.Model | None = open_model(source)
             self.before = Summary.of(self._opened)
@@ -110,7 +109,7 @@ class _Run:
         """Rewrite, fuse and compile a fresh copy of the source, but for the denied rewrites."""
         model = self._opened or open_model(self.source)
         self._opened = None
-        target = _target(self.options)
+        target = target_of(self.options)
         with self._stage("rewrite"), paused_collector():
             result = self.pipeline.run(
                 model,
@@ -121,13 +120,13 @@ class _Run:
             )
             if self.options.precision != "fp32" and self.fewer_bits is None:
                 # Once everything is recognized: casts would stand in the way.
-                result = _lowering(self.options).run(
+                result = lowering_of(self.options).run(
                     model, target, instruments=self.options.instruments, after=result
                 )
         if self.fewer_bits is not None and lowered:
             with self._stage("precision"):
                 self.fewer_bits.lower(model, result.log)
-                result = _tidied(result, target)
+                result = tidied(result, target)
         with self._stage("kernels"):
             regions, library, note = self._regions(result) if kernels else ((), None, "")
         if not any(one.emitted_as for one in regions):
@@ -161,49 +160,18 @@ class _Run:
     def _regions(
         self, result: PipelineResult
     ) -> tuple[tuple[RegionReport, ...], Path | None, str]:
-        if self.options.kernels == "off" or self.options.level < REGIONS_SINCE_LEVEL:
+        if not self.options.has_regions:
             return (), None, ""
         if self.slow_kernels:
             return (), None, self.slow_kernels
-        from ortkit.fusion.plan import compile_regions
-        from ortkit.kernels.backend import Target as KernelTarget
-        from ortkit.kernels.build import missing_toolchain
-
-        options, kind = self.options, self.options.target
-        backend = "triton" if kind == "cuda" else options.kernels
-        machine = KernelTarget(kind, options.cpu if kind == "cpu" else options.arch)
         # Each candidate has a library of its own: any of them may be the one that is written.
         self._libraries += 1
         library = self.work / f"kernels{self._libraries}{LIBRARY_SUFFIX}"
-        try:
-            if (missing := missing_toolchain(backend)) is not None:
-                raise missing
-            regions, made, note = compile_regions(
-                result.scopes, library, backend, machine, options.count,
-                self._sources() if options.keep_source else None, options.chooser,
-            )  # fmt: skip
-            return regions, made, note or self._foreign_note(made)
-        except (MissingDependencyError, KernelError) as error:
-            # Nothing has been replaced yet: the graph is as the passes left it.
-            if options.kernels != "auto":
-                raise
-            return (), None, str(error)
-
-    def _foreign_note(self, library: Path | None) -> str:
-        """Say that this machine cannot run the kernels; empty if it can, or if there are none."""
-        from ortkit.kernels.cpu import native_level, runs_here
-
-        if library is None:
-            return ""
-        if self.options.target == "cuda":
-            return "kernels for CUDA are not run here: what is verified are their functions"
-        if runs_here(self.options.cpu):
-            return ""
-        return f"kernels for {self.options.cpu} do not run on this machine, an {native_level()}"
+        return compile_kernels(result, self.options, library, self._sources())
 
     def _runnable(self, candidate: Candidate) -> Path | None:
         """Return the library if this machine can load it."""
-        return None if self._foreign_note(candidate.library) else candidate.library
+        return None if foreign_note(candidate.library, self.options) else candidate.library
 
     def paying(self, candidate: Candidate) -> Candidate:
         """Time the regions of a candidate; without those that do not pay, if there are some."""
@@ -211,7 +179,7 @@ class _Run:
         from ortkit.measure.measurer import Measurer
 
         options = self.options
-        if foreign := self._foreign_note(candidate.library):
+        if foreign := foreign_note(candidate.library, options):
             raise UserError(foreign, where="--measure", fix="leave --measure or --cpu out")
         with self._stage("measure"):
             self.measurer = Measurer(
@@ -241,7 +209,7 @@ class _Run:
                 if error <= lowering.max_error or not lowering.return_some(error):
                     break
                 candidate = self.candidate(frozenset())
-        if not lowering.has_lowered or self._foreign_note(candidate.library):
+        if not lowering.has_lowered or foreign_note(candidate.library, self.options):
             return candidate
         from ortkit.runtime.timing import Variant
 
@@ -356,6 +324,7 @@ class _Run:
             misses=tuple(result.log.misses),
             regions=candidate.regions,
             rolled_back=self.rolled_back,
+            denied_in_vain=tuple(sorted(self.options.denied - result.log.met)),
             verification=verification,
             measurement=None if self.measurer is None else self.measurer.result(),
             kernel_note=candidate.kernel_note,
@@ -389,24 +358,6 @@ class _Run:
             self.seconds[name] = self.seconds.get(name, 0.0) + taken
 
 
-def _target(options: OptimizeOptions) -> Target:
-    from ortkit.kernels.cpu import has_signed_kernels
-
-    signed = options.target == "cpu" and has_signed_kernels(options.cpu)
-    return Target(options.target, options.level, options.max_opset, signed)
-
-
-def _lowering(options: OptimizeOptions) -> Pipeline:
-    """Return the passes that lower the precision and clean up after it."""
-    from ortkit.precision.interface import LowerInterface
-    from ortkit.precision.lower import LowerPrecision
-
-    to = options.precision
-    ends = (LowerInterface(to),) if options.precision_io == "convert" else ()
-    tidy = ("merge-casts", "drop-noop-cast", "fold-constants", "merge-equal-nodes", "drop-unused")
-    return Pipeline((LowerPrecision(to), *ends, *map(load_pass, tidy)))
-
-
 def _fewer_bits(run: _Run) -> CpuLowering:
     from ortkit.precision.cpu import CpuLowering, CpuRequest
 
@@ -416,20 +367,3 @@ def _fewer_bits(run: _Run) -> CpuLowering:
         options.inputs, options.samples, options.shapes, options.threads, options.cpu,
     )  # fmt: skip
     return CpuLowering(run.original(), request, run.work / "precision", options.progress)
-
-
-def _tidied(result: PipelineResult, target: Target) -> PipelineResult:
-    """Look anew at a model whose nodes were replaced; what nothing reads any more goes."""
-    result.scopes = []
-    return Pipeline((load_pass("drop-unused"),)).run(result.model, target, after=result)
-
-
-def _pipeline(options: OptimizeOptions) -> Pipeline:
-    chosen = select_passes(options.passes, options.level, options.target)
-    limited = (
-        replace(one, limit=options.fold_limit)  # type: ignore[call-arg]
-        if one.name == "fold-constants" and "limit" not in one.text
-        else one
-        for one in chosen
-    )
-    return Pipeline((*limited, *options.extra_passes))

@@ -51,7 +51,7 @@ class Optimized:
         Raises:
             UserError: The folder does not exist or cannot be written, or the disk is full.
         """
-        target = Path(path)
+        target = _path(path)
         self._state_library(library_path(target).name, embed_library)
         written = save_model(self.model, target)
         files = [path for path in (written.model, written.data) if path is not None]
@@ -73,7 +73,7 @@ class Optimized:
         Raises:
             UserError: The folder cannot be written, or the code was not kept.
         """
-        kept, target = self._sources, Path(folder)
+        kept, target = self._sources, _path(folder)
         if kept is None and self.library is not None:
             raise UserError("the kernels' code was not kept", fix="optimize with keep_source=True")
         names = sorted({name for one in self.report.regions for name in one.sources})
@@ -102,6 +102,12 @@ class Optimized:
             properties[EMBEDDED_KEY] = base64.b64encode(data).decode("ascii")
         else:
             properties[LIBRARY_KEY] = name
+
+
+def _path(given: str | os.PathLike[str]) -> Path:
+    if not isinstance(given, str | os.PathLike) or "\0" in os.fspath(given):
+        raise UserError(f"{given!r} is no path")
+    return Path(given)
 
 
 def library_path(model_path: Path) -> Path:

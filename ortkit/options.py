@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from ortkit.errors import UserError
 from ortkit.graph.opsets.raising import NEWEST, OLDEST
@@ -38,10 +38,11 @@ _NUMBERS = {
     "samples": (int, 1), "threads": (int, 0), "fold_limit": (int, 0), "max_opset": (int, 0),
     "max_error": (float | int | None, 0),
 }  # fmt: skip
-_TYPES = {
+_TYPES: Mapping[str, Any] = {
     "passes": str, "cpu": str, "arch": str, "shapes": Mapping, "denied": Set,
     "extra_passes": tuple | list, "inputs": Path | None, "calibrate": Path | None,
-    "fuel": int | None,
+    "fuel": int | None, "instruments": Instruments, "progress": Callable, "count": Callable,
+    "chooser": Callable | None,
 }  # fmt: skip
 
 
@@ -151,7 +152,8 @@ class OptimizeOptions:
         return self.target == "cpu" and self.precision != "fp32"
 
     @property
-    def _has_regions(self) -> bool:
+    def has_regions(self) -> bool:
+        """Whether regions become kernels."""
         return self.kernels != "off" and self.level >= REGIONS_SINCE_LEVEL
 
     def _check_values(self) -> None:
@@ -171,6 +173,14 @@ class OptimizeOptions:
                 raise UserError(
                     f"is of type {type(given).__name__}, expected {wanted}", where=name
                 )
+        for one in self.extra_passes:
+            if not isinstance(one, Pass):
+                raise UserError(
+                    f"{one!r} is no pass", where="extra_passes", fix="give instances of Pass"
+                )
+        for size, value in self.shapes.items():
+            if not isinstance(value, int) or value < 0:
+                raise UserError(f"{value!r} is no size", where=f"shapes, {size!r}")
 
     def _check_precision(self) -> None:
         if self.precision == "fp16" and self.target == "cpu":
@@ -179,7 +189,7 @@ class OptimizeOptions:
                 where="--precision",
                 fix="use --target cuda, or bf16 or int8",
             )
-        if self.precision == "bf16" and self.target == "cpu" and not self._has_regions:
+        if self.precision == "bf16" and self.target == "cpu" and not self.has_regions:
             raise UserError(
                 "on CPUs bf16 is computed by kernels of ours",
                 where="--precision",

@@ -69,6 +69,8 @@ class Report:
     regions: tuple[RegionReport, ...]
     rolled_back: tuple[str, ...]
     """Ids of rewrites that changed results beyond the tolerance, and were undone."""
+    denied_in_vain: tuple[str, ...]
+    """Ids that were to be denied, and that no rewrite had."""
     verification: Verification | None
     """None if it was not asked for."""
     measurement: Measurement | None
@@ -133,6 +135,7 @@ class Report:
             ],
             "regions": [asdict(region) for region in self.regions],
             "rolled_back": list(self.rolled_back),
+            "denied_in_vain": list(self.denied_in_vain),
             "verification": None if self.verification is None else self.verification.to_json(),
             "measurement": None if self.measurement is None else self.measurement.to_json(),
             "precision": None if self.precision is None else self.precision.to_json(),

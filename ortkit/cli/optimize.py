@@ -12,6 +12,7 @@ from ortkit.cli import show
 from ortkit.cli.flags import check_written, sizes
 from ortkit.cli.precision_page import check_page, is_page, write_page
 from ortkit.cli.precision_tables import show_precision
+from ortkit.cli.tree import suggestion
 from ortkit.errors import UserError
 
 if TYPE_CHECKING:
@@ -226,6 +227,9 @@ def _show(optimized: Optimized, files: tuple[Path, ...]) -> None:
         show.note(f"layout: sessions give the CUDA provider {told} ({report.layout_note})")
     for identity in report.rolled_back:
         show.note(f"warning: rolled back {identity}: it changed the results")
+    for identity in report.denied_in_vain:
+        near = suggestion(identity, [hit.id for hit in report.hits])
+        show.note(f"warning: --deny {identity}: there is no such rewrite{near}")
     show.line(_verdict(report))
     taken = ", ".join(f"{stage} {seconds:.2f} s" for stage, seconds in report.seconds.items())
     show.line(f"time      {taken}")

@@ -14,6 +14,7 @@ from ortkit.fusion.conv_finder import PASS
 from ortkit.fusion.conv_targets import ConvTarget, target_of
 from ortkit.kernels.backend import Refused
 from ortkit.kernels.signature import RegionSignature
+from ortkit.rewrite.log import DENIED
 from ortkit.rewrite.scope import Scope
 from ortkit.rewrite.site import describe
 
@@ -88,7 +89,7 @@ def _judged(
         reason = "not predicted to gain a tenth of its time"
         return Chain(tuple(blocks), (), cost, reason)
     if scope.log.is_denied(PASS, RULE, blocks[-1].output.name or ""):
-        return Chain(tuple(blocks), (), cost, "rolled back, or denied by its id")
+        return Chain(tuple(blocks), (), cost, DENIED)
     described = [target.describe(scope, block) for block in blocks]
     verdicts = [judge(each.signature) for each in described]
     for block, verdict in zip(blocks, verdicts, strict=True):

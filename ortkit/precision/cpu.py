@@ -39,7 +39,7 @@ from ortkit.precision.result import NodeOutcome, PrecisionReport
 from ortkit.precision.running import Runner, accuracies
 from ortkit.precision.smooth import smooth
 from ortkit.precision.static import StaticInt8, lower_convolutions
-from ortkit.rewrite.log import RewriteLog
+from ortkit.rewrite.log import DENIED, RewriteLog
 from ortkit.rewrite.site import describe
 from ortkit.runtime.timing import Variant
 from ortkit.verify.exchange import read_values
@@ -317,7 +317,7 @@ class CpuLowering:
         if (why := self.returned.get(one.form.product.key)) is not None:
             return why
         if self._lowered().get(one.form.product.key):
-            return "rolled back: it changed the results"
+            return DENIED
         if self._gave_up:
             return "the whole model would be slower"
         return f"returned to float32: outputs would be off by more than {self.max_error:g}"

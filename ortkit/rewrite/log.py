@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Container
 from dataclasses import dataclass, field
 
+#: Why what `RewriteLog.denied` names is not done.
+DENIED = "rolled back, or denied by its id"
+
 
 @dataclass(frozen=True)
 class Hit:
@@ -41,16 +44,22 @@ class RewriteLog:
     fuel: int | None = None
     hits: list[Hit] = field(default_factory=list)
     misses: dict[Miss, None] = field(default_factory=dict)
+    met: set[str] = field(default_factory=set)
+    """Those of `denied` that some rewrite has."""
 
     def is_denied(self, pass_name: str, rule: str, output: str) -> bool:
         """Say whether `claim` would refuse because of the rewrite's id."""
-        return f"{pass_name}:{rule}:{output}" in self.denied
+        identity = f"{pass_name}:{rule}:{output}"
+        if identity not in self.denied:
+            return False
+        self.met.add(identity)
+        return True
 
     def claim(self, pass_name: str, rule: str, output: str, node: str) -> bool:
         """Record a rewrite and say whether it may be done; after True it must be done."""
         identity = f"{pass_name}:{rule}:{output}"
         if self.is_denied(pass_name, rule, output):
-            self.miss(pass_name, node, "rolled back: it changed the results", (output,))
+            self.miss(pass_name, node, DENIED, (output,))
             return False
         if self.fuel is not None and len(self.hits) >= self.fuel:
             return False

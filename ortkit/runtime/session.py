@@ -110,7 +110,8 @@ class Session:
         settings = SessionSettings(
             target, kernels, trust_embedded, fallback, threads, inter_op_threads, parallel,
             deterministic, cuda_graph, optimizations, check_finite, memory_arena, memory_pattern,
-            shared_arena, spinning, log_severity, dict(config or {}), dict(free_dimensions or {}),
+            shared_arena, spinning, log_severity, {} if config is None else config,
+            {} if free_dimensions is None else free_dimensions,
             optimized_model, trace_prefix, libraries,
         )  # fmt: skip
         self._start(model, settings)
@@ -271,6 +272,8 @@ class Session:
 
         Without feeds zeros are used, which needs inputs of known sizes.
         """
+        if not isinstance(runs, int) or runs < 0:
+            raise UserError(f"{runs!r} is no number of runs", where="runs")
         if feeds is None:
             feeds = {spec.name: _zeros(spec) for spec in self.inputs if not spec.is_optional}
         for _ in range(runs):

@@ -1,0 +1,63 @@
+"""The stage of kernels: regions of a rewritten model to one library, as the options allow."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ortkit.errors import KernelError, MissingDependencyError
+from ortkit.options import OptimizeOptions
+from ortkit.report import RegionReport
+from ortkit.rewrite.pipeline import PipelineResult
+
+
+def compile_kernels(
+    result: PipelineResult, options: OptimizeOptions, library: Path, sources: Path
+) -> tuple[tuple[RegionReport, ...], Path | None, str]:
+    """Put fused nodes into the graph, and their kernels into a library.
+
+    Args:
+        result: The rewritten model, changed in place.
+        options: Of the call.
+        library: Where the library is written.
+        sources: The folder for the kernels' code, if it is to be kept.
+
+    Returns:
+        What became of each region, the library (None if there are no kernels), and why there are
+        none or what of them is not as usual.
+
+    Raises:
+        MissingDependencyError, KernelError: Kernels that were asked for cannot be made.
+    """
+    from ortkit.fusion.plan import compile_regions
+    from ortkit.kernels.backend import Target
+    from ortkit.kernels.build import missing_toolchain
+
+    kind = options.target
+    backend = "triton" if kind == "cuda" else options.kernels
+    machine = Target(kind, options.cpu if kind == "cpu" else options.arch)
+    try:
+        if (missing := missing_toolchain(backend)) is not None:
+            raise missing
+        regions, made, note = compile_regions(
+            result.scopes, library, backend, machine, options.count,
+            sources if options.keep_source else None, options.chooser,
+        )  # fmt: skip
+    except (MissingDependencyError, KernelError) as error:
+        # Nothing has been replaced yet: the graph is as the passes left it.
+        if options.kernels != "auto":
+            raise
+        return (), None, str(error)
+    return regions, made, note or foreign_note(made, options)
+
+
+def foreign_note(library: Path | None, options: OptimizeOptions) -> str:
+    """Say that this machine cannot run the kernels; empty if it can, or if there are none."""
+    from ortkit.kernels.cpu import native_level, runs_here
+
+    if library is None:
+        return ""
+    if options.target == "cuda":
+        return "kernels for CUDA are not run here: what is verified are their functions"
+    if runs_here(options.cpu):
+        return ""
+    return f"kernels for {options.cpu} do not run on this machine, an {native_level()}"

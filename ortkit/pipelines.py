@@ -1,0 +1,47 @@
+"""Which passes one call runs, and on what the result is to be fast."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ortkit.options import OptimizeOptions
+from ortkit.passes.select import load_pass, select_passes
+from ortkit.rewrite.pipeline import Pipeline, PipelineResult
+from ortkit.rewrite.target import Target
+
+
+def target_of(options: OptimizeOptions) -> Target:
+    """Return what the passes are told of the target."""
+    from ortkit.kernels.cpu import has_signed_kernels
+
+    signed = options.target == "cpu" and has_signed_kernels(options.cpu)
+    return Target(options.target, options.level, options.max_opset, signed)
+
+
+def pipeline_of(options: OptimizeOptions) -> Pipeline:
+    """Return the passes that recognise and rewrite, the caller's own last."""
+    chosen = select_passes(options.passes, options.level, options.target)
+    limited = (
+        replace(one, limit=options.fold_limit)  # type: ignore[call-arg]
+        if one.name == "fold-constants" and "limit" not in one.text
+        else one
+        for one in chosen
+    )
+    return Pipeline((*limited, *options.extra_passes))
+
+
+def lowering_of(options: OptimizeOptions) -> Pipeline:
+    """Return the passes that lower the precision and clean up after it."""
+    from ortkit.precision.interface import LowerInterface
+    from ortkit.precision.lower import LowerPrecision
+
+    to = options.precision
+    ends = (LowerInterface(to),) if options.precision_io == "convert" else ()
+    tidy = ("merge-casts", "drop-noop-cast", "fold-constants", "merge-equal-nodes", "drop-unused")
+    return Pipeline((LowerPrecision(to), *ends, *map(load_pass, tidy)))
+
+
+def tidied(result: PipelineResult, target: Target) -> PipelineResult:
+    """Look anew at a model whose nodes were replaced; what nothing reads any more goes."""
+    result.scopes = []
+    return Pipeline((load_pass("drop-unused"),)).run(result.model, target, after=result)
