@@ -11,7 +11,7 @@ constexpr Result kInvalidValue = 1;
 int32_t TypeOf(int32_t element_type) {
   switch (element_type) {
     case 1: return 7;                   // float
-    case 2: case 3: case 9: return 0;   // uint8, int8, bool
+    case 2: case 3: case 9: case 17: return 0;   // uint8, int8, bool, float8e4m3fn
     case 4: case 5: return 1;           // uint16, int16
     case 6: return 3;                   // int32
     case 7: return 4;                   // int64

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ortkit.kernels.cuda import MAX_GRID, Condition
+from ortkit.kernels.region.dtypes import memory_bytes
 from ortkit.kernels.sizes import ONE, Extent
 from ortkit.kernels.triton.hand import (
     Call,
@@ -27,8 +28,10 @@ _GROUP_WARPS = 4
 _REGISTERS = 240
 #: Rows and columns have positions of 32 bits.
 _MOST_ROWS = 2**31 - 1 - 256
-#: An operand of the epilogue, as kernels are told: none, a row, or as large as the result.
-_NONE, _ROW, _WHOLE = range(3)
+#: An operand of the epilogue, as kernels are told: none, a row, as large as the result, a column.
+_NONE, _ROW, _WHOLE, _COLUMN = range(4)
+#: Of a step of the tensor cores.
+_MMA_BYTES = 32
 
 
 @dataclass(frozen=True)
@@ -41,10 +44,12 @@ class TiledProduct:
 
     def variants(self) -> tuple[VariantSource, ...]:
         """Return a kernel for each range of rows, and those for any tensor."""
-        form = self.form
-        whole = self._kinds().count(_WHOLE)
-        tiles = tiles_of(form.rows.static, form.columns, len(form.weights), whole)
-        return (*(self.hopper(tile) for tile in tiles), *self._plain())
+        return (*(self.hopper(tile) for tile in self.tiles()), *self._plain())
+
+    def tiles(self) -> tuple[Tile, ...]:
+        """Return those for each range of rows."""
+        form, whole = self.form, self._kinds().count(_WHOLE)
+        return tiles_of(form.rows.static, form.columns, len(form.weights), whole)
 
     def hopper(self, tile: Tile) -> VariantSource:
         """Return the kernel that copies boxes, for the rows that the tile is for."""
@@ -61,6 +66,7 @@ class TiledProduct:
             form.columns, form.depth, tile.rows, tile.columns, tile.depth, tile.stages,
             tile.groups, tile.is_apart, tile.band, form.is_turned, len(form.weights) > 1,
             *self._kinds(), tile.is_early, _REGISTERS,
+            _MMA_BYTES // memory_bytes(form.signature.inputs[form.x].dtype),
         )  # fmt: skip
         grid = ((rows, tile.rows), (columns, tile.columns), (ONE, 1))
         if tile.blocks:
@@ -108,7 +114,8 @@ class TiledProduct:
     def _kinds(self) -> tuple[int, ...]:
         """Return how large those operands are."""
         inputs, whole = self.form.signature.inputs, self.form.signature.outputs[0].shape
-        kinds = [_WHOLE if inputs[one].shape == whole else _ROW for one in self.form.reads]
+        named = {whole: _WHOLE, (*whole[:-1], 1): _COLUMN}
+        kinds = [named.get(inputs[one].shape, _ROW) for one in self.form.reads]
         return (*kinds, *[_NONE] * (MOST_OPERANDS - len(kinds)))
 
 

@@ -40,6 +40,7 @@ class Known(NamedTuple):
     is_pair: Any
     kinds: Any
     is_early: Any
+    mma_depth: Any
 
 
 @gluon.constexpr_function
@@ -63,7 +64,7 @@ def pieces(known):
 @gluon.constexpr_function
 def result_layout(known):
     """Return where a group's result lies."""
-    return gl.NVMMADistributedLayout([3, 0], [4, 1], [16, known.columns_tile, 16])
+    return gl.NVMMADistributedLayout([3, 0], [4, 1], [16, known.columns_tile, known.mma_depth])
 
 
 @gluon.constexpr_function
@@ -96,11 +97,13 @@ def place_of(tile, rows, known: gl.constexpr):
 
 @gluon.jit
 def read(p, row, column, rows, KIND: gl.constexpr, known: gl.constexpr):
-    """Return an operand of the epilogue: 0 where there is none, one row, or one of all."""
+    """Return an operand of the epilogue: 0 where none is, a row, one of all, a column."""
     if KIND == 0:
         return 0.0
     elif KIND == 1:
         return gl.load(p + column, mask=column < known.columns, other=0.0)[None, :]
+    elif KIND == 3:
+        return gl.load(p + row, mask=row < rows, other=0.0)[:, None]
     else:
         place = row.to(gl.int64)[:, None] * known.columns + column[None, :]
         mask = (row < rows)[:, None] & (column < known.columns)[None, :]
@@ -241,7 +244,7 @@ def gemm(
     BK: gl.constexpr, STAGES: gl.constexpr, GROUPS: gl.constexpr, APART: gl.constexpr,
     BAND: gl.constexpr, IS_TURNED: gl.constexpr, IS_PAIR: gl.constexpr,
     KIND0: gl.constexpr, KIND1: gl.constexpr, KIND2: gl.constexpr, KIND3: gl.constexpr,
-    IS_EARLY: gl.constexpr, REGISTERS: gl.constexpr,
+    IS_EARLY: gl.constexpr, REGISTERS: gl.constexpr, MMA_DEPTH: gl.constexpr,
 ):  # fmt: skip
     """Write `epilogue(x @ w, [x @ v,] e0, ...)`, the sums in float32.
 
@@ -250,7 +253,7 @@ def gemm(
         w: Map of [DEPTH, COLUMNS], or of [COLUMNS, DEPTH] if `IS_TURNED`.
         v: The second matrix if `IS_PAIR`, else any map like w.
         e0: A further operand of the epilogue: [COLUMNS] if `KIND0` is 1, [rows, COLUMNS] if it is
-            2, and not looked at if it is 0; so are e1, e2 and e3.
+            2, [rows] if it is 3, and not looked at if it is 0; so are e1, e2 and e3.
         y: Map of [rows, COLUMNS].
         rows: Of x and y.
         BM: Rows of a tile.
@@ -262,10 +265,11 @@ def gemm(
         BAND: How many tiles lie below each other that are taken in before the next columns.
         IS_EARLY: Whether the operands are read before the product.
         REGISTERS: Of a thread that computes.
+        MMA_DEPTH: What one instruction of the tensor cores takes of the depth: 32 bytes.
     """
     known: gl.constexpr = known_of(
         COLUMNS, DEPTH, BM, BN, BK, STAGES, GROUPS, APART, BAND, IS_TURNED, IS_PAIR,
-        (KIND0, KIND1, KIND2, KIND3), IS_EARLY,
+        (KIND0, KIND1, KIND2, KIND3), IS_EARLY, MMA_DEPTH,
     )  # fmt: skip
     PIECES: gl.constexpr = pieces(known)
     xs = gl.allocate_shared_memory(x.dtype, [STAGES * PIECES, group_rows(known), BK], x.layout)

@@ -11,11 +11,13 @@ import triton.language as tl
 
 @triton.jit
 def read(p, rows, columns, M, N: tl.constexpr, KIND: tl.constexpr):
-    """Return an operand of the epilogue in float32: 0 where there is none, a row, or a tile."""
+    """Return an operand of the epilogue in float32: 0 where none is, a row, a tile, a column."""
     if KIND == 0:
         value = 0.0
     elif KIND == 1:
         value = tl.load(p + columns, mask=columns < N, other=0.0)[None, :].to(tl.float32)
+    elif KIND == 3:
+        value = tl.load(p + rows, mask=rows < M, other=0.0)[:, None].to(tl.float32)
     else:
         mask = (rows < M)[:, None] & (columns < N)[None, :]
         place = rows.to(tl.int64)[:, None] * N + columns[None, :]
@@ -36,8 +38,8 @@ def gemm_kernel(
         x: [M, K].
         w: [K, N], or [N, K] if `IS_TURNED`.
         v: The second matrix if `IS_PAIR`, else anything.
-        e0: A further operand of the epilogue: [N] if `KIND0` is 1, [M, N] if it is 2, and not
-            looked at if it is 0; so are e1, e2 and e3.
+        e0: A further operand of the epilogue: [N] if `KIND0` is 1, [M, N] if it is 2, [M] if it
+            is 3, and not looked at if it is 0; so are e1, e2 and e3.
         y: [M, N].
         M: Rows.
         BM: Rows of a tile.

@@ -53,7 +53,7 @@ _BESIDE = Tile(64, 128, 64, 4, is_early=True, limit=128)
 _LARGE = Tile(128, 128, 64, 4, 2, is_apart=True, blocks=PROCESSORS)
 #: Where one tensor is read besides, and, with more registers for them, several.
 _WIDE = Tile(128, 256, 64, 3, 2, blocks=PROCESSORS)
-_SHARED = Tile(128, 128, 64, 5, 2, blocks=PROCESSORS)
+SHARED = Tile(128, 128, 64, 5, 2, blocks=PROCESSORS)
 _PAIR = Tile(128, 64, 64, 5, 2, is_apart=True, blocks=PROCESSORS)
 _LARGE_PAIR = Tile(128, 128, 64, 4, 2, blocks=PROCESSORS)
 #: Rows from which on larger tiles are ahead for two matrices.
@@ -77,7 +77,7 @@ def tiles_of(rows: int | None, columns: int, matrices: int, whole: int) -> tuple
             replace(tile, most_rows=tiles * PROCESSORS // -(-columns // tile.columns) * tile.rows)
             for tile, tiles in ((_SMALL, 1), (_MIDDLE, 1), (_BESIDE, 2))
         ]
-        found.append((_LARGE, _WIDE, _SHARED)[min(whole, 2)])
+        found.append((_LARGE, _WIDE, SHARED)[min(whole, 2)])
     ranges = [one for one in found if one.most_rows is None or one.most_rows > 0]
     if rows is None:
         return tuple(ranges)

@@ -105,12 +105,13 @@ def unfit(
         if tensor.dtype != dtype or dtype not in HALVES:
             return f"a product with a tensor of type {tensor.dtype}"
     for node in nodes:
-        if node.op_type == "Gemm" and not _is_plain(node):
+        if node.op_type == "Gemm" and not is_plain(node):
             return "a Gemm with factors, or of something transposed"
     return None
 
 
-def _is_plain(gemm: onnx.NodeProto) -> bool:
+def is_plain(gemm: onnx.NodeProto) -> bool:
+    """Say whether a Gemm has no factors, and its rows are not transposed."""
     factors = [each.f for each in gemm.attribute if each.name in ("alpha", "beta")]
     return all(factor == 1.0 for factor in factors) and not integer(gemm, "transA", 0)
 
@@ -136,7 +137,11 @@ def misfit(signature: RegionSignature, x: int, depth: int, columns: int) -> str 
 
 
 def epilogue_of(
-    body: Body, nodes: Sequence[onnx.NodeProto], weights: Sequence[int], end: str
+    body: Body,
+    nodes: Sequence[onnx.NodeProto],
+    weights: Sequence[int],
+    end: str,
+    dtype: str = "",
 ) -> tuple[tuple[int, ...], Epilogue] | Refused:
     """Return what the steps behind the products read, and the steps.
 
@@ -145,6 +150,7 @@ def epilogue_of(
         nodes: The products.
         weights: The numbers of their matrices.
         end: What the last step makes.
+        dtype: Of all values, empty for that of the region's result.
     """
     products = [str(node.output[0]) for node in nodes]
     steps = _between(body, products, end)
@@ -173,7 +179,7 @@ def epilogue_of(
             if operand is None:
                 return Refused("a Gemm with a bias that is computed")
             add(Step("Add", (known[node.output[0]], operand), {}), node.output[0])
-    dtype = body.signature.outputs[0].dtype
+    dtype = dtype or body.signature.outputs[0].dtype
     for node in steps:
         step = read_step(body, node, known, dtype)
         if isinstance(step, Refused):

@@ -15,7 +15,7 @@ from .conv import optional
 from .conv_form import epilogue_text
 from .gemm import TiledProduct, fits
 from .product_form import MOST_OPERANDS, Products, read_products
-from .product_tiles import strip_of
+from .product_tiles import Strip, strip_of
 
 
 @dataclass(frozen=True)
@@ -26,8 +26,16 @@ class RowProduct:
 
     def variants(self) -> tuple[VariantSource, ...]:
         """Return the kernel, and one for unaligned tensors."""
-        form, norm = self.form, self.form.norm
-        strip = strip_of(form)
+        call, text = self.call()
+        return for_any_alignment(self.form.signature, (call,), text)
+
+    def strip(self) -> Strip:
+        """Return the part of one block."""
+        return strip_of(self.form)
+
+    def call(self) -> tuple[Call, str]:
+        """Return the launch and its module."""
+        form, norm, strip = self.form, self.form.norm, self.strip()
         missing = [None] * (MOST_OPERANDS - len(form.reads))
         arguments: tuple[Passed, ...] = (
             Tensor(form.x),
@@ -43,7 +51,7 @@ class RowProduct:
         call = Call("gemv_kernel", arguments, grid, strip.warps, stages=1)
         text = kernel_text("gemv_kernel")
         text += epilogue_text("epilogue", form.epilogue, MOST_OPERANDS + 1)
-        return for_any_alignment(form.signature, (call,), text)
+        return call, text
 
 
 def match(signature: RegionSignature) -> RowProduct | TiledProduct | Refused | None:

@@ -135,7 +135,7 @@ def module_of(text: str, folder: Path, known: dict[str, ModuleType]) -> ModuleTy
 
 
 def repair() -> None:
-    """Make the interpreter round as GPUs do, keep bools that fill a tile, compute in bfloat16.
+    """Make the interpreter round as GPUs do, keep bools that fill a tile, know narrow floats.
 
     Its own conversions lose denormal numbers and carries; a comparison of two numbers it takes
     for a float, and bfloat16 for integers of its bits.
@@ -143,20 +143,24 @@ def repair() -> None:
     import triton.language as tl
     from triton.runtime import interpreter
 
+    named = {tl.bfloat16: ml_dtypes.bfloat16, tl.float8e4nv: ml_dtypes.float8_e4m3fn}
+
     def converted(data: Any, source: Any, target: Any, _rounding: object) -> Any:
-        named = {tl.bfloat16: ml_dtypes.bfloat16}
         kinds = [
             np.dtype(named.get(one) or one.name.replace("fp", "float")) for one in (source, target)
         ]
-        return data.view(kinds[0]).astype(kinds[1]).view(f"uint{kinds[1].itemsize * 8}")
+        found = data.view(kinds[0])
+        if target == tl.float8e4nv:  # what is beyond the range becomes its end
+            found = np.clip(found, -448, 448)
+        return found.astype(kinds[1]).view(f"uint{kinds[1].itemsize * 8}")
 
     def splat(_builder: object, kind: Any, scalar: Any) -> Any:
         data = np.full(kind.shape, scalar.data)
         return interpreter.TensorHandle(data, tl.int1 if data.dtype == bool else scalar.dtype)
 
     def floats(one: Any, kind: np.dtype[Any]) -> Any:
-        is_narrow = one.dtype.scalar == tl.bfloat16
-        return np.asarray(one.data.view(ml_dtypes.bfloat16) if is_narrow else one.data, kind)
+        narrow = named.get(one.dtype.scalar)
+        return np.asarray(one.data if narrow is None else one.data.view(narrow), kind)
 
     def dot(_builder: object, a: Any, b: Any, d: Any, _precision: object, _most: object) -> Any:
         kind = d.data.dtype

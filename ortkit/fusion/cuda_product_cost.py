@@ -157,12 +157,18 @@ def predict_tiled(shape: Shape) -> Prediction | None:
     return Prediction(sum(one.before_ns for one in each), sum(one.after_ns for one in each))
 
 
+def blas_ns(shape: Shape, rows: int) -> float:
+    """Return what cuBLAS takes for one product of many rows."""
+    numbers = float(shape.depth * shape.columns)
+    return max(
+        _BLAS_NS + max(2.0 * rows * numbers / _BLAS_FLOPS, _BLAS_LEAST_NS),
+        _THEIRS[0] + _HALF * numbers / _THEIRS[1],
+    )
+
+
 def _tiled(shape: Shape, rows: int) -> Prediction:
     elements, matrix = float(rows * shape.columns), _HALF * float(shape.depth * shape.columns)
-    product = max(
-        _BLAS_NS + max(2.0 * elements * shape.depth / _BLAS_FLOPS, _BLAS_LEAST_NS),
-        _THEIRS[0] + matrix / _THEIRS[1],
-    )
+    product = blas_ns(shape, rows)
     moved = _HALF * (shape.products + 1) * elements
     behind = LAUNCH_NS + moved / (_CACHED if moved <= _CACHE else _UNCACHED)
     tiles = _TILED[shape.products]

@@ -7,7 +7,7 @@ of a single row with its norm where nothing else reads that.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import onnx_ir as ir
@@ -19,6 +19,7 @@ from ortkit.fusion.describe import describe_region
 from ortkit.fusion.families import family_of
 from ortkit.fusion.recompute import Candidate
 from ortkit.fusion.regions import FusedRegion, region_of
+from ortkit.kernels.signature import RegionSignature
 from ortkit.rewrite.scope import Scope
 
 KIND = "product"
@@ -71,7 +72,7 @@ def cuda_product_candidates(
         if node in own or not is_product(scope, node):
             continue
         line = line_behind(scope, node, own)
-        norm = _norm_before(line, own)
+        norm = norm_before(line, own)
         shape = shape_of(scope, line, norm)
         prediction = predict_products(shape) if shape.rows == 1 else None
         if prediction is None:
@@ -90,12 +91,20 @@ def cuda_product_candidates(
 
 
 def candidate_of(
-    scope: Scope, region: FusedRegion, prediction: Prediction, judge: Judge, cost: CostModel
+    scope: Scope,
+    region: FusedRegion,
+    prediction: Prediction,
+    judge: Judge,
+    cost: CostModel,
+    signature: RegionSignature | None = None,
 ) -> Candidate:
-    """Return a region as a candidate, without a signature if it does not pay or has no kernel."""
+    """Return a region as a candidate, without a signature if it does not pay or has no kernel.
+
+    `signature` is the region's where the nodes as they stand do not describe it.
+    """
     if reason := cost.refusal(region, prediction):
         return Candidate(region, None, prediction, reason)
-    signature = describe_region(scope, region)
+    signature = signature or describe_region(scope, region)
     verdict = judge(signature)
     if verdict is not None:
         return Candidate(region, None, Prediction(0.0, 0.0), verdict.reason)
@@ -150,17 +159,31 @@ def takes_sum(scope: Scope, product: ir.Node) -> bool:
 def turns(scope: Scope, product: ir.Node) -> bool:
     """Say whether a product goes into a kernel that would rather have its matrix turned."""
     line = line_behind(scope, product, set())
-    shape = shape_of(scope, line, _norm_before(line, set()))
+    shape = shape_of(scope, line, norm_before(line, set()))
     return predict_products(shape).gain >= MINIMUM_GAIN
 
 
-def line_behind(scope: Scope, product: ir.Node, taken: set[ir.Node]) -> Line:
-    """Return the product with the nodes behind it of which each alone reads what it reads."""
+def line_behind(
+    scope: Scope,
+    product: ir.Node,
+    taken: set[ir.Node],
+    may_join: Callable[[Scope, ir.Node], bool] = is_product,
+) -> Line:
+    """Return the product with the nodes behind it of which each alone reads what it reads.
+
+    Args:
+        scope: Its scope.
+        product: Where the line begins.
+        taken: Nodes of other regions.
+        may_join: Says of a node whether it is a product that this one may meet.
+    """
     products, tail, reads = [product], list[ir.Node](), dict[ir.Value, None]()
     value = product.outputs[0]
     while len(tail) < MOST_TAIL and is_read_once(value):
         reader = next(iter(value.uses())).node
-        found = _joined(scope, product, reader, value, taken, is_paired=len(products) > 1)
+        found = _joined(
+            scope, product, reader, value, taken, may_join, is_paired=len(products) > 1
+        )
         if found is None or len({*reads, *found.reads}) > MOST_READS:
             break
         products += found.products
@@ -185,6 +208,7 @@ def _joined(
     reader: ir.Node,
     value: ir.Value,
     taken: set[ir.Node],
+    may_join: Callable[[Scope, ir.Node], bool],
     *,
     is_paired: bool,
 ) -> _Joined | None:
@@ -195,7 +219,8 @@ def _joined(
     for other in reader.inputs:
         if other is None or other is value or scope.array(other, 1) is not None:
             continue
-        partner = None if is_paired or products else _partner(scope, product, other, taken)
+        is_open = not is_paired and not products
+        partner = _partner(scope, product, other, taken, may_join) if is_open else None
         if partner is not None:
             products.append(partner.products[0])
             nodes += partner.nodes
@@ -210,7 +235,11 @@ def _joined(
 
 
 def _partner(
-    scope: Scope, product: ir.Node, value: ir.Value, taken: set[ir.Node]
+    scope: Scope,
+    product: ir.Node,
+    value: ir.Value,
+    taken: set[ir.Node],
+    may_join: Callable[[Scope, ir.Node], bool],
 ) -> _Joined | None:
     """Return the other product of the same rows that `value` is made of, and what is between."""
     nodes, reads = list[ir.Node](), list[ir.Value]()
@@ -218,7 +247,7 @@ def _partner(
         node = value.producer()
         if node is None or node in taken or node is product or node.graph is not product.graph:
             return None
-        if is_product(scope, node):
+        if may_join(scope, node):
             weights = [scope.shapes.shape(one.inputs[1]) for one in (node, product)]  # type: ignore[arg-type]
             is_alike = node.inputs[0] is product.inputs[0] and weights[0] == weights[1]
             is_same = node.op_type == product.op_type and (
@@ -274,7 +303,7 @@ def is_read_once(value: ir.Value) -> bool:
     return len(value.uses()) == 1 and not value.is_graph_output()
 
 
-def _norm_before(line: Line, taken: set[ir.Node]) -> ir.Node | None:
+def norm_before(line: Line, taken: set[ir.Node]) -> ir.Node | None:
     """Return the norm of the rows if nothing but the products reads it."""
     rows = line.products[0].inputs[0]
     norm = None if rows is None else rows.producer()

@@ -22,6 +22,7 @@ from ortkit.fusion.cuda_attention import (
     without_readers,
 )
 from ortkit.fusion.cuda_cost import CudaCostModel
+from ortkit.fusion.cuda_fp8 import fp8_candidates
 from ortkit.fusion.cuda_joined import joined_candidates
 from ortkit.fusion.cuda_layout import advise, beside_convolutions
 from ortkit.fusion.cuda_products import cuda_product_candidates, takes_sum, turns
@@ -42,6 +43,8 @@ from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.tuned import Chooser
 from ortkit.report import RegionReport
 from ortkit.rewrite.scope import Scope
+
+_PRODUCTS_ON_CUDA = (fp8_candidates, joined_candidates, cuda_product_candidates)
 
 
 def compile_regions(
@@ -181,10 +184,12 @@ def find_candidates(
             attended += [] if one.signature is None else [one.region]
         taken |= {node for region in attended for node in region.nodes}
         taken |= without_readers(attended)
-        for find_products in () if is_cpu else (joined_candidates, cuda_product_candidates):
+        for find_products in () if is_cpu else _PRODUCTS_ON_CUDA:
+            made = []
             for found in find_products(scope, graph, judge, cost, taken):
                 yield (one := _allowed(scope, found))
-                taken |= frozenset(() if one.signature is None else one.region.nodes)
+                made += [] if one.signature is None else [one.region]
+            taken |= {node for region in made for node in region.nodes} | without_readers(made)
         for one in candidates(scope, graph, judge, cost, taken):
             yield _allowed(scope, one)
 

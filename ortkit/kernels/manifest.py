@@ -36,6 +36,7 @@ ELEMENT_TYPES: dict[str, int] = {
     "uint32": 12,
     "uint64": 13,
     "bfloat16": 16,
+    "float8_e4m3fn": 17,
 }
 
 

@@ -38,7 +38,7 @@ ELEMENT_TYPES = {
     16: "bfloat16",
 }
 
-_MEMORY = {"bool": "uint8", "bfloat16": "uint16"}
+_MEMORY = {"bool": "uint8", "bfloat16": "uint16", "float8_e4m3fn": "uint8"}
 _COMPUTE = {"float16": "float32", "bfloat16": "float32"}
 _BFLOAT16_SHIFT = 16
 _BFLOAT16_NAN = 0x7FC0

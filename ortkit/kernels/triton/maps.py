@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from ortkit.kernels.cuda import Argument, TensorMap
@@ -72,5 +73,7 @@ def swizzle_of(row_bytes: int) -> int:
 
 
 def element_bytes(dtype: str) -> int:
-    """Return the size of Triton's type, such as 2 for "fp16"."""
-    return int("".join(filter(str.isdigit, dtype))) // 8
+    """Return the size of Triton's type, such as 2 for "fp16", and 1 for "fp8e4nv"."""
+    found = re.search(r"\d+", dtype)
+    assert found is not None
+    return int(found[0]) // 8

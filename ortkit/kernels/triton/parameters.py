@@ -24,6 +24,7 @@ POINTERS = {
     "bfloat16": "*bf16",
     "float32": "*fp32",
     "float64": "*fp64",
+    "float8_e4m3fn": "*fp8e4nv",
 }
 
 

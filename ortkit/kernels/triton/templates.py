@@ -12,7 +12,9 @@ from ortkit.kernels.triton.hand import PACKAGE
 from ortkit.kernels.triton.source import VariantSource
 
 #: Modules of the package; each has `match(signature) -> Template | Refused | None`.
-TEMPLATES = ("attention", "conv", "depthwise", "squeeze", "pool", "joined", "products")
+TEMPLATES = (
+    "attention", "conv", "depthwise", "squeeze", "pool", "joined", "fp8_rows", "fp8", "products"
+)  # fmt: skip
 
 
 class Template(Protocol):

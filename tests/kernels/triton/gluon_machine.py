@@ -22,6 +22,7 @@ import numpy as np
 _TYPES = {
     "u8": np.uint8, "i8": np.int8, "i32": np.int32, "i64": np.int64,
     "fp16": np.float16, "bf16": ml_dtypes.bfloat16, "fp32": np.float32,
+    "fp8e4nv": ml_dtypes.float8_e4m3fn,
 }  # fmt: skip
 _NAME = "triton.experimental.gluon"
 #: Until a wait is taken for one that never ends.
@@ -33,6 +34,8 @@ class Value(np.ndarray):
     """A tile or a number; numbers are arrays without axes."""
 
     def to(self, dtype: Any) -> Value:
+        if np.dtype(dtype) == ml_dtypes.float8_e4m3fn:  # what is beyond the range becomes its end
+            return np.clip(self, -448, 448).astype(dtype)  # type: ignore[return-value]
         return self.astype(dtype)
 
     # A value stays what it is: only the name is another one's.

@@ -1,0 +1,49 @@
+"""Rows as eight-bit floats: with the norm before, and a factor for each row or one for all."""
+
+# mypy: ignore-errors
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def fp8_rows(
+    x, scale, shift, y, factors, M,
+    K: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, EPSILON: tl.constexpr,
+    IS_CENTRED: tl.constexpr, FACTOR: tl.constexpr, LARGEST: tl.constexpr, LEAST: tl.constexpr,
+):  # fmt: skip
+    """Write some rows of `norm(x) / factor`, rounded to eight bits.
+
+    Args:
+        x: [M, K].
+        scale: [K], or None: the rows have no norm.
+        shift: [K], or None.
+        y: [M, K].
+        factors: [M], or None where `FACTOR` is that of all rows.
+        M: Rows.
+        ROWS: Of a block.
+        BLOCK: A power of two, K at least.
+        EPSILON: Of the norm.
+        IS_CENTRED: Whether the norm takes the mean off.
+        LARGEST: The reciprocal of the largest number of eight bits.
+        LEAST: Of factors.
+    """
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    column = tl.arange(0, BLOCK)
+    is_row, is_column = (row < M)[:, None], (column < K)[None, :]
+    place = row.to(tl.int64)[:, None] * K + column[None, :]
+    value = tl.load(x + place, mask=is_row & is_column, other=0.0).to(tl.float32)
+    if scale is not None:
+        if IS_CENTRED:
+            value = tl.where(is_column, value - tl.sum(value, 1, keep_dims=True) / K, 0.0)
+        square = tl.sum(value * value, 1, keep_dims=True) / K
+        value /= tl.sqrt(square + EPSILON)
+        value *= tl.load(scale + column, mask=column < K, other=0.0).to(tl.float32)[None, :]
+        if shift is not None:
+            value += tl.load(shift + column, mask=column < K, other=0.0).to(tl.float32)[None, :]
+    if factors is None:
+        value /= FACTOR
+    else:
+        factor = tl.maximum(tl.max(tl.abs(value), 1) * LARGEST, LEAST)
+        tl.store(factors + row, factor, mask=row < M)
+        value /= factor[:, None]
+    tl.store(y + place, value.to(y.dtype.element_ty), mask=is_row & is_column)
