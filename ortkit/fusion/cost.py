@@ -14,9 +14,11 @@ from ortkit.fusion.members import EPILOGUES, is_reshape
 from ortkit.fusion.ort_costs import ARITHMETIC_NS, GENERAL_POW_NS, ORT_NS
 from ortkit.fusion.parameters import parameter_inputs
 from ortkit.fusion.regions import FusedRegion
+from ortkit.graph.constants import constant_array
 from ortkit.graph.dims import Atom, Size, replace_atoms
 from ortkit.kernels.calibration import Calibration
 from ortkit.kernels.region.ops import POINTWISE_OPS
+from ortkit.kernels.region.reader import POWERS
 from ortkit.rewrite.scope import Scope
 
 #: What a size that is known at run time only is taken for.
@@ -97,6 +99,11 @@ class CostModel:
         name = _LIKE.get(node.op_type, node.op_type) if is_runtime_own(node) else node.op_type
         if name in RESHAPES or name in _CUTS:
             return 0
+        if name == "Pow" and (exponent := node.inputs[1]) is not None:
+            array = constant_array(exponent, 1)
+            written = () if array is None or array.size == 0 else POWERS.get(array.item(), ())
+            if written:
+                return sum(POINTWISE_OPS[each].flops for each in written)
         if (op := POINTWISE_OPS.get(name)) is not None:
             return op.flops
         return OPERATIONS.get(name, 1)
@@ -146,8 +153,8 @@ class CostModel:
     def _element_ns(self, node: ir.Node) -> float:
         if node.op_type == "Pow":
             exponent = self._scope.array(node.inputs[1], 1)
-            is_square = exponent is not None and exponent.size == 1 and exponent.item() == 2
-            return ORT_NS["Pow"] if is_square else GENERAL_POW_NS
+            is_product = exponent is not None and exponent.size == 1 and exponent.item() in (2, 3)
+            return ORT_NS["Pow"] if is_product else GENERAL_POW_NS
         return ORT_NS.get(node.op_type, ARITHMETIC_NS)
 
     def _work(self, node: ir.Node) -> int:

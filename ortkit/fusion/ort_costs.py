@@ -19,7 +19,7 @@ ORT_NS: Mapping[str, float] = {
     "GreaterOrEqual": 0.17, "GroupNormalization": 2.0, "HardSwish": 0.24,
     "InstanceNormalization": 0.4, "LayerNormalization": 0.4, "Less": 0.17,
     "LessOrEqual": 0.17, "Log": 1.4, "LogSoftmax": 0.24, "Mish": 9.0, "Mod": 5.0, "Mul": 0.12,
-    "PRelu": 1.4, "Pad": 0.19, "Pow": 1.1, "QuickGelu": 0.26, "RMSNormalization": 0.21,
+    "PRelu": 1.4, "Pad": 0.19, "Pow": 0.9, "QuickGelu": 0.26, "RMSNormalization": 0.21,
     "Reciprocal": 0.21, "ReduceLogSumExp": 0.5, "ReduceMax": 0.1, "ReduceMean": 0.07,
     "ReduceMin": 0.1, "ReduceProd": 0.1, "ReduceSum": 0.07, "Relu": 0.08, "RotaryEmbedding": 0.2,
     "Round": 0.2, "Selu": 0.55, "Sigmoid": 0.29, "SimplifiedLayerNormalization": 0.21, "Sin": 1.46,
@@ -27,5 +27,5 @@ ORT_NS: Mapping[str, float] = {
     "Slice": 0.15, "Softmax": 0.23, "Softplus": 8.9, "Split": 0.2, "Sqrt": 0.19, "Swish": 0.4,
     "Tan": 5.0, "Tanh": 0.27, "Transpose": 0.3, "Where": 0.37,
 }  # fmt: skip
-#: Pow with an exponent other than 2 goes through the general power.
-GENERAL_POW_NS = 8.0
+#: Pow with an exponent other than 2 and 3 goes through the general power, also for a root.
+GENERAL_POW_NS = 4.6

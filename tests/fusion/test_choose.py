@@ -147,3 +147,16 @@ def test_a_product_whose_factors_no_input_tells_is_one_size(
     assert exceeds_bounds(found.signature) is None
     assert [tensor.shape for tensor in found.signature.inputs] == expected
     assert [tensor.shape for tensor in found.signature.outputs] == expected
+
+
+@pytest.mark.parametrize(
+    ("exponent", "written"), [("2", "Mul (a, a)"), ("0.5", "Sqrt (a)"), ("-1", "Reciprocal (a)")]
+)
+def test_a_power_is_predicted_as_what_its_kernel_computes(exponent: str, written: str) -> None:
+    def predicted(last: str) -> float:
+        text = f"""g (float[n, 768] x) => (z) <float e = {{{exponent}}}>
+            {{ a = Sin (x)  b = {last}  z = Mul (b, x) }}"""
+        (found,) = find(scope_of(from_text(f"{HEAD} {text}")), accept)
+        return found.prediction.after_ns
+
+    assert predicted("Pow (a, e)") == predicted(written)

@@ -118,20 +118,25 @@ def _pointwise(node: BodyNode) -> int:
     return node.b.point(node.op_type, *operands, attributes=plain)
 
 
+#: By exponent: what a constant power is written as, each step of the base or with it.
+POWERS: Mapping[float, tuple[str, ...]] = {
+    -1: ("Reciprocal",), 0.5: ("Sqrt",), 1: ("Identity",), 2: ("Mul",), 3: ("Mul", "Mul"),
+}  # fmt: skip
+
+
 def _power(node: BodyNode) -> list[int]:
     """Write powers with a small constant exponent as products and roots."""
     b, base, exponent = node.b, node.value(0), node.value(1)
     array = node.constant(1)
     if array is None or array.ndim > len(b.shape(base)) or b.dtype(base) not in macros.FLOATS:
         return [b.point("Pow", base, exponent)]
-    number = array.item()
-    if number in (2, 3):
-        square = b.point("Mul", base, base)
-        return [square if number == 2 else b.point("Mul", base, square)]
-    simple = {0.5: "Sqrt", 1: "Identity", -1: "Reciprocal"}
-    if number in simple:
-        return [b.point(simple[number], base)]
-    return [b.point("Pow", base, exponent)]
+    written = POWERS.get(array.item())
+    if written is None:
+        return [b.point("Pow", base, exponent)]
+    value = base
+    for name in written:
+        value = b.point(name, base, value) if name == "Mul" else b.point(name, base)
+    return [value]
 
 
 def _reduction(node: BodyNode) -> int:
