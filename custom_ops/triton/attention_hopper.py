@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from ortkit.kernels.sizes import Extent
+from ortkit.kernels.cuda import Condition
+from ortkit.kernels.sizes import ONE, Extent
 from ortkit.kernels.triton.hand import Call, Map, Passed, Size, Tensor, hand_variant, kernel_text
 from ortkit.kernels.triton.source import VariantSource
 
 from .attention_form import AttentionForm, Heads
 from .attention_pieces import fill_of, kind_of
-from .attention_tiles import HopperTile, box_of
+from .attention_tiles import HopperTile, box_of, mask_multiple
 
 _ARCHITECTURES = (90,)
 #: Queries of a group of four warps.
@@ -25,14 +26,15 @@ def hopper_variant(form: AttentionForm, tile: HopperTile) -> VariantSource:
     is_bound = k.length.static is None or k.length.static % tile.keys > 0
     arguments: tuple[Passed, ...] = (
         _map(q, _GROUP), _map(k, tile.keys), _map(v, tile.keys), _map(y, _GROUP),
-        Tensor(q.tensor if mask is None else mask.tensor),
+        _mask(form, tile),
         Tensor(q.tensor if form.bias is None else form.bias),
         Size(q.length), Size(k.length),
         q.heads, q.heads // k.heads, q.width, v.width, q.first, v.first,
         form.scale, form.softcap, causal is not None, causal is not None and causal.is_last,
         0 if causal is None else causal.window,
         kind_of(mask), fill_of(mask), mask is not None and mask.by_batch,
-        mask is not None and mask.by_head, form.bias is not None, is_bound,
+        mask is not None and mask.by_head, mask is not None and mask.by_row,
+        form.bias is not None, is_bound,
         tile.keys, tile.stages, tile.groups, tile.in_turn, tile.registers,
     )  # fmt: skip
     call = Call(
@@ -49,10 +51,29 @@ def hopper_variant(form: AttentionForm, tile: HopperTile) -> VariantSource:
         form.signature,
         [call],
         "".join(map(kernel_text, _TEXTS)),
-        tile.conditions,
+        (*tile.conditions, *_reach(form)),
         architectures=_ARCHITECTURES,
         is_optional=True,
     )
+
+
+def _mask(form: AttentionForm, tile: HopperTile) -> Passed:
+    """Return a mask, or what is never read: one of each query as [batch, heads, rows, keys]."""
+    mask = form.mask
+    if mask is None or not mask.by_row:
+        return Tensor(form.q.tensor if mask is None else mask.tensor)
+    keys, rows = form.k.length, form.q.length
+    batch = form.q.batch if mask.by_batch else ONE
+    heads = Extent(form.q.heads if mask.by_head else 1)
+    strides = (heads * rows * keys, rows * keys, keys)
+    return Map(mask.tensor, (batch, heads, rows, keys), strides, (1, 1, _GROUP, tile.keys))
+
+
+def _reach(form: AttentionForm) -> tuple[Condition, ...]:
+    """Return when rows of a mask begin where copies may: at multiples of 16 bytes."""
+    if form.mask is None or not form.mask.by_row or form.k.length.static is not None:
+        return ()
+    return (Condition(form.k.length, divisible_by=mask_multiple(form)),)
 
 
 def _map(one: Heads, rows: int) -> Map:

@@ -11,11 +11,11 @@ COPYING: gl.constexpr = gl.constexpr(24)
 
 
 @gluon.jit
-def copy_box(rows, sample, head, row, ready, room):
+def copy_box(rows, sample, head, row, column, ready, room):
     """Copy a box of heads into shared memory; `ready` says when it is there."""
     mbarrier.expect(ready, rows.nbytes_per_cta)
     box = room.reinterpret(rows.dtype, rows.block_shape, rows.layout)
-    tma.async_load(rows, [sample, head, row, 0], ready, box)
+    tma.async_load(rows, [sample, head, row, column], ready, box)
 
 
 @gluon.jit
@@ -25,27 +25,61 @@ def again(rows, sample, head, row, ready, room):
     mbarrier.invalidate(ready)
     mbarrier.init(ready, 1)
     fence_async_shared()
-    copy_box(rows, sample, head, row, ready, room)
+    copy_box(rows, sample, head, row, 0, ready, room)
+
+
+@gluon.jit
+def copy_mask(i, told, known: gl.constexpr):
+    """Bring the mask of turn i into shared memory: boxes of it, or what it adds to all rows."""
+    mask, ms, m_ready, where, first, keys = told
+    first_row, head, sample = where
+    stage = i % MASK_STAGES
+    row = first - i * known.keys
+    ready = m_ready.index(stage)
+    if known.by_row:
+        at_sample = sample if known.mask_batch else 0
+        at_head = head if known.mask_heads else 0
+        GROUPS: gl.constexpr = known.groups
+        for part in gl.static_range(GROUPS):
+            room = ms.index(stage * GROUPS + part)
+            copy_box(mask, at_sample, at_head, first_row + part * GROUP, row, ready, room)
+    else:
+        ms.index(stage).store(bias_of_keys(mask, row, keys, known))
+        mbarrier.arrive(ready)
 
 
 @gluon.jit
 def copy(told, known: gl.constexpr):
     """Copy all blocks of keys and values but the first as room for them gets free."""
-    k, v, rooms, barriers, where, blocks = told
-    _, ks, vs = rooms
-    _, k_ready, k_free, v_ready, v_free, _ = barriers
+    k, v, mask, rooms, barriers, where, blocks, keys, is_run = told
+    _, ks, vs, ms = rooms
+    _, k_ready, k_free, v_ready, v_free, m_ready, m_free, _ = barriers
     _, head, sample = where
     first, count, _, _ = blocks
     STAGES: gl.constexpr = known.stages
     shared = head // known.shared
+    of_mask = (mask, ms, m_ready, where, first, keys)
+    # A mask that is a run of keys is not looked at again.
+    looks = count
+    if known.mask != 0:
+        if is_run:
+            looks = count * 0
+        for i in gl.static_range(MASK_STAGES):
+            if i < looks:
+                copy_mask(i, of_mask, known)
     for i in range(1, count):
         stage = i % STAGES
         phase = ((i // STAGES) & 1) ^ 1
         row = first - i * known.keys
         mbarrier.wait(k_free.index(stage), phase)
-        copy_box(k, sample, shared, row, k_ready.index(stage), ks.index(stage))
+        copy_box(k, sample, shared, row, 0, k_ready.index(stage), ks.index(stage))
         mbarrier.wait(v_free.index(stage), phase)
-        copy_box(v, sample, shared, row, v_ready.index(stage), vs.index(stage))
+        copy_box(v, sample, shared, row, 0, v_ready.index(stage), vs.index(stage))
+        if known.mask != 0:
+            after = i + 1
+            if after >= MASK_STAGES and after < looks:
+                mbarrier.wait(m_free.index(after % MASK_STAGES), ((after // MASK_STAGES) & 1) ^ 1)
+                copy_mask(after, of_mask, known)
 
 
 @gluon.jit
@@ -108,16 +142,18 @@ def attention(
     Q_FIRST: gl.constexpr, V_FIRST: gl.constexpr,
     SCALE: gl.constexpr, CAP: gl.constexpr, IS_CAUSAL: gl.constexpr, IS_LAST: gl.constexpr,
     WINDOW: gl.constexpr, MASK: gl.constexpr, FILL: gl.constexpr, MASK_BATCH: gl.constexpr,
-    MASK_HEADS: gl.constexpr, HAS_BIAS: gl.constexpr, BOUND_KEYS: gl.constexpr,
-    KEYS: gl.constexpr, STAGES: gl.constexpr, GROUPS: gl.constexpr, IN_TURN: gl.constexpr,
+    MASK_HEADS: gl.constexpr, MASK_ROWS: gl.constexpr, HAS_BIAS: gl.constexpr,
+    BOUND_KEYS: gl.constexpr, KEYS: gl.constexpr, STAGES: gl.constexpr, GROUPS: gl.constexpr,
+    IN_TURN: gl.constexpr,
     REGISTERS: gl.constexpr,
 ):  # fmt: skip
     """Attention of GROUPS * 64 queries of one head of one sample.
 
     Args:
         q, k, v, y: Maps of [batch, heads, rows, width].
-        mask: One row for all queries: added to the scores (MASK 2), or 0 where FILL is added
-            (MASK 1), by sample (MASK_BATCH), by head (MASK_HEADS).
+        mask: Added to the scores (MASK 2), or 0 where FILL is added (MASK 1), by sample
+            (MASK_BATCH), by head (MASK_HEADS). One row for all queries, or, MASK_ROWS, a map of
+            [batch or 1, heads or 1, queries, keys].
         bias: [columns], added to each row of q and v (HAS_BIAS), which begin at Q_FIRST, V_FIRST.
         queries: Rows of q.
         keys: Rows of k.
@@ -172,6 +208,22 @@ def attention(
     v_free = mbarrier.allocate_mbarrier(batch=STAGES)
     turns = mbarrier.allocate_mbarrier(batch=GROUPS)
     mbarrier.init(q_ready, GROUPS)
+    if MASK == 0:
+        ms = ks
+        m_ready = turns
+        m_free = turns
+    else:
+        if MASK_ROWS:
+            M_ROOM: gl.constexpr = gl.NVMMASharedLayout.get_default_for([GROUP, KEYS], mask.dtype)
+            ms = gl.allocate_shared_memory(mask.dtype, [MASK_STAGES * GROUPS, GROUP, KEYS], M_ROOM)
+        else:
+            M_ROOM: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
+            ms = gl.allocate_shared_memory(gl.float32, [MASK_STAGES, KEYS], M_ROOM)
+        m_ready = mbarrier.allocate_mbarrier(batch=MASK_STAGES)
+        m_free = mbarrier.allocate_mbarrier(batch=MASK_STAGES)
+        for i in gl.static_range(MASK_STAGES):
+            mbarrier.init(m_ready.index(i), GROUPS if MASK_ROWS else 1)
+            mbarrier.init(m_free.index(i), GROUPS)
     for i in gl.static_range(STAGES):
         mbarrier.init(k_ready.index(i), 1)
         mbarrier.init(v_ready.index(i), 1)
@@ -184,10 +236,10 @@ def attention(
     guess = gl.maximum(high - 1, 0) // KEYS
     shared = head // SHARED
     for part in gl.static_range(GROUPS):
-        copy_box(q, sample, head, first_row + part * GROUP, q_ready, qs.index(part))
-    copy_box(k, sample, shared, guess * KEYS, k_ready.index(0), ks.index(0))
-    copy_box(v, sample, shared, guess * KEYS, v_ready.index(0), vs.index(0))
-    if MASK != 0:
+        copy_box(q, sample, head, first_row + part * GROUP, 0, q_ready, qs.index(part))
+    copy_box(k, sample, shared, guess * KEYS, 0, k_ready.index(0), ks.index(0))
+    copy_box(v, sample, shared, guess * KEYS, 0, v_ready.index(0), vs.index(0))
+    if MASK != 0 and not MASK_ROWS:
         if MASK_BATCH:
             mask += sample.to(gl.int64) * (HEADS if MASK_HEADS else 1) * keys
         if MASK_HEADS:
@@ -209,7 +261,7 @@ def attention(
                 end = last_kept
                 plain_high = gl.minimum(plain_high, end)
     last = gl.maximum(high - 1 - begin, 0) // KEYS
-    if MASK != 0:
+    if MASK != 0 and not MASK_ROWS:
         row = begin + last * KEYS
         if row != guess * KEYS:
             again(k, sample, shared, row, k_ready.index(0), ks.index(0))
@@ -226,15 +278,16 @@ def attention(
         checked_low = gl.minimum(gl.maximum(checked_low, checked_high), count)
     known: gl.constexpr = known_of(
         SHARED, WIDTH, V_WIDTH, Q_FIRST, V_FIRST, SCALE, CAP, IS_CAUSAL, IS_LAST, WINDOW, MASK,
-        FILL, HAS_BIAS, BOUND_KEYS, KEYS, STAGES, GROUPS, IN_TURN,
+        MASK_ROWS, MASK_BATCH, MASK_HEADS, FILL, HAS_BIAS, BOUND_KEYS, KEYS, STAGES, GROUPS,
+        IN_TURN,
     )  # fmt: skip
-    rooms = (qs, ks, vs)
-    barriers = (q_ready, k_ready, k_free, v_ready, v_free, turns)
-    given = (mask, bias, queries, keys, is_run, end)
+    rooms = (qs, ks, vs, ms)
+    barriers = (q_ready, k_ready, k_free, v_ready, v_free, m_ready, m_free, turns)
+    given = (bias, queries, keys, is_run, end)
     where = (first_row, head, sample)
     blocks = (begin + last * KEYS, count, checked_high, checked_low)
     given = (y, rooms, barriers, given, where, blocks)
-    read = (k, v, rooms, barriers, where, blocks)
+    read = (k, v, mask, rooms, barriers, where, blocks, keys, is_run)
     if MASK != 0:
         copying_first(given, read, known, REGISTERS)
     else:

@@ -12,6 +12,8 @@ LOST: gl.constexpr = gl.constexpr(-5.0e3)
 LOG2E: gl.constexpr = gl.constexpr(1.4426950408889634)
 #: Keys of a mask that are looked at together.
 SCAN: gl.constexpr = gl.constexpr(1024)
+#: Blocks of a mask that there is room for: room is free where that for values is, a turn before.
+MASK_STAGES: gl.constexpr = gl.constexpr(2)
 #: Queries of a group of four warps.
 GROUP: gl.constexpr = gl.constexpr(64)
 
@@ -30,6 +32,9 @@ class Known(NamedTuple):
     is_last: Any
     window: Any
     mask: Any
+    by_row: Any
+    mask_batch: Any
+    mask_heads: Any
     fill: Any
     has_bias: Any
     bound_keys: Any
@@ -49,6 +54,26 @@ def known_of(*all_of_it):
 def without_mask(known):
     """Return the same without a mask: all keys that are taken in are seen alike."""
     return known._replace(mask=0)
+
+
+@gluon.constexpr_function
+def may_be_run(known):
+    """Say whether what a mask keeps may be a run of keys, and the others are lost."""
+    return not known.by_row and (known.mask == 2 or (known.mask == 1 and known.fill <= -5.0e3))
+
+
+@gluon.constexpr_function
+def factor_of(known):
+    """Return what scores that `masked` returns are multiplied by: those in base 2."""
+    return 1.4426950408889634 * (known.scale if known.cap == 0.0 and not adds(known) else 1.0)
+
+
+@gluon.constexpr_function
+def adds(known):
+    """Say whether a mask is added to the scores, and does not choose among them."""
+    return known.mask == 2 or (
+        known.mask == 1 and not (known.by_row and known.fill == float("-inf"))
+    )
 
 
 @gluon.constexpr_function
@@ -101,29 +126,49 @@ def kept_keys(mask, keys, IS_CHOICE: gl.constexpr):
 
 
 @gluon.jit
+def bias_of_keys(mask, start, keys, known: gl.constexpr):
+    """Return what is added to the scores of a block of keys; what lies beyond the last is lost."""
+    FLAT: gl.constexpr = gl.BlockedLayout([1], [32], [gl.num_warps()], [0])
+    place = start + gl.arange(0, known.keys, FLAT)
+    added = gl.load(mask + place, mask=place < keys, other=0)
+    bias = gl.where(added != 0, 0.0, known.fill) if known.mask == 1 else added.to(gl.float32)
+    return gl.where(place < keys, bias, float("-inf"))
+
+
+@gluon.jit
+def masked(scores, mask, known: gl.constexpr):
+    """Return scores with a cap and a block of a mask in shared memory, see `factor_of`.
+
+    Where rows have one mask it is what is added, see `bias_of_keys`.
+    """
+    SCORES: gl.constexpr = scores_layout(known)
+    CAP: gl.constexpr = known.cap
+    if CAP > 0.0:
+        # tanh(x) = 1 - 2 / (exp(2 x) + 1), of numbers that float32 has no end for
+        bent = gl.exp2(scores * (2.0 * known.scale * LOG2E / CAP)) + 1.0
+        scores = CAP - (2.0 * CAP) / bent
+    elif adds(known):
+        scores = scores * known.scale
+    if known.mask != 0 and not known.by_row:
+        scores += mask.load(gl.SliceLayout(0, SCORES))[None, :]
+    elif known.mask == 2:
+        scores += mask.load(SCORES).to(gl.float32)
+    elif known.mask == 1:
+        is_kept = mask.load(SCORES) != 0
+        if adds(known):
+            scores += gl.where(is_kept, 0.0, known.fill)
+        else:
+            scores = gl.where(is_kept, scores, float("-inf"))
+    return scores
+
+
+@gluon.jit
 def soften(scores, top, total, start, position, seen, known: gl.constexpr, CHECKED: gl.constexpr):
     """Return the weights of a block of keys, and what is known of all blocks so far."""
     mask, end = seen
-    FACTOR: gl.constexpr = known.scale * LOG2E
-    CAP: gl.constexpr = known.cap
-    MASK: gl.constexpr = known.mask
     place = start + gl.arange(0, known.keys, gl.SliceLayout(0, scores_layout(known)))
-    factor = FACTOR
-    if CAP > 0.0:
-        # tanh(x) = 1 - 2 / (exp(2 x) + 1), of numbers that float32 has no end for
-        bent = gl.exp2(scores * (2.0 * FACTOR / CAP)) + 1.0
-        scores = (CAP * LOG2E) - (2.0 * CAP * LOG2E) / bent
-        factor = 1.0
-    elif MASK != 0:
-        scores = scores * FACTOR
-        factor = 1.0
-    if MASK != 0:
-        added = gl.load(mask + place, mask=place < end, other=0)
-        if MASK == 1:
-            bias = gl.where(added != 0, 0.0, known.fill * LOG2E)
-        else:
-            bias = added.to(gl.float32) * LOG2E
-        scores += gl.where(place < end, bias, float("-inf"))[None, :]
+    scores = masked(scores, mask, known)
+    factor: gl.constexpr = factor_of(known)
     if CHECKED:
         is_seen = (place < end)[None, :]
         if known.is_causal:
@@ -133,7 +178,7 @@ def soften(scores, top, total, start, position, seen, known: gl.constexpr, CHECK
         scores = gl.where(is_seen, scores, float("-inf"))
     highest = gl.maximum(top, gl.max(scores, 1) * factor)
     shift = highest
-    if CHECKED or MASK != 0:
+    if CHECKED or known.mask != 0:
         shift = gl.where(highest == float("-inf"), 0.0, highest)
     weights = gl.exp2(scores * factor - shift[:, None])
     faded = gl.exp2(top - shift)

@@ -24,6 +24,15 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 
 
 @gluon.jit
+def mask_room(ms, i, known: gl.constexpr, PART: gl.constexpr):
+    """Return where the mask of a block lies: of a group's rows, or of all rows."""
+    if known.by_row:
+        return ms.index(i % MASK_STAGES * known.groups + PART)
+    else:
+        return ms.index(i % MASK_STAGES)
+
+
+@gluon.jit
 def take_in(
     low, high, state, q, rooms, barriers, first, position, seen,
     known: gl.constexpr, CHECKED: gl.constexpr, PART: gl.constexpr,
@@ -34,7 +43,8 @@ def take_in(
     """
     p, acc, top, total = state
     ks, vs = rooms
-    k_ready, k_free, v_ready, v_free, turns = barriers
+    k_ready, k_free, v_ready, v_free, m_ready, m_free, turns = barriers
+    ms, end = seen
     SCORES: gl.constexpr = scores_layout(known)
     RESULT: gl.constexpr = result_layout(vs.shape[2])
     STAGES: gl.constexpr = known.stages
@@ -55,9 +65,14 @@ def take_in(
         scores = warpgroup_mma_wait(1, deps=(made,))
         mbarrier.arrive(k_free.index(stage))
         start = first - i * known.keys
+        if known.mask != 0:
+            mbarrier.wait(m_ready.index(i % MASK_STAGES), (i // MASK_STAGES) & 1)
+        mask = mask_room(ms, i, known, PART)
         weights, top, total, faded = soften(
-            scores, top, total, start, position, seen, known, CHECKED
+            scores, top, total, start, position, (mask, end), known, CHECKED
         )
+        if known.mask != 0:
+            mbarrier.arrive(m_free.index(i % MASK_STAGES))
         acc = warpgroup_mma_wait(0, deps=(summed,))
         mbarrier.arrive(v_free.index(before))
         acc = acc * gl.convert_layout(faded, gl.SliceLayout(1, RESULT))[:, None]
@@ -76,10 +91,11 @@ def sweep(
     """
     first, count, checked_high, checked_low = blocks
     ks, vs = rooms
-    k_ready, k_free, _, _, turns = barriers
+    k_ready, k_free, _, _, m_ready, m_free, turns = barriers
+    ms, end = seen
     SCORES: gl.constexpr = scores_layout(known)
     RESULT: gl.constexpr = result_layout(vs.shape[2])
-    IS_CUT: gl.constexpr = known.bound_keys and known.mask == 0
+    IS_CUT: gl.constexpr = known.bound_keys and (known.mask == 0 or known.by_row)
     top = gl.full([GROUP], float("-inf"), gl.float32, gl.SliceLayout(1, SCORES))
     total = gl.zeros([GROUP], gl.float32, gl.SliceLayout(1, SCORES))
     acc = gl.zeros([GROUP, vs.shape[2]], gl.float32, RESULT)
@@ -94,10 +110,14 @@ def sweep(
         mbarrier.arrive(turns.index((PART + 1) % known.groups))
     scores = warpgroup_mma_wait(0, deps=(made,))
     mbarrier.arrive(k_free.index(0))
+    if known.mask != 0:
+        mbarrier.wait(m_ready.index(0), 0)
     weights, top, total, _ = soften(
-        scores, top, total, first, position, seen, known,
+        scores, top, total, first, position, (mask_room(ms, 0, known, PART), end), known,
         IS_RUN or IS_CUT or known.is_causal,
     )  # fmt: skip
+    if known.mask != 0:
+        mbarrier.arrive(m_free.index(0))
     p = gl.convert_layout(weights.to(q.dtype), gl.DotOperandLayout(0, RESULT, 2))
     state = (p, acc, top, total)
     # Without causality the last block is the only one that ends beyond what is seen.
@@ -121,9 +141,9 @@ def sweep(
 def compute(told, known: gl.constexpr, PART: gl.constexpr):
     """Attention of the queries of one group of warps."""
     y, rooms, barriers, given, where, blocks = told
-    qs, ks, vs = rooms
-    q_ready, k_ready, k_free, v_ready, v_free, turns = barriers
-    mask, bias, queries, keys, is_run, end = given
+    qs, ks, vs, ms = rooms
+    q_ready, k_ready, k_free, v_ready, v_free, m_ready, m_free, turns = barriers
+    bias, queries, keys, is_run, end = given
     first_row, head, sample = where
     _, count, _, _ = blocks
     V: gl.constexpr = vs.shape[2]
@@ -137,10 +157,10 @@ def compute(told, known: gl.constexpr, PART: gl.constexpr):
     mbarrier.wait(q_ready, 0)
     if known.has_bias:
         biased(q, bias + head * known.width + known.q_first, known)
-    seen = (mask, end)
+    seen = (ms, end)
     rooms = (ks, vs)
-    barriers = (k_ready, k_free, v_ready, v_free, turns)
-    MAY_BE_RUN: gl.constexpr = known.mask == 2 or (known.mask == 1 and known.fill <= LOST)
+    barriers = (k_ready, k_free, v_ready, v_free, m_ready, m_free, turns)
+    MAY_BE_RUN: gl.constexpr = may_be_run(known)
     if MAY_BE_RUN:
         if is_run:
             p, acc, total = sweep(

@@ -64,7 +64,7 @@ class _Reader:
             raise _NotAttentionError
         y, product = self._result(body.function.output[-1])
         weighted = self._node(product, "MatMul")
-        softmax = self._node(weighted.input[0], "Softmax")
+        softmax = self._softmax(weighted.input[0])
         if integer(softmax, "axis", -1) not in (-1, 3):
             raise _NotAttentionError
         v = self._heads(weighted.input[1])
@@ -92,6 +92,16 @@ class _Reader:
         )
 
     # ---- nodes
+
+    def _softmax(self, name: str) -> onnx.NodeProto:
+        """Return a Softmax; the kernel gives 0 where it gives NaN, which may be written, too."""
+        where = self._body.producer(name, "Where")
+        if where is None:
+            return self._node(name, "Softmax")
+        test, zero, shares = where.input
+        if self._node(test, "IsNaN").input[0] != shares or self._number(zero) != 0.0:
+            raise _NotAttentionError
+        return self._node(shares, "Softmax")
 
     def _node(self, name: str, op_type: str) -> onnx.NodeProto:
         node = self._body.producer(name, op_type)

@@ -19,8 +19,8 @@ MULTIPROCESSORS = 132
 _NARROW = 64
 #: Of heads up to this width there are no copies.
 _LEAST_WIDTH = 16
-#: Elements whose bytes are what addresses of copies are multiples of.
-_VECTOR = 8
+#: Bytes that addresses of copies are multiples of, and elements of operands that are as many.
+_ADDRESS, _VECTOR = 16, 8
 #: Where large blocks were measured.
 _MEASURED = (90,)
 #: Keys from which on copies of boxes are ahead where a bias is added: 512 of a BERT take 9.2 us
@@ -171,7 +171,7 @@ def _rounds(form: AttentionForm, tile: HopperTile) -> int:
 
 
 def takes_form(form: AttentionForm) -> bool:
-    """Say whether copies of boxes reach all operands, with at most one mask for all queries.
+    """Say whether copies of boxes reach all operands, and a mask of each query.
 
     And whether it is the faster one: what is added to the parts of one tensor costs time before
     the first product (`_LEAST_BIASED`).
@@ -183,7 +183,16 @@ def takes_form(form: AttentionForm) -> bool:
     is_reached = not any(one.pitch % _VECTOR or one.first % _VECTOR for one in operands)
     boxes = {box_of(one) for one in operands}
     is_wide = min(one.width for one in operands) > _LEAST_WIDTH
-    return is_reached and is_wide and len(boxes) == 1 and not (form.mask and form.mask.by_row)
+    if form.mask is not None and form.mask.by_row and (keys or 0) % mask_multiple(form):
+        return False
+    return is_reached and is_wide and len(boxes) == 1
+
+
+def mask_multiple(form: AttentionForm) -> int:
+    """Return what the keys of a mask by query are a multiple of where copies reach its rows."""
+    assert form.mask is not None
+    is_bytes = form.signature.inputs[form.mask.tensor].dtype == "bool"
+    return _ADDRESS if is_bytes else _VECTOR
 
 
 def box_of(one: Heads) -> int:

@@ -41,6 +41,7 @@ class AttentionBody:
         window: How many of these a query sees, 0 for all.
         columns: Of one query, whose operand and result are of three axes, the heads of K and V
             standing for themselves: the result's last axis; 0 where `stacked` says all.
+        zeroes: Whether a query that sees no key gives 0, and not NaN.
     """
 
     heads: int
@@ -56,6 +57,7 @@ class AttentionBody:
     causal: Literal["", "first", "last"] = ""
     window: int = 0
     columns: int = 0
+    zeroes: bool = False
 
     def nodes(
         self,
@@ -103,6 +105,9 @@ class AttentionBody:
             seen = self._seen(writer, q, turned)
             scores = writer.op("Where", seen, scores, writer.number(-np.inf))
         shares = writer.op("Softmax", scores, axis=-1)
+        if self.zeroes:
+            is_lost = writer.op("IsNaN", shares)
+            shares = writer.op("Where", is_lost, writer.number(0.0), shares)
         is_made = self.stacked and not self.columns
         made = writer.op("MatMul", shares, v, to=output if is_made else "")
         if self.columns:

@@ -15,6 +15,7 @@ from ortkit.fusion.cost import CostModel, Prediction
 from ortkit.fusion.cuda_attention_cost import predict_attention
 from ortkit.fusion.cuda_attention_nodes import AttentionNode, as_array, is_attention, read_node
 from ortkit.fusion.describe import tensor_spec
+from ortkit.fusion.lower import import_fused
 from ortkit.fusion.recompute import Candidate
 from ortkit.fusion.regions import FusedRegion
 from ortkit.kernels.backend import Refused
@@ -51,6 +52,17 @@ def cuda_attention_candidates(
 def takes_attention(scope: Scope, node: ir.Node, judge: Judge, cost: CostModel) -> bool:
     """Say whether a node would be a region, as it stands."""
     return _candidate(scope, node, judge, cost, frozenset()).signature is not None
+
+
+def function_of(scope: Scope, node: ir.Node) -> None:
+    """Write an attention that no region took as a function with its body."""
+    found = read_node(scope, node)
+    assert isinstance(found, AttentionNode), "a region was to be made of it"
+    region = _region(node, found, _Packing())
+    domain, op_type = import_fused(scope, _signature(scope, region, found, _Packing()))
+    name = f"{region.at}/function"
+    made = scope.insert(node, op_type, region.inputs, domain=domain, name=name)
+    scope.replace(region.outputs[0], made[0])
 
 
 def _candidate(

@@ -38,6 +38,21 @@ _DEFAULTS: Mapping[str, tuple[float, ...]] = {
 }  # fmt: skip
 
 
+#: Where an Attention says in `ir.Node.meta` that it is `Written`.
+WRITTEN = "ortkit.attention"
+
+
+@dataclass(frozen=True)
+class Written:
+    """An Attention that stands for nodes: its scores are bound before a mask is added.
+
+    Args:
+        zeroes: Whether a query that sees no key gives 0, and not NaN.
+    """
+
+    zeroes: bool
+
+
 @dataclass(frozen=True)
 class AttentionNode:
     """An attention.
@@ -282,8 +297,11 @@ class _Reader:
         mask = self._input(3)
         if mask is None:
             return self._found(body, sizes, causal=causal)
-        if body.softcap:
+        written = self._node.meta.get(WRITTEN)
+        if body.softcap and written is None:
             return Refused("attention with a mask and a bound of its scores")
+        if written is not None:
+            body = replace(body, zeroes=written.zeroes)
         return self._with_mask(body, sizes, mask, causal=causal)
 
     def _grouped(

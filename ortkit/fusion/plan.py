@@ -29,6 +29,7 @@ from ortkit.fusion.cuda_products import cuda_product_candidates, takes_sum, turn
 from ortkit.fusion.cuda_rotations import rotations_apart
 from ortkit.fusion.cuda_skip_norms import split_skip_norms
 from ortkit.fusion.cuda_turned_weights import turned_weights
+from ortkit.fusion.cuda_written_attention import written_attention
 from ortkit.fusion.lower import lower_region, restore_order
 from ortkit.fusion.product_cost import multiplies
 from ortkit.fusion.product_regions import ProductRegions
@@ -94,6 +95,7 @@ def compile_regions(
                 taken |= frozenset(node for scope in scopes for node in beside_convolutions(scope))
             else:
                 split.enter_context(split_biases(scopes, taken))
+            split.enter_context(written_attention(scopes, attends))
             split.enter_context(split_skip_norms(scopes, takes_sum))
             split.enter_context(turned_weights(scopes, turns))
             split.enter_context(rotations_apart(scopes, attends))

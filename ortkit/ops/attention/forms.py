@@ -34,6 +34,22 @@ def choose_form(site: Site, attention: Attention) -> Form:
     Raises:
         RefusalError: None computes this attention on the target.
     """
+    check_meaning(attention)
+    reasons = []
+    for form in _in_order(site, attention):
+        reason = _why_not(site, attention, form)
+        if reason is None:
+            return form
+        reasons.append(reason)
+    raise RefusalError("; ".join(dict.fromkeys(reasons)))
+
+
+def check_meaning(attention: Attention) -> None:
+    """See to it that ops compute what is written, also where a query sees no key.
+
+    Raises:
+        RefusalError: They do not.
+    """
     if attention.is_cast and attention.heads.caches is not None:
         raise RefusalError("its Softmax works in float32 and its cache is float16")
     mask = attention.mask
@@ -44,13 +60,6 @@ def choose_form(site: Site, attention: Attention) -> Form:
         )
     if not attention.scale > 0:
         raise RefusalError(f"its scale is {attention.scale:g}, and ops take positive ones")
-    reasons = []
-    for form in _in_order(site, attention):
-        reason = _why_not(site, attention, form)
-        if reason is None:
-            return form
-        reasons.append(reason)
-    raise RefusalError("; ".join(dict.fromkeys(reasons)))
 
 
 def _in_order(site: Site, attention: Attention) -> Iterator[Form]:

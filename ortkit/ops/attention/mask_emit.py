@@ -20,6 +20,15 @@ from ortkit.rewrite.axes import moves, targets
 from ortkit.rewrite.site import Site
 
 
+def standard(site: Site, attention: Attention, facts: Facts) -> ir.Value | None:
+    """Return a mask for the default domain's Attention: a condition where that says all."""
+    mask = condition(site, attention, facts)
+    if mask is not None:
+        return mask
+    keeps_nan = attention.mask.may_give_nan and not attention.core.zeroes_nan
+    return bias(site, attention, facts, keeps_nan=keeps_nan)
+
+
 def bias(
     site: Site, attention: Attention, facts: Facts, *, keeps_nan: bool = False
 ) -> ir.Value | None:

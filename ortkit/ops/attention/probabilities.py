@@ -18,6 +18,7 @@ from ortkit.ops.attention.core import (
     measures,
     readers,
 )
+from ortkit.rewrite.sample import FLOATS
 from ortkit.rewrite.site import Site, describe
 
 #: How scores of relative positions get to those of keys.
@@ -104,19 +105,29 @@ def _reader(site: Site, value: ir.Value) -> _Reader:
         if nodes[0].graph is not site.node.graph:
             raise RefusalError("another graph reads its probabilities")
         return _Reader(nodes[0])
-    checks = [node for node in nodes if node.domain == "" and node.op_type == "IsNaN"]
     choices = [node for node in nodes if node.domain == "" and node.op_type == "Where"]
-    if len(nodes) == 2 and len(checks) == 1 and len(choices) == 1 and len(uses) == 2:
-        test, where = checks[0].outputs[0], choices[0]
+    if len(nodes) == 2 and len(choices) == 1 and len(uses) == 2:
+        where = choices[0]
         if (
-            where.inputs[0] is test
+            _tests_nan(site, where.inputs[0], value)
             and where.inputs[2] is value
-            and site.only_use(test)
             and site.scalar(where.inputs[1]) == 0
         ):
             return _Reader(where, is_guard=True)
     others = ", ".join(sorted(describe(node) for node in nodes)[:3])
     raise RefusalError(f"its probabilities are read by {others}")
+
+
+def _tests_nan(site: Site, test: ir.Value | None, value: ir.Value) -> bool:
+    """Say whether `test` is read once and holds where `value`, in any float type, is NaN."""
+    if test is None or not site.only_use(test):
+        return False
+    check = site.producer(test, "IsNaN")
+    tested = None if check is None else check.inputs[0]
+    cast = site.producer(tested, "Cast")
+    if cast is None or tested is None or not site.only_use(tested):
+        return tested is value
+    return cast.inputs[0] is value and site.dtype(tested) in FLOATS
 
 
 def _product(

@@ -291,6 +291,7 @@ def _language() -> SimpleNamespace:
             "SliceLayout",
             "DotOperandLayout",
             "NVMMADistributedLayout",
+            "SwizzledSharedLayout",
         )
     }
     return SimpleNamespace(

@@ -57,7 +57,14 @@ def test_it_computes_attention_of_whole_blocks(name: str, interpreter: Interpret
 
 
 @pytest.mark.parametrize(
-    "name", ["width 64", "width 64, cap", "width 128, chosen keys to the last"]
+    "name",
+    [
+        "width 64",
+        "width 64, cap",
+        "width 128, chosen keys to the last",
+        "width 64, added by query and head",
+        "width 64, chosen by query",
+    ],
 )
 def test_room_for_blocks_is_used_again(name: str, interpreter: Interpreter) -> None:
     check(CASES[name], LONG, interpreter)
@@ -111,6 +118,7 @@ def test_parts_with_a_bias_are_taken_where_keys_are_many(interpreter: Interprete
                 "width 64, chosen keys",
                 "width 256",
                 "width 64, added by head",
+                "width 64, added by query and head",
             )
         ),
     ],
@@ -184,9 +192,25 @@ def test_without_keys_there_is_nothing_to_copy() -> None:
     assert [sources[one].steps[0].is_gluon for one in taken] == [True, False]
 
 
+def test_rows_of_a_mask_begin_where_copies_may() -> None:
+    """Where its columns are known in a run only, the run decides."""
+    case = CASES["width 64, chosen by query"]
+    sources = sources_of(case.signature())
+    assert not isinstance(sources, Refused)
+    variants = [one.variant([0]) for one in sources]
+    for keys, is_reached in ((144, True), (152, False)):
+        feeds = feeds_of(case, {"b": 2, "s": 70, "t": keys})
+        taken = chosen(variants, sizes_of(case.signature(), feeds), is_aligned=True)
+        assert sources[taken].steps[0].is_gluon == is_reached
+
+
 def test_rows_that_copies_do_not_reach_are_left_to_other_kernels() -> None:
-    case = Case(replace(WIDE, mask="added"), mask=(1, 1, "s", "s"))
-    assert not hopper_sources(case.signature())
+    for dtype, keys, is_reached in (
+        ("float16", 72, True), ("float16", 68, False), ("bool", 80, True), ("bool", 72, False),
+    ):  # fmt: skip
+        body = replace(WIDE, mask="chosen" if dtype == "bool" else "added")
+        case = Case(body, keys=keys, mask=(1, 1, "s", keys), mask_dtype=dtype)
+        assert bool(hopper_sources(case.signature())) == is_reached
     for widths in ((64, 32), (16, 16)):
         narrow = Case(replace(WIDE, width=widths[0], v_width=widths[1]), queries="s")
         assert not hopper_sources(narrow.signature())

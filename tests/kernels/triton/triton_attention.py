@@ -236,6 +236,20 @@ CASES = {
         mask_dtype="int32",
     ),
     "width 64, added by head": Case(replace(WIDE, mask="added"), mask=(1, 2, 1, "s")),
+    "width 64, added by query and head": Case(
+        replace(WIDE, mask="added"), "b", keys="t", mask=("b", 2, "s", "t")
+    ),
+    "width 64, chosen by query": Case(
+        replace(WIDE, mask="chosen"), "b", keys="t", mask=("b", 1, "s", "t"), mask_dtype="bool"
+    ),
+    "width 64, filled by query, causal": Case(
+        replace(WIDE, mask="chosen", fill=-7.5, causal="first"),
+        mask=("s", "s"),
+        mask_dtype="bool",
+    ),
+    "width 64, cap and a mask by query": Case(
+        replace(WIDE, softcap=2.0, mask="added", heads=4), mask=(1, 1, "s", "s")
+    ),
     "width 64, bfloat16": Case(replace(WIDE, dtype=numpy_type("bfloat16"), causal="first")),
     "width 128, chosen keys to the last": Case(
         replace(WIDE, width=128, v_width=128, mask="chosen", causal="last"),

@@ -1,0 +1,130 @@
+"""Attention that a kernel computes on CUDA and no op is a node while regions are looked for."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from region_models import Eager, accept, run, scope_of
+
+from ortkit.fusion.cuda_attention import cuda_attention_candidates, takes_attention
+from ortkit.fusion.cuda_written_attention import written_attention
+from ortkit.fusion.lower import lower_region
+from ortkit.graph.text import from_text
+from ortkit.kernels.backend import Refused
+from ortkit.kernels.calibration import Calibration
+from ortkit.kernels.signature import RegionSignature
+from ortkit.kernels.triton.source import sources_of
+from ortkit.rewrite.scope import Scope
+
+#: 4 heads of 16 over 9 positions, keys and values of 2. Numbers are the bits of 0.25, 2 and -inf.
+ROWS = "float16[2, 9, 64] q, float16[2, 9, 32] k, float16[2, 9, 32] v"
+HEADS = """
+  sq = Constant<value_ints = [0, 0, 4, 16]> ()  sk = Constant<value_ints = [0, 0, 2, 16]> ()
+  se = Constant<value_ints = [2, 2, 2, 9, 16]> ()  sh = Constant<value_ints = [2, 4, 9, 16]> ()
+  sy = Constant<value_ints = [0, 0, 64]> ()  two = Constant<value_ints = [2]> ()
+  q4 = Reshape (q, sq)  qh = Transpose<perm = [0, 2, 1, 3]> (q4)
+  k4 = Reshape (k, sk)  kh = Transpose<perm = [0, 2, 1, 3]> (k4)
+  v4 = Reshape (v, sk)  vh = Transpose<perm = [0, 2, 1, 3]> (v4)
+  k5 = Unsqueeze (kh, two)  ke = Expand (k5, se)  kr = Reshape (ke, sh)
+  v5 = Unsqueeze (vh, two)  ve = Expand (v5, se)  vr = Reshape (ve, sh)
+  kt = Transpose<perm = [0, 1, 3, 2]> (kr)  s = MatMul (qh, kt)
+  scale = Constant<value = float16 {13312}> ()  scaled = Mul (s, scale)
+"""
+CAP = """
+  cap = Constant<value = float16 {16384}> ()  d = Div (scaled, cap)  t = Tanh (d)
+  capped = Mul (t, cap)
+"""
+LOST = "lost = Constant<value = float16 {64512}> ()  zero = Constant<value = float16 {0}> ()"
+END = "  o = MatMul (w, vr)  ot = Transpose<perm = [0, 2, 1, 3]> (o)  y = Reshape (ot, sy)"
+GUARD = "  p = Softmax (m)  n = IsNaN (p)  w = Where (n, zero, p)"
+FORMS = {
+    "a cap and a mask": (
+        ", float16[2, 1, 9, 9] a", CAP + "  m = Add (capped, a)  w = Softmax (m)"
+    ),
+    "a condition, nothing seen gives 0": (
+        ", bool[2, 1, 9, 9] a", LOST + "  m = Where (a, scaled, lost)" + GUARD
+    ),
+    "numbers, nothing seen gives 0": (
+        ", bool[2, 1, 9, 9] a",
+        LOST + "  b = Where (a, zero, lost)  m = Add (scaled, b)" + GUARD,
+    ),
+    "the test in float32": (
+        ", bool[2, 1, 9, 9] a",
+        LOST + "  m = Where (a, scaled, lost)"
+        + GUARD.replace("n = IsNaN (p)", "f = Cast<to = 1> (p)  n = IsNaN (f)"),
+    ),
+    "a softmax in float32": (
+        ", float16[2, 1, 9, 9] a",
+        CAP + "  m = Add (capped, a)  f = Cast<to = 1> (m)  g = Softmax (f)"
+        "  w = Cast<to = 10> (g)",
+    ),
+}  # fmt: skip
+
+
+def model_of(name: str) -> onnx.ModelProto:
+    more, scores = FORMS[name]
+    head = '<ir_version: 10, opset_import: ["" : 18]>'
+    text = f"{head} g ({ROWS}{more}) => (float16[2, 9, 64] y) {{ {HEADS} {scores} {END} }}"
+    return ir.to_proto(from_text(text))
+
+
+def feeds_of(name: str) -> dict[str, np.ndarray]:
+    random = np.random.default_rng(0)
+    shapes = {"q": (2, 9, 64), "k": (2, 9, 32), "v": (2, 9, 32)}
+    feeds = {key: random.standard_normal(each).astype(np.float16) for key, each in shapes.items()}
+    kept = random.random((2, 1, 9, 9)) < 0.6
+    is_bool = "bool" in FORMS[name][0]
+    kept[1, 0, 4] = not is_bool
+    added = np.where(kept, 0.5, -6e4).astype(np.float16)
+    return {**feeds, "a": kept if is_bool else added}
+
+
+def takes(scope: Scope, node: ir.Node) -> bool:
+    return takes_attention(scope, node, judge, Eager(scope, Calibration()))
+
+
+def judge(signature: RegionSignature) -> Refused | None:
+    found = sources_of(signature)
+    return found if isinstance(found, Refused) else accept(signature)
+
+
+def written(name: str, *, is_lowered: bool) -> onnx.ModelProto:
+    scope = scope_of(ir.from_proto(model_of(name)), kind="cuda")
+    with written_attention([scope], takes):
+        (one,) = cuda_attention_candidates(
+            scope, scope.model.graph, judge, Eager(scope, Calibration())
+        )
+        assert one.signature is not None, one.reason
+        assert set(one.region.inputs) <= {*scope.model.graph.inputs, one.region.inputs[-1]}
+        if is_lowered:
+            assert lower_region(scope, one.region, one.signature, {})
+    after = ir.to_proto(scope.model)
+    onnx.checker.check_model(after, full_check=True)
+    return after
+
+
+@pytest.mark.parametrize("is_lowered", [True, False], ids=["a region", "left"])
+@pytest.mark.parametrize("name", FORMS)
+def test_it_computes_what_was_written(name: str, is_lowered: bool) -> None:
+    """As a region, and as the function that stays where none was made of it."""
+    after = written(name, is_lowered=is_lowered)
+    ops = [node.op_type for node in after.graph.node]
+    assert not {"Softmax", "MatMul", "Attention"} & set(ops)
+    assert sum(op.startswith("attention_") for op in ops) == 1
+    feeds = feeds_of(name)
+    (found,), (wanted,) = run(after, feeds), run(model_of(name), feeds)
+    np.testing.assert_allclose(found, wanted, atol=4e-3)
+    assert np.isfinite(found).all()
+
+
+@pytest.mark.parametrize("denied", [True, False], ids=["denied", "no kernel"])
+def test_what_no_kernel_takes_stays_as_it_was_written(denied: bool) -> None:
+    name = "a cap and a mask"
+    ids = ["fuse-regions:written-attention:o"] if denied else []
+    scope = scope_of(ir.from_proto(model_of(name)), denied=ids, kind="cuda")
+    before = ir.to_proto(scope.model)
+    with written_attention([scope], takes if denied else lambda *_: False):
+        assert ir.to_proto(scope.model) == before
+    assert ir.to_proto(scope.model) == before
