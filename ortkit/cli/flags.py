@@ -67,3 +67,17 @@ def check_written(written: Mapping[str, Path | None], read: Iterable[Path | None
         if (why := taken.get(path.resolve())) is not None:
             raise UserError(why, where=f"{flag} {path}", fix="name another file")
         taken[path.resolve()] = f"is written by {flag}"
+
+
+def check_folders(written: Mapping[str, Path | None]) -> None:
+    """Refuse folders that cannot be made, before anything is done for them.
+
+    Args:
+        written: By flag; None where it was not given.
+
+    Raises:
+        UserError: A file is there instead.
+    """
+    for flag, path in written.items():
+        if path is not None and path.exists() and not path.is_dir():
+            raise UserError("is no folder", where=f"{flag} {path}", fix="name a folder")

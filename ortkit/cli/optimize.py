@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ortkit.cli import show
-from ortkit.cli.flags import check_written, sizes
+from ortkit.cli.flags import check_folders, check_written, sizes
 from ortkit.cli.precision_page import check_page, is_page, write_page
 from ortkit.cli.precision_tables import show_precision
 from ortkit.cli.tree import suggestion
@@ -156,7 +156,10 @@ def _extra_passes(sources: list[str]) -> tuple[Pass, ...]:
     from ortkit.extend.find_ops import find_ops
     from ortkit.extend.recognise_ops import RecogniseOps
 
-    return (RecogniseOps(find_ops(sources)),)
+    ops = find_ops(sources, "--ops")
+    if not ops:
+        raise UserError("declares no op", where=f"--ops {sources[0]}")
+    return (RecogniseOps(ops),)
 
 
 def _instruments(arguments: argparse.Namespace) -> Instruments:
@@ -173,6 +176,7 @@ def _instruments(arguments: argparse.Namespace) -> Instruments:
 
 def _output(arguments: argparse.Namespace) -> Path:
     model: Path = arguments.model
+    check_folders({"--keep-source": arguments.keep_source, "--dump-passes": arguments.dump_passes})
     if arguments.in_place:
         if arguments.output is not None:
             raise UserError("both --in-place and --output are given", fix="drop one of them")

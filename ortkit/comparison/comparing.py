@@ -59,6 +59,8 @@ class CompareOptions:
         Raises:
             UserError: Something makes no sense.
         """
+        for level in self.optimizations:
+            SessionSettings(optimizations=cast(Optimizations, level))
         for batch in self.batches:
             if batch < 1:
                 raise UserError(f"a batch of {batch}", where="--batch", fix="give 1 or more")

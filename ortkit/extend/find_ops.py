@@ -17,18 +17,19 @@ from ortkit.extend.custom_ops import CustomOp, declared_ops
 ENTRY_POINTS = "ortkit.ops"
 
 
-def find_ops(sources: Sequence[str] = ()) -> tuple[CustomOp, ...]:
+def find_ops(sources: Sequence[str] = (), flag: str = "--from") -> tuple[CustomOp, ...]:
     """Import what declares ops, and return all that are declared.
 
     Args:
         sources: Python files, or modules by name; besides them installed packages' ops are
             found.
+        flag: What named the sources, for messages.
 
     Raises:
         UserError: One of them cannot be imported.
     """
     for source in sources:
-        _import(source, f"--from {source}")
+        _import(source, f"{flag} {source}")
     for entry in entry_points(group=ENTRY_POINTS):
         _import(entry.value.partition(":")[0], f"entry point {entry.name} = {entry.value}")
     return declared_ops()

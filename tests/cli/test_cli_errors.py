@@ -94,6 +94,10 @@ def test_usage_errors_suggest_the_near_name(given: tuple[str, ...], said: str, c
         (("run", "SMALL", "--threads", str(1 << 40)), "no number of threads"),
         (("optimize", "SMALL", "--max-opset", "6"), "--max-opset: no model is raised to opset 6"),
         (("optimize", "SMALL", "--max-opset", "26"), "use 7 to 25"),
+        (("optimize", "SMALL", "--keep-source", "SMALL"), "is no folder; name a folder"),
+        (("optimize", "SMALL", "--dump-passes", "SMALL"), "is no folder; name a folder"),
+        (("optimize", "SMALL", "--ops", "no.py"), "--ops no.py: no such file"),
+        (("compare", "SMALL", "--optimizations", "some"), "optimizations: 'some' is not known"),
     ],
 )
 def test_bad_values_say_what_to_do(given, said: str, call, folder: Path) -> None:
@@ -101,6 +105,17 @@ def test_bad_values_say_what_to_do(given, said: str, call, folder: Path) -> None
     assert (done.code, done.out) == (2, "")
     assert said in done.err
     assert done.err.count("\n") == 1
+
+
+def test_a_file_without_ops_is_no_source_of_them(
+    call, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "none.py").write_text("x = 1\n", "utf-8")
+    # Other tests of this process may have declared some.
+    monkeypatch.setattr("ortkit.extend.find_ops.declared_ops", lambda: ())
+    done = call("optimize", folder / "small.onnx", "--ops", tmp_path / "none.py")
+    assert (done.code, done.out) == (2, "")
+    assert done.err == f"ortkit: --ops {tmp_path / 'none.py'}: declares no op\n"
 
 
 @pytest.mark.parametrize(

@@ -85,7 +85,9 @@ def test_a_file_that_was_named_is_said_to_be_damaged(
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("record", ['{"confirmed": 1e999}', "[]", "3"])
+@pytest.mark.parametrize(
+    "record", ['{"confirmed": 1e999}', '{"confirmed": 0, "best": 3}', "[]", "3"]
+)
 def test_records_that_are_none(record: str, tmp_path: Path) -> None:
     fields = ("processor", "level", "backend", "key", "bucket", "op", "generator", "best")
     whole = ", ".join(f'"{name}": ""' for name in fields) + ', "trials": [], "gain": 1, '
