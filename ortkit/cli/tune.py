@@ -12,11 +12,15 @@ from ortkit.cli.flags import sizes
 from ortkit.errors import UserError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ortkit.tune.kernels import WrittenKernel
     from ortkit.tune.options import TuneOptions
     from ortkit.tune.result import TunedRegion, TuneResult
 
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 _DEFAULT_SECONDS = 60.0
+META_SCHEDULE = "meta-schedule"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -38,6 +42,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--inputs", type=Path, metavar="FILE.npz", help="run on these inputs")
     add("--shape", action="append", default=[], metavar="NAME=SIZE",
         help="value of a named size (default: what is usual); may be repeated")  # fmt: skip
+    add("--search", choices=("vectors", META_SCHEDULE), default="vectors",
+        help="for kernels in TE and TIR: through the lengths of vectors (default), or through "
+             "what TVM's meta-schedule proposes for known sizes")  # fmt: skip
     add("--threads", type=int, default=0, metavar="N",
         help="threads of a session (default: ONNX Runtime decides)")  # fmt: skip
     add("--runner", default="local", metavar="RUNNER",
@@ -67,6 +74,7 @@ def run(arguments: argparse.Namespace) -> int:
             db=arguments.db,
             merge=tuple(arguments.merge),
             runner=arguments.runner,
+            search=arguments.search,
             progress=progress,
         )
         found = _tuned(arguments.model, options)
@@ -79,13 +87,20 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _tuned(source: Path, options: TuneOptions) -> TuneResult:
     if source.suffix != ".py":
+        if options.search == META_SCHEDULE:
+            raise UserError(
+                "meta-schedule is for kernels that users wrote", where="--search",
+                fix="give the Python file that declares them",
+            )  # fmt: skip
         from ortkit.tune.tuner import tune
 
         return tune(source, options)
     from ortkit.extend.find_ops import find_ops
-    from ortkit.extend.tvm_tuning import BACKEND, te_kernels
+    from ortkit.extend.tvm_searched import searched_kernels
+    from ortkit.extend.tvm_tuning import te_kernels
     from ortkit.kernels.backend import Target
     from ortkit.kernels.cpu import resolve
+    from ortkit.measure.inputs import shapes_in
     from ortkit.tune.kernels import tune_kernels
 
     if not source.is_file():
@@ -93,13 +108,19 @@ def _tuned(source: Path, options: TuneOptions) -> TuneResult:
     options.progress("read kernels")
     path = str(source.resolve())
     ops = [one for one in find_ops([path]) if one.place.rpartition(":")[0] == path]
-    kernels = te_kernels(ops, resolve(Target("cpu", options.cpu)))
-    if not kernels:
+    target = resolve(Target("cpu", options.cpu))
+    shapes = {} if options.inputs is None else shapes_in(options.inputs)
+    searches: list[Sequence[WrittenKernel]] = [te_kernels(ops, target, shapes)]
+    notes: list[str] = []
+    if options.search == META_SCHEDULE:
+        searches.append(searched_kernels(ops, target, options.shapes, shapes, notes))
+    if not searches[-1]:
         raise UserError(
-            "no op has a kernel in TE without a schedule of its own", where=str(source),
-            fix="tune a model: its generated kernels are tuned with it",
-        )  # fmt: skip
-    return tune_kernels(kernels, options, BACKEND, str(source))
+            notes[0] if notes else "no op has a kernel in TE without a schedule of its own",
+            where=str(source),
+            fix="" if notes else "tune a model: its generated kernels are tuned with it",
+        )
+    return tune_kernels(searches, options, str(source), notes)
 
 
 def _seconds(text: str) -> float | None:
@@ -117,6 +138,8 @@ def _seconds(text: str) -> float | None:
 
 
 def _show(found: TuneResult) -> None:
+    from ortkit.extend.tvm_traces import name_of
+
     for name, shape in found.inputs.items():
         show.line(f"input     {name} [{', '.join(map(str, shape))}]")
     rows = [
@@ -124,10 +147,10 @@ def _show(found: TuneResult) -> None:
             one.op,
             one.nodes,
             f"{one.share:.1%}",
-            f"{one.trials} of {one.kernels - 1}",
+            f"{one.trials}" if one.kernels is None else f"{one.trials} of {one.kernels - 1}",
             _times(one),
             f"{one.gain:.3f}",
-            one.problem or one.choices or "the default",
+            one.problem or name_of(one.choices) or "the default",
         )
         for one in found.regions
     ]

@@ -194,10 +194,9 @@ def _compiled(
     assert form.declared is not None
     try:
         if form.declared.backend == "tvm":
-            from ortkit.extend.tvm_kernels import compile_tvm
-            from ortkit.extend.tvm_tuning import chosen_for
+            from ortkit.extend.tvm_searched import compile_tuned
 
-            return compile_tvm(form, target, folder, chosen_for(form, resolve(target)), notes)
+            return compile_tuned(form, resolve(target), folder, notes)
         from ortkit.extend.triton_kernels import compile_triton
 
         return compile_triton(form, target, folder)

@@ -57,6 +57,7 @@ def cases_of(
     there: Sequence[bool],
     seed: int = 0,
     rules: Sequence[SizeRule] = (),
+    more: Sequence[Mapping[str, int]] = (),
 ) -> Iterator[Case]:
     """Yield calls with one set of element types and of inputs; equal seeds give equal values.
 
@@ -66,6 +67,7 @@ def cases_of(
         there: Which inputs there are, of a variadic one all.
         seed: Of the values.
         rules: What must hold of the sizes; more of them are then tried.
+        more: Numbers for the named sizes to try besides.
     """
     schema = op.schema
     attributes = {
@@ -73,7 +75,7 @@ def cases_of(
         for name, one in schema.attributes.items()
     }
     formal = expanded(schema.inputs, there)
-    for number, sizes in enumerate(_sizes(op, rules)):
+    for number, sizes in enumerate(_sizes(op, rules, more)):
         draw = np.random.default_rng([seed, number, zlib.crc32(op.id.encode())])
         arrays: list[Array | None] = []
         shapes = []
@@ -94,7 +96,9 @@ def flat_sizes(sizes: Sizes) -> dict[str, int]:
     return {**sizes.named, **{word: prod(run) for word, run in sizes.stars.items()}}
 
 
-def _sizes(op: CustomOp, rules: Sequence[SizeRule] = ()) -> Iterator[Sizes]:
+def _sizes(
+    op: CustomOp, rules: Sequence[SizeRule], more: Sequence[Mapping[str, int]]
+) -> Iterator[Sizes]:
     """Yield sizes: odd ones, then each name by itself, and the numbers of axes."""
     kinds = [one.type for one in op.schema.inputs]
     names = list(dict.fromkeys(
@@ -115,6 +119,10 @@ def _sizes(op: CustomOp, rules: Sequence[SizeRule] = ()) -> Iterator[Sizes]:
         fit = {name: count * max(_divisors(name, rules)) for name in [*names, *stars]}
         tried.append(
             Sizes({name: fit[name] for name in names}, {star: (fit[star],) for star in stars})
+        )
+    for one in more:
+        tried.append(
+            Sizes({name: one[name] for name in names}, {star: (one[star],) for star in stars})
         )
     for sizes in tried:
         if not all(rule.holds(flat_sizes(sizes)) for rule in rules):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
@@ -22,6 +22,7 @@ from ortkit.extend.op_schema import Types
 from ortkit.extend.triton_source import is_gluon
 from ortkit.kernels.backend import Kernel, Refused, Target
 from ortkit.kernels.build import missing_toolchain
+from ortkit.kernels.cpu import resolve
 from ortkit.runtime.options import message
 from ortkit.verify.compare import OutputComparison, compare_outputs
 
@@ -144,7 +145,9 @@ class _Check:
             with built_forms([(form, target) for form in forms]) as (found, _):
                 for form, kernel in zip(forms, found, strict=True):
                     if isinstance(kernel, Kernel):
-                        self._kernel(form, partial(call_guarded, form, kernel))
+                        self._kernel(
+                            form, partial(call_guarded, form, kernel), more=_tuned(form, target)
+                        )
                     elif isinstance(kernel, Refused):
                         self._refused(form, kernel.reason)
         except MissingDependencyError as error:
@@ -193,8 +196,9 @@ class _Check:
         form: Form,
         call: Callable[[Sequence[Case]], list[Outcome]],
         is_tried: Callable[[Case], bool] = lambda _: True,
+        more: Sequence[Mapping[str, int]] = (),
     ) -> None:
-        all_cases = cases_of(self.op, form.types, form.is_there, self.seed, form.rules)
+        all_cases = cases_of(self.op, form.types, form.is_there, self.seed, form.rules, more)
         cases = [case for case in all_cases if is_tried(case)]
         if not cases:
             self.notes.append(f"no case has the sizes that {form.text} is for")
@@ -292,6 +296,19 @@ class _Check:
                 self.fault("body", case, run.reason)
             return None
         return run
+
+
+def _tuned(form: Form, target: Target) -> list[dict[str, int]]:
+    """Return the sizes that a kernel has a schedule of its own for, and some rows beyond."""
+    if form.declared is None:
+        return []
+    from ortkit.extend.tvm_searched import traced_for
+
+    split = form.declared.options.split
+    return [
+        {name: 2 * size + 3 if name == split else size for name, size in one.sizes.items()}
+        for one in traced_for(form, resolve(target), [])
+    ]
 
 
 def _compared(name: str, want: Array, actual: Array) -> OutputComparison:

@@ -2,34 +2,26 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from importlib.util import find_spec
-from math import ceil
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from ortkit.errors import KernelError, MissingDependencyError, OrtkitError, UserError
-from ortkit.extend.declared_kernels import expanded, words_of
+from ortkit.errors import KernelError, MissingDependencyError, OrtkitError
 from ortkit.extend.forms import Form
-from ortkit.extend.kernel_parameters import is_prim_func
-from ortkit.extend.packing import Packing
-from ortkit.extend.size_rules import Words
-from ortkit.extend.tvm_choices import DEFAULTS, Choices, read_choices
-from ortkit.kernels.backend import Kernel, Launch, PackedInput, Target
+from ortkit.extend.tvm_choices import read_choices
+from ortkit.extend.tvm_lowering import lowered
+from ortkit.extend.tvm_maker import Maker
+from ortkit.extend.tvm_traces import TracedSchedule
+from ortkit.kernels.backend import Kernel, PackedInput, Target
 from ortkit.kernels.cpu import resolve
-from ortkit.kernels.signature import TensorSpec
-from ortkit.kernels.sizes import ONE, Extent, extent_of, product, symbols_of
+from ortkit.kernels.sizes import symbols_of
 from ortkit.kernels.tunable import symbol_of
 
 # tvm has no types that mypy could follow.
 Expr: TypeAlias = Any
 
-#: The shim's parts take at least that long: custom_ops/native/kernel.cc.
-_PART_PICOSECONDS = 16_000_000
-_RANGE = ("begin", "end")
-_PACKED = "packed"
 # What TVM says of a buffer that would lie on the stack.
 _UNKNOWN_ROOM = "constant size stack allocation"
 
@@ -52,6 +44,7 @@ def compile_tvm(
     folder: Path,
     choices: str = "",
     notes: list[str] | None = None,
+    traced: Sequence[TracedSchedule] = (),
 ) -> Kernel:
     """Compile a declared kernel into `folder`.
 
@@ -61,6 +54,8 @@ def compile_tvm(
         folder: For the object file; it must be there as long as the kernel is used.
         choices: Of the schedule, if it has none of its own; see `tvm_choices`.
         notes: Gets what that could not do.
+        traced: Schedules for known sizes, the first that fits being taken; for others it is as
+            `choices` say.
 
     Raises:
         UserError: The kernel does not fit the declaration.
@@ -72,16 +67,16 @@ def compile_tvm(
     chosen = read_choices(choices)
     if chosen is None:
         raise KernelError(f"no kernel is known as {choices!r}", where=form.op.id)
-    made = _Maker(form, target.level, chosen, [] if notes is None else notes)
+    made = Maker(form, target.level, chosen, [] if notes is None else notes)
     packs = [_packed(made, name, target, folder) for name in made.packed]
-    return replace(_compiled(made, target, folder, choices), packs=tuple(packs))
+    return replace(_compiled(made, target, folder, choices, traced), packs=tuple(packs))
 
 
-def _packed(made: _Maker, name: str, target: Target, folder: Path) -> PackedInput:
+def _packed(made: Maker, name: str, target: Target, folder: Path) -> PackedInput:
     """Compile what packs an input of a kernel."""
     packing = made.packed[name]
     form = packing.form(made.form)
-    packer = _Maker(form, target.level, notes=made.notes, packing=packing)
+    packer = Maker(form, target.level, notes=made.notes, packing=packing)
     symbols = symbols_of(form.signature.inputs)
     places = [one.name for one in made.form.signature.inputs]
     return PackedInput(
@@ -91,26 +86,38 @@ def _packed(made: _Maker, name: str, target: Target, folder: Path) -> PackedInpu
     )  # fmt: skip
 
 
-def _compiled(made: _Maker, target: Target, folder: Path, choices: str = "") -> Kernel:
-    """Compile one function."""
-    from ortkit.extend.tvm_lowering import Parts, lowered
+def _compiled(
+    made: Maker,
+    target: Target,
+    folder: Path,
+    choices: str = "",
+    traced: Sequence[TracedSchedule] = (),
+) -> Kernel:
+    """Compile one kernel: a function, or several and what calls them."""
+    from ortkit.extend.tvm_dispatch import Special, dispatcher
     from ortkit.kernels.tvm.build import write_object
 
     form = made.form
-    symbol = symbol_of(form.signature, choices)
+    symbol = symbol_of(form.signature, " ".join([choices, *map(str, traced)]).strip())
+    general = f"{symbol}_any" if traced else symbol
+    specials = [Special(f"{symbol}_{i}", one.sizes) for i, one in enumerate(traced)]
     try:
-        function = made.function()
-        parts = Parts(symbol, function, made.tensors, [*map(made.shape, made.tensors)], made.sizes,
-                      made.scalars(function), made.split, made.is_range,
-                      bool(made.options.inplace))  # fmt: skip
-        plain = lowered(parts)
+        functions = [lowered(made.parts(general, made.function()))]
+        for one, special in zip(traced, specials, strict=True):
+            sized = Maker(form, made.level, numbers=one.sizes)
+            functions.append(lowered(sized.parts(special.symbol, one.applied(sized.written()[0]))))
+        if specials:
+            functions.insert(0, dispatcher(
+                symbol, made.tensors, [*made.sizes], made.split, specials, general
+            ))  # fmt: skip
     except OrtkitError:
         raise
     except Exception as error:  # the user's function, and TVM's own classes
         raise _failed(error, form) from error
     artifact = folder / f"{symbol}.o"
     try:
-        write_object(plain, target.level, artifact, reassociate=bool(made.choices.reassociate))
+        write_object(functions[0], target.level, artifact,
+                     reassociate=bool(made.choices.reassociate), called=functions[1:])  # fmt: skip
     except KernelError as error:
         if _UNKNOWN_ROOM not in error.problem:
             raise
@@ -138,262 +145,47 @@ def unscheduled(form: Form, target: Target) -> Expr | None:
         UserError: The kernel does not fit the declaration.
         KernelError: TVM or the user's function failed.
     """
+    if not _is_ours(form):
+        return None
+    found, is_ordered = _written(Maker(form, target.level))
+    return None if is_ordered else found
+
+
+def sized(form: Form, target: Target, sizes: Mapping[str, int]) -> Expr | None:
+    """Return a kernel in TE or TIR for known sizes as a PrimFunc, its loops as they are written.
+
+    None if it has a schedule of its own, packed inputs, or a range of its own.
+
+    Args:
+        form: With `declared`.
+        target: The processor, resolved.
+        sizes: A number for each named size.
+
+    Raises:
+        UserError: The kernel does not fit the declaration.
+        KernelError: TVM or the user's function failed.
+    """
+    if not _is_ours(form) or form.declared is None or form.declared.options.units:
+        return None
+    return _written(Maker(form, target.level, numbers=sizes))[0]
+
+
+def _is_ours(form: Form) -> bool:
+    """Say whether the order of loops is ours to choose: nobody else has an opinion."""
     assert form.declared is not None
     options = form.declared.options
-    if form.declared.backend != "tvm" or options.schedule is not None or options.packed:
-        return None
+    return form.declared.backend == "tvm" and options.schedule is None and not options.packed
+
+
+def _written(made: Maker) -> tuple[Expr, bool]:
     try:
-        found, is_ordered = _Maker(form, target.level).written()
+        return made.written()
     except OrtkitError:
         raise
     except Exception as error:  # the user's function, and TVM's own classes
-        raise _failed(error, form) from error
-    return None if is_ordered else found
+        raise _failed(error, made.form) from error
 
 
 def _failed(error: Exception, form: Form) -> KernelError:
     last = [line for line in str(error).strip().splitlines() if line.strip()][-1:]
     return KernelError(f"{type(error).__name__}: {' '.join(last)}", where=form.op.id)
-
-
-@dataclass
-class _Maker:
-    """One kernel in the making."""
-
-    form: Form
-    level: str
-    """Of the processor."""
-    choices: Choices = DEFAULTS
-    notes: list[str] = field(default_factory=list)
-    """What a schedule could not do."""
-    packing: Packing | None = None
-    """What it packs; the packed tensor is its output."""
-
-    def __post_init__(self) -> None:
-        from tvm import tirx
-
-        form = self.form
-        assert form.declared is not None
-        self.kernel = form.declared
-        self.options = form.declared.options
-        self.name = f"kernel {self.kernel.name}"
-        signature = form.signature
-        tensors = [*signature.inputs, *signature.outputs]
-        self.sizes = {name: tirx.Var(name, "int64") for name in symbols_of(tensors)}
-        self.packed = {
-            one.name: form.op.packings[one.name]
-            for one in signature.inputs
-            if one.name in self.options.packed
-        }
-        self.words: Words = words_of(form.op, self.kernel, form.is_there)
-        if self.packing is not None:
-            self.words = self.packing.words
-            self.packed = {_PACKED: self.packing}
-            tensors.append(TensorSpec(_PACKED, signature.inputs[0].dtype, ()))
-        self.tensors = [self._laid_out(one) for one in tensors]
-        self.split = self.options.split
-        self.is_range = bool(self.options.units)
-        if self.split:
-            self._check_split()
-
-    def _laid_out(self, tensor: TensorSpec) -> TensorSpec:
-        packing = self.packed.get(tensor.name)
-        return tensor if packing is None else replace(tensor, dtype=packing.dtype or tensor.dtype)
-
-    def _check_split(self) -> None:
-        if self.split not in self.sizes:
-            raise self.wrong(f"split names no size {self.split!r}", ", ".join(self.sizes))
-        for tensor in self.tensors:
-            places = [
-                axis for axis, dim in enumerate(tensor.shape)
-                if self.split in extent_of(dim).symbols
-            ]  # fmt: skip
-            if places and tensor.name in self.packed:
-                raise self.wrong(
-                    f"{tensor.name} is packed, and its axis {self.split} is not split"
-                )
-            is_first = places == [0] and extent_of(tensor.shape[0]) == Extent(1, (self.split,))
-            if places and not is_first:
-                raise self.wrong(f"{self.split} is not the first axis of {tensor.name}")
-            if not places and tensor in self.form.signature.outputs:
-                raise self.wrong(f"the output {tensor.name} has no axis {self.split} to split")
-
-    def wrong(self, problem: str, known: str = "") -> UserError:
-        return UserError(f"{self.name}: {problem}", where=self.form.op.id,
-                         fix=f"known: {known}" if known else "")  # fmt: skip
-
-    def extent(self, extent: Extent) -> Expr:
-        """Return a size as an expression."""
-        from tvm import tirx
-
-        result = tirx.const(extent.factor, "int64")
-        for name in extent.symbols:
-            result = self.sizes[name] if result_is_one(result) else result * self.sizes[name]
-        return result
-
-    def shape(self, tensor: TensorSpec) -> list[Expr]:
-        """Return a tensor's sizes as the function has them."""
-        from tvm import tirx
-
-        packing = self.packed.get(tensor.name)
-        if packing is None:
-            return [self.extent(extent_of(dim)) for dim in tensor.shape]
-        return [
-            tirx.floordiv(self.extent(extent) + (divisor - 1), divisor)
-            for extent, divisor in packing.shape
-        ]
-
-    # ---- what the user wrote, as one function over buffers
-    def function(self) -> Expr:
-        """Return a PrimFunc whose buffers are the signature's tensors, in their order."""
-        found, is_ordered = self.written()
-        if is_ordered:
-            return found
-        from ortkit.extend.tvm_schedule import scheduled
-
-        return scheduled(found, self.options.schedule, self.split, self.choices, self.notes.append)
-
-    def written(self) -> tuple[Expr, bool]:
-        """Return what the user wrote as a PrimFunc, and whether its loops are in order already."""
-        if is_prim_func(self.kernel.function):
-            return self._checked(self.kernel.function), True
-        from tvm import te
-
-        given = self._given()
-        inputs = self.tensors[: len(self.form.signature.inputs)]
-        placeholders = [te.placeholder(self.shape(one), one.dtype, one.name) for one in inputs]
-        by_name = dict(zip((one.name for one in inputs), placeholders, strict=True))
-        arguments = [None if name is None else by_name[name] for name in given]
-        named = {name: by_name[name]() for name in self.form.attributes}
-        found = self.kernel.function(*arguments, **named, **self._constants())
-        if is_prim_func(found):
-            return self._checked(found), True
-        results = list(found) if isinstance(found, tuple | list) else [found]
-        self._check_results(results)
-        return te.create_prim_func([*placeholders, *results]), False
-
-    def _given(self) -> list[str | None]:
-        """Return the names of the node's inputs, None for those that are absent."""
-        if self.packing is not None:
-            return [self.packing.input]
-        inputs = expanded(self.form.op.schema.inputs, self.form.is_there)
-        pairs = zip(inputs, self.form.is_there, strict=True)
-        return [one.name if flag else None for one, flag in pairs]
-
-    def _constants(self) -> dict[str, Any]:
-        """Return what the function takes by name besides attributes: constants, level, sizes."""
-        given = {**self.sizes, "level": self.level, **self.options.constants}
-        parameters = inspect.signature(self.kernel.function).parameters
-        is_named = {name for name, one in parameters.items() if one.kind is one.KEYWORD_ONLY}
-        is_named = is_named - {*self.form.attributes} | {*parameters} & {"level"}
-        return {
-            name: value
-            for name, value in given.items()
-            if name in is_named or name in self.options.constants
-        }
-
-    def _check_results(self, results: Sequence[Any]) -> None:
-        wanted = self.tensors[len(self.form.signature.inputs) :]
-        if len(results) != len(wanted):
-            raise self.wrong(f"it returns {len(results)} tensors, declared are {len(wanted)}")
-        for one, spec in zip(results, wanted, strict=True):
-            if not hasattr(one, "op") or not hasattr(one, "shape"):
-                raise self.wrong(
-                    f"it returns {type(one).__name__} for {spec.name}, and no te.Tensor"
-                )
-            self._check_tensor(spec, str(one.dtype), list(one.shape))
-
-    def _check_tensor(self, spec: TensorSpec, dtype: str, shape: Sequence[Expr]) -> None:
-        if dtype != spec.dtype:
-            raise self.wrong(f"{spec.name} is {dtype}, declared is {spec.dtype} here")
-        wanted = self.shape(spec)
-        if len(shape) != len(wanted):
-            raise self.wrong(
-                f"{spec.name} has {len(shape)} axes, declared are {len(wanted)} "
-                "(any number of axes are one)"
-            )
-        for axis, (dim, want) in enumerate(zip(shape, wanted, strict=True)):
-            number = getattr(dim, "value", None)
-            if number is not None and number != getattr(want, "value", None):
-                told = (
-                    getattr(want, "value", want) if spec.name in self.packed else spec.shape[axis]
-                )
-                raise self.wrong(
-                    f"{spec.name} has size {number} along axis {axis}, declared is {told}"
-                )
-
-    def _checked(self, function: Expr) -> Expr:
-        """Return a PrimFunc of the user's, whose buffers are the tensors by position."""
-        from tvm import tirx
-
-        if self.is_range and not any(tirx.is_buffer_var(one) for one in function.params):
-            return function  # in the calling convention of kernels already
-        buffers = [one for one in function.params if tirx.is_buffer_var(one)]
-        numbers = len(self.form.attributes)
-        inputs = len(self.form.signature.inputs) - numbers
-        wanted = [*self.tensors[:inputs], *self.tensors[inputs + numbers :]]
-        if len(buffers) != len(wanted):
-            raise self.wrong(
-                f"it has {len(buffers)} buffers, inputs and outputs are {len(wanted)}"
-            )
-        for one, spec in zip(buffers, wanted, strict=True):
-            self._check_tensor(spec, str(one.ty.dtype), list(one.ty.shape))
-        return function
-
-    def scalars(self, function: Expr) -> dict[str, str]:
-        """Return what parameters that are no buffers stand for: an attribute, a size, a range.
-
-        Raises:
-            UserError: One stands for none.
-        """
-        from tvm import tirx
-
-        found = {}
-        for one in function.params:
-            name = str(one.name)
-            if tirx.is_buffer_var(one) or "Pointer" in type(one.ty).__name__:
-                continue
-            if name in self.form.attributes:
-                found[name] = "attribute"
-            elif name in self.sizes:
-                found[name] = "size"
-            elif self.is_range and name in _RANGE:
-                found[name] = "range"
-            else:
-                known = [*self.form.attributes, *self.sizes, *(_RANGE if self.is_range else ())]
-                raise self.wrong(f"its parameter {name} is no attribute or size", ", ".join(known))
-        return found
-
-    # ---- how it is called
-    def launch(self) -> Launch:
-        """Return its units and their cost."""
-        outputs = [product(map(extent_of, one.shape)) for one in self.form.signature.outputs]
-        outputs = outputs or [ONE]  # what packs an input is not cut
-        largest = max(outputs, key=lambda one: one.at(64))
-        work = self.words.size(self.options.work) if self.options.work else largest
-        units = ONE
-        if self.split:
-            units = Extent(1, (self.split,))
-        elif self.options.units:
-            units = self.words.size(self.options.units)
-        points, picoseconds = work.divided_by(units) or work, self.options.picoseconds
-        if self.options.least:  # a part is what takes so long
-            points, picoseconds = ONE, ceil(_PART_PICOSECONDS / self.options.least)
-        return Launch((units,), points, picoseconds, tuple(self._pairs()))
-
-    def _pairs(self) -> list[tuple[int, int]]:
-        inputs = [one.name for one in self.form.signature.inputs]
-        outputs = [one.name for one in self.form.signature.outputs]
-        found = []
-        for source, result in self.options.inplace:
-            if source not in inputs or result not in outputs:
-                raise self.wrong(
-                    f"inplace names {source} and {result}", ", ".join([*inputs, *outputs])
-                )
-            found.append((inputs.index(source), outputs.index(result)))
-        return found
-
-
-def result_is_one(value: Expr) -> bool:
-    """Say whether an expression is the number 1."""
-    return getattr(value, "value", None) == 1

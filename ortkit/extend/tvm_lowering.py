@@ -145,6 +145,8 @@ class _Wrapper:
         """Bind the sizes, as the function calls them, to the parameters."""
         bound = []
         for name, inner in self.parts.sizes.items():
+            if not isinstance(inner, self.tir.Var):  # a number
+                continue
             is_split = name == self.parts.split
             bound.append(
                 self.tir.Bind(inner, self.end - self.begin if is_split else self.outer[name])

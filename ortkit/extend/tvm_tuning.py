@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 
@@ -12,12 +12,15 @@ from ortkit.errors import KernelError, UserError
 from ortkit.extend import tvm_choices, tvm_lowering, tvm_schedule
 from ortkit.extend.custom_ops import CustomOp
 from ortkit.extend.forms import Form, forms_of
+from ortkit.extend.op_cases import flat_sizes
+from ortkit.extend.sizes import Sizes
 from ortkit.extend.tvm_kernels import compile_tvm, require_tvm, unscheduled
 from ortkit.kernels.backend import Kernel, Target
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.sizes import symbols_of
 from ortkit.kernels.tuned import known_database
 
+NO_SHAPES: Mapping[str, Sequence[int]] = {}
 #: What records of such kernels are kept under, as those of generated kernels are under `tvm`.
 BACKEND = "te"
 
@@ -30,11 +33,17 @@ class TeKernel:
         form: With the kernel that the user wrote.
         parameters: What can be chosen, the default first of each.
         generator: Names what makes it: the user's function, our schedule and TVM.
+        known: Sizes by name.
     """
 
     form: Form
     parameters: Mapping[str, tuple[int, ...]]
     generator: str
+    known: Mapping[str, int] = field(default_factory=dict)
+    backend: str = BACKEND
+    bucket: str = ""
+    first: str = ""
+    propose: None = None
 
     @property
     def name(self) -> str:
@@ -53,7 +62,7 @@ class TeKernel:
             UserError: They are none that the kernel is for.
         """
         names = symbols_of((*self.signature.inputs, *self.signature.outputs))
-        found = {name: given.get(name, usual) for name in names}
+        found = {name: given.get(name, self.known.get(name, usual)) for name in names}
         if not all(rule.holds(found) for rule in self.form.rules):
             told = ", ".join(f"{name}={size}" for name, size in found.items())
             raise UserError(
@@ -72,34 +81,68 @@ class TeKernel:
         return compile_tvm(self.form, target, folder, choices)
 
 
-def te_kernels(ops: Sequence[CustomOp], target: Target) -> list[TeKernel]:
+def te_kernels(
+    ops: Sequence[CustomOp], target: Target, shapes: Mapping[str, Sequence[int]] = NO_SHAPES
+) -> list[TeKernel]:
     """Return all kernels of some ops whose schedule is ours to choose.
 
     Args:
         ops: Of any kind.
         target: The processor, resolved.
+        shapes: Of inputs, by name, from which sizes are read.
 
     Raises:
-        UserError: A kernel does not fit its op's declaration.
+        UserError: A kernel does not fit its op's declaration, or a shape does not.
         MissingDependencyError: There are kernels in TE, and tvm is not installed.
     """
     found = []
+    for form in declared_forms(ops):
+        try:
+            function = unscheduled(form, target)
+        except KernelError:
+            continue  # `ops build` says why
+        if function is not None:
+            parameters = dict(tvm_choices.VALUES)
+            if not tvm_schedule.has_reduction(function):
+                del parameters["reassociate"]
+            generator = generator_of(BACKEND, function.script())
+            found.append(TeKernel(form, parameters, generator, sizes_for(form, {}, shapes)))
+    return found
+
+
+def declared_forms(ops: Sequence[CustomOp]) -> Iterator[Form]:
+    """Yield the kernels that users wrote for TVM.
+
+    Raises:
+        MissingDependencyError: There are some, and tvm is not installed.
+    """
     for op in ops:
         if not any(one.backend == "tvm" for one in op.kernels):
             continue
         require_tvm(op.id)
         for form in forms_of(op):
             if isinstance(form, Form) and form.declared is not None:
-                try:
-                    function = unscheduled(form, target)
-                except KernelError:
-                    continue  # `ops build` says why
-                if function is not None:
-                    parameters = dict(tvm_choices.VALUES)
-                    if not tvm_schedule.has_reduction(function):
-                        del parameters["reassociate"]
-                    found.append(TeKernel(form, parameters, _generator(function.script())))
-    return found
+                yield form
+
+
+def sizes_for(
+    form: Form, given: Mapping[str, int], shapes: Mapping[str, Sequence[int]]
+) -> dict[str, int]:
+    """Return the named sizes of a kernel that are known.
+
+    Args:
+        form: The kernel.
+        given: By name.
+        shapes: Of inputs, by name; `given` goes before what they tell.
+
+    Raises:
+        UserError: A shape does not fit the op's declaration.
+    """
+    sizes = Sizes()
+    there = [one for one, flag in zip(form.inputs, form.is_there, strict=True) if flag]
+    sizes.learn([(one.name, one.type, shapes[one.name]) for one in there if one.name in shapes],
+                form.op.id)  # fmt: skip
+    return {**flat_sizes(sizes), **given}
 
 
 def chosen_for(form: Form, target: Target) -> str:
@@ -108,8 +151,9 @@ def chosen_for(form: Form, target: Target) -> str:
     return found if tvm_choices.read_choices(found) is not None else ""
 
 
-def _generator(function: str) -> str:
+def generator_of(name: str, function: str) -> str:
+    """Name what makes a kernel: what chooses, the version of TVM, and a digest of all code."""
     digest = hashlib.sha256(function.encode())
     for module in (tvm_choices, tvm_lowering, tvm_schedule):
         digest.update(Path(str(module.__file__)).read_bytes())
-    return f"te apache-tvm-{version('apache-tvm')} {digest.hexdigest()[:16]}"
+    return f"{name} apache-tvm-{version('apache-tvm')} {digest.hexdigest()[:16]}"

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
-from ortkit.errors import KernelError, UserError
-from ortkit.kernels.backend import Kernel, Refused, Target
+from ortkit.errors import UserError
+from ortkit.kernels.backend import Kernel, Target
 from ortkit.kernels.calibration import processor
+from ortkit.kernels.compiler import KERNEL_SECONDS, cores
 from ortkit.kernels.cpu import resolve
 from ortkit.kernels.folders import temporary_folder
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.tuned import Place, cache_file
 from ortkit.tune.cases import TuneCase
+from ortkit.tune.forked import in_processes
 from ortkit.tune.loop import Loop
 from ortkit.tune.options import TuneOptions
-from ortkit.tune.region import TuningRegion
+from ortkit.tune.region import BATCH, Proposer, TuningRegion
 from ortkit.tune.result import TuneResult
 from ortkit.tune.runners import LOCAL
 from ortkit.tune.store import TuneStore
@@ -24,6 +28,8 @@ from ortkit.tune.timing import Effort, Request, Timer, Times, measured_here, tim
 
 #: What a named size is taken for where nobody says: alone, and beside others.
 _ALONE, _USUAL = 65_536, 512
+#: The part of the time for searches before the one that is asked for.
+_EARLIER = 0.25
 
 
 class WrittenKernel(Protocol):
@@ -40,6 +46,11 @@ class WrittenKernel(Protocol):
         ...
 
     @property
+    def backend(self) -> str:
+        """What records are kept under."""
+        ...
+
+    @property
     def parameters(self) -> Mapping[str, tuple[int, ...]]:
         """What can be chosen, the default first of each."""
         ...
@@ -47,6 +58,21 @@ class WrittenKernel(Protocol):
     @property
     def generator(self) -> str:
         """Names what makes it: trials of another one are repeated."""
+        ...
+
+    @property
+    def bucket(self) -> str:
+        """The sizes that records are kept under; empty: as those of regions are."""
+        ...
+
+    @property
+    def first(self) -> str:
+        """Choices to try first; empty for none."""
+        ...
+
+    @property
+    def propose(self) -> Proposer | None:
+        """What says what to try next; None: the search through `parameters`."""
         ...
 
     def sizes(self, given: Mapping[str, int], usual: int) -> tuple[int, ...]:
@@ -59,15 +85,20 @@ class WrittenKernel(Protocol):
 
 
 def tune_kernels(
-    kernels: Sequence[WrittenKernel], options: TuneOptions, backend: str, source: str
+    searches: Sequence[Sequence[WrittenKernel]],
+    options: TuneOptions,
+    source: str,
+    notes: Sequence[str] = (),
 ) -> TuneResult:
     """Tune kernels for this machine's processor, all alike.
 
     Args:
-        kernels: What to tune.
+        searches: What to tune. Of several searches the last one is what is asked for; one before
+            is done as far as it was not yet, with a batch for each kernel, so that what it finds
+            can be compared.
         options: See `TuneOptions`; what it says of models means nothing here.
-        backend: What records are kept under.
         source: Where the kernels come from, for the result.
+        notes: What was left undone before.
 
     Raises:
         UserError: Options or a database make no sense, or nothing can be written.
@@ -78,32 +109,52 @@ def tune_kernels(
             where="--runner" if options.target == "cpu" else "--target", fix="leave it out",
         )  # fmt: skip
     target, store = resolve(Target("cpu", options.cpu)), TuneStore(options.db, options.merge)
-    loop = Loop(store, target, options.trials, options.budget, options.progress)
+    began, said = time.monotonic(), [*notes]
+    regions: list[TuningRegion] = []
     shapes: dict[str, tuple[int, ...]] = {}
-    for one in kernels:
-        try:
-            case = _case(one, options.shapes, 1 / len(kernels))
-        except UserError as error:
-            loop.notes.append(str(error))
-            continue
-        place = Place(processor(), target.level, backend, one.signature.key, case.bucket)
-        record = store.record(place, one.name, one.generator)
-        loop.regions.append(
-            TuningRegion(
-                case, backend, target, place, record, _timer(one),
-                parameters=dict(one.parameters), name=one.name,
-            )
-        )  # fmt: skip
-        shapes |= {f"{one.name}: {x.name}": case.shape(x) for x in one.signature.inputs}
-    loop.search(float("inf") if options.budget is None else options.budget)
-    loop.confirm()
+    for place, kernels in enumerate(searches):
+        is_last = place == len(searches) - 1
+        tried = sum(one.new_trials for one in regions)
+        trials = None if options.trials is None else options.trials - tried
+        loop = Loop(store, target, trials, options.budget, options.progress, notes=said,
+                    began=began, in_turns=True)  # fmt: skip
+        for one in kernels:
+            try:
+                case = _case(one, options.shapes, 1 / len(kernels))
+            except UserError as error:
+                said.append(str(error))
+                continue
+            loop.regions.append(_region(one, case, store, target))
+            if is_last:
+                shapes |= {f"{one.name}: {x.name}": case.shape(x) for x in one.signature.inputs}
+        until = float("inf") if options.budget is None else options.budget
+        if not is_last:
+            loop.regions = [one for one in loop.regions if not one.record.confirmed]
+            batches = BATCH * len(loop.regions)
+            loop.trials = batches if trials is None else min(batches, trials // 2)
+            until *= _EARLIER
+        loop.search(until)
+        loop.confirm()
+        regions += loop.regions
     files = [cache_file(), *([options.db] if options.db is not None else [])]
     return TuneResult(
         source=source, machine=processor(), level=target.level, inputs=shapes,
-        regions=tuple(one.result() for one in loop.regions), alternatives=(),
-        trials=loop.new_trials, predicted_gain=loop.predicted_gain(),
-        files=tuple(str(path) for path in files if path.exists()), notes=tuple(loop.notes),
+        regions=tuple(one.result() for one in regions), alternatives=(),
+        trials=sum(one.new_trials for one in regions), predicted_gain=loop.predicted_gain(),
+        files=tuple(str(path) for path in files if path.exists()), notes=tuple(said),
         seconds=round(loop.spent, 2),
+    )  # fmt: skip
+
+
+def _region(
+    kernel: WrittenKernel, case: TuneCase, store: TuneStore, target: Target
+) -> TuningRegion:
+    bucket = kernel.bucket or case.bucket
+    place = Place(processor(), target.level, kernel.backend, kernel.signature.key, bucket)
+    record = store.record(place, kernel.name, kernel.generator)
+    return TuningRegion(
+        case, kernel.backend, target, place, record, _timer(kernel), shipped=kernel.first,
+        parameters=dict(kernel.parameters), name=kernel.name, propose=kernel.propose,
     )  # fmt: skip
 
 
@@ -115,27 +166,23 @@ def _case(kernel: WrittenKernel, given: Mapping[str, int], share: float) -> Tune
 
 
 def _timer(kernel: WrittenKernel) -> Timer:
-    """Return what compiles a kernel in this process, which has its code, and times it."""
+    """Return what times a kernel; copies of this process, which has its code, compile it."""
 
     def time(
         case: TuneCase, target: Target, backend: str, choices: Sequence[str], effort: Effort
     ) -> list[Times]:
         with temporary_folder("tune") as folder:
-            made = [
-                _compiled(kernel, target, folder / str(number), each)
+            calls = [
+                partial(_compiled, kernel, target, folder / str(number), each)
                 for number, each in enumerate(choices)
             ]
+            made = in_processes(calls, cores(), KERNEL_SECONDS)
             request = Request(case, backend, choices)
             return times_of(measured_here, request, made, effort, folder)
 
     return time
 
 
-def _compiled(
-    kernel: WrittenKernel, target: Target, folder: Path, choices: str
-) -> Kernel | Refused:
+def _compiled(kernel: WrittenKernel, target: Target, folder: Path, choices: str) -> Kernel:
     folder.mkdir()
-    try:
-        return kernel.compile_as(target, folder, choices)
-    except KernelError as error:
-        return Refused(error.problem)
+    return kernel.compile_as(target, folder, choices)

@@ -32,6 +32,8 @@ class Loop:
         regions: What is tuned.
         notes: What was left undone.
         began: When the budget began.
+        in_turns: Whether all get as many trials, rather than more where they promise more: of
+            kernels that are no model's nobody knows the share.
     """
 
     store: TuneStore
@@ -44,6 +46,7 @@ class Loop:
     regions: list[TuningRegion] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     began: float = field(default_factory=time.monotonic)
+    in_turns: bool = False
 
     @property
     def spent(self) -> float:
@@ -76,7 +79,7 @@ class Loop:
             if most <= 0:
                 return
             turn: list[tuple[TuningRegion, list[str]]] = []
-            for region in sorted(self.regions, key=lambda one: -one.promise):
+            for region in sorted(self.regions, key=self._order):
                 if len(turn) < self.workers and most > 0 and (batch := region.batch(most)):
                     turn.append((region, batch))
                     most -= len(batch)
@@ -84,6 +87,9 @@ class Loop:
                 return
             self._run(turn)
             self.progress(self._state(turn[0][0]))
+
+    def _order(self, region: TuningRegion) -> tuple[int, float]:
+        return region.new_trials if self.in_turns else 0, -region.promise
 
     def _run(self, turn: Sequence[tuple[TuningRegion, list[str]]]) -> None:
         """Try batches of several regions: here, or each on a machine of its own."""

@@ -42,6 +42,8 @@ class TuneOptions:
     """Database files to take over."""
     runner: str = "local"
     """Who measures kernels: `local`, `rpc://HOST:PORT/KEY` or `ray`; see `runners.runner_for`."""
+    search: str = "vectors"
+    """Of kernels that users wrote: `vectors`, through choices of ours, or `meta-schedule`."""
     progress: Callable[[str], None] = _silent
     """Called with what is being done, and what was found so far."""
 

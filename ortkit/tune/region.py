@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeAlias
 
 import numpy as np
 
@@ -31,6 +32,10 @@ _LEAST_GAIN = 1.01
 _QUIET = 0.25
 
 
+#: Returns up to so many choices to try next, after the ratios of those that were tried.
+Proposer: TypeAlias = Callable[[Mapping[str, float | None], int], list[str]]
+
+
 @dataclass
 class TuningRegion:
     """One region at given sizes, and its trials.
@@ -45,6 +50,7 @@ class TuningRegion:
         shipped: The choices that ship for regions of this kind, empty for the rules.
         stale: Batches since one was better than what was known.
         name: For people; empty: what the region's operator is called.
+        propose: What else than the search through `parameters` says what to try next.
     """
 
     case: TuneCase
@@ -62,10 +68,11 @@ class TuningRegion:
     parameters: dict[str, tuple[int, ...]] = field(default_factory=dict)
     """What can be chosen, and the default first of each; empty: what the backend says."""
     name: str = ""
+    propose: Proposer | None = None
 
     def __post_init__(self) -> None:
         self.name = self.name or self.case.signature.op_type
-        if not self.parameters:
+        if not self.parameters and self.propose is None:
             tunable = load_backend(self.backend)
             if isinstance(tunable, Tunable):
                 self.parameters = dict(tunable.parameters(self.case.signature, self.target))
@@ -90,15 +97,21 @@ class TuningRegion:
 
     def batch(self, most: int) -> list[str]:
         """Return what to try next, nothing if everything was tried or something is wrong."""
-        if self.problem or not self.parameters:
+        if self.problem or not (self.parameters or self.propose):
             return []
         tried = self.tried
         # What would be made otherwise: the best of another version of the generator, if it is
         # not known how good it is now, and what ships for the kind.
         known = dict.fromkeys((self.record.best, self.shipped))
         first = [one for one in known if one and one not in tried]
-        rest = next_choices(self.parameters, {**tried, **dict.fromkeys(first)}, min(most, BATCH))
-        return [*first, *rest][: min(most, BATCH)]
+        before, count = {**tried, **dict.fromkeys(first)}, min(most, BATCH)
+        if self.propose is None:
+            return [*first, *next_choices(self.parameters, before, count)][:count]
+        try:
+            return [*first, *self.propose(before, count - len(first))][:count]
+        except KernelError as error:
+            self.problem = str(error)
+            return first[:count]
 
     def run(self, choices: list[str], store: TuneStore) -> None:
         """Time a batch beside the default, and keep what came of it.
@@ -214,7 +227,7 @@ class TuningRegion:
             nodes=self.case.nodes,
             sizes=self.case.sizes,
             share=self.case.share,
-            kernels=1 + space_size(self.parameters),
+            kernels=1 + space_size(self.parameters) if self.propose is None else None,
             trials=len(self.record.trials),
             new_trials=self.new_trials,
             failed=sum(one.ratio is None for one in self.record.trials),

@@ -19,8 +19,8 @@ class TunedRegion:
     """Its named sizes, at which it was timed."""
     share: float
     """Part of the time of the model's nodes before tuning, 0 to 1."""
-    kernels: int
-    """How many there are to choose from, the default among them."""
+    kernels: int | None
+    """How many there are to choose from, the default among them; None: more than are counted."""
     trials: int
     """How many were timed beside the default, in earlier runs too."""
     new_trials: int

@@ -17,7 +17,8 @@ from ortkit.errors import KernelError
 from ortkit.extend import tvm_choices, tvm_schedule
 from ortkit.extend.find_ops import choose_ops, find_ops
 from ortkit.extend.native import build_ops
-from ortkit.extend.tvm_kernels import _Maker, compile_tvm
+from ortkit.extend.tvm_kernels import compile_tvm
+from ortkit.extend.tvm_maker import Maker
 from ortkit.extend.tvm_tuning import BACKEND, te_kernels
 from ortkit.kernels.backend import Target
 from ortkit.kernels.calibration import processor
@@ -153,7 +154,7 @@ def test_loops_are_as_chosen(ops_file: Path) -> None:
     (kernel,) = te_kernels([op], TARGET)
 
     def loops(choices: tvm_choices.Choices) -> list[str]:
-        text = _Maker(kernel.form, TARGET.level, choices).function().script()
+        text = Maker(kernel.form, TARGET.level, choices).function().script()
         return re.findall(r"T\.(?:unroll|vectorized)\(T\.int64\((\d+)\)\)", text)
 
     assert loops(tvm_choices.DEFAULTS) == ["16"]

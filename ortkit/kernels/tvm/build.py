@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,14 @@ _ATTRIBUTES = {
 }
 
 
-def write_object(function: Any, level: str, path: Path, *, reassociate: bool = False) -> None:
+def write_object(
+    function: Any,
+    level: str,
+    path: Path,
+    *,
+    reassociate: bool = False,
+    called: Sequence[Any] = (),
+) -> None:
     """Compile one function for a processor level and write the object file.
 
     Args:
@@ -27,12 +34,13 @@ def write_object(function: Any, level: str, path: Path, *, reassociate: bool = F
         level: Of processors.
         path: The file.
         reassociate: Whether LLVM may add up floating-point numbers in another order.
+        called: More functions, for the same file.
 
     Raises:
         KernelError: TVM failed.
     """
     with _failures(str(path)):
-        _compile(function, level, reassociate=reassociate).write_to_file(str(path))
+        _compile([function, *called], level, reassociate=reassociate).write_to_file(str(path))
 
 
 def assembly(function: Any, level: str) -> str:
@@ -42,16 +50,16 @@ def assembly(function: Any, level: str) -> str:
         KernelError: TVM failed.
     """
     with _failures(""):
-        return str(_compile(function, level).inspect_source("asm"))
+        return str(_compile([function], level).inspect_source("asm"))
 
 
-def _compile(function: Any, level: str, *, reassociate: bool = False) -> Any:
+def _compile(functions: Sequence[Any], level: str, *, reassociate: bool = False) -> Any:
     import tvm
     from tvm import tirx
 
     flags = {"fast-math-reassoc": True} if reassociate else {}
-    target = tvm.target.Target({**_llvm_target(level), **flags})
-    module = tvm.IRModule({function.attrs["global_symbol"]: function})
+    target = tvm.target.Target({**llvm_target(level), **flags})
+    module = tvm.IRModule({one.attrs["global_symbol"]: one for one in functions})
     passes = [
         tirx.transform.BindTarget(target),
         tirx.transform.FlattenBuffer(),
@@ -73,7 +81,8 @@ def _failures(where: str) -> Iterator[None]:
         raise KernelError(f"TVM failed on a kernel: {' '.join(last)}", where=where) from error
 
 
-def _llvm_target(level: str) -> dict[str, Any]:
+def llvm_target(level: str) -> dict[str, Any]:
+    """Return a processor level as `tvm.target.Target` takes it."""
     if level == "aarch64":
         return {"kind": "llvm", "mtriple": "aarch64-unknown-linux-gnu"}
     target: dict[str, Any] = {
