@@ -96,7 +96,7 @@ class _Run:
         with self._stage("open"):
             self._opened: ir.Model | None = open_model(source)
             self.before = Summary.of(self._opened)
-        self.fewer_bits = _fewer_bits(self) if options.lowers_on_cpu else None
+        self.fewer_bits = _fewer_bits(self) if options.has_budget else None
 
     def candidate(
         self,
@@ -118,7 +118,7 @@ class _Run:
                 fuel=self.options.fuel if fuel is None else fuel,
                 instruments=self.options.instruments,
             )
-            if self.options.precision != "fp32" and self.fewer_bits is None:
+            if self.options.precision != "fp32" and not self.options.lowers_on_cpu:
                 # Once everything is recognized: casts would stand in the way.
                 result = lowering_of(self.options).run(
                     model, target, instruments=self.options.instruments, after=result
@@ -360,10 +360,12 @@ class _Run:
 
 def _fewer_bits(run: _Run) -> CpuLowering:
     from ortkit.precision.cpu import CpuLowering, CpuRequest
+    from ortkit.precision.eights import EightLowering
 
     options = run.options
     request = CpuRequest(
         options.precision, options.max_error, options.calibration, options.calibrate,
         options.inputs, options.samples, options.shapes, options.threads, options.cpu,
     )  # fmt: skip
-    return CpuLowering(run.original(), request, run.work / "precision", options.progress)
+    lowering = EightLowering if options.precision == "fp8" else CpuLowering
+    return lowering(run.original(), request, run.work / "precision", options.progress)

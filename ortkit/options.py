@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 #: Regions are grown from this level on.
 REGIONS_SINCE_LEVEL = 2
 
-Precision = Literal["fp32", "fp16", "bf16", "int8", "int4"]
+Precision = Literal["fp32", "fp16", "bf16", "fp8", "int8", "int4"]
 Calibration = Literal["auto", "minmax", "entropy", "percentile"]
 KernelChoice = Literal["auto", "off", "tvm", "triton"]
 
@@ -67,9 +67,11 @@ class OptimizeOptions:
     """The caller's own, run after the others."""
     precision: Precision = "fp32"
     """What float32 is computed in: `fp16` and `bf16` halve it where that is safe; on CPUs `bf16`,
-    `int8` and `int4` are taken by the products that gain, within `max_error`."""
+    `int8` and `int4`, and on CUDA `fp8`, are taken by the products that gain, within
+    `max_error`."""
     max_error: float | None = None
-    """On CPUs, what the error of an output may be; see `ortkit.precision.accuracy`. None: what is
+    """Of fewer bits than 16, and of bf16 on CPUs, what the error of an output may be; see
+    `ortkit.precision.accuracy`. None: what is
     usual for the precision, `ortkit.precision.cpu.MAX_ERROR`."""
     calibrate: Path | None = None
     """For int8: an npz file or a folder of them, with inputs that ranges are found on."""
@@ -125,7 +127,7 @@ class OptimizeOptions:
                 fix="use --target cpu",
             )
         self._check_precision()
-        if self.precision_io == "convert" and (self.precision == "fp32" or self.lowers_on_cpu):
+        if self.precision_io == "convert" and (self.precision == "fp32" or self.has_budget):
             raise UserError(
                 "inputs and outputs are converted to half precision only",
                 where="--precision-io",
@@ -150,6 +152,11 @@ class OptimizeOptions:
     def lowers_on_cpu(self) -> bool:
         """Whether products are to be computed in fewer bits on a CPU."""
         return self.target == "cpu" and self.precision != "fp32"
+
+    @property
+    def has_budget(self) -> bool:
+        """Whether products are computed in fewer bits as long as outputs are not too far off."""
+        return self.lowers_on_cpu or self.precision == "fp8"
 
     @property
     def has_regions(self) -> bool:
@@ -199,11 +206,17 @@ class OptimizeOptions:
             raise UserError(
                 f"{self.precision} is for CPUs", where="--precision", fix="use fp16 or bf16"
             )
-        if self.max_error is not None and not self.lowers_on_cpu:
+        if self.precision == "fp8" and (self.target == "cpu" or not self.has_regions):
             raise UserError(
-                "only fewer bits on a CPU have a budget",
+                "fp8 is computed by kernels of ours on CUDA",
+                where="--precision",
+                fix="use --target cuda and --level 2 or 3, and not --kernels off",
+            )
+        if self.max_error is not None and not self.has_budget:
+            raise UserError(
+                "only fewer bits on a CPU and fp8 have a budget",
                 where="--max-error",
-                fix="name a --precision and --target cpu",
+                fix="name a --precision and --target cpu, or --precision fp8",
             )
         if self.max_error is not None and not 0 < self.max_error < 1:
             raise UserError(

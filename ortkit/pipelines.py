@@ -35,7 +35,8 @@ def lowering_of(options: OptimizeOptions) -> Pipeline:
     from ortkit.precision.interface import LowerInterface
     from ortkit.precision.lower import LowerPrecision
 
-    to = options.precision
+    # Products in eight bits are chosen among those in half precision.
+    to = "fp16" if options.precision == "fp8" else options.precision
     ends = (LowerInterface(to),) if options.precision_io == "convert" else ()
     tidy = ("merge-casts", "drop-noop-cast", "fold-constants", "merge-equal-nodes", "drop-unused")
     return Pipeline((LowerPrecision(to), *ends, *map(load_pass, tidy)))

@@ -32,10 +32,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--target", choices=("cpu", "cuda"), default="cpu", help="default: cpu")
     add("--level", type=int, choices=range(4), default=2, metavar="0..3",
         help="0 clean, 1 folds, 2 fusions that pay (default), 3 every fusion")  # fmt: skip
-    add("--precision", choices=("fp32", "fp16", "bf16", "int8", "int4"), default="fp32",
+    add("--precision", choices=("fp32", "fp16", "bf16", "fp8", "int8", "int4"), default="fp32",
         help="compute float32 in fewer bits where that is safe (default: fp32)")  # fmt: skip
     add("--max-error", type=float, metavar="E",
-        help="error allowed on CPUs (bf16: 0.02, int8: 0.05, int4: 0.35)")  # fmt: skip
+        help="error allowed (on CPUs bf16: 0.02, int8: 0.05, int4: 0.35; fp8: 0.1)")  # fmt: skip
     add("--calibrate", type=Path, metavar="DATA",
         help="npz file or folder of them to find ranges on, for convolutions in int8")  # fmt: skip
     add("--calibration", choices=("auto", "minmax", "entropy", "percentile"), default="auto",

@@ -47,7 +47,7 @@ from ortkit.verify.feeds import Feeds, Value
 
 #: What the error of an output may be where the user does not say; see `accuracy.py`. In 4 bits
 #: weights without structure alone make it up to 0.34.
-MAX_ERROR: Mapping[str, float] = {"bf16": 0.02, "int8": 0.05, "int4": 0.35}
+MAX_ERROR: Mapping[str, float] = {"bf16": 0.02, "fp8": 0.1, "int8": 0.05, "int4": 0.35}
 #: By how much the worst element may be further off than all together.
 _SLACK = 4.0
 #: Operators for which the default domain must be this new: scales by channel.
@@ -183,13 +183,17 @@ class CpuLowering:
             return []
         forms: list[Form] = []
         shapes = Shapes.infer(model)
-        for product in (*find_products(model, shapes, log), *find_attention(model, shapes)):
+        for product in self._products(model, shapes, log):
             form = wanted.get(product.key)
             if form is None:
                 self._refuse(product, log)
             elif log.claim(PASS, self.request.precision, product.key, describe(product.node)):
                 forms.append(replace(form, product=product))  # type: ignore[type-var]
         return forms
+
+    def _products(self, model: ir.Model, shapes: Shapes, log: RewriteLog) -> tuple[Product, ...]:
+        """Return what may take a form."""
+        return (*find_products(model, shapes, log), *find_attention(model, shapes))
 
     def _refuse(self, product: Product, log: RewriteLog) -> None:
         for one in () if self.chosen is None else self.chosen.measured:

@@ -1,0 +1,42 @@
+"""What products with constant matrices take on an H100, in half precision and in eight bits.
+
+Fits to what was measured (`docs/gpu-results.md`), in nanoseconds, matrices coming from memory.
+"""
+
+from __future__ import annotations
+
+#: A launch, and bytes of memory in a nanosecond.
+_LAUNCH, _BYTES = 1500.0, 2350.0
+#: One row: what a kernel takes besides reading, and bytes of the matrix in a nanosecond.
+_ROW, _READ = 2300.0, 2850.0
+#: Many rows: what a product takes at least, besides its operations, and operations a nanosecond.
+_HALF_START, _HALF_LEAST, _HALF_RATE = 4000.0, 2400.0, 740e3
+_EIGHT_START, _EIGHT_LEAST, _EIGHT_RATE = 4000.0, 1500.0, 1300e3
+
+
+def half_ns(rows: int, depth: int, columns: int) -> float:
+    """Return the time of a product in half precision."""
+    numbers = float(depth * columns)
+    read = _ROW + 2 * numbers / _READ
+    if rows == 1:
+        return read
+    return max(read, _HALF_START + max(2 * rows * numbers / _HALF_RATE, _HALF_LEAST))
+
+
+def eight_ns(rows: int, depth: int, columns: int) -> float:
+    """Return the time of a product whose matrix, and whose rows if there are more, have 8 bits."""
+    numbers = float(depth * columns)
+    read = _ROW + numbers / _READ
+    if rows == 1:
+        return read
+    return max(read, _EIGHT_START + max(2 * rows * numbers / _EIGHT_RATE, _EIGHT_LEAST))
+
+
+def rounding_ns(count: int) -> float:
+    """Return the time in which so many numbers are rounded to eight bits, with their factors."""
+    return _LAUNCH + 3.0 * count / _BYTES
+
+
+def widening_ns(count: int) -> float:
+    """Return the time in which ONNX Runtime makes so many numbers of eight bits wider."""
+    return _LAUNCH + 3.0 * count / _BYTES

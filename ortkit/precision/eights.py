@@ -1,0 +1,259 @@
+"""Products in eight-bit floats on CUDA: which gain, and what they become.
+
+Before:
+    y = MatMul(x, W)                                                     # float16
+After, of one row:
+    y = MatMul(x, Transpose(DequantizeLinear(W8, s)))                    # W8: [n, k], s: [n]
+After, of many rows:
+    f = Max(ReduceMax(Abs(x)) / 448, least), q = Cast(x / f, FLOAT8E4M3FN)   # float32
+    y = MatMul(Cast(Cast(q) * f), Transpose(DequantizeLinear(W8, s)))
+
+Regions make one kernel of each product (`ortkit/fusion/cuda_fp8.py`), and one of what rounds x.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import ml_dtypes
+import numpy as np
+import onnx_ir as ir
+
+from ortkit.graph.constants import constant_array, is_constant
+from ortkit.graph.opsets.raising import raise_opset
+from ortkit.graph.shapes import Shapes
+from ortkit.kernels.product_times import eight_ns, half_ns, rounding_ns
+from ortkit.precision.budget import Choice, Trial, order_of
+from ortkit.precision.building import Builder
+from ortkit.precision.candidates import Chosen, Measured
+from ortkit.precision.cpu import CpuLowering
+from ortkit.precision.data import gather
+from ortkit.precision.gains import Gain
+from ortkit.precision.products import PASS, Product
+from ortkit.rewrite.log import RewriteLog
+from ortkit.rewrite.site import describe
+from ortkit.runtime.timing import Variant
+
+#: DequantizeLinear has had eight-bit floats since then; axes are an input.
+_OPSET = 19
+_FLOAT, _FP8 = ir.DataType.FLOAT, ir.DataType.FLOAT8E4M3FN
+_HALVES = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
+#: The largest number in eight bits; factors are no smaller than the other.
+_LARGEST, _LEAST = 448.0, 1e-30
+#: Depth and columns are multiples of this, so that rows begin at 16 bytes.
+_MULTIPLE = 16
+#: The part of its time that a product has to save.
+_GAIN = 0.1
+
+
+@dataclass(frozen=True, eq=False)
+class Eights:
+    """A product whose matrix has eight bits, and whose rows have them if there are many."""
+
+    product: Product
+    rows: int
+
+    @property
+    def name(self) -> str:
+        """What reports call it."""
+        return "fp8" if self.rows > 1 else "fp8-weights"
+
+    def emit(self, build: Builder) -> ir.Value:
+        """Make the matrix in eight bits, and return it as the product reads it."""
+        product = self.product
+        numbers, factors = in_eights(product.array())
+        dtype = product.weight.dtype
+        assert dtype is not None
+        name = f"{product.weight.name}/fp8"
+        held = [
+            build.constant(numbers, name),
+            build.constant(factors.astype(dtype.numpy()), f"{name}/factors"),
+        ]
+        wide = build.one("DequantizeLinear", held, f"{name}/wide", {"axis": 0}, dtype=dtype)
+        if product.is_turned:
+            return wide
+        return build.one("Transpose", [wide], f"{name}/back", {"perm": [1, 0]}, dtype=dtype)
+
+
+def in_eights(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return a matrix [k, n] as [n, k] in eight bits, and the factor of each of its columns."""
+    turned = np.ascontiguousarray(matrix.T, np.float32)
+    factors = np.maximum(np.abs(turned).max(axis=1) / _LARGEST, np.finfo(np.float16).tiny)
+    factors = factors.astype(np.float16).astype(np.float32)
+    inside = np.clip(turned / factors[:, None], -_LARGEST, _LARGEST)
+    return inside.astype(ml_dtypes.float8_e4m3fn), factors
+
+
+def rounded_rows(build: Builder, x: ir.Value, dtype: ir.DataType) -> ir.Value:
+    """Make rows in eight bits with a factor for each, and return what they are worth."""
+    name = f"{x.name}/fp8"
+    wide = build.one("Cast", [x], f"{name}/float", {"to": int(_FLOAT)})
+    size = build.one("Abs", [wide], f"{name}/size")
+    axes = build.sizes([-1], f"{name}/axes")
+    top = build.one("ReduceMax", [size, axes], f"{name}/top", {"keepdims": 1})
+    part = build.constant(np.array(1 / _LARGEST, np.float32), f"{name}/part")
+    least = build.constant(np.array(_LEAST, np.float32), f"{name}/least")
+    scaled = build.one("Mul", [top, part], f"{name}/scaled")
+    factor = build.one("Max", [scaled, least], f"{name}/factor")
+    ratio = build.one("Div", [wide, factor], f"{name}/ratio")
+    narrow = build.one("Cast", [ratio], name, {"to": int(_FP8)}, dtype=_FP8)
+    again = build.one("Cast", [narrow], f"{name}/wide", {"to": int(_FLOAT)})
+    worth = build.one("Mul", [again, factor], f"{name}/worth")
+    return build.one("Cast", [worth], f"{name}/half", {"to": int(dtype)}, dtype=dtype)
+
+
+class EightLowering(CpuLowering):
+    """Lowers the products of every attempt at one model for CUDA; times are predicted."""
+
+    def _choose(self, model: ir.Model) -> Chosen:
+        request = self.request
+        found = gather(
+            self.original, self.folder / "data", inputs=request.inputs, calibrate=None,
+            samples=request.samples, shapes=request.shapes,
+        )  # fmt: skip
+        if isinstance(found, str):
+            self._notes.append(f"nothing is lowered, as it cannot be measured: {found}")
+            return Chosen()
+        if model.opset_imports.get("", 0) < _OPSET and (why := raise_opset(model, _OPSET)):
+            self._notes.append(f"nothing is lowered: opset {_OPSET} is needed, and {why}")
+            return Chosen()
+        self.data = found
+        self._notes.append("times are predicted, from products that were measured on an H100")
+        measured = self._worth(model)
+        order = order_of([Trial(one.harm, one.saved_us) for one in measured])
+        flags = tuple(place in order for place in range(len(measured)))
+        # The harm of one alone is not measured: all round alike, and what saves least goes first.
+        kept = [Measured(one.form, one.own_error, math.nan, one.gain) for one in measured]
+        return Chosen(tuple(kept), Choice(flags, order, ()))
+
+    def _worth(self, model: ir.Model) -> list[Measured]:
+        """Return the products that gain, with their matrices' errors in the place of harm."""
+        shapes = Shapes.infer(model)
+        products = {one.key: one for one in self._products(model, shapes, self._refused)}
+        readers: dict[ir.Value, int] = {}
+        for one in products.values():
+            readers[one.x] = readers.get(one.x, 0) + 1
+        found = []
+        for product in products.values():
+            gain = _gain(shapes, product, readers[product.x])
+            if isinstance(gain, str):
+                self._refused.miss(PASS, describe(product.node), gain, (product.key,))
+                continue
+            rows = _rows(shapes, product)
+            assert rows is not None
+            error = _own_error(product.array())
+            found.append(Measured(Eights(product, rows), error, error, gain))
+        return found
+
+    def _products(self, model: ir.Model, shapes: Shapes, log: RewriteLog) -> tuple[Product, ...]:
+        """Return the products of rows and constant matrices in half precision."""
+        found = []
+        for node in model.graph:
+            if node.op_type not in ("MatMul", "Gemm") or node.domain:
+                continue
+            made = _read(model, shapes, node)
+            if isinstance(made, Product):
+                found.append(made)
+            else:
+                outputs = tuple(value.name or "" for value in node.outputs)
+                log.miss(PASS, describe(node), made, outputs)
+        return tuple(found)
+
+    def lower(self, model: ir.Model, log: RewriteLog) -> None:
+        """Lower what was chosen; the first model is the one that is chosen on.
+
+        Raises:
+            UserError: The user's data do not fit the model.
+        """
+        if self.chosen is None:
+            self.chosen = self._choose(model)
+        log.misses |= self._refused.misses
+        build, narrow = Builder(model), dict[ir.Value, ir.Value]()
+        for form in self._claimed(model, log):
+            assert isinstance(form, Eights)
+            node, x = form.product.node, form.product.x
+            if form.rows > 1 and x not in narrow:
+                dtype = form.product.weight.dtype
+                assert dtype is not None
+                narrow[x] = rounded_rows(build, x, dtype)
+                build.put_behind(model.graph, x)
+            matrix = form.emit(build)
+            model.graph.insert_before(node, build.take())
+            node.replace_input_with(0, narrow.get(x, x))
+            node.replace_input_with(1, matrix)
+
+    def return_unfused(self, model: ir.Model) -> bool:
+        """Return products that became no kernel: as nodes they only cost."""
+        wanted = self._lowered()
+        found = [
+            node.outputs[0].name or ""
+            for node in model.graph
+            if node.op_type in ("MatMul", "Gemm") and node.outputs[0].name in wanted
+        ]
+        self.returned |= dict.fromkeys(found, "no kernel of ours computes it where it stands")
+        return bool(found)
+
+    def pays(self, lowered: Variant, plain: Variant) -> bool:  # noqa: ARG002
+        """Times are not measured for CUDA: they were predicted for each product."""
+        return True
+
+
+def _read(model: ir.Model, shapes: Shapes, node: ir.Node) -> Product | str:
+    """Return a node as a product in half precision, or why it is none."""
+    x, weight = node.inputs[0], node.inputs[1]
+    if x is None or weight is None or not is_constant(weight, model):
+        return "its weight is no constant"
+    if shapes.dtype(x) not in _HALVES or weight.dtype not in _HALVES:
+        return "it is not in half precision"
+    array = constant_array(weight)
+    if array is None or array.ndim != 2 or array.size == 0:
+        return "its weight is no matrix"
+    if not np.isfinite(array.astype(np.float32)).all():
+        return "its weight holds what is no number"
+    if any(size % _MULTIPLE for size in array.shape):
+        return f"its weight is {list(array.shape)}, no multiples of {_MULTIPLE}"
+    for name, usual in (("alpha", 1.0), ("beta", 1.0), ("transA", 0)):
+        given = node.attributes.get(name)
+        if given is not None and given.value != usual:
+            return "it scales what it computes, or transposes its rows"
+    output = node.outputs[0]
+    return Product(node, "product", x, weight, None, node, output.name or "")
+
+
+def _rows(shapes: Shapes, product: Product) -> int | None:
+    """Return the rows of a product; None where they are not known."""
+    shape: Sequence[object] = (shapes.shape(product.x) or (None,))[:-1]
+    sizes = [size for size in shape if isinstance(size, int)]
+    return math.prod(sizes) if len(sizes) == len(shape) and sizes else None
+
+
+def _gain(shapes: Shapes, product: Product, readers: int) -> Gain | str:
+    """Return what a product takes before and after, or why it does not gain.
+
+    Args:
+        shapes: Of the model.
+        product: It.
+        readers: Products that multiply the same rows, which are rounded once.
+    """
+    rows = _rows(shapes, product)
+    if rows is None:
+        return "how many rows it multiplies is not known"
+    depth, columns = product.array().shape
+    rounding = rounding_ns(rows * depth) / readers if rows > 1 else 0.0
+    gain = Gain(
+        half_ns(rows, depth, columns) / 1e3, (eight_ns(rows, depth, columns) + rounding) / 1e3
+    )
+    if gain.saved_us < _GAIN * gain.float_us:
+        return f"{rows} rows of [{depth}, {columns}] are predicted to be no faster in fp8"
+    return gain
+
+
+def _own_error(matrix: np.ndarray) -> float:
+    """Return how far a matrix is off in eight bits: the norm of the difference over its norm."""
+    numbers, factors = in_eights(matrix)
+    wide = matrix.T.astype(np.float32)
+    apart = numbers.astype(np.float32) * factors[:, None] - wide
+    size = float(np.linalg.norm(wide))
+    return float(np.linalg.norm(apart)) / size if size else 0.0

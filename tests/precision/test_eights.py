@@ -1,0 +1,159 @@
+"""Products in eight-bit floats: what matrices become, which are worth it, and the whole call."""
+
+from __future__ import annotations
+
+from collections import Counter
+from importlib.util import find_spec
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnxruntime as ort
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import ortkit
+from ortkit.errors import UserError
+from ortkit.graph.shapes import Shapes
+from ortkit.precision.building import Builder
+from ortkit.precision.eights import _gain, _read, in_eights, rounded_rows
+from ortkit.precision.products import Product
+
+WIDTH, INNER = 768, 1536
+
+
+def model_of(rows: tuple[int | str, ...], *, is_half: bool = True) -> onnx.ModelProto:
+    """Return a norm, a product up with GELU, and one down with the sum."""
+    rng = np.random.default_rng(6)
+    dtype = np.float16 if is_half else np.float32
+    kind = TensorProto.FLOAT16 if is_half else TensorProto.FLOAT
+    held = [
+        numpy_helper.from_array(array.astype(dtype), name)
+        for name, array in {
+            "g": 1 + rng.random(WIDTH),
+            "u": rng.standard_normal((WIDTH, INNER)) / WIDTH**0.5,
+            "d": rng.standard_normal((INNER, WIDTH)) / INNER**0.5,
+        }.items()
+    ]
+    nodes = [
+        helper.make_node("LayerNormalization", ["x", "g"], ["n"], axis=-1),
+        helper.make_node("MatMul", ["n", "u"], ["h"]),
+        helper.make_node("Gelu", ["h"], ["i"]),
+        helper.make_node("MatMul", ["i", "d"], ["j"]),
+        helper.make_node("Add", ["j", "x"], ["y"]),
+    ]
+    infos = [helper.make_tensor_value_info(name, kind, (*rows, WIDTH)) for name in "xy"]
+    graph = helper.make_graph(nodes, "g", infos[:1], infos[1:], held)
+    opsets = [helper.make_opsetid("", 20)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=10)
+
+
+def test_a_matrix_in_eights() -> None:
+    rng = np.random.default_rng(1)
+    matrix = (rng.standard_normal((40, 24)) * np.logspace(-3, 3, 24)).astype(np.float16)
+    matrix[:, 5] = 0
+    numbers, factors = in_eights(matrix)
+    assert numbers.shape == (24, 40)
+    assert factors.shape == (24,)
+    assert np.array_equal(factors.astype(np.float16), factors)
+    wide = numbers.astype(np.float32) * factors[:, None]
+    assert not wide[5].any()
+    # Each number is rounded to 4 bits, those next to 0 to the smallest step there is.
+    bound = np.maximum(np.abs(matrix.T.astype(np.float32)) / 16, factors[:, None] * 2**-9)
+    assert (np.abs(wide - matrix.T) <= 1.01 * bound).all()
+
+
+def products_of(proto: onnx.ModelProto) -> tuple[Shapes, list[Product]]:
+    model = ir.from_proto(onnx.shape_inference.infer_shapes(proto))
+    shapes = Shapes.infer(model)
+    read = [_read(model, shapes, node) for node in model.graph if node.op_type == "MatMul"]
+    return shapes, [one for one in read if isinstance(one, Product)]
+
+
+@pytest.mark.parametrize(
+    ("rows", "readers", "gains"),
+    [((1, 1), 1, True), ((1, 64), 4, False), ((4, 4096), 4, True), ((4, 4096), 1, False),
+     (("n",), 4, False)],
+)  # fmt: skip
+def test_which_products_gain(rows: tuple[int | str, ...], readers: int, gains: bool) -> None:
+    shapes, products = products_of(model_of(rows))
+    assert len(products) == 2
+    found = [_gain(shapes, one, readers) for one in products]
+    assert [not isinstance(one, str) for one in found] == [gains, gains], found
+
+
+def test_products_in_float32_are_none() -> None:
+    assert products_of(model_of((1, 1), is_half=False))[1] == []
+
+
+def test_rows_keep_four_bits_whatever_their_size() -> None:
+    model = ir.from_proto(
+        helper.make_model(
+            helper.make_graph(
+                [], "g", [helper.make_tensor_value_info("x", TensorProto.FLOAT16, (4, 64))], []
+            ),
+            opset_imports=[helper.make_opsetid("", 20)], ir_version=10,
+        )
+    )  # fmt: skip
+    build = Builder(model)
+    made = rounded_rows(build, model.graph.inputs[0], ir.DataType.FLOAT16)
+    model.graph.extend(build.take())
+    made.shape = ir.Shape([4, 64])
+    model.graph.outputs.append(made)
+    x = np.random.default_rng(2).standard_normal((4, 64)) * [[1e-5], [1.0], [3e4 / 4], [0.0]]
+    x = x.astype(np.float16)
+    session = ort.InferenceSession(ir.to_proto(model).SerializeToString())
+    (got,) = session.run(None, {"x": x})
+    wide, found = x.astype(np.float64), got.astype(np.float64)
+    sizes = np.linalg.norm(wide, axis=1)
+    assert (np.linalg.norm(found - wide, axis=1)[:3] <= 0.04 * sizes[:3]).all()
+    assert not found[3].any()
+
+
+@pytest.mark.skipif(find_spec("triton") is None, reason="triton is not installed")
+@pytest.mark.parametrize("is_half", [True, False], ids=["float16", "float32"])
+def test_the_whole_call(is_half: bool) -> None:
+    proto = model_of((1, 1), is_half=is_half)
+    options = ortkit.OptimizeOptions(target="cuda", arch="sm_90", precision="fp8", samples=1)
+    made = ortkit.optimize(proto, options)
+    found = made.report.precision
+    assert found is not None
+    assert [(one.form, one.lowered) for one in found.nodes] == [("fp8-weights", True)] * 2
+    assert found.error is not None
+    assert 1e-3 < found.error < 0.1
+    assert made.report.verification is not None
+    assert made.report.verification.verdict == "yes"
+    kinds = Counter(one.kind for one in made.report.regions if one.emitted_as)
+    assert kinds["product"] == 2
+    assert {one.dtype for one in made.model.graph.initializers.values()} >= {
+        ir.DataType.FLOAT8E4M3FN
+    }
+    assert not any(node.op_type == "MatMul" for node in made.model.graph)
+
+
+@pytest.mark.skipif(find_spec("triton") is None, reason="triton is not installed")
+def test_a_budget_returns_products() -> None:
+    options = ortkit.OptimizeOptions(
+        target="cuda", arch="sm_90", precision="fp8", samples=1, max_error=0.005
+    )
+    made = ortkit.optimize(model_of((1, 1)), options)
+    found = made.report.precision
+    assert found is not None
+    assert found.error is not None
+    assert found.error <= 0.005
+    returned = [one.reason for one in found.nodes if not one.lowered]
+    assert returned
+    assert all("0.005" in one for one in returned)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"target": "cpu"}, {"target": "cuda", "kernels": "off"}, {"target": "cuda", "level": 1},
+        {"target": "cuda", "precision_io": "convert"}, {"target": "cuda", "max_error": 1.5},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_what_cannot_be_asked(given: dict[str, object]) -> None:
+    with pytest.raises(UserError):
+        ortkit.OptimizeOptions(precision="fp8", **given)  # type: ignore[arg-type]
