@@ -26,16 +26,10 @@ void KeepPairs(int32_t*, int32_t*) {}  // they are static
 
 }  // namespace
 
-ort::CustomOp DescribeToRuntime(const OrtkitOp& spec) {
+ort::CustomOp DescribeAlike(OrtkitPairs may_inplace) {
   ort::CustomOp abi = {};
   abi.version = ort::kApiVersion;
-  abi.GetName = GetName;
   abi.GetExecutionProviderType = GetExecutionProviderType;
-  abi.GetInputType = GetInputType;
-  abi.GetInputTypeCount = GetInputTypeCount;
-  abi.GetOutputType = GetOutputType;
-  abi.GetOutputTypeCount = GetOutputTypeCount;
-  abi.KernelDestroy = DestroyKernel;
   abi.GetInputCharacteristic = ZeroAt;
   abi.GetOutputCharacteristic = ZeroAt;
   abi.GetInputMemoryType = ZeroAt;
@@ -43,13 +37,24 @@ ort::CustomOp DescribeToRuntime(const OrtkitOp& spec) {
   abi.GetVariadicInputHomogeneity = One;
   abi.GetVariadicOutputMinArity = One;
   abi.GetVariadicOutputHomogeneity = One;
+  abi.GetStartVersion = One;
+  abi.GetEndVersion = AnyVersion;
+  abi.GetMayInplace = may_inplace;
+  abi.ReleaseMayInplace = KeepPairs;
+  return abi;
+}
+
+ort::CustomOp DescribeToRuntime(const OrtkitOp& spec) {
+  ort::CustomOp abi = DescribeAlike(spec.may_inplace);
+  abi.GetName = GetName;
+  abi.GetInputType = GetInputType;
+  abi.GetInputTypeCount = GetInputTypeCount;
+  abi.GetOutputType = GetOutputType;
+  abi.GetOutputTypeCount = GetOutputTypeCount;
+  abi.KernelDestroy = DestroyKernel;
   abi.CreateKernelV2 = CreateKernel;
   abi.KernelComputeV2 = Compute;
   abi.InferOutputShape = InferOutputShape;
-  abi.GetStartVersion = One;
-  abi.GetEndVersion = AnyVersion;
-  abi.GetMayInplace = spec.may_inplace;
-  abi.ReleaseMayInplace = KeepPairs;
   return abi;
 }
 

@@ -19,7 +19,6 @@ namespace {
 static_assert(sizeof(NamedOp) == sizeof(OrtkitRoom) && alignof(NamedOp) == alignof(OrtkitRoom), "names.h");
 
 const char* GetName(const ort::CustomOp* op) { return AsNamed(op)->spec->name; }
-const char* GetExecutionProviderType(const ort::CustomOp*) { return nullptr; }
 size_t GetInputTypeCount(const ort::CustomOp* op) { return AsNamed(op)->spec->input_count; }
 size_t GetOutputTypeCount(const ort::CustomOp* op) { return AsNamed(op)->spec->output_count; }
 int32_t GetInputType(const ort::CustomOp* op, size_t index) { return AsNamed(op)->spec->input_types[index]; }
@@ -27,12 +26,7 @@ int32_t GetOutputType(const ort::CustomOp* op, size_t index) {
   return AsNamed(op)->spec->output_types[index];
 }
 int32_t GetInputKind(const ort::CustomOp* op, size_t index) { return AsNamed(op)->spec->input_kinds[index]; }
-int32_t ZeroAt(const ort::CustomOp*, size_t) { return 0; }
-// Outputs from the second on may be left out; the kernel then writes into memory of its own.
-int32_t One(const ort::CustomOp*) { return 1; }
 int32_t GetVersion(const ort::CustomOp* op) { return AsNamed(op)->spec->version; }
-int32_t AnyVersion(const ort::CustomOp*) { return INT32_MAX; }
-void KeepPairs(int32_t*, int32_t*) {}  // they are static
 
 ort::Status* CreateNamed(const ort::CustomOp* custom_op, const ort::Api*, const ort::KernelInfo* info,
                          void** result) {
@@ -99,30 +93,20 @@ ort::Status* InferNamed(const ort::CustomOp* custom_op, ort::ShapeContext* conte
   return nullptr;
 }
 
+// Outputs from the second on may be left out; the kernel then writes into memory of its own.
 ort::CustomOp Describe(const OrtkitNamedOp& spec) {
-  ort::CustomOp abi = {};
-  abi.version = ort::kApiVersion;
+  ort::CustomOp abi = DescribeAlike(spec.may_inplace);
   abi.GetName = GetName;
-  abi.GetExecutionProviderType = GetExecutionProviderType;
   abi.GetInputType = GetInputType;
   abi.GetInputTypeCount = GetInputTypeCount;
   abi.GetOutputType = GetOutputType;
   abi.GetOutputTypeCount = GetOutputTypeCount;
   abi.KernelDestroy = DestroyNamed;
   abi.GetInputCharacteristic = GetInputKind;
-  abi.GetOutputCharacteristic = ZeroAt;
-  abi.GetInputMemoryType = ZeroAt;
-  abi.GetVariadicInputMinArity = One;
-  abi.GetVariadicInputHomogeneity = One;
-  abi.GetVariadicOutputMinArity = One;
-  abi.GetVariadicOutputHomogeneity = One;
   abi.CreateKernelV2 = CreateNamed;
   abi.KernelComputeV2 = ComputeNamed;
   abi.InferOutputShape = InferNamed;
   abi.GetStartVersion = GetVersion;
-  abi.GetEndVersion = AnyVersion;
-  abi.GetMayInplace = spec.may_inplace;
-  abi.ReleaseMayInplace = KeepPairs;
   return abi;
 }
 

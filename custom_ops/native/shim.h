@@ -28,7 +28,8 @@ inline const Op* AsOp(const ort::CustomOp* op) { return reinterpret_cast<const O
 ort::Status* Refuse(const Op& op, ort::ErrorCode code, const char* format, ...)
     __attribute__((format(printf, 3, 4)));
 
-// describe.cc: the kernel for the CPU.
+// describe.cc: what is the same for all ops; and an op with its kernel for the CPU.
+ort::CustomOp DescribeAlike(OrtkitPairs may_inplace);
 ort::CustomOp DescribeToRuntime(const OrtkitOp& spec);
 // Refuses a node of other inputs or outputs than its op has.
 ort::Status* CheckCounts(const Op& op, const ort::KernelInfo* info);
