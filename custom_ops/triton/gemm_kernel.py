@@ -26,16 +26,40 @@ def read(p, rows, columns, M, N: tl.constexpr, KIND: tl.constexpr):
 
 
 @triton.jit
+def rows_of(M, KIND: tl.constexpr):
+    """Return the rows of an operand of that kind."""
+    if KIND == 2:
+        return M
+    else:
+        return 1
+
+
+@triton.jit
+def first_of(p, rows, columns, WHICH: tl.constexpr, PLACES: tl.constexpr):
+    """Return where the tensor begins that this of many products has of an operand."""
+    if PLACES is None or p is None:
+        return p
+    else:
+        at = tl.program_id(2) // PLACES[WHICH][0]
+        if PLACES[WHICH][1] > 0:
+            at = at % PLACES[WHICH][1]
+        return p + at.to(tl.int64) * rows * columns
+
+
+@triton.jit
 def gemm_kernel(
     x, w, v, e0, e1, e2, e3, y, M,
     N: tl.constexpr, K: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
-    IS_TURNED: tl.constexpr, IS_PAIR: tl.constexpr,
+    IS_TURNED: tl.constexpr, IS_FLIPPED: tl.constexpr, IS_PAIR: tl.constexpr,
     KIND0: tl.constexpr, KIND1: tl.constexpr, KIND2: tl.constexpr, KIND3: tl.constexpr,
+    PLACES: tl.constexpr,
 ):  # fmt: skip
     """Write one tile of `epilogue(x @ w, [x @ v,] e0, ...)`, the sums in float32.
 
+    With `PLACES` there are many such products, and all tensors have a dim more in front.
+
     Args:
-        x: [M, K].
+        x: [M, K], or [K, M] if `IS_FLIPPED`.
         w: [K, N], or [N, K] if `IS_TURNED`.
         v: The second matrix if `IS_PAIR`, else anything.
         e0: A further operand of the epilogue: [N] if `KIND0` is 1, [M, N] if it is 2, [M] if it
@@ -45,13 +69,27 @@ def gemm_kernel(
         BM: Rows of a tile.
         BN: Columns of a tile.
         BK: Depth of one step.
+        PLACES: For x, w, and the operands (d, n): product b has their b // d % n-th tensor, or the
+            b // d-th if n is 0.
     """
+    x = first_of(x, M, K, 0, PLACES)
+    w = first_of(w, K, N, 1, PLACES)
+    v = first_of(v, K, N, 1, PLACES)
+    e0 = first_of(e0, rows_of(M, KIND0), N, 2, PLACES)
+    e1 = first_of(e1, rows_of(M, KIND1), N, 3, PLACES)
+    e2 = first_of(e2, rows_of(M, KIND2), N, 4, PLACES)
+    e3 = first_of(e3, rows_of(M, KIND3), N, 5, PLACES)
+    if PLACES is not None:
+        y += tl.program_id(2).to(tl.int64) * M * N
     # Neighbouring blocks have the same columns: w is read from memory once.
     rows = tl.program_id(0) * BM + tl.arange(0, BM)
     columns = tl.program_id(1) * BN + tl.arange(0, BN)
     at = tl.arange(0, BK)
     is_row, is_column = (rows < M)[:, None], (columns < N)[None, :]
-    left = rows.to(tl.int64)[:, None] * K + at[None, :]
+    if IS_FLIPPED:
+        left = at.to(tl.int64)[None, :] * M + rows[:, None]
+    else:
+        left = rows.to(tl.int64)[:, None] * K + at[None, :]
     if IS_TURNED:
         right = columns.to(tl.int64)[None, :] * K + at[:, None]
     else:
@@ -65,7 +103,7 @@ def gemm_kernel(
         acc = tl.dot(a, tl.load(w + right, mask=mask, other=0.0), acc)
         if IS_PAIR:
             other = tl.dot(a, tl.load(v + right, mask=mask, other=0.0), other)
-        left += BK
+        left += BK * M if IS_FLIPPED else BK
         right += BK if IS_TURNED else BK * N
     r0 = read(e0, rows, columns, M, N, KIND0)
     r1 = read(e1, rows, columns, M, N, KIND1)

@@ -17,7 +17,7 @@ class Tile:
 
     Args:
         rows: Of a tile.
-        columns: Of a tile, of each of two matrices.
+        columns: Of a tile, of each of two matrices: a power of two.
         depth: Of a step.
         stages: Steps that there is room for, or, without copies of boxes, that are loaded ahead.
         groups: Of four warps that compute.
@@ -28,6 +28,7 @@ class Tile:
             what Triton finds.
         most_rows: Up to which it is the fastest, None for any number.
         band: Tiles below each other that are taken in before the next columns.
+        rest: Columns of a tile besides, of one matrix: a power of two, too.
     """
 
     rows: int
@@ -41,6 +42,12 @@ class Tile:
     limit: int | None = None
     most_rows: int | None = None
     band: int = 8
+    rest: int = 0
+
+    @property
+    def width(self) -> int:
+        """All columns of a tile."""
+        return self.columns + self.rest
 
 
 #: Without copies of boxes.
@@ -50,6 +57,9 @@ PROCESSORS = 132
 _SMALL = Tile(64, 64, 64, 12, is_early=True)
 _MIDDLE = Tile(64, 128, 64, 8, is_early=True)
 _BESIDE = Tile(64, 128, 64, 4, is_early=True, limit=128)
+#: One tile a multiprocessor where two of those side by side would not do: deep ones are ahead.
+_DEEP = Tile(64, 128, 64, 6, is_early=True, rest=64)
+_LEAST_DEPTH = 1536
 _LARGE = Tile(128, 128, 64, 4, 2, is_apart=True, blocks=PROCESSORS)
 #: Where one tensor is read besides, and, with more registers for them, several.
 _WIDE = Tile(128, 256, 64, 3, 2, blocks=PROCESSORS)
@@ -60,7 +70,14 @@ _LARGE_PAIR = Tile(128, 128, 64, 4, 2, blocks=PROCESSORS)
 _MOST_OF_PAIR = 8192
 
 
-def tiles_of(rows: int | None, columns: int, matrices: int, whole: int) -> tuple[Tile, ...]:
+def tiles_of(
+    rows: int | None,
+    columns: int,
+    matrices: int,
+    whole: int,
+    depth: int = 0,
+    count: int | None = 1,
+) -> tuple[Tile, ...]:
     """Return the tiles for each range of rows, the last one for any number of them.
 
     Args:
@@ -68,17 +85,29 @@ def tiles_of(rows: int | None, columns: int, matrices: int, whole: int) -> tuple
         columns: Of the result.
         matrices: One or two.
         whole: Operands that what follows reads besides, as large as the result.
+        depth: Of a product.
+        count: Of such products; None where known at run time only.
     """
     if matrices > 1:
         found = [replace(_PAIR, most_rows=_MOST_OF_PAIR), _LARGE_PAIR]
     else:
         # One tile a multiprocessor, or two side by side.
+        deep = [(_DEEP, 1)] if rows is not None and depth >= _LEAST_DEPTH else []
+        few = [(_SMALL, 1), (_MIDDLE, 1), *deep, (_BESIDE, 2)] if count is not None else []
         found = [
-            replace(tile, most_rows=tiles * PROCESSORS // -(-columns // tile.columns) * tile.rows)
-            for tile, tiles in ((_SMALL, 1), (_MIDDLE, 1), (_BESIDE, 2))
+            replace(tile, most_rows=_rows_of(tile, tiles * PROCESSORS, columns, count or 1))
+            for tile, tiles in few
         ]
+        if count != 1 and all((one.most_rows or 0) < _BESIDE.rows for one in found):
+            # Of each of them half a larger tile would be empty.
+            found.append(replace(_BESIDE, most_rows=_BESIDE.rows))
         found.append((_LARGE, _WIDE, SHARED)[min(whole, 2)])
     ranges = [one for one in found if one.most_rows is None or one.most_rows > 0]
     if rows is None:
         return tuple(ranges)
     return (next(one for one in ranges if one.most_rows is None or rows <= one.most_rows),)
+
+
+def _rows_of(tile: Tile, most: int, columns: int, count: int) -> int:
+    """Return the rows of so many products for which there are no more tiles than `most`."""
+    return most // (count * -(-columns // tile.width)) * tile.rows

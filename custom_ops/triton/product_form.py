@@ -1,4 +1,4 @@
-"""Products of rows and constant matrices in half precision, as a region's body has them."""
+"""Products of rows and matrices in half precision, as a region's body has them."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from ortkit.kernels.sizes import Extent, extent_of, product
 from ..tvm.body import Body, integer
 from ..tvm.epilogue import Epilogue, Operand, Step, Value, read_step
 from .conv_form import HALVES
+from .product_batch import Batch, batch_of, place_of, turned
 from .product_norms import Norm, read_norm
 
 #: Operands that a kernel reads besides its products.
@@ -38,6 +39,8 @@ class Products:
         depth: Multiply-adds of an element.
         columns: Of the result.
         is_turned: How the weights lie.
+        is_flipped: Whether x is [..., depth, rows] instead.
+        batch: Of many products, whose tensors have further dims in front; None for one.
     """
 
     signature: RegionSignature
@@ -50,6 +53,8 @@ class Products:
     depth: int
     columns: int
     is_turned: bool
+    is_flipped: bool = False
+    batch: Batch | None = None
 
 
 def read_products(signature: RegionSignature) -> Products | Refused | None:
@@ -69,8 +74,10 @@ def read_products(signature: RegionSignature) -> Products | Refused | None:
     numbers = tuple(number for number, _ in matrices)
     kinds = {(inputs[number].shape, is_turned) for number, is_turned in matrices}
     ((shape, is_turned), *others) = kinds
-    if others or len(shape) != 2 or not all(isinstance(size, int) for size in shape):
+    if others or len(shape) < 2 or not all(isinstance(size, int) for size in shape[-2:]):
         return Refused("products with matrices of other shapes than one of known sizes")
+    if len(shape) > 2 or turned(body, source) is not None:
+        return _read_batch(body, nodes, numbers, is_turned=is_turned)
     depth, columns = (int(size) for size in (shape[::-1] if is_turned else shape))
     rows = signature.outputs[0].shape[:-1]
     norm = read_norm(body, source, (*rows, depth))
@@ -89,6 +96,39 @@ def read_products(signature: RegionSignature) -> Products | Refused | None:
     return Products(
         signature, x, norm, numbers, reads, epilogue,
         product(map(extent_of, rows)), depth, columns, is_turned,
+    )  # fmt: skip
+
+
+def _read_batch(
+    body: Body, nodes: Sequence[onnx.NodeProto], weights: tuple[int, ...], *, is_turned: bool
+) -> Products | Refused:
+    """Return products of which there are many, or of rows that lie as columns."""
+    signature, source = body.signature, nodes[0].input[0]
+    inputs, whole = signature.inputs, signature.outputs[0].shape
+    flipped = turned(body, source)
+    x = body.inputs.get(source, flipped)
+    if x is None:
+        return Refused("products of something that is computed in the region")
+    depth, columns = inputs[weights[0]].shape[-2:][:: -1 if is_turned else 1]
+    rows = whole[-2] if len(whole) > 1 else 1
+    left = (rows, depth) if flipped is None else (depth, rows)
+    if whole[-1:] != (columns,) or inputs[x].shape[-2:] != left:
+        return Refused("products of other sizes than rows and a matrix")
+    assert isinstance(depth, int)
+    assert isinstance(columns, int)
+    # What lies innermost is copied by 16 bytes.
+    innermost = (depth, columns) if flipped is None else (depth, columns, rows)
+    if any(not isinstance(size, int) or size % VECTOR for size in innermost):
+        return Refused(f"products of {innermost}, no multiples of {VECTOR}")
+    behind = epilogue_of(body, nodes, weights, body.function.output[0], is_batch=True)
+    if isinstance(behind, Refused):
+        return behind
+    batch = batch_of(signature, x, weights[0], behind[0])
+    if isinstance(batch, Refused):
+        return batch
+    return Products(
+        signature, x, None, weights, *behind, extent_of(rows), depth, columns, is_turned,
+        flipped is not None, batch,
     )  # fmt: skip
 
 
@@ -122,8 +162,8 @@ def _matrix(body: Body, node: onnx.NodeProto) -> tuple[int, bool] | None:
     as_it_lies = body.inputs.get(node.input[1])
     if as_it_lies is not None:
         return as_it_lies, is_transposed
-    turned = body.input_behind(node.input[1], (1, 0))
-    return None if turned is None else (turned, not is_transposed)
+    behind = turned(body, node.input[1])
+    return None if behind is None else (behind, not is_transposed)
 
 
 def misfit(signature: RegionSignature, x: int, depth: int, columns: int) -> str | None:
@@ -142,6 +182,8 @@ def epilogue_of(
     weights: Sequence[int],
     end: str,
     dtype: str = "",
+    *,
+    is_batch: bool = False,
 ) -> tuple[tuple[int, ...], Epilogue] | Refused:
     """Return what the steps behind the products read, and the steps.
 
@@ -151,13 +193,14 @@ def epilogue_of(
         weights: The numbers of their matrices.
         end: What the last step makes.
         dtype: Of all values, empty for that of the region's result.
+        is_batch: Whether each product may have operands of its own.
     """
     products = [str(node.output[0]) for node in nodes]
     steps = _between(body, products, end)
     biases = [str(node.input[2]) for node in nodes if len(node.input) > 2 and node.input[2]]
     read = [*biases, *(str(name) for node in steps for name in node.input)]
     numbers = tuple(dict.fromkeys(body.inputs[name] for name in read if name in body.inputs))
-    if not all(_fits(body.signature, number) for number in numbers):
+    if not all(_fits(body.signature, number, is_batch=is_batch) for number in numbers):
         return Refused("an operand of another shape than the product's, or its rows'")
     if len(numbers) > MOST_OPERANDS:
         return Refused(f"more than {MOST_OPERANDS} further operands")
@@ -211,8 +254,13 @@ def _between(body: Body, products: Sequence[str], end: str) -> list[onnx.NodePro
     return [node for node in behind if needed & set(node.output)]
 
 
-def _fits(signature: RegionSignature, number: int) -> bool:
-    """Say whether an input has the result's shape, or is one row for all."""
+def _fits(signature: RegionSignature, number: int, *, is_batch: bool) -> bool:
+    """Say whether an input has the result's shape, or is one row for all.
+
+    With `is_batch` also one row, or rows, for some of the products.
+    """
     shape, output = signature.inputs[number].shape, signature.outputs[0].shape
+    if is_batch:
+        return place_of(shape, output, is_read=True) is not None
     is_row = shape[-1:] == output[-1:] and all(size == 1 for size in shape[:-1])
     return shape == output or (is_row and 0 < len(shape) <= len(output))

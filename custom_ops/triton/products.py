@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ortkit.kernels.backend import Refused
+from ortkit.kernels.cuda import MAX_GRID
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.sizes import ONE, Extent
 from ortkit.kernels.triton.hand import Call, Passed, Tensor, kernel_text
@@ -59,8 +60,11 @@ def match(signature: RegionSignature) -> RowProduct | TiledProduct | Refused | N
     found = read_products(signature)
     if found is None or isinstance(found, Refused):
         return found
-    if found.rows == ONE:
+    if found.rows == ONE and found.batch is None:
         return RowProduct(found) if found.is_turned else Refused("one row, and a matrix of rows")
     if found.norm is not None:
         return Refused("a norm before products of more than one row")
-    return TiledProduct(found) if fits(found.columns) else Refused("products of too many columns")
+    count = 1 if found.batch is None else found.batch.count.static or 1
+    if not fits(found.columns) or count > MAX_GRID[2]:
+        return Refused("products of too many columns, or too many products")
+    return TiledProduct(found)

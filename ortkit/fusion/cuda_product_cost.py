@@ -50,6 +50,7 @@ class Shape:
         products: One or two.
         tail: Nodes behind.
         is_normed: Whether the rows have a norm before.
+        count: Of such products, each of matrices of its own; None where known at run time only.
     """
 
     rows: int | None
@@ -58,6 +59,7 @@ class Shape:
     products: int
     tail: int
     is_normed: bool
+    count: int | None = 1
 
 
 def predict_products(shape: Shape) -> Prediction:
@@ -90,90 +92,3 @@ def predict_joined(shape: Shape) -> Prediction | None:
             return Prediction(before + part * (low - before), after + part * (high - after))
         start, before, after = end, low, high
     return None
-
-
-@dataclass(frozen=True)
-class _Tiles:
-    """How long tiles of one size take, nanoseconds.
-
-    Args:
-        rows: Of one.
-        columns: Of one, of each of two matrices.
-        at_once: That a GPU works on.
-        step_ns: Of 64 of the depth.
-        tile_ns: Of each tile besides.
-        start_ns: Of all together.
-    """
-
-    rows: int
-    columns: int
-    at_once: int
-    step_ns: float
-    tile_ns: float
-    start_ns: float
-
-    def count(self, shape: Shape, rows: int) -> int:
-        """Return the number of tiles."""
-        return -(-rows // self.rows) * -(-shape.columns // self.columns)
-
-    def nanoseconds(self, shape: Shape, rows: int) -> float:
-        """Return the time of all of them."""
-        turns = -(-self.count(shape, rows) // self.at_once)
-        steps = -(-shape.depth // _STEP)
-        return self.start_ns + turns * (self.tile_ns + steps * self.step_ns)
-
-
-#: As `custom_ops/triton/gemm_tiles.py` chooses them: the last of a row takes any number.
-_TILED = {
-    1: (
-        _Tiles(64, 64, 132, 125, 900, 3000),
-        _Tiles(64, 128, 132, 220, 1900, 2700),
-        _Tiles(64, 128, 264, 360, 2000, 2700),
-        _Tiles(128, 128, 132, 385, 1700, 3500),
-    ),
-    2: (_Tiles(128, 64, 132, 380, 600, 3500),),
-}
-_STEP = 64
-#: Rows, and depth and columns, from which on they were measured; what rows may be that are not
-#: known.
-_LEAST_ROWS, _LEAST, _ROWS = 100, 256, (128, 512, 2048, 8192)
-#: cuBLAS: what a product takes at least, and floating-point operations per nanosecond.
-_BLAS_NS, _BLAS_LEAST_NS, _BLAS_FLOPS = 4000.0, 2400.0, 680e3
-#: What lies in the cache is read by what follows at more than the memory's bandwidth.
-_CACHE, _CACHED, _UNCACHED = 20e6, 5000.0, 3100.0
-
-
-def predict_tiled(shape: Shape) -> Prediction | None:
-    """Return what products of many rows take with what follows them, before and after.
-
-    None where nothing follows, or the sizes are smaller than what was measured. Rows that are not
-    known are taken for several numbers. The times are those of a fit to what was measured, within
-    a tenth mostly (`docs/gpu-results.md`).
-    """
-    least = min(shape.depth, shape.columns)
-    if not shape.tail or least < _LEAST or (shape.rows or _LEAST_ROWS) < _LEAST_ROWS:
-        return None
-    each = [_tiled(shape, rows) for rows in (_ROWS if shape.rows is None else (shape.rows,))]
-    return Prediction(sum(one.before_ns for one in each), sum(one.after_ns for one in each))
-
-
-def blas_ns(shape: Shape, rows: int) -> float:
-    """Return what cuBLAS takes for one product of many rows."""
-    numbers = float(shape.depth * shape.columns)
-    return max(
-        _BLAS_NS + max(2.0 * rows * numbers / _BLAS_FLOPS, _BLAS_LEAST_NS),
-        _THEIRS[0] + _HALF * numbers / _THEIRS[1],
-    )
-
-
-def _tiled(shape: Shape, rows: int) -> Prediction:
-    elements, matrix = float(rows * shape.columns), _HALF * float(shape.depth * shape.columns)
-    product = blas_ns(shape, rows)
-    moved = _HALF * (shape.products + 1) * elements
-    behind = LAUNCH_NS + moved / (_CACHED if moved <= _CACHE else _UNCACHED)
-    tiles = _TILED[shape.products]
-    chosen = next((one for one in tiles if one.count(shape, rows) <= one.at_once), tiles[-1])
-    read = _OURS[0] + shape.products * matrix / _OURS[1]
-    return Prediction(
-        shape.products * product + behind, max(chosen.nanoseconds(shape, rows), read)
-    )

@@ -7,14 +7,15 @@ of a single row with its norm where nothing else reads that.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
 from ortkit.fusion.choose import Judge
 from ortkit.fusion.cost import MINIMUM_GAIN, CostModel, Prediction
-from ortkit.fusion.cuda_product_cost import Shape, predict_products, predict_tiled
+from ortkit.fusion.cuda_product_cost import Shape, predict_products
+from ortkit.fusion.cuda_tiled_cost import predict_halved, predict_tiled
 from ortkit.fusion.describe import describe_region
 from ortkit.fusion.families import family_of
 from ortkit.fusion.recompute import Candidate
@@ -133,15 +134,21 @@ def matrix_of(product: ir.Node) -> ir.Value | None:
     return product.inputs[1] if turn is None else turn.inputs[0]
 
 
-def turn_before(product: ir.Node) -> ir.Node | None:
-    """Return the Transpose of a product's matrix, if nothing else reads it."""
-    value = product.inputs[1]
+def turn_before(product: ir.Node, place: int = 1) -> ir.Node | None:
+    """Return the Transpose of a product's matrix, or other factor, if nothing else reads it."""
+    value = product.inputs[place]
     node = None if value is None else value.producer()
     if value is None or node is None or node.op_type != "Transpose" or node.domain:
         return None
     perm = node.attributes.get("perm")
-    is_turned = perm is None or (not perm.is_ref() and tuple(perm.as_ints()) == (1, 0))
+    is_turned = perm is None or (not perm.is_ref() and _swaps_last(perm.as_ints()))
     return node if is_turned and is_read_once(value) and node.graph is product.graph else None
+
+
+def _swaps_last(perm: Sequence[int]) -> bool:
+    """Say whether a Transpose swaps the last two axes, and nothing else."""
+    axes = [*range(len(perm))]
+    return len(axes) > 1 and [*perm] == [*axes[:-2], axes[-1], axes[-2]]
 
 
 def is_turned(product: ir.Node) -> bool:
@@ -161,6 +168,16 @@ def turns(scope: Scope, product: ir.Node) -> bool:
     line = line_behind(scope, product, set())
     shape = shape_of(scope, line, norm_before(line, set()))
     return predict_products(shape).gain >= MINIMUM_GAIN
+
+
+def halves(scope: Scope, product: ir.Node) -> bool:
+    """Say whether a product whose halves meet is faster as two in one kernel.
+
+    It is one kernel fewer and two tensors that are not written: half of what others have to gain.
+    """
+    shape = shape_of(scope, Line((product,), (), product.outputs[0]), None)
+    found = predict_halved(replace(shape, columns=shape.columns // 2, products=2, tail=1))
+    return found is not None and found.gain >= MINIMUM_GAIN / 2
 
 
 def line_behind(
@@ -226,7 +243,9 @@ def _joined(
             nodes += partner.nodes
             reads += partner.reads
         elif scope.shapes.dtype(other) == scope.shapes.dtype(value) and (
-            scope.shapes.same_shape(other, value) or _is_row(scope, other, value)
+            scope.shapes.same_shape(other, value)
+            or _is_row(scope, other, value)
+            or _is_part(scope, other, value, product)
         ):
             reads.append(other)
         else:
@@ -282,6 +301,20 @@ def _is_row(scope: Scope, value: ir.Value, result: ir.Value) -> bool:
     if not shape or not whole or len(shape) > len(whole):
         return False
     return shape[-1] == whole[-1] and all(size == 1 for size in shape[:-1])
+
+
+def _is_part(scope: Scope, value: ir.Value, result: ir.Value, product: ir.Node) -> bool:
+    """Say whether a value is a row, or rows, for each of many products, or for some of them."""
+    matrix = product.inputs[1]
+    shape, whole = scope.shapes.shape(value), scope.shapes.shape(result)
+    if matrix is None or (scope.shapes.rank(matrix) or 0) < 3 or not shape or not whole:
+        return False
+    pairs = zip(reversed(shape), reversed(whole), strict=False)
+    return (
+        len(shape) <= len(whole)
+        and shape[-1] == whole[-1]
+        and all(size in (1, full) for size, full in pairs)
+    )
 
 
 def _is_bias(scope: Scope, line: Line, node: ir.Node) -> bool:

@@ -21,11 +21,13 @@ from ortkit.fusion.cuda_attention import (
     takes_attention,
     without_readers,
 )
+from ortkit.fusion.cuda_batched import batched_candidates
 from ortkit.fusion.cuda_cost import CudaCostModel
 from ortkit.fusion.cuda_fp8 import fp8_candidates
+from ortkit.fusion.cuda_halved_products import halved_products
 from ortkit.fusion.cuda_joined import joined_candidates
 from ortkit.fusion.cuda_layout import advise, beside_convolutions
-from ortkit.fusion.cuda_products import cuda_product_candidates, takes_sum, turns
+from ortkit.fusion.cuda_products import cuda_product_candidates, halves, takes_sum, turns
 from ortkit.fusion.cuda_rotations import rotations_apart
 from ortkit.fusion.cuda_skip_norms import split_skip_norms
 from ortkit.fusion.cuda_turned_weights import turned_weights
@@ -43,9 +45,15 @@ from ortkit.kernels.cuda import CudaKernel
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.tuned import Chooser
 from ortkit.report import RegionReport
+from ortkit.rewrite.log import DENIED
 from ortkit.rewrite.scope import Scope
 
-_PRODUCTS_ON_CUDA = (fp8_candidates, joined_candidates, cuda_product_candidates)
+_PRODUCTS_ON_CUDA = (
+    fp8_candidates,
+    joined_candidates,
+    cuda_product_candidates,
+    batched_candidates,
+)
 
 
 def compile_regions(
@@ -97,6 +105,7 @@ def compile_regions(
                 split.enter_context(split_biases(scopes, taken))
             split.enter_context(written_attention(scopes, attends))
             split.enter_context(split_skip_norms(scopes, takes_sum))
+            split.enter_context(halved_products(scopes, halves))
             split.enter_context(turned_weights(scopes, turns))
             split.enter_context(rotations_apart(scopes, attends))
         return _compile(
@@ -201,7 +210,7 @@ def _allowed(scope: Scope, one: Candidate) -> Candidate:
     at = one.region.at
     if one.signature is None or not scope.log.is_denied(PASS, one.region.kind, at):
         return one
-    return replace(one, signature=None, reason="rolled back, or denied by its id")
+    return replace(one, signature=None, reason=DENIED)
 
 
 def _bodies(graph: ir.Graph) -> Iterator[ir.Graph]:

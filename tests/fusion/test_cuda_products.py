@@ -234,6 +234,11 @@ GATED_MANY = """u = MatMul (x, w)  t = MatMul (x, v)  s = com.microsoft.QuickGel
         # Few columns and much depth: cuBLAS gives parts of it to blocks of their own.
         ("512", ACTED, 3072, 768, False),
         ("512", "y = MatMul (x, w)", 768, 3072, False),
+        # Deep ones, a tile for each multiprocessor.
+        ("512", "y = MatMul (x, w)", 2048, 3072, True),
+        ("4, 128", "y = MatMul (x, w)", 5632, 2048, True),
+        ("128", "y = MatMul (x, w)", 5632, 2048, False),
+        ("n", "y = MatMul (x, w)", 2048, 3072, False),
         # ONNX Runtime's Gemm has the bias.
         ("512", "u = MatMul (x, w)  y = Add (u, b)", 768, 3072, False),
         ("20", ACTED, 768, 3072, False),

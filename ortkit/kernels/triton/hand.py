@@ -67,7 +67,7 @@ class Map:
     first: int = 0
 
 
-Literal = int | float | bool | str | None
+Literal = int | float | bool | str | tuple[tuple[int, int], ...] | None
 Passed = Tensor | Scratch | Size | Map | Literal
 
 

@@ -200,6 +200,21 @@ def test_tiles_by_rows_and_columns(
     assert not any(one.is_apart for one in tiles if whole)
 
 
+def test_tiles_of_deep_products_and_of_many() -> None:
+    def sizes(*given: int | None) -> list[tuple[int, int]]:
+        return [(one.rows, one.width) for one in tiles_of(*given)]
+
+    assert sizes(512, 3072, 1, 0, 2048) == [(64, 192)]
+    assert sizes(512, 2048, 1, 0, 5632) == [(64, 128)]
+    assert sizes(512, 3072, 1, 0, 768) == [(64, 128)]
+    assert sizes(None, 3072, 1, 0, 2048) == sizes(None, 3072, 1, 0)
+    assert sizes(128, 3072, 1, 0, 768, 8) == [(128, 128)]
+    assert sizes(64, 3072, 1, 0, 768, 32) == [(64, 128)]
+    assert sizes(None, 768, 1, 0, 768, None) == [(64, 128), (128, 128)]
+    assert sizes(None, 768, 1, 0, 768, 4) == [(64, 64), (64, 128), (64, 128), (128, 128)]
+    assert sizes(None, 3072, 1, 0, 768, 32) == [(64, 128), (128, 128)]
+
+
 def test_other_gpus_have_no_code_and_targets_without_hopper_no_kernel() -> None:
     signature = PLAIN.signature()
     sources = sources_of(signature)

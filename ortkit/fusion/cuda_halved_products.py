@@ -1,0 +1,129 @@
+"""Products on CUDA whose halves meet, as two products while regions are looked for.
+
+A gated layer with one matrix for both sides (Phi-3, GLM-4, Llama 4) is a product, a Split in two
+halves, and what multiplies them: one kernel has both sums in registers where they are products of
+their own. A pair that went into no region becomes one product again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from ortkit.fusion.cuda_products import is_product, is_read_once, is_turned, line_behind
+from ortkit.fusion.lower import drop_initializer
+from ortkit.rewrite.scope import Scope
+
+_HALVES = 2
+
+
+@dataclass(frozen=True)
+class _Halved:
+    """A product and a Split that are gone, what they read, and the products that are for them."""
+
+    scope: Scope
+    whole: ir.Node
+    split: ir.Node
+    read: tuple[tuple[ir.Value | None, ...], tuple[ir.Value | None, ...]]
+    halves: tuple[ir.Node, ir.Node]
+
+
+@contextmanager
+def halved_products(
+    scopes: Sequence[Scope], wanted: Callable[[Scope, ir.Node], bool]
+) -> Iterator[None]:
+    """Write products whose halves meet as two; those that still are go back.
+
+    Args:
+        scopes: Whose graphs are looked at.
+        wanted: Says of a product whether a kernel would rather have two.
+    """
+    halved = [one for scope in scopes for one in _halve_all(scope, wanted)]
+    try:
+        yield
+    finally:
+        for one in halved:
+            _join(one)
+
+
+def _halve_all(scope: Scope, wanted: Callable[[Scope, ir.Node], bool]) -> Iterator[_Halved]:
+    if not isinstance(scope.root, ir.Graph):
+        return
+    for node in list(scope.root):
+        split = _split_behind(scope, node)
+        if split is None or not wanted(scope, node):
+            continue
+        made = _halve(scope, node, split)
+        if len(line_behind(scope, made.halves[0], set()).products) == _HALVES:
+            yield made
+        else:
+            _join(made)
+
+
+def _split_behind(scope: Scope, node: ir.Node) -> ir.Node | None:
+    """Return what alone reads a product, if it cuts its columns in two halves."""
+    if not is_product(scope, node) or node.op_type != "MatMul" or is_turned(node):
+        return None
+    value = node.outputs[0]
+    if not is_read_once(value):
+        return None
+    split = next(iter(value.uses())).node
+    if split.op_type != "Split" or split.domain or split.graph is not node.graph:
+        return None
+    columns = scope.shapes.shape(value) or ()
+    parts = [scope.shapes.shape(one) or () for one in split.outputs]
+    if len(parts) != _HALVES or any(one.is_graph_output() for one in split.outputs):
+        return None
+    if any(len(part) != len(columns) or part[:-1] != columns[:-1] for part in parts):
+        return None
+    return split if parts[0][-1] == parts[1][-1] else None
+
+
+def _halve(scope: Scope, whole: ir.Node, split: ir.Node) -> _Halved:
+    graph, (rows, matrix) = whole.graph, whole.inputs
+    assert graph is not None
+    array = scope.array(matrix)
+    assert array is not None
+    assert matrix is not None
+    made = list[ir.Node]()
+    for number, (part, old) in enumerate(
+        zip(np.split(array, _HALVES, axis=-1), split.outputs, strict=True)
+    ):
+        tensor = ir.tensor(np.ascontiguousarray(part))
+        half = scope.initializer(tensor, f"{matrix.name}/half_{number}")
+        (new,) = scope.insert(whole, "MatMul", [rows, half], name=f"{old.name}/half")
+        _hand_over(scope, old, new)
+        maker = new.producer()
+        assert maker is not None
+        made.append(maker)
+    read = tuple(split.inputs), tuple(whole.inputs)
+    graph.remove([whole, split], safe=True)
+    return _Halved(scope, whole, split, (read[1], read[0]), (made[0], made[1]))
+
+
+def _join(one: _Halved) -> None:
+    """Put a product back whose halves both are still in the graph; drop what nothing reads."""
+    graph = one.halves[0].graph
+    constants = [half.inputs[1] for half in one.halves]
+    if graph is not None and one.halves[1].graph is graph:
+        for node, read in zip((one.whole, one.split), one.read, strict=True):
+            for place, value in enumerate(read):
+                node.replace_input_with(place, value)
+        graph.insert_before(one.halves[0], [one.whole, one.split])
+        for half, old in zip(one.halves, one.split.outputs, strict=True):
+            _hand_over(one.scope, half.outputs[0], old)
+        graph.remove(list(one.halves), safe=True)
+    for value in (*constants, one.read[0][1]):
+        if value is not None:
+            drop_initializer(value)
+
+
+def _hand_over(scope: Scope, old: ir.Value, new: ir.Value) -> None:
+    """Let all that reads `old` read `new`, under the same name."""
+    for use in tuple(old.uses()):
+        use.node.replace_input_with(use.idx, new)
+    scope.swap_names(old, new)
