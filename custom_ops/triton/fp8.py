@@ -7,19 +7,24 @@ from typing import ClassVar
 
 from ortkit.kernels.backend import Refused
 from ortkit.kernels.signature import RegionSignature
-from ortkit.kernels.sizes import ONE
-from ortkit.kernels.triton.hand import hand_variant
+from ortkit.kernels.sizes import ONE, Extent
+from ortkit.kernels.triton.hand import Call, Passed, Size, Tensor, hand_variant, kernel_text
 from ortkit.kernels.triton.source import VariantSource
 
+from .conv import optional
+from .conv_form import epilogue_text
 from .conv_tiles import power
 from .fp8_form import is_narrow, read_fp8
 from .gemm import TiledProduct, fits
 from .gemm_tiles import SHARED, Tile
+from .product_form import MOST_OPERANDS, Products
 from .product_tiles import Strip
 from .products import RowProduct
 
 #: Steps of twice as many numbers as in half precision are as many bytes.
 _TIMES = 2
+#: Rows that the tensor cores take as the right factor; elements of the rows' statistics.
+MOST_FEW, _STATISTICS = 16, 256
 
 
 @dataclass(frozen=True)
@@ -49,6 +54,74 @@ class RowProduct8(RowProduct):
 
 
 @dataclass(frozen=True)
+class FewProduct8:
+    """Products of up to 16 rows, whose matrices are read in eight bits."""
+
+    form: Products
+
+    #: What converts such numbers.
+    architectures: ClassVar[tuple[int, ...]] = (89, 90, 100, 103, 120)
+
+    def variants(self) -> tuple[VariantSource, ...]:
+        """Return the kernel, and one for unaligned tensors."""
+        call, text = self.call()
+        return tuple(
+            hand_variant(
+                self.form.signature, (call,), text, is_aligned=is_aligned,
+                architectures=self.architectures,
+            )
+            for is_aligned in (True, False)
+        )  # fmt: skip
+
+    def tile(self) -> FewTile:
+        """Return the part of one block."""
+        rows = self.form.rows.static
+        return FewTile(8 if rows is not None and rows <= 8 else MOST_FEW, 16, 128, 4, 4)
+
+    def call(self) -> tuple[Call, str]:
+        """Return the launch and its module."""
+        form, norm, tile = self.form, self.form.norm, self.tile()
+        missing = MOST_OPERANDS - len(form.reads)
+        inputs, output = form.signature.inputs, form.signature.outputs[0]
+        is_whole = [inputs[one].shape == output.shape for one in form.reads]
+        arguments: tuple[Passed, ...] = (
+            Tensor(form.x),
+            None if norm is None else Tensor(norm.scale),
+            optional(None if norm is None else norm.shift),
+            Tensor(form.weights[0]), Tensor(form.weights[-1]),
+            *map(Tensor, form.reads), *[None] * missing, Tensor(len(inputs)), Size(form.rows),
+            form.columns, form.depth, 0.0 if norm is None else norm.epsilon,
+            norm is not None and norm.is_centred,
+            tile.rows, tile.columns, tile.depth, tile.parts, _STATISTICS, tile.stages,
+            len(form.weights) > 1, inputs[form.x].dtype == "bfloat16",
+            *is_whole, *[False] * missing,
+        )  # fmt: skip
+        grid = ((Extent(form.columns), tile.columns), (ONE, 1), (ONE, 1))
+        text = kernel_text("few_kernel")
+        text += epilogue_text("epilogue", form.epilogue, MOST_OPERANDS + 1)
+        return Call("few_kernel", arguments, grid, tile.parts, tile.stages), text
+
+
+@dataclass(frozen=True)
+class FewTile:
+    """A block's part of a product of few rows.
+
+    Args:
+        rows: That the tensor cores take.
+        columns: Of the result.
+        depth: Of a warp's part of a step.
+        parts: Warps.
+        stages: Steps that are loaded ahead.
+    """
+
+    rows: int
+    columns: int
+    depth: int
+    parts: int
+    stages: int
+
+
+@dataclass(frozen=True)
 class TiledProduct8(TiledProduct):
     """Products of many rows in eight bits."""
 
@@ -59,14 +132,20 @@ class TiledProduct8(TiledProduct):
         return tuple(replace(tile, depth=tile.depth * _TIMES) for tile in super().tiles())
 
 
-def match(signature: RegionSignature) -> RowProduct8 | TiledProduct8 | Refused | None:
+def match(
+    signature: RegionSignature,
+) -> RowProduct8 | FewProduct8 | TiledProduct8 | Refused | None:
     """Return the region as products of matrices in eight bits; None if it is something else."""
     found = read_fp8(signature)
     if found is None or isinstance(found, Refused):
         return found
+    dtype = signature.inputs[found.x].dtype
     is_static = all(signature.inputs[one].shape[-1] == found.columns for one in found.reads)
     if found.rows == ONE and is_static:
         return RowProduct8(found)
+    rows = found.rows.static
+    if rows is not None and rows <= MOST_FEW and is_static and dtype != "float32":
+        return FewProduct8(found)
     if not is_narrow(found):
         return Refused("more than one row in half precision, and a matrix in eight bits")
     return TiledProduct8(found) if fits(found.columns) else Refused("products of too many columns")

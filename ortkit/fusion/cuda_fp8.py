@@ -112,7 +112,9 @@ class _Finder:
         nodes.sort(key=self._places.__getitem__)
         whole = replace(region_of(scope, nodes), kind=KIND)
         if prediction is None:
-            reason = "products in eight bits of so few or unknown rows are no faster"
+            reason = (
+                "products of many rows in half precision and matrices in eight bits are no faster"
+            )
             yield Candidate(whole, None, Prediction(0.0, 0.0), reason)
             return
         region, signature = self._narrowed(whole, line, rows)

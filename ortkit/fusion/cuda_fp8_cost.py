@@ -13,7 +13,7 @@ from ortkit.fusion.cost import Prediction
 from ortkit.fusion.cuda_cost import LAUNCH_NS
 from ortkit.fusion.cuda_product_cost import Shape
 from ortkit.graph.dims import Size
-from ortkit.kernels.product_times import eight_ns, half_ns, rounding_ns, widening_ns
+from ortkit.kernels.product_times import FEW_ROWS, eight_ns, half_ns, rounding_ns, widening_ns
 
 #: What rows may be that are not known.
 _ROWS = (128, 512, 2048, 8192)
@@ -27,9 +27,9 @@ def predict_fp8(shape: Shape, *, is_narrow: bool) -> Prediction | None:
         is_narrow: Whether the rows have eight bits, too.
 
     Returns:
-        None where there is no kernel: more rows than one in half precision.
+        None where there is no kernel: many rows in half precision.
     """
-    if shape.rows != 1 and not is_narrow:
+    if not is_narrow and (shape.rows is None or shape.rows > FEW_ROWS):
         return None
     before = after = 0.0
     for rows in _ROWS if shape.rows is None else (shape.rows,):

@@ -5,6 +5,8 @@ Fits to what was measured (`docs/gpu-results.md`), in nanoseconds, matrices comi
 
 from __future__ import annotations
 
+#: Rows up to which a product takes the time in which its matrix is read.
+FEW_ROWS = 16
 #: A launch, and bytes of memory in a nanosecond.
 _LAUNCH, _BYTES = 1500.0, 2350.0
 #: One row: what a kernel takes besides reading, and bytes of the matrix in a nanosecond.
@@ -24,10 +26,10 @@ def half_ns(rows: int, depth: int, columns: int) -> float:
 
 
 def eight_ns(rows: int, depth: int, columns: int) -> float:
-    """Return the time of a product whose matrix, and whose rows if there are more, have 8 bits."""
+    """Return the time of a product whose matrix, and whose rows if they are many, have 8 bits."""
     numbers = float(depth * columns)
     read = _ROW + numbers / _READ
-    if rows == 1:
+    if rows <= FEW_ROWS:
         return read
     return max(read, _EIGHT_START + max(2 * rows * numbers / _EIGHT_RATE, _EIGHT_LEAST))
 

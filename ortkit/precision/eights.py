@@ -2,7 +2,7 @@
 
 Before:
     y = MatMul(x, W)                                                     # float16
-After, of one row:
+After, of a few rows:
     y = MatMul(x, Transpose(DequantizeLinear(W8, s)))                    # W8: [n, k], s: [n]
 After, of many rows:
     f = Max(ReduceMax(Abs(x)) / 448, least), q = Cast(x / f, FLOAT8E4M3FN)   # float32
@@ -24,7 +24,7 @@ import onnx_ir as ir
 from ortkit.graph.constants import constant_array, is_constant
 from ortkit.graph.opsets.raising import raise_opset
 from ortkit.graph.shapes import Shapes
-from ortkit.kernels.product_times import eight_ns, half_ns, rounding_ns
+from ortkit.kernels.product_times import FEW_ROWS, eight_ns, half_ns, rounding_ns
 from ortkit.precision.budget import Choice, Trial, order_of
 from ortkit.precision.building import Builder
 from ortkit.precision.candidates import Chosen, Measured
@@ -56,9 +56,14 @@ class Eights:
     rows: int
 
     @property
+    def is_narrow(self) -> bool:
+        """Whether the rows have eight bits, too."""
+        return self.rows > FEW_ROWS
+
+    @property
     def name(self) -> str:
         """What reports call it."""
-        return "fp8" if self.rows > 1 else "fp8-weights"
+        return "fp8" if self.is_narrow else "fp8-weights"
 
     def emit(self, build: Builder) -> ir.Value:
         """Make the matrix in eight bits, and return it as the product reads it."""
@@ -174,14 +179,15 @@ class EightLowering(CpuLowering):
         for form in self._claimed(model, log):
             assert isinstance(form, Eights)
             node, x = form.product.node, form.product.x
-            if form.rows > 1 and x not in narrow:
+            if form.is_narrow and x not in narrow:
                 dtype = form.product.weight.dtype
                 assert dtype is not None
                 narrow[x] = rounded_rows(build, x, dtype)
                 build.put_behind(model.graph, x)
             matrix = form.emit(build)
             model.graph.insert_before(node, build.take())
-            node.replace_input_with(0, narrow.get(x, x))
+            if form.is_narrow:
+                node.replace_input_with(0, narrow[x])
             node.replace_input_with(1, matrix)
 
     def return_unfused(self, model: ir.Model) -> bool:
@@ -241,7 +247,7 @@ def _gain(shapes: Shapes, product: Product, readers: int) -> Gain | str:
     if rows is None:
         return "how many rows it multiplies is not known"
     depth, columns = product.array().shape
-    rounding = rounding_ns(rows * depth) / readers if rows > 1 else 0.0
+    rounding = rounding_ns(rows * depth) / readers if rows > FEW_ROWS else 0.0
     gain = Gain(
         half_ns(rows, depth, columns) / 1e3, (eight_ns(rows, depth, columns) + rounding) / 1e3
     )

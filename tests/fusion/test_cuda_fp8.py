@@ -114,6 +114,7 @@ TAKEN = {
         [UP, GATE, "h = MatMul(x, U)", "i = MatMul(x, V)", "j = Sigmoid(h)", "y = Mul(i, j)"],
         (1,), {("product", 4)},
     ),
+    "few rows": ([UP, "y = MatMul(x, U)"], (2, 3), {("product", 1)}),
     "a row and a transposed matrix": (
         ["T = DequantizeLinear<axis=0>(t, us)", "y = Gemm<transB=1>(x, T, b)"], (1,),
         {("product", 1)},
@@ -182,7 +183,7 @@ def prepared(lines: list[str], rows: tuple[int, ...]) -> onnx.ModelProto:
 
 
 LEFT = {
-    "several rows in half precision": ([UP, "y = MatMul(x, U)"], (3,), "no faster"),
+    "many rows in half precision": ([UP, "y = MatMul(x, U)"], (17,), "no faster"),
     "a zero point": (
         ["U = DequantizeLinear(u, one, off)", "y = MatMul(x, U)"], (1, 1), None
     ),

@@ -72,7 +72,8 @@ def products_of(proto: onnx.ModelProto) -> tuple[Shapes, list[Product]]:
 
 @pytest.mark.parametrize(
     ("rows", "readers", "gains"),
-    [((1, 1), 1, True), ((1, 64), 4, False), ((4, 4096), 4, True), ((4, 4096), 1, False),
+    [((1, 1), 1, True), ((2, 8), 1, True), ((1, 64), 4, False), ((4, 4096), 4, True),
+     ((4, 4096), 1, False),
      (("n",), 4, False)],
 )  # fmt: skip
 def test_which_products_gain(rows: tuple[int | str, ...], readers: int, gains: bool) -> None:

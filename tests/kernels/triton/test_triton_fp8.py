@@ -102,6 +102,19 @@ CASES = {
         "d = DequantizeLinear<axis = 0> (w, s)  u = Gemm<transB = 1> (x, d, b)  y = Relu (u)",
         "xwsb", rows=(1,),
     ),
+    "few rows": replace(PLAIN, rows=(2, 3), depth=1040, columns=64),
+    "few rows, bias and residual": Case(
+        f"{WIDE}  u = MatMul (x, W)  v = Add (u, b)  h = Gelu (v)  y = Add (h, r)", "xwsbr",
+        rows=(16,),
+    ),
+    "few rows with their norm": Case(
+        f"{WIDE}  a = LayerNormalization<axis = -1> (x, n)  y = MatMul (a, W)", "xwsn", rows=(5,)
+    ),
+    "few rows with their norm, gated": Case(
+        f"{WIDE}  {OTHER}  a = RMSNormalization<axis = -1> (x, n)  {GATED.replace('(x,', '(a,')}",
+        "xwsztn", rows=(1, 4), depth=640,
+    ),
+    "few rows in eight bits": Case(f"{BY_ONE}  {WIDE}  y = MatMul (x, W)", "qws", rows=(9,)),
     "rows with a factor each": MANY,
     "rows with one factor": Case(
         f"{BY_ONE}  {WIDE}  u = MatMul (x, W)  y = Add (u, b)", "qwsb", rows=(70,)
@@ -190,7 +203,7 @@ def feeds_of(signature: RegionSignature) -> list[np.ndarray]:
 
 
 REFUSED = {
-    "several rows in half precision": replace(PLAIN, rows=(2, 5)),
+    "many rows in half precision": replace(PLAIN, rows=(2, 9)),
     "no vectors": replace(PLAIN, depth=72),
     "a matrix that lies otherwise": Case(
         "W = DequantizeLinear<axis = 0> (w, s)  y = MatMul (x, W)", "xws", depth=48
