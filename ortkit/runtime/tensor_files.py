@@ -109,7 +109,8 @@ def plain_item(array: np.ndarray, folder: Path, file: str) -> Item:
         return {"type": STRING_TYPE, "shape": shape, "file": "", "strings": strings}
     codes = {np.dtype(name): code for code, name in PLAIN_TYPES.items()}
     code = codes[array.dtype]
-    np.ascontiguousarray(array).tofile(folder / file)
+    # Not `tofile`, which does not say why it cannot.
+    (folder / file).write_bytes(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
     return {"type": code, "shape": shape, "file": file, "strings": []}
 
 
