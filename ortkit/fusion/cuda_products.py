@@ -196,8 +196,7 @@ def line_behind(
     """
     products, tail, reads = [product], list[ir.Node](), dict[ir.Value, None]()
     value = product.outputs[0]
-    while len(tail) < MOST_TAIL and is_read_once(value):
-        reader = next(iter(value.uses())).node
+    while len(tail) < MOST_TAIL and (reader := _only_reader(value)) is not None:
         found = _joined(
             scope, product, reader, value, taken, may_join, is_paired=len(products) > 1
         )
@@ -329,6 +328,12 @@ def _is_bias(scope: Scope, line: Line, node: ir.Node) -> bool:
         and _is_row(scope, row, node.outputs[0])
         for product, row in ((one, other), (other, one))
     )
+
+
+def _only_reader(value: ir.Value) -> ir.Node | None:
+    """Return the node that alone reads a value, be it twice, as a square does."""
+    readers = {use.node for use in value.uses()}
+    return readers.pop() if len(readers) == 1 and not value.is_graph_output() else None
 
 
 def is_read_once(value: ir.Value) -> bool:

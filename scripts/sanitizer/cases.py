@@ -173,6 +173,10 @@ CASES = (
     Case("product_of_many_rows", "U = MatMul (X, W)  S = Add (U, B)  A = Gelu (S)  Y = Add (A, R)",
          {"X": ("n", 264), "W": (264, 1032), "B": (1032,), "R": ("n", 1032)}, {"Y": ("n", 1032)},
          ({"n": 70}, {"n": 1000}, {"n": 5000})),
+    Case("products_of_many_matrices", "V = Transpose <perm = [0, 2, 1]> (W)  U = MatMul (X, V)"
+         "  S = Add (U, B)  Y = Gelu (S)",
+         {"X": ("n", 3, "m", 136), "W": (3, 264, 136), "B": (3, 1, 264)},
+         {"Y": ("n", 3, "m", 264)}, ({"n": 2, "m": 50}, {"n": 2, "m": 200})),
     Case("gated_products_of_many_rows", "V = Transpose <perm = [1, 0]> (W)  U = MatMul (X, V)"
          "  T = Transpose <perm = [1, 0]> (Z)  D = MatMul (X, T)  S = Sigmoid (U)  Y = Mul (S, D)",
          {"X": ("n", 264), "W": (520, 264), "Z": (520, 264)}, {"Y": ("n", 520)},

@@ -38,6 +38,7 @@ TAKEN = {
         "n = RMSNormalization<axis = -1> (x, g)  y = MatMul (n, w)  z = Relu (n)", [1]
     ),
     "two readers": ("u = MatMul (x, w)  y = Relu (u)  z = Tanh (u)", [1]),
+    "a square": ("u = MatMul (x, w)  t = Relu (u)  y = Mul (t, t)", [3]),
     "two products after each other": (
         "u = MatMul (x, w)  t = Relu (u)  s = MatMul (t, o)  y = Add (s, x)", [2, 2]
     ),

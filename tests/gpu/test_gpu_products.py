@@ -154,3 +154,86 @@ def test_many_rows_with_what_follows(rows: tuple[int | str, ...], is_gated: bool
         np.testing.assert_allclose(
             np.asarray(found, np.float64), expected, rtol=0, atol=0.01 * scale
         )
+
+
+ACTED = [("MatMul", "x", "w", "u"), ("Add", "u", "b", "v"), ("Gelu", "v", "y")]
+#: Nodes, the shapes of inputs, those of constants, and the nodes of each region.
+MANY: dict[str, tuple[list[tuple[str, ...]], dict[str, tuple[int | str, ...]],
+                      dict[str, tuple[int, ...]], list[int]]] = {
+    "experts": (ACTED, {"x": (4, 300, 512)}, {"w": (4, 512, 1536), "b": (4, 1, 1536)}, [3]),
+    "experts of the same rows": (
+        ACTED, {"x": (1, 300, 512)}, {"w": (4, 512, 1536), "b": (4, 1, 1536)}, [3]
+    ),
+    "gated experts": (
+        [("MatMul", "x", "w", "u"), ("MatMul", "x", "z", "v"), ("Sigmoid", "u", "s"),
+         ("Mul", "u", "s", "t"), ("Mul", "t", "v", "y")],
+        {"x": (4, 300, 512)}, {"w": (4, 512, 1536), "z": (4, 512, 1536)}, [4],
+    ),
+    "masks of unknown numbers": (
+        [("MatMul", "x", "m", "u"), ("Sigmoid", "u", "y")],
+        {"x": ("n", 104, 256), "m": ("n", 256, 2056)}, {}, [2],
+    ),
+    "similarities": (
+        [("Transpose", "m", "k"), ("MatMul", "x", "k", "u"), ("Relu", "u", "v"),
+         ("Mul", "v", "v", "y")],
+        {"x": (2, 12, 512, 64), "m": (2, 12, 512, 64)}, {}, [4],
+    ),
+    "of columns": (
+        [("Transpose", "m", "k"), ("MatMul", "k", "x", "u"), ("Tanh", "u", "y")],
+        {"x": (2, 16, 256, 1024), "m": (2, 16, 256, 520)}, {}, [3],
+    ),
+    "halves that meet": (
+        [("MatMul", "x", "w", "u"), ("Split", "u", "p", "q"), ("Sigmoid", "p", "s"),
+         ("Mul", "p", "s", "t"), ("Mul", "t", "q", "y")],
+        {"x": (1, 300, 512)}, {"w": (512, 2816)}, [4],
+    ),
+    "a deep one alone": (
+        [("MatMul", "x", "w", "y")], {"x": (500, 2048)}, {"w": (2048, 3072)}, [1]
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MANY)
+def test_many_products_halves_and_deep_ones(name: str) -> None:
+    pytest.importorskip("triton")
+    ops, inputs, shapes, sizes = MANY[name]
+    rng = np.random.default_rng(6)
+    held = [
+        numpy_helper.from_array(
+            (rng.standard_normal(shape) * 512**-0.5).astype(np.float16), constant
+        )
+        for constant, shape in shapes.items()
+    ]
+    nodes = []
+    for kind, *names in ops:
+        is_split = kind == "Split"
+        rank = len(inputs["x"])
+        attributes: dict[str, object] = {"axis": -1, "num_outputs": 2} if is_split else {}
+        if kind == "Transpose":
+            attributes = {"perm": [*range(rank - 2), rank - 1, rank - 2]}
+        cut = 1 if is_split else len(names) - 1
+        nodes.append(helper.make_node(kind, names[:cut], names[cut:], **attributes))
+    infos = [
+        helper.make_tensor_value_info(one, TensorProto.FLOAT16, shape)
+        for one, shape in inputs.items()
+    ]
+    result = helper.make_tensor_value_info("y", TensorProto.FLOAT16, None)
+    graph = helper.make_graph(nodes, "many", infos, [result], held)
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
+    made = ortkit.optimize(proto, ortkit.OptimizeOptions(target="cuda", verify=False))
+    regions = [one for one in made.report.regions if one.emitted_as is not None]
+    assert [(one.kind, one.nodes) for one in regions] == [("product", size) for size in sizes]
+    for count in (0, 1, 3) if "unknown" in name else (0,):
+        feeds = {
+            one: rng.standard_normal([count if isinstance(size, str) else size for size in shape])
+            for one, shape in inputs.items()
+        }
+        feeds = {one: (array / 4).astype(np.float16) for one, array in feeds.items()}
+        with ortkit.Session(proto, "cpu") as session:
+            expected = session.run(feeds)["y"]
+        with ortkit.Session(made, "cuda", kernels="require") as session:
+            found = session.run(feeds)["y"]
+        scale = float(np.abs(expected).max(initial=0))
+        np.testing.assert_allclose(
+            np.asarray(found, np.float64), expected, rtol=0, atol=0.01 * scale
+        )
