@@ -64,6 +64,7 @@ PASSES: Mapping[str, str] = {
         "split-group-norm",
         "split-skip-norm",
         "unwrap-gemm",
+        "widen-convolutions",
     )
 }
 

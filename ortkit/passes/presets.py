@@ -74,6 +74,8 @@ ORDER: tuple[tuple[str, int], ...] = (
     # After affine ops, which may stand between two products.
     ("merge-linear", 2),
     ("div-to-mul", 1),
+    # After every fold into the convolution, and what is recognized behind it.
+    ("widen-convolutions", 2),
     # After every fold into the convolution, which a FusedConv would hide.
     ("fuse-conv-activation", 2),
     # After simplify-gather, which wants single Slices, and after what is recognized by Slices.

@@ -63,8 +63,8 @@ CHAINS = {
         "Unsqueeze Conv Conv Add Mul Relu Squeeze",
     ),
     "read twice": (
-        "h = Conv(x, w)  a = Relu(h)  z = Exp(h)  b = Conv(a, u)  y = Sub(b, z)",
-        "Unsqueeze Conv Squeeze Relu Exp Conv Squeeze Sub",
+        "h = Conv(x, w)  a = Relu(h)  z = Softmax(h)  b = Conv(a, u)  y = Sub(b, z)",
+        "Unsqueeze Conv Squeeze Relu Softmax Conv Unsqueeze Sub Squeeze",
     ),
     "other operands": (
         "h = Conv(x, w)  m = ReduceMean(h, last)  s = Sub(h, m)  t = Mul(s, rows)  y = Conv(t, u)",

@@ -47,7 +47,7 @@ EVERYTHING_SINCE_LEVEL = 3
 _LEFT_OUT = frozenset(
     {
         "fold-affine-into-conv", "fold-affine-into-matmul", "fold-transpose-into-gemm",
-        "merge-linear", "unwrap-batch-norm", "unwrap-gemm",
+        "merge-linear", "unwrap-batch-norm", "unwrap-gemm", "widen-convolutions",
     }
 )  # fmt: skip
 
