@@ -62,7 +62,7 @@ def append_variant(form: AttentionForm) -> VariantSource:
         )  # fmt: skip
 
     calls, scratch = split_calls(
-        form, "append_part", arguments, (widths[1], 0), k.rows, _BLOCKS_OF_EACH
+        form, "append_part", arguments, (widths[1], 0), k.rows, _BLOCKS_OF_EACH, _tile(k.rows)
     )
     bounds = [
         Condition(k.rows, at_most=MOST_ELEMENTS // one.width)

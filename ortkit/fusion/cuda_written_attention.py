@@ -26,7 +26,7 @@ from ortkit.ops.attention.sizes import measure_elsewhere
 from ortkit.ops.attention.understand import understand
 from ortkit.ops.attention.understood import Attention
 from ortkit.rewrite.scope import Scope
-from ortkit.rewrite.site import Site
+from ortkit.rewrite.site import Site, describe
 
 
 @contextmanager
@@ -76,6 +76,9 @@ def _written(site: Site, facts: Facts, wanted: Callable[[Scope, ir.Node], bool])
     assert node is not None
     node.meta[WRITTEN] = Written(core.zeroes_nan)
     if wanted(scope, node) and there.claim("written-attention"):
+        refused = describe(site.node)
+        for miss in [one for one in scope.log.misses if one.node == refused]:
+            del scope.log.misses[miss]
         measure_elsewhere(there, core, attention.heads, facts)
         there.replace(emit.result(there, attention, made), attention.heads.result.value)
         return node

@@ -16,6 +16,7 @@ from ortkit.kernels.backend import Refused
 from ortkit.kernels.calibration import Calibration
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.triton.source import sources_of
+from ortkit.passes.fuse_attention import FuseAttention
 from ortkit.rewrite.scope import Scope
 
 #: 4 heads of 16 over 9 positions, keys and values of 2. Numbers are the bits of 0.25, 2 and -inf.
@@ -128,3 +129,11 @@ def test_what_no_kernel_takes_stays_as_it_was_written(denied: bool) -> None:
     with written_attention([scope], takes if denied else lambda *_: False):
         assert ir.to_proto(scope.model) == before
     assert ir.to_proto(scope.model) == before
+
+
+def test_what_a_kernel_takes_is_refused_no_more() -> None:
+    scope = scope_of(ir.from_proto(model_of("a cap and a mask")), kind="cuda")
+    FuseAttention().run(scope)
+    assert [one.pass_name for one in scope.log.misses] == ["fuse-attention"]
+    with written_attention([scope], takes):
+        assert not scope.log.misses

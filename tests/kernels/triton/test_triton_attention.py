@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from interpreter import Interpreter
-from triton_attention import CASES, SIZES, WHOLE, Case, assert_close, feeds_of
+from triton_attention import CASES, PLAIN, SIZES, WHOLE, Case, assert_close, feeds_of
 
 from ortkit.kernels.backend import Refused
 from ortkit.kernels.cuda import SHARED_BYTES
@@ -20,8 +20,8 @@ from ortkit.kernels.triton.source import StepSource, sources_of
 pytestmark = pytest.mark.skipif(find_spec("triton") is None, reason="triton is not installed")
 #: Where a third block beside two others is worth a register or two that is put aside.
 MOST_STACK = 16
-#: Three groups have no registers for a mask that is no run; their loops over one use none of it.
-MOST_STACK_OF_MASKS = 320
+#: Three groups have few registers for a mask of each query.
+MOST_STACK_OF_MASKS = 64
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -49,6 +49,14 @@ def test_a_row_is_written_in_place(name: str, interpreter: Interpreter) -> None:
     assert_close(found, wanted[0])
     for made, one in zip(present, wanted[1], strict=True):
         np.testing.assert_array_equal(made, one)
+
+
+@pytest.mark.parametrize(("past", "stages"), [(1024, 4), (1025, 3), ("p", 3)])
+def test_few_rows_of_a_cache_are_read_in_small_blocks(past: int | str, stages: int) -> None:
+    keys = "t" if isinstance(past, str) else past + 1
+    sources = sources_of(Case(PLAIN, 2, 1, keys, past=past).signature())
+    assert not isinstance(sources, Refused)
+    assert sources[0].steps[0].stages == stages
 
 
 @pytest.mark.parametrize(
