@@ -21,15 +21,14 @@ from ortkit.kernels.triton.source import VariantSource
 
 from .alignment import UNALIGNED_ARCHITECTURES
 from .conv_boxes import box_variant
-from .conv_form import HalfConvolution, epilogue_text, read_half
+from .conv_form import HalfConvolution, epilogue_text, read_half, sum_call
+from .conv_form import optional as optional
 from .conv_source import Source, source_of
 from .conv_tiles import UNALIGNED, Tile, choose_box, choose_tile
 
 #: Where the number of pixels is not known: up to these many one kernel each, and one for more.
 _STEPS = (256, 4096, 50000)
 _NOMINAL = (128, 2048, 16384, 200_000)
-#: Elements whose parts a block adds up.
-_SUMMED = 512
 #: Positions of pixels have 32 bits.
 _MOST = 2**31 - 1 - 256
 
@@ -50,7 +49,7 @@ class Conv:
         shape = (conv.channels, self.source.depth, self.source.taps, conv.gate is not None)
         found = []
         for nominal, most in ranges:
-            box = choose_box(nominal, conv.channels, conv.image[2], is_gated=conv.gate is not None)
+            box = choose_box(nominal, *shape)
             if box is not None and (made := box_variant(conv, box, nominal, most)) is not None:
                 found.append(made)
             found.append(self._variant(choose_tile(nominal, *shape), most, is_aligned=True))
@@ -74,7 +73,7 @@ class Conv:
             Size(source.height), Size(source.width), source.channels, source.pitch,
             *(Size(extent_of(size)) for size in conv.output.shape[1:3]), conv.channels,
             *source.kernel, *source.strides, *source.dilations, *source.pads, source.is_point,
-            source.is_planar,            tile.pixels, tile.channels, tile.depth, tile.split,
+            source.is_planar, tile.pixels, tile.channels, tile.depth, tile.split,
         )  # fmt: skip
         calls = [
             *source.calls,
@@ -90,21 +89,18 @@ class Conv:
                 stages=tile.stages,
             ),
         ]
-        size = conv.pixels * Extent(conv.channels)
+        scratch = source.scratch
         if tile.split > 1:
-            given: tuple[Passed, ...] = (
-                parts, optional(conv.bias), extra, Tensor(tensors),
-                Size(conv.pixels), conv.channels, tile.split, _SUMMED,
-            )  # fmt: skip
-            grid = ((size, _SUMMED), (ONE, 1), (ONE, 1))
-            calls.append(Call("conv_sum_kernel", given, grid, warps=4, stages=1))
-        text = kernel_text("conv_kernel") + epilogue_text("epilogue", conv.epilogue)
+            added, size = sum_call(conv, parts, tile.split)
+            calls.append(added)
+            scratch += (size,)
+        text = kernel_text("conv_kernel") + epilogue_text("epilogue", conv.epilogue, is_rough=True)
         if source.calls:
             text = kernel_text("spread_kernel") + text
         return hand_variant(
             conv.signature, calls, text, conditions, is_aligned=is_aligned,
             architectures=None if is_aligned else UNALIGNED_ARCHITECTURES,
-            scratch=source.scratch + ((Extent(4 * tile.split) * size,) if tile.split > 1 else ()),
+            scratch=scratch,
         )  # fmt: skip
 
     def _rows(self, tile: Tile) -> tuple[tuple[Extent, int], tuple[Extent, int]]:
@@ -128,8 +124,3 @@ def match(signature: RegionSignature) -> Conv | Refused | None:
         return Refused("a convolution of too many pixels")
     source = source_of(found)
     return source if isinstance(source, Refused) else Conv(found, source)
-
-
-def optional(index: int | None) -> Tensor | None:
-    """Return an input as a kernel's argument, None if there is none."""
-    return None if index is None else Tensor(index)

@@ -6,18 +6,18 @@ from dataclasses import dataclass
 
 from ortkit.kernels.cuda import MAX_GRID, Condition
 from ortkit.kernels.sizes import ONE, Extent, extent_of, product
-from ortkit.kernels.triton.hand import Call, Map, Passed, Size, Tensor, hand_variant, kernel_text
+from ortkit.kernels.triton.hand import Call, Map, Passed, Scratch, Size, hand_variant, kernel_text
 from ortkit.kernels.triton.source import VariantSource
 
-from .conv_form import HalfConvolution, epilogue_text
+from .conv_form import HalfConvolution, epilogue_text, optional, sum_call
 from .conv_tiles import BoxTile
 
 _ARCHITECTURES = (90,)
 #: Elements whose bytes are what strides of maps are multiples of; the most of a side of a box.
 _VECTOR, _MOST_SIDE = 8, 256
-#: What follows in more lines, such as an exponential and a quotient, has no registers left beside
-#: the sums of a tile: 104 bytes a thread go to memory, and a net of them was wrong on an H100.
-_LONG = 12
+#: What follows in more lines, such as an error function, has no registers left beside the sums of
+#: a tile, of which each thread of so many warps has no more than 64.
+_LONG, _LONG_WARPS = 12, 8
 
 
 @dataclass(frozen=True)
@@ -86,8 +86,7 @@ def box_variant(
 ) -> VariantSource | None:
     """Return the kernel for up to `most` pixels, about `nominal`; None where there is none."""
     grid = grid_of(conv)
-    epilogue = epilogue_text("epilogue", conv.epilogue)
-    if grid is None or epilogue.count("\n") > _LONG:
+    if grid is None:
         return None
     images, rows, columns = grid.pixels
     if grid.strides != (1, 1) and conv.image[2] % tile.depth:
@@ -101,6 +100,9 @@ def box_variant(
     taps = conv.window.kernel[0] * conv.window.kernel[1]
     c, out = Extent(conv.image[2]), Extent(conv.channels)
     extra = next(iter(conv.epilogue.extras), None)
+    parts = Scratch(0, "float32") if tile.split > 1 else None
+    epilogue = epilogue_text("epilogue", conv.epilogue, is_rough=True)
+    is_long = parts is None and epilogue.count("\n") > _LONG
 
     def result(tensor: int) -> Map:
         strides = (rows * columns * out, columns * out, out)
@@ -112,11 +114,10 @@ def box_variant(
     )
     arguments: tuple[Passed, ...] = (
         Map(conv.x, *grid.source, x_box), weight,
-        None if conv.bias is None else Tensor(conv.bias),
-        None if conv.gate is None else Tensor(conv.gate),
-        None if extra is None else result(extra), result(len(conv.signature.inputs)),
-        Size(columns), conv.image[2], conv.channels, *conv.window.kernel, *grid.strides,
-        *conv.window.dilations, *conv.window.pads[:2], *box, tile.channels, tile.depth,
+        optional(conv.bias), optional(conv.gate), None if extra is None else result(extra),
+        result(len(conv.signature.inputs)), parts, *map(Size, grid.pixels),
+        conv.image[2], conv.channels, *conv.window.kernel, *grid.strides,
+        *conv.window.dilations, *conv.window.pads[:2], *box, tile.channels, tile.depth, tile.split,
     )  # fmt: skip
     # Places of an image: rows are known unless there is one.
     places = (columns, box[2])
@@ -124,16 +125,25 @@ def box_variant(
         assert columns.static is not None
         assert rows.static is not None
         places = (Extent(-(-rows.static // box[1]) * -(-columns.static // box[2])), 1)
-    call = Call(
-        "conv_box_kernel", arguments, ((out, tile.channels), places, (images, box[0])),
-        warps=tile.warps, stages=tile.stages,
-    )  # fmt: skip
+    across = (Extent(-(-conv.channels // tile.channels) * tile.split), 1)
+    calls = [
+        Call(
+            "conv_box_kernel", arguments, (across, places, (images, box[0])),
+            warps=_LONG_WARPS if is_long else tile.warps, stages=tile.stages,
+        )
+    ]  # fmt: skip
+    scratch: tuple[Extent, ...] = ()
+    text = kernel_text("conv_box_kernel") + epilogue
+    if parts is not None:
+        added, size = sum_call(conv, parts, tile.split)
+        calls.append(added)
+        text, scratch = kernel_text("conv_kernel") + text, (size,)
     conditions = (
         Condition(conv.pixels, at_most=most),
         Condition(places[0], at_most=MAX_GRID[1] * places[1]),
         Condition(images, at_most=MAX_GRID[2] * box[0]),
     )
-    text = kernel_text("conv_box_kernel") + epilogue
     return hand_variant(
-        conv.signature, [call], text, conditions, architectures=_ARCHITECTURES, is_optional=True
-    )
+        conv.signature, calls, text, conditions, scratch=scratch, architectures=_ARCHITECTURES,
+        is_optional=True,
+    )  # fmt: skip

@@ -7,9 +7,10 @@ from dataclasses import dataclass, fields
 
 from ortkit.kernels.backend import Refused
 from ortkit.kernels.signature import RegionSignature
-from ortkit.kernels.sizes import Extent, extent_of, product
+from ortkit.kernels.sizes import ONE, Extent, extent_of, product
 from ortkit.kernels.triton.emit import Emitter
 from ortkit.kernels.triton.expr import Expr, bare
+from ortkit.kernels.triton.hand import Call, Passed, Scratch, Size, Tensor
 
 from ..tvm import convolution
 from ..tvm.body import TO_NCHW
@@ -17,6 +18,8 @@ from ..tvm.convolution import Convolution, read_convolution
 from ..tvm.epilogue import Epilogue
 
 HALVES = ("float16", "bfloat16")
+#: Elements whose parts a block adds up.
+_SUMMED = 512
 
 
 @dataclass(frozen=True)
@@ -65,14 +68,24 @@ def unfit(signature: RegionSignature) -> Refused | None:
 
 
 def epilogue_text(
-    name: str, epilogue: Epilogue, extras: int = 1, *, is_gluon: bool = False
+    name: str,
+    epilogue: Epilogue,
+    extras: int = 1,
+    *,
+    is_rough: bool = False,
+    is_gluon: bool = False,
 ) -> str:
     """Return a function of the result and `extras` further operands, in float32.
 
-    In Gluon, for kernels that the tensor cores wait for, with the device's own exponential and
-    quotient: what they make is rounded to half precision.
+    Args:
+        name: Of the function.
+        epilogue: What it computes.
+        extras: How many operands it has besides.
+        is_rough: With the device's own exponential and quotient, for results in half precision: a
+            quotient rounded to the last bit of float32 is a call that 60 registers are kept for.
+        is_gluon: In Gluon, which is rough in any case.
     """
-    e = Emitter(is_rough=is_gluon)
+    e = Emitter(is_rough=is_rough or is_gluon)
     others = [Expr(f"b{number}", "float32") for number in range(extras)]
     result = epilogue.write(e, Expr("a", "float32"), others[: len(epilogue.extras)])  # type: ignore[arg-type]
     lines = [*e.lines, f"return {bare(result.text)}"]
@@ -80,12 +93,36 @@ def epilogue_text(
     text = "\n".join(
         ["", "", "@triton.jit", f"def {name}({parameters}):", *(f"    {one}" for one in lines), ""]
     )
+    if e.is_rough:
+        text = text.replace("tl.div_rn(", "tl.fdiv(")
     if not is_gluon:
         return text
-    text = text.replace("tl.div_rn(", "gl.fdiv(").replace("@triton.", "@gluon.")
+    text = text.replace("@triton.", "@gluon.")
     # A number of Triton's has a layout in Gluon, which a plain one takes from what it meets.
     text = re.sub(r"\btl\.full\(\(\), ([^,]+), tl\.float32\)", r"\1", text)
     return re.sub(r"\btl\.", "gl.", text)
+
+
+def optional(index: int | None) -> Tensor | None:
+    """Return an input as a kernel's argument, None if there is none."""
+    return None if index is None else Tensor(index)
+
+
+def sum_call(conv: HalfConvolution, parts: Scratch, split: int) -> tuple[Call, Extent]:
+    """Return the launch of `conv_sum_kernel` and the bytes of the parts that it adds up.
+
+    Args:
+        conv: What is computed.
+        parts: Of the sums, float32.
+        split: How many there are.
+    """
+    size = conv.pixels * Extent(conv.channels)
+    arguments: tuple[Passed, ...] = (
+        parts, optional(conv.bias), optional(next(iter(conv.epilogue.extras), None)),
+        Tensor(len(conv.signature.inputs)), Size(conv.pixels), conv.channels, split, _SUMMED,
+    )  # fmt: skip
+    grid = ((size, _SUMMED), (ONE, 1), (ONE, 1))
+    return Call("conv_sum_kernel", arguments, grid, warps=4, stages=1), Extent(4 * split) * size
 
 
 def _misfit(conv: HalfConvolution) -> Refused | None:

@@ -12,8 +12,7 @@ from ortkit.kernels.triton.hand import Call, Size, Tensor, kernel_text
 from ortkit.kernels.triton.source import VariantSource
 
 from .alignment import for_any_alignment
-from .conv import optional
-from .conv_form import HalfConvolution, epilogue_text, read_half
+from .conv_form import HalfConvolution, epilogue_text, optional, read_half
 from .conv_tiles import power
 
 #: Elements that a thread reads at once, and the most pixels of a row that a block has. More
@@ -95,7 +94,9 @@ class Depthwise:
             warps=block.warps,
             stages=1,
         )  # fmt: skip
-        text = kernel_text("depthwise_kernel") + epilogue_text("epilogue", conv.epilogue)
+        text = kernel_text("depthwise_kernel") + epilogue_text(
+            "epilogue", conv.epilogue, is_rough=True
+        )
         return for_any_alignment(conv.signature, (call,), text, conditions=conditions)
 
 

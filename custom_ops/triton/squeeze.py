@@ -16,8 +16,7 @@ from ortkit.kernels.triton.source import VariantSource
 from ..tvm.body import TO_NHWC, Body
 from ..tvm.epilogue import Epilogue, read_epilogue
 from .alignment import for_any_alignment
-from .conv import optional
-from .conv_form import epilogue_text, unfit
+from .conv_form import epilogue_text, optional, unfit
 from .conv_tiles import power
 
 _MOST_CHANNELS, _MOST_HIDDEN = 65536, 4096
@@ -92,7 +91,8 @@ class Squeeze:
             stages=2,
         )  # fmt: skip
         text = kernel_text("squeeze_kernel")
-        text += epilogue_text("inner", self.inner, 0) + epilogue_text("outer", self.outer, 0)
+        for name, follows in (("inner", self.inner), ("outer", self.outer)):
+            text += epilogue_text(name, follows, 0, is_rough=True)
         scratch = (batch * Extent(4 * hidden),)
         return for_any_alignment(self.signature, (squeeze, excite), text, scratch, conditions)
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from ortkit.errors import KernelError
 from ortkit.kernels.cuda import PTX_ARCHITECTURE, SHARED_BYTES, Image, LeftOut, Variant
+from ortkit.kernels.triton.assembler import is_wrong, without_pairs
 from ortkit.kernels.triton.source import StepSource, VariantSource
 
 #: PTX of CUDA 12.0, so that drivers from then on take it.
@@ -162,9 +163,10 @@ def compile_step(step: StepSource, architecture: int, folder: Path) -> Compiled:
     """
     import triton
     from triton.backends.compiler import GPUTarget
+    from triton.backends.nvidia.compiler import get_ptxas
     from triton.compiler import ASTSource
 
-    constants: dict[str, int | bool] = {
+    constants: dict[str, int | bool | str] = {
         "enable_fp_fusion": step.fp_fusion,
         "num_warps": step.warps,
     }
@@ -185,9 +187,15 @@ def compile_step(step: StepSource, architecture: int, folder: Path) -> Compiled:
             signature={parameter.name: parameter.type for parameter in step.parameters},
             attrs=attributes,
         )
-        made: Any = triton.compile(
-            source, target=GPUTarget("cuda", architecture, _WARP), options=constants
-        )
+        target = GPUTarget("cuda", architecture, _WARP)
+        made: Any = triton.compile(source, target=target, options=constants)
+        release = get_ptxas(architecture).version
+        if is_wrong(made.asm["ptx"], release):
+            given = _written(folder, "ptx", without_pairs(made.asm["ptx"]).encode())
+            options = constants | {"ir_override": str(given)}
+            made = triton.compile(source, target=target, options=options)
+            if is_wrong(made.asm["ptx"], release):
+                raise RuntimeError("it needs the ptxas of CUDA 13.1: older ones add pairs wrong")
         asked = made.metadata
         if asked.num_warps != step.warps + step.workers or asked.num_ctas != 1:
             raise RuntimeError("it is to be launched in another way than it was written for")

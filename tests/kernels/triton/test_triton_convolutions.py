@@ -150,10 +150,15 @@ def windows(net: Net, x: str) -> str:
 BOXED = {"windows": (windows, 32), "a residual block": (residual, 24), "a gate": (gated, 24)}
 
 
+@pytest.mark.parametrize("is_shared", [False, True], ids=["", "shared"])
 @pytest.mark.parametrize("batch", [5, "n"])
 @pytest.mark.parametrize("name", BOXED)
 def test_boxes_compute_what_bodies_do(
-    name: str, batch: int | str, interpreter: Interpreter, monkeypatch: pytest.MonkeyPatch
+    name: str,
+    batch: int | str,
+    is_shared: bool,
+    interpreter: Interpreter,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     from ortkit.custom_ops.triton import conv_tiles
 
@@ -165,44 +170,60 @@ def test_boxes_compute_what_bodies_do(
         "_LEAST_HALVES",
     ):
         monkeypatch.setattr(conv_tiles, name_, 0)
+    if is_shared:
+        for name_ in ("_SHARED_PIXELS", "_SHARED_STEPS"):
+            monkeypatch.setattr(conv_tiles, name_, 0)
+        monkeypatch.setattr(conv_tiles, "_LEAST_STEPS", 1)
     build, channels = BOXED[name]
     net = Net()
+    steps = []
     for kind, signature in signatures_of(net.model((batch, channels, 9, 10), [build(net, "x")])):
         if kind == "conv":
             sources = sources_of(signature)
             assert not isinstance(sources, Refused)
             assert "conv_box_kernel" in sources[0].steps[0].text
             assert sources[0].architectures == (90,)
+            steps.append(len(sources[0].steps))
             check(kind, signature, interpreter)
+    assert max(steps) == 1 + (is_shared and name == "windows")
 
 
 @pytest.mark.parametrize(
-    ("images", "side", "channels", "depth", "tile"),
+    ("images", "side", "channels", "depth", "taps", "tile"),
     [
-        (1, 56, 128, 256, None), (32, 56, 256, 64, None), (32, 28, 240, 40, None),
-        (32, 28, 128, 128, (128, 128)), (32, 14, 1024, 256, (128, 128)),
-        (32, 7, 512, 512, (128, 64)), (8, 14, 256, 1024, (128, 64)), (8, 7, 512, 2048, None),
+        (1, 56, 128, 256, 1, None), (32, 56, 256, 64, 1, None), (32, 28, 240, 40, 1, None),
+        (32, 14, 672, 112, 1, None), (32, 28, 128, 128, 1, (128, 128, 1)),
+        (32, 14, 1024, 256, 1, (128, 128, 1)), (32, 7, 512, 512, 9, (128, 64, 1)),
+        (16, 7, 512, 512, 9, (128, 64, 4)), (8, 7, 512, 512, 9, (128, 64, 8)),
+        (1, 7, 512, 512, 9, None), (8, 14, 256, 256, 9, (128, 64, 4)),
+        (8, 14, 256, 1024, 1, (128, 64, 1)), (8, 7, 512, 2048, 1, (128, 64, 4)),
     ],
 )  # fmt: skip
 def test_boxes_are_taken_where_they_were_faster(
-    images: int, side: int, channels: int, depth: int, tile: tuple[int, int] | None
+    images: int,
+    side: int,
+    channels: int,
+    depth: int,
+    taps: int,
+    tile: tuple[int, int, int] | None,
 ) -> None:
     from ortkit.custom_ops.triton.conv_tiles import choose_box
 
-    found = choose_box(images * side * side, channels, depth)
-    assert (None if found is None else (found.pixels, found.channels)) == tile
+    found = choose_box(images * side * side, channels, depth, taps)
+    assert (None if found is None else (found.pixels, found.channels, found.split)) == tile
 
 
-@pytest.mark.parametrize("follows", ["Relu", "HardSwish", "silu"])
-def test_what_follows_boxes_leaves_registers(follows: str, tmp_path: Path) -> None:
-    net = Net()
-    conv = net.conv("x", (112, 672), 1)
-    y = net.silu(conv) if follows == "silu" else net.op(follows, conv)
-    ((_, signature),) = signatures_of(net.model((32, 112, 14, 14), [y]))
+@pytest.mark.parametrize("is_added", [False, True], ids=["", "sum"])
+@pytest.mark.parametrize("follows", ["Relu", "HardSwish", "silu", "Gelu", "Mish"])
+def test_what_follows_boxes_leaves_registers(follows: str, is_added: bool, tmp_path: Path) -> None:
+    net = Net(opset=20)
+    y = net.conv("x", (256, 256), 1)
+    y = net.op("Add", y, "x") if is_added else y
+    y = net.silu(y) if follows == "silu" else net.op(follows, y)
+    ((_, signature),) = signatures_of(net.model((32, 256, 28, 28), [y]))
     sources = sources_of(signature)
     assert not isinstance(sources, Refused)
-    text = sources[0].steps[0].text
-    assert ("conv_box_kernel" in text) == (follows != "silu")
+    assert "conv_box_kernel" in sources[0].steps[0].text
     made = compile_step(sources[0].steps[0], 90, tmp_path)
     usage = resources(made.cubin, tmp_path)
     assert (usage["STACK"], usage["LOCAL"]) == (0, 0)
