@@ -45,6 +45,7 @@ def compile_tvm(
     choices: str = "",
     notes: list[str] | None = None,
     traced: Sequence[TracedSchedule] = (),
+    is_for_others: bool = True,
 ) -> Kernel:
     """Compile a declared kernel into `folder`.
 
@@ -56,6 +57,7 @@ def compile_tvm(
         notes: Gets what that could not do.
         traced: Schedules for known sizes, the first that fits being taken; for others it is as
             `choices` say.
+        is_for_others: Whether it is called with other sizes, and blocks that are not whole.
 
     Raises:
         UserError: The kernel does not fit the declaration.
@@ -69,7 +71,9 @@ def compile_tvm(
         raise KernelError(f"no kernel is known as {choices!r}", where=form.op.id)
     made = Maker(form, target.level, chosen, [] if notes is None else notes)
     packs = [_packed(made, name, target, folder) for name in made.packed]
-    return replace(_compiled(made, target, folder, choices, traced), packs=tuple(packs))
+    return replace(
+        _compiled(made, target, folder, choices, traced, is_for_others), packs=tuple(packs)
+    )
 
 
 def _packed(made: Maker, name: str, target: Target, folder: Path) -> PackedInput:
@@ -92,6 +96,7 @@ def _compiled(
     folder: Path,
     choices: str = "",
     traced: Sequence[TracedSchedule] = (),
+    is_for_others: bool = True,
 ) -> Kernel:
     """Compile one kernel: a function, or several and what calls them."""
     from ortkit.extend.tvm_dispatch import Special, dispatcher
@@ -101,8 +106,12 @@ def _compiled(
     symbol = symbol_of(form.signature, " ".join([choices, *map(str, traced)]).strip())
     general = f"{symbol}_any" if traced else symbol
     specials = [Special(f"{symbol}_{i}", one.sizes) for i, one in enumerate(traced)]
+    functions: list[Expr] = []
     try:
-        functions = [lowered(made.parts(general, made.function()))]
+        if is_for_others or not traced:
+            functions.append(lowered(made.parts(general, made.function())))
+        else:
+            general = specials[0].symbol
         for one, special in zip(traced, specials, strict=True):
             sized = Maker(form, made.level, numbers=one.sizes)
             functions.append(lowered(sized.parts(special.symbol, one.applied(sized.written()[0]))))

@@ -89,7 +89,7 @@ class SearchedKernel:
             ) from error
 
     def compile_as(self, target: Target, folder: Path, choices: str) -> Kernel:
-        """Compile it into `folder`, with a schedule or as `tvm_choices` say.
+        """Compile it into `folder`, for these sizes, with a schedule or as `tvm_choices` say.
 
         Raises:
             UserError: It does not fit the op's declaration.
@@ -98,7 +98,9 @@ class SearchedKernel:
         traced = read_traced(choices)
         if traced is None:
             return compile_tvm(self.form, target, folder, choices)
-        return compile_tvm(self.form, target, folder, traced=[traced])
+        at_once = self.search.sizes
+        is_whole = all(size % at_once[name] == 0 for name, size in self.known.items())
+        return compile_tvm(self.form, target, folder, traced=[traced], is_for_others=not is_whole)
 
 
 def searched_kernels(

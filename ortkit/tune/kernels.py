@@ -140,10 +140,18 @@ def tune_kernels(
     return TuneResult(
         source=source, machine=processor(), level=target.level, inputs=shapes,
         regions=tuple(one.result() for one in regions), alternatives=(),
-        trials=sum(one.new_trials for one in regions), predicted_gain=loop.predicted_gain(),
+        trials=sum(one.new_trials for one in regions), predicted_gain=_gain(regions),
         files=tuple(str(path) for path in files if path.exists()), notes=tuple(said),
         seconds=round(loop.spent, 2),
     )  # fmt: skip
+
+
+def _gain(regions: Sequence[TuningRegion]) -> float:
+    """Return how many times as fast all kernels are together, each after its best search."""
+    gains: dict[str, float] = {}
+    for one in regions:
+        gains[one.place.key] = max(one.record.gain, gains.get(one.place.key, 1.0))
+    return len(gains) / sum(1 / gain for gain in gains.values()) if gains else 1.0
 
 
 def _region(

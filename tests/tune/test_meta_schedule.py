@@ -136,6 +136,16 @@ def test_schedules_are_proposed_once_and_others_by_the_next_run(ops_file: Path) 
         assert name_of(text) == read.name == f"{NAME} m=8,k=24,n=32 {text.split()[2]}"
 
 
+def test_of_a_small_space_nothing_is_proposed_again(ops_file: Path) -> None:
+    first: list[str] = []
+    for size in (30, 100):
+        product, _ = kernels(ops_file, m=1, k=2, n=2)
+        new = product.propose(dict.fromkeys(first, 1.0), size)
+        assert not {*new} & {*first}
+        first += new
+    assert len({*first}) == len(first)
+
+
 @pytest.mark.parametrize("damage", [
     lambda text: text[:-9],
     lambda text: text.replace("m=8", "m=0"),
@@ -163,6 +173,12 @@ def test_each_row_is_computed_alike_however_work_is_cut(ops_file: Path, tmp_path
             run([x, w, y], cuts)
             found.append(y)
         np.testing.assert_allclose(found[0], x @ w, atol=1e-4)
+        times = np.zeros(m)  # that a row is written
+        for cuts in pairwise([0, 3, 5, m]):
+            y = np.full((m, n), np.nan, np.float32)
+            run([x, w, y], [*cuts])
+            times += ~np.isnan(y).any(axis=1)
+        assert (times == 1).all()
         assert all((one == found[0]).all() for one in found)
 
 
