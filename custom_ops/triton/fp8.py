@@ -15,8 +15,8 @@ from .conv import optional
 from .conv_form import epilogue_text
 from .conv_tiles import power
 from .fp8_form import is_narrow, read_fp8
-from .gemm import TiledProduct, fits
-from .gemm_tiles import SHARED, Tile
+from .gemm import WHOLE, TiledProduct, fits
+from .gemm_tiles import SHARED, Tile, tiles_of
 from .product_form import MOST_OPERANDS, Products
 from .product_tiles import Strip
 from .products import RowProduct
@@ -129,7 +129,12 @@ class TiledProduct8(TiledProduct):
         """Return those for half precision, with steps of as many bytes."""
         if self.form.signature.outputs[0].dtype == "float32":
             return (replace(SHARED, depth=SHARED.depth * _TIMES),)
-        return tuple(replace(tile, depth=tile.depth * _TIMES) for tile in super().tiles())
+        form, whole = self.form, self._kinds().count(WHOLE)
+        # A residual sum has room in groups with tiles of their own: 34.7 and 38.3 microseconds.
+        found = tiles_of(
+            form.rows.static, form.columns, len(form.weights), 0 if whole == 1 else whole
+        )
+        return tuple(replace(tile, depth=tile.depth * _TIMES) for tile in found)
 
 
 def match(

@@ -29,7 +29,7 @@ _REGISTERS = 240
 #: Rows and columns have positions of 32 bits.
 _MOST_ROWS = 2**31 - 1 - 256
 #: An operand of the epilogue, as kernels are told: none, a row, as large as the result, a column.
-_NONE, _ROW, _WHOLE, _COLUMN = range(4)
+_NONE, _ROW, WHOLE, _COLUMN = range(4)
 #: Of a step of the tensor cores.
 _MMA_BYTES = 32
 _TEXTS = ("gemm_hopper_group_kernel", "gemm_hopper_kernel")
@@ -49,7 +49,7 @@ class TiledProduct:
 
     def tiles(self) -> tuple[Tile, ...]:
         """Return those for each range of rows."""
-        form, whole = self.form, self._kinds().count(_WHOLE)
+        form, whole = self.form, self._kinds().count(WHOLE)
         return tiles_of(
             form.rows.static, form.columns, len(form.weights), whole, form.depth,
             self._count().static,
@@ -165,7 +165,7 @@ class TiledProduct:
         if self.form.batch is not None:
             # Which of them a product has is said besides.
             shapes = [(*whole[:-2], *shape[-2:]) for shape in shapes]
-        named = {whole: _WHOLE, (*whole[:-1], 1): _COLUMN}
+        named = {whole: WHOLE, (*whole[:-1], 1): _COLUMN}
         kinds = [named.get(shape, _ROW) for shape in shapes]
         return (*kinds, *[_NONE] * (MOST_OPERANDS - len(kinds)))
 
