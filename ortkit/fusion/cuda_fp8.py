@@ -189,6 +189,9 @@ class _Finder:
         parts = {"eight": matrix.numbers, "scales": scale.astype(FLOATS[dtype])}
         held = []
         for what, array in parts.items():
+            if what == "eight" and matrix.lies_turned:
+                held.append(add(matrix.source, None))
+                continue
             key = (matrix.source, what)
             if key not in self._constants:
                 tensor = ir.tensor(np.ascontiguousarray(array))

@@ -31,12 +31,14 @@ class Matrix:
         numbers: [columns, depth].
         scale: A factor for each column, or one.
         is_direct: Whether the product reads it as [columns, depth].
+        lies_turned: Whether `source` has those numbers.
     """
 
     source: ir.Value
     numbers: np.ndarray
     scale: np.ndarray
     is_direct: bool
+    lies_turned: bool
 
 
 @dataclass(frozen=True)
@@ -88,7 +90,8 @@ def matrix_of(scope: Scope, product: ir.Node) -> Matrix | None:
     source, numbers, scale, axis = found
     if numbers.ndim != 2 or (scale.size > 1 and axis != (0 if turned else 1)):
         return None
-    return Matrix(source, numbers if turned else numbers.T, scale, is_direct)
+    lies_turned = turned and scope.shapes.dtype(source) == FP8
+    return Matrix(source, numbers if turned else numbers.T, scale, is_direct, lies_turned)
 
 
 def _eights(scope: Scope, node: ir.Node) -> tuple[ir.Value, np.ndarray, np.ndarray, int] | None:

@@ -91,6 +91,13 @@ def restore_order(scope: Scope) -> None:
         scope.root.sort()
 
 
+def drop_unread(scope: Scope) -> None:
+    """Remove the initializers that nothing reads: matrices that regions hold in another form."""
+    if isinstance(scope.root, ir.Graph):
+        for value in list(scope.root.initializers.values()):
+            drop_initializer(value)
+
+
 def drop_initializer(value: ir.Value) -> None:
     """Remove an initializer that only nodes that are gone have read."""
     if not value.is_initializer() or value.uses() or value.is_graph_output():

@@ -32,7 +32,7 @@ from ortkit.fusion.cuda_rotations import rotations_apart
 from ortkit.fusion.cuda_skip_norms import split_skip_norms
 from ortkit.fusion.cuda_turned_weights import turned_weights
 from ortkit.fusion.cuda_written_attention import written_attention
-from ortkit.fusion.lower import lower_region, restore_order
+from ortkit.fusion.lower import drop_unread, lower_region, restore_order
 from ortkit.fusion.product_cost import multiplies
 from ortkit.fusion.product_regions import ProductRegions
 from ortkit.fusion.recompute import Candidate
@@ -160,6 +160,8 @@ def _compile(
         reports.append(replace(_report(one, at, reason, emitted), left_out=missing))
     for scope in scopes:
         restore_order(scope)
+        if target.kind == "cuda":
+            drop_unread(scope)
     if built is None:
         return tuple(reports), None, ""
     files = {

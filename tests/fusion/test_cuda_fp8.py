@@ -14,7 +14,7 @@ from onnx import helper, numpy_helper
 from region_models import Eager, scope_of
 
 from ortkit.fusion.cuda_fp8 import fp8_candidates
-from ortkit.fusion.lower import lower_region, restore_order
+from ortkit.fusion.lower import drop_unread, lower_region, restore_order
 from ortkit.fusion.recompute import Candidate
 from ortkit.kernels.backend import Refused
 from ortkit.kernels.calibration import Calibration
@@ -157,10 +157,14 @@ def test_what_is_taken_computes_the_same(name: str) -> None:
         if one.signature is not None:
             assert lower_region(scope, one.region, one.signature, replaced)
     restore_order(scope)
+    drop_unread(scope)
     after = ir.to_proto(scope.model)
     onnx.checker.check_model(after)
     left = Counter(node.op_type for node in after.graph.node)
-    # What widened matrices and rows is gone with the products.
+    # What widened matrices and rows is gone with the products, and what only that read.
+    assert {one.name for one in after.graph.initializer} <= {
+        name for node in after.graph.node for name in node.input
+    }
     assert not {"MatMul", "Gemm", "DequantizeLinear", "QuantizeLinear", "Cast"} & set(left), left
     x = np.random.default_rng(7).standard_normal((*rows, WIDTH)).astype(np.float16)
     want, got = (
@@ -208,9 +212,10 @@ def test_what_is_left(name: str) -> None:
 
 def test_the_matrix_is_held_once() -> None:
     lines = [UP, "h = MatMul(x, U)", "i = MatMul(x, U)", "j = Relu(h)", "k = Tanh(i)",
-             "y = Add(j, k)"]  # fmt: skip
+             "y = Concat<axis=-1>(j, k)"]  # fmt: skip
     scope = scope_of(ir.from_proto(prepared(lines, (1, 1))), kind="cuda")
     found = [one for one in found_in(scope) if one.signature is not None]
+    assert len(found) == 2
     matrices = {
         id(value) for one in found for value in one.region.inputs
         if value.dtype == ir.DataType.FLOAT8E4M3FN

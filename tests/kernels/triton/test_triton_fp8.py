@@ -210,9 +210,9 @@ REFUSED = {
     ),
     "a computed row": Case(f"{WIDE}  a = Relu (x)  y = MatMul (a, W)", "xws"),
     "a zero point": Case(
-        f"{WIDE.replace('s)', 's, o)')}  y = MatMul (x, W)".replace(
-            "d = Deq", "o = Constant<value = float8e4m3fn[48] {56, 56}> ()  d = Deq"
-        ).replace("[48] {56, 56}", "[2] {56, 56}"), "xws",
+        "o = Constant<value = float8e4m3fn {56}> ()  k = Constant<value = float16 {9216}> ()"
+        "  d = DequantizeLinear (w, k, o)  W = Transpose<perm = [1, 0]> (d)  y = MatMul (x, W)",
+        "xw",
     ),
     "three products": Case(
         f"{WIDE}  {OTHER}  u = MatMul (x, W)  v = MatMul (x, Z)  a = MatMul (x, W)"
