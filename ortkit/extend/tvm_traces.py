@@ -21,6 +21,17 @@ _SIZES = re.compile(r"\w+=[1-9]\d*(,\w+=[1-9]\d*)*|-")
 #: A trace of a few operators takes 2 to 4 KB.
 _MOST_BYTES = 1 << 20
 _FUNCTION = "main"
+#: Steps that order loops and leave what is computed as it is. Others, and other annotations, may
+#: do anything: `pragma_import_llvm` brings code of its own, with what runs when it is loaded.
+_STEPS = frozenset(
+    {"AddUnitLoop", "Annotate", "Blockize", "CacheIndex", "CacheRead", "CacheWrite", "ComputeAt",
+     "ComputeInline", "DecomposePadding", "DecomposeReduction", "EnterPostproc", "Fuse",
+     "GetChildBlocks", "GetConsumers", "GetLoops", "GetOutputBlocks", "GetProducers", "GetSBlock",
+     "LoopPartition", "Merge", "PadEinsum", "Parallel", "RFactor", "Reorder", "ReverseComputeAt",
+     "ReverseComputeInline", "SampleCategorical", "SampleComputeLocation", "SamplePartitionedTile",
+     "SamplePerfectTile", "Split", "Unannotate", "Unroll", "Vectorize"}
+)  # fmt: skip
+_ANNOTATIONS = re.compile(r"meta_schedule\.\w+|pragma_auto_unroll_max_step|pragma_unroll_explicit")
 
 
 @dataclass(frozen=True)
@@ -96,9 +107,24 @@ def read_traced(text: str) -> TracedSchedule | None:
         trace = json.loads(steps)
     except (binascii.Error, zlib.error, ValueError, RecursionError):
         return None
+    if not _orders_loops(trace):
+        return None
     pairs = (part.split("=") for part in parts[1].split(",") if part != "-")
     found = TracedSchedule({name: int(size) for name, size in pairs}, trace)
     return found if str(found) == text else None
+
+
+def _orders_loops(trace: Any) -> bool:
+    """Say whether a trace has steps that only order loops."""
+    try:
+        steps, _ = trace
+        return all(
+            kind in _STEPS
+            and (kind != "Annotate" or _ANNOTATIONS.fullmatch(attributes[0]) is not None)
+            for kind, _, attributes, _ in steps
+        )
+    except (TypeError, ValueError, IndexError):
+        return False
 
 
 def plain(value: Any) -> Any:
