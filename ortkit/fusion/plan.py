@@ -108,9 +108,12 @@ def compile_regions(
             split.enter_context(halved_products(scopes, halves))
             split.enter_context(turned_weights(scopes, turns))
             split.enter_context(rotations_apart(scopes, attends))
-        return _compile(
+        made = _compile(
             scopes, path, kernels, target, count, sources, chooser, judge, chains, taken
         )
+    for scope in scopes if target.kind == "cuda" else ():
+        drop_unread(scope)
+    return made
 
 
 def _compile(
@@ -160,8 +163,6 @@ def _compile(
         reports.append(replace(_report(one, at, reason, emitted), left_out=missing))
     for scope in scopes:
         restore_order(scope)
-        if target.kind == "cuda":
-            drop_unread(scope)
     if built is None:
         return tuple(reports), None, ""
     files = {
