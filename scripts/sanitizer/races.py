@@ -1,10 +1,11 @@
 """Which of racecheck's reports are about the code that Triton puts around warps with roles.
 
-Where warps have roles of their own (`warp_specialize`), the first ones write the others' roles
-into shared memory, four or eight bytes at a time, and each other warp reads its byte behind a
-barrier at which all meet, each in its own place of the program. racecheck takes only warps that
-wait in the same place for ones that meet (compute-sanitizer 2025.3), so it reports each such pair.
-What else it reports stays an error, in these kernels too.
+Where warps have roles of their own (`warp_specialize`), the first ones write the others' roles,
+and the values that these are given, into shared memory and then meet all others at a barrier,
+twice: behind the first one each other warp reads its role, a byte, and the values; the second one
+says that it has. Warps reach these barriers in different places of the program, and racecheck
+takes only warps that wait in the same place for ones that meet (compute-sanitizer 2025.3), so it
+reports each such pair. What else it reports stays an error, in these kernels too.
 """
 
 from __future__ import annotations
@@ -17,10 +18,11 @@ from pathlib import Path
 from ortkit.kernels.cuda import CudaKernel
 
 _ACCESS = re.compile(r"(Read|Write) access at (\w+)\+(0x[0-9a-f]+)")
-_INSTRUCTION = re.compile(r"/\*([0-9a-f]{4,})\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]*)")
-_HAND_OVER = {"Read": ("LDS.U8",), "Write": ("STS", "STS.64")}
+_INSTRUCTION = re.compile(r"/\*([0-9a-f]{4,})\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]*[^;/]*)")
+#: Where all warps of a block meet: barriers of some of them have a number of threads behind.
+_MEETING = re.compile(r"BAR\.SYNC\S* 0x1")
 
-#: Of each function's name the programs (variants share it): what each address does.
+#: Of each function's name the programs (variants share it): what each address does, in order.
 Programs = Mapping[str, Sequence[Mapping[int, str]]]
 
 
@@ -39,9 +41,28 @@ def _is_hand_over(report: str, programs: Programs) -> bool:
     found = _ACCESS.findall(report)
     entries = {entry for _, entry, _ in found}
     return len(entries) == 1 and any(
-        all(program.get(int(address, 16)) in _HAND_OVER[access] for access, _, address in found)
+        all(_hands_over(kind, int(address, 16), program) for kind, _, address in found)
         for program in programs.get(entries.pop(), ())
     )
+
+
+def _hands_over(kind: str, address: int, program: Mapping[int, str]) -> bool:
+    """Say whether an access is one of those around a role."""
+    instruction = program.get(address, "")
+    barriers = [
+        text for place, text in program.items() if place > address and text.startswith("BAR.")
+    ]
+    if kind == "Write":
+        return instruction.startswith("STS") and _all_meet(barriers[:2], 2)
+    if instruction.startswith("LDS.U8"):
+        return True
+    return instruction.startswith("LDS") and _all_meet(barriers[:1], 1)
+
+
+def _all_meet(barriers: Sequence[str], count: int) -> bool:
+    """Say whether so many barriers are there, and are such that all warps of a block reach."""
+    meeting = [text for text in barriers if _MEETING.fullmatch(text)]
+    return len(meeting) == len(barriers) == count
 
 
 def programs_of(
@@ -73,4 +94,4 @@ def _instructions(cubin: Path) -> dict[int, str]:
 
 def instructions_in(listing: str) -> dict[int, str]:
     """Return what each address does, from a listing of nvdisasm's."""
-    return {int(place, 16): name for place, name in _INSTRUCTION.findall(listing)}
+    return {int(place, 16): text.strip() for place, text in _INSTRUCTION.findall(listing)}

@@ -188,10 +188,20 @@ def test_what_is_found_fails_the_check(
 
 _LISTING = """
         /*0940*/                   STS.64 [UR4+0x1c0a0], R2 ;   /* 0x0000 */
+        /*0950*/                   STS [UR4+0x1c000], R6 ;      /* 0x0000 */
+        /*0960*/                   BAR.SYNC.DEFER_BLOCKING 0x1 ;
+        /*0970*/                   STS [UR4+0x1c004], R6 ;      /* 0x0000 */
+        /*0980*/                   BAR.SYNC.DEFER_BLOCKING 0x1 ;
+        /*0990*/                   BAR.SYNC.DEFER_BLOCKING 0x0, 0x80 ;
         /*5fe0*/               @P0 STS [UR4], R3 ;              /* 0x0001 */
+        /*5ff0*/               @P0 BAR.SYNC.DEFER_BLOCKING 0x1 ;
+        /*6000*/               @P0 BAR.SYNC.DEFER_BLOCKING 0x1 ;
         /*6080*/              @!P1 LDS.U8 R5, [R4+0x1c09c] ;    /* 0x0002 */
-        /*6090*/                   LDS R6, [R4] ;               /* 0x0003 */
-        /*60a0*/                   STS.U8 [R4], R7 ;            /* 0x0004 */
+        /*6090*/                   LDS R6, [R4+0x1c000] ;       /* 0x0003 */
+        /*60a0*/                   BAR.SYNC.DEFER_BLOCKING 0x1 ;
+        /*60b0*/                   LDS R6, [R4+0x1c000] ;       /* 0x0003 */
+        /*60c0*/                   BAR.SYNC.DEFER_BLOCKING 0x2, 0x80 ;
+        /*60d0*/                   STS.U8 [R4], R7 ;            /* 0x0004 */
 """
 _PROGRAMS = {"one": [{0x6080: "LDS"}, instructions_in(_LISTING)]}
 
@@ -201,8 +211,10 @@ _PROGRAMS = {"one": [{0x6080: "LDS"}, instructions_in(_LISTING)]}
     [
         (("Read", 0x6080, "Write", 0x940, "Write", 0x5FE0), True),
         (("Write", 0x5FE0, "Read", 0x6080), True),
-        (("Read", 0x6090, "Write", 0x940), False),
-        (("Read", 0x6080, "Write", 0x60A0), False),
+        (("Write", 0x950, "Read", 0x6090), True),
+        (("Read", 0x60B0, "Write", 0x950), False),
+        (("Read", 0x6090, "Write", 0x970), False),
+        (("Read", 0x6080, "Write", 0x60D0), False),
         (("Read", 0x6080, "Write", 0x77), False),
         (("Write", 0x940, "Write", 0x6090), False),
     ],
