@@ -63,6 +63,7 @@ PASSES: Mapping[str, str] = {
         "unwrap-batch-norm",
         "split-group-norm",
         "split-skip-norm",
+        "unwrap-fused-matmul",
         "unwrap-gemm",
         "widen-convolutions",
     )

@@ -46,6 +46,7 @@ ORDER: tuple[tuple[str, int], ...] = (
     ("lower-einsum", 1),
     # Before attention, which takes linear layers in, and affine ops, which look along axes.
     ("unwrap-gemm", 1),
+    ("unwrap-fused-matmul", 2),
     # Recognition: what is computed twice is one value, and constants are numbers; before
     # anything folds parts of what is recognized into its neighbours.
     ("merge-equal-nodes", 0),
