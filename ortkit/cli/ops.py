@@ -76,7 +76,7 @@ def run(arguments: argparse.Namespace) -> int:
         rows = [(op.id, op.version, _signature(op), _has(op)) for op in ops]
         if rows:
             show.table("", ("op", "version", "signature", "has"), rows)
-        show.line(f"{len(ops)} ops")
+        show.line(_count(len(ops), "op"))
     return 0
 
 
@@ -137,11 +137,16 @@ def _build(arguments: argparse.Namespace, ops: Sequence[CustomOp]) -> int:
     for op, form, note in build.notes:
         show.line(f"{op}: note: {form}: {note}")
     size = show.bytes_text(arguments.output.stat().st_size)
+    kernels = _count(len(build.built), "kernel")
     show.line(
-        f"{arguments.output}: {', '.join(build.library.ops)}; {len(build.built)} kernels, "
+        f"{arguments.output}: {', '.join(build.library.ops)}; {kernels}, "
         f"{build.compiled} of them new, {size}"
     )
     return 0
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def _check_dtypes(dtypes: Sequence[str] | None) -> None:

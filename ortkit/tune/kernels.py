@@ -15,6 +15,7 @@ from ortkit.kernels.compiler import KERNEL_SECONDS, cores
 from ortkit.kernels.cpu import resolve
 from ortkit.kernels.folders import temporary_folder
 from ortkit.kernels.signature import RegionSignature
+from ortkit.kernels.sizes import symbols_of
 from ortkit.kernels.tuned import Place, cache_file
 from ortkit.tune.cases import TuneCase
 from ortkit.tune.forked import in_processes
@@ -108,6 +109,7 @@ def tune_kernels(
             "kernels of ops are tuned for this machine's processor",
             where="--runner" if options.target == "cpu" else "--target", fix="leave it out",
         )  # fmt: skip
+    _check_names(options.shapes, [one for kernels in searches for one in kernels])
     target, store = resolve(Target("cpu", options.cpu)), TuneStore(options.db, options.merge)
     began, said = time.monotonic(), [*notes]
     regions: list[TuningRegion] = []
@@ -136,6 +138,11 @@ def tune_kernels(
         loop.search(until)
         loop.confirm()
         regions += loop.regions
+    said += (
+        f"{one.name}: of {len(one.record.trials)} kernels none is faster than the default"
+        for one in loop.regions
+        if one.record.confirmed == len(one.record.trials) > 0 and not one.record.best
+    )
     files = [cache_file(), *([options.db] if options.db is not None else [])]
     return TuneResult(
         source=source, machine=processor(), level=target.level, inputs=shapes,
@@ -144,6 +151,20 @@ def tune_kernels(
         files=tuple(str(path) for path in files if path.exists()), notes=tuple(said),
         seconds=round(loop.spent, 2),
     )  # fmt: skip
+
+
+def _check_names(given: Mapping[str, int], kernels: Sequence[WrittenKernel]) -> None:
+    known = dict.fromkeys(
+        name
+        for one in kernels
+        for name in symbols_of((*one.signature.inputs, *one.signature.outputs))
+    )
+    for name in given:
+        if name not in known:
+            raise UserError(
+                f"no kernel has a size {name!r}", where="--shape",
+                fix=f"known: {', '.join(known) or 'none'}",
+            )  # fmt: skip
 
 
 def _gain(regions: Sequence[TuningRegion]) -> float:

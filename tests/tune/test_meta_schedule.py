@@ -271,6 +271,7 @@ def test_sizes_come_from_inputs(
     [
         ([], "meta-schedule needs numbers for all sizes, and m, k, n are not known"),
         (["--shape=m=8", "--shape=k=0", "--shape=n=1"], "it is not for the sizes m=8, k=0, n=1"),
+        ([*FLAGS, "--shape=columns=8"], "no kernel has a size 'columns'; known: m, k, n"),
         (["--target=cuda", *FLAGS, "--shape=rows=2"], "tuned for this machine's processor"),
     ],
 )
