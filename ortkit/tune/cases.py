@@ -68,11 +68,15 @@ def tensors_of(case: TuneCase) -> tuple[list[Tensor], list[Tensor]]:
     rounded = _rounds_to(signature)
     inputs: list[Tensor] = [{"dtype": one.dtype, "shape": [*case.shape(one)]}
                             for one in signature.inputs]  # fmt: skip
+    # A user's kernel may add up along any axis, in the order of its loops.
+    lengths = [size for one in inputs for size in one["shape"]]
+    terms = 0 if signature.body else max(lengths, default=0)
     outputs: list[Tensor] = [
         {
             "dtype": one.dtype,
             "shape": [*case.shape(one)],
             "precision": rounded if rounded and one.dtype == "float32" else one.dtype,
+            "terms": terms,
         }
         for one in signature.outputs
     ]

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from tuned_regions import SOFTMAX, region
 
-from ortkit.tune.cases import TuneCase, solve_sizes
+from ortkit.kernels.signature import RegionSignature, TensorSpec
+from ortkit.tune.cases import TuneCase, solve_sizes, tensors_of
+from ortkit.tune.timing_child import is_equal
 
 ADD = region("Y = Add (X, B)", {"X": ("b", "4*s"), "B": ("4*s",)}, {"Y": ("b", "4*s")})
 PRODUCT = region("Y = Relu (X)", {"X": ("b*s",)}, {"Y": ("b*s",)})
@@ -33,3 +36,18 @@ def test_buckets_are_powers_of_two() -> None:
     buckets = [TuneCase(SOFTMAX, (n,)).bucket for n in (1, 2, 100, 128, 129)]
     assert buckets == ["s0=1", "s0=2", "s0=128", "s0=128", "s0=256"]
     assert TuneCase(region("Y = Relu (X)", {"X": (3,)}, {"Y": (3,)})).bucket == ""
+
+
+def test_sums_of_a_users_kernel_may_be_off_by_their_terms() -> None:
+    """A region's are known, and those of generated kernels are no chains of so many."""
+    wanted = np.zeros(4, np.float32)
+    found = wanted + np.float32(2e-5)
+    rows = TensorSpec("x", "float32", (4, "n")), TensorSpec("y", "float32", (4,))
+    for length, is_same in ((8, False), (3072, True)):
+        _, (output,) = tensors_of(
+            TuneCase(RegionSignature("k", "", *((o,) for o in rows)), (length,))
+        )
+        assert is_equal(output, wanted, found) == is_same
+        assert not is_equal(output, wanted, wanted + np.float32(2e-4))
+    _, (output,) = tensors_of(TuneCase(SOFTMAX, (3072,)))
+    assert not is_equal(output, wanted, found)
