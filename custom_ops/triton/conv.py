@@ -21,8 +21,7 @@ from ortkit.kernels.triton.source import VariantSource
 
 from .alignment import UNALIGNED_ARCHITECTURES
 from .conv_boxes import box_variant
-from .conv_form import HalfConvolution, epilogue_text, read_half, sum_call
-from .conv_form import optional as optional
+from .conv_form import HalfConvolution, epilogue_text, optional, read_half, sum_call
 from .conv_source import Source, source_of
 from .conv_tiles import UNALIGNED, Tile, choose_box, choose_tile
 

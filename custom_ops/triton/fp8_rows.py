@@ -14,7 +14,7 @@ from ortkit.kernels.triton.hand import Call, Size, Tensor, hand_variant, kernel_
 from ortkit.kernels.triton.source import VariantSource
 
 from ..tvm.body import Body, integer
-from .conv import optional
+from .conv_form import optional
 from .conv_tiles import power
 from .fp8_form import FP8, quantized
 from .product_norms import Norm, read_norm

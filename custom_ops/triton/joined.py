@@ -13,8 +13,7 @@ from ortkit.kernels.triton.source import VariantSource
 from ..tvm.body import Body, integer
 from ..tvm.epilogue import Epilogue
 from .alignment import for_any_alignment
-from .conv import optional
-from .conv_form import epilogue_text
+from .conv_form import epilogue_text, optional
 from .conv_tiles import power
 from .product_form import MOST_OPERANDS, epilogue_of, misfit, unfit
 from .product_norms import Norm, read_norm

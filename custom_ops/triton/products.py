@@ -12,8 +12,7 @@ from ortkit.kernels.triton.hand import Call, Passed, Tensor, kernel_text
 from ortkit.kernels.triton.source import VariantSource
 
 from .alignment import for_any_alignment
-from .conv import optional
-from .conv_form import epilogue_text
+from .conv_form import epilogue_text, optional
 from .gemm import TiledProduct, fits
 from .product_form import MOST_OPERANDS, Products, read_products
 from .product_tiles import Strip, strip_of
