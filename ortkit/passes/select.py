@@ -133,15 +133,8 @@ def _typed(cls: type[Pass], options: Mapping[str, str]) -> dict[str, object]:
 
 def _parse(text: str, like: object) -> object:
     if isinstance(like, bool):
-        return (
-            {"true": True, "false": False}[text.lower()]
-            if text.lower()
-            in (
-                "true",
-                "false",
-            )
-            else bool(int(text))
-        )
+        words = {"true": True, "false": False}
+        return words[text.lower()] if text.lower() in words else bool(int(text))
     if isinstance(like, int):
         return int(text)
     if isinstance(like, float):
