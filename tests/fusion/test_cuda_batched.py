@@ -54,6 +54,10 @@ TAKEN = {
         "T = Transpose<perm = [0, 2, 1]> (x)  u = MatMul (T, r)  y = Tanh (u)  z = Relu (T)",
         {"x": "2, 5, 16", "r": "2, 5, 24"}, [2],
     ),
+    "a turned matrix that two products read": (
+        "T = Transpose<perm = [0, 2, 1]> (r)  u = MatMul (x, T)  y = Tanh (u)  z = MatMul (k, T)",
+        {"x": "2, 5, 16", "r": "2, 24, 16", "k": "2, 5, 16"}, [2, 1],
+    ),
     "axes that are turned in another way": (
         "T = Transpose<perm = [1, 0, 2]> (x)  u = MatMul (T, r)  y = Tanh (u)",
         {"x": "5, 2, 16", "r": "2, 16, 24"}, [2],
