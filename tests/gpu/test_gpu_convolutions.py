@@ -30,12 +30,32 @@ def deep() -> onnx.ModelProto:
     return net.model(("n", 3, 64, 64), [net.op("GlobalAveragePool", x)])
 
 
+def first_layer() -> onnx.ModelProto:
+    """Positions in an image that have 16 bits, as a net for 224 x 224 has them."""
+    net = Net()
+    x = net.silu(net.conv("x", (3, 32), 3, strides=[2, 2], pads=[1] * 4))
+    x = net.silu(net.depthwise(x, 32, 3, 2))
+    return net.model((2, 3, 224, 224), [net.conv(x, (32, 16))])
+
+
+def boxes() -> onnx.ModelProto:
+    """Boxes copied by the device, whose depth several blocks share, in front of Mish and a sum."""
+    net = Net()
+    x = "x"
+    for _ in range(2):
+        inner = net.mish(net.conv(x, (512, 512), 3, pads=[1] * 4), "softplus")
+        x = net.op("Relu", net.op("Add", net.conv(inner, (512, 512), 3, pads=[1] * 4), x))
+    return net.model((8, 512, 7, 7), [x])
+
+
 NETS: dict[str, Callable[[], onnx.ModelProto]] = {
     "inverted residuals": inverted_residuals,
     "squeeze-and-excite": squeeze_excites,
     "hard gates": hard_gates,
     "bottlenecks": bottlenecks,
     "deep": deep,
+    "first layer": first_layer,
+    "boxes": boxes,
 }
 
 
