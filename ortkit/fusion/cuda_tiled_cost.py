@@ -151,10 +151,11 @@ def _deep(shape: Shape, rows: int) -> Prediction | None:
     if chosen.count(shape, rows) < _LEAST_TILES:
         return None
     elements, (start, rate) = float(rows * shape.columns), _DEEP_BLAS
-    before = start + 2.0 * elements * shape.depth / rate
+    matrix = _HALF * float(shape.depth * shape.columns)
+    before = max(start + 2.0 * elements * shape.depth / rate, _THEIR_START + matrix / _THEIR_BYTES)
     before += _behind(elements, 1) if shape.tail else 0.0
-    after = chosen.nanoseconds(shape, rows) + max(0, shape.tail - 1) * _NODE_NS
-    return Prediction(before, after)
+    after = max(chosen.nanoseconds(shape, rows), _START + matrix / _BYTES)
+    return Prediction(before, after + max(0, shape.tail - 1) * _NODE_NS)
 
 
 def _tiled(shape: Shape, rows: int) -> Prediction:

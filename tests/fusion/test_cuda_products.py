@@ -239,6 +239,8 @@ GATED_MANY = """u = MatMul (x, w)  t = MatMul (x, v)  s = com.microsoft.QuickGel
         ("512", "y = MatMul (x, w)", 2048, 3072, True),
         ("4, 128", "y = MatMul (x, w)", 5632, 2048, True),
         ("128", "y = MatMul (x, w)", 5632, 2048, False),
+        # Reading the matrix is all that counts.
+        ("128", "y = MatMul (x, w)", 2048, 12288, False),
         ("n", "y = MatMul (x, w)", 2048, 3072, False),
         # ONNX Runtime's Gemm has the bias.
         ("512", "u = MatMul (x, w)  y = Add (u, b)", 768, 3072, False),
