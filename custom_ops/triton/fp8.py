@@ -25,6 +25,8 @@ from .products import RowProduct
 _TIMES = 2
 #: Rows that the tensor cores take as the right factor; elements of the rows' statistics.
 MOST_FEW, _STATISTICS = 16, 256
+#: Up to so many columns a block of a product of one row has two.
+_NARROW = 2560
 
 
 @dataclass(frozen=True)
@@ -46,11 +48,10 @@ class RowProduct8(RowProduct):
         )  # fmt: skip
 
     def strip(self) -> Strip:
-        """Return the part of one block."""
-        strip = super().strip()
-        if len(self.form.weights) > 1:
-            return strip  # there are no registers for more
-        return replace(strip, depth=min(strip.depth * _TIMES, power(self.form.depth)))
+        """Return the part of one block, as measured on an H100 (2026-11)."""
+        is_narrow = len(self.form.weights) == 1 and self.form.columns <= _NARROW
+        columns, depth = (2, 1024) if is_narrow else (4, 512)
+        return replace(super().strip(), columns=columns, depth=min(depth, power(self.form.depth)))
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,7 @@ class FewProduct8:
     def tile(self) -> FewTile:
         """Return the part of one block."""
         rows = self.form.rows.static
-        return FewTile(8 if rows is not None and rows <= 8 else MOST_FEW, 16, 128, 4, 4)
+        return FewTile(8 if rows is not None and rows <= 8 else MOST_FEW, 16, 128, 4, 3)
 
     def call(self) -> tuple[Call, str]:
         """Return the launch and its module."""

@@ -52,6 +52,8 @@ from ortkit.rewrite.scope import Scope
 ROUNDED = "rounded_rows"
 #: DequantizeLinear has had this type since then.
 SINCE = 19
+#: Rows up to which each block may find their norm for itself.
+_MOST_NORMED = 8
 #: Names an input of the region.
 _Add = Callable[[ir.Value, TensorSpec | None], str]
 
@@ -104,6 +106,8 @@ class _Finder:
         line = line_behind(scope, node, self.taken, is_fp8_product)
         norm = norm_before(line, self.taken) if rows.scale is None else None
         shape = shape_of(scope, line, norm)
+        if shape.rows is None or shape.rows > _MOST_NORMED:
+            norm, shape = None, replace(shape, is_normed=False)
         prediction = predict_fp8(shape, is_narrow=rows.scale is not None)
         nodes = [*(() if norm is None else (norm,)), *line.products, *line.tail]
         last = _rounding_behind(scope, line.output, self.taken)

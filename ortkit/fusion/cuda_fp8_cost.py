@@ -13,7 +13,7 @@ from ortkit.fusion.cost import Prediction
 from ortkit.fusion.cuda_cost import LAUNCH_NS
 from ortkit.fusion.cuda_product_cost import Shape
 from ortkit.graph.dims import Size
-from ortkit.kernels.product_times import FEW_ROWS, eight_ns, half_ns, rounding_ns, widening_ns
+from ortkit.kernels.product_times import FEW_ROWS, eight_ns, half_ns, rounding_ns
 
 #: What rows may be that are not known.
 _ROWS = (128, 512, 2048, 8192)
@@ -34,7 +34,7 @@ def predict_fp8(shape: Shape, *, is_narrow: bool) -> Prediction | None:
     before = after = 0.0
     for rows in _ROWS if shape.rows is None else (shape.rows,):
         each = half_ns(rows, shape.depth, shape.columns)
-        each += widening_ns(shape.depth * shape.columns)
+        each += rounding_ns(shape.depth * shape.columns)
         before += shape.products * each + (bool(shape.tail) + shape.is_normed) * LAUNCH_NS
         after += eight_ns(rows, shape.depth, shape.columns * shape.products)
     return Prediction(before, after)
@@ -49,4 +49,4 @@ def predict_rounding(shape: Sequence[Size], nodes: int, *, is_normed: bool) -> P
         is_normed: Whether their norm is in the kernel.
     """
     count = prod(size for size in shape if isinstance(size, int))
-    return Prediction((nodes + is_normed) * widening_ns(count), rounding_ns(count))
+    return Prediction((nodes + is_normed) * rounding_ns(count), rounding_ns(count))

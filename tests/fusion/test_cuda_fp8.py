@@ -114,6 +114,7 @@ TAKEN = {
         [UP, GATE, "h = MatMul(x, U)", "i = MatMul(x, V)", "j = Sigmoid(h)", "y = Mul(i, j)"],
         (1,), {("product", 4)},
     ),
+    "few rows, their norm apart": ([NORM, UP, *BIASED], (9,), {("product", 3)}),
     "few rows": ([UP, "y = MatMul(x, U)"], (2, 3), {("product", 1)}),
     "a row and a transposed matrix": (
         ["T = DequantizeLinear<axis=0>(t, us)", "y = Gemm<transB=1>(x, T, b)"], (1,),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 import onnx
+import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
@@ -81,6 +82,17 @@ CASES = [
 ]  # fmt: skip
 
 
+def on_cpu(proto: onnx.ModelProto, x: np.ndarray) -> np.ndarray:
+    """Run a model as it is: ONNX Runtime's fusions give eight bits to what cannot take them."""
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = ort.InferenceSession(
+        proto.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
+    (found,) = session.run(["y"], {"x": x})
+    return np.asarray(found, np.float64)
+
+
 @pytest.mark.parametrize(("rows", "way"), CASES, ids=str)
 def test_models_in_eight_bits(rows: tuple[int | str, ...], way: str) -> None:
     pytest.importorskip("triton")
@@ -95,13 +107,12 @@ def test_models_in_eight_bits(rows: tuple[int | str, ...], way: str) -> None:
     for count in (0, 1, 130, 5000) if "n" in rows else (0,):
         sizes = [count if size == "n" else size for size in rows]
         x = rng.standard_normal((*sizes, WIDTH)).astype(np.float16)
-        with ortkit.Session(proto, "cpu") as session:
-            expected = session.run({"x": x})["y"]
+        expected = on_cpu(proto, x)
         with ortkit.Session(made, "cuda", kernels="require") as session:
             found = np.asarray(session.run({"x": x})["y"], np.float64)
         # A number that is rounded to eight bits may fall to the neighbour, a 16th away.
         apart = np.linalg.norm(found - expected)
-        assert apart <= 0.005 * np.linalg.norm(np.asarray(expected, np.float64))
+        assert apart <= 0.02 * np.linalg.norm(expected)
 
 
 @pytest.mark.parametrize("rows", [1, 4, 2048])
@@ -113,8 +124,7 @@ def test_a_model_in_half_precision_in_fp8(rows: int) -> None:
     assert made.report.precision is not None
     assert made.report.precision.lowered > 0
     x = np.random.default_rng(3).standard_normal((1, rows, 1024)).astype(np.float16)
-    with ortkit.Session(proto, "cpu") as session:
-        expected = np.asarray(session.run({"x": x})["y"], np.float64)
+    expected = on_cpu(proto, x)
     with ortkit.Session(made, "cuda", kernels="require", cuda_graph=True) as session:
         for _ in range(3):
             found = np.asarray(session.run({"x": x})["y"], np.float64)
