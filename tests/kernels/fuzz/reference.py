@@ -12,6 +12,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import ml_dtypes
 import numpy as np
 import onnx
 from onnx import TensorProto, numpy_helper
@@ -63,9 +64,10 @@ class _Errors:
         sign: 1 or -1; samples come in pairs of opposite errors, so that one of both falls to the
             other side of whatever is compared with its like.
         is_repeated: Whether equal numbers get equal errors, as from a function.
-        is_narrow: Whether results overflow as their type does, sums of rows on the way, and
-            limits at infinity are taken; else nothing overflows. Kernels may do either: they keep
-            float16 in float32, add to products without rounding them first, and sum in any order.
+        is_narrow: Whether results are rounded and overflow as their type does, sums of rows on
+            the way, and limits at infinity are taken; else nothing is. Kernels may do either: they
+            keep float16 in float32, add to products without rounding them first, and sum in any
+            order; and what is nearly 1 may be equal to it.
         overflown: What a row is that overflows on the way, instead of NaN; None: NaN.
     """
 
@@ -147,7 +149,7 @@ class Reference:
                 array = array if limit is None else np.where(source == infinity, limit, array)
         if _rounds(node.op_type, self._dtypes, node.input, dtype):
             array = _disturbed(array, dtype, errors, _terms(node.op_type, source, array))
-        return _overflown(array, LARGEST[dtype]) if errors.is_narrow else array
+        return _held(array, dtype) if errors.is_narrow else array
 
     def _off(self, x: np.ndarray | None, name: str, errors: _Errors) -> np.ndarray | None:
         """Return an operand of a row's operator a little off; its squares overflow if narrow."""
@@ -190,6 +192,10 @@ def _disturbed(x: np.ndarray, dtype: str, errors: _Errors, epsilons: float = 1.0
 
 def _overflown(x: np.ndarray, largest: float) -> np.ndarray:
     return np.where(np.abs(x) > largest, np.copysign(np.inf, x), x)
+
+
+def _held(x: np.ndarray, dtype: str) -> np.ndarray:
+    return x.astype(getattr(ml_dtypes, dtype, dtype)).astype(np.float64)
 
 
 def _replaced(

@@ -92,6 +92,13 @@ def test_random_regions(batch: int, interpreter: Interpreter, record_property: R
     check(range(100 * batch, 100 * batch + _COUNT), interpreter, record_property)
 
 
+def test_what_is_equal_by_rounding_only_is_no_fault(
+    interpreter: Interpreter, record_property: Record
+) -> None:
+    """A tanh that rounds to 1 beside 1."""
+    check(range(6343, 6344), interpreter, record_property)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("batch", range(_LONG))
 def test_many_random_regions(
