@@ -7,6 +7,8 @@ nets' and work on NHWC float32 tensors, channels innermost, so that vectors run 
 1x1 convolution is a matrix product:
 
 - `pointwise_conv`: 1x1 convolution, after an optional gate per channel, with bias and epilogue.
+- `winograd_conv`: 3x3 convolution by minimal filtering, with bias and epilogue.
+- `direct_conv`: convolution of any window, with bias and epilogue.
 - `depthwise_conv`: one filter a channel, with bias and epilogue, and optional means of rows.
 - `expand_depthwise`: the two in a row, without writing what lies between them.
 - `stem_conv`: a convolution of few channels from NCHW, with bias and epilogue.

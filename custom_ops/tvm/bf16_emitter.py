@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ortkit.kernels.region.dtypes import bits_of, memory_dtype
+from ortkit.kernels.region.dtypes import memory_dtype
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.sizes import symbols_of
 
@@ -19,9 +19,6 @@ if TYPE_CHECKING:
 TILE = 16
 #: Elements of bfloat16 in a row of a tile, and in a vector.
 PAIRS = 32
-
-# Bytes of a line of the cache.
-_LINE = 64
 
 # TVM 0.27 has bfloat16 in its own types only, so LLVM is handed functions whose vectors of it are
 # called uint16.
@@ -105,19 +102,6 @@ class Bf16Emitter(TileEmitter):
         """Return a vector of one pair of bfloat16, 16 times."""
         one = self.tir.reinterpret("uint32", self.part(buffer, start, 2))
         return self.tir.reinterpret("uint16x32", self.tir.Broadcast(one, TILE))
-
-    def aligned(self, count: int, dtype: str) -> tuple[Buffer, Expr]:
-        """Declare an array on the stack; return it and the element at which a cache line begins.
-
-        Rows of tiles that lie across two lines are written at half the speed.
-        """
-        size = _LINE // bits_of(dtype) * 8
-        buffer = self.local(count + size, dtype)
-        line = self.constant(_LINE - 1, "uint64")
-        address = self.tir.reinterpret("uint64", self.tir.address_of(buffer[self.i64(0)]))
-        # TVM promises LLVM that nothing overflows: 0 - address would be taken for 0.
-        away = (self.constant(_LINE, "uint64") - (address & line)) & line
-        return buffer, self.share(self.divide_down(self.cast(away, "int64"), _LINE // size))
 
     # ---- tiles
     def shape_tiles(self, shapes: Sequence[tuple[Expr, int]]) -> None:

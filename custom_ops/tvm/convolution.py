@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 
 import onnx
 
@@ -192,11 +193,16 @@ def window_of(conv: onnx.NodeProto) -> Window | Refused:
     )  # fmt: skip
 
 
-def packed_weight(conv: Convolution, depth: int) -> int | None:
-    """Return the input whose vectors of output channels, [V, depth, 16], are the Conv's weight.
+def packed_weight(conv: Convolution, *depth: int) -> int | None:
+    """Return the input whose vectors of output channels, [V, *depth, 16], are the Conv's weight.
 
-    In the body: Reshape(Transpose<perm = [0, 2, 1]>(packed), [16 V, C, kh, kw]), and if there are
-    fewer channels than 16 V a Slice of the first ones.
+    In the body: Reshape(Transpose(packed), [16 V, C, kh, kw]) where the Transpose turns the axes
+    behind the first one around, and if there are fewer channels than 16 V a Slice of the first
+    ones.
+
+    Args:
+        conv: The convolution.
+        depth: C kh kw, or kh kw and C.
     """
     body, name = conv.body, conv.weight_value
     cut = body.producer(name, "Slice")
@@ -210,11 +216,13 @@ def packed_weight(conv: Convolution, depth: int) -> int | None:
     shaped = body.producer(name, "Reshape")
     if shaped is None:
         return None
-    packed = body.input_behind(shaped.input[0], (0, 2, 1))
+    packed = body.input_behind(shaped.input[0], (0, *range(len(depth) + 1, 0, -1)))
     shape = body.constant(shaped.input[1])
     if packed is None or shape is None:
         return None
     vectors = -(-conv.channels // 16)
     kernel = conv.window.kernel
-    fits = [*shape.flat] == [vectors * 16, depth // (kernel[0] * kernel[1]), *kernel]
-    return packed if fits and conv.signature.inputs[packed].shape == (vectors, depth, 16) else None
+    fits = [*shape.flat] == [vectors * 16, prod(depth) // (kernel[0] * kernel[1]), *kernel]
+    return (
+        packed if fits and conv.signature.inputs[packed].shape == (vectors, *depth, 16) else None
+    )

@@ -6,12 +6,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from ortkit.kernels.region.dtypes import memory_dtype
+from ortkit.kernels.region.dtypes import bits_of, memory_dtype
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.sizes import Extent, extent_of, symbols_of
 from ortkit.kernels.tvm.emit import Buffer, Emitter, Expr
 
 from .registers import VECTOR
+
+# Bytes of a line of the cache.
+_LINE = 64
 
 
 @dataclass
@@ -41,6 +44,19 @@ class TileEmitter(Emitter):
     def scratch(self, count: int = VECTOR) -> Buffer:
         """Declare float32 numbers on the stack; LLVM keeps one vector of them in a register."""
         return self.local(count, "float32")
+
+    def aligned(self, count: int, dtype: str) -> tuple[Buffer, Expr]:
+        """Declare an array on the stack; return it and the element at which a cache line begins.
+
+        Vectors that lie across two lines are read and written at half the speed.
+        """
+        size = _LINE // bits_of(dtype) * 8
+        buffer = self.local(count + size, dtype)
+        line = self.constant(_LINE - 1, "uint64")
+        address = self.tir.reinterpret("uint64", self.tir.address_of(buffer[self.i64(0)]))
+        # TVM promises LLVM that nothing overflows: 0 - address would be taken for 0.
+        away = (self.constant(_LINE, "uint64") - (address & line)) & line
+        return buffer, self.share(self.divide_down(self.cast(away, "int64"), _LINE // size))
 
     def each_block(self, count: int, body: Callable[[Expr, int], None]) -> None:
         """Run `body` on the start and the lanes of each vector of `count` places.

@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ortkit.kernels.tvm.emit import NEAREST
+
 from .emitter import parts
 from .registers import VECTOR, Tile
 
@@ -15,6 +17,10 @@ if TYPE_CHECKING:
 
     from .emitter import TileEmitter
     from .epilogue import Epilogue
+
+
+# Of an epilogue that is written out for each register.
+_FEW_FLOPS = 4
 
 
 @dataclass(frozen=True)
@@ -64,6 +70,15 @@ def accumulators(e: TileEmitter, tile: Tile, bias: Buffer) -> Iterator[list[list
     yield result
 
 
+def expect_tile(e: TileEmitter, tile: Tile, to: Target, pixel: Expr) -> None:
+    """Ask for what `write_tile` will read and write: it comes while the tile is computed."""
+    for row in range(tile.rows):
+        at = e.share((pixel + e.i64(row)) * e.i64(to.channels) + to.first)
+        for vector in range(tile.vectors):
+            for buffer in (*to.extras, to.output):
+                e.prefetch(buffer, at + e.i64(vector * VECTOR), NEAREST)
+
+
 def multiply_add(
     e: TileEmitter,
     registers: list[list[Buffer]],
@@ -89,9 +104,17 @@ def write_tile(
 ) -> None:
     """Apply the epilogue to every element and write the rows from `pixel` on.
 
-    Through scratch and in a loop: written out for each register it would be most of the code.
+    If it is long, through scratch and in a loop: written out for each register it would be most of
+    the code.
     """
     rows, vectors = len(registers), len(registers[0])
+    if epilogue.flops <= _FEW_FLOPS and to.lanes == VECTOR:
+        for row, registers_of_row in enumerate(registers):
+            sink = e.share((pixel + e.i64(row)) * e.i64(to.channels) + to.first)
+            for vector, register in enumerate(registers_of_row):
+                place = e.i64(0), sink + e.i64(vector * VECTOR)
+                write_vector(e, register, epilogue, to, place, VECTOR)
+        return
     scratch = e.scratch(rows * vectors * VECTOR)
     for row, registers_of_row in enumerate(registers):
         for vector, register in enumerate(registers_of_row):
@@ -103,23 +126,33 @@ def write_tile(
         sink = e.share((pixel + row) * e.i64(to.channels) + to.first)
         if full:
             with e.loop(e.i64(full)) as vector:
-                _write(e, scratch, epilogue, to, (source, sink, vector * e.i64(VECTOR)), VECTOR)
+                offset = vector * e.i64(VECTOR)
+                write_vector(e, scratch, epilogue, to, (source + offset, sink + offset), VECTOR)
         if full < vectors:
             for offset, count in parts(to.lanes):
                 at = e.i64(full * VECTOR + offset)
-                _write(e, scratch, epilogue, to, (source, sink, at), count)
+                write_vector(e, scratch, epilogue, to, (source + at, sink + at), count)
 
 
-def _write(
+def write_vector(
     e: TileEmitter,
     scratch: Buffer,
     epilogue: Epilogue,
     to: Target,
-    place: tuple[Expr, Expr, Expr],
+    place: tuple[Expr, Expr],
     width: int,
 ) -> None:
-    source, sink, offset = place
-    start, at = e.share(source + offset), e.share(sink + offset)
+    """Apply the epilogue to `width` elements and write them.
+
+    Args:
+        e: Where to.
+        scratch: What was computed.
+        epilogue: Applied.
+        to: Where results go.
+        place: The first element in the scratch, and in the output.
+        width: At most a vector.
+    """
+    start, at = (e.share(each) for each in place)
     with e.lanes(width) as lane:
         extras = [extra[at + lane] for extra in to.extras]
         e.store(to.output, epilogue.write(e, scratch[start + lane], extras), at + lane)

@@ -15,6 +15,7 @@ from .convolution import Convolution, packed_weight, read_convolution
 from .matrix_tile import (
     Target,
     accumulators,
+    expect_tile,
     load_bias,
     multiply_add,
     write_tile,
@@ -232,6 +233,7 @@ class PointwiseConv:
         x, weight = buffers[self.conv.x], buffers[self.weight]
         gate = None if self.conv.gate is None else buffers[self.conv.gate]
         base = e.share(pixel * e.i64(depth))
+        expect_tile(e, tile, to, pixel)
         with accumulators(e, tile, bias) as registers:
             with e.loop(e.i64(depth)) as k:
 
@@ -244,6 +246,8 @@ class PointwiseConv:
                 for vector in range(tile.vectors):
                     ahead = first + e.i64((tile.vectors + vector) * VECTOR)
                     e.prefetch(weight, ahead * e.i64(depth) + k * e.i64(VECTOR))
+                # So do the next pixels: a part of them in each step.
+                e.prefetch(x, base + (e.i64(depth) + k) * e.i64(tile.rows))
                 multiply_add(e, registers, lambda row: x[base + e.i64(row * depth) + k], column)
             write_tile(e, registers, self.conv.epilogue, to, pixel)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import ceil
 
@@ -48,17 +49,40 @@ def choose_tile(pixels: int | None, vectors: int, level: str, *, scaled: bool) -
         level: Of `REGISTERS`.
         scaled: The weights are multiplied by a factor of each depth on their way.
     """
+    parts = ceil(VECTOR / REGISTERS[level].lanes)
+    best, best_cost = Tile(1, 1), float("inf")
+    for tile in _tiles(vectors, level):
+        total = _cost(tile, pixels, vectors, parts, scaled=scaled)
+        if total < best_cost * 0.999:
+            best, best_cost = tile, total
+    return best
+
+
+def even_tile(pixels: int, vectors: int, level: str) -> Tile:
+    """Return the tile that does so where the last rows of tiles are as high as the others.
+
+    Args:
+        pixels: As in `choose_tile`.
+        vectors: As there.
+        level: Of `REGISTERS`.
+    """
+    parts = ceil(VECTOR / REGISTERS[level].lanes)
+
+    def cost(tile: Tile) -> float:
+        rows = ceil(pixels / tile.rows) * tile.rows
+        return _cost(tile, rows, vectors, parts, scaled=False)
+
+    return min(_tiles(vectors, level), key=cost)
+
+
+def _tiles(vectors: int, level: str) -> Iterator[Tile]:
+    """Yield the tiles whose accumulators leave registers for a column and a row."""
     file = REGISTERS[level]
     parts = ceil(VECTOR / file.lanes)
-    best, best_cost = Tile(1, 1), float("inf")
     for width in range(1, min(vectors, 6) + 1):
         most = min((file.count - 1) // (width * parts) - 1, 14)
         for rows in range(1, most + 1):
-            tile = Tile(rows, width)
-            total = _cost(tile, pixels, vectors, parts, scaled=scaled)
-            if total < best_cost * 0.999:
-                best, best_cost = tile, total
-    return best
+            yield Tile(rows, width)
 
 
 def _cost(tile: Tile, pixels: int | None, vectors: int, parts: int, *, scaled: bool) -> float:

@@ -10,8 +10,8 @@ import onnx_ir as ir
 from ortkit.graph.conv_window import Window
 
 Kind = Literal[
-    "conv", "pointwise_conv", "depthwise_conv", "expand_depthwise", "stem_conv", "bf16_conv",
-    "squeeze_excite", "max_pool", "global_mean",
+    "conv", "winograd_conv", "pointwise_conv", "depthwise_conv", "expand_depthwise", "stem_conv",
+    "bf16_conv", "squeeze_excite", "max_pool", "global_mean",
 ]  # fmt: skip
 
 

@@ -1,10 +1,11 @@
 """Blocks of convolution nets that kernels for CPUs compute: in float32, or lowered to bfloat16.
 
-Convolutions over many channels with large filters are left to ONNX Runtime, whose blocked layout
-suits them, but for those that are lowered.
+Where those in float32 gain too little (`conv_cost`) ONNX Runtime's blocked layout is left to it.
 """
 
 from __future__ import annotations
+
+from math import prod
 
 import onnx_ir as ir
 
@@ -17,14 +18,17 @@ from ortkit.fusion.bf16_factors import (
     widens,
 )
 from ortkit.fusion.conv_block import Block, Kind
+from ortkit.fusion.conv_cost import Sizes, full_cost, minimal_cost
 from ortkit.fusion.conv_finder import PASS, BlockFinder
 from ortkit.fusion.conv_nodes import is_read_once
-from ortkit.graph.conv_window import pool_window_of
+from ortkit.graph.conv_window import Window, pool_window_of
 from ortkit.kernels.backend import Refused
 from ortkit.rewrite.site import Site, describe
 
-#: From more channels than this a first convolution is left to ONNX Runtime's blocked layout.
+#: Of what is turned to NHWC on the way.
 MOST_STEM_CHANNELS = 4
+_VECTOR = 16
+_POOLED = (ir.DataType.FLOAT, ir.DataType.BFLOAT16)
 
 
 class CpuBlockFinder(BlockFinder):
@@ -64,7 +68,7 @@ class CpuBlockFinder(BlockFinder):
         )  # fmt: skip
 
     def pool(self, node: ir.Node) -> Block | None:
-        """Return the block of a pooling between two values in bfloat16."""
+        """Return the block of a pooling between two values of the same type."""
         if node.op_type != "MaxPool" or node.domain or node in self.refused:
             return None
         window = pool_window_of(self.scope.shapes, node)
@@ -75,7 +79,7 @@ class CpuBlockFinder(BlockFinder):
             return None
         tail = list[ir.Node]()
         source, before, output = self._narrowed(source, tail, node.outputs[0])
-        if not before or not tail:
+        if bool(before) != bool(tail) or self.scope.shapes.dtype(output) not in _POOLED:
             return None
         nodes = (*before, node, *tail)
         self.taken.update(nodes)
@@ -165,7 +169,19 @@ class CpuBlockFinder(BlockFinder):
             return "pointwise_conv"
         if channels <= MOST_STEM_CHANNELS:
             return "stem_conv"
-        return Refused("ONNX Runtime's blocked kernel is left to it")
+        return "winograd_conv" if self._is_minimal(conv, window) else "conv"
+
+    def _is_minimal(self, conv: ir.Node, window: Window) -> bool:
+        """Say whether Winograd's kernel takes a convolution, and is the faster one."""
+        given, made = self.sizes(conv.inputs[0]), self.sizes(conv.outputs[0])
+        if window != Window((3, 3), (1, 1), (1, 1), window.pads):
+            return False
+        known = [size for shape in (given, made) for size in shape[1:] if isinstance(size, int)]
+        if len(known) < 6 or 0 in known or known[0] % _VECTOR or known[3] % _VECTOR:
+            return False
+        batch = given[0] if isinstance(given[0], int) else 1
+        sizes = Sizes((batch, *known[:3]), (batch, *known[3:]))
+        return minimal_cost(sizes) < full_cost(sizes, prod(window.kernel))
 
     def narrow(
         self, conv: ir.Node, operands: list[ir.Value]

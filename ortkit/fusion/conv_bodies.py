@@ -96,19 +96,21 @@ class BodyWriter:
         return self._described()
 
     def pool(self) -> Described:
-        """Describe a pooling between two values in bfloat16."""
+        """Describe a pooling between two values of the same type."""
         block = self.block
-        pool = block.convs[0]
-        source = self._input("x", self._nhwc(block.source), self._dtype(block.source))
-        wide = self._op("Cast", source, to=int(ir.DataType.FLOAT))
+        pool, dtype = block.convs[0], self._dtype(block.source)
+        wide = self._input("x", self._nhwc(block.source), dtype)
+        if dtype != self.own:
+            wide = self._op("Cast", wide, to=int(ir.DataType.FLOAT))
         kept = {"ceil_mode": pool.attributes["ceil_mode"].as_int()} if _rounds_up(pool) else {}
         value = self._op(
             "MaxPool", self._op("Transpose", wide, perm=TO_NCHW), **block.windows[0].attributes,
             **kept,
         )  # fmt: skip
-        nhwc = self._op("Transpose", value, perm=TO_NHWC)
-        result = self._op("Cast", nhwc, to=int(ir.DataType.BFLOAT16))
-        self._result(result, self._nhwc(block.output), self._dtype(block.output))
+        result = self._op("Transpose", value, perm=TO_NHWC)
+        if dtype != self.own:
+            result = self._op("Cast", result, to=int(ir.DataType.BFLOAT16))
+        self._result(result, self._nhwc(block.output), dtype)
         return self._described()
 
     def squeeze_excite(self) -> Described:
@@ -150,8 +152,11 @@ class BodyWriter:
             name = self._constant_input(f"w{len(self.inputs)}", weight.transpose(2, 3, 1, 0))
             return self._op("Transpose", name, perm=[3, 2, 0, 1])
         channels, *rest = weight.shape
-        name = self._constant_input(f"w{len(self.inputs)}", pack_channels(weight))
-        planar = self._op("Transpose", name, perm=[0, 2, 1])
+        packed = pack_channels(weight)
+        if self.block.kind == "conv":
+            packed = packed.reshape(len(packed), rest[0], -1, VECTOR).transpose(0, 2, 1, 3)
+        name = self._constant_input(f"w{len(self.inputs)}", packed)
+        planar = self._op("Transpose", name, perm=[0, *range(packed.ndim - 1, 0, -1)])
         padded = -(-channels // VECTOR) * VECTOR
         shaped = self._op("Reshape", planar, self._constant(np.array([padded, *rest])))
         if padded == channels:

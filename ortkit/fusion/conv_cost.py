@@ -6,8 +6,8 @@ float32, ONNX Runtime's convolutions in its blocked layout. Only their ratio dec
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from math import prod
+from dataclasses import dataclass, replace
+from math import ceil, prod
 
 import onnx_ir as ir
 
@@ -28,6 +28,8 @@ class Rates:
 
     Args:
         point: A multiply-add of a 1x1 convolution.
+        full: One of a convolution with a larger filter.
+        weight: A weight of such a filter, which comes from memory.
         depthwise: One of a depthwise convolution.
         output: An element that a 1x1 convolution writes.
         step: An element through one pointwise node that is no part of a convolution.
@@ -37,6 +39,8 @@ class Rates:
     """
 
     point: float
+    full: float
+    weight: float
     depthwise: float
     output: float
     step: float
@@ -46,15 +50,32 @@ class Rates:
 
 
 RUNTIME = Rates(
-    point=1 / 85, depthwise=1 / 33, output=0.2, step=0.5, gate=0.5, lowered=1 / 85, tap=0.1
-)
+    point=1 / 85, full=1 / 88, weight=0.2, depthwise=1 / 33, output=0.2, step=0.5, gate=0.5,
+    lowered=1 / 85, tap=0.1,
+)  # fmt: skip
 OURS = Rates(
-    point=1 / 95, depthwise=1 / 45, output=0.1, step=0.2, gate=0.05, lowered=1 / 500, tap=0.03
-)
+    point=1 / 95, full=1 / 85, weight=0.2, depthwise=1 / 45, output=0.1, step=0.2, gate=0.05,
+    lowered=1 / 500, tap=0.03,
+)  # fmt: skip
+#: Winograd's way for 3x3 filters: a multiply-add of the plain way, in whole tiles of so many
+#: results a side; a channel of a tile on its way to the points or back; a weight on its way there.
+_MINIMAL, _TILE, _SPREAD, _FILTER = 1 / 230, 4, 2.5, 0.45
+#: Channels that are read for so many that are written, each time taken to the points.
+_PANEL = 64
+#: From so many channels on both sides of it a 1x1 convolution is as fast as ONNX Runtime's.
+_MANY = 64
 #: An element that enters or leaves NHWC.
 BORDER = 0.7
 #: The part of its own time that a chain must gain.
 LEAST_GAIN = 0.1
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Of what a convolution reads and makes, NCHW."""
+
+    given: tuple[int, ...]
+    made: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -75,6 +96,22 @@ def block_cost(scope: Scope, block: Block) -> ChainCost:
     return ChainCost(_taken(scope, block, RUNTIME), _taken(scope, block, OURS))
 
 
+def full_cost(sizes: Sizes, taps: int, rates: Rates = OURS) -> float:
+    """Return what a convolution costs that is summed up tap by tap."""
+    weights = sizes.given[1] * sizes.made[1] * taps
+    batch, _, height, width = sizes.made
+    return weights * (batch * height * width * rates.full + rates.weight)
+
+
+def minimal_cost(sizes: Sizes) -> float:
+    """Return what one with a 3x3 filter costs by Winograd's way."""
+    before, after = sizes.given[1], sizes.made[1]
+    batch, _, height, width = sizes.made
+    tiles = batch * ceil(height / _TILE) * ceil(width / _TILE)
+    spread = tiles * (before * ceil(after / _PANEL) + after) * _SPREAD
+    return before * after * 9 * (tiles * _TILE**2 * _MINIMAL + _FILTER) + spread
+
+
 def border_cost(scope: Scope, value: ir.Value) -> float:
     """Return what it costs that a value changes its layout."""
     return BORDER * _elements(scope, value)
@@ -92,7 +129,14 @@ def _taken(scope: Scope, block: Block, rates: Rates) -> float:
     steps = outputs * rates.step * sum(1 for node in block.nodes if _is_step(node))
     if block.kind == "depthwise_conv":
         return outputs * taps * rates.depthwise + steps
-    channels = _sizes(scope, block.source)[1]
+    sizes = Sizes(tuple(_sizes(scope, block.source)), tuple(_sizes(scope, block.output)))
+    if block.kind == "winograd_conv" and rates is OURS:
+        return minimal_cost(sizes) + outputs * rates.output + steps
+    if block.kind in ("conv", "winograd_conv"):
+        return full_cost(sizes, taps, rates) + outputs * rates.output + steps
+    channels = sizes.given[1]
+    if min(channels, sizes.made[1]) >= _MANY:
+        rates = replace(rates, point=RUNTIME.point)
     point = rates.lowered if block.kind == "bf16_conv" else rates.point
     return outputs * channels * taps * point + outputs * rates.output + steps
 

@@ -166,6 +166,21 @@ def hard_gates(x: Sequence[Dim] = (1, 3, 64, 64), *, apart: bool = False) -> onn
     return net.model(x, [value])
 
 
+def residuals(x: Sequence[Dim] = (1, 3, 64, 64)) -> onnx.ModelProto:
+    """ResNet18's blocks behind its pooling, the second one strided."""
+    net = Net()
+    value = net.op("Relu", net.conv("x", (3, 32), 7, strides=[2, 2], pads=[3] * 4))
+    value = net.op("MaxPool", value, kernel_shape=[3, 3], strides=[2, 2], pads=[1] * 4)
+    for before, after, stride in ((32, 32, 1), (32, 64, 2)):
+        strides = [stride, stride]
+        inner = net.op("Relu", net.conv(value, (before, after), 3, strides=strides, pads=[1] * 4))
+        outer = net.conv(inner, (after, after), 3, pads=[1] * 4)
+        if stride > 1:
+            value = net.conv(value, (before, after), strides=strides)
+        value = net.op("Relu", net.op("Add", outer, value))
+    return net.model(x, [value])
+
+
 def bottlenecks(x: Sequence[Dim] = (1, 64, 28, 28)) -> onnx.ModelProto:
     """ResNet's blocks: full 3x3 convolutions between 1x1 ones."""
     net = Net()

@@ -16,6 +16,7 @@ from conv_nets import (
     hard_gates,
     inverted_residuals,
     mishes,
+    residuals,
     squeeze_excites,
 )
 from region_models import accept, scope_of
@@ -210,6 +211,50 @@ def test_values_that_others_read_come_back_to_nchw() -> None:
         np.testing.assert_allclose(got, want, rtol=0, atol=1e-5)
 
 
+def test_a_net_of_3x3_convolutions_is_one_chain() -> None:
+    _, chains = chains_of(residuals())
+    minimal, others = "winograd_conv", ["conv", "conv"]
+    assert taken(chains) == [["stem_conv", "max_pool", minimal, minimal, *others, minimal]]
+    (chain,) = chains
+    assert sum(len(block.extras) for block in chain.blocks) == 2
+
+
+@pytest.mark.parametrize(
+    ("window", "size", "channels", "kind"),
+    [
+        ({"pads": [1] * 4}, 16, 32, "winograd_conv"),
+        ({"pads": [1] * 4}, 4, 32, "conv"),
+        ({"pads": [1] * 4}, 16, 40, "conv"),
+        ({"pads": [2] * 4, "dilations": [2, 2]}, 16, 32, "conv"),
+        ({"pads": [1] * 4, "strides": [2, 2]}, 16, 32, "conv"),
+    ],
+)
+def test_minimal_filtering_is_for_3x3_filters_of_some_tiles(
+    window: dict[str, object], size: int, channels: int, kind: str
+) -> None:
+    net = Net()
+    value = net.conv("x", (channels, channels), 3, **window)
+    _, (chain,) = chains_of(net.model((1, channels, size, size), [value]))
+    assert [block.kind for block in chain.blocks] == [kind]
+
+
+def test_full_convolutions_of_any_batch_compute_what_was_there(tmp_path: Path) -> None:
+    net, x = residuals(("n", 3, 61, 58)), random(3, 3, 61, 58)
+    model = ir.from_proto(net)
+    path = tmp_path / "net.ops.so"
+    reports, library, _ = compile_regions(
+        [scope_of(model)], path, "tvm", Target(), lambda *_: None
+    )
+    assert library is not None
+    kinds = {report.kind for report in reports if report.emitted_as}
+    assert {"stem_conv", "max_pool", "winograd_conv", "conv"} <= kinds
+    proto = ir.to_proto(model)
+    onnx.checker.check_model(proto, full_check=True)
+    (want,) = run(net, x)
+    for (got,) in (run(proto, x, library), run(proto, x)):
+        np.testing.assert_allclose(got, want, rtol=0, atol=1e-5 * np.abs(want).max())
+
+
 def test_a_residual_net_of_full_convolutions_is_left_alone() -> None:
     _, chains = chains_of(bottlenecks())
     assert not taken(chains)
@@ -234,7 +279,6 @@ def test_a_refused_block_splits_the_chain() -> None:
     [
         ((16, 32), {"group": 16, "pads": [1] * 4}, "several filters for a channel"),
         ((16, 32), {"group": 4, "pads": [1] * 4}, "groups of several channels"),
-        ((16, 16), {"pads": [1] * 4}, "blocked kernel is left to it"),
     ],
 )
 def test_what_is_no_block_says_why(

@@ -178,6 +178,47 @@ def stem(
     return _signature("stem_conv", ["x", "w", "b"], body, specs, outputs)
 
 
+def full(
+    pixels: tuple[Dim, Dim, Dim],
+    channels: tuple[int, int],
+    kernel: int,
+    stride: int = 1,
+    pads: tuple[int, int, int, int] = (1, 1, 1, 1),
+    activation: str = "silu",
+    *,
+    residual: bool = False,
+    dilation: int = 1,
+    minimal: bool = False,
+) -> RegionSignature:
+    """A convolution of [*pixels, channels[0]]; weights as Winograd's kernel has them, or not."""
+    before, after = channels
+    reach, taps = dilation * (kernel - 1) + 1, kernel * kernel
+    height, width = (
+        size if isinstance(size, str) else (size + low + high - reach) // stride + 1
+        for size, low, high in zip(pixels[1:], pads[:2], pads[2:], strict=True)
+    )
+    made = (pixels[0], height, width, after)
+    weight = unpacked(after, before, (kernel, kernel))
+    if not minimal:
+        weight = weight.replace("[0, 2, 1]", "[0, 3, 2, 1]")
+    body = f"xt = Transpose <perm = [0, 3, 1, 2]> (x)  {weight}  "
+    first = "k" if residual else "c"
+    body += f"{first} = Conv <{window(kernel, stride, pads, dilation)}> (xt, wc, b)  "
+    if residual:
+        body += "rt = Transpose <perm = [0, 3, 1, 2]> (r)  c = Add (rt, k)  "
+    body += f"{activated(activation)}  y = Transpose <perm = [0, 2, 3, 1]> (a)"
+    depth = (before * taps,) if minimal else (taps, before)
+    specs = {
+        "x": tensor("x", *pixels, before),
+        "r": tensor("r", *made),
+        "w": tensor("w", -(-after // 16), *depth, 16),
+        "b": tensor("b", after),
+    }
+    names = ["x", *(["r"] if residual else []), "w", "b"]
+    kind = "winograd_conv" if minimal else "conv"
+    return _signature(kind, names, body, specs, [tensor("y", *made)])
+
+
 def squeeze_excite(batch: Dim, rows: Dim, hidden: int, channels: int) -> RegionSignature:
     """From means over rows to a gate."""
     body = (
@@ -222,6 +263,7 @@ def feeds(
         if spec.name in ("w", "w1", "w2"):
             axes = 0 if signature.name == "depthwise_conv" else 1
             depth = shape[axes] if spec.name == "w" else max(shape)
+            depth *= shape[2] if signature.name == "conv" else 1
             scale = 1 / np.sqrt(depth)
         result[spec.name] = (rng.standard_normal(shape) * scale).astype(np.float32)
     return result

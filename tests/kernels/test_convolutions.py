@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conv_regions import depthwise, expand_depthwise, feeds, pointwise, squeeze_excite, stem
+from conv_regions import depthwise, expand_depthwise, feeds, full, pointwise, squeeze_excite, stem
 from fused_model import fused_model, session, tensor
 
 from ortkit.kernels import LibraryBuild, RegionSignature, Target, build_library, refusal
@@ -65,7 +65,40 @@ OTHERS = {
     "stem 7x7": (stem(("n", 3, 41, 39), 24, 7, 2, (3, 3, 3, 3), "relu6"), {"n": 2}),
     "stem of one channel": (stem((1, 1, "h", 28), 20, 5, 1, WIDE, ""), {"h": 9}),
 }
-ALL: Mapping[str, tuple[RegionSignature, dict[str, int]]] = POINTWISE | DEPTHWISE | EXPAND | OTHERS
+FULL: Mapping[str, tuple[RegionSignature, dict[str, int]]] = {
+    "full, 3x3 strided": (full((2, 15, 17), (24, 40), 3, 2), {}),
+    "full, wide rows": (full((1, 5, 70), (16, 32), 3, residual=True), {}),
+    "full, 1x1 strided": (full(("n", 9, 7), (33, 48), 1, 2, (0, 0, 0, 0), ""), {"n": 2}),
+    "full, named height, odd channels": (full((1, "h", 6), (5, 21), 3), {"h": 4}),
+    "full, dilated": (full((1, 9, 11), (8, 16), 3, 1, WIDE, "gelu", dilation=2), {}),
+    "full, 5x5, uneven pads": (full((1, 6, 7), (7, 50), 5, 2, (1, 2, 2, 1)), {}),
+    "full, pads of more than the filter": (full((1, 4, 4), (8, 16), 3, 3, (4, 0, 1, 5), ""), {}),
+    "full, empty batch": (full(("n", 4, 4), (8, 16), 3), {"n": 0}),
+}
+WINOGRAD: Mapping[str, tuple[RegionSignature, dict[str, int]]] = {
+    "winograd, whole tiles": (full((1, 8, 12), (32, 64), 3, minimal=True), {}),
+    "winograd, residual, two images": (
+        full((2, 14, 14), (48, 96), 3, residual=True, minimal=True), {}
+    ),
+    "winograd, many runs": (full((1, 62, 61), (16, 16), 3, 1, SAME, "relu6", minimal=True), {}),
+    "winograd, a narrower panel": (full((1, 7, 7), (16, 80), 3, minimal=True), {}),
+    "winograd, uneven pads": (full((3, 9, 6), (16, 32), 3, 1, (0, 2, 1, 0), minimal=True), {}),
+    "winograd, pads of more than the filter": (
+        full((1, 5, 6), (16, 16), 3, 1, (5, 0, 0, 6), "", minimal=True), {}
+    ),
+    "winograd, no pads": (full((1, 3, 3), (16, 16), 3, 1, (0, 0, 0, 0), minimal=True), {}),
+    "winograd, named batch": (full(("n", 7, 9), (32, 48), 3, minimal=True), {"n": 1}),
+    "winograd, named batch of many": (
+        full(("n", 10, 10), (16, 32), 3, residual=True, minimal=True), {"n": 37}
+    ),
+    "winograd, named batch of large images": (
+        full(("n", 40, 30), (16, 16), 3, minimal=True), {"n": 2}
+    ),
+    "winograd, empty batch": (full(("n", 8, 8), (16, 16), 3, minimal=True), {"n": 0}),
+}  # fmt: skip
+ALL: Mapping[str, tuple[RegionSignature, dict[str, int]]] = (
+    POINTWISE | DEPTHWISE | EXPAND | OTHERS | FULL | WINOGRAD
+)
 
 
 @pytest.mark.parametrize("case", ALL)
@@ -85,7 +118,15 @@ def test_kernels_agree_with_their_bodies(case: str, build: Build) -> None:
 
 @pytest.mark.parametrize("level", ["x86-64-v2", "x86-64-v3"])
 @pytest.mark.parametrize(
-    "case", ["gate and residual", "5x5 strided", "expand, odd and named", "stem"]
+    "case",
+    [
+        "gate and residual",
+        "5x5 strided",
+        "expand, odd and named",
+        "stem",
+        "full, 3x3 strided",
+        "winograd, residual, two images",
+    ],
 )
 def test_kernels_for_narrower_processors(
     case: str, level: str, tmp_path: Path, cache: KernelCache
@@ -111,6 +152,8 @@ def test_kernels_for_narrower_processors(
         "3x3",
         "stem",
         "pixels that fill no whole tile",
+        "full, 3x3 strided",
+        "winograd, many runs",
     ],
 )
 def test_results_do_not_depend_on_the_threads(case: str, build: Build) -> None:
@@ -132,6 +175,42 @@ def test_nan_and_infinities_stay_where_they_are(build: Build) -> None:
     found, expected = (session(model, path).run(None, inputs)[0] for path in (library.path, None))
     assert np.isnan(found[0, 0, 0]).all()
     np.testing.assert_allclose(found, expected, rtol=0, atol=2e-5)
+
+
+def test_minimal_filtering_is_nearly_as_exact(build: Build) -> None:
+    """Against float64: 7.5 times what ONNX Runtime's own sums are off; the points +-1, +-2, 15."""
+    signature = full((4, 16, 16), (256, 32), 3, activation="", minimal=True)
+    library = build(signature).library
+    assert library is not None
+    model, inputs = fused_model(signature), feeds(signature, {})
+    inputs["x"] = np.maximum(inputs["x"], 0)
+    weight = inputs["w"].reshape(2, 256, 3, 3, 16).transpose(2, 3, 1, 0, 4).reshape(3, 3, 256, 32)
+    padded = np.pad(inputs["x"].astype(np.float64), ((0, 0), (1, 1), (1, 1), (0, 0)))
+    exact = inputs["b"] + sum(
+        padded[:, i : i + 16, j : j + 16] @ weight[i, j].astype(np.float64)
+        for i in range(3)
+        for j in range(3)
+    )
+    ours, theirs = (
+        np.sqrt(np.mean((session(model, path).run(None, inputs)[0] - exact) ** 2))
+        for path in (library.path, None)
+    )
+    assert ours <= 10 * theirs
+
+
+def test_what_one_tile_reads_spoils_no_other(build: Build) -> None:
+    signature = full((1, 16, 16), (16, 16), 3, activation="", minimal=True)
+    library = build(signature).library
+    assert library is not None
+    model, inputs = fused_model(signature), feeds(signature, {})
+    plain = session(model).run(None, inputs)[0]
+    inputs["x"][0, 6, 6, 3] = np.nan
+    found = session(model, library.path).run(None, inputs)[0]
+    is_spoilt = np.isnan(found[0]).all(axis=-1)
+    assert is_spoilt[5:8, 5:8].all()
+    is_spoilt[4:8, 4:8] = False
+    assert not is_spoilt.any()
+    np.testing.assert_allclose(found[0, :4], plain[0, :4], rtol=0, atol=2e-5)
 
 
 def with_body(signature: RegionSignature, old: str, new: str) -> RegionSignature:
@@ -156,6 +235,14 @@ REFUSED = {
     "a width that is not known": (
         depthwise((1, 8, "w"), 16, 3, 1, SAME),
         "rows of a width that is not known",
+    ),
+    "rows of a width that is not known, larger filter": (
+        full((1, 8, "w"), (16, 16), 3),
+        "rows of a width that is not known",
+    ),
+    "weights in another order": (
+        full((1, 8, 8), (16, 16), 5, 1, WIDE, minimal=True),
+        "a weight that is not packed",
     ),
     "a filter too large for the stack": (
         stem((1, 64, 64, 300), 32, 7, 1, (3, 3, 3, 3)),

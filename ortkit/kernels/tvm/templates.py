@@ -16,6 +16,8 @@ TEMPLATES = (
     "bf16_product",
     "product",
     "pointwise_conv",
+    "winograd_conv",
+    "direct_conv",
     "depthwise_conv",
     "expand_depthwise",
     "stem_conv",
