@@ -73,7 +73,13 @@ _OUR_KEYS = _Times(
     ((512, 7.1), (1024, 12.9), (2048, 29.2)),
     ((512, 8.6), (1024, 17.6), (2048, 60.1), (4096, 232.0)),
 )
+#: A mask by query that copies of boxes reach, and any other.
+_OUR_BOXES = _Times(
+    ((512, 7.1), (1024, 15.8), (2048, 45.2), (4096, 160.0)), ((512, 9.3), (2048, 76.2))
+)
 _OUR_MASK = _Times(((512, 8.5), (2048, 43.9)), ((512, 10.3), (2048, 120.3)))
+#: Keys whose masks are reached, in any type.
+_BOXED = 16
 #: One query, of 12 heads of 64 and 16 of 128, over 2,048 keys: nanoseconds, theirs and ours.
 _ONE = ((7000.0, 5900.0), (9200.0, 9600.0))
 
@@ -128,5 +134,8 @@ def _theirs(node: ir.Node, body: AttentionBody) -> _Times:
 def _ours(found: AttentionNode) -> _Times:
     body = found.body
     if body.mask:
-        return _OUR_KEYS if found.is_of_keys else _OUR_MASK
+        if found.is_of_keys:
+            return _OUR_KEYS
+        is_boxed = isinstance(found.keys, int) and found.keys % _BOXED == 0
+        return _OUR_BOXES if is_boxed else _OUR_MASK
     return _OUR_CAUSAL if body.causal else _OURS

@@ -165,16 +165,30 @@ def test_rows_of_a_run_decide_where_they_are_not_known() -> None:
     assert launches == [256, 512, 512, 256, 256, 512]
 
 
-def test_masks_have_three_groups_in_the_first_round_alone() -> None:
+@pytest.mark.parametrize(("is_by_row", "last"), [(True, 256), (False, 512)])
+def test_masks_by_query_have_three_groups_in_the_first_round_alone(
+    is_by_row: bool, last: int
+) -> None:
     body = replace(WIDE, heads=8, kv_heads=8, mask="chosen")
     launches = []
     for queries in (2112, 2113, 3072, 3073, 6144):
-        shape = (1, 1, 1, queries)
-        case = Case(body, queries=queries, keys=queries, mask=shape, mask_dtype="bool")
+        shape = (1, 1, queries if is_by_row else 1, 2048)
+        case = Case(body, queries=queries, keys=2048, mask=shape, mask_dtype="bool")
         sources = sources_of(case.signature())
         assert not isinstance(sources, Refused)
         launches.append(sources[0].variant([0]).steps[0].threads)
-    assert launches == [256, 512, 512, 256, 256]
+    assert launches == [256, 512, 512, 256, last]
+
+
+@pytest.mark.parametrize(
+    ("batch", "keys", "limit"), [(4, 512, 128), (5, 512, 80), (5, 513, None), (32, 128, 80)]
+)
+def test_many_blocks_of_few_keys_are_three_on_a_multiprocessor(
+    batch: int, keys: int, limit: int | None
+) -> None:
+    body = replace(WIDE, heads=8, kv_heads=8)
+    case = Case(body, batch=batch, queries=512, keys=keys)
+    assert hopper_sources(case.signature())[0][1].steps[0].registers == limit
 
 
 def test_without_keys_there_is_nothing_to_copy() -> None:
