@@ -43,10 +43,16 @@ class TuneStore:
         self._write(given)
 
     def record(self, place: Place, op: str, generator: str) -> Record:
-        """Return what is known of a place, from kernels of the same generator."""
+        """Return what is known of a place, from kernels of the same generator; the file gets it.
+
+        Raises:
+            UserError: The file cannot be written.
+        """
         found = self.database.records.get(place)
         if found is None:
             return Record(op, generator)
+        if place not in self._exported.records:
+            self._export(TunedDatabase({place: found}))
         if found.generator != generator:
             # Its times are of other code. Its best choice is worth a trial still.
             return Record(op, generator, best=found.best, gain=found.gain)
@@ -66,6 +72,9 @@ class TuneStore:
             # Another process may have added to it meanwhile.
             self.database = _over(load_database(path), news)
             write_whole(path, database_text(self.database))
+        self._export(news)
+
+    def _export(self, news: TunedDatabase) -> None:
         self._exported = _over(self._exported, news)
         if self.file is not None:
             write_whole(self.file, database_text(self._exported))

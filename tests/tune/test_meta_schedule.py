@@ -245,6 +245,8 @@ def test_trials_are_kept_exported_and_merged(
     assert len(set(tried)) == len(tried) == second["regions"][-1]["trials"]  # type: ignore[index]
     assert second["regions"][-1]["kernels"] is None  # type: ignore[index]
     assert sum(read_traced(one) is not None for one in tried) >= 3
+    tuned(ops_file, capsys, "--trials=0", *FLAGS, "--db", str(tmp_path / "known.json"))
+    assert load_database(tmp_path / "known.json") == load_database(cache / "tuned.json")
     monkeypatch.setenv("ORTKIT_CACHE", str(tmp_path / "other"))
     merged = tuned(ops_file, capsys, "--trials=0", "--merge", str(file), *FLAGS)
     assert merged["trials"] == 0
