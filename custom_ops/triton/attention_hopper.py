@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from ortkit.kernels.cuda import Condition
 from ortkit.kernels.sizes import ONE, Extent
 from ortkit.kernels.triton.hand import Call, Map, Passed, Size, Tensor, hand_variant, kernel_text
 from ortkit.kernels.triton.source import VariantSource
 
 from .attention_form import AttentionForm, Heads
 from .attention_pieces import fill_of, kind_of
-from .attention_tiles import HopperTile, box_of, mask_multiple
+from .attention_tiles import HopperTile, box_of
 
 _ARCHITECTURES = (90,)
 #: Queries of a group of four warps.
@@ -51,7 +50,7 @@ def hopper_variant(form: AttentionForm, tile: HopperTile) -> VariantSource:
         form.signature,
         [call],
         "".join(map(kernel_text, _TEXTS)),
-        (*tile.conditions, *_reach(form)),
+        tile.conditions,
         architectures=_ARCHITECTURES,
         is_optional=True,
     )
@@ -67,13 +66,6 @@ def _mask(form: AttentionForm, tile: HopperTile) -> Passed:
     heads = Extent(form.q.heads if mask.by_head else 1)
     strides = (heads * rows * keys, rows * keys, keys)
     return Map(mask.tensor, (batch, heads, rows, keys), strides, (1, 1, _GROUP, tile.keys))
-
-
-def _reach(form: AttentionForm) -> tuple[Condition, ...]:
-    """Return when rows of a mask begin where copies may: at multiples of 16 bytes."""
-    if form.mask is None or not form.mask.by_row or form.k.length.static is not None:
-        return ()
-    return (Condition(form.k.length, divisible_by=mask_multiple(form)),)
 
 
 def _map(one: Heads, rows: int) -> Map:

@@ -190,16 +190,19 @@ def takes_form(form: AttentionForm) -> bool:
     is_reached = not any(one.pitch % _VECTOR or one.first % _VECTOR for one in operands)
     boxes = {box_of(one) for one in operands}
     is_wide = min(one.width for one in operands) > _LEAST_WIDTH
-    if form.mask is not None and form.mask.by_row and (keys or 0) % mask_multiple(form):
-        return False
-    return is_reached and is_wide and len(boxes) == 1
+    return is_reached and is_wide and len(boxes) == 1 and _reaches_mask(form)
 
 
-def mask_multiple(form: AttentionForm) -> int:
-    """Return what the keys of a mask by query are a multiple of where copies reach its rows."""
-    assert form.mask is not None
-    is_bytes = form.signature.inputs[form.mask.tensor].dtype == "bool"
-    return _ADDRESS if is_bytes else _VECTOR
+def _reaches_mask(form: AttentionForm) -> bool:
+    """Say whether rows of a mask by query begin where copies may, whatever else a run's sizes are.
+
+    So the number of keys has to be known.
+    """
+    mask, keys = form.mask, form.k.length.static
+    if mask is None or not mask.by_row:
+        return True
+    is_bytes = form.signature.inputs[mask.tensor].dtype == "bool"
+    return keys is not None and keys % (_ADDRESS if is_bytes else _VECTOR) == 0
 
 
 def box_of(one: Heads) -> int:

@@ -237,18 +237,19 @@ CASES = {
     ),
     "width 64, added by head": Case(replace(WIDE, mask="added"), mask=(1, 2, 1, "s")),
     "width 64, added by query and head": Case(
-        replace(WIDE, mask="added"), "b", keys="t", mask=("b", 2, "s", "t")
+        replace(WIDE, mask="added"), "b", keys=408, mask=("b", 2, "s", 408)
     ),
     "width 64, chosen by query": Case(
-        replace(WIDE, mask="chosen"), "b", keys="t", mask=("b", 1, "s", "t"), mask_dtype="bool"
+        replace(WIDE, mask="chosen"), "b", keys=272, mask=("b", 1, "s", 272), mask_dtype="bool"
     ),
     "width 64, filled by query, causal": Case(
         replace(WIDE, mask="chosen", fill=-7.5, causal="first"),
-        mask=("s", "s"),
+        keys=144,
+        mask=("s", 144),
         mask_dtype="bool",
     ),
     "width 64, cap and a mask by query": Case(
-        replace(WIDE, softcap=2.0, mask="added", heads=4), mask=(1, 1, "s", "s")
+        replace(WIDE, softcap=2.0, mask="added", heads=4), keys=144, mask=(1, 1, "s", 144)
     ),
     "width 64, bfloat16": Case(replace(WIDE, dtype=numpy_type("bfloat16"), causal="first")),
     "width 128, chosen keys to the last": Case(
