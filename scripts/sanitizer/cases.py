@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 from ortkit.kernels import RegionSignature, TensorSpec
 from scripts.sanitizer.attention_bodies import attention_body
 
-_HALF = "float16"
+_HALF, EIGHT = "float16", "float8_e4m3fn"
+#: A matrix in eight bits, its columns' factors, and the matrix as a product reads it.
+_WIDE = "D = DequantizeLinear <axis = 0> (W, S)  V = Transpose <perm = [1, 0]> (D)"
 Shape = tuple[int | str, ...]
 
 
@@ -181,4 +183,20 @@ CASES = (
          "  T = Transpose <perm = [1, 0]> (Z)  D = MatMul (X, T)  S = Sigmoid (U)  Y = Mul (S, D)",
          {"X": ("n", 264), "W": (520, 264), "Z": (520, 264)}, {"Y": ("n", 520)},
          ({"n": 300}, {"n": 9000})),
+    Case("rows_in_eights", "A = Cast <to = 1> (X)  B = Abs (A)"
+         "  C = Constant <value = int64[1] {-1}> ()  M = ReduceMax <keepdims = 1> (B, C)"
+         "  L = Constant <value_float = 0.002232142857142857> ()  P = Mul (M, L)"
+         "  E = Constant <value_float = 1e-30> ()  F = Max (P, E)  D = Div (A, F)"
+         "  Q = Cast <to = 17> (D)",
+         {"X": ("n", 520)}, {"F": ("n", 1), "Q": ("n", 520)}, ({"n": 37},),
+         dtypes={"F": "float32", "Q": EIGHT}),
+    Case("product_of_a_row_in_eights", f"{_WIDE}  U = MatMul (X, V)  Y = Relu (U)",
+         {"X": (1, 528), "W": (80, 528), "S": (80,)}, {"Y": (1, 80)}, dtypes={"W": EIGHT}),
+    Case("product_of_few_rows_in_eights", f"{_WIDE}  U = MatMul (X, V)  Y = Add (U, R)",
+         {"X": (5, 528), "W": (80, 528), "S": (80,), "R": (5, 80)}, {"Y": (5, 80)},
+         dtypes={"W": EIGHT}),
+    Case("product_of_many_rows_in_eights", "A = Cast <to = 1> (Q)  B = Mul (A, F)"
+         f"  X = Cast <to = 10> (B)  {_WIDE}  Y = MatMul (X, V)",
+         {"Q": ("n", 272), "F": ("n", 1), "W": (1040, 272), "S": (1040,)}, {"Y": ("n", 1040)},
+         ({"n": 70}, {"n": 1000}, {"n": 5000}), dtypes={"F": "float32", "Q": EIGHT, "W": EIGHT}),
 )  # fmt: skip

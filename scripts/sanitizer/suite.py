@@ -13,14 +13,15 @@ import onnx
 from onnx import helper
 
 from ortkit.errors import InternalError, KernelError
-from ortkit.kernels import DOMAIN, RegionSignature, Target
+from ortkit.kernels import DOMAIN, RegionSignature, Target, TensorSpec
 from ortkit.kernels.compiler import Job, compile_all
 from ortkit.kernels.cuda import CudaKernel, Variant, rename_extent
 from ortkit.kernels.link import link_library
 from ortkit.kernels.sizes import Extent, extent_of, symbols_of
-from scripts.sanitizer.cases import Case
+from scripts.sanitizer.cases import EIGHT, Case
 
 Array = np.ndarray[Any, np.dtype[Any]]
+_FP8, _HALF = int(onnx.TensorProto.FLOAT8E4M3FN), int(onnx.TensorProto.FLOAT16)
 
 
 @dataclass(frozen=True)
@@ -118,13 +119,13 @@ def build(nodes: Sequence[Node], folder: Path) -> Suite:
     target = nodes[0].kernel.target
     link_library([one.kernel for one in nodes], [one.signature for one in nodes], library, target)
     feeds = {
-        node.tensor(spec.name): _random(spec.dtype, node.shape(spec.shape), place)
+        node.tensor(spec.name): _random(_at_edge(spec.dtype), node.shape(spec.shape), place)
         for node in nodes
         for place, spec in enumerate(node.signature.inputs)
     }
     np.savez(folder / "feeds.npz", **feeds)
     outputs = {
-        node.tensor(spec.name): [spec.dtype, list(node.shape(spec.shape)), node.offset]
+        node.tensor(spec.name): [_at_edge(spec.dtype), list(node.shape(spec.shape)), node.offset]
         for node in nodes
         for spec in node.signature.outputs
     }
@@ -191,12 +192,22 @@ def _model(nodes: Sequence[Node]) -> onnx.ModelProto:
     made, inputs, outputs, functions = [], [], [], []
     for node in nodes:
         signature = node.signature
-        names = [node.tensor(one.name) for one in signature.inputs]
-        results = [node.tensor(one.name) for one in signature.outputs]
+        names = [_inside(node, one) for one in signature.inputs]
+        results = [_inside(node, one) for one in signature.outputs]
+        made += [
+            helper.make_node("Cast", [node.tensor(one.name)], [_inside(node, one)], to=_FP8)
+            for one in signature.inputs
+            if one.dtype == EIGHT
+        ]
         made.append(helper.make_node(signature.op_type, names, results, domain=DOMAIN))
+        made += [
+            helper.make_node("Cast", [_inside(node, one)], [node.tensor(one.name)], to=_HALF)
+            for one in signature.outputs
+            if one.dtype == EIGHT
+        ]
         for specs, values in ((signature.inputs, inputs), (signature.outputs, outputs)):
             for spec in specs:
-                kind = helper.np_dtype_to_tensor_dtype(np.dtype(spec.dtype))
+                kind = helper.np_dtype_to_tensor_dtype(np.dtype(_at_edge(spec.dtype)))
                 shape = node.shape(spec.shape)
                 values.append(helper.make_tensor_value_info(node.tensor(spec.name), kind, shape))
         function = signature.function()
@@ -207,6 +218,16 @@ def _model(nodes: Sequence[Node]) -> onnx.ModelProto:
     model = helper.make_model(graph, opset_imports=opsets, functions=functions, ir_version=10)
     onnx.checker.check_model(model)
     return model
+
+
+def _inside(node: Node, spec: TensorSpec) -> str:
+    """Return what a tensor is called at its node: eight bits are cast from and to float16."""
+    return node.tensor(spec.name) + ("/eights" if spec.dtype == EIGHT else "")
+
+
+def _at_edge(dtype: str) -> str:
+    """Return the type of a tensor that is bound: numpy has no eight-bit floats."""
+    return "float16" if dtype == EIGHT else dtype
 
 
 def _random(dtype: str, shape: tuple[int, ...], seed: int) -> Array:
