@@ -11,8 +11,7 @@ from ortkit.kernels.sizes import ONE, Extent
 from ortkit.kernels.triton.hand import Call, Passed, Size, Tensor, hand_variant, kernel_text
 from ortkit.kernels.triton.source import VariantSource
 
-from .conv import optional
-from .conv_form import epilogue_text
+from .conv_form import epilogue_text, optional
 from .conv_tiles import power
 from .fp8_form import is_narrow, read_fp8
 from .gemm import WHOLE, TiledProduct, fits
