@@ -23,7 +23,8 @@ def quantized(rows: tuple[int | str, ...], way: str) -> onnx.ModelProto:
             with a factor a row.
     """
     rng = np.random.default_rng(5)
-    held, nodes = [], []
+    held: list[onnx.TensorProto] = []
+    nodes: list[onnx.NodeProto] = []
 
     def hold(name: str, array: np.ndarray) -> str:
         held.append(numpy_helper.from_array(array, name))
@@ -31,7 +32,8 @@ def quantized(rows: tuple[int | str, ...], way: str) -> onnx.ModelProto:
 
     def op(op_type: str, *inputs: str, **attributes: int) -> str:
         name = f"t{len(nodes)}"
-        nodes.append(helper.make_node(op_type, inputs, [name], **attributes))
+        nodes.append(helper.make_node(op_type, inputs, [name]))
+        nodes[-1].attribute.extend(helper.make_attribute(*each) for each in attributes.items())
         return name
 
     def matrix(name: str, depth: int, columns: int) -> str:
@@ -105,7 +107,7 @@ def test_models_in_eight_bits(rows: tuple[int | str, ...], way: str) -> None:
     assert not any(one.left_out for one in made.report.regions)
     rng = np.random.default_rng(3)
     for count in (0, 1, 130, 5000) if "n" in rows else (0,):
-        sizes = [count if size == "n" else size for size in rows]
+        sizes = [count if isinstance(size, str) else size for size in rows]
         x = rng.standard_normal((*sizes, WIDTH)).astype(np.float16)
         expected = on_cpu(proto, x)
         with ortkit.Session(made, "cuda", kernels="require") as session:
