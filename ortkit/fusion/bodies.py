@@ -18,6 +18,7 @@ GELU_SINCE, RMS_NORM_SINCE, AXES_INPUT_SINCE = 20, 23, 18
 #: What ONNX Runtime's skip norms add where no epsilon is given, and what ONNX's norms do.
 SKIP_EPSILON, EPSILON = 1e-12, 1e-5
 QUICK_ALPHA = 1.702
+_FLOAT = np.dtype(np.float32)
 
 
 @dataclass(frozen=True)
@@ -56,8 +57,14 @@ class _Writer:
         self.nodes.append(node)
         return output
 
-    def number(self, value: float) -> str:
-        return self._constant(np.array(value, self._call.dtype))
+    def cast(self, x: str, dtype: np.dtype) -> str:
+        output = self.op("Cast", x)
+        element = helper.np_dtype_to_tensor_dtype(dtype)
+        self.nodes[-1].attribute.append(helper.make_attribute("to", element))
+        return output
+
+    def number(self, value: float, dtype: np.dtype | None = None) -> str:
+        return self._constant(np.array(value, dtype or self._call.dtype))
 
     def axes(self, *axes: int) -> str:
         return self._constant(np.array(axes, np.int64))
@@ -108,14 +115,18 @@ def _rms_norm(w: _Writer, call: Call, x: str, scale: str, epsilon: float) -> Non
     if call.opset >= RMS_NORM_SINCE:
         w.op("RMSNormalization", x, scale, to=call.outputs[0], axis=-1, epsilon=epsilon)
         return
-    # With Pow and Div, as ONNX Runtime knows it again.
-    square = w.op("Pow", x, w.number(2))
+    # With Pow and Div, as ONNX Runtime knows it again, and not in half precision: it would take
+    # the epsilon for 1e-5, and in other runtimes squares overflow.
+    is_narrow = call.dtype.itemsize < _FLOAT.itemsize
+    wide, wide_type = (w.cast(x, _FLOAT), _FLOAT) if is_narrow else (x, call.dtype)
+    square = w.op("Pow", wide, w.number(2, wide_type))
     if call.opset >= AXES_INPUT_SINCE:
         mean = w.op("ReduceMean", square, w.axes(-1), keepdims=1)
     else:
         mean = w.op("ReduceMean", square, axes=[-1], keepdims=1)
-    root = w.op("Sqrt", w.op("Add", mean, w.number(epsilon)))
-    w.op("Mul", w.op("Div", x, root), scale, to=call.outputs[0])
+    root = w.op("Sqrt", w.op("Add", mean, w.number(epsilon, wide_type)))
+    normal = w.op("Div", wide, root)
+    w.op("Mul", w.cast(normal, call.dtype) if is_narrow else normal, scale, to=call.outputs[0])
 
 
 def _simplified_norm(w: _Writer, call: Call) -> None:

@@ -58,3 +58,23 @@ def test_functions_import_what_the_model_does() -> None:
     assert {(one.domain, one.version) for one in after.opset_import} == {
         ("", 18), ("ortkit.fused", 1),
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("opset", [17, 18, 23])
+@pytest.mark.parametrize("optimized", [False, True], ids=["as it is", "optimized"])
+def test_a_norm_of_small_numbers_in_half_precision(opset: int, optimized: bool) -> None:
+    """ONNX Runtime takes an epsilon in half precision for 1e-5, ten times what this model has."""
+    before = onnx.parser.parse_model(
+        f"""<ir_version: 10, opset_import: ["" : {opset}, "com.microsoft" : 1]>
+        g (float16[n, 3, 8] x, float16[n, 3, 8] y, float16[8] r) => (float16[n, 3, 8] z)
+        {{ z = com.microsoft.SkipSimplifiedLayerNormalization <epsilon = 1e-6> (x, y, r) }}"""
+    )
+    after = fuse(before)
+    feeds = {
+        name: (x / 2**11).astype(np.float16) for name, x in feeds_of(before, {"n": 2}).items()
+    }
+    total = np.float16(feeds["x"] + feeds["y"]).astype(np.float64)
+    square = np.mean(total**2, axis=-1, keepdims=True)
+    want = total / np.sqrt(square + 1e-6) * feeds["r"].astype(np.float64)
+    (got,) = run(after, feeds, optimized=optimized)
+    np.testing.assert_allclose(got, want, rtol=0, atol=2**-8 * np.abs(want).max())
