@@ -19,7 +19,15 @@ from ortkit.kernels.triton.templates import template_for
 from scripts.sanitizer import __main__ as sanitizer
 from scripts.sanitizer.cases import CASES
 from scripts.sanitizer.races import hand_overs, instructions_in
-from scripts.sanitizer.suite import Suite, build, compiled, nodes_of, sizes_for, wrong_outputs
+from scripts.sanitizer.suite import (
+    Suite,
+    build,
+    compiled,
+    is_rounded_alike,
+    nodes_of,
+    sizes_for,
+    wrong_outputs,
+)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
@@ -102,6 +110,19 @@ def test_results_are_compared_with_those_of_the_bodies(suite: Suite) -> None:
         names[0],
         names[-1],
     ]
+
+
+def test_numbers_in_eight_bits_may_be_a_step_off_now_and_then() -> None:
+    expected = np.full(1024, 288, np.float16)
+    error = np.zeros(1024)
+    error[:4] = 32
+    assert is_rounded_alike(error, expected)
+    error[4] = 32
+    assert not is_rounded_alike(error, expected)
+    error[:5] = (64, 0, 0, 0, 0)
+    assert not is_rounded_alike(error, expected)
+    error[0] = np.nan
+    assert not is_rounded_alike(error, expected)
 
 
 @pytest.mark.parametrize(
