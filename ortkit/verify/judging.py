@@ -72,6 +72,7 @@ def _compare(
         rounded: dict[str, Value] = {}
         if reference.rounded is not None:
             rounded = read_values(reference.rounded / feeds.name)
+        times = reference.kernel_roundings if optimized else 1.0
         for name in reference.outputs:
             if name in reference.excluded:
                 continue
@@ -79,7 +80,7 @@ def _compare(
                 name,
                 expected[name],
                 actual[name],
-                own_error_eps=reference.own_errors_eps.get(name, 0.0),
+                own_error_eps=times * reference.own_errors_eps.get(name, 0.0),
                 optimized=optimized,
                 computed_in=reference.computed_in.get(name, ""),
                 stated=reference.stated,

@@ -76,6 +76,8 @@ class Reference:
     rounded: Path | None = None
     """Results with every value rounded to half precision, and with the values that outputs are
     picked or rounded from, if that was looked at."""
+    kernel_roundings: float = 1.0
+    """How many times as much as sums of products the candidate's kernels round."""
     is_strict: bool = False
     """Whether such values in half precision are off by no more than `rounded` and one epsilon."""
 

@@ -19,6 +19,8 @@ def summarise(reference: Reference, outputs: tuple[OutputComparison, ...]) -> st
         parts.append(f"{ties} near ties")
     if reference.rounded is not None:
         parts.append("where rows are small, beside what roundings in half precision move")
+    if reference.kernel_roundings > 1:
+        parts.append("where rows are small, beside what kernels round more than sums of products")
     if reference.excluded:
         parts.append(f"random, so not compared: {', '.join(reference.excluded)}")
     if reference.own_problem:

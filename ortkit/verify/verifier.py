@@ -25,6 +25,7 @@ from ortkit.verify.reference import Reference, Refusal, Request, compute_referen
 from ortkit.verify.rounded import run_rounded
 from ortkit.verify.sessions import CPU, Setting, run_sessions
 from ortkit.verify.summary import summarise
+from ortkit.verify.tolerances import KERNEL_ROUNDINGS
 from ortkit.verify.verification import Verification
 
 
@@ -159,7 +160,10 @@ class Verifier:
         # What roundings move is looked at only where it is asked for.
         if is_off:
             rounded = self._rounded(computed_in)
-            state = replace(state, rounded=rounded, is_strict=rounded is not None)
+            times = 1.0 if library is None else _kernel_roundings(path)
+            state = replace(
+                state, rounded=rounded, is_strict=rounded is not None, kernel_roundings=times
+            )
             outputs, reason = judge(state, folder, results)
         if any(not each.equal for each in outputs):
             beside = self._beside_picks(
@@ -263,3 +267,9 @@ def verify_models(
     """
     with Verifier(original, samples=samples, inputs=inputs, shapes=shapes) as verifier:
         return verifier.check(candidate, library=library)
+
+
+def _kernel_roundings(path: Path) -> float:
+    """Return how many times as much as sums of products the kernels of a model round."""
+    kinds = {name.rpartition("_")[0] for _, name, _ in open_model(path).functions}
+    return max((times for kind, times in KERNEL_ROUNDINGS.items() if kind in kinds), default=1.0)
