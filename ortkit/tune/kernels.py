@@ -11,7 +11,7 @@ from typing import Protocol
 from ortkit.errors import UserError
 from ortkit.kernels.backend import Kernel, Target
 from ortkit.kernels.calibration import processor
-from ortkit.kernels.compiler import KERNEL_SECONDS, cores
+from ortkit.kernels.compiler import cores
 from ortkit.kernels.cpu import resolve
 from ortkit.kernels.folders import temporary_folder
 from ortkit.kernels.signature import RegionSignature
@@ -29,6 +29,8 @@ from ortkit.tune.timing import Effort, Request, Timer, Times, measured_here, tim
 
 #: What a named size is taken for where nobody says: alone, and beside others.
 _ALONE, _USUAL = 65_536, 512
+#: Schedules that unroll everything compile for minutes, and are no faster.
+_COMPILE_SECONDS = 15.0
 #: The part of the time for searches before the one that is asked for.
 _EARLIER = 0.25
 
@@ -205,7 +207,7 @@ def _timer(kernel: WrittenKernel) -> Timer:
                 partial(_compiled, kernel, target, folder / str(number), each)
                 for number, each in enumerate(choices)
             ]
-            made = in_processes(calls, cores(), KERNEL_SECONDS)
+            made = in_processes(calls, cores(), _COMPILE_SECONDS)
             request = Request(case, backend, choices)
             return times_of(measured_here, request, made, effort, folder)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NotRequired, TypedDict
@@ -19,6 +20,8 @@ import numpy as np
 _ALIGNMENT = 64
 #: Each byte of outputs before a kernel is run for its results.
 POISON = 0xA5
+#: Nobody waits for what takes so many times as long as the default, and so many nanoseconds.
+_HOPELESS, _SOON = 20.0, 1e8
 #: Reductions are summed in another order, so that the last bits differ.
 _RELATIVE = {"float64": 1e-10, "float16": 4e-3, "bfloat16": 2e-2}
 
@@ -76,6 +79,9 @@ def _timed(job: Job) -> Result:
     def nanoseconds(number: int, runs: int) -> float:
         return float(run(number, tensors, sizes, units[number], runs)) / runs
 
+    def unit(number: int) -> float:
+        return float(run(number, tensors, sizes, min(1, units[number]), 1)) * units[number]
+
     def results(*, reset: bool) -> list[np.ndarray]:
         for array in outputs if reset else ():
             array.view(np.uint8).fill(POISON)
@@ -84,7 +90,9 @@ def _timed(job: Job) -> Result:
     def is_same(first: Sequence[np.ndarray], found: Sequence[np.ndarray]) -> bool:
         return all(map(is_equal, job["outputs"], first, found))
 
-    return turns(count, nanoseconds, results, is_same, job["rounds"], job["seconds"], random)
+    return turns(
+        count, nanoseconds, results, is_same, job["rounds"], job["seconds"], random, estimate=unit
+    )
 
 
 def turns(
@@ -95,6 +103,8 @@ def turns(
     rounds: int,
     seconds: float,
     random: np.random.Generator,
+    *,
+    estimate: Callable[[int], float] = lambda _: 0.0,
 ) -> Result:
     """Time kernels in turns, those that compute what the first one does.
 
@@ -106,13 +116,17 @@ def turns(
         rounds: Turns of each.
         seconds: Of one turn; a run that takes longer is a turn.
         random: For the order of turns.
+        estimate: Says about how long a run takes, sooner.
     """
     problems = [""] * count
     runs = [1] * count
     first: list[np.ndarray] = []
+    most = math.inf
     for number in range(count):
         outputs(reset=True)
-        nanoseconds(number, 1)
+        if estimate(number) > most or nanoseconds(number, 1) > most:
+            problems[number] = f"it takes more than {_HOPELESS:g} times as long as the default"
+            continue
         found = outputs(reset=False)
         first = first or found
         if not is_same(first, found):
@@ -120,6 +134,7 @@ def turns(
             continue
         once = max(1.0, min(nanoseconds(number, 1) for _ in range(3)))
         runs[number] = max(1, int(1e9 * seconds / once))
+        most = max(_HOPELESS * once, _SOON) if number == 0 else most
     times: list[list[float]] = [[] for _ in range(count)]
     alive = [number for number in range(count) if not problems[number]]
     for _ in range(rounds):

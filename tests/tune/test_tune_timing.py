@@ -6,6 +6,7 @@ import json
 import subprocess
 from pathlib import Path
 
+import numpy as np
 import pytest
 from tuned_regions import SOFTMAX, region
 
@@ -149,3 +150,27 @@ def test_a_kernel_that_writes_nothing_is_not_timed(tmp_path: Path) -> None:
     source = SOURCE.replace("for (int i", "if (which != 1) for (int i")
     found = run_library(tmp_path, source, 2)
     assert found["problems"] == ["", "it computes something else than the default"]
+
+
+@pytest.mark.parametrize("is_estimated", [True, False])
+def test_nobody_waits_for_a_kernel_without_hope(is_estimated: bool) -> None:
+    """Such as one that computes a sum again for each of its terms."""
+    taken, ran = [1e7, 1e12, 5e7], [0, 0, 0]
+
+    def nanoseconds(number: int, runs: int) -> float:
+        ran[number] += runs
+        return taken[number]
+
+    found = timing_child.turns(
+        3,
+        nanoseconds,
+        lambda *, reset: [np.zeros(1)],
+        lambda first, found: True,
+        2,
+        1e-6,
+        np.random.default_rng(0),
+        estimate=taken.__getitem__ if is_estimated else lambda _: 0.0,
+    )
+    assert found["problems"] == ["", "it takes more than 20 times as long as the default", ""]
+    assert ran[1] == (0 if is_estimated else 1)
+    assert [len(times) for times in found["times"]] == [2, 0, 2]
