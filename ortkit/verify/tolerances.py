@@ -55,9 +55,9 @@ OWN_ERROR_FACTOR = 4.0
 #: ONNX Runtime's optimizer must not excuse every rewrite.
 OWN_ERROR_LIMIT = 2.0**-4
 
-#: By kind of kernel, how many times as much as a sum of products it rounds (docs/kernels.md): so
-#: many times what ONNX Runtime's other order of sums moves is moved by it.
-KERNEL_ROUNDINGS = {"winograd_conv": 8.0}
+#: By domain and kind of kernel, how many times as much as a sum of products it rounds
+#: (docs/kernels.md): so many times what ONNX Runtime's other order of sums moves is moved by it.
+KERNEL_ROUNDINGS = {("ortkit.fused", "winograd_conv"): 8.0}
 
 #: Rows smaller than this part of the tensor's largest magnitude are judged at this part:
 #: one float32 rounding of the largest value, where terms of that size cancel.

@@ -271,5 +271,6 @@ def verify_models(
 
 def _kernel_roundings(path: Path) -> float:
     """Return how many times as much as sums of products the kernels of a model round."""
-    kinds = {name.rpartition("_")[0] for _, name, _ in open_model(path).functions}
+    functions = open_model(path).functions
+    kinds = {(domain, name.rpartition("_")[0]) for domain, name, _ in functions}
     return max((times for kind, times in KERNEL_ROUNDINGS.items() if kind in kinds), default=1.0)

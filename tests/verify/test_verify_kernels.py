@@ -59,6 +59,16 @@ def test_minimal_filtering(
     assert ("beside what kernels round more" in found.reason) == is_known
 
 
+def test_functions_of_others_allow_nothing(tmp_path: Path) -> None:
+    text = """<ir_version: 10, opset_import: ["" : 20, "DOMAIN" : 1]>
+        g (float[2] x) => (float[2] y) { y = DOMAIN.winograd_conv_0 (x) }
+        <domain: "DOMAIN", opset_import: ["" : 20]>
+        winograd_conv_0 (x) => (y) { y = Relu (x) }"""
+    for domain, times in {"ortkit.fused": 8.0, "mine": 1.0}.items():
+        onnx.save(onnx.parser.parse_model(text.replace("DOMAIN", domain)), tmp_path / "m.onnx")
+        assert verifier._kernel_roundings(tmp_path / "m.onnx") == times
+
+
 def test_it_is_not_off_elsewhere(difference: tuple[Path, Path]) -> None:
     """The model's own result is next to nothing, or the test above would show nothing."""
     original, inputs = difference
