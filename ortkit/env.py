@@ -17,6 +17,25 @@ def cache_dir() -> Path:
     return (Path(base) if base else Path.home() / ".cache") / "ortkit"
 
 
+def state_dir() -> Path | None:
+    """Return the folder for what must outlive the cache (not created here), None without a home.
+
+    It lies under `XDG_STATE_HOME` or `~/.local/state`.
+    """
+    base = os.environ.get("XDG_STATE_HOME")
+    if base:
+        return Path(base) / "ortkit"
+    try:
+        return Path.home() / ".local" / "state" / "ortkit"
+    except RuntimeError:  # the user has no home folder
+        return None
+
+
+def trusted_libraries() -> str | None:
+    """Return `ORTKIT_TRUST`: hashes of trusted kernel libraries, or the file that lists them."""
+    return os.environ.get("ORTKIT_TRUST") or None
+
+
 def cache_size() -> str | None:
     """Return how large the cache of kernels may grow, as `ORTKIT_CACHE_SIZE` has it."""
     return os.environ.get("ORTKIT_CACHE_SIZE") or None

@@ -23,7 +23,6 @@ from ortkit.graph.summary import Summary
 from ortkit.kernel_stage import compile_kernels, foreign_note
 from ortkit.kernels.metadata import LIBRARY_SUFFIX
 from ortkit.optimized import Optimized as Optimized
-from ortkit.optimized import library_path as library_path
 from ortkit.options import OptimizeOptions as OptimizeOptions
 from ortkit.pipelines import lowering_of, pipeline_of, target_of, tidied
 from ortkit.report import RegionReport, Report

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import hashlib
 import os
 import shutil
 import tempfile
@@ -19,8 +18,9 @@ from ortkit.kernels.metadata import (
     EMBEDDED_KEY,
     LIBRARY_HASH_KEY,
     LIBRARY_KEY,
-    LIBRARY_SUFFIX,
+    library_path,
 )
+from ortkit.kernels.trust import digest, trust
 from ortkit.report import Report
 
 
@@ -40,10 +40,12 @@ class Optimized:
     ) -> tuple[Path, ...]:
         """Write the model, and its kernel library as `STEM.ops.so` beside it.
 
+        The user's sessions on this machine may load the library from now on.
+
         Args:
             path: The model's file.
             embed_library: Put the library into the model's metadata instead, for
-                `ortkit.Session(path, trust_embedded=True)`; other hosts need the file.
+                `ortkit.Session`; other hosts need the file.
 
         Returns:
             The files written, the model first.
@@ -52,7 +54,7 @@ class Optimized:
             UserError: The folder does not exist or cannot be written, or the disk is full.
         """
         target = _path(path)
-        self._state_library(library_path(target).name, embed_library)
+        self._state_library(library_path(target), embed_library)
         written = save_model(self.model, target)
         files = [path for path in (written.model, written.data) if path is not None]
         if self.library is not None and not embed_library:
@@ -86,10 +88,10 @@ class Optimized:
             raise UserError(f"cannot be written: {error.strerror}", where=str(target)) from error
         return tuple(target / name for name in names)
 
-    def _state_library(self, name: str, embed: bool) -> None:
-        """Say in the model's metadata which kernel library belongs to it.
+    def _state_library(self, path: Path, embed: bool) -> None:
+        """Say in the model's metadata which kernel library belongs to it, and trust it.
 
-        A session loads a library that lies beside a model only under this name and hash.
+        A session loads a library only under the hash that the model states.
         """
         properties = self.model.metadata_props
         for key in (LIBRARY_KEY, LIBRARY_HASH_KEY, EMBEDDED_KEY):
@@ -97,19 +99,15 @@ class Optimized:
         if self.library is None:
             return
         data = self.library.read_bytes()
-        properties[LIBRARY_HASH_KEY] = hashlib.sha256(data).hexdigest()
+        properties[LIBRARY_HASH_KEY] = sha256 = digest(data)
+        trust(sha256, path)
         if embed:
             properties[EMBEDDED_KEY] = base64.b64encode(data).decode("ascii")
         else:
-            properties[LIBRARY_KEY] = name
+            properties[LIBRARY_KEY] = path.name
 
 
 def _path(given: str | os.PathLike[str]) -> Path:
     if not isinstance(given, str | os.PathLike) or "\0" in os.fspath(given):
         raise UserError(f"{given!r} is no path")
     return Path(given)
-
-
-def library_path(model_path: Path) -> Path:
-    """Return where the kernel library of a model lies: `model.opt.ops.so` for `model.opt.onnx`."""
-    return model_path.parent / (model_path.stem + LIBRARY_SUFFIX)  # also of "" and "/"

@@ -73,6 +73,18 @@ def read_private(path: Path) -> bytes:
         return file.read()
 
 
+def read_regular(path: Path) -> bytes:
+    """Return the content of a regular file; a pipe or a device is refused, not waited for.
+
+    Raises:
+        OSError: There is no such file, it cannot be read, or it is no regular file.
+    """
+    with open(path, "rb", opener=_open_followed) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError(errno.EINVAL, "is no regular file", str(path))
+        return file.read()
+
+
 def make_private_folder(path: Path) -> None:
     """Make a folder, and those above it that are missing, for the current user alone (0700).
 
@@ -93,6 +105,11 @@ def _open(path: str, flags: int) -> int:
     """Open what is no link; a pipe in the place of a file does not make this wait."""
     extra = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
     return os.open(path, flags | extra)
+
+
+def _open_followed(path: str, flags: int) -> int:
+    """Open what a link may lead to; a pipe in the place of a file does not make this wait."""
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
 def _file_refusal(path: Path, status: os.stat_result) -> str:

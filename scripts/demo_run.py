@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 
 from ortkit.graph.open import open_model
-from ortkit.optimization import library_path
+from ortkit.kernels.metadata import library_path
 from ortkit.runtime.ort import import_onnxruntime
 from ortkit.verify.feeds import make_feeds
 

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import os
+import tempfile
 
 # Read when onnxruntime is imported: lets it load models of the opset that onnx releases next,
 # which many of onnx's own test cases are written in.
 os.environ["ALLOW_RELEASED_ONNX_OPSET_ONLY"] = "0"
+# Libraries that tests build are not added to the user's list of trusted ones.
+_STATE = tempfile.TemporaryDirectory(prefix="ortkit-tests-state-")
+os.environ["XDG_STATE_HOME"] = _STATE.name

@@ -40,7 +40,7 @@ def test_a_setting_may_be_given_anything(kind: Any, name: str) -> None:
     ("settings", "said"),
     [
         ({"config": 3}, "config: cannot be 3; give names and values"),
-        ({"trust_embedded": "no"}, "trust_embedded: cannot be 'no'; give True or False"),
+        ({"trust": "no"}, "trust: cannot be 'no'; give True or False"),
         ({"kernels": 3}, "kernels: cannot be 3; give auto, never, require or a path"),
         ({"threads": "2"}, "threads: cannot be '2'; give a number"),
         ({"free_dimensions": {"n": "2"}}, "free_dimensions, 'n': '2' is no size"),

@@ -65,6 +65,10 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
         "ortkit.cli.cache",
         "list or remove the compiled kernels that are kept on disk",
     ),
+    "trust": (
+        "ortkit.cli.trust",
+        "let sessions load kernel libraries that were built elsewhere",
+    ),
     "calibrate": (
         "ortkit.cli.calibrate",
         "measure what work costs on this machine, for the choice of kernels",

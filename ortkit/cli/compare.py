@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ortkit.cli import show
-from ortkit.cli.flags import names, numbers, sizes
+from ortkit.cli.flags import add_trust, names, numbers, sizes
 
 if TYPE_CHECKING:
     from ortkit.comparison.comparing import CompareOptions
@@ -40,6 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="align intermediate values and name the first node that diverges")  # fmt: skip
     add("--repro", type=Path, metavar="FOLDER",
         help="with --nodes: write the diverging node as models and inputs here")  # fmt: skip
+    add_trust(parser)
     add("--json", action="store_true", help="print one JSON document")
 
 
@@ -94,4 +95,5 @@ def _options(arguments: argparse.Namespace) -> CompareOptions:
         shapes=sizes(arguments.shape),
         optimizations=names(arguments.optimizations, "--optimizations"),
         schedule=Schedule(arguments.seconds, arguments.rounds, arguments.processes),
+        trust=arguments.trust,
     )

@@ -89,7 +89,7 @@ def _sides(
     for index in range(2):
         at = min(index, len(models) - 1)
         provider = providers[min(index, len(providers) - 1)]
-        side = _side(models[at], provider, called[at])
+        side = _side(models[at], provider, called[at], trust=arguments.trust)
         progress("optimize")
         sides.append(optimized_side(side, levels[index], folder / f"side{index}"))
     return sides[0], sides[1]
@@ -104,19 +104,22 @@ def _check_counts(*given: tuple[Sequence[object], str]) -> None:
             raise UserError(f"{len(values)} of them", where=where, fix="compare two at a time")
 
 
-def _side(model: Path, provider: str, called: str) -> NodeSide:
+def _side(model: Path, provider: str, called: str, *, trust: bool) -> NodeSide:
     from ortkit.comparison.sides import NodeSide
-    from ortkit.optimized import library_path
+    from ortkit.runtime.libraries import library_of
     from ortkit.runtime.ort import import_onnxruntime
     from ortkit.runtime.targets import resolve, short_name
 
     wanted = resolve(provider, import_onnxruntime(), fallback=False).wanted
-    library = library_path(model)
+    library = library_of(model, trust=trust)
+    if library.refusal:
+        show.note(f"ortkit: {model}: {library.refusal}; function bodies run instead")
+        called = f"{called} (function bodies, no kernels)"
     short = short_name(wanted[0].name)
     return NodeSide(
         model,
         tuple(one.name for one in wanted),
-        library if library.is_file() else None,
+        library.loaded,
         says=called if short == "cpu" else f"{called} on {short}",
     )
 

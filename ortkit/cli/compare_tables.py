@@ -47,7 +47,8 @@ def _show_rows(rows: Sequence[Row]) -> None:
             "optimizations": f"optimizations {row.optimizations}",
         }
         told = ", ".join(text for name, text in parts.items() if several[name])
-        show.line(f"row {row.number}     {row.name}{': ' + told if told else ''}")
+        bodies = " (function bodies, no kernels)" if row.function_bodies else ""
+        show.line(f"row {row.number}     {row.name}{bodies}{': ' + told if told else ''}")
 
 
 def _show_batch(batch: BatchResult) -> None:

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from ortkit.errors import UserError
+
+
+def add_trust(parser: argparse.ArgumentParser) -> None:
+    """Add `--trust`."""
+    parser.add_argument(
+        "--trust", action="store_true",
+        help="load the model's kernel library, native code, even if it was built elsewhere",
+    )  # fmt: skip
 
 
 def sizes(given: Sequence[str]) -> dict[str, int]:

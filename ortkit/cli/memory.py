@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ortkit.cli import show
-from ortkit.cli.flags import check_written, sizes
+from ortkit.cli.flags import add_trust, check_written, sizes
 from ortkit.errors import UserError
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--plot", type=Path, metavar="FILE", help="write a plot: .html, .png, .svg or .pdf")
     add("--threads", type=int, default=0, metavar="N",
         help="threads of a session (default: ONNX Runtime decides)")  # fmt: skip
+    add_trust(parser)
     add("--json", action="store_true", help="print one JSON document")
 
 
@@ -57,6 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
         swept=tuple(sweeps),
         arena=arguments.arena,
         layout=arguments.layout,
+        trust=arguments.trust,
     )
     with (
         tempfile.TemporaryDirectory(prefix="ortkit-memory-") as folder,

@@ -29,6 +29,7 @@ class Request:
     swept: tuple[str, ...]
     arena: bool
     layout: bool
+    trust: bool = False
 
 
 def measure(request: Request, folder: Path, progress: Stages) -> Shown:
@@ -96,7 +97,11 @@ def _point(
         plan = PointPlan(
             request.model,
             folder / str(number),
-            settings={"target": request.target, "threads": request.threads},
+            settings={
+                "target": request.target,
+                "threads": request.threads,
+                "trust": request.trust,
+            },
             nodes=True,
         )
         try:

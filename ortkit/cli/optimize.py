@@ -131,6 +131,7 @@ def run(arguments: argparse.Namespace) -> int:
         optimized = optimize(arguments.model, options)
         progress("save")
         files = optimized.save(output, embed_library=arguments.embed_library)
+        _note_trust(optimized)
         if arguments.keep_source is not None:
             files += optimized.save_sources(arguments.keep_source)
     report = optimized.report
@@ -148,6 +149,17 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.why is not None:
             _show_why(report, arguments.why)
     return _exit_code(report, strict=arguments.strict)
+
+
+def _note_trust(optimized: Optimized) -> None:
+    """Say if later commands will not load the library, as its hash could not be kept."""
+    if optimized.library is None:
+        return
+    from ortkit.kernels.trust import digest, unlisted
+
+    if refusal := unlisted(digest(optimized.library.read_bytes())):
+        fix = "run them with --trust, or set XDG_STATE_HOME or ORTKIT_TRUST"
+        show.note(f"ortkit: later commands will find that the kernel library {refusal}; {fix}")
 
 
 def _extra_passes(sources: list[str]) -> tuple[Pass, ...]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ortkit.cli import profile_diff, show
-from ortkit.cli.flags import check_written, sizes
+from ortkit.cli.flags import add_trust, check_written, sizes
 from ortkit.errors import UserError
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ def add_arguments(parser: Parser) -> None:
     add("--top", type=int, default=10, metavar="N", help="nodes to show (default: 10)")
     add("--trace", type=Path, metavar="OUT.json", help="write a trace for ui.perfetto.dev")
     add("--html", type=Path, metavar="OUT.html", help="write a page with timeline and tables")
+    add_trust(parser)
     add("--json", action="store_true", help="print one JSON document")
     summary = "compare two profiles: what got faster or slower, beyond the noise"
     diff = parser.add_beside("diff", summary)
@@ -112,7 +113,9 @@ def _made(arguments: argparse.Namespace, progress: show.Stages) -> Profile:
         return profile_model(
             arguments.model,
             candidate_feeds(arguments.model, arguments.inputs, shapes),
-            SessionSettings(target=arguments.target, threads=arguments.threads),
+            SessionSettings(
+                target=arguments.target, threads=arguments.threads, trust=arguments.trust
+            ),
             plan,
             peaks_of=lambda provider, threads: peaks_of(provider, threads, progress),
             progress=progress,

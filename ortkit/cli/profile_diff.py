@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ortkit.cli import show
-from ortkit.cli.flags import sizes
+from ortkit.cli.flags import add_trust, sizes
 
 if TYPE_CHECKING:
     from ortkit.cli.show import Stages
@@ -39,6 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="largest gains and losses to show (default: 10)")  # fmt: skip
     add("--fail-slower", type=float, metavar="PCT",
         help="exit 1 if B is slower by more than this, beyond the noise")  # fmt: skip
+    add_trust(parser)
     add("--json", action="store_true", help="print one JSON document")
 
 
@@ -101,7 +102,9 @@ def _measured(arguments: argparse.Namespace, progress: Stages) -> ProfileDiff:
     from ortkit.runtime.settings import SessionSettings
 
     options = DiffOptions(
-        settings=SessionSettings(target=arguments.target, threads=arguments.threads),
+        settings=SessionSettings(
+            target=arguments.target, threads=arguments.threads, trust=arguments.trust
+        ),
         runs=arguments.runs,
         seconds=arguments.seconds,
         processes=arguments.processes,

@@ -66,7 +66,8 @@ def _head(profile: Profile) -> Iterator[str]:
     where = ", ".join(one.removesuffix(_SUFFIX) for one in about.providers)
     threads = "" if about.threads is None else f", {about.threads} threads"
     version = "" if about.onnxruntime is None else f", onnxruntime {about.onnxruntime}"
-    yield f"ran on    {where}{threads}{version}"
+    bodies = "; function bodies, no kernels" if about.function_bodies else ""
+    yield f"ran on    {where}{threads}{version}{bodies}"
     yield from _runs(overall)
     if profile.peaks is not None:
         # ONNX Runtime multiplies float32 in TF32 on CUDA unless it is told not to.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ortkit.cli import show
 from ortkit.cli.feeds import blaming_made_up
-from ortkit.cli.flags import check_written, sizes
+from ortkit.cli.flags import add_trust, check_written, sizes
 
 if TYPE_CHECKING:
     from ortkit.comparison.single_run import RunResult
@@ -31,7 +31,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="threads of the session (default: ONNX Runtime decides)")  # fmt: skip
     add("--cast", action="store_true", help="convert inputs of another type")
     add("--library", type=Path, metavar="FILE.so",
-        help="kernel library (default: the one that the model names)")  # fmt: skip
+        help="kernel library (default: MODEL's .ops.so, if it was built here)")  # fmt: skip
+    add_trust(parser)
     add("--json", action="store_true", help="print one JSON document")
 
 
@@ -53,6 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
             threads=arguments.threads,
             cast=arguments.cast,
             library=arguments.library,
+            trust=arguments.trust,
             progress=progress,
         )
     if arguments.json:

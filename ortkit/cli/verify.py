@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ortkit.cli import show
-from ortkit.cli.flags import sizes
+from ortkit.cli.flags import add_trust, sizes
 
 if TYPE_CHECKING:
     from ortkit.verify.compare import OutputComparison
@@ -27,7 +27,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--shape", action="append", default=[], metavar="NAME=SIZE",
         help="value of a named size; may be repeated")  # fmt: skip
     add("--library", type=Path, metavar="FILE.so",
-        help="kernel library of B (default: B's .ops.so, if it lies beside B)")  # fmt: skip
+        help="kernel library of B (default: B's .ops.so, if it was built here)")  # fmt: skip
+    add_trust(parser)
     add("--json", action="store_true", help="print one JSON document")
 
 
@@ -59,16 +60,13 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _library(arguments: argparse.Namespace) -> Path | None:
-    from ortkit.errors import UserError
-    from ortkit.optimization import library_path
+    """Return the library to register; a line says why B's own is not."""
+    from ortkit.runtime.libraries import library_of
 
-    given: Path | None = arguments.library
-    if given is None:
-        beside = library_path(arguments.candidate)
-        return beside if beside.is_file() else None
-    if not given.is_file():
-        raise UserError("no such file", where=f"--library {given}", fix="check the path")
-    return given
+    found = library_of(arguments.candidate, arguments.library or "auto", trust=arguments.trust)
+    if found.refusal:
+        show.note(f"ortkit: {found.refusal}; B's function bodies are verified, not its kernels")
+    return found.loaded
 
 
 def _show(found: Verification) -> None:

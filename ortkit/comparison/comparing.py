@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import cast
 
@@ -46,6 +46,8 @@ class CompareOptions:
     optimizations: tuple[str, ...] = ("all",)
     """ONNX Runtime's own."""
     schedule: Schedule = field(default_factory=Schedule)
+    trust: bool = False
+    """Whether kernel libraries of the models are loaded that were built elsewhere."""
     progress: Callable[[str], None] = _silent
 
     @property
@@ -98,7 +100,6 @@ class _Subject:
     """What is compared, opened and planned once for all batches."""
 
     def __init__(self, rows: Sequence[Row], options: CompareOptions, folder: Path) -> None:
-        self.rows = rows
         self.options = options
         self.folder = folder
         self.version = ""
@@ -108,6 +109,10 @@ class _Subject:
         self.axes: dict[Path, BatchAxis] = {p: batch_axis(m) for p, m in opened.items()}
         self.random = random_outputs(self.model)
         self.plans = [self._plan(row) for row in rows]
+        self.rows = [
+            replace(row, function_bodies=plan.runs_bodies)
+            for row, plan in zip(rows, self.plans, strict=True)
+        ]
         self.notes = tuple(dict.fromkeys(note for plan in self.plans for note in plan.notes))
 
     def _plan(self, row: Row) -> SessionPlan:
@@ -116,6 +121,7 @@ class _Subject:
             threads=row.threads,
             # A level that is none is refused there.
             optimizations=cast(Optimizations, row.optimizations),
+            trust=self.options.trust,
         )
 
         def scratch() -> Path:

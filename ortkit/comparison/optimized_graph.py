@@ -42,7 +42,7 @@ def optimized_side(side: NodeSide, level: str, folder: Path) -> NodeSide:
         "made": str(made),
         "level": level,
         "providers": list(side.providers),
-        "libraries": [str(path.resolve()) for path in side.libraries],
+        "libraries": [str(path.absolute()) for path in side.libraries],
     }
     job_file = folder / f"{made.name}.json"
     job_file.write_text(json.dumps(job), encoding="utf-8")

@@ -18,6 +18,7 @@ from ortkit.comparison.sides import Prepared
 from ortkit.errors import UserError
 from ortkit.graph.open import open_model
 from ortkit.graph.save import save_model
+from ortkit.kernels.metadata import library_path
 from ortkit.verify.feeds import Value
 
 ORIGINAL, CANDIDATE, INPUTS = "repro.onnx", "repro.candidate.onnx", "repro.npz"
@@ -63,12 +64,9 @@ def write(
     if library is not None:
         library = Path(shutil.copyfile(library, library_path(paths[1])))
     command = ["ortkit", "verify", str(paths[0]), str(paths[1]), "--inputs", str(paths[2])]
+    if library is not None:
+        command += ["--library", str(library)]
     return Reproducer(paths[0], paths[1], paths[2], library, shlex.join(command))
-
-
-def library_path(model: Path) -> Path:
-    """Return where `ortkit verify` looks for a model's kernels."""
-    return model.with_name(f"{model.stem}.ops.so")
 
 
 def _save(side: Prepared, step: Step, values: Values, path: Path) -> None:

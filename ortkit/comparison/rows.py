@@ -28,6 +28,8 @@ class Row:
     """ONNX Runtime's own."""
     against: int | None
     """Number of the row that it is compared with; None for the first, which has none."""
+    function_bodies: bool = False
+    """Whether fused nodes run their function bodies, for want of a kernel library."""
 
 
 def make_rows(

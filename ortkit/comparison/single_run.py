@@ -67,6 +67,7 @@ def run_once(
     threads: int = 0,
     cast: bool = False,
     library: Path | None = None,
+    trust: bool = False,
     progress: Callable[[str], None] = _silent,
 ) -> RunResult:
     """Run a model once.
@@ -80,7 +81,8 @@ def run_once(
         shapes: Numbers for named sizes of made-up inputs.
         threads: Of the session; 0: ONNX Runtime decides.
         cast: Whether inputs of another type are converted.
-        library: The kernel library; by default the one that the model names.
+        library: The kernel library; by default the model's own.
+        trust: Whether the model's own is loaded even if it was built elsewhere.
         progress: Told what is being done.
 
     Raises:
@@ -102,7 +104,11 @@ def run_once(
     )
     started = time.perf_counter()
     with Session(
-        model, provider, kernels="auto" if library is None else library, threads=threads
+        model,
+        provider,
+        kernels="auto" if library is None else library,
+        threads=threads,
+        trust=trust,
     ) as session:
         load_seconds = time.perf_counter() - started
         progress("run")

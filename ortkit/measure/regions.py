@@ -154,7 +154,7 @@ def _run(job: RegionJob, cases: Sequence[FusedCase]) -> tuple[list[Compared | st
     result.unlink(missing_ok=True)
     given: region_child.Job = {
         "models": models,
-        "library": str(job.library.resolve()),
+        "library": str(job.library.absolute()),
         "threads": job.threads,
         "rounds": ROUNDS,
         "seconds": _TURN_SECONDS,

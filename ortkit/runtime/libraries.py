@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import base64
 import binascii
-import hashlib
 import importlib.util
-from collections.abc import Callable
+import shlex
 from dataclasses import dataclass
-from pathlib import Path, PurePath
+from pathlib import Path
 
 from ortkit.errors import MissingDependencyError, UserError
 from ortkit.graph.header import Header
-from ortkit.kernels.metadata import EMBEDDED_KEY, LIBRARY_HASH_KEY, LIBRARY_KEY
+from ortkit.graph.open import open_model
+from ortkit.graph.source import source_of
+from ortkit.kernels.metadata import EMBEDDED_KEY, LIBRARY_HASH_KEY, LIBRARY_KEY, library_path
+from ortkit.kernels.sealed import sealed_copy
 from ortkit.kernels.signature import DOMAIN
+from ortkit.kernels.trust import digest, trust_refusal
+from ortkit.private_folder import read_regular
 from ortkit.runtime.settings import Kernels
+from ortkit.runtime.source import header_at
 
 #: Domains whose ops onnxruntime-extensions brings.
 EXTENSION_DOMAINS = frozenset({"ai.onnx.contrib", "com.microsoft.extensions"})
@@ -25,49 +30,60 @@ class KernelLibrary:
     """The library that belongs to a model, or why none is loaded."""
 
     path: Path | None
-    refusal: str
+    """The file as the user knows it; the model's own if the library is embedded in it."""
+    loaded: Path | None
+    """The file to register: it holds the bytes that were hashed, and cannot be written."""
+    refusal: str = ""
     """Empty if there is a library, or none is meant to be loaded."""
+
+    @staticmethod
+    def none(refusal: str = "") -> KernelLibrary:
+        """Return that no library is loaded, and why."""
+        return KernelLibrary(None, None, refusal)
 
 
 def kernel_library(
-    header: Header,
-    model: Path | None,
-    kernels: Kernels,
-    *,
-    trust_embedded: bool,
-    scratch: Callable[[], Path],
+    header: Header, model: Path | None, kernels: Kernels, *, trust: bool
 ) -> KernelLibrary:
-    """Find a model's kernel library, as SECURITY.md says.
+    """Find a model's kernel library, by the rules of SECURITY.md.
 
-    Without `kernels` naming one, it must lie beside the model under the name and with the
-    SHA-256 that the model's metadata state, or be embedded there and be trusted to.
+    Without `kernels` naming one, the library is `STEM.ops.so` beside the model, or embedded in
+    its metadata. Its bytes must have the SHA-256 that the metadata state, and be trusted.
 
     Args:
         header: The model's.
         model: Its file, None if it came from memory.
         kernels: What the caller wants.
-        trust_embedded: Whether a library inside the model may be loaded.
-        scratch: Gives a folder for an embedded library.
+        trust: Whether the user trusts the library of this model, whoever built it.
 
     Raises:
         UserError: The caller named a library that does not exist.
     """
     if kernels == "never":
-        return KernelLibrary(None, "")
+        return KernelLibrary.none()
     if kernels not in ("auto", "require"):
         named = Path(kernels)
         if not named.is_file():
             raise UserError("no such file", where=f"kernels {named}", fix="check the path")
-        return KernelLibrary(named.resolve(), "")
-    wanted = header.metadata.get(LIBRARY_HASH_KEY, "")
+        return KernelLibrary(named.resolve(), named.resolve())
+    wanted = header.metadata.get(LIBRARY_HASH_KEY, "").lower()
     embedded = header.metadata.get(EMBEDDED_KEY)
     if embedded is not None:
-        return _embedded(embedded, wanted, trust_embedded, scratch)
+        return _embedded(embedded, wanted, model, trusted=trust)
     name = header.metadata.get(LIBRARY_KEY)
-    if name is None:
-        is_fused = any(domain == DOMAIN for domain, _ in header.functions)
-        return KernelLibrary(None, "the model names no kernel library" if is_fused else "")
-    return _beside(name, wanted, model)
+    if name is not None:
+        return _beside(name, wanted, model, trusted=trust)
+    return KernelLibrary.none("the model names no kernel library" if fused_ops(header) else "")
+
+
+def library_of(model: Path, kernels: Kernels = "auto", *, trust: bool = False) -> KernelLibrary:
+    """Find the kernel library of a model's file; see `kernel_library`.
+
+    Raises:
+        ModelError: There is no such model, or it is none.
+        UserError: The caller named a library that does not exist.
+    """
+    return kernel_library(header_at(model), model, kernels, trust=trust)
 
 
 def fused_ops(header: Header) -> tuple[str, ...]:
@@ -95,34 +111,65 @@ def extensions_library(header: Header) -> Path | None:
     return Path(module.get_library_path())
 
 
-def _embedded(text: str, wanted: str, trusted: bool, scratch: Callable[[], Path]) -> KernelLibrary:
-    if not trusted:
-        return KernelLibrary(
-            None, "the kernel library inside the model is loaded with trust_embedded=True only"
-        )
+def _embedded(text: str, wanted: str, model: Path | None, *, trusted: bool) -> KernelLibrary:
+    what = "the kernel library inside the model"
     try:
         data = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
-        return KernelLibrary(None, "the kernel library inside the model is not base64")
-    if hashlib.sha256(data).hexdigest() != wanted:
-        return KernelLibrary(None, "the kernel library inside the model has another SHA-256")
-    path = scratch() / "embedded.ops.so"
-    path.write_bytes(data)
-    return KernelLibrary(path, "")
+        return KernelLibrary.none(f"{what} is not base64")
+    return _checked(data, wanted, what, model, trusted=trusted)
 
 
-def _beside(name: str, wanted: str, model: Path | None) -> KernelLibrary:
-    if PurePath(name).name != name or name in (".", ".."):
-        return KernelLibrary(None, f"the model names a kernel library elsewhere: {name!r}")
+def _beside(name: str, wanted: str, model: Path | None, *, trusted: bool) -> KernelLibrary:
     if model is None:
-        return KernelLibrary(
-            None, f"a model in memory has nothing beside it: {name} is loaded with kernels=PATH"
+        return KernelLibrary.none(
+            f"a model in memory has no folder; its kernel library {name!r} loads with kernels=PATH"
         )
-    path = model.resolve().with_name(name)
-    if not path.is_file():
-        return KernelLibrary(None, f"the kernel library {name} is not beside the model")
-    if hashlib.sha256(path.read_bytes()).hexdigest() != wanted:
-        return KernelLibrary(
-            None, f"the kernel library {name} is not the one that the model was saved with"
+    # The name in the metadata decides nothing: a model file must not choose what is loaded.
+    places = dict.fromkeys(library_path(each) for each in (model.absolute(), model.resolve()))
+    path = next((place for place in places if place.exists()), None)
+    if path is None:
+        expected = next(iter(places)).name
+        renamed = "" if name == expected else f", which was saved with {name!r}"
+        return KernelLibrary.none(
+            f"the kernel library {expected} is not beside the model{renamed}"
         )
-    return KernelLibrary(path, "")
+    what = f"the kernel library {path.name}"
+    if path.resolve().parent not in (place.parent.resolve() for place in places):
+        return KernelLibrary.none(f"{what} is a link out of the model's folder")
+    try:
+        data = read_regular(path)
+    except OSError as error:
+        return KernelLibrary.none(f"{what} cannot be read: {error.strerror}")
+    if trusted and _is_external_data(path, model):
+        return KernelLibrary.none(f"{what} is also external data of the model")
+    return _checked(data, wanted, what, path, trusted=trusted)
+
+
+def _checked(
+    data: bytes, wanted: str, what: str, path: Path | None, *, trusted: bool
+) -> KernelLibrary:
+    sha256 = digest(data)
+    if sha256 != wanted:
+        return KernelLibrary.none(f"{what} is not the one that the model was saved with")
+    refusal = "" if trusted else trust_refusal(sha256)
+    if refusal:
+        return KernelLibrary.none(f"{what} {refusal}; {_how_to_trust(path)}")
+    try:
+        return KernelLibrary(path, sealed_copy(data))
+    except OSError as error:
+        return KernelLibrary.none(f"{what} cannot be copied to memory: {error.strerror}")
+
+
+def _how_to_trust(path: Path | None) -> str:
+    command = "" if path is None else f"`ortkit trust {shlex.quote(str(path))}`, "
+    return f"to run its native code: {command}--trust or trust=True"
+
+
+def _is_external_data(path: Path, model: Path) -> bool:
+    """Return whether the model reads weights from the library's file.
+
+    A library whose hash is on a list needs no such look: nobody lists a file of weights.
+    """
+    source = source_of(open_model(model))
+    return source is not None and any(path.samefile(file) for file in source.external_files)

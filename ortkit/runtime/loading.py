@@ -42,6 +42,8 @@ class Loaded:
     """Most wanted first."""
     libraries: tuple[Path, ...]
     """Those that were registered."""
+    runs_bodies: bool
+    """Whether fused nodes run their function bodies, for want of a kernel library."""
     notes: tuple[str, ...]
     """What is not as it was asked for, a line each."""
     inputs: tuple[TensorSpec, ...]
@@ -73,7 +75,8 @@ def load(
     notes = list(providers.notes)
     options = session_options(settings, ort)
     options.add_session_config_entry(*target_entry([one.name for one in wanted]))
-    libraries = _register(options, source, settings, scratch, notes)
+    libraries = _register(options, source, settings, notes)
+    runs_bodies = bool(missing_ops(options, fused_ops(source.header)))
     source, failures, libraries = _with_python_ops(options, source, scratch, libraries)
     said = preload(ort) if any(one.name == CUDA for one in wanted) else ""
     session = _create(source, options, wanted, ort)
@@ -91,7 +94,7 @@ def load(
     if len(got) > 1:
         notes.extend(_placement_notes(session, got, fallback=settings.fallback))
     return Loaded(
-        session, got, libraries, tuple(notes),
+        session, got, libraries, runs_bodies, tuple(notes),
         specs_of(session.get_inputs()), specs_of(session.get_outputs()), failures,
     )  # fmt: skip
 
@@ -138,32 +141,22 @@ def _register(
     options: Any,
     source: Loadable,
     settings: SessionSettings,
-    scratch: Callable[[], Path],
     notes: list[str],
 ) -> tuple[Path, ...]:
     """Register the libraries that the model needs; what is missing becomes a note."""
     registered = []
     path = source.content if isinstance(source.content, Path) else None
-    found = kernel_library(
-        source.header, path, settings.kernels,
-        trust_embedded=settings.trust_embedded, scratch=scratch,
-    )  # fmt: skip
+    found = kernel_library(source.header, path, settings.kernels, trust=settings.trust)
     refusal = found.refusal
     if found.path is not None:
         try:
-            options.register_custom_ops_library(str(found.path))
+            options.register_custom_ops_library(str(found.loaded))
             registered.append(found.path)
         except Exception as error:  # noqa: BLE001  whatever it is becomes a note or an error
             refusal = f"{found.path.name} was refused: {message(error)}"
-    if registered:
-        absent = [
-            op
-            for op in fused_ops(source.header)
-            if _entry(options, op) is None and _entry(options, f"{op}@cuda") is None
-        ]
-        if absent:
-            refusal = f"{registered[0].name} lacks {len(absent)} of the model's fused ops"
-            refusal += _left_out(options, absent)
+    if registered and (absent := missing_ops(options, fused_ops(source.header))):
+        refusal = f"{registered[0].name} lacks {len(absent)} of the model's fused ops"
+        refusal += _left_out(options, absent)
     if refusal:
         if settings.kernels not in ("auto", "never"):
             raise RunError(refusal, where=source.where, fix="name another library, or none")
@@ -181,6 +174,14 @@ def _register(
         options.register_custom_ops_library(str(extensions))
         registered.append(extensions)
     return tuple(registered)
+
+
+def missing_ops(options: Any, ops: Sequence[str]) -> list[str]:
+    """Return the fused ops that no registered library has."""
+    return [
+        op for op in ops
+        if _entry(options, op) is None and _entry(options, f"{op}@cuda") is None
+    ]  # fmt: skip
 
 
 def _placement_notes(session: Any, providers: tuple[str, ...], *, fallback: bool) -> list[str]:

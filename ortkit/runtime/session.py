@@ -49,7 +49,7 @@ class Session:
         target: Target = "auto",
         *,
         kernels: Kernels = "auto",
-        trust_embedded: bool = False,
+        trust: bool = False,
         fallback: bool = False,
         threads: int = 0,
         inter_op_threads: int = 0,
@@ -76,9 +76,11 @@ class Session:
             target: `auto` (CUDA where this machine has it, else the CPU), `cpu`, `cuda`, an
                 execution provider's name, or a list of these, most wanted first, each as a name
                 or as (name, options). The CPU always comes last: it runs what no other takes.
-            kernels: `auto` loads the kernel library that the model's metadata name; `require`
-                makes it an error if it cannot be; `never` loads none; a path names another.
-            trust_embedded: Whether a library inside the model is loaded. It is native code.
+            kernels: `auto` loads `STEM.ops.so` beside the model, or the library embedded in it,
+                if it is the model's and was built here; `require` makes it an error if it cannot
+                be loaded; `never` loads none; a path names another, which is trusted.
+            trust: Whether the model's library is loaded even if it was built elsewhere. It is
+                native code: whoever made it decides what this process does.
             fallback: Whether a provider that is missing, or takes no part, is left out with a
                 note; otherwise that is an error.
             threads: Of one run within an operator; 0: one for each core.
@@ -108,7 +110,7 @@ class Session:
             UserError: A setting is not known.
         """
         settings = SessionSettings(
-            target, kernels, trust_embedded, fallback, threads, inter_op_threads, parallel,
+            target, kernels, trust, fallback, threads, inter_op_threads, parallel,
             deterministic, cuda_graph, optimizations, check_finite, memory_arena, memory_pattern,
             shared_arena, spinning, log_severity, {} if config is None else config,
             {} if free_dimensions is None else free_dimensions,
@@ -143,6 +145,7 @@ class Session:
         self.onnxruntime = loaded.session
         self.providers = loaded.providers
         self.libraries = loaded.libraries
+        self.runs_bodies = loaded.runs_bodies
         self.notes = loaded.notes
         self.inputs, self.outputs = loaded.inputs, loaded.outputs
         self._places = places_of(loaded.session)

@@ -19,7 +19,7 @@ Kernels: TypeAlias = Literal["auto", "never", "require"] | str | os.PathLike[str
 Optimizations = Literal["all", "extended", "basic", "off"]
 
 _FLAGS = (
-    "trust_embedded", "fallback", "parallel", "deterministic", "cuda_graph", "check_finite",
+    "trust", "fallback", "parallel", "deterministic", "cuda_graph", "check_finite",
     "memory_arena", "memory_pattern", "shared_arena", "spinning",
 )  # fmt: skip
 #: By field: its type, and how that is called.
@@ -40,7 +40,7 @@ class SessionSettings:
 
     target: Target = "auto"
     kernels: Kernels = "auto"
-    trust_embedded: bool = False
+    trust: bool = False
     fallback: bool = False
     threads: int = 0
     inter_op_threads: int = 0

@@ -66,6 +66,15 @@ def loadable(source: ModelSource | Saveable, scratch: Callable[[], Path]) -> Loa
     return _checked(path)
 
 
+def header_at(path: Path) -> Header:
+    """Return the header of a model's file.
+
+    Raises:
+        ModelError: There is no such file, or it is no model.
+    """
+    return _checked(path).header
+
+
 def new_scratch() -> tempfile.TemporaryDirectory[str]:
     """Return a folder that is removed with its last reference."""
     return tempfile.TemporaryDirectory(prefix="ortkit-session-")

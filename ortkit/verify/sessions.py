@@ -88,7 +88,7 @@ def _run(setting: Setting) -> child.Run:
         "model": str(setting.model),
         "weights_folder": str(setting.weights_folder or ""),
         "optimize": setting.optimize,
-        "libraries": [str(path.resolve()) for path in setting.libraries],
+        "libraries": [str(path.absolute()) for path in setting.libraries],
         "providers": list(setting.providers),
         "results": str(setting.results),
     }

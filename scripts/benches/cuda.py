@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 import ortkit
-from ortkit.optimization import library_path
+from ortkit.kernels.metadata import library_path
 from ortkit.runtime.cuda_activity import CudaActivity
 from scripts.benches import output
 from scripts.benches.cuda_kernels import lines, measure_kernels

@@ -25,7 +25,7 @@ from onnx import TensorProto, helper
 
 from ortkit.errors import OrtkitError
 from ortkit.kernels import DOMAIN, RegionSignature, Target, TensorSpec, body_text, build_library
-from ortkit.optimization import library_path
+from ortkit.kernels.metadata import library_path
 from scripts.benches import kernels_child, output
 from scripts.benches.kernel_cases import CASES, Case
 from scripts.benches.pairs import Ratio, ratio_of_medians

@@ -24,7 +24,7 @@ import onnx_ir as ir
 from ortkit.errors import ModelError, OrtkitError
 from ortkit.graph.dims import names
 from ortkit.graph.open import open_model
-from ortkit.optimization import library_path
+from ortkit.kernels.metadata import library_path
 from ortkit.runtime.timing import NotTimed, Variant, time_variants
 from ortkit.verify.feeds import FeedMaker
 from ortkit.verify.sizes import size_plans

@@ -24,7 +24,7 @@ import onnx
 
 import models
 from ortkit.errors import ModelError
-from ortkit.optimization import library_path
+from ortkit.kernels.metadata import library_path
 from scripts.benches import corpus, output
 from scripts.benches.cpu_turns import Engine, Times, take_turns, this_python
 

@@ -107,7 +107,7 @@ def _session(path: Path, threads: int, providers: list[str], library: Path | Non
 
 def _optimized(path: Path, folder: Path) -> tuple[Path, Path | None]:
     from ortkit import OptimizeOptions, optimize
-    from ortkit.optimized import library_path
+    from ortkit.kernels.metadata import library_path
 
     target = folder / f"{path.stem}.opt.onnx"
     optimize(path, OptimizeOptions(verify=False)).save(target)

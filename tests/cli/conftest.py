@@ -47,9 +47,10 @@ def call(capfd: pytest.CaptureFixture[str]) -> Call:
 
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with small.onnx, other.onnx (computes something else) and bert.onnx."""
+    """Return a folder of models: small, other (computes something else), bert; and a library."""
     made = tmp_path_factory.mktemp("models")
     onnx.save(onnx.parser.parse_model(SMALL), made / "small.onnx")
     onnx.save(onnx.parser.parse_model(SMALL.replace("Tanh", "Sigmoid")), made / "other.onnx")
     onnx.save(models.build("bert"), made / "bert.onnx")
+    (made / "trusted.so").write_bytes(b"\x7fELF, for a library")
     return made

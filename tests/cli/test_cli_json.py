@@ -28,6 +28,7 @@ CALLS = {
     "provider": ("test", "CPUExecutionProvider", "--only", "test_add", "--jobs", "1"),
     "passes": ("list",),
     "cache": ("list",),
+    "trust": ("trusted.so",),
     "calibrate": (),
     "tune": ("bert.onnx", "--trials", "1"),
     "ops": ("list",),

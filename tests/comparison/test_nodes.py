@@ -19,8 +19,8 @@ from ortkit.comparison.optimized_graph import optimized_side
 from ortkit.comparison.sides import NodeSide
 from ortkit.errors import RunError, UserError
 from ortkit.graph.open import open_model
+from ortkit.kernels.metadata import library_path
 from ortkit.optimization import OptimizeOptions, optimize
-from ortkit.optimized import library_path
 from ortkit.verify.feeds import Feeds, make_feeds
 
 HEAD = '<ir_version: 10, opset_import: ["" : 21, "f" : 1]>'

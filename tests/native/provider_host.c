@@ -4,7 +4,7 @@
  * usage: provider_host LIBONNXRUNTIME PROVIDER MODEL ROWS TRUST [REPEAT] < inputs > output
  *
  * The model has inputs a, b and c and an output y, all float[ROWS, 4]. Standard input holds a, b, c; y is
- * written to standard output. TRUST is the option trust_embedded. With REPEAT the whole is done so many
+ * written to standard output. TRUST is the option trust. With REPEAT the whole is done so many
  * times over in one process; every second time the library is unregistered while the session lives.
  *
  * Slots of OrtApi by number, as in custom_ops/native/provider/ep_abi.h.
@@ -50,7 +50,7 @@ static const void* FindDevice(void* env) {
 static void* CreateSession(void* env, const char* model, const char* trust) {
   void *options = NULL, *session = NULL;
   const void* device = FindDevice(env);
-  const char* const keys[] = {"trust_embedded"};
+  const char* const keys[] = {"trust"};
   const char* const values[] = {trust};
   Check(SLOT(10, Status* (*)(void**))(&options), "CreateSessionOptions");
   Check(SLOT(304, Status* (*)(void*, void*, const void* const*, size_t, const char* const*,

@@ -13,6 +13,7 @@ import onnx
 import onnxruntime as ort
 import pytest
 
+from ortkit.cli.main import run
 from ortkit.kernels.cpu import machine, native_level
 from ortkit.kernels.manifest import MANIFEST_VERSION
 from ortkit.provider import native
@@ -28,9 +29,10 @@ from tests.provider.native_providers import (
     session,
     triple,
 )
+from tests.runtime.foreign import compile_foreign
 
 OWN = "OrtkitExecutionProvider"
-TRUST = {"trust_embedded": "1"}
+TRUST = {"trust": "1"}
 # Two groups of one library, and a Softmax that stays with ONNX Runtime.
 MODEL = """<ir_version: 10, opset_import: ["" : 20]>
 g (float[n, 4] a, float[n, 4] b, float[n, 4] c) => (float[n, 4] y)
@@ -93,7 +95,7 @@ def test_written_and_run_by_the_library_alone(library: Path, tmp_path: Path, emb
     made = write(library, tmp_path, embed=embed)
     (tmp_path / "model.onnx").unlink()
     with alone():
-        loaded = session(str(made), OWN, TRUST if embed == "1" else {})
+        loaded = session(str(made), OWN)
         assert placed(loaded, OWN) == [["EPContext"], ["EPContext"]]
         for rows in (1, 9):
             feeds = floats("abc", rows, 4)
@@ -125,12 +127,81 @@ def test_a_library_beside_the_model(library: Path, tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.glob("*.so*")] == [name]
 
 
-def test_embedded_libraries_need_trust(library: Path, tmp_path: Path) -> None:
-    made = write(library, tmp_path)
+@pytest.mark.parametrize("embed", ["1", "0"])
+def test_libraries_from_elsewhere_need_trust(
+    library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, embed: str
+) -> None:
+    made = write(library, tmp_path, embed=embed)
+    content = library.read_bytes()
+    sha256 = hashlib.sha256(content).hexdigest()
+    state, listed = tmp_path / "state", tmp_path / "allowed.txt"
+    monkeypatch.setenv("XDG_STATE_HOME", str(state))  # of a user who built nothing
+    listed.write_text(f"# ours\n{'0' * 64}  other\n\n {sha256.upper()} *{library}\n")
     with alone():
-        for settings in ({}, {"trust_embedded": "0"}):
-            with pytest.raises(Exception, match=r"native code .* set the provider option trust_"):
+        for settings in ({}, {"trust": "0"}):
+            with pytest.raises(Exception, match=r"was not built by .* option trust to 1"):
                 session(str(made), OWN, settings)
+        for given in (sha256, f"{'0' * 64}, {sha256}", str(listed)):
+            with monkeypatch.context() as allowed:
+                allowed.setenv("ORTKIT_TRUST", given)
+                session(str(made), OWN)
+        for given in (f"{sha256[:-1]}", f"{sha256}0", str(tmp_path / "missing"), ""):
+            with monkeypatch.context() as allowed:
+                allowed.setenv("ORTKIT_TRUST", given)
+                with pytest.raises(Exception, match="was not built by this user"):
+                    session(str(made), OWN)
+        session(str(made), OWN, TRUST)
+        assert run(["trust", str(made)]) == 0
+        session(str(made), OWN)
+        (state / "ortkit").chmod(0o777)
+        with pytest.raises(Exception, match="other users can write"):
+            session(str(made), OWN)
+
+
+def test_what_a_model_brings_is_not_loaded_before_it_is_trusted(tmp_path: Path) -> None:
+    """The library's constructor is what counts, whatever its manifest says."""
+    mark = tmp_path / "was-loaded"
+    foreign = compile_foreign(tmp_path, mark)
+    content = foreign.read_bytes()
+    sha256 = hashlib.sha256(content).hexdigest()
+    beside = f"m.{sha256[:12]}.so"
+    (tmp_path / beside).write_bytes(content)
+    (tmp_path / "m.onnx.data").write_bytes(content)
+    (tmp_path / "away").mkdir()
+    (tmp_path / "away" / beside).write_bytes(content)
+    (tmp_path / "links").mkdir()
+    (tmp_path / "links" / beside).symlink_to(tmp_path / "away" / beside)
+    with alone():
+        for folder, mode, held, settings, says in (
+            (tmp_path, 1, content, {}, "was not built by this user"),
+            (tmp_path, 0, beside, {}, "was not built by this user"),
+            (tmp_path, 0, "m.onnx.data", TRUST, "must lie beside the model and end in"),
+            (tmp_path, 0, f"away/{beside}", TRUST, "must lie beside the model and end in"),
+            (tmp_path / "links", 0, beside, TRUST, "is a link out of the model's folder"),
+        ):
+            path = context_model(folder, mode, held, sha256)
+            with pytest.raises(Exception, match=says):
+                session(str(path), OWN, settings)
+            assert not mark.exists(), says
+        path = context_model(tmp_path, 1, content, sha256)
+        with pytest.raises(Exception, match="it is no kernel library of ortkit"):
+            session(str(path), OWN, TRUST)
+        assert mark.exists()
+
+
+def context_model(folder: Path, mode: int, held: bytes | str, sha256: str) -> Path:
+    """Write a model of one EPContext node."""
+    node = onnx.helper.make_node(
+        "EPContext", ["a"], ["b"], domain="com.microsoft", main_context=1, embed_mode=mode,
+        ep_cache_context=held, partition_name=sha256, source=OWN,
+        notes="op=x\ninputs=0\noutputs=0\n",
+    )  # fmt: skip
+    ends = [onnx.helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, [4]) for n in "ab"]
+    opsets = [onnx.helper.make_opsetid("", 20), onnx.helper.make_opsetid("com.microsoft", 1)]
+    graph = onnx.helper.make_graph([node], "g", ends[:1], ends[1:])
+    path = folder / "context.onnx"
+    onnx.save(onnx.helper.make_model(graph, opset_imports=opsets, ir_version=10), path)
+    return path
 
 
 def change(path: Path, index: int, **values: object) -> None:
@@ -158,9 +229,9 @@ def change(path: Path, index: int, **values: object) -> None:
         (1, {"notes": b"op=system\ninputs=0\noutputs=0\n"}, "the kernel library has no system"),
         (1, {"notes": b"op=scaled_sum\ninputs=0,99\noutputs=0\n"}, "is the node's 99"),
         (1, {"notes": b"op=scaled_sum\ninputs=0,1\noutputs=-1\n"}, "is the node's -1"),
-        (0, {"embed_mode": 0, "ep_cache_context": b"../x.so"}, "which must lie beside the model"),
-        (0, {"embed_mode": 0, "ep_cache_context": b"/bin/x"}, "which must lie beside the model"),
-        (0, {"embed_mode": 0, "ep_cache_context": b"none.so"}, "No such file"),
+        (0, {"embed_mode": 0, "ep_cache_context": b"../x.so"}, "must lie beside the model"),
+        (0, {"embed_mode": 0, "ep_cache_context": b"/bin/x"}, "must lie beside the model"),
+        (0, {"embed_mode": 0, "ep_cache_context": b"none.so"}, "must lie beside the model"),
     ],
 )
 def test_what_is_wrong_in_a_compiled_model(
@@ -170,6 +241,14 @@ def test_what_is_wrong_in_a_compiled_model(
     change(made, index, **changes)
     with alone(), pytest.raises(Exception, match=f"{OWN}: .*{says}"):
         session(str(made), OWN, TRUST)
+
+
+def test_a_library_that_is_missing(library: Path, tmp_path: Path) -> None:
+    made = write(library, tmp_path, embed="0")
+    (beside,) = tmp_path.glob("*.so")
+    beside.unlink()
+    with alone(), pytest.raises(Exception, match=f"{beside.name}: No such file"):
+        session(str(made), OWN)
 
 
 def test_a_library_beside_the_model_that_was_replaced(library: Path, tmp_path: Path) -> None:

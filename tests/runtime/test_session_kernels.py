@@ -119,17 +119,14 @@ def test_a_library_elsewhere_is_not_loaded(saved: Path, tmp_path: Path) -> None:
             entry.value = "away/m.ops.so"
     onnx.save(model, saved)
     with ortkit.Session(saved, "cpu") as one:
-        assert "elsewhere" in one.notes[0]
+        assert "m.ops.so is not beside the model" in one.notes[0]
         assert not one.libraries
 
 
-def test_an_embedded_library_needs_trust(optimized: ortkit.Optimized, tmp_path: Path) -> None:
+def test_an_embedded_library_is_loaded(optimized: ortkit.Optimized, tmp_path: Path) -> None:
     written = optimized.save(tmp_path / "e.onnx", embed_library=True)
     assert [path.name for path in written] == ["e.onnx"]
     with ortkit.Session(tmp_path / "e.onnx", "cpu") as one:
-        assert "trust_embedded=True" in one.notes[0]
-        assert not runs_kernel(one)
-    with ortkit.Session(tmp_path / "e.onnx", "cpu", trust_embedded=True) as one:
         assert not one.notes
         assert runs_kernel(one)
     model = onnx.load(tmp_path / "e.onnx")
@@ -137,8 +134,8 @@ def test_an_embedded_library_needs_trust(optimized: ortkit.Optimized, tmp_path: 
         if entry.key == "ortkit.library.data":
             entry.value = "AAAA"
     onnx.save(model, tmp_path / "e.onnx")
-    with ortkit.Session(tmp_path / "e.onnx", "cpu", trust_embedded=True) as one:
-        assert "another SHA-256" in one.notes[0]
+    with ortkit.Session(tmp_path / "e.onnx", "cpu", trust=True) as one:
+        assert "is not the one that the model was saved with" in one.notes[0]
 
 
 def test_a_model_in_memory_names_its_library(saved: Path) -> None:

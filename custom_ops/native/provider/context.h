@@ -2,7 +2,7 @@
 //
 // Attributes, as ONNX Runtime's users expect them (docs: "EP context design"): of each library's first
 // node main_context is 1 and ep_cache_context holds it (embed_mode 1) or names a file beside the model
-// (embed_mode 0); the other nodes name it by partition_name, the SHA-256 of the library's content.
+// (embed_mode 0), which ends in 12 digits of its hash and ".so"; the other nodes name it by partition_name, the SHA-256 of the library's content.
 // ep_sdk_version and hardware_architecture say what the kernels need, notes which op of the library runs:
 // lines of key=value.
 #pragma once
@@ -21,7 +21,8 @@ struct ContextNode {
 // The EPContext node of a group.
 ort::Status* WriteContext(Ep* ep, const ort::Node* fused, const NodeKernel& kernel, ort::Node** out);
 
-// The kernels of EPContext nodes. Libraries are loaded only with trust_embedded=1 if a model holds them.
+// The kernels of EPContext nodes. A library that a model brings is loaded if it is trusted (trust.h), or
+// with the option trust=1.
 ort::Status* ReadContexts(Ep* ep, const std::vector<ContextNode>& nodes);
 
 }  // namespace ortkit::provider

@@ -3,6 +3,7 @@
 #include "context.h"
 #include "graph.h"
 #include "sha256.h"
+#include "trust.h"
 
 namespace ortkit::provider {
 namespace {
@@ -28,11 +29,6 @@ class Libraries {
   std::vector<OrtkitLibrary*> held_;
 };
 
-bool IsPlainName(const std::string& name) {
-  return !name.empty() && name != "." && name != ".." && name.find('/') == std::string::npos &&
-         name.find('\0') == std::string::npos;
-}
-
 // The folder of the model that is read.
 std::string FolderOf(const Ep& ep) {
   const std::string* path = ep.config.Find("ep.context_file_path");
@@ -42,12 +38,6 @@ std::string FolderOf(const Ep& ep) {
 }
 
 ort::Status* FillEmbedded(const Ep& ep, const ort::Node* node, Content* content) {
-  if (!ep.trusts_embedded()) {
-    return ep.Refuse(ort::kInvalidArgument,
-                     "the model holds a kernel library, native code that runs with all rights of this "
-                     "process; if you trust where the model comes from, set the provider option "
-                     "trust_embedded to 1");
-  }
   Reader reader(ep.api());
   const size_t size = reader.Size(node, "ep_cache_context");
   std::string reason;
@@ -57,13 +47,29 @@ ort::Status* FillEmbedded(const Ep& ep, const ort::Node* node, Content* content)
   return reader.Take();
 }
 
-ort::Status* FillBeside(const Ep& ep, const ort::Node* node, Content* content) {
+// Whether a file lies in a folder itself, and is no link to elsewhere.
+bool LiesIn(const std::string& folder, const std::string& name) {
+  char* real = realpath((folder + "/" + name).c_str(), nullptr);
+  char* real_folder = realpath(folder.c_str(), nullptr);
+  const std::string path = real == nullptr ? "" : real;
+  const std::string prefix = real_folder == nullptr ? "" : real_folder;
+  free(real);
+  free(real_folder);
+  return !prefix.empty() && path.substr(0, path.rfind('/')) == (prefix == "/" ? "" : prefix);
+}
+
+ort::Status* FillBeside(const Ep& ep, const ort::Node* node, const std::string& id, Content* content) {
   Reader reader(ep.api());
   const std::string name = reader.Text(node, "ep_cache_context");
   ORTKIT_RETURN_IF_FAILED(reader.Take());
-  if (!IsPlainName(name)) {
-    return ep.Refuse(ort::kInvalidArgument,
-                     "an EPContext node names the file '" + name + "', which must lie beside the model");
+  // The name states the content, so that no other file of the model can be named.
+  const std::string ending = LibraryEnding(id);
+  const bool has_ending = name.size() > ending.size() &&
+                          name.compare(name.size() - ending.size(), ending.size(), ending) == 0;
+  if (!has_ending || name.find('/') != std::string::npos || name.find('\0') != std::string::npos) {
+    return ep.Refuse(ort::kInvalidArgument, "an EPContext node names the file '" + name +
+                                                "'; its kernel library must lie beside the model and end in " +
+                                                ending);
   }
   const std::string folder = FolderOf(ep);
   if (folder.empty()) {
@@ -71,8 +77,9 @@ ort::Status* FillBeside(const Ep& ep, const ort::Node* node, Content* content) {
                                                 " lies beside it; set ep.context_file_path");
   }
   std::string reason;
-  const bool is_read = content->ReadFile(folder + "/" + name, &reason);
-  return is_read ? nullptr : ep.Refuse(ort::kFail, reason);
+  if (!content->ReadFile(folder + "/" + name, &reason)) return ep.Refuse(ort::kFail, reason);
+  if (LiesIn(folder, name)) return nullptr;
+  return ep.Refuse(ort::kInvalidArgument, "the kernel library " + name + " is a link out of the model's folder");
 }
 
 // Loads the library that a node holds or names, if it is a main one.
@@ -84,12 +91,21 @@ ort::Status* LoadMain(const Ep& ep, const ort::Node* node, Libraries* libraries)
   ORTKIT_RETURN_IF_FAILED(reader.Take());
   if (!is_main) return nullptr;
   Content content;
-  ORTKIT_RETURN_IF_FAILED(is_embedded ? FillEmbedded(ep, node, &content) : FillBeside(ep, node, &content));
+  ORTKIT_RETURN_IF_FAILED(is_embedded ? FillEmbedded(ep, node, &content) : FillBeside(ep, node, id, &content));
+  std::string reason;
+  if (!content.Seal(&reason)) return ep.Refuse(ort::kFail, reason);
   if (Sha256(content.data(), content.size()) != id) {
     return ep.Refuse(ort::kInvalidArgument, "the kernel library of the model is not the one that it was "
                                             "compiled with (its SHA-256 differs)");
   }
-  std::string reason;
+  // What this process runs already it may run.
+  const bool is_known = libraries->Find(id) != nullptr;
+  const std::string refusal = is_known || ep.trusts_libraries() ? "" : TrustRefusal(id);
+  if (!refusal.empty()) {
+    return ep.Refuse(ort::kInvalidArgument,
+                     "the kernel library of the model " + refusal +
+                         "; if you trust its native code, `ortkit trust MODEL`, or set the provider option trust to 1");
+  }
   OrtkitLibrary* library = Load(&content, &reason);
   if (library == nullptr) return ep.Refuse(ort::kFail, "the kernel library of the model: " + reason);
   libraries->Add(library);

@@ -1,13 +1,16 @@
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
 #include <climits>
+#include <random>
 
 #include "../shim.h"
 #include "context.h"
 #include "graph.h"
+#include "trust.h"
 
 namespace ortkit::provider {
 namespace {
@@ -81,10 +84,14 @@ ort::Status* WriteBeside(const Ep& ep, const OrtkitLibrary& library, std::string
   if (model.empty()) folder = ep.model_folder;
   const std::string file = slash == std::string::npos ? model : model.substr(slash + 1);
   const std::string stem = file.empty() ? "model" : file.substr(0, file.rfind(".onnx"));
-  *name = stem + "." + library.id.substr(0, 12) + ".so";
+  *name = stem + LibraryEnding(library.id);
   const std::string path = folder + "/" + *name;
-  const std::string temporary = path + Format(".%d", getpid());
-  FILE* out = fopen(temporary.c_str(), "wb");
+  // Nobody else can know the name, and a file or link of that name is not opened.
+  const std::string temporary = path + Format(".%08x%08x", std::random_device()(), std::random_device()());
+  const int target = open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
+  if (target < 0) return ep.Refuse(ort::kFail, "cannot write " + path + ": " + strerror(errno));
+  FILE* out = fdopen(target, "wb");
+  if (out == nullptr) close(target);
   bool is_written = out != nullptr && fwrite(library.content, 1, library.size, out) == library.size;
   is_written = out != nullptr && fclose(out) == 0 && is_written;
   if (is_written && rename(temporary.c_str(), path.c_str()) == 0) return nullptr;
@@ -102,6 +109,7 @@ ort::Status* AddLibrary(Ep* ep, const OrtkitLibrary& library, Attributes* attrib
   ORTKIT_RETURN_IF_FAILED(attributes->Add("embed_mode", is_embedded ? 1 : 0));
   if (!is_main) return nullptr;
   ep->written.push_back(&library);
+  Trust(library.id, OutputPath(*ep));
   if (is_embedded) {
     return attributes->Add("ep_cache_context", library.content, library.size, ort::kStringAttribute);
   }

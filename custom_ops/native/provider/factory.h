@@ -71,7 +71,7 @@ struct Ep {
     return own == nullptr ? factory->cpu_memory : own;
   }
   bool is_strict() const { return options.Is("strict", "1"); }
-  bool trusts_embedded() const { return options.Is("trust_embedded", "1"); }
+  bool trusts_libraries() const { return options.Is("trust", "1"); }
   bool writes_context() const { return config.Is("ep.context_enable", "1"); }
   // "MyExecutionProvider: <message>"
   ort::Status* Refuse(int32_t code, const std::string& message) const {

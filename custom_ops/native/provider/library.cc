@@ -31,10 +31,13 @@ Loaded& TheLoaded() {
   return loaded;
 }
 
-// By number: glibc 2.17 has no name for it.
+// By number: glibc 2.17 has no names for these.
+constexpr unsigned kCloseOnExec = 1, kAllowSealing = 2;
+constexpr int kAddSeals = 1033, kSealSeal = 1, kSealShrink = 2, kSealGrow = 4, kSealWrite = 8;
+
 int MakeMemoryFile() {
 #ifdef SYS_memfd_create
-  return static_cast<int>(syscall(SYS_memfd_create, "ortkit-kernels", 1u /* MFD_CLOEXEC */));
+  return static_cast<int>(syscall(SYS_memfd_create, "ortkit-kernels", kCloseOnExec | kAllowSealing));
 #else
   return -1;
 #endif
@@ -127,7 +130,25 @@ bool Content::ReadFile(const std::string& path, std::string* reason) {
   return is_read;
 }
 
+bool Content::Seal(std::string* reason) {
+  if (is_sealed_) return true;
+  munmap(data_, size_);
+  data_ = nullptr;
+  // A file with a name is in a folder of temporaries, and only this user may open it.
+  const bool is_closed =
+      is_named_ || fcntl(file_, kAddSeals, kSealSeal | kSealShrink | kSealGrow | kSealWrite) == 0;
+  void* data = is_closed ? mmap(nullptr, size_, PROT_READ, MAP_SHARED, file_, 0) : MAP_FAILED;
+  if (data == MAP_FAILED) {
+    *reason = Format("the copy of the library cannot be sealed: %s", strerror(errno));
+    return false;
+  }
+  data_ = data;
+  is_sealed_ = true;
+  return true;
+}
+
 OrtkitLibrary* Load(Content* content, std::string* reason) {
+  if (!content->Seal(reason)) return nullptr;
   if (!IsSharedLibrary(*content)) {
     *reason = "it is no shared library";
     return nullptr;

@@ -29,6 +29,8 @@ class Content {
   // Null, and why, without memory.
   bool Make(size_t size, std::string* reason);
   bool ReadFile(const std::string& path, std::string* reason);
+  // Nobody can write it any more: what is hashed from now on is what is loaded.
+  bool Seal(std::string* reason);
   void* data() const { return data_; }
   size_t size() const { return size_; }
 
@@ -39,6 +41,7 @@ class Content {
   size_t size_ = 0;
   std::string path_;  // where dlopen finds it
   bool is_named_ = false;
+  bool is_sealed_ = false;
 };
 
 // The library of this content, held once more; null and why if there can be none. Takes the content over.
@@ -47,6 +50,9 @@ OrtkitLibrary* Load(Content* content, std::string* reason);
 OrtkitLibrary* FindLoaded(const std::string& id);
 void Hold(OrtkitLibrary*);
 void LetGo(OrtkitLibrary*);
+
+// How the file of a library beside a model ends: 12 digits of its SHA-256 and ".so".
+inline std::string LibraryEnding(const std::string& id) { return "." + id.substr(0, 12) + ".so"; }
 
 const OrtkitOp* FindOp(const OrtkitLibrary&, const std::string& op_type);
 // A function of this name, for ops that the manifest does not have.

@@ -192,7 +192,7 @@ def _read(draft: Path, output: Path, beside: Path | None) -> Compiled:
 
 def _compared(model: Path, draft: Path, feeds: tuple[Feeds, ...]) -> tuple[OutputComparison, ...]:
     """Run both on all inputs; the worst comparison of each output."""
-    plain, ours = _results(model, None, feeds), _results(draft, {"trust_embedded": "1"}, feeds)
+    plain, ours = _results(model, None, feeds), _results(draft, {"trust": "1"}, feeds)
     found: dict[str, OutputComparison] = {}
     for expected, actual in zip(plain, ours, strict=True):
         for name, value in expected.items():

@@ -38,8 +38,8 @@ class OwnOptions:
     """1: log a line for each graph; 2: also what is claimed, what is not, and why."""
     strict: bool = False
     """Fail the session if claiming fails, which otherwise leaves everything to others."""
-    trust_embedded: bool = False
-    """Run kernels that models compiled ahead of time bring with them."""
+    trust: bool = False
+    """Load kernel libraries that models compiled ahead of time bring, even if built elsewhere."""
 
     @property
     def cache(self) -> Path:
@@ -67,7 +67,7 @@ class OwnOptions:
             cache_dir=Path(texts["cache_dir"]).expanduser() if texts.get("cache_dir") else None,
             verbosity=reader.number("verbosity", 0, 2),
             strict=reader.switch("strict"),
-            trust_embedded=reader.switch("trust_embedded"),
+            trust=reader.switch("trust"),
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -10,7 +11,7 @@ from statistics import median
 from ortkit.errors import OrtkitError
 from ortkit.graph.open import open_model
 from ortkit.graph.save import save_model
-from ortkit.kernels.metadata import LIBRARY_KEY
+from ortkit.kernels.metadata import library_path
 from ortkit.runtime.memory.point import Point, PointPlan, measure_point
 
 ROUNDS = 3
@@ -187,9 +188,9 @@ def _mapped(base: PointPlan, folder: Path) -> PointPlan | None:
     saved = save_model(model, path.with_suffix(".onnx"), external_data=True)
     if saved.data is None or (base.model.parent / f"{base.model.name}.data").exists():
         return None
-    library = model.metadata_props.get(LIBRARY_KEY)
-    if library and Path(library).name == library and (base.model.parent / library).is_file():
-        (folder / library).symlink_to((base.model.parent / library).absolute())
+    library = library_path(base.model)
+    if library.is_file():  # a session checks the copy as it checked the original
+        shutil.copyfile(library, library_path(saved.model))
     return replace(base, model=saved.model)
 
 

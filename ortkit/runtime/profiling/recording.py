@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -221,6 +222,7 @@ def finished(
     """
     session = traced.session
     about = about_runs(trace, session.source, import_onnxruntime().__version__, feeds)
+    about = replace(about, function_bodies=session.runs_bodies)
     first = session.providers[0]
     known = peaks or load_peaks(first, threads_for(first, about.threads), about.machine or "")
     added = traced.joined(trace)
@@ -229,7 +231,7 @@ def finished(
         plain_us,
         known,
         added,
-        tuple(traced.notes),
+        (*session.notes, *traced.notes),
         device_times=traced.has_device_times,
     )
     return profile_of(trace, context, warmup=warmup)

@@ -200,6 +200,8 @@ class About:
     """Of a run within an operator."""
     machine: str | None = None
     inputs: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    function_bodies: bool = False
+    """Whether fused nodes ran their function bodies, for want of a kernel library."""
 
 
 @dataclass(frozen=True, eq=False)

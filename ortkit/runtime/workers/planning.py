@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ortkit.errors import RunError
-from ortkit.runtime.libraries import extensions_library, kernel_library
+from ortkit.runtime.libraries import extensions_library, fused_ops, kernel_library
 from ortkit.runtime.ort import import_onnxruntime
 from ortkit.runtime.settings import SessionSettings
 from ortkit.runtime.source import loadable
@@ -35,10 +35,7 @@ def plan_session(
     assert isinstance(source.content, Path)
     providers = resolve(settings.target, ort, fallback=settings.fallback)
     notes = list(providers.notes)
-    kernels = kernel_library(
-        source.header, source.content, settings.kernels,
-        trust_embedded=settings.trust_embedded, scratch=scratch,
-    )  # fmt: skip
+    kernels = kernel_library(source.header, source.content, settings.kernels, trust=settings.trust)
     if kernels.refusal:
         if settings.kernels not in ("auto", "never"):
             raise RunError(kernels.refusal, where=str(model))
@@ -46,8 +43,9 @@ def plan_session(
     extensions = extensions_library(source.header)
     return SessionPlan(
         source.content,
-        tuple(path for path in (kernels.path, extensions) if path is not None),
+        tuple(path for path in (kernels.loaded, extensions) if path is not None),
         tuple((one.name, dict(one.options)) for one in providers.wanted),
         settings,
         tuple(notes),
+        runs_bodies=kernels.loaded is None and bool(fused_ops(source.header)),
     )

@@ -34,6 +34,8 @@ class SessionPlan:
     """How; target and kernels are in `providers` and `libraries`."""
     notes: tuple[str, ...] = ()
     """What is not as it was asked for."""
+    runs_bodies: bool = False
+    """Whether fused nodes run their function bodies, for want of a kernel library."""
 
 
 class WorkerError(Exception):
@@ -133,7 +135,7 @@ class Worker:
             timeout_seconds,
             do="load",
             model=str(plan.model),
-            libraries=[str(path.resolve()) for path in plan.libraries],
+            libraries=[str(path.absolute()) for path in plan.libraries],
             providers=[[name, dict(options)] for name, options in plan.providers],
             settings=_fields(plan.settings),
         )

@@ -1,0 +1,49 @@
+"""`ortkit trust`: let sessions load kernel libraries that were built elsewhere."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from ortkit.cli import show
+
+SCHEMA = "ortkit.trust/1"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the subcommand's flags."""
+    add = parser.add_argument
+    add("files", nargs="*", type=Path, metavar="FILE",
+        help="a kernel library, or a model with one; none: list what is trusted")  # fmt: skip
+    add("--remove", action="store_true", help="trust these libraries no more")
+    add("--json", action="store_true", help="print one JSON document")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Change the user's list of trusted libraries, or print it."""
+    from ortkit.errors import UserError
+    from ortkit.kernels.trust import Listed, listed, trust, untrust, user_list
+    from ortkit.runtime.library_files import library_hashes
+
+    if arguments.remove and not arguments.files:
+        raise UserError("names no file", where="--remove", fix="name a library or a model")
+    changed = [
+        Listed(sha256, str(path.absolute()))
+        for path in arguments.files
+        for sha256 in library_hashes(path)
+    ]
+    for one in changed:
+        problem = untrust(one.sha256) if arguments.remove else trust(one.sha256, Path(one.origin))
+        if problem:
+            raise UserError(problem, where=one.origin, fix="mend that, or set ORTKIT_TRUST")
+    shown = changed or listed()
+    word = "removed" if arguments.remove else "trusted"
+    if arguments.json:
+        libraries = [{"sha256": one.sha256, "origin": one.origin} for one in shown]
+        show.document({"schema": SCHEMA, "list": str(user_list()), word: libraries})
+        return 0
+    for one in shown:
+        show.line(f"{word:<9} {one.sha256}  {one.origin}")
+    if not changed:
+        show.line(f"{len(shown)} libraries in {user_list()}")
+    return 0
