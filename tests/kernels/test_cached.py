@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import stat
 import threading
@@ -45,7 +46,7 @@ READERS: dict[str, tuple[Callable[[Path], object], object]] = {
 
 def places(folder: Path) -> tuple[Path, ...]:
     times = KnownTimes("here")._path
-    named = ("calibration.json", "peaks.json", "plans/key.json", "made.json", "errors.jsonl")
+    named = ("calibration.json", "peaks.json", "plans/key.json", "made.json", "failures.json")
     return (*(folder / name for name in named), times, folder / "kernels" / "a.kernel")
 
 
@@ -68,7 +69,7 @@ def test_numbers_beyond_all_bounds_are_damage(
 ) -> None:
     monkeypatch.setenv("ORTKIT_CACHE", str(tmp_path))
     text = '{"schema": "ortkit.calibration/1", "bandwidths": [[1e999, 1]]}'
-    (tmp_path / "calibration.json").write_text(text, "utf-8")
+    write_cached(tmp_path / "calibration.json", "calibration", text)
     assert load_calibration() == Calibration()
 
 
@@ -98,16 +99,16 @@ def test_records_that_are_none(record: str, tmp_path: Path) -> None:
         load_database(path)
 
 
-def test_others_may_read_what_is_written(tmp_path: Path) -> None:
-    """As the umask has it: a cache may be another user's, as one that an image brings is."""
-    before = os.umask(0o022)
+def test_only_its_user_reads_what_is_written(tmp_path: Path) -> None:
+    before = os.umask(0)
     try:
-        write_cached(tmp_path / "below" / "file", b"content")
+        write_cached(tmp_path / "below" / "file", "key", b'{"content": 1}')
     finally:
         os.umask(before)
     (path,) = (tmp_path / "below").iterdir()
-    assert (path.name, path.read_bytes()) == ("file", b"content")
-    assert stat.S_IMODE(path.stat().st_mode) == 0o644
+    assert path.name == "file"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
 
 
 @pytest.mark.parametrize("is_there", [True, False])
@@ -123,7 +124,7 @@ def test_a_full_disk_leaves_what_was_there(
 
     monkeypatch.setattr(Path, "replace", full)
     with pytest.raises(OSError, match="No space left"):
-        write_cached(path, "after")
+        write_cached(path, "key", '{"after": 1}')
     assert [(one.name, one.read_text("utf-8")) for one in tmp_path.iterdir()] == (
         [("file", "before")] if is_there else []
     )
@@ -131,14 +132,14 @@ def test_a_full_disk_leaves_what_was_there(
 
 def test_who_reads_while_many_write_sees_one_of_them_whole(tmp_path: Path) -> None:
     path = tmp_path / "file"
-    texts = [f'"{letter * 20_000}"' for letter in "abcd"]
-    write_cached(path, texts[0])
+    texts = [json.dumps({"text": letter * 20_000}) for letter in "abcd"]
+    write_cached(path, "key", texts[0])
     writers = [
-        threading.Thread(target=lambda text=text: [write_cached(path, text) for _ in range(20)])
+        threading.Thread(target=lambda text=text: [write_cached(path, "key", text) for _ in range(20)])
         for text in texts
     ]
     for one in writers:
         one.start()
     while any(one.is_alive() for one in writers):
-        assert read_cached(path, str) in {text.strip('"') for text in texts}
+        assert read_cached(path, "key", json.dumps) in texts
     assert [one.name for one in tmp_path.iterdir()] == ["file"]
