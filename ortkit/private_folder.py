@@ -93,11 +93,16 @@ def make_private_folder(path: Path) -> None:
         NotPrivateError: The folder can be written by others.
         OSError: The folder cannot be made.
     """
+    _check(path)
     missing = [path]
     while not missing[-1].parent.exists():
         missing.append(missing[-1].parent)
     for folder in reversed(missing):
         folder.mkdir(mode=stat.S_IRWXU, exist_ok=True)
+    _check(path)  # another user may have been faster
+
+
+def _check(path: Path) -> None:
     if reason := private_folder_refusal(path):
         raise NotPrivateError(reason, path)
 

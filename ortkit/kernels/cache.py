@@ -135,6 +135,7 @@ class KernelCache:
             whole = json.dumps(record).encode() + b"\n" + content
             write_cached(self._path(slot), slot.key, whole)
         except NotPrivateError as error:
+            say_unused(error.reason)
             return unused_line(error.reason)
         except OSError as error:
             return (
@@ -178,17 +179,15 @@ class KernelCache:
         Raises:
             UserError: A file cannot be removed, or others can write to the folder.
         """
-        count = size = 0
         if reason := self.refusal():
             raise UserError(unused_line(reason))
-        remove_drafts(self.folder)
-        for path, status in self._files():
+        files = list(self._files())
+        for path, _ in files:
             try:
                 path.unlink(missing_ok=True)
             except OSError as error:
                 raise UserError(f"cannot be removed: {error.strerror}", where=str(path)) from error
-            count, size = count + 1, size + status.st_size
-        return count, size
+        return len(files), sum(status.st_size for _, status in files)
 
     def _path(self, slot: Slot) -> Path:
         return self.folder / f"{slot.name}{_SUFFIX}"

@@ -44,10 +44,19 @@ READERS: dict[str, tuple[Callable[[Path], object], object]] = {
 }
 
 
+#: What the files of readers are written for.
+KEYS = {
+    "calibration": "calibration", "peaks": "peaks", "times": "timings here", "plan": "plan key",
+    "library": "library made", "failures": "failures",
+}  # fmt: skip
+
+
 def places(folder: Path) -> tuple[Path, ...]:
+    """Return the files of `READERS`, in their order."""
     times = KnownTimes("here")._path
-    named = ("calibration.json", "peaks.json", "plans/key.json", "made.json", "failures.json")
-    return (*(folder / name for name in named), times, folder / "kernels" / "a.kernel")
+    named = ("plans/key.json", "made.json", "failures.json", "kernels/a.kernel")
+    first = (folder / "calibration.json", folder / "peaks.json", times)
+    return (*first, *(folder / name for name in named))
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
@@ -62,6 +71,18 @@ def test_what_is_damaged_is_as_good_as_absent(
         path.write_text(DAMAGE[damage], "utf-8")
     read, nothing = READERS[name]
     assert read(tmp_path) == nothing
+
+
+@pytest.mark.parametrize("name", KEYS)
+def test_what_is_sealed_and_still_does_not_fit_is_as_good_as_absent(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ORTKIT_CACHE", str(tmp_path))
+    path = dict(zip(READERS, places(tmp_path), strict=True))[name]
+    read, nothing = READERS[name]
+    for content in ('{"schema": 3, "claims": 3, "library": 3, "refused": 3}', '{"a": [[[', "{}"):
+        write_cached(path, KEYS[name], content)
+        assert read(tmp_path) == nothing
 
 
 def test_numbers_beyond_all_bounds_are_damage(
@@ -135,7 +156,9 @@ def test_who_reads_while_many_write_sees_one_of_them_whole(tmp_path: Path) -> No
     texts = [json.dumps({"text": letter * 20_000}) for letter in "abcd"]
     write_cached(path, "key", texts[0])
     writers = [
-        threading.Thread(target=lambda text=text: [write_cached(path, "key", text) for _ in range(20)])
+        threading.Thread(
+            target=lambda text=text: [write_cached(path, "key", text) for _ in range(20)]
+        )
         for text in texts
     ]
     for one in writers:

@@ -24,6 +24,7 @@ from ortkit.kernels.cpu import resolve
 from ortkit.kernels.folders import temporary_folder
 from ortkit.kernels.link import Programs
 from ortkit.private_folder import NotPrivateError, make_private_folder, read_private
+from ortkit.provider.own import failures
 from ortkit.provider.own.options import FOLDER
 from ortkit.provider.own.planning import Plan
 from ortkit.provider.own.program import Program
@@ -128,6 +129,13 @@ def _writing_to(folder: Path) -> Iterator[None]:
             where=str(folder),
             fix="name another with the option cache_dir, or with ORTKIT_CACHE",
         ) from error
+
+
+def kept_files(cache: Path) -> Iterator[Path]:
+    """Yield the files of all libraries and plans in a cache."""
+    folder = cache / FOLDER
+    for pattern in ("*.so", "*.json", "plans/*"):
+        yield from (path for path in folder.glob(pattern) if path.name != failures.FILE)
 
 
 def _has_all(program: Program, ready: Mapping[str, Kernel]) -> bool:
