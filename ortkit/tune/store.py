@@ -36,8 +36,10 @@ class TuneStore:
     """
 
     def __init__(self, file: Path | None, merge: Sequence[Path] = ()) -> None:
-        self.file = file
-        given = TunedDatabase() if file is None else load_database(file)
+        # The cache itself is sealed; it is no file to ship.
+        is_cache = file is not None and file.resolve() == cache_file().resolve()
+        self.file = None if is_cache else file
+        given = TunedDatabase() if self.file is None else load_database(self.file)
         for path in merge:
             given = given.merged(existing_database(path))
         self._exported = given

@@ -7,17 +7,19 @@ import json
 import os
 import stat
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from ortkit import env
+from ortkit.cli.main import run
 from ortkit.errors import UserError
 from ortkit.kernels.cache import KernelCache
-from ortkit.kernels.cached import read_cached, write_cached
+from ortkit.kernels.cached import FOLDERS, read_cached, remove_drafts, write_cached
 from ortkit.kernels.calibration import Calibration, load_calibration
-from ortkit.kernels.tuned import load_database
+from ortkit.kernels.tuned import TunedDatabase, keep_database, load_database
 from ortkit.measure.known import KnownTimes
 from ortkit.provider.own import building, failures, remembered
 from ortkit.runtime.profiling.document import read_profile_document
@@ -166,3 +168,49 @@ def test_who_reads_while_many_write_sees_one_of_them_whole(tmp_path: Path) -> No
     while any(one.is_alive() for one in writers):
         assert read_cached(path, "key", json.dumps) in texts
     assert [one.name for one in tmp_path.iterdir()] == ["file"]
+
+
+def draft(folder: Path, name: str, age: float = 0.0) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / name
+    path.write_bytes(b"half")
+    os.utime(path, (time.time() - age, time.time() - age))
+    return path
+
+
+def test_what_a_killed_process_left_goes_when_another_one_writes(tmp_path: Path) -> None:
+    old = draft(tmp_path, ".0123abcd-peaks.json", 7200)
+    kept = [
+        draft(tmp_path, ".0123abce-peaks.json", 60),
+        draft(tmp_path, ".bashrc", 7200),
+        draft(tmp_path, ".0123-peaks.json", 7200),
+        draft(tmp_path, "0123abcd-peaks.json", 7200),
+    ]
+    write_cached(tmp_path / "calibration.json", "calibration", '{"a": 1}')
+    assert not old.exists()
+    assert all(path.exists() for path in kept)
+    assert remove_drafts(tmp_path, 0) == 1
+    assert not kept[0].exists()
+    assert all(path.exists() for path in kept[1:])
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_ortkit_cache_clear_removes_all_drafts(
+    folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ORTKIT_CACHE", str(tmp_path))
+    left = draft(tmp_path / folder, ".0123abcd-file.json")
+    assert run(["cache", "clear"]) == 0
+    assert not left.exists()
+
+
+def test_all_folders_that_are_written_to_are_looked_through(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ORTKIT_CACHE", str(tmp_path))
+    KnownTimes("here").add({})
+    failures.record(tmp_path / "provider", "", "message")
+    remembered.remember(tmp_path / "provider", "key", [], None)
+    keep_database(TunedDatabase())
+    folders = {str(path.parent.relative_to(tmp_path)) for path in tmp_path.rglob("*.*")}
+    assert folders == {name or "." for name in FOLDERS if name != "kernels"}
