@@ -15,6 +15,7 @@ from typing import Literal
 
 from ortkit import __version__, env
 from ortkit.errors import OrtkitError
+from ortkit.private_folder import private_folder_refusal
 
 SCHEMA = "ortkit.doctor/1"
 #: Distributions that all install the package `onnxruntime`, over each other.
@@ -255,6 +256,10 @@ def _storage() -> Iterator[Finding]:
     except (OSError, RuntimeError) as error:  # RuntimeError: there is no home folder
         fix = "set ORTKIT_CACHE to a folder that can be read and written"
         yield Finding("cache", "kernel cache", "broken", str(error), fix)
+        return
+    if reason := private_folder_refusal(folder):
+        fix = "or set ORTKIT_CACHE to a folder of your own"
+        yield Finding("cache", "kernel cache", "broken", f"not used: {reason}", fix)
         return
     yield Finding(
         "cache", "kernel cache", "ok",

@@ -41,6 +41,11 @@ def cache_size() -> str | None:
     return os.environ.get("ORTKIT_CACHE_SIZE") or None
 
 
+def ray_address() -> str | None:
+    """Return the Ray cluster that `RAY_ADDRESS` names."""
+    return os.environ.get("RAY_ADDRESS") or None
+
+
 def compiler_command() -> str | None:
     """Return the C compiler that `CC` names, or None for the default search."""
     return os.environ.get("CC") or None

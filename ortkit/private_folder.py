@@ -23,6 +23,20 @@ _ROOT_UID = 0
 _HAS_OWNERS = hasattr(os, "geteuid")
 
 
+class NotPrivateError(PermissionError):
+    """A folder or file that others can write to."""
+
+    def __init__(self, reason: str, path: Path) -> None:
+        """Say why it is not believed.
+
+        Args:
+            reason: From `private_folder_refusal`; also `strerror`.
+            path: What was to be read or written.
+        """
+        super().__init__(errno.EPERM, reason, str(path))
+        self.reason = reason
+
+
 @dataclass(frozen=True)
 class _Step:
     """A folder or link on the way from the root to a folder."""
@@ -62,14 +76,13 @@ def read_private(path: Path) -> bytes:
     """Return the content of a file that only the current user or root can have written.
 
     Raises:
-        PermissionError: The file or its folder can be written by others; `strerror` is the line.
+        NotPrivateError: The file or its folder can be written by others.
         OSError: The file cannot be read, or is a link.
     """
     with open(path, "rb", opener=_open) as file:
         status = os.fstat(file.fileno())
-        reason = _file_refusal(path, status) or private_folder_refusal(path.parent)
-        if reason:
-            raise PermissionError(errno.EPERM, reason, str(path))
+        if reason := private_folder_refusal(path.parent) or _file_refusal(path, status):
+            raise NotPrivateError(reason, path)
         return file.read()
 
 
@@ -89,16 +102,21 @@ def make_private_folder(path: Path) -> None:
     """Make a folder, and those above it that are missing, for the current user alone (0700).
 
     Raises:
-        PermissionError: The folder can be written by others; `strerror` is the line.
+        NotPrivateError: The folder can be written by others.
         OSError: The folder cannot be made.
     """
+    _check(path)
     missing = [path]
     while not missing[-1].parent.exists():
         missing.append(missing[-1].parent)
     for folder in reversed(missing):
         folder.mkdir(mode=stat.S_IRWXU, exist_ok=True)
+    _check(path)  # another user may have been faster
+
+
+def _check(path: Path) -> None:
     if reason := private_folder_refusal(path):
-        raise PermissionError(errno.EPERM, reason, str(path))
+        raise NotPrivateError(reason, path)
 
 
 def _open(path: str, flags: int) -> int:

@@ -1,9 +1,11 @@
-"""`ortkit cache list|clear`: the kernels that are kept on disk."""
+"""`ortkit cache list|clear`: what is kept on disk of compiled kernels."""
 
 from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ortkit.cli import show
@@ -28,18 +30,64 @@ def run(arguments: argparse.Namespace) -> int:
     from ortkit.kernels.cache import default_cache
 
     cache = default_cache()
+    removed = freed = 0
+    if arguments.action == "clear":
+        removed, freed = _clear(cache)
     entries = cache.entries()
-    removed, freed = cache.clear() if arguments.action == "clear" else (0, 0)
+    others = _others(cache, entries)
     if arguments.json:
-        show.document(_document(cache, () if arguments.action == "clear" else entries, removed))
+        show.document(_document(cache, entries, others, removed))
     elif arguments.action == "clear":
-        show.line(f"removed   {removed} files, {show.bytes_text(freed)}, from {cache.folder}")
+        show.line(
+            f"removed   {removed} files, {show.bytes_text(freed)}, from {cache.folder.parent}"
+        )
     else:
-        _show(cache, entries)
+        _show(cache, entries, others)
     return 0
 
 
-def _document(cache: KernelCache, entries: tuple[Entry, ...], removed: int) -> dict[str, object]:
+def _clear(cache: KernelCache) -> tuple[int, int]:
+    """Remove kernels, libraries and plans; returns how many files and how many bytes."""
+    from ortkit.errors import UserError
+
+    removed, freed = cache.clear()
+    others = _others(cache, ())
+    sizes = [_size(path) for path in others]
+    for path in others:
+        try:
+            path.unlink(missing_ok=True)
+        except OSError as error:
+            raise UserError(f"cannot be removed: {error.strerror}", where=str(path)) from error
+    return removed + len(others), freed + sum(sizes)
+
+
+def _others(cache: KernelCache, entries: Sequence[Entry]) -> list[Path]:
+    """Return what else `clear` removes than kernels that can be used.
+
+    Kernels of other versions, the provider's libraries and plans, and what killed processes have
+    left half written.
+    """
+    from ortkit.kernels.cached import FOLDERS, drafts_in
+    from ortkit.provider.own.building import kept_files
+
+    if cache.refusal():
+        return []
+    usable, root = {one.path for one in entries}, cache.folder.parent
+    found = [path for path in cache.folder.glob("*.kernel") if path not in usable]
+    found += kept_files(root)
+    return [*found, *(path for name in FOLDERS for path in drafts_in(root / name, 0))]
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:  # another process has removed it
+        return 0
+
+
+def _document(
+    cache: KernelCache, entries: Sequence[Entry], others: Sequence[Path], removed: int
+) -> dict[str, object]:
     return {
         "schema": SCHEMA,
         "folder": str(cache.folder),
@@ -55,16 +103,24 @@ def _document(cache: KernelCache, entries: tuple[Entry, ...], removed: int) -> d
             }
             for one in entries
         ],
+        "others": {"files": len(others), "bytes": sum(map(_size, others))},
+        "refused": cache.refusal(),
         "removed": removed,
     }
 
 
-def _show(cache: KernelCache, entries: tuple[Entry, ...]) -> None:
+def _show(cache: KernelCache, entries: Sequence[Entry], others: Sequence[Path]) -> None:
     rows = [(one.op, one.backend, one.level, one.size, _when(one.used)) for one in entries]
     if rows:
         show.table("", ("kernel", "backend", "CPU", "bytes", "last used"), rows)
     size, limit = show.bytes_text(sum(one.size for one in entries)), show.bytes_text(cache.limit)
     show.line(f"{len(entries)} kernels, {size} of at most {limit}, in {cache.folder}")
+    if others:
+        size = show.bytes_text(sum(map(_size, others)))
+        show.line(
+            f"{len(others)} other files, {size}: libraries and plans of the provider, kernels of "
+            "other versions of ortkit, drafts; `ortkit cache clear` removes them too"
+        )
 
 
 def _when(seconds: float) -> str:

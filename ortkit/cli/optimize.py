@@ -211,6 +211,8 @@ def _exit_code(report: Report, *, strict: bool) -> int:
 
 
 def _show(optimized: Optimized, files: tuple[Path, ...]) -> None:
+    from ortkit.kernels.cached import is_said
+
     report = optimized.report
     changed = sorted(
         set(report.before.ops) | set(report.after.ops),
@@ -235,7 +237,7 @@ def _show(optimized: Optimized, files: tuple[Path, ...]) -> None:
         _show_measurement(report.measurement)
     if report.precision is not None:
         show_precision(report.precision)
-    if report.kernel_note:
+    if report.kernel_note and not is_said(report.kernel_note):
         what = "no kernels" if optimized.library is None else "note"
         show.note(f"{what}: {report.kernel_note}")
     if report.provider_options:

@@ -6,7 +6,6 @@ import hashlib
 import json
 import os
 import re
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -16,16 +15,22 @@ from typing import cast
 from ortkit import env
 from ortkit.errors import UserError
 from ortkit.kernels.backend import Kernel, Target
-from ortkit.kernels.cached import DAMAGED, write_cached
+from ortkit.kernels.cached import (
+    DAMAGED,
+    read_sealed,
+    remove_drafts,
+    say_unused,
+    unused_line,
+    write_cached,
+)
 from ortkit.kernels.cuda import CudaKernel
 from ortkit.kernels.record import files_of, kernel_from, record_of
 from ortkit.kernels.signature import RegionSignature
+from ortkit.private_folder import NotPrivateError, private_folder_refusal
 
 DEFAULT_LIMIT = 512 << 20
-_SCHEMA = 3
+_SCHEMA = 4
 _SUFFIX = ".kernel"
-#: What a process that was killed left half written is removed after this.
-_LEFT_OVER_SECONDS = 3600
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
@@ -59,23 +64,30 @@ class Slot:
     """What was chosen for this kernel, empty for the defaults; see `Tunable`."""
 
     @property
+    def key(self) -> str:
+        """All that the code depends on; what is kept for another key is never found."""
+        parts = (
+            _SCHEMA, self.signature.digest, self.backend, self.fingerprint, self.target.kind,
+            self.target.level, self.choices,
+        )  # fmt: skip
+        return json.dumps(parts)
+
+    @property
     def name(self) -> str:
         """The file's name, without its ending."""
-        parts = [self.fingerprint, self.target.kind, self.target.level]
-        content = "\n".join([*parts, self.choices] if self.choices else parts)
-        return f"{self.signature.key}-{hashlib.sha256(content.encode()).hexdigest()[:16]}"
+        return f"{self.signature.key}-{hashlib.sha256(self.key.encode()).hexdigest()[:16]}"
 
 
 @dataclass(frozen=True)
 class KernelCache:
-    """A folder of kernels: one file each, a line of JSON that vouches for the code after it.
+    """A folder of kernels: one file each, a line of JSON and then the code.
 
-    Files are written under other names and renamed, and what is loaded is copied out, so that
-    processes may share the folder, and any of them may remove files at any time. A file that
-    does not fit is as good as none.
+    Files are sealed with their key (see `ortkit.kernels.cached`), written under other names and
+    renamed, and what is loaded is copied out, so that processes may share the folder, and any of
+    them may remove files at any time. A file that does not fit is as good as none.
 
     Args:
-        folder: Made when something is stored.
+        folder: Made when something is stored. One that others can write to is not used.
         limit: Bytes; `trim` removes what was not used for longest beyond that.
     """
 
@@ -85,19 +97,15 @@ class KernelCache:
     def find(self, slot: Slot, into: Path) -> Kernel | CudaKernel | None:
         """Return the kernel with its code copied into the folder `into`, None if absent."""
         path = self._path(slot)
+        whole = read_sealed(path, slot.key)
+        if whole is None:
+            return None
+        head, _, content = whole.partition(b"\n")
         try:
-            head, _, content = path.read_bytes().partition(b"\n")
             record = json.loads(head)
-        except (OSError, *DAMAGED):
+            parts = _parts(record, content)
+        except DAMAGED:
             return None
-        expected = {
-            "schema": _SCHEMA,
-            "key": slot.signature.key,
-            "sha256": hashlib.sha256(content).hexdigest(),
-        }
-        if not isinstance(record, dict) or not expected.items() <= record.items():
-            return None
-        parts = _parts(record, content)
         files = {
             name: into / f"{slot.name}{f'-{number}' if number else ''}{Path(name).suffix}"
             for number, name in enumerate(parts)
@@ -117,8 +125,6 @@ class KernelCache:
         content = b"".join(parts.values())
         record = {
             "schema": _SCHEMA,
-            "key": slot.signature.key,
-            "sha256": hashlib.sha256(content).hexdigest(),
             "op": slot.signature.op_type,
             "backend": slot.backend,
             "level": slot.target.level,
@@ -126,7 +132,11 @@ class KernelCache:
             **record_of(kernel),
         }
         try:
-            write_cached(self._path(slot), json.dumps(record).encode() + b"\n" + content)
+            whole = json.dumps(record).encode() + b"\n" + content
+            write_cached(self._path(slot), slot.key, whole)
+        except NotPrivateError as error:
+            say_unused(error.reason)
+            return unused_line(error.reason)
         except OSError as error:
             return (
                 f"the kernel cache {self.folder} cannot be written: {error.strerror}; "
@@ -143,16 +153,20 @@ class KernelCache:
                 break
             if _remove(path):
                 excess -= status.st_size
-        for path, _ in self._left_behind():
-            _remove(path)
+        remove_drafts(self.folder)
 
     def entries(self) -> tuple[Entry, ...]:
-        """Return what is there, last used first; files that are no kernels are left out."""
+        """Return what is there, last used first; files of other versions are left out."""
+        if reason := self.refusal():
+            say_unused(reason)
+            return ()
         found = []
         for path, status in self._files():
             try:
                 with path.open("rb") as file:
                     record = json.loads(file.readline())
+                if record["schema"] != _SCHEMA:
+                    continue
                 op, backend, level = (str(record[key]) for key in ("op", "backend", "level"))
             except (OSError, *DAMAGED):
                 continue
@@ -163,39 +177,32 @@ class KernelCache:
         """Remove all kernels; returns how many files and how many bytes.
 
         Raises:
-            UserError: A file cannot be removed.
+            UserError: A file cannot be removed, or others can write to the folder.
         """
-        count = size = 0
-        for path, status in (*self._files(), *self._left_behind()):
+        if reason := self.refusal():
+            raise UserError(unused_line(reason))
+        files = list(self._files())
+        for path, _ in files:
             try:
                 path.unlink(missing_ok=True)
             except OSError as error:
                 raise UserError(f"cannot be removed: {error.strerror}", where=str(path)) from error
-            count, size = count + 1, size + status.st_size
-        return count, size
+        return len(files), sum(status.st_size for _, status in files)
 
     def _path(self, slot: Slot) -> Path:
         return self.folder / f"{slot.name}{_SUFFIX}"
 
+    def refusal(self) -> str:
+        """Say why the folder is not used; see `private_folder_refusal`."""
+        return private_folder_refusal(self.folder)
+
     def _files(self) -> Iterator[tuple[Path, os.stat_result]]:
-        return (one for one in self._listed() if not one[0].name.startswith("."))
-
-    def _left_behind(self) -> Iterator[tuple[Path, os.stat_result]]:
-        """Yield what processes that were killed have left half written."""
-        before = time.time() - _LEFT_OVER_SECONDS
-        return (
-            (path, status)
-            for path, status in self._listed()
-            if path.name.startswith(".") and status.st_mtime < before
-        )
-
-    def _listed(self) -> Iterator[tuple[Path, os.stat_result]]:
         try:
             found = list(os.scandir(self.folder))
         except OSError:
             return
         for file in found:
-            if file.name.endswith(_SUFFIX):
+            if file.name.endswith(_SUFFIX) and not file.name.startswith("."):
                 try:
                     yield Path(file.path), file.stat()
                 except OSError:

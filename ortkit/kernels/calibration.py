@@ -15,6 +15,7 @@ from ortkit.kernels.cached import read_cached, write_cached
 
 SCHEMA = "ortkit.calibration/1"
 FILE = "calibration.json"
+_KEY = "calibration"
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ def machine() -> str:
 
 def load_calibration() -> Calibration:
     """Return what was measured on this machine, or the defaults where nothing usable was."""
-    found = read_cached(_file(), _read)
+    found = read_cached(_file(), _KEY, _read)
     return found if found is not None and found.machine == machine() else Calibration()
 
 
@@ -69,7 +70,7 @@ def save_calibration(found: Calibration) -> Path:
     path = _file()
     text = json.dumps({"schema": SCHEMA, **asdict(found)}, indent=1) + "\n"
     try:
-        write_cached(path, text)
+        write_cached(path, _KEY, text)
     except OSError as error:
         raise UserError(
             f"cannot write the calibration: {error.strerror}",

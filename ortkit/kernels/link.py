@@ -17,12 +17,14 @@ from pathlib import Path
 from ortkit import env
 from ortkit.errors import InternalError, KernelError, MissingDependencyError, UserError
 from ortkit.kernels.backend import Kernel, Target
+from ortkit.kernels.cached import say_unused
 from ortkit.kernels.cpu import machine, resolve
 from ortkit.kernels.cuda import CudaKernel
 from ortkit.kernels.manifest import MANIFEST_VERSION, LibraryOp, manifest_source
 from ortkit.kernels.manifest_cuda import ImageFile, image_files
 from ortkit.kernels.names import NAMES_VERSION, NamedOp, names_source
 from ortkit.kernels.signature import RegionSignature
+from ortkit.private_folder import private_folder_refusal
 
 SHIM_ARCHIVE = "libortkit_shim.a"
 MANIFEST_HEADER = "manifest.h"
@@ -291,7 +293,7 @@ def _find_zig() -> Path | None:
 
 def _run(command: list[str], folder: Path) -> None:
     # zig keeps what it compiles of the C library, and finds no place for it without HOME.
-    surroundings = {"ZIG_GLOBAL_CACHE_DIR": str(env.cache_dir() / "zig"), **os.environ}
+    surroundings = {"ZIG_GLOBAL_CACHE_DIR": str(_zig_cache(folder)), **os.environ}
     try:
         result = subprocess.run(
             command, cwd=folder, env=surroundings, capture_output=True, text=True,
@@ -305,6 +307,15 @@ def _run(command: list[str], folder: Path) -> None:
             f"{command[0]} failed to link the kernel library: {' | '.join(last)}",
             fix="if this is a broken C compiler, name another one with CC",
         )
+
+
+def _zig_cache(folder: Path) -> Path:
+    """Return where zig keeps code: in the cache, or in `folder` if that cannot be used."""
+    kept = env.cache_dir() / "zig"
+    if reason := private_folder_refusal(kept):
+        say_unused(reason)
+        return folder / "zig"
+    return kept
 
 
 def _write_atomically(path: Path, content: bytes) -> None:

@@ -62,15 +62,20 @@ class RegionSignature:
             raise InternalError(f"region name {self.name!r} is no identifier")
 
     @cached_property
-    def key(self) -> str:
-        """Twelve hex digits that depend on the meaning only, not on any name."""
+    def digest(self) -> str:
+        """64 hex digits that depend on the meaning only, not on any name."""
         function = canonical_function(self.function())
         content = function.SerializeToString(deterministic=True)
         symbols: dict[str, str] = {}
         for tensor in (*self.inputs, *self.outputs):
             dims = [canonical_dim(dim, symbols) for dim in tensor.shape]
             content += f"\n{tensor.dtype}[{','.join(dims)}]".encode()
-        return hashlib.sha256(content).hexdigest()[:12]
+        return hashlib.sha256(content).hexdigest()
+
+    @property
+    def key(self) -> str:
+        """The first twelve digits of `digest`."""
+        return self.digest[:12]
 
     @property
     def op_type(self) -> str:

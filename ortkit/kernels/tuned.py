@@ -17,13 +17,14 @@ from typing import Any, TypeAlias
 from ortkit import env
 from ortkit.errors import UserError
 from ortkit.kernels.backend import Target
-from ortkit.kernels.cached import DAMAGED
+from ortkit.kernels.cached import DAMAGED, read_cached, write_cached
 from ortkit.kernels.calibration import processor
 from ortkit.kernels.cuda import architectures_of
 from ortkit.kernels.signature import RegionSignature
 
 SCHEMA = "ortkit.tuned/1"
 FILE = "tuned.json"
+_KEY = "tuned"
 
 #: Returns which kernel to make of a region: choices, empty for the rules of the backend, None if
 #: nothing is known; then what ships with ortkit is chosen (`ortkit.kernels.defaults`).
@@ -171,11 +172,33 @@ def best_of(records: Sequence[Record]) -> str | None:
 
 
 def known_database() -> TunedDatabase:
-    """Return what is in the cache; nothing if that is of another version or cannot be read."""
-    try:
-        return load_database(cache_file())
-    except UserError:
-        return TunedDatabase()
+    """Return what is in the cache; nothing if that is of another version or was changed."""
+    return read_cached(cache_file(), _KEY, _database) or TunedDatabase()
+
+
+def cached_database() -> TunedDatabase:
+    """Return what is in the cache, to be added to with `keep_database`.
+
+    Raises:
+        UserError: It is there, but is of another version or was changed.
+    """
+    path = cache_file()
+    found = read_cached(path, _KEY, _database)
+    if found is None and path.exists():
+        raise UserError(
+            "is not as this version of ortkit writes it", where=str(path),
+            fix="move it and take it over with `ortkit tune --merge FILE`, or remove it",
+        )  # fmt: skip
+    return found or TunedDatabase()
+
+
+def keep_database(database: TunedDatabase) -> None:
+    """Replace what is in the cache.
+
+    Raises:
+        OSError: The folder cannot be written, or others can write to it.
+    """
+    write_cached(cache_file(), _KEY, database_text(database), is_durable=True)
 
 
 def existing_database(path: Path) -> TunedDatabase:
@@ -235,7 +258,7 @@ def load_database(path: Path) -> TunedDatabase:
             fix="tune again into another file; this one stays as it is",
         )
     try:
-        return TunedDatabase(dict(_records(content["records"])))
+        return _database(content)
     except DAMAGED as error:
         raise UserError("holds a record that cannot be read", where=str(path)) from error
 
@@ -252,6 +275,12 @@ def database_text(database: TunedDatabase) -> str:
 def astuple(place: Place) -> tuple[str, ...]:
     """Return the fields of a place, to sort by."""
     return (place.processor, place.level, place.backend, place.key, place.bucket)
+
+
+def _database(content: Any) -> TunedDatabase:
+    if content["schema"] != SCHEMA:
+        raise ValueError(content["schema"])
+    return TunedDatabase(dict(_records(content["records"])))
 
 
 def _records(content: Any) -> Iterator[tuple[Place, Record]]:

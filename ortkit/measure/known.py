@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ortkit import env
-from ortkit.kernels.cached import read_cached, write_cached
+from ortkit.kernels.cached import keep_cached, read_cached
 from ortkit.measure.result import Compared
 
 SCHEMA = "ortkit.timings/1"
@@ -33,7 +33,7 @@ class KnownTimes:
 
     def load(self) -> dict[str, Compared]:
         """Return what is known, by region and sizes."""
-        return read_cached(self._path, self._read) or {}
+        return read_cached(self._path, self._key, self._read) or {}
 
     def add(self, found: Mapping[str, Compared]) -> None:
         """Keep more times. A folder that cannot be written keeps none."""
@@ -43,8 +43,8 @@ class KnownTimes:
             "conditions": self.conditions,
             "times": {name: asdict(one) for name, one in times.items()},
         }
+        keep_cached(self._path, self._key, json.dumps(content, indent=1))
         with suppress(OSError):
-            write_cached(self._path, json.dumps(content, indent=1))
             files = self._path.parent.glob("*.json")
             for old in sorted(files, key=lambda one: -one.stat().st_mtime)[_MOST_FILES:]:
                 old.unlink(missing_ok=True)
@@ -53,6 +53,10 @@ class KnownTimes:
         if content["schema"] != SCHEMA or content["conditions"] != self.conditions:
             return {}
         return {name: Compared(**one) for name, one in content["times"].items()}
+
+    @property
+    def _key(self) -> str:
+        return f"timings {self.conditions}"
 
     @property
     def _path(self) -> Path:

@@ -10,12 +10,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from ortkit import env
 from ortkit.errors import KernelError, MissingDependencyError, UserError
 from ortkit.kernels.backend import Target
 from ortkit.kernels.calibration import processor
 from ortkit.kernels.cpu import runs_here
 from ortkit.tune.cases import TuneCase
 from ortkit.tune.timing import Effort, Times, time_choices
+
+LOOPBACK = "127.0.0.1"
 
 
 @dataclass(frozen=True)
@@ -75,7 +78,7 @@ def _measured(
 
 @contextmanager
 def ray_cluster() -> Iterator[Cluster]:
-    """Connect to the cluster that `RAY_ADDRESS` names, or start one on this machine.
+    """Connect to the cluster that `RAY_ADDRESS` names, or start one that only listens here.
 
     Raises:
         MissingDependencyError: Ray is not installed.
@@ -90,7 +93,9 @@ def ray_cluster() -> Iterator[Cluster]:
     is_ours = not ray.is_initialized()
     if is_ours:
         try:
-            ray.init(log_to_driver=False, include_dashboard=False, logging_level="ERROR")
+            ray.init(
+                **_where(), log_to_driver=False, include_dashboard=False, logging_level="ERROR"
+            )
         except (OSError, RuntimeError, ValueError) as error:
             raise UserError(
                 f"no cluster can be reached or started: {_line(error)}",
@@ -102,6 +107,16 @@ def ray_cluster() -> Iterator[Cluster]:
     finally:
         if is_ours:
             ray.shutdown()
+
+
+def _where() -> dict[str, str]:
+    """Return which cluster to connect to, as `ray.init` takes it.
+
+    Whoever reaches a cluster runs code there. So one of ours listens on the loopback interface
+    alone, and one that another user has started on this machine is not looked for.
+    """
+    named = env.ray_address()
+    return {"address": named} if named else {"address": "local", "_node_ip_address": LOOPBACK}
 
 
 def _line(error: Exception) -> str:

@@ -29,6 +29,7 @@ from ortkit.tune.timing import Effort, Times, time_with
 from ortkit.tune.timing_child import POISON, Result, empty, filled, is_equal, turns
 
 _ADDRESS = re.compile(r"rpc://(?P<host>[^/:]+|\[[0-9a-fA-F:]+\]):(?P<port>\d+)/(?P<key>[^/]+)")
+_SERVER = "python -m tvm.exec.rpc_server --host 127.0.0.1"
 _FIX = "give rpc://HOST:PORT/KEY, as the tracker and the servers were started with"
 _CONNECT_SECONDS = 5.0
 #: What a tracker may take for an answer that it has at once.
@@ -166,11 +167,12 @@ class Tracker:
         Raises:
             UserError: There are none, or of several models.
         """
-        count = self.workers
+        count, at = self.workers, f"{self.host}:{self.port}"
         if not count:
             raise UserError(
                 f"no server of the key {self.key!r} is known to the tracker",
-                where=str(self), fix="start some with `python -m tvm.exec.rpc_server`",
+                where=str(self),
+                fix=f"start some with `{_SERVER} --key {self.key} --tracker {at}`",
             )  # fmt: skip
         with temporary_folder("tune") as folder:
             library = timing_cpu.shared_library(_CALLS + _CPUINFO, (), folder)

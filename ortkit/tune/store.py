@@ -14,10 +14,13 @@ from ortkit.kernels.tuned import (
     Record,
     TunedDatabase,
     cache_file,
+    cached_database,
     database_text,
     existing_database,
+    keep_database,
     load_database,
 )
+from ortkit.private_folder import make_private_folder
 
 
 class TuneStore:
@@ -33,12 +36,14 @@ class TuneStore:
     """
 
     def __init__(self, file: Path | None, merge: Sequence[Path] = ()) -> None:
-        self.file = file
-        given = TunedDatabase() if file is None else load_database(file)
+        # The cache itself is sealed; it is no file to ship.
+        is_cache = file is not None and file.resolve() == cache_file().resolve()
+        self.file = None if is_cache else file
+        given = TunedDatabase() if self.file is None else load_database(self.file)
         for path in merge:
             given = given.merged(existing_database(path))
         self._exported = given
-        self.database = load_database(cache_file()).merged(given)
+        self.database = cached_database().merged(given)
         # Also to learn now, and not after an hour, that it cannot be written.
         self._write(given)
 
@@ -70,8 +75,8 @@ class TuneStore:
         path = cache_file()
         with _locked(path):
             # Another process may have added to it meanwhile.
-            self.database = _over(load_database(path), news)
-            write_whole(path, database_text(self.database))
+            self.database = _over(cached_database(), news)
+            keep_database(self.database)
         self._export(news)
 
     def _export(self, news: TunedDatabase) -> None:
@@ -100,7 +105,7 @@ def _over(old: TunedDatabase, news: TunedDatabase) -> TunedDatabase:
 def _locked(path: Path) -> Iterator[None]:
     """Hold off other processes that add to the same file."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_private_folder(path.parent)
         with path.with_suffix(".lock").open("w", encoding="utf-8") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield

@@ -13,6 +13,7 @@ from typing import Any
 from ortkit import env
 from ortkit.errors import KernelError, UserError
 from ortkit.kernels.cuda import ARCHITECTURES, CeilDiv, CudaKernel, Image, Variant
+from ortkit.private_folder import make_private_folder
 from ortkit.runtime.child_process import child_command
 from ortkit.tune import cuda_child
 from ortkit.tune.cases import TuneCase, tensors_of
@@ -102,7 +103,7 @@ def _lock() -> Path:
     """
     folder = env.cache_dir()
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_private_folder(folder)
     except OSError as error:
         raise UserError(
             f"cannot be written: {error.strerror}", where=str(folder),

@@ -41,6 +41,29 @@ def test_kernels_are_listed_and_removed(call, cache: Path, tmp_path: Path) -> No
     assert call("cache", "clear").out.startswith("removed   0 files")
 
 
+def test_what_is_no_kernel_of_this_version_is_counted_and_removed(call, cache: Path) -> None:
+    plans = cache.parent / "provider" / "plans"
+    plans.mkdir(parents=True)
+    cache.mkdir()
+    head = '{"schema": 3, "key": "0", "op": "old", "backend": "tvm", "level": "x86-64-v3"}\n'
+    removed = {
+        cache / "old.kernel": head, cache / "damaged.kernel": "?", plans / "a.json": "{}",
+        plans / "a.weights": "w", plans.parent / "b.so": "code", plans.parent / "b.json": "{}",
+        cache.parent / ".0123abcd-tuned.json": "half",
+    }  # fmt: skip
+    kept = (cache.parent / "tuned.json", plans.parent / "failures.json", cache / "foreign.txt")
+    for path in (*removed, *kept):
+        path.write_text(removed.get(path, "kept"), "utf-8")
+    others = {"files": len(removed), "bytes": sum(map(len, removed.values()))}
+    listed = json.loads(call("cache", "list", "--json").out)
+    assert (listed["kernels"], listed["bytes"], listed["refused"]) == ([], 0, "")
+    assert listed["others"] == others
+    assert f"{len(removed)} other files, {others['bytes']} B: " in call("cache", "list").out
+    assert json.loads(call("cache", "clear", "--json").out)["removed"] == len(removed)
+    assert not any(path.exists() for path in removed)
+    assert all(path.exists() for path in kept)
+
+
 def test_bad_usage_is_code_2(call, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert call("cache").code == 2
     assert "did you mean 'clear'?" in call("cache", "cler").err

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import stat
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from ortkit import env
+from ortkit.cli.main import run
 from ortkit.errors import UserError
 from ortkit.kernels.cache import KernelCache
-from ortkit.kernels.cached import read_cached, write_cached
+from ortkit.kernels.cached import FOLDERS, read_cached, remove_drafts, write_cached
 from ortkit.kernels.calibration import Calibration, load_calibration
-from ortkit.kernels.tuned import load_database
+from ortkit.kernels.tuned import TunedDatabase, keep_database, load_database
 from ortkit.measure.known import KnownTimes
 from ortkit.provider.own import building, failures, remembered
 from ortkit.runtime.profiling.document import read_profile_document
@@ -43,10 +46,19 @@ READERS: dict[str, tuple[Callable[[Path], object], object]] = {
 }
 
 
+#: What the files of readers are written for.
+KEYS = {
+    "calibration": "calibration", "peaks": "peaks", "times": "timings here", "plan": "plan key",
+    "library": "library made", "failures": "failures",
+}  # fmt: skip
+
+
 def places(folder: Path) -> tuple[Path, ...]:
+    """Return the files of `READERS`, in their order."""
     times = KnownTimes("here")._path
-    named = ("calibration.json", "peaks.json", "plans/key.json", "made.json", "errors.jsonl")
-    return (*(folder / name for name in named), times, folder / "kernels" / "a.kernel")
+    named = ("plans/key.json", "made.json", "failures.json", "kernels/a.kernel")
+    first = (folder / "calibration.json", folder / "peaks.json", times)
+    return (*first, *(folder / name for name in named))
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
@@ -63,12 +75,24 @@ def test_what_is_damaged_is_as_good_as_absent(
     assert read(tmp_path) == nothing
 
 
+@pytest.mark.parametrize("name", KEYS)
+def test_what_is_sealed_and_still_does_not_fit_is_as_good_as_absent(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ORTKIT_CACHE", str(tmp_path))
+    path = dict(zip(READERS, places(tmp_path), strict=True))[name]
+    read, nothing = READERS[name]
+    for content in ('{"schema": 3, "claims": 3, "library": 3, "refused": 3}', '{"a": [[[', "{}"):
+        write_cached(path, KEYS[name], content)
+        assert read(tmp_path) == nothing
+
+
 def test_numbers_beyond_all_bounds_are_damage(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ORTKIT_CACHE", str(tmp_path))
     text = '{"schema": "ortkit.calibration/1", "bandwidths": [[1e999, 1]]}'
-    (tmp_path / "calibration.json").write_text(text, "utf-8")
+    write_cached(tmp_path / "calibration.json", "calibration", text)
     assert load_calibration() == Calibration()
 
 
@@ -98,16 +122,16 @@ def test_records_that_are_none(record: str, tmp_path: Path) -> None:
         load_database(path)
 
 
-def test_others_may_read_what_is_written(tmp_path: Path) -> None:
-    """As the umask has it: a cache may be another user's, as one that an image brings is."""
-    before = os.umask(0o022)
+def test_only_its_user_reads_what_is_written(tmp_path: Path) -> None:
+    before = os.umask(0)
     try:
-        write_cached(tmp_path / "below" / "file", b"content")
+        write_cached(tmp_path / "below" / "file", "key", b'{"content": 1}')
     finally:
         os.umask(before)
     (path,) = (tmp_path / "below").iterdir()
-    assert (path.name, path.read_bytes()) == ("file", b"content")
-    assert stat.S_IMODE(path.stat().st_mode) == 0o644
+    assert path.name == "file"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
 
 
 @pytest.mark.parametrize("is_there", [True, False])
@@ -123,7 +147,7 @@ def test_a_full_disk_leaves_what_was_there(
 
     monkeypatch.setattr(Path, "replace", full)
     with pytest.raises(OSError, match="No space left"):
-        write_cached(path, "after")
+        write_cached(path, "key", '{"after": 1}')
     assert [(one.name, one.read_text("utf-8")) for one in tmp_path.iterdir()] == (
         [("file", "before")] if is_there else []
     )
@@ -131,14 +155,62 @@ def test_a_full_disk_leaves_what_was_there(
 
 def test_who_reads_while_many_write_sees_one_of_them_whole(tmp_path: Path) -> None:
     path = tmp_path / "file"
-    texts = [f'"{letter * 20_000}"' for letter in "abcd"]
-    write_cached(path, texts[0])
+    texts = [json.dumps({"text": letter * 20_000}) for letter in "abcd"]
+    write_cached(path, "key", texts[0])
     writers = [
-        threading.Thread(target=lambda text=text: [write_cached(path, text) for _ in range(20)])
+        threading.Thread(
+            target=lambda text=text: [write_cached(path, "key", text) for _ in range(20)]
+        )
         for text in texts
     ]
     for one in writers:
         one.start()
     while any(one.is_alive() for one in writers):
-        assert read_cached(path, str) in {text.strip('"') for text in texts}
+        assert read_cached(path, "key", json.dumps) in texts
     assert [one.name for one in tmp_path.iterdir()] == ["file"]
+
+
+def draft(folder: Path, name: str, age: float = 0.0) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / name
+    path.write_bytes(b"half")
+    os.utime(path, (time.time() - age, time.time() - age))
+    return path
+
+
+def test_what_a_killed_process_left_goes_when_another_one_writes(tmp_path: Path) -> None:
+    old = draft(tmp_path, ".0123abcd-peaks.json", 7200)
+    kept = [
+        draft(tmp_path, ".0123abce-peaks.json", 60),
+        draft(tmp_path, ".bashrc", 7200),
+        draft(tmp_path, ".0123-peaks.json", 7200),
+        draft(tmp_path, "0123abcd-peaks.json", 7200),
+    ]
+    write_cached(tmp_path / "calibration.json", "calibration", '{"a": 1}')
+    assert not old.exists()
+    assert all(path.exists() for path in kept)
+    assert remove_drafts(tmp_path, 0) == 1
+    assert not kept[0].exists()
+    assert all(path.exists() for path in kept[1:])
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_ortkit_cache_clear_removes_all_drafts(
+    folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ORTKIT_CACHE", str(tmp_path))
+    left = draft(tmp_path / folder, ".0123abcd-file.json")
+    assert run(["cache", "clear"]) == 0
+    assert not left.exists()
+
+
+def test_all_folders_that_are_written_to_are_looked_through(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ORTKIT_CACHE", str(tmp_path))
+    KnownTimes("here").add({})
+    failures.record(tmp_path / "provider", "", "message")
+    remembered.remember(tmp_path / "provider", "key", [], None)
+    keep_database(TunedDatabase())
+    folders = {str(path.parent.relative_to(tmp_path)) for path in tmp_path.rglob("*.*")}
+    assert folders == {name or "." for name in FOLDERS if name != "kernels"}

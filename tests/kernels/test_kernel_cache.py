@@ -75,7 +75,7 @@ def test_signature_target_and_toolchain_each_have_their_own_place(
         lambda content: content[:40],
         lambda content: content.replace(b"code", b"cude"),
         lambda content: b"[1]\n" + content.partition(b"\n")[2],
-        lambda content: content.replace(b'"schema": 3', b'"schema": 1'),
+        lambda content: content.replace(b'"schema": 4', b'"schema": 3'),
         lambda content: content.replace(b'"symbol": "symbol"', b'"symbol": 7'),
         lambda content: content.replace(b'"factor": 8', b'"factor": "many"'),
         lambda content: content.replace(b'"points"', b'"dots"'),
@@ -133,11 +133,12 @@ def test_entries_and_clear(cache: KernelCache, made: Path) -> None:
 
 def test_what_a_killed_process_left_goes_after_an_hour(cache: KernelCache, made: Path) -> None:
     whole = stored(cache, made, slot())
-    for name, age in ((".a-1.kernel", 7200), (".b-1.kernel", 10)):
+    for name, age in ((".0000000a-1.kernel", 7200), (".0000000b-1.kernel", 10)):
         (cache.folder / name).write_text("half")
         os.utime(cache.folder / name, (time.time() - age, time.time() - age))
     cache.trim()
-    assert sorted(path.name for path in cache.folder.iterdir()) == [".b-1.kernel", whole.name]
+    left = sorted(path.name for path in cache.folder.iterdir())
+    assert left == [".0000000b-1.kernel", whole.name]
 
 
 def test_a_folder_that_cannot_be_made_is_said_and_stops_nothing(

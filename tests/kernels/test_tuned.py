@@ -16,11 +16,15 @@ from ortkit.kernels.tuned import (
     TrialRecord,
     TunedDatabase,
     best_of,
+    cache_file,
+    cached_database,
     database_text,
     existing_database,
+    keep_database,
     known_database,
     load_database,
 )
+from ortkit.tune.store import TuneStore
 
 SIGNATURE = bias_gelu("n", 64)
 TARGET = Target("cpu", "x86-64-v3")
@@ -138,6 +142,32 @@ def test_what_is_no_database_is_said(
     monkeypatch.setenv("ORTKIT_CACHE", str(tmp_path))
     assert len(known_database()) == 0
     assert path.read_text() == text
+
+
+def test_what_was_changed_in_the_cache_is_none_and_is_not_written_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ORTKIT_CACHE", str(tmp_path))
+    database = TunedDatabase({place(): record("keep=0", 1.2)})
+    assert len(cached_database()) == 0
+    keep_database(database)
+    assert known_database() == cached_database() == load_database(cache_file()) == database
+    text = cache_file().read_text("utf-8")
+    for changed in (text.replace("keep=0", "keep=1"), database_text(database), "", "[]"):
+        assert changed != text
+        cache_file().write_text(changed, "utf-8")
+        assert len(known_database()) == 0
+        with pytest.raises(UserError, match="move it and take it over with `ortkit tune --merge"):
+            cached_database()
+        with pytest.raises(UserError, match="is not as this version of ortkit writes it"):
+            TuneStore(None)
+        assert cache_file().read_text("utf-8") == changed
+
+
+def test_the_caches_own_file_may_be_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ORTKIT_CACHE", str(tmp_path))
+    TuneStore(cache_file()).put(place(), record("keep=0", 1.2))
+    assert len(cached_database()) == 1
 
 
 @pytest.mark.parametrize("gain", [0, -1, float("inf"), "1", True])

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import hashlib
 import json
+import random
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,8 +22,9 @@ import models
 import ortkit
 from models.feeds import feeds
 from ortkit.kernels.build import missing_toolchain
+from ortkit.kernels.cached import write_cached, write_private
 from ortkit.provider.kernel_table import KERNELS
-from ortkit.provider.own import planning, remembered
+from ortkit.provider.own import building, planning, remembered
 from ortkit.provider.own import weights as own_weights
 from ortkit.provider.own.ahead import compile_model
 from ortkit.provider.own.options import FOLDER, NAME, OwnOptions
@@ -146,17 +149,89 @@ def test_records_that_cannot_be_read_are_none(tmp_path: Path) -> None:
     assert (found.claims, found.library) == ((claim,), library)
     (path,) = (tmp_path / "plans").glob("*.json")
     record = json.loads(path.read_text("utf-8"))
-    for broken in ({}, [], {**record, "claims": 3}, {**record, "claims": [{}]},
+    for broken in ({}, {**record, "claims": 3}, {**record, "claims": [{}]},
                    {**record, "library": None}, {**record, "library": "b.so"},
                    {**record, "claims": [{**record["claims"][0], "nodes": "01"}]}):  # fmt: skip
-        path.write_text(json.dumps(broken), "utf-8")
+        write_cached(path, "plan key", json.dumps(broken))
         assert recall(tmp_path, "key") is None, broken
+    write_cached(path, "plan key", json.dumps(record))
+    assert recall(tmp_path, "key") is not None
     path.write_text("{", "utf-8")
     assert recall(tmp_path, "key") is None
     remember(tmp_path, "nothing", [], None)
     none = recall(tmp_path, "nothing")
     assert none is not None
     assert (none.claims, none.library) == ((), None)
+
+
+def kept_plan(folder: Path) -> list[Path]:
+    """Keep a plan with a library and weights; returns its files."""
+    claim = Kept("y", "gelu", "ortkit_gelu", (0,), ("x",), ("y",), (Piece(0, "int8", (500,)),))
+    library = folder / "a.so"
+    write_private(library, random.Random(2).randbytes(500))
+    remember(folder, "key", [claim], library, random.Random(1).randbytes(500))
+    assert recall(folder, "key") is not None
+    return [*(folder / "plans").iterdir(), library]
+
+
+def test_no_flipped_bit_of_a_plan_is_accepted(tmp_path: Path) -> None:
+    files, chance = kept_plan(tmp_path), random.Random(3)
+    assert len(files) == 3
+    for path in files:
+        content = path.read_bytes()
+        for bit in chance.sample(range(8 * len(content)), 140):
+            changed = bytearray(content)
+            changed[bit // 8] ^= 1 << bit % 8
+            path.write_bytes(changed)
+            assert recall(tmp_path, "key") is None, (path.name, bit)
+        for other in (content[:-1], content + b"\n", b""):
+            path.write_bytes(other)
+            assert recall(tmp_path, "key") is None, path.name
+        path.write_bytes(content)
+        assert recall(tmp_path, "key") is not None
+
+
+def test_the_plan_of_another_graph_is_not_accepted(tmp_path: Path) -> None:
+    for path in kept_plan(tmp_path)[:2]:
+        path.with_stem("other").write_bytes(path.read_bytes())
+    assert recall(tmp_path, "other") is None
+
+
+def test_no_flipped_bit_of_a_library_is_accepted(tmp_path: Path) -> None:
+    path, refused = tmp_path / "made.so", {"key": "reason"}
+    write_private(path, b"code" * 50)
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    record = json.dumps({"sha256": digest, "refused": refused})
+    write_cached(path.with_suffix(".json"), "library made", record)
+    assert building._known(path) == refused
+    for each in (path, path.with_suffix(".json")):
+        content = each.read_bytes()
+        for bit in random.Random(4).sample(range(8 * len(content)), 140):
+            changed = bytearray(content)
+            changed[bit // 8] ^= 1 << bit % 8
+            each.write_bytes(changed)
+            assert building._known(path) is None, (each.name, bit)
+        each.write_bytes(content)
+    for suffix in (".so", ".json"):
+        copy = path.with_stem("other").with_suffix(suffix)
+        copy.write_bytes(path.with_suffix(suffix).read_bytes())
+    assert building._known(tmp_path / "other.so") is None
+
+
+def test_a_cache_that_others_can_write_to_is_not_used(
+    tmp_path: Path, planned: list[int], caplog: pytest.LogCaptureFixture
+) -> None:
+    cache = tmp_path / "cache"
+    whole = claimed(session(model(), cache))
+    kept = sorted(path for path in cache.rglob("*") if path.is_file())
+    cache.chmod(0o777)
+    for count in (2, 3):
+        made = session(model(), cache)
+        check(made, model(), rows(5))
+        assert (claimed(made), len(planned)) == (whole, count)
+    assert sorted(path for path in cache.rglob("*") if path.is_file()) == kept
+    said = [one.getMessage() for one in caplog.records if "chmod go-w" in one.getMessage()]
+    assert len(said) == 1
 
 
 def test_records_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,7 +25,7 @@ from ortkit.kernels.backend import Target
 from ortkit.kernels.calibration import processor
 from ortkit.kernels.cpu import resolve
 from ortkit.kernels.link import find_linker
-from ortkit.kernels.tuned import Place, Record, TunedDatabase, database_text, load_database
+from ortkit.kernels.tuned import Place, Record, TunedDatabase, keep_database, load_database
 from ortkit.runtime.python_ops import OPS
 
 pytest.importorskip("tvm.s_tir.meta_schedule")
@@ -88,11 +88,10 @@ def kernels(path: Path, **sizes: int) -> tuple[SearchedKernel, ...]:
     return tuple(found)
 
 
-def keep(cache: Path, kernel: SearchedKernel, best: str, generator: str = "") -> None:
+def keep(kernel: SearchedKernel, best: str, generator: str = "") -> None:
     place = Place(processor(), TARGET.level, NAME, kernel.signature.key, kernel.bucket)
     record = Record(kernel.name, generator or kernel.generator, (), best, 2.0, 1)
-    cache.mkdir(exist_ok=True)
-    (cache / "tuned.json").write_text(database_text(TunedDatabase({place: record})))
+    keep_database(TunedDatabase({place: record}))
 
 
 def tuned(path: Path, capsys: pytest.CaptureFixture[str], *flags: str) -> dict[str, object]:
@@ -189,7 +188,7 @@ def test_what_was_found_is_built_and_tested(
     plain = check_op(product.form.op)
     for kernel in (product, scaled):
         (text,) = kernel.propose({}, 1)
-        keep(cache, kernel, text)
+        keep(kernel, text)
         found = check_op(kernel.form.op)
         assert [str(fault) for fault in found.faults] == []
         library = tmp_path / f"{kernel.form.op.name}.so"
@@ -201,7 +200,7 @@ def test_what_was_found_is_built_and_tested(
         assert ortkit_run([*build, "--json"]) == 0
         capsys.readouterr()
         assert before != library.read_bytes()
-    keep(cache, product, product.propose({}, 1)[0])
+    keep(product, product.propose({}, 1)[0])
     assert check_op(product.form.op).kernels == plain.kernels + 1
 
 
@@ -212,12 +211,12 @@ def test_a_schedule_that_cannot_be_used_is_said(
     product, _ = kernels(ops_file)
     (text,) = product.propose({}, 1)
     if what == "version":
-        keep(cache, product, text, f"{NAME} apache-tvm-0.1 0123")
+        keep(product, text, f"{NAME} apache-tvm-0.1 0123")
     else:
         read = read_traced(text)
         assert read is not None
         steps = [["GetSBlock", [], ["absent", "main"], ["b0"]]]
-        keep(cache, product, str(replace(read, trace=[steps, []])))
+        keep(product, str(replace(read, trace=[steps, []])))
     library = tmp_path / "ops.so"
     build = ["ops", "build", product.form.op.id, "--from", str(ops_file), "-o", str(library)]
     assert ortkit_run([*build, "--json"]) == 0

@@ -5,12 +5,14 @@ from __future__ import annotations
 import importlib.util
 import multiprocessing
 import os
+import re
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from tuned_regions import SOFTMAX
@@ -23,6 +25,7 @@ from ortkit.kernels.tuned import load_database
 from ortkit.kernels.tvm.backend import TvmBackend
 from ortkit.tune import rpc, tuner
 from ortkit.tune.cases import TuneCase
+from ortkit.tune.on_ray import ray_cluster
 from ortkit.tune.options import TuneOptions
 from ortkit.tune.region import TuningRegion
 from ortkit.tune.rpc import Tracker, tracker_of
@@ -134,8 +137,9 @@ def test_servers_have_to_run_the_kernels(servers: Serving) -> None:
 @NEEDS_TRACKER
 def test_nobody_of_another_key_is_asked(servers: Serving) -> None:
     address = servers.address.replace("/kind", "/other")
-    with pytest.raises(UserError, match="no server of the key"):
+    with pytest.raises(UserError, match="no server of the key") as caught:
         tracker_of(address).check(TARGET)
+    assert "rpc_server --host 127.0.0.1 --key other --tracker 127.0.0.1:" in str(caught.value)
 
 
 @NEEDS_TRACKER
@@ -216,6 +220,37 @@ def test_bad_runners_are_one_line(runner: str, problem: str) -> None:
 def test_without_ray_it_is_said_how_to_get_it() -> None:
     with pytest.raises(UserError, match="pip install ray"), runner_for(TuneOptions(runner="ray")):
         pass
+
+
+@pytest.mark.parametrize(
+    ("named", "expected"),
+    [
+        ("", {"address": "local", "_node_ip_address": "127.0.0.1"}),
+        ("10.0.0.1:6379", {"address": "10.0.0.1:6379"}),
+    ],
+)
+def test_a_ray_cluster_of_ours_listens_here_only(
+    named: str, expected: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: dict[str, object] = {}
+    fake = SimpleNamespace(
+        init=lambda **settings: given.update(settings), is_initialized=lambda: False,
+        cluster_resources=lambda: {"CPU": 2}, shutdown=lambda: None,
+    )  # fmt: skip
+    monkeypatch.setitem(sys.modules, "ray", fake)
+    monkeypatch.setenv("RAY_ADDRESS", named)
+    with ray_cluster() as cluster:
+        assert cluster.workers == 2
+    assert {name: given.get(name) for name in ("address", "_node_ip_address")} == {
+        "address": None, "_node_ip_address": None, **expected,
+    }  # fmt: skip
+
+
+def test_every_server_in_the_documentation_says_where_it_listens() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "tuning.md").read_text("utf-8")
+    started = re.findall(r"tvm\.exec\.rpc_(?:tracker|server)[^\n]*", text)
+    assert len(started) >= 2
+    assert all(" --host 127.0.0.1 " in f"{line} " for line in started)
 
 
 @NEEDS_RAY

@@ -23,7 +23,7 @@ from ortkit.extend.tvm_tuning import BACKEND, te_kernels
 from ortkit.kernels.backend import Target
 from ortkit.kernels.calibration import processor
 from ortkit.kernels.cpu import resolve
-from ortkit.kernels.tuned import Place, Record, TunedDatabase, database_text, load_database
+from ortkit.kernels.tuned import Place, Record, TunedDatabase, keep_database, load_database
 from ortkit.runtime.python_ops import OPS
 from ortkit.tune.kernels import _case as kernel_case
 from ortkit.tune.region import TuningRegion
@@ -137,8 +137,7 @@ def test_a_library_is_built_after_what_was_found(
     for choices in ("", "vector=32,unroll=2", "reassociate=1", "wings=2"):
         place = Place(processor(), TARGET.level, BACKEND, kernel.signature.key, "s0=64,s1=256")
         record = Record(kernel.name, "g", (), choices, 2.0, 1)
-        cache.mkdir(exist_ok=True)
-        (cache / "tuned.json").write_text(database_text(TunedDatabase({place: record})))
+        keep_database(TunedDatabase({place: record}))
         library = tmp_path / f"{len(found)}.so"
         assert build_ops([op], library).library is not None
         found[choices] = (library.read_bytes(), run(library, x, x[0]))

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import atexit
+import functools
 import hashlib
 import json
 import os
-from collections.abc import Mapping
-from contextlib import suppress
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,9 +19,12 @@ from ortkit.errors import UserError
 from ortkit.kernels.backend import Kernel, Target
 from ortkit.kernels.build import build_library, toolchain
 from ortkit.kernels.cache import KernelCache
-from ortkit.kernels.cached import read_cached, write_cached
+from ortkit.kernels.cached import keep_cached, read_cached, say_unused, write_private
 from ortkit.kernels.cpu import resolve
+from ortkit.kernels.folders import temporary_folder
 from ortkit.kernels.link import Programs
+from ortkit.private_folder import NotPrivateError, make_private_folder, read_private
+from ortkit.provider.own import failures
 from ortkit.provider.own.options import FOLDER
 from ortkit.provider.own.planning import Plan
 from ortkit.provider.own.program import Program
@@ -65,30 +72,70 @@ def build(plan: Plan, target: Target, kernels: str, cache: Path) -> Built:
     if (refused := _known(path)) is not None:
         kept = plan.without(refused)
         return Built(kept, path if kept.claims else None)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(
-            f"the folder for kernels cannot be made: {error.strerror}",
-            where=str(folder),
-            fix="name another with the option cache_dir, or with ORTKIT_CACHE",
-        ) from error
+    path = _folder(folder) / path.name
 
     def programs(ready: Mapping[str, Kernel]) -> Programs | None:
         every = {claim.program.symbol: claim.program for claim in plan.claims}
         return _programs([one for one in every.values() if _has_all(one, ready)], ready)
 
-    made = build_library(
-        list(plan.signatures.values()), target, path, kernels,
-        cache=KernelCache(cache / "kernels"), programs=programs,
-    )  # fmt: skip
-    refused = {signature.key: reason for signature, reason in made.refused}
-    kept = plan.without(refused)
-    if made.library is None or not kept.claims:
-        return Built(kept, None, made.compiled)
-    _remember(path, made.library.sha256, refused)
-    _trim(folder, path)
+    with temporary_folder("provider") as made_in:
+        made = build_library(
+            list(plan.signatures.values()), target, made_in / path.name, kernels,
+            cache=KernelCache(cache / "kernels"), programs=programs,
+        )  # fmt: skip
+        refused = {signature.key: reason for signature, reason in made.refused}
+        kept = plan.without(refused)
+        if made.library is None or not kept.claims:
+            return Built(kept, None, made.compiled)
+        with _writing_to(path.parent):
+            write_private(path, made.library.path.read_bytes())
+    content = json.dumps({"sha256": made.library.sha256, "refused": refused})
+    # Where it is not kept the library is made again the next time.
+    keep_cached(path.with_suffix(".json"), _key(path), content)
+    _trim(path.parent, path)
     return Built(kept, path, made.compiled)
+
+
+def _folder(folder: Path) -> Path:
+    """Make the folder for libraries; one of this process's if others can write to that.
+
+    Raises:
+        UserError: The folder cannot be made.
+    """
+    with _writing_to(folder):
+        try:
+            make_private_folder(folder)
+        except NotPrivateError as error:
+            say_unused(error.reason)
+            return _process_folder()
+    return folder
+
+
+@functools.cache
+def _process_folder() -> Path:
+    """Return a folder for libraries that goes when the process ends."""
+    folder = Path(tempfile.mkdtemp(prefix="ortkit-provider-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
+@contextmanager
+def _writing_to(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise UserError(
+            f"the folder for kernels cannot be written: {error.strerror}",
+            where=str(folder),
+            fix="name another with the option cache_dir, or with ORTKIT_CACHE",
+        ) from error
+
+
+def kept_files(cache: Path) -> Iterator[Path]:
+    """Yield the files of all libraries and plans in a cache."""
+    folder = cache / FOLDER
+    for pattern in ("*.so", "*.json", "plans/*"):
+        yield from (path for path in folder.glob(pattern) if path.name != failures.FILE)
 
 
 def _has_all(program: Program, ready: Mapping[str, Kernel]) -> bool:
@@ -113,18 +160,16 @@ def _known(path: Path) -> dict[str, str] | None:
     """Return the kernels that a library that is there lacks; None if it is not, or is damaged."""
 
     def refused(record: Any) -> dict[str, str] | None:
-        if hashlib.sha256(path.read_bytes()).hexdigest() != record["sha256"]:
+        if hashlib.sha256(read_private(path)).hexdigest() != record["sha256"]:
             return None
         os.utime(path)
         return {str(key): str(reason) for key, reason in record["refused"].items()}
 
-    return read_cached(path.with_suffix(".json"), refused)
+    return read_cached(path.with_suffix(".json"), _key(path), refused)
 
 
-def _remember(path: Path, sha256: str, refused: Mapping[str, str]) -> None:
-    content = json.dumps({"sha256": sha256, "refused": dict(refused)})
-    with suppress(OSError):  # it is then made again the next time
-        write_cached(path.with_suffix(".json"), content)
+def _key(path: Path) -> str:
+    return f"library {path.stem}"
 
 
 def _trim(folder: Path, kept: Path) -> None:

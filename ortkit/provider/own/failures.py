@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
-from ortkit.kernels.cached import DAMAGED, write_cached
+from ortkit.kernels.cached import keep_cached, read_cached
 
-FILE = "errors.jsonl"
+FILE = "failures.json"
+_KEY = "failures"
 #: Older ones are forgotten.
 KEPT = 20
 #: Messages are cut here.
@@ -32,19 +33,17 @@ def record(folder: Path, model: str, message: str) -> None:
     """Add a failure to the file in `folder`; a folder that cannot be written keeps none."""
     when = datetime.now(UTC).isoformat(timespec="seconds")
     entries = [*read(folder), Failure(when, model, message[:LONGEST])][-KEPT:]
-    with suppress(OSError):
-        write_cached(folder / FILE, "".join(json.dumps(asdict(one)) + "\n" for one in entries))
+    content = json.dumps({"failures": [asdict(one) for one in entries]}, indent=1)
+    keep_cached(folder / FILE, _KEY, content + "\n")
 
 
 def read(folder: Path) -> list[Failure]:
-    """Return what the file in `folder` holds, the oldest first; lines that do not fit are none."""
-    try:
-        lines = (folder / FILE).read_text("utf-8").splitlines()
-    except (OSError, UnicodeDecodeError):
-        return []
-    found: list[Failure] = []
-    for line in lines:
-        with suppress(*DAMAGED):
-            entry = json.loads(line)
-            found.append(Failure(str(entry["when"]), str(entry["model"]), str(entry["message"])))
-    return found
+    """Return what the file in `folder` holds, the oldest first; nothing if it is damaged."""
+
+    def failures(content: Any) -> list[Failure]:
+        return [
+            Failure(str(each["when"]), str(each["model"]), str(each["message"]))
+            for each in content["failures"]
+        ]
+
+    return read_cached(folder / FILE, _KEY, failures) or []

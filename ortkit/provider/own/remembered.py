@@ -22,8 +22,9 @@ import onnx_ir as ir
 
 from ortkit import __version__
 from ortkit.kernels.build import toolchain
-from ortkit.kernels.cached import DAMAGED, read_cached, write_cached
+from ortkit.kernels.cached import DAMAGED, keep_cached, read_cached, write_private
 from ortkit.kernels.calibration import load_calibration
+from ortkit.private_folder import read_private
 from ortkit.provider.graph_view import GraphView
 from ortkit.provider.own.options import OwnOptions
 from ortkit.provider.own.weights import Piece, Source, from_json, to_json, weights_from
@@ -140,18 +141,18 @@ def recall(folder: Path, key: str) -> Remembered | None:
         if record["library"] is None:
             return None if claims else Remembered((), None)
         library = folder / Path(record["library"]).name
-        if hashlib.sha256(library.read_bytes()).hexdigest() != record["sha256"]:
+        if hashlib.sha256(read_private(library)).hexdigest() != record["sha256"]:
             return None
         content = b""
         if any(isinstance(source, Piece) for one in claims for source in one.weights):
-            content = _beside(path).read_bytes()
+            content = read_private(_beside(path))
             if hashlib.sha256(content).hexdigest() != record["weights"]:
                 return None
         os.utime(path)
         os.utime(library)
         return Remembered(claims, library, content)
 
-    return read_cached(path, remembered)
+    return read_cached(path, _sealed_key(key), remembered)
 
 
 def had_again(known: Remembered, graph: GraphView) -> list[tuple[np.ndarray, ...]] | None:
@@ -177,7 +178,7 @@ def remember(
     """
     path = _record(folder, key)
     with suppress(OSError):
-        digest = "" if library is None else hashlib.sha256(library.read_bytes()).hexdigest()
+        digest = "" if library is None else hashlib.sha256(read_private(library)).hexdigest()
         record = {
             "claims": [_entry(one) for one in claims],
             "weights": hashlib.sha256(content).hexdigest(),
@@ -185,9 +186,13 @@ def remember(
             "sha256": digest,
         }
         if content:
-            write_cached(_beside(path), content)
-        write_cached(path, json.dumps(record))
+            write_private(_beside(path), content)
+        keep_cached(path, _sealed_key(key), json.dumps(record))
         _trim(path.parent)
+
+
+def _sealed_key(key: str) -> str:
+    return f"plan {key}"
 
 
 def _record(folder: Path, key: str) -> Path:

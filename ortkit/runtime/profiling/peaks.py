@@ -17,6 +17,7 @@ from ortkit.kernels.cached import read_cached, write_cached
 
 SCHEMA = "ortkit.peaks/1"
 FILE = "peaks.json"
+_KEY = "peaks"
 CPU = "CPUExecutionProvider"
 
 
@@ -97,7 +98,7 @@ def save_peaks(found: Peaks) -> Path:
     kept = [one for one in _read() if _key(one) != _key(found)]
     content = {"schema": SCHEMA, "peaks": [asdict(one) for one in (*kept, found)]}
     try:
-        write_cached(path, json.dumps(content, indent=1) + "\n")
+        write_cached(path, _KEY, json.dumps(content, indent=1) + "\n")
     except OSError as error:
         raise UserError(
             f"cannot write the peaks: {error.strerror}",
@@ -113,7 +114,7 @@ def _read() -> list[Peaks]:
             return []
         return [Peaks.from_json(one) for one in content["peaks"]]
 
-    return read_cached(env.cache_dir() / FILE, peaks) or []
+    return read_cached(env.cache_dir() / FILE, _KEY, peaks) or []
 
 
 def _key(peaks: Peaks) -> tuple[str, int, str]:
