@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
-import secrets
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
+
+from ortkit.temporary import TemporaryFile
 
 T = TypeVar("T")
 
@@ -26,19 +28,14 @@ def read_cached(path: Path, read: Callable[[Any], T]) -> T | None:
 def write_cached(path: Path, content: str | bytes) -> None:
     """Write a file under another name and rename it; its folder is made.
 
-    Of processes that write the same file the last one wins. A draft is called like the file, with
-    a dot and a number before it, and goes if it cannot be written.
+    Of processes that write the same file the last one wins. What is half written when a process
+    is killed is removed by the next one that writes into the folder; see temporary.py.
 
     Raises:
         OSError: The folder cannot be written, or the disk is full.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{secrets.token_hex(4)}-{path.name}")
-    try:
-        # Not of `tempfile`: others may read what a cache holds, as the umask has it.
-        with draft.open("xb") as file:
+    with TemporaryFile(path.parent) as draft:
+        with os.fdopen(os.dup(draft.descriptor), "wb") as file:
             file.write(content.encode("utf-8") if isinstance(content, str) else content)
-        draft.replace(path)
-    except BaseException:
-        draft.unlink(missing_ok=True)
-        raise
+        draft.path.replace(path)

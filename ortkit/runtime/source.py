@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,11 +63,6 @@ def loadable(source: ModelSource | Saveable, scratch: Callable[[], Path]) -> Loa
     if is_text_suffix(path.suffix):
         return _written(open_model(path), scratch() / "model.onnx")
     return _checked(path)
-
-
-def new_scratch() -> tempfile.TemporaryDirectory[str]:
-    """Return a folder that is removed with its last reference."""
-    return tempfile.TemporaryDirectory(prefix="ortkit-session-")
 
 
 def _checked(content: Path | bytes) -> Loadable:

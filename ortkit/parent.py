@@ -1,0 +1,26 @@
+"""Processes of ours end with the process that started them, also if that is killed."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+
+#: PR_SET_PDEATHSIG of prctl(2).
+_SET_PARENT_DEATH_SIGNAL = 1
+
+
+def end_with_parent(parent: int) -> None:
+    """Let the system kill this process when its parent ends; on Linux only.
+
+    What counts is the end of the thread that started this process, so that whoever starts it
+    waits for it in the same thread.
+
+    Args:
+        parent: The parent's process id; if it has ended already, so does this process.
+    """
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, int(signal.SIGKILL))
+    if os.getppid() != parent:
+        os._exit(1)
