@@ -124,6 +124,14 @@ def unused_name(folder: Path) -> Path:
     return _new_name(folder, "draft", is_hidden=True)
 
 
+def sweep_once(folder: Path) -> None:
+    """Do what `sweep` does, once in a process."""
+    known = os.path.abspath(folder)  # noqa: PTH100  (a link to it may lead elsewhere later)
+    if known not in _swept:
+        _swept.add(known)
+        sweep(folder)
+
+
 def sweep(folder: Path) -> None:
     """Remove the temporaries of ended processes of this user in `folder`; never raises.
 
@@ -179,10 +187,7 @@ def _claimed(
     folder: Path, purpose: str, is_hidden: bool, make: Callable[[Path], int]
 ) -> tuple[Path, int]:
     """Make an entry under a new name and lock it; return its path and descriptor."""
-    known = os.path.abspath(folder)  # noqa: PTH100  (a link to it may lead elsewhere later)
-    if known not in _swept:
-        _swept.add(known)
-        sweep(folder)
+    sweep_once(folder)
     for _ in range(_TRIES):
         path = _new_name(folder, purpose, is_hidden=is_hidden)
         try:

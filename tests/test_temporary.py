@@ -200,6 +200,13 @@ def test_processes_end_when_their_caller_is_killed(
     assert not any(is_running(child) for child in children)
 
 
+def test_a_process_whose_caller_has_ended_ends() -> None:
+    with subprocess.Popen([sys.executable, "-c", ""]) as ended:
+        pass
+    code = f"from ortkit.parent import end_with_parent as end; end({ended.pid})"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 1
+
+
 def is_running(process: int) -> bool:
     """Say whether a process is there and has not ended; who adopts it may be slow to notice."""
     try:

@@ -22,7 +22,7 @@ from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.sources import write_sources
 from ortkit.kernels.tunable import Tunable
 from ortkit.kernels.tuned import Chooser, known_database
-from ortkit.temporary import TemporaryFolder
+from ortkit.temporary import TemporaryFolder, sweep_once
 
 
 def _silent(done: int, total: int) -> None:
@@ -204,6 +204,7 @@ class _Build:
         self.note = ""
         self._fingerprints = {one.name: one.fingerprint() for one in _available(backends)}
         self._backends = backends
+        sweep_once(cache.folder)  # also where all kernels are there already
 
     def kernels(
         self, signatures: Sequence[RegionSignature], count: Callable[[int, int], None]
