@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 import time
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -13,6 +12,7 @@ from ortkit.graph.open import open_model
 from ortkit.graph.save import save_model
 from ortkit.optimization import OptimizeOptions, Source, optimize
 from ortkit.rewrite.log import Hit
+from ortkit.temporary import TemporaryFolder
 from ortkit.verify.verifier import verify_models
 
 SCHEMA = "ortkit.bisect/1"
@@ -89,9 +89,9 @@ def bisect_model(source: Source, options: OptimizeOptions | None = None) -> Bise
 
 def _all_rewrites(source: Source, options: OptimizeOptions) -> tuple[tuple[Hit, ...], str]:
     """Return every rewrite that is done when none is held back, and how the result is wrong."""
-    with tempfile.TemporaryDirectory(prefix="ortkit-bisect-") as name:
+    with TemporaryFolder("bisect") as folder:
         broken = optimize(source, replace(options, verify=False))
-        candidate, original = Path(name, "candidate.onnx"), Path(name, "original.onnx")
+        candidate, original = folder / "candidate.onnx", folder / "original.onnx"
         save_model(broken.model, candidate)
         if isinstance(source, str | os.PathLike):
             original = Path(source)

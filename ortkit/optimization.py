@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,6 +26,7 @@ from ortkit.options import OptimizeOptions as OptimizeOptions
 from ortkit.pipelines import lowering_of, pipeline_of, target_of, tidied
 from ortkit.report import RegionReport, Report
 from ortkit.rewrite.pipeline import PipelineResult
+from ortkit.temporary import TemporaryFolder
 
 if TYPE_CHECKING:
     from ortkit.fusion.cuda_layout import LayoutAdvice
@@ -82,8 +82,8 @@ class _Run:
         self.source = source
         self.options = options
         self.seconds: dict[str, float] = {}
-        self.folder = tempfile.TemporaryDirectory(prefix="ortkit-", ignore_cleanup_errors=True)
-        self.work = Path(self.folder.name)
+        self.folder = TemporaryFolder("optimize")
+        self.work = self.folder.path
         self.rolled_back: tuple[str, ...] = ()
         self.dropped: frozenset[str] = frozenset()
         """Regions whose kernels do not pay."""

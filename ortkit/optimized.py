@@ -5,14 +5,13 @@ from __future__ import annotations
 import base64
 import os
 import shutil
-import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import onnx_ir as ir
 
 from ortkit.errors import UserError
-from ortkit.graph.atomic import write_whole
+from ortkit.graph.atomic import Draft
 from ortkit.graph.save import save_model
 from ortkit.kernels.metadata import (
     EMBEDDED_KEY,
@@ -22,6 +21,7 @@ from ortkit.kernels.metadata import (
 )
 from ortkit.kernels.trust import digest, trust
 from ortkit.report import Report
+from ortkit.temporary import TemporaryFolder
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Optimized:
     library: Path | None
     """In a temporary folder, until `save` copies it beside the model."""
     report: Report
-    _folder: tempfile.TemporaryDirectory[str] = field(repr=False)
+    _folder: TemporaryFolder = field(repr=False)
     _sources: Path | None = field(default=None, repr=False)
 
     def save(
@@ -55,13 +55,12 @@ class Optimized:
         """
         target = _path(path)
         self._state_library(library_path(target), embed_library)
-        written = save_model(self.model, target)
-        files = [path for path in (written.model, written.data) if path is not None]
+        beside: tuple[Draft, ...] = ()
         if self.library is not None and not embed_library:
-            beside = library_path(target)
-            write_whole(beside, self.library.read_bytes())
-            files.append(beside)
-        return tuple(files)
+            beside = (Draft.of(library_path(target), self.library.read_bytes()),)
+        written = save_model(self.model, target, beside=beside)
+        files = (written.model, written.data, *(draft.path for draft in beside))
+        return tuple(path for path in files if path is not None)
 
     def save_sources(self, folder: str | os.PathLike[str]) -> tuple[Path, ...]:
         """Write the generated code of the kernels that the model has, to read.

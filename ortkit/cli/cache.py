@@ -49,8 +49,12 @@ def run(arguments: argparse.Namespace) -> int:
 def _clear(cache: KernelCache) -> tuple[int, int]:
     """Remove kernels, libraries and plans; returns how many files and how many bytes."""
     from ortkit.errors import UserError
+    from ortkit.kernels.cached import FOLDERS
+    from ortkit.temporary import sweep
 
     removed, freed = cache.clear()
+    for name in FOLDERS:
+        sweep(cache.folder.parent / name)
     others = _others(cache, ())
     sizes = [_size(path) for path in others]
     for path in others:
@@ -64,10 +68,8 @@ def _clear(cache: KernelCache) -> tuple[int, int]:
 def _others(cache: KernelCache, entries: Sequence[Entry]) -> list[Path]:
     """Return what else `clear` removes than kernels that can be used.
 
-    Kernels of other versions, the provider's libraries and plans, and what killed processes have
-    left half written.
+    These are kernels of other versions, and the provider's libraries and plans.
     """
-    from ortkit.kernels.cached import FOLDERS, drafts_in
     from ortkit.provider.own.building import kept_files
 
     if cache.refusal():
@@ -75,7 +77,7 @@ def _others(cache: KernelCache, entries: Sequence[Entry]) -> list[Path]:
     usable, root = {one.path for one in entries}, cache.folder.parent
     found = [path for path in cache.folder.glob("*.kernel") if path not in usable]
     found += kept_files(root)
-    return [*found, *(path for name in FOLDERS for path in drafts_in(root / name, 0))]
+    return found
 
 
 def _size(path: Path) -> int:
@@ -119,7 +121,7 @@ def _show(cache: KernelCache, entries: Sequence[Entry], others: Sequence[Path]) 
         size = show.bytes_text(sum(map(_size, others)))
         show.line(
             f"{len(others)} other files, {size}: libraries and plans of the provider, kernels of "
-            "other versions of ortkit, drafts; `ortkit cache clear` removes them too"
+            "other versions of ortkit; `ortkit cache clear` removes them too"
         )
 
 

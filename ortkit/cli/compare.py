@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ortkit.cli import show
 from ortkit.cli.flags import add_trust, names, numbers, sizes
+from ortkit.temporary import TemporaryFolder
 
 if TYPE_CHECKING:
     from ortkit.comparison.comparing import CompareOptions
@@ -63,14 +63,14 @@ def run(arguments: argparse.Namespace) -> int:
 
     options, models = _options(arguments), list(arguments.models)
     with (
-        tempfile.TemporaryDirectory(prefix="ortkit-optimized-") as folder,
+        TemporaryFolder("optimized") as folder,
         show.progress(quiet=arguments.json) as progress,
     ):
         if len(models) == 1 and not options.has_variants:
             from ortkit.cli.optimized_form import optimized_form
 
             progress("optimize")
-            models.append(optimized_form(models[0], Path(folder), progress))
+            models.append(optimized_form(models[0], folder, progress))
         found = compare_models(models, dataclasses.replace(options, progress=progress))
     if arguments.json:
         show.document(found.to_json())

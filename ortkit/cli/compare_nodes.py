@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import tempfile
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from ortkit.cli import show
 from ortkit.cli.flags import names, sizes
+from ortkit.temporary import TemporaryFolder
 
 if TYPE_CHECKING:
     from ortkit.comparison.node_result import NodeReport, ValueRow
@@ -31,12 +31,12 @@ def run_nodes(arguments: argparse.Namespace) -> int:
     from ortkit.comparison.nodes import compare_nodes
 
     with (
-        tempfile.TemporaryDirectory(prefix="ortkit-nodes-") as folder,
+        TemporaryFolder("nodes") as folder,
         show.progress(quiet=arguments.json) as progress,
     ):
-        before, after = _sides(arguments, Path(folder), progress)
+        before, after = _sides(arguments, folder, progress)
         progress("look for inputs")
-        feeds = _feeds(arguments, before, Path(folder))
+        feeds = _feeds(arguments, before, folder)
         found = compare_nodes(before, after, feeds, repro=arguments.repro, progress=progress)
     if arguments.json:
         show.document(found.to_json())

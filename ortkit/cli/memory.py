@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING
 from ortkit.cli import show
 from ortkit.cli.flags import add_trust, check_written, sizes
 from ortkit.errors import UserError
+from ortkit.temporary import TemporaryFolder
 
 if TYPE_CHECKING:
     from ortkit.cli.memory_shown import Shown
@@ -61,10 +61,10 @@ def run(arguments: argparse.Namespace) -> int:
         trust=arguments.trust,
     )
     with (
-        tempfile.TemporaryDirectory(prefix="ortkit-memory-") as folder,
+        TemporaryFolder("memory") as folder,
         show.progress(quiet=arguments.json) as progress,
     ):
-        found = measure(request, Path(folder), progress)
+        found = measure(request, folder, progress)
     if arguments.plot is not None:
         _plot(found, arguments.plot)
     if arguments.json:

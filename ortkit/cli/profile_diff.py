@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ortkit.cli import show
 from ortkit.cli.flags import add_trust, sizes
+from ortkit.temporary import TemporaryFolder
 
 if TYPE_CHECKING:
     from ortkit.cli.show import Stages
@@ -111,8 +111,7 @@ def _measured(arguments: argparse.Namespace, progress: Stages) -> ProfileDiff:
         progress=progress,
     )
     models = arguments.before, arguments.after
-    with tempfile.TemporaryDirectory(prefix="ortkit-diff-") as name:
-        folder = Path(name)
+    with TemporaryFolder("diff") as folder:
         progress("find inputs")
         plans = (
             plan_of(models[0], options, folder / "model-a"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -22,6 +21,7 @@ from ortkit.runtime.settings import Optimizations, SessionSettings
 from ortkit.runtime.workers.planning import plan_session
 from ortkit.runtime.workers.turns import Samples, Schedule, take_turns
 from ortkit.runtime.workers.worker import SessionPlan
+from ortkit.temporary import TemporaryFolder
 from ortkit.verify.feeds import Feeds
 from ortkit.verify.random_ops import random_outputs
 from ortkit.verify.reference import Request, compute_reference
@@ -87,8 +87,8 @@ def compare_models(models: Sequence[Path], options: CompareOptions | None = None
     options = options or CompareOptions()
     started = time.perf_counter()
     rows = make_rows(models, options.providers, options.threads, options.optimizations)
-    with tempfile.TemporaryDirectory(prefix="ortkit-compare-") as folder:
-        subject = _Subject(rows, options, Path(folder))
+    with TemporaryFolder("compare") as folder:
+        subject = _Subject(rows, options, folder)
         with LoadWatch() as watch:
             batches = tuple(subject.on_batch(batch) for batch in options.batches or (None,))
     return Comparison(

@@ -6,7 +6,6 @@ from what A has before it: then no error comes in, and what differs is made righ
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -30,6 +29,7 @@ from ortkit.comparison.node_runs import Failed, Part, Runner, Values, batches, f
 from ortkit.comparison.sides import NodeSide, Prepared, prepare
 from ortkit.errors import RunError, UserError
 from ortkit.graph.provenance import align
+from ortkit.temporary import TemporaryFolder
 from ortkit.verify.compare import OutputComparison
 from ortkit.verify.feeds import Feeds, Value
 from ortkit.verify.precision import coarser_origins
@@ -76,8 +76,7 @@ def compare_nodes(
         MissingDependencyError: ONNX Runtime is not installed.
     """
     started = time.perf_counter()
-    with tempfile.TemporaryDirectory(prefix="ortkit-nodes-") as name:
-        folder = Path(name)
+    with TemporaryFolder("nodes") as folder:
         progress("read the models")
         left = prepare(before, feeds, folder / "a")
         right = prepare(after, feeds, folder / "b", left.model)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
@@ -18,6 +17,7 @@ from ortkit.comparison.reduce_steps import RESIZES, STEPS, Candidate
 from ortkit.errors import ModelError, UserError
 from ortkit.graph.open import open_model
 from ortkit.graph.save import EXTERNAL_ABOVE_BYTES, save_model
+from ortkit.temporary import TemporaryFolder
 from ortkit.verify.feeds import Feeds
 
 SCHEMA = "ortkit.reduce/1"
@@ -114,8 +114,8 @@ def reduce_model(
     """
     if jobs < 1:
         raise UserError(f"{jobs} checks at a time", where="--jobs", fix="give at least 1")
-    with tempfile.TemporaryDirectory(prefix="ortkit-reduce-") as name:
-        path = start(model, Path(name))
+    with TemporaryFolder("reduce") as folder:
+        path = start(model, folder)
         check = Check(command, limits.check_seconds, jobs)
         state = State.of(path)
         if feeds is not None:

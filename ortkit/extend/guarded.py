@@ -6,8 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from math import prod
@@ -23,6 +21,8 @@ from ortkit.extend.size_rules import value_of
 from ortkit.kernels.backend import Kernel
 from ortkit.kernels.link import find_linker
 from ortkit.kernels.sizes import extent_of, symbols_of
+from ortkit.runtime.child_process import child_command
+from ortkit.temporary import TemporaryFolder, tools_in
 
 _SECONDS = 120.0
 #: A kernel that ended so many processes is not called again.
@@ -44,12 +44,13 @@ def call_guarded(form: Form, kernel: Kernel, cases: Sequence[Case]) -> list[Outc
     Raises:
         KernelError: The C compiler cannot link the kernel.
     """
-    with tempfile.TemporaryDirectory(prefix="ortkit-ops-") as name:
-        folder = Path(name)
+    with TemporaryFolder("ops") as folder:
         library = folder / "kernel.so"
         objects = {part.symbol: str(part.artifact) for part in kernel.parts}
         command = [*find_linker(), "-shared", "-o", str(library), *objects.values(), "-lm"]
-        linked = subprocess.run(command, capture_output=True, text=True, check=False)
+        linked = subprocess.run(
+            command, capture_output=True, text=True, check=False, env=tools_in(folder)
+        )
         if linked.returncode != 0:
             raise KernelError(f"{command[0]} failed: {linked.stderr.strip()[-300:]}")
         calls = [_call(form, kernel, case, folder, number) for number, case in enumerate(cases)]
@@ -83,7 +84,7 @@ def run_child(
         job: As that module says.
         surroundings: Environment variables besides this process's.
     """
-    command = [sys.executable, "-m", module]
+    command = child_command(module)
     try:
         done = subprocess.run(
             command, input=json.dumps(job), capture_output=True, text=True, timeout=_SECONDS,

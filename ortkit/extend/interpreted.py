@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping, Sequence
 from math import prod
 from pathlib import Path
@@ -16,6 +15,7 @@ from ortkit.extend.triton_kernels import launches_of
 from ortkit.kernels.sizes import symbols_of
 from ortkit.kernels.triton.parameters import Parameter
 from ortkit.kernels.triton.source import StepSource
+from ortkit.temporary import TemporaryFolder
 
 #: Of larger grids the interpreter, which runs one program after the other, does nothing new.
 MOST_PROGRAMS = 50
@@ -34,8 +34,7 @@ def call_interpreted(form: Form, cases: Sequence[Case]) -> list[Outcome]:
     Raises:
         UserError: The kernel does not fit the declaration.
     """
-    with tempfile.TemporaryDirectory(prefix="ortkit-ops-") as name:
-        folder = Path(name)
+    with TemporaryFolder("ops") as folder:
         outcomes: list[Outcome] = []
         calls = [_call(form, case, folder, number) for number, case in enumerate(cases)]
         ended = 0
@@ -43,7 +42,7 @@ def call_interpreted(form: Form, cases: Sequence[Case]) -> list[Outcome]:
             ended += 1
             tensors = (*form.signature.inputs, *form.signature.outputs)
             job = {
-                "folder": name,
+                "folder": str(folder),
                 "names": [one.name for one in tensors],
                 "calls": calls[len(outcomes) :],
             }

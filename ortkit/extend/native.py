@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -26,6 +25,7 @@ from ortkit.kernels.names import (
     NamedKernel,
     NamedOp,
 )
+from ortkit.temporary import TemporaryFolder
 
 
 @dataclass(frozen=True)
@@ -135,11 +135,11 @@ def built_forms(
     """
     found: list[Kernel | CudaKernel | Refused] = [Refused("")] * len(forms)
     compiled = 0
-    with tempfile.TemporaryDirectory(prefix="ortkit-ops-") as name:
+    with TemporaryFolder("ops") as own:
         for place, (form, target) in enumerate(forms):
             if form.declared is None:
                 continue
-            folder = Path(name) / str(place)
+            folder = own / str(place)
             folder.mkdir()
             said: list[str] = []
             found[place] = _compiled(form, target, folder, said)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import os
 import subprocess
-import tempfile
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -26,6 +25,7 @@ from ortkit.kernels.backend import Kernel, Launch, PackedInput, Target
 from ortkit.kernels.cpu import ask_for_tiles
 from ortkit.kernels.link import find_linker
 from ortkit.kernels.sizes import symbols_of
+from ortkit.temporary import TemporaryFolder, tools_in
 
 #: Work that takes one core less is not worth another thread's start.
 _LEAST_NANOSECONDS = 60_000
@@ -169,7 +169,7 @@ class NativeOp:
         reasons = [one[1] for one in found if not isinstance(one, Form)]
         with (
             built_forms([(form, Target()) for form in forms]) as (made, _),
-            tempfile.TemporaryDirectory(prefix="ortkit-ops-") as folder,
+            TemporaryFolder("ops") as folder,
         ):
             pairs = list(zip(forms, made, strict=True))
             kernels = [(form, one) for form, one in pairs if isinstance(one, Kernel)]
@@ -177,7 +177,7 @@ class NativeOp:
             self.problem = "" if kernels else next((one for one in reasons if one), "none fits")
             if not kernels:
                 return []
-            library = _linked([one for _, one in kernels], Path(folder) / "kernels.so")
+            library = _linked([one for _, one in kernels], folder / "kernels.so")
 
         def loaded(kernel: Kernel) -> Any:
             function = getattr(library, kernel.symbol)
@@ -199,7 +199,8 @@ def _linked(kernels: Sequence[Kernel], path: Path) -> ctypes.CDLL:
             raise KernelError(f"the system does not let this process run code for {level}")
     objects = {part.symbol: str(part.artifact) for one in kernels for part in one.parts}
     command = [*find_linker(), "-shared", "-o", str(path), *objects.values(), "-lm"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, check=False,
+                          env=tools_in(path.parent))  # fmt: skip
     if done.returncode != 0:
         raise KernelError(f"{command[0]} failed: {done.stderr.strip()[-300:]}")
     return ctypes.CDLL(str(path))

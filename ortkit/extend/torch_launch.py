@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, TypeAlias
 
 from ortkit.extend.forms import Form
@@ -17,6 +15,7 @@ from ortkit.extend.triton_kernels import has_elements, sources_of_form
 from ortkit.kernels.backend import Refused
 from ortkit.kernels.triton.parameters import Parameter
 from ortkit.kernels.triton.source import StepSource, VariantSource, sources_of
+from ortkit.temporary import TemporaryFolder
 
 # torch is optional, and has no types here.
 Tensor: TypeAlias = Any
@@ -173,13 +172,16 @@ def _as(tensor: Tensor, type_: str) -> Tensor:
 
 
 _modules: dict[str, Any] = {}
+_folders: list[TemporaryFolder] = []
+"""Of the modules, as long as this process lives."""
 
 
 def _function(step: StepSource) -> Any:
     """Return a step's function; Triton reads its source again from a file."""
     if step.text not in _modules:
-        folder = Path(tempfile.mkdtemp(prefix="ortkit-triton-"))
-        path = folder / f"{step.entry}.py"
+        folder = TemporaryFolder("triton")
+        _folders.append(folder)
+        path = folder.path / f"{step.entry}.py"
         path.write_text(step.text, "utf-8")
         spec = importlib.util.spec_from_file_location(f"ortkit_triton_{len(_modules)}", path)
         assert spec is not None

@@ -5,17 +5,20 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import secrets
 import shutil
 import stat
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from types import TracebackType
+from typing import Self
 
 from ortkit.errors import UserError
 from ortkit.graph.data_file import write_at
+from ortkit.temporary import TemporaryFile, is_named, open_entry, try_lock, unused_name
 
-_NAME_CHARS = 180  # leaves room for what is added, within the 255 of common file systems
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -29,43 +32,156 @@ class Draft:
     write: Callable[[int], None]
     """Writes the content to a descriptor."""
 
+    @staticmethod
+    def of(path: Path, content: str | bytes | memoryview) -> Draft:
+        """Return a file whose content is in memory; text becomes UTF-8."""
+        data = memoryview(content.encode("utf-8") if isinstance(content, str) else content)
+        return Draft(path, data.nbytes, lambda to: write_at(to, data, 0))
 
-def write_files(drafts: Sequence[Draft]) -> None:
-    """Write all files beside their targets, then give them their names, in order.
 
-    A file that exists keeps its permissions. If anything fails, or the user interrupts, the
-    targets are as before and nothing else is left. (A kill between two renames can leave the
-    first file new and the second old.)
+@dataclass
+class Written:
+    """A file that is on disk under a temporary name."""
 
-    Raises:
-        UserError: A folder or file cannot be written, or the disk is full.
+    target: Path
+    """The name that it gets; may be set until then."""
+    path: Path
+    descriptor: int
+    """Open and locked, also once it has its name, until the file set is closed."""
+    size_bytes: int
+
+
+class FileSet:
+    """Files that are written beside their targets and then get their names, in order.
+
+    As a context manager it removes what has not got its name. A file that exists keeps its
+    permissions. If anything fails, or the user interrupts, the targets are as before. A kill
+    leaves the first files new and the later ones old; their temporaries are removed later
+    (see temporary.py).
     """
-    for draft in drafts:
-        check_target(draft.path)
-    temporary: list[Path] = []
-    current = drafts[0]
-    try:
-        for current in drafts:
-            temporary.append(_beside(current.path))
-            _write(current, temporary[-1])
-        _rename(temporary, [draft.path for draft in drafts])
-    except OSError as error:
-        raise _explain(error, current) from error
-    finally:
-        for path in temporary:
-            path.unlink(missing_ok=True)
-    for folder in {draft.path.parent for draft in drafts}:
-        _sync_folder(folder)
+
+    def __init__(self) -> None:
+        """Begin with no files."""
+        self._stack = ExitStack()
+        self._written: list[Written] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Remove the temporaries and release the locks."""
+        self._stack.close()
+
+    def write(self, draft: Draft, *, mode_of: Path | None = None) -> Written:
+        """Write a file beside its target, to disk.
+
+        Args:
+            draft: The file.
+            mode_of: A file that has the permissions; None: what is at the target now.
+
+        Raises:
+            UserError: The folder or file cannot be written, or the disk is full.
+        """
+        try:
+            file = self._stack.enter_context(TemporaryFile(draft.path.parent))
+            with contextlib.suppress(FileNotFoundError):
+                os.fchmod(file.descriptor, stat.S_IMODE((mode_of or draft.path).stat().st_mode))
+            draft.write(file.descriptor)
+            os.ftruncate(file.descriptor, draft.size_bytes)
+            os.fsync(file.descriptor)
+        except OSError as error:
+            raise _explain(error, draft.path, draft.size_bytes) from error
+        return self._added(Written(draft.path, file.path, file.descriptor, draft.size_bytes))
+
+    def take(self, path: Path, target: Path) -> Written:
+        """Add a file that somebody else wrote, on the file system of its target.
+
+        Raises:
+            UserError: It cannot be opened.
+        """
+        try:
+            descriptor = open_entry(path)
+            self._stack.callback(os.close, descriptor)
+            try_lock(descriptor)
+            os.fsync(descriptor)
+        except OSError as error:
+            raise _explain(error, path, 0) from error
+        return self._added(Written(target, path, descriptor, path.stat().st_size))
+
+    def keep(self, descriptor: int) -> None:
+        """Close `descriptor` when the set is closed, which releases its lock."""
+        self._stack.callback(os.close, descriptor)
+
+    def discard(self, file: Written) -> None:
+        """Leave a file out: its target has its content already."""
+        self._written.remove(file)
+
+    def put_in_place(self) -> None:
+        """Give the files their names, or put back what was there.
+
+        Raises:
+            UserError: One of them cannot be renamed.
+        """
+        undo: list[Callable[[], object]] = []
+        current = self._written[0]
+        try:
+            for current in self._written:
+                if len(self._written) > 1:  # nothing can fail after a single one
+                    undo.append(self._undo(current))
+                current.path.replace(current.target)
+        except BaseException as error:
+            for put_back in reversed(undo):
+                put_back()
+            if isinstance(error, OSError):
+                raise _explain(error, current.target, current.size_bytes) from error
+            raise
+        for folder in {one.target.parent for one in self._written}:
+            _sync_folder(folder)
+
+    def _added(self, file: Written) -> Written:
+        self._written.append(file)
+        return file
+
+    def _undo(self, file: Written) -> Callable[[], object]:
+        """Return what puts back what is at the target of `file` now."""
+        target = file.target
+        if target.is_symlink():
+            return partial(_relink, target, target.readlink())
+        if not target.exists():
+            return partial(_withdraw, file)
+        former = self._second_name(target)
+        return lambda: former.replace(target)
+
+    def _second_name(self, target: Path) -> Path:
+        """Give the file at `target` the name of a temporary too, until the set is closed."""
+        with contextlib.suppress(OSError):  # a file that cannot be opened stays unlocked
+            descriptor = open_entry(target)
+            self._stack.callback(os.close, descriptor)
+            try_lock(descriptor, shared=True)  # the second name is locked from its beginning
+        former = unused_name(target.parent)
+        self._stack.callback(former.unlink, missing_ok=True)
+        try:
+            os.link(target, former, follow_symlinks=False)
+        except OSError:  # a file system without hard links
+            shutil.copy2(target, former, follow_symlinks=False)
+        return former
 
 
 def write_whole(path: Path, content: str | bytes | memoryview) -> None:
     """Write one file; text in UTF-8.
 
     Raises:
-        UserError: See `write_files`.
+        UserError: See `FileSet`.
     """
-    data = memoryview(content.encode("utf-8") if isinstance(content, str) else content)
-    write_files([Draft(path, data.nbytes, lambda to: write_at(to, data, 0))])
+    check_target(path)
+    with FileSet() as files:
+        files.write(Draft.of(path, content))
+        files.put_in_place()
 
 
 def check_target(path: Path) -> None:
@@ -94,50 +210,14 @@ def check_target(path: Path) -> None:
         raise UserError("is no regular file", where=str(path), fix="name a file")
 
 
-def _beside(path: Path) -> Path:
-    return path.with_name(f".{path.name[:_NAME_CHARS]}.{secrets.token_hex(4)}.tmp")
+def _withdraw(file: Written) -> None:
+    if is_named(file.descriptor, file.target):
+        file.target.unlink()
 
 
-def _write(draft: Draft, temporary: Path) -> None:
-    descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-    try:
-        with contextlib.suppress(FileNotFoundError):
-            os.fchmod(descriptor, stat.S_IMODE(draft.path.stat().st_mode))
-        draft.write(descriptor)
-        os.ftruncate(descriptor, draft.size_bytes)
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _rename(sources: Sequence[Path], targets: Sequence[Path]) -> None:
-    """Rename all, or put back what was there."""
-    kept: list[tuple[Path, Path | None]] = []
-    try:
-        for source, target in zip(sources, targets, strict=True):
-            kept.append((target, _keep(target) if len(targets) > 1 else None))
-            source.replace(target)
-    except BaseException:
-        for target, copy in kept:
-            if copy is not None:
-                copy.replace(target)
-                copy.unlink(missing_ok=True)  # two names of one file: replacing does nothing
-        raise
-    for _, copy in kept:
-        if copy is not None:
-            copy.unlink()
-
-
-def _keep(target: Path) -> Path | None:
-    """Give the file at `target` a second name; None if there is no file."""
-    copy = _beside(target)
-    try:
-        os.link(target, copy, follow_symlinks=False)
-    except FileNotFoundError:
-        return None
-    except OSError:  # a file system without hard links
-        shutil.copy2(target, copy, follow_symlinks=False)
-    return copy
+def _relink(link: Path, to: Path) -> None:
+    link.unlink()
+    link.symlink_to(to)
 
 
 def _sync_folder(folder: Path) -> None:
@@ -150,22 +230,22 @@ def _sync_folder(folder: Path) -> None:
             os.close(descriptor)
 
 
-def _explain(error: OSError, draft: Draft) -> UserError:
+def _explain(error: OSError, path: Path, size_bytes: int) -> UserError:
     if error.errno in _NO_SPACE:
-        free = shutil.disk_usage(draft.path.parent).free
+        free = shutil.disk_usage(path.parent).free
         return UserError(
-            f"no space left: {draft.size_bytes} bytes are needed and {free} are free",
-            where=str(draft.path),
+            f"no space left: {size_bytes} bytes are needed and {free} are free",
+            where=str(path),
             fix="free some space or choose another output",
         )
     if error.errno == errno.EFBIG:
         return UserError(
-            f"{draft.size_bytes} bytes are more than a file may have here",
-            where=str(draft.path),
+            f"{size_bytes} bytes are more than a file may have here",
+            where=str(path),
             fix="raise the limit (ulimit -f) or choose another output",
         )
     return UserError(
         f"cannot be written: {error.strerror or error}",
-        where=str(draft.path),
+        where=str(path),
         fix="check the permissions or choose another output",
     )

@@ -24,7 +24,8 @@ _ALIGNED_BYTES = 64
 class DataLayout:
     """The content of one data file, tensor by tensor. Equal spans are stored once."""
 
-    location: str
+    location: str = ""
+    """The file's name, known when its content is; tensors are placed before."""
     size_bytes: int = 0
     places: list[tuple[ir.TensorProtocol, int]] = field(default_factory=list)
     _known: dict[tuple[int, int, int], int] = field(default_factory=dict)
@@ -33,15 +34,28 @@ class DataLayout:
         """Say whether `tensor` belongs into the data file."""
         return tensor.dtype != ir.DataType.STRING and _size(tensor) >= EXTERNAL_FROM_BYTES
 
+    def place(self, tensor: ir.TensorProtocol) -> int:
+        """Give `tensor` a place, if it has none, and return where it begins in the file."""
+        size = _size(tensor)
+        span = span_of(tensor)
+        key = (id(tensor), 0, size) if span is None else (id(span.file), span.offset, size)
+        if key not in self._known:
+            unit = _PAGE_BYTES if size >= _PAGED_FROM_BYTES else _ALIGNED_BYTES
+            offset = -(-self.size_bytes // unit) * unit
+            self.places.append((tensor, offset))  # also keeps the ids in the keys alive
+            self.size_bytes = offset + size
+            self._known[key] = offset
+        return self._known[key]
+
     def payload(self, tensor: ir.TensorProtocol, name: str) -> Payload:
-        """Give `tensor` a place and return what the model file says of it."""
+        """Return what the model file says of a tensor that has a place."""
         header = header_of(tensor, name)
         self.refer(header, tensor)
         return Payload.whole(header)
 
     def refer(self, header: TensorProto, tensor: ir.TensorProtocol) -> None:
-        """Give `tensor` a place and write it into `header`."""
-        offset = self._place(tensor)
+        """Write the place of `tensor` into `header`."""
+        offset = self.place(tensor)
         header.data_location = TensorProto.EXTERNAL
         del header.external_data[:]
         for key, value in (
@@ -55,18 +69,6 @@ class DataLayout:
         """Write the data file to descriptor `target`; see `Encoded.write`."""
         for tensor, offset in self.places:
             write_tensor(tensor, target, offset)
-
-    def _place(self, tensor: ir.TensorProtocol) -> int:
-        size = _size(tensor)
-        span = span_of(tensor)
-        key = (id(tensor), 0, size) if span is None else (id(span.file), span.offset, size)
-        if key not in self._known:
-            unit = _PAGE_BYTES if size >= _PAGED_FROM_BYTES else _ALIGNED_BYTES
-            offset = -(-self.size_bytes // unit) * unit
-            self.places.append((tensor, offset))  # also keeps the ids in the keys alive
-            self.size_bytes = offset + size
-            self._known[key] = offset
-        return self._known[key]
 
 
 def nested_external(

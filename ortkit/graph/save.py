@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,9 +12,9 @@ import onnx_ir as ir
 from onnx import TensorProto
 
 from ortkit.errors import UserError
-from ortkit.graph.atomic import Draft, write_files, write_whole
+from ortkit.graph.atomic import Draft, FileSet, check_target
+from ortkit.graph.data_names import is_data_of, name_data, remove_unused_data
 from ortkit.graph.encode import (
-    Encoded,
     encode,
     initializers_of,
     inline_payload,
@@ -43,19 +44,27 @@ class SavedFiles:
 
 
 def save_model(
-    model: ir.Model, path: str | os.PathLike[str], *, external_data: bool | None = None
+    model: ir.Model,
+    path: str | os.PathLike[str],
+    *,
+    external_data: bool | None = None,
+    beside: Sequence[Draft] = (),
 ) -> SavedFiles:
     """Write `model` to `path`, replacing what is there only when all of it is on disk.
 
     The model is not changed, and it may be mapped from the files that are replaced. The format
-    follows the name as in `open_model`.
+    follows the name as in `open_model`. The data come first, then `beside`, then the model: a
+    kill at any point leaves a model with its own data. Data of earlier models at `path` are
+    removed.
 
     Args:
         model: A valid model.
-        path: The model file; external data goes to the same name with `.data` added. A link is
+        path: The model file; external data goes to the same name with 16 digits of its SHA-256
+            and `.data` added, with the permissions of the model file that is replaced. A link is
             replaced, not followed.
         external_data: Whether tensors of 1 KiB and more go to a file of their own. None: if the
             model came with external data, or would be larger than 1.9 GB without.
+        beside: Further files that belong to this model.
 
     Raises:
         UserError: The folder or file cannot be written, the disk is full, or the model is too
@@ -74,21 +83,55 @@ def save_model(
             where=str(target),
             fix="save it as .onnx with external data",
         )
-    layout = DataLayout(f"{target.name}.data")
-    for tensor, header in nested:
+    for file in (target, *(draft.path for draft in beside)):
+        check_target(file)
+    own = [(name, tensor) for name, tensor in initializers_of(model.graph)]
+    layout = DataLayout()
+    for tensor in (*(tensor for tensor, _ in nested), *(tensor for _, tensor in own)):
         if is_external and layout.takes(tensor):
-            layout.refer(header, tensor)
+            layout.place(tensor)
+    with FileSet() as files:
+        data = _write_data(files, layout, target)
+        for tensor, header in nested:
+            if is_external and layout.takes(tensor):
+                layout.refer(header, tensor)
+            else:
+                inline(header, tensor)
+        for draft in beside:
+            files.write(draft)
+        if is_text:
+            written = files.write(_text(own, proto, target))
         else:
-            inline(header, tensor)
-    if is_text:
-        return _save_text(model, proto, target)
-    payloads = [
-        layout.payload(tensor, name)
-        if is_external and layout.takes(tensor)
-        else inline_payload(tensor, name)
-        for name, tensor in initializers_of(model.graph)
-    ]
-    return _write(encode(proto, payloads), layout, target)
+            payloads = [
+                layout.payload(tensor, name)
+                if is_external and layout.takes(tensor)
+                else inline_payload(tensor, name)
+                for name, tensor in own
+            ]
+            encoded = encode(proto, payloads)
+            written = files.write(Draft(target, encoded.size_bytes, encoded.write))
+        _hold((*(tensor for tensor, _ in nested), *(tensor for _, tensor in own)), target)
+        files.put_in_place()
+        remove_unused_data(written, data)
+    return SavedFiles(target, data, written.size_bytes, layout.size_bytes)
+
+
+def _write_data(files: FileSet, layout: DataLayout, target: Path) -> Path | None:
+    """Write the data file, if there is one, and tell the layout its name."""
+    if not layout.places:
+        return None
+    draft = Draft(target.with_name(f"{target.name}.data"), layout.size_bytes, layout.write)
+    data = name_data(files, files.write(draft, mode_of=target), target)
+    layout.location = data.name
+    return data
+
+
+def _hold(tensors: Iterable[ir.TensorProtocol], target: Path) -> None:
+    """Keep those files open that lose their names when a model is put at `target`."""
+    files = {id(span.file): span.file for tensor in tensors if (span := span_of(tensor))}
+    for file in files.values():
+        if _is_same(file.path, target) or is_data_of(target, file.path):
+            file.hold()
 
 
 def _wants_data_file(model: ir.Model, size: int, asked: bool | None) -> bool:
@@ -111,25 +154,12 @@ def _inline_bytes(
     return int(proto.ByteSize()) + sum(bytes_of(t.dtype, t.size) for t in tensors)
 
 
-def _write(encoded: Encoded, layout: DataLayout, target: Path) -> SavedFiles:
-    drafts = [Draft(target, encoded.size_bytes, encoded.write)]
-    data = target.with_name(layout.location) if layout.places else None
-    if data is not None:  # before the model: a model must never lack its data
-        drafts.insert(0, Draft(data, layout.size_bytes, layout.write))
-    for tensor in [*encoded.tensors(), *(tensor for tensor, _ in layout.places)]:
-        span = span_of(tensor)
-        if span is not None and any(_is_same(span.file.path, draft.path) for draft in drafts):
-            span.file.hold()
-    write_files(drafts)
-    return SavedFiles(target, data, encoded.size_bytes, layout.size_bytes)
-
-
-def _save_text(model: ir.Model, proto: onnx.ModelProto, target: Path) -> SavedFiles:
-    for name, tensor in initializers_of(model.graph):
+def _text(
+    own: Sequence[tuple[str, ir.TensorProtocol]], proto: onnx.ModelProto, target: Path
+) -> Draft:
+    for name, tensor in own:
         proto.graph.initializer.append(whole_tensor(tensor, name))
-    text = format_text(proto, target.suffix)
-    write_whole(target, text)
-    return SavedFiles(target, None, len(text), 0)
+    return Draft.of(target, format_text(proto, target.suffix))
 
 
 def _is_same(path: Path, other: Path) -> bool:

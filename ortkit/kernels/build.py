@@ -17,12 +17,12 @@ from ortkit.kernels.catalog import AUTOMATIC, load_backend
 from ortkit.kernels.compiler import Job, compile_all
 from ortkit.kernels.cpu import resolve
 from ortkit.kernels.cuda import CudaKernel, resolve_cuda
-from ortkit.kernels.folders import temporary_folder
 from ortkit.kernels.link import KernelLibrary, Programs, find_linker, find_shim, link_library
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.sources import write_sources
 from ortkit.kernels.tunable import Tunable
 from ortkit.kernels.tuned import Chooser, known_database
+from ortkit.temporary import TemporaryFolder, sweep_once
 
 
 def _silent(done: int, total: int) -> None:
@@ -91,7 +91,7 @@ def build_library(
     started = time.perf_counter()
     target = _resolved(target)
     cache = cache or default_cache()
-    with temporary_folder("build") as folder:
+    with TemporaryFolder("build") as folder:
         chooser = chooser or known_database().chooser()
         build = _Build(_usable_backends(backend), target, cache, folder, chooser)
         found = build.kernels(signatures, count)
@@ -145,7 +145,7 @@ def build_kernels(
     The arguments and errors are those of `build_library`.
     """
     target = _resolved(target)
-    with temporary_folder("build") as folder:
+    with TemporaryFolder("build") as folder:
         chooser = known_database().chooser()
         build = _Build(
             _usable_backends(backend), target, cache or default_cache(), folder, chooser
@@ -204,6 +204,7 @@ class _Build:
         self.note = ""
         self._fingerprints = {one.name: one.fingerprint() for one in _available(backends)}
         self._backends = backends
+        sweep_once(cache.folder)  # also where all kernels are there already
 
     def kernels(
         self, signatures: Sequence[RegionSignature], count: Callable[[int, int], None]

@@ -18,7 +18,6 @@ from ortkit.kernels.backend import Kernel, Target
 from ortkit.kernels.cached import (
     DAMAGED,
     read_sealed,
-    remove_drafts,
     say_unused,
     unused_line,
     write_cached,
@@ -27,6 +26,7 @@ from ortkit.kernels.cuda import CudaKernel
 from ortkit.kernels.record import files_of, kernel_from, record_of
 from ortkit.kernels.signature import RegionSignature
 from ortkit.private_folder import NotPrivateError, private_folder_refusal
+from ortkit.temporary import sweep
 
 DEFAULT_LIMIT = 512 << 20
 _SCHEMA = 4
@@ -153,7 +153,7 @@ class KernelCache:
                 break
             if _remove(path):
                 excess -= status.st_size
-        remove_drafts(self.folder)
+        sweep(self.folder)
 
     def entries(self) -> tuple[Entry, ...]:
         """Return what is there, last used first; files of other versions are left out."""

@@ -13,10 +13,7 @@ import hashlib
 import json
 import logging
 import os
-import re
-import secrets
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
@@ -27,6 +24,7 @@ from ortkit.private_folder import (
     private_folder_refusal,
     read_private,
 )
+from ortkit.temporary import TemporaryFile
 
 T = TypeVar("T")
 
@@ -35,14 +33,10 @@ T = TypeVar("T")
 DAMAGED = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
 #: The folders of the cache that files are written to, below `env.cache_dir()`.
 FOLDERS = ("", "kernels", "timings", "provider", "provider/plans")
-#: Drafts of processes that were killed are removed after this.
-LEFT_OVER_SECONDS = 3600.0
 _HEAD, _REST = b'{"sha256": "', b'", '
 _HEAD_BYTES = len(_HEAD) + 2 * hashlib.sha256().digest_size + len(_REST)
-_DRAFT = re.compile(r"\.[0-9a-f]{8}-.+")
 _log = logging.getLogger("ortkit.cache")
 _said: set[str] = set()
-_swept: set[Path] = set()
 
 
 def read_cached(path: Path, key: str, read: Callable[[Any], T]) -> T | None:
@@ -112,45 +106,16 @@ def keep_cached(path: Path, key: str, content: str | bytes) -> None:
 def write_private(path: Path, content: bytes, *, is_durable: bool = False) -> None:
     """Write a file as it is, for the current user alone; otherwise like `write_cached`.
 
-    A draft is called like the file, with a dot and a number before it. It goes if it cannot be
-    written; what a killed process left is removed when another one writes to the folder.
+    What a killed process left half written is removed by the next one; see temporary.py.
     """
     make_private_folder(path.parent)
-    if path.parent not in _swept:
-        _swept.add(path.parent)
-        remove_drafts(path.parent)
-    draft = path.with_name(f".{secrets.token_hex(4)}-{path.name}")
-    try:
-        with open(draft, "xb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+    with TemporaryFile(path.parent) as draft:
+        os.fchmod(draft.descriptor, 0o600)
+        with os.fdopen(os.dup(draft.descriptor), "wb") as file:
             file.write(content)
-            if is_durable:
-                file.flush()
-                os.fsync(file.fileno())
-        draft.replace(path)
-    except BaseException:
-        draft.unlink(missing_ok=True)
-        raise
-
-
-def drafts_in(folder: Path, older_than: float = LEFT_OVER_SECONDS) -> Iterator[Path]:
-    """Yield the drafts in a folder that nobody has written to for a number of seconds."""
-    before = time.time() - older_than
-    with suppress(OSError):
-        for file in os.scandir(folder):
-            if _DRAFT.fullmatch(file.name):
-                with suppress(OSError):  # another process was faster
-                    if file.stat(follow_symlinks=False).st_mtime <= before:
-                        yield Path(file.path)
-
-
-def remove_drafts(folder: Path, older_than: float = LEFT_OVER_SECONDS) -> int:
-    """Remove what `drafts_in` yields, as far as that is possible; returns how many."""
-    count = 0
-    for draft in list(drafts_in(folder, older_than)):
-        with suppress(OSError):
-            draft.unlink()
-            count += 1
-    return count
+        if is_durable:
+            os.fsync(draft.descriptor)
+        draft.path.replace(path)
 
 
 def unused_line(reason: str) -> str:

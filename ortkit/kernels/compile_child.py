@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import selectors
 import signal
 import tempfile
@@ -24,6 +25,7 @@ from ortkit.kernels.backend import KernelBackend, Target
 from ortkit.kernels.record import record_of
 from ortkit.kernels.signature import RegionSignature, TensorSpec
 from ortkit.kernels.tunable import Tunable
+from ortkit.parent import end_with_parent
 
 #: The file that a worker leaves in a job's folder beside the object.
 RESULT = "result.json"
@@ -73,7 +75,7 @@ def main(idle_seconds: float) -> None:
             if not line:
                 return
             try:
-                _Server(json.loads(line), answers).run()
+                _Server(json.loads(line), requests.fileno(), answers).run()
             except BrokenPipeError:
                 return  # the caller is gone
 
@@ -105,7 +107,9 @@ class _Worker:
 class _Server:
     """One batch."""
 
-    def __init__(self, batch: Batch, answers: IO[str]) -> None:
+    def __init__(self, batch: Batch, requests: int, answers: IO[str]) -> None:
+        self.requests = requests
+        """Ends with the caller."""
         self.jobs = batch["jobs"]
         self.most = batch["workers"]
         self.seconds = batch["seconds"]
@@ -139,8 +143,9 @@ class _Server:
         orders_out, orders_in = os.pipe()
         answers_out, answers_in = os.pipe()
         log = tempfile.TemporaryFile()  # noqa: SIM115  closed in `end`
-        process = os.fork()
+        server, process = os.getpid(), os.fork()
         if process == 0:
+            end_with_parent(server)
             others = [fd for one in self.workers for fd in (one.orders, one.answers)]
             for descriptor in (orders_in, answers_out, *others, self.answers.fileno()):
                 os.close(descriptor)
@@ -163,11 +168,14 @@ class _Server:
     def listen(self) -> None:
         """Wait for an answer, an end, or the time to be over; then go on with the next job."""
         left = min(worker.until for worker in self.workers) - time.monotonic()
-        with selectors.DefaultSelector() as ready:
-            for worker in self.workers:
-                ready.register(worker.answers, selectors.EVENT_READ, worker)
-            heard = [cast(_Worker, key.data) for key, _ in ready.select(max(0.0, left))]
-        for worker in heard:
+        ready = select.poll()
+        ready.register(self.requests, 0)  # which tells of the end alone
+        for worker in self.workers:
+            ready.register(worker.answers, select.POLLIN)
+        heard = {descriptor for descriptor, _ in ready.poll(1000 * max(0.0, left))}
+        if self.requests in heard:
+            raise BrokenPipeError("the caller is gone")
+        for worker in [one for one in self.workers if one.answers in heard]:
             part = os.read(worker.answers, 1 << 16)
             worker.received += part
             if not part:

@@ -24,6 +24,7 @@ from ortkit.kernels.compile_child import Job as ChildJob
 from ortkit.kernels.cuda import CudaKernel, architectures_of
 from ortkit.kernels.record import kernel_from
 from ortkit.kernels.signature import RegionSignature
+from ortkit.temporary import TemporaryFolder, tools_in
 
 #: For one kernel and GPU architecture; they take some 20 to 80 ms on CPUs, and on GPUs 0.3 s for
 #: each variant, of which there are up to 16.
@@ -128,12 +129,13 @@ class _Compiler:
     def __init__(self) -> None:
         self.owner = os.getpid()
         self.log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  closed in `close`
+        self.folder = TemporaryFolder("toolchain")
         given = json.dumps([[path or str(Path.cwd()) for path in sys.path], _idle_seconds])
         # In a session of its own: an interrupt from the keyboard is the caller's to act on.
         self.process: subprocess.Popen[bytes] = subprocess.Popen(
             [sys.executable, "-P", "-c", _START, given],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.log,
-            start_new_session=True, bufsize=0,
+            start_new_session=True, bufsize=0, env=tools_in(self.folder.path),
         )  # fmt: skip
         self._received = b""
 
@@ -222,6 +224,7 @@ class _Compiler:
         if self.process.poll() is None:
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
+        self.folder.cleanup()
         for file in (self.process.stdin, self.process.stdout, self.log):
             if file is not None:
                 file.close()

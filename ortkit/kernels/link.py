@@ -7,7 +7,6 @@ import os
 import re
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
@@ -25,6 +24,7 @@ from ortkit.kernels.manifest_cuda import ImageFile, image_files
 from ortkit.kernels.names import NAMES_VERSION, NamedOp, names_source
 from ortkit.kernels.signature import RegionSignature
 from ortkit.private_folder import private_folder_refusal
+from ortkit.temporary import TemporaryFile, TemporaryFolder, tools_in
 
 SHIM_ARCHIVE = "libortkit_shim.a"
 MANIFEST_HEADER = "manifest.h"
@@ -108,8 +108,7 @@ def link_library(
     images = image_files(op.cuda for op in ops if op.cuda)
     symbols = () if programs is None else programs.symbols
     exports = _EXPORTS % "".join(f" {symbol};" for symbol in symbols)
-    with tempfile.TemporaryDirectory(prefix="ortkit-link-") as name:
-        folder = Path(name)
+    with TemporaryFolder("link") as folder:
         _write_images(images.values(), folder)
         (folder / "manifest.c").write_text(manifest_source(ops, level, images), "utf-8")
         if programs is not None:
@@ -140,8 +139,7 @@ def link_named(ops: Sequence[NamedOp], path: Path, target: Target) -> KernelLibr
     names = header.with_name(NAMES_HEADER)
     _check_version(names, "NAMES", NAMES_VERSION)
     level = _level(target)
-    with tempfile.TemporaryDirectory(prefix="ortkit-link-") as name:
-        folder = Path(name)
+    with TemporaryFolder("link") as folder:
         kernels = [one.kernel for op in ops for one in op.kernels]
         images = image_files(one for one in kernels if isinstance(one, CudaKernel))
         _write_images(images.values(), folder)
@@ -293,7 +291,7 @@ def _find_zig() -> Path | None:
 
 def _run(command: list[str], folder: Path) -> None:
     # zig keeps what it compiles of the C library, and finds no place for it without HOME.
-    surroundings = {"ZIG_GLOBAL_CACHE_DIR": str(_zig_cache(folder)), **os.environ}
+    surroundings = {"ZIG_GLOBAL_CACHE_DIR": str(_zig_cache(folder)), **tools_in(folder)}
     try:
         result = subprocess.run(
             command, cwd=folder, env=surroundings, capture_output=True, text=True,
@@ -320,17 +318,12 @@ def _zig_cache(folder: Path) -> Path:
 
 def _write_atomically(path: Path, content: bytes) -> None:
     try:
-        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-        try:
-            with os.fdopen(handle, "wb") as file:
+        with TemporaryFile(path.parent) as draft:
+            with os.fdopen(os.dup(draft.descriptor), "wb") as file:
                 file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-                os.fchmod(file.fileno(), 0o755)
-            Path(name).replace(path)
-        except BaseException:
-            Path(name).unlink(missing_ok=True)
-            raise
+            os.fchmod(draft.descriptor, 0o755)
+            os.fsync(draft.descriptor)
+            draft.path.replace(path)
     except OSError as error:
         raise UserError(
             f"cannot write the kernel library: {error.strerror}",

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import atexit
 import fcntl
+import functools
 import hashlib
 import os
-import shutil
-import tempfile
 from pathlib import Path
+
+from ortkit.temporary import TemporaryFolder
 
 _SEALS = ("F_SEAL_WRITE", "F_SEAL_SHRINK", "F_SEAL_GROW", "F_SEAL_SEAL")
 #: By hash. A copy lives as long as the process: the dynamic loader identifies a library by its
@@ -51,9 +51,13 @@ def _in_memory(data: bytes) -> Path | None:
 
 
 def _in_private_folder(data: bytes, key: str) -> Path:
-    folder = tempfile.mkdtemp(prefix="ortkit-kernels-")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    path = Path(folder) / f"{key[:16]}.so"
+    path = _private_folder().path / f"{key[:16]}.so"
     path.write_bytes(data)
     path.chmod(0o400)
     return path
+
+
+@functools.cache
+def _private_folder() -> TemporaryFolder:
+    """Return a folder that goes when the process ends."""
+    return TemporaryFolder("kernels")

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ortkit import env
-from ortkit.kernels.cached import write_cached
+from ortkit.kernels.cached import write_private
 from ortkit.private_folder import make_private_folder, read_private, read_regular
 
 LIST = "trusted-libraries.txt"
@@ -96,7 +96,7 @@ def untrust(sha256: str) -> str:
         lines = [] if path is None else _lines(read_private(path))
         kept = [line for line in lines if _hash_in(line) != sha256]
         if path is not None and len(kept) < len(lines):
-            write_cached(path, "".join(f"{line}\n" for line in kept))
+            write_private(path, "".join(f"{line}\n" for line in kept).encode())
     except FileNotFoundError:
         return ""
     except OSError as error:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
@@ -17,6 +16,7 @@ from ortkit.kernels import DOMAIN, RegionSignature, Target, TensorSpec, build_li
 from ortkit.kernels.calibration import Calibration, machine
 from ortkit.runtime.ort import require_onnxruntime
 from ortkit.runtime.timing import NotTimed, Variant, time_variants
+from ortkit.temporary import TemporaryFolder
 
 SCHEMA = "ortkit.calibrate/1"
 #: Sizes in use, of which the time of a copy is taken: within the caches, and beyond.
@@ -70,8 +70,8 @@ def calibrate(progress: Callable[[str], None] = _silent) -> Calibrated:
     found = Calibration(
         bandwidths=tuple((size, _bandwidth(size)) for size in _SIZES), machine=machine()
     )
-    with tempfile.TemporaryDirectory(prefix="ortkit-calibrate-") as folder:
-        bench = _Bench(Path(folder))
+    with TemporaryFolder("calibrate") as folder:
+        bench = _Bench(folder)
         for stage in (_node, _kernel, _operation, _parallel):
             name = stage.__name__.strip("_")
             progress(name)

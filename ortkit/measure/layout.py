@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
@@ -38,6 +37,7 @@ from ortkit.runtime.memory.point import PointPlan
 from ortkit.runtime.memory.point_child import SAVED_WEIGHTS
 from ortkit.runtime.profiling.trace import Trace, read_trace
 from ortkit.runtime.tensor_files import of_plain, write_manifest
+from ortkit.temporary import TemporaryFolder
 
 MOST_CASES = 12
 _SECONDS = 0.2
@@ -69,15 +69,15 @@ def measure_layouts(
     found = []
     for number, case in enumerate(cases[:most]):
         progress(f"layouts: {case.op} {case.described} ({number + 1} of {min(most, len(cases))})")
-        with tempfile.TemporaryDirectory(dir=folder) as name:
-            times = _measured(case, settings, Path(name), on_cuda=on_cuda)
+        with TemporaryFolder("job", inside=folder) as own:
+            times = _measured(case, settings, own, on_cuda=on_cuda)
         found.append(NodeLayouts(case.op, case.nodes, case.described, case.share, times))
     return Layouts(tuple(found), max(0, len(cases) - most), int(settings.get("threads", 0)))
 
 
 def _cases(plan: PointPlan, folder: Path) -> tuple[tuple[LayoutCase, ...], bool]:
-    with tempfile.TemporaryDirectory(dir=folder) as name:
-        graph = Path(name) / "executed.onnx"
+    with TemporaryFolder("job", inside=folder) as own:
+        graph = own / "executed.onnx"
         settings = {
             **plan.settings,
             "optimizations": "off",
@@ -91,8 +91,8 @@ def _cases(plan: PointPlan, folder: Path) -> tuple[tuple[LayoutCase, ...], bool]
             },
         }
         variant = {"model": str(plan.model.absolute()), "settings": settings,
-                   "trace": str(Path(name) / "trace")}  # fmt: skip
-        (ran,) = _run([variant], plan.feeds, Path(name))
+                   "trace": str(own / "trace")}  # fmt: skip
+        (ran,) = _run([variant], plan.feeds, own)
         if ran["problem"]:
             raise RunError(ran["problem"], where=str(plan.model))
         trace = read_trace(Path(ran["trace"]))

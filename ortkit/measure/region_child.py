@@ -1,4 +1,4 @@
-"""The process that times regions: `python region_child.py JOB.json`; imports nothing of ortkit.
+"""The process that times regions: `python region_child.py JOB.json`; needs nothing of ortkit.
 
 Each turn has a session of its own, because where a session puts its buffers is decided once, and
 differs from session to session.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +19,7 @@ from ortkit.measure import region_child
 from ortkit.measure.fused import FusedCase, case_model, fused_cases
 from ortkit.measure.known import KnownTimes
 from ortkit.measure.result import Compared, RegionTiming, compare
+from ortkit.runtime.child_process import script_command
 from ortkit.runtime.ort import import_onnxruntime
 from ortkit.runtime.timing import NotTimed, Variant, time_variants
 
@@ -161,7 +161,7 @@ def _run(job: RegionJob, cases: Sequence[FusedCase]) -> tuple[list[Compared | st
         "result": str(result),
     }
     job_file.write_text(json.dumps(given), encoding="utf-8")
-    command = [sys.executable, "-P", region_child.__file__, str(job_file)]
+    command = script_command(region_child.__file__, str(job_file))
     try:
         ended = subprocess.run(
             command, stdin=subprocess.DEVNULL, capture_output=True, check=False,

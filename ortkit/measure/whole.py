@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,6 +11,7 @@ from ortkit.measure.result import Ceiling
 from ortkit.runtime.heavy import HEAVY
 from ortkit.runtime.profiling.result import Profile
 from ortkit.runtime.timing import NotTimed, Timing, Variant, time_variants
+from ortkit.temporary import TemporaryFolder
 
 ROUNDS = 3
 _SECONDS = 1.0
@@ -38,11 +38,11 @@ def time_whole(
         if number and time.perf_counter() > until:
             break
         for name in (*variants, *reversed(list(variants))):
-            with tempfile.TemporaryDirectory(dir=folder) as job:
+            with TemporaryFolder("job", inside=folder) as job:
                 found = time_variants(
                     [variants[name]],
                     [feeds],
-                    Path(job),
+                    job,
                     seconds=_SECONDS,
                     timeout_seconds=_TIMEOUT_SECONDS,
                     threads=threads,

@@ -25,9 +25,10 @@ from ortkit.runtime.placement import Placed, read_placement
 from ortkit.runtime.places import places_of
 from ortkit.runtime.settings import Kernels, Optimizations, SessionSettings, Target
 from ortkit.runtime.shared_caches import check_shared
-from ortkit.runtime.source import Saveable, new_scratch
+from ortkit.runtime.source import Saveable
 from ortkit.runtime.specs import TensorSpec, specs_of
 from ortkit.runtime.targets import short_name
+from ortkit.temporary import TemporaryFolder
 
 if TYPE_CHECKING:
     from ortkit.runtime.memory import MemoryReport
@@ -129,7 +130,7 @@ class Session:
         self._ort = import_onnxruntime()
         self.settings = settings
         self._model = model
-        self._scratch: Any = None
+        self._scratch: TemporaryFolder | None = None
         self._pool: concurrent.futures.ThreadPoolExecutor | None = None
         self._graphs: CapturedRuns | None = None
         self._lock = threading.Lock()
@@ -387,8 +388,8 @@ class Session:
 
     def _scratch_folder(self) -> Path:
         if self._scratch is None:
-            self._scratch = new_scratch()
-        return Path(self._scratch.name)
+            self._scratch = TemporaryFolder("session")
+        return self._scratch.path
 
     def _checked(
         self, feeds: Given, outputs: object, key: object, cast: bool

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -73,11 +72,6 @@ def header_at(path: Path) -> Header:
         ModelError: There is no such file, or it is no model.
     """
     return _checked(path).header
-
-
-def new_scratch() -> tempfile.TemporaryDirectory[str]:
-    """Return a folder that is removed with its last reference."""
-    return tempfile.TemporaryDirectory(prefix="ortkit-session-")
 
 
 def _checked(content: Path | bytes) -> Loadable:

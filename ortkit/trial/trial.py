@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import tempfile
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -27,6 +26,7 @@ from ortkit.runtime.heavy import HEAVY
 from ortkit.runtime.ort import require_onnxruntime
 from ortkit.runtime.profiling.result import Profile
 from ortkit.runtime.timing import NotTimed, Timing, Variant, speedup, time_variants
+from ortkit.temporary import TemporaryFolder
 from ortkit.trial.outlook import Facts, outlook
 from ortkit.trial.result import Checked, Holder, Latency, Prospect, Trial
 from ortkit.verify.verifier import Verifier
@@ -78,8 +78,8 @@ def try_model(source: Path, options: TrialOptions | None = None) -> Trial:
         MissingDependencyError: ONNX Runtime is not installed.
     """
     require_onnxruntime()
-    with tempfile.TemporaryDirectory(prefix="ortkit-try-") as folder:
-        return _Trial(source, options or TrialOptions(), Path(folder)).run()
+    with TemporaryFolder("try") as folder:
+        return _Trial(source, options or TrialOptions(), folder).run()
 
 
 class _Trial:

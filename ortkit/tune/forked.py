@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import multiprocessing
 import os
 import signal
@@ -16,10 +15,9 @@ from typing import TypeVar
 
 from ortkit.errors import OrtkitError
 from ortkit.kernels.backend import Refused
+from ortkit.parent import end_with_parent
 
 Result = TypeVar("Result")
-#: Of prctl(2).
-_DIE_WITH_PARENT = 1
 
 
 @dataclass
@@ -49,7 +47,9 @@ def in_processes(
             while waiting and len(running) < workers:
                 number = waiting.popleft()
                 answers, answer = context.Pipe(duplex=False)
-                process = context.Process(target=_run, args=(calls[number], answer), daemon=True)
+                process = context.Process(
+                    target=_run, args=(calls[number], answer, os.getpid()), daemon=True
+                )
                 process.start()
                 answer.close()
                 running[answers] = _Running(number, process, time.monotonic() + seconds)
@@ -87,9 +87,9 @@ def _end(answers: Connection, process: BaseProcess) -> None:
     process.join()
 
 
-def _run(call: Callable[[], Result], answer: Connection) -> None:
+def _run(call: Callable[[], Result], answer: Connection, parent: int) -> None:
     """Do a call in a process of its own."""
-    ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
+    end_with_parent(parent)
     # An interrupt is for the parent to act on; and toolchains print the stack of a crash.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for number in (signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGABRT):

@@ -13,10 +13,10 @@ from ortkit.kernels.backend import Kernel, Target
 from ortkit.kernels.calibration import processor
 from ortkit.kernels.compiler import cores
 from ortkit.kernels.cpu import resolve
-from ortkit.kernels.folders import temporary_folder
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.sizes import symbols_of
 from ortkit.kernels.tuned import Place, cache_file
+from ortkit.temporary import TemporaryFolder
 from ortkit.tune.cases import TuneCase
 from ortkit.tune.forked import in_processes
 from ortkit.tune.loop import Loop
@@ -202,7 +202,7 @@ def _timer(kernel: WrittenKernel) -> Timer:
     def time(
         case: TuneCase, target: Target, backend: str, choices: Sequence[str], effort: Effort
     ) -> list[Times]:
-        with temporary_folder("tune") as folder:
+        with TemporaryFolder("tune") as folder:
             calls = [
                 partial(_compiled, kernel, target, folder / str(number), each)
                 for number, each in enumerate(choices)

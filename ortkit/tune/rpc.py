@@ -22,7 +22,7 @@ from ortkit.errors import KernelError, MissingDependencyError, UserError
 from ortkit.kernels.backend import Kernel, Target
 from ortkit.kernels.cpu import level_of, runs_on
 from ortkit.kernels.cuda import CudaKernel
-from ortkit.kernels.folders import temporary_folder
+from ortkit.temporary import TemporaryFolder
 from ortkit.tune import timing_cpu
 from ortkit.tune.cases import TuneCase, tensors_of
 from ortkit.tune.timing import Effort, Times, time_with
@@ -174,7 +174,7 @@ class Tracker:
                 where=str(self),
                 fix=f"start some with `{_SERVER} --key {self.key} --tracker {at}`",
             )  # fmt: skip
-        with temporary_folder("tune") as folder:
+        with TemporaryFolder("tune") as folder:
             library = timing_cpu.shared_library(_CALLS + _CPUINFO, (), folder)
             found = {_cpu_of(session, library) for session in self._all(count)}
         if len(found) > 1:

@@ -13,7 +13,7 @@ from ortkit.errors import KernelError
 from ortkit.kernels.backend import Kernel, Refused, Target
 from ortkit.kernels.compiler import Job, compile_all
 from ortkit.kernels.cuda import CudaKernel
-from ortkit.kernels.folders import temporary_folder
+from ortkit.temporary import TemporaryFolder
 from ortkit.tune import timing_cpu, timing_cuda
 from ortkit.tune.cases import TuneCase
 from ortkit.tune.timing_child import Result
@@ -127,7 +127,7 @@ def time_all(
 def _timed(
     measure: Measure, requests: Sequence[Request], target: Target, effort: Effort
 ) -> list[list[Times] | KernelError]:
-    with temporary_folder("tune") as folder:
+    with TemporaryFolder("tune") as folder:
         jobs = []
         for place, one in enumerate(requests):
             for number, choices in enumerate(one.choices):

@@ -12,6 +12,7 @@ from ortkit.kernels.backend import Kernel
 from ortkit.kernels.cpu import ASK_FOR_TILES, has_tiles
 from ortkit.kernels.link import find_linker
 from ortkit.kernels.sizes import product
+from ortkit.temporary import tools_in
 from ortkit.tune import timing_child
 from ortkit.tune.cases import TuneCase, tensors_of
 from ortkit.tune.processes import run_child
@@ -80,7 +81,7 @@ def shared_library(source: str, objects: Sequence[Path], folder: Path) -> Path:
     command = [*find_linker(), "-shared", "-fPIC", "-O2", "-o", str(library), "time.c"]
     ended = subprocess.run(
         [*command, *map(str, objects), "-lm"], cwd=folder, capture_output=True, text=True,
-        errors="replace", check=False,
+        errors="replace", check=False, env=tools_in(folder),
     )  # fmt: skip
     if ended.returncode != 0:
         last = " | ".join(ended.stderr.strip().splitlines()[-3:])

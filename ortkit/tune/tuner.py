@@ -14,7 +14,6 @@ from ortkit.kernels.calibration import machine
 from ortkit.kernels.catalog import load_backend
 from ortkit.kernels.compiler import cores, staying
 from ortkit.kernels.defaults import default_choices
-from ortkit.kernels.folders import temporary_folder
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.tuned import Chooser, Place, cache_file
 from ortkit.measure.inputs import shapes_in, write_inputs
@@ -23,6 +22,7 @@ from ortkit.options import OptimizeOptions
 from ortkit.runtime.ort import require_onnxruntime
 from ortkit.runtime.settings import SessionSettings
 from ortkit.runtime.timing import NotTimed, Timing, Variant, time_variants
+from ortkit.temporary import TemporaryFolder
 from ortkit.tune.alternatives import Alternatives, ways_of
 from ortkit.tune.cases import TuneCase
 from ortkit.tune.loop import Loop
@@ -73,7 +73,7 @@ def tune(source: Path, options: TuneOptions | None = None) -> TuneResult:
         raise missing
     store = TuneStore(options.db, options.merge)
     with (
-        temporary_folder("tune") as folder,
+        TemporaryFolder("tune") as folder,
         staying(_TOOLCHAIN_SECONDS),
         runner_for(options) as runner,
     ):

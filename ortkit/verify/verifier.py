@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -18,6 +17,7 @@ from ortkit.errors import InternalError, UserError
 from ortkit.graph.open import open_model
 from ortkit.graph.save import save_model
 from ortkit.graph.text import is_text_suffix
+from ortkit.temporary import TemporaryFolder
 from ortkit.verify.feeds import Feeds
 from ortkit.verify.judging import judge
 from ortkit.verify.picks import give_picks, run_picks, shared_picks
@@ -84,8 +84,7 @@ class Verifier:
             ModelError: The original is no valid model.
             MissingDependencyError: ONNX Runtime is not installed.
         """
-        temporary = tempfile.TemporaryDirectory(prefix="ortkit-verify-")
-        self._temporary = Path(self._stack.enter_context(temporary))
+        self._temporary = self._stack.enter_context(TemporaryFolder("verify"))
         try:
             self._path = path = self._as_file(self._original, "original")
             request = Request(self._opened or open_model(path), path, *self._options, self._given)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import subprocess
 import sys
@@ -250,7 +251,9 @@ def test_weights_that_changed_under_the_model_are_an_error(tmp_path: Path) -> No
 
 def test_external_data_goes_beside_the_model(tmp_path: Path) -> None:
     saved = save_model(open_model(large_model()), tmp_path / "m.onnx", external_data=True)
-    assert saved.data == tmp_path / "m.onnx.data"
+    assert saved.data is not None
+    digest = hashlib.sha256(saved.data.read_bytes()).hexdigest()
+    assert saved.data == tmp_path / f"m.onnx.{digest[:16]}.data"
     assert saved.data.stat().st_size == saved.data_bytes
     assert saved.model_bytes == saved.model.stat().st_size < 2000
     loaded = onnx.load(saved.model)
@@ -272,7 +275,9 @@ def test_external_data_stays_external_and_is_mapped(tmp_path: Path) -> None:
     (tmp_path / "b").mkdir()
     second = save_model(model, tmp_path / "b" / "m.onnx")
     assert second.data is not None
-    assert second.data.read_bytes() == (tmp_path / "m.onnx.data").read_bytes()
+    assert first.data is not None
+    assert second.data.name == first.data.name
+    assert second.data.read_bytes() == first.data.read_bytes()
     whole = save_model(model, tmp_path / "whole.onnx", external_data=False)
     assert whole.data is None
     assert onnx.load(whole.model) == large_model()
@@ -290,7 +295,7 @@ def test_a_model_can_be_saved_over_its_own_external_data(tmp_path: Path) -> None
     model = open_model(path)
     model.graph.initializers["w0"].const_value = ir.tensor(np.ones(LARGE // 2, np.float32))
     for _ in range(2):  # the second time `w1` lies in a file that has no name any more
-        save_model(model, path)
+        saved = save_model(model, path)
         loaded = onnx.load(path)
         np.testing.assert_array_equal(numpy_helper.to_array(loaded.graph.initializer[0]), 1)
         assert loaded.graph.initializer[2].raw_data == large_model().graph.initializer[2].raw_data
@@ -298,7 +303,8 @@ def test_a_model_can_be_saved_over_its_own_external_data(tmp_path: Path) -> None
     assert tensor is not None
     expected = numpy_helper.to_array(large_model().graph.initializer[2])
     np.testing.assert_array_equal(tensor.numpy(), expected)
-    assert names_in(tmp_path) == ["m.onnx", "m.onnx.data"]
+    assert saved.data is not None
+    assert names_in(tmp_path) == ["m.onnx", saved.data.name]
 
 
 def test_tied_weights_are_stored_once(tmp_path: Path) -> None:
@@ -517,7 +523,7 @@ def test_three_gigabytes_do_not_pass_through_memory(tmp_path: Path) -> None:
     assert dirty < allowed
     # The changed tensor was mapped to be read: its clean pages count in the peak.
     assert peak < allowed + each
-    data = tmp_path / "out.onnx.data"
+    (data,) = tmp_path.glob("out.onnx.*.data")
     assert data.stat().st_size == count * each
     assert data.stat().st_blocks * 512 < 2 * each  # holes stay holes
     with data.open("rb") as file:

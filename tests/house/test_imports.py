@@ -12,12 +12,14 @@ import ortkit
 
 SOURCE = Path(ortkit.__file__).parent
 #: Modules that import nothing of ortkit, and that every room may import.
-EVERYWHERE = {"private_folder"}
+EVERYWHERE = {"private_folder", "parent", "temporary"}
 #: Room -> rooms it may import from, besides itself and those.
 MAY_IMPORT = {
     "errors": set(),
     "env": set(),
     "private_folder": set(),
+    "parent": set(),
+    "temporary": {"errors"},
     "graph": {"errors", "env"},
     "rewrite": {"errors", "env", "graph"},
     "ops": {"errors", "env", "graph", "rewrite"},
@@ -84,7 +86,8 @@ MAY_IMPORT = {
 #: Only at the place of use: each costs more than everything of ours together.
 HEAVY = {"onnxruntime", "tvm", "triton", "torch", "transformers", "onnxscript"}
 LIGHT_ROOMS = (
-    "cli", "__main__.py", "__init__.py", "errors.py", "env.py", "private_folder.py",
+    "cli", "__main__.py", "__init__.py", "errors.py", "env.py", "private_folder.py", "parent.py",
+    "temporary.py",
 )  # fmt: skip
 
 

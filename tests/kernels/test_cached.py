@@ -7,7 +7,6 @@ import json
 import os
 import stat
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,7 +16,7 @@ from ortkit import env
 from ortkit.cli.main import run
 from ortkit.errors import UserError
 from ortkit.kernels.cache import KernelCache
-from ortkit.kernels.cached import FOLDERS, read_cached, remove_drafts, write_cached
+from ortkit.kernels.cached import FOLDERS, read_cached, write_cached
 from ortkit.kernels.calibration import Calibration, load_calibration
 from ortkit.kernels.tuned import TunedDatabase, keep_database, load_database
 from ortkit.measure.known import KnownTimes
@@ -170,36 +169,14 @@ def test_who_reads_while_many_write_sees_one_of_them_whole(tmp_path: Path) -> No
     assert [one.name for one in tmp_path.iterdir()] == ["file"]
 
 
-def draft(folder: Path, name: str, age: float = 0.0) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / name
-    path.write_bytes(b"half")
-    os.utime(path, (time.time() - age, time.time() - age))
-    return path
-
-
-def test_what_a_killed_process_left_goes_when_another_one_writes(tmp_path: Path) -> None:
-    old = draft(tmp_path, ".0123abcd-peaks.json", 7200)
-    kept = [
-        draft(tmp_path, ".0123abce-peaks.json", 60),
-        draft(tmp_path, ".bashrc", 7200),
-        draft(tmp_path, ".0123-peaks.json", 7200),
-        draft(tmp_path, "0123abcd-peaks.json", 7200),
-    ]
-    write_cached(tmp_path / "calibration.json", "calibration", '{"a": 1}')
-    assert not old.exists()
-    assert all(path.exists() for path in kept)
-    assert remove_drafts(tmp_path, 0) == 1
-    assert not kept[0].exists()
-    assert all(path.exists() for path in kept[1:])
-
-
 @pytest.mark.parametrize("folder", FOLDERS)
-def test_ortkit_cache_clear_removes_all_drafts(
+def test_ortkit_cache_clear_removes_what_killed_processes_left(
     folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ORTKIT_CACHE", str(tmp_path))
-    left = draft(tmp_path / folder, ".0123abcd-file.json")
+    left = tmp_path / folder / ".ortkit-draft-0123456789abcdef.tmp"
+    left.parent.mkdir(parents=True, exist_ok=True)
+    left.write_bytes(b"half")
     assert run(["cache", "clear"]) == 0
     assert not left.exists()
 

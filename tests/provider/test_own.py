@@ -74,14 +74,15 @@ def parsed(text: str) -> onnx.ModelProto:
     return onnx.parser.parse_model(text)
 
 
-def session(model: onnx.ModelProto, cache: Path, **options: str) -> ort.InferenceSession:
+def session(model: onnx.ModelProto | Path, cache: Path, **options: str) -> ort.InferenceSession:
     settings = ort.SessionOptions()
     settings.log_severity_level = 4
     settings.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
     devices = [one for one in ort.get_ep_devices() if one.ep_name == NAME]
     given = {"cache_dir": str(cache), "level": "3", "strict": "1", **options}
     settings.add_provider_for_devices(devices, given)
-    return ort.InferenceSession(model.SerializeToString(), settings)
+    content = model if isinstance(model, Path) else model.SerializeToString()
+    return ort.InferenceSession(content, settings)
 
 
 def plain(model: onnx.ModelProto, given: dict[str, Any]) -> list[np.ndarray]:
@@ -357,6 +358,37 @@ def test_compiled_ahead_of_time(
     with pytest.raises(Exception, match="was not built by this user on this machine"):
         session(made, cache)
     check(session(made, cache, trust="1"), model, feeds(model))
+
+
+def test_large_weights_ahead_of_time_lie_in_files_named_by_content(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ortkit.provider.own.ahead._MOST_INSIDE", 1000)
+    text = """<ir_version: 10, opset_import: ["" : 20]>
+    g (float[n, 512] x) => (float[n, 64] y)
+    { a = Sigmoid (x)  b = Exp (a)  c = Mul (a, b)  y = MatMul (c, w) }"""
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "made.onnx.data").touch()  # of another program
+    output, weights = tmp_path / "out" / "made.onnx", []
+    for seed in (0, 1, 1):
+        net = parsed(text)
+        values = np.random.default_rng(seed).standard_normal((512, 64)).astype(np.float32)
+        net.graph.initializer.append(onnx.numpy_helper.from_array(values, "w"))
+        onnx.save(net, tmp_path / "net.onnx")
+        made = compile_model(
+            tmp_path / "net.onnx", output, {"level": "3", "cache_dir": str(cache)}
+        )
+        assert made.is_equal
+        assert made.weights is not None
+        assert re.fullmatch(r"made\.onnx\.[0-9a-f]{16}\.data", made.weights.name)
+        weights.append(made.weights.name)
+        names = {path.name for path in output.parent.iterdir()}
+        assert names == {"made.onnx", "made.onnx.data", made.weights.name}
+        used = session(output, cache, trust_embedded="1")
+        x = np.ones((2, 512), np.float32)
+        expected = ort.InferenceSession(tmp_path / "net.onnx").run(None, {"x": x})[0]
+        np.testing.assert_allclose(used.run(None, {"x": x})[0], expected, rtol=1e-4)
+    assert weights[0] != weights[1] == weights[2]
 
 
 def test_results_keep_their_places_ahead_of_time(tmp_path: Path, cache: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import pickle
-import tempfile
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,6 +15,8 @@ from typing import Any
 import numpy as np
 import onnx
 import onnx_ir as ir
+
+from ortkit.temporary import TemporaryFolder
 
 Value = np.ndarray | list[Any] | dict[Any, Any] | None
 
@@ -63,24 +64,24 @@ def node_cases() -> list[Case]:
 class CaseFolder:
     """All cases in files of their own, for other processes of ours."""
 
-    folder: tempfile.TemporaryDirectory[str]
+    folder: TemporaryFolder
     names: tuple[str, ...]
 
     @property
     def path(self) -> Path:
         """Where they lie, as long as this process lives."""
-        return Path(self.folder.name)
+        return self.folder.path
 
 
 @cache
 def case_folder() -> CaseFolder:
     """Write all cases, once in a process; see `node_cases`."""
-    folder = tempfile.TemporaryDirectory(prefix="ortkit-cases-", ignore_cleanup_errors=True)
+    folder = TemporaryFolder("cases")
     found = node_cases()
     for case in found:
         serialized = case.model.SerializeToString()
         content = (serialized, case.feeds, case.expected, case.rtol, case.atol)
-        (Path(folder.name) / case.name).write_bytes(pickle.dumps(content))
+        (folder.path / case.name).write_bytes(pickle.dumps(content))
     return CaseFolder(folder, tuple(case.name for case in found))
 
 

@@ -5,7 +5,6 @@ What such a model needs to run is ONNX Runtime and `libortkit_provider.so`.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,11 +13,14 @@ from typing import Any
 import onnx
 
 from ortkit.errors import RunError, UserError
+from ortkit.graph.atomic import FileSet, check_target
+from ortkit.graph.data_names import name_data, remove_unused_data, rename_data
 from ortkit.graph.open import open_model
 from ortkit.provider.own.options import NAME, OwnOptions
 from ortkit.provider.own.provider import OrtkitExecutionProvider
 from ortkit.provider.registration import register_provider, registered_providers
 from ortkit.runtime.ort import import_onnxruntime
+from ortkit.temporary import TemporaryFolder
 from ortkit.verify.compare import OutputComparison, compare_outputs, worse
 from ortkit.verify.feeds import FeedMaker, Feeds, load_feeds
 
@@ -111,11 +113,13 @@ def compile_model(
         raise UserError("would be written over", where=str(model), fix="name another --output")
     if NAME not in registered_providers():
         register_provider(OrtkitExecutionProvider())
-    beside = output.with_name(f"{output.name}.data") if weights > _MOST_INSIDE else None
-    with tempfile.TemporaryDirectory(prefix=".ortkit-", dir=output.parent) as name:
-        draft = Path(name) / output.name
+    check_target(output)
+    with TemporaryFolder("compile", inside=output.parent) as folder, FileSet() as files:
+        draft = folder / output.name
+        made = folder / f"{output.name}.data" if weights > _MOST_INSIDE else None
         progress("compile")
-        _compile(model, draft, beside, options)
+        _compile(model, draft, made, options)
+        beside = None if made is None else _name_weights(files, made, draft, output)
         found = _read(draft, output, beside)
         if not found.groups:
             raise UserError(
@@ -134,9 +138,9 @@ def compile_model(
             comparisons = _compared(model, draft, feeds)
         result = Compiled(**{**found.__dict__, "outputs": comparisons})
         if result.is_equal:
-            if beside is not None:
-                draft.with_name(beside.name).replace(beside)
-            draft.replace(output)
+            written = files.take(draft, output)
+            files.put_in_place()
+            remove_unused_data(written, beside)
     return result
 
 
@@ -166,6 +170,17 @@ def _compile(model: Path, draft: Path, beside: Path | None, options: Mapping[str
     except Exception as error:  # onnxruntime's own classes, which share no base
         text = " ".join(str(error).split())
         raise RunError(f"ONNX Runtime does not compile it: {text}", where=str(model)) from error
+
+
+def _name_weights(files: FileSet, made: Path, draft: Path, output: Path) -> Path:
+    """Let a compiled model call its weights as `output` will; return their file there."""
+    written = files.take(made, output)
+    beside = name_data(files, written, output)
+    compiled = onnx.load(draft, load_external_data=False)
+    rename_data(compiled, made.name, beside.name)
+    draft.write_bytes(compiled.SerializeToString())
+    written.path = made.rename(made.with_name(beside.name))  # the draft runs where it lies
+    return beside
 
 
 def _read(draft: Path, output: Path, beside: Path | None) -> Compiled:

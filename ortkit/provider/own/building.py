@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import atexit
 import functools
 import hashlib
 import json
 import os
-import shutil
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -21,7 +18,6 @@ from ortkit.kernels.build import build_library, toolchain
 from ortkit.kernels.cache import KernelCache
 from ortkit.kernels.cached import keep_cached, read_cached, say_unused, write_private
 from ortkit.kernels.cpu import resolve
-from ortkit.kernels.folders import temporary_folder
 from ortkit.kernels.link import Programs
 from ortkit.private_folder import NotPrivateError, make_private_folder, read_private
 from ortkit.provider.own import failures
@@ -29,6 +25,7 @@ from ortkit.provider.own.options import FOLDER
 from ortkit.provider.own.planning import Plan
 from ortkit.provider.own.program import Program
 from ortkit.provider.own.source import fingerprint, programs_source
+from ortkit.temporary import TemporaryFolder
 
 #: Libraries beyond this, used longest ago, are removed.
 LIMIT_BYTES = 256 << 20
@@ -78,7 +75,7 @@ def build(plan: Plan, target: Target, kernels: str, cache: Path) -> Built:
         every = {claim.program.symbol: claim.program for claim in plan.claims}
         return _programs([one for one in every.values() if _has_all(one, ready)], ready)
 
-    with temporary_folder("provider") as made_in:
+    with TemporaryFolder("provider") as made_in:
         made = build_library(
             list(plan.signatures.values()), target, made_in / path.name, kernels,
             cache=KernelCache(cache / "kernels"), programs=programs,
@@ -107,16 +104,14 @@ def _folder(folder: Path) -> Path:
             make_private_folder(folder)
         except NotPrivateError as error:
             say_unused(error.reason)
-            return _process_folder()
+            return _process_folder().path
     return folder
 
 
 @functools.cache
-def _process_folder() -> Path:
+def _process_folder() -> TemporaryFolder:
     """Return a folder for libraries that goes when the process ends."""
-    folder = Path(tempfile.mkdtemp(prefix="ortkit-provider-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return folder
+    return TemporaryFolder("provider")
 
 
 @contextmanager

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import tempfile
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
@@ -24,6 +23,7 @@ from ortkit.measure.result import compare
 from ortkit.provider.own.measured_child import GroupJob, Job, Timed
 from ortkit.provider.own.settled import Claim
 from ortkit.runtime.child_process import child_command
+from ortkit.temporary import TemporaryFolder
 
 _CHILD = "ortkit.provider.own.measured_child"
 _ROUNDS, _TURN_SECONDS, _TIMEOUT_SECONDS = 3, 0.05, 60
@@ -40,8 +40,7 @@ def slow_groups(claims: Sequence[Claim], library: Path) -> dict[str, str]:
     """
     together = Counter(claim.bundle for claim in claims)
     alone = {c.program.symbol: c for c in claims if together[c.bundle] == 1}
-    with tempfile.TemporaryDirectory(prefix="ortkit-measure-") as name:
-        folder = Path(name)
+    with TemporaryFolder("measure") as folder:
         groups = [
             group
             for number, claim in enumerate(alone.values())

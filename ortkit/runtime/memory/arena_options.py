@@ -11,6 +11,7 @@ from statistics import median
 from ortkit.errors import OrtkitError
 from ortkit.graph.open import open_model
 from ortkit.graph.save import save_model
+from ortkit.graph.source import source_of
 from ortkit.kernels.metadata import library_path
 from ortkit.runtime.memory.point import Point, PointPlan, measure_point
 
@@ -185,8 +186,11 @@ def _mapped(base: PointPlan, folder: Path) -> PointPlan | None:
     """Return the model with its weights in a file that is mapped, None if it has that already."""
     model = open_model(base.model)
     path = folder / base.model.name
+    source = source_of(model)
+    if source is not None and source.had_external_data:
+        return None
     saved = save_model(model, path.with_suffix(".onnx"), external_data=True)
-    if saved.data is None or (base.model.parent / f"{base.model.name}.data").exists():
+    if saved.data is None:
         return None
     library = library_path(base.model)
     if library.is_file():  # a session checks the copy as it checked the original

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +20,7 @@ from ortkit.runtime.memory.point_child import Job
 from ortkit.runtime.memory.process import ProcessMemory
 from ortkit.runtime.memory.report import MemoryReport, to_json
 from ortkit.runtime.ort import require_onnxruntime
+from ortkit.temporary import TemporaryFolder
 
 
 class NotLoadedError(RunError):
@@ -134,8 +134,7 @@ def measure_point(plan: PointPlan) -> Point:
         RunError: It does not run, crashed, or took too long.
     """
     require_onnxruntime()
-    with tempfile.TemporaryDirectory(prefix="ortkit-memory-") as name:
-        folder = Path(name)
+    with TemporaryFolder("memory") as folder:
         job: Job = {
             "model": str(plan.model.absolute()),
             "feeds": str(plan.feeds.absolute()),

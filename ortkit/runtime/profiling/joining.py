@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import onnx_ir as ir
@@ -23,6 +21,7 @@ from ortkit.runtime.profiling.work import call_work
 from ortkit.runtime.session import Session
 from ortkit.runtime.settings import SessionSettings
 from ortkit.runtime.source import Saveable
+from ortkit.temporary import TemporaryFolder
 
 
 def joined_with(
@@ -41,8 +40,8 @@ def joined_with(
         ModelError: There is no such model, or it is none.
     """
     original = opened(model)
-    with tempfile.TemporaryDirectory(prefix="ortkit-profile-") as folder:
-        path = Path(folder) / "graph.onnx"
+    with TemporaryFolder("profile") as folder:
+        path = folder / "graph.onnx"
         config = {**settings.config, **GRAPH_CONFIG}
         asked = replace(settings, optimized_model=path, trace_prefix=None, config=config)
         try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +18,7 @@ from ortkit.runtime.profiling.peaks import Peaks, load_peaks, threads_for
 from ortkit.runtime.profiling.result import Profile
 from ortkit.runtime.profiling.trace import Trace, read_trace
 from ortkit.runtime.targets import CUDA
+from ortkit.temporary import TemporaryFolder
 
 if TYPE_CHECKING:
     from ortkit.runtime.cuda_activity import CudaActivity
@@ -50,8 +50,8 @@ class TracedSession:
         self.notes: list[str] = []
         self.has_device_times = False
         self._activity: CudaActivity | None = None
-        self._folder = tempfile.TemporaryDirectory(prefix="ortkit-profile-")
-        folder = Path(self._folder.name)
+        self._folder = TemporaryFolder("profile")
+        folder = self._folder.path
         self._graph: Path | None = folder / _GRAPH if provenance else None
         try:
             self.session = self._loaded(load, config, folder / "trace")

@@ -7,7 +7,6 @@ nothing large: its memory is what a process that only runs the model needs.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import gc
 import json
 import os
@@ -62,14 +61,12 @@ _AS_ARRAYS = frozenset(
         "float16", "double", "uint32", "uint64", "complex64", "complex128",
     }
 )  # fmt: skip
-_PR_SET_PDEATHSIG = 1
 
 
 def main() -> None:
     """Answer each line on stdin with one on stdout, until stdin ends."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the caller ends this process
-    _end_with_the_caller()
     _be_the_first_to_go()
     # Whatever a library prints must not stand between the answers.
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
@@ -263,12 +260,6 @@ def _call(ort: ModuleType | None, session: Any, folder: Path) -> Callable[[], An
 def _is_array(kind: str) -> bool:
     """Say whether `run` takes and gives this type; sequences and maps it does."""
     return not kind.startswith("tensor(") or kind[len("tensor(") : -1] in _AS_ARRAYS
-
-
-def _end_with_the_caller() -> None:
-    """Ask to be killed when the caller dies, even while stopped; on Linux only."""
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
 
 
 def _be_the_first_to_go() -> None:
