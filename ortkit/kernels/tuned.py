@@ -186,7 +186,7 @@ def cached_database() -> TunedDatabase:
     found = read_cached(path, _KEY, _database)
     if found is None and path.exists():
         raise UserError(
-            "is not as this version of ortkit writes it", where=str(path),
+            "was changed, or is of another version of ortkit", where=str(path),
             fix="move it and take it over with `ortkit tune --merge FILE`, or remove it",
         )  # fmt: skip
     return found or TunedDatabase()

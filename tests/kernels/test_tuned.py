@@ -159,7 +159,7 @@ def test_what_was_changed_in_the_cache_is_none_and_is_not_written_over(
         assert len(known_database()) == 0
         with pytest.raises(UserError, match="move it and take it over with `ortkit tune --merge"):
             cached_database()
-        with pytest.raises(UserError, match="is not as this version of ortkit writes it"):
+        with pytest.raises(UserError, match="was changed, or is of another version"):
             TuneStore(None)
         assert cache_file().read_text("utf-8") == changed
 
