@@ -15,7 +15,8 @@ import onnx
 import onnx_ir as ir
 
 from ortkit.candidate import Candidate
-from ortkit.errors import UserError
+from ortkit.env import ends_on_pass_error
+from ortkit.errors import KernelError, MissingDependencyError, UserError
 from ortkit.graph.convert import paused_collector
 from ortkit.graph.open import open_model
 from ortkit.graph.save import save_model
@@ -27,6 +28,7 @@ from ortkit.optimized import library_path as library_path
 from ortkit.options import OptimizeOptions as OptimizeOptions
 from ortkit.pipelines import lowering_of, pipeline_of, target_of, tidied
 from ortkit.report import RegionReport, Report
+from ortkit.rewrite.failures import FailedPass, PassError, blamed
 from ortkit.rewrite.pipeline import PipelineResult
 
 if TYPE_CHECKING:
@@ -35,6 +37,9 @@ if TYPE_CHECKING:
     from ortkit.precision.cpu import CpuLowering
     from ortkit.verify.verification import Verification
     from ortkit.verify.verifier import Verifier
+
+#: Stages that are left out as a pass is if they raise.
+KERNELS, LAYOUT = "kernels", "layout"
 
 Source = str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model
 
@@ -91,6 +96,8 @@ class _Run:
         self.slow_kernels = ""
         """Why there are to be no kernels at all, empty if there may be."""
         self.measurer: Measurer | None = None
+        self.failed: dict[str, FailedPass] = {}
+        """By name, the passes and stages that raised: they are left out of every candidate."""
         self._libraries = 0
         self.pipeline = pipeline_of(options)
         with self._stage("open"):
@@ -106,12 +113,27 @@ class _Run:
         kernels: bool = True,
         lowered: bool = True,
     ) -> Candidate:
-        """Rewrite, fuse and compile a fresh copy of the source, but for the denied rewrites."""
+        """Rewrite, fuse and compile a fresh copy of the source, but for the denied rewrites.
+
+        A pass that raises is left out. It may have left half of an edit, so that the next attempt
+        starts from another copy; each attempt has a pass less.
+        """
+        while True:
+            try:
+                return self._candidate(denied, fuel, kernels=kernels, lowered=lowered)
+            except PassError as error:
+                if error.failed.name in self.failed or ends_on_pass_error():
+                    raise
+                self.failed[error.failed.name] = error.failed
+
+    def _candidate(
+        self, denied: frozenset[str], fuel: int | None, *, kernels: bool, lowered: bool
+    ) -> Candidate:
         model = self._opened or open_model(self.source)
         self._opened = None
         target = target_of(self.options)
         with self._stage("rewrite"), paused_collector():
-            result = self.pipeline.run(
+            result = self.pipeline.without(self.failed).run(
                 model,
                 target,
                 denied=denied | self.options.denied | self.dropped,
@@ -120,13 +142,15 @@ class _Run:
             )
             if self.options.precision != "fp32" and not self.options.lowers_on_cpu:
                 # Once everything is recognized: casts would stand in the way.
-                result = lowering_of(self.options).run(
-                    model, target, instruments=self.options.instruments, after=result
+                result = (
+                    lowering_of(self.options)
+                    .without(self.failed)
+                    .run(model, target, instruments=self.options.instruments, after=result)
                 )
         if self.fewer_bits is not None and lowered:
             with self._stage("precision"):
                 self.fewer_bits.lower(model, result.log)
-                result = tidied(result, target)
+                result = tidied(result, target, self.failed)
         with self._stage("kernels"):
             regions, library, note = self._regions(result) if kernels else ((), None, "")
         if not any(one.emitted_as for one in regions):
@@ -138,12 +162,13 @@ class _Run:
 
     def _layout(self, model: ir.Model, result: PipelineResult) -> LayoutAdvice | None:
         """Let the model say how its convolutions run best on CUDA."""
-        if self.options.target != "cuda":
+        if self.options.target != "cuda" or LAYOUT in self.failed:
             return None
         from ortkit.fusion.cuda_layout import advise, record_advice
 
-        advice = advise(result.scopes)
-        record_advice(model, advice)
+        with blamed(LAYOUT):
+            advice = advise(result.scopes)
+            record_advice(model, advice)
         return advice
 
     def _sources(self) -> Path:
@@ -164,10 +189,13 @@ class _Run:
             return (), None, ""
         if self.slow_kernels:
             return (), None, self.slow_kernels
+        if (failed := self.failed.get(KERNELS)) is not None:
+            return (), None, f"making them failed: {failed.exception}: {failed.message}"
         # Each candidate has a library of its own: any of them may be the one that is written.
         self._libraries += 1
         library = self.work / f"kernels{self._libraries}{LIBRARY_SUFFIX}"
-        return compile_kernels(result, self.options, library, self._sources())
+        with blamed(KERNELS, (MissingDependencyError, KernelError)):
+            return compile_kernels(result, self.options, library, self._sources())
 
     def _runnable(self, candidate: Candidate) -> Path | None:
         """Return the library if this machine can load it."""
@@ -325,6 +353,7 @@ class _Run:
             regions=candidate.regions,
             rolled_back=self.rolled_back,
             denied_in_vain=tuple(sorted(self.options.denied - result.log.met)),
+            failed_passes=tuple(self.failed.values()),
             verification=verification,
             measurement=None if self.measurer is None else self.measurer.result(),
             kernel_note=candidate.kernel_note,
