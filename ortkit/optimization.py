@@ -16,7 +16,7 @@ import onnx_ir as ir
 
 from ortkit.candidate import Candidate
 from ortkit.env import ends_on_pass_error
-from ortkit.errors import KernelError, MissingDependencyError, UserError
+from ortkit.errors import CheckError, KernelError, MissingDependencyError, UserError
 from ortkit.graph.convert import paused_collector
 from ortkit.graph.open import open_model
 from ortkit.graph.save import save_model
@@ -55,6 +55,7 @@ def optimize(source: Source, options: OptimizeOptions | None = None) -> Optimize
         ModelError: The source is not a valid model.
         UserError: The options ask for something that cannot be.
         MissingDependencyError: A runtime that is needed is not installed.
+        RunError: ONNX Runtime does not load the source.
         InternalError: A bug in ortkit.
     """
     run = _Run(source, options or OptimizeOptions())
@@ -69,6 +70,8 @@ def optimize(source: Source, options: OptimizeOptions | None = None) -> Optimize
             candidate = run.candidate(frozenset(run.rolled_back))
             if run.options.verify:
                 candidate, verification = run.verified(candidate)
+        if run.options.check_load:
+            candidate = run.loadable(candidate, verification)
     except BaseException:
         run.folder.cleanup()
         raise
@@ -98,6 +101,8 @@ class _Run:
         self.measurer: Measurer | None = None
         self.failed: dict[str, FailedPass] = {}
         """By name, the passes and stages that raised: they are left out of every candidate."""
+        self.load_check = ""
+        """Whether the result loads; see `Report.load_check`."""
         self._libraries = 0
         self.pipeline = pipeline_of(options)
         with self._stage("open"):
@@ -314,6 +319,59 @@ class _Run:
             is_good(frozenset(self.rolled_back))
         return best, verification
 
+    def loadable(self, candidate: Candidate, verification: Verification | None) -> Candidate:
+        """Return a candidate that ONNX Runtime loads, without rewrites that keep it from that.
+
+        Raises:
+            RunError: It does not load the source.
+            CheckError: It loads no result, not even one without rewrites.
+        """
+        from ortkit.load_stage import LOADS, LoadStage
+        from ortkit.verify.bisect import find_guilty
+
+        is_verified = verification is not None and verification.verdict == "yes"
+        if is_verified and not self._is_verified_in_other_form:
+            self.load_check = LOADS
+            return candidate
+        stage = LoadStage(self._name(), self.original, self.options)
+        best = candidate
+
+        def loads(attempt: Candidate) -> bool:
+            nonlocal best
+            path, library = self._saved(attempt), self._runnable(attempt)
+            is_good, self.load_check = stage.check(
+                path, library, is_original_suspect=verification is not None and not is_verified
+            )
+            best = attempt if is_good else best
+            return is_good
+
+        def loads_without(denied: frozenset[str]) -> bool:
+            denied |= frozenset(self.rolled_back)
+            return loads(self.candidate(denied, fuel=0 if denied >= everything else None))
+
+        with self._stage("load"):
+            if loads(candidate):
+                return best
+            ids = [hit.id for hit in candidate.log.hits]
+            everything = frozenset(ids)
+            self.options.progress("find the guilty rewrite")
+            try:
+                guilty = find_guilty(ids, loads_without)
+            except CheckError as error:
+                raise CheckError(
+                    f"no result loads in ONNX Runtime, with no rewrite either: {self.load_check}",
+                    where=self._name(),
+                    fix="report it with the model; nothing was written",
+                ) from error
+            loads_without(frozenset(guilty))
+            self.rolled_back = (*self.rolled_back, *guilty)
+        return best
+
+    @property
+    def _is_verified_in_other_form(self) -> bool:
+        """Whether what is verified is not the very model that is written."""
+        return self.options.precision != "fp32" and self.fewer_bits is None
+
     def _checked(self, verifier: Verifier, candidate: Candidate) -> Verification:
         """Judge a candidate; in half precision also with every value rounded as on a GPU."""
         library, precision = self._runnable(candidate), self.options.precision
@@ -341,7 +399,7 @@ class _Run:
         """Collect what there is to say."""
         result = candidate.result
         return Report(
-            source=str(self.source) if isinstance(self.source, str | os.PathLike) else "(memory)",
+            source=self._name(),
             target=self.options.target,
             level=self.options.level,
             before=self.before,
@@ -354,6 +412,7 @@ class _Run:
             rolled_back=self.rolled_back,
             denied_in_vain=tuple(sorted(self.options.denied - result.log.met)),
             failed_passes=tuple(self.failed.values()),
+            load_check=self.load_check,
             verification=verification,
             measurement=None if self.measurer is None else self.measurer.result(),
             kernel_note=candidate.kernel_note,
@@ -362,6 +421,9 @@ class _Run:
             precision=None if self.fewer_bits is None else self.fewer_bits.report(result.log),
             seconds={stage: round(taken, 4) for stage, taken in self.seconds.items()},
         )
+
+    def _name(self) -> str:
+        return str(self.source) if isinstance(self.source, str | os.PathLike) else "(memory)"
 
     def original(self) -> Path:
         """Return the source as a file for the verifying process."""

@@ -84,6 +84,9 @@ class Report:
     """What sessions should tell the CUDA provider, as the model's metadata say it too."""
     failed_passes: tuple[FailedPass, ...] = ()
     """Passes and stages that raised an exception and were left out: bugs, to be reported."""
+    load_check: str = ""
+    """`yes` if ONNX Runtime loads the result, or why that was not checked; empty if it was not
+    asked for."""
     layout_note: str = ""
     """What decided that; empty for other targets."""
     precision: PrecisionReport | None = None
@@ -139,6 +142,7 @@ class Report:
             "regions": [asdict(region) for region in self.regions],
             "rolled_back": list(self.rolled_back),
             "denied_in_vain": list(self.denied_in_vain),
+            "load_check": self.load_check,
             "failed_passes": [asdict(failed) for failed in self.failed_passes],
             "verification": None if self.verification is None else self.verification.to_json(),
             "measurement": None if self.measurement is None else self.measurement.to_json(),

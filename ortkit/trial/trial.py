@@ -158,6 +158,7 @@ class _Trial:
                     level=self.options.level,
                     passes=self.options.passes,
                     verify=False,
+                    check_load=False,
                     progress=stage,
                 ),
             )
