@@ -22,6 +22,8 @@ from ortkit.rewrite.site import Site
 
 #: Masks, whatever is chosen in the place of other scores.
 FAR = -1e32
+#: Scores of one head that a mask is looked at for.
+MOST_SCORES = 1 << 27
 
 
 @dataclass(frozen=True)
@@ -163,7 +165,7 @@ def _kept(facts: Facts, core: Core, heads: Heads, sizes: Mapping[str, int]) -> n
     None, too, where masks of these sizes do not broadcast to the scores.
     """
     queries, keys = (facts.size(size, sizes) for size in (heads.queries, heads.keys))
-    if queries is None or keys is None:
+    if queries is None or keys is None or queries * keys > MOST_SCORES:
         return None
     kept: np.ndarray = np.ones((queries, keys), np.bool_)
     for step in core.steps:
