@@ -35,6 +35,13 @@ CASES = {
     "slice that takes no step": """(float[8, 3] x) => (float[2, 3] y)
         <int64[1] b = {0}, int64[1] e = {2}, int64[1] a = {0}, int64[1] s = {0}, int64[1] g = {1}> {
         t = Slice(x, b, e, a, s)  y = Gather(t, g) }""",
+    "slices with fewer starts": """(float[8, 3] x) => (float[4, 3] y)
+        <int64[1] b = {0}, int64[1] e = {3}, int64[1] a = {0}, int64[1] c = {1}, int64[0] none = {}> {
+        t = Slice(x, none, e, a)  y = Slice(t, b, e, c) }""",
+    "a gather from nothing": """(float[0, 3] x) => (float[1, 3] y) <int64[1] i = {0}> {
+        y = Gather(x, i) }""",
+    "a maximum without its other half": """(float[2] x) => (float[2] y) <float[1] c = {6}> {
+        m = Max(c, "")  y = Add(x, m) }""",
     "a type that does not exist": "(float[2] x) => (float[2] y) { t = Cast<to = 99>(x)  y = Cast<to = 1>(t) }",
     "a type that does not exist, in an activation": """(float[2] x) => (float[2] y) {
         s = Sigmoid(x)  t = Cast<to = 99>(s)  y = Mul(x, t) }""",
