@@ -46,6 +46,11 @@ def ray_address() -> str | None:
     return os.environ.get("RAY_ADDRESS") or None
 
 
+def ends_on_pass_error() -> bool:
+    """Say whether a pass that raises ends `optimize`, as `ORTKIT_PASS_ERRORS=raise` asks for."""
+    return os.environ.get("ORTKIT_PASS_ERRORS") == "raise"
+
+
 def compiler_command() -> str | None:
     """Return the C compiler that `CC` names, or None for the default search."""
     return os.environ.get("CC") or None

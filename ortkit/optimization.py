@@ -14,7 +14,8 @@ import onnx
 import onnx_ir as ir
 
 from ortkit.candidate import Candidate
-from ortkit.errors import UserError
+from ortkit.env import ends_on_pass_error
+from ortkit.errors import CheckError, KernelError, MissingDependencyError, UserError
 from ortkit.graph.convert import paused_collector
 from ortkit.graph.open import open_model
 from ortkit.graph.save import save_model
@@ -25,6 +26,7 @@ from ortkit.optimized import Optimized as Optimized
 from ortkit.options import OptimizeOptions as OptimizeOptions
 from ortkit.pipelines import lowering_of, pipeline_of, target_of, tidied
 from ortkit.report import RegionReport, Report
+from ortkit.rewrite.failures import FailedPass, PassError, blamed
 from ortkit.rewrite.pipeline import PipelineResult
 from ortkit.temporary import TemporaryFolder
 
@@ -34,6 +36,9 @@ if TYPE_CHECKING:
     from ortkit.precision.cpu import CpuLowering
     from ortkit.verify.verification import Verification
     from ortkit.verify.verifier import Verifier
+
+#: Stages that are left out as a pass is if they raise.
+KERNELS, LAYOUT = "kernels", "layout"
 
 Source = str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model
 
@@ -49,6 +54,7 @@ def optimize(source: Source, options: OptimizeOptions | None = None) -> Optimize
         ModelError: The source is not a valid model.
         UserError: The options ask for something that cannot be.
         MissingDependencyError: A runtime that is needed is not installed.
+        RunError: ONNX Runtime does not load the source.
         InternalError: A bug in ortkit.
     """
     run = _Run(source, options or OptimizeOptions())
@@ -63,6 +69,8 @@ def optimize(source: Source, options: OptimizeOptions | None = None) -> Optimize
             candidate = run.candidate(frozenset(run.rolled_back))
             if run.options.verify:
                 candidate, verification = run.verified(candidate)
+        if run.options.check_load:
+            candidate = run.loadable(candidate, verification)
     except BaseException:
         run.folder.cleanup()
         raise
@@ -90,6 +98,10 @@ class _Run:
         self.slow_kernels = ""
         """Why there are to be no kernels at all, empty if there may be."""
         self.measurer: Measurer | None = None
+        self.failed: dict[str, FailedPass] = {}
+        """By name, the passes and stages that raised: they are left out of every candidate."""
+        self.load_check = ""
+        """Whether the result loads; see `Report.load_check`."""
         self._libraries = 0
         self.pipeline = pipeline_of(options)
         with self._stage("open"):
@@ -105,12 +117,27 @@ class _Run:
         kernels: bool = True,
         lowered: bool = True,
     ) -> Candidate:
-        """Rewrite, fuse and compile a fresh copy of the source, but for the denied rewrites."""
+        """Rewrite, fuse and compile a fresh copy of the source, but for the denied rewrites.
+
+        A pass that raises is left out. It may have left half of an edit, so that the next attempt
+        starts from another copy; each attempt has a pass less.
+        """
+        while True:
+            try:
+                return self._candidate(denied, fuel, kernels=kernels, lowered=lowered)
+            except PassError as error:
+                if error.failed.name in self.failed or ends_on_pass_error():
+                    raise
+                self.failed[error.failed.name] = error.failed
+
+    def _candidate(
+        self, denied: frozenset[str], fuel: int | None, *, kernels: bool, lowered: bool
+    ) -> Candidate:
         model = self._opened or open_model(self.source)
         self._opened = None
         target = target_of(self.options)
         with self._stage("rewrite"), paused_collector():
-            result = self.pipeline.run(
+            result = self.pipeline.without(self.failed).run(
                 model,
                 target,
                 denied=denied | self.options.denied | self.dropped,
@@ -119,13 +146,15 @@ class _Run:
             )
             if self.options.precision != "fp32" and not self.options.lowers_on_cpu:
                 # Once everything is recognized: casts would stand in the way.
-                result = lowering_of(self.options).run(
-                    model, target, instruments=self.options.instruments, after=result
+                result = (
+                    lowering_of(self.options)
+                    .without(self.failed)
+                    .run(model, target, instruments=self.options.instruments, after=result)
                 )
         if self.fewer_bits is not None and lowered:
             with self._stage("precision"):
                 self.fewer_bits.lower(model, result.log)
-                result = tidied(result, target)
+                result = tidied(result, target, self.failed)
         with self._stage("kernels"):
             regions, library, note = self._regions(result) if kernels else ((), None, "")
         if not any(one.emitted_as for one in regions):
@@ -137,12 +166,13 @@ class _Run:
 
     def _layout(self, model: ir.Model, result: PipelineResult) -> LayoutAdvice | None:
         """Let the model say how its convolutions run best on CUDA."""
-        if self.options.target != "cuda":
+        if self.options.target != "cuda" or LAYOUT in self.failed:
             return None
         from ortkit.fusion.cuda_layout import advise, record_advice
 
-        advice = advise(result.scopes)
-        record_advice(model, advice)
+        with blamed(LAYOUT):
+            advice = advise(result.scopes)
+            record_advice(model, advice)
         return advice
 
     def _sources(self) -> Path:
@@ -163,10 +193,13 @@ class _Run:
             return (), None, ""
         if self.slow_kernels:
             return (), None, self.slow_kernels
+        if (failed := self.failed.get(KERNELS)) is not None:
+            return (), None, f"making them failed: {failed.exception}: {failed.message}"
         # Each candidate has a library of its own: any of them may be the one that is written.
         self._libraries += 1
         library = self.work / f"kernels{self._libraries}{LIBRARY_SUFFIX}"
-        return compile_kernels(result, self.options, library, self._sources())
+        with blamed(KERNELS, (MissingDependencyError, KernelError)):
+            return compile_kernels(result, self.options, library, self._sources())
 
     def _runnable(self, candidate: Candidate) -> Path | None:
         """Return the library if this machine can load it."""
@@ -285,6 +318,59 @@ class _Run:
             is_good(frozenset(self.rolled_back))
         return best, verification
 
+    def loadable(self, candidate: Candidate, verification: Verification | None) -> Candidate:
+        """Return a candidate that ONNX Runtime loads, without rewrites that keep it from that.
+
+        Raises:
+            RunError: It does not load the source.
+            CheckError: It loads no result, not even one without rewrites.
+        """
+        from ortkit.load_stage import LOADS, LoadStage
+        from ortkit.verify.bisect import find_guilty
+
+        is_verified = verification is not None and verification.verdict == "yes"
+        if is_verified and not self._is_verified_in_other_form:
+            self.load_check = LOADS
+            return candidate
+        stage = LoadStage(self._name(), self.original, self.options)
+        best = candidate
+
+        def loads(attempt: Candidate) -> bool:
+            nonlocal best
+            path, library = self._saved(attempt), self._runnable(attempt)
+            is_good, self.load_check = stage.check(
+                path, library, is_original_suspect=verification is not None and not is_verified
+            )
+            best = attempt if is_good else best
+            return is_good
+
+        def loads_without(denied: frozenset[str]) -> bool:
+            denied |= frozenset(self.rolled_back)
+            return loads(self.candidate(denied, fuel=0 if denied >= everything else None))
+
+        with self._stage("load"):
+            if loads(candidate):
+                return best
+            ids = [hit.id for hit in candidate.log.hits]
+            everything = frozenset(ids)
+            self.options.progress("find the guilty rewrite")
+            try:
+                guilty = find_guilty(ids, loads_without)
+            except CheckError as error:
+                raise CheckError(
+                    f"no result loads in ONNX Runtime, with no rewrite either: {self.load_check}",
+                    where=self._name(),
+                    fix="report it with the model; nothing was written",
+                ) from error
+            loads_without(frozenset(guilty))
+            self.rolled_back = (*self.rolled_back, *guilty)
+        return best
+
+    @property
+    def _is_verified_in_other_form(self) -> bool:
+        """Whether what is verified is not the very model that is written."""
+        return self.options.precision != "fp32" and self.fewer_bits is None
+
     def _checked(self, verifier: Verifier, candidate: Candidate) -> Verification:
         """Judge a candidate; in half precision also with every value rounded as on a GPU."""
         library, precision = self._runnable(candidate), self.options.precision
@@ -312,7 +398,7 @@ class _Run:
         """Collect what there is to say."""
         result = candidate.result
         return Report(
-            source=str(self.source) if isinstance(self.source, str | os.PathLike) else "(memory)",
+            source=self._name(),
             target=self.options.target,
             level=self.options.level,
             before=self.before,
@@ -324,6 +410,8 @@ class _Run:
             regions=candidate.regions,
             rolled_back=self.rolled_back,
             denied_in_vain=tuple(sorted(self.options.denied - result.log.met)),
+            failed_passes=tuple(self.failed.values()),
+            load_check=self.load_check,
             verification=verification,
             measurement=None if self.measurer is None else self.measurer.result(),
             kernel_note=candidate.kernel_note,
@@ -332,6 +420,9 @@ class _Run:
             precision=None if self.fewer_bits is None else self.fewer_bits.report(result.log),
             seconds={stage: round(taken, 4) for stage, taken in self.seconds.items()},
         )
+
+    def _name(self) -> str:
+        return str(self.source) if isinstance(self.source, str | os.PathLike) else "(memory)"
 
     def original(self) -> Path:
         """Return the source as a file for the verifying process."""

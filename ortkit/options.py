@@ -88,6 +88,9 @@ class OptimizeOptions:
     keep_source: bool = False
     """Keep the generated code of the kernels, for `Optimized.save_sources`."""
     verify: bool = True
+    check_load: bool = True
+    """Load the result in ONNX Runtime, in another process, and leave rewrites out that keep it
+    from loading; a result that is verified has been loaded anyway."""
     measure: bool = False
     """Time the kernels and the whole model, and drop what does not pay."""
     threads: int = 0

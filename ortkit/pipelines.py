@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import replace
 
 from ortkit.options import OptimizeOptions
@@ -42,7 +43,14 @@ def lowering_of(options: OptimizeOptions) -> Pipeline:
     return Pipeline((LowerPrecision(to), *ends, *map(load_pass, tidy)))
 
 
-def tidied(result: PipelineResult, target: Target) -> PipelineResult:
-    """Look anew at a model whose nodes were replaced; what nothing reads any more goes."""
+def tidied(result: PipelineResult, target: Target, but: Container[str] = ()) -> PipelineResult:
+    """Look anew at a model whose nodes were replaced; what nothing reads any more goes.
+
+    Args:
+        result: Of the passes before.
+        target: What the passes are told.
+        but: Names of passes to leave out.
+    """
     result.scopes = []
-    return Pipeline((load_pass("drop-unused"),)).run(result.model, target, after=result)
+    tidy = Pipeline((load_pass("drop-unused"),)).without(but)
+    return tidy.run(result.model, target, after=result)

@@ -11,6 +11,7 @@ from ortkit.graph.summary import Summary
 if TYPE_CHECKING:
     from ortkit.measure.result import Measurement
     from ortkit.precision.result import PrecisionReport
+    from ortkit.rewrite.failures import FailedPass
     from ortkit.rewrite.log import Hit, Miss
     from ortkit.rewrite.pipeline import Step
     from ortkit.verify.verification import Verification
@@ -81,6 +82,11 @@ class Report:
     """Wall time of each stage."""
     provider_options: dict[str, str] = field(default_factory=dict)
     """What sessions should tell the CUDA provider, as the model's metadata say it too."""
+    failed_passes: tuple[FailedPass, ...] = ()
+    """Passes and stages that raised an exception and were left out: bugs, to be reported."""
+    load_check: str = ""
+    """`yes` if ONNX Runtime loads the result, or why that was not checked; empty if it was not
+    asked for."""
     layout_note: str = ""
     """What decided that; empty for other targets."""
     precision: PrecisionReport | None = None
@@ -136,6 +142,8 @@ class Report:
             "regions": [asdict(region) for region in self.regions],
             "rolled_back": list(self.rolled_back),
             "denied_in_vain": list(self.denied_in_vain),
+            "load_check": self.load_check,
+            "failed_passes": [asdict(failed) for failed in self.failed_passes],
             "verification": None if self.verification is None else self.verification.to_json(),
             "measurement": None if self.measurement is None else self.measurement.to_json(),
             "precision": None if self.precision is None else self.precision.to_json(),

@@ -11,3 +11,5 @@ os.environ["ALLOW_RELEASED_ONNX_OPSET_ONLY"] = "0"
 # Libraries that tests build are not added to the user's list of trusted ones.
 _STATE = tempfile.TemporaryDirectory(prefix="ortkit-tests-state-")
 os.environ["XDG_STATE_HOME"] = _STATE.name
+# A pass that raises is left out of a run and reported; in tests it ends the run.
+os.environ["ORTKIT_PASS_ERRORS"] = "raise"

@@ -68,7 +68,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--inputs", type=Path, metavar="FILE.npz", help="verify on these inputs instead")
     add("--shape", action="append", default=[], metavar="NAME=SIZE",
         help="value of a symbolic size in verification; may be repeated")  # fmt: skip
-    add("--strict", action="store_true", help="exit 1 if a rewrite had to be rolled back")
+    add(
+        "--strict",
+        action="store_true",
+        help="exit 1 if a rewrite was rolled back or a pass failed",
+    )
     add(
         "--deny",
         action="append",
@@ -135,6 +139,8 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.keep_source is not None:
             files += optimized.save_sources(arguments.keep_source)
     report = optimized.report
+    for failed in report.failed_passes:
+        show.note(f"ortkit: warning: {failed.text}")
     written = {"files": [str(path) for path in files]}
     if arguments.report is not None and is_page(arguments.report):
         assert report.precision is not None
@@ -207,7 +213,7 @@ def _output(arguments: argparse.Namespace) -> Path:
 def _exit_code(report: Report, *, strict: bool) -> int:
     if report.verification is not None and report.verification.verdict == "no":
         return 1
-    return 1 if strict and report.rolled_back else 0
+    return 1 if strict and (report.rolled_back or report.failed_passes) else 0
 
 
 def _show(optimized: Optimized, files: tuple[Path, ...]) -> None:
@@ -249,6 +255,8 @@ def _show(optimized: Optimized, files: tuple[Path, ...]) -> None:
         near = suggestion(identity, [hit.id for hit in report.hits])
         show.note(f"warning: --deny {identity}: there is no such rewrite{near}")
     show.line(_verdict(report))
+    if report.load_check != "yes":
+        show.note(f"loads     {report.load_check}")
     taken = ", ".join(f"{stage} {seconds:.2f} s" for stage, seconds in report.seconds.items())
     show.line(f"time      {taken}")
     for path in files:

@@ -14,7 +14,7 @@ import onnx
 import onnx_ir as ir
 from onnx import helper, numpy_helper
 
-GELU_SINCE, RMS_NORM_SINCE, AXES_INPUT_SINCE = 20, 23, 18
+GELU_SINCE, RMS_NORM_SINCE, AXES_INPUT_SINCE, LAYER_NORM_SINCE = 20, 23, 18, 17
 #: What ONNX Runtime's skip norms add where no epsilon is given, and what ONNX's norms do.
 SKIP_EPSILON, EPSILON = 1e-12, 1e-5
 QUICK_ALPHA = 1.702
@@ -31,6 +31,7 @@ class Call:
         attributes: By name, numbers only.
         dtype: Of the first input.
         opset: The default domain's version.
+        axis: The first axis that a norm is computed over, counted from the last one.
     """
 
     inputs: tuple[str, ...]
@@ -38,6 +39,7 @@ class Call:
     attributes: Mapping[str, float]
     dtype: np.dtype
     opset: int
+    axis: int = -1
 
 
 class _Writer:
@@ -146,13 +148,44 @@ def _skip_sum(w: _Writer, call: Call, bias: int) -> str:
 
 
 def _skip_layer_norm(w: _Writer, call: Call) -> None:
-    inputs = [*call.inputs, "", "", ""][:5]
+    scale, bias = [*call.inputs, "", ""][2:4]
     epsilon = call.attributes.get("epsilon", SKIP_EPSILON)
     total = _skip_sum(w, call, bias=4)
-    scale_and_bias = [name for name in inputs[2:4] if name]
+    if call.opset < LAYER_NORM_SINCE:
+        _written_layer_norm(w, call, total, scale, bias, epsilon)
+        return
+    scale_and_bias = [name for name in (scale, bias) if name]
     w.op(
         "LayerNormalization", total, *scale_and_bias, to=call.outputs[0], axis=-1, epsilon=epsilon
     )
+
+
+def _layer_norm(w: _Writer, call: Call) -> None:
+    x, scale, bias = [*call.inputs, ""][:3]
+    epsilon = call.attributes.get("epsilon", EPSILON)
+    _written_layer_norm(w, call, x, scale, bias, epsilon)
+
+
+def _written_layer_norm(
+    w: _Writer, call: Call, x: str, scale: str, bias: str, epsilon: float
+) -> None:
+    """Write a norm for opsets that have none, in float32 at least, as ONNX Runtime knows it again.
+
+    ONNX Runtime (1.31.1) has the op in the default domain of these opsets, too, but crashes where
+    a function holds it.
+    """
+    is_narrow = call.dtype.itemsize < _FLOAT.itemsize
+    wide, wide_type = (w.cast(x, _FLOAT), _FLOAT) if is_narrow else (x, call.dtype)
+    axes = tuple(range(call.axis, 0))
+    centered = w.op("Sub", wide, w.op("ReduceMean", wide, axes=axes, keepdims=1))
+    square = w.op("Pow", centered, w.number(2, wide_type))
+    variance = w.op("ReduceMean", square, axes=axes, keepdims=1)
+    root = w.op("Sqrt", w.op("Add", variance, w.number(epsilon, wide_type)))
+    normal = w.op("Div", centered, root)
+    scaled = w.cast(normal, call.dtype) if is_narrow else normal
+    w.op("Mul", scaled, scale, to="" if bias else call.outputs[0])
+    if bias:
+        w.op("Add", w.nodes[-1].output[0], bias, to=call.outputs[0])
 
 
 def _skip_rms_norm(w: _Writer, call: Call) -> None:
@@ -170,6 +203,10 @@ _WRITTEN: dict[tuple[str, str], Callable[[_Writer, Call], None]] = {
     ("com.microsoft", "SkipSimplifiedLayerNormalization"): _skip_rms_norm,
     ("", "SimplifiedLayerNormalization"): _simplified_norm,
 }
+#: Ops of ONNX that ONNX Runtime has in older opsets, too: the version that they come with.
+_EARLY: dict[tuple[str, str], tuple[int, Callable[[_Writer, Call], None]]] = {
+    ("", "LayerNormalization"): (LAYER_NORM_SINCE, _layer_norm),
+}
 
 
 def is_runtime_own(node: ir.Node) -> bool:
@@ -177,8 +214,16 @@ def is_runtime_own(node: ir.Node) -> bool:
     return (node.domain, node.op_type) in _WRITTEN
 
 
+def needs_standard_form(node: ir.Node, opset: int) -> bool:
+    """Say whether the default domain of this version has no such op, but a form of it."""
+    early = _EARLY.get((node.domain, node.op_type))
+    return is_runtime_own(node) or (early is not None and opset < early[0])
+
+
 def standard_form(node: ir.Node, call: Call) -> list[onnx.NodeProto]:
-    """Return nodes of standard ops that compute what `node` does; see `is_runtime_own`."""
+    """Return nodes of standard ops that compute what `node` does; see `needs_standard_form`."""
     writer = _Writer(call)
-    _WRITTEN[node.domain, node.op_type](writer, call)
+    kind = node.domain, node.op_type
+    write = _WRITTEN[kind] if kind in _WRITTEN else _EARLY[kind][1]
+    write(writer, call)
     return writer.nodes

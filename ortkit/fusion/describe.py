@@ -11,7 +11,7 @@ import onnx_ir as ir
 from onnx import helper, numpy_helper
 
 from ortkit.errors import InternalError
-from ortkit.fusion.bodies import Call, is_runtime_own, standard_form
+from ortkit.fusion.bodies import Call, needs_standard_form, standard_form
 from ortkit.fusion.parameters import reshape_parameter
 from ortkit.fusion.regions import FusedRegion, is_written
 from ortkit.fusion.sizes import equal_sizes, join_untold
@@ -71,7 +71,7 @@ class _Body:
             outputs.append(name)
         while outputs and not outputs[-1]:
             outputs.pop()
-        if is_runtime_own(node):
+        if needs_standard_form(node, self._scope.opset()):
             call = self._call(node, inputs, outputs)
             self._function.node.extend(standard_form(node, call))
             return
@@ -98,8 +98,20 @@ class _Body:
             for name, attribute in node.attributes.items()
             if attribute.type == ir.AttributeType.FLOAT
         }
-        opset = self._scope.opset()
-        return Call(tuple(inputs), tuple(outputs), numbers, dtype.numpy(), opset)
+        opset, axis = self._scope.opset(), self._norm_axis(node)
+        return Call(tuple(inputs), tuple(outputs), numbers, dtype.numpy(), opset, axis)
+
+    def _norm_axis(self, node: ir.Node) -> int:
+        """Return the axis attribute of a node, -1 where it has none, counted from the last."""
+        attribute = node.attributes.get("axis")
+        axis = -1 if attribute is None else attribute.as_int()
+        if axis < 0:
+            return axis
+        source = node.inputs[0]
+        shape = None if source is None else self._scope.shapes.shape(source)
+        if shape is None:
+            raise InternalError(f"a norm of unknown rank: {node.name!r}")
+        return axis - len(shape)
 
     def _input(self, node: ir.Node, index: int) -> str:
         """Return the name of an input, after writing it down if the body holds it."""

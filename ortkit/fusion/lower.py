@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from ortkit.errors import InternalError
+from ortkit.fusion.body_check import invalid_body
 from ortkit.fusion.regions import PASS, FusedRegion
 from ortkit.graph.walk import control_bodies
 from ortkit.kernels.signature import DOMAIN, RegionSignature
@@ -119,7 +121,13 @@ def _is_ordered(graph: ir.Graph) -> bool:
 
 
 def _function(scope: Scope, signature: RegionSignature) -> ir.Function:
-    """Return the body under the fused node's name, importing the model's versions."""
+    """Return the body under the fused node's name, importing the model's versions.
+
+    Raises:
+        InternalError: The body is not valid at these.
+    """
+    if (invalid := invalid_body(signature, {"": scope.opset()})) is not None:
+        raise InternalError(invalid.reason, where=signature.op_type)
     proto = signature.function()
     proto.domain, proto.name = DOMAIN, signature.op_type
     function = ir.serde.deserialize_function(proto)

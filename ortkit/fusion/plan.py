@@ -11,6 +11,7 @@ import onnx_ir as ir
 
 from ortkit.fusion.attention_regions import attention_candidates
 from ortkit.fusion.bf16_regions import product_candidates
+from ortkit.fusion.body_check import invalid_body
 from ortkit.fusion.choose import Judge, candidates
 from ortkit.fusion.conv_bias import split_biases
 from ortkit.fusion.conv_chains import Chain, find_chains
@@ -88,12 +89,14 @@ def compile_regions(
     """
 
     def judge(signature: RegionSignature) -> Refused | None:
-        return refusal(signature, target, kernels)
+        return refusal(signature, target, kernels) or invalid_body(signature, opsets)
 
     def attends(scope: Scope, node: ir.Node) -> bool:
         cost = CudaCostModel(scope, load_calibration())
         return takes_attention(scope, node, judge, cost)
 
+    # Bodies import the versions of the model.
+    opsets = {"": scopes[0].opset()} if scopes else {}
     graphs = [(scope, scope.root) for scope in scopes if isinstance(scope.root, ir.Graph)]
     chains = [(scope, one) for scope, graph in graphs for one in find_chains(scope, graph, judge)]
     taken = frozenset(node for _, chain in chains if not chain.reason for node in chain.nodes)

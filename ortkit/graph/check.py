@@ -169,8 +169,9 @@ def _check_graph_data(graph: GraphProto, prefix: str, *, is_main: bool) -> None:
         for info in infos:
             _check_type(info, where)
     for index, info in enumerate((*graph.input, *graph.output)):
-        # Outputs, and inputs of inner graphs, may leave their type out: runtimes infer it.
-        is_needed = info.HasField("type") or (is_main and index < len(graph.input))
+        # Outputs, and inputs of inner graphs, may have no type or an empty one: runtimes infer it.
+        is_given = info.type.WhichOneof("value") is not None
+        is_needed = is_given or (is_main and index < len(graph.input))
         if is_needed and not _is_complete(info.type):
             raise ModelError(
                 f"value {info.name!r} has no data type", where=where, fix="export the model again"

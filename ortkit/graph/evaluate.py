@@ -61,6 +61,9 @@ def _is_plain(array: Array | None) -> bool:
 
 
 def _in_runtime(node: ir.Node, inputs: Inputs, opsets: Mapping[str, int]) -> list[Array | None]:
+    if not _may_be_absent(node, inputs, opsets):
+        # ONNX Runtime 1.31.1 loads such a node, and running it ends the process.
+        raise Unsupported("an input is left out that the operator needs")
     model, feeds = _one_node_model(node, inputs, opsets)
     try:
         import onnxruntime
@@ -81,6 +84,17 @@ def _in_runtime(node: ir.Node, inputs: Inputs, opsets: Mapping[str, int]) -> lis
     except _runtime_errors() as error:
         raise Unsupported(f"ONNX Runtime cannot evaluate it: {_first_line(error)}") from error
     return [next(results) if value.name else None for value in node.outputs]
+
+
+def _may_be_absent(node: ir.Node, inputs: Inputs, opsets: Mapping[str, int]) -> bool:
+    """Say whether each input that is left out is optional, as far as ONNX knows the operator."""
+    absent = [index for index, array in enumerate(inputs) if array is None]
+    version = opsets.get(node.domain, 1)
+    if not absent or not onnx.defs.has(node.op_type, version, node.domain):
+        return True
+    formal = onnx.defs.get_schema(node.op_type, version, node.domain).inputs
+    optional = onnx.defs.OpSchema.FormalParameterOption.Optional
+    return all(index < len(formal) and formal[index].option == optional for index in absent)
 
 
 def _runtime_errors() -> tuple[type[Exception], ...]:

@@ -171,7 +171,7 @@ def _where(call: Call) -> Array | None:
 
 def _range(call: Call) -> Array | None:
     start, limit, delta = (call.input(i).reshape(-1)[0] for i in range(3))
-    if start.dtype.kind != "i":
+    if start.dtype.kind != "i" or delta == 0:
         return None
     return np.arange(int(start), int(limit), int(delta), dtype=start.dtype)
 

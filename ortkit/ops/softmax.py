@@ -50,7 +50,7 @@ def spread_rows(sizes: Sequence[int], axis: int, random: np.random.Generator) ->
 
 def fit_softmax(x: Array, y: Array, axis: int) -> str:
     """Return the op that makes `y` from `x`, an empty text where none of the two does."""
-    if not np.isfinite(y).all():
+    if not y.size or x.shape != y.shape or not np.isfinite(y).all():
         return ""
     for name, function in (("Softmax", softmax), ("LogSoftmax", log_softmax)):
         want = function(x, axis)

@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-import onnx_ir as ir
-
 from ortkit.rewrite.passes import NodePass
 from ortkit.rewrite.site import Site
 
@@ -34,10 +32,7 @@ class DropNoopCast(NodePass):
         have = site.dtype(value)
         if value is None or have is None:
             return
-        want = (
-            ir.DataType(site.int("to", 0))
-            if site.node.op_type == "Cast"
-            else site.dtype(site.input(1))
-        )
+        # A type that does not exist is none that the value has.
+        want = site.int("to", 0) if site.node.op_type == "Cast" else site.dtype(site.input(1))
         if have == want and site.can_replace(value) and site.claim("same-type"):
             site.replace(value)

@@ -59,9 +59,9 @@ def _same_shape(site: Site) -> bool:
 
 def _keeps_order(site: Site) -> bool:
     """Say whether a Transpose moves no axis that is longer than one."""
-    perm, shape = site.ints("perm"), site.shape(site.input(0))
+    perm, shape = site.perm(), site.shape(site.input(0))
     if perm is None:
-        return shape is not None and sum(size != 1 for size in shape) <= 1 and len(shape) <= 1
+        return False
     if tuple(sorted(perm)) == perm:
         return True
     # Axes of length one may go anywhere as long as the result has the same shape.

@@ -69,7 +69,11 @@ def _cuts_nothing(site: Site) -> bool:
     if starts is None or ends is None or any(start != 0 for start in starts):
         return False
     axes = axes if axes is not None else tuple(range(len(starts)))
-    for axis, end in zip(axes, ends, strict=False):
+    if not len(starts) == len(ends) == len(axes):
+        return False
+    for axis, end in zip(axes, ends, strict=True):
+        if shape is not None and not -len(shape) <= axis < len(shape):
+            return False
         known = None if shape is None else shape[axis]
         past = isinstance(end, int) and (
             end >= 2**31 - 1 or (isinstance(known, int) and end >= known)

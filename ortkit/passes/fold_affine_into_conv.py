@@ -180,7 +180,7 @@ def _form(site: Site) -> _Form | None:
         return None
     transposed = site.node.op_type == "ConvTranspose"
     groups = site.int("group", 1)
-    if len(shape) < 3 or shape[0] % groups:
+    if len(shape) < 3 or groups < 1 or shape[0] % groups:
         return None
     pads = any(site.ints("pads") or ()) or site.string("auto_pad", "NOTSET").startswith("SAME")
     return _Form(site, weight, shape, groups, transposed, not pads and not transposed)
@@ -192,7 +192,7 @@ def _bias(site: Site, form: _Form) -> np.ndarray | None:
     if value is None:
         return np.zeros(form.outputs)
     data = site.array(value, form.outputs)
-    if data is None:
+    if data is None or data.shape != (form.outputs,):
         site.miss("its bias is not constant")
         return None
     return np.asarray(data, np.float64)

@@ -55,12 +55,12 @@ class FoldAffineIntoNorm(NodePass):
             site.miss("the norm takes no shift")
             return
         old = None if site.input(2) is None else site.array(site.input(2))
-        if site.input(2) is not None and old is None:
-            site.miss("its shift is not constant")
+        if site.input(2) is not None and (old is None or old.size != channels.size):
+            site.miss("its shift is not constant, or not one number for each channel")
             return
         if not can_drop(site, chain):
             return
-        exact = scale.astype(np.float64) * chain.affine.scale.reshape(-1)
+        exact = scale.astype(np.float64).reshape(-1) * chain.affine.scale.reshape(-1)
         new_scale = rounded(exact.reshape(scale.shape), scale)
         moved = np.zeros(channels.size) if old is None else old.astype(np.float64).reshape(-1)
         new_shift = rounded(moved * chain.affine.scale + chain.affine.shift, scale)
@@ -85,7 +85,7 @@ def _channels(site: Site) -> Channels | None:
         return None
     is_row = site.node.op_type in ROW_NORMS
     axis = len(shape) - 1 if is_row else 1
-    if is_row and site.int("axis", -1) not in (-1, axis):
+    if not 0 <= axis < len(shape) or (is_row and site.int("axis", -1) not in (-1, axis)):
         return None
     size = shape[axis]
     return Channels(axis, len(shape), size) if isinstance(size, int) else None

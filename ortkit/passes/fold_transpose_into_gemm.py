@@ -64,8 +64,8 @@ class FoldTransposeIntoGemm(NodePass):
         transpose = site.producer(value, "Transpose")
         if value is None or transpose is None or site.rank(value) != 2:
             return False
-        perm = Site(site.scope, transpose, self.name).ints("perm")
-        if perm == (0, 1) or site.scope.is_constant(transpose.inputs[0]):
+        perm = Site(site.scope, transpose, self.name).perm()
+        if perm != (1, 0) or site.scope.is_constant(transpose.inputs[0]):
             return False
         if site.producer(transpose.inputs[0], "DequantizeLinear") is not None:
             site.miss("the transposed value is dequantized, and the group stays whole")

@@ -60,8 +60,8 @@ class FuseGroupNorm(NodePass):
         if channels == 0 or groups == 0 or channels % groups:
             return
         scale, shift = (site.array(value) for value in site.node.inputs[1:3])
-        if scale is None or shift is None:
-            site.miss("its weights are not constant")
+        if scale is None or shift is None or not scale.shape == shift.shape == (groups,):
+            site.miss("its weights are not constant, or not one number for each group")
             return
         if site.opset < PER_CHANNEL_SINCE:
             if not site.scope.require_opset(PER_CHANNEL_SINCE):

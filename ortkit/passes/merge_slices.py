@@ -76,11 +76,13 @@ def _cuts(site: Site) -> dict[int, Cut] | None:
     if starts is None or ends is None or (axes is None and site.has_axes(3)):
         return None
     axes, rank = axes or tuple(range(len(starts))), site.rank(site.input(0))
+    steps = steps or (1,) * len(starts)
+    if not len(starts) == len(ends) == len(axes) == len(steps):
+        return None
     if min(axes, default=0) < 0:
-        if rank is None:
+        if not rank:
             return None
         axes = tuple(axis % rank for axis in axes)
-    steps = steps or (1,) * len(starts)
     return dict(zip(axes, zip(starts, ends, steps, strict=True), strict=True))
 
 

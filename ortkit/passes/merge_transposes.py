@@ -34,9 +34,9 @@ class MergeTransposes(NodePass):
         inner = site.producer(site.input(0), "Transpose")
         if inner is None or (source := inner.inputs[0]) is None:
             return
-        first = _perm(Site(site.scope, inner, self.name))
-        second = _perm(site)
-        if first is None or second is None:
+        first = Site(site.scope, inner, self.name).perm()
+        second = site.perm()
+        if first is None or second is None or len(first) != len(second):
             site.miss("perm is implicit and the rank of its input is unknown")
             return
         both = [first[axis] for axis in second]
@@ -50,10 +50,3 @@ class MergeTransposes(NodePass):
         if site.claim("compose"):
             site.set_attribute("perm", both)
             site.set_input(0, source)
-
-
-def _perm(site: Site) -> tuple[int, ...] | None:
-    if (perm := site.ints("perm")) is not None:
-        return perm
-    rank = site.rank(site.input(0))
-    return None if rank is None else tuple(reversed(range(rank)))

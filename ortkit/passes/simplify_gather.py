@@ -81,7 +81,7 @@ def _gather(site: Site) -> None:
         if target is not None and site.claim("only-place"):
             site.replace(site.op("Reshape", [site.input(0), site.constant(target)]))
         return
-    if not isinstance(size, int) or places.size == 0 or site.opset < INPUTS_SINCE:
+    if not isinstance(size, int) or size == 0 or places.size == 0 or site.opset < INPUTS_SINCE:
         return
     flat = [int(place) % size for place in places]
     step = 1 if len(flat) == 1 else flat[1] - flat[0]

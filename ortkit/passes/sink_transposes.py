@@ -182,7 +182,7 @@ def _root_perm(site: Site) -> Perm | None:
         return None
     if site.scope.is_constant(site.input(0)):
         return None
-    perm = site.ints("perm")
+    perm = site.perm() if "perm" in site.node.attributes else None
     return None if perm is None or perm == tuple(sorted(perm)) else perm
 
 

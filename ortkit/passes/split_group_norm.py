@@ -14,6 +14,8 @@ from ortkit.rewrite.passes import NodePass
 from ortkit.rewrite.site import Site
 
 PER_CHANNEL_SINCE = 21
+#: Weights of that many groups are written; models have up to a few thousand channels.
+MOST_GROUPS = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,12 @@ class SplitGroupNorm(NodePass):
         shape, groups = site.shape(site.input(0)), site.int("num_groups", 0)
         if shape is None or len(shape) < 3 or groups < 1:
             site.miss("the rank of its data is not known")
+            return
+        if isinstance(shape[1], int) and (shape[1] == 0 or shape[1] % groups):
+            site.miss("its groups do not divide the channels")
+            return
+        if groups > MOST_GROUPS:
+            site.miss("it has more groups than weights are written for")
             return
         if site.dtype(site.input(0)) != ir.DataType.FLOAT:
             site.miss("only float32 has an InstanceNormalization kernel")

@@ -51,7 +51,7 @@ class UnwrapGemm(NodePass):
             return
         rows, after = site.shape(site.input(0)), site.shape(end.outputs[0])
         columns = site.shape(site.output)
-        if rows is None or after is None or columns is None or after[-1] != columns[-1]:
+        if not rows or not after or not columns or after[-1] != columns[-1]:
             site.miss("the Reshape after it does not keep the columns")
             return
         target = _target(site, first, (*after[:-1], rows[-1]))

@@ -82,7 +82,7 @@ class Layout:
         """
         pending, groups = list(_flat(self.result)), list[Group]()
         parted: dict[Factor, Group] = {}
-        for size, following in zip(shape, (*shape[1:], 1), strict=True):
+        for size, following in zip(shape, (*shape, 1)[1:], strict=True):
             group: list[Factor] = []
             left = size
             while left != 1:

@@ -71,12 +71,15 @@ def _places(site: Site) -> dict[int, tuple[int, range]] | None:
     if starts is None or ends is None or not shape:
         return None
     axes = site.axes(3) if site.has_axes(3) else tuple(range(len(starts)))
-    if axes is None or len({axis % len(shape) for axis in axes}) < len(starts):
+    steps = steps or (1,) * len(starts)
+    if axes is None or not len(starts) == len(ends) == len(axes) == len(steps) or 0 in steps:
+        return None
+    if any(not isinstance(each, int) for each in (*starts, *ends, *axes, *steps)):
+        return None
+    if len({axis % len(shape) for axis in axes}) < len(starts):
         return None
     places = {}
-    for axis, start, end, step in zip(
-        axes, starts, ends, steps or (1,) * len(starts), strict=True
-    ):
+    for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
         size = shape[axis % len(shape)]
         if not isinstance(size, int):
             return None

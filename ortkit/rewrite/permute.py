@@ -72,7 +72,7 @@ def permuted(site: Site, perms: Sequence[Perm | None]) -> Permuted | None:
     if node.op_type in REDUCTIONS:
         return _reduction(site, perm)
     if node.op_type in ("Softmax", "LogSoftmax") and site.opset >= SOFTMAX_PER_AXIS:
-        return Permuted(perm, attributes={"axis": perm[site.int("axis", -1)]})
+        return _along(perm, site.int("axis", -1))
     if node.op_type == "Pad":
         return _pad(site, perm)
     return None
@@ -100,13 +100,21 @@ def unpermuted(array: np.ndarray, perm: Perm) -> np.ndarray:
 def _concat(site: Site, perms: Sequence[Perm | None], perm: Perm) -> Permuted | None:
     if any(one is None for one in perms):
         return None
-    axis = site.int("axis", 0)
-    return Permuted(perm, attributes={"axis": perm[axis]}) if -len(perm) <= axis else None
+    return _along(perm, site.int("axis", 0))
+
+
+def _along(perm: Perm, axis: int) -> Permuted | None:
+    """Return the counterpart of an op along one axis, None where there is no such axis."""
+    if not -len(perm) <= axis < len(perm):
+        return None
+    return Permuted(perm, attributes={"axis": perm[axis]})
 
 
 def _reduction(site: Site, perm: Perm) -> Permuted | None:
     axes = site.axes()
     if axes is None or not axes or site.int("noop_with_empty_axes", 0):
+        return None
+    if any(not -len(perm) <= axis < len(perm) for axis in axes):
         return None
     moved = sorted(perm[axis] for axis in axes)
     keeps = bool(site.int("keepdims", 1))
@@ -135,8 +143,10 @@ def _pad(site: Site, perm: Perm) -> Permuted | None:
 
 def moves_only_ones(perm: Sequence[int], shape: Sequence[Size]) -> bool:
     """Say whether all axes of a value of this shape that may be longer than one stay in order."""
+    if len(perm) != len(shape):
+        return False
     moved = [axis for axis in perm if shape[axis] != 1]
-    return len(perm) == len(shape) and moved == sorted(moved)
+    return moved == sorted(moved)
 
 
 def is_inverse(node: ir.Node, perm: Perm) -> bool:
@@ -147,4 +157,4 @@ def is_inverse(node: ir.Node, perm: Perm) -> bool:
     if attribute.is_ref():
         return False
     own = tuple(attribute.as_ints())
-    return len(own) == len(perm) and all(perm[axis] == i for i, axis in enumerate(own))
+    return sorted(own) == sorted(perm) and all(perm[axis] == i for i, axis in enumerate(own))

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 
 import onnx_ir as ir
 
 from ortkit.graph.shapes import Shapes
 from ortkit.graph.walk import roots
+from ortkit.rewrite.failures import blamed
 from ortkit.rewrite.log import RewriteLog
 from ortkit.rewrite.passes import GraphPass, ModelPass, NodePass, Pass
 from ortkit.rewrite.scope import Scope, Whole
@@ -59,6 +60,10 @@ class Pipeline:
         """The form that `parse_pipeline` reads back."""
         return ",".join(one.text for one in self.passes)
 
+    def without(self, names: Container[str]) -> Pipeline:
+        """Return this pipeline with the passes of these names left out."""
+        return replace(self, passes=tuple(one for one in self.passes if one.name not in names))
+
     def run(
         self,
         model: ir.Model,
@@ -80,7 +85,8 @@ class Pipeline:
             after: Of another pipeline on this model, whose log and steps are gone on with.
 
         Raises:
-            InternalError: Passes that undo each other's work.
+            PassError: A pass raised, or undoes the work of others. The model must be dropped: it
+                may hold half of an edit. `without` gives the pipeline to try next.
         """
         result = after or PipelineResult(model, RewriteLog(denied, fuel))
         with _without_old_garbage():
@@ -171,14 +177,16 @@ def _run_group(
     started, log, first = time.perf_counter(), result.log, group[0]
     hits = len(log.hits)
     if isinstance(first, ModelPass):
-        first.run(result.model, log)
+        with blamed(first.name):
+            first.run(result.model, log)
         if len(log.hits) > hits:
             result.scopes = []
     else:
         result.scopes = result.scopes or _scopes(result.model, log, target)
         for scope in result.scopes:
             if isinstance(first, GraphPass):
-                first.run(scope)
+                with blamed(first.name):
+                    first.run(scope)
             else:
                 sweep(scope, [one for one in group if isinstance(one, NodePass)])
     return Step(

@@ -15,6 +15,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortkit.graph.dims import Size, sole_atom
+from ortkit.rewrite.axes import perm_of
 from ortkit.rewrite.site import Site
 
 Label: TypeAlias = int | str | None
@@ -103,9 +104,10 @@ def _position(labels: Labels, axis: int) -> int:
     return channel_axes(labels).index(axis)
 
 
-def _axis(site: Site, labels: Labels, default: int = 0) -> int:
-    axis = site.int("axis", default)
-    return axis + len(labels) if axis < 0 else axis
+def _axis(site: Site, labels: Labels, default: int = 0) -> int | None:
+    """Return the attribute axis, counted from the first one; None where there is no such axis."""
+    axis, rank = site.int("axis", default), len(labels)
+    return axis % rank if -rank <= axis < rank else None
 
 
 def numbers(site: Site, value: ir.Value | None) -> list[int] | None:
@@ -129,6 +131,8 @@ def slice_ranges(site: Site, rank: int) -> dict[int, slice] | None:
     axes = numbers(site, site.input(3)) if site.input(3) is not None else list(range(len(starts)))
     steps = numbers(site, site.input(4)) if site.input(4) is not None else [1] * len(starts)
     if axes is None or steps is None or 0 in steps:
+        return None
+    if not len(starts) == len(ends) == len(axes) == len(steps):
         return None
     return {
         axis % rank: slice(start, end, step)
@@ -168,7 +172,7 @@ def _slice(site: Site, _value: ir.Value, labels: Labels) -> Step | None:
 
 def _split(site: Site, value: ir.Value, labels: Labels) -> Step | None:
     source, axis = site.input(0), _axis(site, labels)
-    if source is None or labels[axis] != CHANNEL:
+    if source is None or axis is None or labels[axis] != CHANNEL:
         return None
     kept = split_range(site, value, axis)
     if kept is None:
@@ -194,7 +198,7 @@ def _gather(site: Site, _value: ir.Value, labels: Labels) -> Step | None:
 def _concat(site: Site, _value: ir.Value, labels: Labels) -> Step | None:
     axis = _axis(site, labels)
     sources = [source for source in site.node.inputs if source is not None]
-    if labels[axis] != CHANNEL:
+    if axis is None or labels[axis] != CHANNEL:
         return None
     position = _position(labels, axis)
     return Step(
@@ -204,8 +208,8 @@ def _concat(site: Site, _value: ir.Value, labels: Labels) -> Step | None:
 
 
 def _transpose(site: Site, _value: ir.Value, labels: Labels) -> Step | None:
-    source, perm = site.input(0), site.ints("perm") or tuple(reversed(range(len(labels))))
-    if source is None:
+    source, perm = site.input(0), perm_of(site.node, len(labels))
+    if source is None or perm is None:
         return None
     below = tuple(labels[perm.index(axis)] for axis in range(len(perm)))
     inner = channel_axes(below)

@@ -103,7 +103,11 @@ class Probe:
         if node.op_type in MOVES:
             if first.size == np.prod(shape):
                 return first.reshape(shape)
-            return np.broadcast_to(first, shape) if first.ndim == len(shape) else None
+            # An Expand; what is cut to one element has no numbers of its own here.
+            fits = first.ndim == len(shape) and all(
+                have in (1, want) for have, want in zip(first.shape, shape, strict=True)
+            )
+            return np.broadcast_to(first, shape) if fits else None
         if node.op_type in REDUCTIONS:
             axes = self.region.frame.axes
             if node.op_type == "ReduceLogSumExp":

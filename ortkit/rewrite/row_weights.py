@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 
 import numpy as np
 import onnx_ir as ir
@@ -17,6 +18,8 @@ Array = np.ndarray
 
 #: Relative difference between symbols that are the same one.
 SAME = 1e-6
+#: Elements of a weight that is made where the graph has a number or fewer ones.
+MOST_MADE = 1 << 24
 
 
 @dataclass(frozen=True)
@@ -127,6 +130,8 @@ def operand(
     if weight.is_number:
         if len(sizes) != len(shape):
             return "it has no weight, and how long its rows are is not known"
+        if prod(sizes) > MOST_MADE:
+            return "it has no weight, and its rows are longer than one is made for"
         return Operand(data=np.full(sizes, weight.array([]), dtype.numpy()))
     arrays = [site.array(leaf) for leaf in weight.leaves]
     if len(sizes) == len(shape) and all(array is not None for array in arrays):
@@ -167,6 +172,8 @@ def _computed(
         array.astype(np.float64).reshape((1,) * (rank - array.ndim) + array.shape)
         for array in arrays
     ]
+    if prod(sizes) > max(MOST_MADE, *(array.size for array in arrays)):
+        return "its rows are longer than a weight is made for"
     wide = [frame.shape[i] if i in axes else 1 for i in range(rank)]
     exact = np.broadcast_to(weight.array(aligned), [int(str(size)) for size in wide])
     exact = exact.reshape(sizes)

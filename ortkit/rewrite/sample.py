@@ -139,7 +139,7 @@ def _quick_gelu(node: ir.Node, inputs: list[Array | None]) -> Array:
 
 
 def _cast(node: ir.Node, inputs: list[Array | None]) -> Array | None:
-    to, x = ir.DataType(_int(node, "to", 0)), _given(inputs, 0)
+    to, x = _int(node, "to", 0), _given(inputs, 0)
     if to == ir.DataType.BOOL:
         return np.asarray(x != 0)
     return np.asarray(x, np.float64) if to in FLOATS else None

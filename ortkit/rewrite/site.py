@@ -75,6 +75,17 @@ class Site:
         """Say whether axes are given, constant or not."""
         return self.input(index) is not None or "axes" in self.node.attributes
 
+    def perm(self) -> tuple[Integer, ...] | None:
+        """Return the permutation of a Transpose.
+
+        None where it is implicit and the rank unknown, or where it is none of the input's axes.
+        """
+        rank, perm = self.rank(self.input(0)), self.ints("perm")
+        if perm is None:
+            return None if rank is None else tuple(reversed(range(rank)))
+        axes = range(len(perm) if rank is None else rank)
+        return perm if sorted(perm) == list(axes) else None
+
     def array(self, value: ir.Value | None, limit: Integer | None = None) -> np.ndarray | None:
         """Return the data of a constant, None if it is none or has over `limit` elements."""
         return self.scope.array(value, limit)

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
-from ortkit.errors import InternalError
+from ortkit.rewrite.failures import NOT_OF_A_PASS, FailedPass, PassError
 from ortkit.rewrite.passes import NodePass
 from ortkit.rewrite.scope import Scope
-from ortkit.rewrite.site import Site
+from ortkit.rewrite.site import Site, describe
 
 #: Rewrites per node of the graph before a set of passes counts as one that never settles.
 BOUND_PER_NODE = 40
@@ -20,7 +20,7 @@ def sweep(scope: Scope, passes: Sequence[NodePass]) -> None:
     """Try `passes` at every node, and again at every node that a rewrite touched.
 
     Raises:
-        InternalError: The passes undo each other's work and would never settle.
+        PassError: A pass raised, or undoes the work of others so that they never settle.
     """
     table, anywhere = _by_op(passes)
     scope.touched.clear()
@@ -34,19 +34,31 @@ def sweep(scope: Scope, passes: Sequence[NodePass]) -> None:
             continue
         before = len(scope.log.hits)
         for one in table.get((node.domain, node.op_type), anywhere):
-            one.rewrite(Site(scope, node, one.name))
+            try:
+                one.rewrite(Site(scope, node, one.name))
+            except NOT_OF_A_PASS:
+                raise
+            except Exception as error:
+                raise PassError.of(error, one.name, describe(node)) from error
             if len(scope.log.hits) > before:
                 break
         if len(scope.log.hits) > before and node.graph is not None:
             scope.touched.append(node)
         if len(scope.log.hits) > bound:
-            last = scope.log.hits[-1]
-            raise InternalError(f"the passes do not settle; last: {last.id}", where=last.node)
+            raise _unsettled(scope, passes)
         for touched in scope.touched:
             if touched.graph is not None and id(touched) not in queued:
                 queued.add(id(touched))
                 queue.append(touched)
         scope.touched.clear()
+
+
+def _unsettled(scope: Scope, passes: Sequence[NodePass]) -> PassError:
+    """Blame the latest of these passes for a worklist that never gets empty."""
+    names = {one.name for one in passes}
+    last = next(hit for hit in reversed(scope.log.hits) if hit.pass_name in names)
+    message = f"the passes do not settle; last: {last.id}"
+    return PassError(FailedPass(last.pass_name, "InternalError", message, last.node, "sweep.py"))
 
 
 def _by_op(

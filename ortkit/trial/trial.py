@@ -114,6 +114,7 @@ class _Trial:
         after = _latency(timing, 1)
         profile = timing.profile if timing is not None else None
         report = optimized.report if optimized is not None else None
+        self.notes += [failed.text for failed in report.failed_passes] if report else []
         return Trial(
             source=str(self.source),
             inputs=shapes,
@@ -157,6 +158,7 @@ class _Trial:
                     level=self.options.level,
                     passes=self.options.passes,
                     verify=False,
+                    check_load=False,
                     progress=stage,
                 ),
             )

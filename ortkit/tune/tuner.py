@@ -140,7 +140,7 @@ class Tuner:
         arch = self.target.level if options.target == "cuda" else "native"
         return OptimizeOptions(
             target=options.target, level=options.level, cpu=options.cpu, arch=arch, verify=False,
-            chooser=chooser,
+            check_load=False, chooser=chooser,
         )  # fmt: skip
 
     def _profiled(self, optimized: Optimized) -> Timing | None:

@@ -32,6 +32,7 @@ class Run(TypedDict):
     model: str
     weights_folder: str  # where external data lies when `model` was moved; else ""
     optimize: bool
+    prepack: bool
     libraries: list[str]
     providers: list[str]
     results: str
@@ -116,6 +117,8 @@ def _session(ort: ModuleType, run: Run) -> Any:
         level.ORT_ENABLE_ALL if run["optimize"] else level.ORT_DISABLE_ALL
     )
     options.add_session_config_entry(*target_entry(run["providers"]))
+    if not run["prepack"]:
+        options.add_session_config_entry("session.disable_prepacking", "1")
     for library in run["libraries"]:
         options.register_custom_ops_library(library)
     model: str | bytes = run["model"]

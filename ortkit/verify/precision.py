@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 
 import onnx_ir as ir
 
@@ -69,6 +70,7 @@ def _cast_types(root: ir.Graph | ir.Function) -> Iterable[ir.DataType]:
             if attribute.is_ref():
                 continue
             if attribute.name in ("to", "dtype") and attribute.type == ir.AttributeType.INT:
-                yield ir.DataType(attribute.as_int())
+                with suppress(ValueError):  # a type that does not exist
+                    yield ir.DataType(attribute.as_int())
             elif attribute.type == ir.AttributeType.TENSOR:
                 yield attribute.as_tensor().dtype

@@ -28,6 +28,8 @@ class Setting:
     providers: tuple[str, ...] = CPU
     weights_folder: Path | None = None
     """Where external data lies when it is not beside `model`."""
+    prepack: bool = True
+    """Whether constants are laid out for kernels, which is most of the time of loading."""
 
 
 @dataclass
@@ -88,6 +90,7 @@ def _run(setting: Setting) -> child.Run:
         "model": str(setting.model),
         "weights_folder": str(setting.weights_folder or ""),
         "optimize": setting.optimize,
+        "prepack": setting.prepack,
         "libraries": [str(path.absolute()) for path in setting.libraries],
         "providers": list(setting.providers),
         "results": str(setting.results),

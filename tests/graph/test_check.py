@@ -311,7 +311,7 @@ def test_refuses_inputs_and_outputs_without_type() -> None:
     for infos, change in (
         (proto.graph.input, lambda info: info.ClearField("type")),
         (proto.graph.input, lambda info: info.type.tensor_type.ClearField("elem_type")),
-        (proto.graph.output, lambda info: info.type.Clear()),
+        (proto.graph.output, lambda info: info.type.tensor_type.ClearField("elem_type")),
         (proto.graph.output, lambda info: info.type.optional_type.SetInParent()),
     ):
         kept = infos[0].SerializeToString()
@@ -319,6 +319,24 @@ def test_refuses_inputs_and_outputs_without_type() -> None:
         assert f"value {infos[0].name!r} has no data type" in refused(proto)
         infos[0].ParseFromString(kept)
     proto.graph.output[0].ClearField("type")  # which runtimes infer
+    check_model(open_model(proto))
+
+
+def test_an_empty_type_of_an_output_is_none() -> None:
+    """ONNX Runtime infers it as where there is no type at all, in nested branches too."""
+    inner = "If(c) <then_branch = a () => (float[2] d) { d = Relu(x) }, "
+    inner += "else_branch = b () => (float[2] e) { e = Neg(x) }>"
+    outer = f"If(c) <then_branch = t () => (float[2] f) {{ f = {inner} }}, "
+    outer += "else_branch = u () => (float[2] h) { h = Exp(x) }>"
+    text = f"{HEAD}g (float[2] x, bool c) => (float[2] y) {{ y = {outer} }}"
+    proto = parse_text(text.encode(), ".onnxtxt", "text")
+    graphs = [proto.graph]
+    for graph in graphs:
+        graph.output[0].type.Clear()
+        graphs += [each.g for node in graph.node for each in node.attribute]
+    assert len(graphs) == 5
+    onnxruntime = pytest.importorskip("onnxruntime")
+    onnxruntime.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
     check_model(open_model(proto))
 
 

@@ -29,6 +29,16 @@ def test_a_failure_of_the_runtime_is_a_verdict() -> None:
         run("Gather", np.ones(2, np.float32), np.array([7]))
 
 
+def test_an_input_that_must_not_be_left_out() -> None:
+    """ONNX Runtime loads such a node and crashes when it runs it, in this very process."""
+    with pytest.raises(Unsupported, match="left out"):
+        run("Max", np.ones(2, np.float32), None)
+    with pytest.raises(Unsupported, match="left out"):
+        run("Conv", None, np.ones((1, 1, 1), np.float32))
+    clipped = run("Clip", np.array([1, 5], np.float32), None, np.array(2, np.float32))
+    np.testing.assert_array_equal(clipped, [1, 2])
+
+
 def test_a_sequence_is_no_constant() -> None:
     with pytest.raises(Unsupported, match=r"seq\(tensor\(float\)\)"):
         run("SplitToSequence", np.ones(2, np.float32), np.array(1))

@@ -22,6 +22,8 @@ from ortkit.rewrite.site import Site
 
 #: Masks, whatever is chosen in the place of other scores.
 FAR = -1e32
+#: Scores of one head that a mask is looked at for.
+MOST_SCORES = 1 << 27
 
 
 @dataclass(frozen=True)
@@ -146,25 +148,26 @@ def _patterns(facts: Facts, core: Core, heads: Heads) -> list[np.ndarray]:
     found, ends = [], (heads.queries, heads.keys)
     for sizes in facts.trials(values, ends):
         kept = _kept(facts, core, heads, sizes)
+        # Where the sizes do not fit each other no run has them, as where a table of positions
+        # ends before the past and the new ones together do: nothing is shown by them.
         if kept is None:
             return []
         found.append(kept)
     if found and not static(ends):
-        # Where these sizes do not fit each other, no run has them.
-        for sizes in facts.short_trials(values, ends):
-            try:
-                kept = _kept(facts, core, heads, sizes)
-            except ValueError:
-                continue
-            found += [] if kept is None else [kept]
+        short = (_kept(facts, core, heads, sizes) for sizes in facts.short_trials(values, ends))
+        found += [kept for kept in short if kept is not None]
     return found
 
 
 def _kept(facts: Facts, core: Core, heads: Heads, sizes: Mapping[str, int]) -> np.ndarray | None:
-    shape = [facts.size(size, sizes) for size in (heads.queries, heads.keys)]
-    if None in shape:
+    """Return which scores are kept at these sizes; None where that depends on data.
+
+    None, too, where masks of these sizes do not broadcast to the scores.
+    """
+    queries, keys = (facts.size(size, sizes) for size in (heads.queries, heads.keys))
+    if queries is None or keys is None or queries * keys > MOST_SCORES:
         return None
-    kept: np.ndarray = np.ones([int(size or 0) for size in shape], np.bool_)
+    kept: np.ndarray = np.ones((queries, keys), np.bool_)
     for step in core.steps:
         if isinstance(step, Bias):
             array = facts.at(step.value, sizes)
@@ -173,12 +176,20 @@ def _kept(facts: Facts, core: Core, heads: Heads, sizes: Mapping[str, int]) -> n
             scaled = array.astype(np.float64) * step.factor
             if not ((scaled == 0) | (scaled <= MASKED)).all():
                 return None
-            kept = kept & (scaled == 0)
+            keeps = scaled == 0
         elif isinstance(step, Choice):
             array = facts.at(step.condition, sizes)
             if array is None:
                 return None
-            kept = kept & (array.astype(np.bool_) == step.keeps)
+            keeps = array.astype(np.bool_) == step.keeps
+        else:
+            continue
+        try:
+            kept = kept & keeps
+        except ValueError:
+            return None
+        if kept.shape[-2:] != (queries, keys):
+            return None
     return kept
 
 

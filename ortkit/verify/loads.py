@@ -1,0 +1,74 @@
+"""Whether ONNX Runtime loads a model, found out in a child process."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from ortkit.graph.open import open_model
+from ortkit.graph.save import save_model
+from ortkit.graph.text import is_text_suffix
+from ortkit.verify.sessions import CPU, Setting, run_sessions
+
+#: In messages of ONNX Runtime (1.31.1): the model is valid, but this build or its CPU provider
+#: has not all of its operators.
+_LACKS = (": NOT_IMPLEMENTED :", "is not a registered function/op")
+_TIMEOUT_SECONDS = 600.0
+
+
+@dataclass(frozen=True)
+class Loads:
+    """Why ONNX Runtime does not load a model in each setting; empty texts: it does."""
+
+    plain: str
+    """With ONNX Runtime's optimizations off."""
+    deployed: str
+    """With its optimizations on, and the kernel library."""
+
+    @property
+    def problem(self) -> str:
+        """The first reason, empty if the model loads in both settings."""
+        return self.plain or self.deployed
+
+    @property
+    def is_good(self) -> bool:
+        """Whether the model loads in both settings."""
+        return not self.problem
+
+    @property
+    def lacks_operators(self) -> bool:
+        """Whether the model does not load because of operators that are not there to be tried."""
+        problems = [problem for problem in (self.plain, self.deployed) if problem]
+        return all(any(text in problem for text in _LACKS) for problem in problems)
+
+    def covers(self, original: Loads) -> bool:
+        """Say whether the model loads in each setting in which `original` does."""
+        return not (self.plain and not original.plain) and not (
+            self.deployed and not original.deployed
+        )
+
+
+def try_to_load(model: Path, library: Path | None = None) -> Loads:
+    """Load a model with optimizations off and on, on the CPU; nothing is run.
+
+    Args:
+        model: An ONNX file, in text or not.
+        library: The kernel library, registered where optimizations are on.
+
+    Raises:
+        MissingDependencyError: ONNX Runtime is not installed.
+    """
+    with tempfile.TemporaryDirectory(prefix="ortkit-load-") as name:
+        folder = Path(name)
+        if is_text_suffix(model.suffix):
+            model = save_model(open_model(model), folder / "model.onnx").model
+        libraries = () if library is None else (library,)
+        settings = [
+            Setting(model, folder / "plain", prepack=False),
+            Setting(model, folder / "deployed", True, libraries, CPU),
+        ]
+        plain, deployed = run_sessions(settings, (), 0, folder / "job", _TIMEOUT_SECONDS)
+        if plain.is_ended:  # the process crashed before it came to the second one
+            (deployed,) = run_sessions(settings[1:], (), 0, folder / "again", _TIMEOUT_SECONDS)
+    return Loads(plain.problem, deployed.problem)
