@@ -20,6 +20,7 @@ from ortkit.kernels.metadata import (
     LIBRARY_HASH_KEY,
     LIBRARY_KEY,
     LIBRARY_SUFFIX,
+    LIBRARY_TARGET_KEY,
 )
 from ortkit.report import Report
 
@@ -92,11 +93,12 @@ class Optimized:
         A session loads a library that lies beside a model only under this name and hash.
         """
         properties = self.model.metadata_props
-        for key in (LIBRARY_KEY, LIBRARY_HASH_KEY, EMBEDDED_KEY):
+        for key in (LIBRARY_KEY, LIBRARY_HASH_KEY, EMBEDDED_KEY, LIBRARY_TARGET_KEY):
             properties.pop(key, None)
         if self.library is None:
             return
         data = self.library.read_bytes()
+        properties[LIBRARY_TARGET_KEY] = self.report.target
         properties[LIBRARY_HASH_KEY] = hashlib.sha256(data).hexdigest()
         if embed:
             properties[EMBEDDED_KEY] = base64.b64encode(data).decode("ascii")
