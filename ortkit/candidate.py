@@ -30,6 +30,8 @@ class Candidate:
     """For CUDA what sessions should be told."""
     sources: Path | None = None
     """The folder with the kernels' code, if it was to be kept and there are some."""
+    left: frozenset[str] = frozenset()
+    """Fused op types of the source of which something runs without a kernel now."""
 
     @property
     def log(self) -> RewriteLog:

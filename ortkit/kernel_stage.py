@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+
+import onnx
 
 from ortkit.errors import KernelError, MissingDependencyError
 from ortkit.options import OptimizeOptions
@@ -11,7 +14,11 @@ from ortkit.rewrite.pipeline import PipelineResult
 
 
 def compile_kernels(
-    result: PipelineResult, options: OptimizeOptions, library: Path, sources: Path
+    result: PipelineResult,
+    options: OptimizeOptions,
+    library: Path,
+    sources: Path,
+    bodies: Mapping[str, onnx.FunctionProto],
 ) -> tuple[tuple[RegionReport, ...], Path | None, str]:
     """Put fused nodes into the graph, and their kernels into a library.
 
@@ -20,6 +27,7 @@ def compile_kernels(
         options: Of the call.
         library: Where the library is written.
         sources: The folder for the kernels' code, if it is to be kept.
+        bodies: Of the fused nodes that are kept as the source has them, by op type.
 
     Returns:
         What became of each region, the library (None if there are no kernels), and why there are
@@ -40,7 +48,7 @@ def compile_kernels(
             raise missing
         regions, made, note = compile_regions(
             result.scopes, library, backend, machine, options.count,
-            sources if options.keep_source else None, options.chooser,
+            sources if options.keep_source else None, options.chooser, bodies,
         )  # fmt: skip
     except (MissingDependencyError, KernelError) as error:
         # Nothing has been replaced yet: the graph is as the passes left it.

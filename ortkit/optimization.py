@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +16,7 @@ import onnx_ir as ir
 from ortkit.candidate import Candidate
 from ortkit.env import ends_on_pass_error
 from ortkit.errors import CheckError, KernelError, MissingDependencyError, UserError
+from ortkit.fused_source import FusedSource, keeping, mark_calls, take_marks
 from ortkit.graph.convert import paused_collector
 from ortkit.graph.open import open_model
 from ortkit.graph.save import save_model
@@ -60,7 +61,7 @@ def optimize(source: Source, options: OptimizeOptions | None = None) -> Optimize
     run = _Run(source, options or OptimizeOptions())
     verification = None
     try:
-        candidate = run.within_budget(run.candidate(frozenset()))
+        candidate = run.within_budget(run.first())
         if run.options.measure:
             candidate = run.paying(candidate)
         if run.options.verify:
@@ -107,7 +108,18 @@ class _Run:
         with self._stage("open"):
             self._opened: ir.Model | None = open_model(source)
             self.before = Summary.of(self._opened)
+            self.fused = FusedSource.of(self._opened, options)
         self.fewer_bits = _fewer_bits(self) if options.has_budget else None
+
+    def first(self) -> Candidate:
+        """Return the candidate in which no fused node of the source has lost its kernel, if any.
+
+        Those that are not formed again are kept, as far as there are kernels for them.
+        """
+        candidate = self.candidate(frozenset())
+        while self.fused.keep_more(candidate):
+            candidate = self.candidate(frozenset())
+        return candidate
 
     def candidate(
         self,
@@ -136,11 +148,14 @@ class _Run:
         model = self._opened or open_model(self.source)
         self._opened = None
         target = target_of(self.options)
+        denied = denied | self.options.denied | self.dropped
+        bodies = self.fused.kept_but(denied) if kernels and not self.slow_kernels else {}
+        mark_calls(model)
         with self._stage("rewrite"), paused_collector():
-            result = self.pipeline.without(self.failed).run(
+            result = keeping(self.pipeline.without(self.failed), bodies.keys()).run(
                 model,
                 target,
-                denied=denied | self.options.denied | self.dropped,
+                denied=denied,
                 fuel=self.options.fuel if fuel is None else fuel,
                 instruments=self.options.instruments,
             )
@@ -156,13 +171,15 @@ class _Run:
                 self.fewer_bits.lower(model, result.log)
                 result = tidied(result, target, self.failed)
         with self._stage("kernels"):
-            regions, library, note = self._regions(result) if kernels else ((), None, "")
-        if not any(one.emitted_as for one in regions):
+            regions, library, note = self._regions(result, bodies) if kernels else ((), None, "")
+        emitted = frozenset(one.emitted_as for one in regions if one.emitted_as is not None)
+        if not emitted:
             library = None
+        left = take_marks(model, emitted)
         sources = self._sources() if library is not None and self.options.keep_source else None
         explained = tuple(map(self._explained, regions))
         layout = self._layout(model, result)
-        return Candidate(model, result, explained, library, note, layout, sources)
+        return Candidate(model, result, explained, library, note, layout, sources, left)
 
     def _layout(self, model: ir.Model, result: PipelineResult) -> LayoutAdvice | None:
         """Let the model say how its convolutions run best on CUDA."""
@@ -187,7 +204,7 @@ class _Run:
         return region
 
     def _regions(
-        self, result: PipelineResult
+        self, result: PipelineResult, bodies: Mapping[str, onnx.FunctionProto]
     ) -> tuple[tuple[RegionReport, ...], Path | None, str]:
         if not self.options.has_regions:
             return (), None, ""
@@ -199,7 +216,7 @@ class _Run:
         self._libraries += 1
         library = self.work / f"kernels{self._libraries}{LIBRARY_SUFFIX}"
         with blamed(KERNELS, (MissingDependencyError, KernelError)):
-            return compile_kernels(result, self.options, library, self._sources())
+            return compile_kernels(result, self.options, library, self._sources(), bodies)
 
     def _runnable(self, candidate: Candidate) -> Path | None:
         """Return the library if this machine can load it."""
@@ -418,6 +435,7 @@ class _Run:
             provider_options={} if candidate.layout is None else candidate.layout.options,
             layout_note="" if candidate.layout is None else candidate.layout.reason,
             precision=None if self.fewer_bits is None else self.fewer_bits.report(result.log),
+            source_kernels=self.fused.note(candidate),
             seconds={stage: round(taken, 4) for stage, taken in self.seconds.items()},
         )
 

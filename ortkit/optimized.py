@@ -17,6 +17,7 @@ from ortkit.kernels.metadata import (
     EMBEDDED_KEY,
     LIBRARY_HASH_KEY,
     LIBRARY_KEY,
+    LIBRARY_TARGET_KEY,
     library_path,
 )
 from ortkit.kernels.trust import digest, trust
@@ -93,13 +94,13 @@ class Optimized:
         A session loads a library only under the hash that the model states.
         """
         properties = self.model.metadata_props
-        for key in (LIBRARY_KEY, LIBRARY_HASH_KEY, EMBEDDED_KEY):
+        for key in (LIBRARY_KEY, LIBRARY_HASH_KEY, EMBEDDED_KEY, LIBRARY_TARGET_KEY):
             properties.pop(key, None)
         if self.library is None:
             return
         data = self.library.read_bytes()
-        properties[LIBRARY_HASH_KEY] = sha256 = digest(data)
-        trust(sha256, path)
+    LIBRARY_TARGET_KEY,
+    library_path,
         if embed:
             properties[EMBEDDED_KEY] = base64.b64encode(data).decode("ascii")
         else:

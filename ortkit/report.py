@@ -41,6 +41,8 @@ class RegionReport:
     """Architectures of GPUs that its kernel did not compile for: why, and what they run."""
     sources: tuple[str, ...] = ()
     """Files with the code of its kernel, if that was to be kept."""
+    kept_from: str = ""
+    """The fused op type of the source that it is; empty for a region that was formed today."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +82,8 @@ class Report:
     """Why no kernels were made, or are not kept for the next time; empty if all is well."""
     seconds: dict[str, float]
     """Wall time of each stage."""
+    source_kernels: str = ""
+    """What became of the fused nodes that the source had; empty if it had none."""
     provider_options: dict[str, str] = field(default_factory=dict)
     """What sessions should tell the CUDA provider, as the model's metadata say it too."""
     failed_passes: tuple[FailedPass, ...] = ()
@@ -148,6 +152,7 @@ class Report:
             "measurement": None if self.measurement is None else self.measurement.to_json(),
             "precision": None if self.precision is None else self.precision.to_json(),
             "kernel_note": self.kernel_note,
+            "source_kernels": self.source_kernels,
             "provider_options": self.provider_options,
             "layout_note": self.layout_note,
             "settled": self.settled,

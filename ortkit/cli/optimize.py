@@ -246,6 +246,8 @@ def _show(optimized: Optimized, files: tuple[Path, ...]) -> None:
     if report.kernel_note and not is_said(report.kernel_note):
         what = "no kernels" if optimized.library is None else "note"
         show.note(f"{what}: {report.kernel_note}")
+    if report.source_kernels:
+        show.note(f"source: {report.source_kernels}")
     if report.provider_options:
         told = ", ".join(f"{name}={value}" for name, value in report.provider_options.items())
         show.note(f"layout: sessions give the CUDA provider {told} ({report.layout_note})")
@@ -306,20 +308,25 @@ def _show_why(report: Report, what: str) -> None:
     show.table("", ("pass", "node", "refused because", "times"), rows)
 
 
-def _regions(report: Report) -> list[tuple[str, int, int, float, float, str]]:
-    """Return a row for each kind of region and what became of it, what saves most first."""
+def _regions(
+    report: Report,
+) -> list[tuple[str, int, int, float | None, float | None, str]]:
+    """Return a row for each kind of region and what became of it, what saves most first.
+
+    Nothing is predicted of nodes that are kept as the source has them.
+    """
     alike = Counter(
         (
             one.kind,
             one.nodes,
-            one.predicted_before_ns / 1e3,
-            one.predicted_after_ns / 1e3,
+            None if one.kept_from else one.predicted_before_ns / 1e3,
+            None if one.kept_from else one.predicted_after_ns / 1e3,
             one.emitted_as or f"left as it was: {one.reason}",
         )
         for one in report.regions
     )
     rows = [(*row[:2], places, *row[2:]) for row, places in alike.items()]
-    return sorted(rows, key=lambda row: row[2] * (row[4] - row[3]))
+    return sorted(rows, key=lambda row: row[2] * ((row[4] or 0) - (row[3] or 0)))
 
 
 def _verdict(report: Report) -> str:

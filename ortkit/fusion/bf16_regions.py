@@ -72,6 +72,8 @@ def _longest(
 def _before(scope: Scope, product: ir.Node) -> list[ir.Node] | None:
     """Return the nodes that widen both factors, in order; None if the weight is not packed."""
     wide = producer_of(product.inputs[0])
+    if scope.shapes.shape(product.outputs[0]) is None:
+        return None
     if wide is None or not widens(scope, wide) or not has_one_use(wide):
         return None
     weight = unpacked_matrix(scope, product.inputs[1])

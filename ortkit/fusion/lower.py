@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import onnx
 import onnx_ir as ir
 
 from ortkit.errors import InternalError
@@ -85,6 +86,14 @@ def import_fused(scope: Scope, signature: RegionSignature) -> tuple[str, str]:
     scope.import_domain(DOMAIN, 1)
     scope.raise_ir_version(FUNCTIONS_SINCE_IR)
     return DOMAIN, signature.op_type
+
+
+def import_body(scope: Scope, op_type: str, body: onnx.FunctionProto) -> None:
+    """Let the model have `body`, in the versions that it imports, as the fused op `op_type`."""
+    proto = onnx.FunctionProto()
+    proto.CopyFrom(body)
+    proto.domain, proto.name = DOMAIN, op_type
+    scope.model.functions[DOMAIN, op_type, ""] = ir.serde.deserialize_function(proto)
 
 
 def restore_order(scope: Scope) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
+import onnx
 import onnx_ir as ir
 
 from ortkit.fusion.attention_regions import attention_candidates
@@ -33,6 +34,7 @@ from ortkit.fusion.cuda_rotations import rotations_apart
 from ortkit.fusion.cuda_skip_norms import split_skip_norms
 from ortkit.fusion.cuda_turned_weights import turned_weights
 from ortkit.fusion.cuda_written_attention import written_attention
+from ortkit.fusion.kept import find_kept, settle_kept
 from ortkit.fusion.lower import drop_unread, lower_region, restore_order
 from ortkit.fusion.product_cost import multiplies
 from ortkit.fusion.product_regions import ProductRegions
@@ -65,6 +67,7 @@ def compile_regions(
     count: Callable[[int, int], None],
     sources: Path | None = None,
     chooser: Chooser | None = None,
+    bodies: Mapping[str, onnx.FunctionProto] | None = None,
 ) -> tuple[tuple[RegionReport, ...], Path | None, str]:
     """Find regions, compile them into one library at `path`, and put fused nodes in their place.
 
@@ -78,6 +81,7 @@ def compile_regions(
         count: Called with how many kernels are compiled, and of how many.
         sources: The folder that the kernels' code is written into for reading, if it is to be.
         chooser: See `build_library`.
+        bodies: Of the fused nodes that are kept as they are, by op type.
 
     Returns:
         A report for each region; the library, None if no region has a kernel; and what there is
@@ -112,8 +116,9 @@ def compile_regions(
             split.enter_context(turned_weights(scopes, turns))
             split.enter_context(rotations_apart(scopes, attends))
         made = _compile(
-            scopes, path, kernels, target, count, sources, chooser, judge, chains, taken
-        )
+            scopes, path, kernels, target, count, sources, chooser, judge, chains, taken,
+            bodies or {},
+        )  # fmt: skip
     for scope in scopes if target.kind == "cuda" else ():
         drop_unread(scope)
     return made
@@ -130,6 +135,7 @@ def _compile(
     judge: Judge,
     chains: Sequence[tuple[Scope, Chain]],
     taken: frozenset[ir.Node],
+    bodies: Mapping[str, onnx.FunctionProto],
 ) -> tuple[tuple[RegionReport, ...], Path | None, str]:
     """Do the rest once chains of convolutions are found, see `compile_regions`."""
     found = [
@@ -137,6 +143,8 @@ def _compile(
     ]
     wanted = {key: each for _, chain in chains for key, each in chain.signatures.items()}
     wanted |= {one.signature.key: one.signature for _, one in found if one.signature is not None}
+    kept = list(find_kept(scopes, bodies, judge, target)) if bodies else []
+    wanted |= {one.signature.key: one.signature for one in kept if one.signature is not None}
     reports: list[RegionReport] = []
     replaced: dict[ir.Value, ir.Value] = {}
     built = None
@@ -164,6 +172,7 @@ def _compile(
         emitted = None if reason or signature is None else signature.op_type
         missing = () if emitted is None or signature is None else left_out.get(signature.key, ())
         reports.append(replace(_report(one, at, reason, emitted), left_out=missing))
+    reports += settle_kept(kept, bodies, refused)
     for scope in scopes:
         restore_order(scope)
     if built is None:

@@ -39,6 +39,11 @@ def product_signature(
     return RegionSignature(name, body, tuple(inputs), (_spec("y", (*made, columns)),))
 
 
+def is_product(signature: RegionSignature) -> bool:
+    """Say whether a signature is one of `product_signature`."""
+    return signature.name.partition("_")[0] == "product"
+
+
 def _spec(name: str, shape: Shape) -> TensorSpec:
     return TensorSpec(name, "float32", tuple(shape))
 

@@ -45,7 +45,7 @@ from ortkit.graph.shape_rules.call import (
 )
 from ortkit.graph.shape_rules.constant import constant_fact
 from ortkit.graph.shape_rules.table import rule_for
-from ortkit.graph.walk import roots
+from ortkit.graph.walk import roots, subgraphs
 
 __all__ = ["Shapes", "Size"]
 
@@ -57,6 +57,8 @@ _DEPTH_LIMIT = 100
 #: when nothing is known of them, so that two uses of one of them are provably equal.
 _INDICES = frozenset({ir.DataType.INT64, ir.DataType.INT32})
 _NAMED_LIMIT = 16
+#: Bodies of functions with more nodes than this are not inferred for each call.
+_BODY_LIMIT = 128
 #: What a rule meets on a node that is not valid ONNX; its outputs are then unknown.
 _INVALID = (
     UnknownError,
@@ -80,7 +82,7 @@ class Shapes:
         """Start with nothing known; use `Shapes.infer`."""
         self._model = model
         self._roots: set[int] = {id(model.graph), *(id(f.graph) for f in model.functions.values())}
-        self._local = frozenset((f.domain, f.name) for f in model.functions.values())
+        self._local = {(f.domain, f.name): f for f in model.functions.values()}
         self._facts: dict[ir.Value, Fact] = {}
         self._bound: dict[str, Size] = {}
         # max(0, n) -> n for what is an axis of a value, and so is not negative.
@@ -203,7 +205,9 @@ class Shapes:
             self._known.clear()
             return
 
-    def fact_after(self, graph: ir.Graph, inputs: Sequence[Fact], *, once: bool) -> list[Fact]:
+    def fact_after(
+        self, graph: ir.Graph | ir.Function, inputs: Sequence[Fact], *, once: bool
+    ) -> list[Fact]:
         """Infer a body for these inputs and return what is known of its outputs.
 
         Unless it runs once whenever its node runs, sizes that it alone knows of are unknown
@@ -227,7 +231,10 @@ class Shapes:
     def _infer(self, node: ir.Node) -> None:
         domain = "" if node.domain == "ai.onnx" else node.domain
         found: Iterable[Fact] = (NOTHING,) * len(node.outputs)
-        if (node.domain, node.op_type) not in self._local:
+        if (function := self._local.get((node.domain, node.op_type))) is not None:
+            if self._is_plain(function):
+                found = self._facts_of_call(node, function)
+        else:
             call = Call(node, self._opset(node), self)
             # What the rule found before it gave up stands; the rest is unknown.
             with contextlib.suppress(*_INVALID):
@@ -237,6 +244,29 @@ class Shapes:
             self._facts[value] = self._with_declared(value, self._checked(fact))
             if not self._outer:
                 self._note_axes(self._facts[value].shape or ())
+
+    def _is_plain(self, function: ir.Function) -> bool:
+        """Say whether a body is what it is at every call, and calls no function itself."""
+        if function.attributes or len(function) > _BODY_LIMIT:
+            return False
+        return not any(
+            (node.domain, node.op_type) in self._local or any(subgraphs(node)) for node in function
+        )
+
+    def _facts_of_call(self, node: ir.Node, function: ir.Function) -> list[Fact]:
+        """Infer the body for the inputs of one call; of its own values nothing is kept."""
+        values = [*function.inputs, *(value for each in function for value in each.outputs)]
+        before = {value: self._facts.pop(value) for value in values if value in self._facts}
+        given = [NOTHING if value is None else self.fact(value) for value in node.inputs]
+        trusts, self._trusts_names = self._trusts_names, False
+        try:
+            found = self.fact_after(function, given, once=True)
+            return (found + [NOTHING] * len(node.outputs))[: len(node.outputs)]
+        finally:
+            self._trusts_names = trusts
+            for value in values:
+                self._facts.pop(value, None)
+            self._facts.update(before)
 
     def _note_axes(self, shape: Shape) -> None:
         """Remember sizes that could be negative, but for being axes of a value that is made."""

@@ -12,8 +12,6 @@ from ortkit.graph.walk import nodes_below, roots
 from ortkit.rewrite.log import RewriteLog
 from ortkit.rewrite.passes import ModelPass
 
-#: Functions of this domain are ortkit's own fused nodes, which kernels stand behind.
-FUSED_DOMAIN = "ortkit.fused"
 #: The metadata of functions whose calls a pass has just put there.
 KEPT_KEY = "ortkit.found"
 
@@ -30,7 +28,7 @@ class InlineFunctions(ModelPass):
     Skips:
         * A domain that also has nodes without a function body: it is a custom-op domain, and
           its functions are fallbacks for ops that a library may implement.
-        * A domain named in `keep`, ortkit's own fused nodes, and ops that another pass found.
+        * A domain or a function named in `keep`, and ops that another pass found.
         * A function that imports another version of a domain than the model.
 
     Source:
@@ -40,17 +38,20 @@ class InlineFunctions(ModelPass):
     name: ClassVar[str] = "inline-functions"
 
     keep: str = ""
-    """Domains to leave alone, separated by `+`."""
+    """Domains, and functions as `domain::name`, to leave alone, separated by `+`."""
 
     def run(self, model: ir.Model, log: RewriteLog) -> None:
         if not model.functions:
             return
-        wanted = {FUSED_DOMAIN, *filter(None, self.keep.split("+"))}
+        wanted = set(filter(None, self.keep.split("+")))
         custom = _custom_domains(model)
         chosen: set[ir.OperatorIdentifier] = set()
         for identifier, function in model.functions.items():
             label = f"{function.domain}::{function.name}"
-            if function.domain in wanted or KEPT_KEY in function.metadata_props:
+            if (
+                not wanted.isdisjoint((function.domain, label))
+                or KEPT_KEY in function.metadata_props
+            ):
                 log.miss(self.name, label, "it is kept, as asked for")
                 continue
             if function.domain in custom:

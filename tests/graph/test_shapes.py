@@ -135,9 +135,41 @@ def test_a_function_of_the_model_is_not_taken_for_an_operator() -> None:
     )
     model.graph.outputs[0].shape = None
     shapes = Shapes.infer(model)
-    assert shapes.shape(model.graph.outputs[0]) is None
+    assert shapes.shape(model.graph.outputs[0]) == (3 * A,)  # what its body makes of x
     inside = next(iter(model.functions.values())).outputs[0]
     assert shapes.rank(inside) == 1
+    assert shapes.shape(inside) != (3 * A,)  # of other calls it makes something else
+    shapes.infer_node(model.graph[0])
+    assert shapes.shape(inside) != (3 * A,)
+
+
+def test_calls_of_functions_with_attributes_or_calls_are_not_followed() -> None:
+    model = ir.from_onnx_text(
+        '<ir_version: 10, opset_import: ["" : 21, "own" : 1]>\n'
+        "g (float[a, 3] x) => (float y, float z)\n"
+        "{ y = own.Outer(x) z = own.Turn<to = [1, 0]>(x) }\n"
+        '<domain: "own", opset_import: ["" : 21, "own" : 1]>\n'
+        "Outer (p) => (q) { q = own.Inner(p) }\n"
+        '<domain: "own", opset_import: ["" : 21]>\n'
+        "Inner (p) => (q) { q = Relu(p) }\n"
+        '<domain: "own", opset_import: ["" : 21]>\n'
+        "Turn <to>(p) => (q) { q = Transpose<perm: ints = @to>(p) }"
+    )
+    for output in model.graph.outputs:
+        output.shape = None
+    shapes = Shapes.infer(model)
+    assert [shapes.shape(output) for output in model.graph.outputs] == [None, None]
+
+
+def test_a_call_may_leave_inputs_and_outputs_of_its_function_out() -> None:
+    model = ir.from_onnx_text(
+        '<ir_version: 10, opset_import: ["" : 21, "own" : 1]>\n'
+        "g (float[a, 3] x) => (float y) { y = own.Two(x) }\n"
+        '<domain: "own", opset_import: ["" : 21]>\n'
+        "Two (p, low) => (q, r) { q = Clip(p, low) r = Neg(p) }"
+    )
+    model.graph.outputs[0].shape = None
+    assert Shapes.infer(model).shape(model.graph.outputs[0]) == (A, 3)
 
 
 # ---- keeping it true -------------------------------------------------------------------------
