@@ -35,6 +35,12 @@ class Optimized:
     _folder: tempfile.TemporaryDirectory[str] = field(repr=False)
     _sources: Path | None = field(default=None, repr=False)
 
+    @property
+    def load_problem(self) -> str:
+        """Why ONNX Runtime does not load the model, where verification found that it does not."""
+        checked = self.report.verification
+        return "" if checked is None else checked.load_problem
+
     def save(
         self, path: str | os.PathLike[str], *, embed_library: bool = False
     ) -> tuple[Path, ...]:
@@ -49,9 +55,16 @@ class Optimized:
             The files written, the model first.
 
         Raises:
-            UserError: The folder does not exist or cannot be written, or the disk is full.
+            UserError: The folder does not exist or cannot be written, or the disk is full; or
+                ONNX Runtime does not load the model.
         """
         target = _path(path)
+        if self.load_problem:
+            raise UserError(
+                f"ONNX Runtime does not load the result: {self.load_problem}",
+                where=str(target),
+                fix="optimize with verify=False to have it all the same",
+            )
         self._state_library(library_path(target).name, embed_library)
         written = save_model(self.model, target)
         files = [path for path in (written.model, written.data) if path is not None]

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ortkit.cli import show
+from ortkit.cli import show, verdicts
 from ortkit.cli.flags import check_folders, check_written, sizes
 from ortkit.cli.precision_page import check_page, is_page, write_page
 from ortkit.cli.precision_tables import show_precision
@@ -87,12 +88,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--report", type=Path, metavar="FILE",
         help="write the whole report; .html: the trade-off of --precision")  # fmt: skip
     add("--json", action="store_true", help="print the report as one JSON document")
+    verdicts.add_flags(parser)
     add("--quiet", action="store_true", help="print nothing but errors")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Optimize, save, report."""
     output = _output(arguments)
+    has_document = arguments.json or arguments.report is not None
+    schema = verdicts.json_schema(arguments, is_written=has_document)
     from ortkit.graph.atomic import write_whole
     from ortkit.kernels.tuned import chooser_after
     from ortkit.optimization import OptimizeOptions, optimize
@@ -129,25 +133,31 @@ def run(arguments: argparse.Namespace) -> int:
         if is_page(arguments.report):
             check_page(arguments.report, lowers=options.lowers_on_cpu)
         optimized = optimize(arguments.model, options)
-        progress("save")
-        files = optimized.save(output, embed_library=arguments.embed_library)
-        if arguments.keep_source is not None:
-            files += optimized.save_sources(arguments.keep_source)
+        files: tuple[Path, ...] = ()
+        if not optimized.load_problem:
+            progress("save")
+            files = optimized.save(output, embed_library=arguments.embed_library)
+            if arguments.keep_source is not None:
+                files += optimized.save_sources(arguments.keep_source)
     report = optimized.report
-    written = {"files": [str(path) for path in files]}
+    outcome = _ending(report, arguments, output)
+    written: dict[str, object] = {"files": [str(path) for path in files]}
+    if schema != 1:
+        written |= outcome.to_json()
     if arguments.report is not None and is_page(arguments.report):
         assert report.precision is not None
         write_page(report.precision, arguments.model.name, arguments.report)
     elif arguments.report is not None:
-        content = {**report.to_json(), **written}
+        content = {**report.to_json(schema=schema), **written}
         write_whole(arguments.report, json.dumps(content, indent=2) + "\n")
     if arguments.json:
-        show.document({**report.to_json(arguments.why), **written})
+        show.document({**report.to_json(arguments.why, schema), **written})
     elif not arguments.quiet:
         _show(optimized, files)
         if arguments.why is not None:
             _show_why(report, arguments.why)
-    return _exit_code(report, strict=arguments.strict)
+    verdicts.say(outcome)
+    return outcome.code
 
 
 def _extra_passes(sources: list[str]) -> tuple[Pass, ...]:
@@ -192,10 +202,21 @@ def _output(arguments: argparse.Namespace) -> Path:
     return output
 
 
-def _exit_code(report: Report, *, strict: bool) -> int:
-    if report.verification is not None and report.verification.verdict == "no":
-        return 1
-    return 1 if strict and report.rolled_back else 0
+def _ending(report: Report, arguments: argparse.Namespace, output: Path) -> verdicts.Outcome:
+    """Return how the command ends."""
+    elsewhere = "the same command"
+    if arguments.in_place or (arguments.precision, arguments.target) == ("bf16", "cuda"):
+        elsewhere = ""  # the original is gone; or values are in float32 there as well
+    elif arguments.precision == "fp32":
+        command = shlex.join(["ortkit", "verify", str(arguments.model), str(output)])
+        elsewhere = f"`{command}`"
+    return verdicts.outcome_of(
+        report.verification,
+        accepts=arguments.accept_unverified,
+        undone=len(report.rolled_back) if arguments.strict else 0,
+        elsewhere=elsewhere,
+        is_optimizing=True,
+    )
 
 
 def _show(optimized: Optimized, files: tuple[Path, ...]) -> None:
@@ -217,7 +238,8 @@ def _show(optimized: Optimized, files: tuple[Path, ...]) -> None:
         columns = ("region", "nodes", "places", "before, µs", "as a kernel", "became")
         show.table("", columns, _regions(report))
         where = "one GPU" if report.target == "cuda" else "one thread"
-        show.line(f"predicted for each place, {where}; sizes that are not known count as 128\n")
+        show.line(f"predicted for each place, {where}; sizes that are not known count as 128")
+        show.line()
         _show_left_out(report)
     if report.measurement is not None:
         _show_measurement(report.measurement)
