@@ -73,7 +73,7 @@ def bisect_model(source: Source, options: OptimizeOptions | None = None) -> Bise
     elif report.rolled_back:
         verdict = "guilty"
     else:
-        verdict = "sound" if found.verdict == "yes" else "not found"
+        verdict = "sound" if found.is_good else "not found"
     hits, reason = report.hits, found.reason if found is not None else ""
     if report.rolled_back:
         options.progress("show what it breaks")

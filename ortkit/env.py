@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from types import ModuleType
+
+#: `off` keeps ONNX Runtime's own log off the stderr of a process and of its children.
+_RUNTIME_LOG = "ORTKIT_RUNTIME_LOG"
+_FATAL = 4
 
 
 def cache_dir() -> Path:
@@ -62,3 +67,20 @@ def keep_telemetry_off() -> None:
     Must run before onnxruntime is imported.
     """
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+
+
+def keep_runtime_log_off() -> None:
+    """Let `set_runtime_log` silence ONNX Runtime, unless the user has decided either way.
+
+    The command line says in one line what went wrong; ONNX Runtime's log would say it again.
+    """
+    os.environ.setdefault(_RUNTIME_LOG, "off")
+
+
+def set_runtime_log(onnxruntime: ModuleType) -> None:
+    """Silence ONNX Runtime's default logger, which no session's own severity reaches.
+
+    In a process whose log was not kept off it stays as it is: it belongs to the caller.
+    """
+    if os.environ.get(_RUNTIME_LOG) == "off":
+        onnxruntime.set_default_logger_severity(_FATAL)

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from ortkit.fusion.cuda_layout import LayoutAdvice
     from ortkit.measure.measurer import Measurer
     from ortkit.precision.cpu import CpuLowering
-    from ortkit.verify.verification import Verification
+    from ortkit.verify.verification import Gap, Verification
     from ortkit.verify.verifier import Verifier
 
 #: Stages that are left out as a pass is if they raise.
@@ -324,9 +324,9 @@ class _Run:
                 # Denied rewrites make room for others, which have ids of their own.
                 attempt = self.candidate(denied, fuel=0 if denied >= everything else None)
                 checked = self._checked(verifier, attempt)
-                if checked.verdict == "yes":
+                if checked.is_good:
                     best, verification = attempt, checked
-                return checked.verdict == "yes"
+                return checked.is_good
 
             options.progress("find the guilty rewrite")
             # `best` is the last good attempt, which is the one without the guilty rewrites only
@@ -390,7 +390,7 @@ class _Run:
 
     def _checked(self, verifier: Verifier, candidate: Candidate) -> Verification:
         """Judge a candidate; in half precision also with every value rounded as on a GPU."""
-        library, precision = self._runnable(candidate), self.options.precision
+        library, precision = candidate.library, self.options.precision
         if self.fewer_bits is not None:
             stated = self.fewer_bits.stated_error
             return verifier.check(self._saved(candidate), library=library, stated=stated)
@@ -399,17 +399,22 @@ class _Run:
         from ortkit.precision.interface import lowered_names, with_float_interface
         from ortkit.precision.lower import HALVES
         from ortkit.precision.rounding import rounding_model
+        from ortkit.verify.kernel_gaps import bfloat16_gap
 
         model = with_float_interface(candidate.model, lowered_names(candidate.log.hits))
         half = HALVES[precision]
         computed_in = half.numpy().name
         # The CPU provider has no bfloat16, and casts float16 back and forth without rounding.
+        gaps: tuple[Gap, ...] = ()
         if precision == "fp16":
             found = verifier.check(model, library=library, computed_in=computed_in)
-            if found.verdict != "yes":
+            if not found.is_good:
                 return found
+            gaps = found.not_compared
+        elif library is not None:
+            gaps = (bfloat16_gap(self._saved(candidate)),)
         found = verifier.check(rounding_model(model, half), computed_in=computed_in)
-        return replace(found, reason=f"{found.reason}; every value rounded to {computed_in}")
+        return found.beside(gaps, f"every value rounded to {computed_in}")
 
     def report(self, candidate: Candidate, verification: Verification | None) -> Report:
         """Collect what there is to say."""

@@ -99,8 +99,9 @@ class Optimized:
         if self.library is None:
             return
         data = self.library.read_bytes()
-    LIBRARY_TARGET_KEY,
-    library_path,
+        properties[LIBRARY_HASH_KEY] = sha256 = digest(data)
+        properties[LIBRARY_TARGET_KEY] = self.report.target
+        trust(sha256, path)
         if embed:
             properties[EMBEDDED_KEY] = base64.b64encode(data).decode("ascii")
         else:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ortkit.rewrite.pipeline import Step
     from ortkit.verify.verification import Verification
 
-SCHEMA = "ortkit.optimize/1"
+SCHEMA = "ortkit.optimize/"
 
 
 @dataclass(frozen=True)
@@ -124,14 +124,16 @@ class Report:
             for (pass_name, _, reason), nodes in alike.items()
         )
 
-    def to_json(self, why: str | None = None) -> dict[str, object]:
+    def to_json(self, why: str | None = None, schema: int = 2) -> dict[str, object]:
         """Return the report as JSON types; docs/cli.md describes the keys.
 
         Args:
             why: Keep only the refusals that this names; see `missed`.
+            schema: As for `Verification.to_json`.
         """
+        checked = self.verification
         return {
-            "schema": SCHEMA,
+            "schema": f"{SCHEMA}{schema}",
             "source": self.source,
             "target": self.target,
             "level": self.level,
@@ -148,7 +150,7 @@ class Report:
             "denied_in_vain": list(self.denied_in_vain),
             "load_check": self.load_check,
             "failed_passes": [asdict(failed) for failed in self.failed_passes],
-            "verification": None if self.verification is None else self.verification.to_json(),
+            "verification": None if checked is None else checked.to_json(schema),
             "measurement": None if self.measurement is None else self.measurement.to_json(),
             "precision": None if self.precision is None else self.precision.to_json(),
             "kernel_note": self.kernel_note,

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ortkit.cli import show
+from ortkit.cli import show, verdicts
 from ortkit.cli.flags import sizes
 
 if TYPE_CHECKING:
@@ -27,10 +27,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--threads", type=int, default=0, metavar="N",
         help="threads of a session (default: ONNX Runtime decides)")  # fmt: skip
     add("--json", action="store_true", help="print one JSON document")
+    verdicts.add_flags(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Try, and print what came of it; 1 if the optimized model computes something else."""
+    schema = verdicts.json_schema(arguments, is_written=arguments.json)
     shapes = sizes(arguments.shape)
     from ortkit.trial.trial import TrialOptions, try_model
 
@@ -46,11 +48,16 @@ def run(arguments: argparse.Namespace) -> int:
             progress=progress,
         )
         found = try_model(arguments.model, options)
+    outcome = verdicts.outcome_of(
+        found.checked, accepts=arguments.accept_unverified, elsewhere="the same command"
+    )
     if arguments.json:
-        show.document(found.to_json())
+        content = found.to_json(schema)
+        show.document(content if schema == 1 else {**content, **outcome.to_json()})
     else:
         _show(found)
-    return 1 if found.checked.verdict == "no" else 0
+    verdicts.say(outcome)
+    return outcome.code
 
 
 def _show(found: Trial) -> None:

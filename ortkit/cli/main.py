@@ -14,6 +14,7 @@ from ortkit import __version__
 from ortkit.cli.catalog import COMMANDS
 from ortkit.cli.show import harmless
 from ortkit.cli.tree import Parser
+from ortkit.env import keep_runtime_log_off
 from ortkit.errors import InternalError, OrtkitError
 
 USAGE, BUG, INTERRUPTED = 2, 70, 130
@@ -25,8 +26,10 @@ def run(arguments: Sequence[str]) -> int:
     """Run `ortkit` with these arguments.
 
     Returns:
-        0 done, 1 a check failed, 2 bad input or usage, 70 a bug in ortkit, 130 interrupted.
+        0 done, 1 a check failed, 2 bad input or usage, 3 not verified or only in part, 70 a bug in
+        ortkit, 130 interrupted.
     """
+    keep_runtime_log_off()
     try:
         parsed, unknown = parser().parse_known_args(arguments)
         if unknown:
@@ -46,7 +49,7 @@ def run(arguments: Sequence[str]) -> int:
     except InternalError as error:
         return _bug(error)
     except OrtkitError as error:
-        _say(f"ortkit: {harmless(str(error))}")
+        _say(f"ortkit: {error}")
         return error.exit_code
     except MemoryError:
         _say("ortkit: out of memory; use a machine with more, or --no-verify")
@@ -91,9 +94,10 @@ def _missing(error: ModuleNotFoundError) -> int:
 
 
 def _bug(error: Exception) -> int:
-    traceback.print_exception(error, file=sys.stderr)
+    for part in traceback.format_exception(error):
+        sys.stderr.write(harmless(part, keep="\n"))
+    _say(f"ortkit: internal error: {error}")
     _say(
-        f"ortkit: internal error: {error}\n"
         "This is a bug in ortkit. Please report it with the lines above, the command, and "
         "the output of `ortkit doctor`."
     )
@@ -101,4 +105,4 @@ def _bug(error: Exception) -> int:
 
 
 def _say(text: str) -> None:
-    sys.stderr.write(text + "\n")
+    sys.stderr.write(harmless(text) + "\n")

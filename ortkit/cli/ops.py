@@ -203,12 +203,12 @@ def _show(op: CustomOp) -> None:
         ("from", op.place),
     ])  # fmt: skip
     if op.__doc__:
-        show.line(f"\n{op.__doc__.strip()}")
+        show.lines(f"\n{op.__doc__.strip()}")
     for kernel in op.kernels:
-        show.line(f"\nkernel {kernel.name} ({kernel.backend}, {kernel.target}){_for(kernel)}")
+        show.lines(f"\nkernel {kernel.name} ({kernel.backend}, {kernel.target}){_for(kernel)}")
     for absent, body in op.bodies.items():
         without = f" without {', '.join(sorted(absent))}" if absent else ""
-        show.line(f"\nbody{without}\n{onnx.printer.to_text(body)}")
+        show.lines(f"\nbody{without}\n{onnx.printer.to_text(body)}")
 
 
 def _document(

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ortkit.cli import show
+from ortkit.cli import show, verdicts
 from ortkit.cli.flags import check_folders, check_written, sizes
 from ortkit.cli.precision_page import check_page, is_page, write_page
 from ortkit.cli.precision_tables import show_precision
@@ -91,12 +92,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--report", type=Path, metavar="FILE",
         help="write the whole report; .html: the trade-off of --precision")  # fmt: skip
     add("--json", action="store_true", help="print the report as one JSON document")
+    verdicts.add_flags(parser)
     add("--quiet", action="store_true", help="print nothing but errors")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Optimize, save, report."""
     output = _output(arguments)
+    has_document = arguments.json or arguments.report is not None
+    schema = verdicts.json_schema(arguments, is_written=has_document)
     from ortkit.graph.atomic import write_whole
     from ortkit.kernels.tuned import chooser_after
     from ortkit.optimization import OptimizeOptions, optimize
@@ -141,20 +145,24 @@ def run(arguments: argparse.Namespace) -> int:
     report = optimized.report
     for failed in report.failed_passes:
         show.note(f"ortkit: warning: {failed.text}")
-    written = {"files": [str(path) for path in files]}
+    outcome = _ending(report, arguments, output)
+    written: dict[str, object] = {"files": [str(path) for path in files]}
+    if schema != 1:
+        written |= outcome.to_json()
     if arguments.report is not None and is_page(arguments.report):
         assert report.precision is not None
         write_page(report.precision, arguments.model.name, arguments.report)
     elif arguments.report is not None:
-        content = {**report.to_json(), **written}
+        content = {**report.to_json(schema=schema), **written}
         write_whole(arguments.report, json.dumps(content, indent=2) + "\n")
     if arguments.json:
-        show.document({**report.to_json(arguments.why), **written})
+        show.document({**report.to_json(arguments.why, schema), **written})
     elif not arguments.quiet:
         _show(optimized, files)
         if arguments.why is not None:
             _show_why(report, arguments.why)
-    return _exit_code(report, strict=arguments.strict)
+    verdicts.say(outcome)
+    return outcome.code
 
 
 def _note_trust(optimized: Optimized) -> None:
@@ -210,10 +218,26 @@ def _output(arguments: argparse.Namespace) -> Path:
     return output
 
 
-def _exit_code(report: Report, *, strict: bool) -> int:
-    if report.verification is not None and report.verification.verdict == "no":
-        return 1
-    return 1 if strict and (report.rolled_back or report.failed_passes) else 0
+def _ending(report: Report, arguments: argparse.Namespace, output: Path) -> verdicts.Outcome:
+    """Return how the command ends."""
+    elsewhere = "the same command"
+    if arguments.in_place or (arguments.precision, arguments.target) == ("bf16", "cuda"):
+        elsewhere = ""  # the original is gone; or values are in float32 there as well
+    elif arguments.precision == "fp32":
+        command = shlex.join(["ortkit", "verify", str(arguments.model), str(output)])
+        elsewhere = f"`{command}`"
+    return verdicts.outcome_of(
+        report.verification,
+        accepts=arguments.accept_unverified,
+        objections=_objections(report) if arguments.strict else (),
+        elsewhere=elsewhere,
+    )
+
+
+def _objections(report: Report) -> list[str]:
+    """Return what `--strict` does not accept."""
+    counts = {"rewrites rolled back": report.rolled_back, "passes failed": report.failed_passes}
+    return [f"{what}: {len(found)}" for what, found in counts.items() if found]
 
 
 def _show(optimized: Optimized, files: tuple[Path, ...]) -> None:
@@ -237,7 +261,8 @@ def _show(optimized: Optimized, files: tuple[Path, ...]) -> None:
         columns = ("region", "nodes", "places", "before, µs", "as a kernel", "became")
         show.table("", columns, _regions(report))
         where = "one GPU" if report.target == "cuda" else "one thread"
-        show.line(f"predicted for each place, {where}; sizes that are not known count as 128\n")
+        show.line(f"predicted for each place, {where}; sizes that are not known count as 128")
+        show.line()
         _show_left_out(report)
     if report.measurement is not None:
         _show_measurement(report.measurement)

@@ -62,7 +62,7 @@ def _show(info: PassInfo) -> None:
         ("from", info.place),
     ]
     show.pairs(rows)
-    show.line(f"\n{info.doc}")
+    show.lines(f"\n{info.doc}")
     if info.options:
         options = [(option.name, option.default, option.summary) for option in info.options]
         show.table("", ("option", "default", "what it decides"), options)

@@ -46,25 +46,33 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) 
     from rich.table import Table
     from rich.text import Text
 
-    made = Table(title=title or None, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    heading = Text(harmless(title)) if title else None
+    made = Table(title=heading, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     for index, column in enumerate(columns):
         cells = [row[index] for row in rows if row[index] is not None]
         numeric = bool(cells) and all(isinstance(cell, int | float) for cell in cells)
-        made.add_column(column, justify="right" if numeric else "left", overflow="fold")
+        made.add_column(
+            Text(harmless(column)), justify="right" if numeric else "left", overflow="fold"
+        )
     for row in rows:
         # As text: `[batch, seq]` is no markup.
         made.add_row(*(Text(_cell(cell)) for cell in row))
     console().print(made)
 
 
-def line(text: str) -> None:
-    """Print one line to stdout."""
+def line(text: str = "") -> None:
+    """Print one line to stdout, also where a name in it holds line breaks."""
+    sys.stdout.write(harmless(text) + "\n")
+
+
+def lines(text: str) -> None:
+    """Print a text of several lines to stdout: documentation or code, no names of a model."""
     sys.stdout.write(harmless(text, keep="\n\t") + "\n")
 
 
 def note(text: str) -> None:
-    """Print one line to stderr."""
-    sys.stderr.write(harmless(text, keep="\n\t") + "\n")
+    """Print one line to stderr, also where a name in it holds line breaks."""
+    sys.stderr.write(harmless(text) + "\n")
 
 
 def harmless(text: str, *, keep: str = "") -> str:
@@ -95,14 +103,14 @@ def progress(*, quiet: bool) -> Iterator[Stages]:
         return
     from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-    text = TextColumn("{task.description}")
+    text = TextColumn("{task.description}", markup=False)
     columns = (SpinnerColumn(), text, BarColumn(bar_width=20), TimeElapsedColumn())
     with Progress(*columns, console=console(stderr=True), transient=True) as shown:
         task = shown.add_task("start", total=None)
 
         class Shown(Stages):
             def __call__(self, stage: str) -> None:
-                shown.update(task, description=stage, total=None, completed=0)
+                shown.update(task, description=harmless(stage), total=None, completed=0)
 
             def count(self, done: int, total: int) -> None:
                 shown.update(task, completed=done, total=total)

@@ -6,15 +6,14 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ortkit.cli import show
+from ortkit.cli import show, verdicts
 from ortkit.cli.flags import add_trust, sizes
 
 if TYPE_CHECKING:
     from ortkit.verify.compare import OutputComparison
     from ortkit.verify.verification import Verification
 
-SCHEMA = "ortkit.verify/1"
-FAILED, NOT_POSSIBLE = 1, 2
+SCHEMA = "ortkit.verify/"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,10 +29,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="kernel library of B (default: B's .ops.so, if it was built here)")  # fmt: skip
     add_trust(parser)
     add("--json", action="store_true", help="print one JSON document")
+    verdicts.add_flags(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run both models on the same inputs; 1 if they differ, 2 if that cannot be found out."""
+    """Run both models on the same inputs; 1 if they differ, 3 if that cannot be found out."""
+    schema = verdicts.json_schema(arguments, is_written=arguments.json)
     shapes = sizes(arguments.shape)
     from ortkit.graph.open import open_model
     from ortkit.verify.verifier import verify_models
@@ -51,12 +52,21 @@ def run(arguments: argparse.Namespace) -> int:
             shapes=shapes,
             library=_library(arguments),
         )
+    outcome = verdicts.outcome_of(
+        found, accepts=arguments.accept_unverified, elsewhere="the same command"
+    )
     if arguments.json:
-        places = {"original": str(arguments.original), "candidate": str(arguments.candidate)}
-        show.document({"schema": SCHEMA, **places, **found.to_json()})
+        content: dict[str, object] = {
+            "schema": f"{SCHEMA}{schema}",
+            "original": str(arguments.original),
+            "candidate": str(arguments.candidate),
+            **found.to_json(schema),
+        }
+        show.document(content if schema == 1 else {**content, **outcome.to_json()})
     else:
         _show(found)
-    return {"yes": 0, "no": FAILED}.get(found.verdict, NOT_POSSIBLE)
+    verdicts.say(outcome)
+    return outcome.code
 
 
 def _library(arguments: argparse.Namespace) -> Path | None:

@@ -13,6 +13,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
+from ortkit.env import set_runtime_log
 from ortkit.graph.numpy_ops import EXACT, MOVES, PLAIN, Array, Call
 
 Inputs = Sequence[Array | None]
@@ -69,13 +70,17 @@ def _in_runtime(node: ir.Node, inputs: Inputs, opsets: Mapping[str, int]) -> lis
         import onnxruntime
     except ImportError:
         return _in_reference(node, model, feeds)
+    set_runtime_log(onnxruntime)
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     options.intra_op_num_threads = 1
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     try:
         session = onnxruntime.InferenceSession(
-            model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+            model.SerializeToString(),
+            options,
+            providers=["CPUExecutionProvider"],
+            enable_fallback=0,  # it prints
         )
         for made in session.get_outputs():
             if made.type not in _HELD_TYPES:

@@ -83,7 +83,12 @@ def explained(error: BaseException, where: str = "", *, loading: bool = False) -
 
 def message(error: BaseException) -> str:
     """Return an exception's text without ONNX Runtime's prefix and source positions."""
-    text = " ".join(str(error).split())
+    return plain_text(str(error)) or type(error).__name__
+
+
+def plain_text(text: str) -> str:
+    """Return what ONNX Runtime said on one line, without prefix and source positions."""
+    text = " ".join(text.split())
     for pattern in (_SOURCE, _PREFIX, _POSITION, _CUDA_TAIL):
         text = pattern.sub("", text)
-    return text.strip() or type(error).__name__
+    return text.strip()

@@ -6,24 +6,26 @@ import importlib
 import importlib.util
 from types import ModuleType
 
-from ortkit.env import keep_telemetry_off
+from ortkit.env import keep_telemetry_off, set_runtime_log
 from ortkit.errors import MissingDependencyError
 
 
 def import_onnxruntime() -> ModuleType:
-    """Import ONNX Runtime with its telemetry off.
+    """Import ONNX Runtime with its telemetry off, and for the command line its log as well.
 
     Raises:
         MissingDependencyError: It is not installed, or its native part does not load.
     """
     require_onnxruntime()
     try:
-        return importlib.import_module("onnxruntime")
+        module = importlib.import_module("onnxruntime")
     except ImportError as error:
         raise MissingDependencyError(
             f"onnxruntime is installed but does not load: {error}",
             fix='install it again: pip install --force-reinstall "ortkit[cpu]"',
         ) from error
+    set_runtime_log(module)
+    return module
 
 
 def require_onnxruntime() -> None:

@@ -8,8 +8,11 @@ from typing import Literal
 
 from ortkit.measure.result import Ceiling
 from ortkit.runtime.timing import Speedup
+from ortkit.verify.verification import Verification
 
-SCHEMA = "ortkit.try/1"
+SCHEMA = "ortkit.try/"
+#: What the document has of the verification.
+_CHECKED = ("verdict", "reason")
 
 
 @dataclass(frozen=True)
@@ -47,15 +50,6 @@ class Prospect:
 
 
 @dataclass(frozen=True)
-class Checked:
-    """Whether the optimized model computes the same."""
-
-    verdict: str
-    """`yes`, `no` or `not possible`."""
-    reason: str
-
-
-@dataclass(frozen=True)
 class Trial:
     """What ortkit gives for a model."""
 
@@ -77,11 +71,19 @@ class Trial:
     flops: int
     """Of one run, as `ortkit inspect` counts them."""
     outlook: tuple[Prospect, ...]
-    checked: Checked
+    checked: Verification
+    """Whether the optimized model computes the same."""
     notes: tuple[str, ...]
     """What could not be done, and why."""
     seconds: float
 
-    def to_json(self) -> dict[str, object]:
-        """Return the document of `ortkit try --json`."""
-        return {"schema": SCHEMA, **asdict(self)}
+    def to_json(self, schema: int = 2) -> dict[str, object]:
+        """Return the document of `ortkit try --json`.
+
+        Args:
+            schema: As for `Verification.to_json`.
+        """
+        checked = self.checked.to_json(schema)
+        kept = _CHECKED if schema == 1 else (*_CHECKED, "not_compared", "fix")
+        content = {**asdict(self), "checked": {key: checked[key] for key in kept}}
+        return {"schema": f"{SCHEMA}{schema}", **content}

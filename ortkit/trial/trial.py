@@ -28,7 +28,8 @@ from ortkit.runtime.profiling.result import Profile
 from ortkit.runtime.timing import NotTimed, Timing, Variant, speedup, time_variants
 from ortkit.temporary import TemporaryFolder
 from ortkit.trial.outlook import Facts, outlook
-from ortkit.trial.result import Checked, Holder, Latency, Prospect, Trial
+from ortkit.trial.result import Holder, Latency, Prospect, Trial
+from ortkit.verify.verification import Verification
 from ortkit.verify.verifier import Verifier
 
 CPU = "CPUExecutionProvider"
@@ -89,6 +90,7 @@ class _Trial:
         self.source = source
         self.options = options
         self.folder = folder
+        self.candidate = folder / "candidate.onnx"
         self.started = time.perf_counter()
         self.notes: list[str] = []
         self.providers = (CUDA, CPU) if options.target == "cuda" else (CPU,)
@@ -151,7 +153,7 @@ class _Trial:
                 raise _OutOfTimeError
 
         try:
-            return optimize(
+            found = optimize(
                 self.source,
                 OptimizeOptions(
                     target=self.options.target,
@@ -165,6 +167,8 @@ class _Trial:
         except _OutOfTimeError:
             self.notes.append("not optimized: that takes longer than half of the time given")
             return None
+        save_model(found.model, self.candidate)
+        return found
 
     def _timing(self, optimized: Optimized | None, inputs: tuple[Path, ...]) -> Timing | None:
         if not inputs:
@@ -172,9 +176,7 @@ class _Trial:
         self.options.progress("time")
         variants = [Variant(self.source)]
         if optimized is not None:
-            candidate = self.folder / "candidate.onnx"
-            save_model(optimized.model, candidate)
-            variants.append(Variant(candidate, optimized.library))
+            variants.append(Variant(self.candidate, optimized.library))
         left = self.left()
         found = time_variants(
             variants,
@@ -191,12 +193,12 @@ class _Trial:
             return None
         return found
 
-    def _checked(self, optimized: Optimized | None) -> Checked:
+    def _checked(self, optimized: Optimized | None) -> Verification:
         if optimized is None:
-            return Checked("not possible", "there is no optimized model")
+            return _unchecked("there is no optimized model")
         left = self.options.seconds - self.spent()
         if left < _LEAST_SECONDS:
-            return Checked("not possible", "no time is left for it")
+            return _unchecked("no time is left for it")
         self.options.progress("verify")
         # Two processes run one after the other: the original's and the candidate's.
         with Verifier(
@@ -205,10 +207,10 @@ class _Trial:
             shapes=self.options.shapes,
             timeout_seconds=left / 2,
         ) as verifier:
-            found = verifier.check(self.folder / "candidate.onnx", library=optimized.library)
+            found = verifier.check(self.candidate, library=optimized.library)
         if found.verdict == "no" and found.seconds >= left / 2:
-            return Checked("not possible", "it did not end in the time that was left")
-        return Checked(found.verdict, found.reason)
+            return _unchecked("it did not end in the time that was left")
+        return found
 
     def _flops(self, shapes: Mapping[str, tuple[int, ...]]) -> int:
         """Count the arithmetic of a run on these shapes."""
@@ -234,6 +236,10 @@ class _Trial:
             parameters=Summary.of(model).parameters,
         )
         return outlook(facts)
+
+
+def _unchecked(reason: str) -> Verification:
+    return Verification("not possible", reason, fix="give more time with --seconds S")
 
 
 def _latency(timing: Timing | None, index: int) -> Latency | None:

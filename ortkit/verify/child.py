@@ -14,7 +14,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TypedDict
 
-from ortkit.runtime.library_target import target_entry
 from ortkit.runtime.tensor_files import (
     Entry,
     of_ort_value,
@@ -24,6 +23,7 @@ from ortkit.runtime.tensor_files import (
     read_manifest,
     write_manifest,
 )
+from ortkit.verify.kernel_library import Kernels, NotRun, kernels_here
 
 
 class Run(TypedDict):
@@ -35,6 +35,8 @@ class Run(TypedDict):
     prepack: bool
     libraries: list[str]
     providers: list[str]
+    kernels: str  # the library of the kernels, else ""
+    fused: list[str]  # the operators that they are for; both decide the providers
     results: str
 
 
@@ -56,6 +58,7 @@ class Outcome(TypedDict, total=False):
     seconds: float
     inputs: list[str]
     outputs: list[str]
+    not_run: list[NotRun]
     message: str
 
 
@@ -84,7 +87,10 @@ def _outcomes(ort: ModuleType, run: Run, feeds: Sequence[str], wanted: int) -> I
     yield {"at": "load"}
     started = time.perf_counter()
     try:
-        session = _session(ort, run)
+        kernels = Kernels("", run["providers"], [])
+        if run["kernels"]:
+            kernels = kernels_here(ort, run["kernels"], run["fused"])
+        session = _session(ort, run, kernels)
     except Exception as error:  # noqa: BLE001  whatever stops a session is the verdict
         yield {"at": "failed", "message": _line(error)}
         return
@@ -93,6 +99,7 @@ def _outcomes(ort: ModuleType, run: Run, feeds: Sequence[str], wanted: int) -> I
         "seconds": time.perf_counter() - started,
         "inputs": [value.name for value in session.get_inputs()],
         "outputs": [value.name for value in session.get_outputs()],
+        "not_run": list(kernels.not_run),
     }
     count = 0
     for folder in feeds:
@@ -109,17 +116,17 @@ def _outcomes(ort: ModuleType, run: Run, feeds: Sequence[str], wanted: int) -> I
         yield {"at": "done", "feeds": folder, "seconds": time.perf_counter() - started}
 
 
-def _session(ort: ModuleType, run: Run) -> Any:
+def _session(ort: ModuleType, run: Run, kernels: Kernels) -> Any:
     options = ort.SessionOptions()
     options.log_severity_level = 4
     level = ort.GraphOptimizationLevel
     options.graph_optimization_level = (
         level.ORT_ENABLE_ALL if run["optimize"] else level.ORT_DISABLE_ALL
     )
-    options.add_session_config_entry(*target_entry(run["providers"]))
+    options.add_session_config_entry(*kernels.target)
     if not run["prepack"]:
         options.add_session_config_entry("session.disable_prepacking", "1")
-    for library in run["libraries"]:
+    for library in filter(None, [*run["libraries"], kernels.library]):
         options.register_custom_ops_library(library)
     model: str | bytes = run["model"]
     if run["weights_folder"]:
@@ -129,7 +136,8 @@ def _session(ort: ModuleType, run: Run) -> Any:
             "session.model_external_initializers_file_folder_path", run["weights_folder"]
         )
         model = Path(run["model"]).read_bytes()
-    return ort.InferenceSession(model, options, providers=run["providers"])
+    # Without the fallback: it prints, and tries once more what failed.
+    return ort.InferenceSession(model, options, providers=kernels.providers, enable_fallback=0)
 
 
 def _run_once(ort: ModuleType, session: Any, feeds: Path, results: Path) -> None:

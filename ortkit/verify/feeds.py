@@ -116,9 +116,15 @@ def make_feeds(
 
 def _check_type(value: ir.Value) -> None:
     if isinstance(value.type, ir.SparseTensorType):
-        raise ModelError(f"input {value.name!r} is a sparse tensor, which cannot be fed")
+        raise ModelError(
+            f"input {value.name!r} is a sparse tensor, which cannot be fed",
+            fix="export the model with a dense input",
+        )
     if value.dtype is None or value.dtype == ir.DataType.UNDEFINED:
-        raise ModelError(f"the type of input {value.name!r} is not known")
+        raise ModelError(
+            f"the type of input {value.name!r} is not known",
+            fix="export the model with the types of its inputs",
+        )
 
 
 def _sizes(value: ir.Value) -> tuple[Size, ...]:
@@ -131,7 +137,10 @@ def _numbers(name: str, shape: tuple[Size, ...], sizes: Mapping[str, int]) -> tu
     numbers = [concrete(size, sizes) for size in shape]
     if any(number is None for number in numbers):
         text = ", ".join(str(size) for size in shape)
-        raise ModelError(f"input {name!r} has no possible size for [{text}]")
+        raise ModelError(
+            f"input {name!r} has no possible size for [{text}]",
+            fix="give --shape NAME=SIZE or --inputs FILE.npz",
+        )
     return tuple(number for number in numbers if number is not None)
 
 

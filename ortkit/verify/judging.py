@@ -3,22 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from ortkit.verify.compare import OutputComparison, compare_outputs, worse
+from ortkit.verify.compare import OutputComparison, compare_outputs, is_telling, worse
 from ortkit.verify.exchange import read_values
 from ortkit.verify.feeds import Value
 from ortkit.verify.reference import Reference
 from ortkit.verify.sessions import SessionResult
 from ortkit.verify.summary import DEPLOYED
+from ortkit.verify.tolerances import TOLERANCES
+from ortkit.verify.verification import Gap
 
 _OFF = "with optimizations off"
 
 
-def judge(
-    reference: Reference, folder: Path, results: Sequence[SessionResult]
-) -> tuple[tuple[OutputComparison, ...], str]:
-    """Return the worst comparison per output, and why the candidate is not good, if so.
+@dataclass(frozen=True)
+class Judged:
+    """What came of comparing a candidate's results."""
+
+    outputs: tuple[OutputComparison, ...]
+    """The worst comparison per output."""
+    reason: str
+    """Why the candidate is not good; empty if it is."""
+    gaps: tuple[Gap, ...]
+    """What of the outputs was not compared."""
+
+
+def judge(reference: Reference, folder: Path, results: Sequence[SessionResult]) -> Judged:
+    """Compare a candidate's results with the original's.
 
     Args:
         reference: The original's.
@@ -26,6 +39,8 @@ def judge(
         results: Of these two sessions.
     """
     worst: dict[str, OutputComparison] = {}
+    telling: set[str] = set()
+    vague: set[str] = set()
     reason = ""
     settings = (("plain", _OFF), ("optimized", DEPLOYED))
     for result, (name, setting) in zip(results, settings, strict=True):
@@ -34,12 +49,45 @@ def judge(
         reason = reason or _broken(reference, result, setting)
         if reason:
             break
-        for found, where in _compare(reference, folder / name, setting):
+        for found, where, tells in _compare(reference, folder / name, setting):
+            if tells:
+                telling.add(found.name)
+            if _is_vague(found):
+                vague.add(found.name)
             known = worst.get(found.name)
             worst[found.name] = found if known is None else worse(known, found)
             if not found.equal and not reason:
                 reason = f"output {found.name!r} {where}: {found.reason}"
-    return tuple(worst.values()), reason
+    return Judged(tuple(worst.values()), reason, _gaps(reference, telling, vague))
+
+
+def _gaps(reference: Reference, telling: set[str], vague: set[str]) -> tuple[Gap, ...]:
+    """Say what of the original's outputs no comparison could find wrong."""
+    found = [
+        Gap(f"output {name!r}", "it depends on random numbers") for name in reference.excluded
+    ]
+    silent = "on the inputs tried it is absent, empty, NaN or infinite"
+    found += [
+        Gap(f"output {name!r}", silent, "give --inputs FILE.npz on which it has numbers")
+        for name in reference.outputs
+        if name not in reference.excluded and name not in telling
+    ]
+    loose = f"{DEPLOYED}: ONNX Runtime's own optimizations change it by as much as its values"
+    found += [
+        Gap(f"output {name!r}", loose, "give usual inputs with --inputs FILE.npz")
+        for name in reference.outputs
+        if name in vague
+    ]
+    if reference.own_problem:
+        why = f"the original does not run so: {reference.own_problem}"
+        found.append(Gap(f"what comes out {DEPLOYED}", why))
+    return tuple(found)
+
+
+def _is_vague(found: OutputComparison) -> bool:
+    """Say whether an error as large as the values themselves would have been allowed."""
+    kind = TOLERANCES.get(found.dtype)
+    return kind is not None and found.allowed_eps * kind.epsilon > 1
 
 
 def _broken(reference: Reference, result: SessionResult, setting: str) -> str:
@@ -63,8 +111,8 @@ def _broken(reference: Reference, result: SessionResult, setting: str) -> str:
 
 def _compare(
     reference: Reference, results: Path, setting: str
-) -> Iterator[tuple[OutputComparison, str]]:
-    """Compare every output of every input set; say where each was found."""
+) -> Iterator[tuple[OutputComparison, str, bool]]:
+    """Compare every output of every input set; say where, and whether it could be wrong."""
     optimized = setting == DEPLOYED
     for number, feeds in enumerate(reference.feeds):
         expected = reference.expected(feeds)
@@ -87,4 +135,4 @@ def _compare(
                 rounded=rounded.get(name),
                 tie=reference.tie(name, feeds, optimized=optimized),
             )
-            yield found, f"{setting}, input set {number}"
+            yield found, f"{setting}, input set {number}", is_telling(expected[name])

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
 from ortkit.graph.open import open_model
 from ortkit.graph.save import save_model
 from ortkit.graph.text import is_text_suffix
+from ortkit.temporary import TemporaryFolder
 from ortkit.verify.sessions import CPU, Setting, run_sessions
 
 #: In messages of ONNX Runtime (1.31.1): the model is valid, but this build or its CPU provider
@@ -59,8 +59,7 @@ def try_to_load(model: Path, library: Path | None = None) -> Loads:
     Raises:
         MissingDependencyError: ONNX Runtime is not installed.
     """
-    with tempfile.TemporaryDirectory(prefix="ortkit-load-") as name:
-        folder = Path(name)
+    with TemporaryFolder("load") as folder:
         if is_text_suffix(model.suffix):
             model = save_model(open_model(model), folder / "model.onnx").model
         libraries = () if library is None else (library,)

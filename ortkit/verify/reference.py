@@ -26,6 +26,9 @@ from ortkit.verify.ties import Roundings, TieSource, tie_check, tie_sources, wri
 _FALLBACKS = 24
 #: How many of them are run when the results of the first hold nothing to compare.
 _SEARCHED = 6
+_GIVEN = "give --shape NAME=SIZE or --inputs FILE.npz"
+#: So many sizes are named to choose from.
+_NAMED_SIZES = 6
 
 
 @dataclass(frozen=True)
@@ -49,6 +52,8 @@ class Refusal:
     """Why nothing can be verified."""
 
     reason: str
+    fix: str = ""
+    """What the user can give to change that; empty if nothing helps."""
 
 
 @dataclass(frozen=True)
@@ -133,7 +138,7 @@ def compute_reference(request: Request, folder: Path) -> Reference | Refusal:
     try:
         first, more = _input_sets(request)
     except ModelError as error:
-        return Refusal(error.problem)
+        return Refusal(error.problem, error.fix or _GIVEN)
     runner = _Runner(request, folder, tie_sources(request.model))
     plain, optimized = runner.run("first", first, len(first))
     good = runner.telling("first", plain.done, excluded)
@@ -144,12 +149,33 @@ def compute_reference(request: Request, folder: Path) -> Reference | Refusal:
         plain, optimized = runner.run("more", [*good_feeds, *islice(more, _FALLBACKS)], wanted)
         plain.problem = problem or plain.problem
         good = runner.telling("more", plain.done, excluded)[: request.samples]
+    if not plain.is_loaded:
+        return Refusal(f"ONNX Runtime does not load the original: {plain.problem}")
     if plain.is_ended or not plain.done:
-        what = "run" if plain.is_loaded else "load"
-        return Refusal(f"ONNX Runtime does not {what} the original: {plain.problem}")
+        reason = f"ONNX Runtime does not run the original: {plain.problem}"
+        return Refusal(reason, _other_inputs(request))
     if not good:
-        return Refusal("on the inputs tried, every output is empty, NaN or infinite")
+        reason = "on the inputs tried, every output is empty, NaN or infinite"
+        return Refusal(reason, _other_inputs(request))
     return runner.reference(outputs, excluded, good, optimized)
+
+
+def _other_inputs(request: Request) -> str:
+    """Return what the user can give where the original does not run on what it was given."""
+    if request.inputs is not None:
+        return "give other inputs with --inputs FILE.npz"
+    sizes = sorted(
+        {
+            dim.value
+            for value in free_inputs(request.model)
+            for dim in value.shape or ()
+            if not isinstance(dim, int) and dim.value
+        }
+    )
+    if not sizes:
+        return "give --inputs FILE.npz"
+    named = ", ".join(sizes[:_NAMED_SIZES]) + (", ..." if len(sizes) > _NAMED_SIZES else "")
+    return f"{_GIVEN} (sizes: {named})"
 
 
 def _input_sets(request: Request) -> tuple[Sequence[Feeds], Iterator[Feeds]]:

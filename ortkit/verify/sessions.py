@@ -11,8 +11,10 @@ from pathlib import Path
 
 from ortkit.errors import InternalError
 from ortkit.runtime.child_process import child_command
+from ortkit.runtime.options import plain_text
 from ortkit.runtime.ort import require_onnxruntime
 from ortkit.verify import child
+from ortkit.verify.kernel_library import NotRun
 
 CPU = ("CPUExecutionProvider",)
 
@@ -26,6 +28,10 @@ class Setting:
     optimize: bool = False
     libraries: tuple[Path, ...] = ()
     providers: tuple[str, ...] = CPU
+    kernels: Path | None = None
+    """The library of the model's kernels; where they run decides the providers."""
+    fused: tuple[str, ...] = ()
+    """The operators that they are for."""
     weights_folder: Path | None = None
     """Where external data lies when it is not beside `model`."""
     prepack: bool = True
@@ -39,12 +45,14 @@ class SessionResult:
     inputs: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()
     is_loaded: bool = False
+    not_run: tuple[NotRun, ...] = ()
+    """Kernels that the session did without."""
     done: list[str] = field(default_factory=list)
     """Names of the input sets that ran."""
     problem: str = ""
+    """The first failure, empty if there was none."""
     is_ended: bool = False
     """Whether the process crashed or ran out of time during this session."""
-    """The first failure, empty if there was none."""
     seconds: float = 0.0
 
 
@@ -93,6 +101,8 @@ def _run(setting: Setting) -> child.Run:
         "prepack": setting.prepack,
         "libraries": [str(path.absolute()) for path in setting.libraries],
         "providers": list(setting.providers),
+        "kernels": "" if setting.kernels is None else str(setting.kernels.resolve()),
+        "fused": list(setting.fused),
         "results": str(setting.results),
     }
 
@@ -147,7 +157,8 @@ def _note(result: SessionResult, outcome: child.Outcome) -> None:
             result.is_loaded = True
             result.inputs = tuple(outcome["inputs"])
             result.outputs = tuple(outcome["outputs"])
+            result.not_run = tuple(outcome["not_run"])
         case "done":
             result.done.append(Path(outcome["feeds"]).name)
         case "failed":
-            result.problem = result.problem or outcome["message"]
+            result.problem = result.problem or plain_text(outcome["message"])

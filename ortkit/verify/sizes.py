@@ -43,7 +43,9 @@ def sizes_of(value: ir.Value) -> tuple[Size, ...]:
         ModelError: Nothing is said about the input's shape.
     """
     if value.shape is None:
-        raise ModelError(f"the rank of input {value.name!r} is not known")
+        raise ModelError(
+            f"the rank of input {value.name!r} is not known", fix="give --inputs FILE.npz"
+        )
     rank = len(value.shape)
     return tuple(_size(dim, axis, rank) for axis, dim in enumerate(value.shape))
 

@@ -7,12 +7,15 @@ import math
 from ortkit.verify.compare import OutputComparison
 from ortkit.verify.reference import Reference
 from ortkit.verify.tolerances import OWN_ERROR_FACTOR, TOLERANCES
+from ortkit.verify.verification import Gap, told
 
 DEPLOYED = "under deploy settings"
 
 
-def summarise(reference: Reference, outputs: tuple[OutputComparison, ...]) -> str:
-    """Say in one line what was compared, and what could not be."""
+def summarise(
+    reference: Reference, outputs: tuple[OutputComparison, ...], gaps: tuple[Gap, ...]
+) -> str:
+    """Say in one line what was compared, and what was not."""
     parts = [f"{len(outputs)} outputs, {len(reference.feeds)} input sets"]
     parts.append(f"largest error {_largest_error(reference, outputs)}")
     if ties := sum(each.near_ties for each in outputs):
@@ -21,16 +24,14 @@ def summarise(reference: Reference, outputs: tuple[OutputComparison, ...]) -> st
         parts.append("where rows are small, beside what roundings in half precision move")
     if reference.kernel_roundings > 1:
         parts.append("where rows are small, beside what kernels round more than sums of products")
-    if reference.excluded:
-        parts.append(f"random, so not compared: {', '.join(reference.excluded)}")
-    if reference.own_problem:
-        parts.append(f"the original fails {DEPLOYED}: {reference.own_problem}")
     loose = [n for n, e in reference.own_errors_eps.items() if e > _loose_from(outputs, n)]
     if loose:
         what = "ONNX Runtime's own optimizations are inexact on"
         if reference.is_quantized:
             what = "the original is quantized, and one step of its numbers moves"
         parts.append(f"{what}: {', '.join(loose)}")
+    if gaps:
+        parts.append(f"not compared: {told(gaps)}")
     return "; ".join(parts)
 
 

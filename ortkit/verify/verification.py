@@ -2,12 +2,29 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, replace
 from typing import Literal, TypeAlias
 
 from ortkit.verify.compare import OutputComparison
 
-Verdict: TypeAlias = Literal["yes", "no", "not possible"]
+Verdict: TypeAlias = Literal["yes", "no", "partly", "not possible"]
+
+#: Longer lists of what was not compared are cut; the JSON has all of them.
+_MOST_NAMED = 6
+
+
+@dataclass(frozen=True)
+class Gap:
+    """Something that was not compared."""
+
+    what: str
+    """An output or kernels, such as `output 'y'`."""
+    reason: str
+    fix: str = ""
+    """What the user can give to have it compared; empty if nothing helps."""
+    needs_hardware: bool = False
+    """Whether only another machine can compare it: it has hardware that this one lacks."""
 
 
 @dataclass(frozen=True)
@@ -15,26 +32,57 @@ class Verification:
     """Whether a candidate gives what the original gives, and how that is known."""
 
     verdict: Verdict
+    """`partly`: all that was compared agrees, and `not_compared` holds the rest."""
     reason: str
     outputs: tuple[OutputComparison, ...] = ()
     samples: int = 0
     seconds: float = 0.0
     excluded: tuple[str, ...] = ()
     """Outputs that depend on random numbers, which no two runs share."""
+    not_compared: tuple[Gap, ...] = ()
+    fix: str = ""
+    """What the user can give to make a verification possible; empty if nothing helps."""
 
     @property
     def is_good(self) -> bool:
-        """Whether the candidate agrees with the original."""
-        return self.verdict == "yes"
+        """Whether the candidate agrees with the original in all that was compared."""
+        return self.verdict in ("yes", "partly")
+
+    @property
+    def lacks_hardware_only(self) -> bool:
+        """Whether a machine with other hardware can compare all that was not compared."""
+        return self.verdict == "partly" and all(gap.needs_hardware for gap in self.not_compared)
 
     @property
     def near_ties(self) -> int:
         """How many elements differ, but are as good an answer."""
         return sum(output.near_ties for output in self.outputs)
 
-    def to_json(self) -> dict[str, object]:
-        """Return the fields, as JSON's types."""
-        return {
+    def beside(self, gaps: tuple[Gap, ...], remark: str) -> Verification:
+        """Return this verdict with a remark, and with what another check did not compare.
+
+        Args:
+            gaps: Of the other check, which found nothing wrong either.
+            remark: How this one was made.
+        """
+        added = tuple(gap for gap in gaps if gap not in self.not_compared)
+        reason = f"{self.reason}; {remark}"
+        if not added or not self.is_good:
+            return replace(self, reason=reason)
+        return replace(
+            self,
+            verdict="partly",
+            reason=f"{reason}; not compared: {told(added)}",
+            not_compared=self.not_compared + added,
+        )
+
+    def to_json(self, schema: int = 2) -> dict[str, object]:
+        """Return the fields, as JSON's types.
+
+        Args:
+            schema: 1 leaves out what came with 2, and says `yes` for `partly` as it did then.
+        """
+        content: dict[str, object] = {
             "verdict": self.verdict,
             "reason": self.reason,
             "outputs": [output.to_json() for output in self.outputs],
@@ -42,3 +90,22 @@ class Verification:
             "seconds": round(self.seconds, 3),
             "excluded": list(self.excluded),
         }
+        if schema == 1:
+            return {**content, "verdict": "yes" if self.is_good else self.verdict}
+        return {
+            **content,
+            "not_compared": [asdict(gap) for gap in self.not_compared],
+            "fix": self.fix,
+        }
+
+
+def told(gaps: Iterable[Gap]) -> str:
+    """Return what was not compared on one line, things with the same reason together."""
+    by_reason: dict[str, list[str]] = {}
+    for gap in gaps:
+        by_reason.setdefault(gap.reason, []).append(gap.what)
+    parts = []
+    for reason, names in by_reason.items():
+        more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+        parts.append(f"{', '.join(names[:_MOST_NAMED])}{more} ({reason})")
+    return "; ".join(parts)

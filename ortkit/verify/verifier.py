@@ -20,10 +20,11 @@ from ortkit.graph.text import is_text_suffix
 from ortkit.temporary import TemporaryFolder
 from ortkit.verify.feeds import Feeds
 from ortkit.verify.judging import judge
+from ortkit.verify.kernel_gaps import fused_ops_in, kernel_gaps
 from ortkit.verify.picks import give_picks, run_picks, shared_picks
 from ortkit.verify.reference import Reference, Refusal, Request, compute_reference
 from ortkit.verify.rounded import run_rounded
-from ortkit.verify.sessions import CPU, Setting, run_sessions
+from ortkit.verify.sessions import Setting, run_sessions
 from ortkit.verify.summary import summarise
 from ortkit.verify.tolerances import KERNEL_ROUNDINGS
 from ortkit.verify.verification import Verification
@@ -113,19 +114,18 @@ class Verifier:
         candidate: Path | ir.Model,
         *,
         library: Path | None = None,
-        providers: tuple[str, ...] = CPU,
         computed_in: str = "",
         stated: float = 0.0,
     ) -> Verification:
         """Judge a candidate.
 
         It is run with ONNX Runtime's optimizations off, where functions stand in for
-        kernels, and then under deploy settings.
+        kernels, and then under deploy settings: with its kernels, on CUDA if they are for CUDA
+        and this machine has it. Kernels that do not run here are listed as not compared.
 
         Args:
             candidate: An ONNX file, or a model that is written to one.
             library: The kernel library, registered under deploy settings.
-            providers: The execution providers under deploy settings.
             computed_in: A coarser float type that the candidate computes float32 in.
             stated: An error that the user accepts, as a part of the output's largest magnitude.
 
@@ -134,17 +134,17 @@ class Verifier:
         """
         state = self._state
         if isinstance(state, Refusal):
-            return Verification("not possible", state.reason)
-        started = time.perf_counter()
+            return Verification("not possible", state.reason, fix=state.fix)
         self._checks += 1
         folder = self._folder() / f"check{self._checks}"
         path = self._as_file(candidate, folder.name)
         timeout_seconds, custom_ops = self._options[4:]
-        libraries = custom_ops if library is None else (*custom_ops, library)
-        settings = [
-            Setting(path, folder / "plain", False, custom_ops),
-            Setting(path, folder / "optimized", True, libraries, providers),
-        ]
+        ops = fused_ops_in(path)
+        deployed = Setting(
+            path, folder / "optimized", True, custom_ops, kernels=library, fused=ops
+        )
+        started = time.perf_counter()
+        settings = [Setting(path, folder / "plain", False, custom_ops), deployed]
         results = run_sessions(
             settings, state.feeds, len(state.feeds), folder / "job", timeout_seconds
         )
@@ -154,8 +154,8 @@ class Verifier:
             coarse |= state.computed_in
             state = replace(state, computed_in=coarse)
         state = replace(state, stated=stated, is_strict=True)
-        outputs, reason = judge(state, folder, results)
-        is_off = not stated and any(not each.equal for each in outputs)
+        judged = judge(state, folder, results)
+        is_off = not stated and any(not each.equal for each in judged.outputs)
         # What roundings move is looked at only where it is asked for.
         if is_off:
             rounded = self._rounded(computed_in)
@@ -163,25 +163,24 @@ class Verifier:
             state = replace(
                 state, rounded=rounded, is_strict=rounded is not None, kernel_roundings=times
             )
-            outputs, reason = judge(state, folder, results)
-        if any(not each.equal for each in outputs):
+            judged = judge(state, folder, results)
+        if any(not each.equal for each in judged.outputs):
             beside = self._beside_picks(
                 state,
                 path,
-                partial(
-                    Verifier.check, library=library, providers=providers,
-                    computed_in=computed_in, stated=stated,
-                ),
-            )  # fmt: skip
+                partial(Verifier.check, library=library, computed_in=computed_in, stated=stated),
+            )
             if beside is not None and beside.is_good:
                 return replace(beside, seconds=time.perf_counter() - started)
+        gaps = (*judged.gaps, *kernel_gaps(ops, library, results[1]))
         return Verification(
-            "no" if reason else "yes",
-            reason or summarise(state, outputs),
-            outputs,
+            "no" if judged.reason else "partly" if gaps else "yes",
+            judged.reason or summarise(state, judged.outputs, gaps),
+            judged.outputs,
             len(state.feeds),
             time.perf_counter() - started,
             state.excluded,
+            gaps,
         )
 
     def _beside_picks(

@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import onnx
+import onnx.parser
 import pytest
 
+from ortkit import env
 from ortkit.cli import main, show
 from ortkit.errors import UserError
 
@@ -35,3 +43,74 @@ def test_an_error_is_one_line_whatever_it_names(
     monkeypatch.setattr("ortkit.cli.inspect.run", refuse)
     assert main.run(["inspect", "model.onnx"]) == 2
     assert capsys.readouterr().err == "ortkit: a\\x1b[31m\n"
+
+
+def test_a_name_with_line_breaks_stays_on_its_line(capfd: pytest.CaptureFixture[str]) -> None:
+    show.line("x\nverified  yes")
+    show.note("x\r\nnote")
+    show.table("a [red]title[/]\x1b[2J", ("a\x1b[31m",), [("\u202ex\u2028y" * 4,)])
+    said = capfd.readouterr()
+    assert said.out.startswith("x\\nverified  yes\n")
+    assert said.err == "x\\r\\nnote\n"
+    assert "a [red]title[/]\\x1b[2J" in said.out
+    assert "a\\x1b[31m" in said.out
+    assert "\\u202ex\\u2028y" in said.out
+
+
+@pytest.mark.parametrize("kind", [OSError, RuntimeError])
+def test_every_way_out_of_main_is_harmless(
+    kind: type[Exception], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def fail(_: object) -> int:
+        raise kind("a\x1b[31mb\nverified  yes")
+
+    monkeypatch.setattr("ortkit.cli.inspect.run", fail)
+    assert main.run(["inspect", "model.onnx"]) in (2, 70)
+    said = capfd.readouterr().err
+    assert "\x1b" not in said
+    assert "a\\x1b[31mb\\nverified  yes" in said
+
+
+OVERFLOW = """<ir_version: 8, opset_import: ["" : 17]>
+g (float[2] x) => (float[a, b, c] y)
+<int64[3] s = {2147483648, 1073741824, 2}> { z = ConstantOfShape(s) y = Add(z, x) }"""
+
+
+@pytest.mark.parametrize("command", ["run", "profile", "memory", "compare", "optimize", "verify"])
+def test_the_runtime_prints_nothing_of_its_own(command: str, tmp_path: Path) -> None:
+    """A size that overflows: ONNX Runtime says so through its default logger, in colours."""
+    model = tmp_path / "m.onnx"
+    onnx.save(onnx.parser.parse_model(OVERFLOW), model)
+    given = [str(model)] * (2 if command == "verify" else 1)
+    # In a process of its own: in this one others may have set the logger.
+    done = subprocess.run(
+        [sys.executable, "-m", "ortkit", command, *given],
+        capture_output=True, text=True, check=False, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == (3 if command in ("optimize", "verify") else 2)
+    assert done.stderr.startswith("ortkit: ")
+    assert done.stderr.count("\n") == 1
+    assert "overflowed" in done.stderr
+    assert "\x1b" not in done.stderr + done.stdout
+    assert "onnxruntime:" not in done.stderr + done.stdout
+
+
+def test_the_log_is_the_callers_in_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Runtime(ModuleType):
+        severity = 2
+
+        def set_default_logger_severity(self, level: int) -> None:
+            self.severity = level
+
+    runtime = Runtime("onnxruntime")
+    monkeypatch.delenv("ORTKIT_RUNTIME_LOG", raising=False)
+    env.set_runtime_log(runtime)
+    assert runtime.severity == 2
+    monkeypatch.setenv("ORTKIT_RUNTIME_LOG", "on")
+    env.keep_runtime_log_off()
+    env.set_runtime_log(runtime)
+    assert runtime.severity == 2
+    monkeypatch.delenv("ORTKIT_RUNTIME_LOG")
+    env.keep_runtime_log_off()
+    env.set_runtime_log(runtime)
+    assert runtime.severity == 4

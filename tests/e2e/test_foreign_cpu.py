@@ -50,7 +50,11 @@ def test_what_cannot_run_here_is_verified_without_it(lower_machine: None, tmp_pa
     optimized = optimize(model(), OptimizeOptions(cpu=HIGHER))
     report = optimized.report
     assert report.verification is not None
-    assert report.verification.verdict == "yes"
+    assert report.verification.verdict == "partly"
+    (gap,) = report.verification.not_compared
+    assert (gap.what, gap.needs_hardware) == ("1 kernel", True)
+    assert "need a processor of level" in gap.reason
+    assert report.verification.lacks_hardware_only
     assert report.rolled_back == ()
     assert report.kernel_note == (f"kernels for {HIGHER} do not run on this machine, an x86-64-v2")
     saved = optimized.save(tmp_path / "model.onnx")
@@ -63,6 +67,8 @@ def test_what_runs_here_is_run(tmp_path: Path) -> None:
     optimized = optimize(model(), OptimizeOptions(cpu="x86-64"))
     assert optimized.library is not None
     assert optimized.report.kernel_note == ""
+    assert optimized.report.verification is not None
+    assert optimized.report.verification.verdict == "yes"
 
 
 def test_what_cannot_run_here_cannot_be_measured(lower_machine: None) -> None:

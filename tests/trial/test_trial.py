@@ -103,6 +103,7 @@ def test_a_trial_without_time_or_feedable_inputs_still_answers(tmp_path: Path) -
     found = try_model(tmp_path / "m.onnx", TrialOptions(level=0, seconds=5))
     assert (found.before, found.speedup, found.outlook) == (None, None, ())
     assert any("cannot be fed for timing" in note for note in found.notes)
+    assert found.checked.verdict in ("yes", "not possible"), found.checked.reason
     assert sorted(path.name for path in tmp_path.iterdir()) == ["m.onnx"]
 
 
