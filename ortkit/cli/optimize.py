@@ -283,7 +283,7 @@ def _show(optimized: Optimized, files: tuple[Path, ...]) -> None:
         show.note(f"warning: --deny {identity}: there is no such rewrite{near}")
     show.line(_verdict(report))
     if report.load_check != "yes":
-        show.note(f"loads     {report.load_check}")
+        show.line(f"loads     {report.load_check}")
     taken = ", ".join(f"{stage} {seconds:.2f} s" for stage, seconds in report.seconds.items())
     show.line(f"time      {taken}")
     for path in files:

@@ -101,7 +101,7 @@ def _run(setting: Setting) -> child.Run:
         "prepack": setting.prepack,
         "libraries": [str(path.absolute()) for path in setting.libraries],
         "providers": list(setting.providers),
-        "kernels": "" if setting.kernels is None else str(setting.kernels.resolve()),
+        "kernels": "" if setting.kernels is None else str(setting.kernels.absolute()),
         "fused": list(setting.fused),
         "results": str(setting.results),
     }

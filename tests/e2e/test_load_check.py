@@ -89,7 +89,7 @@ def test_an_original_that_does_not_load_is_one_line(
     before = sorted(tmp_path.iterdir())
     assert command(source, *flags) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert "ONNX Runtime does not load the model: [ONNXRuntimeError]" in line
+    assert "ONNX Runtime does not load the model: " in line
     assert str(source) in line
     assert sorted(tmp_path.iterdir()) == before
     with pytest.raises(RunError, match="does not load the model"):
