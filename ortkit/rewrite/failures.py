@@ -60,9 +60,10 @@ NOT_OF_A_PASS = (MemoryError, OSError, UserError, PassError)
 @contextmanager
 def blamed(name: str, let_pass: tuple[type[Exception], ...] = ()) -> Iterator[None]:
     """Turn an exception of the pass or stage `name` into a `PassError`, but for `let_pass`."""
+    not_blamed: tuple[type[Exception], ...] = (*NOT_OF_A_PASS, *let_pass)
     try:
         yield
-    except (*NOT_OF_A_PASS, *let_pass):
+    except not_blamed:
         raise
     except Exception as error:
         raise PassError.of(error, name) from error

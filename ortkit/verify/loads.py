@@ -13,7 +13,7 @@ from ortkit.verify.sessions import CPU, Setting, run_sessions
 
 #: In messages of ONNX Runtime (1.31.1): the model is valid, but this build or its CPU provider
 #: has not all of its operators.
-_LACKS = (": NOT_IMPLEMENTED :", "is not a registered function/op")
+_LACKS = ("Could not find an implementation for", "is not a registered function/op")
 _TIMEOUT_SECONDS = 600.0
 
 

@@ -302,7 +302,7 @@ def test_verify_says_no_on_stderr_too(call, tmp_path: Path) -> None:
 def test_no_time_left_names_the_flag(
     call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ortkit.trial.trial._LEAST_SECONDS", 9.99)
+    monkeypatch.setattr("ortkit.trial.trial._LEAST_SECONDS", 59.99)
     done = call("try", save(tmp_path, PLAIN), "--seconds", "60", "--level", "0")
     assert done.code == 3
     assert "no time is left for it; give more time with --seconds S" in done.err
