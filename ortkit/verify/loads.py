@@ -9,7 +9,8 @@ from ortkit.graph.open import open_model
 from ortkit.graph.save import save_model
 from ortkit.graph.text import is_text_suffix
 from ortkit.temporary import TemporaryFolder
-from ortkit.verify.sessions import CPU, Setting, run_sessions
+from ortkit.verify.kernel_gaps import fused_ops_in
+from ortkit.verify.sessions import Setting, run_sessions
 
 #: In messages of ONNX Runtime (1.31.1): the model is valid, but this build or its CPU provider
 #: has not all of its operators.
@@ -54,7 +55,8 @@ def try_to_load(model: Path, library: Path | None = None) -> Loads:
 
     Args:
         model: An ONNX file, in text or not.
-        library: The kernel library, registered where optimizations are on.
+        library: The kernel library, registered where optimizations are on and this machine runs
+            its kernels.
 
     Raises:
         MissingDependencyError: ONNX Runtime is not installed.
@@ -62,10 +64,9 @@ def try_to_load(model: Path, library: Path | None = None) -> Loads:
     with TemporaryFolder("load") as folder:
         if is_text_suffix(model.suffix):
             model = save_model(open_model(model), folder / "model.onnx").model
-        libraries = () if library is None else (library,)
         settings = [
             Setting(model, folder / "plain", prepack=False),
-            Setting(model, folder / "deployed", True, libraries, CPU),
+            Setting(model, folder / "deployed", True, kernels=library, fused=fused_ops_in(model)),
         ]
         plain, deployed = run_sessions(settings, (), 0, folder / "job", _TIMEOUT_SECONDS)
         if plain.is_ended:  # the process crashed before it came to the second one
