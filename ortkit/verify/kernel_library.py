@@ -66,7 +66,8 @@ def kernels_here(ort: ModuleType, library: str, ops: Sequence[str]) -> Kernels:
     if not absent:
         return Kernels(library, [CPU], [])
     on_cuda = _options(ort, library, "cuda")
-    lacking = {op: text for op in ops if (text := _entry(on_cuda, f"{op}@left_out")) is not None}
+    noted = {op: _entry(on_cuda, f"{op}@left_out") for op in ops}
+    lacking = {op: why for op, why in noted.items() if why is not None}
     ready = [op for op in ops if _entry(on_cuda, f"{op}@cuda") is not None]
     if not lacking and not ready:  # nothing of it is for CUDA
         return Kernels(library, [CPU], _not_run(len(absent), "the library has none for them"))
@@ -74,7 +75,7 @@ def kernels_here(ort: ModuleType, library: str, ops: Sequence[str]) -> Kernels:
         reason = f"they are for CUDA, and {problem}"
         return Kernels(library, [CPU], _not_run(len(absent), reason, needs_hardware=True))
     unknown = [op for op in absent if op not in ready and op not in lacking]
-    reasons = sorted({text.partition(" of kernel ")[0] for text in lacking.values()})
+    reasons = sorted({why.partition(" of kernel ")[0] for why in lacking.values()})
     return Kernels(
         library,
         [(CUDA, _CUDA_OPTIONS), CPU],

@@ -151,7 +151,8 @@ def _engines(path: Path, folder: Path, options: argparse.Namespace) -> dict[str,
     found = {name: Engine(this_python(), "onnxruntime", path) for name in (ORIGINAL, AGAIN)}
     for name, kernels in ((PLAIN, "off"), (KERNELS, "auto")):
         target = folder / f"{kernels}.onnx"
-        flags = ["--level", "2", "--kernels", kernels, "--quiet", *options.optimize.split()]
+        flags = ["--level", "2", "--kernels", kernels, "--quiet", "--accept-unverified"]
+        flags += options.optimize.split()
         command = [sys.executable, "-m", "ortkit", "optimize", *flags, str(path)]
         ended = subprocess.run(
             [*command, "-o", str(target)], capture_output=True, text=True, check=False

@@ -145,7 +145,7 @@ def _model(one: Architecture, folder: Path, options: argparse.Namespace) -> dict
 def _optimize(path: Path, optimized: Path, options: argparse.Namespace) -> dict[str, object]:
     """Run the command as a user does, with nothing in the cache."""
     command = [sys.executable, "-m", "ortkit", "optimize", str(path), "-o", str(optimized)]
-    command += [] if options.verify else ["--no-verify"]
+    command += ["--accept-unverified"] if options.verify else ["--no-verify"]
     started = time.perf_counter()
     with _empty_cache() as cache:
         ended = subprocess.run(

@@ -139,6 +139,7 @@ def _variants(path: Path, folder: Path, options: argparse.Namespace) -> dict[str
     for number, (name, kernels) in enumerate(kinds.items()):
         target = folder / f"{number}.onnx"
         flags = ["--level", str(options.level), "--kernels", kernels, "--quiet", "--strict"]
+        flags += ["--accept-unverified"]
         command = [sys.executable, "-m", "ortkit", "optimize", *flags, str(path)]
         command += ["-o", str(target)]
         ended = subprocess.run(command, capture_output=True, text=True, check=False)

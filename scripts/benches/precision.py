@@ -213,6 +213,7 @@ def _made(
         raise ModelError(f"there is no {OVER[name]}")
     _run(
         sys.executable, "-m", "ortkit", "optimize", str(source), "-o", str(target), "--quiet",
+        "--accept-unverified",
         "--inputs", str(feeds), "--threads", str(options.threads), *OPTIMIZED.get(name, ()),
         *options.optimize.split(),
     )  # fmt: skip

@@ -121,7 +121,10 @@ def test_the_whole_call(is_half: bool) -> None:
     assert found.error is not None
     assert 1e-3 < found.error < 0.1
     assert made.report.verification is not None
-    assert made.report.verification.verdict == "yes"
+    assert made.report.verification.is_good
+    assert (
+        made.report.verification.verdict == "yes" or made.report.verification.lacks_hardware_only
+    )
     kinds = Counter(one.kind for one in made.report.regions if one.emitted_as)
     assert kinds["product"] == 2
     held = [

@@ -243,7 +243,8 @@ def test_real_architectures_stay_close(name: str, spelling: str) -> None:
     )
     verification = made.report.verification
     assert verification is not None
-    assert verification.verdict == "yes", verification.reason
+    assert verification.is_good, verification.reason
+    assert verification.verdict == "yes" or verification.lacks_hardware_only
     heavy = [node for node in made.model.graph if node.op_type in ("MatMul", "Gemm", "Conv")]
     assert heavy
     assert all(node.outputs[0].dtype == ir.DataType.FLOAT16 for node in heavy)
@@ -256,7 +257,8 @@ def test_bfloat16_is_judged_without_a_device() -> None:
     )
     verification = made.report.verification
     assert verification is not None
-    assert verification.verdict == "yes", verification.reason
+    assert verification.verdict == "partly", verification.reason
+    assert [gap.what for gap in verification.not_compared] == ["4 kernels"]
     assert "every value rounded to bfloat16" in verification.reason
     # bfloat16 rounds to 1/256: the error is there, so something was rounded.
     assert max(each.max_error_eps for each in verification.outputs) > 2.0**-10 / 2.0**-23
