@@ -13,6 +13,8 @@ import onnx
 import onnx_ir as ir
 
 _GRAPH_KINDS = (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS)
+FunctionId = tuple[str, str, str]
+"""Domain, name and overload."""
 
 
 class AttributeFacts(NamedTuple):
@@ -64,7 +66,7 @@ class FunctionFacts:
     body: GraphFacts
 
     @property
-    def id(self) -> tuple[str, str, str]:
+    def id(self) -> FunctionId:
         return self.domain, self.name, self.overload
 
 

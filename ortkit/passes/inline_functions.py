@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import onnx_ir as ir
-from onnx_ir.passes.common import InlinePass
 
+from ortkit.graph.inline import inline_functions
 from ortkit.graph.walk import nodes_below, roots
 from ortkit.rewrite.log import RewriteLog
 from ortkit.rewrite.passes import ModelPass
@@ -62,7 +62,7 @@ class InlineFunctions(ModelPass):
             if log.claim(self.name, "inline", label, label):
                 chosen.add(identifier)
         if chosen:
-            InlinePass(lambda function: function.identifier() in chosen)(model)
+            inline_functions(model, lambda function: function.identifier() in chosen)
 
 
 def _custom_domains(model: ir.Model) -> set[str]:
