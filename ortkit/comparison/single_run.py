@@ -19,6 +19,10 @@ from ortkit.runtime.feeds import finite_problems
 from ortkit.runtime.session import Session
 from ortkit.runtime.targets import short_name
 from ortkit.verify.feeds import load_arrays, load_feeds
+from ortkit.verify.limits import long_loop
+
+#: Half a day at the least; see `ortkit/verify/limits.py`.
+_MAX_TRIPS = 1 << 32
 
 
 def _silent(stage: str) -> None:
@@ -95,6 +99,8 @@ def run_once(
         raise UserError("there is nothing to convert", where="--cast", fix="give --inputs")
     progress("load")
     opened = open_model(model)
+    if reason := long_loop(opened, _MAX_TRIPS):
+        raise UserError(reason, where=str(model), fix="use a model whose loops end")
     candidates = (
         usual_feeds(opened, shapes or {})
         if inputs is None

@@ -7,7 +7,7 @@ takes the square of the number of copies: 28 s for 2,000 calls of a function wit
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import onnx_ir as ir
 from onnx_ir.passes.common import InlinePass
@@ -41,7 +41,7 @@ class _Inliner(InlinePass):
 
     def _instantiate_call(
         self, node: ir.Node, call_site_id: str
-    ) -> tuple[list[ir.Node], list[ir.Value | None]]:
+    ) -> tuple[Sequence[ir.Node], Sequence[ir.Value]]:
         function = self._functions[node.op_identifier()]
         key = function.identifier()
         if key not in self._bodies:

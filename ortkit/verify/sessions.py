@@ -13,6 +13,7 @@ from ortkit.errors import InternalError
 from ortkit.runtime.child_process import child_command
 from ortkit.runtime.ort import require_onnxruntime
 from ortkit.verify import child
+from ortkit.verify.limits import memory_limit
 
 CPU = ("CPUExecutionProvider",)
 
@@ -76,6 +77,8 @@ def run_sessions(
         "feeds": [str(path) for path in feeds],
         "wanted": wanted,
         "status": str(status),
+        # CUDA reserves more addresses than there is memory.
+        "memory_bytes": memory_limit() if all(s.providers == CPU for s in settings) else 0,
     }
     job_file = folder / "job.json"
     job_file.write_text(json.dumps(job), encoding="utf-8")
