@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import onnx_ir as ir
 from onnx_ir.passes.common import InlinePass
 
-from ortkit.graph.walk import subgraphs
+from ortkit.graph.walk import nodes_below, roots, subgraphs
 
 _Names = tuple[ir.Node, str, tuple[str, ...]]
 """A node of a function's body, its name, and the names of its outputs, as the file has them."""
@@ -23,11 +23,37 @@ def inline_functions(
 ) -> None:
     """Replace calls by the bodies of their functions, and remove these functions.
 
+    Functions that cannot be inlined stay; see `not_inlined`.
+
     Args:
         model: Changed in place; `graph/calls.py` has bounded what it becomes.
         criteria: Which functions; default: all.
     """
-    _Inliner(criteria)(model)
+    kept = not_inlined(model)
+    _Inliner(
+        lambda function: (
+            function.identifier() not in kept and (criteria is None or criteria(function))
+        )
+    )(model)
+
+
+def not_inlined(model: ir.Model) -> dict[ir.OperatorIdentifier, str]:
+    """Return the functions that cannot be inlined, and why."""
+    imports = dict(model.opset_imports)
+    kept: dict[ir.OperatorIdentifier, str] = {}
+    for key, function in model.functions.items():
+        for domain, version in function.opset_imports.items():
+            wanted = imports.setdefault(domain, version)
+            if wanted != version:
+                kept[key] = (
+                    f"it imports version {version} of {domain or 'ai.onnx'!r}, the model {wanted}"
+                )
+    for root in roots(model):
+        for node in nodes_below(root):
+            key = node.op_identifier()
+            if key in model.functions and any(True for _ in subgraphs(node)):
+                kept.setdefault(key, "a call gives it a graph as an attribute")
+    return kept
 
 
 class _Inliner(InlinePass):
@@ -50,7 +76,8 @@ class _Inliner(InlinePass):
             inner.name = self._free("node:", name, self._used_node_names)
             for value, output in zip(inner.outputs, outputs, strict=True):
                 value.name = self._free("value:", output, self._used_value_names)
-        return super()._instantiate_call(node, call_site_id)
+        nodes, values = super()._instantiate_call(node, call_site_id)
+        return nodes, values[: len(node.outputs)]  # a call may leave the last outputs out
 
     def _free(self, kind: str, name: str, used: set[str]) -> str:
         """Return the first of `name`, `name_2`, `name_3`, ... that is not used."""

@@ -109,7 +109,7 @@ def _run_child(job_file: Path, log: Path, timeout_seconds: float) -> str:
         try:
             code = process.wait(timeout_seconds)
         except subprocess.TimeoutExpired:
-            return f"did not finish within {timeout_seconds:g} seconds"
+            return f"did not finish within {timeout_seconds:.0f} seconds"
         finally:
             process.kill()
     if code < 0:

@@ -31,9 +31,11 @@ _BY_AXIS = {"batch": (2, 1), "image": (64, 96), "other": (7, 16)}
 _FALLBACKS = (32, 8, 64, 4, 2, 1, 16, 128, 224)
 
 
-#: Elements of all inputs together that free sizes aim at: 32 MiB of float32. A model with many
-#: free axes takes small sizes instead of the usual ones.
+#: Elements of all inputs together that free sizes aim at: 32 MiB of float32, half as many for each
+#: free size behind the fourth, down to 1 MiB. Many free sizes are thus small ones.
 AIMED_ELEMENTS = 1 << 23
+_LEAST_AIMED = 1 << 18
+_USUAL_NAMES = 4
 #: Elements of all inputs together that are made up at all: 2 GiB of float32.
 MAX_ELEMENTS = 1 << 29
 
@@ -94,19 +96,23 @@ def size_plans(
 def fitted(
     plan: Mapping[str, int], shapes: Sequence[tuple[Size, ...]], fixed: Mapping[str, int]
 ) -> dict[str, int]:
-    """Halve sizes that are not `fixed` until the inputs hold no more than `AIMED_ELEMENTS`."""
+    """Halve sizes that are not `fixed` until the inputs hold no more than is aimed at."""
     result = dict(plan)
-    while elements_of(shapes, result) > AIMED_ELEMENTS:
-        smaller = [
-            (elements_of(shapes, halved), -result[name], name, halved)
-            for name in result
-            if name not in fixed and result[name] > 1
-            for halved in (_complete({**result, name: result[name] // 2}, fixed),)
-            if halved[name] < result[name]  # else it follows from other sizes
-        ]
-        if not smaller:
-            break
-        result = min(smaller)[-1]
+    more = max(0, len(plan.keys() - fixed.keys()) - _USUAL_NAMES)
+    aimed = max(_LEAST_AIMED, AIMED_ELEMENTS >> more)
+    free = {name for name in plan if name not in fixed}
+    left = list(shapes)
+    while sum(counts := [elements_of([shape], result) for shape in left]) > aimed:
+        largest = left[counts.index(max(counts))]
+        given = {name for size in largest for name in names(size)} & free
+        name = max(given, key=lambda each: (result[each], each), default="")
+        if not name or result[name] <= 1:
+            left.remove(largest)  # nothing more can be done about it
+            continue
+        halved = _complete({**result, name: result[name] // 2}, fixed)
+        if halved[name] >= result[name]:  # it follows from other sizes
+            free.discard(name)
+        result = halved
     return result
 
 

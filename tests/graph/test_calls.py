@@ -153,3 +153,20 @@ def test_sessions_open_no_external_data_that_is_no_file(kind: str, tmp_path: Pat
     with pytest.raises(ModelError) as caught:
         ortkit.Session(place / "m.onnx", "cpu")
     assert "'w.data' of tensor 'w'" in str(caught.value)
+
+
+def test_functions_that_cannot_be_inlined_are_kept_as_they_are() -> None:
+    proto = model([function("f", "", 2)], calls=2)
+    proto.functions[0].opset_import[0].version = 11
+    opened = open_model(proto)
+    inline_functions(opened)
+    assert len(opened.functions) == 1
+    assert inspect_model(proto).cost.uncounted == 2
+
+
+def test_a_call_may_leave_the_last_outputs_out() -> None:
+    proto = model([function("f", "", 2)])
+    proto.functions[0].output.append("t1")
+    opened = open_model(proto)
+    inline_functions(opened)
+    assert [node.op_type for node in opened.graph] == ["Relu", "Relu"]
