@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -106,6 +107,9 @@ def run_once(
         if inputs is None
         else iter((load_arrays(inputs) if cast else load_feeds(inputs, opened),))
     )
+    # Made before the model is loaded: ONNX Runtime loops over sizes that a model only declares.
+    first = next(candidates, None)
+    tried = candidates if first is None else chain((first,), candidates)
     started = time.perf_counter()
     with Session(
         model, provider, kernels="auto" if library is None else library, threads=threads
@@ -113,7 +117,7 @@ def run_once(
         load_seconds = time.perf_counter() - started
         progress("run")
         refused: RunError | None = None
-        for feeds in candidates:
+        for feeds in tried:
             started = time.perf_counter()
             try:
                 found = session.run(feeds, cast=cast)

@@ -13,6 +13,7 @@ import os
 import shutil
 import signal
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -38,54 +39,82 @@ def judge_case(folder: Path, bases: Sequence[onnx.ModelProto], number: int) -> l
     base.write_bytes(bases[number % 10].SerializeToString())
     (case / "out").mkdir()
     output = case / "out" / "m.opt.onnx"
-    faults = [
-        *_judged(case, "inspect", str(model)),
-        *_judged(case, "run", str(model), "--threads", "1"),
-        *_judged(case, "optimize", str(model), "-o", str(output), "--kernels", "off"),
-    ]
+    pair = (str(model), str(model)) if number % 2 else (str(base), str(model))
+    faults = judge_commands(
+        case,
+        [
+            ("inspect", str(model)),
+            ("run", str(model), "--threads", "1"),
+            ("optimize", str(model), "-o", str(output), "--kernels", "off"),
+            ("verify", *pair),
+        ],
+    )
     if output.exists() and _loads(model) and not _loads(output):
         faults.append("optimize: ONNX Runtime loads the model and not the result")
     written = sorted(path.name for path in (case / "out").iterdir())
-    if written and (case / "optimize.code").read_text() == "2":
+    if written and _code(case, "optimize") == 2:
         faults.append(f"optimize: code 2, and {written} is written")
-    pair = (str(model), str(model)) if number % 2 else (str(base), str(model))
-    faults += _judged(case, "verify", *pair)
     if not faults:
         shutil.rmtree(case)
     return [f"case {number}: {fault}" for fault in faults]
 
 
-def _judged(case: Path, command: str, *arguments: str) -> list[str]:
-    temporary = case / "tmp"
-    temporary.mkdir(exist_ok=True)
-    error = case / f"{command}.err"
+def judge_commands(case: Path, commands: Sequence[Sequence[str]]) -> list[str]:
+    """Run commands in a row in one process, and behind a crash in another; return the faults."""
+    (case / "tmp").mkdir(exist_ok=True)
+    faults: list[str] = []
+    waiting = list(commands)
+    while waiting:
 
-    def work() -> int:
-        os.environ["TMPDIR"] = str(temporary)
-        return run([command, *arguments])
+        def work(row: Sequence[Sequence[str]] = tuple(waiting)) -> int:
+            os.environ["TMPDIR"] = tempfile.tempdir = str(case / "tmp")
+            for command, *arguments in row:
+                _redirect(case / f"{command}.err")
+                started = time.monotonic()
+                code = run([command, *arguments])
+                sys.stderr.flush()
+                taken = time.monotonic() - started
+                (case / f"{command}.code").write_text(f"{code} {taken}", encoding="ascii")
+            return 0
 
-    started = time.monotonic()
-    status = _forked(work, error)
-    taken = time.monotonic() - started
-    said = error.read_text(encoding="utf-8", errors="replace")
-    if os.WIFSIGNALED(status):
-        number = os.WTERMSIG(status)
-        if number == signal.SIGKILL and taken >= SECONDS:
-            return [f"{command}: hangs"]
-        # The command line reports a crash itself, where it forks: see ortkit/cli/supervise.py.
-        (case / f"{command}.code").write_text("2")
-        return []
-    code = os.WEXITSTATUS(status)
-    (case / f"{command}.code").write_text(str(code))
+        status = _forked(work, case / "runner.err", SECONDS * len(waiting))
+        while waiting and _code(case, waiting[0][0]) is not None:
+            faults += _faults_of(case, waiting.pop(0)[0])
+        if waiting:  # it did not come to an end
+            command = waiting.pop(0)[0]
+            if not os.WIFSIGNALED(status) or os.WTERMSIG(status) == signal.SIGKILL:
+                faults.append(f"{command}: hangs, or ends the process")
+            # A crash is what the command line reports itself, by ortkit/cli/supervise.py.
+            (case / f"{command}.code").write_text("2 0", encoding="ascii")
+    if left := sorted(path.name for path in (case / "tmp").iterdir()):
+        faults.append(f"temporary files are left: {left}")
+    return faults
+
+
+def _code(case: Path, command: str) -> int | None:
+    path = case / f"{command}.code"
+    return int(path.read_text(encoding="ascii").split()[0]) if path.exists() else None
+
+
+def _faults_of(case: Path, command: str) -> list[str]:
+    text, taken = (case / f"{command}.code").read_text(encoding="ascii").split()
+    said = (case / f"{command}.err").read_text(encoding="utf-8", errors="replace")
+    code, lines = int(text), said.splitlines()
     faults = [f"{command}: {word}: {said[-300:]}" for word in _SPEECHLESS if word in said][:1]
+    if float(taken) > SECONDS:
+        faults.append(f"{command}: takes {taken} s")
     if code not in _CODES:
         faults.append(f"{command}: code {code}: {said[-300:]}")
-    lines = said.splitlines()
     if code == 2 and command != "verify" and not (lines and lines[-1].startswith("ortkit: ")):
         faults.append(f"{command}: code 2, and it says {lines[-1:]}")
-    if left := sorted(path.name for path in temporary.iterdir()):
-        faults.append(f"{command}: left {left}")
     return faults
+
+
+def _redirect(error: Path) -> None:
+    """Write what is said from now on into a file."""
+    err = os.open(error, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.dup2(err, 2)
+    os.close(err)
 
 
 def _loads(model: Path) -> bool:
@@ -98,11 +127,11 @@ def _loads(model: Path) -> bool:
             return 1
         return 0
 
-    status = _forked(work, Path(os.devnull))
+    status = _forked(work, Path(os.devnull), SECONDS)
     return os.WIFEXITED(status) and os.WEXITSTATUS(status) == 0
 
 
-def _forked(work: Callable[[], int], error: Path, seconds: float = SECONDS) -> int:
+def _forked(work: Callable[[], int], error: Path, seconds: float) -> int:
     """Do something in a process of its own, ended when its time is over; return its status."""
     process = os.fork()
     if process == 0:
@@ -162,7 +191,7 @@ def _warm_up(folder: Path, model: onnx.ModelProto) -> None:
         names.write_text(json.dumps(list(sys.modules)), encoding="utf-8")
         return 0
 
-    _forked(work, Path(os.devnull))
+    _forked(work, Path(os.devnull), 600)
     for name in json.loads(names.read_text(encoding="utf-8")):
         with contextlib.suppress(ImportError):
             importlib.import_module(name)

@@ -52,21 +52,24 @@ def test_malformed_models_verified_in_processes_of_their_own(tmp_path: Path) -> 
 
 def test_the_judge_finds_what_it_looks_for(tmp_path: Path) -> None:
     code = (
-        "import sys, time, tests.fuzz.runner as runner\n"
+        "import os, sys, time, tests.fuzz.runner as runner\n"
         "from pathlib import Path\n"
         "runner.SECONDS = 1\n"
         "def run(arguments):\n"
         "    command = arguments[0]\n"
         "    if command == 'hang': time.sleep(60)\n"
+        "    if command == 'crash': os.abort()\n"
         "    if command == 'trace': sys.stderr.write('Traceback\\n')\n"
-        "    if command == 'left': Path(__import__('os').environ['TMPDIR'], 'x').touch()\n"
+        "    if command == 'left': Path(os.environ['TMPDIR'], 'x').touch()\n"
         "    return {'bug': 70, 'silent': 2}.get(command, 0)\n"
         "runner.run = run\n"
-        "for command in ('fine', 'hang', 'trace', 'left', 'bug', 'silent'):\n"
-        f"    print(runner._judged(Path({str(tmp_path)!r}), command) != [], end=' ')\n"
+        "for row in ('fine', 'crash', 'left', 'hang fine', 'crash trace', 'bug', 'fine silent'):\n"
+        f"    place = Path({str(tmp_path)!r}, row)\n"
+        "    place.mkdir()\n"
+        "    print(len(runner.judge_commands(place, [[each] for each in row.split()])), end=' ')\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=_ROOT,
         timeout=120,
     )  # fmt: skip
-    assert done.stdout.split() == ["False", *["True"] * 5], done.stderr
+    assert done.stdout.split() == ["0", "0", *["1"] * 5], done.stderr
