@@ -5,11 +5,12 @@ from __future__ import annotations
 import sys
 
 from ortkit.cli.main import run
+from ortkit.cli.supervise import supervised
 
 
 def main() -> None:
     """Run the command line and exit with its code."""
-    sys.exit(run(sys.argv[1:]))
+    sys.exit(supervised(lambda: run(sys.argv[1:])))
 
 
 if __name__ == "__main__":

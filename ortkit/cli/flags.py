@@ -32,6 +32,17 @@ def sizes(given: Sequence[str]) -> dict[str, int]:
     return found
 
 
+def beside(model: Path, ending: str) -> Path:
+    """Return the file that is called as the model, but for its ending.
+
+    Raises:
+        UserError: The model is `.` or `/`, which have no name.
+    """
+    if not model.name:
+        raise UserError("is a folder", where=str(model), fix="name a file")
+    return model.with_name(model.stem + ending)
+
+
 def names(text: str, where: str) -> tuple[str, ...]:
     """Read a list such as `cpu,cuda`.
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ortkit.cli import show, verdicts
-from ortkit.cli.flags import check_folders, check_written, sizes
+from ortkit.cli.flags import beside, check_folders, check_written, sizes
 from ortkit.cli.precision_page import check_page, is_page, write_page
 from ortkit.cli.precision_tables import show_precision
 from ortkit.cli.tree import suggestion
@@ -208,7 +208,7 @@ def _output(arguments: argparse.Namespace) -> Path:
             raise UserError("both --in-place and --output are given", fix="drop one of them")
         check_written({"--report": arguments.report}, (model,))
         return model
-    output: Path = arguments.output or model.with_name(model.stem + ".opt.onnx")
+    output: Path = arguments.output or beside(model, ".opt.onnx")
     if output.exists() and model.exists() and output.samefile(model):
         raise UserError(
             "the output is the input", where=str(output), fix="name another, or say --in-place"

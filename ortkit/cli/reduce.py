@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ortkit.cli import show
-from ortkit.cli.flags import check_written, sizes
+from ortkit.cli.flags import beside, check_written, sizes
 
 if TYPE_CHECKING:
     from ortkit.comparison.reduce import Reduction
@@ -51,7 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
     from ortkit.errors import ModelError
 
     model: Path = arguments.model
-    output: Path = arguments.output or model.with_name(f"{model.stem}.reduced.onnx")
+    output: Path = arguments.output or beside(model, ".reduced.onnx")
     check_written({"--output": output}, (model, arguments.inputs))
     shapes = sizes(arguments.shape)
     try:

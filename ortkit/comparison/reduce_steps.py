@@ -10,7 +10,6 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 from onnx_ir.passes import PreconditionError
-from onnx_ir.passes.common import InlinePass
 
 from ortkit.comparison.cuts import bodies
 from ortkit.comparison.reduce_state import (
@@ -21,6 +20,7 @@ from ortkit.comparison.reduce_state import (
     tensor_bytes,
     to_tensor,
 )
+from ortkit.graph.inline import inline_functions
 from ortkit.graph.open import open_model
 
 Candidate: TypeAlias = Callable[[], onnx.ModelProto | None]
@@ -61,7 +61,7 @@ def inline(state: State) -> Iterator[list[Candidate]]:
     def made() -> onnx.ModelProto | None:
         model = open_model(state.cutter.model, folder=state.path.parent)
         try:
-            InlinePass()(model)
+            inline_functions(model)
         except PreconditionError:
             return None
         return ir.serde.serialize_model(model)

@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes import PreconditionError
-from onnx_ir.passes.common import InlinePass
 
 from ortkit.comparison.cuts import Cutter
 from ortkit.graph.diff import operator
+from ortkit.graph.inline import inline_functions
 from ortkit.graph.open import open_model
 from ortkit.graph.save import save_model
 from ortkit.graph.shapes import Shapes
@@ -98,7 +98,7 @@ def prepare(side: NodeSide, feeds: Feeds, folder: Path, like: ir.Model | None = 
     kept = {key for key in model.functions if side.library is not None and key[0] == FUSED_DOMAIN}
     if len(kept) < len(model.functions):
         with contextlib.suppress(PreconditionError):  # functions that call each other stay
-            InlinePass(lambda function: function.identifier() not in kept)(model)
+            inline_functions(model, lambda function: function.identifier() not in kept)
     _name_all(model)
     added = set() if like is None else _turn_back(model, like)
     path = folder / "model.onnx"

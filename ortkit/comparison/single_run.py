@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,10 @@ from ortkit.runtime.feeds import finite_problems
 from ortkit.runtime.session import Session
 from ortkit.runtime.targets import short_name
 from ortkit.verify.feeds import load_arrays, load_feeds
+from ortkit.verify.limits import long_loop
+
+#: Half a day at the least; see `ortkit/verify/limits.py`.
+_MAX_TRIPS = 1 << 32
 
 
 def _silent(stage: str) -> None:
@@ -97,11 +102,16 @@ def run_once(
         raise UserError("there is nothing to convert", where="--cast", fix="give --inputs")
     progress("load")
     opened = open_model(model)
+    if reason := long_loop(opened, _MAX_TRIPS):
+        raise UserError(reason, where=str(model), fix="use a model whose loops end")
     candidates = (
         usual_feeds(opened, shapes or {})
         if inputs is None
         else iter((load_arrays(inputs) if cast else load_feeds(inputs, opened),))
     )
+    # Made before the model is loaded: ONNX Runtime loops over sizes that a model only declares.
+    first = next(candidates, None)
+    tried = candidates if first is None else chain((first,), candidates)
     started = time.perf_counter()
     with Session(
         model,
@@ -113,7 +123,7 @@ def run_once(
         load_seconds = time.perf_counter() - started
         progress("run")
         refused: RunError | None = None
-        for feeds in candidates:
+        for feeds in tried:
             started = time.perf_counter()
             try:
                 found = session.run(feeds, cast=cast)

@@ -9,7 +9,15 @@ import onnx_ir as ir
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto
 
 from ortkit.errors import ModelError
-from ortkit.graph.facts import FunctionFacts, GraphFacts, ModelFacts, facts_of_ir, facts_of_proto
+from ortkit.graph.calls import check_calls
+from ortkit.graph.facts import (
+    FunctionFacts,
+    FunctionId,
+    GraphFacts,
+    ModelFacts,
+    facts_of_ir,
+    facts_of_proto,
+)
 from ortkit.graph.private import all_graphs
 from ortkit.graph.schemas import NodeRules, check_opsets
 from ortkit.graph.scopes import check_scopes
@@ -25,7 +33,6 @@ _FIELD_OF: dict[int, str] = {
     AttributeProto.SPARSE_TENSOR: "sparse_tensor",
     AttributeProto.TYPE_PROTO: "tp",
 }
-_FunctionId = tuple[str, str, str]
 
 
 def check_model(model: ir.Model) -> None:
@@ -78,7 +85,7 @@ def _check_facts(model: ModelFacts, prefix: str) -> bool:
             fix="install a newer onnx, or export for an older one",
         )
     check_opsets(model.opsets, where)
-    functions: dict[_FunctionId, FunctionFacts] = {}
+    functions: dict[FunctionId, FunctionFacts] = {}
     for function in model.functions:
         if function.id in functions:
             raise ModelError(
@@ -96,7 +103,7 @@ def _check_facts(model: ModelFacts, prefix: str) -> bool:
         _check_nodes(function.body, NodeRules(function.opsets, functions), inside)
         _check_references(function.body, function, inside)
         is_sorted = check_scopes(function.body, inside) and is_sorted
-    _check_recursion(functions, where)
+    check_calls(model, where)
     return is_sorted
 
 
@@ -120,41 +127,6 @@ def _check_references(graph: GraphFacts, function: FunctionFacts, prefix: str) -
                 )
         for inner in node.graphs:
             _check_references(inner, function, prefix)
-
-
-def _check_recursion(functions: Mapping[_FunctionId, FunctionFacts], where: str) -> None:
-    """Check that no function calls itself, through others or not: inlining would not end."""
-    calls = {
-        key: {call for call in _calls(function.body) if call in functions}
-        for key, function in functions.items()
-    }
-    finished: set[_FunctionId] = set()
-    for start in calls:
-        path: list[tuple[_FunctionId, Iterator[_FunctionId]]] = [(start, iter(calls[start]))]
-        active = {start}
-        while path and start not in finished:
-            current, rest = path[-1]
-            called = next((call for call in rest if call not in finished), None)
-            if called is None:
-                finished.add(current)
-                active.discard(current)
-                path.pop()
-            elif called in active:
-                raise ModelError(
-                    f"function {called[1]!r} of domain {called[0]!r} calls itself",
-                    where=where,
-                    fix="export the model again",
-                )
-            else:
-                active.add(called)
-                path.append((called, iter(calls[called])))
-
-
-def _calls(graph: GraphFacts) -> Iterator[_FunctionId]:
-    for node in graph.nodes:
-        yield node.domain, node.op_type, node.overload
-        for inner in node.graphs:
-            yield from _calls(inner)
 
 
 def _check_graph_data(graph: GraphProto, prefix: str, *, is_main: bool) -> None:

@@ -49,7 +49,7 @@ def evaluate(node: ir.Node, inputs: Inputs, opsets: Mapping[str, int]) -> list[A
         try:
             with np.errstate(all="ignore"):
                 result = simple(Call(node, inputs, opsets[""]))
-        except (ValueError, IndexError, TypeError) as error:
+        except (ValueError, IndexError, TypeError, MemoryError) as error:
             raise Unsupported(f"numpy refuses it: {error}") from error
         if result is not None:
             return [np.ascontiguousarray(result).reshape(np.shape(result))]

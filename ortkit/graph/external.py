@@ -10,12 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 import onnx_ir as ir
+from onnx import AttributeProto, ModelProto, TensorProto
+from onnx.external_data_helper import uses_external_data
 
 from ortkit.errors import ModelError
 from ortkit.graph.data_file import DataFile, Span
 from ortkit.graph.file_tensors import MappedTensor
 from ortkit.graph.private import all_graphs
-from ortkit.graph.tensor_check import bytes_of
+from ortkit.graph.tensor_check import bytes_of, external_entries, tensors_of
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,67 @@ def map_external_data(model: ir.Model, place: ExternalFolder) -> tuple[Path, ...
         for node, attribute in _tensor_attributes(graph):
             node.attributes[attribute.name] = mapper.map_attribute(attribute)
     return tuple(file.path for file in mapper.files.values())
+
+
+def check_locations(model: ModelProto, place: ExternalFolder) -> None:
+    """Check where the external tensors of a protobuf lie, without mapping them.
+
+    A file that is missing or too short is no fault here: whoever loads the model says so.
+
+    Raises:
+        ModelError: One does not lie inside the model's folder, or is no regular file: to open a
+            FIFO or a device would block.
+    """
+    roots = place.roots()
+    known: set[str] = set()
+    for tensor in _external_tensors(model):
+        location = external_entries(tensor).get("location", "")
+        if location not in known:
+            known.add(location)
+            path = _located(location, tensor.name, place.folder, roots, place.where)
+            if path.exists() and not path.is_file():
+                raise _no_file(location, tensor.name, place.where)
+
+
+def _external_tensors(model: ModelProto) -> Iterator[TensorProto]:
+    waiting = [model.graph]
+    nodes = [node for function in model.functions for node in function.node]
+    while waiting or nodes:
+        for node in nodes:
+            for attribute in node.attribute:
+                if attribute.type in (AttributeProto.GRAPH, AttributeProto.GRAPHS):
+                    waiting += [attribute.g, *attribute.graphs]
+            yield from filter(uses_external_data, tensors_of(node))
+        nodes = []
+        if waiting:
+            graph = waiting.pop()
+            yield from filter(uses_external_data, graph.initializer)
+            nodes = list(graph.node)
+
+
+def _located(
+    location: str, name: str | None, folder: Path, roots: tuple[str, ...], where: str
+) -> Path:
+    """Return the path of a data file, which lies inside one of the folders `roots`."""
+    fault = _location_fault(location)
+    path = folder / location
+    if not fault and not _is_inside(path, roots):
+        fault = "leads out of the model's folder"
+    if fault:
+        raise ModelError(
+            f"external data location {location!r} of tensor {name!r} {fault}",
+            where=where,
+            fix="do not trust this file, or save its data beside the model",
+        )
+    return path
+
+
+def _no_file(location: str, name: str | None, where: str) -> ModelError:
+    return ModelError(
+        f"external data {location!r} of tensor {name!r} is no regular file",
+        where=where,
+        fix="do not trust this file, or save its data beside the model",
+    )
 
 
 def _tensor_attributes(graph: ir.Graph) -> Iterator[tuple[ir.Node, ir.Attr]]:
@@ -109,16 +172,7 @@ class _Mapper:
         found = self.files.get((str(folder), location))
         if found is not None:
             return found
-        fault = _location_fault(location)
-        path = folder / location
-        if not fault and not _is_inside(path, roots):
-            fault = "leads out of the model's folder"
-        if fault:
-            raise ModelError(
-                f"external data location {location!r} of tensor {tensor.name!r} {fault}",
-                where=self.place.where,
-                fix="do not trust this file, or save its data beside the model",
-            )
+        path = _located(location, tensor.name, folder, roots, self.place.where)
         self.files[str(folder), location] = file = self._open(path, location, tensor.name)
         return file
 

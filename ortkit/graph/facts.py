@@ -13,6 +13,8 @@ import onnx
 import onnx_ir as ir
 
 _GRAPH_KINDS = (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS)
+FunctionId = tuple[str, str, str]
+"""Domain, name and overload."""
 
 
 class AttributeFacts(NamedTuple):
@@ -21,6 +23,8 @@ class AttributeFacts(NamedTuple):
     name: str
     kind: int
     refers_to: str
+    number: int
+    """Its value if it is one integer, else 0."""
 
 
 class NodeFacts(NamedTuple):
@@ -64,7 +68,7 @@ class FunctionFacts:
     body: GraphFacts
 
     @property
-    def id(self) -> tuple[str, str, str]:
+    def id(self) -> FunctionId:
         return self.domain, self.name, self.overload
 
 
@@ -128,7 +132,9 @@ def _proto_node(node: onnx.NodeProto) -> NodeFacts:
     graphs: list[GraphFacts] = []
     for attribute in node.attribute:
         kind = attribute.type
-        attributes.append(AttributeFacts(attribute.name, kind, attribute.ref_attr_name))
+        attributes.append(
+            AttributeFacts(attribute.name, kind, attribute.ref_attr_name, attribute.i)
+        )
         if kind in _GRAPH_KINDS:
             nested = [attribute.g] if kind == onnx.AttributeProto.GRAPH else attribute.graphs
             graphs.extend(_proto_graph(graph) for graph in nested)
@@ -177,7 +183,9 @@ def _ir_node(node: ir.Node) -> NodeFacts:
     graphs: list[GraphFacts] = []
     for attribute in node.attributes.values():
         refers_to = attribute.ref_attr_name or ""
-        attributes.append(AttributeFacts(attribute.name, attribute.type.value, refers_to))
+        is_number = attribute.type == ir.AttributeType.INT and not attribute.is_ref()
+        number = attribute.as_int() if is_number else 0
+        attributes.append(AttributeFacts(attribute.name, attribute.type.value, refers_to, number))
         if attribute.is_ref():
             continue
         if attribute.type == ir.AttributeType.GRAPH:

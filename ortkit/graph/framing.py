@@ -78,21 +78,6 @@ def parse_without_large_tensors(buffer: Buffer) -> Framed | None:
     return Framed(proto, large)
 
 
-def parse_without_graph(buffer: Buffer) -> onnx.ModelProto | None:
-    """Parse everything of a model but its graph; None as in `parse_without_large_tensors`.
-
-    Raises:
-        google.protobuf.message.DecodeError: The rest is not a model.
-    """
-    try:
-        outside, _ = _split_model(buffer)
-    except (_UnusualError, IndexError):
-        return None
-    proto = onnx.ModelProto()
-    proto.ParseFromString(b"".join(outside))
-    return proto
-
-
 def missing_bytes(buffer: Buffer) -> int:
     """Return how many bytes a truncated model lacks, as far as its outermost frame tells."""
     end = len(buffer)

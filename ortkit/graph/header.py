@@ -1,9 +1,10 @@
-"""What a model file says about itself outside of its graph, without reading the graph."""
+"""What a model file says about itself outside of its graph, and whether it may be loaded."""
 
 from __future__ import annotations
 
 import mmap
 import os
+import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,10 @@ from pathlib import Path
 import onnx
 from google.protobuf.message import DecodeError
 
-from ortkit.graph.framing import Buffer, parse_without_graph
+from ortkit.graph.calls import check_calls
+from ortkit.graph.external import ExternalFolder, check_locations
+from ortkit.graph.facts import facts_of_proto
+from ortkit.graph.framing import Buffer, parse_without_large_tensors
 
 
 @dataclass(frozen=True)
@@ -26,7 +30,7 @@ class Header:
     ir_version: int
 
 
-def read_header(source: str | os.PathLike[str] | bytes) -> Header | None:
+def read_header(source: Path | bytes, where: str) -> Header | None:
     """Read the header of a model file or of its bytes, in time that does not grow with weights.
 
     Returns:
@@ -34,18 +38,34 @@ def read_header(source: str | os.PathLike[str] | bytes) -> Header | None:
 
     Raises:
         OSError: The file cannot be read.
+        ModelError: As `checked_header`.
     """
     if isinstance(source, bytes):
-        return _header(source)
-    with Path(source).open("rb") as file:
-        if os.fstat(file.fileno()).st_size == 0:
+        return _header(source, where, None)
+    with source.open("rb") as file:
+        found = os.fstat(file.fileno())
+        if found.st_size == 0 or not stat.S_ISREG(found.st_mode):
             return None
         with mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as buffer:
-            return _header(buffer)
+            return _header(buffer, where, source)
 
 
-def header_of(proto: onnx.ModelProto) -> Header:
-    """Return the header of a model in memory."""
+def checked_header(proto: onnx.ModelProto, where: str, path: Path | None = None) -> Header:
+    """Return the header of a model that ONNX Runtime may load without hanging.
+
+    Args:
+        proto: The model; its large tensors may be left out.
+        where: The model, for messages.
+        path: Its file, beside which its external data lies; None: it is in memory.
+
+    Raises:
+        ModelError: Inlining its functions would not end (see `graph/calls.py`), or its external
+            data is no file beside it.
+    """
+    if proto.functions:
+        check_calls(facts_of_proto(proto), where)
+    if path is not None:
+        check_locations(proto, ExternalFolder(path.parent, path, where))
     return Header(
         {entry.key: entry.value for entry in proto.metadata_props},
         {entry.domain: entry.version for entry in proto.opset_import},
@@ -54,9 +74,9 @@ def header_of(proto: onnx.ModelProto) -> Header:
     )
 
 
-def _header(buffer: Buffer) -> Header | None:
+def _header(buffer: Buffer, where: str, path: Path | None) -> Header | None:
     try:
-        proto = parse_without_graph(buffer)
+        framed = parse_without_large_tensors(buffer)
     except DecodeError:
         return None
-    return None if proto is None else header_of(proto)
+    return None if framed is None else checked_header(framed.proto, where, path)

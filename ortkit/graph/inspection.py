@@ -8,12 +8,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 
 import onnx_ir as ir
-from onnx_ir.passes.common import InlinePass
 
 from ortkit.errors import UserError
 from ortkit.graph.cost import Cost, model_cost
 from ortkit.graph.dim_text import parse_size
 from ortkit.graph.dims import names
+from ortkit.graph.inline import inline_functions
 from ortkit.graph.open import ModelSource, open_model
 from ortkit.graph.summary import Summary
 from ortkit.graph.walk import nodes_below, roots
@@ -111,7 +111,7 @@ def inspect_model(source: ModelSource, sizes: Mapping[str, int] | None = None) -
     functions, subgraphs = _functions(model), _subgraphs(model)
     dtypes, external = _dtypes(model), _external(model)
     if model.functions:
-        InlinePass()(model)
+        inline_functions(model)
     cost = model_cost(model, sizes or {})
     _check_sizes(sizes or {}, dynamic, cost)
     return Inspection(

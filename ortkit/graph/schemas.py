@@ -10,7 +10,8 @@ import onnx
 from onnx.defs import OpSchema
 
 from ortkit.errors import ModelError
-from ortkit.graph.facts import FunctionFacts, NodeFacts
+from ortkit.graph.facts import AttributeFacts, FunctionFacts, NodeFacts
+from ortkit.graph.tensor_check import KNOWN_TYPES
 
 # Operators that ONNX Runtime has in the default domain although ONNX does not, or not at that
 # version (onnxruntime 1.31.1, get_all_operator_schema and get_all_opkernel_def).
@@ -23,6 +24,12 @@ RUNTIME_OWN = frozenset(
         "ThresholdedRelu",
     }
 )  # fmt: skip
+
+
+#: Attributes of ONNX's operators that number a data type.
+_TYPE_ATTRIBUTES = frozenset(
+    {"to", "dtype", "output_dtype", "output_datatype", "softmax_precision", "stash_type"}
+)
 
 
 @dataclass(frozen=True)
@@ -176,6 +183,12 @@ def _check_rule(node: NodeFacts, rule: _Rule, where: str) -> None:
                 where=where,
                 fix="export the model again",
             )
+        if attribute.name in _TYPE_ATTRIBUTES and not _is_type(attribute):
+            raise ModelError(
+                f"attribute {attribute.name!r} is {attribute.number}, which is no data type",
+                where=where,
+                fix="export the model again, or install a newer onnx",
+            )
     if rule.required_attributes:
         missing = rule.required_attributes.difference(entry.name for entry in node.attributes)
         if missing:
@@ -184,6 +197,13 @@ def _check_rule(node: NodeFacts, rule: _Rule, where: str) -> None:
                 where=where,
                 fix="check the opset that the model imports, or export it again",
             )
+
+
+def _is_type(attribute: AttributeFacts) -> bool:
+    """Say whether an attribute numbers a data type; 0 stands for a default where there is one."""
+    if attribute.refers_to or attribute.kind != onnx.AttributeProto.INT:
+        return True
+    return attribute.number in KNOWN_TYPES or (attribute.number == 0 and attribute.name != "to")
 
 
 def _check_call(node: NodeFacts, function: FunctionFacts, where: str) -> None:

@@ -27,7 +27,7 @@ _FIELD_OF: dict[int, str] = {
 }
 _COMPLEX = (TensorProto.COMPLEX64, TensorProto.COMPLEX128)
 _PACKED_BITS = (2, 4)
-_KNOWN_TYPES = frozenset(TensorProto.DataType.values()) - {TensorProto.UNDEFINED}
+KNOWN_TYPES = frozenset(TensorProto.DataType.values()) - {TensorProto.UNDEFINED}
 # onnx counts dimensions and bytes in int64.
 _MOST_BYTES = 2**62
 
@@ -58,7 +58,7 @@ def check_elem_type(elem_type: int, where: str) -> None:
     Raises:
         ModelError: It does not.
     """
-    if elem_type not in _KNOWN_TYPES and elem_type != TensorProto.UNDEFINED:
+    if elem_type not in KNOWN_TYPES and elem_type != TensorProto.UNDEFINED:
         raise ModelError(
             f"data type {elem_type} does not exist",
             where=where,
@@ -81,7 +81,7 @@ def tensors_of(node: onnx.NodeProto) -> Iterator[TensorProto]:
 
 
 def _fault(tensor: TensorProto, raw_bytes: int | None) -> str:
-    if tensor.data_type not in _KNOWN_TYPES:
+    if tensor.data_type not in KNOWN_TYPES:
         return f"data type {tensor.data_type} does not exist"
     dims = list(tensor.dims)
     if any(dim < 0 for dim in dims):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ from ortkit.errors import ModelError, UserError
 from ortkit.graph.dims import names
 from ortkit.graph.npz import write_npz
 from ortkit.verify.feeds import FeedMaker, Feeds, load_feeds
-from ortkit.verify.sizes import size_plans
+from ortkit.verify.sizes import fitted, size_plans
 from ortkit.verify.values import Plan
 
 #: What a size's name says about it; the first pattern that is found decides.
@@ -55,7 +56,11 @@ def write_inputs(
 
 
 def usual_feeds(model: ir.Model, given: Mapping[str, int]) -> Iterator[Feeds]:
-    """Yield input sets of usual sizes, the most wanted first; see `write_inputs`."""
+    """Yield input sets of usual sizes, the most wanted first; see `write_inputs`.
+
+    Raises:
+        ModelError: Not one can be made up.
+    """
     maker = FeedMaker.of(model, given)
     places: dict[str, set[tuple[int, int]]] = {}
     for shape in maker.shapes:
@@ -63,6 +68,7 @@ def usual_feeds(model: ir.Model, given: Mapping[str, int]) -> Iterator[Feeds]:
             for name in names(size):
                 places.setdefault(name, set()).add((axis, len(shape)))
     seen: list[Mapping[str, int]] = []
+    made, refused = 0, None
     for divisor in _DIVISORS:
         usual = {
             name: max(1, size // divisor)
@@ -70,15 +76,22 @@ def usual_feeds(model: ir.Model, given: Mapping[str, int]) -> Iterator[Feeds]:
             if (size := _usual(name, places[name]))
         }
         plans, _ = size_plans(maker.shapes, 1, {**usual, **given})
-        if plans[0] in seen:
+        sizes = fitted(plans[0], maker.shapes, maker.fixed)
+        if sizes in seen:
             continue
-        seen.append(plans[0])
+        seen.append(sizes)
         try:
-            yield maker.make(Plan(plans[0], 0))
-        except ModelError:  # these sizes do not go together
+            feeds = maker.make(Plan(sizes, 0))
+        except ModelError as error:  # these sizes do not go together, or are too large
+            refused = refused or error
             continue
-    for feeds, _ in zip(maker.fallbacks(0), range(_FALLBACKS), strict=False):
+        made += 1
         yield feeds
+    for feeds in islice(maker.fallbacks(0), _FALLBACKS):
+        made += 1
+        yield feeds
+    if refused is not None and not made:
+        raise refused
 
 
 def _usual(name: str, places: Collection[tuple[int, int]]) -> int:

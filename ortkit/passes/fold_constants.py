@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 from typing import ClassVar
 
 import numpy as np
@@ -19,6 +20,9 @@ from ortkit.rewrite.site import describe
 #: Folding a weight's DequantizeLinear would take ONNX Runtime's int8 kernels away.
 KEPT = frozenset({"Constant", "DequantizeLinear", "QuantizeLinear"})
 
+#: The data decide the sizes of their results, which hold no more elements than their inputs.
+_BOUNDED = frozenset({"Compress", "NonMaxSuppression", "NonZero", "Unique"})
+
 
 @dataclass(frozen=True)
 class FoldConstants(GraphPass):
@@ -30,7 +34,8 @@ class FoldConstants(GraphPass):
         y = MatMul(x, W_transposed)
 
     Skips:
-        * Results that would grow the model by more than `limit` bytes over what they replace.
+        * Results that would grow the model by more than `limit` bytes over what they replace, or
+          of a size that is not known before they are computed.
         * Random ops, control flow, DequantizeLinear groups, ops of unknown domains.
         * Results that a graph returns: they must be computed there.
 
@@ -67,6 +72,9 @@ class FoldConstants(GraphPass):
             return
         read = sum(_nbytes(value) for value in node.inputs)
         predicted = _predicted_bytes(scope, node)
+        if predicted is None and node.op_type not in _BOUNDED:
+            scope.log.miss(self.name, label, "the size of its result is not known")
+            return
         if predicted is not None and predicted - read > self.limit:
             scope.log.miss(self.name, label, f"its result would add {predicted - read:,} bytes")
             return
@@ -113,5 +121,5 @@ def _predicted_bytes(scope: Scope, node: ir.Node) -> int | None:
         shape, dtype = static(scope.shapes.shape(value)), scope.shapes.dtype(value)
         if shape is None or dtype is None or dtype == ir.DataType.STRING:
             return None
-        total += int(np.prod(shape, dtype=np.int64) * dtype.itemsize)
+        total += int(prod(shape) * dtype.itemsize)  # Python's integers: sizes overflow others
     return total

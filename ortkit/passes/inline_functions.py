@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import onnx_ir as ir
-from onnx_ir.passes.common import InlinePass
 
+from ortkit.graph.inline import inline_functions, not_inlined
 from ortkit.graph.walk import nodes_below, roots
 from ortkit.rewrite.log import RewriteLog
 from ortkit.rewrite.passes import ModelPass
@@ -29,7 +29,7 @@ class InlineFunctions(ModelPass):
         * A domain that also has nodes without a function body: it is a custom-op domain, and
           its functions are fallbacks for ops that a library may implement.
         * A domain or a function named in `keep`, and ops that another pass found.
-        * A function that imports another version of a domain than the model.
+        * A function that imports another version of a domain than the model, or takes a graph.
 
     Source:
         ONNX IR, "Functions": a call means its body.
@@ -45,6 +45,7 @@ class InlineFunctions(ModelPass):
             return
         wanted = set(filter(None, self.keep.split("+")))
         custom = _custom_domains(model)
+        kept = not_inlined(model)
         chosen: set[ir.OperatorIdentifier] = set()
         for identifier, function in model.functions.items():
             label = f"{function.domain}::{function.name}"
@@ -57,23 +58,15 @@ class InlineFunctions(ModelPass):
             if function.domain in custom:
                 log.miss(self.name, label, "its domain holds custom ops")
                 continue
-            if reason := _other_version(function, model):
+            if reason := kept.get(identifier):
                 log.miss(self.name, label, reason)
                 continue
             if log.claim(self.name, "inline", label, label):
                 chosen.add(identifier)
         if chosen:
-            InlinePass(lambda function: function.identifier() in chosen)(model)
+            inline_functions(model, lambda function: function.identifier() in chosen)
 
 
 def _custom_domains(model: ir.Model) -> set[str]:
     used = {node.op_identifier() for root in roots(model) for node in nodes_below(root)}
     return {identifier[0] for identifier in used if identifier not in model.functions} - {""}
-
-
-def _other_version(function: ir.Function, model: ir.Model) -> str | None:
-    for domain, version in function.opset_imports.items():
-        imported = model.opset_imports.get(domain)
-        if imported is not None and imported != version:
-            return f"it imports version {version} of {domain or 'ai.onnx'!r}, the model {imported}"
-    return None

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import numpy as np
 import onnx_ir as ir
-from onnx_ir.passes.common import InlinePass
 
 from ortkit.graph.constants import constant_array
+from ortkit.graph.inline import inline_functions
 from ortkit.graph.shapes import Shapes
 from ortkit.graph.walk import names_in, take_name
 
@@ -29,7 +29,7 @@ def rounding_model(model: ir.Model, half: ir.DataType) -> ir.Model:
     """
     copy = model.clone()
     if copy.functions:
-        InlinePass()(copy)
+        inline_functions(copy)
     graph, names = copy.graph, names_in(copy)
     shapes = Shapes.infer(copy)
     for value in [v for v in graph.initializers.values() if v.dtype == half]:

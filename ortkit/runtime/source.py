@@ -11,7 +11,7 @@ import onnx
 import onnx_ir as ir
 
 from ortkit.errors import ModelError
-from ortkit.graph.header import Header, header_of, read_header
+from ortkit.graph.header import Header, checked_header, read_header
 from ortkit.graph.open import ModelSource, open_model, path_of
 from ortkit.graph.save import save_model
 from ortkit.graph.text import is_text_suffix
@@ -47,10 +47,10 @@ def loadable(source: ModelSource | Saveable, scratch: Callable[[], Path]) -> Loa
         scratch: Gives a folder that lives as long as the session, for models in memory.
 
     Raises:
-        ModelError: There is no such file, or it is no model.
+        ModelError: There is no such file, it is no model, or one that ONNX Runtime would hang on.
     """
     if isinstance(source, onnx.ModelProto):
-        return Loadable(_serialized(source), header_of(source))
+        return Loadable(_serialized(source), checked_header(source, "model"))
     if isinstance(source, bytes | bytearray | memoryview):
         return _checked(bytes(source))
     if isinstance(source, ir.Model):
@@ -75,8 +75,9 @@ def header_at(path: Path) -> Header:
 
 
 def _checked(content: Path | bytes) -> Loadable:
+    where = str(content) if isinstance(content, Path) else "model"
     try:
-        header = read_header(content)
+        header = read_header(content, where)
     except (OSError, ValueError):
         header = None
     if header is None:

@@ -11,10 +11,10 @@ from statistics import median
 from typing import Literal
 
 import onnx_ir as ir
-from onnx_ir.passes.common import InlinePass
 
 from ortkit.errors import ModelError, UserError
 from ortkit.graph.cost import model_cost
+from ortkit.graph.inline import inline_functions
 from ortkit.graph.open import open_model
 from ortkit.graph.save import save_model
 from ortkit.graph.summary import Summary
@@ -219,7 +219,7 @@ class _Trial:
             if (known := shapes.get(value.name or "")) is not None:
                 value.shape = ir.Shape(known)
         if model.functions:
-            InlinePass()(model)
+            inline_functions(model)
         return model_cost(model, {}).flops if shapes else 0
 
     def _outlook(

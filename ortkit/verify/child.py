@@ -47,6 +47,7 @@ class Job(TypedDict):
     feeds: list[str]
     wanted: int  # stop when so many input sets ran in the first session; the rest follow it
     status: str
+    memory_bytes: int  # what the process may allocate; 0 for no limit
 
 
 class Outcome(TypedDict, total=False):
@@ -66,6 +67,8 @@ def main(job_file: str) -> None:
     """Run a job; every step is noted before and after, so that a crash shows where it was."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     job: Job = json.loads(Path(job_file).read_text(encoding="utf-8"))
+    if job["memory_bytes"]:
+        resource.setrlimit(resource.RLIMIT_DATA, (job["memory_bytes"], job["memory_bytes"]))
     import onnxruntime
 
     feeds = job["feeds"]
@@ -161,4 +164,6 @@ def _run_once(ort: ModuleType, session: Any, feeds: Path, results: Path) -> None
 
 
 def _line(error: Exception) -> str:
+    if isinstance(error, MemoryError):
+        return "out of memory"
     return " ".join(str(error).split()) or type(error).__name__

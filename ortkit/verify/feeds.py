@@ -15,7 +15,15 @@ import onnx_ir as ir
 from ortkit.errors import ModelError, UserError
 from ortkit.graph.dims import Size
 from ortkit.verify.demands import demanded_sizes
-from ortkit.verify.sizes import check_overrides, concrete, free_inputs, size_plans, sizes_of
+from ortkit.verify.sizes import (
+    MAX_ELEMENTS,
+    check_overrides,
+    concrete,
+    elements_of,
+    free_inputs,
+    size_plans,
+    sizes_of,
+)
 from ortkit.verify.uses import InputUse, input_use
 from ortkit.verify.values import Plan, make_value
 
@@ -67,19 +75,35 @@ class FeedMaker:
             for i, sizes in enumerate(plans):
                 try:
                     yield self.make(Plan(sizes, seed + i, bound))
-                except ModelError:  # a size such as `seq - 8` came out negative
+                except ModelError:  # too large, or a size such as `seq - 8` came out negative
                     continue
 
     def make(self, plan: Plan) -> Feeds:
         """Make one input set.
 
         Raises:
-            ModelError: A size cannot be worked out.
+            ModelError: A size cannot be worked out, or the inputs are too large.
         """
+        self._check_total(plan)
         return {
             value.name or "": self._value(value, shape, use, plan)
             for value, shape, use in zip(self.inputs, self.shapes, self.uses, strict=True)
         }
+
+    def _check_total(self, plan: Plan) -> None:
+        """Check that the inputs may be made up; a model declares their sizes at no cost."""
+        total = elements_of(self.shapes, plan.sizes)
+        if total <= MAX_ELEMENTS:
+            return
+        counts = [elements_of([shape], plan.sizes) for shape in self.shapes]
+        largest = counts.index(max(counts))
+        shape = _numbers(self.inputs[largest].name or "", self.shapes[largest], plan.sizes)
+        name = self.inputs[largest].name
+        raise ModelError(
+            f"input {name!r} of shape {list(shape)} is too large to be made up:"
+            f" all inputs may have {MAX_ELEMENTS:,} elements",
+            fix="give --inputs FILE.npz, or --shape NAME=SIZE",
+        )
 
     def _value(self, value: ir.Value, shape: tuple[Size, ...], use: InputUse, plan: Plan) -> Value:
         kind = value.type

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from ortkit.graph.constants import constant_array
 from ortkit.verify.compare import TieCheck, compare_outputs, is_telling
 from ortkit.verify.exchange import read_values, write_feeds
 from ortkit.verify.feeds import FeedMaker, Feeds, Value, load_feeds
+from ortkit.verify.limits import long_loop, time_limit
 from ortkit.verify.nudged import write_nudged
 from ortkit.verify.precision import coarser_origins
 from ortkit.verify.random_ops import random_outputs
@@ -41,7 +42,8 @@ class Request:
     inputs: Path | None = None
     shapes: Mapping[str, int] | None = None
     seed: int = 0
-    timeout_seconds: float = 600.0
+    timeout_seconds: float | None = None
+    """For all sessions of one model; None: as `time_limit` says."""
     custom_ops: tuple[Path, ...] = ()
     given: Sequence[Feeds] = ()
     """The input sets to run on; if there are some, nothing is made or read."""
@@ -83,6 +85,8 @@ class Reference:
     picked or rounded from, if that was looked at."""
     kernel_roundings: float = 1.0
     """How many times as much as sums of products the candidate's kernels round."""
+    timeout_seconds: float = 600.0
+    """For all sessions of a candidate."""
     is_strict: bool = False
     """Whether such values in half precision are off by no more than `rounded` and one epsilon."""
 
@@ -135,10 +139,14 @@ def compute_reference(request: Request, folder: Path) -> Reference | Refusal:
     excluded = random_outputs(request.model)
     if outputs and set(outputs) == set(excluded):
         return Refusal(f"every output depends on random numbers: {', '.join(excluded)}")
+    if reason := long_loop(request.model):
+        return Refusal(reason)
     try:
         first, more = _input_sets(request)
     except ModelError as error:
         return Refusal(error.problem, error.fix or _GIVEN)
+    if request.timeout_seconds is None:
+        request = replace(request, timeout_seconds=time_limit(request.model, first[0]))
     runner = _Runner(request, folder, tie_sources(request.model))
     plain, optimized = runner.run("first", first, len(first))
     good = runner.telling("first", plain.done, excluded)
@@ -193,6 +201,7 @@ class _Runner:
 
     def __init__(self, request: Request, folder: Path, ties: Mapping[str, TieSource]) -> None:
         self.request = request
+        self.seconds = 0.0 if request.timeout_seconds is None else request.timeout_seconds
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
         self.ties = dict(ties)
@@ -221,7 +230,7 @@ class _Runner:
             settings.append(Setting(self.nudged, self.stage / "nudged", False, libraries))
         paths = [self.stage / "feeds" / str(index) for index in range(len(feeds))]
         plain, optimized, *nudged = run_sessions(
-            settings, paths, wanted, self.stage / "job", self.request.timeout_seconds
+            settings, paths, wanted, self.stage / "job", self.seconds
         )
         self.moved = {name for each in nudged for name in each.done}
         return plain, optimized
@@ -271,6 +280,7 @@ class _Runner:
             constants=_constants(model, self.ties),
             computed_in=coarser_origins(model),
             is_quantized=not self.moved.isdisjoint(good),
+            timeout_seconds=self.seconds,
         )
 
 

@@ -18,9 +18,9 @@ from pathlib import Path
 
 import numpy as np
 import onnx_ir as ir
-from onnx_ir.passes.common import InlinePass
 
 from ortkit.graph.constants import constant_array
+from ortkit.graph.inline import inline_functions
 from ortkit.graph.open import open_model
 from ortkit.graph.save import save_model
 from ortkit.graph.shapes import Shapes
@@ -80,7 +80,7 @@ def write_rounded(
     """
     model = open_model(original)
     if model.functions:
-        InlinePass()(model)
+        inline_functions(model)
     shapes, names = Shapes.infer(model), names_in(model)
     types = frozenset({ir.DataType.FLOAT}) if half else _HALVES
     values = [value for node in control_nodes_below(model.graph) for value in node.outputs]

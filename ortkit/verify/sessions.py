@@ -15,6 +15,7 @@ from ortkit.runtime.options import plain_text
 from ortkit.runtime.ort import require_onnxruntime
 from ortkit.verify import child
 from ortkit.verify.kernel_library import NotRun
+from ortkit.verify.limits import memory_limit
 
 CPU = ("CPUExecutionProvider",)
 
@@ -86,6 +87,8 @@ def run_sessions(
         "feeds": [str(path) for path in feeds],
         "wanted": wanted,
         "status": str(status),
+        # CUDA reserves more addresses than there is memory.
+        "memory_bytes": memory_limit() if all(s.providers == CPU for s in settings) else 0,
     }
     job_file = folder / "job.json"
     job_file.write_text(json.dumps(job), encoding="utf-8")
@@ -119,7 +122,7 @@ def _run_child(job_file: Path, log: Path, timeout_seconds: float) -> str:
         try:
             code = process.wait(timeout_seconds)
         except subprocess.TimeoutExpired:
-            return f"did not finish within {timeout_seconds:g} seconds"
+            return f"did not finish within {timeout_seconds:.0f} seconds"
         finally:
             process.kill()
     if code < 0:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from math import prod
 
 import onnx_ir as ir
 
@@ -28,6 +29,15 @@ _BY_NAME: tuple[tuple[str, tuple[int, int]], ...] = (
 _BY_AXIS = {"batch": (2, 1), "image": (64, 96), "other": (7, 16)}
 #: Tried when the first sizes do not run: powers of two for windows and patches, then little.
 _FALLBACKS = (32, 8, 64, 4, 2, 1, 16, 128, 224)
+
+
+#: Elements of all inputs together that free sizes aim at: 32 MiB of float32, half as many for each
+#: free size behind the fourth, down to 1 MiB. Many free sizes are thus small ones.
+AIMED_ELEMENTS = 1 << 23
+_LEAST_AIMED = 1 << 18
+_USUAL_NAMES = 4
+#: Elements of all inputs together that are made up at all: 2 GiB of float32.
+MAX_ELEMENTS = 1 << 29
 
 
 def free_inputs(model: ir.Model) -> tuple[ir.Value, ...]:
@@ -79,10 +89,39 @@ def size_plans(
     rest += [{n: min(k, first[n]) if _is_batch(n) else k for n in pairs} for k in _FALLBACKS]
     rest += [dict.fromkeys(pairs, k) for k in _FALLBACKS]
     rest.append({n: 1 if _is_batch(n) else second[n] for n in pairs})
-    plans = [_complete(plan, fixed) for plan in (first, second, *rest)]
+    plans = [fitted(_complete(plan, fixed), shapes, fixed) for plan in (first, second, *rest)]
     unique = [plan for i, plan in enumerate(plans) if plan not in plans[:i]]
     wanted = tuple(plans[i % 2] for i in range(samples))
     return wanted, tuple(unique)
+
+
+def fitted(
+    plan: Mapping[str, int], shapes: Sequence[tuple[Size, ...]], fixed: Mapping[str, int]
+) -> dict[str, int]:
+    """Halve sizes that are not `fixed` until the inputs hold no more than is aimed at."""
+    result = dict(plan)
+    more = max(0, len(plan.keys() - fixed.keys()) - _USUAL_NAMES)
+    aimed = max(_LEAST_AIMED, AIMED_ELEMENTS >> more)
+    free = {name for name in plan if name not in fixed}
+    left = list(shapes)
+    while sum(counts := [elements_of([shape], result) for shape in left]) > aimed:
+        largest = left[counts.index(max(counts))]
+        given = {name for size in largest for name in names(size)} & free
+        name = max(given, key=lambda each: (result[each], each), default="")
+        if not name or result[name] <= 1:
+            left.remove(largest)  # nothing more can be done about it
+            continue
+        halved = _complete({**result, name: result[name] // 2}, fixed)
+        if halved[name] >= result[name]:  # it follows from other sizes
+            free.discard(name)
+        result = halved
+    return result
+
+
+def elements_of(shapes: Iterable[tuple[Size, ...]], numbers: Mapping[str, int]) -> int:
+    """Return how many elements tensors of these shapes hold; shapes without a number hold none."""
+    known = ([concrete(size, numbers) for size in shape] for shape in shapes)
+    return sum(prod(size or 0 for size in sizes) for sizes in known)
 
 
 def check_overrides(shapes: Iterable[tuple[Size, ...]], fixed: Mapping[str, int]) -> None:

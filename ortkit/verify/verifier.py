@@ -45,7 +45,7 @@ class Verifier:
         inputs: Path | None = None,
         shapes: Mapping[str, int] | None = None,
         seed: int = 0,
-        timeout_seconds: float = 600.0,
+        timeout_seconds: float | None = None,
         custom_ops: tuple[Path, ...] = (),
         opened: ir.Model | None = None,
         given: Sequence[Feeds] = (),
@@ -58,7 +58,8 @@ class Verifier:
             inputs: An npz file with one input set, instead of made ones.
             shapes: Sizes of dynamic dimensions, by name.
             seed: Decides the made inputs.
-            timeout_seconds: For all sessions of the original, and of each candidate.
+            timeout_seconds: For all sessions of the original, and of each candidate; by default
+                30 s and more for larger models, see `verify/limits.py`.
             custom_ops: Libraries that original and candidates need to load at all.
             opened: What the file `original` holds, to spare reading it again.
             given: Input sets, instead of made ones and of `inputs`.
@@ -138,7 +139,7 @@ class Verifier:
         self._checks += 1
         folder = self._folder() / f"check{self._checks}"
         path = self._as_file(candidate, folder.name)
-        timeout_seconds, custom_ops = self._options[4:]
+        custom_ops = self._options[5]
         ops = fused_ops_in(path)
         deployed = Setting(
             path, folder / "optimized", True, custom_ops, kernels=library, fused=ops
@@ -146,7 +147,7 @@ class Verifier:
         started = time.perf_counter()
         settings = [Setting(path, folder / "plain", False, custom_ops), deployed]
         results = run_sessions(
-            settings, state.feeds, len(state.feeds), folder / "job", timeout_seconds
+            settings, state.feeds, len(state.feeds), folder / "job", state.timeout_seconds
         )
         if computed_in:
             picked = (name for source in state.ties.values() for name in source.values)
@@ -201,7 +202,7 @@ class Verifier:
         if not names:
             return None
         if names not in self._beside:
-            timeout_seconds, custom_ops = self._options[4:]
+            timeout_seconds, custom_ops = state.timeout_seconds, self._options[5]
             folder = self._folder() / f"picks{len(self._beside)}"
             given = run_picks(original, names, state.feeds, folder, timeout_seconds, custom_ops)
             give_picks(original, names)
@@ -227,7 +228,8 @@ class Verifier:
             return None
         if half not in self._runs:
             wanted = {name for each in self._state.ties.values() for name in each.values}
-            folder, options = self._folder() / f"rounded{half}", self._options[4:]
+            folder = self._folder() / f"rounded{half}"
+            options = (self._state.timeout_seconds, self._options[5])
             self._runs[half] = run_rounded(
                 self._path, self._state.feeds, folder, *options, half=half, wanted=wanted
             )

@@ -51,6 +51,16 @@ def test_a_bad_file_is_one_line_and_code_2(command: str, name: str, call, bad: P
     assert sorted(bad.rglob("*")) == before
 
 
+@pytest.mark.parametrize("command", [*READERS, "reduce"])
+@pytest.mark.parametrize("path", [".", "/"])
+def test_a_folder_without_a_name_is_one_line(command: str, path: str, call) -> None:
+    given = {**READERS, "reduce": ("FILE", "--check", "true")}[command]
+    done = call(command, *(path if text == "FILE" else text for text in given))
+    assert done.code == 2, done.err
+    assert done.err.startswith(f"ortkit: {path}: is a folder")
+    assert done.err.count("\n") == 1
+
+
 @pytest.mark.parametrize(
     ("given", "said"),
     [

@@ -82,6 +82,18 @@ REFUSED = {
         "g (float[2] x) => (double[2] y) { y = Cast(x) }",
         "Cast lacks attribute 'to'",
     ),
+    "type that does not exist": (
+        "g (float[2] x) => (float[2] y) { [n] y = Cast <to = 99> (x) }",
+        "node 'n' (Cast): attribute 'to' is 99, which is no data type",
+    ),
+    "type left open": (
+        "g (float[2] x) => (float[2] y) { y = Cast <to = 0> (x) }",
+        "attribute 'to' is 0, which is no data type",
+    ),
+    "random numbers of no type": (
+        "g () => (float[2] y) { y = RandomNormal <dtype = -1, shape = [2]> () }",
+        "attribute 'dtype' is -1, which is no data type",
+    ),
     "undefined input in a branch": (
         """g (bool c, float[2] x) => (float[2] y) {
              [pick] y = If (c) <

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,7 @@ from small_models import model, proto, random_weights, save
 
 from ortkit.errors import MissingDependencyError, UserError
 from ortkit.verify import sessions
+from ortkit.verify.reference import Reference
 from ortkit.verify.verifier import Verifier, verify_models
 
 TWO_LAYERS = """
@@ -301,7 +303,8 @@ def test_a_crash_is_a_verdict(
 ) -> None:
     fake_child(monkeypatch, tmp_path, body)
     built = model(TWO_LAYERS, WEIGHTS)
-    monkeypatch.setattr(two_layers, "_options", (*two_layers._options[:4], 1.0, ()))
+    assert isinstance(two_layers._state, Reference)
+    monkeypatch.setattr(two_layers, "_state", replace(two_layers._state, timeout_seconds=1.0))
     found = two_layers.check(built)
     assert found.verdict == "no"
     assert f"cannot be loaded with optimizations off: {reason}" in found.reason

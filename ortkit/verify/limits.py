@@ -1,0 +1,112 @@
+"""How long and how large the runs of a verification may get, from what a model is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+
+from ortkit.graph.constants import constant_array
+from ortkit.graph.walk import nodes_below, roots, subgraphs
+from ortkit.verify.feeds import Feeds
+
+#: Trips of all loops in a run: ONNX Runtime takes some 10 us for one (1.31.1, 2026-11).
+MAX_TRIPS = 1 << 22
+#: Seconds for the sessions of a model, on all input sets.
+_SECONDS = 30.0
+_SECONDS_PER_NODE = 0.01
+_SECONDS_PER_BYTE = 1 / (4 << 20)  # of weights
+_SECONDS_PER_ELEMENT = 5e-6  # of inputs
+#: The part of the memory that is available which a process that runs sessions may take.
+_MEMORY_PART = 0.9
+
+
+def time_limit(model: ir.Model, feeds: Feeds) -> float:
+    """Return after how many seconds sessions of `model` are ended: it grows with the model."""
+    nodes = sum(1 for root in roots(model) for _ in nodes_below(root))
+    weights = sum(
+        value.const_value.nbytes
+        for graph in model.graphs()
+        for value in graph.initializers.values()
+        if value.const_value is not None
+    )
+    elements = sum(
+        part.size
+        for value in feeds.values()
+        for part in (value if isinstance(value, list) else [value])
+        if isinstance(part, np.ndarray)
+    )
+    return (
+        _SECONDS
+        + nodes * _SECONDS_PER_NODE
+        + weights * _SECONDS_PER_BYTE
+        + elements * _SECONDS_PER_ELEMENT
+    )
+
+
+def memory_limit() -> int:
+    """Return the bytes that a process which runs sessions may allocate, 0 for no limit."""
+    try:
+        text = Path("/proc/meminfo").read_text(encoding="ascii")
+        found = dict(line.split(":", 1) for line in text.splitlines())
+        limits = [int(found["MemAvailable"].split()[0]) << 10]
+    except (OSError, KeyError, ValueError):
+        return 0
+    with suppress(OSError, ValueError):  # no container, or one without a limit
+        limits.append(int(Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii")))
+    return int(_MEMORY_PART * min(limits))
+
+
+def long_loop(model: ir.Model, most: int = MAX_TRIPS) -> str:
+    """Say which Loop of `model` makes more than `most` trips whatever its inputs are; else "".
+
+    Only trip counts that are constant count, of loops whose condition stays true.
+    """
+    for root in roots(model):
+        for node, trips in _loops(root, 1):
+            if trips > most:
+                return (
+                    f"Loop {node.name or node.outputs[0].name!r} makes {trips:,} trips,"
+                    f" more than {most:,}"
+                )
+    return ""
+
+
+def _loops(root: ir.Graph | ir.Function, around: int) -> Iterator[tuple[ir.Node, int]]:
+    """Yield the loops of a graph with their trips, those of loops around them multiplied in."""
+    for node in root:
+        trips = around
+        if node.domain == "" and node.op_type == "Loop":
+            trips *= _trips(node)
+            yield node, trips
+        for body in subgraphs(node):
+            yield from _loops(body, trips)
+
+
+def _trips(node: ir.Node) -> int:
+    """Return how often a Loop is sure to run; 1 if that is not known."""
+    body = node.attributes.get("body")
+    count = _scalar(node.inputs[0]) if node.inputs else None
+    if count is None or body is None or body.is_ref() or not body.as_graph().outputs:
+        return 1
+    condition = node.inputs[1] if len(node.inputs) > 1 else None
+    starts = condition is None or _scalar(condition) == 1
+    graph = body.as_graph()
+    known: Mapping[ir.Value, bool] = {graph.inputs[1]: True} if len(graph.inputs) > 1 else {}
+    kept = graph.outputs[0]
+    while kept not in known and (made := kept.producer()) is not None:
+        if made.op_type not in ("Identity", "Cast") or not made.inputs or made.inputs[0] is None:
+            break
+        kept = made.inputs[0]
+    stays = kept in known or _scalar(kept) == 1
+    return max(1, count) if starts and stays else 1
+
+
+def _scalar(value: ir.Value | None) -> int | None:
+    array = constant_array(value, limit=1) if value is not None else None
+    if array is None or array.size != 1 or array.dtype.kind not in "biu":
+        return None
+    return int(array.reshape(-1)[0])
