@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import onnx_ir as ir
-
-from ortkit.graph.header import header_of, read_header
-from ortkit.graph.open import open_model
 from ortkit.runtime.libraries import fused_ops
 from ortkit.runtime.ort import import_onnxruntime
+from ortkit.runtime.source import header_at
 from ortkit.verify.kernel_library import cuda_problem
 from ortkit.verify.sessions import SessionResult
 from ortkit.verify.verification import Gap
@@ -17,8 +14,7 @@ from ortkit.verify.verification import Gap
 
 def fused_ops_in(path: Path) -> tuple[str, ...]:
     """Return a model's fused operators, as kernel libraries note them in a session's options."""
-    header = read_header(path)
-    return fused_ops(header or header_of(ir.to_proto(open_model(path))))
+    return fused_ops(header_at(path))
 
 
 def kernel_gaps(
