@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from pathlib import Path
 from types import ModuleType
 
@@ -14,12 +15,18 @@ _FATAL = 4
 def cache_dir() -> Path:
     """Return the folder for compiled kernels (not created here).
 
-    `ORTKIT_CACHE` names it; else it lies under `XDG_CACHE_HOME` or `~/.cache`.
+    `ORTKIT_CACHE` names it; else it lies under `XDG_CACHE_HOME` or `~/.cache`, and for users
+    without a home folder, as in some containers, in that for temporary files.
     """
     if named := os.environ.get("ORTKIT_CACHE"):
         return Path(named)
     base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "ortkit"
+    if base:
+        return Path(base) / "ortkit"
+    home = _home()
+    if home is None:
+        return Path(tempfile.gettempdir()) / f"ortkit-cache-{os.getuid()}"
+    return home / ".cache" / "ortkit"
 
 
 def state_dir() -> Path | None:
@@ -30,9 +37,14 @@ def state_dir() -> Path | None:
     base = os.environ.get("XDG_STATE_HOME")
     if base:
         return Path(base) / "ortkit"
+    home = _home()
+    return None if home is None else home / ".local" / "state" / "ortkit"
+
+
+def _home() -> Path | None:
     try:
-        return Path.home() / ".local" / "state" / "ortkit"
-    except RuntimeError:  # the user has no home folder
+        return Path.home()
+    except RuntimeError:
         return None
 
 

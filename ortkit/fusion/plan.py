@@ -45,7 +45,7 @@ from ortkit.kernels.backend import Refused, Target
 from ortkit.kernels.build import build_library, refusal
 from ortkit.kernels.calibration import load_calibration
 from ortkit.kernels.cuda import CudaKernel
-from ortkit.kernels.signature import RegionSignature
+from ortkit.kernels.signature import RegionSignature, by_key
 from ortkit.kernels.tuned import Chooser
 from ortkit.report import RegionReport
 from ortkit.rewrite.log import DENIED
@@ -141,10 +141,11 @@ def _compile(
     found = [
         (scope, one) for scope in scopes for one in find_candidates(scope, judge, target, taken)
     ]
-    wanted = {key: each for _, chain in chains for key, each in chain.signatures.items()}
-    wanted |= {one.signature.key: one.signature for _, one in found if one.signature is not None}
     kept = list(find_kept(scopes, bodies, judge, target)) if bodies else []
-    wanted |= {one.signature.key: one.signature for one in kept if one.signature is not None}
+    regions = [*(one for _, one in found), *kept]
+    signatures = [one.signature for one in regions if one.signature is not None]
+    of_chains = (each for _, chain in chains for each in chain.signatures.values())
+    wanted, shared = by_key([*of_chains, *signatures])
     reports: list[RegionReport] = []
     replaced: dict[ir.Value, ir.Value] = {}
     built = None
@@ -153,7 +154,9 @@ def _compile(
             list(wanted.values()), target, path, kernels, count=count, sources=sources,
             chooser=chooser,
         )  # fmt: skip
-    refused = {} if built is None else {each.key: reason for each, reason in built.refused}
+    refused = dict(shared)
+    if built is not None:
+        refused |= {each.key: reason for each, reason in built.refused}
     left_out = {
         each.key: each.left_out_lines()
         for each in (() if built is None else built.kernels)

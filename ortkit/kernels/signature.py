@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -100,6 +101,24 @@ class RegionSignature:
                 f"{len(self.outputs)}"
             )
         return function
+
+
+def by_key(
+    signatures: Iterable[RegionSignature],
+) -> tuple[dict[str, RegionSignature], dict[str, str]]:
+    """Return signatures by their keys, without keys that different signatures share.
+
+    Returns:
+        The signatures, and for each shared key the reason why it gets no kernel. A key is 48 bits
+        long: a model can be made so that two of its regions share one, and either kernel would
+        run on tensors of the other's shapes.
+    """
+    found: dict[str, RegionSignature] = {}
+    shared: dict[str, str] = {}
+    for signature in signatures:
+        if found.setdefault(signature.key, signature).digest != signature.digest:
+            shared[signature.key] = f"another region has the key {signature.key}"
+    return {key: one for key, one in found.items() if key not in shared}, shared
 
 
 def body_text(function: onnx.FunctionProto) -> str:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-from fused_model import BIAS_GELU, bias_gelu, tensor
+from fused_model import BIAS_GELU, bias_gelu, tensor, unary
 from onnx import helper
 
 from ortkit.errors import InternalError
 from ortkit.kernels import RegionSignature, body_text
+from ortkit.kernels.signature import by_key
 
 
 def key(body: str, *inputs: tuple[int | str, ...], output: tuple[int | str, ...] = ("n",)) -> str:
@@ -131,3 +132,21 @@ def test_a_body_that_does_not_fit_is_our_bug() -> None:
 def test_a_name_must_be_an_identifier() -> None:
     with pytest.raises(InternalError, match="no identifier"):
         RegionSignature("bias gelu", BIAS_GELU, (), ())
+
+
+def test_a_key_that_different_regions_share_gets_no_kernel(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As a model can be made to have: keys are 48 bits of the digest."""
+    digests = {"Tanh": "a" * 12 + "1" * 52, "Exp": "a" * 12 + "2" * 52, "Erf": "b" * 64}
+    monkeypatch.setattr(
+        RegionSignature, "digest", property(lambda one: next(
+            digest for op, digest in digests.items() if op in one.body
+        )),
+    )  # fmt: skip
+    first, second, other = (unary(op) for op in digests)
+    found, shared = by_key([first, first, other])
+    assert (list(found), shared) == ([first.key, other.key], {})
+    found, shared = by_key([first, second, other, first])
+    assert list(found) == [other.key]
+    assert list(shared) == [first.key]

@@ -60,6 +60,7 @@ def build(plan: Plan, target: Target, kernels: str, cache: Path) -> Built:
         KernelError: The C compiler failed.
         UserError: The folder cannot be written.
     """
+    plan = plan.with_own_keys()
     if not plan.claims:
         return Built(plan, None)
     target = resolve(target)

@@ -23,7 +23,7 @@ from ortkit.graph.convert import paused_collector
 from ortkit.kernels.backend import Refused, Target
 from ortkit.kernels.build import refusal
 from ortkit.kernels.calibration import load_calibration
-from ortkit.kernels.signature import RegionSignature
+from ortkit.kernels.signature import RegionSignature, by_key
 from ortkit.passes.presets import preset
 from ortkit.passes.select import load_pass
 from ortkit.provider.own.assembly import Assembler, Known
@@ -74,8 +74,14 @@ class Plan:
     @property
     def signatures(self) -> dict[str, RegionSignature]:
         """The kernels that are wanted, by key."""
-        steps = (step for claim in self.claims for step in claim.program.steps)
-        return {step.signature.key: step.signature for step in steps}
+        return by_key(self._signatures())[0]
+
+    def with_own_keys(self) -> Plan:
+        """Return the plan without claims whose kernels share a key with different ones."""
+        return self.without(by_key(self._signatures())[1])
+
+    def _signatures(self) -> Iterator[RegionSignature]:
+        return (step.signature for claim in self.claims for step in claim.program.steps)
 
     def without(self, refused: Mapping[str, str]) -> Plan:
         """Return the plan without the claims that need a kernel that there is not.
