@@ -15,7 +15,7 @@ _ODD_TYPES = (-1, 0, 1, 7, 8, 9, 10, 14, 16, 17, 22, 23, 99, 2**31 - 1)
 _METADATA = (
     ("ortkit.library", "/etc/passwd"), ("ortkit.library", "a\nb"), ("ortkit.library", "m.ops.so"),
     ("ortkit.library.sha256", "no hash"),
-    ("ortkit.library.sha256", "0" * 64), ("ortkit.embedded_library", "@@@@"),
+    ("ortkit.library.sha256", "0" * 64), ("ortkit.library.data", "@@@@"),
     ("ortkit.source", "{"), ("ortkit.found", "1"), ("", ""), ("k" * 1000, "\x1b[2J"),
 )  # fmt: skip
 
