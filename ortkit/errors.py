@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+#: Characters of a word in a message: paths have up to some 4,000, names of values far fewer.
+_MOST_WORD = 4096
+
 
 class OrtkitError(Exception):
     """Base of everything that ortkit raises on purpose."""
@@ -28,7 +31,16 @@ class OrtkitError(Exception):
 
     def __str__(self) -> str:
         line = f"{self.where}: {self.problem}" if self.where else self.problem
-        return " ".join(f"{line}; {self.fix}".split()) if self.fix else " ".join(line.split())
+        words = f"{line}; {self.fix}".split() if self.fix else line.split()
+        return " ".join(map(_shortened, words))
+
+
+def _shortened(word: str) -> str:
+    """Cut the middle out of a word: a malformed model may have names of megabytes."""
+    if len(word) <= _MOST_WORD:
+        return word
+    half = _MOST_WORD // 2
+    return f"{word[:half]}...{word[-half:]}"
 
 
 class UserError(OrtkitError):

@@ -19,6 +19,7 @@ from ortkit.graph.facts import (
     facts_of_proto,
 )
 from ortkit.graph.private import all_graphs
+from ortkit.graph.ranks import check_ranks
 from ortkit.graph.schemas import NodeRules, check_opsets
 from ortkit.graph.scopes import check_scopes
 from ortkit.graph.string_check import check_strings
@@ -72,6 +73,7 @@ def check_proto(model: ModelProto, raw_bytes: Mapping[int, int], where: str) -> 
         _check_nodes_data(function.node, prefix)
         for info in function.value_info:
             _check_type(info, prefix)
+    check_ranks(model, where or "model")
     return _check_facts(facts_of_proto(model), prefix)
 
 

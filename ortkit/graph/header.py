@@ -16,6 +16,7 @@ from ortkit.graph.calls import check_calls
 from ortkit.graph.external import ExternalFolder, check_locations
 from ortkit.graph.facts import facts_of_proto
 from ortkit.graph.framing import Buffer, parse_without_large_tensors
+from ortkit.graph.ranks import check_ranks
 
 
 @dataclass(frozen=True)
@@ -60,10 +61,11 @@ def checked_header(proto: onnx.ModelProto, where: str, path: Path | None = None)
 
     Raises:
         ModelError: Inlining its functions would not end (see `graph/calls.py`), or its external
-            data is no file beside it.
+            data is no file beside it, or it declares more sizes than a tensor has axes.
     """
     if proto.functions:
         check_calls(facts_of_proto(proto), where)
+    check_ranks(proto, where)
     if path is not None:
         check_locations(proto, ExternalFolder(path.parent, path, where))
     return Header(

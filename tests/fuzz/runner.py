@@ -10,6 +10,7 @@ import gc
 import importlib
 import json
 import os
+import resource
 import shutil
 import signal
 import sys
@@ -27,6 +28,7 @@ from tests.fuzz.cases import write_case
 from tests.fuzz.seeds import seeds
 
 SECONDS = 60
+_MEMORY = 4 << 30  # bytes that a process may allocate: a fault must not take the machine's
 _CODES = (0, 1, 2, 3)
 _SPEECHLESS = ("Traceback", "internal error", "This is a bug")
 
@@ -138,6 +140,7 @@ def _forked(work: Callable[[], int], error: Path, seconds: float) -> int:
         code = 99
         try:
             os.setsid()
+            resource.setrlimit(resource.RLIMIT_DATA, (_MEMORY, _MEMORY))
             out = os.open(os.devnull, os.O_RDWR)
             err = os.open(error, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
             os.dup2(out, 0)

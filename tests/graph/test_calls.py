@@ -170,3 +170,29 @@ def test_a_call_may_leave_the_last_outputs_out() -> None:
     opened = open_model(proto)
     inline_functions(opened)
     assert [node.op_type for node in opened.graph] == ["Relu", "Relu"]
+
+
+@pytest.mark.parametrize("kind", ["input", "value_info", "branch"])
+def test_no_node_gets_more_sizes_than_a_tensor_has_axes(kind: str) -> None:
+    """ONNX Runtime would make a list of them."""
+    value = helper.make_tensor_value_info
+    proto = model([function("f", "", 1)])
+    sizes = value("sizes", TensorProto.INT64, [2**40])
+    (proto.graph.value_info if kind == "value_info" else proto.graph.input).append(sizes)
+    if kind == "value_info":
+        proto.graph.node.add(op_type="Shape", input=["v0"], output=["sizes"])
+    expand = helper.make_node("Expand", ["v0", "sizes"], ["z"], "n")
+    if kind == "branch":
+        proto.graph.input.append(value("c", TensorProto.BOOL, []))
+        graphs = [
+            helper.make_graph([expand], name, [], [value("z", TensorProto.FLOAT, None)])
+            for name in ("t", "e")
+        ]
+        expand = helper.make_node(
+            "If", ["c"], ["z2"], then_branch=graphs[0], else_branch=graphs[1]
+        )
+    proto.graph.node.append(expand)
+    for load in (open_model, lambda source: ortkit.Session(source, "cpu")):
+        with pytest.raises(ModelError) as caught:
+            load(proto)
+        assert "(Expand): input 'sizes' gives 1,099,511,627,776 sizes" in str(caught.value)

@@ -445,3 +445,15 @@ def test_a_domain_may_have_functions_and_ops_of_a_library() -> None:
     graph = "g (float[2] x) => (float[2] y) { t = my.Twice(x)  y = my.FromLibrary(t) }\n"
     twice = "Twice (a) => (b) { b = Add(a, a) }"
     check_model(from_text(FUNCTIONS_HEAD + graph + FUNCTION + twice))
+
+
+def test_names_of_megabytes_make_no_message_of_megabytes() -> None:
+    name = "ab" * 500_000
+    proto = parse_text(
+        f"{HEAD}g (float[2] x) => (float[2] y) {{ y = Relu(x) }}".encode(), ".onnxtxt", ""
+    )
+    proto.graph.node[0].input[0] = name
+    with pytest.raises(ModelError) as caught:
+        open_model(proto)
+    assert "is defined nowhere" in str(caught.value)
+    assert len(str(caught.value)) < 10_000

@@ -9,6 +9,14 @@ from ortkit.graph.dims import Dim, Size
 from ortkit.graph.shape_rules.call import Call, Fact, UnknownError
 
 _MARK = "ortkit_size_"
+#: What the onnx package raises of a node that is not valid.
+_INVALID = (
+    onnx.shape_inference.InferenceError,
+    onnx.checker.ValidationError,
+    RuntimeError,
+    ValueError,
+    KeyError,
+)
 
 
 def infer_by_schema(call: Call) -> None:
@@ -40,7 +48,7 @@ def infer_by_schema(call: Call) -> None:
         found = onnx.shape_inference.infer_node_outputs(
             schema, proto, types, data, opset_imports=opsets
         )
-    except (onnx.shape_inference.InferenceError, RuntimeError, ValueError, KeyError) as error:
+    except _INVALID as error:
         raise UnknownError from error
     for index in range(call.outputs):
         if f"o{index}" in found:
