@@ -68,7 +68,7 @@ def main(job_file: str) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     job: Job = json.loads(Path(job_file).read_text(encoding="utf-8"))
     if job["memory_bytes"]:
-        resource.setrlimit(resource.RLIMIT_DATA, (job["memory_bytes"], job["memory_bytes"]))
+        _limit_memory(job["memory_bytes"])
     import onnxruntime
 
     feeds = job["feeds"]
@@ -83,6 +83,13 @@ def main(job_file: str) -> None:
                     done.append(outcome["feeds"])
             if index == 0:
                 feeds = done
+
+
+def _limit_memory(wanted: int) -> None:
+    """Let allocations fail before the system runs out of memory and ends what it likes."""
+    _, most = resource.getrlimit(resource.RLIMIT_DATA)
+    given = wanted if most == resource.RLIM_INFINITY else min(wanted, most)
+    resource.setrlimit(resource.RLIMIT_DATA, (given, given))
 
 
 def _outcomes(ort: ModuleType, run: Run, feeds: Sequence[str], wanted: int) -> Iterator[Outcome]:

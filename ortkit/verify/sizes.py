@@ -119,9 +119,12 @@ def fitted(
 
 
 def elements_of(shapes: Iterable[tuple[Size, ...]], numbers: Mapping[str, int]) -> int:
-    """Return how many elements tensors of these shapes hold; shapes without a number hold none."""
+    """Return how many elements tensors of these shapes hold; shapes without a number hold none.
+
+    An axis of no elements counts as one of one: numpy multiplies the others all the same.
+    """
     known = ([concrete(size, numbers) for size in shape] for shape in shapes)
-    return sum(prod(size or 0 for size in sizes) for sizes in known)
+    return sum(prod(size or 1 for size in sizes) for sizes in known if None not in sizes)
 
 
 def check_overrides(shapes: Iterable[tuple[Size, ...]], fixed: Mapping[str, int]) -> None:

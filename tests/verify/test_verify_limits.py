@@ -54,7 +54,9 @@ def test_usual_sizes_are_as_before() -> None:
     assert size_plans(shapes, 2, {})[0] == ({"batch": 2, "seq": 7}, {"batch": 1, "seq": 16})
 
 
-@pytest.mark.parametrize("shape", [(2**31, 2**10), (2**62, 2**62), (2**33,), ("n", 2**40)])
+@pytest.mark.parametrize(
+    "shape", [(2**31, 2**10), (2**62, 2**62), (2**33,), ("n", 2**40), (0, 2**62, 8)]
+)
 def test_an_input_that_is_too_large_is_one_line_that_names_it(
     shape: tuple[int | str, ...], tmp_path: Path
 ) -> None:
