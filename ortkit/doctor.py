@@ -257,7 +257,10 @@ def _storage() -> Iterator[Finding]:
         fix = "set ORTKIT_CACHE to a folder that can be read and written"
         yield Finding("cache", "kernel cache", "broken", str(error), fix)
         return
-    if reason := private_folder_refusal(folder):
+    from ortkit.kernels.cached import FOLDERS
+
+    reasons = (private_folder_refusal(folder / name) for name in FOLDERS)
+    if reason := next(filter(None, reasons), ""):
         fix = "or set ORTKIT_CACHE to a folder of your own"
         yield Finding("cache", "kernel cache", "broken", f"not used: {reason}", fix)
         return

@@ -71,7 +71,11 @@ def optimize(source: Source, options: OptimizeOptions | None = None) -> Optimize
             if run.options.verify:
                 candidate, verification = run.verified(candidate)
         if run.options.check_load:
-            candidate = run.loadable(candidate, verification)
+            loaded = run.loadable(candidate, verification)
+            if loaded is not candidate and verification is not None:
+                reason = "rewrites were rolled back after it, so that the result loads"
+                verification = replace(verification, verdict="not possible", reason=reason)
+            candidate = loaded
     except BaseException:
         run.folder.cleanup()
         raise
@@ -345,7 +349,7 @@ class _Run:
         from ortkit.load_stage import LOADS, LoadStage
         from ortkit.verify.bisect import find_guilty
 
-        is_verified = verification is not None and verification.verdict == "yes"
+        is_verified = verification is not None and verification.is_good
         if is_verified and not self._is_verified_in_other_form:
             self.load_check = LOADS
             return candidate

@@ -277,7 +277,7 @@ def _show(optimized: Optimized, files: tuple[Path, ...]) -> None:
         told = ", ".join(f"{name}={value}" for name, value in report.provider_options.items())
         show.note(f"layout: sessions give the CUDA provider {told} ({report.layout_note})")
     for identity in report.rolled_back:
-        show.note(f"warning: rolled back {identity}: it changed the results")
+        show.note(f"warning: rolled back {identity}: with it the result is wrong or does not load")
     for identity in report.denied_in_vain:
         near = suggestion(identity, [hit.id for hit in report.hits])
         show.note(f"warning: --deny {identity}: there is no such rewrite{near}")

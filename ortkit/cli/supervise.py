@@ -13,7 +13,6 @@ from collections.abc import Callable
 
 from ortkit.cli.main import USAGE
 
-_PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _SI_KERNEL = 0x80  # asm-generic/siginfo.h: a terminal sent the signal, to every process on it
 #: What a user or a system ends a command with.
 _PASSED_ON = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
@@ -23,12 +22,15 @@ def supervised(run: Callable[[], int]) -> int:
     """Call `run` in a child process and return its exit code; a crash is one line and code 2."""
     if not hasattr(signal, "sigwaitinfo"):
         return run()
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # a caller that ignores it hands that on
     watched = {*_PASSED_ON, signal.SIGCHLD}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, watched)
     parent = os.getpid()
     child = os.fork()
     if child == 0:
-        _end_with(parent)
+        from ortkit.parent import end_with_parent
+
+        end_with_parent(parent)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         return run()
     status = _wait(child, watched)
@@ -65,14 +67,3 @@ def _crashed(number: int) -> int:
         )
     sys.stderr.write(f"ortkit: the command {said}\n")
     return USAGE
-
-
-def _end_with(parent: int) -> None:
-    """Let this process be killed when its parent is: nobody would read what it writes."""
-    import ctypes
-
-    prctl = getattr(ctypes.CDLL(None), "prctl", None)
-    if prctl is not None:
-        prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
-    if os.getppid() != parent:
-        os._exit(USAGE)

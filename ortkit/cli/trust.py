@@ -36,7 +36,12 @@ def run(arguments: argparse.Namespace) -> int:
         problem = untrust(one.sha256) if arguments.remove else trust(one.sha256, Path(one.origin))
         if problem:
             raise UserError(problem, where=one.origin, fix="mend that, or set ORTKIT_TRUST")
-    shown = changed or listed()
+    try:
+        shown = changed or listed()
+    except OSError as error:
+        raise UserError(
+            f"the list is not used: {error.strerror}", where=str(user_list())
+        ) from error
     word = "removed" if arguments.remove else "trusted"
     if arguments.json:
         libraries = [{"sha256": one.sha256, "origin": one.origin} for one in shown]

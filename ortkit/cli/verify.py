@@ -37,12 +37,16 @@ def run(arguments: argparse.Namespace) -> int:
     schema = verdicts.json_schema(arguments, is_written=arguments.json)
     shapes = sizes(arguments.shape)
     from ortkit.graph.open import open_model
+    from ortkit.runtime.libraries import library_of
     from ortkit.verify.verifier import verify_models
 
     with show.progress(quiet=arguments.json) as progress:
         progress("check the models")
         for path in (arguments.original, arguments.candidate):
             open_model(path)
+        library = library_of(
+            arguments.candidate, arguments.library or "auto", trust=arguments.trust
+        )
         progress("run both")
         found = verify_models(
             arguments.original,
@@ -50,7 +54,8 @@ def run(arguments: argparse.Namespace) -> int:
             samples=arguments.samples,
             inputs=arguments.inputs,
             shapes=shapes,
-            library=_library(arguments),
+            library=library.loaded,
+            refusal=library.refusal,
         )
     outcome = verdicts.outcome_of(
         found, accepts=arguments.accept_unverified, elsewhere="the same command"
@@ -67,16 +72,6 @@ def run(arguments: argparse.Namespace) -> int:
         _show(found)
     verdicts.say(outcome)
     return outcome.code
-
-
-def _library(arguments: argparse.Namespace) -> Path | None:
-    """Return the library to register; a line says why B's own is not."""
-    from ortkit.runtime.libraries import library_of
-
-    found = library_of(arguments.candidate, arguments.library or "auto", trust=arguments.trust)
-    if found.refusal:
-        show.note(f"ortkit: {found.refusal}; B's function bodies are verified, not its kernels")
-    return found.loaded
 
 
 def _show(found: Verification) -> None:

@@ -71,8 +71,9 @@ def trust(sha256: str, origin: Path) -> str:
     path = user_list()
     if path is None:
         return "there is no home folder; set XDG_STATE_HOME"
-    if sha256 in _user_hashes()[0]:
-        return ""
+    hashes, problem = _user_hashes()
+    if problem or sha256 in hashes:
+        return problem
     named = "".join(char if char.isprintable() else "?" for char in str(origin.absolute()))
     line = f"{sha256}  {named[-_MAX_PATH_CHARS:]}  {time.strftime('%Y-%m-%d')}\n"
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -105,11 +106,15 @@ def untrust(sha256: str) -> str:
 
 
 def listed() -> list[Listed]:
-    """Return the libraries on the user's list, the newest last; none if it cannot be used."""
+    """Return the libraries on the user's list, the newest last.
+
+    Raises:
+        OSError: The list cannot be used.
+    """
     path = user_list()
     try:
         lines = [] if path is None else _lines(read_private(path))
-    except OSError:
+    except FileNotFoundError:
         return []
     words = [line.split(maxsplit=1) for line in lines if _hash_in(line)]
     return [Listed(each[0].lower(), each[1] if len(each) > 1 else "") for each in words]

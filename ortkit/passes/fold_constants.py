@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 from typing import ClassVar
@@ -20,8 +21,17 @@ from ortkit.rewrite.site import describe
 #: Folding a weight's DequantizeLinear would take ONNX Runtime's int8 kernels away.
 KEPT = frozenset({"Constant", "DequantizeLinear", "QuantizeLinear"})
 
-#: The data decide the sizes of their results, which hold no more elements than their inputs.
-_BOUNDED = frozenset({"Compress", "NonMaxSuppression", "NonZero", "Unique"})
+#: Operators whose data decide the size of their results, and the most that these hold for each
+#: element of the input: int64 numbers, int64 numbers for each axis, and elements themselves.
+_MOST_HELD: Mapping[str, tuple[int, int, int]] = {
+    "Compress": (0, 0, 1),
+    "NonMaxSuppression": (3, 0, 0),
+    "NonZero": (0, 1, 0),
+    "Unique": (3, 0, 1),
+}
+
+
+_INT64_BYTES = 8
 
 
 @dataclass(frozen=True)
@@ -72,10 +82,12 @@ class FoldConstants(GraphPass):
             return
         read = sum(_nbytes(value) for value in node.inputs)
         predicted = _predicted_bytes(scope, node)
-        if predicted is None and node.op_type not in _BOUNDED:
+        if predicted is None:
+            predicted = _most_bytes(scope, node)
+        if predicted is None:
             scope.log.miss(self.name, label, "the size of its result is not known")
             return
-        if predicted is not None and predicted - read > self.limit:
+        if predicted - read > self.limit:
             scope.log.miss(self.name, label, f"its result would add {predicted - read:,} bytes")
             return
         try:
@@ -113,6 +125,21 @@ def _nbytes(value: ir.Value | None) -> int:
     if value is None or value.const_value is None or len(value.uses()) > 1:
         return 0
     return int(value.const_value.nbytes)
+
+
+def _most_bytes(scope: Scope, node: ir.Node) -> int | None:
+    """Return the most that a result can have whose size the data decide."""
+    held = _MOST_HELD.get(node.op_type)
+    # NonMaxSuppression picks from its scores.
+    read = node.inputs[1 if node.op_type == "NonMaxSuppression" else 0] if node.inputs else None
+    if held is None or read is None:
+        return None
+    shape, dtype = static(scope.shapes.shape(read)), scope.shapes.dtype(read)
+    if shape is None or dtype is None or dtype == ir.DataType.STRING:
+        return None
+    numbers, by_axis, elements = held
+    item = elements * max(1, int(dtype.itemsize))
+    return int(prod(shape)) * (_INT64_BYTES * (numbers + by_axis * len(shape)) + item)
 
 
 def _predicted_bytes(scope: Scope, node: ir.Node) -> int | None:

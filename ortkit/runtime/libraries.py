@@ -30,7 +30,7 @@ class KernelLibrary:
     """The library that belongs to a model, or why none is loaded."""
 
     path: Path | None
-    """The file as the user knows it; the model's own if the library is embedded in it."""
+    """The file as the user knows it, the model if the library is embedded in its file."""
     loaded: Path | None
     """The file to register: it holds the bytes that were hashed, and cannot be written."""
     refusal: str = ""
@@ -156,7 +156,8 @@ def _checked(
     if refusal:
         return KernelLibrary.none(f"{what} {refusal}; {_how_to_trust(path)}")
     try:
-        return KernelLibrary(path, sealed_copy(data))
+        copy = sealed_copy(data)
+        return KernelLibrary(path or copy, copy)
     except OSError as error:
         return KernelLibrary.none(f"{what} cannot be copied to memory: {error.strerror}")
 

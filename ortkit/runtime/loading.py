@@ -148,7 +148,7 @@ def _register(
     path = source.content if isinstance(source.content, Path) else None
     found = kernel_library(source.header, path, settings.kernels, trust=settings.trust)
     refusal = found.refusal
-    if found.path is not None:
+    if found.path is not None and found.loaded is not None:
         try:
             options.register_custom_ops_library(str(found.loaded))
             registered.append(found.path)

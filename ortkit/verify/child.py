@@ -23,7 +23,7 @@ from ortkit.runtime.tensor_files import (
     read_manifest,
     write_manifest,
 )
-from ortkit.verify.kernel_library import Kernels, NotRun, kernels_here
+from ortkit.verify.kernel_library import CPU, Kernels, NotRun, kernels_here
 
 
 class Run(TypedDict):
@@ -89,7 +89,13 @@ def _limit_memory(wanted: int) -> None:
     """Let allocations fail before the system runs out of memory and ends what it likes."""
     _, most = resource.getrlimit(resource.RLIMIT_DATA)
     given = wanted if most == resource.RLIM_INFINITY else min(wanted, most)
-    resource.setrlimit(resource.RLIMIT_DATA, (given, given))
+    resource.setrlimit(resource.RLIMIT_DATA, (given, most))
+
+
+def _lift_memory_limit() -> None:
+    """CUDA reserves more addresses than there is memory."""
+    _, most = resource.getrlimit(resource.RLIMIT_DATA)
+    resource.setrlimit(resource.RLIMIT_DATA, (most, most))
 
 
 def _outcomes(ort: ModuleType, run: Run, feeds: Sequence[str], wanted: int) -> Iterator[Outcome]:
@@ -100,6 +106,8 @@ def _outcomes(ort: ModuleType, run: Run, feeds: Sequence[str], wanted: int) -> I
         kernels = Kernels("", run["providers"], [])
         if run["kernels"]:
             kernels = kernels_here(ort, run["kernels"], run["fused"])
+        if list(kernels.providers) != [CPU]:
+            _lift_memory_limit()
         session = _session(ort, run, kernels)
     except Exception as error:  # noqa: BLE001  whatever stops a session is the verdict
         yield {"at": "failed", "message": _line(error)}

@@ -18,7 +18,7 @@ def fused_ops_in(path: Path) -> tuple[str, ...]:
 
 
 def kernel_gaps(
-    ops: tuple[str, ...], library: Path | None, deployed: SessionResult
+    ops: tuple[str, ...], library: Path | None, deployed: SessionResult, refusal: str = ""
 ) -> tuple[Gap, ...]:
     """Return the kernels that did not run.
 
@@ -26,10 +26,12 @@ def kernel_gaps(
         ops: The fused operators of the model.
         library: Their kernels, if there are some.
         deployed: What became of the session that was to run them.
+        refusal: Why a library that belongs to the model is not loaded.
     """
     if library is None and ops:
-        reason = "there is no kernel library: their function bodies were run"
-        return (Gap(_kernels(len(ops)), reason, "give the library with --library FILE.so"),)
+        reason = f"{refusal or 'there is no kernel library'}: their function bodies were run"
+        fix = "" if refusal else "give the library with --library FILE.so"
+        return (Gap(_kernels(len(ops)), reason, fix),)
     return tuple(
         Gap(_kernels(one["count"]), one["reason"], needs_hardware=one["needs_hardware"])
         for one in deployed.not_run

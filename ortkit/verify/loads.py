@@ -10,12 +10,12 @@ from ortkit.graph.save import save_model
 from ortkit.graph.text import is_text_suffix
 from ortkit.temporary import TemporaryFolder
 from ortkit.verify.kernel_gaps import fused_ops_in
+from ortkit.verify.limits import time_limit
 from ortkit.verify.sessions import Setting, run_sessions
 
 #: In messages of ONNX Runtime (1.31.1): the model is valid, but this build or its CPU provider
 #: has not all of its operators.
 _LACKS = ("Could not find an implementation for", "is not a registered function/op")
-_TIMEOUT_SECONDS = 600.0
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,8 @@ def try_to_load(model: Path, library: Path | None = None) -> Loads:
             Setting(model, folder / "plain", prepack=False),
             Setting(model, folder / "deployed", True, kernels=library, fused=fused_ops_in(model)),
         ]
-        plain, deployed = run_sessions(settings, (), 0, folder / "job", _TIMEOUT_SECONDS)
-        if plain.is_ended:  # the process crashed before it came to the second one
-            (deployed,) = run_sessions(settings[1:], (), 0, folder / "again", _TIMEOUT_SECONDS)
+        seconds = time_limit(open_model(model), {})
+        plain, deployed = run_sessions(settings, (), 0, folder / "job", seconds)
+        if plain.is_ended:  # the process did not come to the second one
+            (deployed,) = run_sessions(settings[1:], (), 0, folder / "again", seconds)
     return Loads(plain.problem, deployed.problem)

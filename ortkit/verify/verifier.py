@@ -115,6 +115,7 @@ class Verifier:
         candidate: Path | ir.Model,
         *,
         library: Path | None = None,
+        refusal: str = "",
         computed_in: str = "",
         stated: float = 0.0,
     ) -> Verification:
@@ -127,6 +128,7 @@ class Verifier:
         Args:
             candidate: An ONNX file, or a model that is written to one.
             library: The kernel library, registered under deploy settings.
+            refusal: Why there is none although the candidate has one, for the report.
             computed_in: A coarser float type that the candidate computes float32 in.
             stated: An error that the user accepts, as a part of the output's largest magnitude.
 
@@ -169,11 +171,17 @@ class Verifier:
             beside = self._beside_picks(
                 state,
                 path,
-                partial(Verifier.check, library=library, computed_in=computed_in, stated=stated),
+                partial(
+                    Verifier.check,
+                    library=library,
+                    refusal=refusal,
+                    computed_in=computed_in,
+                    stated=stated,
+                ),  # fmt: skip
             )
             if beside is not None and beside.is_good:
                 return replace(beside, seconds=time.perf_counter() - started)
-        gaps = (*judged.gaps, *kernel_gaps(ops, library, results[1]))
+        gaps = (*judged.gaps, *kernel_gaps(ops, library, results[1], refusal))
         return Verification(
             "no" if judged.reason else "partly" if gaps else "yes",
             judged.reason or summarise(state, judged.outputs, gaps),
@@ -258,15 +266,18 @@ def verify_models(
     inputs: Path | None = None,
     shapes: Mapping[str, int] | None = None,
     library: Path | None = None,
+    refusal: str = "",
 ) -> Verification:
     """Compare two models on the same inputs; see `Verifier`.
+
+    `refusal` says why the candidate has no `library`, for the report.
 
     Raises:
         UserError: The inputs or sizes that the user gave do not fit the original.
         MissingDependencyError: ONNX Runtime is not installed.
     """
     with Verifier(original, samples=samples, inputs=inputs, shapes=shapes) as verifier:
-        return verifier.check(candidate, library=library)
+        return verifier.check(candidate, library=library, refusal=refusal)
 
 
 def _kernel_roundings(path: Path) -> float:

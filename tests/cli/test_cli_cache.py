@@ -49,7 +49,6 @@ def test_what_is_no_kernel_of_this_version_is_counted_and_removed(call, cache: P
     removed = {
         cache / "old.kernel": head, cache / "damaged.kernel": "?", plans / "a.json": "{}",
         plans / "a.weights": "w", plans.parent / "b.so": "code", plans.parent / "b.json": "{}",
-        cache.parent / ".0123abcd-tuned.json": "half",
     }  # fmt: skip
     kept = (cache.parent / "tuned.json", plans.parent / "failures.json", cache / "foreign.txt")
     for path in (*removed, *kept):

@@ -91,3 +91,16 @@ def _until_gone(process: int) -> None:
             return
         time.sleep(0.1)
     raise AssertionError("it goes on")
+
+
+def test_a_caller_that_ignores_the_end_of_children(tmp_path: Path) -> None:
+    """An ignored signal stays ignored in programs that are started."""
+    code = (
+        "import os, signal, sys\n"
+        "signal.signal(signal.SIGCHLD, signal.SIG_IGN)\n"
+        "os.execv(sys.executable, [sys.executable, '-m', 'ortkit', '--version'])\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout.startswith("ortkit ")

@@ -107,7 +107,7 @@ def _faults_of(case: Path, command: str) -> list[str]:
         faults.append(f"{command}: takes {taken} s")
     if code not in _CODES:
         faults.append(f"{command}: code {code}: {said[-300:]}")
-    if code == 2 and command != "verify" and not (lines and lines[-1].startswith("ortkit: ")):
+    if code == 2 and not (lines and lines[-1].startswith("ortkit: ")):
         faults.append(f"{command}: code 2, and it says {lines[-1:]}")
     return faults
 

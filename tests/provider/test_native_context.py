@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -125,6 +126,7 @@ def test_a_library_beside_the_model(library: Path, tmp_path: Path) -> None:
     assert second["main_context"] == 0
     assert (tmp_path / name).read_bytes() == library.read_bytes()
     assert [path.name for path in tmp_path.glob("*.so*")] == [name]
+    assert not list(tmp_path.glob(".*"))
 
 
 @pytest.mark.parametrize("embed", ["1", "0"])
@@ -169,6 +171,8 @@ def test_what_a_model_brings_is_not_loaded_before_it_is_trusted(tmp_path: Path) 
     (tmp_path / "m.onnx.data").write_bytes(content)
     (tmp_path / "away").mkdir()
     (tmp_path / "away" / beside).write_bytes(content)
+    (tmp_path / "pipe").mkdir()
+    os.mkfifo(tmp_path / "pipe" / beside)
     (tmp_path / "links").mkdir()
     (tmp_path / "links" / beside).symlink_to(tmp_path / "away" / beside)
     with alone():
@@ -178,6 +182,7 @@ def test_what_a_model_brings_is_not_loaded_before_it_is_trusted(tmp_path: Path) 
             (tmp_path, 0, "m.onnx.data", TRUST, "must lie beside the model and end in"),
             (tmp_path, 0, f"away/{beside}", TRUST, "must lie beside the model and end in"),
             (tmp_path / "links", 0, beside, TRUST, "is a link out of the model's folder"),
+            (tmp_path / "pipe", 0, beside, TRUST, "no file with content"),
         ):
             path = context_model(folder, mode, held, sha256)
             with pytest.raises(Exception, match=says):

@@ -384,7 +384,7 @@ def test_large_weights_ahead_of_time_lie_in_files_named_by_content(
         weights.append(made.weights.name)
         names = {path.name for path in output.parent.iterdir()}
         assert names == {"made.onnx", "made.onnx.data", made.weights.name}
-        used = session(output, cache, trust_embedded="1")
+        used = session(output, cache)
         x = np.ones((2, 512), np.float32)
         expected = ort.InferenceSession(tmp_path / "net.onnx").run(None, {"x": x})[0]
         np.testing.assert_allclose(used.run(None, {"x": x})[0], expected, rtol=1e-4)

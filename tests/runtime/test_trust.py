@@ -209,6 +209,17 @@ def test_an_embedded_library_from_elsewhere(foreign: Foreign, tmp_path: Path) ->
     assert not unlisted(hash_of(foreign.library))
 
 
+def test_an_embedded_library_of_a_model_in_memory(foreign: Foreign, tmp_path: Path) -> None:
+    text = base64.b64encode(foreign.library.read_bytes()).decode()
+    data = fused_model(tmp_path, embedded(foreign.library, text)).read_bytes()
+    with pytest.raises(RunError, match="was not built by this user"):
+        ortkit.Session(data, "cpu", kernels="require")
+    assert not foreign.was_loaded()
+    with ortkit.Session(data, "cpu", trust=True) as session:
+        assert "lacks 1 of the model's fused ops" in " ".join(session.notes)
+    assert foreign.was_loaded()
+
+
 def test_what_is_hashed_is_what_is_loaded(
     foreign: Foreign, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -287,6 +298,8 @@ def test_a_list_that_others_can_write_is_not_used(foreign: Foreign, beside: Path
     assert not unlisted(hash_of(foreign.library))
     (folder / "trusted-libraries.txt").chmod(0o666)
     assert "can be written by all users" in unlisted(hash_of(foreign.library))
+    assert run(["trust", str(beside)]) == 2
+    assert run(["trust"]) == 2
 
 
 def test_without_a_place_for_the_list(

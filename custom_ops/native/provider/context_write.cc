@@ -2,6 +2,7 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/file.h>
 #include <unistd.h>
 
 #include <climits>
@@ -86,10 +87,13 @@ ort::Status* WriteBeside(const Ep& ep, const OrtkitLibrary& library, std::string
   const std::string stem = file.empty() ? "model" : file.substr(0, file.rfind(".onnx"));
   *name = stem + LibraryEnding(library.id);
   const std::string path = folder + "/" + *name;
-  // Nobody else can know the name, and a file or link of that name is not opened.
-  const std::string temporary = path + Format(".%08x%08x", std::random_device()(), std::random_device()());
+  // Nobody else can know the name, and a file or link of that name is not opened. It is a name of
+  // ortkit/temporary.py, whose next sweep removes the file if this process is killed.
+  const std::string temporary =
+      folder + Format("/.ortkit-draft-%08x%08x.tmp", std::random_device()(), std::random_device()());
   const int target = open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
   if (target < 0) return ep.Refuse(ort::kFail, "cannot write " + path + ": " + strerror(errno));
+  flock(target, LOCK_EX | LOCK_NB);
   FILE* out = fdopen(target, "wb");
   if (out == nullptr) close(target);
   bool is_written = out != nullptr && fwrite(library.content, 1, library.size, out) == library.size;

@@ -109,7 +109,7 @@ bool Content::Make(size_t size, std::string* reason) {
 }
 
 bool Content::ReadFile(const std::string& path, std::string* reason) {
-  const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  const int file = open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
   struct stat status = {};
   if (file < 0 || fstat(file, &status) != 0 || !S_ISREG(status.st_mode) || status.st_size == 0) {
     *reason = Format("%s: %s", path.c_str(), file < 0 ? strerror(errno) : "no file with content");

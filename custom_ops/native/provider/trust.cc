@@ -3,6 +3,7 @@
 #include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <pwd.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -26,7 +27,11 @@ std::string Environment(const char* name) {
 std::string StateFolder() {
   const std::string state = Environment("XDG_STATE_HOME");
   if (!state.empty()) return state + "/ortkit";
-  const std::string home = Environment("HOME");
+  std::string home = Environment("HOME");
+  if (home.empty()) {
+    const struct passwd* user = getpwuid(geteuid());
+    if (user != nullptr && user->pw_dir != nullptr) home = user->pw_dir;
+  }
   return home.empty() ? "" : home + "/.local/state/ortkit";
 }
 
