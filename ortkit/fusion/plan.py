@@ -142,10 +142,10 @@ def _compile(
         (scope, one) for scope in scopes for one in find_candidates(scope, judge, target, taken)
     ]
     kept = list(find_kept(scopes, bodies, judge, target)) if bodies else []
-    regions = [*(one for _, one in found), *kept]
-    signatures = [one.signature for one in regions if one.signature is not None]
-    of_chains = (each for _, chain in chains for each in chain.signatures.values())
-    wanted, shared = by_key([*of_chains, *signatures])
+    signatures = [each for _, chain in chains for each in chain.signatures.values()]
+    signatures += [one.signature for _, one in found if one.signature is not None]
+    signatures += [one.signature for one in kept if one.signature is not None]
+    wanted, shared = by_key(signatures)
     reports: list[RegionReport] = []
     replaced: dict[ir.Value, ir.Value] = {}
     built = None

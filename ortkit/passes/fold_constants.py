@@ -20,6 +20,7 @@ from ortkit.rewrite.site import describe
 
 #: Folding a weight's DequantizeLinear would take ONNX Runtime's int8 kernels away.
 KEPT = frozenset({"Constant", "DequantizeLinear", "QuantizeLinear"})
+_INT64_BYTES = 8
 
 #: Operators whose data decide the size of their results, and the most that these hold for each
 #: element of the input: int64 numbers, int64 numbers for each axis, and elements themselves.
@@ -29,9 +30,6 @@ _MOST_HELD: Mapping[str, tuple[int, int, int]] = {
     "NonZero": (0, 1, 0),
     "Unique": (3, 0, 1),
 }
-
-
-_INT64_BYTES = 8
 
 
 @dataclass(frozen=True)

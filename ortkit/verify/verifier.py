@@ -177,7 +177,7 @@ class Verifier:
                     refusal=refusal,
                     computed_in=computed_in,
                     stated=stated,
-                ),  # fmt: skip
+                ),
             )
             if beside is not None and beside.is_good:
                 return replace(beside, seconds=time.perf_counter() - started)
