@@ -10,6 +10,7 @@ import onnx
 
 from ortkit.kernels.backend import Refused
 from ortkit.kernels.region.ops import POINTWISE_OPS, Attributes
+from ortkit.kernels.region.vectormath import factor
 
 from .body import TO_NCHW, Body
 
@@ -90,7 +91,8 @@ class Epilogue:
 
     @staticmethod
     def _operand(e: Emitter, operand: Value | float, values: Sequence[Expr]) -> Expr:
-        return values[operand.index] if isinstance(operand, Value) else e.f32(operand)
+        # Through `factor`: TVM makes x * 0 into 0, also where x is infinite or NaN.
+        return values[operand.index] if isinstance(operand, Value) else factor(e, operand)
 
     def _silu_of(self, at: int) -> Value | None:
         """Return x if step `at` is x * Sigmoid(x) and nothing else reads that Sigmoid."""

@@ -25,6 +25,8 @@ FIRST_OPSET = 8
 SINCE = {"HardSwish": 14, "Mish": 18}
 #: Single nodes that are worth looking at: slow ones, and Max(x, 0).
 ALONE = frozenset({"Max", "Mish", "PRelu", "Swish"})
+#: With a slope of 0 they answer NaN at minus infinity, where Relu answers 0.
+SLOPES = frozenset({"LeakyRelu", "PRelu"})
 #: A constant of fewer digits is meant as it stands (0.5, 3, 0.25).
 EXACT_DIGITS = 2
 #: The relative error that a written constant of more digits is taken to have at least, as it may
@@ -47,6 +49,8 @@ class FuseActivation(GraphPass):
     are taken as rounded ones.
 
     Skips:
+        * LeakyRelu and PRelu with slope 0: at minus infinity they are NaN, and Relu is 0. (What a
+          formula of arithmetic loses at infinities is taken for overflow.)
         * Inner results that others read, where nothing would be saved.
         * Below level 3: forms that are slower on the target.
         * Element types for which the target has no kernel; float casts are never crossed.
@@ -93,7 +97,10 @@ def _describe(closest: Nearest) -> str:
 
 def _recognise(scope: Scope, cone: Cone) -> Match | Nearest | None:
     numbers = [float(number) for number in cone.numbers.values()]
-    written = Written(numbers, cone.evaluate, lambda x, y: _slack(scope, cone, x, y))
+    has_slope = any(node.op_type in SLOPES for node in cone.nodes)
+    written = Written(
+        numbers, cone.evaluate, lambda x, y: _slack(scope, cone, x, y), is_operator=has_slope
+    )
     try:
         return recognise(written)
     except ValueError:

@@ -112,12 +112,27 @@ def _pointwise(node: BodyNode) -> int:
         plain[name] = value
     operands = [node.value(at) if name else None for at, name in enumerate(node.proto.input)]
     if node.op_type == "Clip":
-        operands += [None] * (3 - len(operands))
+        operands = _bounded(node, operands)
     elif None in operands:
         raise RefusedError(f"{node.op_type} without one of its inputs")
     return node.b.point(node.op_type, *operands, attributes=plain)
 
 
+def _bounded(node: BodyNode, operands: list[int | None]) -> list[int | None]:
+    """Give a Clip of float16 the bounds that are left out: the type's limits.
+
+    Only infinities are beyond them, and ONNX Runtime makes these finite. The kernel computes in
+    float32, whose limits are others. (A Clip of bfloat16 lets infinities be.)
+    """
+    x, low, high = (*operands, None, None)[:3]
+    assert x is not None
+    if node.b.dtype(x) == "float16":
+        low = node.b.constant(-FLOAT16_MAX, "float16") if low is None else low
+        high = node.b.constant(FLOAT16_MAX, "float16") if high is None else high
+    return [x, low, high]
+
+
+FLOAT16_MAX = 65504.0
 #: By exponent: what a constant power is written as, each step of the base or with it.
 POWERS: Mapping[float, tuple[str, ...]] = {
     -1: ("Reciprocal",), 0.5: ("Sqrt",), 1: ("Identity",), 2: ("Mul",), 3: ("Mul", "Mul"),
@@ -133,6 +148,11 @@ def _power(node: BodyNode) -> list[int]:
     written = POWERS.get(array.item())
     if written is None:
         return [b.point("Pow", base, exponent)]
+    if array.item() == 0.5:
+        # The root of minus infinity is NaN, its power infinite, as C has it.
+        lowest, highest = (b.constant(value, b.dtype(base)) for value in (-np.inf, np.inf))
+        is_lowest = b.point("Equal", base, lowest)
+        return [b.point("Where", is_lowest, highest, b.point("Sqrt", base))]
     value = base
     for name in written:
         value = b.point(name, base, value) if name == "Mul" else b.point(name, base)

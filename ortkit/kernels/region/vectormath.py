@@ -216,9 +216,11 @@ def gelu(e: Emitter, x: Expr) -> Expr:
     """Return x times the normal distribution function at x.
 
     Within 3 ulp for x >= 0, and within 2^-24.3 for x < 0, where the written form
-    x (1 + erf(x / sqrt(2))) / 2 is off by up to 2^-23 as it cancels. 0 at minus infinity.
+    x (1 + erf(x / sqrt(2))) / 2 is off by up to 2^-23 as it cancels. NaN at minus infinity, as
+    written: (x + |x|) / 2 is NaN there, and costs what max(x, 0) does.
     """
-    t = at_most(e, e.share(e.absolute(x)), _TAIL_END)
+    magnitude = e.share(e.absolute(x))
+    t = at_most(e, magnitude, _TAIL_END)
     power = polynomial(e, t, _NORMAL_TAIL)
     tail = e.power_of_two(power)
     if tail is None:
@@ -227,7 +229,9 @@ def gelu(e: Emitter, x: Expr) -> Expr:
         mantissa = e.share(r * polynomial(e, r, _EXP2) + e.f32(1.0))
         # At _TAIL_END the power is -127, and two to it 0: from there on the tail is none.
         tail = e.share(mantissa * _scale(e, rounder))
-    return e.share(at_least(e, x, 0.0) - t * tail)
+    # Negated twice, so that the sign of a zero stays.
+    below = e.share(x * e.f32(-0.5) - magnitude * e.f32(0.5))
+    return e.share(e.negative(below) - t * tail)
 
 
 def gelu_tanh(e: Emitter, x: Expr) -> Expr:

@@ -59,6 +59,33 @@ def test_operator_in_every_type(op_type: str, interpreter: Interpreter) -> None:
         assert_equal(node, result, expected)
 
 
+SPECIAL = [np.inf, -np.inf, np.nan, 0.0, -0.0, 1.0, -1.0, 100.0, -100.0, 65504.0, -65504.0]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_special_values_in_a_region(dtype: str, interpreter: Interpreter) -> None:
+    """What the operators' table alone does not show: left out bounds, roots as powers, factors."""
+    body = (
+        '<opset_import: ["" : 20]> f (X) => (A, B, C, D) { A = Clip (X)  B = Gelu (X)'
+        "  Hr = Constant <value_float: float = 0.5> ()  H = CastLike (Hr, X)  C = Pow (X, H)"
+        "  Zr = Constant <value_float: float = 0.0> ()  Z = CastLike (Zr, X)  D = Mul (X, Z) }"
+    )
+    if dtype == "float32":
+        body = body.replace("Hr", "H").replace("  H = CastLike (H, X)", "")
+        body = body.replace("Zr", "Z").replace("  Z = CastLike (Z, X)", "")
+    outputs = tuple(TensorSpec(name, dtype, ("n",)) for name in "ABCD")
+    signature = RegionSignature("special", body, (TensorSpec("X", dtype, ("n",)),), outputs)
+    x = np.array(SPECIAL, dtype)
+    limited, gelu, root, product = interpreter.run(signature, [x])
+    edge = np.finfo(dtype).max
+    np.testing.assert_array_equal(limited, np.clip(x, -edge, edge))
+    assert np.isnan(gelu[1:3]).all()
+    assert gelu[0] == np.inf
+    np.testing.assert_array_equal(root[:2], [np.inf, np.inf])
+    assert np.isnan(root[[2, 6, 8, 10]]).all()
+    assert np.isnan(product[:3]).all()
+
+
 @pytest.fixture(scope="module")
 def checker(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     path = tmp_path_factory.mktemp("checker") / "ulps.so"
