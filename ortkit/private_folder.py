@@ -14,6 +14,7 @@ import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 #: Links that are followed on the way to a folder, as Linux has it.
@@ -87,15 +88,22 @@ def read_private(path: Path) -> bytes:
 
 
 def read_regular(path: Path) -> bytes:
-    """Return the content of a regular file; a pipe or a device is refused, not waited for.
+    """Return the content of a regular file; see `open_regular`."""
+    with open_regular(path) as file:
+        return file.read()
+
+
+def open_regular(path: Path) -> BinaryIO:
+    """Open a regular file to read; a pipe or a device is refused, not waited for.
 
     Raises:
         OSError: There is no such file, it cannot be read, or it is no regular file.
     """
-    with open(path, "rb", opener=_open_followed) as file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise OSError(errno.EINVAL, "is no regular file", str(path))
-        return file.read()
+    file = open(path, "rb", opener=_open_followed)  # noqa: SIM115  the caller closes it
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise OSError(errno.EINVAL, "is no regular file", str(path))
+    return file
 
 
 def make_private_folder(path: Path) -> None:

@@ -14,7 +14,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the subcommand's flags."""
     add = parser.add_argument
     add("files", nargs="*", type=Path, metavar="FILE",
-        help="a kernel library, or a model with one; none: list what is trusted")  # fmt: skip
+        help="a kernel library, its SHA-256, or a model with one; none: list all")  # fmt: skip
     add("--remove", action="store_true", help="trust these libraries no more")
     add("--json", action="store_true", help="print one JSON document")
 
@@ -23,14 +23,13 @@ def run(arguments: argparse.Namespace) -> int:
     """Change the user's list of trusted libraries, or print it."""
     from ortkit.errors import UserError
     from ortkit.kernels.trust import Listed, listed, trust, untrust, user_list
-    from ortkit.runtime.library_files import library_hashes
 
     if arguments.remove and not arguments.files:
         raise UserError("names no file", where="--remove", fix="name a library or a model")
     changed = [
         Listed(sha256, str(path.absolute()))
         for path in arguments.files
-        for sha256 in library_hashes(path)
+        for sha256 in _hashes_of(path)
     ]
     for one in changed:
         problem = untrust(one.sha256) if arguments.remove else trust(one.sha256, Path(one.origin))
@@ -52,3 +51,11 @@ def run(arguments: argparse.Namespace) -> int:
     if not changed:
         show.line(f"{len(shown)} libraries in {user_list()}")
     return 0
+
+
+def _hashes_of(given: Path) -> list[str]:
+    from ortkit.kernels.trust import as_hash
+    from ortkit.runtime.library_files import library_hashes
+
+    sha256 = as_hash(str(given))
+    return [sha256] if sha256 else library_hashes(given)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import mmap
 import os
 import re
 from collections.abc import Iterator
@@ -18,10 +19,13 @@ import onnx
 from ortkit.errors import UserError
 from ortkit.graph.atomic import FileSet, Written
 from ortkit.graph.tensor_check import tensors_of
+from ortkit.private_folder import open_regular
 from ortkit.temporary import is_named, open_entry, try_lock
 
 _CHUNK_BYTES = 256 << 10
 _HASH_DIGITS = 16
+#: Files that may be models: their names for other files stand in them as they are.
+_MODEL_SUFFIXES = (".onnx", ".onnxtxt", ".textproto", ".json", ".pb", ".pbtxt", ".ort")
 
 
 def name_data(files: FileSet, data: Written, model: Path) -> Path:
@@ -55,7 +59,9 @@ def is_data_of(model: Path, path: Path) -> bool:
 def remove_unused_data(model: Written, used: Path | None) -> None:
     """Remove data that was saved with earlier models at the path of `model`; never raises.
 
-    What another process is about to use is left for that process or a later one.
+    A file is only removed if its name states its content, and if no model beside it names it: a
+    copy of the earlier model may, or a model that somebody named so. What another process is about
+    to use is left for that process or a later one.
 
     Args:
         model: A model that is in place.
@@ -102,10 +108,34 @@ def _remove(path: Path, model: Written) -> None:
     try:
         # A process that saves to the same path holds its data until its model is in place.
         is_free = try_lock(descriptor) is not False
-        if is_free and is_named(descriptor, path) and is_named(model.descriptor, model.target):
+        is_ours = path.name.endswith(f".{_hash_of(descriptor)}.data")
+        if (
+            is_free and is_ours and not _is_named_by_models(path)
+            and is_named(descriptor, path) and is_named(model.descriptor, model.target)
+        ):  # fmt: skip
             path.unlink()
     finally:
         os.close(descriptor)
+
+
+def _is_named_by_models(path: Path) -> bool:
+    """Say whether a model in the folder of `path` holds its name, or cannot be looked at."""
+    name = path.name.encode()
+    with os.scandir(path.parent) as entries:
+        models = [entry.path for entry in entries if entry.name.endswith(_MODEL_SUFFIXES)]
+    for model in models:
+        try:
+            with open_regular(Path(model)) as file:
+                if os.fstat(file.fileno()).st_size == 0:
+                    continue
+                with mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as content:
+                    if content.find(name) >= 0:
+                        return True
+        except FileNotFoundError:
+            continue
+        except OSError:
+            return True
+    return False
 
 
 def _is_there(files: FileSet, data: Written) -> bool:

@@ -68,7 +68,8 @@ def save_model(
 
     Raises:
         UserError: The folder or file cannot be written, the disk is full, or the model is too
-            large for one file. The files are then as before.
+            large for one file, or an output holds weights of the model. The files are then as
+                before.
         ModelError: A file that holds weights changed since the model was opened.
     """
     target = Path(path)
@@ -83,6 +84,7 @@ def save_model(
             where=str(target),
             fix="save it as .onnx with external data",
         )
+    refuse_own_data(model, (target, *(draft.path for draft in beside)))
     for file in (target, *(draft.path for draft in beside)):
         check_target(file)
     own = [(name, tensor) for name, tensor in initializers_of(model.graph)]
@@ -124,6 +126,25 @@ def _write_data(files: FileSet, layout: DataLayout, target: Path) -> Path | None
     data = name_data(files, files.write(draft, mode_of=target), target)
     layout.location = data.name
     return data
+
+
+def refuse_own_data(model: ir.Model, targets: Iterable[Path]) -> None:
+    """Refuse to write over the external data of a model, which whoever made it could name so.
+
+    Raises:
+        UserError: A target is a file that holds weights of the model, or of its source.
+    """
+    source = source_of(model)
+    data = set(() if source is None else source.external_files)
+    tensors = [
+        one for _, one in initializers_of(model.graph) if isinstance(one, ir.ExternalTensor)
+    ]
+    data |= {span.file.path for tensor in tensors if (span := span_of(tensor)) is not None}
+    for target in targets:
+        if any(_is_same(target, file) for file in data):
+            raise UserError(
+                "holds weights of the model", where=str(target), fix="choose another output"
+            )
 
 
 def _hold(tensors: Iterable[ir.TensorProtocol], target: Path) -> None:

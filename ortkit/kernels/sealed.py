@@ -11,9 +11,10 @@ from pathlib import Path
 from ortkit.temporary import TemporaryFolder
 
 _SEALS = ("F_SEAL_WRITE", "F_SEAL_SHRINK", "F_SEAL_GROW", "F_SEAL_SEAL")
-#: By hash. A copy lives as long as the process: the dynamic loader identifies a library by its
-#: path, so the number of a descriptor must never come to mean another library.
-_COPIES: dict[str, Path] = {}
+#: By hash, with device and inode. A copy lives as long as the process: the dynamic loader tells
+#: libraries apart by path, so a descriptor's number must not come to mean another library. It does
+#: in a process that closes all descriptors, so a copy is used only while it is the same file.
+_COPIES: dict[str, tuple[Path, tuple[int, int]]] = {}
 
 
 def sealed_copy(data: bytes) -> Path:
@@ -27,10 +28,21 @@ def sealed_copy(data: bytes) -> Path:
     """
     key = hashlib.sha256(data).hexdigest()
     known = _COPIES.get(key)
-    if known is not None and known.exists():  # a fork's parent may have ended, and its files
-        return known
-    made = _COPIES[key] = _in_memory(data) or _in_private_folder(data, key)
+    if known is not None and _identity(known[0]) == known[1]:
+        return known[0]
+    made = _in_memory(data) or _in_private_folder(data, key)
+    if (identity := _identity(made)) is not None:
+        _COPIES[key] = made, identity
     return made
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Return device and inode; None if there is no such file, as after a fork's parent ended."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def _in_memory(data: bytes) -> Path | None:

@@ -7,6 +7,7 @@ the list that `ORTKIT_TRUST` gives. Both have the format of `sha256sum`: a line 
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import re
@@ -20,6 +21,8 @@ from ortkit.private_folder import make_private_folder, read_private, read_regula
 
 LIST = "trusted-libraries.txt"
 _HASH = re.compile(r"[0-9a-fA-F]{64}")
+#: Of a line: other white space may stand in the name of a file, as `sha256sum` writes it.
+_LISTED = re.compile(rb"[ \t]*([0-9a-fA-F]{64})(?:[ \t\r]+(.*))?")
 _SEPARATORS = re.compile(r"[\s,]+")
 _MAX_PATH_CHARS = 1000
 
@@ -71,17 +74,25 @@ def trust(sha256: str, origin: Path) -> str:
     path = user_list()
     if path is None:
         return "there is no home folder; set XDG_STATE_HOME"
-    hashes, problem = _user_hashes()
-    if problem or sha256 in hashes:
-        return problem
+    try:
+        content = read_private(path)
+    except FileNotFoundError:
+        content = b""
+    except OSError as error:
+        return f"the list {path} is not used: {error.strerror}"
+    if sha256 in _hashes_in(content):
+        return ""
     named = "".join(char if char.isprintable() else "?" for char in str(origin.absolute()))
-    line = f"{sha256}  {named[-_MAX_PATH_CHARS:]}  {time.strftime('%Y-%m-%d')}\n"
+    begin = "" if content.endswith(b"\n") or not content else "\n"
+    line = f"{begin}{sha256}  {named[-_MAX_PATH_CHARS:]}  {time.strftime('%Y-%m-%d')}\n"
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
     try:
         make_private_folder(path.parent)
         file = os.open(path, flags, 0o600)
         try:
-            os.write(file, line.encode("utf-8", "replace"))  # one call: lines never mix
+            data = line.encode("utf-8", "replace")
+            if os.write(file, data) < len(data):  # one call: lines never mix
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         finally:
             os.close(file)
     except OSError as error:
@@ -94,10 +105,10 @@ def untrust(sha256: str) -> str:
     _BUILT.discard(sha256)
     path = user_list()
     try:
-        lines = [] if path is None else _lines(read_private(path))
-        kept = [line for line in lines if _hash_in(line) != sha256]
+        lines = [] if path is None else read_private(path).split(b"\n")
+        kept = [line for line in lines if sha256 not in _hashes_in(line)]
         if path is not None and len(kept) < len(lines):
-            write_private(path, "".join(f"{line}\n" for line in kept).encode())
+            write_private(path, b"\n".join(kept))
     except FileNotFoundError:
         return ""
     except OSError as error:
@@ -113,11 +124,15 @@ def listed() -> list[Listed]:
     """
     path = user_list()
     try:
-        lines = [] if path is None else _lines(read_private(path))
+        lines = [] if path is None else read_private(path).split(b"\n")
     except FileNotFoundError:
         return []
-    words = [line.split(maxsplit=1) for line in lines if _hash_in(line)]
-    return [Listed(each[0].lower(), each[1] if len(each) > 1 else "") for each in words]
+    found = (_LISTED.fullmatch(line) for line in lines)
+    return [
+        Listed(each[1].decode().lower(), (each[2] or b"").decode("utf-8", "replace").strip())
+        for each in found
+        if each is not None
+    ]
 
 
 def user_list() -> Path | None:
@@ -155,14 +170,10 @@ def _given_hashes() -> tuple[frozenset[str], str]:
 
 
 def _hashes_in(content: bytes) -> frozenset[str]:
-    return frozenset(sha256 for line in _lines(content) if (sha256 := _hash_in(line)))
+    found = (_LISTED.fullmatch(line) for line in content.split(b"\n"))
+    return frozenset(each[1].decode().lower() for each in found if each is not None)
 
 
-def _lines(content: bytes) -> list[str]:
-    return content.decode("utf-8", "replace").splitlines()
-
-
-def _hash_in(line: str) -> str:
-    """Return the hash that a line begins with; empty for comments and anything else."""
-    first = line.split(maxsplit=1)[:1]
-    return first[0].lower() if first and _HASH.fullmatch(first[0]) else ""
+def as_hash(text: str) -> str:
+    """Return a text that is a hash in lower case; empty if it is something else."""
+    return text.lower() if _HASH.fullmatch(text) else ""

@@ -23,6 +23,7 @@ from ortkit.runtime.source import header_at
 
 #: Domains whose ops onnxruntime-extensions brings.
 EXTENSION_DOMAINS = frozenset({"ai.onnx.contrib", "com.microsoft.extensions"})
+_MAX_NAME_CHARS = 100
 
 
 @dataclass(frozen=True)
@@ -123,14 +124,15 @@ def _embedded(text: str, wanted: str, model: Path | None, *, trusted: bool) -> K
 def _beside(name: str, wanted: str, model: Path | None, *, trusted: bool) -> KernelLibrary:
     if model is None:
         return KernelLibrary.none(
-            f"a model in memory has no folder; its kernel library {name!r} loads with kernels=PATH"
+            f"a model in memory has no folder; load its kernel library {_short(name)} "
+            "with kernels=PATH"
         )
     # The name in the metadata decides nothing: a model file must not choose what is loaded.
     places = dict.fromkeys(library_path(each) for each in (model.absolute(), model.resolve()))
     path = next((place for place in places if place.exists()), None)
     if path is None:
         expected = next(iter(places)).name
-        renamed = "" if name == expected else f", which was saved with {name!r}"
+        renamed = "" if name == expected else f", which was saved with {_short(name)}"
         return KernelLibrary.none(
             f"the kernel library {expected} is not beside the model{renamed}"
         )
@@ -165,6 +167,11 @@ def _checked(
 def _how_to_trust(path: Path | None) -> str:
     command = "" if path is None else f"`ortkit trust {shlex.quote(str(path))}`, "
     return f"to run its native code: {command}--trust or trust=True"
+
+
+def _short(name: str) -> str:
+    """Return a name from a model, which may be of any length, for a message."""
+    return repr(name if len(name) <= _MAX_NAME_CHARS else f"{name[:_MAX_NAME_CHARS]}...")
 
 
 def _is_external_data(path: Path, model: Path) -> bool:

@@ -63,9 +63,18 @@ def _of_contexts(path: Path) -> list[str]:
 
 
 def _beside(model: Path, name: bytes) -> bytes:
-    path = model.resolve().with_name(name.decode("utf-8", "replace").rpartition("/")[2] or "?")
+    """Return the library that an EPContext node names, by the provider's own rules."""
+    text = name.decode("utf-8", "replace")
+    path = model.resolve().parent / text
     try:
-        return read_regular(path)
+        data = read_regular(path)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or "cannot be read"
         raise UserError(reason, where=str(path), fix="put it beside the model") from error
+    is_named = text.endswith(f".{digest(data)[:12]}.so")
+    if not is_named or path.resolve().parent != model.resolve().parent:
+        raise UserError(
+            "is no kernel library beside the model, named by its hash", where=str(path),
+            fix="name the library itself",
+        )  # fmt: skip
+    return data

@@ -15,6 +15,7 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
@@ -72,7 +73,8 @@ def save(source: Path, path: Path, *, at: int | None = None) -> None:
     if source == path:
         opened.graph.initializers["w0"].const_value = ir.tensor(np.full(SIZE, 2, np.float32))
         opened.graph.name = "number 2"
-    made = Optimized(opened, source, cast(Any, None), cast(Any, None))
+    report = cast(Any, SimpleNamespace(target="cpu"))
+    made = Optimized(opened, source, report, cast(Any, None))
     if at is not None:
         kill_at(at)
     made.save(path)

@@ -17,7 +17,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from ortkit.errors import ModelError, UserError
-from ortkit.graph.atomic import write_whole
+from ortkit.graph.atomic import Draft, write_whole
 from ortkit.graph.open import open_model
 from ortkit.graph.save import save_model
 from ortkit.graph.source import source_of
@@ -565,3 +565,53 @@ def test_a_file_is_written_whole_or_not_at_all(
         write_whole(target, "another")
     assert target.read_bytes() == "grün".encode()
     assert [path.name for path in tmp_path.iterdir()] == ["page.html"]
+
+
+NAMED = "m.opt.onnx.{}.data"
+
+
+@pytest.mark.parametrize("digits", ["of its content", "0123456789abcdef"])
+def test_data_that_another_model_names_stay(tmp_path: Path, digits: str) -> None:
+    """Whoever made that model chose the name, or copied a model that was saved here."""
+    weights = np.arange(4096, dtype=np.float32)
+    if digits == "of its content":
+        digits = hashlib.sha256(weights.tobytes()).hexdigest()[:16]
+    tensor = numpy_helper.from_array(weights, "w")
+    value = helper.make_tensor_value_info("w", TensorProto.FLOAT, [4096])
+    graph = helper.make_graph([], "g", [], [value], [tensor])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)])
+    data = tmp_path / NAMED.format(digits)
+    onnx.save(
+        model, tmp_path / "m.onnx", save_as_external_data=True, location=data.name,
+        size_threshold=0,
+    )  # fmt: skip
+    precious = tmp_path / NAMED.format("00000000deadbeef")
+    precious.write_text("precious")
+    save_model(open_model(tmp_path / "m.onnx"), tmp_path / "m.opt.onnx", external_data=False)
+    assert data.exists()
+    assert precious.read_text() == "precious"
+    (tmp_path / "m.onnx").unlink()
+    save_model(open_model(tmp_path / "m.opt.onnx"), tmp_path / "m.opt.onnx", external_data=False)
+    assert data.exists() == (digits == "0123456789abcdef"), "unused, and named by its content"
+
+
+def test_an_output_that_holds_the_weights_is_refused(tmp_path: Path) -> None:
+    weights = np.arange(4096, dtype=np.float32)
+    tensor = numpy_helper.from_array(weights, "w")
+    value = helper.make_tensor_value_info("w", TensorProto.FLOAT, [4096])
+    graph = helper.make_graph([], "g", [], [value], [tensor])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)])
+    onnx.save(
+        model, tmp_path / "m.onnx", save_as_external_data=True, location="m.opt.onnx",
+        size_threshold=0,
+    )  # fmt: skip
+    before = (tmp_path / "m.opt.onnx").read_bytes()
+    opened = open_model(tmp_path / "m.onnx")
+    with pytest.raises(UserError, match="holds weights of the model"):
+        save_model(opened, tmp_path / "m.opt.onnx")
+    beside = (Draft.of(tmp_path / "m.opt.onnx", b"library"),)
+    with pytest.raises(UserError, match="holds weights of the model"):
+        save_model(opened, tmp_path / "other.onnx", beside=beside)
+    assert (tmp_path / "m.opt.onnx").read_bytes() == before
+    save_model(opened, tmp_path / "m.onnx")
+    assert open_model(tmp_path / "m.onnx").graph.initializers["w"].const_value is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import json
 import os
 import subprocess
@@ -98,8 +99,9 @@ def test_data_that_another_process_is_about_to_use_stay(tmp_path: Path) -> None:
     """What is held belongs to a process whose model is not in place yet."""
     path = tmp_path / "m.onnx"
     save(1, path)
-    held = tmp_path / "m.onnx.0123456789abcdef.data"
-    with held.open("w") as file:
+    held = tmp_path / f"m.onnx.{hashlib.sha256(b'held').hexdigest()[:16]}.data"
+    held.write_bytes(b"held")
+    with held.open("rb") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         save(2, path)
         assert held.exists()

@@ -160,6 +160,34 @@ def test_libraries_from_elsewhere_need_trust(
             session(str(made), OWN)
 
 
+def test_trust_for_one_session_is_not_kept(
+    library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor by a session that writes the model again."""
+    made = write(library, tmp_path)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    config = {"ep.context_enable": "1", "ep.context_file_path": str(tmp_path / "again.onnx")}
+    with alone():
+        session(str(made), OWN, TRUST, config=config)
+        with pytest.raises(Exception, match="was not built by this user"):
+            session(str(made), OWN)
+
+
+def test_a_list_behind_a_link_that_others_can_change(
+    library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    made = write(library, tmp_path)
+    (tmp_path / "shared").mkdir()
+    (tmp_path / "shared").chmod(0o777)
+    (tmp_path / "shared" / "state").symlink_to(tmp_path / "state")
+    with alone():
+        session(str(made), OWN)
+        monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "shared" / "state"))
+        with pytest.raises(Exception, match="other users can write"):
+            session(str(made), OWN)
+
+
 def test_what_a_model_brings_is_not_loaded_before_it_is_trusted(tmp_path: Path) -> None:
     """The library's constructor is what counts, whatever its manifest says."""
     mark = tmp_path / "was-loaded"

@@ -241,6 +241,21 @@ def test_what_is_hashed_is_what_is_loaded(
     assert not foreign.was_loaded()
 
 
+def test_a_copy_whose_descriptor_was_closed_is_made_again(tmp_path: Path) -> None:
+    """A daemon closes what it did not open, and the number comes to mean another file."""
+    copy = sealed.sealed_copy(b"closed content")
+    os.close(int(copy.name))
+    (tmp_path / "other").write_bytes(b"other")
+    opened = [os.open(tmp_path / "other", os.O_RDONLY) for _ in range(64)]
+    try:
+        assert int(copy.name) in opened, "else this says nothing"
+        again = sealed.sealed_copy(b"closed content")
+        assert again.read_bytes() == b"closed content"
+    finally:
+        for one in opened:
+            os.close(one)
+
+
 def test_a_sealed_copy_cannot_be_written(tmp_path: Path) -> None:
     copy = sealed.sealed_copy(b"content")
     assert copy.read_bytes() == b"content"
@@ -287,6 +302,40 @@ def test_commands_load_what_is_trusted_only(
     trusted = subprocess.run([*call, "--trust"], capture_output=True, text=True, timeout=120)
     assert foreign.was_loaded(), trusted.stdout + trusted.stderr
     assert "was not built" not in trusted.stdout + trusted.stderr
+
+
+SPACES = ("\v", "\f", "\r", "\x1c", "\x1d", "\x85", "\u2028", "\0", " ", "x", "#")
+
+
+@pytest.mark.parametrize("space", SPACES, ids=ascii)
+def test_a_name_in_a_list_is_no_entry(
+    foreign: Foreign, beside: Path, monkeypatch: pytest.MonkeyPatch, space: str
+) -> None:
+    """`sha256sum` writes names as they are, and only a line break begins a line."""
+    wanted = hash_of(foreign.library)
+    given = beside.with_name("allowed.txt")
+    monkeypatch.setenv("ORTKIT_TRUST", str(given))
+    given.write_text(f"{'0' * 64}  benign{space}{wanted}  x.so\n", "utf-8", newline="")
+    assert "was not built" in unlisted(wanted)
+    given.write_text(f"{'0' * 64}  benign\n \t{wanted.upper()}\r\n", "utf-8", newline="")
+    assert not unlisted(wanted)
+
+
+def test_a_list_that_was_cut_off_is_added_to(foreign: Foreign, beside: Path) -> None:
+    trust("0" * 64, beside)
+    path = Path(os.environ["XDG_STATE_HOME"]) / "ortkit" / "trusted-libraries.txt"
+    path.write_bytes(path.read_bytes()[:-1])
+    assert trust(hash_of(foreign.library), foreign.library) == ""
+    assert not unlisted(hash_of(foreign.library))
+    assert not unlisted("0" * 64)
+
+
+def test_a_library_that_is_gone_is_removed_by_its_hash(foreign: Foreign, beside: Path) -> None:
+    wanted = hash_of(foreign.library)
+    assert run(["trust", str(beside)]) == 0
+    beside.with_name("m.ops.so").unlink()
+    assert run(["trust", "--remove", wanted.upper()]) == 0
+    assert "was not built" in unlisted(wanted)
 
 
 def test_a_list_that_others_can_write_is_not_used(foreign: Foreign, beside: Path) -> None:

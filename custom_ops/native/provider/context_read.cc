@@ -108,6 +108,7 @@ ort::Status* LoadMain(const Ep& ep, const ort::Node* node, Libraries* libraries)
   }
   OrtkitLibrary* library = Load(&content, &reason);
   if (library == nullptr) return ep.Refuse(ort::kFail, "the kernel library of the model: " + reason);
+  library->is_of_model = library->is_of_model || !is_known;
   libraries->Add(library);
   return nullptr;
 }

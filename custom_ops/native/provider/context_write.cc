@@ -113,7 +113,7 @@ ort::Status* AddLibrary(Ep* ep, const OrtkitLibrary& library, Attributes* attrib
   ORTKIT_RETURN_IF_FAILED(attributes->Add("embed_mode", is_embedded ? 1 : 0));
   if (!is_main) return nullptr;
   ep->written.push_back(&library);
-  Trust(library.id, OutputPath(*ep));
+  if (!library.is_of_model) Trust(library.id, OutputPath(*ep));
   if (is_embedded) {
     return attributes->Add("ep_cache_context", library.content, library.size, ort::kStringAttribute);
   }

@@ -14,6 +14,7 @@ struct OrtkitLibrary {
   void* handle;  // of dlopen
   const OrtkitManifest* manifest;
   int64_t holders;
+  bool is_of_model = false;  // a model brought it; else this process was given it or built it
 };
 
 namespace ortkit::provider {

@@ -10,12 +10,16 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <climits>
+#include <vector>
+
 #include "text.h"
 
 namespace ortkit::provider {
 namespace {
 
 constexpr size_t kHashDigits = 64;
+constexpr int kMaxLinks = 40;
 constexpr char kListName[] = "trusted-libraries.txt";
 
 std::string Environment(const char* name) {
@@ -43,7 +47,7 @@ std::string HashIn(const std::string& text) {
     digit = static_cast<char>(tolower(static_cast<unsigned char>(digit)));
   }
   const bool ends = text.size() == kHashDigits ||
-                    (text.size() > kHashDigits && isspace(static_cast<unsigned char>(text[kHashDigits])) != 0);
+                    (text.size() > kHashDigits && strchr(" \t\r", text[kHashDigits]) != nullptr);
   return hash.size() == kHashDigits && ends ? hash : "";
 }
 
@@ -82,36 +86,66 @@ bool OthersMayWrite(const struct stat& status, bool may_be_sticky) {
   return !is_ours || (is_open && !(may_be_sticky && (status.st_mode & S_ISVTX) != 0));
 }
 
-// Whether other users can change what a folder that exists holds, or rename one above it.
+// Whether other users can change what a folder holds, or a folder or link on the way to it. The way is
+// walked link by link, as private_folder.py does.
 bool IsShared(const std::string& folder) {
-  char* real = realpath(folder.c_str(), nullptr);
-  if (real == nullptr) return errno != ENOENT;
-  std::string path = real;
-  free(real);
-  for (bool is_last = true;; is_last = false) {
+  if (folder.empty() || folder[0] != '/') return true;
+  std::vector<std::string> pending;  // the last comes next
+  const auto add = [&pending](const std::string& path) {
+    for (size_t end = path.size(); end > 0;) {
+      const size_t slash = path.rfind('/', end - 1);
+      const size_t begin = slash == std::string::npos ? 0 : slash + 1;
+      if (end > begin) pending.push_back(path.substr(begin, end - begin));
+      end = slash == std::string::npos ? 0 : slash;
+    }
+  };
+  add(folder);
+  std::string at;  // without links; empty: the root
+  for (int links = 0; links <= kMaxLinks;) {
     struct stat status = {};
-    if (stat(path.c_str(), &status) != 0 || OthersMayWrite(status, !is_last)) return true;
-    if (path == "/") return false;
-    const size_t slash = path.rfind('/');
-    path = slash == 0 ? "/" : path.substr(0, slash);
+    if (lstat(at.empty() ? "/" : at.c_str(), &status) != 0) return errno != ENOENT;
+    if (OthersMayWrite(status, !pending.empty())) return true;
+    if (pending.empty()) return false;
+    const std::string name = pending.back();
+    pending.pop_back();
+    if (name == ".") continue;
+    if (name == "..") {
+      at = at.substr(0, at.empty() ? 0 : at.rfind('/'));
+      continue;
+    }
+    const std::string next = at + "/" + name;
+    struct stat link = {};
+    if (lstat(next.c_str(), &link) != 0) return errno != ENOENT;
+    if (!S_ISLNK(link.st_mode)) {
+      at = next;
+      continue;
+    }
+    ++links;
+    char target[PATH_MAX];
+    const ssize_t length = readlink(next.c_str(), target, sizeof target);
+    if (length <= 0 || length == sizeof target || (link.st_uid != 0 && link.st_uid != geteuid())) return true;
+    const std::string to(target, static_cast<size_t>(length));
+    if (to[0] == '/') at.clear();
+    add(to);
   }
+  return true;
 }
 
-// Whether the user's list has a hash; `problem` says why it is not used, if it is not.
-bool UserLists(const std::string& sha256, std::string* problem) {
+// The user's list; `problem` says why it is not used, if it is not.
+std::string UserList(std::string* problem) {
   const std::string folder = StateFolder();
-  if (folder.empty()) return false;
+  if (folder.empty()) return "";
   struct stat status = {};
   std::string content;
   if (!Read(folder + "/" + kListName, O_NOFOLLOW, &status, &content)) {
     if (errno != ENOENT) *problem = Format(" (%s/%s: %s)", folder.c_str(), kListName, strerror(errno));
-    return false;
+    return "";
   }
   if (OthersMayWrite(status, false) || IsShared(folder)) {
     *problem = Format(" (other users can write %s/%s)", folder.c_str(), kListName);
-    return false;
+    return "";
   }
-  return Lists(content, sha256);
+  return content;
 }
 
 // The same for what ORTKIT_TRUST gives: hashes, or the path of a list.
@@ -146,7 +180,7 @@ bool MakeFolder(const std::string& folder) {
 
 std::string TrustRefusal(const std::string& sha256) {
   std::string problem;
-  if (UserLists(sha256, &problem)) return "";
+  if (Lists(UserList(&problem), sha256)) return "";
   std::string given;
   if (GivenLists(sha256, &given)) return "";
   return "was not built by this user on this machine" + problem + given;
@@ -154,7 +188,8 @@ std::string TrustRefusal(const std::string& sha256) {
 
 void Trust(const std::string& sha256, const std::string& origin) {
   std::string problem;
-  if (UserLists(sha256, &problem) || !problem.empty()) return;
+  const std::string content = UserList(&problem);
+  if (Lists(content, sha256) || !problem.empty()) return;
   const std::string folder = StateFolder();
   if (folder.empty() || !MakeFolder(folder) || IsShared(folder)) return;
   std::string named;
@@ -163,7 +198,8 @@ void Trust(const std::string& sha256, const std::string& origin) {
   const time_t now = time(nullptr);
   struct tm parts = {};
   if (localtime_r(&now, &parts) != nullptr) strftime(day, sizeof day, "%Y-%m-%d", &parts);
-  const std::string line = sha256 + "  " + named + "  " + day + "\n";
+  const bool is_cut = !content.empty() && content.back() != '\n';
+  const std::string line = (is_cut ? "\n" : "") + sha256 + "  " + named + "  " + day + "\n";
   const int flags = O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOFOLLOW;
   const int file = open((folder + "/" + kListName).c_str(), flags, S_IRUSR | S_IWUSR);
   if (file < 0) return;

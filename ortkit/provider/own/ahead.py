@@ -16,6 +16,7 @@ from ortkit.errors import RunError, UserError
 from ortkit.graph.atomic import FileSet, check_target
 from ortkit.graph.data_names import name_data, remove_unused_data, rename_data
 from ortkit.graph.open import open_model
+from ortkit.graph.save import refuse_own_data
 from ortkit.provider.own.options import NAME, OwnOptions
 from ortkit.provider.own.provider import OrtkitExecutionProvider
 from ortkit.provider.registration import register_provider, registered_providers
@@ -111,6 +112,7 @@ def compile_model(
         raise UserError("there is no such folder", where=str(output.parent), fix="make it first")
     if output.resolve() == model.resolve():
         raise UserError("would be written over", where=str(model), fix="name another --output")
+    refuse_own_data(opened, (output,))
     if NAME not in registered_providers():
         register_provider(OrtkitExecutionProvider())
     check_target(output)
