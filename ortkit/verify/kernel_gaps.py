@@ -30,8 +30,7 @@ def kernel_gaps(
     """
     if library is None and ops:
         reason = f"{refusal or 'there is no kernel library'}: their function bodies were run"
-        fix = "" if refusal else "give the library with --library FILE.so"
-        return (Gap(_kernels(len(ops)), reason, fix),)
+        return (Gap(_kernels(len(ops)), reason, "give the library with --library FILE.so"),)
     return tuple(
         Gap(_kernels(one["count"]), one["reason"], needs_hardware=one["needs_hardware"])
         for one in deployed.not_run

@@ -13,9 +13,16 @@ from ortkit.verify.kernel_gaps import fused_ops_in
 from ortkit.verify.limits import time_limit
 from ortkit.verify.sessions import Setting, run_sessions
 
-#: In messages of ONNX Runtime (1.31.1): the model is valid, but this build or its CPU provider
-#: has not all of its operators.
-_LACKS = ("Could not find an implementation for", "is not a registered function/op")
+#: In messages of ONNX Runtime (1.31.1): the model may be valid, and it is this build, its CPU
+#: provider or this machine that lacks an operator, a type's kernel, a newer format or a locale.
+_LACKS = (
+    "Could not find an implementation for",
+    "Failed to find kernel for",
+    "is not a registered function/op",
+    "Unsupported model IR version",
+    "ONNX Runtime only *guarantees* support for models stamped with official released onnx opset",
+    "::Locale::Locale(",
+)
 
 
 @dataclass(frozen=True)

@@ -42,9 +42,6 @@ CASES = {
         y = Gather(x, i) }""",
     "a maximum without its other half": """(float[2] x) => (float[2] y) <float[1] c = {6}> {
         m = Max(c, "")  y = Add(x, m) }""",
-    "a type that does not exist": "(float[2] x) => (float[2] y) { t = Cast<to = 99>(x)  y = Cast<to = 1>(t) }",
-    "a type that does not exist, in an activation": """(float[2] x) => (float[2] y) {
-        s = Sigmoid(x)  t = Cast<to = 99>(s)  y = Mul(x, t) }""",
     "a convolution in no group": """(float[1, 2, 4, 4] x) => (float[1, 2, 4, 4] y)
         <float[2, 2, 1, 1] w = {1, 2, 3, 4}, float[2, 1, 1] k = {1, 2}> {
         t = Conv<group = 0>(x, w)  y = Mul(t, k) }""",
