@@ -44,7 +44,7 @@ def lowering_of(options: OptimizeOptions) -> Pipeline:
 
 
 def tidied(result: PipelineResult, target: Target, but: Container[str] = ()) -> PipelineResult:
-    """Look anew at a model whose nodes were replaced; what nothing reads any more goes.
+    """Look again at a model whose nodes were replaced; values without consumers go.
 
     Args:
         result: Of the passes before.

@@ -44,7 +44,7 @@ class _Step:
 
     path: Path
     status: os.stat_result
-    """Of the link itself, if it is one."""
+    """Status of the link itself, if the step is one."""
     is_last: bool
     """Whether it is the folder that was asked for."""
 
@@ -149,7 +149,7 @@ def _refusal(path: Path, status: os.stat_result, *, may_be_shared: bool) -> str:
 
     Args:
         path: Where it is.
-        status: Of the link itself, if it is one.
+        status: Status of the link itself, if the step is one.
         may_be_shared: Whether all may write if the sticky bit keeps them from renaming.
     """
     user = os.geteuid()

@@ -70,7 +70,7 @@ def _head(profile: Profile) -> Iterator[str]:
     yield f"ran on    {where}{threads}{version}{bodies}"
     yield from _runs(overall)
     if profile.peaks is not None:
-        # ONNX Runtime multiplies float32 in TF32 on CUDA unless it is told not to.
+        # ONNX Runtime multiplies float32 in TF32 on CUDA unless an option forbids it.
         said = {"float32": "float32 in TF32"} if profile.peaks.provider.startswith("CUDA") else {}
         gflops = profile.peaks.gflops.items()
         rates = ", ".join(f"{rate:,.0f} GFLOP/s {said.get(name, name)}" for name, rate in gflops)

@@ -24,7 +24,7 @@ class AttributeFacts(NamedTuple):
     kind: int
     refers_to: str
     number: int
-    """Its value if it is one integer, else 0."""
+    """Value of the attribute if it is one integer, else 0."""
 
 
 class NodeFacts(NamedTuple):

@@ -84,7 +84,7 @@ class KernelCache:
 
     Files are sealed with their key (see `ortkit.kernels.cached`), written under other names and
     renamed, and what is loaded is copied out, so that processes may share the folder, and any of
-    them may remove files at any time. A file that does not fit is as good as none.
+    them may remove files at any time. A file that does not fit is treated as absent.
 
     Args:
         folder: Made when something is stored. One that others can write to is not used.

@@ -1,4 +1,4 @@
-"""Files of the cache: exactly what was written for a key, or as good as absent.
+"""Files of the cache: exactly what was written for a key, or treated as absent.
 
 Each file begins with the SHA-256 of its key and of everything after it, so that neither a changed,
 cut or extended file is read, nor one that was renamed or copied to the place of another. The

@@ -20,14 +20,14 @@ _OFF = "with optimizations off"
 
 @dataclass(frozen=True)
 class Judged:
-    """What came of comparing a candidate's results."""
+    """Result of the comparison of a candidate."""
 
     outputs: tuple[OutputComparison, ...]
     """The worst comparison per output."""
     reason: str
     """Why the candidate is not good; empty if it is."""
     gaps: tuple[Gap, ...]
-    """What of the outputs was not compared."""
+    """Outputs, or parts of them, that were not compared."""
 
 
 def judge(reference: Reference, folder: Path, results: Sequence[SessionResult]) -> Judged:

@@ -16,7 +16,7 @@ from ortkit.runtime.library_target import target_entry
 CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
 #: What a library says where the processor is of a lower level; see custom_ops/native/register.cc.
 _LOWER_LEVEL = "these kernels need a processor of level"
-#: ONNX Runtime multiplies float32 in TF32 on CUDA unless it is told not to.
+#: ONNX Runtime multiplies float32 in TF32 on CUDA unless an option forbids it.
 _CUDA_OPTIONS = {"use_tf32": "0"}
 
 
@@ -30,7 +30,7 @@ class NotRun(TypedDict):
 
 @dataclass(frozen=True)
 class Kernels:
-    """What a session is to have."""
+    """Library and providers of a session, and the kernels that it does not run."""
 
     library: str
     """Empty if this machine runs no kernel of it."""

@@ -28,7 +28,7 @@ _FALLBACKS = 24
 #: How many of them are run when the results of the first hold nothing to compare.
 _SEARCHED = 6
 _GIVEN = "give --shape NAME=SIZE or --inputs FILE.npz"
-#: So many sizes are named to choose from.
+#: Number of sizes that a message names to choose from.
 _NAMED_SIZES = 6
 
 
@@ -43,7 +43,7 @@ class Request:
     shapes: Mapping[str, int] | None = None
     seed: int = 0
     timeout_seconds: float | None = None
-    """For all sessions of one model; None: as `time_limit` says."""
+    """Seconds for all sessions of one model; None: as `time_limit` says."""
     custom_ops: tuple[Path, ...] = ()
     given: Sequence[Feeds] = ()
     """The input sets to run on; if there are some, nothing is made or read."""
@@ -86,7 +86,7 @@ class Reference:
     kernel_roundings: float = 1.0
     """How many times as much as sums of products the candidate's kernels round."""
     timeout_seconds: float = 600.0
-    """For all sessions of a candidate."""
+    """Seconds for all sessions of a candidate."""
     is_strict: bool = False
     """Whether such values in half precision are off by no more than `rounded` and one epsilon."""
 

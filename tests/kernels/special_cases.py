@@ -133,7 +133,7 @@ class Cases:
             self.add(f"Clip(x, {low}, {high})", f"OUT = Clip (X, {operands})", **given)
 
     def chains(self) -> None:
-        """Add short chains, activations written out among them."""
+        """Add short chains, decomposed activations among them."""
         for name, text in CHAINS.items():
             self.add(name, text)
 
