@@ -114,7 +114,7 @@ def _other_message(buffer: Buffer) -> str:
     for parse, what, is_plausible in _MESSAGES:
         try:
             message = parse(data)
-        except DecodeError:
+        except (DecodeError, UnicodeDecodeError):  # the latter by protobuf written in Python
             continue
         if is_plausible(message) and message.SerializeToString() == data:
             return what

@@ -79,6 +79,6 @@ def checked_header(proto: onnx.ModelProto, where: str, path: Path | None = None)
 def _header(buffer: Buffer, where: str, path: Path | None) -> Header | None:
     try:
         framed = parse_without_large_tensors(buffer)
-    except DecodeError:
+    except (DecodeError, UnicodeDecodeError):  # the latter by protobuf written in Python
         return None
     return None if framed is None else checked_header(framed.proto, where, path)
