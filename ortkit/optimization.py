@@ -58,9 +58,10 @@ def optimize(source: Source, options: OptimizeOptions | None = None) -> Optimize
         RunError: ONNX Runtime does not load the source.
         InternalError: A bug in ortkit.
     """
-    run = _Run(source, options or OptimizeOptions())
+    folder = TemporaryFolder("optimize")
     verification = None
     try:
+        run = _Run(source, options or OptimizeOptions(), folder.path)
         candidate = run.within_budget(run.first())
         if run.options.measure:
             candidate = run.paying(candidate)
@@ -77,13 +78,13 @@ def optimize(source: Source, options: OptimizeOptions | None = None) -> Optimize
                 verification = replace(verification, verdict="not possible", reason=reason)
             candidate = loaded
     except BaseException:
-        run.folder.cleanup()
+        folder.cleanup()
         raise
     return Optimized(
         candidate.model,
         candidate.library,
         run.report(candidate, verification),
-        run.folder,
+        folder,
         candidate.sources,
     )
 
@@ -91,12 +92,11 @@ def optimize(source: Source, options: OptimizeOptions | None = None) -> Optimize
 class _Run:
     """One call of `optimize`: what its stages share."""
 
-    def __init__(self, source: Source, options: OptimizeOptions) -> None:
+    def __init__(self, source: Source, options: OptimizeOptions, work: Path) -> None:
         self.source = source
         self.options = options
         self.seconds: dict[str, float] = {}
-        self.folder = TemporaryFolder("optimize")
-        self.work = self.folder.path
+        self.work = work
         self.rolled_back: tuple[str, ...] = ()
         self.dropped: frozenset[str] = frozenset()
         """Regions whose kernels do not pay."""
