@@ -174,6 +174,8 @@ def _parse(buffer: Buffer, where: str) -> Framed:
         if framed is None:
             framed = Framed(ModelProto(), {})
             framed.proto.ParseFromString(bytes(buffer))
+    except UnicodeDecodeError as error:  # only where protobuf is written in Python
+        raise not_a_model(buffer, where, "a text in it is not UTF-8 text") from error
     except (DecodeError, ValueError) as error:  # ValueError: more than 2 GB
         raise not_a_model(buffer, where, first_line(error)) from error
     # Protobuf takes many bytes that are no model: unknown fields are no error to it.
