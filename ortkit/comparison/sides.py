@@ -12,13 +12,14 @@ import onnx_ir as ir
 from onnx_ir.passes import PreconditionError
 
 from ortkit.comparison.cuts import Cutter
+from ortkit.graph.channels_last import restore_channels_first
 from ortkit.graph.diff import operator
 from ortkit.graph.inline import inline_functions
 from ortkit.graph.open import open_model
 from ortkit.graph.save import save_model
 from ortkit.graph.shapes import Shapes
-from ortkit.graph.value_names import CHANNELS_LAST, labels, unturned
-from ortkit.graph.walk import names_in, nodes_below
+from ortkit.graph.value_names import labels
+from ortkit.graph.walk import nodes_below
 from ortkit.kernels.signature import DOMAIN as FUSED_DOMAIN
 from ortkit.verify.feeds import Feeds
 from ortkit.verify.random_ops import random_nodes
@@ -100,7 +101,7 @@ def prepare(side: NodeSide, feeds: Feeds, folder: Path, like: ir.Model | None = 
         with contextlib.suppress(PreconditionError):  # functions that call each other stay
             inline_functions(model, lambda function: function.identifier() not in kept)
     _name_all(model)
-    added = set() if like is None else _turn_back(model, like)
+    added = set() if like is None else restore_channels_first(model, like)
     path = folder / "model.onnx"
     folder.mkdir(parents=True)
     save_model(model, path, external_data=True)
@@ -120,41 +121,6 @@ def prepare(side: NodeSide, feeds: Feeds, folder: Path, like: ir.Model | None = 
         frozenset(f"{domain}::{name}" for domain, name, _ in kept),
         frozenset(index for index, node in enumerate(model.graph) if node in added),
     )
-
-
-def _turn_back(model: ir.Model, like: ir.Model) -> set[ir.Node]:
-    """Give values that only have their channels innermost their usual layout on the way.
-
-    `x/nhwc` is turned to x, under the name that `like` has, and back for those that read it.
-
-    Returns:
-        The nodes that are added.
-    """
-    theirs = {value.name: value for node in like.graph for value in node.outputs}
-    mine = names_in(model)
-    shapes = Shapes.infer(model)
-    added: set[ir.Node] = set()
-    for node in list(model.graph):
-        for value in node.outputs:
-            name = unturned(value)
-            shape = shapes.shape(value)
-            if name not in theirs or name in mine or shape is None or value.is_graph_output():
-                continue
-            if not (value.name or "").startswith(f"{name}{CHANNELS_LAST}") or len(shape) < 3:
-                continue
-            mine.add(name)
-            rank = len(shape)
-            back = [0, rank - 1, *range(1, rank - 1)]
-            usual = ir.node("Transpose", [value], {"perm": back})
-            again = ir.node("Transpose", usual.outputs, {"perm": [0, *range(2, rank), 1]})
-            for made, called in ((usual, name), (again, f"{value.name}/again")):
-                made.name = made.outputs[0].name = called
-            uses = [(user, index) for user, index in value.uses() if user is not usual]
-            for user, index in uses:
-                user.replace_input_with(index, again.outputs[0])
-            model.graph.insert_after(node, [usual, again])
-            added.update((usual, again))
-    return added
 
 
 def _name_all(model: ir.Model) -> None:

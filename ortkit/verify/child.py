@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import resource
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypedDict
@@ -26,6 +26,10 @@ from ortkit.runtime.tensor_files import (
 from ortkit.verify.kernel_library import CPU, Kernels, NotRun, kernels_here
 
 
+#: Added to the name of a value where it is an input and another model computes it.
+GIVEN = "/given"
+
+
 class Run(TypedDict):
     """One session: a model under one setting."""
 
@@ -38,6 +42,8 @@ class Run(TypedDict):
     kernels: str  # the library of the kernels, else ""
     fused: list[str]  # the operators that they are for; both decide the providers
     results: str
+    given: str  # the results of an earlier run, which come as inputs named `NAME/given`; else ""
+    repeats: int  # how often each input set is run; the results lie in folders 0, 1, ... if > 1
 
 
 class Job(TypedDict):
@@ -126,7 +132,7 @@ def _outcomes(ort: ModuleType, run: Run, feeds: Sequence[str], wanted: int) -> I
         yield {"at": "run", "feeds": folder}
         started = time.perf_counter()
         try:
-            _run_once(ort, session, Path(folder), Path(run["results"]) / Path(folder).name)
+            _run_set(ort, session, run, Path(folder))
         except Exception as error:  # noqa: BLE001  as above
             yield {"at": "failed", "feeds": folder, "message": _line(error)}
             continue
@@ -158,10 +164,24 @@ def _session(ort: ModuleType, run: Run, kernels: Kernels) -> Any:
     return ort.InferenceSession(model, options, providers=kernels.providers, enable_fallback=0)
 
 
-def _run_once(ort: ModuleType, session: Any, feeds: Path, results: Path) -> None:
+def _run_set(ort: ModuleType, session: Any, run: Run, feeds: Path) -> None:
+    """Run one input set as often as is wanted."""
+    given = Path(run["given"]) / feeds.name if run["given"] else None
+    results = Path(run["results"])
+    if run["repeats"] == 1:
+        _run_once(ort, session, feeds, given, results / feeds.name)
+        return
+    for number in range(run["repeats"]):
+        _run_once(ort, session, feeds, given, results / str(number) / feeds.name)
+
+
+def _run_once(
+    ort: ModuleType, session: Any, feeds: Path, given: Path | None, results: Path
+) -> None:
     results.mkdir(parents=True)
     declared = {value.name: value.type for value in session.get_inputs()}
     entries = [entry for entry in read_manifest(feeds) if entry["name"] in declared]
+    entries += [] if given is None else _given_entries(feeds, given, declared)
     types = [*declared.values(), *(value.type for value in session.get_outputs())]
     names = [value.name for value in session.get_outputs()]
     outputs: list[Entry] = []
@@ -176,6 +196,17 @@ def _run_once(ort: ModuleType, session: Any, feeds: Path, results: Path) -> None
         for name, value in zip(names, values, strict=True):
             outputs.append(of_plain(name, len(outputs), value, results))
     write_manifest(results, outputs)
+
+
+def _given_entries(feeds: Path, given: Path, declared: Collection[str]) -> list[Entry]:
+    """Return the results of an earlier run that are inputs now; their files are found from `feeds`."""
+    entries = []
+    for entry in read_manifest(given):
+        name = f"{entry['name']}{GIVEN}"
+        if name in declared:
+            items = [{**item, "file": str(given / item["file"])} for item in entry["items"]]
+            entries.append({**entry, "name": name, "items": items})
+    return entries
 
 
 def _line(error: Exception) -> str:

@@ -32,6 +32,8 @@ class OutputComparison:
     near_ties: int = 0
     """Elements that differ, but pick a value within tolerance of the reference's pick."""
     reason: str = ""
+    is_inconclusive: bool = False
+    """Whether it is off where the original is ill-conditioned, so that nothing is proved."""
 
     def to_json(self) -> dict[str, object]:
         """Return the fields; an infinite error comes as None, as JSON has no infinity."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -51,19 +51,60 @@ def row_errors(
         unit: The part of its scale that a row may be off. With `roundings` a row's scale is at
             least the one at which so many times what they move is allowed.
     """
-    least = bounds.least_sentinel
+    errors, outliers, scales = _measured(expected, actual, bounds.least_sentinel)
+    own = 0.0 if roundings is None else _own_scales(roundings, scales, unit)
+    scales = _bounded(scales, bounds, own)
+    result: np.ndarray = np.maximum(errors / scales, outliers)
+    return result
+
+
+def row_errors_and_scales(
+    expected: np.ndarray, actual: np.ndarray, bounds: Bounds
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return each row's largest error over its scale, and that scale: [rows, n] twice -> [rows].
+
+    The error is infinite where one is NaN or infinite and the other is another number.
+    """
+    errors, outliers, scales = _measured(expected, actual, bounds.least_sentinel)
+    scales = _bounded(scales, bounds, 0.0)
+    return np.maximum(errors / scales, outliers), scales
+
+
+def _measured(
+    expected: np.ndarray, actual: np.ndarray, least: float
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return by row the largest error, the largest relative error of sentinels, and the scale."""
     pairs = zip(_blocks(expected), _blocks(actual), strict=True)
     parts = [_measure(want, got, least) for want, got in pairs]
     if not parts:
-        return np.zeros(0)
-    errors, scales, outlier_errors = (np.concatenate(part) for part in zip(*parts, strict=True))
+        return np.zeros(0), np.zeros(0), np.zeros(0)
+    errors, scales, outliers = (np.concatenate(part) for part in zip(*parts, strict=True))
+    return errors, outliers, scales
+
+
+def _bounded(scales: np.ndarray, bounds: Bounds, own: np.ndarray | float) -> np.ndarray:
+    """Return scales no smaller than what is left of ordinary rows that cancel."""
+    if not scales.size:
+        return scales
     # The peak is of ordinary rows too: a row of -1e9 says nothing about the others.
-    is_ordinary = scales <= max(SENTINEL_FACTOR * np.median(scales), least)
+    is_ordinary = scales <= max(SENTINEL_FACTOR * np.median(scales), bounds.least_sentinel)
     peak = scales[is_ordinary].max(initial=0.0)
-    own = 0.0 if roundings is None else _own_scales(roundings, scales, unit)
-    scales = np.maximum(np.maximum(scales, own), max(bounds.least_part * peak, SCALE_FLOOR))
-    result: np.ndarray = np.maximum(errors / scales, outlier_errors)
-    return result
+    return np.maximum(np.maximum(scales, own), max(bounds.least_part * peak, SCALE_FLOOR))
+
+
+def row_spread(expected: np.ndarray, runs: Sequence[np.ndarray]) -> np.ndarray:
+    """Return how far runs with perturbed values move each row at most: [rows, n] each -> [rows].
+
+    A row in which a run has NaN or infinity and `expected` has not has an infinite spread.
+    """
+    spread = np.zeros(len(expected))
+    for run in runs:
+        at = 0
+        for want, got in zip(_blocks(expected), _blocks(run), strict=True):
+            errors = _measure(want, got, 0.0)[0]
+            spread[at : at + len(want)] = np.maximum(spread[at : at + len(want)], errors)
+            at += len(want)
+    return spread
 
 
 def row_roundings(expected: np.ndarray, rounded: np.ndarray) -> np.ndarray:

@@ -37,6 +37,10 @@ class Setting:
     """Where external data lies when it is not beside `model`."""
     prepack: bool = True
     """Whether constants are laid out for kernels, which is most of the time of loading."""
+    given: Path | None = None
+    """Results of an earlier setting, which are inputs named `NAME/given` of this one."""
+    repeats: int = 1
+    """How often each input set is run; if more than once, `results` has folders 0, 1, ..."""
 
 
 @dataclass
@@ -107,6 +111,8 @@ def _run(setting: Setting) -> child.Run:
         "kernels": "" if setting.kernels is None else str(setting.kernels.absolute()),
         "fused": list(setting.fused),
         "results": str(setting.results),
+        "given": str(setting.given or ""),
+        "repeats": setting.repeats,
     }
 
 

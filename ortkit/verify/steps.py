@@ -1,0 +1,100 @@
+"""A model as steps: each value that another model has too is computed from that model's values.
+
+A step is what lies between the values that two models share. A rewrite is thus judged where it
+is: no error of an earlier value comes in, and none is damped by a later one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+
+import onnx_ir as ir
+
+from ortkit.graph.walk import subgraphs
+from ortkit.verify.child import GIVEN
+
+
+def computed_values(model: ir.Model) -> dict[str, ir.Value]:
+    """Return the tensors that nodes of the main graph compute from the model's inputs, by name."""
+    depends: set[ir.Value] = {v for v in model.graph.inputs if not v.is_initializer()}
+    found: dict[str, ir.Value] = {}
+    for node in model.graph:
+        read: Iterable[ir.Value | None] = (*node.inputs, *captured(node))
+        if not any(value in depends for value in read):
+            continue
+        depends.update(node.outputs)
+        for value in node.outputs:
+            if value.name:
+                found[value.name] = value
+    return found
+
+
+def captured(node: ir.Node) -> set[ir.Value]:
+    """Return the values around a node that its subgraphs read."""
+    found: set[ir.Value] = set()
+    for body in subgraphs(node):
+        own: set[ir.Value] = {*body.inputs, *body.initializers.values()}
+        for inner in body:
+            read = {value for value in inner.inputs if value is not None} | captured(inner)
+            found |= read - own
+            own.update(inner.outputs)
+        found |= set(body.outputs) - own
+    return found
+
+
+def as_steps(model: ir.Model, names: Collection[str], wanted: Collection[str]) -> None:
+    """Let every consumer of the values named read an input instead; some become results.
+
+    Args:
+        model: Changed in place. Its inputs stay, its results are only the values wanted.
+        names: Of values that nodes of the main graph compute, whose types are known.
+        wanted: Those that become results.
+    """
+    values = computed_values(model)
+    graph = model.graph
+    chosen = {values[name]: _given(values[name]) for name in values if name in names}
+    graph.outputs[:] = []
+    for value, given in chosen.items():
+        for use in tuple(value.uses()):
+            use.node.replace_input_with(use.idx, given)
+    for node in graph:
+        for body in subgraphs(node):
+            _replace_results(body, chosen)
+    graph.inputs.extend(chosen.values())
+    graph.outputs.extend(value for value in chosen if value.name in wanted)
+
+
+def give(model: ir.Model, names: Collection[str]) -> None:
+    """Let a model give the values named, and nothing else, in place."""
+    values = computed_values(model)
+    model.graph.outputs[:] = [values[name] for name in values if name in names]
+
+
+def _given(value: ir.Value) -> ir.Value:
+    return ir.Value(name=f"{value.name}{GIVEN}", type=value.type)
+
+
+def _replace_results(body: ir.Graph, chosen: Mapping[ir.Value, ir.Value]) -> None:
+    for index, result in enumerate(body.outputs):
+        if result in chosen:
+            body.outputs[index] = chosen[result]
+    for node in body:
+        for inner in subgraphs(node):
+            _replace_results(inner, chosen)
+
+
+def prune(model: ir.Model) -> None:
+    """Remove the nodes, constants and given inputs that lead to no result, in place."""
+    graph = model.graph
+    for node in reversed(list(graph)):
+        if all(not value.uses() and not value.is_graph_output() for value in node.outputs):
+            graph.remove(node, safe=True)
+    for name, value in list(graph.initializers.items()):
+        if not value.uses() and not value.is_graph_output():
+            del graph.initializers[name]
+    read = [value for value in graph.inputs if value.uses() or not _is_given(value)]
+    graph.inputs[:] = read
+
+
+def _is_given(value: ir.Value) -> bool:
+    return (value.name or "").endswith(GIVEN)
