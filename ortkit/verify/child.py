@@ -16,6 +16,7 @@ from typing import Any, TypedDict
 
 from ortkit.runtime.tensor_files import (
     Entry,
+    Item,
     of_ort_value,
     of_plain,
     ort_value,
@@ -24,7 +25,6 @@ from ortkit.runtime.tensor_files import (
     write_manifest,
 )
 from ortkit.verify.kernel_library import CPU, Kernels, NotRun, kernels_here
-
 
 #: Added to the name of a value where it is an input and another model computes it.
 GIVEN = "/given"
@@ -181,7 +181,7 @@ def _run_once(
     results.mkdir(parents=True)
     declared = {value.name: value.type for value in session.get_inputs()}
     entries = [entry for entry in read_manifest(feeds) if entry["name"] in declared]
-    entries += [] if given is None else _given_entries(feeds, given, declared)
+    entries += [] if given is None else _given_entries(given, declared)
     types = [*declared.values(), *(value.type for value in session.get_outputs())]
     names = [value.name for value in session.get_outputs()]
     outputs: list[Entry] = []
@@ -198,14 +198,16 @@ def _run_once(
     write_manifest(results, outputs)
 
 
-def _given_entries(feeds: Path, given: Path, declared: Collection[str]) -> list[Entry]:
-    """Return the results of an earlier run that are inputs now; their files are found from `feeds`."""
-    entries = []
+def _given_entries(given: Path, declared: Collection[str]) -> list[Entry]:
+    """Return the results of an earlier run that are inputs now."""
+    entries: list[Entry] = []
     for entry in read_manifest(given):
         name = f"{entry['name']}{GIVEN}"
         if name in declared:
-            items = [{**item, "file": str(given / item["file"])} for item in entry["items"]]
-            entries.append({**entry, "name": name, "items": items})
+            items: list[Item] = [
+                {**item, "file": str(given.absolute() / item["file"])} for item in entry["items"]
+            ]
+            entries.append({"name": name, "kind": entry["kind"], "items": items})
     return entries
 
 

@@ -1,15 +1,16 @@
 """One value against its reference, with a tolerance that comes from the model's conditioning.
 
-A float may be off by the larger of two things: the floor, a few epsilons of its type at the scale of
-its row; and the spread of its row over runs of the original with perturbed values (see
-`perturbation.py`), as far as a cap. Beyond the cap the value is ill-conditioned on these inputs: an
-error there proves nothing, and the value is inconclusive.
+A float may be off by the larger of two things. The floor is a few epsilons of its type at the
+scale of its row. The spread is how far its row moves in runs with perturbed values
+(`perturbation.py`), as far as a cap. Beyond the cap the value is ill-conditioned on these inputs:
+an error there proves nothing, and the value is inconclusive.
 
-Integers and booleans are equal, but for near ties: elements about which the perturbed runs disagree.
+Integers and booleans are equal, but for near ties: elements that differ in some perturbed run.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -29,10 +30,20 @@ class Limits:
     """By type, the epsilons that any value of it may be off."""
     cap: float
     """The part of a row's scale beyond which its spread allows no more."""
+    own_cap: float = 0.0
+    """The same for the spread of runs of the candidate with perturbed constants."""
+    largest: float = math.inf
+    """The largest number of the coarsest type that the candidate's constants were rounded to:
+    larger ones saturate."""
 
 
 def compare_conditioned(
-    name: str, expected: Value, actual: Value, limits: Limits, runs: Sequence[Value] = ()
+    name: str,
+    expected: Value,
+    actual: Value,
+    limits: Limits,
+    runs: Sequence[Value] = (),
+    own_runs: Sequence[Value] = (),
 ) -> OutputComparison:
     """Compare one value with its reference.
 
@@ -41,25 +52,54 @@ def compare_conditioned(
         expected: The reference.
         actual: What is judged.
         limits: Of this stage.
-        runs: The same value in runs with perturbed values.
+        runs: The value in runs of the original with perturbed values.
+        own_runs: The value in runs of the candidate with perturbed constants.
     """
     if not isinstance(expected, np.ndarray) or not isinstance(actual, np.ndarray):
         return compare_outputs(name, expected, actual)
-    same = [r for r in runs if isinstance(r, np.ndarray) and r.shape == expected.shape]
     if expected.dtype != actual.dtype or expected.shape != actual.shape:
         return compare_outputs(name, expected, actual)
-    if expected.dtype.name not in TOLERANCES:
-        return compare_outputs(name, expected, actual, tie=lambda _: _disagreement(expected, same))
     if expected.dtype.kind == "c":
         return compare_outputs(name, expected, actual)
-    return _compare_floats(name, expected, actual, limits, same)
+    if limits.largest < math.inf and expected.dtype.kind == "f":
+        expected, actual = (_saturated(each, limits.largest) for each in (expected, actual))
+        runs = [_saturated(each, limits.largest) for each in _like(expected, runs)]
+        own_runs = [_saturated(each, limits.largest) for each in _like(expected, own_runs)]
+    moved = _Runs(expected, _like(expected, runs)), _Runs(actual, _like(expected, own_runs))
+    if expected.dtype.name not in TOLERANCES:
+        ties = moved[0].disagreement() | moved[1].disagreement()
+        return compare_outputs(name, expected, actual, tie=lambda _: ties)
+    return _compare_floats(name, expected, actual, limits, moved)
 
 
-def _disagreement(expected: np.ndarray, runs: Sequence[np.ndarray]) -> np.ndarray:
-    disagree = np.zeros(expected.shape, bool)
-    for run in runs:
-        disagree |= np.asarray(run != expected)
-    return disagree
+def _saturated(array: np.ndarray, largest: float) -> np.ndarray:
+    return np.asarray(np.clip(array, -largest, largest))
+
+
+@dataclass(frozen=True)
+class _Runs:
+    """Runs with perturbed values or constants, and the run without."""
+
+    exact: np.ndarray
+    perturbed: list[np.ndarray]
+
+    def disagreement(self) -> np.ndarray:
+        """Return which elements differ in some run."""
+        disagree = np.zeros(self.exact.shape, bool)
+        for run in self.perturbed:
+            disagree |= np.asarray(run != self.exact)
+        return disagree
+
+    def spread(self, shape: tuple[int, ...]) -> np.ndarray:
+        """Return how far the runs move each row at most, with the value as `shape` of rows."""
+        return row_spread(
+            self.exact.reshape(shape), [run.reshape(shape) for run in self.perturbed]
+        )
+
+
+def _like(expected: np.ndarray, runs: Sequence[Value]) -> list[np.ndarray]:
+    arrays = (run for run in runs if isinstance(run, np.ndarray))
+    return [run for run in arrays if run.shape == expected.shape]
 
 
 def _compare_floats(
@@ -67,7 +107,7 @@ def _compare_floats(
     expected: np.ndarray,
     actual: np.ndarray,
     limits: Limits,
-    runs: Sequence[np.ndarray],
+    moved: Sequence[_Runs],
 ) -> OutputComparison:
     dtype = expected.dtype.name
     epsilon = TOLERANCES[dtype].epsilon
@@ -77,21 +117,23 @@ def _compare_floats(
     leading, rows = as_rows(expected)
     bounds = Bounds(lambda _: floor, PEAK_PART)
     errors, scales = row_errors_and_scales(rows, actual.reshape(rows.shape), bounds)
-    spread = row_spread(rows, [run.reshape(rows.shape) for run in runs])
+    caps = (limits.cap, limits.own_cap)
     parts = errors / epsilon
-    conditioned = spread / scales / epsilon
-    cap = max(floor, limits.cap / epsilon)
-    allowed = np.maximum(floor, np.minimum(conditioned, cap))
+    spreads = [each.spread(rows.shape) / scales for each in moved]
+    bounded = sum(np.minimum(spread, cap) for spread, cap in zip(spreads, caps, strict=True))
+    allowed = np.maximum(floor, bounded / epsilon)
     row = int(np.argmax(parts / allowed)) if parts.size else 0
     worst, most = (float(parts[row]), float(allowed[row])) if parts.size else (0.0, floor)
     wrong = parts > allowed
     index = tuple(int(i) for i in np.unravel_index(row, leading)) if leading and worst else ()
-    is_vague = bool(wrong.any() and (conditioned[wrong] > cap).all())
+    is_capped = np.zeros(len(rows), bool)
+    for spread, cap in zip(spreads, caps, strict=True):
+        is_capped |= spread > cap
     if not wrong.any():
         return OutputComparison(name, dtype, worst, most, index, True)
     at = f" in row {list(index)}" if index else ""
-    if is_vague:
-        reason = f"ill-conditioned{at}: roundings move it by more than {limits.cap:.2g} of its scale"
+    if is_capped[wrong].all():
+        reason = f"ill-conditioned{at}: roundings move it by more than is allowed"
         return OutputComparison(name, dtype, worst, most, index, True, 0, reason, True)
     reason = f"off by {worst:.4g} epsilons of {dtype}{at}, {most:.4g} are allowed"
     if np.isinf(worst):

@@ -7,7 +7,7 @@ computation may move, and elements that choose or round otherwise in some run ar
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection, Mapping
 
 import onnx_ir as ir
 
@@ -20,33 +20,38 @@ RUNS = 8
 #: model rounds once, and a spread of eight draws is smaller than the largest of many elements.
 ROUNDINGS = 4.0
 
-Epsilon = Callable[[ir.Value], float]
-"""The epsilon of the type that a value is rounded to; 0 for a value that is exact."""
 
-
-def perturb(model: ir.Model, epsilon: Epsilon, *, exact: Collection[ir.Value] = ()) -> int:
+def perturb(model: ir.Model, epsilon: float, *, exact: Collection[ir.Value] = ()) -> None:
     """Let all consumers of each float value read it perturbed, in place.
 
     Args:
-        model: Its functions are inlined. Inputs are perturbed too, results are not.
-        epsilon: By value, of the type that it is rounded to.
+        model: Its functions are inlined. Inputs are perturbed too, constants and results are not.
+        epsilon: Of the type that values are rounded to.
         exact: Values that are read as they are.
-
-    Returns:
-        The number of values that are perturbed.
     """
     shapes, names = Shapes.infer(model), names_in(model)
     values = [value for value in model.graph.inputs if not value.is_initializer()]
     values += [value for node in control_nodes_below(model.graph) for value in node.outputs]
-    count = 0
     for value in values:
-        if shapes.dtype(value) not in _DRAWN or value in exact or not value.uses():
-            continue
-        part = ROUNDINGS * epsilon(value)
-        if part:
-            _perturb(model, value, part, names, shapes)
-            count += 1
-    return count
+        dtype = shapes.dtype(value)
+        if dtype in _DRAWN and value not in exact and value.uses():
+            _perturb(model, value, dtype, ROUNDINGS * epsilon, names)
+
+
+def perturb_constants(model: ir.Model, constants: Mapping[str, float]) -> None:
+    """Let all consumers of float32 constants of the main graph read them perturbed, in place.
+
+    Args:
+        model: Its functions are inlined.
+        constants: By name, the epsilon of the type that their numbers were rounded to.
+    """
+    names = names_in(model)
+    made = {value.name: value for node in model.graph for value in node.outputs}
+    for name, epsilon in constants.items():
+        value = model.graph.initializers.get(name, made.get(name))
+        if value is not None and value.uses():
+            # A number is off by half an epsilon at most.
+            _perturb(model, value, ir.DataType.FLOAT, ROUNDINGS * epsilon / 2, names)
 
 
 #: Types that ONNX Runtime draws random numbers of.
@@ -54,11 +59,9 @@ _DRAWN = frozenset({ir.DataType.FLOAT, ir.DataType.DOUBLE})
 
 
 def _perturb(
-    model: ir.Model, value: ir.Value, part: float, names: set[str], shapes: Shapes
+    model: ir.Model, value: ir.Value, dtype: ir.DataType, part: float, names: set[str]
 ) -> None:
     readers = [use for use in value.uses() if not _sets_size(use.node, use.idx)]
-    dtype = shapes.dtype(value)
-    assert dtype is not None
     drawn = ir.node(
         "RandomUniformLike",
         [value],

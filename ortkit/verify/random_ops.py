@@ -41,6 +41,14 @@ def random_nodes(model: ir.Model) -> set[ir.Node]:
     return affected
 
 
+def draws(node: ir.Node | None) -> bool:
+    """Say whether a node draws random numbers, itself or in a subgraph; functions are inlined."""
+    if node is None:
+        return False
+    inner = (each for graph in _subgraphs(node) for each in nodes_below(graph))
+    return _is_random(node) or any(map(_is_random, inner))
+
+
 def _drawing_functions(model: ir.Model) -> set[ir.OperatorIdentifier]:
     """Return the functions that draw random numbers, themselves or through others."""
     drawing: set[ir.OperatorIdentifier] = set()

@@ -7,26 +7,30 @@ values (`steps.py`), so that each rewrite is judged where it is, at the toleranc
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+import hashlib
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
 from ortkit.graph.channels_last import restore_channels_first
+from ortkit.graph.constants import constant_array
 from ortkit.graph.save import save_model
 from ortkit.graph.shapes import Shapes
+from ortkit.runtime.tensor_files import MANIFEST
 from ortkit.verify.compare import OutputComparison
 from ortkit.verify.conditioned import Limits, compare_conditioned
 from ortkit.verify.exchange import read_values, write_feeds
 from ortkit.verify.feeds import Value
-from ortkit.verify.perturbation import RUNS, perturb
-from ortkit.verify.random_ops import random_nodes
+from ortkit.verify.perturbation import RUNS, perturb, perturb_constants
+from ortkit.verify.random_ops import draws
 from ortkit.verify.sessions import SessionResult, Setting, run_sessions
 from ortkit.verify.steps import as_steps, computed_values, give, prune
 from ortkit.verify.tolerances import TOLERANCES
-from ortkit.verify.widening import HALVES, widened
+from ortkit.verify.widening import HALVES, half_constants, widened
 
 #: A step is a few nodes; ONNX Runtime's kernels for one node differ from the standard's order of
 #: operations by up to 14 epsilons of float32 (BatchNormalization folded into a convolution of 576
@@ -69,7 +73,6 @@ class RewriteStage:
         self._original = widened(original)
         self._values = computed_values(self._original)
         self._shapes = Shapes.infer(self._original)
-        self._random = random_nodes(self._original)
         self._folder = folder
         self._timeout_seconds = timeout_seconds
         self._custom_ops = custom_ops
@@ -93,21 +96,28 @@ class RewriteStage:
         names = self._shared(computed_values(wide), own)
         if not names:
             return RewriteCheck(problem="the graphs have no value in common")
-        drawn = {name for name in names if self._values[name].producer() in self._random}
-        compared = [name for name in names if name not in drawn]
-        results = self._run(wide, names, compared, folder)
+        compared = [name for name in names if not draws(self._values[name].producer())]
+        whole = self._original.clone()
+        give(whole, names)
+        steps = wide.clone()
+        as_steps(steps, names, compared)
+        results = self._sessions(
+            folder / "job",
+            self._setting(whole, folder / "expected"),
+            self._setting(steps, folder / "actual", given=folder / "expected"),
+        )
         problem = next((each.problem for each in results if each.problem), "")
         if problem:
             return RewriteCheck(problem=problem)
         off = self._off(folder, compared)
         if off:
-            self._run_perturbed(names, off, folder)
-            off = self._off(folder, off)
-        found = list(off.values())
+            rounded = self._newly_rounded(wide)
+            self._run_perturbed(wide, names, off, folder, rounded)
+            off = self._off(folder, off, _limits(rounded))
         return RewriteCheck(
             tuple(compared),
-            tuple(each for each in found if not each.equal),
-            tuple(each for each in found if each.is_inconclusive),
+            tuple(each for each in off.values() if not each.equal),
+            tuple(each for each in off.values() if each.is_inconclusive),
         )
 
     def _shared(self, theirs: dict[str, ir.Value], own: set[str]) -> list[str]:
@@ -123,69 +133,111 @@ class RewriteStage:
             names.append(name)
         return names
 
-    def _run(
-        self, wide: ir.Model, names: Sequence[str], compared: Sequence[str], folder: Path
-    ) -> list[SessionResult]:
-        """Run the original for the values, and the candidate's steps on them."""
-        whole = self._original.clone()
-        give(whole, names)
-        prune(whole)
-        as_steps(wide, names, compared)
-        prune(wide)
-        expected, actual = folder / "expected", folder / "actual"
-        settings = [
-            Setting(_saved(whole, folder / "whole.onnx"), expected, libraries=self._custom_ops),
-            Setting(
-                _saved(wide, folder / "steps.onnx"), actual, libraries=self._custom_ops,
-                given=expected,
-            ),
-        ]  # fmt: skip
-        return self._sessions(settings, folder / "job")
-
-    def _run_perturbed(self, names: Sequence[str], wanted: Iterable[str], folder: Path) -> None:
-        """Run the original's own steps with perturbed values."""
+    def _run_perturbed(
+        self,
+        wide: ir.Model,
+        names: Sequence[str],
+        wanted: Collection[str],
+        folder: Path,
+        rounded: Mapping[str, ir.DataType],
+    ) -> None:
+        """Run the original's steps with perturbed values, the candidate's with such constants."""
+        given = folder / "expected"
         steps = self._original.clone()
-        as_steps(steps, names, list(wanted))
-        prune(steps)
-        epsilon = TOLERANCES["float32"].epsilon
-        perturb(steps, lambda _: epsilon)
-        setting = Setting(
-            _saved(steps, folder / "perturbed.onnx"), folder / "perturbed",
-            libraries=self._custom_ops, given=folder / "expected", repeats=RUNS,
-        )  # fmt: skip
-        self._sessions([setting], folder / "perturbed_job")
+        as_steps(steps, names, wanted)
+        perturb(steps, TOLERANCES["float32"].epsilon)
+        settings = [self._setting(steps, folder / _PERTURBED, given=given, repeats=RUNS)]
+        if rounded:
+            steps = wide.clone()
+            as_steps(steps, names, wanted)
+            perturb_constants(steps, {name: _epsilon(each) for name, each in rounded.items()})
+            settings.append(self._setting(steps, folder / _ROUNDED, given=given, repeats=RUNS))
+        self._sessions(folder / "perturbed_job", *settings)
 
-    def _sessions(self, settings: Sequence[Setting], job: Path) -> list[SessionResult]:
-        return run_sessions(
-            settings, self._feeds, len(self._feeds), job, self._timeout_seconds
-        )
+    def _newly_rounded(self, wide: ir.Model) -> dict[str, ir.DataType]:
+        """Return the constants that were rounded to half precision by rewrites, and to which.
 
-    def _off(self, folder: Path, names: Iterable[str]) -> dict[str, OutputComparison]:
+        They are those in half precision that the original lacks.
+        """
+        found = half_constants(wide)
+        if not found:
+            return {}
+        known = {_content(value) for value in half_constants(self._original)}
+        return {
+            value.name or "": dtype
+            for value, dtype in found.items()
+            if _content(value) not in known
+        }
+
+    def _setting(
+        self, model: ir.Model, results: Path, given: Path | None = None, repeats: int = 1
+    ) -> Setting:
+        prune(model)
+        path = save_model(model, results.with_suffix(".onnx")).model
+        return Setting(path, results, libraries=self._custom_ops, given=given, repeats=repeats)
+
+    def _sessions(self, job: Path, *settings: Setting) -> list[SessionResult]:
+        return run_sessions(settings, self._feeds, len(self._feeds), job, self._timeout_seconds)
+
+    def _off(
+        self, folder: Path, names: Iterable[str], limits: Limits = LIMITS
+    ) -> dict[str, OutputComparison]:
         """Return the values that are off, or inconclusive, on some input set."""
         off: dict[str, OutputComparison] = {}
         wanted = list(names)
         for feeds in self._feeds:
             expected = read_values(folder / "expected" / feeds.name)
             actual = read_values(folder / "actual" / feeds.name)
-            runs = [
-                read_values(path)
-                for number in range(RUNS)
-                if (path := folder / "perturbed" / str(number) / feeds.name).is_dir()
-            ]
+            runs, own_runs = (_runs(folder / name, feeds.name) for name in (_PERTURBED, _ROUNDED))
             for name in wanted:
-                moved: list[Value] = [run[name] for run in runs]
-                found = compare_conditioned(name, expected[name], actual[name], LIMITS, moved)
+                found = compare_conditioned(
+                    name, expected[name], actual[name], limits,
+                    [run[name] for run in runs], [run[name] for run in own_runs],
+                )  # fmt: skip
                 is_off = not found.equal or found.is_inconclusive
                 if is_off and (name not in off or off[name].equal):
                     off[name] = found
         return off
 
 
+#: Epsilons of the type that constants were rounded to, as a part of a row's scale.
+_CONSTANTS_CAP_EPS = 16.0
+#: Folders of repeated runs: the original's steps with its values perturbed, the candidate's steps
+#: with its own constants perturbed.
+_PERTURBED, _ROUNDED = "perturbed", "rounded"
 _TENSOR = ir.TensorType(ir.DataType.FLOAT)
 
 
-def _saved(model: ir.Model, path: Path) -> Path:
-    return save_model(model, path).model
+def _epsilon(dtype: ir.DataType) -> float:
+    return TOLERANCES[dtype.numpy().name].epsilon
+
+
+def _largest(dtype: ir.DataType) -> float:
+    return float(ml_dtypes.finfo(dtype.numpy()).max)  # type: ignore[no-untyped-call]
+
+
+def _limits(rounded: Mapping[str, ir.DataType]) -> Limits:
+    """Return the limits of a candidate some of whose constants were rounded to half precision."""
+    if not rounded:
+        return LIMITS
+    types = set(rounded.values())
+    return replace(
+        LIMITS,
+        own_cap=_CONSTANTS_CAP_EPS * max(map(_epsilon, types)),
+        largest=min(map(_largest, types)),
+    )
+
+
+def _runs(folder: Path, feeds: str) -> list[dict[str, Value]]:
+    """Return the results of repeated runs on an input set, none if there were no runs."""
+    paths = [folder / str(number) / feeds for number in range(RUNS)]
+    return [read_values(path) for path in paths if (path / MANIFEST).exists()]
+
+
+def _content(value: ir.Value) -> tuple[tuple[int, ...], bytes]:
+    array = constant_array(value)
+    assert array is not None
+    return array.shape, hashlib.sha256(array.tobytes()).digest()
 
 
 def _widened_feeds(feeds: Path, folder: Path) -> Path:

@@ -89,7 +89,8 @@ def _bounded(scales: np.ndarray, bounds: Bounds, own: np.ndarray | float) -> np.
     # The peak is of ordinary rows too: a row of -1e9 says nothing about the others.
     is_ordinary = scales <= max(SENTINEL_FACTOR * np.median(scales), bounds.least_sentinel)
     peak = scales[is_ordinary].max(initial=0.0)
-    return np.maximum(np.maximum(scales, own), max(bounds.least_part * peak, SCALE_FLOOR))
+    least = max(bounds.least_part * peak, SCALE_FLOOR)
+    return np.asarray(np.maximum(np.maximum(scales, own), least))
 
 
 def row_spread(expected: np.ndarray, runs: Sequence[np.ndarray]) -> np.ndarray:

@@ -1,8 +1,8 @@
 """A copy of a model in which every float16 and bfloat16 value is a float32 value.
 
-float16 and bfloat16 weights widen exactly, and a Cast between float types becomes a copy. Two models
-that compute the same function agree in their wide copies up to roundings of float32, whatever type
-they are written in.
+float16 and bfloat16 weights widen exactly, and a Cast between float types becomes a copy. Two
+models that compute the same function agree in their wide copies up to roundings of float32,
+whatever type they are written in.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from ortkit.graph.walk import nodes_below, roots
 
 HALVES = frozenset({ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
 _WIDE = ir.DataType.FLOAT
+#: Of constants in wide copies: the type that their numbers were rounded to.
+_ROUNDED_TO = "ortkit.rounded_to"
 #: Attributes that name the type of a result or of an intermediate value.
 _TYPE_ATTRIBUTES = ("to", "dtype", "output_dtype", "softmax_precision", "stash_type")
 
@@ -43,11 +45,21 @@ def widened(model: ir.Model) -> ir.Model:
     return copy
 
 
+def half_constants(model: ir.Model) -> dict[ir.Value, ir.DataType]:
+    """Return the constants of a wide copy that were in half precision, and their type."""
+    values = [value for graph in model.graphs() for value in graph.initializers.values()]
+    values += [value for node in nodes_below(model.graph) for value in node.outputs]
+    return {v: v.meta[_ROUNDED_TO] for v in values if _ROUNDED_TO in v.meta}
+
+
 def _widen_constant(value: ir.Value) -> None:
     tensor = value.const_value
     if tensor is not None and tensor.dtype in HALVES:
         read = partial(_as_float32, tensor, value.name)
-        value.const_value = ir.LazyTensor(read, _WIDE, tensor.shape, name=value.name)
+        value.meta[_ROUNDED_TO] = tensor.dtype
+        value.const_value = ir.LazyTensor(
+            read, _WIDE, ir.Shape(tensor.shape.numpy()), name=value.name
+        )
     _widen_type(value)
 
 
@@ -68,10 +80,18 @@ def _widen_attributes(node: ir.Node) -> None:
             if tensor.dtype in HALVES:
                 wide = _as_float32(tensor, tensor.name)
                 node.attributes[attribute.name] = ir.AttrTensor(attribute.name, wide)
-        elif attribute.type == ir.AttributeType.INT and attribute.name in _TYPE_ATTRIBUTES:
-            if attribute.as_int() in {int(half) for half in HALVES}:
-                node.attributes[attribute.name] = ir.AttrInt64(attribute.name, int(_WIDE))
+                if node.op_type == "Constant":
+                    node.outputs[0].meta[_ROUNDED_TO] = tensor.dtype
+                    node.outputs[0].const_value = None
+        elif _names_a_half(attribute):
+            node.attributes[attribute.name] = ir.AttrInt64(attribute.name, int(_WIDE))
 
 
-def _as_float32(tensor: ir.TensorProtocol, name: str | None) -> ir.Tensor:
+def _names_a_half(attribute: ir.Attr) -> bool:
+    if attribute.type != ir.AttributeType.INT or attribute.name not in _TYPE_ATTRIBUTES:
+        return False
+    return attribute.as_int() in {int(half) for half in HALVES}
+
+
+def _as_float32(tensor: ir.TensorProtocol, name: str | None) -> ir.Tensor[np.ndarray]:
     return ir.Tensor(tensor.numpy().astype(np.float32), name=name)
