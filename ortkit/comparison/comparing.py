@@ -175,7 +175,7 @@ class _Subject:
 
     def _judge(self, feeds: Feeds, folder: Path) -> Judge:
         if len(self.rows) == 1:
-            return Judge({}, {}, {}, self.random)
+            return Judge(None, self.random)
         request = Request(
             self.model,
             self.plans[0].model,

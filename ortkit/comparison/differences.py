@@ -8,8 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from ortkit.comparison.values import Distance, Statistics, distance, statistics
-from ortkit.verify.compare import OutputComparison, TieCheck, compare_outputs, is_telling
+from ortkit.verify.compare import OutputComparison, is_telling
+from ortkit.verify.conditioned import compare_conditioned, limits_of
 from ortkit.verify.feeds import Value
+from ortkit.verify.perturbed_runs import runs_for
 from ortkit.verify.reference import Reference, Refusal
 
 
@@ -38,10 +40,8 @@ class OutputDifference:
 class Judge:
     """What is known of a model's outputs besides themselves."""
 
-    own_errors_eps: Mapping[str, float]
-    """What ONNX Runtime's own optimizations change, by output."""
-    computed_in: Mapping[str, str]
-    ties: Mapping[str, TieCheck]
+    state: Reference | None
+    """What verification found out about the first model."""
     random: Collection[str]
     """Outputs that depend on random numbers, which no two runs share."""
     notes: tuple[str, ...] = ()
@@ -50,11 +50,9 @@ class Judge:
     def of(state: Reference | Refusal, random: Collection[str]) -> Judge:
         """Take over what verification found out about the first model."""
         if isinstance(state, Refusal):
-            note = f"ONNX Runtime's own error is not known, and taken for none: {state.reason}"
-            return Judge({}, {}, {}, random, () if random else (note,))
-        found = {name: state.tie(name, state.feeds[0], optimized=True) for name in state.outputs}
-        ties = {name: check for name, check in found.items() if check is not None}
-        return Judge(state.own_errors_eps, state.computed_in, ties, random)
+            note = f"the model's conditioning is not known: {state.reason}"
+            return Judge(None, random, () if random else (note,))
+        return Judge(state, random)
 
     def compare(
         self, expected: Mapping[str, Value], actual: Mapping[str, Value]
@@ -71,15 +69,12 @@ class Judge:
             lacking = OutputComparison(name, _kind(want), np.inf, 0.0, (), False, 0, "is missing")
             return OutputDifference(lacking, None, _statistics(want), None)
         got = actual[name]
-        judged = compare_outputs(
-            name,
-            want,
-            got,
-            own_error_eps=self.own_errors_eps.get(name, 0.0),
-            optimized=True,
-            computed_in=self.computed_in.get(name, ""),
-            tie=self.ties.get(name),
-        )
+        limits = limits_of("" if self.state is None else self.state.coarsest)
+        judged = compare_conditioned(name, want, got, limits)
+        if self.state is not None and (not judged.equal or judged.is_inconclusive):
+            others = self.state.runs(self.state.feeds[0], count=runs_for([judged.dtype]))
+            runs = [run[name] for run in others]
+            judged = compare_conditioned(name, want, got, limits, runs)
         apart = None
         if isinstance(want, np.ndarray) and isinstance(got, np.ndarray):
             same = want.shape == got.shape and want.dtype == got.dtype

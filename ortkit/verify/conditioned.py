@@ -11,7 +11,7 @@ Integers and booleans are equal, but for near ties: elements that differ in some
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,14 +19,14 @@ import numpy as np
 from ortkit.verify.compare import OutputComparison, compare_outputs
 from ortkit.verify.feeds import Value
 from ortkit.verify.rows import Bounds, as_rows, row_errors_and_scales, row_spread
-from ortkit.verify.tolerances import PEAK_PART, TOLERANCES
+from ortkit.verify.tolerances import CAPS, PEAK_PART, TOLERANCES
 
 
 @dataclass(frozen=True)
 class Limits:
     """What a stage of verification allows."""
 
-    floor_eps: dict[str, float]
+    floor_eps: Mapping[str, float]
     """By type, the epsilons that any value of it may be off."""
     cap: float
     """The part of a row's scale beyond which its spread allows no more."""
@@ -35,6 +35,19 @@ class Limits:
     largest: float = math.inf
     """The largest number of the coarsest type that the candidate's constants were rounded to:
     larger ones saturate."""
+
+
+def limits_of(coarsest: str) -> Limits:
+    """Return the limits for outputs of a whole model under deploy settings.
+
+    Args:
+        coarsest: The coarsest type in which the model has values; see `Reference`.
+    """
+    return Limits(_HALF_FLOORS, CAPS[coarsest or "float32"])
+
+
+#: The last steps of a model round a few times; what comes before is measured.
+_HALF_FLOORS = {"float16": 4.0, "bfloat16": 4.0}
 
 
 def compare_conditioned(
@@ -67,7 +80,7 @@ def compare_conditioned(
         own_runs = [_saturated(each, limits.largest) for each in _like(expected, own_runs)]
     moved = _Runs(expected, _like(expected, runs)), _Runs(actual, _like(expected, own_runs))
     if expected.dtype.name not in TOLERANCES:
-        ties = moved[0].disagreement() | moved[1].disagreement()
+        ties = disagreement(expected, runs) | disagreement(actual, own_runs)
         return compare_outputs(name, expected, actual, tie=lambda _: ties)
     return _compare_floats(name, expected, actual, limits, moved)
 
@@ -83,18 +96,19 @@ class _Runs:
     exact: np.ndarray
     perturbed: list[np.ndarray]
 
-    def disagreement(self) -> np.ndarray:
-        """Return which elements differ in some run."""
-        disagree = np.zeros(self.exact.shape, bool)
-        for run in self.perturbed:
-            disagree |= np.asarray(run != self.exact)
-        return disagree
-
     def spread(self, shape: tuple[int, ...]) -> np.ndarray:
         """Return how far the runs move each row at most, with the value as `shape` of rows."""
         return row_spread(
             self.exact.reshape(shape), [run.reshape(shape) for run in self.perturbed]
         )
+
+
+def disagreement(expected: np.ndarray, runs: Sequence[Value]) -> np.ndarray:
+    """Return the elements that differ in some run: near ties."""
+    disagree = np.zeros(expected.shape, bool)
+    for run in _like(expected, runs):
+        disagree |= np.asarray(run != expected)
+    return disagree
 
 
 def _like(expected: np.ndarray, runs: Sequence[Value]) -> list[np.ndarray]:

@@ -6,9 +6,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from ortkit.verify.compare import OutputComparison, compare_outputs, is_telling, worse
+from ortkit.verify.conditioned import compare_conditioned, disagreement, limits_of
 from ortkit.verify.exchange import read_values
 from ortkit.verify.feeds import Value
+from ortkit.verify.perturbation import CHOICE_RUNS
+from ortkit.verify.perturbed_runs import runs_for, unit_of
 from ortkit.verify.reference import Reference
 from ortkit.verify.sessions import SessionResult
 from ortkit.verify.summary import DEPLOYED
@@ -16,6 +21,20 @@ from ortkit.verify.tolerances import TOLERANCES
 from ortkit.verify.verification import Gap
 
 _OFF = "with optimizations off"
+RANDOM = "it depends on random numbers"
+
+
+@dataclass(frozen=True)
+class Allowance:
+    """What a candidate may do that its original does not."""
+
+    computed_in: str = ""
+    """A coarser float type that it computes float32 in, as numpy names it; empty if none."""
+    stated: float = 0.0
+    """An error that the user accepts, as a part of the output's largest magnitude."""
+
+
+DEFAULT = Allowance()
 
 
 @dataclass(frozen=True)
@@ -30,17 +49,22 @@ class Judged:
     """Outputs, or parts of them, that were not compared."""
 
 
-def judge(reference: Reference, folder: Path, results: Sequence[SessionResult]) -> Judged:
+def judge(
+    reference: Reference,
+    folder: Path,
+    results: Sequence[SessionResult],
+    allowance: Allowance = DEFAULT,
+) -> Judged:
     """Compare a candidate's results with the original's.
 
     Args:
         reference: The original's.
         folder: Holds the candidate's results, `plain` and `optimized`.
         results: Of these two sessions.
+        allowance: What the candidate may do that the original does not.
     """
     worst: dict[str, OutputComparison] = {}
     telling: set[str] = set()
-    vague: set[str] = set()
     reason = ""
     settings = (("plain", _OFF), ("optimized", DEPLOYED))
     for result, (name, setting) in zip(results, settings, strict=True):
@@ -49,45 +73,37 @@ def judge(reference: Reference, folder: Path, results: Sequence[SessionResult]) 
         reason = reason or _broken(reference, result, setting)
         if reason:
             break
-        for found, where, tells in _compare(reference, folder / name, setting):
+        for found, where, tells in _compare(reference, folder / name, setting, allowance):
             if tells:
                 telling.add(found.name)
-            if _is_vague(found):
-                vague.add(found.name)
             known = worst.get(found.name)
             worst[found.name] = found if known is None else worse(known, found)
             if not found.equal and not reason:
                 reason = f"output {found.name!r} {where}: {found.reason}"
-    return Judged(tuple(worst.values()), reason, _gaps(reference, telling, vague))
+    found_all = tuple(worst.values())
+    return Judged(found_all, reason, _gaps(reference, telling, found_all))
 
 
-def _gaps(reference: Reference, telling: set[str], vague: set[str]) -> tuple[Gap, ...]:
+def _gaps(
+    reference: Reference, telling: set[str], found: Sequence[OutputComparison]
+) -> tuple[Gap, ...]:
     """Say what of the original's outputs no comparison could find wrong."""
-    found = [
-        Gap(f"output {name!r}", "it depends on random numbers") for name in reference.excluded
-    ]
+    gaps = [Gap(f"output {name!r}", RANDOM) for name in reference.excluded]
     silent = "on the inputs tried it is absent, empty, NaN or infinite"
-    found += [
+    gaps += [
         Gap(f"output {name!r}", silent, "give --inputs FILE.npz on which it has numbers")
         for name in reference.outputs
         if name not in reference.excluded and name not in telling
     ]
-    loose = f"{DEPLOYED}: ONNX Runtime's own optimizations change it by as much as its values"
-    found += [
-        Gap(f"output {name!r}", loose, "give usual inputs with --inputs FILE.npz")
-        for name in reference.outputs
-        if name in vague
+    gaps += [
+        Gap(f"output {each.name!r}", each.reason, "give usual inputs with --inputs FILE.npz")
+        for each in found
+        if each.is_inconclusive
     ]
     if reference.own_problem:
         why = f"the original does not run so: {reference.own_problem}"
-        found.append(Gap(f"what comes out {DEPLOYED}", why))
-    return tuple(found)
-
-
-def _is_vague(found: OutputComparison) -> bool:
-    """Say whether an error as large as the values themselves would have been allowed."""
-    kind = TOLERANCES.get(found.dtype)
-    return kind is not None and found.allowed_eps * kind.epsilon > 1
+        gaps.append(Gap(f"what comes out {DEPLOYED}", why))
+    return tuple(gaps)
 
 
 def _broken(reference: Reference, result: SessionResult, setting: str) -> str:
@@ -110,29 +126,39 @@ def _broken(reference: Reference, result: SessionResult, setting: str) -> str:
 
 
 def _compare(
-    reference: Reference, results: Path, setting: str
+    reference: Reference, results: Path, setting: str, allowance: Allowance
 ) -> Iterator[tuple[OutputComparison, str, bool]]:
-    """Compare every output of every input set; say where, and whether it could be wrong."""
-    optimized = setting == DEPLOYED
+    """Compare every output of every input set; say where, and whether it could be wrong.
+
+    The perturbed runs are made only where something is off without them.
+    """
+    limits = limits_of(allowance.computed_in or reference.coarsest)
+    unit = TOLERANCES[allowance.computed_in].epsilon if allowance.computed_in else 0.0
     for number, feeds in enumerate(reference.feeds):
         expected = reference.expected(feeds)
         actual = read_values(results / feeds.name)
-        rounded: dict[str, Value] = {}
-        if reference.rounded is not None:
-            rounded = read_values(reference.rounded / feeds.name)
-        times = reference.kernel_roundings if optimized else 1.0
         for name in reference.outputs:
             if name in reference.excluded:
                 continue
-            found = compare_outputs(
-                name,
-                expected[name],
-                actual[name],
-                own_error_eps=times * reference.own_errors_eps.get(name, 0.0),
-                optimized=optimized,
-                computed_in=reference.computed_in.get(name, ""),
-                stated=reference.stated,
-                rounded=rounded.get(name),
-                tie=reference.tie(name, feeds, optimized=optimized),
-            )
-            yield found, f"{setting}, input set {number}", is_telling(expected[name])
+            want, got = expected[name], actual[name]
+            if allowance.stated:
+                found = _compare_stated(name, want, got, reference, feeds, allowance.stated)
+            else:
+                found = compare_conditioned(name, want, got, limits)
+                if not found.equal or found.is_inconclusive:
+                    others = reference.runs(feeds, unit, runs_for([found.dtype]))
+                    runs = [run[name] for run in others]
+                    found = compare_conditioned(name, want, got, limits, runs)
+            yield found, f"{setting}, input set {number}", is_telling(want)
+
+
+def _compare_stated(
+    name: str, want: Value, got: Value, reference: Reference, feeds: Path, stated: float
+) -> OutputComparison:
+    """Compare an output of a lowered model: choices may be others where the error explains it."""
+    found = compare_outputs(name, want, got, stated=stated)
+    if found.equal or found.dtype in TOLERANCES or not isinstance(want, np.ndarray):
+        return found
+    runs = reference.runs(feeds, unit_of(stated), CHOICE_RUNS)
+    ties = disagreement(want, [run[name] for run in runs])
+    return compare_outputs(name, want, got, stated=stated, tie=lambda _: ties)

@@ -46,6 +46,31 @@ def coarser_origins(model: ir.Model) -> dict[str, str]:
     return found
 
 
+def coarsest_type(model: ir.Model) -> str:
+    """Return the coarsest type in which a model has values: a half, or `int8` if it quantizes.
+
+    Returns:
+        Its name as numpy and ml_dtypes have it; empty for float32 and finer ones.
+    """
+    if any(is_quantizing(node) for root in roots(model) for node in nodes_below(root)):
+        return "int8"
+    halves = [dtype for dtype in _ORDER[2:] if dtype in _float_types(model)]
+    return halves[-1].numpy().name if halves else ""
+
+
+def is_quantizing(node: ir.Node) -> bool:
+    """Say whether a node rounds a float to 8 bits or fewer, or computes in such."""
+    return node.domain in _QUANTIZING_DOMAINS and (
+        node.op_type.startswith(_QUANTIZING_STARTS) or node.op_type in _QUANTIZING
+    )
+
+
+#: Operators of ONNX and of ONNX Runtime, by name and by the start of their name.
+_QUANTIZING_DOMAINS = ("", "com.microsoft")
+_QUANTIZING_STARTS = ("QuantizeLinear", "DynamicQuantize", "QLinear", "QGemm", "QAttention")
+_QUANTIZING = frozenset({"MatMulInteger", "ConvInteger", "MatMulIntegerToFloat", "MatMulNBits"})
+
+
 def _given(graph: ir.Graph) -> Iterator[ir.Value]:
     yield from (value for value in graph.inputs if not value.is_initializer())
 

@@ -7,21 +7,19 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 
-import numpy as np
 import onnx_ir as ir
 
 from ortkit.errors import ModelError
-from ortkit.graph.constants import constant_array
-from ortkit.verify.compare import TieCheck, compare_outputs, is_telling
+from ortkit.verify.compare import is_telling
 from ortkit.verify.exchange import read_values, write_feeds
 from ortkit.verify.feeds import FeedMaker, Feeds, Value, load_feeds
 from ortkit.verify.limits import long_loop, time_limit
-from ortkit.verify.nudged import write_nudged
-from ortkit.verify.precision import coarser_origins
+from ortkit.verify.perturbation import RUNS
+from ortkit.verify.perturbed_runs import PerturbedRuns
+from ortkit.verify.precision import coarsest_type
 from ortkit.verify.random_ops import random_outputs
 from ortkit.verify.sessions import SessionResult, Setting, run_sessions
 from ortkit.verify.sizes import free_inputs
-from ortkit.verify.ties import Roundings, TieSource, tie_check, tie_sources, write_probe
 
 #: How many other input sets are tried when the original does not run on the first.
 _FALLBACKS = 24
@@ -69,63 +67,29 @@ class Reference:
     plain: Path
     """Results with ONNX Runtime's optimizations off, one folder per input set."""
     optimized: Path
-    own_errors_eps: Mapping[str, float]
     own_problem: str
     """Why the original does not run under deploy settings; empty if it does."""
-    ties: Mapping[str, TieSource]
-    constants: Mapping[str, Value]
-    computed_in: Mapping[str, str]
-    """By value, a coarser float type that it was computed in than its own."""
-    is_quantized: bool = False
-    """Whether `own_errors_eps` is also what neighbouring steps of the original's make."""
-    stated: float = 0.0
-    """An error that the user accepts, as a part of the output's largest magnitude."""
-    rounded: Path | None = None
-    """Results with every value rounded to half precision, and with the values that outputs are
-    picked or rounded from, if that was looked at."""
-    kernel_roundings: float = 1.0
-    """How many times as much as sums of products the candidate's kernels round."""
+    perturbed: PerturbedRuns
+    coarsest: str = ""
+    """The coarsest type in which a value is computed: in half precision, or `int8` if values are
+    quantized; else empty."""
     timeout_seconds: float = 600.0
     """Seconds for all sessions of a candidate."""
-    is_strict: bool = False
-    """Whether such values in half precision are off by no more than `rounded` and one epsilon."""
 
     def expected(self, feeds: Path) -> dict[str, Value]:
         """Return the reference for one input set."""
         return read_values(self.plain / feeds.name)
 
-    def tie(self, name: str, feeds: Path, *, optimized: bool) -> TieCheck | None:
-        """Return what judges the differing elements of an output that picks values."""
-        checks = []
-        if name in self.ties:
-            values = {**read_values(feeds), **self.constants, **self.expected(feeds)}
-            worst = max(self.own_errors_eps.values(), default=0.0)
-            source, given = self.ties[name], values.get(name)
-            moved = {} if self.rounded is None else read_values(self.rounded / feeds.name)
-            roundings = Roundings(moved) if self.is_strict else None
-            checks.append(
-                tie_check(source, given, values, worst, self.computed_in, self.stated, roundings)
-            )
-        if optimized and not self.own_problem:
-            checks.append(_equals(read_values(self.optimized / feeds.name).get(name)))
-        known = [check for check in checks if check is not None]
-        return (lambda actual: _either(known, actual)) if known else None
+    def runs(self, feeds: Path, unit: float = 0.0, count: int = RUNS) -> list[dict[str, Value]]:
+        """Return other results that are as good: of perturbed runs, and under deploy settings.
 
-
-def _equals(other: Value) -> TieCheck | None:
-    """Under the same settings the original may have picked the same."""
-    if not isinstance(other, np.ndarray):
-        return None
-    return lambda actual: np.asarray(
-        actual == other if actual.shape == other.shape else np.zeros(actual.shape, bool)
-    )
-
-
-def _either(checks: Sequence[TieCheck], actual: np.ndarray) -> np.ndarray:
-    result = np.zeros(actual.shape, bool)
-    for check in checks:
-        result |= check(actual)
-    return result
+        Args:
+            feeds: One of the input sets.
+            unit: As for `PerturbedRuns.of`.
+            count: As for `PerturbedRuns.of`.
+        """
+        deployed = [] if self.own_problem else [read_values(self.optimized / feeds.name)]
+        return [*self.perturbed.of(feeds, unit, count), *deployed]
 
 
 def compute_reference(request: Request, folder: Path) -> Reference | Refusal:
@@ -137,8 +101,6 @@ def compute_reference(request: Request, folder: Path) -> Reference | Refusal:
     """
     outputs = tuple(value.name or "" for value in request.model.graph.outputs)
     excluded = random_outputs(request.model)
-    if outputs and set(outputs) == set(excluded):
-        return Refusal(f"every output depends on random numbers: {', '.join(excluded)}")
     if reason := long_loop(request.model):
         return Refusal(reason)
     try:
@@ -147,7 +109,7 @@ def compute_reference(request: Request, folder: Path) -> Reference | Refusal:
         return Refusal(error.problem, error.fix or _GIVEN)
     if request.timeout_seconds is None:
         request = replace(request, timeout_seconds=time_limit(request.model, first[0]))
-    runner = _Runner(request, folder, tie_sources(request.model))
+    runner = _Runner(request, folder)
     plain, optimized = runner.run("first", first, len(first))
     good = runner.telling("first", plain.done, excluded)
     if (len(plain.done) < len(first) or not good) and plain.is_loaded and not plain.is_ended:
@@ -199,18 +161,12 @@ def _input_sets(request: Request) -> tuple[Sequence[Feeds], Iterator[Feeds]]:
 class _Runner:
     """Runs the original; remembers where the latest results lie."""
 
-    def __init__(self, request: Request, folder: Path, ties: Mapping[str, TieSource]) -> None:
+    def __init__(self, request: Request, folder: Path) -> None:
         self.request = request
         self.seconds = 0.0 if request.timeout_seconds is None else request.timeout_seconds
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
-        self.ties = dict(ties)
         self.stage = folder
-        self.moved: set[str] = set()
-        """Input sets on which the nudged original ran, too."""
-        probe = folder / "probe.onnx"
-        self.probe = probe if ties and write_probe(request.path, ties, probe) else None
-        self.nudged = write_nudged(request.path, folder / "nudged")
 
     def run(
         self, name: str, feeds: Sequence[Feeds], wanted: int
@@ -219,31 +175,28 @@ class _Runner:
         self.stage = self.folder / name
         for index, each in enumerate(feeds):
             write_feeds(self.stage / "feeds" / str(index), each)
-        weights = self.request.path.parent.resolve() if self.probe else None
         libraries = self.request.custom_ops
         settings = [
-            Setting(self.probe or self.request.path, self.stage / "plain", False, libraries,
-                    weights_folder=weights),
+            Setting(self.request.path, self.stage / "plain", False, libraries),
             Setting(self.request.path, self.stage / "optimized", True, libraries),
-        ]  # fmt: skip
-        if self.nudged is not None:
-            settings.append(Setting(self.nudged, self.stage / "nudged", False, libraries))
+        ]
         paths = [self.stage / "feeds" / str(index) for index in range(len(feeds))]
-        plain, optimized, *nudged = run_sessions(
-            settings, paths, wanted, self.stage / "job", self.seconds
-        )
-        self.moved = {name for each in nudged for name in each.done}
+        plain, optimized = run_sessions(settings, paths, wanted, self.stage / "job", self.seconds)
         return plain, optimized
 
     def telling(self, name: str, done: Sequence[str], excluded: Sequence[str]) -> list[str]:
-        """Return the input sets whose results hold something to compare."""
+        """Return the input sets whose results hold something to compare.
+
+        Outputs that depend on random numbers tell something if there are no others.
+        """
+        found = {each: read_values(self.folder / name / "plain" / each) for each in done}
         return [
             each
-            for each in done
+            for each, values in found.items()
             if any(
                 is_telling(value)
-                for output, value in read_values(self.folder / name / "plain" / each).items()
-                if output not in excluded
+                for output, value in values.items()
+                if output not in excluded or len(excluded) == len(values)
             )
         ]
 
@@ -255,37 +208,18 @@ class _Runner:
         optimized: SessionResult,
     ) -> Reference:
         missing = [name for name in good if name not in optimized.done]
-        compared = [name for name in outputs if name not in excluded]
-        errors: dict[str, float] = {}
-        for each in good:
-            expected = read_values(self.stage / "plain" / each)
-            others = [self.stage / "optimized" / each] if not missing else []
-            if each in self.moved:
-                others.append(self.stage / "nudged" / each)
-            for actual in map(read_values, others):
-                for name in compared:
-                    found = compare_outputs(name, expected[name], actual[name]).max_error_eps
-                    errors[name] = max(errors.get(name, 0.0), found if np.isfinite(found) else 0.0)
-        model = self.request.model
+        model, feeds = self.request.model, tuple(self.stage / "feeds" / each for each in good)
         return Reference(
             inputs=tuple(v.name or "" for v in free_inputs(model)),
             outputs=outputs,
             excluded=excluded,
-            feeds=tuple(self.stage / "feeds" / each for each in good),
+            feeds=feeds,
             plain=self.stage / "plain",
             optimized=self.stage / "optimized",
-            own_errors_eps=errors,
             own_problem=optimized.problem if missing else "",
-            ties=self.ties,
-            constants=_constants(model, self.ties),
-            computed_in=coarser_origins(model),
-            is_quantized=not self.moved.isdisjoint(good),
+            perturbed=PerturbedRuns(
+                self.request.path, feeds, self.folder, self.seconds, self.request.custom_ops
+            ),
+            coarsest=coarsest_type(model),
             timeout_seconds=self.seconds,
         )
-
-
-def _constants(model: ir.Model, ties: Mapping[str, TieSource]) -> dict[str, Value]:
-    """Return the initializers that an output is picked from or compared with."""
-    wanted = {name for source in ties.values() for name in source.values}
-    values = [model.graph.initializers[n] for n in wanted if n in model.graph.initializers]
-    return {value.name or "": constant_array(value) for value in values}

@@ -8,8 +8,9 @@ values (`steps.py`), so that each rewrite is judged where it is, at the toleranc
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+import shutil
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import ml_dtypes
@@ -18,36 +19,32 @@ import onnx_ir as ir
 
 from ortkit.graph.channels_last import restore_channels_first
 from ortkit.graph.constants import constant_array
+from ortkit.graph.provenance import align
 from ortkit.graph.save import save_model
 from ortkit.graph.shapes import Shapes
-from ortkit.runtime.tensor_files import MANIFEST
 from ortkit.verify.compare import OutputComparison
 from ortkit.verify.conditioned import Limits, compare_conditioned
-from ortkit.verify.exchange import read_values, write_feeds
-from ortkit.verify.feeds import Value
-from ortkit.verify.perturbation import RUNS, perturb, perturb_constants
+from ortkit.verify.exchange import read_values
+from ortkit.verify.perturbation import perturb, perturb_constants
+from ortkit.verify.perturbed_runs import read_runs, runs_for
 from ortkit.verify.random_ops import draws
+from ortkit.verify.rewrite_check import RewriteCheck
 from ortkit.verify.sessions import SessionResult, Setting, run_sessions
-from ortkit.verify.steps import as_steps, computed_values, give, prune
+from ortkit.verify.steps import (
+    as_steps,
+    bytes_of_values,
+    computed_values,
+    give,
+    given_names,
+    prune,
+)
 from ortkit.verify.tolerances import TOLERANCES
-from ortkit.verify.widening import HALVES, half_constants, widened
+from ortkit.verify.widening import float_constants, half_constants, widened, widened_feeds
 
 #: A step is a few nodes; ONNX Runtime's kernels for one node differ from the standard's order of
 #: operations by up to 14 epsilons of float32 (BatchNormalization folded into a convolution of 576
 #: products; onnxruntime 1.31.1).
 LIMITS = Limits({"float32": 32.0}, 2.0**-10)
-
-
-@dataclass(frozen=True)
-class RewriteCheck:
-    """What stage 1 found."""
-
-    compared: tuple[str, ...] = ()
-    """The values that were compared, by name."""
-    wrong: tuple[OutputComparison, ...] = ()
-    inconclusive: tuple[OutputComparison, ...] = ()
-    problem: str = ""
-    """Why nothing was compared; empty if something was."""
 
 
 class RewriteStage:
@@ -77,30 +74,66 @@ class RewriteStage:
         self._timeout_seconds = timeout_seconds
         self._custom_ops = custom_ops
         self._checks = 0
-        self._feeds = [_widened_feeds(each, folder / "feeds") for each in feeds]
+        self._half: ir.DataType | None = None
+        """The type that constants of the candidate may be rounded to, if they may be."""
+        self._feeds = [widened_feeds(each, folder / "feeds") for each in feeds]
+        self._bytes = bytes_of_values(self._original, self._feeds)
 
-    def check(self, candidate: ir.Model) -> RewriteCheck:
+    def check(self, candidate: ir.Model, computed_in: str = "") -> RewriteCheck:
         """Compare every value that a candidate shares with the original.
+
+        Args:
+            candidate: Not changed.
+            computed_in: A coarser float type that it computes float32 in, as numpy names it: its
+                constants may be rounded to it.
 
         Raises:
             MissingDependencyError: ONNX Runtime is not installed.
         """
         self._checks += 1
+        self._half = ir.DataType[computed_in.upper()] if computed_in else None
         folder = self._folder / f"rewrites{self._checks}"
-        folder.mkdir(parents=True)
         wide = widened(candidate)
         # A name in a function's body is no name of the graph.
         own = set(computed_values(candidate))
         restored = restore_channels_first(wide, self._original)
         own.update(value.name or "" for node in restored for value in node.outputs)
         names = self._shared(computed_values(wide), own)
-        if not names:
-            return RewriteCheck(problem="the graphs have no value in common")
+        found = self._compared(wide, names, folder / "all")
+        if not found.wrong and not found.problem:
+            return found
+        # Another tool may give a name to another value. What is computed of it is compared then.
+        doubtful = set(names) - align(self._original, wide).values
+        if found.wrong:
+            doubtful &= {each.name for each in found.wrong}
+        if not doubtful:
+            return found
+        return self._compared(wide, [n for n in names if n not in doubtful], folder / "certain")
+
+    def _compared(self, wide: ir.Model, names: Sequence[str], folder: Path) -> RewriteCheck:
+        """Compare the values named, each computed from the others; as many at a time as fit."""
         compared = [name for name in names if not draws(self._values[name].producer())]
-        whole = self._original.clone()
-        give(whole, names)
+        total = RewriteCheck()
+        for number, batch in enumerate(self._batches(compared)):
+            part = folder / str(number)
+            part.mkdir(parents=True)
+            total = total.with_part(self._compared_at_once(wide, names, batch, part))
+            shutil.rmtree(part)
+            if total.problem:
+                break
+        return total
+
+    def _compared_at_once(
+        self, wide: ir.Model, names: Sequence[str], compared: Sequence[str], folder: Path
+    ) -> RewriteCheck:
         steps = wide.clone()
         as_steps(steps, names, compared)
+        prune(steps)
+        own_steps = self._original.clone()
+        as_steps(own_steps, names, compared)
+        prune(own_steps)
+        whole = self._original.clone()
+        give(whole, {*compared, *given_names(steps), *given_names(own_steps)})
         results = self._sessions(
             folder / "job",
             self._setting(whole, folder / "expected"),
@@ -111,14 +144,28 @@ class RewriteStage:
             return RewriteCheck(problem=problem)
         off = self._off(folder, compared)
         if off:
-            rounded = self._newly_rounded(wide)
-            self._run_perturbed(wide, names, off, folder, rounded)
+            rounded = self._newly_rounded(wide, self._half)
+            self._run_perturbed((own_steps, steps), off, folder, rounded)
             off = self._off(folder, off, _limits(rounded))
         return RewriteCheck(
             tuple(compared),
             tuple(each for each in off.values() if not each.equal),
             tuple(each for each in off.values() if each.is_inconclusive),
         )
+
+    def _batches(self, names: Sequence[str]) -> Iterator[list[str]]:
+        """Split values into lists whose results on the largest input set fit the limit."""
+        batch: list[str] = []
+        size = 0
+        for name in names:
+            more = self._bytes.get(name, _UNKNOWN_BYTES)
+            if batch and size + more > _BATCH_BYTES:
+                yield batch
+                batch, size = [], 0
+            batch.append(name)
+            size += more
+        if batch:
+            yield batch
 
     def _shared(self, theirs: dict[str, ir.Value], own: set[str]) -> list[str]:
         """Return the values that both compute, whose type ONNX Runtime takes as an input."""
@@ -135,34 +182,37 @@ class RewriteStage:
 
     def _run_perturbed(
         self,
-        wide: ir.Model,
-        names: Sequence[str],
-        wanted: Collection[str],
+        steps: tuple[ir.Model, ir.Model],
+        wanted: Mapping[str, OutputComparison],
         folder: Path,
         rounded: Mapping[str, ir.DataType],
     ) -> None:
         """Run the original's steps with perturbed values, the candidate's with such constants."""
-        given = folder / "expected"
-        steps = self._original.clone()
-        as_steps(steps, names, wanted)
-        perturb(steps, TOLERANCES["float32"].epsilon)
-        settings = [self._setting(steps, folder / _PERTURBED, given=given, repeats=RUNS)]
+        given, count = folder / "expected", runs_for(each.dtype for each in wanted.values())
+        own, theirs = (each.clone() for each in steps)
+        give(own, wanted)
+        prune(own)
+        perturb(own, lambda _: TOLERANCES["float32"].epsilon)
+        settings = [self._setting(own, folder / _PERTURBED, given=given, repeats=count)]
         if rounded:
-            steps = wide.clone()
-            as_steps(steps, names, wanted)
-            perturb_constants(steps, {name: _epsilon(each) for name, each in rounded.items()})
-            settings.append(self._setting(steps, folder / _ROUNDED, given=given, repeats=RUNS))
+            give(theirs, wanted)
+            prune(theirs)
+            perturb_constants(theirs, {name: _epsilon(each) for name, each in rounded.items()})
+            settings.append(self._setting(theirs, folder / _ROUNDED, given=given, repeats=count))
         self._sessions(folder / "perturbed_job", *settings)
 
-    def _newly_rounded(self, wide: ir.Model) -> dict[str, ir.DataType]:
+    def _newly_rounded(self, wide: ir.Model, half: ir.DataType | None) -> dict[str, ir.DataType]:
         """Return the constants that were rounded to half precision by rewrites, and to which.
 
-        They are those in half precision that the original lacks.
+        They are those that the original lacks and that are in half precision, or hold only numbers
+        of `half`.
         """
-        found = half_constants(wide)
+        found: dict[ir.Value, ir.DataType] = dict(half_constants(wide))
+        if half is not None:
+            found |= {v: half for v in float_constants(wide) if v not in found and _is_in(v, half)}
         if not found:
             return {}
-        known = {_content(value) for value in half_constants(self._original)}
+        known = {_content(value) for value in float_constants(self._original)}
         return {
             value.name or "": dtype
             for value, dtype in found.items()
@@ -188,7 +238,9 @@ class RewriteStage:
         for feeds in self._feeds:
             expected = read_values(folder / "expected" / feeds.name)
             actual = read_values(folder / "actual" / feeds.name)
-            runs, own_runs = (_runs(folder / name, feeds.name) for name in (_PERTURBED, _ROUNDED))
+            runs, own_runs = (
+                read_runs(folder / name, feeds.name) for name in (_PERTURBED, _ROUNDED)
+            )
             for name in wanted:
                 found = compare_conditioned(
                     name, expected[name], actual[name], limits,
@@ -200,6 +252,12 @@ class RewriteStage:
         return off
 
 
+#: Numbers of masks are kept a few roundings away from the largest one: a lowering takes
+#: -65472 for the lowest float16, and -3.3e38 for the lowest bfloat16.
+_SATURATED_PART = 0.97
+#: Results of one run, on one input set, that lie on disk at a time.
+_BATCH_BYTES = 256 << 20
+_UNKNOWN_BYTES = 1 << 20
 #: Epsilons of the type that constants were rounded to, as a part of a row's scale.
 _CONSTANTS_CAP_EPS = 16.0
 #: Folders of repeated runs: the original's steps with its values perturbed, the candidate's steps
@@ -213,7 +271,8 @@ def _epsilon(dtype: ir.DataType) -> float:
 
 
 def _largest(dtype: ir.DataType) -> float:
-    return float(ml_dtypes.finfo(dtype.numpy()).max)  # type: ignore[no-untyped-call]
+    most = float(ml_dtypes.finfo(dtype.numpy()).max)  # type: ignore[no-untyped-call]
+    return _SATURATED_PART * most
 
 
 def _limits(rounded: Mapping[str, ir.DataType]) -> Limits:
@@ -228,37 +287,13 @@ def _limits(rounded: Mapping[str, ir.DataType]) -> Limits:
     )
 
 
-def _runs(folder: Path, feeds: str) -> list[dict[str, Value]]:
-    """Return the results of repeated runs on an input set, none if there were no runs."""
-    paths = [folder / str(number) / feeds for number in range(RUNS)]
-    return [read_values(path) for path in paths if (path / MANIFEST).exists()]
+def _is_in(value: ir.Value, half: ir.DataType) -> bool:
+    array = constant_array(value)
+    assert array is not None
+    return bool((array.astype(half.numpy()).astype(np.float32) == array).all())
 
 
 def _content(value: ir.Value) -> tuple[tuple[int, ...], bytes]:
     array = constant_array(value)
     assert array is not None
     return array.shape, hashlib.sha256(array.tobytes()).digest()
-
-
-def _widened_feeds(feeds: Path, folder: Path) -> Path:
-    """Return an input set in which half precision is float32; the same one if there is none."""
-    values = read_values(feeds)
-    halves = {half.numpy() for half in HALVES}
-    if not any(_has(value, halves) for value in values.values()):
-        return feeds
-    wide = folder / feeds.name
-    write_feeds(wide, {name: _wide(value, halves) for name, value in values.items()})
-    return wide
-
-
-def _has(value: Value, types: set[np.dtype]) -> bool:
-    parts = value if isinstance(value, list) else [value]
-    return any(part is not None and part.dtype in types for part in parts)
-
-
-def _wide(value: Value, types: set[np.dtype]) -> Value:
-    if isinstance(value, list):
-        return [part.astype(np.float32) if part.dtype in types else part for part in value]
-    if value is None or value.dtype not in types:
-        return value
-    return value.astype(np.float32)

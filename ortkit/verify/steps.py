@@ -7,11 +7,17 @@ is: no error of an earlier value comes in, and none is damped by a later one.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from math import prod
+from pathlib import Path
 
+import numpy as np
 import onnx_ir as ir
 
+from ortkit.graph.shapes import Shapes
 from ortkit.graph.walk import subgraphs
 from ortkit.verify.child import GIVEN
+from ortkit.verify.exchange import read_values
+from ortkit.verify.feeds import Value
 
 
 def computed_values(model: ir.Model) -> dict[str, ir.Value]:
@@ -66,8 +72,47 @@ def as_steps(model: ir.Model, names: Collection[str], wanted: Collection[str]) -
 
 def give(model: ir.Model, names: Collection[str]) -> None:
     """Let a model give the values named, and nothing else, in place."""
-    values = computed_values(model)
-    model.graph.outputs[:] = [values[name] for name in values if name in names]
+    values = [value for node in model.graph for value in node.outputs]
+    model.graph.outputs[:] = [value for value in values if value.name in names]
+
+
+def given_names(model: ir.Model) -> list[str]:
+    """Return the values that a model of steps gets as inputs."""
+    inputs = (value.name or "" for value in model.graph.inputs if _is_given(value))
+    return [name.removesuffix(GIVEN) for name in inputs]
+
+
+def bytes_of_values(model: ir.Model, feeds: Iterable[Path]) -> dict[str, int]:
+    """Return how large values are at most on some input sets, as far as shapes tell.
+
+    Args:
+        model: Not changed.
+        feeds: Folders of input sets.
+    """
+    most: dict[str, int] = {}
+    for each in feeds:
+        known = model.clone()
+        shapes_fed = {name: _shape(value) for name, value in read_values(each).items()}
+        for value in known.graph.inputs:
+            if shape := shapes_fed.get(value.name or ""):
+                value.shape = ir.Shape(shape)
+        shapes = Shapes.infer(known)
+        for name, value in computed_values(known).items():
+            dtype, sizes = shapes.dtype(value), shapes.shape(value)
+            if dtype in _UNSIZED or sizes is None or any(not isinstance(n, int) for n in sizes):
+                continue
+            assert dtype is not None
+            count = prod(n for n in sizes if isinstance(n, int))
+            most[name] = max(most.get(name, 0), count * max(dtype.bitwidth, 8) // 8)
+    return most
+
+
+#: Types without a number of bits.
+_UNSIZED = (None, ir.DataType.STRING, ir.DataType.UNDEFINED)
+
+
+def _shape(value: Value) -> tuple[int, ...]:
+    return value.shape if isinstance(value, np.ndarray) else ()
 
 
 def _given(value: ir.Value) -> ir.Value:

@@ -45,6 +45,12 @@ TOLERANCES: dict[str, Tolerance] = {
     "float4_e2m1fn": Tolerance(0.5, 1.0, _FLOAT8),
 }
 
+#: By the coarsest type in which a model has values (`int8`: it quantizes), the part of a row's
+#: scale beyond which a spread of perturbed runs allows no more.
+CAPS = {
+    "float32": 2.0**-7, "float16": 2.0**-4, "bfloat16": 2.0**-3, "int8": 2.0**-4,
+}  # fmt: skip
+
 #: Types whose tolerance is many times what a rounding moves.
 HALVES = frozenset({"float16", "bfloat16"})
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Literal, TypeAlias
 
 from ortkit.verify.compare import OutputComparison
+from ortkit.verify.rewrite_check import RewriteCheck
 
 Verdict: TypeAlias = Literal["yes", "no", "partly", "not possible"]
 
@@ -42,6 +43,8 @@ class Verification:
     not_compared: tuple[Gap, ...] = ()
     fix: str = ""
     """What the user can give to make a verification possible; empty if nothing helps."""
+    values: RewriteCheck = field(default_factory=RewriteCheck)
+    """The values between the inputs and the outputs, compared in float32."""
 
     @property
     def is_good(self) -> bool:
@@ -96,6 +99,7 @@ class Verification:
             **content,
             "not_compared": [asdict(gap) for gap in self.not_compared],
             "fix": self.fix,
+            "values": self.values.to_json(),
         }
 
 

@@ -19,15 +19,15 @@ from ortkit.graph.save import save_model
 from ortkit.graph.text import is_text_suffix
 from ortkit.temporary import TemporaryFolder
 from ortkit.verify.feeds import Feeds
-from ortkit.verify.judging import judge
+from ortkit.verify.judging import RANDOM, Allowance, judge
 from ortkit.verify.kernel_gaps import fused_ops_in, kernel_gaps
 from ortkit.verify.picks import give_picks, run_picks, shared_picks
 from ortkit.verify.reference import Reference, Refusal, Request, compute_reference
-from ortkit.verify.rounded import run_rounded
+from ortkit.verify.rewrite_check import RewriteCheck
+from ortkit.verify.rewrites import RewriteStage
 from ortkit.verify.sessions import Setting, run_sessions
 from ortkit.verify.summary import summarise
-from ortkit.verify.tolerances import KERNEL_ROUNDINGS
-from ortkit.verify.verification import Verification
+from ortkit.verify.verification import Gap, Verification, told
 
 
 class Verifier:
@@ -74,7 +74,7 @@ class Verifier:
         self._temporary: Path | None = None
         self._checks = 0
         self._path = Path()
-        self._runs: dict[str, Path | None] = {}
+        self._stage: RewriteStage | None = None
         self._beside: dict[tuple[str, ...], Verifier] = {}
         self._stack = ExitStack()
 
@@ -138,36 +138,26 @@ class Verifier:
         state = self._state
         if isinstance(state, Refusal):
             return Verification("not possible", state.reason, fix=state.fix)
+        started = time.perf_counter()
         self._checks += 1
         folder = self._folder() / f"check{self._checks}"
         path = self._as_file(candidate, folder.name)
+        rewrites = RewriteCheck()
+        if not stated:
+            rewrites = self._rewrites(state).check(open_model(path), computed_in)
+        if rewrites.wrong:
+            return self._wrong_values(state, rewrites, started)
         custom_ops = self._options[5]
         ops = fused_ops_in(path)
         deployed = Setting(
             path, folder / "optimized", True, custom_ops, kernels=library, fused=ops
         )
-        started = time.perf_counter()
         settings = [Setting(path, folder / "plain", False, custom_ops), deployed]
         results = run_sessions(
             settings, state.feeds, len(state.feeds), folder / "job", state.timeout_seconds
         )
-        if computed_in:
-            picked = (name for source in state.ties.values() for name in source.values)
-            coarse = dict.fromkeys([*state.outputs, *picked], computed_in)
-            coarse |= state.computed_in
-            state = replace(state, computed_in=coarse)
-        state = replace(state, stated=stated, is_strict=True)
-        judged = judge(state, folder, results)
-        is_off = not stated and any(not each.equal for each in judged.outputs)
-        # What roundings move is looked at only where it is asked for.
-        if is_off:
-            rounded = self._rounded(computed_in)
-            times = 1.0 if library is None else _kernel_roundings(path)
-            state = replace(
-                state, rounded=rounded, is_strict=rounded is not None, kernel_roundings=times
-            )
-            judged = judge(state, folder, results)
-        if any(not each.equal for each in judged.outputs):
+        judged = judge(state, folder, results, Allowance(computed_in, stated))
+        if any(not each.equal or each.is_inconclusive for each in judged.outputs):
             beside = self._beside_picks(
                 state,
                 path,
@@ -181,15 +171,45 @@ class Verifier:
             )
             if beside is not None and beside.is_good:
                 return replace(beside, seconds=time.perf_counter() - started)
-        gaps = (*judged.gaps, *kernel_gaps(ops, library, results[1], refusal))
+        gaps = (
+            *_not_covered(judged.gaps, rewrites),
+            *kernel_gaps(ops, library, results[1], refusal),
+        )
+        if not judged.reason and not judged.outputs and not rewrites.compared:
+            return Verification("not possible", f"nothing was compared: {told(gaps)}")
         return Verification(
             "no" if judged.reason else "partly" if gaps else "yes",
-            judged.reason or summarise(state, judged.outputs, gaps),
+            judged.reason or summarise(state, judged.outputs, rewrites, stated, gaps),
             judged.outputs,
             len(state.feeds),
             time.perf_counter() - started,
             state.excluded,
             gaps,
+            values=rewrites,
+        )
+
+    def _rewrites(self, state: Reference) -> RewriteStage:
+        if self._stage is None:
+            model = self._opened or open_model(self._path)
+            options = (state.timeout_seconds, self._options[5])
+            self._stage = RewriteStage(model, state.feeds, self._folder() / "rewrites", *options)
+        return self._stage
+
+    def _wrong_values(
+        self, state: Reference, rewrites: RewriteCheck, started: float
+    ) -> Verification:
+        """Return the verdict on a candidate some of whose values are wrong."""
+        first = rewrites.wrong[0]
+        more = f" ({len(rewrites.wrong)} values are wrong)" if len(rewrites.wrong) > 1 else ""
+        return Verification(
+            "no",
+            f"value {first.name!r}, computed from the original's values in float32:"
+            f" {first.reason}{more}",
+            rewrites.wrong,
+            len(state.feeds),
+            time.perf_counter() - started,
+            state.excluded,
+            values=rewrites,
         )
 
     def _beside_picks(
@@ -224,24 +244,6 @@ class Verifier:
         return replace(
             found, reason=f"{found.reason}; on the original's picks: {', '.join(names)}"
         )
-
-    def _rounded(self, half: str) -> Path | None:
-        """Return the original's results with each value rounded, None if there are none.
-
-        Args:
-            half: The type that a candidate computes float32 in; empty for values in half
-                precision, which are rounded to their own type.
-        """
-        if isinstance(self._state, Refusal):
-            return None
-        if half not in self._runs:
-            wanted = {name for each in self._state.ties.values() for name in each.values}
-            folder = self._folder() / f"rounded{half}"
-            options = (self._state.timeout_seconds, self._options[5])
-            self._runs[half] = run_rounded(
-                self._path, self._state.feeds, folder, *options, half=half, wanted=wanted
-            )
-        return self._runs[half]
 
     def _folder(self) -> Path:
         if self._temporary is None:
@@ -280,8 +282,13 @@ def verify_models(
         return verifier.check(candidate, library=library, refusal=refusal)
 
 
-def _kernel_roundings(path: Path) -> float:
-    """Return how many times as much as sums of products the kernels of a model round."""
-    functions = open_model(path).functions
-    kinds = {(domain, name.rpartition("_")[0]) for domain, name, _ in functions}
-    return max((times for kind, times in KERNEL_ROUNDINGS.items() if kind in kinds), default=1.0)
+def _not_covered(gaps: tuple[Gap, ...], rewrites: RewriteCheck) -> tuple[Gap, ...]:
+    """Return the gaps that the comparison of values leaves, with its own.
+
+    What depends on random numbers is compared there on the same numbers.
+    """
+    covered = {f"output {name!r}" for name in rewrites.compared}
+    found = [gap for gap in gaps if gap.reason != RANDOM or gap.what not in covered]
+    if rewrites.problem:
+        found.append(Gap("the values between the inputs and the outputs", rewrites.problem))
+    return tuple(found)

@@ -38,10 +38,8 @@ def difference(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return folder / "model.onnx", folder / "x.npz"
 
 
-@pytest.mark.parametrize("is_known", [True, False])
-def test_minimal_filtering(
-    difference: tuple[Path, Path], is_known: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_minimal_filtering(difference: tuple[Path, Path], tmp_path: Path) -> None:
+    """Nothing but roundings come out, in another order others: nothing is proved."""
     from ortkit.cli.main import run
 
     original, inputs = difference
@@ -50,23 +48,11 @@ def test_minimal_filtering(
     assert run([*command, "--cpu", "x86-64-v3"]) == 0
     (function,) = onnx.load(candidate).functions
     assert function.name.startswith("winograd_conv")
-    if not is_known:
-        monkeypatch.setattr(verifier, "KERNEL_ROUNDINGS", {})
     found = verifier.verify_models(
         original, candidate, inputs=inputs, library=candidate.with_suffix(".ops.so")
     )
-    assert found.is_good == is_known
-    assert ("beside what kernels round more" in found.reason) == is_known
-
-
-def test_functions_of_others_allow_nothing(tmp_path: Path) -> None:
-    text = """<ir_version: 10, opset_import: ["" : 20, "DOMAIN" : 1]>
-        g (float[2] x) => (float[2] y) { y = DOMAIN.winograd_conv_0 (x) }
-        <domain: "DOMAIN", opset_import: ["" : 20]>
-        winograd_conv_0 (x) => (y) { y = Relu (x) }"""
-    for domain, times in {"ortkit.fused": 8.0, "mine": 1.0}.items():
-        onnx.save(onnx.parser.parse_model(text.replace("DOMAIN", domain)), tmp_path / "m.onnx")
-        assert verifier._kernel_roundings(tmp_path / "m.onnx") == times
+    assert found.verdict == "partly", found.reason
+    assert "ill-conditioned" in found.not_compared[0].reason
 
 
 def test_it_is_not_off_elsewhere(difference: tuple[Path, Path]) -> None:

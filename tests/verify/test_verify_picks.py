@@ -67,13 +67,6 @@ def test_another_pick_and_other_results_of_it_are_errors(
         assert not verifier.check(picking(kind, offset, factor)).is_good
 
 
-def test_picks_in_half_precision_are_judged_at_its_epsilon(inputs: Path) -> None:
-    with Verifier(picking("TopK", -2e-4), inputs=inputs) as verifier:
-        assert not verifier.check(picking("TopK", 2e-4)).is_good
-        assert verifier.check(picking("TopK", 2e-4), computed_in="float16").is_good
-        assert not verifier.check(picking("TopK", 0.1), computed_in="float16").is_good
-
-
 def test_a_pick_of_another_rule_is_no_pick_that_is_shared(inputs: Path) -> None:
     original, other = picking("TopK", 0.0), picking("TopK", 0.0)
     node = next(node for node in other.graph if node.op_type == "TopK")

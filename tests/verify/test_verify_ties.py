@@ -47,9 +47,9 @@ def test_a_step_is_no_error_where_it_is_a_matter_of_one_rounding(
     x[1, 2, 3] = 0
     np.savez(tmp_path / "in.npz", x=x)
 
-    def made(offset: float, elsewhere: float = 0.0) -> ir.Model:
+    def made(towards: float, elsewhere: float = 0.0) -> ir.Model:
         w = np.full((2, 3, 4), elsewhere, np.float32)
-        w[1, 2, 3] = border + offset
+        w[1, 2, 3] = np.nextafter(np.float32(border), np.float32(towards))
         weights = {
             "w": w, "zero": np.array(0, np.float32), "top": np.array(100, np.float32),
             "step": np.array(1, np.float32), "from": np.array(3, np.uint8),
@@ -57,12 +57,11 @@ def test_a_step_is_no_error_where_it_is_a_matter_of_one_rounding(
         }  # fmt: skip
         return model(text, weights)
 
-    with Verifier(made(-1e-4), inputs=tmp_path / "in.npz") as verifier:
-        found = verifier.check(made(1e-4))
+    with Verifier(made(0.0), inputs=tmp_path / "in.npz") as verifier:
+        found = verifier.check(made(9.0))
         assert (found.verdict, found.near_ties) == ("yes", 2), found.reason
-        wrong = verifier.check(made(-1e-4, elsewhere=1.0))
+        wrong = verifier.check(made(0.0, elsewhere=1.0))
     assert wrong.verdict == "no"
-    assert "elements differ" in wrong.reason
 
 
 @pytest.mark.parametrize("end", ["y = ArgMax <axis = 1, keepdims = 0> (h)",
@@ -112,7 +111,7 @@ def image(kind: type, *, levels: float = 0.0, computed: type | None = None) -> i
 
 @pytest.mark.parametrize("kind", [np.float32, np.float16])
 def test_an_image_in_half_precision_is_no_brighter(kind: type) -> None:
-    """16 epsilons of float16 are 4 of 255 levels: what roundings explain is less than one."""
+    """Four roundings of float16 are one of 255 levels."""
     computed_in = "float16" if kind is np.float32 else ""
     with Verifier(image(kind)) as verifier:
         as_is = verifier.check(image(kind, computed=np.float16), computed_in=computed_in)
@@ -120,4 +119,3 @@ def test_an_image_in_half_precision_is_no_brighter(kind: type) -> None:
         for levels in (1.0, -2.0, 4.0):
             found = verifier.check(image(kind, levels=levels), computed_in=computed_in)
             assert found.verdict == "no", levels
-            assert "elements differ" in found.reason

@@ -1,0 +1,37 @@
+"""What the comparison of the values of two graphs found."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ortkit.verify.compare import OutputComparison
+
+
+@dataclass(frozen=True)
+class RewriteCheck:
+    """What stage 1 found."""
+
+    compared: tuple[str, ...] = ()
+    """The values that were compared, by name."""
+    wrong: tuple[OutputComparison, ...] = ()
+    inconclusive: tuple[OutputComparison, ...] = ()
+    problem: str = ""
+    """Why nothing was compared; empty if something was."""
+
+    def with_part(self, other: RewriteCheck) -> RewriteCheck:
+        """Return what this and another one found, on other values of the same models."""
+        return RewriteCheck(
+            self.compared + other.compared,
+            self.wrong + other.wrong,
+            self.inconclusive + other.inconclusive,
+            self.problem or other.problem,
+        )
+
+    def to_json(self) -> dict[str, object]:
+        """Return the fields, as JSON's types."""
+        return {
+            "compared": list(self.compared),
+            "wrong": [each.to_json() for each in self.wrong],
+            "inconclusive": [each.to_json() for each in self.inconclusive],
+            "problem": self.problem,
+        }
