@@ -259,8 +259,10 @@ class _Run:
                     continue
                 library = self._runnable(candidate)
                 error = lowering.measure(self._saved(candidate), library)
-                if error <= lowering.max_error or not lowering.return_some(error):
+                if error <= lowering.max_error or not lowering.has_lowered:
                     break
+                if not lowering.return_some(error):
+                    lowering.return_all()
                 candidate = self.candidate(frozenset())
         if not lowering.has_lowered or foreign_note(candidate.library, self.options):
             return candidate
@@ -396,7 +398,7 @@ class _Run:
         """Judge a candidate; in half precision also with every value rounded as on a GPU."""
         library, precision = candidate.library, self.options.precision
         if self.fewer_bits is not None:
-            stated = self.fewer_bits.stated_error
+            stated = self.fewer_bits.max_error
             return verifier.check(self._saved(candidate), library=library, stated=stated)
         if precision == "fp32":
             return verifier.check(self._saved(candidate), library=library)

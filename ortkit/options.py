@@ -71,7 +71,7 @@ class OptimizeOptions:
     `max_error`."""
     max_error: float | None = None
     """Of fewer bits than 16, and of bf16 on CPUs, what the error of an output may be; see
-    `ortkit.precision.accuracy`. None: what is
+    `ortkit.verify.accuracy`. None: what is
     usual for the precision, `ortkit.precision.cpu.MAX_ERROR`."""
     calibrate: Path | None = None
     """For int8: an npz file or a folder of them, with inputs that ranges are found on."""

@@ -20,7 +20,6 @@ import onnx_ir as ir
 from ortkit.errors import CheckError
 from ortkit.graph.opsets.raising import raise_opset
 from ortkit.graph.shapes import Shapes
-from ortkit.precision.accuracy import OutputAccuracy, largest_error
 from ortkit.precision.attention import find_attention
 from ortkit.precision.budget import without_next
 from ortkit.precision.building import Builder
@@ -42,14 +41,13 @@ from ortkit.precision.static import StaticInt8, lower_convolutions
 from ortkit.rewrite.log import DENIED, RewriteLog
 from ortkit.rewrite.site import describe
 from ortkit.runtime.timing import Variant
+from ortkit.verify.accuracy import OutputAccuracy, largest_error
 from ortkit.verify.exchange import read_values
 from ortkit.verify.feeds import Feeds, Value
 
 #: What the error of an output may be where the user does not say; see `accuracy.py`. In 4 bits
 #: weights without structure alone make it up to 0.34.
 MAX_ERROR: Mapping[str, float] = {"bf16": 0.02, "fp8": 0.1, "int8": 0.05, "int4": 0.35}
-#: By how much the worst element may be further off than all together.
-_SLACK = 4.0
 #: Operators for which the default domain must be this new: scales by channel.
 _OPSET = 13
 
@@ -91,21 +89,13 @@ class CpuLowering:
         """Why products are no candidates; the log of the model that was chosen on may be lost."""
 
     @property
-    def stated_error(self) -> float:
-        """What an element of an output may be off, as a part of the output's largest magnitude.
-
-        Verification looks for what is broken; the budget is held to in `measure`.
-        """
-        return _SLACK * self.max_error
-
-    @property
     def has_lowered(self) -> bool:
         """Whether anything is to be lowered."""
         return bool(self._lowered())
 
     @property
     def given(self) -> tuple[Feeds, ...]:
-        """The user's input sets that the result is judged on."""
+        """The input sets that the result is judged on."""
         return () if self.data is None else self.data.given
 
     def lower(self, model: ir.Model, log: RewriteLog) -> None:

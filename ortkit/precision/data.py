@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ortkit.graph.open import open_model
 from ortkit.precision.calibrate import read_sets
-from ortkit.verify.exchange import write_feeds
+from ortkit.verify.exchange import read_values, write_feeds
 from ortkit.verify.feeds import Feeds, load_feeds
 from ortkit.verify.reference import Refusal, Request, compute_reference
 
@@ -25,7 +25,7 @@ class Data:
     calibrating: tuple[Path, ...]
     """What ranges are found on; empty if the user gave nothing."""
     given: tuple[Feeds, ...]
-    """What is judged on, if the user gave it."""
+    """What is judged on."""
     text: str
     is_random: bool
 
@@ -69,7 +69,8 @@ def _made_up(original: Path, folder: Path, samples: int, shapes: Mapping[str, in
     if isinstance(found, Refusal):
         return found.reason
     text = "made-up random inputs, which say little about real ones"
-    return Data(found.feeds, (), (), text, is_random=True)
+    given = tuple(read_values(each) for each in found.feeds)
+    return Data(found.feeds, (), given, text, is_random=True)
 
 
 def _written(sets: Sequence[Feeds], folder: Path) -> tuple[Path, ...]:

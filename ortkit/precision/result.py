@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import asdict, dataclass
 
-from ortkit.precision.accuracy import OutputAccuracy
 from ortkit.precision.budget import Point
 from ortkit.precision.paying import WholeTime
+from ortkit.verify.accuracy import OutputAccuracy
 
 
 @dataclass(frozen=True)

@@ -11,11 +11,11 @@ import onnx_ir as ir
 
 from ortkit.errors import CheckError
 from ortkit.graph.save import save_model
-from ortkit.precision.accuracy import OutputAccuracy, largest_error, measure, worst
 from ortkit.precision.forms import Form
 from ortkit.precision.products import Product
 from ortkit.precision.trials import ERRORS, FLAGS, RANGES, errors_model, ranges_model
 from ortkit.runtime.tensor_files import Entry, plain_item, read_manifest, write_manifest
+from ortkit.verify.accuracy import OutputAccuracy, largest_error, measure, worst
 from ortkit.verify.exchange import read_values
 from ortkit.verify.feeds import Value
 from ortkit.verify.sessions import Setting, run_sessions

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 
 import numpy as np
 
 from ortkit.verify.feeds import Value
-from ortkit.verify.rows import Bounds, as_rows, row_errors, row_roundings
-from ortkit.verify.tolerances import PEAK_PART, SENTINEL_LEAST, TOLERANCES, allowed_eps
+from ortkit.verify.rows import as_rows, row_errors
+from ortkit.verify.tolerances import TOLERANCES, allowed_eps
 
 TieCheck = Callable[[np.ndarray], np.ndarray]
 """Given the actual output, say for each element whether it is as good an answer."""
@@ -55,11 +54,7 @@ def compare_outputs(
     expected: Value,
     actual: Value,
     *,
-    own_error_eps: float = 0.0,
-    optimized: bool = False,
     computed_in: str = "",
-    stated: float = 0.0,
-    rounded: Value = None,
     tie: TieCheck | None = None,
 ) -> OutputComparison:
     """Compare one output with its reference.
@@ -71,36 +66,11 @@ def compare_outputs(
         name: The output's name.
         expected: The reference.
         actual: What the candidate gave.
-        own_error_eps: The error of ONNX Runtime's own optimizations on this output.
-        optimized: Whether `actual` was computed with those optimizations.
         computed_in: A coarser float type that floats were computed in, empty if they were not.
-        stated: An error that the user accepts, as a part of the output's largest magnitude.
-        rounded: What the original gives with each of its values rounded; see `rounded.py`.
         tie: For integers and booleans: which differing elements are as good an answer.
     """
-    limit = partial(
-        allowed_eps,
-        own_error_eps=own_error_eps,
-        optimized=optimized,
-        computed_in=computed_in,
-        stated=stated,
-    )
-    # What the user accepts is a part of the whole output: its small rows are judged at its size,
-    # also where most of it is next to nothing and what is not stands out.
-    bounds = Bounds(limit, 1.0, SENTINEL_LEAST) if stated else Bounds(limit, PEAK_PART)
-    return _compare(name, expected, actual, bounds, tie, rounded)
-
-
-def _compare(
-    name: str,
-    expected: Value,
-    actual: Value,
-    bounds: Bounds,
-    tie: TieCheck | None,
-    rounded: Value,
-) -> OutputComparison:
     if isinstance(expected, list) or isinstance(actual, list):
-        return _compare_sequences(name, expected, actual, bounds, rounded)
+        return _compare_sequences(name, expected, actual, computed_in)
     if expected is None or actual is None:
         return _compare_absent(name, expected, actual)
     if expected.dtype != actual.dtype:
@@ -112,10 +82,7 @@ def _compare(
         expected, actual = _components(expected), _components(actual)
     if expected.dtype.name not in TOLERANCES:
         return _compare_exactly(name, expected, actual, tie)
-    like = rounded if isinstance(rounded, np.ndarray) else None
-    if like is not None and like.shape != expected.shape:
-        like = None
-    return _compare_floats(name, expected, actual, bounds, like)
+    return _compare_floats(name, expected, actual, computed_in)
 
 
 def worse(left: OutputComparison, right: OutputComparison) -> OutputComparison:
@@ -141,18 +108,12 @@ def is_telling(value: Value) -> bool:
 
 
 def _compare_floats(
-    name: str,
-    expected: np.ndarray,
-    actual: np.ndarray,
-    bounds: Bounds,
-    rounded: np.ndarray | None,
+    name: str, expected: np.ndarray, actual: np.ndarray, computed_in: str
 ) -> OutputComparison:
     dtype = expected.dtype.name
-    allowed, epsilon = bounds.limit(dtype), TOLERANCES[dtype].epsilon
+    allowed, epsilon = allowed_eps(dtype, computed_in), TOLERANCES[dtype].epsilon
     leading, rows = as_rows(expected)
-    moved = None if rounded is None else row_roundings(rows, rounded.reshape(rows.shape))
-    errors = row_errors(rows, actual.reshape(rows.shape), bounds, moved, allowed * epsilon)
-    errors = errors / epsilon
+    errors = row_errors(rows, actual.reshape(rows.shape))[0] / epsilon
     row = int(errors.argmax()) if errors.size else 0
     worst = float(errors[row]) if errors.size else 0.0
     index = tuple(int(i) for i in np.unravel_index(row, leading)) if leading and worst else ()
@@ -201,7 +162,7 @@ def _different(name: str, expected: np.ndarray, reason: str) -> OutputComparison
 
 
 def _compare_sequences(
-    name: str, expected: Value, actual: Value, bounds: Bounds, rounded: Value
+    name: str, expected: Value, actual: Value, computed_in: str
 ) -> OutputComparison:
     if not isinstance(expected, list) or not isinstance(actual, list):
         return OutputComparison(name, "sequence", np.inf, 0.0, (), False, 0, "not both sequences")
@@ -209,8 +170,7 @@ def _compare_sequences(
         reason = f"a sequence of {len(actual)} instead of {len(expected)}"
         return OutputComparison(name, "sequence", np.inf, 0.0, (), False, 0, reason)
     total = OutputComparison(name, "sequence", 0.0, 0.0, (), True)
-    like = rounded if isinstance(rounded, list) and len(rounded) == len(expected) else None
     for i, (want, got) in enumerate(zip(expected, actual, strict=True)):
-        part = _compare(name, want, got, bounds, None, None if like is None else like[i])
+        part = compare_outputs(name, want, got, computed_in=computed_in)
         total = worse(total, replace(part, reason=part.reason and f"part {i}: {part.reason}"))
     return total

@@ -18,8 +18,8 @@ import numpy as np
 
 from ortkit.verify.compare import OutputComparison, compare_outputs
 from ortkit.verify.feeds import Value
-from ortkit.verify.rows import Bounds, as_rows, row_errors_and_scales, row_spread
-from ortkit.verify.tolerances import CAPS, PEAK_PART, TOLERANCES
+from ortkit.verify.rows import as_rows, row_errors, row_spread
+from ortkit.verify.tolerances import CAPS, TOLERANCES
 
 
 @dataclass(frozen=True)
@@ -129,8 +129,7 @@ def _compare_floats(
     if expected.tobytes() == actual.tobytes():
         return OutputComparison(name, dtype, 0.0, floor, (), True)
     leading, rows = as_rows(expected)
-    bounds = Bounds(lambda _: floor, PEAK_PART)
-    errors, scales = row_errors_and_scales(rows, actual.reshape(rows.shape), bounds)
+    errors, scales = row_errors(rows, actual.reshape(rows.shape))
     caps = (limits.cap, limits.own_cap)
     parts = errors / epsilon
     spreads = [each.spread(rows.shape) / scales for each in moved]

@@ -22,11 +22,14 @@ from ortkit.graph.constants import constant_array
 from ortkit.graph.provenance import align
 from ortkit.graph.save import save_model
 from ortkit.graph.shapes import Shapes
+from ortkit.verify.accuracy import measure
+from ortkit.verify.allowance import DEFAULT, Allowance
 from ortkit.verify.compare import OutputComparison
 from ortkit.verify.conditioned import Limits, compare_conditioned
 from ortkit.verify.exchange import read_values
+from ortkit.verify.feeds import Value
 from ortkit.verify.perturbation import perturb, perturb_constants
-from ortkit.verify.perturbed_runs import read_runs, runs_for
+from ortkit.verify.perturbed_runs import read_runs, runs_for, unit_of
 from ortkit.verify.random_ops import draws
 from ortkit.verify.rewrite_check import RewriteCheck
 from ortkit.verify.sessions import SessionResult, Setting, run_sessions
@@ -74,24 +77,22 @@ class RewriteStage:
         self._timeout_seconds = timeout_seconds
         self._custom_ops = custom_ops
         self._checks = 0
-        self._half: ir.DataType | None = None
-        """The type that constants of the candidate may be rounded to, if they may be."""
+        self._allowance = DEFAULT
         self._feeds = [widened_feeds(each, folder / "feeds") for each in feeds]
         self._bytes = bytes_of_values(self._original, self._feeds)
 
-    def check(self, candidate: ir.Model, computed_in: str = "") -> RewriteCheck:
+    def check(self, candidate: ir.Model, allowance: Allowance = DEFAULT) -> RewriteCheck:
         """Compare every value that a candidate shares with the original.
 
         Args:
             candidate: Not changed.
-            computed_in: A coarser float type that it computes float32 in, as numpy names it: its
-                constants may be rounded to it.
+            allowance: What it may do that the original does not.
 
         Raises:
             MissingDependencyError: ONNX Runtime is not installed.
         """
         self._checks += 1
-        self._half = ir.DataType[computed_in.upper()] if computed_in else None
+        self._allowance = allowance
         folder = self._folder / f"rewrites{self._checks}"
         wide = widened(candidate)
         # A name in a function's body is no name of the graph.
@@ -144,7 +145,7 @@ class RewriteStage:
             return RewriteCheck(problem=problem)
         off = self._off(folder, compared)
         if off:
-            rounded = self._newly_rounded(wide, self._half)
+            rounded = self._newly_rounded(wide)
             self._run_perturbed((own_steps, steps), off, folder, rounded)
             off = self._off(folder, off, _limits(rounded))
         return RewriteCheck(
@@ -192,7 +193,8 @@ class RewriteStage:
         own, theirs = (each.clone() for each in steps)
         give(own, wanted)
         prune(own)
-        perturb(own, lambda _: TOLERANCES["float32"].epsilon)
+        unit = max(TOLERANCES["float32"].epsilon, unit_of(self._allowance.stated))
+        perturb(own, lambda _: unit)
         settings = [self._setting(own, folder / _PERTURBED, given=given, repeats=count)]
         if rounded:
             give(theirs, wanted)
@@ -201,12 +203,13 @@ class RewriteStage:
             settings.append(self._setting(theirs, folder / _ROUNDED, given=given, repeats=count))
         self._sessions(folder / "perturbed_job", *settings)
 
-    def _newly_rounded(self, wide: ir.Model, half: ir.DataType | None) -> dict[str, ir.DataType]:
+    def _newly_rounded(self, wide: ir.Model) -> dict[str, ir.DataType]:
         """Return the constants that were rounded to half precision by rewrites, and to which.
 
         They are those that the original lacks and that are in half precision, or hold only numbers
-        of `half`.
+        of the type that the candidate may compute in.
         """
+        half = self._allowance.half
         found: dict[ir.Value, ir.DataType] = dict(half_constants(wide))
         if half is not None:
             found |= {v: half for v in float_constants(wide) if v not in found and _is_in(v, half)}
@@ -218,6 +221,13 @@ class RewriteStage:
             for value, dtype in found.items()
             if _content(value) not in known
         }
+
+    def _is_accepted(self, name: str, expected: Value, actual: Value) -> bool:
+        """Say whether a lowered step is off by no more than the user accepts."""
+        if not self._allowance.stated:
+            return False
+        found = measure(name, expected, actual)
+        return found is not None and found.error <= self._allowance.stated
 
     def _setting(
         self, model: ir.Model, results: Path, given: Path | None = None, repeats: int = 1
@@ -247,6 +257,8 @@ class RewriteStage:
                     [run[name] for run in runs], [run[name] for run in own_runs],
                 )  # fmt: skip
                 is_off = not found.equal or found.is_inconclusive
+                if is_off and self._is_accepted(name, expected[name], actual[name]):
+                    continue
                 if is_off and (name not in off or off[name].equal):
                     off[name] = found
         return off

@@ -51,19 +51,8 @@ CAPS = {
     "float32": 2.0**-7, "float16": 2.0**-4, "bfloat16": 2.0**-3, "int8": 2.0**-4,
 }  # fmt: skip
 
-#: Types whose tolerance is many times what a rounding moves.
-HALVES = frozenset({"float16", "bfloat16"})
-
-#: A model on which ONNX Runtime's own optimizations make an error may make so many times it.
+#: A node of a model may be off by so many times what another run of it is.
 OWN_ERROR_FACTOR = 4.0
-
-#: ... but with all optimizations off never more than this part of the row's scale: a bug in
-#: ONNX Runtime's optimizer must not excuse every rewrite.
-OWN_ERROR_LIMIT = 2.0**-4
-
-#: By domain and kind of kernel, how many times as much as a sum of products it rounds
-#: (docs/kernels.md): so many times what ONNX Runtime's other order of sums moves is moved by it.
-KERNEL_ROUNDINGS = {("ortkit.fused", "winograd_conv"): 8.0}
 
 #: Rows smaller than this part of the tensor's largest magnitude are judged at this part:
 #: one float32 rounding of the largest value, where terms of that size cancel.
@@ -76,32 +65,13 @@ SCALE_FLOOR = 2.0**-20
 #: judged by its own size, and they do not set the scale of the others.
 SENTINEL_FACTOR = 2.0**12
 
-#: Where the user states what may be lost, smaller elements are no sentinels: those of masks are
-#: -1e4 or lower, and behind a Relu a few ordinary numbers may stand out of a row of next to none.
-SENTINEL_LEAST = 2.0**13
 
-
-def allowed_eps(
-    dtype: str,
-    own_error_eps: float,
-    *,
-    optimized: bool,
-    computed_in: str = "",
-    stated: float = 0.0,
-) -> float:
-    """Return how many epsilons an output of a float `dtype` may be off.
+def allowed_eps(dtype: str, computed_in: str = "") -> float:
+    """Return how many epsilons a value of a float `dtype` may be off.
 
     Args:
         dtype: A key of `TOLERANCES`.
-        own_error_eps: What ONNX Runtime's own optimizations cost this output of this model.
-        optimized: Whether the result was computed with those optimizations.
-        computed_in: A coarser float type that the output was computed in, empty if it was not.
-        stated: An error that the user accepts, as a part of the output's largest magnitude.
+        computed_in: A coarser float type that the value was computed in, empty if it was not.
     """
-    row = TOLERANCES[dtype]
-    coarse = TOLERANCES[computed_in or dtype]
-    own = OWN_ERROR_FACTOR * own_error_eps
-    if not optimized:
-        own = min(own, OWN_ERROR_LIMIT / row.epsilon)
-    named = max(coarse.allowed_eps * coarse.epsilon, stated) / row.epsilon
-    return max(row.allowed_eps, named, own)
+    coarse, fine = TOLERANCES[computed_in or dtype], TOLERANCES[dtype]
+    return max(fine.allowed_eps, coarse.allowed_eps * coarse.epsilon / fine.epsilon)

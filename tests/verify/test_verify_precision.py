@@ -88,27 +88,4 @@ def test_half_precision_inside_and_a_stated_error() -> None:
         assert found.verdict == "yes"
         stated = verifier.check(coarse, stated=0.01)
         assert stated.verdict == "yes"
-        assert "of the largest value" in stated.reason
         assert verifier.check(coarse, stated=1e-6).verdict == "no"
-
-
-def test_what_the_user_accepts_is_a_part_of_the_largest_value() -> None:
-    want = np.ones((4, 16), np.float32)
-    want[0] = 1e-3
-    got = want.copy()
-    got[0] += 0.01
-    assert not compare_outputs("y", want, got).equal
-    assert compare_outputs("y", want, got, stated=0.02).equal
-    assert not compare_outputs("y", want, got, stated=0.005).equal
-
-
-def test_what_stands_out_of_next_to_nothing_is_no_sentinel() -> None:
-    want = np.full((4, 64), 1e-9, np.float32)
-    want[0] = np.linspace(-1, 1, 64)
-    want[2, 5] = 0.01  # thousands of times as large as the median of its row
-    got = np.where(np.abs(want) < 0.05, 0, want)
-    assert compare_outputs("y", want, got, stated=0.06).equal
-    assert not compare_outputs("y", want, got, stated=0.005).equal
-    assert not compare_outputs("y", want, got).equal
-    want[2, 5] = -1e9  # a mask's
-    assert not compare_outputs("y", want, got, stated=0.06).equal

@@ -213,7 +213,7 @@ def _compared(model: Path, draft: Path, feeds: tuple[Feeds, ...]) -> tuple[Outpu
     found: dict[str, OutputComparison] = {}
     for expected, actual in zip(plain, ours, strict=True):
         for name, value in expected.items():
-            one = compare_outputs(name, value, actual[name], optimized=True)
+            one = compare_outputs(name, value, actual[name])
             found[name] = worse(found[name], one) if name in found else one
     return tuple(found.values())
 

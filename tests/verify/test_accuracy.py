@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from ortkit.precision.accuracy import largest_error, measure, worst
+from ortkit.verify.accuracy import largest_error, measure, worst
 
 
 def test_the_error_is_the_norm_of_the_difference_over_the_norm() -> None:

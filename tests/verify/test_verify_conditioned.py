@@ -1,0 +1,158 @@
+"""What perturbed runs allow: as far as they move a value, up to a cap, and near ties."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+from small_models import model, random_weights
+
+from ortkit.verify.conditioned import Limits, compare_conditioned
+from ortkit.verify.perturbation import perturb
+from ortkit.verify.verifier import Verifier, verify_models
+from ortkit.verify.widening import widened
+
+LIMITS = Limits({"float32": 8.0}, 2.0**-6)
+EPS = 2.0**-23
+
+
+def rows() -> np.ndarray:
+    return np.linspace(0.5, 1, 32, dtype=np.float32).reshape(4, 8)
+
+
+def test_the_floor_is_at_the_scale_of_the_row() -> None:
+    want, got = rows(), rows()
+    got[1] += np.float32(4 * EPS)
+    assert compare_conditioned("y", want, got, LIMITS).equal
+    got[1] += np.float32(6 * EPS)
+    found = compare_conditioned("y", want, got, LIMITS)
+    assert (found.equal, found.worst_row) == (False, (1,))
+
+
+def test_a_row_may_be_off_by_what_moves_it_and_no_other_row() -> None:
+    want, got, moved = rows(), rows(), rows()
+    moved[1] += np.float32(2**-10)
+    got[1] += np.float32(2**-11)
+    assert not compare_conditioned("y", want, got, LIMITS).equal
+    assert compare_conditioned("y", want, got, LIMITS, [moved]).equal
+    got[2] += np.float32(2**-11)
+    assert not compare_conditioned("y", want, got, LIMITS, [moved]).equal
+
+
+def test_beyond_the_cap_nothing_is_proved() -> None:
+    want, got, moved = rows(), rows(), rows()
+    moved[1] *= 2
+    got[1] *= np.float32(1.5)
+    found = compare_conditioned("y", want, got, LIMITS, [moved])
+    assert found.equal
+    assert found.is_inconclusive
+    assert "ill-conditioned" in found.reason
+    got[1] = want[1] * np.float32(1 + 2**-7)
+    assert not compare_conditioned("y", want, got, LIMITS, [moved]).is_inconclusive
+    got[2] *= 2  # a row that nothing moves is wrong all the same
+    assert not compare_conditioned("y", want, got, LIMITS, [moved]).equal
+
+
+def test_elements_that_some_run_chooses_otherwise_are_ties() -> None:
+    want, other = np.array([1, 2, 3]), np.array([1, 5, 3])
+    found = compare_conditioned("y", want, other, LIMITS, [want, other])
+    assert (found.equal, found.near_ties) == (True, 1)
+    assert not compare_conditioned("y", want, np.array([0, 5, 3]), LIMITS, [want, other]).equal
+    assert not compare_conditioned("y", want, other, LIMITS, [want]).equal
+
+
+def test_numbers_beyond_a_half_saturate() -> None:
+    want = np.array([[1, -3e38, 2, 3, 4, 5, 6, 7]], np.float32)
+    got = np.where(want < -1e4, np.float32(-65504), want)
+    assert not compare_conditioned("y", want, got, LIMITS).equal
+    limits = Limits(LIMITS.floor_eps, LIMITS.cap, 0.0, 65504.0)
+    assert compare_conditioned("y", want, got, limits).equal
+
+
+def test_integral_numbers_are_not_perturbed() -> None:
+    pytest.importorskip("onnxruntime")
+    import onnxruntime
+
+    built = model("g (float[8] x) => (float[8] y, float[8] z) { y = Neg(x) z = Neg(y) }")
+    perturb(built, lambda _: EPS)
+    session = onnxruntime.InferenceSession(
+        ir.to_proto(built).SerializeToString(), providers=["CPUExecutionProvider"]
+    )
+    x = np.array([0, 1, -7, 0.3, 0.7, np.inf, -3.4e38, 1e-3], np.float32)
+    runs = np.stack([session.run(["z"], {"x": x})[0] for _ in range(16)])
+    same = (runs == x).all(axis=0)
+    assert same.tolist() == [True, True, True, False, False, True, True, False]
+    off = np.abs(runs[:, [3, 4, 7]] / x[[3, 4, 7]] - 1)
+    assert 2 * EPS < off.max() < 9 * EPS
+    assert len(np.unique(runs[:, 3])) > 4
+
+
+def test_half_precision_is_perturbed_by_its_own_roundings() -> None:
+    built = model(
+        "g (float16[4] x, float[4] w) => (float[4] y) { c = Cast<to = 1>(x) y = Add(c, w) }"
+    )
+    units: dict[str, float] = {}
+
+    def note(value: ir.Value) -> float:
+        from ortkit.verify.perturbed_runs import _epsilon
+
+        return units.setdefault(value.name or "", _epsilon(value))
+
+    perturb(widened(built), note)
+    assert units["x"] == 2.0**-10
+    assert units["w"] == units["c"] == EPS
+
+
+CANCELS = """g (float[n, 64] x) => (float[n, 64] y) {
+  a = MatMul(x, w) b = MatMul(x, v) d = Sub(a, b) s = Mul(d, large) y = Tanh(s)
+}"""
+
+
+def cancelling(size: float) -> ir.Model:
+    """A difference of equal products, so large that roundings decide the result."""
+    w = random_weights(64, 64)
+    v = np.nextafter(w, np.float32(np.inf))
+    return model(CANCELS, {"w": w, "v": v, "large": np.array(size, np.float32)})
+
+
+def test_an_ill_conditioned_output_is_named_and_not_passed() -> None:
+    original = cancelling(1e7)
+    other = cancelling(1e7)
+    swapped = other.graph.initializers
+    # The same difference, of sums in another order.
+    w, v = swapped["w"].const_value, swapped["v"].const_value
+    assert w is not None
+    assert v is not None
+    order = np.random.default_rng(1).permutation(64)
+    permuted = CANCELS.replace("a = MatMul(x, w) b = MatMul(x, v)",
+        "p = Gather<axis = 1>(x, order) a = MatMul(p, w) b = MatMul(p, v)")  # fmt: skip
+    weights = {
+        "w": w.numpy()[order], "v": v.numpy()[order], "order": order,
+        "large": np.array(1e7, np.float32),
+    }  # fmt: skip
+    found = verify_models(original, model(permuted, weights))
+    assert found.verdict == "partly", found.reason
+    assert any("ill-conditioned" in gap.reason for gap in found.not_compared)
+    assert found.fix == ""
+
+
+def test_a_quantized_original_is_judged_by_its_own_steps(tmp_path: Path) -> None:
+    text = """g (float[4, 16] x) => (float[4, 16] y) {
+      v = Mul(x, k) q = QuantizeLinear(v, s, z) d = DequantizeLinear(q, s, z) p = Softmax(d)
+      r = QuantizeLinear(p, t, o) y = DequantizeLinear(r, t, o)
+    }"""
+
+    def quantized(factor: float) -> ir.Model:
+        weights = {
+            "k": np.array(factor, np.float32), "s": np.array(0.03, np.float32),
+            "z": np.array(128, np.uint8), "t": np.array(0.008, np.float32),
+            "o": np.array(0, np.uint8),
+        }  # fmt: skip
+        return model(text, weights)
+
+    with Verifier(quantized(1.0)) as verifier:
+        assert verifier.check(quantized(1 + 2 * EPS)).verdict == "yes"
+        for factor in (1.01, 1.5):
+            assert verifier.check(quantized(factor)).verdict == "no"

@@ -1,0 +1,154 @@
+"""Rewrites are judged where they are, in float32, at every value that both graphs name."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+from small_models import model, random_weights
+
+import ortkit
+from models.catalog import build
+from ortkit.verify import rewrites
+from ortkit.verify.verifier import Verifier, verify_models
+
+HIDDEN = """g ({kind}[n, 16] x) => ({kind}[n, 16] y) {{
+  m = MatMul(x, w) b = Add(m, bias) c = Mul(b, large) t = Tanh(c) y = MatMul(t, w)
+}}"""
+
+
+def hidden(kind: str = "float", **changed: np.ndarray) -> ir.Model:
+    """A product whose consumer saturates: what is a little off before it is lost."""
+    dtype = np.float16 if kind == "float16" else np.float32
+    weights = {
+        "w": random_weights(16, 16), "bias": random_weights(16, seed=2) + 0.5,
+        "large": np.array(200.0),
+    }  # fmt: skip
+    given = {name: np.asarray(array, dtype) for name, array in {**weights, **changed}.items()}
+    return model(HIDDEN.format(kind=kind), given)
+
+
+@pytest.mark.parametrize(("kind", "part"), [("float", 1e-4), ("float", -0.01), ("float16", 0.01)])
+def test_a_fault_before_a_saturating_operator_is_found_where_it_is(kind: str, part: float) -> None:
+    bias = (random_weights(16, seed=2) + 0.5) * np.float32(1 + part)
+    with Verifier(hidden(kind)) as verifier:
+        assert verifier.check(hidden(kind)).verdict == "yes"
+        found = verifier.check(hidden(kind, bias=bias))
+    assert found.verdict == "no"
+    assert found.reason.startswith("value 'b', computed from the original's values in float32: ")
+    assert [each.name for each in found.values.wrong] == ["b"]
+
+
+NORM = """g (float16[n, 32] x) => (float16[n, 32] y) {
+  s = Mul(x, x) m = ReduceMean<axes = [-1]>(s) e = Add(m, epsilon) r = Sqrt(e) d = Div(x, r)
+  y = Mul(d, scale)
+}"""
+
+
+def test_half_precision_gets_no_tolerance_of_its_own() -> None:
+    """One part in a thousand is a rounding of float16, and no rounding of a rewrite."""
+    text = NORM.replace("ReduceMean<axes = [-1]>(s)", "ReduceMean(s, axes)")
+
+    def norm(epsilon: float, scale: float = 1.0) -> ir.Model:
+        weights = {
+            "epsilon": np.array(epsilon, np.float16), "axes": np.array([-1]),
+            "scale": np.full(32, scale, np.float16),
+        }  # fmt: skip
+        return model(text, weights)
+
+    with Verifier(norm(1e-5)) as verifier:
+        assert verifier.check(norm(1e-5)).verdict == "yes"
+        assert verifier.check(norm(1e-3)).verdict == "no"
+        assert verifier.check(norm(1e-5, scale=1 - 2**-9)).verdict == "no"
+
+
+def test_constants_that_a_lowering_rounds_are_off_by_that_and_no_more() -> None:
+    wrong = random_weights(16, 16)
+    wrong[:, 3] *= np.float32(1.01)
+    options = ortkit.OptimizeOptions(
+        target="cuda", precision="fp16", kernels="off", verify=False, check_load=False
+    )
+
+    def lowered(given: ir.Model) -> ir.Model:
+        return ortkit.optimize(given, options).model
+
+    original = model("g (float[n, 16] x) => (float[n, 16] y) { m = MatMul(x, w) y = Relu(m) }",
+                     {"w": random_weights(16, 16)})  # fmt: skip
+    faulty = model("g (float[n, 16] x) => (float[n, 16] y) { m = MatMul(x, w) y = Relu(m) }",
+                   {"w": wrong})  # fmt: skip
+    with Verifier(original) as verifier:
+        assert verifier.check(lowered(original), computed_in="float16").verdict == "yes"
+        assert verifier.check(lowered(faulty), computed_in="float16").verdict == "no"
+
+
+def test_a_name_that_another_tool_gave_to_another_value_is_no_fault() -> None:
+    text = "g (float[n, 8] x) => (float[n, 8] y) { a = Neg(x) b = Relu(a) c = Abs(b) y = Exp(c) }"
+    # A tool that folds Relu away keeps the name of what was before it.
+    other = "g (float[n, 8] x) => (float[n, 8] y) { z = Neg(x) a = Relu(z) c = Abs(a) y = Exp(c) }"
+    wrong = "g (float[n, 8] x) => (float[n, 8] y) { z = Abs(x) a = Relu(z) c = Abs(a) y = Exp(c) }"
+    with Verifier(model(text)) as verifier:
+        found = verifier.check(model(other))
+        assert found.verdict == "yes", found.reason
+        assert "a" not in found.values.compared
+        assert verifier.check(model(wrong)).verdict == "no"
+
+
+def test_values_that_a_subgraph_reads_are_given_to_it() -> None:
+    text = """g (float[4] x, bool c) => (float[4] y) {
+      a = OPERATOR(x)
+      b = If (c) <
+        then_branch = t () => (float[4] p) { p = Exp(a) },
+        else_branch = e () => (float[4] a2) { a2 = Identity(a) }
+      >
+      y = Relu(b)
+    }"""
+    original, wrong = (model(text.replace("OPERATOR", op)) for op in ("Abs", "Neg"))
+    with Verifier(original) as verifier:
+        assert verifier.check(original).values.compared == ("a", "b", "y")
+        found = verifier.check(wrong)
+    assert [each.name for each in found.values.wrong] == ["a"]
+
+
+def test_what_is_drawn_is_given_to_both() -> None:
+    text = (
+        "g (float[4, 8] x) => (float[4, 8] y) { r = RandomNormalLike(x) s = Add(r, x) y = OP(s) }"
+    )
+    original = model(text.replace("OP", "Abs"))
+    found = verify_models(original, original)
+    assert found.values.compared == ("s", "y")
+    assert verify_models(original, model(text.replace("OP", "Neg"))).verdict == "no"
+
+
+@pytest.mark.parametrize("limit", [1, 3000])
+def test_values_are_compared_in_parts(limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rewrites, "_BATCH_BYTES", limit)
+    bert = ir.from_proto(build("bert"))
+    options = ortkit.OptimizeOptions(kernels="off", verify=False, check_load=False)
+    found = verify_models(bert, ortkit.optimize(bert, options).model)
+    assert found.verdict == "yes", found.reason
+    assert len(found.values.compared) > 30
+
+
+def test_values_whose_channels_come_last_are_compared() -> None:
+    pytest.importorskip("tvm")
+    net = ir.from_proto(build("mobilenet_v2"))
+    options = ortkit.OptimizeOptions(verify=False, check_load=False)
+    candidate = ortkit.optimize(net, options).model
+    assert any((value.name or "").endswith("/nhwc") for value in _values(candidate))
+    found = verify_models(net, candidate)
+    assert len(found.values.compared) > 15, found.reason
+
+
+def _values(made: ir.Model) -> list[ir.Value]:
+    return [value for node in made.graph for value in node.outputs]
+
+
+def test_a_model_in_bfloat16_is_compared_in_float32() -> None:
+    """ONNX Runtime has no Tanh of bfloat16 on CPUs."""
+    text = "g (bfloat16[n, 8] x) => (bfloat16[n, 8] y) { m = Mul(x, x) t = OP(m) y = Neg(t) }"
+    original = model(text.replace("OP", "Tanh"))
+    found = verify_models(original, original)
+    assert found.verdict == "partly", found.reason
+    assert found.values.compared == ("m", "t", "y")
+    assert [gap.what for gap in found.not_compared] == ["what comes out in the model's own types"]
+    assert verify_models(original, model(text.replace("OP", "Erf"))).verdict == "no"
