@@ -1,0 +1,1 @@
+"""Faults that are planted in optimized models, to measure the share that verification catches."""
