@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.mutation.mutants import mutants_of
-from tests.mutation.runs import PACKAGES, ROOT, Run, run, runs, sample, table, relevant_tests
+from tests.mutation.runs import PACKAGES, ROOT, Run, relevant_tests, run, runs, sample, table
 
 SOURCE = '''"""Compare 1 with 2."""
 def f(é, n: int = 3) -> list[int]:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
 from typing import TypeAlias
 
 import numpy as np
 import pytest
+from mutants import interpreted
 from mutants.floors import FLOORS, missing
 from mutants.inputs import input_sets
 from mutants.kinds import plant_all
@@ -60,6 +64,18 @@ def check(outcomes: list[Outcome], record: Callable[[str, object], None]) -> Non
 def test_a_sample(group: str, record_property: Callable[[str, object], None]) -> None:
     found = [each for how, subject, count in SAMPLE[group] for each in how(subject, count)]
     assert len(found) >= 5
+    check(found, record_property)
+
+
+def test_kernels_for_gpus(record_property: Callable[[str, object], None]) -> None:
+    pytest.importorskip("triton")
+    sys.path.insert(0, str(Path(__file__).parents[1] / "kernels" / "triton"))
+    from interpreter import Interpreter
+
+    with closing(Interpreter()) as interpreter:
+        found = [each for region in interpreted.regions()
+                 for each in interpreted.measure(interpreter, region, 20)]  # fmt: skip
+    assert sum(each.is_observable for each in found) >= 10
     check(found, record_property)
 
 

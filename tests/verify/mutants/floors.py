@@ -18,6 +18,7 @@ FLOORS: dict[str, tuple[float, float]] = {
     "quantized, conditional": (0, 85),
     "kernels, unconditional": (90, 99),
     "kernels, conditional": (20, 90),
+    "triton, unconditional": (0, 99),
     "fp16, lowering": (40, 90),
     "bf16, lowering": (40, 85),
     "int8, lowering": (30, 85),
