@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -185,13 +186,15 @@ def shares(outcomes: Sequence[Outcome]) -> dict[str, Share]:
 
 
 def table(outcomes: Sequence[Outcome]) -> str:
-    """Return shares by group, and the faults that passed."""
+    """Return shares by group, the faults that move nothing, and those that passed."""
     lines = [f"{'faults':32} {'caught':>7} {'of':>5} {'share':>7} {'unobservable':>13}"]
     lines += [
         f"{row.group:32} {row.caught:7} {row.observable:5} {row.percent:6.1f}%"
         f" {row.unobservable:13}"
         for row in shares(outcomes).values()
     ]
+    idle = Counter(each.fault for each in outcomes if not each.is_observable)
+    lines += [f"moves nothing: {name} ({count})" for name, count in sorted(idle.items())]
     passed = [each for each in outcomes if each.is_observable and not each.is_caught]
     lines += [f"passed: {each.subject}: {each.fault} (moves {each.moved:.1e})" for each in passed]
     return "\n".join(lines)
