@@ -74,7 +74,7 @@ def test_kernels_for_gpus(record_property: Callable[[str, object], None]) -> Non
 
     with closing(Interpreter()) as interpreter:
         found = [each for region in interpreted.regions()
-                 for each in interpreted.measure(interpreter, region, 20)]  # fmt: skip
+                 for each in interpreted.measure(interpreter, region, 6)]  # fmt: skip
     assert sum(each.is_observable for each in found) >= 10
     check(found, record_property)
 

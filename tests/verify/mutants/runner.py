@@ -85,7 +85,7 @@ def measure(subject: Subject, count: int, seed: int = 0) -> Iterator[Outcome]:
 def measure_kernels(subject: Subject, count: int, seed: int = 0) -> Iterator[Outcome]:
     """Plant faults in kernels alone and judge those that move a value; see `measure`."""
     model = original(subject)
-    sets = [each.arrays for each in input_sets(model)]
+    sets = [each.arrays for each in input_sets(model, large=True)]
     rng = np.random.default_rng((seed, subject.seed))
     with (
         TemporaryFolder("mutants") as folder,
