@@ -357,3 +357,30 @@ g (float[b,2,QUERIES,4] q, float[b,2,6,4] k, float[b,2,6,4] v) => (float[b,2,QUE
     node = next(node for node in model.graph if node.op_type == "Attention")
     assert ("is_causal" in node.attributes) == is_causal
     compare(text, model, {"b": 2})
+
+
+@pytest.mark.parametrize(
+    ("kept", "dtype"),
+    [
+        # A key that nobody sees: each query sees others, so that a bool says all.
+        ("1, 1, 1, 0, 1, 1, 1, 0", ir.DataType.BOOL),
+        # A query that sees nothing gives the mean of all values.
+        ("1, 1, 1, 1, 0, 0, 0, 0", ir.DataType.FLOAT),
+    ],
+)
+def test_a_mask_is_bool_where_each_query_sees_a_key(kept: str, dtype: ir.DataType) -> None:
+    text = f"""<ir_version: 10, opset_import: ["" : 20]>
+g (float[b,2,2,4] q, float[b,2,4,4] k, float[b,2,4,4] v) => (float[b,2,2,4] y)
+<bool[2,4] kept = {{{kept}}}, float low = {{-1e9}}> {{
+  kt = Transpose<perm = [0, 1, 3, 2]>(k)
+  s0 = MatMul(q, kt)
+  s1 = Where(kept, s0, low)
+  p = Softmax<axis = -1>(s1)
+  y = MatMul(p, v)
+}}"""
+    model = optimized(text, 2)
+    node = next(node for node in model.graph if node.op_type == "Attention")
+    mask = node.inputs[3]
+    assert mask is not None
+    assert mask.dtype == dtype
+    compare(text, model, {"b": 2})
