@@ -42,14 +42,14 @@ class Mutant:
 
 
 def mutants_of(source: str) -> list[Mutant]:
-    """Return all changes of a source that still parse, in the order of their places."""
-    found = {each.of(source): each for node in _code(ast.parse(source))
-             for each in _Places(source).changes(node)}  # fmt: skip
-    kept = [each for text, each in found.items() if text != source and _parses(text)]
-    return sorted(kept, key=lambda each: (each.start, each.end, each.text))
+    """Return all changes of a source, in the order of their places; a few do not parse."""
+    places = _Places(source)
+    found = {each for node in _code(ast.parse(source)) for each in places.changes(node)}
+    return sorted(found, key=lambda each: (each.start, each.end, each.text))
 
 
-def _parses(source: str) -> bool:
+def parses(source: str) -> bool:
+    """Say whether a source is valid."""
     try:
         ast.parse(source)
     except SyntaxError:

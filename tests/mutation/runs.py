@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
+from itertools import islice
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeAlias
 
-from tests.mutation.mutants import Mutant, mutants_of
+from tests.mutation.mutants import Mutant, mutants_of, parses
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("ortkit/kernels", "ortkit/fusion", "custom_ops")
@@ -31,8 +35,11 @@ _TESTS = {
     "custom_ops/tvm": "tests/kernels",
     "custom_ops": "tests/extend",
 }
-#: Seconds; a change that makes tests take longer is noticed.
-TIME_LIMIT = 900.0
+#: A change that makes tests take so many times as long, and seconds more, is noticed.
+_SLACK, _SLACK_SECONDS = 3.0, 60.0
+#: Seconds that tests take at most without a change.
+_HANGS = 3600.0
+Verdict: TypeAlias = Literal["killed", "survived", "timed out"]
 
 
 @dataclass(frozen=True)
@@ -41,7 +48,7 @@ class Run:
 
     file: str
     mutant: Mutant
-    verdict: Literal["killed", "survived", "timed out"]
+    verdict: Verdict
 
     @property
     def package(self) -> str:
@@ -63,8 +70,15 @@ def sample(
             for path in sorted((ROOT / package).rglob("*.py"))
             for mutant in mutants_of(path.read_text(encoding="utf-8"))
         ]
-        drawn += random.Random(seed).sample(places, -(-count // len(PACKAGES)))
+        random.Random(seed).shuffle(places)
+        valid = (each for each in places if parses(each[1].of(_source(each[0]))))
+        drawn += islice(valid, -(-count // len(PACKAGES)))
     return drawn[:count]
+
+
+@cache
+def _source(file: str) -> str:
+    return (ROOT / file).read_text(encoding="utf-8")
 
 
 def run(file: str, mutant: Mutant, tests: Sequence[str] | None = None) -> Run:
@@ -74,15 +88,21 @@ def run(file: str, mutant: Mutant, tests: Sequence[str] | None = None) -> Run:
         AssertionError: The tests fail without any change.
     """
     wanted = tuple(tests or relevant_tests(file))
-    assert _passes(file, wanted), f"the tests of {file} fail as it is"
-    source = (ROOT / file).read_text(encoding="utf-8")
-    return Run(file, mutant, _verdict(file, mutant.of(source), wanted))
+    limit = _SLACK_SECONDS + _SLACK * _seconds(wanted)
+    with tempfile.TemporaryDirectory(prefix="mutation-") as folder:
+        changed = Path(folder) / "source.py"
+        changed.write_text(mutant.of(_source(file)), encoding="utf-8")
+        target = {"MUTATED_FILE": os.path.realpath(ROOT / file), "MUTATED_SOURCE": str(changed)}
+        return Run(file, mutant, _verdict(wanted, target, limit))
 
 
 @cache
-def _passes(file: str, tests: tuple[str, ...]) -> bool:
-    source = (ROOT / file).read_text(encoding="utf-8")
-    return _verdict(file, source, tests) == "survived"
+def _seconds(tests: tuple[str, ...]) -> float:
+    """Return how long tests take without a change."""
+    started = time.monotonic()
+    verdict = _verdict(tests, {}, _HANGS)
+    assert verdict == "survived", f"without a change, {' '.join(tests)}: {verdict}"
+    return time.monotonic() - started
 
 
 def relevant_tests(file: str) -> list[str]:
@@ -96,32 +116,33 @@ def relevant_tests(file: str) -> list[str]:
         for path in sorted((ROOT / "tests").rglob("test_*.py"))
         if any(each in path.read_text(encoding="utf-8") for each in wanted)
     ]
+    found.sort(key=lambda each: name not in each)  # those that are called like it come first
     return found or [_TESTS[max(key for key in _TESTS if file.startswith(key))]]
 
 
-def _verdict(
-    file: str, source: str, tests: Sequence[str]
-) -> Literal["killed", "survived", "timed out"]:
-    with tempfile.TemporaryDirectory(prefix="mutation-") as folder:
-        changed = Path(folder) / "source.py"
-        changed.write_text(source, encoding="utf-8")
+def _verdict(tests: Sequence[str], target: Mapping[str, str], limit: float) -> Verdict:
+    """Run tests with a change, or none, for `limit` seconds at most."""
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider",
+               "-m", "not slow", *tests]  # fmt: skip
+    with tempfile.TemporaryDirectory(prefix="mutation-") as cache_folder:
         surroundings = {
             **os.environ,
+            **target,
             "PYTHONPATH": os.pathsep.join([str(_HOOK), os.environ.get("PYTHONPATH", "")]),
-            "MUTATED_FILE": os.path.realpath(ROOT / file),
-            "MUTATED_SOURCE": str(changed),
-            "ORTKIT_CACHE": str(Path(folder) / "cache"),  # kernels of a change are no good ones
+            "ORTKIT_CACHE": cache_folder,  # kernels that a change makes are no good ones
         }
-        command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider",
-                   "-m", "not slow", *tests]  # fmt: skip
+        process = subprocess.Popen(
+            command, cwd=ROOT, env=surroundings, start_new_session=True,
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
         try:
-            done = subprocess.run(
-                command, cwd=ROOT, env=surroundings, capture_output=True, timeout=TIME_LIMIT,
-                check=False,
-            )  # fmt: skip
+            return "survived" if process.wait(limit) == 0 else "killed"
         except subprocess.TimeoutExpired:
             return "timed out"
-    return "survived" if done.returncode == 0 else "killed"
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
 
 
 def runs(count: int, seed: int = 0) -> Iterator[Run]:
@@ -150,8 +171,8 @@ def main() -> None:
         print(table(found))  # noqa: T201
         return
     file, first, last, *tests = sys.argv[1:]
-    for mutant in mutants_of((ROOT / file).read_text(encoding="utf-8")):
-        if int(first) <= mutant.line <= int(last):
+    for mutant in mutants_of(_source(file)):
+        if int(first) <= mutant.line <= int(last) and parses(mutant.of(_source(file))):
             print(run(file, mutant, tests), flush=True)  # noqa: T201
 
 
