@@ -111,10 +111,12 @@ def measure_lowering(subject: Subject, count: int, seed: int = 0) -> Iterator[Ou
     rewritten = candidates(subject)["rewritten"]
     with Verifier(ir.from_proto(model)) as verifier:
         for number, how in enumerate(lowered.LOWERINGS):
+            made = lowered.lowered(rewritten, how.name)
+            if len(made.graph.node) == len(rewritten.graph.node):
+                continue  # it has nothing to lower
             candidate = Fault(
-                "none", "lowering", lowered.lowered(rewritten, how.name),
-                max_error=how.max_error, computed_in=how.computed_in,
-            )  # fmt: skip
+                "none", "lowering", made, max_error=how.max_error, computed_in=how.computed_in
+            )
             if check(verifier, candidate)[0]:  # over the limit, which is no matter of faults
                 continue
             name = f"{subject.name}, {how.name}"
