@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import tempfile
 
+import pytest
+
 # Read when onnxruntime is imported: lets it load models of the opset that onnx releases next,
 # which many of onnx's own test cases are written in.
 os.environ["ALLOW_RELEASED_ONNX_OPSET_ONLY"] = "0"
@@ -13,3 +15,13 @@ _STATE = tempfile.TemporaryDirectory(prefix="ortkit-tests-state-")
 os.environ["XDG_STATE_HOME"] = _STATE.name
 # A pass that raises is left out of a run and reported; in tests it ends the run.
 os.environ["ORTKIT_PASS_ERRORS"] = "raise"
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print the tables that tests measure, also those of tests that pass."""
+    for outcome in ("passed", "failed"):
+        for report in terminalreporter.stats.get(outcome, ()):
+            for name, text in getattr(report, "user_properties", ()):
+                if name == "table" and report.when == "call":
+                    terminalreporter.section(report.nodeid)
+                    terminalreporter.write_line(text)

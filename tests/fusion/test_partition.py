@@ -63,6 +63,25 @@ def test_what_comes_together(body: str, expected: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
+    ("outputs", "kind", "expected"),
+    [
+        ("z", "cuda", ["tanh_neg_add"]),
+        ("z", "cpu", ["tanh_neg", "add"]),
+        # What is computed again for each point is read there alone.
+        ("z, a", "cuda", ["tanh_neg", "add"]),
+        ("z, b", "cuda", ["tanh_neg", "add"]),
+    ],
+)
+def test_small_values_are_computed_again_on_gpus(
+    outputs: str, kind: str, expected: list[str]
+) -> None:
+    text = f"""g (float[n, 8] x, float[8] r) => ({outputs})
+        {{ a = Tanh (r)  b = Neg (a)  z = Add (x, b) }}"""
+    found = find(scope_of(from_text(f"{HEAD} {text}"), kind=kind))
+    assert [one.region.kind for one in found if one.signature is not None] == expected
+
+
+@pytest.mark.parametrize(
     ("body", "reason"),
     [
         (

@@ -330,3 +330,57 @@ g (float[b,2,s,4] q, float[b,2,6,4] k, float[b,2,6,4] v) => (float[b,2,s,4] y)
     assert "Attention" in {node.op_type for node in model.graph}
     for queries in (1, 4, 5, 6):
         compare(text, model, {"b": 2, "s": queries})
+
+
+@pytest.mark.parametrize(("queries", "is_causal"), [(4, False), (6, True)])
+def test_the_last_queries_of_more_keys_are_not_causal(queries: int, is_causal: bool) -> None:
+    """The operator counts the positions of queries from the first key where there is no cache."""
+    text = """<ir_version: 10, opset_import: ["" : 20]>
+g (float[b,2,QUERIES,4] q, float[b,2,6,4] k, float[b,2,6,4] v) => (float[b,2,QUERIES,4] y)
+<int64 i0 = {0}, int64 i1 = {1}, int64 n = {QUERIES}, int64 t = {6}, float zero = {0},
+ float low = {-3.4028234663852886e38}, int64[1] a0 = {0}, int64[1] a1 = {1}> {
+  kt = Transpose<perm = [0, 1, 3, 2]>(k)
+  s0 = MatMul(q, kt)
+  d = Sub(t, n)
+  i = Range(i0, n, i1)
+  at = Add(i, d)
+  j = Range(i0, t, i1)
+  row = Unsqueeze(at, a1)
+  column = Unsqueeze(j, a0)
+  ok = GreaterOrEqual(row, column)
+  m = Where(ok, zero, low)
+  s1 = Add(s0, m)
+  p = Softmax<axis = -1>(s1)
+  y = MatMul(p, v)
+}""".replace("QUERIES", str(queries))
+    model = optimized(text, 2)
+    node = next(node for node in model.graph if node.op_type == "Attention")
+    assert ("is_causal" in node.attributes) == is_causal
+    compare(text, model, {"b": 2})
+
+
+@pytest.mark.parametrize(
+    ("kept", "dtype"),
+    [
+        # A key that nobody sees: each query sees others, so that a bool says all.
+        ("1, 1, 1, 0, 1, 1, 1, 0", ir.DataType.BOOL),
+        # A query that sees nothing gives the mean of all values.
+        ("1, 1, 1, 1, 0, 0, 0, 0", ir.DataType.FLOAT),
+    ],
+)
+def test_a_mask_is_bool_where_each_query_sees_a_key(kept: str, dtype: ir.DataType) -> None:
+    text = f"""<ir_version: 10, opset_import: ["" : 20]>
+g (float[b,2,2,4] q, float[b,2,4,4] k, float[b,2,4,4] v) => (float[b,2,2,4] y)
+<bool[2,4] kept = {{{kept}}}, float low = {{-1e9}}> {{
+  kt = Transpose<perm = [0, 1, 3, 2]>(k)
+  s0 = MatMul(q, kt)
+  s1 = Where(kept, s0, low)
+  p = Softmax<axis = -1>(s1)
+  y = MatMul(p, v)
+}}"""
+    model = optimized(text, 2)
+    node = next(node for node in model.graph if node.op_type == "Attention")
+    mask = node.inputs[3]
+    assert mask is not None
+    assert mask.dtype == dtype
+    compare(text, model, {"b": 2})

@@ -64,3 +64,28 @@ def test_integers() -> None:
     made, result = rewritten(model, PASSES)
     assert kinds(made) == ["Equal"]
     assert len(result.log.hits) == 2
+
+
+@pytest.mark.parametrize("op", ["Sub", "Div", "Pow"])
+def test_one_number_on_the_left_of_what_does_not_commute_gets_rank_zero(op: str) -> None:
+    g = Graph()
+    y = g.op(op, g.constant(1, 1), g.input(2, 3))
+    made = assert_rewritten(g.model(y), PASSES, [op], epsilons=0)
+    (node,) = made.graph.node
+    constants = {t.name: tuple(t.dims) for t in made.graph.initializer}
+    assert constants[node.input[0]] == ()
+    assert node.input[1] == "x"
+
+
+@pytest.mark.parametrize(("opset", "is_taken"), [(6, False), (7, True)])
+def test_operands_broadcast_by_an_attribute_stay(opset: int, is_taken: bool) -> None:
+    g = Graph(opset=opset)
+    attributes = {"broadcast": 1} if opset == 6 else {}
+    model = g.model(g.op("Mul", g.input(2, 3), g.constant(1, 1), **attributes))
+    _, result = rewritten(model, PASSES)
+    assert result.modified == is_taken
+
+
+def test_a_vector_keeps_its_rank() -> None:
+    g = Graph()
+    assert_refused(g.model(g.op("Mul", g.input(4, 2), g.constant(2))), PASSES)

@@ -21,15 +21,19 @@ class Fault:
 
     Args:
         name: The kind of the fault.
-        kind: "unconditional", "conditional", "kernel" or "lowering".
+        kind: "unconditional", "conditional" or "lowering".
         model: The candidate with the fault.
         library: The kernel library that the candidate is judged with.
+        max_error: What an output may be off in a candidate in fewer bits.
+        computed_in: The float type that the candidate computes float32 in.
     """
 
     name: str
     kind: str
     model: onnx.ModelProto
     library: Path | None = None
+    max_error: float = 0.0
+    computed_in: str = ""
 
 
 @dataclass(frozen=True)
@@ -112,6 +116,8 @@ class Draft:
     def __init__(self, model: onnx.ModelProto) -> None:
         self.model = onnx.ModelProto()
         self.model.CopyFrom(model)
+        # A draft of a draft has more nodes, so names differ.
+        self._prefix = f"planted{sum(1 for _ in self.sites())}"
         self._count = 0
 
     def sites(self, *ops: str) -> Iterator[Site]:
@@ -158,7 +164,7 @@ class Draft:
     def fresh(self) -> str:
         """Return a name that is not in use."""
         self._count += 1
-        return f"planted_{self._count}"
+        return f"{self._prefix}_{self._count}"
 
     def producer(self, holder: Holder, name: str) -> onnx.NodeProto | None:
         """Return the node that computes a value."""

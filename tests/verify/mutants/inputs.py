@@ -34,16 +34,27 @@ _PLANS: tuple[tuple[int, int, str, str, float], ...] = (
 )  # fmt: skip
 
 
+_LARGE = (64, 65, "right", "any", 1.0)
 #: Images are no larger: observation would take too long.
 _MOST_PIXELS = 33
 #: Models with a table of positions take no more.
 _USUAL_LENGTH = 100
 
 
-def input_sets(model: onnx.ModelProto, seed: int = 0) -> Iterator[InputSet]:
-    """Yield input sets; some may be larger than a model takes."""
+def input_sets(
+    model: onnx.ModelProto, seed: int = 0, *, large: bool = False
+) -> Iterator[InputSet]:
+    """Yield input sets; some may be larger than a model takes.
+
+    Args:
+        model: Its inputs are read.
+        seed: Decides the values.
+        large: Add one that is large enough for work to be cut into parts for threads.
+    """
     rows = _rows(model)
-    for number, (batch, length, mask, ids, factor) in enumerate(_PLANS):
+    for number, (batch, length, mask, ids, factor) in enumerate(
+        (*_PLANS, *([_LARGE] if large else []))
+    ):
         rng = np.random.default_rng((seed, number))
         arrays: Arrays = {}
         for value in model.graph.input:

@@ -8,17 +8,17 @@ from mutants import (
     attributes,
     conditional,
     constants,
+    movement,
     normalization,
     operators,
+    partial,
 )
 from mutants.draft import Fault, Rng
 from mutants.kinds import Kind, plant_all
 
-KINDS: tuple[Kind, ...] = tuple(
-    kind
-    for module in (attributes, operators, constants, normalization, conditional)
-    for kind in module.CATALOG.kinds
-)
+_MODULES = (attributes, operators, movement, constants, normalization, conditional, partial)
+
+KINDS: tuple[Kind, ...] = tuple(kind for module in _MODULES for kind in module.CATALOG.kinds)
 
 
 def plant(model: onnx.ModelProto, rng: Rng) -> list[Fault]:

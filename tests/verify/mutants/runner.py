@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx
 import onnx_ir as ir
 
-from mutants import integers, rewriting
+from mutants import compiled, integers, lowered, rewriting
 from mutants.draft import Fault
 from mutants.inputs import input_sets
 from mutants.kinds import Kind, plant_one
-from mutants.observe import ROUNDING, Observer
+from mutants.observe import LOWERED, ROUNDING, LoweringObserver, Observer
 from mutants.subjects import Subject, candidates, original
+from ortkit.temporary import TemporaryFolder
 from ortkit.verify.verifier import Verifier
 
 KINDS: tuple[Kind, ...] = (*rewriting.KINDS, *integers.CATALOG.kinds)
+#: Times an output's limit that an element may be off in fewer bits, as `optimize` allows.
+_SLACK = 4.0
 
 
 @dataclass(frozen=True)
@@ -29,6 +33,7 @@ class Outcome:
         subject: The original, and the form of the candidate.
         fault: The kind of the fault.
         moved: By how much it moves a value, relative to the largest of its row.
+        is_observable: Whether that is more than rounding, or than the noise of lowering.
         is_caught: Whether verification says "no".
         reason: What verification says.
     """
@@ -37,18 +42,19 @@ class Outcome:
     subject: str
     fault: str
     moved: float
+    is_observable: bool
     is_caught: bool
     reason: str
 
-    @property
-    def is_observable(self) -> bool:
-        """Whether it moves a value by more than rounding."""
-        return self.moved > ROUNDING
-
 
 def check(verifier: Verifier, fault: Fault) -> tuple[bool, str]:
-    """Judge a candidate as `ortkit verify` does: whether it is refused, and why."""
-    found = verifier.check(ir.from_proto(fault.model), library=fault.library)
+    """Judge a candidate as `ortkit optimize` does: whether it is refused, and why."""
+    found = verifier.check(
+        ir.from_proto(fault.model),
+        library=fault.library,
+        stated=_SLACK * fault.max_error,
+        computed_in=fault.computed_in,
+    )
     return found.verdict == "no", f"{found.verdict}: {found.reason}"
 
 
@@ -71,28 +77,88 @@ def measure(subject: Subject, count: int, seed: int = 0) -> Iterator[Outcome]:
             good = verifier.check(ir.from_proto(candidate))
             assert good.is_good, f"{name}: without a fault {good.verdict}: {good.reason}"
             observer = Observer(model, candidate, sets)
-            judged = 0
-            for fault, moved in _faults(candidate, observer, (seed, subject.seed, number)):
-                if judged == count:
-                    break
-                is_caught, reason = False, "moves nothing"
-                if moved > ROUNDING:
-                    is_caught, reason = check(verifier, fault)
-                    judged += 1
-                group = f"{subject.type}, {fault.kind}"
-                yield Outcome(group, name, fault.name, moved, is_caught, reason)
+            faults = _planted(candidate, KINDS, (seed, subject.seed, number))
+            pairs = ((fault, observer.moved(fault.model)) for fault in faults)
+            yield from _judged(verifier, pairs, count, subject.type, name, ROUNDING)
 
 
-def _faults(
-    candidate: onnx.ModelProto, observer: Observer, seed: tuple[int, ...]
-) -> Iterator[tuple[Fault, float]]:
-    """Yield faults that run, of kinds in random order, and by how much they move a value."""
-    rng = np.random.default_rng(seed)
-    for at in rng.permutation(len(KINDS)):
-        fault = plant_one(candidate, np.random.default_rng((*seed, int(at))), KINDS[at])
-        moved = None if fault is None else observer.moved(fault.model)
-        if fault is not None and moved is not None:
-            yield fault, moved
+def measure_kernels(subject: Subject, count: int, seed: int = 0) -> Iterator[Outcome]:
+    """Plant faults in kernels alone and judge those that move a value; see `measure`."""
+    model = original(subject)
+    sets = [each.arrays for each in input_sets(model, large=True)]
+    rng = np.random.default_rng((seed, subject.seed))
+    with (
+        TemporaryFolder("mutants") as folder,
+        compiled.compiled(model, folder) as candidate,
+        Verifier(ir.from_proto(model)) as verifier,
+    ):
+        library = candidate.library("good")
+        is_off, reason = check(verifier, Fault("none", "kernel", candidate.model, library))
+        assert not is_off, f"{subject.name}: without a fault {reason}"
+        observer = Observer(model, candidate.model, sets, library)
+        faults = compiled.plant(candidate, rng)
+        pairs = ((fault, observer.moved(fault.model, fault.library)) for fault in faults)
+        yield from _judged(verifier, pairs, count, "kernels", subject.name, ROUNDING)
+
+
+def measure_lowering(subject: Subject, count: int, seed: int = 0) -> Iterator[Outcome]:
+    """Plant faults in candidates in fewer bits; see `measure`.
+
+    A fault counts where it makes a value's error more than twice what lowering makes it.
+    """
+    model = original(subject)
+    sets = [each.arrays for each in input_sets(model) if each.is_usual]
+    rewritten = candidates(subject)["rewritten"]
+    with Verifier(ir.from_proto(model)) as verifier:
+        for number, how in enumerate(lowered.LOWERINGS):
+            made = lowered.lowered(rewritten, how.name)
+            if len(made.graph.node) == len(rewritten.graph.node):
+                continue  # it has nothing to lower
+            candidate = Fault(
+                "none", "lowering", made, max_error=how.max_error, computed_in=how.computed_in
+            )
+            if check(verifier, candidate)[0]:  # over the limit, which is no matter of faults
+                continue
+            name = f"{subject.name}, {how.name}"
+            observer = LoweringObserver(model, candidate.model, sets)
+            seeds = (seed, subject.seed, number)
+            planted = _planted(candidate.model, lowered.KINDS, seeds)
+            faults = (replace(candidate, name=f.name, model=f.model) for f in planted)
+            pairs = ((fault, observer.moved(fault.model)) for fault in faults)
+            yield from _judged(verifier, pairs, count, how.name, name, LOWERED)
+
+
+def _planted(
+    candidate: onnx.ModelProto, kinds: Sequence[Kind], seed: tuple[int, ...]
+) -> Iterator[Fault]:
+    """Yield faults of kinds in random order."""
+    for at in np.random.default_rng(seed).permutation(len(kinds)):
+        fault = plant_one(candidate, np.random.default_rng((*seed, int(at))), kinds[at])
+        if fault is not None:
+            yield fault
+
+
+def _judged(
+    verifier: Verifier,
+    pairs: Iterator[tuple[Fault, float | None]],
+    count: int,
+    group: str,
+    subject: str,
+    least: float,
+) -> Iterator[Outcome]:
+    """Judge up to `count` faults that move a value by more than `least`; some do not run."""
+    judged = 0
+    for fault, moved in pairs:
+        if judged == count:
+            return
+        if moved is None:
+            continue
+        is_caught, reason = False, "moves nothing"
+        if moved > least:
+            is_caught, reason = check(verifier, fault)
+            judged += 1
+        row = f"{group}, {fault.kind}"
+        yield Outcome(row, subject, fault.name, moved, moved > least, is_caught, reason)
 
 
 @dataclass(frozen=True)
@@ -122,13 +188,15 @@ def shares(outcomes: Sequence[Outcome]) -> dict[str, Share]:
 
 
 def table(outcomes: Sequence[Outcome]) -> str:
-    """Return shares by group, and the faults that passed."""
+    """Return shares by group, the faults that move nothing, and those that passed."""
     lines = [f"{'faults':32} {'caught':>7} {'of':>5} {'share':>7} {'unobservable':>13}"]
     lines += [
         f"{row.group:32} {row.caught:7} {row.observable:5} {row.percent:6.1f}%"
         f" {row.unobservable:13}"
         for row in shares(outcomes).values()
     ]
+    idle = Counter(each.fault for each in outcomes if not each.is_observable)
+    lines += [f"moves nothing: {name} ({count})" for name, count in sorted(idle.items())]
     passed = [each for each in outcomes if each.is_observable and not each.is_caught]
     lines += [f"passed: {each.subject}: {each.fault} (moves {each.moved:.1e})" for each in passed]
     return "\n".join(lines)
