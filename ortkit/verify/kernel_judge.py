@@ -1,0 +1,201 @@
+"""Whether what a kernel gives is as near to its body in float64 as its body is.
+
+For the process that runs kernels: it imports numpy only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ortkit.verify.kernel_inputs import is_floating
+from ortkit.verify.rows import Bounds, as_rows, row_errors
+from ortkit.verify.tolerances import PEAK_PART, TOLERANCES
+
+#: Times as much as its body in working precision a kernel may err.
+BODY_FACTOR = 2.0
+#: Epsilons of the type that a kernel computes in, beyond that: its exp, erf, tanh and the like are
+#: good to 5 units in the last place (docs/kernels.md, "Accuracy") where ONNX Runtime's are to 1.
+#: And one of the result's type, for a rounding that falls to the other neighbour.
+FEW_ULPS = 4.0
+#: The finest type that kernels compute a narrower one in.
+_COMPUTED_IN = "float32"
+#: Runs of the reference with inputs moved by roundings, where a result is near a threshold.
+_MOVED_RUNS = 8
+
+Moved = Callable[[float, int], Sequence[np.ndarray] | None]
+"""The reference's outputs with its float inputs moved by up to so many epsilons of what the kernel
+computes in, by a seed; None where it cannot be run so."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """The comparison of one output."""
+
+    error: float = 0.0
+    """Of the kernel, in epsilons of the result's type, over the scale of a row."""
+    body_error: float = 0.0
+    """Of the body in working precision."""
+    ratio: float = 0.0
+    """The error as a part of what is allowed."""
+    reason: str = ""
+    """What is wrong, empty if nothing is."""
+
+
+def judge_output(
+    index: int,
+    reference: np.ndarray,
+    body: np.ndarray,
+    got: np.ndarray,
+    *,
+    roundings: float,
+    moved: Moved,
+) -> Found:
+    """Compare one output of a kernel.
+
+    Args:
+        index: The output's place.
+        reference: The body in float64.
+        body: The body in working precision.
+        got: The kernel's.
+        roundings: How many times its body's roundings the kernel makes.
+        moved: Says where the reference is near a threshold.
+    """
+    if not is_floating(body.dtype):
+        return _judge_integers(index, reference, body, got, moved)
+    problem = _specials(reference, body, got)
+    if problem:
+        return Found(np.inf, reason=problem)
+    return _judge_floats(index, reference, body, got, roundings, moved)
+
+
+def _specials(reference: np.ndarray, body: np.ndarray, got: np.ndarray) -> str:
+    """Say where a NaN or an infinity stands that neither form of the body has."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        rounded = _classes(reference.astype(body.dtype))
+    found, known = _classes(got), _classes(body)
+    wrong = (found != known) & (found != rounded)
+    if not wrong.any():
+        return ""
+    at = tuple(int(i) for i in np.argwhere(wrong)[0])
+    return f"{got[at]} instead of {body[at]} at {list(at)}"
+
+
+_FINITE, _INFINITE, _MINUS_INFINITE, _NAN = range(4)
+
+
+def _classes(values: np.ndarray) -> np.ndarray:
+    wide = values.astype(np.float64)
+    classes = np.where(np.isnan(wide), _NAN, _FINITE)
+    return np.where(np.isinf(wide), np.where(wide > 0, _INFINITE, _MINUS_INFINITE), classes)
+
+
+def _judge_floats(
+    index: int,
+    reference: np.ndarray,
+    body: np.ndarray,
+    got: np.ndarray,
+    roundings: float,
+    moved: Moved,
+) -> Found:
+    dtype = body.dtype.name
+    epsilon = TOLERANCES[dtype].epsilon
+    few = FEW_ULPS * min(1.0, TOLERANCES[_COMPUTED_IN].epsilon / epsilon) + 1.0
+    wide = [each.astype(np.float64) for each in (reference, body, got)]
+    is_compared = np.isfinite(wide[0]) & np.isfinite(wide[1]) & np.isfinite(wide[2])
+    want, known, result = (np.where(is_compared, each, 0.0) for each in wide)
+    if not want.size:
+        return Found()
+    leading, rows = as_rows(want)
+    known, result = known.reshape(rows.shape), result.reshape(rows.shape)
+    noise = _Errors.of(rows, known, epsilon)
+    errors = _Errors.of(rows, result, epsilon)
+    own = noise.worst
+    ratios = errors.beside(noise, roundings, few)
+    if (ratios <= 1).all():
+        return Found(errors.worst / roundings, own, float(ratios.max()))
+    # A step of a quantization, or a difference of large terms, in the body itself.
+    moves = [
+        _Errors.of(rows, np.where(is_compared, outputs[index], want).reshape(rows.shape), epsilon)
+        for outputs in _moved_runs(moved, 1.0)
+    ]
+    ratios = errors.beside(noise, roundings, few, moves)
+    row = int(ratios.argmax())
+    found = Found(float(errors.relative[row]) / roundings, own, float(ratios[row]))
+    if found.ratio <= 1:
+        return found
+    at = [int(i) for i in np.unravel_index(row, leading)] if leading else []
+    where = f" in row {at}" if at else ""
+    reason = (
+        f"off by {errors.relative[row]:.4g} epsilons of {dtype}{where}, {found.ratio:.3g} times "
+        f"what is allowed where its body is off by {own:.4g}"
+    )
+    return replace(found, reason=reason)
+
+
+@dataclass(frozen=True)
+class _Errors:
+    """Largest errors of the rows of an output."""
+
+    relative: np.ndarray
+    """Over the scale of the row, in epsilons."""
+    absolute: np.ndarray
+
+    @classmethod
+    def of(cls, expected: np.ndarray, actual: np.ndarray, epsilon: float) -> _Errors:
+        """Return the errors of [rows, n] beside [rows, n]."""
+        bounds = Bounds(lambda _: 0.0, PEAK_PART)
+        relative = row_errors(expected, actual, bounds) / epsilon
+        return cls(relative, np.abs(expected - actual).max(axis=1))
+
+    @property
+    def worst(self) -> float:
+        """The largest relative error."""
+        return float(self.relative.max())
+
+    def beside(
+        self, noise: _Errors, roundings: float, few: float, moves: Sequence[_Errors] = ()
+    ) -> np.ndarray:
+        """Return the errors as parts of what is allowed: [rows].
+
+        Values that are made up are alike in all rows, so that rounding errors are, too: beside
+        the largest relative error of the body its largest absolute error counts. A Relu leaves
+        rows of a few small numbers, whose own scale tells nothing.
+
+        Args:
+            noise: The body's errors.
+            roundings: How many times these the kernel may make.
+            few: Epsilons that are allowed beyond.
+            moves: How far rows move with roundings of the inputs.
+        """
+        relative, absolute = noise.worst, float(noise.absolute.max())
+        if moves:
+            relative = noise.worst + np.max([each.relative for each in moves], axis=0)
+            absolute = noise.absolute.max() + np.max([each.absolute for each in moves], axis=0)
+        allowed = roundings * (BODY_FACTOR * relative + few)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            by_size = self.absolute / (roundings * BODY_FACTOR * absolute)
+        by_size = np.where(self.absolute == 0, 0.0, by_size)
+        return np.asarray(np.minimum(self.relative / allowed, by_size))
+
+
+def _judge_integers(
+    index: int, reference: np.ndarray, body: np.ndarray, got: np.ndarray, moved: Moved
+) -> Found:
+    wrong = (got != body) & (got != reference)
+    if not wrong.any():
+        return Found()
+    for outputs in _moved_runs(moved, FEW_ULPS):
+        wrong &= outputs[index] != got
+        if not wrong.any():
+            return Found()
+    at = tuple(int(i) for i in np.argwhere(wrong)[0])
+    count = f"{int(wrong.sum())} of {wrong.size} elements differ, first at {list(at)}: "
+    return Found(np.inf, reason=f"{count}{got[at]} instead of {body[at]}")
+
+
+def _moved_runs(moved: Moved, epsilons: float) -> list[Sequence[np.ndarray]]:
+    runs = (moved(epsilons, seed) for seed in range(_MOVED_RUNS))
+    return [outputs for outputs in runs if outputs is not None]
