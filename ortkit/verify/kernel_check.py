@@ -12,7 +12,7 @@ import signal
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -93,6 +93,17 @@ class KernelReport:
         return tuple(
             Gap("1 kernel" if count == 1 else f"{count} kernels", f"alone: {reason}")
             for reason, count in reasons.items()
+        )
+
+    def summary(self) -> str:
+        """Say in a few words what was checked."""
+        run = [row for row in self.rows if row.verdict == "passed"]
+        if not run:
+            return "no kernel was run alone"
+        kernels = "1 kernel" if len(run) == 1 else f"{len(run)} kernels"
+        return (
+            f"{kernels} alone in {sum(row.cases for row in run)} cases, at most "
+            f"{max(row.ratio for row in run):.0%} of the allowed error"
         )
 
     def to_json(self) -> dict[str, object]:
@@ -273,8 +284,3 @@ def _job(kernel: KernelNode, folder: Path) -> kernel_child.KernelJob:
         "special_values": not special_values_differ(kernel.op_type),
         "bad_cases": [],
     }
-
-
-def failed_reasons(report: KernelReport) -> Mapping[str, str]:
-    """Return why kernels failed, by the operators of `ortkit.fused` that they are for."""
-    return {row.op_type: row.reason for row in report.failed}

@@ -23,7 +23,6 @@ from ortkit.verify.kernel_inputs import (
     SPECIAL,
     USUAL,
     Kind,
-    is_floating,
     least_integers,
     like_constant,
     made_up,
@@ -168,7 +167,7 @@ class _Check:
         except _NotRunError as error:
             verdict, reason, needs_hardware = "not run", str(error), error.needs_hardware
         except _WrongError as error:
-            verdict, reason = "failed", f"{self.where}: {error}"
+            verdict, reason = "failed", ": ".join(filter(None, [self.where, str(error)]))
         return {
             "at": "done",
             "verdict": verdict,
@@ -251,7 +250,7 @@ class _Check:
             body = sessions.body(operands)
         except Exception as error:  # noqa: BLE001  no such run: another size is tried
             self.skipped += 1
-            self.why_skipped = " ".join(str(error).split())[:300]
+            self.why_skipped = _line(error)
             return
         exact = self._exact(reference, operands, body)
         judge = partial(self._judge, reference, operands, body, exact)
@@ -262,7 +261,7 @@ class _Check:
             try:
                 got = run()
             except Exception as error:
-                raise _WrongError(" ".join(str(error).split())) from error
+                raise _WrongError(_line(error)) from error
             self.runs += 1
             if not first or not all(map(same_bytes, first, got)):
                 judge(got)
@@ -276,7 +275,7 @@ class _Check:
         try:
             exact = reference([each.wide for each in operands])
         except Exception as error:  # noqa: BLE001  said in the report
-            self.reference = f"working precision: {' '.join(str(error).split())[:200]}"
+            self.reference = f"working precision: {_line(error)}"
             return list(body)
         if [x.shape for x in exact] != [x.shape for x in body]:
             self.reference = "working precision: the reference has other shapes"
@@ -292,9 +291,8 @@ class _Check:
         got: Sequence[np.ndarray],
     ) -> None:
         def moved(epsilons: float, seed: int) -> Sequence[np.ndarray] | None:
-            random = np.random.default_rng(seed)
             try:
-                return reference([_moved(x.wide, epsilons, random) for x in operands])
+                return reference.moved([each.wide for each in operands], epsilons, seed)
             except Exception:  # noqa: BLE001  then nothing is near a threshold
                 return None
 
@@ -319,10 +317,16 @@ class _Sessions:
 
     def __init__(self, ort: ModuleType, job: Job, kernel: KernelJob, here: Kernels) -> None:
         open_plain = partial(Runner, ort, kernel["plain"], job["custom_ops"])
-        self._body = open_plain(Kernels("", [CPU], []), threads=1)
-        self._one = open_plain(here, threads=1)
-        self._two = open_plain(here, threads=2)
-        self._inside = Runner(ort, kernel["in_place"], job["custom_ops"], here, threads=1)
+        try:
+            self._body = open_plain(Kernels("", [CPU], []), threads=1)
+        except Exception as error:
+            raise _NotRunError(f"ONNX Runtime does not load its body: {_line(error)}") from error
+        try:
+            self._one = open_plain(here, threads=1)
+            self._two = open_plain(here, threads=2)
+            self._inside = Runner(ort, kernel["in_place"], job["custom_ops"], here, threads=1)
+        except Exception as error:
+            raise _WrongError(f"it cannot be loaded: {_line(error)}") from error
         self._is_cpu = list(here.providers) == [CPU]
 
     def body(self, operands: Sequence[Operand]) -> list[np.ndarray]:
@@ -354,11 +358,8 @@ def _constants(spec: InputSpec, seed: int) -> tuple[Operand, Operand] | None:
     return Operand(known, is_constant=True), Operand(other, is_constant=True)
 
 
-def _moved(x: np.ndarray, epsilons: float, random: np.random.Generator) -> np.ndarray:
-    """Return floats, each moved by up to so many epsilons of float32."""
-    if not is_floating(x.dtype):
-        return x
-    return x * (1 + epsilons * 2.0**-23 * random.uniform(-1, 1, x.shape))
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())[:400] or type(error).__name__
 
 
 def _finite(number: float) -> float:

@@ -26,8 +26,8 @@ _COMPUTED_IN = "float32"
 _MOVED_RUNS = 8
 
 Moved = Callable[[float, int], Sequence[np.ndarray] | None]
-"""The reference's outputs with its float inputs moved by up to so many epsilons of what the kernel
-computes in, by a seed; None where it cannot be run so."""
+"""The reference's outputs with an error of up to so many epsilons in each rounding, by a seed;
+None where it cannot be run so."""
 
 
 @dataclass(frozen=True)
@@ -65,18 +65,26 @@ def judge_output(
     """
     if not is_floating(body.dtype):
         return _judge_integers(index, reference, body, got, moved)
-    problem = _specials(reference, body, got)
+    problem = _specials(index, reference, body, got, moved)
     if problem:
         return Found(np.inf, reason=problem)
     return _judge_floats(index, reference, body, got, roundings, moved)
 
 
-def _specials(reference: np.ndarray, body: np.ndarray, got: np.ndarray) -> str:
-    """Say where a NaN or an infinity stands that neither form of the body has."""
+def _specials(
+    index: int, reference: np.ndarray, body: np.ndarray, got: np.ndarray, moved: Moved
+) -> str:
+    """Say where a NaN or an infinity stands that neither form of the body has.
+
+    Elements where roundings decide between a number and these say nothing.
+    """
     with np.errstate(over="ignore", invalid="ignore"):
         rounded = _classes(reference.astype(body.dtype))
     found, known = _classes(got), _classes(body)
     wrong = (found != known) & (found != rounded)
+    if wrong.any():
+        for outputs in _moved_runs(moved, FEW_ULPS):
+            wrong &= _classes(outputs[index]) == known
     if not wrong.any():
         return ""
     at = tuple(int(i) for i in np.argwhere(wrong)[0])
@@ -188,9 +196,9 @@ def _judge_integers(
     if not wrong.any():
         return Found()
     for outputs in _moved_runs(moved, FEW_ULPS):
-        wrong &= outputs[index] != got
-        if not wrong.any():
-            return Found()
+        wrong &= outputs[index] == reference
+    if not wrong.any():
+        return Found()
     at = tuple(int(i) for i in np.argwhere(wrong)[0])
     count = f"{int(wrong.sum())} of {wrong.size} elements differ, first at {list(at)}: "
     return Found(np.inf, reason=f"{count}{got[at]} instead of {body[at]}")

@@ -6,17 +6,14 @@ For the process that runs kernels: it imports numpy and onnx only.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import erf
-from typing import Any
 
 import numpy as np
 import onnx
-from numpy.lib.stride_tricks import sliding_window_view
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
-from onnx.reference.op_run import OpRun
 
 from ortkit.verify.kernel_inputs import is_floating
+from ortkit.verify.kernel_ops import OPS
 
 _FLOATS = frozenset(
     {
@@ -24,6 +21,17 @@ _FLOATS = frozenset(
         TensorProto.FLOAT8E5M2,
     }
 )  # fmt: skip
+#: Operators that round nothing: they move elements, choose among them or change a sign.
+_EXACT = frozenset(
+    {
+        "Abs", "Ceil", "Clip", "Concat", "Constant", "Expand", "Flatten", "Floor", "Gather",
+        "Identity", "Max", "MaxPool", "Min", "Neg", "Pad", "ReduceMax", "ReduceMin", "Relu",
+        "Reshape", "Round", "Sign", "Slice", "Split", "Squeeze", "ThresholdedRelu", "Transpose",
+        "Unsqueeze", "Where",
+    }
+)  # fmt: skip
+_EPSILON, _LARGEST = 2.0**-23, float(np.finfo(np.float32).max)
+Values = list[np.ndarray]
 
 
 class Reference:
@@ -34,10 +42,10 @@ class Reference:
     """
 
     def __init__(self, function: onnx.FunctionProto) -> None:
-        self._names = list(function.input)
-        self._run = ReferenceEvaluator(_promoted(function), new_ops=list(_OPS))
+        self._inputs, self._outputs = list(function.input), list(function.output)
+        self._nodes = ReferenceEvaluator(_promoted(function), new_ops=list(OPS)).rt_nodes_
 
-    def __call__(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+    def __call__(self, inputs: Sequence[np.ndarray]) -> Values:
         """Return the outputs, floats in float64.
 
         Args:
@@ -46,9 +54,68 @@ class Reference:
         Raises:
             Exception: Whatever an operator raises that cannot be evaluated.
         """
+        return self._evaluate(inputs, None)
+
+    def moved(self, inputs: Sequence[np.ndarray], epsilons: float, seed: int) -> Values:
+        """Return the outputs with a random error in every rounding: Monte Carlo arithmetic.
+
+        Elements that such errors move are allowed to be off by as much (Parker 1997).
+
+        Args:
+            inputs: Floats in float64.
+            epsilons: Errors are up to so many epsilons of float32.
+            seed: Of the errors. With odd ones results overflow as float32 does.
+
+        Raises:
+            Exception: As a call.
+        """
+        random = np.random.default_rng(seed)
+        return self._evaluate(inputs, _Errors(random, epsilons, is_narrow=seed % 2 == 1))
+
+    def _evaluate(self, inputs: Sequence[np.ndarray], errors: _Errors | None) -> Values:
+        known: dict[str, np.ndarray | None] = {"": None}
+        for name, array in zip(self._inputs, inputs, strict=True):
+            known[name] = array if errors is None else errors.on(array)
         with np.errstate(all="ignore"):
-            results = self._run.run(None, dict(zip(self._names, inputs, strict=True)), {})
-        return [np.asarray(result) for result in results]
+            for node in self._nodes:
+                operands = [known[name] for name in node.input]
+                for name, output in zip(node.output, node.run(*operands), strict=False):
+                    result = np.asarray(output)
+                    if errors is not None and node.op_type == "Cast" and result.dtype.kind in "iu":
+                        result = errors.on_integers(operands[0], result)
+                    elif errors is not None and node.op_type not in _EXACT:
+                        result = errors.on(result)
+                    known[name] = result
+        found = [known[name] for name in self._outputs]
+        return [array for array in found if array is not None]
+
+
+class _Errors:
+    """The errors of one evaluation."""
+
+    def __init__(self, random: np.random.Generator, epsilons: float, *, is_narrow: bool) -> None:
+        self._random = random
+        self._step = epsilons * _EPSILON
+        self._is_narrow = is_narrow
+
+    def on(self, x: np.ndarray) -> np.ndarray:
+        """Return floats, each moved; others as they are."""
+        if x.dtype != np.float64:
+            return x
+        moved = x * (1 + self._step * self._random.uniform(-1, 1, x.shape))
+        if self._is_narrow:
+            moved = np.where(np.abs(moved) > _LARGEST, np.copysign(np.inf, moved), moved)
+        return np.asarray(moved)
+
+    def on_integers(self, source: np.ndarray | None, result: np.ndarray) -> np.ndarray:
+        """Return floats as integers: what does not fit may be any number."""
+        if source is None or source.dtype.kind != "f":
+            return result
+        info = np.iinfo(result.dtype)
+        fits = (source > info.min - 1.0) & (source < info.max + 1.0)
+        return np.where(fits, result, self._random.integers(0, 100, result.shape)).astype(
+            result.dtype
+        )
 
 
 def _promoted(function: onnx.FunctionProto) -> onnx.FunctionProto:
@@ -84,133 +151,3 @@ def _widen_constant(node: onnx.NodeProto) -> None:
         wide = numpy_helper.from_array(array.astype(np.float64))
         del node.attribute[:]
         node.attribute.append(helper.make_attribute("value", wide))
-
-
-#: Steps of the table of erf, and where it is 1 in float64.
-_STEP, _END = 1 / 128, 6.0
-_GRID = np.arange(-_END, _END + _STEP, _STEP)
-_ERF = np.array([erf(x) for x in _GRID])
-
-
-def _erf64(x: np.ndarray) -> np.ndarray:
-    """Return erf by its Taylor series around the nearest point of a table, off by 1e-15."""
-    inside = np.clip(np.nan_to_num(x), -_END, _END)
-    at = np.rint((inside + _END) / _STEP).astype(np.int64)
-    a = _GRID[at]
-    d = inside - a
-    series = 1 + d * (-a + d * ((2 * a**2 - 1) / 3 + d * ((3 * a - 2 * a**3) / 6 + d * (
-        (4 * a**4 - 12 * a**2 + 3) / 30))))  # fmt: skip
-    near = _ERF[at] + 2 / np.sqrt(np.pi) * np.exp(-(a**2)) * d * series
-    return np.where(np.isnan(x), x, np.clip(near, -1.0, 1.0))
-
-
-class Erf(OpRun):
-    """erf in float64: onnx's own gives float32."""
-
-    def _run(self, x: np.ndarray) -> tuple[np.ndarray]:
-        return (_erf64(x),)
-
-
-class Gelu(OpRun):
-    """x times the distribution function of the normal distribution, or its form with tanh."""
-
-    def _run(self, x: np.ndarray, approximate: str | None = None) -> tuple[np.ndarray]:
-        if approximate == "tanh":
-            inner = np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)
-            return (0.5 * x * (1 + np.tanh(inner)),)
-        return (0.5 * x * (1 + _erf64(x / np.sqrt(2.0))),)
-
-
-class Sigmoid(OpRun):
-    """1 / (1 + exp(-x)) without overflow."""
-
-    def _run(self, x: np.ndarray) -> tuple[np.ndarray]:
-        small = np.exp(-np.abs(x))
-        return (np.where(x >= 0, 1, small) / (1 + small),)
-
-
-class Conv(OpRun):
-    """Convolution as one matrix product for each tap: neither copies nor loops over pixels."""
-
-    def _run(
-        self,
-        x: np.ndarray,
-        w: np.ndarray,
-        b: np.ndarray | None = None,
-        auto_pad: str | None = None,
-        dilations: Sequence[int] | None = None,
-        group: int | None = None,
-        kernel_shape: Sequence[int] | None = None,
-        pads: Sequence[int] | None = None,
-        strides: Sequence[int] | None = None,
-    ) -> tuple[np.ndarray]:
-        del kernel_shape
-        if auto_pad not in (None, "NOTSET"):
-            raise NotImplementedError(f"Conv with auto_pad={auto_pad}")
-        rank, groups = x.ndim - 2, group or 1
-        pads = pads or [0] * (2 * rank)
-        around = [(0, 0), (0, 0), *zip(pads[:rank], pads[rank:], strict=True)]
-        padded, apart = np.pad(x, around), _ones(dilations, rank)
-        seen = _windows(padded, w.shape[2:], apart, _ones(strides, rank))
-        size, rows = seen.shape[2 : 2 + rank], w.shape[0] // groups
-        result = np.zeros((x.shape[0], groups, rows, int(np.prod(size))))
-        depth = w.shape[1]
-        for tap in np.ndindex(*w.shape[2:]):
-            at = tuple(t * d for t, d in zip(tap, apart, strict=True))
-            pixels = seen[(..., *at)].reshape(x.shape[0], groups, depth, -1)
-            factor = w[(..., *tap)].reshape(groups, rows, depth)
-            result += factor * pixels if depth == rows == 1 else factor @ pixels
-        result = result.reshape(x.shape[0], w.shape[0], *size)
-        return (result if b is None else result + b.reshape(-1, *[1] * rank),)
-
-
-class MaxPool(OpRun):
-    """The largest value of each window, all windows at once; NaN where a window has one."""
-
-    def _run(
-        self,
-        x: np.ndarray,
-        auto_pad: str | None = None,
-        ceil_mode: int | None = None,
-        dilations: Sequence[int] | None = None,
-        kernel_shape: Sequence[int] = (),
-        pads: Sequence[int] | None = None,
-        storage_order: int | None = None,
-        strides: Sequence[int] | None = None,
-    ) -> tuple[np.ndarray]:
-        del storage_order
-        if auto_pad not in (None, "NOTSET") or ceil_mode:
-            raise NotImplementedError(f"MaxPool with auto_pad={auto_pad}, ceil_mode={ceil_mode}")
-        rank = x.ndim - 2
-        pads = pads or [0] * (2 * rank)
-        lowest = -np.inf if x.dtype.kind == "f" else np.iinfo(x.dtype).min
-        around = [(0, 0), (0, 0), *zip(pads[:rank], pads[rank:], strict=True)]
-        padded = np.pad(x, around, constant_values=lowest)
-        apart = _ones(dilations, rank)
-        windows = _windows(padded, kernel_shape, apart, _ones(strides, rank))
-        taps: tuple[Any, ...] = (..., *(slice(None, None, step) for step in apart))
-        return (windows[taps].max(axis=tuple(range(-rank, 0))),)
-
-
-def _windows(
-    x: np.ndarray, kernel: Sequence[int], dilations: Sequence[int], strides: Sequence[int]
-) -> np.ndarray:
-    """Return a view [N, C, positions..., taps between the first and the last...]."""
-    rank = len(kernel)
-    reach = [1 + (n - 1) * d for n, d in zip(kernel, dilations, strict=True)]
-    seen = sliding_window_view(x, reach, tuple(range(2, 2 + rank)))
-    return seen[(slice(None), slice(None), *(slice(None, None, s) for s in strides))]
-
-
-def _ones(values: Sequence[int] | None, count: int) -> Sequence[int]:
-    return values or [1] * count
-
-
-class CastLike(OpRun):
-    """A conversion to the type of another tensor; floats are float64 in both."""
-
-    def _run(self, x: np.ndarray, like: np.ndarray, **_: object) -> tuple[np.ndarray]:
-        return (x.astype(like.dtype),)
-
-
-_OPS: tuple[type[OpRun], ...] = (Erf, Gelu, Sigmoid, Conv, MaxPool, CastLike)

@@ -121,7 +121,7 @@ def _evaluated(
         sizes = []
         for dim in shape:
             size = _size(dim, chosen, factors)
-            if size is None or not 0 < size <= _MAX_SIZE:
+            if size is None or (size != dim and not 0 < size <= _MAX_SIZE):
                 return None
             sizes.append(size)
         shapes.append(tuple(sizes))
