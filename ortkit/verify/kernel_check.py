@@ -31,7 +31,7 @@ from ortkit.verify.kernel_verdicts import Verdicts
 from ortkit.verify.verification import Gap
 
 #: Seconds for the sizes that are not required, of all kernels of a model together.
-SECONDS = 3.0
+SECONDS = 2.0
 #: Seconds after which kernels are not waited for, and more for each kernel.
 _TIMEOUT, _TIMEOUT_PER_KERNEL = 60.0, 10.0
 #: A body that ends the process at more sizes than these is not run at others.

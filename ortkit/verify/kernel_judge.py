@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
 from ortkit.verify.kernel_inputs import is_floating
 from ortkit.verify.rows import Bounds, as_rows, row_errors
-from ortkit.verify.tolerances import PEAK_PART, TOLERANCES
+from ortkit.verify.tolerances import PEAK_PART, SCALE_FLOOR, SENTINEL_LEAST, TOLERANCES
 
 #: Times as much as its body in working precision a kernel may err.
 BODY_FACTOR = 2.0
@@ -20,6 +21,8 @@ BODY_FACTOR = 2.0
 #: good to 5 units in the last place (docs/kernels.md, "Accuracy") where ONNX Runtime's are to 1.
 #: And one of the result's type, for a rounding that falls to the other neighbour.
 FEW_ULPS = 4.0
+#: A body that is off by more than this part of a row is no measure of what its kernel may be.
+_DOUBTFUL = 2.0**-6
 #: The finest type that kernels compute a narrower one in.
 _COMPUTED_IN = "float32"
 #: Runs of the reference with inputs moved by roundings, where a result is near a threshold.
@@ -65,68 +68,86 @@ def judge_output(
     """
     if not is_floating(body.dtype):
         return _judge_integers(index, reference, body, got, moved)
-    problem = _specials(index, reference, body, got, moved)
+    with np.errstate(over="ignore", invalid="ignore"):
+        held = reference.astype(body.dtype).astype(np.float64)
+    wide = _Wide(reference, held, body.astype(np.float64), got.astype(np.float64))
+    problem = "" if wide.is_finite else _specials(index, wide, moved)
     if problem:
         return Found(np.inf, reason=problem)
-    return _judge_floats(index, reference, body, got, roundings, moved)
+    return _judge_floats(index, wide, body.dtype.name, roundings, moved)
 
 
-def _specials(
-    index: int, reference: np.ndarray, body: np.ndarray, got: np.ndarray, moved: Moved
-) -> str:
+@dataclass(frozen=True)
+class _Wide:
+    """What is compared, in float64."""
+
+    reference: np.ndarray
+    held: np.ndarray
+    """The reference as the output's type holds it."""
+    body: np.ndarray
+    got: np.ndarray
+
+    @cached_property
+    def is_compared(self) -> np.ndarray:
+        """Where all of them are finite."""
+        return np.isfinite(self.held) & np.isfinite(self.body) & np.isfinite(self.got)
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether all elements are."""
+        return bool(self.is_compared.all())
+
+    def rows(self, values: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+        """Return values as rows of one shape, 0 for what is not compared."""
+        kept = values if self.is_finite else np.where(self.is_compared, values, 0.0)
+        return kept.reshape(shape)
+
+
+def _specials(index: int, wide: _Wide, moved: Moved) -> str:
     """Say where a NaN or an infinity stands that neither form of the body has.
 
     Elements where roundings decide between a number and these say nothing.
     """
-    with np.errstate(over="ignore", invalid="ignore"):
-        rounded = _classes(reference.astype(body.dtype))
-    found, known = _classes(got), _classes(body)
-    wrong = (found != known) & (found != rounded)
+    found, known = _classes(wide.got), _classes(wide.body)
+    wrong = (found != known) & (found != _classes(wide.held))
     if wrong.any():
         for outputs in _moved_runs(moved, FEW_ULPS):
             wrong &= _classes(outputs[index]) == known
     if not wrong.any():
         return ""
     at = tuple(int(i) for i in np.argwhere(wrong)[0])
-    return f"{got[at]} instead of {body[at]} at {list(at)}"
+    return f"{wide.got[at]} instead of {wide.body[at]} at {list(at)}"
 
 
 _FINITE, _INFINITE, _MINUS_INFINITE, _NAN = range(4)
 
 
-def _classes(values: np.ndarray) -> np.ndarray:
-    wide = values.astype(np.float64)
+def _classes(wide: np.ndarray) -> np.ndarray:
     classes = np.where(np.isnan(wide), _NAN, _FINITE)
     return np.where(np.isinf(wide), np.where(wide > 0, _INFINITE, _MINUS_INFINITE), classes)
 
 
-def _judge_floats(
-    index: int,
-    reference: np.ndarray,
-    body: np.ndarray,
-    got: np.ndarray,
-    roundings: float,
-    moved: Moved,
-) -> Found:
-    dtype = body.dtype.name
+def _judge_floats(index: int, wide: _Wide, dtype: str, roundings: float, moved: Moved) -> Found:
     epsilon = TOLERANCES[dtype].epsilon
     few = FEW_ULPS * min(1.0, TOLERANCES[_COMPUTED_IN].epsilon / epsilon) + 1.0
-    wide = [each.astype(np.float64) for each in (reference, body, got)]
-    is_compared = np.isfinite(wide[0]) & np.isfinite(wide[1]) & np.isfinite(wide[2])
-    want, known, result = (np.where(is_compared, each, 0.0) for each in wide)
-    if not want.size:
+    if not wide.got.size:
         return Found()
-    leading, rows = as_rows(want)
-    known, result = known.reshape(rows.shape), result.reshape(rows.shape)
-    noise = _Errors.of(rows, known, epsilon)
-    errors = _Errors.of(rows, result, epsilon)
+    leading, rows = as_rows(wide.reference)
+    shape = rows.shape
+    want, known, result = (
+        wide.rows(values, shape) for values in (wide.reference, wide.body, wide.got)
+    )
+    noise = _Errors.of(want, known, epsilon)
     own = noise.worst
+    if own * epsilon > _DOUBTFUL:  # the reference is another function, or the body is no guide
+        want, noise = known, _Errors.of(known, known, epsilon)
+    errors = _Errors.of(want, result, epsilon)
     ratios = errors.beside(noise, roundings, few)
     if (ratios <= 1).all():
         return Found(errors.worst / roundings, own, float(ratios.max()))
     # A step of a quantization, or a difference of large terms, in the body itself.
     moves = [
-        _Errors.of(rows, np.where(is_compared, outputs[index], want).reshape(rows.shape), epsilon)
+        _Errors.of(wide.rows(wide.reference, shape), wide.rows(outputs[index], shape), epsilon)
         for outputs in _moved_runs(moved, 1.0)
     ]
     ratios = errors.beside(noise, roundings, few, moves)
@@ -154,9 +175,15 @@ class _Errors:
     @classmethod
     def of(cls, expected: np.ndarray, actual: np.ndarray, epsilon: float) -> _Errors:
         """Return the errors of [rows, n] beside [rows, n]."""
-        bounds = Bounds(lambda _: 0.0, PEAK_PART)
-        relative = row_errors(expected, actual, bounds) / epsilon
-        return cls(relative, np.abs(expected - actual).max(axis=1))
+        with np.errstate(invalid="ignore", over="ignore"):
+            absolute = np.abs(expected - actual).max(axis=1)
+        scales = np.abs(expected).max(axis=1)
+        peak = scales.max()
+        if peak > SENTINEL_LEAST:
+            bounds = Bounds(lambda _: 0.0, PEAK_PART)
+            return cls(row_errors(expected, actual, bounds) / epsilon, absolute)
+        scales = np.maximum(scales, max(PEAK_PART * peak, SCALE_FLOOR))
+        return cls(absolute / scales / epsilon, absolute)
 
     @property
     def worst(self) -> float:
