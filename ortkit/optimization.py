@@ -316,7 +316,7 @@ class _Run:
     def with_right_kernels(
         self, candidate: Candidate, denied: frozenset[str] = frozenset()
     ) -> Candidate:
-        """Check each kernel beside its body; put back the regions of those that are wrong.
+        """Check each kernel for this CPU beside its body; put back regions of wrong ones.
 
         Args:
             candidate: With kernels, or without any.
@@ -329,8 +329,8 @@ class _Run:
 
         while True:
             self.kernel_check = None
-            library, options = candidate.library, self.options
-            if library is None or (options.target == "cpu" and foreign_note(library, options)):
+            library = self._runnable(candidate)
+            if library is None:  # kernels for CUDA are run with the whole model
                 return candidate
             with self._stage("check kernels"):
                 self.kernel_check = check_kernels(candidate.model, library)

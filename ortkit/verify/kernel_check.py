@@ -36,6 +36,7 @@ SECONDS = 2.0
 _TIMEOUT, _TIMEOUT_PER_KERNEL = 60.0, 10.0
 #: A body that ends the process at more sizes than these is not run at others.
 _MOST_BAD_CASES = 3
+_NO_TIME = "there was no time left"
 
 
 @dataclass(frozen=True)
@@ -184,6 +185,9 @@ class _Check:
         rows: list[KernelRow] = []
         attempts = 0
         while len(rows) < len(self._kernels):
+            if time.monotonic() > self._ends:
+                left = self._kernels[len(rows) :]
+                return rows + [KernelRow(one.op_type, "not run", _NO_TIME) for one in left]
             attempts += 1
             self._job["first"] = len(rows)
             status = self._folder / f"status{attempts}.jsonl"
@@ -210,7 +214,7 @@ class _Check:
         if last["at"] == "kernel":
             return KernelRow(op_type, "failed", f"{last['what']}: the process {ended}")
         kernel["bad_cases"].append(last["case"])
-        if len(kernel["bad_cases"]) > _MOST_BAD_CASES or time.monotonic() > self._ends:
+        if len(kernel["bad_cases"]) > _MOST_BAD_CASES:
             return KernelRow(op_type, "not run", f"with its function body the process {ended}")
         return None
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +16,6 @@ from ortkit import env
 from ortkit.kernels.cached import keep_cached, read_cached, trim_folder
 from ortkit.kernels.cpu import native_level
 from ortkit.kernels.objects import MAX_FILES, VERDICTS, known_objects
-from ortkit.runtime.ort import import_onnxruntime
 from ortkit.verify.kernel_models import KernelNode
 
 #: Of what is checked and how: a verdict of another version is none.
@@ -69,10 +71,23 @@ class Verdicts:
                 sizes,
                 self.objects.get(kernel.op_type, self.library),
                 native_level(),
-                import_onnxruntime().__version__,
+                _runtime_version(),
             ]
         )
 
     def _path(self, kernel: KernelNode, key: str) -> Path:
         name = f"{kernel.op_type[-12:]}-{hashlib.sha256(key.encode()).hexdigest()[:16]}"
         return self.folder / f"{name}.json"
+
+
+@cache
+def _runtime_version() -> str:
+    """Return what tells one ONNX Runtime from another, without importing it."""
+    for name in ("onnxruntime", "onnxruntime-gpu"):
+        try:
+            return f"{name} {version(name)}"
+        except PackageNotFoundError:
+            continue
+    spec = importlib.util.find_spec("onnxruntime")
+    origin = None if spec is None else spec.origin
+    return "" if origin is None else str(Path(origin).stat().st_mtime_ns)

@@ -152,6 +152,17 @@ def test_constants_of_zero_do_not_hide_what_is_done_with_them(tmp_path: Path) ->
     assert "other constants" in row.reason
 
 
+def test_a_kernel_that_does_not_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernel_check, "_TIMEOUT", 5.0)
+    monkeypatch.setattr(kernel_check, "_TIMEOUT_PER_KERNEL", 0.0)
+    fault = Fault(begin="while (n == 2) { static volatile int spins; ++spins; }")
+    library = faulty_library(fault, tmp_path / "model.opt.ops.so")
+    report = check_kernels(calling(signature(), signature("n", 5)), library)
+    assert [row.verdict for row in report.rows] == ["failed", "not run"]
+    assert report.rows[0].reason.endswith("the process did not finish in time")
+    assert report.rows[1].reason == "there was no time left"
+
+
 def test_the_case_that_failed_is_named(tmp_path: Path) -> None:
     (row,) = check(FAULTS["batch 3"][0], tmp_path).rows
     assert row.reason.startswith("inputs [3, ")
