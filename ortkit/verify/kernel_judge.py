@@ -100,7 +100,7 @@ class _Wide:
     def rows(self, values: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
         """Return values as rows of one shape, 0 for what is not compared."""
         kept = values if self.is_finite else np.where(self.is_compared, values, 0.0)
-        return kept.reshape(shape)
+        return np.asarray(kept.reshape(shape))
 
 
 def _specials(index: int, wide: _Wide, moved: Moved) -> str:

@@ -29,12 +29,12 @@ def _erf64(x: np.ndarray) -> np.ndarray:
 
 
 def _softplus(x: np.ndarray) -> np.ndarray:
-    return np.logaddexp(0.0, x)
+    return np.asarray(np.logaddexp(0.0, x))
 
 
 def _mean(x: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
     count = math.prod(x.shape[axis] for axis in axes)
-    return x.sum(axis=axes, keepdims=True) / np.float64(count)
+    return np.asarray(x.sum(axis=axes, keepdims=True) / np.float64(count))
 
 
 class Gelu(OpRun):
@@ -173,7 +173,7 @@ class ReduceLogSumExp(OpRun):
         self,
         x: np.ndarray,
         given: np.ndarray | None = None,
-        axes: object = None,
+        axes: Sequence[int] | None = None,
         keepdims: int | None = None,
         noop_with_empty_axes: int | None = None,
     ) -> tuple[np.ndarray]:

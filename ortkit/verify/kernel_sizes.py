@@ -17,7 +17,8 @@ LARGE = (4099, 1031, 263, 131)
 #: What the other sizes are while one of them is large or at an edge.
 _SMALL = (1, 2, 3, 5)
 #: What all sizes are at once, for bodies that run only where sizes are equal.
-_EQUAL = (1, 2, 3, 8, 17, 33, 131)
+_FIRST = (1, 3, 2)
+_EQUAL = (8, 17, 33, 131)
 #: Elements of all tensors but constants. The smallest sizes are tried whatever they have.
 _MAX_ELEMENTS = 1 << 18
 _MAX_LARGE_ELEMENTS = 1 << 19
@@ -76,7 +77,7 @@ def _without_spare_large(
     left = 2 * len(dims)
     kept: list[SizeCase] = []
     for case in cases:
-        if case.elements > _MAX_ELEMENTS and len(kept) > len(_EQUAL[:3]):
+        if case.elements > _MAX_ELEMENTS and len(kept) >= len(_FIRST):
             if left == 0:
                 continue
             left -= 1
@@ -91,13 +92,14 @@ def _choices(
     if not generators:
         yield {}, True, _MAX_FIRST_ELEMENTS
         return
-    for value in _EQUAL[:3]:
-        yield dict.fromkeys(generators, value), True, _MAX_FIRST_ELEMENTS
+    for value in _FIRST:
+        yield dict.fromkeys(generators, value), value != 2, _MAX_FIRST_ELEMENTS
     for turn, generator in enumerate(generators):
         for large in LARGE:
             limit = _MAX_LARGE_ELEMENTS if large == LARGE[-1] else _MAX_ELEMENTS
-            yield _around(generators, generator, large, turn % 2), True, limit
-    for value in _EQUAL[3:]:
+            is_required = large == LARGE[-1]
+            yield _around(generators, generator, large, turn % 2), is_required, limit
+    for value in _EQUAL:
         yield dict.fromkeys(generators, value), False, _MAX_ELEMENTS
     for number, edge in enumerate(EDGES):
         for turn, generator in enumerate(generators):

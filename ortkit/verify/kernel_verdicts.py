@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ortkit import env
+from ortkit.kernels.accuracy import roundings_of
 from ortkit.kernels.cached import keep_cached, read_cached, trim_folder
 from ortkit.kernels.cpu import native_level
 from ortkit.kernels.objects import MAX_FILES, VERDICTS, known_objects
@@ -70,6 +71,7 @@ class Verdicts:
                 hashlib.sha256(body).hexdigest(),
                 sizes,
                 self.objects.get(kernel.op_type, self.library),
+                roundings_of(kernel.op_type),
                 native_level(),
                 _runtime_version(),
             ]
