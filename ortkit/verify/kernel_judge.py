@@ -90,7 +90,8 @@ class _Wide:
     @cached_property
     def is_compared(self) -> np.ndarray:
         """Where all of them are finite."""
-        return np.isfinite(self.held) & np.isfinite(self.body) & np.isfinite(self.got)
+        finite = (np.isfinite(each) for each in (self.held, self.body, self.got))
+        return np.asarray(np.logical_and.reduce(list(finite)))
 
     @property
     def is_finite(self) -> bool:
