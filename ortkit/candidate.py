@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -48,6 +49,28 @@ class Candidate:
             for one in self.regions
             if one.emitted_as is not None and (one.kind, one.at) in ids
         ]
+
+    def rewrites_of(self, ops: Collection[str]) -> frozenset[str]:
+        """Return the ids of what has to be denied so that fused operators are not made.
+
+        A chain of convolutions is put back as one: its last block names it.
+        """
+        from ortkit.fusion.conv_chains import RULE
+        from ortkit.fusion.kept import KEPT
+
+        ids = {(hit.rule, hit.id.partition(f":{hit.rule}:")[2]): hit.id for hit in self.log.hits}
+        found: set[str] = set()
+        in_chain = False
+        for region in self.regions:
+            is_meant = region.emitted_as in ops
+            own = ids.get((region.kind, region.at)) or ids.get((KEPT, region.kept_from))
+            chain = ids.get((RULE, region.at))
+            if is_meant and own is not None:
+                found.add(own)
+            elif (is_meant or in_chain) and chain is not None:
+                found.add(chain)
+            in_chain = (is_meant or in_chain) and own is None and chain is None
+        return frozenset(found)
 
     def joint(self) -> tuple[frozenset[str], frozenset[str]]:
         """Return the ids of what puts several regions back at once, and their operators."""

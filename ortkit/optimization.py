@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from ortkit.fusion.cuda_layout import LayoutAdvice
     from ortkit.measure.measurer import Measurer
     from ortkit.precision.cpu import CpuLowering
+    from ortkit.verify.kernel_check import KernelReport
     from ortkit.verify.verification import Gap, Verification
     from ortkit.verify.verifier import Verifier
 
@@ -66,11 +67,11 @@ def optimize(source: Source, options: OptimizeOptions | None = None) -> Optimize
         if run.options.measure:
             candidate = run.paying(candidate)
         if run.options.verify:
-            candidate, verification = run.verified(candidate)
+            candidate, verification = run.verified(run.with_right_kernels(candidate))
         while run.options.measure and not run.confirms(candidate):
             candidate = run.candidate(frozenset(run.rolled_back))
             if run.options.verify:
-                candidate, verification = run.verified(candidate)
+                candidate, verification = run.verified(run.with_right_kernels(candidate))
         if run.options.check_load:
             loaded = run.loadable(candidate, verification)
             if loaded is not candidate and verification is not None:
@@ -107,6 +108,10 @@ class _Run:
         """By name, the passes and stages that raised: they are left out of every candidate."""
         self.load_check = ""
         """Whether the result loads; see `Report.load_check`."""
+        self.wrong_kernels: dict[str, str] = {}
+        """By id, rewrites whose kernels do not give what their bodies do, and how."""
+        self.kernel_check: KernelReport | None = None
+        """Of the kernels of the latest candidate."""
         self._libraries = 0
         self.pipeline = pipeline_of(options)
         with self._stage("open"):
@@ -152,7 +157,7 @@ class _Run:
         model = self._opened or open_model(self.source)
         self._opened = None
         target = target_of(self.options)
-        denied = denied | self.options.denied | self.dropped
+        denied = denied | self.options.denied | self.dropped | self.wrong_kernels.keys()
         bodies = self.fused.kept_but(denied) if kernels and not self.slow_kernels else {}
         mark_calls(model)
         with self._stage("rewrite"), paused_collector():
@@ -201,11 +206,19 @@ class _Run:
         return self.work / f"sources{self._libraries}"
 
     def _explained(self, region: RegionReport) -> RegionReport:
-        """Return the report of a region, with the reason if it was dropped for its times."""
+        """Return the report of a region, with the reason if its kernel is slow or wrong."""
         is_dropped = any(one.endswith(f":{region.kind}:{region.at}") for one in self.dropped)
+        if wrong := self._wrong_kernel(region):
+            return replace(region, reason=f"its kernel is wrong: {wrong}")
         if region.emitted_as is None and is_dropped:
             return replace(region, reason="its kernel does not pay, as measured")
         return region
+
+    def _wrong_kernel(self, region: RegionReport) -> str:
+        """Return how the kernel of a region that was put back is wrong, empty if it is not."""
+        ends = f":{region.kind}:{region.at}"
+        found = (why for one, why in self.wrong_kernels.items() if one.endswith(ends))
+        return next(found, "") if region.emitted_as is None else ""
 
     def _regions(
         self, result: PipelineResult, bodies: Mapping[str, onnx.FunctionProto]
@@ -302,6 +315,44 @@ class _Run:
             self.slow_kernels = "with them the model is slower, as measured"
         return kept
 
+    def with_right_kernels(
+        self, candidate: Candidate, denied: frozenset[str] = frozenset()
+    ) -> Candidate:
+        """Check each kernel for this CPU beside its body; put back regions of wrong ones.
+
+        Args:
+            candidate: With kernels, or without any.
+            denied: What was denied for it.
+
+        Raises:
+            CheckError: A kernel is wrong, and nothing puts its region back.
+        """
+        from ortkit.verify.kernel_check import check_kernels
+
+        while True:
+            self.kernel_check = None
+            library = self._runnable(candidate)
+            if library is None:  # kernels for CUDA are run with the whole model
+                return candidate
+            with self._stage("check kernels"):
+                self.kernel_check = check_kernels(candidate.model, library)
+            failed = self.kernel_check.failed
+            if not failed:
+                return candidate
+            wrong = {
+                rewrite: row.reason
+                for row in failed
+                for rewrite in candidate.rewrites_of({row.op_type})
+            }
+            if not wrong.keys() - self.wrong_kernels.keys():
+                raise CheckError(
+                    f"the kernel {failed[0].op_type} is wrong: {failed[0].reason}",
+                    where=self._name(),
+                    fix="report it with the model; --kernels off leaves kernels out",
+                )
+            self.wrong_kernels |= wrong
+            candidate = self.candidate(denied)
+
     def verified(self, candidate: Candidate) -> tuple[Candidate, Verification]:
         """Check against the source; on a mismatch roll back the guilty rewrites and name them."""
         from ortkit.verify.bisect import find_guilty
@@ -321,7 +372,7 @@ class _Run:
             best = candidate
             verification = self._checked(verifier, candidate)
             if verification.verdict != "no":
-                return best, verification
+                return best, self._with_gaps(verification)
 
             everything = frozenset(hit.id for hit in candidate.log.hits)
 
@@ -329,6 +380,9 @@ class _Run:
                 nonlocal best, verification
                 # Denied rewrites make room for others, which have ids of their own.
                 attempt = self.candidate(denied, fuel=0 if denied >= everything else None)
+                self.kernel_check = None
+                if not denied >= everything:
+                    attempt = self.with_right_kernels(attempt, denied)
                 checked = self._checked(verifier, attempt)
                 if checked.is_good:
                     best, verification = attempt, checked
@@ -339,7 +393,14 @@ class _Run:
             # if it is made again: the search may end on a larger set.
             self.rolled_back = find_guilty([hit.id for hit in candidate.log.hits], is_good)
             is_good(frozenset(self.rolled_back))
-        return best, verification
+        return best, self._with_gaps(verification)
+
+    def _with_gaps(self, verification: Verification) -> Verification:
+        """Add the kernels that were not checked alone, and how many were."""
+        checked = self.kernel_check
+        if checked is None or not checked.rows:
+            return verification
+        return verification.beside(checked.gaps, checked.summary())
 
     def loadable(self, candidate: Candidate, verification: Verification | None) -> Candidate:
         """Return a candidate that ONNX Runtime loads, without rewrites that keep it from that.
@@ -436,13 +497,14 @@ class _Run:
             hits=tuple(result.log.hits),
             misses=tuple(result.log.misses),
             regions=candidate.regions,
-            rolled_back=self.rolled_back,
+            rolled_back=(*self.wrong_kernels, *self.rolled_back),
             denied_in_vain=tuple(sorted(self.options.denied - result.log.met)),
             failed_passes=tuple(self.failed.values()),
             load_check=self.load_check,
             verification=verification,
             measurement=None if self.measurer is None else self.measurer.result(),
             kernel_note=candidate.kernel_note,
+            kernel_check=self.kernel_check,
             provider_options={} if candidate.layout is None else candidate.layout.options,
             layout_note="" if candidate.layout is None else candidate.layout.reason,
             precision=None if self.fewer_bits is None else self.fewer_bits.report(result.log),

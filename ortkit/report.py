@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from ortkit.rewrite.failures import FailedPass
     from ortkit.rewrite.log import Hit, Miss
     from ortkit.rewrite.pipeline import Step
+    from ortkit.verify.kernel_check import KernelReport
     from ortkit.verify.verification import Verification
 
 SCHEMA = "ortkit.optimize/"
@@ -95,6 +96,8 @@ class Report:
     """What decided that; empty for other targets."""
     precision: PrecisionReport | None = None
     """What fewer bits cost and gained on a CPU; None if they were not asked for."""
+    kernel_check: KernelReport | None = None
+    """Each kernel beside its function body; None if there are none or it was not asked for."""
 
     def rewrites_by_pass(self) -> dict[str, int]:
         """Count the rewrites of each pass, most first."""
@@ -154,6 +157,7 @@ class Report:
             "measurement": None if self.measurement is None else self.measurement.to_json(),
             "precision": None if self.precision is None else self.precision.to_json(),
             "kernel_note": self.kernel_note,
+            "kernel_check": None if self.kernel_check is None else self.kernel_check.to_json(),
             "source_kernels": self.source_kernels,
             "provider_options": self.provider_options,
             "layout_note": self.layout_note,

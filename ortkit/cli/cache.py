@@ -47,7 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _clear(cache: KernelCache) -> tuple[int, int]:
-    """Remove kernels, libraries and plans; returns how many files and how many bytes."""
+    """Remove kernels, verdicts, libraries and plans; returns how many files and how many bytes."""
     from ortkit.errors import UserError
     from ortkit.kernels.cached import FOLDERS
     from ortkit.temporary import sweep
@@ -68,14 +68,18 @@ def _clear(cache: KernelCache) -> tuple[int, int]:
 def _others(cache: KernelCache, entries: Sequence[Entry]) -> list[Path]:
     """Return what else `clear` removes than kernels that can be used.
 
-    These are kernels of other versions, and the provider's libraries and plans.
+    These are kernels of other versions, what is known of kernels, and the provider's libraries
+    and plans.
     """
+    from ortkit.kernels import objects
     from ortkit.provider.own.building import kept_files
 
     if cache.refusal():
         return []
     usable, root = {one.path for one in entries}, cache.folder.parent
     found = [path for path in cache.folder.glob("*.kernel") if path not in usable]
+    for name in (objects.FOLDER, objects.VERDICTS):
+        found += (root / name).glob("*.json")
     found += kept_files(root)
     return found
 

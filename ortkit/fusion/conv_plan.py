@@ -32,13 +32,14 @@ def settle_chain(
         reason = next((refused[key] for key in chain.signatures if key in refused), "")
     target = target_of(scope)
     costs = [target.block_cost(scope, block) for block in chain.blocks]
+    names = [block.output.name or "" for block in chain.blocks]  # before others get them
     if not reason and not lower_chain(scope, chain, replaced):
         reason = "rolled back or out of fuel"
     for number, (block, cost) in enumerate(zip(chain.blocks, costs, strict=True)):
         emitted = "" if reason else chain.described[number].signature.op_type
         yield RegionReport(
             kind=block.kind,
-            at=block.output.name or "",
+            at=names[number],
             nodes=len(block.nodes),
             emitted_as=emitted or None,
             reason=reason,

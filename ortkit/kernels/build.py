@@ -18,6 +18,7 @@ from ortkit.kernels.compiler import Job, compile_all
 from ortkit.kernels.cpu import resolve
 from ortkit.kernels.cuda import CudaKernel, resolve_cuda
 from ortkit.kernels.link import KernelLibrary, Programs, find_linker, find_shim, link_library
+from ortkit.kernels.objects import note_objects
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.sources import write_sources
 from ortkit.kernels.tunable import Tunable
@@ -104,6 +105,7 @@ def build_library(
             by_key = {each.key: each for each in kernels if isinstance(each, Kernel)}
             more = None if programs is None else programs(by_key)
             library = link_library(kernels, named, path, target, more)
+            note_objects(library.sha256, kernels, named, find_shim()[0])
             if sources is not None:
                 kept = write_sources(kernels, named, sources)
     return LibraryBuild(

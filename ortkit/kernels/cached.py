@@ -32,7 +32,7 @@ T = TypeVar("T")
 #: are too deep, and numbers beyond all bounds.
 DAMAGED = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
 #: The folders of the cache that files are written to, below `env.cache_dir()`.
-FOLDERS = ("", "kernels", "timings", "provider", "provider/plans")
+FOLDERS = ("", "kernels", "libraries", "timings", "provider", "provider/plans", "verdicts")
 _HEAD, _REST = b'{"sha256": "', b'", '
 _HEAD_BYTES = len(_HEAD) + 2 * hashlib.sha256().digest_size + len(_REST)
 _log = logging.getLogger("ortkit.cache")
@@ -101,6 +101,15 @@ def keep_cached(path: Path, key: str, content: str | bytes) -> None:
             write_cached(path, key, content)
         except NotPrivateError as error:
             say_unused(error.reason)
+
+
+def trim_folder(folder: Path, most: int) -> None:
+    """Remove the oldest files of a folder of the cache until `most` are left, where possible."""
+    with suppress(OSError):
+        files = [path for path in folder.iterdir() if not path.name.startswith(".")]
+        if len(files) > most:
+            for path in sorted(files, key=lambda one: one.stat().st_mtime)[: len(files) - most]:
+                path.unlink(missing_ok=True)
 
 
 def write_private(path: Path, content: bytes, *, is_durable: bool = False) -> None:

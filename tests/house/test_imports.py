@@ -29,7 +29,7 @@ MAY_IMPORT = {
     "report": {"errors", "env", "graph", "rewrite", "verify", "measure", "precision"},
     "fusion": {"errors", "env", "graph", "rewrite", "ops", "kernels", "report"},
     "runtime": {"errors", "env", "graph", "kernels"},
-    "verify": {"errors", "env", "graph", "runtime"},
+    "verify": {"errors", "env", "graph", "kernels", "runtime"},
     "measure": {"errors", "env", "graph", "kernels", "runtime", "verify"},
     "comparison": {"errors", "env", "graph", "kernels", "runtime", "verify", "measure"},
     "trial": {

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
+import onnx
 import pytest
 
 from ortkit import env
@@ -18,11 +19,15 @@ from ortkit.errors import UserError
 from ortkit.kernels.cache import KernelCache
 from ortkit.kernels.cached import FOLDERS, read_cached, write_cached
 from ortkit.kernels.calibration import Calibration, load_calibration
+from ortkit.kernels.link import find_shim
+from ortkit.kernels.objects import VERDICTS, note_objects
 from ortkit.kernels.tuned import TunedDatabase, keep_database, load_database
 from ortkit.measure.known import KnownTimes
 from ortkit.provider.own import building, failures, remembered
 from ortkit.runtime.profiling.document import read_profile_document
 from ortkit.runtime.profiling.peaks import load_peaks
+from ortkit.verify.kernel_models import KernelNode
+from ortkit.verify.kernel_verdicts import Verdicts
 
 #: What a file may hold besides what was written.
 DAMAGE = {
@@ -189,5 +194,9 @@ def test_all_folders_that_are_written_to_are_looked_through(
     failures.record(tmp_path / "provider", "", "message")
     remembered.remember(tmp_path / "provider", "key", [], None)
     keep_database(TunedDatabase())
+    note_objects("0" * 64, (), (), find_shim()[0])
+    Verdicts(tmp_path / VERDICTS, "0" * 64, {}).keep(
+        KernelNode("add", onnx.FunctionProto(), (), (), (), 10), {}
+    )
     folders = {str(path.parent.relative_to(tmp_path)) for path in tmp_path.rglob("*.*")}
     assert folders == {name or "." for name in FOLDERS if name != "kernels"}

@@ -18,8 +18,8 @@ import onnx
 from onnx import TensorProto, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
-from fuzz.ops64 import OPS
 from fuzz.values import FLOATS, Region
+from ortkit.verify.kernel_ops import OPS
 
 SAMPLES = 8
 EPSILON = {"float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7, "float64": 2.0**-52}

@@ -1,0 +1,34 @@
+"""How much kernels round beyond what their function bodies do, where that is by design."""
+
+from __future__ import annotations
+
+#: Kernels that add up the whole depth in one accumulator for each result: sums of 1,280 terms are
+#: off by 17 to 19 epsilons where ONNX Runtime's, in blocks, are by 3.5 (2026-11, AVX-512).
+_IN_ONE_SUM = 4.0
+#: By the kind of a kernel: how many times the rounding errors of its body it makes.
+#: Winograd's minimal filtering F(4 x 4, 3 x 3) adds and subtracts what it then multiplies: sums of
+#: 256 channels are off by 7.5 times as much as a direct convolution (docs/kernels.md).
+ROUNDINGS: dict[str, float] = {
+    "winograd_conv": 8.0,
+    "product": _IN_ONE_SUM,
+    "pointwise_conv": _IN_ONE_SUM,
+    "conv": _IN_ONE_SUM,
+    "stem_conv": _IN_ONE_SUM,
+    "expand_depthwise": _IN_ONE_SUM,
+    "squeeze_excite": _IN_ONE_SUM,
+}
+#: Kinds that answer NaN and infinities otherwise than their bodies: all results of one tile of
+#: Winograd's are NaN where one is, and attention does not read what a mask hides.
+SPECIAL_VALUES_DIFFER = ("winograd_conv", "attention")
+
+
+def roundings_of(op_type: str) -> float:
+    """Return how many times its body's rounding errors a fused operator makes."""
+    kind = op_type.rpartition("_")[0]
+    found = (times for name, times in ROUNDINGS.items() if f"{kind}_".startswith(f"{name}_"))
+    return max(found, default=1.0)
+
+
+def special_values_differ(op_type: str) -> bool:
+    """Return whether a fused operator may answer NaN and infinities otherwise than its body."""
+    return op_type.rpartition("_")[0].endswith(SPECIAL_VALUES_DIFFER)

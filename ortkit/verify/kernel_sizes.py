@@ -1,0 +1,197 @@
+"""The sizes at which a kernel is checked: every free size at the edges of tiles, in pairs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+
+from ortkit.graph.dims import Atom, Dim, Size, replace_atoms
+
+#: Sizes that have remainders of their own in the loops of docs/kernels.md, at the units that CPU
+#: kernels work in: vectors of 8 and 16, register tiles of 6, 9 and 14 rows, panels of 32 to 64.
+_TILES = (6, 9, 14, 8, 16, 32, 64)
+EDGES = tuple(sorted({1, 2, 3, *(n + step for n in _TILES for step in (-1, 0, 1))}))
+#: Odd sizes beyond blocks of 128 and 256, and beyond the 4,096 elements of a row that are kept.
+LARGE = (4099, 1031, 263, 131)
+#: What the other sizes are while one of them is large or at an edge.
+_SMALL = (1, 2, 3, 5)
+#: What all sizes are at once, for bodies that run only where sizes are equal.
+_FIRST = (1, 3, 2)
+_EQUAL = (8, 17, 33, 131)
+#: Elements of all tensors but constants. The smallest sizes are tried whatever they have.
+_MAX_ELEMENTS = 1 << 18
+_MAX_LARGE_ELEMENTS = 1 << 19
+_MAX_FIRST_ELEMENTS = 1 << 22
+#: Sizes larger than this are no sizes of a run: polynomials may grow without limit.
+_MAX_SIZE = 1 << 20
+
+Shapes = tuple[tuple[int, ...], ...]
+Generator = Atom | Dim
+Symbolic = tuple[Size, ...]
+
+
+@dataclass(frozen=True)
+class SizeCase:
+    """One choice of all free sizes."""
+
+    shapes: Shapes
+    """Of the inputs."""
+    elements: int
+    """Of all inputs and outputs together."""
+    is_required: bool
+    """Whether it is tried however long it takes; others as long as there is time."""
+
+
+def size_cases(
+    inputs: Sequence[Symbolic], outputs: Sequence[Symbolic] = ()
+) -> tuple[SizeCase, ...]:
+    """Return the sizes to try, the most telling ones first.
+
+    Each free size takes each of `EDGES` and one of `LARGE` while the others are small, and all
+    of them are equal in some cases. Sizes that follow from others are computed.
+
+    Args:
+        inputs: The shapes of inputs that are not constants of the model.
+        outputs: The shapes of outputs, where they are known.
+    """
+    dims = list(dict.fromkeys(d for shape in inputs for d in shape if isinstance(d, Dim)))
+    generators, factors = _generators(dims)
+    made: dict[Shapes, SizeCase] = {}
+    for chosen, is_required, limit in _choices(generators):
+        shapes = _evaluated(inputs, chosen, factors)
+        if shapes is None or shapes in made:
+            continue
+        results = _evaluated(outputs, chosen, factors) or ()
+        elements = sum(map(prod, (*shapes, *results)))
+        if elements <= limit or not made:
+            made[shapes] = SizeCase(shapes, elements, is_required)
+    return _without_spare_large(tuple(made.values()), inputs)
+
+
+def _without_spare_large(
+    cases: tuple[SizeCase, ...], inputs: Sequence[Symbolic]
+) -> tuple[SizeCase, ...]:
+    """Return the cases with at most two beyond the usual limit for each free size."""
+    dims = {d for shape in inputs for d in shape if isinstance(d, Dim)}
+    left = 2 * len(dims)
+    kept: list[SizeCase] = []
+    for case in cases:
+        if case.elements > _MAX_ELEMENTS and len(kept) >= len(_FIRST):
+            if left == 0:
+                continue
+            left -= 1
+        kept.append(case)
+    return tuple(kept)
+
+
+def _choices(
+    generators: Sequence[Generator],
+) -> Iterator[tuple[dict[Generator, int], bool, int]]:
+    """Yield values of all generators, whether they are required, and the most elements."""
+    if not generators:
+        yield {}, True, _MAX_FIRST_ELEMENTS
+        return
+    for value in _FIRST:
+        yield dict.fromkeys(generators, value), value != 2, _MAX_FIRST_ELEMENTS
+    for turn, generator in enumerate(generators):
+        for large in LARGE:
+            limit = _MAX_LARGE_ELEMENTS if large == LARGE[-1] else _MAX_ELEMENTS
+            is_required = large == LARGE[-1]
+            yield _around(generators, generator, large, turn % 2), is_required, limit
+    for value in _EQUAL:
+        yield dict.fromkeys(generators, value), False, _MAX_ELEMENTS
+    for number, edge in enumerate(EDGES):
+        for turn, generator in enumerate(generators):
+            yield _around(generators, generator, edge, number + turn), False, _MAX_ELEMENTS
+
+
+def _around(
+    generators: Sequence[Generator], chosen: Generator, value: int, turn: int
+) -> dict[Generator, int]:
+    """Return small sizes for all generators but one."""
+    small = {one: _SMALL[(turn + place) % len(_SMALL)] for place, one in enumerate(generators)}
+    return {**small, chosen: value}
+
+
+def _evaluated(
+    inputs: Sequence[Symbolic], chosen: Mapping[Generator, int], factors: Mapping[Dim, int]
+) -> Shapes | None:
+    """Return the shapes at given sizes, None if there is no such run."""
+    shapes = []
+    for shape in inputs:
+        sizes = []
+        for dim in shape:
+            size = _size(dim, chosen, factors)
+            if size is None or (size != dim and not 0 < size <= _MAX_SIZE):
+                return None
+            sizes.append(size)
+        shapes.append(tuple(sizes))
+    return tuple(shapes)
+
+
+def _size(dim: Size, chosen: Mapping[Generator, int], factors: Mapping[Dim, int]) -> int | None:
+    if isinstance(dim, int):
+        return dim
+    if dim in factors:
+        return factors[dim] * chosen[dim]
+    try:
+        size = replace_atoms(dim, lambda atom: chosen.get(atom))
+    except (ValueError, ZeroDivisionError):
+        return None
+    return size if isinstance(size, int) else None
+
+
+def _generators(dims: Sequence[Dim]) -> tuple[list[Generator], dict[Dim, int]]:
+    """Return what is chosen freely, and the dims that are a number times one choice.
+
+    A dim that shares no name with another one is chosen as a whole, whatever it is computed
+    from; else its factors are, if they share none; else the names themselves.
+    """
+    generators: dict[Generator, None] = {}
+    factors: dict[Dim, int] = {}
+    for group in _connected(dims):
+        if len(group) == 1 and not _has_power(group[0]):
+            (dim,) = group
+            factors[dim] = dim.terms[0][1] if len(dim.terms) == 1 and dim.terms[0][0] else 1
+            generators[dim] = None
+            continue
+        atoms = {atom for dim in group for monomial, _ in dim.terms for atom in monomial}
+        leaves = [leaf for atom in atoms for leaf in _leaves(atom)]
+        is_product = all(len(dim.terms) == 1 for dim in group)
+        chosen = atoms if is_product and len(leaves) == len(set(leaves)) else set(leaves)
+        for atom in sorted(chosen, key=lambda atom: atom.key):
+            generators[atom] = None
+    return list(generators), factors
+
+
+def _connected(dims: Sequence[Dim]) -> list[list[Dim]]:
+    """Return dims in groups that share no name."""
+    groups: list[tuple[set[Atom], list[Dim]]] = []
+    for dim in dims:
+        names = {leaf for monomial, _ in dim.terms for atom in monomial for leaf in _leaves(atom)}
+        members = [dim]
+        apart = []
+        for known, others in groups:
+            if known & names:
+                names |= known
+                members = [*others, *members]
+            else:
+                apart.append((known, others))
+        groups = [*apart, (names, members)]
+    return [members for _, members in groups]
+
+
+def _has_power(dim: Dim) -> bool:
+    return any(len(monomial) > len(set(monomial)) for monomial, _ in dim.terms)
+
+
+def _leaves(atom: Atom) -> set[Atom]:
+    """Return the names and unknowns that an atom is computed from."""
+    if not atom.args:
+        return {atom}
+    parts = (part for part in atom.args if isinstance(part, Dim))
+    return {
+        leaf for part in parts for monomial, _ in part.terms for one in monomial
+        for leaf in _leaves(one)
+    }  # fmt: skip
