@@ -65,7 +65,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="time kernels and model here, and drop what does not pay")  # fmt: skip
     add("--threads", type=int, default=0, metavar="N",
         help="of a session that is timed (default: ONNX Runtime decides)")  # fmt: skip
-    add("--samples", type=int, default=2, metavar="N", help="input sets to verify on (default: 2)")
+    add("--samples", type=int, metavar="N",
+        help="random input sets to verify on (default: a covering design)")  # fmt: skip
     add("--inputs", type=Path, metavar="FILE.npz", help="verify on these inputs instead")
     add("--shape", action="append", default=[], metavar="NAME=SIZE",
         help="value of a symbolic size in verification; may be repeated")  # fmt: skip

@@ -21,7 +21,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("original", type=Path, metavar="A", help="the model that is right by definition")
     add("candidate", type=Path, metavar="B", help="the model to judge")
-    add("--samples", type=int, default=2, metavar="N", help="input sets to make (default: 2)")
+    add("--samples", type=int, metavar="N",
+        help="random input sets to make (default: a covering design)")  # fmt: skip
     add("--inputs", type=Path, metavar="FILE.npz", help="compare on these inputs instead")
     add("--shape", action="append", default=[], metavar="NAME=SIZE",
         help="value of a named size; may be repeated")  # fmt: skip
@@ -51,7 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
         found = verify_models(
             arguments.original,
             arguments.candidate,
-            samples=arguments.samples,
+            samples="quick" if arguments.samples is None else arguments.samples,
             inputs=arguments.inputs,
             shapes=shapes,
             library=library.loaded,

@@ -14,8 +14,8 @@ from ortkit.errors import ModelError, UserError
 from ortkit.graph.dims import names
 from ortkit.graph.npz import write_npz
 from ortkit.verify.feeds import FeedMaker, Feeds, load_feeds
+from ortkit.verify.plans import Plan
 from ortkit.verify.sizes import fitted, size_plans
-from ortkit.verify.values import Plan
 
 #: What a size's name says about it; the first pattern that is found decides.
 _USUAL: tuple[tuple[str, int], ...] = (

@@ -24,8 +24,13 @@ _SECONDS_PER_ELEMENT = 5e-6  # of inputs
 _MEMORY_PART = 0.9
 
 
-def time_limit(model: ir.Model, feeds: Feeds) -> float:
-    """Return after how many seconds sessions of `model` are ended: it grows with the model."""
+def time_limit(model: ir.Model, *feeds: Feeds) -> float:
+    """Return after how many seconds sessions of `model` are ended: it grows with the model.
+
+    Args:
+        model: The model.
+        feeds: The input sets that each session runs.
+    """
     nodes = sum(1 for root in roots(model) for _ in nodes_below(root))
     weights = sum(
         value.const_value.nbytes
@@ -35,7 +40,8 @@ def time_limit(model: ir.Model, feeds: Feeds) -> float:
     )
     elements = sum(
         part.size
-        for value in feeds.values()
+        for each in feeds
+        for value in each.values()
         for part in (value if isinstance(value, list) else [value])
         if isinstance(part, np.ndarray)
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -12,9 +12,12 @@ import onnx_ir as ir
 
 from ortkit.errors import ModelError
 from ortkit.graph.constants import constant_array
+from ortkit.runtime.tensor_files import MANIFEST
 from ortkit.verify.compare import TieCheck, compare_outputs, is_telling
+from ortkit.verify.covering import Level
 from ortkit.verify.exchange import read_values, write_feeds
 from ortkit.verify.feeds import FeedMaker, Feeds, Value, load_feeds
+from ortkit.verify.input_sets import InputSet, InputSets
 from ortkit.verify.limits import long_loop, time_limit
 from ortkit.verify.nudged import write_nudged
 from ortkit.verify.precision import coarser_origins
@@ -22,9 +25,12 @@ from ortkit.verify.random_ops import random_outputs
 from ortkit.verify.sessions import SessionResult, Setting, run_sessions
 from ortkit.verify.sizes import free_inputs
 from ortkit.verify.ties import Roundings, TieSource, tie_check, tie_sources, write_probe
+from ortkit.verify.tolerances import OWN_ERROR_FACTOR
 
 #: How many other input sets are tried when the original does not run on the first.
-_FALLBACKS = 24
+_FALLBACKS = 48
+#: How often the original is run again without an input set on which it crashed or did not end.
+_ATTEMPTS = 2
 #: How many of them are run when the results of the first hold nothing to compare.
 _SEARCHED = 6
 _GIVEN = "give --shape NAME=SIZE or --inputs FILE.npz"
@@ -38,7 +44,8 @@ class Request:
 
     model: ir.Model
     path: Path
-    samples: int = 2
+    samples: int | Level = 2
+    """Number of random input sets, or how much a covering design covers."""
     inputs: Path | None = None
     shapes: Mapping[str, int] | None = None
     seed: int = 0
@@ -87,6 +94,10 @@ class Reference:
     """How many times as much as sums of products the candidate's kernels round."""
     timeout_seconds: float = 600.0
     """Seconds for all sessions of a candidate."""
+    about: tuple[str, ...] = ()
+    """By input set, its sizes and kinds of values."""
+    dropped: tuple[str, ...] = ()
+    """Input sets that are not used, with the reasons."""
     is_strict: bool = False
     """Whether such values in half precision are off by no more than `rounded` and one epsilon."""
 
@@ -142,21 +153,24 @@ def compute_reference(request: Request, folder: Path) -> Reference | Refusal:
     if reason := long_loop(request.model):
         return Refusal(reason)
     try:
-        first, more = _input_sets(request)
+        made = _input_sets(request)
     except ModelError as error:
         return Refusal(error.problem, error.fix or _GIVEN)
     if request.timeout_seconds is None:
-        request = replace(request, timeout_seconds=time_limit(request.model, first[0]))
+        feeds = (each.feeds for each in made.first)
+        request = replace(request, timeout_seconds=time_limit(request.model, *feeds))
     runner = _Runner(request, folder, tie_sources(request.model))
-    plain, optimized = runner.run("first", first, len(first))
-    good = runner.telling("first", plain.done, excluded)
-    if (len(plain.done) < len(first) or not good) and plain.is_loaded and not plain.is_ended:
-        wanted = request.samples if good else _SEARCHED
+    plain, optimized = runner.run_without_hung("first", made.first, len(made.first))
+    good = runner.usable(plain, optimized, excluded)
+    if (len(good) < len(runner.sets) or not good) and plain.is_loaded and not plain.is_ended:
+        kept = [runner.sets[int(name)] for name in good]
+        lost = [each for each in runner.sets if each not in kept]
+        wanted = made.wanted if good else max(made.wanted, _SEARCHED)
+        more = islice(made.instead_of(lost, found=len(good)), _FALLBACKS)
         problem = plain.problem
-        good_feeds = [first[int(name)] for name in good]
-        plain, optimized = runner.run("more", [*good_feeds, *islice(more, _FALLBACKS)], wanted)
+        plain, optimized = runner.run_without_hung("more", [*kept, *more], wanted)
         plain.problem = problem or plain.problem
-        good = runner.telling("more", plain.done, excluded)[: request.samples]
+        good = runner.usable(plain, optimized, excluded)[: made.wanted]
     if not plain.is_loaded:
         return Refusal(f"ONNX Runtime does not load the original: {plain.problem}")
     if plain.is_ended or not plain.done:
@@ -186,14 +200,13 @@ def _other_inputs(request: Request) -> str:
     return f"{_GIVEN} (sizes: {named})"
 
 
-def _input_sets(request: Request) -> tuple[Sequence[Feeds], Iterator[Feeds]]:
+def _input_sets(request: Request) -> InputSets:
     if request.given:
-        return request.given, iter(())
+        return InputSets.given(request.given)
     if request.inputs is not None:
-        return [load_feeds(request.inputs, request.model)], iter(())
+        return InputSets.given([load_feeds(request.inputs, request.model)], [str(request.inputs)])
     maker = FeedMaker.of(request.model, request.shapes or {})
-    count = request.samples if maker.inputs else 1
-    return maker.first(count, request.seed), maker.fallbacks(request.seed + count)
+    return InputSets.made(maker, request.samples, request.seed)
 
 
 class _Runner:
@@ -206,17 +219,41 @@ class _Runner:
         folder.mkdir(parents=True, exist_ok=True)
         self.ties = dict(ties)
         self.stage = folder
+        self.sets: Sequence[InputSet] = ()
+        """The input sets of the latest run, by their names 0, 1, ..."""
+        self.dropped: dict[str, None] = {}
         self.moved: set[str] = set()
         """Input sets on which the nudged original ran, too."""
         probe = folder / "probe.onnx"
         self.probe = probe if ties and write_probe(request.path, ties, probe) else None
         self.nudged = write_nudged(request.path, folder / "nudged")
 
+    def run_without_hung(
+        self, name: str, sets: Sequence[InputSet], wanted: int
+    ) -> tuple[SessionResult, SessionResult]:
+        """As `run`; sets on which a process crashed or did not end are left out."""
+        plain, optimized = self.run(name, sets, wanted)
+        for attempt in range(_ATTEMPTS):
+            ended = next((each for each in (plain, optimized) if each.is_ended), None)
+            if ended is None or not ended.running:
+                break
+            hung = self.sets[int(ended.running)]
+            left = [each for each in self.sets if each is not hung]
+            if ended.is_late:  # what comes behind may take as long
+                left = [self.sets[int(each)] for each in plain.done if each != ended.running]
+            if not left:
+                break
+            self.dropped[f"{hung.text}: the original {ended.problem}"] = None
+            plain, optimized = self.run(f"{name}{attempt}", left, wanted)
+        return plain, optimized
+
     def run(
-        self, name: str, feeds: Sequence[Feeds], wanted: int
+        self, name: str, sets: Sequence[InputSet], wanted: int
     ) -> tuple[SessionResult, SessionResult]:
         """Run the original with optimizations off, then on; input sets are named 0, 1, ..."""
         self.stage = self.folder / name
+        self.sets = sets
+        feeds = [each.feeds for each in sets]
         for index, each in enumerate(feeds):
             write_feeds(self.stage / "feeds" / str(index), each)
         weights = self.request.path.parent.resolve() if self.probe else None
@@ -235,17 +272,46 @@ class _Runner:
         self.moved = {name for each in nudged for name in each.done}
         return plain, optimized
 
-    def telling(self, name: str, done: Sequence[str], excluded: Sequence[str]) -> list[str]:
-        """Return the input sets whose results hold something to compare."""
-        return [
-            each
-            for each in done
-            if any(
-                is_telling(value)
-                for output, value in read_values(self.folder / name / "plain" / each).items()
-                if output not in excluded
-            )
-        ]
+    def usable(
+        self, plain: SessionResult, optimized: SessionResult, excluded: Sequence[str]
+    ) -> list[str]:
+        """Return the input sets whose results can be compared; note why others cannot."""
+        # Where no set runs under deploy settings, the results without optimizations are judged.
+        needed = set(optimized.done) if optimized.done else set(plain.done)
+        used = []
+        for name, why in plain.failed.items():
+            self._drop(name, why)
+        for name in plain.done:
+            if name not in needed:
+                self._drop(name, optimized.failed.get(name, "not run under deploy settings"))
+                continue
+            values = read_values(self.stage / "plain" / name)
+            compared = {n: value for n, value in values.items() if n not in excluded}
+            if not any(is_telling(value) for value in compared.values()):
+                self._drop(name, "every output is empty, NaN or infinite")
+            elif not self._is_stable(name, compared):
+                self._drop(name, "ONNX Runtime's own optimizations change the results")
+            else:
+                used.append(name)
+        return used
+
+    def _is_stable(self, name: str, values: Mapping[str, Value]) -> bool:
+        """Say whether a set of extreme numbers gives results that can be held to a tolerance."""
+        other = self.stage / "optimized" / name
+        if not self.sets[int(name)].is_extreme or not (other / MANIFEST).is_file():
+            return True
+        actual = read_values(other)
+        # Values that outputs are picked from are computed without optimizations only.
+        pairs = ((n, value, actual[n]) for n, value in values.items() if n in actual)
+        found = (compare_outputs(*pair) for pair in pairs)
+        # What decides how far a candidate may be off must not come from extreme numbers.
+        return all(
+            each.equal and OWN_ERROR_FACTOR * each.max_error_eps <= each.allowed_eps
+            for each in found
+        )
+
+    def _drop(self, name: str, why: str) -> None:
+        self.dropped[f"{self.sets[int(name)].text}: {why}"] = None
 
     def reference(
         self,
@@ -281,6 +347,8 @@ class _Runner:
             computed_in=coarser_origins(model),
             is_quantized=not self.moved.isdisjoint(good),
             timeout_seconds=self.seconds,
+            about=tuple(self.sets[int(each)].text for each in good),
+            dropped=tuple(self.dropped),
         )
 
 

@@ -18,6 +18,7 @@ from ortkit.graph.open import open_model
 from ortkit.graph.save import save_model
 from ortkit.graph.text import is_text_suffix
 from ortkit.temporary import TemporaryFolder
+from ortkit.verify.covering import Level
 from ortkit.verify.feeds import Feeds
 from ortkit.verify.judging import judge
 from ortkit.verify.kernel_gaps import fused_ops_in, kernel_gaps
@@ -41,7 +42,7 @@ class Verifier:
         self,
         original: Path | ir.Model,
         *,
-        samples: int = 2,
+        samples: int | Level = "quick",
         inputs: Path | None = None,
         shapes: Mapping[str, int] | None = None,
         seed: int = 0,
@@ -54,7 +55,7 @@ class Verifier:
 
         Args:
             original: An ONNX file, or a model that is written to one.
-            samples: How many input sets to make.
+            samples: How many random input sets to make, or how much they are to cover.
             inputs: An npz file with one input set, instead of made ones.
             shapes: Sizes of dynamic dimensions, by name.
             seed: Decides the made inputs.
@@ -64,7 +65,7 @@ class Verifier:
             opened: What the file `original` holds, to spare reading it again.
             given: Input sets, instead of made ones and of `inputs`.
         """
-        if samples < 1:
+        if isinstance(samples, int) and samples < 1:
             raise UserError(f"{samples} input sets", where="--samples", fix="make at least 1")
         self._original = original
         self._opened = original if isinstance(original, ir.Model) else opened
@@ -262,7 +263,7 @@ def verify_models(
     original: Path | ir.Model,
     candidate: Path | ir.Model,
     *,
-    samples: int = 2,
+    samples: int | Level = "quick",
     inputs: Path | None = None,
     shapes: Mapping[str, int] | None = None,
     library: Path | None = None,

@@ -1,0 +1,117 @@
+"""The input sets of a verification, and those that replace what the original refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import zip_longest
+
+from ortkit.errors import ModelError
+from ortkit.verify.covering import Level
+from ortkit.verify.feeds import FeedMaker, Feeds
+from ortkit.verify.plans import Plan
+from ortkit.verify.uses import is_float
+
+#: Sets of a covering design that are enough, where its others do not run.
+LEAST_SETS = 2
+
+
+@dataclass(frozen=True, eq=False)
+class InputSet:
+    """Values for all inputs of a model."""
+
+    feeds: Feeds
+    text: str
+    """Sizes and kinds of values, for reports."""
+    plan: Plan | None = None
+    """How it was made; None if it was given."""
+
+    @property
+    def is_extreme(self) -> bool:
+        """Whether it is used only where the original is well conditioned on it."""
+        return self.plan is not None and self.plan.is_extreme
+
+
+@dataclass(frozen=True)
+class InputSets:
+    """What to run the original on."""
+
+    first: tuple[InputSet, ...]
+    wanted: int
+    """Number of sets that are to be compared on."""
+    maker: FeedMaker | None = None
+    """Makes other sets; None if all were given."""
+    seed: int = 0
+    failed: list[ModelError] = field(default_factory=list)
+
+    @staticmethod
+    def given(feeds: Sequence[Feeds], names: Sequence[str] = ()) -> InputSets:
+        """Take sets as they are, with `names` for reports."""
+        texts = names or [f"given set {number}" for number in range(len(feeds))]
+        sets = tuple(InputSet(each, text) for each, text in zip(feeds, texts, strict=True))
+        return InputSets(sets, len(sets))
+
+    @staticmethod
+    def made(maker: FeedMaker, samples: int | Level, seed: int) -> InputSets:
+        """Make so many random sets, or those of a covering design.
+
+        Raises:
+            ModelError: Not one can be made.
+        """
+        if not maker.inputs:
+            plans: tuple[Plan, ...] = (Plan({}, seed),)
+        elif isinstance(samples, int):
+            plans = maker.plans(samples, seed)
+        else:
+            plans = maker.covering(samples, seed)
+        sets: list[InputSet] = []
+        failed: list[ModelError] = []
+        for plan in plans:
+            try:
+                sets.append(_made(maker, plan))
+            except ModelError as error:  # too large, or a size such as `n - 8` is negative
+                failed.append(error)
+        if not sets:
+            raise failed[0]
+        return InputSets(tuple(sets), len(plans), maker, seed + len(plans), failed)
+
+    def instead_of(self, lost: Sequence[InputSet], *, found: int) -> Iterator[InputSet]:
+        """Make other sets in the place of some that the original refuses.
+
+        Args:
+            lost: Those.
+            found: How many are left.
+        """
+        if self.maker is None:
+            return
+        maker = self.maker
+        seen = {each.text for each in self.first}
+        tamed = [maker.tamed(each.plan) for each in lost if each.plan is not None]
+        for row in zip_longest(*tamed):
+            for plan in row:
+                if plan is None:
+                    continue
+                try:
+                    made = _made(maker, plan)
+                except ModelError:  # as above
+                    continue
+                if made.text not in seen:
+                    seen.add(made.text)
+                    yield made
+        if found >= LEAST_SETS:
+            return
+        for plan in maker.fallback_plans(self.seed):
+            try:
+                yield _made(maker, plan)
+            except ModelError:  # as above
+                continue
+
+
+def _made(maker: FeedMaker, plan: Plan) -> InputSet:
+    full = maker.completed(plan)
+    uses = list(zip(maker.inputs, maker.uses, strict=True))
+    text = full.text(
+        has_floats=any(use.meaning == "free" and is_float(value) for value, use in uses),
+        has_masks=any(use.meaning in ("mask", "additive mask") for _, use in uses),
+    )
+    return InputSet(maker.make(plan), text, full)
