@@ -104,5 +104,6 @@ def _all_rewrites(source: Source, options: OptimizeOptions) -> tuple[tuple[Hit, 
             inputs=options.inputs,
             shapes=options.shapes,
             library=broken.library,
+            tolerance=options.tolerance,
         )
         return broken.report.hits, found.reason

@@ -314,6 +314,7 @@ class _Run:
                 inputs=options.inputs,
                 shapes=options.shapes,
                 given=() if self.fewer_bits is None else self.fewer_bits.given,
+                tolerance=options.tolerance,
             ) as verifier,
         ):
             best = candidate

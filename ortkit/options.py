@@ -18,6 +18,7 @@ from ortkit.rewrite.target import Target
 if TYPE_CHECKING:
     from ortkit.kernels.tuned import Chooser
     from ortkit.verify.covering import Level
+    from ortkit.verify.user_tolerance import UserTolerance
 
 #: Regions are grown from this level on.
 REGIONS_SINCE_LEVEL = 2
@@ -100,7 +101,9 @@ class OptimizeOptions:
     """Random input sets to verify on; None: those of a covering design, or two for another
     precision."""
     inputs: Path | None = None
-    """An npz file to verify and to measure on instead."""
+    """A file or a folder of inputs to verify on instead, and to measure on the first of them."""
+    tolerance: UserTolerance | None = None
+    """What results may be off in verification, besides what is judged anyway."""
     shapes: Mapping[str, int] = field(default_factory=dict)
     """Values for symbolic sizes in verification and measurement."""
     fold_limit: int = 1 << 20

@@ -13,7 +13,8 @@ import onnx_ir as ir
 from ortkit.errors import ModelError, UserError
 from ortkit.graph.dims import names
 from ortkit.graph.npz import write_npz
-from ortkit.verify.feeds import FeedMaker, Feeds, load_feeds
+from ortkit.verify.feeds import FeedMaker, Feeds
+from ortkit.verify.given import load_feeds
 from ortkit.verify.plans import Plan
 from ortkit.verify.sizes import fitted, size_plans
 

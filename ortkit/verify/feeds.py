@@ -1,18 +1,15 @@
-"""Input sets: made from what a model says about its inputs, or read from the user's file."""
+"""Input sets made from what a model says about its inputs."""
 
 from __future__ import annotations
 
-import difflib
-import zipfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import TypeAlias
 
 import numpy as np
 import onnx_ir as ir
 
-from ortkit.errors import ModelError, UserError
+from ortkit.errors import ModelError
 from ortkit.graph.dims import Size, sole_atom
 from ortkit.graph.shapes import Shapes
 from ortkit.verify.caches import Cache, caches_of
@@ -41,15 +38,11 @@ Value: TypeAlias = np.ndarray | list[np.ndarray] | None
 """A tensor, a sequence of tensors, or an optional that is absent."""
 Feeds: TypeAlias = Mapping[str, Value]
 
-#: Types that numpy's file format lacks are read from arrays of as many bytes.
-_STAND_INS = {"bfloat16": "uint16", "int4": "int8", "uint4": "uint8"}
 _SEQUENCE_LENGTH = 3
 #: A model with more bytes of weights computes 128 tokens in seconds.
 _HEAVY_BYTES = 1 << 30
 #: Sets of a covering design for a model without free sizes.
 _LEAST_STYLES: Mapping[Level, int] = {"quick": 3, "full": 8}
-#: What numpy.load raises for other files (numpy 2.4), and what a plain .npy array lacks.
-_NOT_AN_NPZ = (OSError, EOFError, ValueError, AttributeError, TypeError, zipfile.BadZipFile)
 
 
 @dataclass(frozen=True)
@@ -295,95 +288,3 @@ def _numbers(name: str, shape: tuple[Size, ...], sizes: Mapping[str, int]) -> tu
             fix="give --shape NAME=SIZE or --inputs FILE.npz",
         )
     return tuple(number for number in numbers if number is not None)
-
-
-def load_feeds(path: Path, model: ir.Model) -> Feeds:
-    """Read one input set from an npz file whose arrays are named like the model's inputs.
-
-    Types that numpy lacks are read from arrays of their bits: bfloat16 from uint16, float8
-    from uint8, 4-bit integers from int8 or uint8 with one number each.
-
-    Raises:
-        UserError: The file is no npz, lacks an input, or has one of another type or shape.
-    """
-    return checked_feeds(load_arrays(path), model, str(path))
-
-
-def checked_feeds(arrays: Mapping[str, np.ndarray], model: ir.Model, where: str) -> Feeds:
-    """Return arrays as one input set of a model; see `load_feeds`.
-
-    Raises:
-        UserError: An input is missing, or one is of another type or shape; `where` says of what.
-    """
-    inputs = {value.name or "": value for value in free_inputs(model)}
-    for name in arrays:
-        if name not in inputs:
-            near = difflib.get_close_matches(name, inputs, n=1)
-            fix = f"did you mean {near[0]!r}" if near else f"the inputs are {', '.join(inputs)}"
-            raise UserError(f"the model has no input {name!r}", where=where, fix=fix)
-    seen: dict[str, tuple[int, str]] = {}
-    feeds: dict[str, Value] = {}
-    for name, value in inputs.items():
-        if name not in arrays:
-            raise UserError(f"input {name!r} is missing", where=where, fix="add an array so named")
-        if not isinstance(value.type, ir.TensorType):
-            raise UserError(f"input {name!r} is no tensor", where=where, fix="leave --inputs out")
-        feeds[name] = _as_type(arrays[name], value, where)
-        _check_shape(arrays[name], value, where, seen)
-    return feeds
-
-
-def load_arrays(path: Path) -> dict[str, np.ndarray]:
-    """Read an npz file as it is.
-
-    Raises:
-        UserError: There is none, or it is something else.
-    """
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            return {name: file[name] for name in file.files}
-    except FileNotFoundError as error:
-        raise UserError("no such file", where=str(path)) from error
-    except _NOT_AN_NPZ as error:
-        raise UserError(
-            "not an npz file", where=str(path), fix="write it with numpy.savez"
-        ) from error
-
-
-def _as_type(array: np.ndarray, value: ir.Value, where: str) -> np.ndarray:
-    if value.dtype == ir.DataType.STRING and array.dtype.kind in "US":
-        return array.astype(str).astype(object)
-    dtype = (value.dtype or ir.DataType.FLOAT).numpy()
-    if array.dtype == dtype:
-        return array
-    wanted = _STAND_INS.get(dtype.name, "uint8" if dtype.name.startswith("float8") else dtype.name)
-    if array.dtype.name != wanted:
-        raise UserError(
-            f"input {value.name!r} is {array.dtype.name}, the model wants {dtype.name}",
-            where=where,
-            fix=f"save it as {wanted}",
-        )
-    return array.astype(dtype) if dtype.name.endswith("int4") else array.view(dtype)
-
-
-def _check_shape(
-    array: np.ndarray, value: ir.Value, where: str, seen: dict[str, tuple[int, str]]
-) -> None:
-    """Compare a shape with the declared one; `seen` holds the named sizes met so far."""
-    if value.shape is None:
-        return
-    declared = f"[{', '.join(str(dim) for dim in value.shape)}]"
-    problem = f"input {value.name!r} has shape {list(array.shape)}, the model wants {declared}"
-    if array.ndim != len(value.shape):
-        raise UserError(problem, where=where)
-    for dim, size in zip(value.shape, array.shape, strict=True):
-        if isinstance(dim, int) and dim != size:
-            raise UserError(problem, where=where)
-        if isinstance(dim, int) or not dim.value:
-            continue
-        first, other = seen.setdefault(dim.value, (size, value.name or ""))
-        if first != size:
-            raise UserError(
-                f"size {dim.value!r} is {first} in {other!r} and {size} in {value.name!r}",
-                where=where,
-            )

@@ -9,6 +9,7 @@ from itertools import zip_longest
 from ortkit.errors import ModelError
 from ortkit.verify.covering import Level
 from ortkit.verify.feeds import FeedMaker, Feeds
+from ortkit.verify.given import Given
 from ortkit.verify.plans import Plan
 from ortkit.verify.uses import is_float
 
@@ -25,6 +26,8 @@ class InputSet:
     """Sizes and kinds of values, for reports."""
     plan: Plan | None = None
     """How it was made; None if it was given."""
+    expected: Feeds = field(default_factory=dict)
+    """Outputs that came with it."""
 
     @property
     def is_extreme(self) -> bool:
@@ -42,13 +45,19 @@ class InputSets:
     maker: FeedMaker | None = None
     """Makes other sets; None if all were given."""
     seed: int = 0
-    failed: list[ModelError] = field(default_factory=list)
+    notes: tuple[str, ...] = ()
+    """What is odd about given ones."""
 
     @staticmethod
-    def given(feeds: Sequence[Feeds], names: Sequence[str] = ()) -> InputSets:
-        """Take sets as they are, with `names` for reports."""
-        texts = names or [f"given set {number}" for number in range(len(feeds))]
-        sets = tuple(InputSet(each, text) for each, text in zip(feeds, texts, strict=True))
+    def given(given: Sequence[Given]) -> InputSets:
+        """Take the user's sets."""
+        sets = tuple(InputSet(each.feeds, each.where, expected=each.expected) for each in given)
+        return InputSets(sets, len(sets), notes=tuple(each.note for each in given if each.note))
+
+    @staticmethod
+    def of_feeds(feeds: Sequence[Feeds]) -> InputSets:
+        """Take sets that the caller made."""
+        sets = tuple(InputSet(each, f"given set {i}") for i, each in enumerate(feeds))
         return InputSets(sets, len(sets))
 
     @staticmethod
@@ -65,15 +74,15 @@ class InputSets:
         else:
             plans = maker.covering(samples, seed)
         sets: list[InputSet] = []
-        failed: list[ModelError] = []
+        first: ModelError | None = None
         for plan in plans:
             try:
                 sets.append(_made(maker, plan))
             except ModelError as error:  # too large, or a size such as `n - 8` is negative
-                failed.append(error)
-        if not sets:
-            raise failed[0]
-        return InputSets(tuple(sets), len(plans), maker, seed + len(plans), failed)
+                first = first or error
+        if first is not None and not sets:
+            raise first
+        return InputSets(tuple(sets), len(plans), maker, seed + len(plans))
 
     def instead_of(self, lost: Sequence[InputSet], *, found: int) -> Iterator[InputSet]:
         """Make other sets in the place of some that the original refuses.

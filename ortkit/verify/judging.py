@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ortkit.verify.compare import OutputComparison, compare_outputs, is_telling, worse
@@ -135,4 +135,7 @@ def _compare(
                 rounded=rounded.get(name),
                 tie=reference.tie(name, feeds, optimized=optimized),
             )
+            if reference.tolerance is not None and found.equal:
+                beyond = reference.tolerance.exceeds(name, expected[name], actual[name])
+                found = replace(found, equal=not beyond, reason=beyond)
             yield found, f"{setting}, input set {number}", is_telling(expected[name])

@@ -16,7 +16,9 @@ from ortkit.runtime.tensor_files import MANIFEST
 from ortkit.verify.compare import TieCheck, compare_outputs, is_telling
 from ortkit.verify.covering import Level
 from ortkit.verify.exchange import read_values, write_feeds
-from ortkit.verify.feeds import FeedMaker, Feeds, Value, load_feeds
+from ortkit.verify.expectations import mismatches
+from ortkit.verify.feeds import FeedMaker, Feeds, Value
+from ortkit.verify.given import load_given
 from ortkit.verify.input_sets import InputSet, InputSets
 from ortkit.verify.limits import long_loop, time_limit
 from ortkit.verify.nudged import write_nudged
@@ -26,6 +28,8 @@ from ortkit.verify.sessions import SessionResult, Setting, run_sessions
 from ortkit.verify.sizes import free_inputs
 from ortkit.verify.ties import Roundings, TieSource, tie_check, tie_sources, write_probe
 from ortkit.verify.tolerances import OWN_ERROR_FACTOR
+from ortkit.verify.user_tolerance import UserTolerance
+from ortkit.verify.verification import Gap
 
 #: How many other input sets are tried when the original does not run on the first.
 _FALLBACKS = 48
@@ -54,6 +58,8 @@ class Request:
     custom_ops: tuple[Path, ...] = ()
     given: Sequence[Feeds] = ()
     """The input sets to run on; if there are some, nothing is made or read."""
+    tolerance: UserTolerance | None = None
+    """What the user allows a candidate, and expected outputs, to be off."""
 
 
 @dataclass(frozen=True)
@@ -98,6 +104,12 @@ class Reference:
     """By input set, its sizes and kinds of values."""
     dropped: tuple[str, ...] = ()
     """Input sets that are not used, with the reasons."""
+    notes: tuple[str, ...] = ()
+    """What is odd about given input sets."""
+    tolerance: UserTolerance | None = None
+    """What the user allows a candidate to be off, besides what is judged anyway."""
+    mismatches: tuple[Gap, ...] = ()
+    """Expected outputs that came with them and that the original does not give."""
     is_strict: bool = False
     """Whether such values in half precision are off by no more than `rounded` and one epsilon."""
 
@@ -147,6 +159,8 @@ def compute_reference(request: Request, folder: Path) -> Reference | Refusal:
         MissingDependencyError: ONNX Runtime is not installed.
     """
     outputs = tuple(value.name or "" for value in request.model.graph.outputs)
+    if request.tolerance is not None:
+        request.tolerance.check_names(outputs)
     excluded = random_outputs(request.model)
     if outputs and set(outputs) == set(excluded):
         return Refusal(f"every output depends on random numbers: {', '.join(excluded)}")
@@ -179,7 +193,15 @@ def compute_reference(request: Request, folder: Path) -> Reference | Refusal:
     if not good:
         reason = "on the inputs tried, every output is empty, NaN or infinite"
         return Refusal(reason, _other_inputs(request))
-    return runner.reference(outputs, excluded, good, optimized)
+    reference = runner.reference(outputs, excluded, good, optimized)
+    expected = [(runner.sets[int(each)].text, runner.sets[int(each)].expected) for each in good]
+    actual = [reference.expected(path) for path in reference.feeds]
+    return replace(
+        reference,
+        notes=made.notes,
+        tolerance=request.tolerance,
+        mismatches=mismatches(expected, actual, excluded, request.tolerance),
+    )
 
 
 def _other_inputs(request: Request) -> str:
@@ -202,9 +224,9 @@ def _other_inputs(request: Request) -> str:
 
 def _input_sets(request: Request) -> InputSets:
     if request.given:
-        return InputSets.given(request.given)
+        return InputSets.of_feeds(request.given)
     if request.inputs is not None:
-        return InputSets.given([load_feeds(request.inputs, request.model)], [str(request.inputs)])
+        return InputSets.given(load_given(request.inputs, request.model))
     maker = FeedMaker.of(request.model, request.shapes or {})
     return InputSets.made(maker, request.samples, request.seed)
 

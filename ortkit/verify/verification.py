@@ -42,6 +42,8 @@ class Verification:
     not_compared: tuple[Gap, ...] = ()
     fix: str = ""
     """What the user can give to make a verification possible; empty if nothing helps."""
+    notes: tuple[str, ...] = ()
+    """What is odd about the inputs that were given."""
 
     @property
     def is_good(self) -> bool:
@@ -96,6 +98,7 @@ class Verification:
             **content,
             "not_compared": [asdict(gap) for gap in self.not_compared],
             "fix": self.fix,
+            "notes": list(self.notes),
         }
 
 

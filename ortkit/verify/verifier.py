@@ -28,6 +28,7 @@ from ortkit.verify.rounded import run_rounded
 from ortkit.verify.sessions import Setting, run_sessions
 from ortkit.verify.summary import summarise
 from ortkit.verify.tolerances import KERNEL_ROUNDINGS
+from ortkit.verify.user_tolerance import UserTolerance
 from ortkit.verify.verification import Verification
 
 
@@ -50,13 +51,14 @@ class Verifier:
         custom_ops: tuple[Path, ...] = (),
         opened: ir.Model | None = None,
         given: Sequence[Feeds] = (),
+        tolerance: UserTolerance | None = None,
     ) -> None:
         """Say what to verify against.
 
         Args:
             original: An ONNX file, or a model that is written to one.
             samples: How many random input sets to make, or how much they are to cover.
-            inputs: An npz file with one input set, instead of made ones.
+            inputs: A file or a folder of input sets, instead of made ones; see `load_given`.
             shapes: Sizes of dynamic dimensions, by name.
             seed: Decides the made inputs.
             timeout_seconds: For all sessions of the original, and of each candidate; by default
@@ -64,12 +66,14 @@ class Verifier:
             custom_ops: Libraries that original and candidates need to load at all.
             opened: What the file `original` holds, to spare reading it again.
             given: Input sets, instead of made ones and of `inputs`.
+            tolerance: What results may be off, besides what is judged anyway.
         """
         if isinstance(samples, int) and samples < 1:
             raise UserError(f"{samples} input sets", where="--samples", fix="make at least 1")
         self._original = original
         self._opened = original if isinstance(original, ir.Model) else opened
         self._given = tuple(given)
+        self._tolerance = tolerance
         self._options = (samples, inputs, shapes, seed, timeout_seconds, custom_ops)
         self._state: Reference | Refusal = Refusal("the verifier was not entered")
         self._temporary: Path | None = None
@@ -90,7 +94,8 @@ class Verifier:
         self._temporary = self._stack.enter_context(TemporaryFolder("verify"))
         try:
             self._path = path = self._as_file(self._original, "original")
-            request = Request(self._opened or open_model(path), path, *self._options, self._given)
+            opened = self._opened or open_model(path)
+            request = Request(opened, path, *self._options, self._given, self._tolerance)
             self._state = compute_reference(request, self._folder() / "reference")
         except BaseException:
             self._stack.close()
@@ -182,7 +187,7 @@ class Verifier:
             )
             if beside is not None and beside.is_good:
                 return replace(beside, seconds=time.perf_counter() - started)
-        gaps = (*judged.gaps, *kernel_gaps(ops, library, results[1], refusal))
+        gaps = (*judged.gaps, *state.mismatches, *kernel_gaps(ops, library, results[1], refusal))
         return Verification(
             "no" if judged.reason else "partly" if gaps else "yes",
             judged.reason or summarise(state, judged.outputs, gaps),
@@ -191,6 +196,7 @@ class Verifier:
             time.perf_counter() - started,
             state.excluded,
             gaps,
+            notes=state.notes,
         )
 
     def _beside_picks(
@@ -217,7 +223,11 @@ class Verifier:
             give_picks(original, names)
             self._beside[names] = self._stack.enter_context(
                 Verifier(
-                    original, timeout_seconds=timeout_seconds, custom_ops=custom_ops, given=given
+                    original,
+                    timeout_seconds=timeout_seconds,
+                    custom_ops=custom_ops,
+                    given=given,
+                    tolerance=self._tolerance,
                 )
             )
         give_picks(candidate, names)
@@ -268,6 +278,7 @@ def verify_models(
     shapes: Mapping[str, int] | None = None,
     library: Path | None = None,
     refusal: str = "",
+    tolerance: UserTolerance | None = None,
 ) -> Verification:
     """Compare two models on the same inputs; see `Verifier`.
 
@@ -277,7 +288,9 @@ def verify_models(
         UserError: The inputs or sizes that the user gave do not fit the original.
         MissingDependencyError: ONNX Runtime is not installed.
     """
-    with Verifier(original, samples=samples, inputs=inputs, shapes=shapes) as verifier:
+    with Verifier(
+        original, samples=samples, inputs=inputs, shapes=shapes, tolerance=tolerance
+    ) as verifier:
         return verifier.check(candidate, library=library, refusal=refusal)
 
 
