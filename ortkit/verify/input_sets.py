@@ -10,6 +10,7 @@ from ortkit.errors import ModelError
 from ortkit.verify.covering import Level
 from ortkit.verify.feeds import FeedMaker, Feeds
 from ortkit.verify.given import Given
+from ortkit.verify.limits import elements_of_feeds
 from ortkit.verify.plans import Plan
 from ortkit.verify.uses import is_float
 
@@ -47,6 +48,8 @@ class InputSets:
     seed: int = 0
     notes: tuple[str, ...] = ()
     """What is odd about given ones."""
+    dropped: tuple[str, ...] = ()
+    """Planned sets that cannot be made, with the reasons."""
 
     @staticmethod
     def given(given: Sequence[Given]) -> InputSets:
@@ -62,7 +65,7 @@ class InputSets:
 
     @staticmethod
     def made(maker: FeedMaker, samples: int | Level, seed: int) -> InputSets:
-        """Make so many random sets, or those of a covering design.
+        """Make so many random sets, or those of a covering design, the smallest first.
 
         Raises:
             ModelError: Not one can be made.
@@ -74,15 +77,20 @@ class InputSets:
         else:
             plans = maker.covering(samples, seed)
         sets: list[InputSet] = []
-        first: ModelError | None = None
+        failed: dict[str, ModelError] = {}
         for plan in plans:
             try:
                 sets.append(_made(maker, plan))
             except ModelError as error:  # too large, or a size such as `n - 8` is negative
-                first = first or error
-        if first is not None and not sets:
-            raise first
-        return InputSets(tuple(sets), len(plans), maker, seed + len(plans))
+                text = _text(maker, maker.completed(plan))
+                failed[f"{text}: {error.problem}"] = error
+        if failed and not sets:
+            raise next(iter(failed.values()))
+        if not isinstance(samples, int):
+            # Where time runs out, it is the large ones that are lost.
+            sets.sort(key=lambda each: elements_of_feeds(each.feeds))
+        last = seed + len(plans)
+        return InputSets(tuple(sets), len(plans), maker, last, dropped=tuple(failed))
 
     def instead_of(self, lost: Sequence[InputSet], *, found: int) -> Iterator[InputSet]:
         """Make other sets in the place of some that the original refuses.
@@ -118,9 +126,12 @@ class InputSets:
 
 def _made(maker: FeedMaker, plan: Plan) -> InputSet:
     full = maker.completed(plan)
+    return InputSet(maker.make(plan), _text(maker, full), full)
+
+
+def _text(maker: FeedMaker, plan: Plan) -> str:
     uses = list(zip(maker.inputs, maker.uses, strict=True))
-    text = full.text(
+    return plan.text(
         has_floats=any(use.meaning == "free" and is_float(value) for value, use in uses),
         has_masks=any(use.meaning in ("mask", "additive mask") for _, use in uses),
     )
-    return InputSet(maker.make(plan), text, full)

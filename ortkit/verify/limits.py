@@ -38,18 +38,22 @@ def time_limit(model: ir.Model, *feeds: Feeds) -> float:
         for value in graph.initializers.values()
         if value.const_value is not None
     )
-    elements = sum(
-        part.size
-        for each in feeds
-        for value in each.values()
-        for part in (value if isinstance(value, list) else [value])
-        if isinstance(part, np.ndarray)
-    )
+    elements = sum(elements_of_feeds(each) for each in feeds)
     return (
         _SECONDS
         + nodes * _SECONDS_PER_NODE
         + weights * _SECONDS_PER_BYTE
         + elements * _SECONDS_PER_ELEMENT
+    )
+
+
+def elements_of_feeds(feeds: Feeds) -> int:
+    """Return how many elements all inputs of a set hold."""
+    return sum(
+        part.size
+        for value in feeds.values()
+        for part in (value if isinstance(value, list) else [value])
+        if isinstance(part, np.ndarray)
     )
 
 

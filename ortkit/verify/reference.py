@@ -198,6 +198,7 @@ def compute_reference(request: Request, folder: Path) -> Reference | Refusal:
     actual = [reference.expected(path) for path in reference.feeds]
     return replace(
         reference,
+        dropped=(*made.dropped, *reference.dropped),
         notes=made.notes,
         tolerance=request.tolerance,
         mismatches=mismatches(expected, actual, excluded, request.tolerance),
@@ -259,13 +260,14 @@ class _Runner:
             ended = next((each for each in (plain, optimized) if each.is_ended), None)
             if ended is None or not ended.running:
                 break
-            hung = self.sets[int(ended.running)]
-            left = [each for each in self.sets if each is not hung]
-            if ended.is_late:  # what comes behind may take as long
-                left = [self.sets[int(each)] for each in plain.done if each != ended.running]
+            at = int(ended.running)
+            # Where time ran out, what comes behind takes as long.
+            end = len(self.sets) if ended.is_late else at + 1
+            left = [*self.sets[:at], *self.sets[end:]]
             if not left:
                 break
-            self.dropped[f"{hung.text}: the original {ended.problem}"] = None
+            for each in self.sets[at:end]:
+                self.dropped[f"{each.text}: the original {ended.problem}"] = None
             plain, optimized = self.run(f"{name}{attempt}", left, wanted)
         return plain, optimized
 

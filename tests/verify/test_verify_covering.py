@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import sys
 from collections.abc import Mapping
 from itertools import combinations
 
@@ -10,6 +12,7 @@ import onnx_ir as ir
 import pytest
 from small_models import model, random_weights
 
+from ortkit.verify import child, sessions
 from ortkit.verify.covering import QUICK_SETS, covering
 from ortkit.verify.feeds import FeedMaker
 from ortkit.verify.reference import Reference
@@ -120,10 +123,10 @@ def test_the_sound_model_is_good_and_its_sets_are_described() -> None:
     assert verifier.check(model(SOUND, WEIGHTS)).verdict == "yes"
     assert isinstance(verifier._state, Reference)
     assert verifier._state.about == (
+        "batch 3, seq 1; zero rows; masks padded on the left",
         "batch 2, seq 7",
         "batch 3, seq 33; large values; masks of all kinds",
         "batch 1, seq 131; masks with holes",
-        "batch 3, seq 1; zero rows; masks padded on the left",
     )
     assert verifier._state.dropped == ()
 
@@ -164,6 +167,55 @@ def test_a_set_that_the_model_refuses_is_replaced_and_named() -> None:
         "batch 2, seq 7", "batch 3, seq 33", "batch 3, seq 1", "batch 1, seq 61",
     }  # fmt: skip
     assert any(text.startswith("batch 1, seq 131: ") for text in found.dropped)
+
+
+LOOP = """g (float[batch, seq] x) => (float[batch, seq] y) {
+    shape = Shape(x) size = Gather(shape, j) is_long = Greater(size, limit)
+    trips = Where(is_long, many, few)
+    y = Loop (trips, , x) <
+        body = b (int64 i, bool go, float[batch, seq] a) => (bool k, float[batch, seq] c) {
+            k = Identity(go) c = Neg(a)
+        }
+    >
+}"""
+
+
+def test_a_set_that_does_not_end_costs_only_itself() -> None:
+    weights = {"limit": np.array(128), "many": np.array(1 << 40), "few": np.array(3)}
+    with Verifier(model(LOOP, {**WEIGHTS, **weights}), timeout_seconds=6) as verifier:
+        assert isinstance(verifier._state, Reference), verifier.refusal
+        found = verifier._state
+    assert [text.partition(";")[0] for text in found.about] == [
+        "batch 3, seq 1", "batch 2, seq 7", "batch 3, seq 33",
+    ]  # fmt: skip
+    (dropped,) = found.dropped
+    assert dropped.startswith("batch 1, seq 131")
+    assert dropped.endswith("the original did not finish within 6 seconds")
+
+
+def test_a_set_on_which_the_original_crashes_is_left_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The process crashes where a length is 33."""
+    body = inspect.getsource(child._run_once).replace(
+        "    results.mkdir(parents=True)\n",
+        "    results.mkdir(parents=True)\n"
+        "    if 33 in read_manifest(feeds)[0]['items'][0]['shape']:\n"
+        "        import os\n"
+        "        os.abort()\n",
+    )
+    source = inspect.getsource(child).replace(inspect.getsource(child._run_once), body)
+    monkeypatch.setattr(
+        sessions,
+        "child_command",
+        lambda _, job: [sys.executable, "-c", f"{source}\nimport sys\nmain(sys.argv[1])", job],
+    )
+    text = "g (float[batch, seq] x) => (float[batch, seq] y) { y = Softmax(x) }"
+    found = used(model(text))
+    assert [text.partition(";")[0] for text in found.about] == [
+        "batch 3, seq 1", "batch 2, seq 7", "batch 1, seq 131",
+    ]  # fmt: skip
+    assert "crashed with signal 6" in found.dropped[0]
 
 
 def test_windows_get_sizes_that_they_divide() -> None:
