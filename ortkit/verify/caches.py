@@ -55,7 +55,7 @@ def _caches(node: ir.Node, shapes: Shapes) -> Iterator[Cache]:
 
 def _concatenated(node: ir.Node, shapes: Shapes) -> Iterator[Cache]:
     """Find a Concat that makes an output of an input and of what is new."""
-    if len(node.inputs) != 2 or not _is_output(node.outputs[0]):
+    if len(node.inputs) != 2 or not node.outputs or not _is_output(node.outputs[0]):
         return
     past, new = (None if v is None else shapes.shape(v) for v in node.inputs)
     source = _source(node.inputs[0])

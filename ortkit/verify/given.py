@@ -68,15 +68,19 @@ def load_given(path: Path, model: ir.Model) -> tuple[Given, ...]:
 
 
 def load_feeds(path: Path, model: ir.Model) -> Feeds:
-    """Read the first input set of the user; see `load_given`.
+    """Read the first input set of the user, for callers that can show no note.
 
     Types that numpy lacks are read from arrays of their bits: bfloat16 from uint16, float8
     from uint8, 4-bit integers from int8 or uint8 with one number each.
 
     Raises:
-        UserError: As `load_given`.
+        UserError: As `load_given`; an array belongs to no input and no output.
     """
-    return load_given(path, model)[0].feeds
+    given = load_given(path, model)[0]
+    if given.ignored:
+        inputs = [value.name or "" for value in free_inputs(model)]
+        raise _unknown(given.ignored[0], inputs, given.where)
+    return given.feeds
 
 
 def checked_feeds(arrays: Mapping[str, np.ndarray], model: ir.Model, where: str) -> Feeds:

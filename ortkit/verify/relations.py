@@ -133,10 +133,10 @@ def _of_masks(
 
 
 def _of_node(node: ir.Node, shapes: Shapes) -> Iterator[_Pair]:
+    if node.domain != "" or len(node.inputs) < 2:
+        return
     found = [None if value is None else shapes.shape(value) for value in node.inputs]
     known = [shape for shape in found if shape is not None]
-    if node.domain != "":
-        return
     if node.op_type in _BROADCASTING:
         yield from _aligned(known)
     elif node.op_type == "Expand" and found[0] is not None and node.inputs[1] is not None:

@@ -77,6 +77,8 @@ def test_arrays_that_nothing_is_called_like_are_ignored_with_a_note(tmp_path: Pa
     (given,) = load_given(tmp_path / "in.npz", model(DECLARED))
     assert set(given.feeds) == {"x", "h", "ids"}
     assert given.note == f"{tmp_path / 'in.npz'}: no input is called labels, idz; ignored"
+    with pytest.raises(UserError, match="the model has no input 'labels'"):
+        load_feeds(tmp_path / "in.npz", model(DECLARED))
 
 
 def test_an_npy_file_is_the_only_input(tmp_path: Path) -> None:
