@@ -100,9 +100,10 @@ def _all_rewrites(source: Source, options: OptimizeOptions) -> tuple[tuple[Hit, 
         found = verify_models(
             original,
             candidate,
-            samples=options.samples,
+            samples=options.input_sets,
             inputs=options.inputs,
             shapes=options.shapes,
             library=broken.library,
+            tolerance=options.tolerance,
         )
         return broken.report.hits, found.reason

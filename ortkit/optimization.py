@@ -363,10 +363,11 @@ class _Run:
             self._stage("verify"),
             Verifier(
                 self.original(),
-                samples=options.samples,
+                samples=options.input_sets,
                 inputs=options.inputs,
                 shapes=options.shapes,
                 given=() if self.fewer_bits is None else self.fewer_bits.given,
+                tolerance=options.tolerance,
             ) as verifier,
         ):
             best = candidate
@@ -546,7 +547,7 @@ def _fewer_bits(run: _Run) -> CpuLowering:
     options = run.options
     request = CpuRequest(
         options.precision, options.max_error, options.calibration, options.calibrate,
-        options.inputs, options.samples, options.shapes, options.threads, options.cpu,
+        options.inputs, options.samples or 2, options.shapes, options.threads, options.cpu,
     )  # fmt: skip
     lowering = EightLowering if options.precision == "fp8" else CpuLowering
     return lowering(run.original(), request, run.work / "precision", options.progress)

@@ -17,6 +17,8 @@ from ortkit.rewrite.target import Target
 
 if TYPE_CHECKING:
     from ortkit.kernels.tuned import Chooser
+    from ortkit.verify.covering import Level
+    from ortkit.verify.user_tolerance import UserTolerance
 
 #: Regions are grown from this level on.
 REGIONS_SINCE_LEVEL = 2
@@ -35,7 +37,7 @@ _CHOICES = {
 }
 #: By field: its type, and the least number.
 _NUMBERS = {
-    "samples": (int, 1), "threads": (int, 0), "fold_limit": (int, 0), "max_opset": (int, 0),
+    "samples": (int | None, 1), "threads": (int, 0), "fold_limit": (int, 0), "max_opset": (int, 0),
     "max_error": (float | int | None, 0),
 }  # fmt: skip
 _TYPES: Mapping[str, Any] = {
@@ -95,10 +97,13 @@ class OptimizeOptions:
     """Time the kernels and the whole model, and drop what does not pay."""
     threads: int = 0
     """Of the sessions that are timed; 0: ONNX Runtime decides."""
-    samples: int = 2
-    """Input sets to verify on."""
+    samples: int | None = None
+    """Random input sets to verify on; None: those of a covering design, or two for another
+    precision."""
     inputs: Path | None = None
-    """An npz file to verify and to measure on instead."""
+    """A file or a folder of inputs to verify on instead, and to measure on the first of them."""
+    tolerance: UserTolerance | None = None
+    """What results may be off in verification, besides what is judged anyway."""
     shapes: Mapping[str, int] = field(default_factory=dict)
     """Values for symbolic sizes in verification and measurement."""
     fold_limit: int = 1 << 20
@@ -150,6 +155,14 @@ class OptimizeOptions:
                 where="--max-opset",
                 fix=f"use {OLDEST} to {NEWEST}",
             )
+
+    @property
+    def input_sets(self) -> int | Level:
+        """What inputs are made up for verification: see `ortkit.verify.covering`.
+
+        Fewer bits are judged on usual numbers, as they were chosen on those.
+        """
+        return self.samples or ("quick" if self.precision == "fp32" else 2)
 
     @property
     def lowers_on_cpu(self) -> bool:

@@ -24,7 +24,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--precision", choices=("fp32", "fp16", "bf16"), default="fp32", help="default: fp32")
     add("--passes", default="", metavar="SPEC", help="these passes instead, or +a,-b")
     add("--kernels", choices=("auto", "off", "tvm"), default="auto", help="default: auto")
-    add("--samples", type=int, default=2, metavar="N", help="input sets to verify on (default: 2)")
+    add("--samples", type=int, metavar="N",
+        help="random input sets to verify on (default: a covering design)")  # fmt: skip
     add("--inputs", type=Path, metavar="FILE.npz", help="verify on these inputs instead")
     add("--shape", action="append", default=[], metavar="NAME=SIZE",
         help="value of a named size; may be repeated")  # fmt: skip

@@ -29,7 +29,7 @@ def candidate_feeds(
     """
     from ortkit.graph.open import open_model
     from ortkit.measure.inputs import usual_feeds
-    from ortkit.verify.feeds import load_feeds
+    from ortkit.verify.given import load_feeds
 
     opened = open_model(model)
     if inputs is not None:

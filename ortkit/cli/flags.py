@@ -5,8 +5,12 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ortkit.errors import UserError
+
+if TYPE_CHECKING:
+    from ortkit.verify.user_tolerance import UserTolerance
 
 
 def add_trust(parser: argparse.ArgumentParser) -> None:
@@ -30,6 +34,49 @@ def sizes(given: Sequence[str]) -> dict[str, int]:
             raise UserError(f"cannot read {text!r}", where="--shape", fix="write NAME=SIZE")
         found[name] = int(size)
     return found
+
+
+def add_tolerance(parser: argparse.ArgumentParser) -> None:
+    """Add `--atol` and `--rtol`."""
+    add = parser.add_argument
+    add("--atol", action="append", default=[], metavar="[NAME=]E",
+        help="hold elements to this error too, of all outputs or of one")  # fmt: skip
+    add("--rtol", action="append", default=[], metavar="[NAME=]E",
+        help="as --atol, a part of what is expected; the two are added")  # fmt: skip
+
+
+def tolerance(atol: Sequence[str], rtol: Sequence[str]) -> UserTolerance | None:
+    """Read `--atol` and `--rtol`; a later one wins, None if there is none.
+
+    Raises:
+        UserError: One of them has another form, or is no number of 0 or more.
+    """
+    if not atol and not rtol:
+        return None
+    from ortkit.verify.user_tolerance import UserTolerance
+
+    absolute, absolute_of = _bounds(atol, "--atol")
+    relative, relative_of = _bounds(rtol, "--rtol")
+    return UserTolerance(absolute, relative, absolute_of, relative_of)
+
+
+def _bounds(given: Sequence[str], where: str) -> tuple[float | None, dict[str, float]]:
+    general: float | None = None
+    named: dict[str, float] = {}
+    for text in given:
+        name, equals, number = text.rpartition("=")
+        try:
+            bound = float(number)
+        except ValueError:
+            bound = -1.0
+        if (equals and not name) or not 0 <= bound < float("inf"):
+            fix = "write a number such as 1e-3, or NAME=1e-3"
+            raise UserError(f"cannot read {text!r}", where=where, fix=fix)
+        if name:
+            named[name] = bound
+        else:
+            general = bound
+    return general, named
 
 
 def beside(model: Path, ending: str) -> Path:

@@ -10,7 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ortkit.cli import show, verdicts
-from ortkit.cli.flags import beside, check_folders, check_written, sizes
+from ortkit.cli.flags import (
+    add_tolerance,
+    beside,
+    check_folders,
+    check_written,
+    sizes,
+    tolerance,
+)
 from ortkit.cli.precision_page import check_page, is_page, write_page
 from ortkit.cli.precision_tables import show_precision
 from ortkit.cli.tree import suggestion
@@ -65,8 +72,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="time kernels and model here, and drop what does not pay")  # fmt: skip
     add("--threads", type=int, default=0, metavar="N",
         help="of a session that is timed (default: ONNX Runtime decides)")  # fmt: skip
-    add("--samples", type=int, default=2, metavar="N", help="input sets to verify on (default: 2)")
-    add("--inputs", type=Path, metavar="FILE.npz", help="verify on these inputs instead")
+    add("--samples", type=int, metavar="N",
+        help="random input sets to verify on (default: a covering design)")  # fmt: skip
+    add("--inputs", type=Path, metavar="DATA",
+        help="verify on these inputs instead: npz, npy, a folder, ONNX test data")  # fmt: skip
+    add_tolerance(parser)
     add("--shape", action="append", default=[], metavar="NAME=SIZE",
         help="value of a symbolic size in verification; may be repeated")  # fmt: skip
     add(
@@ -128,6 +138,7 @@ def run(arguments: argparse.Namespace) -> int:
             threads=arguments.threads,
             samples=arguments.samples,
             inputs=arguments.inputs,
+            tolerance=tolerance(arguments.atol, arguments.rtol),
             shapes=sizes(arguments.shape),
             denied=frozenset(arguments.deny),
             instruments=_instruments(arguments),
@@ -161,7 +172,7 @@ def run(arguments: argparse.Namespace) -> int:
         _show(optimized, files)
         if arguments.why is not None:
             _show_why(report, arguments.why)
-    verdicts.say(outcome)
+    verdicts.say(outcome, report.verification)
     return outcome.code
 
 

@@ -81,8 +81,10 @@ def outcome_of(
     return rest
 
 
-def say(outcome: Outcome) -> None:
-    """Print the line of an outcome, if it has one."""
+def say(outcome: Outcome, found: Verification | None = None) -> None:
+    """Print the line of an outcome, if it has one, after the notes of the verification."""
+    for note in () if found is None else found.notes:
+        show.note(f"ortkit: {note}")
     if outcome.line:
         show.note(f"ortkit: {outcome.line}")
 

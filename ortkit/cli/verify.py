@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ortkit.cli import show, verdicts
-from ortkit.cli.flags import add_trust, sizes
+from ortkit.cli.flags import add_tolerance, add_trust, sizes, tolerance
 
 if TYPE_CHECKING:
     from ortkit.verify.compare import OutputComparison
@@ -21,8 +21,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("original", type=Path, metavar="A", help="the model that is right by definition")
     add("candidate", type=Path, metavar="B", help="the model to judge")
-    add("--samples", type=int, default=2, metavar="N", help="input sets to make (default: 2)")
-    add("--inputs", type=Path, metavar="FILE.npz", help="compare on these inputs instead")
+    add("--samples", type=int, metavar="N",
+        help="random input sets to make (default: a covering design)")  # fmt: skip
+    add("--inputs", type=Path, metavar="DATA",
+        help="compare on these inputs instead: npz, npy, a folder, ONNX test data")  # fmt: skip
+    add_tolerance(parser)
     add("--shape", action="append", default=[], metavar="NAME=SIZE",
         help="value of a named size; may be repeated")  # fmt: skip
     add("--library", type=Path, metavar="FILE.so",
@@ -36,6 +39,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Run both models on the same inputs; 1 if they differ, 3 if that cannot be found out."""
     schema = verdicts.json_schema(arguments, is_written=arguments.json)
     shapes = sizes(arguments.shape)
+    allowed = tolerance(arguments.atol, arguments.rtol)
     from ortkit.graph.open import open_model
     from ortkit.runtime.libraries import library_of
     from ortkit.verify.verifier import verify_models
@@ -51,8 +55,9 @@ def run(arguments: argparse.Namespace) -> int:
         found = verify_models(
             arguments.original,
             arguments.candidate,
-            samples=arguments.samples,
+            samples="quick" if arguments.samples is None else arguments.samples,
             inputs=arguments.inputs,
+            tolerance=allowed,
             shapes=shapes,
             library=library.loaded,
             refusal=library.refusal,
@@ -70,7 +75,7 @@ def run(arguments: argparse.Namespace) -> int:
         show.document(content if schema == 1 else {**content, **outcome.to_json()})
     else:
         _show(found)
-    verdicts.say(outcome)
+    verdicts.say(outcome, found)
     return outcome.code
 
 

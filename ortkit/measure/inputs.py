@@ -13,9 +13,10 @@ import onnx_ir as ir
 from ortkit.errors import ModelError, UserError
 from ortkit.graph.dims import names
 from ortkit.graph.npz import write_npz
-from ortkit.verify.feeds import FeedMaker, Feeds, load_feeds
+from ortkit.verify.feeds import FeedMaker, Feeds
+from ortkit.verify.given import load_given
+from ortkit.verify.plans import Plan
 from ortkit.verify.sizes import fitted, size_plans
-from ortkit.verify.values import Plan
 
 #: What a size's name says about it; the first pattern that is found decides.
 _USUAL: tuple[tuple[str, int], ...] = (
@@ -46,7 +47,7 @@ def write_inputs(
         UserError: `given` does not fit the model, or `sizes` names what no input has.
         ModelError: An input is of a type that cannot be timed here.
     """
-    sets = iter((load_feeds(given, model),)) if given else usual_feeds(model, sizes)
+    sets = iter((load_given(given, model)[0].feeds,)) if given else usual_feeds(model, sizes)
     paths = []
     for number, feeds in enumerate(sets):
         path = folder / f"inputs{number}.npz"

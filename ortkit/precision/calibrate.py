@@ -17,7 +17,8 @@ from ortkit.precision import calibrate_child
 from ortkit.precision.static import Range
 from ortkit.runtime.child_process import child_command
 from ortkit.runtime.ort import require_onnxruntime
-from ortkit.verify.feeds import Feeds, checked_feeds, load_arrays
+from ortkit.verify.feeds import Feeds
+from ortkit.verify.given import checked_feeds, load_arrays
 from ortkit.verify.sizes import free_inputs
 
 Method = Literal["auto", "minmax", "entropy", "percentile"]

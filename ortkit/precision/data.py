@@ -9,7 +9,8 @@ from pathlib import Path
 from ortkit.graph.open import open_model
 from ortkit.precision.calibrate import read_sets
 from ortkit.verify.exchange import read_values, write_feeds
-from ortkit.verify.feeds import Feeds, load_feeds
+from ortkit.verify.feeds import Feeds
+from ortkit.verify.given import load_given
 from ortkit.verify.reference import Refusal, Request, compute_reference
 
 #: Input sets of the user that accuracy is measured on; all are used for ranges.
@@ -49,7 +50,9 @@ def gather(
     """
     model = open_model(original)
     ranged = [] if calibrate is None else read_sets(calibrate, model)
-    judged: list[Feeds] = [] if inputs is None else [load_feeds(inputs, model)]
+    judged: list[Feeds] = (
+        [] if inputs is None else [each.feeds for each in load_given(inputs, model)]
+    )
     if judged:
         text = f"the inputs of {inputs}"
     elif ranged:

@@ -29,7 +29,7 @@ _CACHED = {
 }
 
 
-def demanded_sizes(model: ir.Model) -> dict[str, int]:
+def demanded_sizes(model: ir.Model, shapes: Shapes) -> dict[str, int]:
     """Return the named sizes of inputs that attention fixes: what a cache holds of each token.
 
     Generators of language models name the size of a head, though it follows from the weights.
@@ -41,9 +41,6 @@ def demanded_sizes(model: ir.Model) -> dict[str, int]:
         and "kv_cache_bit_width" not in node.attributes  # several numbers in one element
         and any(_is_open(value) for value in _past(node, form))
     ]
-    if not found:
-        return {}
-    shapes = Shapes.infer(model)
     return {
         name: number
         for node, form in found

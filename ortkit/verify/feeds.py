@@ -1,41 +1,48 @@
-"""Input sets: made from what a model says about its inputs, or read from the user's file."""
+"""Input sets made from what a model says about its inputs."""
 
 from __future__ import annotations
 
-import difflib
-import zipfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 import numpy as np
 import onnx_ir as ir
 
-from ortkit.errors import ModelError, UserError
-from ortkit.graph.dims import Size
+from ortkit.errors import ModelError
+from ortkit.graph.dims import Size, sole_atom
+from ortkit.graph.shapes import Shapes
+from ortkit.verify.caches import Cache, caches_of
+from ortkit.verify.covering import Level, covering
 from ortkit.verify.demands import demanded_sizes
+from ortkit.verify.guards import guards_of, is_elementwise
+from ortkit.verify.plans import SPECIAL, STYLES, Plan, styled, tamer
+from ortkit.verify.relations import related_sizes, substituted
 from ortkit.verify.sizes import (
     MAX_ELEMENTS,
+    batch_names,
     check_overrides,
+    complete,
     concrete,
+    covered_values,
     elements_of,
+    fitted,
     free_inputs,
     size_plans,
     sizes_of,
 )
-from ortkit.verify.uses import InputUse, input_use
-from ortkit.verify.values import Plan, make_value
+from ortkit.verify.uses import MASKS, InputUse, input_use
+from ortkit.verify.values import make_value
 
 Value: TypeAlias = np.ndarray | list[np.ndarray] | None
 """A tensor, a sequence of tensors, or an optional that is absent."""
 Feeds: TypeAlias = Mapping[str, Value]
 
-#: Types that numpy's file format lacks are read from arrays of as many bytes.
-_STAND_INS = {"bfloat16": "uint16", "int4": "int8", "uint4": "uint8"}
 _SEQUENCE_LENGTH = 3
-#: What numpy.load raises for other files (numpy 2.4), and what a plain .npy array lacks.
-_NOT_AN_NPZ = (OSError, EOFError, ValueError, AttributeError, TypeError, zipfile.BadZipFile)
+#: A model with more bytes of weights computes 128 tokens in seconds.
+_HEAVY_BYTES = 1 << 30
+#: Sets of a covering design for a model without free sizes.
+_LEAST_STYLES: Mapping[Level, int] = {"quick": 3, "full": 8}
 
 
 @dataclass(frozen=True)
@@ -44,8 +51,19 @@ class FeedMaker:
 
     inputs: tuple[ir.Value, ...]
     shapes: tuple[tuple[Size, ...], ...]
+    """Shapes of the inputs over their free sizes, those that follow from others worked in."""
     uses: tuple[InputUse, ...]
     fixed: Mapping[str, int]
+    related: Mapping[str, Size] = field(default_factory=dict)
+    """Sizes that follow from others."""
+    limits: Mapping[str, int] = field(default_factory=dict)
+    """Sizes that are known to be at most so large."""
+    caches: tuple[Cache, ...] = ()
+    guards: tuple[tuple[float, ...], ...] = ()
+    """By input, the numbers that the model compares its elements with."""
+    is_elementwise: bool = False
+    is_heavy: bool = False
+    """Whether its weights are so large that long inputs take seconds."""
 
     @staticmethod
     def of(model: ir.Model, shapes: Mapping[str, int]) -> FeedMaker:
@@ -60,23 +78,112 @@ class FeedMaker:
             _check_type(value)
         sizes = tuple(_sizes(value) for value in inputs)
         check_overrides(sizes, shapes)
-        fixed = {**demanded_sizes(model), **shapes}
-        return FeedMaker(inputs, sizes, tuple(input_use(v, model) for v in inputs), fixed)
+        guards = tuple(guards_of(value, model) for value in inputs)
+        uses = tuple(input_use(value, model) for value in inputs)
+        rest = (guards, is_elementwise(model), _weight_bytes(model) > _HEAVY_BYTES)
+        if all(isinstance(size, int) for shape in sizes for size in shape):
+            return FeedMaker(inputs, sizes, uses, shapes, {}, {}, (), *rest)
+        known = Shapes.infer(model)
+        fixed = {**demanded_sizes(model, known), **shapes}
+        masks = [v for v, use in zip(inputs, uses, strict=True) if use.meaning in MASKS]
+        relations = related_sizes(model, known, inputs, sizes, fixed, masks)
+        related = relations.sizes
+        sizes = tuple(tuple(substituted(size, related) for size in each) for each in sizes)
+        caches = tuple(each.over(related) for each in caches_of(model, known))
+        return FeedMaker(inputs, sizes, uses, fixed, related, relations.limits, caches, *rest)
+
+    def plans(self, samples: int, seed: int) -> tuple[Plan, ...]:
+        """Plan `samples` random sets over which every dynamic size takes two values."""
+        plans, _ = size_plans(self.shapes, samples, self.fixed)
+        return tuple(Plan(self._accepted(sizes, i), seed + i) for i, sizes in enumerate(plans))
 
     def first(self, samples: int, seed: int) -> tuple[Feeds, ...]:
         """Make `samples` input sets over which every dynamic size takes two values."""
-        plans, _ = size_plans(self.shapes, samples, self.fixed)
-        return tuple(self.make(Plan(sizes, seed + i)) for i, sizes in enumerate(plans))
+        return tuple(self.make(plan) for plan in self.plans(samples, seed))
 
-    def fallbacks(self, seed: int) -> Iterator[Feeds]:
-        """Make more input sets, for a model that refuses the first: other sizes, tame ids."""
+    def covering(self, level: Level, seed: int) -> tuple[Plan, ...]:
+        """Plan the sets of a covering design: sizes, special values, masks of all kinds."""
+        kinds = {
+            atom.label: "past"
+            for cache in self.caches
+            if (atom := sole_atom(cache.past)) is not None
+        }
+        values = covered_values(self.shapes, self.fixed, kinds, is_heavy=self.is_heavy)
+        chosen = covering(values, level)
+        # Where no size is free the sets differ in their values alone.
+        least = _LEAST_STYLES[level]
+        sizes = [chosen[i % len(chosen)] for i in range(max(least, len(chosen)))]
+        plans = [
+            styled(Plan(self._fitted(each, i), seed + i), STYLES[i % len(STYLES)])
+            for i, each in enumerate(sizes)
+        ]
+        if self.is_elementwise:
+            plans.append(styled(Plan(plans[1].sizes, seed + len(plans)), SPECIAL))
+        return tuple(plans)
+
+    def tamed(self, plan: Plan) -> Iterator[Plan]:
+        """Plan sets in place of one that the model refuses, the most similar first."""
+        free = {name: size for name, size in plan.sizes.items() if name not in self.related}
+        for number, each in enumerate(tamer(replace(plan, sizes=free), batch_names(self.shapes))):
+            yield replace(each, sizes=self._fitted(each.sizes, number))
+
+    def fallback_plans(self, seed: int) -> Iterator[Plan]:
+        """Plan more sets, for a model that refuses the first: other sizes, tame ids."""
         _, plans = size_plans(self.shapes, 2, self.fixed)
         for bound in (10, 2, 1):
             for i, sizes in enumerate(plans):
-                try:
-                    yield self.make(Plan(sizes, seed + i, bound))
-                except ModelError:  # too large, or a size such as `seq - 8` came out negative
-                    continue
+                yield Plan(self._accepted(sizes, i), seed + i, bound)
+
+    def fallbacks(self, seed: int) -> Iterator[Feeds]:
+        """Make the sets of `fallback_plans`."""
+        for plan in self.fallback_plans(seed):
+            try:
+                yield self.make(plan)
+            except ModelError:  # too large, or a size such as `seq - 8` came out negative
+                continue
+
+    def completed(self, plan: Plan) -> Plan:
+        """Add the sizes that follow from others, and how long the caches are."""
+        found = {name: concrete(size, plan.sizes) for name, size in self.related.items()}
+        sizes = {**plan.sizes, **{n: size for n, size in found.items() if size is not None}}
+        past, new = (
+            max((n for size in each if (n := concrete(size, sizes)) is not None), default=None)
+            for each in ([c.past for c in self.caches], [c.new for c in self.caches])
+        )
+        return replace(plan, sizes=sizes, past=past, new=new)
+
+    def _fitted(self, sizes: Mapping[str, int], number: int) -> Mapping[str, int]:
+        whole = complete({**sizes}, self.fixed)
+        return self._accepted(fitted(whole, self.shapes, self.fixed), number)
+
+    def _accepted(self, sizes: Mapping[str, int], number: int) -> Mapping[str, int]:
+        """Change sizes that the model is known to refuse.
+
+        GroupQueryAttention takes several new tokens only without a past, or for a batch of one:
+        in turn one token is new, the batch is one, or the past is left out.
+        """
+        sizes = {
+            name: size if name in self.fixed else min(size, self.limits.get(name, size))
+            for name, size in sizes.items()
+        }
+        grouped = next((cache for cache in self.caches if cache.is_grouped), None)
+        if grouped is None:
+            return sizes
+        names = {
+            part: atom.label
+            for part in ("past", "new", "batch")
+            if (atom := sole_atom(getattr(grouped, part))) is not None
+            and atom.label in sizes.keys() - self.fixed.keys()
+        }
+        for part, size in (("past", 0), ("new", 1), ("batch", 1)):
+            if concrete(getattr(grouped, part), sizes) == size:
+                return sizes
+        turns = [("new", 1), ("batch", 1), ("past", 0)]
+        turns = [turn for turn in turns if turn[0] in names]
+        if not turns:
+            return sizes
+        part, size = turns[number % len(turns)]
+        return {**sizes, names[part]: size}
 
     def make(self, plan: Plan) -> Feeds:
         """Make one input set.
@@ -84,10 +191,13 @@ class FeedMaker:
         Raises:
             ModelError: A size cannot be worked out, or the inputs are too large.
         """
+        plan = self.completed(plan)
         self._check_total(plan)
+        guards = self.guards or ((),) * len(self.inputs)
+        parts = zip(self.inputs, self.shapes, self.uses, guards, strict=True)
         return {
-            value.name or "": self._value(value, shape, use, plan)
-            for value, shape, use in zip(self.inputs, self.shapes, self.uses, strict=True)
+            value.name or "": self._value(value, shape, use, numbers, plan)
+            for value, shape, use, numbers in parts
         }
 
     def _check_total(self, plan: Plan) -> None:
@@ -105,7 +215,14 @@ class FeedMaker:
             fix="give --inputs FILE.npz, or --shape NAME=SIZE",
         )
 
-    def _value(self, value: ir.Value, shape: tuple[Size, ...], use: InputUse, plan: Plan) -> Value:
+    def _value(
+        self,
+        value: ir.Value,
+        shape: tuple[Size, ...],
+        use: InputUse,
+        guards: tuple[float, ...],
+        plan: Plan,
+    ) -> Value:
         kind = value.type
         name = value.name or ""
         if isinstance(kind, ir.OptionalType):
@@ -116,8 +233,8 @@ class FeedMaker:
         dtype = value.dtype or ir.DataType.FLOAT
         if isinstance(kind, ir.SequenceType):
             parts = range(_SEQUENCE_LENGTH)
-            return [make_value(use, dtype, numbers, plan, f"{name}{i}") for i in parts]
-        return make_value(use, dtype, numbers, plan, name)
+            return [make_value(use, dtype, numbers, plan, f"{name}{i}", guards) for i in parts]
+        return make_value(use, dtype, numbers, plan, name, guards)
 
 
 def make_feeds(
@@ -136,6 +253,11 @@ def make_feeds(
         ModelError: An input's type or rank makes it impossible to feed.
     """
     return FeedMaker.of(model, shapes or {}).first(samples, seed)
+
+
+def _weight_bytes(model: ir.Model) -> int:
+    constants = (value.const_value for value in model.graph.initializers.values())
+    return sum(constant.nbytes for constant in constants if constant is not None)
 
 
 def _check_type(value: ir.Value) -> None:
@@ -166,95 +288,3 @@ def _numbers(name: str, shape: tuple[Size, ...], sizes: Mapping[str, int]) -> tu
             fix="give --shape NAME=SIZE or --inputs FILE.npz",
         )
     return tuple(number for number in numbers if number is not None)
-
-
-def load_feeds(path: Path, model: ir.Model) -> Feeds:
-    """Read one input set from an npz file whose arrays are named like the model's inputs.
-
-    Types that numpy lacks are read from arrays of their bits: bfloat16 from uint16, float8
-    from uint8, 4-bit integers from int8 or uint8 with one number each.
-
-    Raises:
-        UserError: The file is no npz, lacks an input, or has one of another type or shape.
-    """
-    return checked_feeds(load_arrays(path), model, str(path))
-
-
-def checked_feeds(arrays: Mapping[str, np.ndarray], model: ir.Model, where: str) -> Feeds:
-    """Return arrays as one input set of a model; see `load_feeds`.
-
-    Raises:
-        UserError: An input is missing, or one is of another type or shape; `where` says of what.
-    """
-    inputs = {value.name or "": value for value in free_inputs(model)}
-    for name in arrays:
-        if name not in inputs:
-            near = difflib.get_close_matches(name, inputs, n=1)
-            fix = f"did you mean {near[0]!r}" if near else f"the inputs are {', '.join(inputs)}"
-            raise UserError(f"the model has no input {name!r}", where=where, fix=fix)
-    seen: dict[str, tuple[int, str]] = {}
-    feeds: dict[str, Value] = {}
-    for name, value in inputs.items():
-        if name not in arrays:
-            raise UserError(f"input {name!r} is missing", where=where, fix="add an array so named")
-        if not isinstance(value.type, ir.TensorType):
-            raise UserError(f"input {name!r} is no tensor", where=where, fix="leave --inputs out")
-        feeds[name] = _as_type(arrays[name], value, where)
-        _check_shape(arrays[name], value, where, seen)
-    return feeds
-
-
-def load_arrays(path: Path) -> dict[str, np.ndarray]:
-    """Read an npz file as it is.
-
-    Raises:
-        UserError: There is none, or it is something else.
-    """
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            return {name: file[name] for name in file.files}
-    except FileNotFoundError as error:
-        raise UserError("no such file", where=str(path)) from error
-    except _NOT_AN_NPZ as error:
-        raise UserError(
-            "not an npz file", where=str(path), fix="write it with numpy.savez"
-        ) from error
-
-
-def _as_type(array: np.ndarray, value: ir.Value, where: str) -> np.ndarray:
-    if value.dtype == ir.DataType.STRING and array.dtype.kind in "US":
-        return array.astype(str).astype(object)
-    dtype = (value.dtype or ir.DataType.FLOAT).numpy()
-    if array.dtype == dtype:
-        return array
-    wanted = _STAND_INS.get(dtype.name, "uint8" if dtype.name.startswith("float8") else dtype.name)
-    if array.dtype.name != wanted:
-        raise UserError(
-            f"input {value.name!r} is {array.dtype.name}, the model wants {dtype.name}",
-            where=where,
-            fix=f"save it as {wanted}",
-        )
-    return array.astype(dtype) if dtype.name.endswith("int4") else array.view(dtype)
-
-
-def _check_shape(
-    array: np.ndarray, value: ir.Value, where: str, seen: dict[str, tuple[int, str]]
-) -> None:
-    """Compare a shape with the declared one; `seen` holds the named sizes met so far."""
-    if value.shape is None:
-        return
-    declared = f"[{', '.join(str(dim) for dim in value.shape)}]"
-    problem = f"input {value.name!r} has shape {list(array.shape)}, the model wants {declared}"
-    if array.ndim != len(value.shape):
-        raise UserError(problem, where=where)
-    for dim, size in zip(value.shape, array.shape, strict=True):
-        if isinstance(dim, int) and dim != size:
-            raise UserError(problem, where=where)
-        if isinstance(dim, int) or not dim.value:
-            continue
-        first, other = seen.setdefault(dim.value, (size, value.name or ""))
-        if first != size:
-            raise UserError(
-                f"size {dim.value!r} is {first} in {other!r} and {size} in {value.name!r}",
-                where=where,
-            )

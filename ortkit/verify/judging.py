@@ -141,6 +141,9 @@ def _compare(
                 others = reference.runs(feeds, unit, runs_for([found.dtype]))
                 runs = [run[name] for run in others]
                 found = compare_conditioned(name, want, got, limits, runs)
+            if reference.tolerance is not None and found.equal:
+                beyond = reference.tolerance.exceeds(name, want, got)
+                found = replace(found, equal=not beyond, reason=beyond or found.reason)
             yield found, f"{setting}, input set {number}", is_telling(want)
 
 

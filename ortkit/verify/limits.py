@@ -24,8 +24,13 @@ _SECONDS_PER_ELEMENT = 5e-6  # of inputs
 _MEMORY_PART = 0.9
 
 
-def time_limit(model: ir.Model, feeds: Feeds) -> float:
-    """Return after how many seconds sessions of `model` are ended: it grows with the model."""
+def time_limit(model: ir.Model, *feeds: Feeds) -> float:
+    """Return after how many seconds sessions of `model` are ended: it grows with the model.
+
+    Args:
+        model: The model.
+        feeds: The input sets that each session runs.
+    """
     nodes = sum(1 for root in roots(model) for _ in nodes_below(root))
     weights = sum(
         value.const_value.nbytes
@@ -33,17 +38,22 @@ def time_limit(model: ir.Model, feeds: Feeds) -> float:
         for value in graph.initializers.values()
         if value.const_value is not None
     )
-    elements = sum(
-        part.size
-        for value in feeds.values()
-        for part in (value if isinstance(value, list) else [value])
-        if isinstance(part, np.ndarray)
-    )
+    elements = sum(elements_of_feeds(each) for each in feeds)
     return (
         _SECONDS
         + nodes * _SECONDS_PER_NODE
         + weights * _SECONDS_PER_BYTE
         + elements * _SECONDS_PER_ELEMENT
+    )
+
+
+def elements_of_feeds(feeds: Feeds) -> int:
+    """Return how many elements all inputs of a set hold."""
+    return sum(
+        part.size
+        for value in feeds.values()
+        for part in (value if isinstance(value, list) else [value])
+        if isinstance(part, np.ndarray)
     )
 
 

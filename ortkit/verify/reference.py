@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -10,9 +10,14 @@ from pathlib import Path
 import onnx_ir as ir
 
 from ortkit.errors import ModelError
-from ortkit.verify.compare import is_telling
+from ortkit.runtime.tensor_files import MANIFEST
+from ortkit.verify.compare import compare_outputs, is_telling
+from ortkit.verify.covering import Level
 from ortkit.verify.exchange import read_values, write_feeds
-from ortkit.verify.feeds import FeedMaker, Feeds, Value, load_feeds
+from ortkit.verify.expectations import mismatches
+from ortkit.verify.feeds import FeedMaker, Feeds, Value
+from ortkit.verify.given import load_given
+from ortkit.verify.input_sets import InputSet, InputSets
 from ortkit.verify.limits import long_loop, time_limit
 from ortkit.verify.perturbation import RUNS
 from ortkit.verify.perturbed_runs import PerturbedRuns
@@ -20,9 +25,14 @@ from ortkit.verify.precision import coarsest_type
 from ortkit.verify.random_ops import random_outputs
 from ortkit.verify.sessions import SessionResult, Setting, run_sessions
 from ortkit.verify.sizes import free_inputs
+from ortkit.verify.tolerances import OWN_ERROR_FACTOR
+from ortkit.verify.user_tolerance import UserTolerance
+from ortkit.verify.verification import Gap
 
 #: How many other input sets are tried when the original does not run on the first.
-_FALLBACKS = 24
+_FALLBACKS = 48
+#: How often the original is run again without an input set on which it crashed or did not end.
+_ATTEMPTS = 2
 #: How many of them are run when the results of the first hold nothing to compare.
 _SEARCHED = 6
 _GIVEN = "give --shape NAME=SIZE or --inputs FILE.npz"
@@ -36,7 +46,8 @@ class Request:
 
     model: ir.Model
     path: Path
-    samples: int = 2
+    samples: int | Level = 2
+    """Number of random input sets, or how much a covering design covers."""
     inputs: Path | None = None
     shapes: Mapping[str, int] | None = None
     seed: int = 0
@@ -45,6 +56,8 @@ class Request:
     custom_ops: tuple[Path, ...] = ()
     given: Sequence[Feeds] = ()
     """The input sets to run on; if there are some, nothing is made or read."""
+    tolerance: UserTolerance | None = None
+    """What the user allows a candidate, and expected outputs, to be off."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +88,16 @@ class Reference:
     quantized; else empty."""
     timeout_seconds: float = 600.0
     """Seconds for all sessions of a candidate."""
+    about: tuple[str, ...] = ()
+    """By input set, its sizes and kinds of values."""
+    dropped: tuple[str, ...] = ()
+    """Input sets that are not used, with the reasons."""
+    notes: tuple[str, ...] = ()
+    """What is odd about given input sets."""
+    tolerance: UserTolerance | None = None
+    """What the user allows a candidate to be off, besides what is judged anyway."""
+    mismatches: tuple[Gap, ...] = ()
+    """Expected outputs that came with them and that the original does not give."""
 
     def expected(self, feeds: Path) -> dict[str, Value]:
         """Return the reference for one input set."""
@@ -100,25 +123,30 @@ def compute_reference(request: Request, folder: Path) -> Reference | Refusal:
         MissingDependencyError: ONNX Runtime is not installed.
     """
     outputs = tuple(value.name or "" for value in request.model.graph.outputs)
+    if request.tolerance is not None:
+        request.tolerance.check_names(outputs)
     excluded = random_outputs(request.model)
     if reason := long_loop(request.model):
         return Refusal(reason)
     try:
-        first, more = _input_sets(request)
+        made = _input_sets(request)
     except ModelError as error:
         return Refusal(error.problem, error.fix or _GIVEN)
     if request.timeout_seconds is None:
-        request = replace(request, timeout_seconds=time_limit(request.model, first[0]))
+        feeds = (each.feeds for each in made.first)
+        request = replace(request, timeout_seconds=time_limit(request.model, *feeds))
     runner = _Runner(request, folder)
-    plain, optimized = runner.run("first", first, len(first))
-    good = runner.telling("first", plain.done, excluded)
-    if (len(plain.done) < len(first) or not good) and plain.is_loaded and not plain.is_ended:
-        wanted = request.samples if good else _SEARCHED
+    plain, optimized = runner.run_without_hung("first", made.first, len(made.first))
+    good = runner.usable(plain, optimized, excluded)
+    if (len(good) < len(runner.sets) or not good) and plain.is_loaded and not plain.is_ended:
+        kept = [runner.sets[int(name)] for name in good]
+        lost = [each for each in runner.sets if each not in kept]
+        wanted = made.wanted if good else max(made.wanted, _SEARCHED)
+        more = islice(made.instead_of(lost, found=len(good)), _FALLBACKS)
         problem = plain.problem
-        good_feeds = [first[int(name)] for name in good]
-        plain, optimized = runner.run("more", [*good_feeds, *islice(more, _FALLBACKS)], wanted)
+        plain, optimized = runner.run_without_hung("more", [*kept, *more], wanted)
         plain.problem = problem or plain.problem
-        good = runner.telling("more", plain.done, excluded)[: request.samples]
+        good = runner.usable(plain, optimized, excluded)[: made.wanted]
     if not plain.is_loaded:
         return Refusal(f"ONNX Runtime does not load the original: {plain.problem}")
     if plain.is_ended or not plain.done:
@@ -127,7 +155,16 @@ def compute_reference(request: Request, folder: Path) -> Reference | Refusal:
     if not good:
         reason = "on the inputs tried, every output is empty, NaN or infinite"
         return Refusal(reason, _other_inputs(request))
-    return runner.reference(outputs, excluded, good, optimized)
+    reference = runner.reference(outputs, excluded, good, optimized)
+    expected = [(runner.sets[int(each)].text, runner.sets[int(each)].expected) for each in good]
+    actual = [reference.expected(path) for path in reference.feeds]
+    return replace(
+        reference,
+        dropped=(*made.dropped, *reference.dropped),
+        notes=made.notes,
+        tolerance=request.tolerance,
+        mismatches=mismatches(expected, actual, excluded, request.tolerance),
+    )
 
 
 def _other_inputs(request: Request) -> str:
@@ -148,14 +185,13 @@ def _other_inputs(request: Request) -> str:
     return f"{_GIVEN} (sizes: {named})"
 
 
-def _input_sets(request: Request) -> tuple[Sequence[Feeds], Iterator[Feeds]]:
+def _input_sets(request: Request) -> InputSets:
     if request.given:
-        return request.given, iter(())
+        return InputSets.of_feeds(request.given)
     if request.inputs is not None:
-        return [load_feeds(request.inputs, request.model)], iter(())
+        return InputSets.given(load_given(request.inputs, request.model))
     maker = FeedMaker.of(request.model, request.shapes or {})
-    count = request.samples if maker.inputs else 1
-    return maker.first(count, request.seed), maker.fallbacks(request.seed + count)
+    return InputSets.made(maker, request.samples, request.seed)
 
 
 class _Runner:
@@ -167,12 +203,37 @@ class _Runner:
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
         self.stage = folder
+        self.sets: Sequence[InputSet] = ()
+        """The input sets of the latest run, by their names 0, 1, ..."""
+        self.dropped: dict[str, None] = {}
+
+    def run_without_hung(
+        self, name: str, sets: Sequence[InputSet], wanted: int
+    ) -> tuple[SessionResult, SessionResult]:
+        """As `run`; sets on which a process crashed or did not end are left out."""
+        plain, optimized = self.run(name, sets, wanted)
+        for attempt in range(_ATTEMPTS):
+            ended = next((each for each in (plain, optimized) if each.is_ended), None)
+            if ended is None or not ended.running:
+                break
+            at = int(ended.running)
+            # Where time ran out, what comes behind takes as long.
+            end = len(self.sets) if ended.is_late else at + 1
+            left = [*self.sets[:at], *self.sets[end:]]
+            if not left:
+                break
+            for each in self.sets[at:end]:
+                self.dropped[f"{each.text}: the original {ended.problem}"] = None
+            plain, optimized = self.run(f"{name}{attempt}", left, wanted)
+        return plain, optimized
 
     def run(
-        self, name: str, feeds: Sequence[Feeds], wanted: int
+        self, name: str, sets: Sequence[InputSet], wanted: int
     ) -> tuple[SessionResult, SessionResult]:
         """Run the original with optimizations off, then on; input sets are named 0, 1, ..."""
         self.stage = self.folder / name
+        self.sets = sets
+        feeds = [each.feeds for each in sets]
         for index, each in enumerate(feeds):
             write_feeds(self.stage / "feeds" / str(index), each)
         libraries = self.request.custom_ops
@@ -184,21 +245,48 @@ class _Runner:
         plain, optimized = run_sessions(settings, paths, wanted, self.stage / "job", self.seconds)
         return plain, optimized
 
-    def telling(self, name: str, done: Sequence[str], excluded: Sequence[str]) -> list[str]:
-        """Return the input sets whose results hold something to compare.
+    def usable(
+        self, plain: SessionResult, optimized: SessionResult, excluded: Sequence[str]
+    ) -> list[str]:
+        """Return the input sets whose results can be compared; note why others cannot."""
+        # Where no set runs under deploy settings, the results without optimizations are judged.
+        needed = set(optimized.done) if optimized.done else set(plain.done)
+        used = []
+        for name, why in plain.failed.items():
+            self._drop(name, why)
+        for name in plain.done:
+            if name not in needed:
+                self._drop(name, optimized.failed.get(name, "not run under deploy settings"))
+                continue
+            values = read_values(self.stage / "plain" / name)
+            # Outputs that depend on random numbers tell something if there are no others.
+            left_out = () if len(excluded) == len(values) else excluded
+            compared = {n: value for n, value in values.items() if n not in left_out}
+            if not any(is_telling(value) for value in compared.values()):
+                self._drop(name, "every output is empty, NaN or infinite")
+            elif not self._is_stable(name, compared):
+                self._drop(name, "ONNX Runtime's own optimizations change the results")
+            else:
+                used.append(name)
+        return used
 
-        Outputs that depend on random numbers tell something if there are no others.
-        """
-        found = {each: read_values(self.folder / name / "plain" / each) for each in done}
-        return [
-            each
-            for each, values in found.items()
-            if any(
-                is_telling(value)
-                for output, value in values.items()
-                if output not in excluded or len(excluded) == len(values)
-            )
-        ]
+    def _is_stable(self, name: str, values: Mapping[str, Value]) -> bool:
+        """Say whether a set of extreme numbers gives results that can be held to a tolerance."""
+        other = self.stage / "optimized" / name
+        if not self.sets[int(name)].is_extreme or not (other / MANIFEST).is_file():
+            return True
+        actual = read_values(other)
+        # Values that outputs are picked from are computed without optimizations only.
+        pairs = ((n, value, actual[n]) for n, value in values.items() if n in actual)
+        found = (compare_outputs(*pair) for pair in pairs)
+        # What decides how far a candidate may be off must not come from extreme numbers.
+        return all(
+            each.equal and OWN_ERROR_FACTOR * each.max_error_eps <= each.allowed_eps
+            for each in found
+        )
+
+    def _drop(self, name: str, why: str) -> None:
+        self.dropped[f"{self.sets[int(name)].text}: {why}"] = None
 
     def reference(
         self,
@@ -222,4 +310,6 @@ class _Runner:
             ),
             coarsest=coarsest_type(model),
             timeout_seconds=self.seconds,
+            about=tuple(self.sets[int(each)].text for each in good),
+            dropped=tuple(self.dropped),
         )

@@ -18,6 +18,7 @@ from ortkit.verify.kernel_library import NotRun
 from ortkit.verify.limits import memory_limit
 
 CPU = ("CPUExecutionProvider",)
+_LATE = "did not finish"
 
 
 @dataclass(frozen=True)
@@ -54,11 +55,20 @@ class SessionResult:
     """Kernels that the session did without."""
     done: list[str] = field(default_factory=list)
     """Names of the input sets that ran."""
+    failed: dict[str, str] = field(default_factory=dict)
+    """Names of the input sets that did not run, with the reasons."""
+    running: str = ""
+    """Name of the input set that the session is at; empty between two."""
     problem: str = ""
     """The first failure, empty if there was none."""
     is_ended: bool = False
     """Whether the process crashed or ran out of time during this session."""
     seconds: float = 0.0
+
+    @property
+    def is_late(self) -> bool:
+        """Whether the process ran out of time during this session."""
+        return self.is_ended and self.problem.startswith(_LATE)
 
 
 def run_sessions(
@@ -128,7 +138,7 @@ def _run_child(job_file: Path, log: Path, timeout_seconds: float) -> str:
         try:
             code = process.wait(timeout_seconds)
         except subprocess.TimeoutExpired:
-            return f"did not finish within {timeout_seconds:.0f} seconds"
+            return f"{_LATE} within {timeout_seconds:.0f} seconds"
         finally:
             process.kill()
     if code < 0:
@@ -167,7 +177,13 @@ def _note(result: SessionResult, outcome: child.Outcome) -> None:
             result.inputs = tuple(outcome["inputs"])
             result.outputs = tuple(outcome["outputs"])
             result.not_run = tuple(outcome["not_run"])
+        case "run":
+            result.running = Path(outcome["feeds"]).name
         case "done":
-            result.done.append(Path(outcome["feeds"]).name)
+            result.done.append(result.running)
+            result.running = ""
         case "failed":
+            if result.running:
+                result.failed[result.running] = plain_text(outcome["message"])
+                result.running = ""
             result.problem = result.problem or plain_text(outcome["message"])

@@ -1,4 +1,4 @@
-"""Numbers for dynamic sizes: two plausible ones each, and others to fall back on."""
+"""Numbers for free sizes: usual ones, those of a covering design, and others to fall back on."""
 
 from __future__ import annotations
 
@@ -14,19 +14,30 @@ from ortkit.graph.dim_text import parse_size
 from ortkit.graph.dims import Dim, Size, names, substitute
 
 #: What a size's name says about it: the first row whose pattern is found in the name decides.
-#: A batch of two comes first, as it shows more than a batch of one.
-_BY_NAME: tuple[tuple[str, tuple[int, int]], ...] = (
-    (r"batch|^(b|n|bs|bsz)$", (2, 1)),
-    (r"past|cache|kv_len", (5, 12)),
-    (r"height|width|^(h|w)$", (64, 96)),
-    (r"audio|sample|wave", (1600, 3200)),
-    (r"frame|mel|feature", (32, 64)),
-    (r"channel|^c$", (3, 3)),
-    (r"head", (4, 2)),
-    (r"box|anchor|proposal|detection", (9, 20)),
-    (r"seq|len|token|time|step|^(s|t|l)$", (7, 16)),
+_BY_NAME: tuple[tuple[str, str], ...] = (
+    (r"batch|^(b|n|bs|bsz)$", "batch"),
+    (r"past|cache|kv_len", "past"),
+    (r"height|width|^(h|w)$", "image"),
+    (r"audio|sample|wave", "audio"),
+    (r"frame|mel|feature", "frame"),
+    (r"channel|^c$", "channel"),
+    (r"head", "head"),
+    (r"box|anchor|proposal|detection", "box"),
+    (r"seq|len|token|time|step|^(s|t|l)$", "length"),
 )
-_BY_AXIS = {"batch": (2, 1), "image": (64, 96), "other": (7, 16)}
+#: Two usual numbers of each kind. A batch of two comes first, as it shows more than one of one.
+_USUAL = {
+    "batch": (2, 1), "past": (5, 12), "image": (64, 96), "audio": (1600, 3200),
+    "frame": (32, 64), "channel": (3, 3), "head": (4, 2), "box": (9, 20), "length": (7, 16),
+}  # fmt: skip
+#: Numbers of a covering design: odd, beyond a tile of 32, beyond 128, one; then others.
+_COVERED = {
+    "batch": (2, 3, 1, 3, 5), "past": (5, 0, 33, 12, 1, 130), "image": (64, 96, 67, 160, 33),
+    "audio": (1600, 3200, 1601, 4801), "frame": (32, 64, 131, 33, 7, 1), "channel": (3,),
+    "head": (4, 2), "box": (9, 33, 131, 1, 20, 2), "length": (7, 33, 131, 1, 16, 2, 3),
+}  # fmt: skip
+#: Where the weights are so large that a long input takes seconds, lengths stay below this.
+_LONG = 64
 #: Tried when the first sizes do not run: powers of two for windows and patches, then little.
 _FALLBACKS = (32, 8, 64, 4, 2, 1, 16, 128, 224)
 
@@ -83,13 +94,13 @@ def size_plans(
         One choice per sample, in which each size takes two values over the samples; then more
         choices, to be tried when a model does not run with those.
     """
-    pairs = {name: _pair(name, shapes) for name in _all_names(shapes)}
+    pairs = {name: _USUAL[_kind(name, shapes)] for name in _all_names(shapes)}
     first, second = ({n: pair[i] for n, pair in pairs.items()} for i in (0, 1))
     rest = [{n: second[n] if "?" in n or _is_batch(n) else first[n] for n in pairs}]
     rest += [{n: min(k, first[n]) if _is_batch(n) else k for n in pairs} for k in _FALLBACKS]
     rest += [dict.fromkeys(pairs, k) for k in _FALLBACKS]
     rest.append({n: 1 if _is_batch(n) else second[n] for n in pairs})
-    plans = [fitted(_complete(plan, fixed), shapes, fixed) for plan in (first, second, *rest)]
+    plans = [fitted(complete(plan, fixed), shapes, fixed) for plan in (first, second, *rest)]
     unique = [plan for i, plan in enumerate(plans) if plan not in plans[:i]]
     wanted = tuple(plans[i % 2] for i in range(samples))
     return wanted, tuple(unique)
@@ -111,7 +122,7 @@ def fitted(
         if not name or result[name] <= 1:
             left.remove(largest)  # nothing more can be done about it
             continue
-        halved = _complete({**result, name: result[name] // 2}, fixed)
+        halved = complete({**result, name: result[name] // 2}, fixed)
         if halved[name] >= result[name]:  # it follows from other sizes
             free.discard(name)
         result = halved
@@ -156,21 +167,57 @@ def _all_names(shapes: Iterable[tuple[Size, ...]]) -> list[str]:
     return list(found)
 
 
+def batch_names(shapes: Sequence[tuple[Size, ...]]) -> frozenset[str]:
+    """Return the names of the batches' sizes."""
+    return frozenset(name for name in _all_names(shapes) if _kind(name, shapes) == "batch")
+
+
 def _is_batch(name: str) -> bool:
     return re.search(_BY_NAME[0][0], name.lower()) is not None
 
 
-def _pair(name: str, shapes: Sequence[tuple[Size, ...]]) -> tuple[int, int]:
-    """Return two sizes for a name, by what it says or by the axis where it stands."""
-    for pattern, pair in _BY_NAME:
+def covered_values(
+    shapes: Sequence[tuple[Size, ...]],
+    fixed: Mapping[str, int],
+    kinds: Mapping[str, str],
+    *,
+    is_heavy: bool,
+) -> dict[str, tuple[int, ...]]:
+    """Return the numbers that a covering design gives each free size.
+
+    Args:
+        shapes: Shapes of the inputs.
+        fixed: Numbers that sizes have; they are not free.
+        kinds: By name, a kind that the graph tells.
+        is_heavy: Whether long inputs take seconds, so that they are left out.
+    """
+    found: dict[str, tuple[int, ...]] = {}
+    places: dict[str, int] = {}
+    for name in _all_names(shapes):
+        if name in fixed:
+            continue
+        kind = kinds.get(name) or _kind(name, shapes)
+        numbers = _COVERED[kind]
+        if is_heavy and kind in ("length", "past", "box"):
+            numbers = tuple(dict.fromkeys(n if n < _LONG else 17 for n in numbers))
+        # Several sizes of one kind start at different numbers, so that they differ.
+        start = places.get(kind, 0) % len(numbers)
+        places[kind] = start + 1
+        found[name] = numbers[start:] + numbers[:start] if kind != "batch" else numbers
+    return found
+
+
+def _kind(name: str, shapes: Sequence[tuple[Size, ...]]) -> str:
+    """Return the kind of a size, by what its name says or by the axis where it stands."""
+    for pattern, kind in _BY_NAME:
         if re.search(pattern, name.lower()):
-            return pair
+            return kind
     size = Dim.named(name)
     places = [(i, shape) for shape in shapes for i, each in enumerate(shape) if each == size]
     if any(_is_image_axis(axis, shape) for axis, shape in places):
-        return _BY_AXIS["image"]
+        return "image"
     is_batch = bool(places) and all(axis == 0 and len(shape) > 1 for axis, shape in places)
-    return _BY_AXIS["batch" if is_batch else "other"]
+    return "batch" if is_batch else "length"
 
 
 def _is_image_axis(axis: int, shape: tuple[Size, ...]) -> bool:
@@ -182,7 +229,7 @@ def _is_image_axis(axis: int, shape: tuple[Size, ...]) -> bool:
     return axis in sides and are_open and isinstance(channels, int)
 
 
-def _complete(plan: dict[str, int], fixed: Mapping[str, int]) -> dict[str, int]:
+def complete(plan: dict[str, int], fixed: Mapping[str, int]) -> dict[str, int]:
     """Apply the user's sizes, then make a total length the sum of the past and the new one."""
     plan = {**plan, **fixed}
     past = [n for n in plan if "past" in n.lower() and "total" not in n.lower()]

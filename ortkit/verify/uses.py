@@ -15,8 +15,10 @@ from ortkit.graph.constants import constant_array
 Meaning: TypeAlias = Literal[
     "free", "index", "mask", "additive mask", "position", "length", "target shape", "ones",
     "axes", "start", "divisor", "trips", "corners", "unit", "positive", "narrow", "at least one",
-    "total length", "last key",
+    "total length", "last key", "counted mask",
 ]  # fmt: skip
+#: What masks of keys mean.
+MASKS: tuple[Meaning, ...] = ("mask", "additive mask", "counted mask")
 Bound: TypeAlias = int | str
 """A size: a number, or the name or expression of a dynamic one."""
 
@@ -88,6 +90,9 @@ _TIMED: dict[tuple[str, int], tuple[str, int]] = {
     ("LSTM", 4): ("layout", 0), ("GRU", 4): ("layout", 0), ("RNN", 4): ("layout", 0),
     ("ReverseSequence", 1): ("time_axis", 0),
 }  # fmt: skip
+#: Numbers of keys by row, and what leads from a mask to them.
+_COUNTS = frozenset({("GroupQueryAttention", 5), ("Attention", 6)})
+_COUNTING = frozenset({"Add", "Cast", "Identity", "ReduceSum", "Reshape", "Squeeze", "Sub"})
 _COMPARISONS = ("Equal", "Greater", "Less", "GreaterOrEqual", "LessOrEqual", "Not", "And", "Or")
 _FLOATS_BY_MEANING = ("unit", "positive", "narrow", "at least one", "divisor", "corners", "ones")
 
@@ -98,6 +103,8 @@ def input_use(value: ir.Value, model: ir.Model) -> InputUse:
     Indices are followed through casts and reshapes, into the bodies of If, Loop and Scan and
     into functions, to the axis that they index.
     """
+    if _is_counted(value):
+        return InputUse("counted mask")
     found = list(_uses(value, model))
     indexed = [use for use in found if use.meaning == "index"]
     named = _by_name(value)
@@ -111,11 +118,29 @@ def input_use(value: ir.Value, model: ir.Model) -> InputUse:
     for each in found:
         if each.meaning != "mask":
             return each
-    if named == "mask" and _is_float(value):
+    if named == "mask" and is_float(value):
         return InputUse("mask" if found else "additive mask")
     if named is not None:
         return InputUse(named)
     return InputUse("mask") if found and _rank(value) >= 2 else InputUse()
+
+
+def _is_counted(value: ir.Value) -> bool:
+    """Say whether the ones of a mask are counted, and attention reads the numbers."""
+    waiting = [(value, False)]
+    seen: set[tuple[ir.Value, bool]] = set()
+    while waiting:
+        current = waiting.pop()
+        if current in seen:
+            continue
+        seen.add(current)
+        for node, index in current[0].uses():
+            if current[1] and (node.op_type, index) in _COUNTS:
+                return True
+            if index == 0 and node.op_type in _COUNTING:
+                counted = current[1] or node.op_type == "ReduceSum"
+                waiting += [(each, counted) for each in node.outputs]
+    return False
 
 
 def _by_name(value: ir.Value) -> Meaning | None:
@@ -123,7 +148,7 @@ def _by_name(value: ir.Value) -> Meaning | None:
     name = (value.name or "").lower()
     if "mask" in name:
         return "mask"
-    if _is_float(value) or value.dtype == ir.DataType.BOOL:
+    if is_float(value) or value.dtype == ir.DataType.BOOL:
         return None
     if "position" in name or re.search(r"(^|_)pos(_|$)", name):
         return "position"
@@ -146,7 +171,7 @@ def _uses(value: ir.Value, model: ir.Model) -> Iterator[InputUse]:
             use = _use(node, index, value, arguments)
             if use is not None:
                 yield replace(use, shift=shift) if use.meaning == "index" else use
-            if _is_float(value) and node.op_type not in _RESHAPERS:
+            if is_float(value) and node.op_type not in _RESHAPERS:
                 continue
             more = shift + _added(node, index)
             parameters = _parameters(node, model)
@@ -180,10 +205,10 @@ def _use(
     is_cast = node.op_type == "Cast" and node.attributes.get_int("to", 0) == ir.DataType.BOOL
     is_flipped = node.op_type == "Sub" and index == 1 and _is_one(node.inputs[0])
     is_chosen = node.op_type == "Where" and index == 0
-    if (is_compared and not _is_float(source)) or is_cast or is_flipped or is_chosen:
+    if (is_compared and not is_float(source)) or is_cast or is_flipped or is_chosen:
         return InputUse("mask")
     meaning = _MEANINGS.get((node.op_type, index))
-    if meaning is None or (_is_float(source) and meaning not in _FLOATS_BY_MEANING):
+    if meaning is None or (is_float(source) and meaning not in _FLOATS_BY_MEANING):
         return None
     return InputUse(meaning)
 
@@ -243,7 +268,8 @@ def _is_one(value: ir.Value | None) -> bool:
     return array is not None and array.size == 1 and bool(np.all(array == 1))
 
 
-def _is_float(value: ir.Value) -> bool:
+def is_float(value: ir.Value) -> bool:
+    """Say whether a value's elements are floats."""
     return value.dtype is not None and value.dtype.is_floating_point()
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import numpy as np
 import onnx_ir as ir
 
 from ortkit.graph.dim_text import parse_size
+from ortkit.verify.masks import make_counted_mask, make_mask
+from ortkit.verify.plans import Plan
 from ortkit.verify.sizes import concrete
 from ortkit.verify.uses import Bound, InputUse
 
@@ -17,20 +18,31 @@ _WORDS = ("a", "be", "sea", "dawn", "elbow", "", "fjord ", "Größe")
 _NUMERALS = ("0", "1", "2", "3.5", "-4")
 
 
-@dataclass(frozen=True)
-class Plan:
-    """How one input set is made."""
-
-    sizes: Mapping[str, int]
-    seed: int
-    int_bound: int = 10
-    """Integers of unknown meaning stay below this."""
+#: Floats are scaled by this where the squares of such numbers can be summed in their type.
+_LARGE = 100.0
+_LARGE_IN_HALVES = 10.0
+#: The part of a tensor's elements that is given a number beside a guard, or an unusual one.
+_SPRINKLED = 8
 
 
 def make_value(
-    use: InputUse, dtype: ir.DataType, shape: tuple[int, ...], plan: Plan, name: str
+    use: InputUse,
+    dtype: ir.DataType,
+    shape: tuple[int, ...],
+    plan: Plan,
+    name: str,
+    guards: Sequence[float] = (),
 ) -> np.ndarray:
-    """Make one tensor; the same arguments give the same numbers."""
+    """Make one tensor; the same arguments give the same numbers.
+
+    Args:
+        use: What the numbers mean.
+        dtype: Their type.
+        shape: The tensor's.
+        plan: How the input set is made.
+        name: The input's name, which decides the numbers with the plan's seed.
+        guards: Numbers that the model compares the tensor's elements with.
+    """
     # crc-like mixing is not needed: the name's bytes as seed words keep inputs independent.
     random = np.random.default_rng([plan.seed, *name.encode()])
     if dtype == ir.DataType.STRING:
@@ -39,9 +51,9 @@ def make_value(
     if dtype == ir.DataType.BOOL and use.meaning in ("free", "index"):
         made = _flags(shape, plan, random)
     elif use.meaning == "free":
-        made = _free(dtype, shape, plan, random)
+        made = _free(dtype, shape, plan, random, guards)
     else:
-        made = _meant(use, dtype, shape, plan, random)
+        made = _meant(use, dtype, shape, plan, random, guards)
     return np.asarray(made).reshape(shape).astype(dtype.numpy())
 
 
@@ -51,16 +63,75 @@ def _flags(shape: tuple[int, ...], plan: Plan, random: np.random.Generator) -> n
 
 
 def _free(
-    dtype: ir.DataType, shape: tuple[int, ...], plan: Plan, random: np.random.Generator
+    dtype: ir.DataType,
+    shape: tuple[int, ...],
+    plan: Plan,
+    random: np.random.Generator,
+    guards: Sequence[float],
 ) -> np.ndarray:
     if dtype.is_floating_point():
-        normal = random.standard_normal(shape)
-        return np.abs(normal) if dtype == ir.DataType.FLOAT8E8M0 else normal
+        made = _styled(random.standard_normal(shape), dtype, plan)
+        beside = _beside(guards, whole=False)
+        if plan.floats == "special":
+            beside = [*beside, np.inf, -np.inf, np.nan, -0.0, *_limits(dtype)]
+        made = _sprinkled(made, beside, plan, random)
+        return np.abs(made) if dtype == ir.DataType.FLOAT8E8M0 else made
     if not dtype.is_integer():
         return random.standard_normal(shape) + 1j * random.standard_normal(shape)
+    low, high = int(dtype.min), int(dtype.max)
     if dtype.bitwidth <= 8:  # quantized numbers and image bytes use all of their range
-        return random.integers(int(dtype.min), int(dtype.max) + 1, shape)
-    return random.integers(0, plan.int_bound, shape)
+        made = random.integers(low, high + 1, shape)
+    else:
+        made = random.integers(0, plan.int_bound, shape)
+    beside = [number for number in _beside(guards, whole=True) if low <= number <= high]
+    return _sprinkled(np.asarray(made), beside, plan, random)
+
+
+def _styled(made: np.ndarray, dtype: ir.DataType, plan: Plan) -> np.ndarray:
+    """Scale standard normal numbers, or put zeros in their place."""
+    made = np.array(made)
+    match plan.floats:
+        case "large" if dtype.bitwidth > 8:
+            is_narrow = dtype == ir.DataType.FLOAT16
+            return np.asarray(made * (_LARGE_IN_HALVES if is_narrow else _LARGE))
+        case "sparse" if made.ndim:
+            made.reshape(-1)[::7] = 0.0
+            made.reshape(-1, made.shape[-1] or 1)[1::4] = 0.0
+        case "zeros":
+            return np.zeros_like(made)
+    return made
+
+
+def _limits(dtype: ir.DataType) -> list[float]:
+    """Return the largest and the smallest positive normal number of a type."""
+    if dtype.bitwidth < 16:
+        return []
+    return [float(dtype.max), float(dtype.min), 2.0**-14, -(2.0**-14)]
+
+
+def _beside(guards: Sequence[float], *, whole: bool) -> list[float]:
+    """Return numbers on both sides of guards, and the guards."""
+    found = []
+    for guard in guards:
+        step = 1.0 if whole else max(abs(guard) / 8, 2.0**-6)
+        found += [guard - step, guard, guard + step]
+    return found
+
+
+def _sprinkled(
+    made: np.ndarray, numbers: Sequence[float], plan: Plan, random: np.random.Generator
+) -> np.ndarray:
+    """Put numbers in the place of some elements; a single element takes them in turn."""
+    if not numbers or made.size == 0 or not plan.edges:
+        return made
+    flat = made.reshape(-1).copy()
+    if made.size == 1:
+        flat[0] = numbers[plan.seed % len(numbers)]
+    else:
+        count = min(made.size - 1, max(len(numbers), made.size // _SPRINKLED))
+        places = random.choice(made.size, count, replace=False)
+        flat[places] = np.resize(np.asarray(numbers), count)
+    return flat.reshape(made.shape)
 
 
 def _meant(
@@ -69,17 +140,20 @@ def _meant(
     shape: tuple[int, ...],
     plan: Plan,
     random: np.random.Generator,
+    guards: Sequence[float],
 ) -> np.ndarray:
     """Make numbers with a meaning; shapes are right, types are set by the caller."""
     match use.meaning:
         case "index":
-            return random.integers(0, _limit(use, plan), shape)
+            return _indices(_limit(use, plan), shape, plan, random, guards)
         case "position":
             return _positions(use, shape, plan)
         case "mask":
-            return _mask(shape, plan, random)
+            return make_mask(shape, plan, random)
+        case "counted mask":
+            return make_counted_mask(shape, plan, random)
         case "additive mask":
-            return np.asarray((1 - _mask(shape, plan, random)) * -1e4)
+            return np.asarray((1 - make_mask(shape, plan, random)) * -1e4)
         case "length":
             return random.integers(1, _longest(use, plan) + 1, shape)
         case "total length" | "last key":
@@ -120,22 +194,29 @@ def _ranged(
     return np.ones(shape)
 
 
-def _mask(shape: tuple[int, ...], plan: Plan, random: np.random.Generator) -> np.ndarray:
-    """Make rows of ones, every second one ending in zeros, as padded batches look.
-
-    The first element of a row is always one: a query that sees nothing has no defined result.
-    """
-    if not shape:
-        return np.ones(())
-    rows, length = int(np.prod(shape[:-1])), shape[-1]
-    ends = random.integers(1, length + 1, rows) if length else np.zeros(rows, np.int64)
-    ends[plan.seed % 2 :: 2] = length
-    return (np.arange(length) < ends[:, None]).astype(np.int64).reshape(shape)
+def _indices(
+    limit: int,
+    shape: tuple[int, ...],
+    plan: Plan,
+    random: np.random.Generator,
+    guards: Sequence[float],
+) -> np.ndarray:
+    """Draw indices below `limit`, the first and the last one among them where asked for."""
+    made = np.asarray(random.integers(0, limit, shape))
+    if not plan.edges or made.size == 0:
+        return made
+    beside = [number for number in _beside(guards, whole=True) if 0 <= number < limit]
+    made = _sprinkled(made, beside, plan, random)
+    flat = made.reshape(-1).copy()
+    flat[-1] = limit - 1
+    if flat.size > 1:
+        flat[0] = 0
+    return flat.reshape(shape)
 
 
 def _positions(use: InputUse, shape: tuple[int, ...], plan: Plan) -> np.ndarray:
     """Count on from the past along the last axis, within the table of positions."""
-    start = _sum_of(r"past", plan)
+    start = _past(plan)
     count = np.arange(start, start + (shape[-1] if shape else 1))
     if use.bounds:
         count = count % _limit(use, plan)
@@ -158,9 +239,14 @@ def _number(bound: Bound, plan: Plan) -> int | None:
     return bound if isinstance(bound, int) else concrete(parse_size(bound), plan.sizes)
 
 
+def _past(plan: Plan) -> int:
+    return _sum_of(r"past", plan) if plan.past is None else plan.past
+
+
 def _total(plan: Plan) -> int:
     """Return how many tokens there are, past ones included."""
-    return _sum_of(r"past", plan) + max(1, _sum_of(r"^(?!.*(past|total)).*(seq|len|token)", plan))
+    named = _sum_of(r"^(?!.*(past|total)).*(seq|len|token)", plan)
+    return _past(plan) + max(1, named if plan.new is None else plan.new)
 
 
 def _sum_of(pattern: str, plan: Plan) -> int:

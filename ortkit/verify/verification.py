@@ -45,6 +45,8 @@ class Verification:
     """What the user can give to make a verification possible; empty if nothing helps."""
     values: RewriteCheck = field(default_factory=RewriteCheck)
     """The values between the inputs and the outputs, compared in float32."""
+    notes: tuple[str, ...] = ()
+    """What is odd about the inputs that were given."""
 
     @property
     def is_good(self) -> bool:
@@ -100,6 +102,7 @@ class Verification:
             "not_compared": [asdict(gap) for gap in self.not_compared],
             "fix": self.fix,
             "values": self.values.to_json(),
+            "notes": list(self.notes),
         }
 
 

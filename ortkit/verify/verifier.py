@@ -19,8 +19,10 @@ from ortkit.graph.save import save_model
 from ortkit.graph.text import is_text_suffix
 from ortkit.temporary import TemporaryFolder
 from ortkit.verify.allowance import Allowance
+from ortkit.verify.covering import Level
 from ortkit.verify.feeds import Feeds
 from ortkit.verify.judging import RANDOM, judge
+from ortkit.verify.kernel_check import KernelReport, check_kernels
 from ortkit.verify.kernel_gaps import fused_ops_in, kernel_gaps
 from ortkit.verify.picks import give_picks, run_picks, shared_picks
 from ortkit.verify.precision import coarsest_type
@@ -29,6 +31,7 @@ from ortkit.verify.rewrite_check import RewriteCheck
 from ortkit.verify.rewrites import RewriteStage
 from ortkit.verify.sessions import Setting, run_sessions
 from ortkit.verify.summary import summarise
+from ortkit.verify.user_tolerance import UserTolerance
 from ortkit.verify.verification import Gap, Verification, told
 from ortkit.verify.widening import widened
 
@@ -46,7 +49,7 @@ class Verifier:
         self,
         original: Path | ir.Model,
         *,
-        samples: int = 2,
+        samples: int | Level = "quick",
         inputs: Path | None = None,
         shapes: Mapping[str, int] | None = None,
         seed: int = 0,
@@ -54,13 +57,14 @@ class Verifier:
         custom_ops: tuple[Path, ...] = (),
         opened: ir.Model | None = None,
         given: Sequence[Feeds] = (),
+        tolerance: UserTolerance | None = None,
     ) -> None:
         """Say what to verify against.
 
         Args:
             original: An ONNX file, or a model that is written to one.
-            samples: How many input sets to make.
-            inputs: An npz file with one input set, instead of made ones.
+            samples: How many random input sets to make, or how much they are to cover.
+            inputs: A file or a folder of input sets, instead of made ones; see `load_given`.
             shapes: Sizes of dynamic dimensions, by name.
             seed: Decides the made inputs.
             timeout_seconds: For all sessions of the original, and of each candidate; by default
@@ -68,12 +72,14 @@ class Verifier:
             custom_ops: Libraries that original and candidates need to load at all.
             opened: What the file `original` holds, to spare reading it again.
             given: Input sets, instead of made ones and of `inputs`.
+            tolerance: What results may be off, besides what is judged anyway.
         """
-        if samples < 1:
+        if isinstance(samples, int) and samples < 1:
             raise UserError(f"{samples} input sets", where="--samples", fix="make at least 1")
         self._original = original
         self._opened = original if isinstance(original, ir.Model) else opened
         self._given = tuple(given)
+        self._tolerance = tolerance
         self._options = (samples, inputs, shapes, seed, timeout_seconds, custom_ops)
         self._state: Reference | Refusal = Refusal("the verifier was not entered")
         self._temporary: Path | None = None
@@ -96,7 +102,8 @@ class Verifier:
         self._temporary = self._stack.enter_context(TemporaryFolder("verify"))
         try:
             self._path = path = self._as_file(self._original, "original")
-            request = Request(self._opened or open_model(path), path, *self._options, self._given)
+            opened = self._opened or open_model(path)
+            request = Request(opened, path, *self._options, self._given, self._tolerance)
             self._state = compute_reference(request, self._folder() / "reference")
             self._widen_if_needed(request)
         except BaseException:
@@ -174,6 +181,11 @@ class Verifier:
         if rewrites.wrong:
             return self._wrong_values(state, rewrites, started)
         custom_ops = self._options[5]
+        kernels = KernelReport()
+        if library is not None:
+            kernels = check_kernels(open_model(path), library, custom_ops=custom_ops)
+            if kernels.failed:
+                return self._wrong_kernels(state, kernels, rewrites, started)
         ops = fused_ops_in(path)
         deployed = Setting(
             path, folder / "optimized", True, custom_ops, kernels=library, fused=ops
@@ -200,7 +212,9 @@ class Verifier:
         gaps = (
             *_not_covered(judged.gaps, rewrites),
             *kernel_gaps(ops, library, results[1], refusal),
+            *kernels.gaps,
         )
+        gaps = (*gaps, *state.mismatches)
         if self._only_wide:
             gaps = (*gaps, Gap("what comes out in the model's own types", self._only_wide))
         if not judged.reason and not judged.outputs and not rewrites.compared:
@@ -214,6 +228,22 @@ class Verifier:
             state.excluded,
             gaps,
             values=rewrites,
+            notes=state.notes,
+        )
+
+    def _wrong_kernels(
+        self, state: Reference, kernels: KernelReport, rewrites: RewriteCheck, started: float
+    ) -> Verification:
+        """Return the verdict on a candidate some of whose kernels differ from their bodies."""
+        first = kernels.failed[0]
+        return Verification(
+            "no",
+            f"kernel {first.op_type!r} beside its body: {first.reason}",
+            samples=len(state.feeds),
+            seconds=time.perf_counter() - started,
+            excluded=state.excluded,
+            values=rewrites,
+            notes=state.notes,
         )
 
     def _rewrites(self, state: Reference) -> RewriteStage:
@@ -238,6 +268,7 @@ class Verifier:
             time.perf_counter() - started,
             state.excluded,
             values=rewrites,
+            notes=state.notes,
         )
 
     def _beside_picks(
@@ -264,7 +295,11 @@ class Verifier:
             give_picks(original, names)
             self._beside[names] = self._stack.enter_context(
                 Verifier(
-                    original, timeout_seconds=timeout_seconds, custom_ops=custom_ops, given=given
+                    original,
+                    timeout_seconds=timeout_seconds,
+                    custom_ops=custom_ops,
+                    given=given,
+                    tolerance=self._tolerance,
                 )
             )
         give_picks(candidate, names)
@@ -292,11 +327,12 @@ def verify_models(
     original: Path | ir.Model,
     candidate: Path | ir.Model,
     *,
-    samples: int = 2,
+    samples: int | Level = "quick",
     inputs: Path | None = None,
     shapes: Mapping[str, int] | None = None,
     library: Path | None = None,
     refusal: str = "",
+    tolerance: UserTolerance | None = None,
 ) -> Verification:
     """Compare two models on the same inputs; see `Verifier`.
 
@@ -306,7 +342,9 @@ def verify_models(
         UserError: The inputs or sizes that the user gave do not fit the original.
         MissingDependencyError: ONNX Runtime is not installed.
     """
-    with Verifier(original, samples=samples, inputs=inputs, shapes=shapes) as verifier:
+    with Verifier(
+        original, samples=samples, inputs=inputs, shapes=shapes, tolerance=tolerance
+    ) as verifier:
         return verifier.check(candidate, library=library, refusal=refusal)
 
 

@@ -28,7 +28,7 @@ from ortkit.kernels.metadata import library_path
 from ortkit.runtime.heavy import HEAVY
 from ortkit.runtime.timing import NotTimed, Variant, time_variants
 from ortkit.verify.feeds import FeedMaker
-from ortkit.verify.values import Plan
+from ortkit.verify.plans import Plan
 from scripts.benches import corpus, output
 from scripts.benches.cpu_table import Row, show
 from scripts.benches.cpu_turns import Engine, output_error, take_turns, this_python

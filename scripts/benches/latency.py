@@ -27,8 +27,8 @@ from ortkit.graph.open import open_model
 from ortkit.kernels.metadata import library_path
 from ortkit.runtime.timing import NotTimed, Variant, time_variants
 from ortkit.verify.feeds import FeedMaker
+from ortkit.verify.plans import Plan
 from ortkit.verify.sizes import size_plans
-from ortkit.verify.values import Plan
 from scripts.benches import corpus, output
 
 ORIGINAL = "original"

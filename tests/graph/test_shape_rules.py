@@ -163,6 +163,8 @@ X = "float[a, b, 64] x"
         ("y = com.microsoft.FusedMatMul<transB = 1>(x, w)", "float[a, n, k] x, float[a, m, k] w", "", 21, "a, n, m"),
         ("y = com.microsoft.SkipLayerNormalization(x, x, g)", f"{X}, float[64] g", "", 21, "a, b, 64"),
         ("y = com.microsoft.MultiHeadAttention<num_heads = 4>(x, k, v)", "float[a, n, 64] x, float[a, m, 64] k, float[a, m, 32] v", "", 21, "a, n, 32"),
+        ("y = com.microsoft.GatherBlockQuantized<bits = 4, quantize_axis = 1>(w, x, c)", "int64[a, b] x, uint8[50, 32] w, float[50, 4] c", "", 21, "a, b, 64"),
+        ("y = com.microsoft.GatherBlockQuantized<gather_axis = 1>(w, x, c)", "int64[a] x, int4[50, 32] w, float[50, 4] c", "", 21, "50, a"),
         ("y = com.microsoft.Attention<num_heads = 4>(x, w, c)", "float[a, n, 64] x, float[64, 192] w, float[192] c", "", 21, "a, n, 64"),
         ("y = custom.Thing(x)", X, "", 21, "none"),
     ],

@@ -1,10 +1,7 @@
-"""make_feeds and load_feeds: numbers that a model can take."""
+"""make_feeds: numbers that a model can take."""
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import ml_dtypes
 import numpy as np
 import onnx
 import onnx_ir as ir
@@ -13,7 +10,7 @@ from onnx import TensorProto, helper
 from small_models import model, random_weights
 
 from ortkit.errors import ModelError, UserError
-from ortkit.verify.feeds import load_feeds, make_feeds
+from ortkit.verify.feeds import make_feeds
 
 TABLE = random_weights(11, 4)
 
@@ -259,62 +256,3 @@ def test_feeds_are_the_same_for_the_same_seed() -> None:
     one, same, other = (make_feeds(built, 1, seed=seed)[0]["x"] for seed in (1, 1, 2))
     np.testing.assert_array_equal(np.asarray(one), np.asarray(same))
     assert not np.array_equal(np.asarray(one), np.asarray(other))
-
-
-# ---- the user's file ----------------------------------------------------------------------
-
-DECLARED = "g (float[n, 3] x, bfloat16[n] h, int64[n] ids) => (float[] y) { y = Identity(x) }"
-
-
-def arrays(**changed: object) -> dict[str, object]:
-    good = {"x": np.ones((2, 3), np.float32), "h": np.ones(2, np.uint16), "ids": np.arange(2)}
-    return {k: v for k, v in {**good, **changed}.items() if v is not None}
-
-
-def test_a_file_that_fits_is_read(tmp_path: Path) -> None:
-    np.savez(tmp_path / "in.npz", **arrays(h=np.array([1, 2], ml_dtypes.bfloat16).view(np.uint16)))
-    feeds = load_feeds(tmp_path / "in.npz", model(DECLARED))
-    assert np.asarray(feeds["h"]).dtype == ml_dtypes.bfloat16
-    assert np.asarray(feeds["h"]).tolist() == [1, 2]
-    assert np.asarray(feeds["ids"]).tolist() == [0, 1]
-
-
-@pytest.mark.parametrize(
-    ("changed", "message"),
-    [
-        ({"x": None}, "input 'x' is missing; add an array so named"),
-        ({"idz": np.ones(2)}, "the model has no input 'idz'; did you mean 'ids'"),
-        ({"x": np.ones((2, 3))}, "input 'x' is float64, the model wants float32; save it as"),
-        (
-            {"h": np.ones(2, np.float32)},
-            "'h' is float32, the model wants bfloat16; save it as uin",
-        ),
-        ({"x": np.ones(3, np.float32)}, "input 'x' has shape [3], the model wants [n, 3]"),
-        ({"x": np.ones((2, 4), np.float32)}, "has shape [2, 4], the model wants [n, 3]"),
-        ({"ids": np.arange(5)}, "size 'n' is 2 in 'x' and 5 in 'ids'"),
-    ],
-)
-def test_a_file_that_does_not_fit_is_refused_in_one_line(
-    tmp_path: Path, changed: dict[str, object], message: str
-) -> None:
-    np.savez(tmp_path / "in.npz", **arrays(**changed))
-    with pytest.raises(UserError) as caught:
-        load_feeds(tmp_path / "in.npz", model(DECLARED))
-    assert message in str(caught.value)
-    assert "in.npz" in str(caught.value)
-
-
-@pytest.mark.parametrize("content", [b"", b"PK\x03\x04 broken", b"\x93NUMPY nonsense", b"text"])
-def test_a_file_that_is_no_npz_is_refused(tmp_path: Path, content: bytes) -> None:
-    path = tmp_path / "in.npz"
-    path.write_bytes(content)
-    with pytest.raises(UserError, match="not an npz file"):
-        load_feeds(path, model(DECLARED))
-
-
-def test_a_plain_array_or_a_missing_file_is_refused(tmp_path: Path) -> None:
-    np.save(tmp_path / "in.npy", np.ones(3))
-    with pytest.raises(UserError, match="not an npz file"):
-        load_feeds(tmp_path / "in.npy", model(DECLARED))
-    with pytest.raises(UserError, match="no such file"):
-        load_feeds(tmp_path / "none.npz", model(DECLARED))

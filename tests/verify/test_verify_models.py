@@ -16,5 +16,6 @@ def test_a_tiny_model_agrees_with_itself(tmp_path: Path, name: str) -> None:
     path = tmp_path / "m.onnx"
     onnx.save(build(name, "tiny", spellings(name)[0]), path)
     found = verify_models(path, path)
-    assert (found.verdict, found.samples) == ("yes", 2), found.reason
+    assert found.verdict == "yes", found.reason
+    assert found.samples >= 3
     assert "inexact" not in found.reason

@@ -41,9 +41,9 @@ def two_layers() -> Iterator[Verifier]:
 
 def test_a_model_agrees_with_itself(two_layers: Verifier, tmp_path: Path) -> None:
     found = two_layers.check(save(tmp_path, "m", proto(TWO_LAYERS, WEIGHTS)))
-    assert (found.verdict, found.samples) == ("yes", 2)
+    assert (found.verdict, found.samples) == ("yes", 3)
     assert [each.name for each in found.outputs] == ["hidden", "logits"]
-    assert "2 outputs, 2 input sets; largest error " in found.reason
+    assert "2 outputs, 3 input sets; largest error " in found.reason
     text = json.dumps(found.to_json(), allow_nan=False)
     assert json.loads(text)["verdict"] == "yes"
 
@@ -159,7 +159,8 @@ def test_other_sizes_are_tried_when_the_first_do_not_run() -> None:
     text = "g (float[n] x) => (float[m, 32] y) { y = Reshape(x, windows) }"
     windowed = model(text, {"windows": np.array([-1, 32])})
     found = verify_models(windowed, windowed)
-    assert (found.verdict, found.samples) == ("yes", 2)
+    assert found.verdict == "yes"
+    assert found.samples >= 2
 
 
 def test_a_model_that_never_runs_is_not_possible_with_the_reason() -> None:

@@ -47,6 +47,16 @@ def _matmul_nbits(call: Call) -> None:
     call.out(shape=(*shape[:-1], columns))
 
 
+def _gather_block_quantized(call: Call) -> None:
+    """Inputs: data, indices, scales; several numbers of fewer bits lie in a uint8 of data."""
+    call.out(dtype=call.dtype(2))
+    data = list(call.shape(0))
+    if call.dtype(0) == ir.DataType.UINT8:
+        data[-1] = multiply(data[-1], 8 // call.integer("bits", 4))
+    axis = call.integer("gather_axis", 0) % len(data)
+    call.out(shape=(*data[:axis], *call.shape(1), *data[axis + 1 :]))
+
+
 # ---- elementwise with a bias ---------------------------------------------------------------
 
 
@@ -168,6 +178,7 @@ RULES: dict[str, Rule] = {
     "DynamicQuantizeMatMul": _dynamic_quantize_matmul,
     "MatMulNBits": _matmul_nbits,
     "MatMulBnb4": _matmul_nbits,
+    "GatherBlockQuantized": _gather_block_quantized,
     "Gelu": same,
     "FastGelu": same,
     "QuickGelu": same,

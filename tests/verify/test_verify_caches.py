@@ -1,0 +1,135 @@
+"""Decoders with caches, and other sizes that follow from the graph."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from genai_model import HEAD, genai_model
+from small_models import model, random_weights, save
+
+from models.catalog import build
+from ortkit.graph.dims import Dim, Size
+from ortkit.verify.feeds import FeedMaker
+from ortkit.verify.reference import Reference
+from ortkit.verify.verifier import Verifier, verify_models
+
+
+def renamed(proto: onnx.ModelProto, names: dict[str, str]) -> onnx.ModelProto:
+    """Rename sizes of inputs and outputs; to "" they get no name."""
+    for value in (*proto.graph.input, *proto.graph.output):
+        for dim in value.type.tensor_type.shape.dim:
+            if dim.dim_param in names:
+                dim.dim_param = names[dim.dim_param]
+    del proto.graph.value_info[:]
+    return proto
+
+
+def used(path: Path) -> tuple[str, ...]:
+    with Verifier(path) as verifier:
+        assert isinstance(verifier._state, Reference), verifier.refusal
+        found = verifier.check(path)
+        assert found.verdict == "yes", found.reason
+        assert verifier._state.dropped == ()
+        return verifier._state.about
+
+
+@pytest.mark.parametrize("packed", [True, False])
+@pytest.mark.parametrize("total", ["total_sequence_length", "s12"])
+def test_a_decoder_of_genai_is_verified(tmp_path: Path, packed: bool, total: str) -> None:
+    path = save(tmp_path, "m", genai_model(packed=packed, total=total))
+    sizes = [dict(part.split(" ") for part in text.partition(";")[0].split(", "))
+             for text in used(path)]  # fmt: skip
+    assert len(sizes) == 4
+    for each in sizes:
+        past, new = int(each["past_sequence_length"]), int(each["sequence_length"])
+        assert int(each[total]) == past + new
+        assert int(each["kv_cache_dim"]) == HEAD
+        assert past == 0 or new == 1 or each["batch_size"] == "1"
+    kinds = {
+        (each["past_sequence_length"] == "0", each["sequence_length"] == "1") for each in sizes
+    }
+    assert kinds == {(True, False), (False, True), (False, False)}
+
+
+def test_a_fault_in_a_decoder_of_genai_is_found(tmp_path: Path) -> None:
+    path, wrong = save(tmp_path, "m", genai_model()), genai_model()
+    (scales,) = (each for each in wrong.graph.initializer if each.name == "qkv1.s")
+    array = onnx.numpy_helper.to_array(scales).copy()
+    array[3, 0] *= 1.01
+    scales.CopyFrom(onnx.numpy_helper.from_array(array, "qkv1.s"))
+    assert verify_models(path, save(tmp_path, "w", wrong)).verdict == "no"
+
+
+@pytest.mark.parametrize("spelling", ["dynamo", "ts"])
+@pytest.mark.parametrize(
+    "names",
+    [
+        {"past + sequence": "total_sequence_length"},
+        {"batch": "s0", "past": "s37", "sequence": "s9", "past + sequence": "s53"},
+        {"past": "past_sequence_length", "past + sequence": "past_sequence_length + sequence"},
+        {"past + sequence": ""},
+    ],
+)
+def test_the_length_of_a_mask_follows_from_the_graph(
+    tmp_path: Path, spelling: str, names: dict[str, str]
+) -> None:
+    path = save(tmp_path, "m", renamed(build("decoder_kv", "tiny", spelling), names))
+    assert len(used(path)) == 4
+
+
+def sizes(built: ir.Model) -> tuple[tuple[Size, ...], ...]:
+    return FeedMaker.of(built, {}).shapes
+
+
+def test_equal_and_constant_sizes_are_found() -> None:
+    built = model(
+        """g (float[a, b] x, float[c, d] y, float[e] z, float[f, g] t) => (float[] o, float[] p) {
+            s = Add(x, y) q = MatMul(s, w) r = Add(q, z) o = Relu(r) p = Concat <axis = 0> (t, w)
+        }""",
+        {"w": random_weights(12, 9)},
+    )
+    a = Dim.named("a")
+    x, y, z, t = sizes(built)
+    assert {x[0], y[0]} <= {a, Dim.named("c")}
+    assert x == y
+    assert x[1] == 12
+    assert z == (9,)
+    assert t == (Dim.named("f"), 9)
+
+
+def test_a_size_is_at_most_the_table_that_is_cut_to_it() -> None:
+    text = """g (int64[batch, seq] ids) => (float[] y) {
+        shape = Shape(ids) length = Slice(shape, one, two)
+        cut = Slice(table, zero, length, one) rows = Gather(words, ids) y = Add(rows, cut)
+    }"""
+    weights = {
+        "table": random_weights(1, 40, 8), "words": random_weights(9, 8), "zero": np.array([0]),
+        "one": np.array([1]), "two": np.array([2]),
+    }  # fmt: skip
+    maker = FeedMaker.of(model(text, weights), {})
+    assert maker.limits == {"seq": 40}
+    found = {np.shape(maker.make(plan)["ids"])[1] for plan in maker.covering("quick", 0)}
+    assert found == {7, 33, 40, 1}
+
+
+def test_sizes_of_the_user_stay_and_others_follow_from_them() -> None:
+    built = model(
+        """g (float[b, h, past, 4] k, float[b, h, seq, 4] new, float[b, 1, seq, total] mask)
+        => (float[b, h, total, 4] present, float[] y) {
+            present = Concat <axis = 2> (k, new)
+            turned = Transpose <perm = [0, 1, 3, 2]> (present)
+            scores = MatMul(new, turned) y = Add(scores, mask)
+        }"""
+    )
+    for given in ({"total": 20}, {"past": 9}, {"total": 20, "seq": 3}):
+        maker = FeedMaker.of(built, given)
+        for plan in maker.plans(2, 0):
+            made = maker.make(plan)
+            lengths = (np.shape(made["k"])[2], np.shape(made["new"])[2], np.shape(made["mask"])[3])
+            assert lengths[0] + lengths[1] == lengths[2], given
+            assert lengths[2] == given.get("total", lengths[2])
+            assert lengths[0] == given.get("past", lengths[0])
