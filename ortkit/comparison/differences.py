@@ -9,7 +9,7 @@ import numpy as np
 
 from ortkit.comparison.values import Distance, Statistics, distance, statistics
 from ortkit.verify.compare import OutputComparison, is_telling
-from ortkit.verify.conditioned import compare_conditioned, limits_of
+from ortkit.verify.conditioned import Moved, compare_conditioned, limits_of
 from ortkit.verify.feeds import Value
 from ortkit.verify.perturbed_runs import runs_for
 from ortkit.verify.reference import Reference, Refusal
@@ -74,7 +74,7 @@ class Judge:
         if self.state is not None and (not judged.equal or judged.is_inconclusive):
             others = self.state.runs(self.state.feeds[0], count=runs_for([judged.dtype]))
             runs = [run[name] for run in others]
-            judged = compare_conditioned(name, want, got, limits, runs)
+            judged = compare_conditioned(name, want, got, limits, [Moved(want, runs, limits.cap)])
         apart = None
         if isinstance(want, np.ndarray) and isinstance(got, np.ndarray):
             same = want.shape == got.shape and want.dtype == got.dtype

@@ -30,11 +30,34 @@ class Limits:
     """By type, the epsilons that any value of it may be off."""
     cap: float
     """The part of a row's scale beyond which its spread allows no more."""
-    own_cap: float = 0.0
-    """The same for the spread of runs of the candidate with perturbed constants."""
     largest: float = math.inf
     """The largest number of the coarsest type that the candidate's constants were rounded to:
     larger ones saturate."""
+
+
+@dataclass(frozen=True)
+class Moved:
+    """A value in runs that differ by roundings, and how much of their spread counts."""
+
+    exact: Value
+    """The run without a perturbation."""
+    runs: Sequence[Value]
+    cap: float
+    """The part of a row's scale beyond which the spread allows no more."""
+
+    def saturated(self, largest: float) -> Moved:
+        """Return this with all magnitudes of at most `largest`."""
+        exact = self.exact
+        assert isinstance(exact, np.ndarray)
+        runs = [_saturated(run, largest) for run in _like(exact, self.runs)]
+        return Moved(_saturated(exact, largest), runs, self.cap)
+
+    def spread(self, shape: tuple[int, ...]) -> np.ndarray:
+        """Return how far the runs move each row at most, with the value as `shape` of rows."""
+        exact = self.exact
+        assert isinstance(exact, np.ndarray)
+        rows = [run.reshape(shape) for run in _like(exact, self.runs)]
+        return row_spread(exact.reshape(shape), rows)
 
 
 def limits_of(coarsest: str) -> Limits:
@@ -55,8 +78,7 @@ def compare_conditioned(
     expected: Value,
     actual: Value,
     limits: Limits,
-    runs: Sequence[Value] = (),
-    own_runs: Sequence[Value] = (),
+    moved: Sequence[Moved] = (),
 ) -> OutputComparison:
     """Compare one value with its reference.
 
@@ -65,8 +87,7 @@ def compare_conditioned(
         expected: The reference.
         actual: What is judged.
         limits: Of this stage.
-        runs: The value in runs of the original with perturbed values.
-        own_runs: The value in runs of the candidate with perturbed constants.
+        moved: The value in perturbed runs.
     """
     if not isinstance(expected, np.ndarray) or not isinstance(actual, np.ndarray):
         return compare_outputs(name, expected, actual)
@@ -74,14 +95,14 @@ def compare_conditioned(
         return compare_outputs(name, expected, actual)
     if expected.dtype.kind == "c":
         return compare_outputs(name, expected, actual)
-    if limits.largest < math.inf and expected.dtype.kind == "f":
-        expected, actual = (_saturated(each, limits.largest) for each in (expected, actual))
-        runs = [_saturated(each, limits.largest) for each in _like(expected, runs)]
-        own_runs = [_saturated(each, limits.largest) for each in _like(expected, own_runs)]
-    moved = _Runs(expected, _like(expected, runs)), _Runs(actual, _like(expected, own_runs))
     if expected.dtype.name not in TOLERANCES:
-        ties = disagreement(expected, runs) | disagreement(actual, own_runs)
+        ties = np.zeros(expected.shape, bool)
+        for each in moved:
+            ties |= disagreement(each.exact, each.runs)
         return compare_outputs(name, expected, actual, tie=lambda _: ties)
+    if limits.largest < math.inf:
+        expected, actual = (_saturated(each, limits.largest) for each in (expected, actual))
+        moved = [each.saturated(limits.largest) for each in moved]
     return _compare_floats(name, expected, actual, limits, moved)
 
 
@@ -89,25 +110,12 @@ def _saturated(array: np.ndarray, largest: float) -> np.ndarray:
     return np.asarray(np.clip(array, -largest, largest))
 
 
-@dataclass(frozen=True)
-class _Runs:
-    """Runs with perturbed values or constants, and the run without."""
-
-    exact: np.ndarray
-    perturbed: list[np.ndarray]
-
-    def spread(self, shape: tuple[int, ...]) -> np.ndarray:
-        """Return how far the runs move each row at most, with the value as `shape` of rows."""
-        return row_spread(
-            self.exact.reshape(shape), [run.reshape(shape) for run in self.perturbed]
-        )
-
-
-def disagreement(expected: np.ndarray, runs: Sequence[Value]) -> np.ndarray:
+def disagreement(exact: Value, runs: Sequence[Value]) -> np.ndarray:
     """Return the elements that differ in some run: near ties."""
-    disagree = np.zeros(expected.shape, bool)
-    for run in _like(expected, runs):
-        disagree |= np.asarray(run != expected)
+    assert isinstance(exact, np.ndarray)
+    disagree = np.zeros(exact.shape, bool)
+    for run in _like(exact, runs):
+        disagree |= np.asarray(run != exact)
     return disagree
 
 
@@ -121,7 +129,7 @@ def _compare_floats(
     expected: np.ndarray,
     actual: np.ndarray,
     limits: Limits,
-    moved: Sequence[_Runs],
+    moved: Sequence[Moved],
 ) -> OutputComparison:
     dtype = expected.dtype.name
     epsilon = TOLERANCES[dtype].epsilon
@@ -130,17 +138,16 @@ def _compare_floats(
         return OutputComparison(name, dtype, 0.0, floor, (), True)
     leading, rows = as_rows(expected)
     errors, scales = row_errors(rows, actual.reshape(rows.shape))
-    caps = (limits.cap, limits.own_cap)
     parts = errors / epsilon
-    spreads = [each.spread(rows.shape) / scales for each in moved]
-    bounded = sum(np.minimum(spread, cap) for spread, cap in zip(spreads, caps, strict=True))
+    spreads = [(each.spread(rows.shape) / scales, each.cap) for each in moved]
+    bounded = sum((np.minimum(spread, cap) for spread, cap in spreads), np.zeros(len(rows)))
     allowed = np.maximum(floor, bounded / epsilon)
     row = int(np.argmax(parts / allowed)) if parts.size else 0
     worst, most = (float(parts[row]), float(allowed[row])) if parts.size else (0.0, floor)
     wrong = parts > allowed
     index = tuple(int(i) for i in np.unravel_index(row, leading)) if leading and worst else ()
     is_capped = np.zeros(len(rows), bool)
-    for spread, cap in zip(spreads, caps, strict=True):
+    for spread, cap in spreads:
         is_capped |= spread > cap
     if not wrong.any():
         return OutputComparison(name, dtype, worst, most, index, True)

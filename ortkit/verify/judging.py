@@ -11,7 +11,7 @@ import numpy as np
 from ortkit.verify.accuracy import measure
 from ortkit.verify.allowance import DEFAULT, Allowance
 from ortkit.verify.compare import OutputComparison, compare_outputs, is_telling, worse
-from ortkit.verify.conditioned import compare_conditioned, disagreement, limits_of
+from ortkit.verify.conditioned import Moved, compare_conditioned, disagreement, limits_of
 from ortkit.verify.exchange import read_values
 from ortkit.verify.feeds import Value
 from ortkit.verify.perturbation import CHOICE_RUNS
@@ -140,7 +140,9 @@ def _compare(
             if not found.equal or found.is_inconclusive:
                 others = reference.runs(feeds, unit, runs_for([found.dtype]))
                 runs = [run[name] for run in others]
-                found = compare_conditioned(name, want, got, limits, runs)
+                found = compare_conditioned(
+                    name, want, got, limits, [Moved(want, runs, limits.cap)]
+                )
             if reference.tolerance is not None and found.equal:
                 beyond = reference.tolerance.exceeds(name, want, got)
                 found = replace(found, equal=not beyond, reason=beyond or found.reason)

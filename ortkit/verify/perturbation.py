@@ -32,13 +32,14 @@ Epsilon = Callable[[ir.Value], float]
 """The epsilon of the type that a value is rounded to."""
 
 
-def perturb(model: ir.Model, epsilon: Epsilon) -> None:
+def perturb(model: ir.Model, epsilon: Epsilon, *, quantized: float = 0.0) -> None:
     """Let all consumers of each float value read it perturbed, in place.
 
     Args:
         model: Its functions are inlined. Inputs are perturbed too, constants and results are not.
             Before opset 9, which has the nodes that are needed, nothing is perturbed.
         epsilon: How exact values are, by value.
+        quantized: The least epsilon of values that a consumer rounds to 8 bits or fewer.
     """
     if model.opset_imports.get("", 0) < _SELECTS_FROM:
         return
@@ -48,7 +49,7 @@ def perturb(model: ir.Model, epsilon: Epsilon) -> None:
     for value in values:
         dtype = shapes.dtype(value)
         if dtype in _DRAWN and value.uses():
-            unit = max(epsilon(value), _STEP if _is_quantized(value) else 0.0)
+            unit = max(epsilon(value), quantized if _is_quantized(value) else 0.0)
             _perturb(model, value, dtype, ROUNDINGS * unit, names)
 
 
@@ -77,7 +78,7 @@ def perturb_constants(model: ir.Model, constants: Mapping[str, float]) -> None:
 _SELECTS_FROM = 9
 #: ONNX Runtime's integer kernels give numbers that are a step apart from the standard's. With
 #: `ROUNDINGS` this is half a step at the end of the range of 8 bits.
-_STEP = 2.0**-10
+STEP = 2.0**-10
 #: Types that ONNX Runtime draws random numbers of.
 _DRAWN = frozenset({ir.DataType.FLOAT, ir.DataType.DOUBLE})
 

@@ -12,7 +12,7 @@ from ortkit.graph.save import save_model
 from ortkit.runtime.tensor_files import MANIFEST
 from ortkit.verify.exchange import read_values
 from ortkit.verify.feeds import Value
-from ortkit.verify.perturbation import CHOICE_RUNS, ROUNDINGS, RUNS, perturb
+from ortkit.verify.perturbation import CHOICE_RUNS, ROUNDINGS, RUNS, STEP, perturb
 from ortkit.verify.sessions import Setting, run_sessions
 from ortkit.verify.tolerances import TOLERANCES
 from ortkit.verify.widening import rounded_to, widened, widened_feeds
@@ -65,7 +65,7 @@ class PerturbedRuns:
         folder = self._folder / f"perturbed{len(self._results)}"
         folder.mkdir(parents=True)
         model = widened(open_model(self._original))
-        perturb(model, lambda value: max(unit, _epsilon(value)))
+        perturb(model, lambda value: max(unit, _epsilon(value)), quantized=STEP)
         path = save_model(model, folder / "model.onnx").model
         results = folder / "results"
         setting = Setting(path, results, libraries=self._custom_ops, repeats=count)

@@ -8,9 +8,10 @@ values (`steps.py`), so that each rewrite is judged where it is, at the toleranc
 from __future__ import annotations
 
 import hashlib
+import math
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import ml_dtypes
@@ -25,7 +26,7 @@ from ortkit.graph.shapes import Shapes
 from ortkit.verify.accuracy import measure
 from ortkit.verify.allowance import DEFAULT, Allowance
 from ortkit.verify.compare import OutputComparison
-from ortkit.verify.conditioned import Limits, compare_conditioned
+from ortkit.verify.conditioned import Limits, Moved, compare_conditioned
 from ortkit.verify.exchange import read_values
 from ortkit.verify.feeds import Value
 from ortkit.verify.perturbation import perturb, perturb_constants
@@ -145,9 +146,9 @@ class RewriteStage:
             return RewriteCheck(problem=problem)
         off = self._off(folder, compared)
         if off:
-            rounded = self._newly_rounded(wide)
+            rounded = self._rounded_constants(wide)
             self._run_perturbed((own_steps, steps), off, folder, rounded)
-            off = self._off(folder, off, _limits(rounded))
+            off = self._off(folder, off, rounded)
         return RewriteCheck(
             tuple(compared),
             tuple(each for each in off.values() if not each.equal),
@@ -186,41 +187,53 @@ class RewriteStage:
         steps: tuple[ir.Model, ir.Model],
         wanted: Mapping[str, OutputComparison],
         folder: Path,
-        rounded: Mapping[str, ir.DataType],
+        rounded: _Rounded,
     ) -> None:
         """Run the original's steps with perturbed values, the candidate's with such constants."""
         given, count = folder / "expected", runs_for(each.dtype for each in wanted.values())
-        own, theirs = (each.clone() for each in steps)
-        give(own, wanted)
-        prune(own)
         unit = max(TOLERANCES["float32"].epsilon, unit_of(self._allowance.stated))
+
+        def part(model: ir.Model) -> ir.Model:
+            copy = model.clone()
+            give(copy, wanted)
+            prune(copy)
+            return copy
+
+        own = part(steps[0])
         perturb(own, lambda _: unit)
-        settings = [self._setting(own, folder / _PERTURBED, given=given, repeats=count)]
-        if rounded:
-            give(theirs, wanted)
-            prune(theirs)
-            perturb_constants(theirs, {name: _epsilon(each) for name, each in rounded.items()})
-            settings.append(self._setting(theirs, folder / _ROUNDED, given=given, repeats=count))
+        settings = [self._setting(own, folder / _PERTURBED, given, count)]
+        pairs = ((steps[0], rounded.lost, _LOST), (steps[1], rounded.new, _NEW))
+        for model, constants, name in pairs:
+            if constants:
+                changed = part(model)
+                perturb_constants(changed, {n: _epsilon(kind) for n, kind in constants.items()})
+                settings.append(self._setting(changed, folder / name, given, count))
         self._sessions(folder / "perturbed_job", *settings)
 
-    def _newly_rounded(self, wide: ir.Model) -> dict[str, ir.DataType]:
-        """Return the constants that were rounded to half precision by rewrites, and to which.
+    def _rounded_constants(self, wide: ir.Model) -> _Rounded:
+        """Return the constants in half precision that only one of the graphs has.
 
-        They are those that the original lacks and that are in half precision, or hold only numbers
-        of the type that the candidate may compute in.
+        A rewrite rounds new ones, and puts an operator in the place of others: a Gelu in that of
+        the square root of two. The numbers of both are off by a rounding. Where the candidate may
+        compute in half precision, its new constants may also hold such numbers in float32.
         """
         half = self._allowance.half
-        found: dict[ir.Value, ir.DataType] = dict(half_constants(wide))
+        theirs: dict[ir.Value, ir.DataType] = dict(half_constants(wide))
+        mine = half_constants(self._original)
         if half is not None:
-            found |= {v: half for v in float_constants(wide) if v not in found and _is_in(v, half)}
-        if not found:
-            return {}
+            theirs |= {
+                value: half
+                for value in float_constants(wide)
+                if value not in theirs and _is_in(value, half)
+            }
+        if not theirs and not mine:
+            return _Rounded({}, {})
         known = {_content(value) for value in float_constants(self._original)}
-        return {
-            value.name or "": dtype
-            for value, dtype in found.items()
-            if _content(value) not in known
-        }
+        kept = {_content(value) for value in float_constants(wide)} if mine else set()
+        return _Rounded(
+            {v.name or "": dtype for v, dtype in mine.items() if _content(v) not in kept},
+            {v.name or "": dtype for v, dtype in theirs.items() if _content(v) not in known},
+        )
 
     def _is_accepted(self, name: str, expected: Value, actual: Value) -> bool:
         """Say whether a lowered step is off by no more than the user accepts."""
@@ -240,24 +253,29 @@ class RewriteStage:
         return run_sessions(settings, self._feeds, len(self._feeds), job, self._timeout_seconds)
 
     def _off(
-        self, folder: Path, names: Iterable[str], limits: Limits = LIMITS
+        self, folder: Path, names: Iterable[str], rounded: _Rounded | None = None
     ) -> dict[str, OutputComparison]:
         """Return the values that are off, or inconclusive, on some input set."""
+        limits = LIMITS if rounded is None else replace(LIMITS, largest=rounded.largest)
+        constants_cap = 0.0 if rounded is None else rounded.cap
         off: dict[str, OutputComparison] = {}
         wanted = list(names)
         for feeds in self._feeds:
             expected = read_values(folder / "expected" / feeds.name)
             actual = read_values(folder / "actual" / feeds.name)
-            runs, own_runs = (
-                read_runs(folder / name, feeds.name) for name in (_PERTURBED, _ROUNDED)
-            )
+            runs = {
+                kind: read_runs(folder / kind, feeds.name) for kind in (_PERTURBED, _LOST, _NEW)
+            }
             for name in wanted:
-                found = compare_conditioned(
-                    name, expected[name], actual[name], limits,
-                    [run[name] for run in runs], [run[name] for run in own_runs],
-                )  # fmt: skip
+                want, got = expected[name], actual[name]
+                moved = [
+                    Moved(want, [run[name] for run in runs[_PERTURBED]], LIMITS.cap),
+                    Moved(want, [run[name] for run in runs[_LOST]], constants_cap),
+                    Moved(got, [run[name] for run in runs[_NEW]], constants_cap),
+                ]
+                found = compare_conditioned(name, want, got, limits, moved)
                 is_off = not found.equal or found.is_inconclusive
-                if is_off and self._is_accepted(name, expected[name], actual[name]):
+                if is_off and self._is_accepted(name, want, got):
                     continue
                 if is_off and (name not in off or off[name].equal):
                     off[name] = found
@@ -272,9 +290,9 @@ _BATCH_BYTES = 256 << 20
 _UNKNOWN_BYTES = 1 << 20
 #: Epsilons of the type that constants were rounded to, as a part of a row's scale.
 _CONSTANTS_CAP_EPS = 16.0
-#: Folders of repeated runs: the original's steps with its values perturbed, the candidate's steps
-#: with its own constants perturbed.
-_PERTURBED, _ROUNDED = "perturbed", "rounded"
+#: Folders of repeated runs: the original's steps with its values perturbed, and with the constants
+#: that the candidate lacks; the candidate's steps with the constants that the original lacks.
+_PERTURBED, _LOST, _NEW = "perturbed", "lost", "new"
 _TENSOR = ir.TensorType(ir.DataType.FLOAT)
 
 
@@ -287,16 +305,23 @@ def _largest(dtype: ir.DataType) -> float:
     return _SATURATED_PART * most
 
 
-def _limits(rounded: Mapping[str, ir.DataType]) -> Limits:
-    """Return the limits of a candidate some of whose constants were rounded to half precision."""
-    if not rounded:
-        return LIMITS
-    types = set(rounded.values())
-    return replace(
-        LIMITS,
-        own_cap=_CONSTANTS_CAP_EPS * max(map(_epsilon, types)),
-        largest=min(map(_largest, types)),
-    )
+@dataclass(frozen=True)
+class _Rounded:
+    """Constants in half precision that only one of two graphs has, by name, and their types."""
+
+    lost: Mapping[str, ir.DataType]
+    new: Mapping[str, ir.DataType]
+
+    @property
+    def cap(self) -> float:
+        """How far their roundings may move a value, as a part of a row's scale."""
+        types = {*self.lost.values(), *self.new.values()}
+        return _CONSTANTS_CAP_EPS * max(map(_epsilon, types), default=0.0)
+
+    @property
+    def largest(self) -> float:
+        """The largest number that the new ones hold; larger ones saturate."""
+        return min(map(_largest, set(self.new.values())), default=math.inf)
 
 
 def _is_in(value: ir.Value, half: ir.DataType) -> bool:

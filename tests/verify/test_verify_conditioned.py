@@ -9,7 +9,7 @@ import onnx_ir as ir
 import pytest
 from small_models import model, random_weights
 
-from ortkit.verify.conditioned import Limits, compare_conditioned
+from ortkit.verify.conditioned import Limits, Moved, compare_conditioned
 from ortkit.verify.perturbation import perturb
 from ortkit.verify.verifier import Verifier, verify_models
 from ortkit.verify.widening import widened
@@ -20,6 +20,10 @@ EPS = 2.0**-23
 
 def rows() -> np.ndarray:
     return np.linspace(0.5, 1, 32, dtype=np.float32).reshape(4, 8)
+
+
+def spread(exact: np.ndarray, *runs: np.ndarray) -> list[Moved]:
+    return [Moved(exact, runs, LIMITS.cap)]
 
 
 def test_the_floor_is_at_the_scale_of_the_row() -> None:
@@ -36,38 +40,40 @@ def test_a_row_may_be_off_by_what_moves_it_and_no_other_row() -> None:
     moved[1] += np.float32(2**-10)
     got[1] += np.float32(2**-11)
     assert not compare_conditioned("y", want, got, LIMITS).equal
-    assert compare_conditioned("y", want, got, LIMITS, [moved]).equal
+    assert compare_conditioned("y", want, got, LIMITS, spread(want, moved)).equal
     got[2] += np.float32(2**-11)
-    assert not compare_conditioned("y", want, got, LIMITS, [moved]).equal
+    assert not compare_conditioned("y", want, got, LIMITS, spread(want, moved)).equal
 
 
 def test_beyond_the_cap_nothing_is_proved() -> None:
     want, got, moved = rows(), rows(), rows()
     moved[1] *= 2
     got[1] *= np.float32(1.5)
-    found = compare_conditioned("y", want, got, LIMITS, [moved])
+    found = compare_conditioned("y", want, got, LIMITS, spread(want, moved))
     assert found.equal
     assert found.is_inconclusive
     assert "ill-conditioned" in found.reason
     got[1] = want[1] * np.float32(1 + 2**-7)
-    assert not compare_conditioned("y", want, got, LIMITS, [moved]).is_inconclusive
+    assert not compare_conditioned("y", want, got, LIMITS, spread(want, moved)).is_inconclusive
     got[2] *= 2  # a row that nothing moves is wrong all the same
-    assert not compare_conditioned("y", want, got, LIMITS, [moved]).equal
+    assert not compare_conditioned("y", want, got, LIMITS, spread(want, moved)).equal
 
 
 def test_elements_that_some_run_chooses_otherwise_are_ties() -> None:
     want, other = np.array([1, 2, 3]), np.array([1, 5, 3])
-    found = compare_conditioned("y", want, other, LIMITS, [want, other])
+    found = compare_conditioned("y", want, other, LIMITS, spread(want, want, other))
     assert (found.equal, found.near_ties) == (True, 1)
-    assert not compare_conditioned("y", want, np.array([0, 5, 3]), LIMITS, [want, other]).equal
-    assert not compare_conditioned("y", want, other, LIMITS, [want]).equal
+    assert not compare_conditioned(
+        "y", want, np.array([0, 5, 3]), LIMITS, spread(want, want, other)
+    ).equal
+    assert not compare_conditioned("y", want, other, LIMITS, spread(want, want)).equal
 
 
 def test_numbers_beyond_a_half_saturate() -> None:
     want = np.array([[1, -3e38, 2, 3, 4, 5, 6, 7]], np.float32)
     got = np.where(want < -1e4, np.float32(-65504), want)
     assert not compare_conditioned("y", want, got, LIMITS).equal
-    limits = Limits(LIMITS.floor_eps, LIMITS.cap, 0.0, 65504.0)
+    limits = Limits(LIMITS.floor_eps, LIMITS.cap, 65504.0)
     assert compare_conditioned("y", want, got, limits).equal
 
 

@@ -21,7 +21,6 @@ from ortkit.verify.verifier import Verifier
 
 KINDS: tuple[Kind, ...] = (*rewriting.KINDS, *integers.CATALOG.kinds)
 #: Times an output's limit that an element may be off in fewer bits, as `optimize` allows.
-_SLACK = 4.0
 
 
 @dataclass(frozen=True)
@@ -52,7 +51,7 @@ def check(verifier: Verifier, fault: Fault) -> tuple[bool, str]:
     found = verifier.check(
         ir.from_proto(fault.model),
         library=fault.library,
-        stated=_SLACK * fault.max_error,
+        stated=fault.max_error,
         computed_in=fault.computed_in,
     )
     return found.verdict == "no", f"{found.verdict}: {found.reason}"
