@@ -8,12 +8,15 @@ from typing import TYPE_CHECKING
 
 from ortkit.cli import show, verdicts
 from ortkit.cli.flags import add_tolerance, add_trust, sizes, tolerance
+from ortkit.errors import UserError
 
 if TYPE_CHECKING:
     from ortkit.verify.compare import OutputComparison
+    from ortkit.verify.covering import Level
     from ortkit.verify.verification import Verification
 
 SCHEMA = "ortkit.verify/"
+_PRECISIONS = ("fp16", "bf16", "fp8", "int8", "int4")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,6 +33,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="value of a named size; may be repeated")  # fmt: skip
     add("--library", type=Path, metavar="FILE.so",
         help="kernel library of B (default: B's .ops.so, if it was built here)")  # fmt: skip
+    add("--precision", choices=_PRECISIONS,
+        help="what B computes float32 in, if A does not")  # fmt: skip
+    add("--max-error", type=float, metavar="E",
+        help="with --precision: what the error of a value may be")  # fmt: skip
     add_trust(parser)
     add("--json", action="store_true", help="print one JSON document")
     verdicts.add_flags(parser)
@@ -40,6 +47,8 @@ def run(arguments: argparse.Namespace) -> int:
     schema = verdicts.json_schema(arguments, is_written=arguments.json)
     shapes = sizes(arguments.shape)
     allowed = tolerance(arguments.atol, arguments.rtol)
+    computed_in, stated = _lowering(arguments.precision, arguments.max_error)
+    usual: int | Level = "quick" if arguments.precision is None else _LOWERED_SETS
     from ortkit.graph.open import open_model
     from ortkit.runtime.libraries import library_of
     from ortkit.verify.verifier import verify_models
@@ -55,7 +64,9 @@ def run(arguments: argparse.Namespace) -> int:
         found = verify_models(
             arguments.original,
             arguments.candidate,
-            samples="quick" if arguments.samples is None else arguments.samples,
+            samples=usual if arguments.samples is None else arguments.samples,
+            computed_in=computed_in,
+            stated=stated,
             inputs=arguments.inputs,
             tolerance=allowed,
             shapes=shapes,
@@ -77,6 +88,29 @@ def run(arguments: argparse.Namespace) -> int:
         _show(found)
     verdicts.say(outcome, found)
     return outcome.code
+
+
+#: Errors of lowered models are those on usual numbers, not on extreme ones.
+_LOWERED_SETS = 2
+
+
+def _lowering(precision: str | None, max_error: float | None) -> tuple[str, float]:
+    """Return the type in half precision that B computes in, and the error that it may make.
+
+    Raises:
+        UserError: The error is no part of a value, or there is no precision.
+    """
+    if max_error is not None and precision is None:
+        raise UserError("says nothing alone", where="--max-error", fix="add --precision")
+    if max_error is not None and not 0 < max_error < 1:
+        raise UserError(f"{max_error:g} is not between 0 and 1", where="--max-error")
+    if precision is None:
+        return "", 0.0
+    if max_error is None and precision in ("fp16", "bf16"):
+        return ("float16" if precision == "fp16" else "bfloat16"), 0.0
+    from ortkit.precision.cpu import MAX_ERROR
+
+    return "", max_error if max_error is not None else MAX_ERROR[precision]
 
 
 def _show(found: Verification) -> None:

@@ -333,10 +333,10 @@ def verify_models(
     library: Path | None = None,
     refusal: str = "",
     tolerance: UserTolerance | None = None,
+    computed_in: str = "",
+    stated: float = 0.0,
 ) -> Verification:
-    """Compare two models on the same inputs; see `Verifier`.
-
-    `refusal` says why the candidate has no `library`, for the report.
+    """Compare two models on the same inputs; see `Verifier` and `Verifier.check`.
 
     Raises:
         UserError: The inputs or sizes that the user gave do not fit the original.
@@ -345,7 +345,9 @@ def verify_models(
     with Verifier(
         original, samples=samples, inputs=inputs, shapes=shapes, tolerance=tolerance
     ) as verifier:
-        return verifier.check(candidate, library=library, refusal=refusal)
+        return verifier.check(
+            candidate, library=library, refusal=refusal, computed_in=computed_in, stated=stated
+        )
 
 
 def _not_covered(gaps: tuple[Gap, ...], rewrites: RewriteCheck) -> tuple[Gap, ...]:
