@@ -258,10 +258,11 @@ class Verifier:
     ) -> Verification:
         """Return the verdict on a candidate some of whose values are wrong."""
         first = rewrites.wrong[0]
+        kind = "output" if first.name in state.outputs else "value"
         more = f" ({len(rewrites.wrong)} values are wrong)" if len(rewrites.wrong) > 1 else ""
         return Verification(
             "no",
-            f"value {first.name!r}, computed from the original's values in float32:"
+            f"{kind} {first.name!r}, computed from the original's values in float32:"
             f" {first.reason}{more}",
             rewrites.wrong,
             len(state.feeds),

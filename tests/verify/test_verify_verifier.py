@@ -53,7 +53,7 @@ def test_a_perturbed_weight_names_the_output_and_the_error(two_layers: Verifier)
     wrong["second"][3, 5] *= 1 + 1e-2
     found = two_layers.check(model(TWO_LAYERS, wrong))
     assert found.verdict == "no"
-    assert found.reason.startswith("value 'logits', computed from the original's values in float")
+    assert found.reason.startswith("output 'logits', computed from the original's values in")
     assert "epsilons of float32 in row [" in found.reason
     (logits,) = found.outputs
     assert not logits.equal
