@@ -413,7 +413,7 @@ class _Run:
         from ortkit.load_stage import LOADS, LoadStage
         from ortkit.verify.bisect import find_guilty
 
-        is_verified = verification is not None and verification.is_good
+        is_verified = verification is not None and verification.is_good and verification.has_run
         if is_verified and not self._is_verified_in_other_form:
             self.load_check = LOADS
             return candidate

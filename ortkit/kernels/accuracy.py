@@ -19,7 +19,8 @@ ROUNDINGS: dict[str, float] = {
 }
 #: Kinds that answer NaN and infinities otherwise than their bodies: all results of one tile of
 #: Winograd's are NaN where one is, and attention does not read what a mask hides.
-SPECIAL_VALUES_DIFFER = ("winograd_conv", "attention")
+#: The maximum of a window with NaN is NaN; ONNX Runtime passes over NaN there.
+SPECIAL_VALUES_DIFFER = ("winograd_conv", "attention", "max_pool")
 
 
 def roundings_of(op_type: str) -> float:

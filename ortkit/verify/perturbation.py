@@ -4,13 +4,13 @@ A copy of the model multiplies every float value with 1 + r, with another random
 and each run. The spread of a few runs around the exact one is what any other order of the same
 computation may move. Elements that choose or round otherwise in some run are near ties.
 
-Integral numbers are not perturbed: masks of 0 and 1, counts and positions come of exact
-arithmetic.
+Integral numbers are not perturbed where they come of exact arithmetic alone: masks of 0 and 1,
+counts and positions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import onnx_ir as ir
 
@@ -46,11 +46,30 @@ def perturb(model: ir.Model, epsilon: Epsilon, *, quantized: float = 0.0) -> Non
     shapes, names = Shapes.infer(model), names_in(model)
     values = [value for value in model.graph.inputs if not value.is_initializer()]
     values += [value for node in control_nodes_below(model.graph) for value in node.outputs]
+    exact = _exact_values(model, values)
     for value in values:
         dtype = shapes.dtype(value)
         if dtype in _DRAWN and value.uses():
             unit = max(epsilon(value), quantized if _is_quantized(value) else 0.0)
-            _perturb(model, value, dtype, ROUNDINGS * unit, names)
+            _perturb(model, value, dtype, ROUNDINGS * unit, names, keeps_integers=value in exact)
+
+
+def _exact_values(model: ir.Model, values: Iterable[ir.Value]) -> set[ir.Value]:
+    """Return the values that are integral wherever the inputs and constants they come of are."""
+    exact = set(model.graph.inputs)
+    for value in values:
+        node = value.producer()
+        if node is None or node.domain or node.op_type not in _EXACT:
+            continue
+        read = [each for each in node.inputs if each is not None]
+        is_cast = node.op_type == "Cast" and all(not _is_float(each) for each in read)
+        if is_cast or all(each in exact or each.producer() is None for each in read):
+            exact.add(value)
+    return exact
+
+
+def _is_float(value: ir.Value) -> bool:
+    return value.dtype is None or value.dtype.is_floating_point()
 
 
 def _is_quantized(value: ir.Value) -> bool:
@@ -71,11 +90,20 @@ def perturb_constants(model: ir.Model, constants: Mapping[str, float]) -> None:
         value = model.graph.initializers.get(name, made.get(name))
         if value is not None and value.uses():
             # A number is off by half an epsilon at most.
-            _perturb(model, value, ir.DataType.FLOAT, ROUNDINGS * epsilon / 2, names)
+            part = ROUNDINGS * epsilon / 2
+            _perturb(model, value, ir.DataType.FLOAT, part, names, keeps_integers=True)
 
 
 #: The first opset with Where, which keeps integral numbers as they are.
 _SELECTS_FROM = 9
+#: Operators that give integral numbers of integral numbers, without a rounding.
+_EXACT = frozenset(
+    {
+        "Abs", "Add", "Cast", "Clip", "Concat", "Constant", "ConstantOfShape", "Expand", "Flatten",
+        "Gather", "Identity", "Max", "Min", "Mul", "Neg", "Pad", "Relu", "Reshape", "Slice",
+        "Split", "Squeeze", "Sub", "Tile", "Transpose", "Trilu", "Unsqueeze", "Where",
+    }
+)  # fmt: skip
 #: ONNX Runtime's integer kernels give numbers that are a step apart from the standard's. With
 #: `ROUNDINGS` this is half a step at the end of the range of 8 bits.
 STEP = 2.0**-10
@@ -84,7 +112,13 @@ _DRAWN = frozenset({ir.DataType.FLOAT, ir.DataType.DOUBLE})
 
 
 def _perturb(
-    model: ir.Model, value: ir.Value, dtype: ir.DataType, part: float, names: set[str]
+    model: ir.Model,
+    value: ir.Value,
+    dtype: ir.DataType,
+    part: float,
+    names: set[str],
+    *,
+    keeps_integers: bool,
 ) -> None:
     readers = [use for use in value.uses() if not _sets_size(use.node, use.idx)]
     drawn = ir.node(
@@ -93,14 +127,14 @@ def _perturb(
         {"dtype": int(dtype), "low": 1.0 - part, "high": 1.0 + part, "seed": float(len(names))},
     )
     product = ir.node("Mul", [value, drawn.outputs[0]])
-    whole = ir.node("Floor", [value])
-    is_whole = ir.node("Equal", [value, whole.outputs[0]])
-    chosen = ir.node("Where", [is_whole.outputs[0], value, product.outputs[0]])
-    new_nodes = [drawn, product, whole, is_whole, chosen]
-    for new, what in zip(
-        new_nodes, ("drawn", "off", "whole", "is_whole", "perturbed"), strict=True
-    ):
-        new.outputs[0].name = take_name(names, f"{value.name}/{what}")
+    new_nodes = [drawn, product]
+    if keeps_integers:
+        whole = ir.node("Floor", [value])
+        is_whole = ir.node("Equal", [value, whole.outputs[0]])
+        chosen = ir.node("Where", [is_whole.outputs[0], value, product.outputs[0]])
+        new_nodes += [whole, is_whole, chosen]
+    for new in new_nodes:
+        new.outputs[0].name = take_name(names, f"{value.name}/perturbed")
     node = value.producer()
     if node is None:
         model.graph.insert_before(model.graph[0], new_nodes)
@@ -108,7 +142,7 @@ def _perturb(
         assert node.graph is not None
         node.graph.insert_after(node, new_nodes)
     for use in readers:
-        use.node.replace_input_with(use.idx, chosen.outputs[0])
+        use.node.replace_input_with(use.idx, new_nodes[-1].outputs[0])
 
 
 def _sets_size(node: ir.Node, index: int) -> bool:

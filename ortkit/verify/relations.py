@@ -67,7 +67,8 @@ def related_sizes(
         for name, limit in (*_limit(*pair), *_limit(*reversed(pair))):
             limits[name] = min(limit, limits.get(name, limit))
         found = _solution(*pair, free - solved.keys())
-        if found is not None:
+        # A size of results alone decides no size of an input.
+        if found is not None and set(names(found[1])) <= free:
             name, size = found
             solved = {n: _put(each, name, size) for n, each in solved.items()} | {name: size}
     return Relations(solved, limits)

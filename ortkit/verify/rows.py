@@ -37,7 +37,9 @@ def row_errors(expected: np.ndarray, actual: np.ndarray) -> tuple[np.ndarray, np
 def row_spread(expected: np.ndarray, runs: Sequence[np.ndarray]) -> np.ndarray:
     """Return how far runs with perturbed values move each row at most: [rows, n] each -> [rows].
 
-    A row in which a run has NaN or infinity and `expected` has not has an infinite spread.
+    A row in which a run has NaN or infinity and `expected` has not has an infinite spread. A row
+    with next to nothing but 0 is taken to move at least as far as half of the rows do: a Relu has
+    cut off what would tell.
     """
     spread = np.zeros(len(expected))
     for run in runs:
@@ -46,7 +48,10 @@ def row_spread(expected: np.ndarray, runs: Sequence[np.ndarray]) -> np.ndarray:
             errors = _measure(want, got)[0]
             spread[at : at + len(want)] = np.maximum(spread[at : at + len(want)], errors)
             at += len(want)
-    return spread
+    if not len(spread):
+        return spread
+    is_sparse = (expected != 0).sum(axis=1) < _MIN_ROW
+    return np.where(is_sparse, np.maximum(spread, np.median(spread)), spread)
 
 
 def as_rows(array: np.ndarray) -> tuple[tuple[int, ...], np.ndarray]:

@@ -43,6 +43,8 @@ class Verification:
     not_compared: tuple[Gap, ...] = ()
     fix: str = ""
     """What the user can give to make a verification possible; empty if nothing helps."""
+    has_run: bool = True
+    """Whether the models ran as they are, and not only in float32."""
     values: RewriteCheck = field(default_factory=RewriteCheck)
     """The values between the inputs and the outputs, compared in float32."""
     notes: tuple[str, ...] = ()

@@ -227,6 +227,7 @@ class Verifier:
             time.perf_counter() - started,
             state.excluded,
             gaps,
+            has_run=not self._only_wide,
             values=rewrites,
             notes=state.notes,
         )
