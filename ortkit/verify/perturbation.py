@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
+import numpy as np
 import onnx_ir as ir
 
 from ortkit.graph.shapes import Shapes
@@ -96,6 +97,7 @@ def perturb_constants(model: ir.Model, constants: Mapping[str, float]) -> None:
 
 #: The first opset with Where, which keeps integral numbers as they are.
 _SELECTS_FROM = 9
+_NO_UNIFORM_FROM = 22
 #: Operators that give integral numbers of integral numbers, without a rounding.
 _EXACT = frozenset(
     {
@@ -121,13 +123,9 @@ def _perturb(
     keeps_integers: bool,
 ) -> None:
     readers = [use for use in value.uses() if not _sets_size(use.node, use.idx)]
-    drawn = ir.node(
-        "RandomUniformLike",
-        [value],
-        {"dtype": int(dtype), "low": 1.0 - part, "high": 1.0 + part, "seed": float(len(names))},
-    )
-    product = ir.node("Mul", [value, drawn.outputs[0]])
-    new_nodes = [drawn, product]
+    new_nodes = _factors(model, value, dtype, part, float(len(names)))
+    product = ir.node("Mul", [value, new_nodes[-1].outputs[0]])
+    new_nodes.append(product)
     if keeps_integers:
         whole = ir.node("Floor", [value])
         is_whole = ir.node("Equal", [value, whole.outputs[0]])
@@ -143,6 +141,33 @@ def _perturb(
         node.graph.insert_after(node, new_nodes)
     for use in readers:
         use.node.replace_input_with(use.idx, new_nodes[-1].outputs[0])
+
+
+def _factors(
+    model: ir.Model, value: ir.Value, dtype: ir.DataType, part: float, seed: float
+) -> list[ir.Node]:
+    """Return nodes that draw 1 + r for each element of a value, by the last of them.
+
+    ONNX Runtime has no kernel for RandomUniformLike of opset 22 and later (1.31.1). There a
+    Dropout of half of many ones draws the signs.
+    """
+    if model.opset_imports.get("", 0) < _NO_UNIFORM_FROM:
+        attributes = {"dtype": int(dtype), "low": 1.0 - part, "high": 1.0 + part, "seed": seed}
+        return [ir.node("RandomUniformLike", [value], attributes)]
+    kind = dtype.numpy()
+
+    def constant(array: np.ndarray) -> ir.Node:
+        return ir.node("Constant", [], {"value": ir.tensor(array)})
+
+    half, training = constant(np.array(0.5, kind)), constant(np.array(True))
+    least, width = constant(np.array(1 - part, kind)), constant(np.array(part, kind))
+    shape = ir.node("Shape", [value])
+    ones = ir.node("ConstantOfShape", shape.outputs, {"value": ir.tensor(np.ones(1, kind))})
+    inputs = [ones.outputs[0], half.outputs[0], training.outputs[0]]
+    drawn = ir.node("Dropout", inputs, {"seed": int(seed)})  # 0 or 2
+    scaled = ir.node("Mul", [drawn.outputs[0], width.outputs[0]])
+    factor = ir.node("Add", [scaled.outputs[0], least.outputs[0]])
+    return [half, training, least, width, shape, ones, drawn, scaled, factor]
 
 
 def _sets_size(node: ir.Node, index: int) -> bool:

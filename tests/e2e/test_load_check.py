@@ -105,7 +105,9 @@ def test_what_cannot_be_loaded_here_is_written_and_said_to_be_unchecked(
     command(source, "-o", made, "--json", *flags)
     report = json.loads(capsys.readouterr().out)
     assert report["load_check"].startswith("not checked: ONNX Runtime here does not load the orig")
-    assert flags or report["verification"]["verdict"] == "not possible"
+    # What there is no kernel for in its own type is compared in float32.
+    verdict = "not possible" if text is FOREIGN else "partly"
+    assert flags or report["verification"]["verdict"] == verdict
     assert len(onnx.load(made).graph.node) == (2 if text is FOREIGN else 1)
 
 
