@@ -8,6 +8,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from ortkit.version import __version__ as __version__
+
 if TYPE_CHECKING:
     from ortkit.errors import CheckError as CheckError
     from ortkit.errors import InternalError as InternalError
@@ -43,8 +45,6 @@ if TYPE_CHECKING:
     from ortkit.provider.registration import register_provider as register_provider
     from ortkit.provider.registration import unregister_provider as unregister_provider
     from ortkit.runtime.session import Session as Session
-
-__version__ = "0.1.0"
 
 _PUBLIC = {
     "CheckError": "ortkit.errors",

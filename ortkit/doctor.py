@@ -13,9 +13,10 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from typing import Literal
 
-from ortkit import __version__, env
+from ortkit import env
 from ortkit.errors import OrtkitError
 from ortkit.private_folder import private_folder_refusal
+from ortkit.version import __version__
 
 SCHEMA = "ortkit.doctor/1"
 #: Distributions that all install the package `onnxruntime`, over each other.

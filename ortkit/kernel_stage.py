@@ -37,8 +37,8 @@ def compile_kernels(
         MissingDependencyError, KernelError: Kernels that were asked for cannot be made.
     """
     from ortkit.fusion.plan import compile_regions
-    from ortkit.kernels.backend import Target
     from ortkit.kernels.build import missing_toolchain
+    from ortkit.targets.target import Target
 
     kind = options.target
     backend = "triton" if kind == "cuda" else options.kernels

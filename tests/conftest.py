@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Iterator
 
 import pytest
 
@@ -15,6 +16,19 @@ _STATE = tempfile.TemporaryDirectory(prefix="ortkit-tests-state-")
 os.environ["XDG_STATE_HOME"] = _STATE.name
 # A pass that raises is left out of a run and reported; in tests it ends the run.
 os.environ["ORTKIT_PASS_ERRORS"] = "raise"
+
+
+#: Loading TVM takes a second of processor time, and most tests compile only a few kernels.
+_TOOLCHAIN_SECONDS = 120.0
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _loaded_toolchain() -> Iterator[None]:
+    """Keep the compiling process of each test worker between tests."""
+    from ortkit.kernels.compiler import staying  # after the settings above
+
+    with staying(_TOOLCHAIN_SECONDS):
+        yield
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

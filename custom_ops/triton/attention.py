@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ortkit.kernels.backend import Refused
 from ortkit.kernels.cuda import Condition
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.sizes import Extent
 from ortkit.kernels.triton.hand import Call, Passed, Size, Tensor, hand_variant, kernel_text
 from ortkit.kernels.triton.source import VariantSource
+from ortkit.refusal import Refused
 
 from .attention_append import append_variant, why_not_appended
 from .attention_form import AttentionForm, Mask

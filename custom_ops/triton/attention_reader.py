@@ -15,9 +15,9 @@ from math import inf
 import numpy as np
 import onnx
 
-from ortkit.kernels.backend import Refused
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.sizes import ONE, Extent, extent_of, product
+from ortkit.refusal import Refused, RefusedError, refusals
 
 from ..tvm.body import Body, integer, integers
 from .attention_form import AttentionForm, Cache, Causal, Heads, Mask
@@ -32,10 +32,7 @@ class _NotAttentionError(Exception):
     """The region is no attention of this form."""
 
 
-class _RefusedError(Exception):
-    """It is one, and there is no kernel for it."""
-
-
+@refusals
 def read_attention(signature: RegionSignature) -> AttentionForm | Refused | None:
     """Return the region as one attention; None if it is something else."""
     if "Softmax" not in signature.body or "MatMul" not in signature.body:
@@ -45,8 +42,6 @@ def read_attention(signature: RegionSignature) -> AttentionForm | Refused | None
         return reader.read()
     except _NotAttentionError:
         return None
-    except _RefusedError as error:
-        return Refused(str(error))
 
 
 class _Reader:
@@ -84,9 +79,9 @@ class _Reader:
         if bias is not None:
             # A bound of the scores is not moved as they are by what is added to keys.
             if softcap or self._biases != [bias] * 3 or len({q.tensor, k.tensor, v.tensor}) > 1:
-                raise _RefusedError("attention of parts with a bias, and a bound of its scores")
+                raise RefusedError("attention of parts with a bias, and a bound of its scores")
         elif any(one is not None for one in self._biases):
-            raise _RefusedError("attention of parts of which some have a bias")
+            raise RefusedError("attention of parts of which some have a bias")
         return AttentionForm(
             signature, q, k, v, made, mask_found, scale, softcap, causal, bias, caches
         )
@@ -168,7 +163,7 @@ class _Reader:
             raise _NotAttentionError
         batch, heads, rows, width = shape
         if not isinstance(heads, int) or not isinstance(width, int):
-            raise _RefusedError("attention of heads whose number or width is not known")
+            raise RefusedError("attention of heads whose number or width is not known")
         return Heads(tensor, True, heads, width, extent_of(batch), extent_of(rows), width)
 
     def _one_row(self, reshape: onnx.NodeProto) -> Heads | None:
@@ -245,11 +240,11 @@ class _Reader:
             for spec in (tensors[cache.past], tensors[cache.present]):
                 batch, heads, _, width = spec.shape
                 if (extent_of(batch), heads, width) != (new.batch, new.heads, new.width):
-                    raise _RefusedError("attention with a cache not known to be of its heads")
+                    raise RefusedError("attention with a cache not known to be of its heads")
                 if spec.dtype != tensors[new.tensor].dtype:
-                    raise _RefusedError(f"attention with a cache of {spec.dtype}")
+                    raise RefusedError(f"attention with a cache of {spec.dtype}")
         if (of_keys.rows, of_keys.at) != (of_values.rows, of_values.at):
-            raise _RefusedError("attention with caches not known to be of one length")
+            raise RefusedError("attention with caches not known to be of one length")
         return of_keys, of_values
 
     def _keys(self, k: Heads, caches: tuple[Cache, Cache] | None) -> Extent:
@@ -272,7 +267,7 @@ class _Reader:
         if tensor is None or len(shape) != 3:
             raise _NotAttentionError
         if not isinstance(shape[2], int):
-            raise _RefusedError("attention of rows whose length is not known")
+            raise RefusedError("attention of rows whose length is not known")
         if count != heads * width or first + count > shape[2]:
             raise _NotAttentionError
         batch, rows = extent_of(shape[0]), extent_of(shape[1])
@@ -415,29 +410,27 @@ class _Reader:
                 raise _NotAttentionError
             shape = [shape[0], ONE, ONE, shape[1]]
         if len(shape) > 4 or len(shape) < 2:
-            raise _RefusedError("attention with a mask of another rank")
+            raise RefusedError("attention with a mask of another rank")
         batch, heads, rows, keys = [ONE, ONE, *shape][-4:]
         if keys != all_keys or rows not in (ONE, q.length):
-            raise _RefusedError(
-                "attention with a mask that is not known to be of queries and keys"
-            )
+            raise RefusedError("attention with a mask that is not known to be of queries and keys")
         if batch not in (ONE, q.batch) or heads not in (ONE, Extent(q.heads)):
-            raise _RefusedError("attention with a mask of another number of samples or heads")
+            raise RefusedError("attention with a mask of another number of samples or heads")
         own = self._signature.inputs[q.tensor].dtype
         if spec.dtype not in (("bool", "int32") if fill is not None else (own,)):
-            raise _RefusedError(f"attention with a mask of {spec.dtype}")
+            raise RefusedError(f"attention with a mask of {spec.dtype}")
         return Mask(tensor, fill, rows != ONE, batch != ONE, heads != ONE)
 
     def _check(self, q: Heads, k: Heads, v: Heads, scale: float, softcap: float) -> None:
         dtypes = {self._signature.inputs[one.tensor].dtype for one in (q, k, v)}
         dtypes.add(self._signature.outputs[0].dtype)
         if len(dtypes) > 1 or not dtypes <= set(_TYPES):
-            raise _RefusedError(f"attention of {' and '.join(sorted(dtypes))}")
+            raise RefusedError(f"attention of {' and '.join(sorted(dtypes))}")
         if len({one.stacked for one in (q, k, v)}) > 1:
-            raise _RefusedError("attention of operands of different rank")
+            raise RefusedError("attention of operands of different rank")
         if k.heads < 1 or q.heads % k.heads or k.heads != v.heads or q.width != k.width:
-            raise _RefusedError("attention of heads that do not fit each other")
+            raise RefusedError("attention of heads that do not fit each other")
         if not q.batch == k.batch == v.batch or k.length != v.length:
-            raise _RefusedError("attention whose operands are not known to have equal sizes")
+            raise RefusedError("attention whose operands are not known to have equal sizes")
         if not 0.0 < scale < inf or not 0.0 <= softcap < inf:
-            raise _RefusedError("attention with a scale that is no positive number")
+            raise RefusedError("attention with a scale that is no positive number")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ortkit.kernels.backend import Refused
 from ortkit.kernels.cuda import MAX_GRID, Condition
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.sizes import ONE, Extent, extent_of, product
@@ -18,6 +17,7 @@ from ortkit.kernels.triton.hand import (
     kernel_text,
 )
 from ortkit.kernels.triton.source import VariantSource
+from ortkit.refusal import Refused
 
 from .alignment import UNALIGNED_ARCHITECTURES
 from .conv_boxes import box_variant

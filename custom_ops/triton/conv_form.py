@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, fields
 
-from ortkit.kernels.backend import Refused
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.sizes import ONE, Extent, extent_of, product
 from ortkit.kernels.triton.emit import Emitter
 from ortkit.kernels.triton.expr import Expr, bare
 from ortkit.kernels.triton.hand import Call, Passed, Scratch, Size, Tensor
+from ortkit.refusal import Refused
 
 from ..tvm import convolution
 from ..tvm.body import TO_NCHW
@@ -87,7 +87,7 @@ def epilogue_text(
     """
     e = Emitter(is_rough=is_rough or is_gluon)
     others = [Expr(f"b{number}", "float32") for number in range(extras)]
-    result = epilogue.write(e, Expr("a", "float32"), others[: len(epilogue.extras)])  # type: ignore[arg-type]
+    result = epilogue.write(e, Expr("a", "float32"), others[: len(epilogue.extras)])
     lines = [*e.lines, f"return {bare(result.text)}"]
     parameters = ", ".join(["a", *(other.text for other in others)])
     text = "\n".join(

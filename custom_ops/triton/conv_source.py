@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ortkit.kernels.backend import Refused
 from ortkit.kernels.sizes import ONE, Extent, extent_of
 from ortkit.kernels.triton.hand import Call, Passed, Scratch, Size, Tensor
+from ortkit.refusal import Refused
 
 from .conv_form import HalfConvolution
 from .conv_tiles import power

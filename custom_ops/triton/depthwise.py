@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ortkit.kernels.backend import Refused
 from ortkit.kernels.cuda import Condition
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.sizes import ONE, Extent, extent_of
 from ortkit.kernels.triton.hand import Call, Size, Tensor, kernel_text
 from ortkit.kernels.triton.source import VariantSource
+from ortkit.refusal import Refused
 
 from .alignment import for_any_alignment
 from .conv_form import HalfConvolution, epilogue_text, optional, read_half

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from ortkit.kernels.backend import Refused
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.sizes import ONE, Extent
 from ortkit.kernels.triton.hand import Call, Passed, Size, Tensor, hand_variant, kernel_text
 from ortkit.kernels.triton.source import VariantSource
+from ortkit.refusal import Refused
 
 from .conv_form import epilogue_text, optional
 from .conv_tiles import power

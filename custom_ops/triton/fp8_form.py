@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 import onnx
 
-from ortkit.kernels.backend import Refused
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.sizes import extent_of, product
+from ortkit.refusal import Refused
 
 from ..tvm.body import Body, integer
 from ..tvm.epilogue import Epilogue, Operand, Step, Value

@@ -7,11 +7,11 @@ from typing import ClassVar
 
 import onnx
 
-from ortkit.kernels.backend import Refused
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.sizes import ONE, extent_of, product
 from ortkit.kernels.triton.hand import Call, Size, Tensor, hand_variant, kernel_text
 from ortkit.kernels.triton.source import VariantSource
+from ortkit.refusal import Refused
 
 from ..tvm.body import Body, integer
 from .conv_form import optional

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ortkit.kernels.backend import Refused
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.sizes import ONE, Extent, extent_of
 from ortkit.kernels.triton.hand import Call, Size, Tensor, kernel_text
 from ortkit.kernels.triton.source import VariantSource
+from ortkit.refusal import Refused
 
 from ..tvm.body import TO_NCHW, TO_NHWC, Body, integer
 from ..tvm.convolution import Window, window_of

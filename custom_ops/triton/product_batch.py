@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from math import prod
 from typing import TypeAlias
 
-from ortkit.kernels.backend import Refused
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.sizes import Extent, extent_of, product
+from ortkit.refusal import Refused
 
 from ..tvm.body import Body
 

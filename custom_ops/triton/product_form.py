@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import onnx
 
-from ortkit.kernels.backend import Refused
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.sizes import Extent, extent_of, product
+from ortkit.refusal import Refused
 
 from ..tvm.body import Body, integer
 from ..tvm.epilogue import Epilogue, Operand, Step, Value, read_step

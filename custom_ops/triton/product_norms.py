@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import onnx
 
-from ortkit.kernels.backend import Refused
+from ortkit.refusal import Refused
 
 from ..tvm.body import Body, integer
 

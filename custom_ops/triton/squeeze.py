@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 import onnx
 
-from ortkit.kernels.backend import Refused
 from ortkit.kernels.cuda import Condition
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.sizes import ONE, Extent, extent_of
 from ortkit.kernels.triton.hand import Call, Scratch, Size, Tensor, kernel_text
 from ortkit.kernels.triton.source import VariantSource
+from ortkit.refusal import Refused
 
 from ..tvm.body import TO_NHWC, Body
 from ..tvm.epilogue import Epilogue, read_epilogue

@@ -15,9 +15,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from ortkit.kernels.backend import Launch, Refused
+from ortkit.kernels.backend import Launch
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.sizes import Extent
+from ortkit.refusal import Refused
 
 from .attention_amx import TileAttention
 from .attention_form import AttentionForm, read_attention

@@ -14,8 +14,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from ortkit.kernels.backend import Launch, Refused
+from ortkit.kernels.backend import Launch
 from ortkit.kernels.sizes import Extent
+from ortkit.refusal import Refused
 
 from .attention_form import AttentionForm
 from .bf16_emitter import PAIRS

@@ -7,9 +7,9 @@ from math import sqrt
 
 import onnx
 
-from ortkit.kernels.backend import Refused
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.sizes import ONE, Extent, extent_of
+from ortkit.refusal import Refused
 
 from .bf16_operands import BFLOAT16, FLOAT, source_of_cast
 from .body import Body, integer

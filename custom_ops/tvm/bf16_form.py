@@ -7,9 +7,9 @@ from math import prod
 
 import onnx
 
-from ortkit.kernels.backend import Refused
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.sizes import Extent, extent_of, product
+from ortkit.refusal import Refused
 
 from .bf16_operands import gated_input, is_unpacked, packed_behind, rounded_input
 from .bf16_results import Finish, read_finish

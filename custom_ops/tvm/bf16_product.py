@@ -11,11 +11,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ortkit.kernels.backend import Launch, Refused
+from ortkit.kernels.backend import Launch
 from ortkit.kernels.bf16 import DEPTH
 from ortkit.kernels.cpu import has_bf16
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.sizes import Extent
+from ortkit.refusal import Refused
 
 from .bf16_emitter import PAIRS
 from .bf16_form import ProductForm, read_product

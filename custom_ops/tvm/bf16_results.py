@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import onnx
 
-from ortkit.kernels.backend import Refused
 from ortkit.kernels.signature import TensorSpec
+from ortkit.refusal import Refused
 
 from .bf16_operands import BFLOAT16, wide_input
 from .body import Body, integer

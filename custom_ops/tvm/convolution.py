@@ -7,8 +7,8 @@ from math import prod
 
 import onnx
 
-from ortkit.kernels.backend import Refused
 from ortkit.kernels.signature import RegionSignature, TensorSpec
+from ortkit.refusal import Refused
 
 from .bf16_operands import BFLOAT16, source_of_cast, wide_input
 from .body import TO_NCHW, TO_NHWC, Body, integer, integers

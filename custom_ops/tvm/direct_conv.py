@@ -12,9 +12,10 @@ from dataclasses import dataclass, replace
 from math import ceil, prod
 from typing import TYPE_CHECKING
 
-from ortkit.kernels.backend import Launch, Refused
+from ortkit.kernels.backend import Launch
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.sizes import Extent, extent_of
+from ortkit.refusal import Refused
 
 from .convolution import Convolution, packed_weight, read_convolution
 from .depthwise_row import row_taps

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import onnx
 
-from ortkit.kernels.backend import Refused
 from ortkit.kernels.region.ops import POINTWISE_OPS, Attributes
 from ortkit.kernels.region.vectormath import factor
+from ortkit.refusal import Refused
 
 from .body import TO_NCHW, Body
 
 if TYPE_CHECKING:
-    from ortkit.kernels.tvm.emit import Emitter, Expr
+    from ortkit.kernels.region.emitter import Emitter, Expr
 
 
 @dataclass(frozen=True)

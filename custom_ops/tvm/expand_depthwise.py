@@ -11,9 +11,10 @@ from functools import cached_property
 from math import ceil
 from typing import TYPE_CHECKING
 
-from ortkit.kernels.backend import Launch, Refused
+from ortkit.kernels.backend import Launch
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.sizes import Extent, extent_of
+from ortkit.refusal import Refused
 
 from .body import TO_NCHW, TO_NHWC, Body, integer
 from .convolution import Convolution, packed_weight, unfit, window_of

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ortkit.kernels.backend import Launch, Refused
+from ortkit.kernels.backend import Launch
 from ortkit.kernels.region.dtypes import load, memory_dtype
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.sizes import extent_of, product
+from ortkit.refusal import Refused
 
 from .bf16_operands import BFLOAT16, source_of_cast, wide_input
 from .body import TO_NCHW, TO_NHWC, Body, integer

@@ -12,10 +12,11 @@ from dataclasses import dataclass, replace
 from math import ceil
 from typing import TYPE_CHECKING
 
-from ortkit.kernels.backend import Launch, Refused
+from ortkit.kernels.backend import Launch
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.sizes import Extent, extent_of, product
 from ortkit.kernels.tvm.emit import NEAR, NEAREST
+from ortkit.refusal import Refused
 
 from .body import Body
 from .epilogue import Epilogue, read_epilogue

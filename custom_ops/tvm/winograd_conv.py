@@ -16,9 +16,10 @@ from dataclasses import dataclass
 from math import ceil
 from typing import TYPE_CHECKING
 
-from ortkit.kernels.backend import Launch, Refused
+from ortkit.kernels.backend import Launch
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.sizes import Extent, extent_of
+from ortkit.refusal import Refused
 
 from .convolution import Convolution, Window, packed_weight, read_convolution
 from .registers import VECTOR

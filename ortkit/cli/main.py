@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from importlib import import_module
 from types import ModuleType
 
-from ortkit import __version__
 from ortkit.cli.catalog import COMMANDS
 from ortkit.cli.show import harmless
 from ortkit.cli.tree import Parser
 from ortkit.env import keep_runtime_log_off
 from ortkit.errors import InternalError, OrtkitError
+from ortkit.version import __version__
 
 USAGE, BUG, INTERRUPTED = 2, 70, 130
 #: Packages that are ours to install: one of them missing is no bug.

@@ -111,7 +111,7 @@ def _test(arguments: argparse.Namespace, ops: Sequence[CustomOp]) -> int:
 def _build(arguments: argparse.Namespace, ops: Sequence[CustomOp]) -> int:
     from ortkit.errors import UserError
     from ortkit.extend.native import build_ops
-    from ortkit.kernels.backend import Target
+    from ortkit.targets.target import Target
 
     _check_dtypes(arguments.dtypes)
     check_written({"--output": arguments.output}, map(Path, arguments.sources))

@@ -11,7 +11,7 @@ from ortkit.errors import KernelError, UserError
 from ortkit.extend.custom_ops import CustomOp
 from ortkit.extend.forms import Form, forms_of
 from ortkit.extend.op_schema import Attribute, OpInput
-from ortkit.kernels.backend import Kernel, Refused, Target
+from ortkit.kernels.backend import Kernel
 from ortkit.kernels.build import build_kernels
 from ortkit.kernels.cache import KernelCache
 from ortkit.kernels.cpu import resolve
@@ -25,6 +25,8 @@ from ortkit.kernels.names import (
     NamedKernel,
     NamedOp,
 )
+from ortkit.refusal import Refused
+from ortkit.targets.target import Target
 from ortkit.temporary import TemporaryFolder
 
 

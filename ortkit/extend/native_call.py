@@ -21,10 +21,11 @@ from ortkit.extend.native import built_forms
 from ortkit.extend.op_schema import Attribute, Types
 from ortkit.extend.packing import room_of
 from ortkit.extend.size_rules import value_of
-from ortkit.kernels.backend import Kernel, Launch, PackedInput, Target
+from ortkit.kernels.backend import Kernel, Launch, PackedInput
 from ortkit.kernels.cpu import ask_for_tiles
 from ortkit.kernels.link import find_linker
 from ortkit.kernels.sizes import symbols_of
+from ortkit.targets.target import Target
 from ortkit.temporary import TemporaryFolder, tools_in
 
 #: Work that takes one core less is not worth another thread's start.

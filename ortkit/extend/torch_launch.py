@@ -12,9 +12,9 @@ from ortkit.extend.forms import Form
 from ortkit.extend.op_schema import Attribute
 from ortkit.extend.size_rules import value_of
 from ortkit.extend.triton_kernels import has_elements, sources_of_form
-from ortkit.kernels.backend import Refused
 from ortkit.kernels.triton.parameters import Parameter
 from ortkit.kernels.triton.source import StepSource, VariantSource, sources_of
+from ortkit.refusal import Refused
 from ortkit.temporary import TemporaryFolder
 
 # torch is optional, and has no types here.

@@ -18,8 +18,8 @@ from ortkit.extend.op_schema import Attribute, Types, checked_attributes
 from ortkit.extend.sizes import Sizes
 from ortkit.extend.torch_body import compute_body, unknown_operator
 from ortkit.extend.torch_launch import Launches, fitting, is_aligned, sources_for
-from ortkit.kernels.backend import Refused
 from ortkit.kernels.triton.source import VariantSource
+from ortkit.refusal import Refused
 
 # torch is optional, and has no types here.
 Tensor: TypeAlias = Any

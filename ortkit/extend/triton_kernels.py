@@ -14,7 +14,6 @@ from ortkit.extend.forms import Form
 from ortkit.extend.kernel_parameters import attributes_of, python_function
 from ortkit.extend.size_rules import Words
 from ortkit.extend.triton_source import is_gluon, name_of, text_of
-from ortkit.kernels.backend import Target
 from ortkit.kernels.cuda import (
     MAX_GRID,
     Argument,
@@ -30,6 +29,7 @@ from ortkit.kernels.sizes import ONE, Extent, extent_of, product, symbols_of
 from ortkit.kernels.triton.maps import element_bytes, map_parameter, tensor_map
 from ortkit.kernels.triton.parameters import POINTERS, Parameter
 from ortkit.kernels.triton.source import StepSource, VariantSource
+from ortkit.targets.target import Target
 
 _MULTIPLE = 16
 _SUFFIX = "_ptr"

@@ -15,10 +15,11 @@ from ortkit.extend.forms import Form, forms_of
 from ortkit.extend.op_cases import flat_sizes
 from ortkit.extend.sizes import Sizes
 from ortkit.extend.tvm_kernels import compile_tvm, require_tvm, unscheduled
-from ortkit.kernels.backend import Kernel, Target
+from ortkit.kernels.backend import Kernel
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.sizes import symbols_of
 from ortkit.kernels.tuned import known_database
+from ortkit.targets.target import Target
 
 NO_SHAPES: Mapping[str, Sequence[int]] = {}
 #: What records of such kernels are kept under, as those of generated kernels are under `tvm`.

@@ -14,8 +14,8 @@ from ortkit.fusion.describe import describe_region
 from ortkit.fusion.families import family_of
 from ortkit.fusion.recompute import Candidate
 from ortkit.fusion.regions import FusedRegion, region_of
-from ortkit.kernels.backend import Refused
 from ortkit.kernels.signature import RegionSignature
+from ortkit.refusal import Refused
 from ortkit.rewrite.scope import Scope
 
 KIND = "bf16_product"

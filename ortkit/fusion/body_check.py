@@ -14,8 +14,8 @@ import onnx
 import onnx_ir as ir
 from onnx import helper
 
-from ortkit.kernels.backend import Refused
 from ortkit.kernels.signature import RegionSignature, TensorSpec
+from ortkit.refusal import Refused
 
 
 def invalid_body(signature: RegionSignature, opsets: Mapping[str, int]) -> Refused | None:

@@ -13,8 +13,8 @@ from ortkit.fusion.members import is_reshape
 from ortkit.fusion.partition import partition
 from ortkit.fusion.recompute import Candidate, with_recomputed
 from ortkit.fusion.regions import PASS, components, region_of
-from ortkit.kernels.backend import Refused
 from ortkit.kernels.signature import RegionSignature
+from ortkit.refusal import Refused
 from ortkit.rewrite.scope import Scope
 from ortkit.rewrite.site import describe
 

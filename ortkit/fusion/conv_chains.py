@@ -12,8 +12,8 @@ from ortkit.fusion.conv_bodies import Described
 from ortkit.fusion.conv_cost import ChainCost
 from ortkit.fusion.conv_finder import PASS
 from ortkit.fusion.conv_targets import ConvTarget, target_of
-from ortkit.kernels.backend import Refused
 from ortkit.kernels.signature import RegionSignature
+from ortkit.refusal import Refused
 from ortkit.rewrite.log import DENIED
 from ortkit.rewrite.scope import Scope
 from ortkit.rewrite.site import describe

@@ -18,8 +18,8 @@ from ortkit.fusion.describe import tensor_spec
 from ortkit.fusion.lower import import_fused
 from ortkit.fusion.recompute import Candidate
 from ortkit.fusion.regions import FusedRegion
-from ortkit.kernels.backend import Refused
 from ortkit.kernels.signature import DOMAIN, RegionSignature, body_text
+from ortkit.refusal import Refused
 from ortkit.rewrite.scope import Scope
 
 _NOTHING = Prediction(0.0, 0.0)

@@ -14,7 +14,7 @@ from ortkit.fusion.attention_bodies import AttentionBody
 from ortkit.fusion.cuda_attention_caches import cache_row, depends, shared_rows
 from ortkit.fusion.cuda_attention_masks import MaskSource, before_expand, mask_source
 from ortkit.graph.dims import Size
-from ortkit.kernels.backend import Refused
+from ortkit.refusal import Refused
 from ortkit.rewrite.scope import Scope
 
 MULTI_HEAD = "com.microsoft", "MultiHeadAttention"

@@ -11,7 +11,7 @@ from ortkit.fusion.conv_block import Block
 from ortkit.fusion.conv_finder import PASS, BlockFinder
 from ortkit.fusion.conv_nodes import is_global_mean
 from ortkit.graph.conv_window import pool_window_of
-from ortkit.kernels.backend import Refused
+from ortkit.refusal import Refused
 from ortkit.rewrite.scope import Scope
 from ortkit.rewrite.site import Site, describe
 

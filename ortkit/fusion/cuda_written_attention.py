@@ -18,13 +18,13 @@ from ortkit.fusion.cuda_attention_nodes import WRITTEN, Written
 from ortkit.fusion.lower import drop_initializer
 from ortkit.fusion.regions import PASS
 from ortkit.ops.attention import emit, mask_emit
-from ortkit.ops.attention.core import RefusalError
 from ortkit.ops.attention.facts import Facts
 from ortkit.ops.attention.find import find_core
 from ortkit.ops.attention.forms import check_meaning
 from ortkit.ops.attention.sizes import measure_elsewhere
 from ortkit.ops.attention.understand import understand
 from ortkit.ops.attention.understood import Attention
+from ortkit.refusal import RefusedError
 from ortkit.rewrite.scope import Scope
 from ortkit.rewrite.site import Site, describe
 
@@ -57,7 +57,7 @@ def _all_written(scope: Scope, wanted: Callable[[Scope, ir.Node], bool]) -> Iter
             continue
         try:
             made = _written(Site(scope, node, PASS), facts, wanted)
-        except RefusalError:
+        except RefusedError:
             continue  # `fuse-attention` said why
         if made is not None:
             yield made
@@ -92,4 +92,4 @@ def _written(site: Site, facts: Facts, wanted: Callable[[Scope, ir.Node], bool])
 def _check(_: Site, attention: Attention) -> None:
     check_meaning(attention)
     if attention.heads.caches is not None or attention.dtype != ir.DataType.FLOAT16:
-        raise RefusalError("no kernel takes it as it is written")
+        raise RefusedError("no kernel takes it as it is written")

@@ -26,12 +26,12 @@ from ortkit.fusion.sizes import join_untold
 from ortkit.graph.convert import first_line, to_ir
 from ortkit.graph.shapes import Shapes
 from ortkit.graph.walk import subgraphs
-from ortkit.kernels.backend import Target
 from ortkit.kernels.signature import DOMAIN, RegionSignature, TensorSpec, body_text
 from ortkit.report import RegionReport
 from ortkit.rewrite.log import DENIED, RewriteLog
 from ortkit.rewrite.scope import PURE_DOMAINS, Scope
 from ortkit.rewrite.site import describe
+from ortkit.targets.target import Target
 
 #: The rule under which keeping a fused operator is reported, and denied: `fuse-regions:kept:OP`.
 KEPT = "kept"

@@ -9,7 +9,7 @@ import onnx_ir as ir
 from ortkit.fusion.families import RESHAPES, Family, family_of
 from ortkit.fusion.parameters import has_static_parameters
 from ortkit.graph.dims import Size
-from ortkit.kernels.backend import Refused
+from ortkit.refusal import Refused
 from ortkit.rewrite.scope import Scope, is_unused
 
 #: Integers in tensors of up to this many elements are sizes and indices, not data.

@@ -16,7 +16,7 @@ from ortkit.fusion.cost import CostModel
 from ortkit.fusion.families import Family
 from ortkit.fusion.members import Members
 from ortkit.fusion.space import NodeSpace, Space
-from ortkit.kernels.backend import Refused
+from ortkit.refusal import Refused
 from ortkit.rewrite.scope import Scope, captured_values
 
 #: A region of more nodes is cut.

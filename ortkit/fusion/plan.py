@@ -41,15 +41,16 @@ from ortkit.fusion.product_regions import ProductRegions
 from ortkit.fusion.recompute import Candidate
 from ortkit.fusion.regions import PASS
 from ortkit.graph.walk import control_bodies
-from ortkit.kernels.backend import Refused, Target
 from ortkit.kernels.build import build_library, refusal
 from ortkit.kernels.calibration import load_calibration
 from ortkit.kernels.cuda import CudaKernel
 from ortkit.kernels.signature import RegionSignature, by_key
 from ortkit.kernels.tuned import Chooser
+from ortkit.refusal import Refused
 from ortkit.report import RegionReport
 from ortkit.rewrite.log import DENIED
 from ortkit.rewrite.scope import Scope
+from ortkit.targets.target import Target
 
 _PRODUCTS_ON_CUDA = (
     fp8_candidates,

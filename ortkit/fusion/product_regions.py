@@ -14,10 +14,10 @@ from ortkit.fusion.product_cost import LEAST_GAIN, predict_product
 from ortkit.fusion.products import Product, find_product, sizes_as_text, with_tails
 from ortkit.fusion.recompute import Candidate
 from ortkit.fusion.regions import PASS, FusedRegion
-from ortkit.kernels.backend import Refused
 from ortkit.kernels.calibration import load_calibration
 from ortkit.kernels.panels import panels, panels_shape
 from ortkit.kernels.signature import RegionSignature
+from ortkit.refusal import Refused
 from ortkit.rewrite.scope import Scope
 from ortkit.rewrite.site import describe
 

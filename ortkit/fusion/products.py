@@ -18,8 +18,8 @@ from ortkit.fusion.cost import nominal
 from ortkit.fusion.members import is_reshape
 from ortkit.graph.dims import Size
 from ortkit.graph.file_tensors import read_once
-from ortkit.kernels.backend import Refused
 from ortkit.kernels.panels import Array
+from ortkit.refusal import Refused
 from ortkit.rewrite.scope import Scope
 from ortkit.rewrite.site import Site
 

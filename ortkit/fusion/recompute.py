@@ -15,8 +15,8 @@ from ortkit.fusion.cost import CostModel, Prediction
 from ortkit.fusion.describe import describe_region
 from ortkit.fusion.families import family_of
 from ortkit.fusion.regions import FusedRegion, region_of
-from ortkit.kernels.backend import Refused
 from ortkit.kernels.signature import RegionSignature
+from ortkit.refusal import Refused
 from ortkit.rewrite.scope import Scope
 
 #: So many regions may compute one pointwise node, or one view, which costs them nothing.

@@ -5,24 +5,3 @@ iteration space), `backend` and `catalog` (who compiles it), `tvm/`, `compiler` 
 `compile_child` (in processes of their own), `cache` and `record`, `manifest` and `link` (the
 library), `build` (all of it in one call), `calibration` (what work costs).
 """
-
-from ortkit.kernels.backend import Kernel, KernelBackend, Refused, Target
-from ortkit.kernels.build import LibraryBuild, build_library, missing_toolchain, refusal
-from ortkit.kernels.link import KernelLibrary
-from ortkit.kernels.signature import DOMAIN, RegionSignature, TensorSpec, body_text
-
-__all__ = [
-    "DOMAIN",
-    "Kernel",
-    "KernelBackend",
-    "KernelLibrary",
-    "LibraryBuild",
-    "Refused",
-    "RegionSignature",
-    "Target",
-    "TensorSpec",
-    "body_text",
-    "build_library",
-    "missing_toolchain",
-    "refusal",
-]

@@ -5,35 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.sizes import Extent
+from ortkit.refusal import Refused
+from ortkit.targets.target import Target
 
 if TYPE_CHECKING:
     from ortkit.kernels.cuda import CudaKernel
-
-
-@dataclass(frozen=True)
-class Refused:
-    """Why something cannot be done: a value, not an error."""
-
-    reason: str
-
-
-@dataclass(frozen=True)
-class Target:
-    """The machine that a kernel is made for.
-
-    Args:
-        kind: "cpu" or "cuda".
-        level: For "cpu" one of `ortkit.kernels.cpu.LEVELS`, or "native" for the level of this
-            machine. For "cuda" architectures, separated by commas, such as "sm_80,sm_90"; "native"
-            for those that have images of their own by default.
-    """
-
-    kind: Literal["cpu", "cuda"] = "cpu"
-    level: str = "native"
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ortkit.errors import MissingDependencyError
 from ortkit.kernels import defaults
-from ortkit.kernels.backend import Kernel, KernelBackend, Refused, Target
+from ortkit.kernels.backend import Kernel, KernelBackend
 from ortkit.kernels.cache import KernelCache, Slot, default_cache
 from ortkit.kernels.catalog import AUTOMATIC, load_backend
 from ortkit.kernels.compiler import Job, compile_all
@@ -23,6 +23,8 @@ from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.sources import write_sources
 from ortkit.kernels.tunable import Tunable
 from ortkit.kernels.tuned import Chooser, known_database
+from ortkit.refusal import Refused
+from ortkit.targets.target import Target
 from ortkit.temporary import TemporaryFolder, sweep_once
 
 

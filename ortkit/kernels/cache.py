@@ -14,7 +14,7 @@ from typing import cast
 
 from ortkit import env
 from ortkit.errors import UserError
-from ortkit.kernels.backend import Kernel, Target
+from ortkit.kernels.backend import Kernel
 from ortkit.kernels.cached import (
     DAMAGED,
     read_sealed,
@@ -26,6 +26,7 @@ from ortkit.kernels.cuda import CudaKernel
 from ortkit.kernels.record import files_of, kernel_from, record_of
 from ortkit.kernels.signature import RegionSignature
 from ortkit.private_folder import NotPrivateError, private_folder_refusal
+from ortkit.targets.target import Target
 from ortkit.temporary import sweep
 
 DEFAULT_LIMIT = 512 << 20

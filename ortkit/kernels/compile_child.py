@@ -21,11 +21,12 @@ from pathlib import Path
 from typing import IO, Any, NoReturn, TypedDict, cast
 
 from ortkit.errors import OrtkitError
-from ortkit.kernels.backend import KernelBackend, Target
+from ortkit.kernels.backend import KernelBackend
 from ortkit.kernels.record import record_of
 from ortkit.kernels.signature import RegionSignature, TensorSpec
 from ortkit.kernels.tunable import Tunable
 from ortkit.parent import end_with_parent
+from ortkit.targets.target import Target
 
 #: The file that a worker leaves in a job's folder beside the object.
 RESULT = "result.json"

@@ -17,13 +17,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from ortkit.kernels.backend import Kernel, Refused, Target
+from ortkit.kernels.backend import Kernel
 from ortkit.kernels.catalog import BACKENDS
 from ortkit.kernels.compile_child import RESULT, Batch, Done, last_lines
 from ortkit.kernels.compile_child import Job as ChildJob
 from ortkit.kernels.cuda import CudaKernel, architectures_of
 from ortkit.kernels.record import kernel_from
 from ortkit.kernels.signature import RegionSignature
+from ortkit.refusal import Refused
+from ortkit.targets.target import Target
 from ortkit.temporary import TemporaryFolder, tools_in
 
 #: For one kernel and GPU architecture; they take some 20 to 80 ms on CPUs, and on GPUs 0.3 s for

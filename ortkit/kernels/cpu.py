@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ortkit.errors import UserError
-from ortkit.kernels.backend import Target
+from ortkit.targets.target import Target
 
 # Level -> its value of OrtkitCpu in custom_ops/native/manifest.h.
 LEVELS: dict[str, int] = {

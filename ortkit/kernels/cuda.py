@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Literal
 
 from ortkit.errors import UserError
-from ortkit.kernels.backend import Target
 from ortkit.kernels.sizes import ONE, Extent
+from ortkit.targets.target import Target
 
 #: Compute capabilities, major * 10 + minor, that images are made for.
 ARCHITECTURES = (80, 86, 89, 90, 100, 103, 120)

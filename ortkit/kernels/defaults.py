@@ -15,10 +15,11 @@ from pathlib import Path
 from types import MappingProxyType
 
 from ortkit.errors import InternalError
-from ortkit.kernels.backend import KernelBackend, Target
+from ortkit.kernels.backend import KernelBackend
 from ortkit.kernels.cuda import architectures_of
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.tunable import Tunable
+from ortkit.targets.target import Target
 
 SCHEMA = "ortkit.tuned-defaults/1"
 FOLDER = Path(__file__).parent / "tables"

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ortkit.kernels.backend import Kernel, Launch, Target
+from ortkit.kernels.backend import Kernel, Launch
 from ortkit.kernels.cached import DAMAGED
 from ortkit.kernels.cuda import (
     Argument,
@@ -21,6 +21,7 @@ from ortkit.kernels.cuda import (
     Variant,
 )
 from ortkit.kernels.sizes import Extent
+from ortkit.targets.target import Target
 
 Record = dict[str, object]
 _KINDS = ("tensor", "scratch", "size32", "size64", "null", "map")

@@ -8,9 +8,10 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
-from ortkit.kernels.backend import Kernel, Target
+from ortkit.kernels.backend import Kernel
 from ortkit.kernels.cuda import CudaKernel
 from ortkit.kernels.signature import RegionSignature
+from ortkit.targets.target import Target
 
 Chosen = TypeVar("Chosen")
 

@@ -16,11 +16,11 @@ from typing import Any, TypeAlias
 
 from ortkit import env
 from ortkit.errors import UserError
-from ortkit.kernels.backend import Target
 from ortkit.kernels.cached import DAMAGED, read_cached, write_cached
 from ortkit.kernels.calibration import processor
 from ortkit.kernels.cuda import architectures_of
 from ortkit.kernels.signature import RegionSignature
+from ortkit.targets.target import Target
 
 SCHEMA = "ortkit.tuned/1"
 FILE = "tuned.json"

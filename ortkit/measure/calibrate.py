@@ -12,10 +12,12 @@ import onnx
 import onnx.parser
 
 from ortkit.errors import KernelError, MissingDependencyError
-from ortkit.kernels import DOMAIN, RegionSignature, Target, TensorSpec, build_library
+from ortkit.kernels.build import build_library
 from ortkit.kernels.calibration import Calibration, machine
+from ortkit.kernels.signature import DOMAIN, RegionSignature, TensorSpec
 from ortkit.runtime.ort import require_onnxruntime
 from ortkit.runtime.timing import NotTimed, Variant, time_variants
+from ortkit.targets.target import Target
 from ortkit.temporary import TemporaryFolder
 
 SCHEMA = "ortkit.calibrate/1"

@@ -14,7 +14,7 @@ import onnx_ir as ir
 from onnx import TensorProto, helper, numpy_helper
 
 from ortkit.errors import UserError
-from ortkit.kernels import DOMAIN
+from ortkit.kernels.signature import DOMAIN
 from ortkit.measure.region_child import made_up
 
 _EVENT = "_kernel_time"

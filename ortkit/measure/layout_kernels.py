@@ -6,9 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ortkit.errors import KernelError, MissingDependencyError
-from ortkit.kernels import RegionSignature, Target, TensorSpec, build_library
+from ortkit.kernels.build import build_library
+from ortkit.kernels.signature import RegionSignature, TensorSpec
 from ortkit.measure.layout_cases import LayoutCase
 from ortkit.measure.layout_models import is_image
+from ortkit.targets.target import Target
 
 _LANES = 16
 #: More channels than these are no first layer's.

@@ -8,7 +8,6 @@ from typing import ClassVar
 import onnx_ir as ir
 
 from ortkit.ops.attention import emit, mask_emit
-from ortkit.ops.attention.core import RefusalError
 from ortkit.ops.attention.facts import Facts
 from ortkit.ops.attention.find import find_core
 from ortkit.ops.attention.forms import choose_form
@@ -17,6 +16,7 @@ from ortkit.ops.attention.rotary import find_rotary
 from ortkit.ops.attention.sizes import measure_elsewhere
 from ortkit.ops.attention.understand import understand
 from ortkit.ops.attention.understood import Attention
+from ortkit.refusal import RefusedError
 from ortkit.rewrite.passes import GraphPass
 from ortkit.rewrite.scope import Scope
 from ortkit.rewrite.site import Site
@@ -57,8 +57,8 @@ class FuseAttention(GraphPass):
             site = Site(scope, node, self.name)
             try:
                 self._fuse(site, facts)
-            except RefusalError as refusal:
-                site.miss(refusal.reason)
+            except RefusedError as refusal:
+                site.miss(refusal.refused.reason)
 
     def _fuse(self, site: Site, facts: Facts) -> None:
         core = find_core(site)

@@ -19,12 +19,13 @@ import onnx_ir as ir
 from onnx import helper
 
 from ortkit.graph.shapes import Shapes
-from ortkit.kernels.backend import Refused, Target
 from ortkit.kernels.build import refusal
 from ortkit.kernels.signature import DOMAIN, RegionSignature, TensorSpec, body_text
 from ortkit.precision.building import Builder
 from ortkit.precision.packed import rounded_once, widened
 from ortkit.precision.products import Product
+from ortkit.refusal import Refused
+from ortkit.targets.target import Target
 
 # The first opset with Attention.
 _OPSET = 23

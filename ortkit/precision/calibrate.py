@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
@@ -13,9 +12,9 @@ import numpy as np
 import onnx_ir as ir
 
 from ortkit.errors import UserError
+from ortkit.isolation.run import LATE, run_isolated
 from ortkit.precision import calibrate_child
 from ortkit.precision.static import Range
-from ortkit.runtime.child_process import child_command
 from ortkit.runtime.ort import require_onnxruntime
 from ortkit.verify.feeds import Feeds
 from ortkit.verify.given import checked_feeds, load_arrays
@@ -111,18 +110,12 @@ def find_ranges(
     }
     job_file = folder / "job.json"
     job_file.write_text(json.dumps(job), encoding="utf-8")
-    try:
-        ended = subprocess.run(
-            child_command(calibrate_child.__name__, str(job_file)),
-            capture_output=True, text=True, timeout=_SECONDS, check=False,
-        )  # fmt: skip
-    except subprocess.TimeoutExpired as error:
-        problem = f"calibration did not finish within {_SECONDS:g} seconds"
-        raise UserError(problem, where="--calibrate", fix="give fewer samples") from error
-    if ended.returncode:
-        lines = ended.stderr.strip().splitlines()
-        problem = f"calibration failed: {lines[-1] if lines else f'status {ended.returncode}'}"
-        raise UserError(problem, where="--calibrate", fix=_FIX)
+    ended = run_isolated(
+        calibrate_child.__name__, str(job_file), log=folder / "log.txt", timeout_seconds=_SECONDS
+    )
+    if ended:
+        fix = "give fewer samples" if ended.startswith(LATE) else _FIX
+        raise UserError(f"calibration failed: the process {ended}", where="--calibrate", fix=fix)
     found = json.loads((folder / "ranges.json").read_text(encoding="utf-8"))
     return {
         method: {

@@ -19,13 +19,13 @@ import onnx_ir as ir
 from ortkit.graph.conv_window import window_of
 from ortkit.graph.shapes import Shapes
 from ortkit.kernels import bf16
-from ortkit.kernels.backend import Target
 from ortkit.kernels.build import refusal
 from ortkit.precision.building import Builder
 from ortkit.precision.forms import activated
 from ortkit.precision.left_over import PRODUCT
 from ortkit.precision.packed import rounded_once, unpacked_matrix, widened
 from ortkit.precision.products import Product
+from ortkit.targets.target import Target
 
 #: Fewer multiply-adds for an element that is read cost less than rounding and changing layouts.
 _LEAST_DEPTH = 16

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ortkit.isolation.run import run_isolated
 from ortkit.precision import profile_child
 from ortkit.precision.running import write_flags
 from ortkit.precision.trials import TRIAL
-from ortkit.runtime.child_process import child_command
 
 _TURNS = 8
 _SECONDS = 300.0
@@ -60,16 +59,11 @@ def measure_gains(
     }
     job_file = folder / "job.json"
     job_file.write_text(json.dumps(job), encoding="utf-8")
-    try:
-        ended = subprocess.run(
-            child_command(profile_child.__name__, str(job_file)),
-            capture_output=True, text=True, timeout=_SECONDS, check=False,
-        )  # fmt: skip
-    except subprocess.TimeoutExpired:
-        return f"not timed within {_SECONDS:g} seconds"
-    if ended.returncode:
-        lines = ended.stderr.strip().splitlines()
-        return f"not timed: {lines[-1] if lines else f'status {ended.returncode}'}"
+    ended = run_isolated(
+        profile_child.__name__, str(job_file), log=folder / "log.txt", timeout_seconds=_SECONDS
+    )
+    if ended:
+        return f"not timed: the process {ended}"
     times = json.loads((folder / "times.json").read_text(encoding="utf-8"))
     gains = _gains(times, count)
     return gains if gains is not None else "not timed: the trace lacks nodes"

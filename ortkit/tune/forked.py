@@ -14,8 +14,8 @@ from multiprocessing.process import BaseProcess
 from typing import TypeVar
 
 from ortkit.errors import OrtkitError
-from ortkit.kernels.backend import Refused
 from ortkit.parent import end_with_parent
+from ortkit.refusal import Refused
 
 Result = TypeVar("Result")
 

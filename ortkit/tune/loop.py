@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from ortkit.errors import KernelError
-from ortkit.kernels.backend import Target
+from ortkit.targets.target import Target
 from ortkit.tune.region import TuningRegion
 from ortkit.tune.store import TuneStore
 from ortkit.tune.timing import Effort, time_all

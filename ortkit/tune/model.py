@@ -11,9 +11,8 @@ from pathlib import Path
 import onnx_ir as ir
 
 from ortkit.errors import UserError
-from ortkit.kernels import DOMAIN
-from ortkit.kernels.backend import Target
-from ortkit.kernels.signature import RegionSignature
+from ortkit.kernels.signature import DOMAIN, RegionSignature
+from ortkit.targets.target import Target
 from ortkit.tune.cases import Shape, TuneCase, solve_sizes
 
 _EVENT = "_kernel_time"

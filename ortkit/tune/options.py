@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Literal
 
 from ortkit.errors import UserError
-from ortkit.kernels.backend import Target
 from ortkit.kernels.cpu import resolve, runs_here
+from ortkit.targets.target import Target
 
 
 def _silent(stage: str) -> None:

@@ -9,11 +9,11 @@ from typing import TypeAlias
 import numpy as np
 
 from ortkit.errors import KernelError
-from ortkit.kernels.backend import Target
 from ortkit.kernels.catalog import load_backend
 from ortkit.kernels.tunable import Tunable
 from ortkit.kernels.tuned import Place, Record, TrialRecord
 from ortkit.runtime.intervals import speedup_of
+from ortkit.targets.target import Target
 from ortkit.tune.cases import TuneCase
 from ortkit.tune.result import TunedRegion
 from ortkit.tune.search import next_choices, space_size

@@ -19,9 +19,10 @@ from typing import Any
 import numpy as np
 
 from ortkit.errors import KernelError, MissingDependencyError, UserError
-from ortkit.kernels.backend import Kernel, Target
+from ortkit.kernels.backend import Kernel
 from ortkit.kernels.cpu import level_of, runs_on
 from ortkit.kernels.cuda import CudaKernel
+from ortkit.targets.target import Target
 from ortkit.temporary import TemporaryFolder
 from ortkit.tune import timing_cpu
 from ortkit.tune.cases import TuneCase, tensors_of

@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from ortkit.errors import UserError
-from ortkit.kernels.backend import Target
 from ortkit.kernels.calibration import processor
 from ortkit.kernels.cpu import resolve
+from ortkit.targets.target import Target
 from ortkit.tune.options import TuneOptions
 from ortkit.tune.timing import Timer, time_choices
 from ortkit.tune.timing_cuda import this_gpu

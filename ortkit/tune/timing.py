@@ -10,9 +10,11 @@ from statistics import median
 from typing import TypeAlias
 
 from ortkit.errors import KernelError
-from ortkit.kernels.backend import Kernel, Refused, Target
+from ortkit.kernels.backend import Kernel
 from ortkit.kernels.compiler import Job, compile_all
 from ortkit.kernels.cuda import CudaKernel
+from ortkit.refusal import Refused
+from ortkit.targets.target import Target
 from ortkit.temporary import TemporaryFolder
 from ortkit.tune import timing_cpu, timing_cuda
 from ortkit.tune.cases import TuneCase

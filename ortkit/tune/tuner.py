@@ -8,7 +8,6 @@ from pathlib import Path
 
 from ortkit.errors import KernelError, UserError
 from ortkit.graph.save import save_model
-from ortkit.kernels.backend import Target
 from ortkit.kernels.build import missing_toolchain
 from ortkit.kernels.calibration import machine
 from ortkit.kernels.catalog import load_backend
@@ -22,6 +21,7 @@ from ortkit.options import OptimizeOptions
 from ortkit.runtime.ort import require_onnxruntime
 from ortkit.runtime.settings import SessionSettings
 from ortkit.runtime.timing import NotTimed, Timing, Variant, time_variants
+from ortkit.targets.target import Target
 from ortkit.temporary import TemporaryFolder
 from ortkit.tune.alternatives import Alternatives, ways_of
 from ortkit.tune.cases import TuneCase

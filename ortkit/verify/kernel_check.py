@@ -8,8 +8,6 @@ not, by one thread and two. Its verdict is kept with its key, so that it is made
 from __future__ import annotations
 
 import json
-import signal
-import subprocess
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -20,8 +18,8 @@ from typing import Any, Literal
 import onnx_ir as ir
 
 from ortkit.errors import InternalError
+from ortkit.isolation.run import run_isolated
 from ortkit.kernels.accuracy import roundings_of, special_values_differ
-from ortkit.runtime.child_process import child_command
 from ortkit.runtime.ort import require_onnxruntime
 from ortkit.temporary import TemporaryFolder
 from ortkit.verify import kernel_child
@@ -36,6 +34,7 @@ SECONDS = 2.0
 _TIMEOUT, _TIMEOUT_PER_KERNEL = 60.0, 10.0
 #: A body that ends the process at more sizes than these is not run at others.
 _MOST_BAD_CASES = 3
+_CHILD = kernel_child.__name__
 _NO_TIME = "there was no time left"
 
 
@@ -228,26 +227,8 @@ class _Check:
         """Run one process; return how it ended badly, empty if it did not."""
         job_file, log = self._folder / "job.json", self._folder / f"log{attempt}.txt"
         job_file.write_text(json.dumps(self._job), encoding="utf-8")
-        command = child_command(kernel_child.__name__, str(job_file))
         seconds = max(1.0, self._ends - time.monotonic())
-        with (
-            log.open("wb") as output,
-            subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=output, stderr=output
-            ) as process,
-        ):
-            try:
-                code = process.wait(seconds)
-            except subprocess.TimeoutExpired:
-                return "did not finish in time"
-            finally:
-                process.kill()
-        if code < 0:
-            return f"crashed with signal {-code} ({signal.strsignal(-code)})"
-        if code > 0:
-            lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-            return f"ended with status {code}: {lines[-1] if lines else 'no output'}"
-        return ""
+        return run_isolated(_CHILD, str(job_file), log=log, timeout_seconds=seconds)
 
 
 def _read(status: Path) -> list[kernel_child.Outcome]:

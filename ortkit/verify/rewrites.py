@@ -147,8 +147,10 @@ class RewriteStage:
         off = self._off(folder, compared)
         if off:
             rounded = self._rounded_constants(wide)
-            self._run_perturbed((own_steps, steps), off, folder, rounded)
+            lacking = self._run_perturbed((own_steps, steps), off, folder, rounded)
             off = self._off(folder, off, rounded)
+            if lacking:
+                off = {name: _without_runs(each, lacking) for name, each in off.items()}
         return RewriteCheck(
             tuple(compared),
             tuple(each for each in off.values() if not each.equal),
@@ -188,8 +190,12 @@ class RewriteStage:
         wanted: Mapping[str, OutputComparison],
         folder: Path,
         rounded: _Rounded,
-    ) -> None:
-        """Run the original's steps with perturbed values, the candidate's with such constants."""
+    ) -> str:
+        """Run the original's steps with perturbed values, the candidate's with such constants.
+
+        Returns:
+            Why some of them did not run; empty if all did.
+        """
         given, count = folder / "expected", runs_for(each.dtype for each in wanted.values())
         unit = max(TOLERANCES["float32"].epsilon, unit_of(self._allowance.stated))
 
@@ -208,7 +214,8 @@ class RewriteStage:
                 changed = part(model)
                 perturb_constants(changed, {n: _epsilon(kind) for n, kind in constants.items()})
                 settings.append(self._setting(changed, folder / name, given, count))
-        self._sessions(folder / "perturbed_job", *settings)
+        results = self._sessions(folder / "perturbed_job", *settings)
+        return next((each.problem for each in results if each.problem), "")
 
     def _rounded_constants(self, wide: ir.Model) -> _Rounded:
         """Return the constants in half precision that only one of the graphs has.
@@ -294,6 +301,11 @@ _CONSTANTS_CAP_EPS = 16.0
 #: that the candidate lacks; the candidate's steps with the constants that the original lacks.
 _PERTURBED, _LOST, _NEW = "perturbed", "lost", "new"
 _TENSOR = ir.TensorType(ir.DataType.FLOAT)
+
+
+def _without_runs(found: OutputComparison, problem: str) -> OutputComparison:
+    """Say that what roundings move is not known, so that only the floor is allowed."""
+    return replace(found, reason=f"{found.reason}; its perturbed runs fail: {problem}")
 
 
 def _epsilon(dtype: ir.DataType) -> float:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import signal
-import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from ortkit.errors import InternalError
-from ortkit.runtime.child_process import child_command
+from ortkit.isolation.run import LATE, run_isolated
 from ortkit.runtime.options import plain_text
 from ortkit.runtime.ort import require_onnxruntime
 from ortkit.verify import child
@@ -18,7 +16,7 @@ from ortkit.verify.kernel_library import NotRun
 from ortkit.verify.limits import memory_limit
 
 CPU = ("CPUExecutionProvider",)
-_LATE = "did not finish"
+_CHILD = child.__name__
 
 
 @dataclass(frozen=True)
@@ -68,7 +66,7 @@ class SessionResult:
     @property
     def is_late(self) -> bool:
         """Whether the process ran out of time during this session."""
-        return self.is_ended and self.problem.startswith(_LATE)
+        return self.is_ended and self.problem.startswith(LATE)
 
 
 def run_sessions(
@@ -106,7 +104,9 @@ def run_sessions(
     }
     job_file = folder / "job.json"
     job_file.write_text(json.dumps(job), encoding="utf-8")
-    ended = _run_child(job_file, folder / "log.txt", timeout_seconds)
+    ended = run_isolated(
+        _CHILD, str(job_file), log=folder / "log.txt", timeout_seconds=timeout_seconds
+    )
     return _read(status, len(settings), ended)
 
 
@@ -124,29 +124,6 @@ def _run(setting: Setting) -> child.Run:
         "given": str(setting.given or ""),
         "repeats": setting.repeats,
     }
-
-
-def _run_child(job_file: Path, log: Path, timeout_seconds: float) -> str:
-    """Run the child to its end; return how it ended badly, empty if it did not."""
-    command = child_command(child.__name__, str(job_file))
-    with (
-        log.open("wb") as output,
-        subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=output, stderr=output
-        ) as process,
-    ):
-        try:
-            code = process.wait(timeout_seconds)
-        except subprocess.TimeoutExpired:
-            return f"{_LATE} within {timeout_seconds:.0f} seconds"
-        finally:
-            process.kill()
-    if code < 0:
-        return f"crashed with signal {-code} ({signal.strsignal(-code)})"
-    if code > 0:
-        lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-        return f"ended with status {code}: {lines[-1] if lines else 'no output'}"
-    return ""
 
 
 def _read(status: Path, count: int, ended: str) -> list[SessionResult]:

@@ -13,8 +13,9 @@ import onnx
 
 import ortkit
 from ortkit.errors import OrtkitError
-from ortkit.kernels import Target, build_library
+from ortkit.kernels.build import build_library
 from ortkit.runtime.cuda_activity import CudaActivity
+from ortkit.targets.target import Target
 from scripts.benches.cuda_cases import CASES, SIZES, CudaCase
 from scripts.benches.kernels import as_region, fused_model
 from scripts.benches.output import Cell

@@ -24,8 +24,10 @@ import onnx
 from onnx import TensorProto, helper
 
 from ortkit.errors import OrtkitError
-from ortkit.kernels import DOMAIN, RegionSignature, Target, TensorSpec, body_text, build_library
+from ortkit.kernels.build import build_library
 from ortkit.kernels.metadata import library_path
+from ortkit.kernels.signature import DOMAIN, RegionSignature, TensorSpec, body_text
+from ortkit.targets.target import Target
 from scripts.benches import kernels_child, output
 from scripts.benches.kernel_cases import CASES, Case
 from scripts.benches.pairs import Ratio, ratio_of_medians

@@ -25,7 +25,6 @@ from typing import Any
 import numpy as np
 
 from ortkit.errors import KernelError, OrtkitError
-from ortkit.kernels.backend import Target
 from ortkit.kernels.calibration import processor
 from ortkit.kernels.catalog import load_backend
 from ortkit.kernels.compiler import staying
@@ -33,6 +32,7 @@ from ortkit.kernels.cpu import resolve
 from ortkit.kernels.defaults import FOLDER, SCHEMA
 from ortkit.kernels.tunable import Tunable
 from ortkit.kernels.tuned import Place, Record
+from ortkit.targets.target import Target
 from ortkit.tune.cases import TuneCase
 from ortkit.tune.region import BATCH, TuningRegion
 from ortkit.tune.store import TuneStore

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ortkit.kernels import RegionSignature, TensorSpec
+from ortkit.kernels.signature import RegionSignature, TensorSpec
 from scripts.sanitizer.attention_bodies import attention_body
 
 _HALF, EIGHT = "float16", "float8_e4m3fn"

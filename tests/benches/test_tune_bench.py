@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ortkit.kernels import Target
 from ortkit.kernels.cpu import resolve
 from ortkit.kernels.tvm.backend import TvmBackend
+from ortkit.targets.target import Target
 from ortkit.tune.cases import TuneCase
 from scripts.benches import tune
 from scripts.benches.kernel_cases import CASES

@@ -84,7 +84,7 @@ def test_a_backend_by_name_fails_with_what_to_do(
 def test_a_kernel_that_does_not_compile_is_left_to_the_runtime(
     call, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from ortkit.kernels.backend import Refused
+    from ortkit.refusal import Refused
 
     def failed(jobs, count, seconds=0.0):
         return [Refused("the compiler crashed with signal 11 (SIGSEGV): LLVM ERROR: no")] * len(

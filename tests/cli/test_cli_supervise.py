@@ -10,7 +10,11 @@ from pathlib import Path
 
 import pytest
 
-_START = "import os, signal, sys, time; from ortkit.cli.supervise import supervised; "
+#: A shell's background jobs ignore SIGINT, and so do their children until they say otherwise.
+_START = (
+    "import os, signal, sys, time; from ortkit.cli.supervise import supervised; "
+    "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+)
 
 
 def child(code: str) -> subprocess.CompletedProcess[str]:

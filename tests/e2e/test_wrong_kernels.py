@@ -15,11 +15,12 @@ from onnx import helper, numpy_helper
 from models import catalog
 from ortkit import CheckError, OptimizeOptions, optimize
 from ortkit.fusion import plan
-from ortkit.kernels import LibraryBuild, RegionSignature, Target, body_text
 from ortkit.kernels.backend import Kernel
-from ortkit.kernels.build import build_kernels
+from ortkit.kernels.build import LibraryBuild, build_kernels
 from ortkit.kernels.link import link_library
+from ortkit.kernels.signature import RegionSignature, body_text
 from ortkit.report import Report
+from ortkit.targets.target import Target
 
 pytest.importorskip("tvm")
 

@@ -18,10 +18,11 @@ from ortkit.extend.forms import Form, forms_of
 from ortkit.extend.guarded import call_guarded
 from ortkit.extend.op_cases import cases_of
 from ortkit.extend.op_check import OpCheck, check_op
-from ortkit.kernels.backend import Kernel, Launch, Target
+from ortkit.kernels.backend import Kernel, Launch
 from ortkit.kernels.link import find_linker
 from ortkit.kernels.sizes import ONE, Extent
 from ortkit.runtime.python_ops import OPS
+from ortkit.targets.target import Target
 
 OPSET = '<opset_import: ["" : 20]> '
 

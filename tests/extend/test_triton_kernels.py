@@ -19,9 +19,9 @@ from ortkit.extend.forms import Form, forms_of
 from ortkit.extend.native import build_ops
 from ortkit.extend.op_check import OpCheck, check_op
 from ortkit.extend.triton_kernels import sources_of_form
-from ortkit.kernels.backend import Target
 from ortkit.kernels.sizes import Extent
 from ortkit.runtime.python_ops import OPS
+from ortkit.targets.target import Target
 
 triton = pytest.importorskip("triton")
 tl = pytest.importorskip("triton.language")

@@ -17,9 +17,9 @@ from ortkit.fusion.regions import FusedRegion
 from ortkit.graph.shapes import Shapes
 from ortkit.graph.text import from_text
 from ortkit.graph.walk import control_bodies
-from ortkit.kernels.backend import Refused
 from ortkit.kernels.calibration import Calibration
 from ortkit.kernels.signature import RegionSignature
+from ortkit.refusal import Refused
 from ortkit.rewrite.log import RewriteLog
 from ortkit.rewrite.scope import Scope
 from ortkit.rewrite.target import Target

@@ -13,11 +13,12 @@ from ortkit.fusion.cost import CostModel
 from ortkit.fusion.lower import lower_region
 from ortkit.fusion.recompute import Candidate
 from ortkit.graph.text import from_text
-from ortkit.kernels.backend import Refused, Target
 from ortkit.kernels.build import refusal
 from ortkit.kernels.calibration import Calibration
 from ortkit.kernels.signature import RegionSignature
+from ortkit.refusal import Refused
 from ortkit.rewrite.scope import Scope
+from ortkit.targets.target import Target
 
 HEADS = "q_num_heads = 12, kv_num_heads = 12"
 CAUSAL = f"Attention <{HEADS}, is_causal = 1>"

@@ -14,13 +14,14 @@ from ortkit.fusion.recompute import Candidate
 from ortkit.graph.open import open_model
 from ortkit.graph.shapes import Shapes
 from ortkit.graph.walk import names_in
-from ortkit.kernels.backend import Refused, Target
 from ortkit.kernels.bf16 import pack_weight, unpack_text
 from ortkit.kernels.build import refusal
 from ortkit.kernels.signature import RegionSignature
+from ortkit.refusal import Refused
 from ortkit.rewrite.log import RewriteLog
 from ortkit.rewrite.scope import Scope, Whole
 from ortkit.rewrite.target import Target as Kind
+from ortkit.targets.target import Target
 
 DEPTH, COLUMNS = 40, 24
 

@@ -8,9 +8,9 @@ from region_models import HEAD, accept, find, kinds, scope_of
 from ortkit.fusion.cost import CostModel
 from ortkit.fusion.describe import describe_region
 from ortkit.graph.text import from_text
-from ortkit.kernels.backend import Refused
 from ortkit.kernels.region.bounds import exceeds_bounds
 from ortkit.kernels.signature import RegionSignature
+from ortkit.refusal import Refused
 
 CHAIN = """g (float[n, 768] x, float[n, 768] y) => (z)
     { a = Add (x, y)  b = Tanh (a)  c = Erf (b)  d = Neg (c)  z = Exp (d) }"""

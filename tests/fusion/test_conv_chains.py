@@ -24,9 +24,10 @@ from region_models import accept, scope_of
 from ortkit.fusion.conv_chains import Chain, find_chains
 from ortkit.fusion.conv_lower import lower_chain
 from ortkit.fusion.plan import compile_regions
-from ortkit.kernels.backend import Refused, Target
 from ortkit.kernels.signature import RegionSignature
+from ortkit.refusal import Refused
 from ortkit.rewrite.scope import Scope
+from ortkit.targets.target import Target
 
 
 def chains_of(proto: onnx.ModelProto, judge=accept) -> tuple[Scope, list[Chain]]:

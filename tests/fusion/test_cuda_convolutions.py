@@ -15,8 +15,8 @@ from region_models import accept, scope_of
 from ortkit.fusion.conv_chains import Chain, find_chains
 from ortkit.fusion.conv_lower import lower_chain
 from ortkit.fusion.conv_plan import settle_chain
-from ortkit.kernels.backend import Refused
 from ortkit.kernels.signature import RegionSignature
+from ortkit.refusal import Refused
 from ortkit.rewrite.scope import Scope
 
 NETS = {

@@ -12,11 +12,11 @@ from ortkit.fusion.cuda_attention import cuda_attention_candidates, takes_attent
 from ortkit.fusion.cuda_written_attention import written_attention
 from ortkit.fusion.lower import lower_region
 from ortkit.graph.text import from_text
-from ortkit.kernels.backend import Refused
 from ortkit.kernels.calibration import Calibration
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.triton.source import sources_of
 from ortkit.passes.fuse_attention import FuseAttention
+from ortkit.refusal import Refused
 from ortkit.rewrite.scope import Scope
 
 #: 4 heads of 16 over 9 positions, keys and values of 2. Numbers are the bits of 0.25, 2 and -inf.

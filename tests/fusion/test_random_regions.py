@@ -11,8 +11,9 @@ from random_regions import RandomGraph
 from region_models import assert_same, feeds_of, fuse, run, scope_of
 
 from ortkit.fusion.plan import compile_regions
-from ortkit.kernels.backend import Refused, Target
 from ortkit.kernels.signature import RegionSignature
+from ortkit.refusal import Refused
+from ortkit.targets.target import Target
 
 SIZES = {"s": 5}
 

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import numpy as np
 
-from ortkit.kernels import RegionSignature, Target, TensorSpec
 from ortkit.kernels.cuda import (
     ONE_BLOCK,
     Argument,
@@ -22,7 +21,9 @@ from ortkit.kernels.cuda import (
     Step,
     Variant,
 )
+from ortkit.kernels.signature import RegionSignature, TensorSpec
 from ortkit.kernels.sizes import Extent
+from ortkit.targets.target import Target
 
 _ROWS, _COLUMNS, _ALL = Extent(1, ("s0",)), Extent(1, ("s1",)), Extent(1, ("s0", "s1"))
 _THREADS = 128

@@ -12,9 +12,10 @@ import onnxruntime as ort
 import pytest
 
 import ortkit
-from ortkit.kernels import RegionSignature, Target
 from ortkit.kernels.link import link_library
+from ortkit.kernels.signature import RegionSignature
 from ortkit.runtime.memory.devices import device_memory
+from ortkit.targets.target import Target
 from tests.gpu import ptx_kernels
 from tests.gpu.ptx_kernels import ADD_ROWS, DOUBLE_AND_ADD
 from tests.gpu.test_gpu_kernels import feeds_of, placed, require_linker, session, wanted

@@ -12,11 +12,12 @@ import onnxruntime as ort
 import pytest
 
 from ortkit.errors import MissingDependencyError
-from ortkit.kernels import RegionSignature, Target
-from ortkit.kernels.backend import Refused
 from ortkit.kernels.cuda import Condition
 from ortkit.kernels.link import find_linker, find_shim, link_library
+from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.sizes import Extent
+from ortkit.refusal import Refused
+from ortkit.targets.target import Target
 from tests.gpu import ptx_kernels
 from tests.gpu.ptx_kernels import ADD_ROWS, DOUBLE_AND_ADD, expected
 from tests.kernels.fused_model import bias_gelu, fused_model, random_input, unary

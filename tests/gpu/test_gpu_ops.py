@@ -13,9 +13,9 @@ import pytest
 from ortkit.errors import MissingDependencyError
 from ortkit.extend.find_ops import find_ops
 from ortkit.extend.native import build_ops
-from ortkit.kernels.backend import Target
 from ortkit.kernels.link import find_linker, find_shim
 from ortkit.runtime.python_ops import OPS
+from ortkit.targets.target import Target
 
 HEAD = '<ir_version: 10, opset_import: ["" : 20, "ortkit.examples" : 1]> '
 RANDOM = np.random.default_rng(0)

@@ -1,130 +1,142 @@
-"""Imports go one way through the rooms; heavy packages are imported where they are used."""
+"""Imports go one way through the packages; heavy packages are imported where they are used."""
 
 from __future__ import annotations
 
 import ast
+from collections import defaultdict
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
+from import_table import EVERYWHERE, FACE, KNOWN_EXCEPTIONS, MAY_IMPORT
 
 import ortkit
 
 SOURCE = Path(ortkit.__file__).parent
-#: Modules that import nothing of ortkit, and that every room may import.
-EVERYWHERE = {"private_folder", "parent", "temporary"}
-#: Room -> rooms it may import from, besides itself and those.
-MAY_IMPORT = {
-    "errors": set(),
-    "env": set(),
-    "private_folder": set(),
-    "parent": set(),
-    "temporary": {"errors"},
-    "graph": {"errors", "env"},
-    "rewrite": {"errors", "env", "graph"},
-    "ops": {"errors", "env", "graph", "rewrite"},
-    "passes": {"errors", "env", "graph", "rewrite", "ops"},
-    "precision": {"errors", "env", "graph", "rewrite", "kernels", "runtime", "verify"},
-    "kernels": {"errors", "env"},
-    "report": {"errors", "env", "graph", "rewrite", "verify", "measure", "precision"},
-    "fusion": {"errors", "env", "graph", "rewrite", "ops", "kernels", "report"},
-    "runtime": {"errors", "env", "graph", "kernels"},
-    "verify": {"errors", "env", "graph", "kernels", "runtime"},
-    "measure": {"errors", "env", "graph", "kernels", "runtime", "verify"},
-    "comparison": {"errors", "env", "graph", "kernels", "runtime", "verify", "measure"},
-    "trial": {
-        "errors",
-        "env",
-        "graph",
-        "runtime",
-        "verify",
-        "measure",
-        "optimization",
-        "options",
-        "report",
-    },
-    "tune": {
-        "errors",
-        "env",
-        "graph",
-        "kernels",
-        "fusion",
-        "runtime",
-        "measure",
-        "optimization",
-        "options",
-    },
-    "provider": {
-        "errors",
-        "env",
-        "graph",
-        "rewrite",
-        "ops",
-        "passes",
-        "kernels",
-        "fusion",
-        "runtime",
-        "verify",
-        "measure",
-        "optimization",
-        "options",
-    },
-    "doctor": {"errors", "env", "kernels", "runtime", "provider"},
-    "extend": {
-        "errors",
-        "env",
-        "graph",
-        "rewrite",
-        "ops",
-        "passes",
-        "kernels",
-        "fusion",
-        "runtime",
-        "verify",
-    },
-}
+KERNELS = SOURCE.parent / "custom_ops"
 #: Only at the place of use: each costs more than everything of ours together.
 HEAVY = {"onnxruntime", "tvm", "triton", "torch", "transformers", "onnxscript"}
-LIGHT_ROOMS = (
-    "cli", "__main__.py", "__init__.py", "errors.py", "env.py", "private_folder.py", "parent.py",
-    "temporary.py",
-)  # fmt: skip
+#: Written as users write theirs, and loaded where what they import is used.
+EXAMPLES = "custom_ops/examples"
+LIGHT = EVERYWHERE | {"__init__", "__main__", "cli"}
+Edges = dict[tuple[str, str], set[tuple[str, str]]]
 
 
-def modules() -> list[Path]:
-    return sorted(SOURCE.rglob("*.py"))
+@cache
+def modules() -> dict[str, Path]:
+    """Return the files by the names that they are imported by."""
+    found = {}
+    for root, prefix in ((SOURCE, "ortkit"), (KERNELS, "ortkit.custom_ops")):
+        for path in sorted(root.rglob("*.py")):
+            parts = path.relative_to(root).with_suffix("").parts
+            parts = parts[:-1] if parts[-1] == "__init__" else parts
+            found[".".join((prefix, *parts))] = path
+    return found
 
 
-def room_of(path: Path) -> str:
-    return path.relative_to(SOURCE).parts[0].removesuffix(".py")
+def package_of(name: str) -> str:
+    """Return the package of a module: folders with /, a module beside them by its own name."""
+    is_folder = modules()[name].stem == "__init__"
+    parts = name.split(".")[1:]
+    if not parts:
+        return "__init__"
+    return "/".join(parts if is_folder or len(parts) == 1 else parts[:-1])
 
 
-def imports(path: Path, *, top_level_only: bool) -> Iterator[str]:
+def imports(name: str, *, top_level_only: bool = False) -> Iterator[str]:
+    """Yield the modules that a module imports, also those that only a type checker sees."""
+    path = modules()[name]
     tree = ast.parse(path.read_text(encoding="utf-8"))
-    nodes = tree.body if top_level_only else list(ast.walk(tree))
-    for node in nodes:
+    for node in tree.body if top_level_only else ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            yield node.module
+        elif isinstance(node, ast.ImportFrom):
+            above = name.split(".")[: -node.level or None]
+            if node.level and path.stem == "__init__":
+                above = name.split(".")[: len(above) + 1]
+            start = ".".join(above) if node.level else ""
+            base = ".".join(part for part in (start, node.module) if part)
+            yield from (
+                whole if (whole := f"{base}.{each.name}") in modules() else base
+                for each in node.names
+            )
 
 
-@pytest.mark.parametrize("path", modules(), ids=lambda p: str(p.relative_to(SOURCE)))
-def test_imports_go_one_way(path: Path) -> None:
-    room = room_of(path)
-    if room not in MAY_IMPORT:
-        return
-    for name in imports(path, top_level_only=False):
-        if not name.startswith("ortkit."):
+@cache
+def edges() -> Edges:
+    """Return (importing module, imported module) by their packages."""
+    found: Edges = defaultdict(set)
+    for name in modules():
+        for other in imports(name):
+            if other in modules() and package_of(other) != package_of(name):
+                found[package_of(name), package_of(other)].add((name, other))
+    return found
+
+
+def permits(row: str, package: str) -> bool:
+    """Say whether a row of `MAY_IMPORT` names a package."""
+    return any(
+        entry in ("*", package)
+        or (entry.endswith("/*") and f"{package}/".startswith(entry.removesuffix("*")))
+        for entry in row.split()
+    )
+
+
+def last(name: str) -> str:
+    return name.rpartition(".")[2]
+
+
+def test_every_package_has_a_row() -> None:
+    packages = set(map(package_of, modules())) - EVERYWHERE
+    assert packages == MAY_IMPORT.keys()
+    named = {entry.removesuffix("/*") for row in MAY_IMPORT.values() for entry in row.split()}
+    assert named - {"*"} <= packages
+
+
+@pytest.mark.parametrize("package", sorted(MAY_IMPORT))
+def test_imports_go_one_way(package: str) -> None:
+    for (importing, imported), pairs in edges().items():
+        if importing != package or imported in EVERYWHERE:
             continue
-        other = name.split(".")[1]
-        allowed = MAY_IMPORT[room] | EVERYWHERE | {room, "custom_ops"}
-        assert other in allowed, f"{room} must not import {name}"
+        if permits(MAY_IMPORT[package], imported):
+            continue
+        known = KNOWN_EXCEPTIONS.get((importing, imported), "").split()
+        new = sorted(pair for pair in pairs if last(pair[0]) not in known)
+        assert not new, f"{importing} must not import {imported}"
 
 
-@pytest.mark.parametrize("path", modules(), ids=lambda p: str(p.relative_to(SOURCE)))
-def test_heavy_packages_are_imported_where_they_are_used(path: Path) -> None:
-    found = {name.split(".")[0] for name in imports(path, top_level_only=True)}
+@pytest.mark.parametrize("name", sorted(EVERYWHERE))
+def test_what_all_import_imports_nothing_else(name: str) -> None:
+    assert {imported for importing, imported in edges() if importing == name} <= EVERYWHERE
+
+
+def test_exceptions_are_still_needed() -> None:
+    for (importing, imported), names in KNOWN_EXCEPTIONS.items():
+        assert not permits(MAY_IMPORT[importing], imported), (importing, imported)
+        doing = {last(name) for name, _ in edges()[importing, imported]}
+        assert set(names.split()) == doing, (importing, imported)
+
+
+def test_others_import_through_the_face() -> None:
+    for (importing, imported), pairs in edges().items():
+        if "/" not in imported or importing.split("/")[0] == imported.split("/")[0]:
+            continue
+        face = FACE.get(imported, "").split()
+        assert not {last(other) for _, other in pairs} - {*face}, f"{importing} -> {imported}"
+
+
+def test_faces_are_modules() -> None:
+    for package, names in FACE.items():
+        inside = {last(name) for name in modules() if package_of(name) == package}
+        assert set(names.split()) <= inside, package
+
+
+@pytest.mark.parametrize("name", sorted(modules()))
+def test_heavy_packages_are_imported_where_they_are_used(name: str) -> None:
+    if package_of(name).startswith(EXAMPLES) or name.endswith("_kernel"):
+        return
+    found = {other.split(".")[0] for other in imports(name, top_level_only=True)}
     assert not found & HEAVY
-    if path.relative_to(SOURCE).parts[0] in LIGHT_ROOMS:
+    if package_of(name).split("/")[0] in LIGHT:
         assert not found & {"onnx", "onnx_ir", "numpy", "rich"}

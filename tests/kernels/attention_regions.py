@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ortkit.kernels import RegionSignature, TensorSpec
+from ortkit.kernels.signature import RegionSignature, TensorSpec
 
 Array = np.ndarray
 

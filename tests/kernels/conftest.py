@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from ortkit.kernels import LibraryBuild, RegionSignature, Target, build_library
+from ortkit.kernels.build import LibraryBuild, build_library
 from ortkit.kernels.cache import KernelCache
+from ortkit.kernels.signature import RegionSignature
+from ortkit.targets.target import Target
 
 
 @pytest.fixture(scope="session")

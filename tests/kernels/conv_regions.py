@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from fused_model import tensor
 
-from ortkit.kernels import RegionSignature, TensorSpec
+from ortkit.kernels.signature import RegionSignature, TensorSpec
 
 Dim = int | str
 #: From {x} to {y}; {n} keeps names apart.

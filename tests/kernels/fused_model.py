@@ -9,7 +9,7 @@ import onnx
 import onnxruntime as ort
 from onnx import helper
 
-from ortkit.kernels import DOMAIN, RegionSignature, TensorSpec
+from ortkit.kernels.signature import DOMAIN, RegionSignature, TensorSpec
 
 BIAS_GELU = '<opset_import: ["" : 20]> f (X, B) => (Y) { S = Add (X, B)  Y = Gelu (S) }'
 

@@ -9,10 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ortkit.errors import KernelError
-from ortkit.kernels import Kernel, Refused, RegionSignature, Target
-from ortkit.kernels.backend import Launch
+from ortkit.kernels.backend import Kernel, Launch
+from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.sizes import Extent
 from ortkit.kernels.tvm.backend import TvmBackend
+from ortkit.refusal import Refused
+from ortkit.targets.target import Target
 
 LAUNCH = Launch((Extent(4, ("s0", "s1")), Extent(2)), Extent(8), 900, ((0, 0),))
 

@@ -13,9 +13,9 @@ from elementwise import Array, Elementwise, numpy_dtype
 from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
-from ortkit.kernels.backend import Refused
 from ortkit.kernels.region.dtypes import ELEMENT_TYPES
 from ortkit.kernels.region.ops import POINTWISE_OPS
+from ortkit.refusal import Refused
 
 TYPE_NUMBERS = {name: number for number, name in ELEMENT_TYPES.items()}
 _BFLOAT16 = TYPE_NUMBERS["bfloat16"]

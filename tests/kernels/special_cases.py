@@ -16,10 +16,10 @@ from onnx import helper
 from single_node import TYPE_NUMBERS, Node, as_array, as_value
 from test_pointwise import OURS, VARIANTS
 
-from ortkit.kernels import RegionSignature, TensorSpec, body_text
-from ortkit.kernels.backend import Refused
 from ortkit.kernels.region.dtypes import ELEMENT_TYPES
 from ortkit.kernels.region.ops import POINTWISE_OPS
+from ortkit.kernels.signature import RegionSignature, TensorSpec, body_text
+from ortkit.refusal import Refused
 
 FLOATS = ("float32", "float16", "bfloat16", "float64")
 #: Constants that operators of two operands are given on the right.

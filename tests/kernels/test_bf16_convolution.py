@@ -11,10 +11,11 @@ import pytest
 from fused_model import fused_model, session
 from test_bf16_product import GELU, LEVELS, run, x86_64
 
-from ortkit.kernels import RegionSignature, Target, build_library
 from ortkit.kernels.bf16 import Geometry, Product, pack_filter, signature_of
-from ortkit.kernels.build import refusal
+from ortkit.kernels.build import build_library, refusal
 from ortkit.kernels.cache import KernelCache
+from ortkit.kernels.signature import RegionSignature
+from ortkit.targets.target import Target
 
 SQUARE = Geometry((9, 11), 32, (3, 3), pads=(1, 1, 1, 1))
 

@@ -12,10 +12,11 @@ from conv_regions import depthwise, feeds, pointwise, stem
 from fused_model import fused_model, session
 from test_bf16_product import run
 
-from ortkit.kernels import RegionSignature, Target, build_library
-from ortkit.kernels.build import refusal
+from ortkit.kernels.build import build_library, refusal
 from ortkit.kernels.cache import KernelCache
 from ortkit.kernels.cpu import native_level
+from ortkit.kernels.signature import RegionSignature
+from ortkit.targets.target import Target
 
 CASES = {
     "3x3": depthwise((2, 14, 13), 48, 3, 1, (1, 1, 1, 1)),

@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 from fused_model import bias_gelu, unary
 
-from ortkit.kernels import RegionSignature, Target, link
+from ortkit.kernels import link
 from ortkit.kernels.cpu import resolve
+from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.sizes import symbols_of
 from ortkit.kernels.tvm.backend import TvmBackend
+from ortkit.targets.target import Target
 
 # A process of its own, as a stray access ends it. Arguments: library, symbol, how many sizes, and
 # "rows:columns"...

@@ -13,9 +13,13 @@ from pathlib import Path
 import pytest
 from fused_model import bias_gelu, unary
 
-from ortkit.kernels import Kernel, LibraryBuild, Refused, Target, compiler
+from ortkit.kernels import compiler
+from ortkit.kernels.backend import Kernel
+from ortkit.kernels.build import LibraryBuild
 from ortkit.kernels.catalog import BACKENDS
 from ortkit.kernels.compiler import Job, compile_all
+from ortkit.refusal import Refused
+from ortkit.targets.target import Target
 
 TARGET = Target("cpu", "x86-64-v3")
 FAILURES = {
@@ -118,16 +122,18 @@ def test_a_process_that_ended_for_lack_of_work_is_replaced(
 ) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
-    monkeypatch.setattr(compiler, "IDLE_SECONDS", 0.3)
-    compiled(jobs(tmp_path / "a", ["fine"]))
-    old = process()
-    assert old.wait(10) == 0
-    # As if it had ended between being looked at and being given work.
-    looks = iter([True])
-    monkeypatch.setattr(compiler._Compiler, "is_usable", property(lambda _: next(looks, False)))
-    assert isinstance(compiled(jobs(tmp_path / "b", ["fine"]))[0], Kernel)
-    assert next(looks, None) is None
-    assert process().pid != old.pid
+    with compiler.staying(0.3):
+        compiled(jobs(tmp_path / "a", ["fine"]))
+        old = process()
+        assert old.wait(10) == 0
+        # As if it had ended between being looked at and being given work.
+        looks = iter([True])
+        monkeypatch.setattr(
+            compiler._Compiler, "is_usable", property(lambda _: next(looks, False))
+        )
+        assert isinstance(compiled(jobs(tmp_path / "b", ["fine"]))[0], Kernel)
+        assert next(looks, None) is None
+        assert process().pid != old.pid
 
 
 def test_an_interrupt_ends_the_process_and_its_workers(fresh: None, tmp_path: Path) -> None:

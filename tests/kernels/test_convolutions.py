@@ -10,9 +10,11 @@ import pytest
 from conv_regions import depthwise, expand_depthwise, feeds, full, pointwise, squeeze_excite, stem
 from fused_model import fused_model, session, tensor
 
-from ortkit.kernels import LibraryBuild, RegionSignature, Target, build_library, refusal
+from ortkit.kernels.build import LibraryBuild, build_library, refusal
 from ortkit.kernels.cache import KernelCache
 from ortkit.kernels.cpu import native_level
+from ortkit.kernels.signature import RegionSignature
+from ortkit.targets.target import Target
 
 Build = Callable[..., LibraryBuild]
 SAME, WIDE, UNEVEN = (1, 1, 1, 1), (2, 2, 2, 2), (0, 0, 1, 1)

@@ -10,7 +10,8 @@ import pytest
 from fused_model import bias_gelu
 
 from ortkit.errors import InternalError
-from ortkit.kernels import Target, build_library, defaults
+from ortkit.kernels import defaults
+from ortkit.kernels.build import build_library
 from ortkit.kernels.cache import KernelCache
 from ortkit.kernels.catalog import load_backend
 from ortkit.kernels.cpu import resolve
@@ -18,6 +19,7 @@ from ortkit.kernels.defaults import default_choices, table
 from ortkit.kernels.triton.backend import TritonBackend
 from ortkit.kernels.tunable import Tunable
 from ortkit.kernels.tvm.backend import TvmBackend
+from ortkit.targets.target import Target
 
 SIGNATURE = bias_gelu("n", 64)
 V3, V4 = Target("cpu", "x86-64-v3"), Target("cpu", "x86-64-v4")

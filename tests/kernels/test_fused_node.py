@@ -11,7 +11,8 @@ import onnx
 import pytest
 from fused_model import bias_gelu, fused_model, random_input, session, tensor
 
-from ortkit.kernels import DOMAIN, LibraryBuild, RegionSignature
+from ortkit.kernels.build import LibraryBuild
+from ortkit.kernels.signature import DOMAIN, RegionSignature
 
 Build = Callable[..., LibraryBuild]
 HEAD = '<opset_import: ["" : 20]>'

@@ -14,8 +14,9 @@ import pytest
 import ortkit
 from ortkit.cli.main import run
 from ortkit.errors import UserError
-from ortkit.kernels import Target, build_library
+from ortkit.kernels.build import build_library
 from ortkit.kernels.cache import KernelCache
+from ortkit.targets.target import Target
 from tests.kernels.fused_model import bias_gelu
 
 MODEL = """<ir_version: 10, opset_import: ["" : 20]>

@@ -14,8 +14,12 @@ from fused_model import bias_gelu, unary
 from odd_backends import LAUNCH, artifact_kernel
 
 from ortkit.errors import UserError
-from ortkit.kernels import Kernel, LibraryBuild, RegionSignature, Target, build
+from ortkit.kernels import build
+from ortkit.kernels.backend import Kernel
+from ortkit.kernels.build import LibraryBuild
 from ortkit.kernels.cache import DEFAULT_LIMIT, KernelCache, Slot, default_cache
+from ortkit.kernels.signature import RegionSignature
+from ortkit.targets.target import Target
 
 TARGET = Target("cpu", "x86-64-v3")
 
@@ -271,8 +275,10 @@ WARM = """
 import sys
 from pathlib import Path
 from fused_model import unary
-from ortkit.kernels import Target, build_library, compiler
+from ortkit.kernels import compiler
+from ortkit.kernels.build import build_library
 from ortkit.kernels.cache import KernelCache
+from ortkit.targets.target import Target
 folder = Path(sys.argv[1])
 made = build_library([unary("Tanh")], Target(), folder / "x.so", cache=KernelCache(folder / "c"))
 print(made.compiled, compiler._current is not None, "tvm" in sys.modules)
@@ -288,8 +294,9 @@ BUILD = """
 import sys
 from pathlib import Path
 from fused_model import bias_gelu, unary
-from ortkit.kernels import Target, build_library
+from ortkit.kernels.build import build_library
 from ortkit.kernels.cache import KernelCache
+from ortkit.targets.target import Target
 folder, name = Path(sys.argv[1]), sys.argv[2]
 given = [unary("Tanh"), unary("Exp"), *(bias_gelu("n", 16 + i) for i in range(6))]
 made = build_library(given, Target(), folder / name, cache=KernelCache(folder / "cache"))

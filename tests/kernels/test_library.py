@@ -15,10 +15,13 @@ import pytest
 from fused_model import bias_gelu, tensor, unary
 
 from ortkit.errors import InternalError, KernelError, MissingDependencyError, UserError
-from ortkit.kernels import LibraryBuild, RegionSignature, Target, build_library, cpu, link, refusal
+from ortkit.kernels import cpu, link
+from ortkit.kernels.build import LibraryBuild, build_library, refusal
 from ortkit.kernels.cache import KernelCache
 from ortkit.kernels.manifest import MANIFEST_VERSION
 from ortkit.kernels.region.bounds import MAX_RANK, MAX_SYMBOLS, MAX_TENSORS
+from ortkit.kernels.signature import RegionSignature
+from ortkit.targets.target import Target
 from tests.native.elf import read_library
 
 Build = Callable[..., LibraryBuild]

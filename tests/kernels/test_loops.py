@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from ortkit.kernels import RegionSignature, TensorSpec
-from ortkit.kernels.backend import Refused
+from ortkit.kernels.signature import RegionSignature, TensorSpec
 from ortkit.kernels.sizes import ONE, Extent, extent_of, told_symbols
 from ortkit.kernels.tvm.plan import plan_of
 from ortkit.kernels.tvm.schedule import Schedule
+from ortkit.refusal import Refused
 
 Dims = tuple[int | str, ...]
 

@@ -11,9 +11,10 @@ import pytest
 from fused_model import fused_model, session, tensor
 from test_bf16_product import run
 
-from ortkit.kernels import RegionSignature, Target, build_library
-from ortkit.kernels.build import refusal
+from ortkit.kernels.build import build_library, refusal
 from ortkit.kernels.cache import KernelCache
+from ortkit.kernels.signature import RegionSignature
+from ortkit.targets.target import Target
 
 Dim = int | str
 

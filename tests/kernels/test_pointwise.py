@@ -18,13 +18,14 @@ from single_node import (
     run_by_reference,
 )
 
-from ortkit.kernels import LibraryBuild, RegionSignature
-from ortkit.kernels.backend import Refused
+from ortkit.kernels.build import LibraryBuild
 from ortkit.kernels.region.dtypes import DTYPES, INTEGERS, SIGNED, bits_of
 from ortkit.kernels.region.ops import POINTWISE_OPS
 from ortkit.kernels.region.ops_activations import ACTIVATIONS
 from ortkit.kernels.region.ops_functions import FUNCTIONS
+from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.tvm.build import assembly
+from ortkit.refusal import Refused
 
 Build = Callable[..., LibraryBuild]
 HEAD = '<opset_import: ["" : 20]>'

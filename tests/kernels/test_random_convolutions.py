@@ -18,7 +18,8 @@ from conv_regions import (
 )
 from fused_model import fused_model, session
 
-from ortkit.kernels import LibraryBuild, RegionSignature
+from ortkit.kernels.build import LibraryBuild
+from ortkit.kernels.signature import RegionSignature
 
 Build = Callable[..., LibraryBuild]
 CHANNELS = (1, 3, 8, 16, 17, 24, 31, 48, 64, 100)

@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 from fused_model import fused_model, random_input, session, tensor
 
-from ortkit.kernels import RegionSignature, Target, TensorSpec, build_library
+from ortkit.kernels.build import build_library
 from ortkit.kernels.cache import KernelCache
+from ortkit.kernels.signature import RegionSignature, TensorSpec
+from ortkit.targets.target import Target
 
 COUNT = 24
 UNARY = ["Tanh", "Sigmoid", "Erf", "Relu", "Neg", "Abs", "Gelu", "HardSwish"]

@@ -9,8 +9,7 @@ from fused_model import BIAS_GELU, bias_gelu, tensor, unary
 from onnx import helper
 
 from ortkit.errors import InternalError
-from ortkit.kernels import RegionSignature, body_text
-from ortkit.kernels.signature import by_key
+from ortkit.kernels.signature import RegionSignature, body_text, by_key
 
 
 def key(body: str, *inputs: tuple[int | str, ...], output: tuple[int | str, ...] = ("n",)) -> str:

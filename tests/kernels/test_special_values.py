@@ -26,7 +26,8 @@ from special_cases import (
     special_values,
 )
 
-from ortkit.kernels import DOMAIN, LibraryBuild, RegionSignature
+from ortkit.kernels.build import LibraryBuild
+from ortkit.kernels.signature import DOMAIN, RegionSignature
 
 Build = Callable[..., LibraryBuild]
 

@@ -7,8 +7,8 @@ import re
 import pytest
 from test_choices import REGIONS
 
-from ortkit.kernels import Target
 from ortkit.kernels.tvm.backend import TvmBackend, _lowered
+from ortkit.targets.target import Target
 
 TARGET = Target("cpu", "x86-64-v4")
 #: What is asked for: a parameter, and how many elements ahead.

@@ -9,7 +9,6 @@ import pytest
 from fused_model import bias_gelu
 
 from ortkit.errors import UserError
-from ortkit.kernels import Target
 from ortkit.kernels.tuned import (
     Place,
     Record,
@@ -24,6 +23,7 @@ from ortkit.kernels.tuned import (
     known_database,
     load_database,
 )
+from ortkit.targets.target import Target
 from ortkit.tune.store import TuneStore
 
 SIGNATURE = bias_gelu("n", 64)

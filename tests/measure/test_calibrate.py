@@ -52,6 +52,6 @@ class Absent:
     name = "absent"
 
     def available(self):
-        from ortkit.kernels import Refused
+        from ortkit.refusal import Refused
 
         return Refused("the compiler is not here")

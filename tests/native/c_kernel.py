@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from ortkit.kernels import Kernel, RegionSignature, Target
-from ortkit.kernels.backend import Launch
+from ortkit.kernels.backend import Kernel, Launch
 from ortkit.kernels.cpu import resolve
 from ortkit.kernels.link import link_library
+from ortkit.kernels.signature import RegionSignature
+from ortkit.targets.target import Target
 
 _COMPILER = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc")
 

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 
-from ortkit.kernels import RegionSignature, Target
 from ortkit.kernels.cuda import (
     ONE_BLOCK,
     Argument,
@@ -21,7 +20,9 @@ from ortkit.kernels.cuda import (
     Variant,
     resolve_cuda,
 )
+from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.sizes import Extent
+from ortkit.targets.target import Target
 from tests.kernels.fused_model import tensor
 
 ADD = '<opset_import: ["" : 20]> f (X, W) => (Y) { Y = Add (X, W) }'

@@ -15,8 +15,10 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper
 
-from ortkit.kernels import RegionSignature, Target, TensorSpec, build_library
+from ortkit.kernels.build import build_library
 from ortkit.kernels.cache import KernelCache
+from ortkit.kernels.signature import RegionSignature, TensorSpec
+from ortkit.targets.target import Target
 
 HERE = Path(__file__).parent
 NATIVE = HERE.parents[1] / "custom_ops" / "native"

@@ -11,8 +11,10 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper
 
-from ortkit.kernels import DOMAIN, RegionSignature, Target, TensorSpec, build_library
+from ortkit.kernels.build import build_library
 from ortkit.kernels.cache import KernelCache
+from ortkit.kernels.signature import DOMAIN, RegionSignature, TensorSpec
+from ortkit.targets.target import Target
 from tests.kernels.fused_model import session
 
 NODES = 200

@@ -11,8 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ortkit.kernels import Target, build_library, cpu
+from ortkit.kernels import cpu
+from ortkit.kernels.build import build_library
 from ortkit.kernels.cache import KernelCache
+from ortkit.targets.target import Target
 from tests.kernels.fused_model import bias_gelu, fused_model, random_input, session
 
 HERE = Path(__file__).parent

@@ -10,8 +10,8 @@ import pytest
 from onnx import TensorProto, helper
 
 from ortkit.errors import InternalError
-from ortkit.kernels import DOMAIN, RegionSignature, TensorSpec
 from ortkit.kernels.backend import Launch
+from ortkit.kernels.signature import DOMAIN, RegionSignature, TensorSpec
 from ortkit.kernels.sizes import Extent
 from tests.kernels.fused_model import session
 from tests.native.c_kernel import library_of_c

@@ -12,8 +12,10 @@ import numpy as np
 import onnx
 import pytest
 
-from ortkit.kernels import Target, build_library, link
+from ortkit.kernels import link
+from ortkit.kernels.build import build_library
 from ortkit.kernels.cache import KernelCache
+from ortkit.targets.target import Target
 from tests.kernels.fused_model import bias_gelu, fused_model, random_input
 
 HERE = Path(__file__).parent

@@ -9,8 +9,8 @@ import onnx
 import onnx.compose
 import pytest
 
-from ortkit.kernels import RegionSignature, TensorSpec
 from ortkit.kernels.backend import Launch
+from ortkit.kernels.signature import RegionSignature, TensorSpec
 from ortkit.kernels.sizes import Extent
 from tests.kernels.fused_model import fused_model, session
 from tests.native.c_kernel import library_of_c

@@ -22,7 +22,8 @@ BUILD = """
 import sys
 from pathlib import Path
 from tests.kernels.fused_model import bias_gelu
-from ortkit.kernels import Target, build_library
+from ortkit.kernels.build import build_library
+from ortkit.targets.target import Target
 from ortkit.kernels.link import find_linker
 assert "zig" in find_linker()[0], find_linker()
 for place in sys.argv[2:]:

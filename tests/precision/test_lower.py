@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -232,15 +233,20 @@ def test_a_harmful_node_is_found_and_rolled_back() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "spelling"),
-    [("bert", "ts"), ("llama", "dynamo"), ("vit", "legacy"), ("resnet", "unfused")],
+    ("name", "spelling", "kernels"),
+    [
+        ("bert", "ts", "auto"),
+        ("llama", "dynamo", "off"),
+        ("vit", "legacy", "off"),
+        ("resnet", "unfused", "off"),
+    ],
 )
-def test_real_architectures_stay_close(name: str, spelling: str) -> None:
+def test_real_architectures_stay_close(name: str, spelling: str, kernels: Any) -> None:
     known = next(each for each in models.BUILDERS if each.startswith(name))
-    made = ortkit.optimize(
-        models.build(known, "tiny", spelling),
-        ortkit.OptimizeOptions(target="cuda", precision="fp16"),
+    options = ortkit.OptimizeOptions(
+        target="cuda", arch="sm_90", precision="fp16", kernels=kernels
     )
+    made = ortkit.optimize(models.build(known, "tiny", spelling), options)
     verification = made.report.verification
     assert verification is not None
     assert verification.is_good, verification.reason
@@ -253,7 +259,8 @@ def test_real_architectures_stay_close(name: str, spelling: str) -> None:
 
 def test_bfloat16_is_judged_without_a_device() -> None:
     made = ortkit.optimize(
-        models.build("bert", "tiny", "ts"), ortkit.OptimizeOptions(target="cuda", precision="bf16")
+        models.build("bert", "tiny", "ts"),
+        ortkit.OptimizeOptions(target="cuda", arch="sm_90", precision="bf16"),
     )
     verification = made.report.verification
     assert verification is not None

@@ -10,12 +10,13 @@ from typing import Any, ClassVar
 
 import pytest
 
-from ortkit.kernels import Kernel, RegionSignature, Target, TensorSpec
-from ortkit.kernels.backend import Launch
+from ortkit.kernels.backend import Kernel, Launch
 from ortkit.kernels.cpu import resolve
 from ortkit.kernels.link import Programs, link_library
+from ortkit.kernels.signature import RegionSignature, TensorSpec
 from ortkit.kernels.sizes import Extent
 from ortkit.provider import bridge, native
+from ortkit.targets.target import Target
 from tests.provider.native_providers import HEADERS, Graph, Groups, Reader, TestProvider, arrange
 
 _COMPILER = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc")

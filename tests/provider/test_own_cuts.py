@@ -6,9 +6,9 @@ import onnx.parser
 import onnx_ir as ir
 import pytest
 
-from ortkit.kernels.backend import Refused
 from ortkit.provider.own.acyclic import in_cycles
 from ortkit.provider.own.cuts import Cut, Cuts
+from ortkit.refusal import Refused
 
 
 def cuts(body: str, outputs: str = "float[4] y") -> Cuts:

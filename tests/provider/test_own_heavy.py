@@ -15,7 +15,6 @@ from onnx import numpy_helper
 from ortkit.fusion.cost import Prediction
 from ortkit.fusion.product_cost import LEVELS
 from ortkit.graph.shapes import Shapes
-from ortkit.kernels.backend import Target
 from ortkit.kernels.build import missing_toolchain
 from ortkit.kernels.calibration import load_calibration
 from ortkit.kernels.cpu import resolve
@@ -32,6 +31,7 @@ from ortkit.provider.own.program import Program, Step
 from ortkit.provider.own.scratch import Slots
 from ortkit.provider.own.weights import ALIGNMENT, aligned
 from ortkit.provider.own.worth import Worth
+from ortkit.targets.target import Target
 from tests.provider.own_programs import ProgramError, run_program, worst_error
 
 pytestmark = pytest.mark.skipif(missing_toolchain() is not None, reason="no kernel toolchain")

@@ -15,7 +15,6 @@ import pytest
 from onnx import numpy_helper
 
 import ortkit
-from ortkit.kernels.backend import Target
 from ortkit.kernels.build import missing_toolchain
 from ortkit.provider.own import measured
 from ortkit.provider.own.building import build
@@ -23,6 +22,7 @@ from ortkit.provider.own.measured import group_model, slow_groups
 from ortkit.provider.own.options import NAME
 from ortkit.provider.own.planning import plan
 from ortkit.provider.registration import registered_providers
+from ortkit.targets.target import Target
 
 pytestmark = pytest.mark.skipif(missing_toolchain() is not None, reason="no kernel toolchain")
 

@@ -13,7 +13,6 @@ import pytest
 import models
 from models.feeds import feeds
 from ortkit.graph.open import open_model
-from ortkit.kernels.backend import Target
 from ortkit.kernels.build import missing_toolchain
 from ortkit.kernels.signature import TensorSpec
 from ortkit.provider.own import building
@@ -22,6 +21,7 @@ from ortkit.provider.own.planning import plan
 from ortkit.provider.own.program import Program
 from ortkit.provider.own.sizes import unsolved
 from ortkit.provider.own.source import programs_source
+from ortkit.targets.target import Target
 from tests.provider.own_programs import ProgramError, run_program, worst_error
 
 pytestmark = pytest.mark.skipif(missing_toolchain() is not None, reason="no kernel toolchain")

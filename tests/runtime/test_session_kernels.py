@@ -11,9 +11,11 @@ import pytest
 
 import ortkit
 from ortkit.errors import RunError, UserError
-from ortkit.kernels import DOMAIN, Target, build_library
+from ortkit.kernels.build import build_library
 from ortkit.kernels.cache import KernelCache
+from ortkit.kernels.signature import DOMAIN
 from ortkit.runtime import loading
+from ortkit.targets.target import Target
 from tests.kernels.fused_model import unary
 
 TEXT = """<ir_version: 8, opset_import: ["" : 17]>

@@ -12,7 +12,7 @@ from functools import partial
 import pytest
 
 from ortkit.errors import KernelError
-from ortkit.kernels.backend import Refused
+from ortkit.refusal import Refused
 from ortkit.tune import forked
 from ortkit.tune.forked import in_processes
 

@@ -21,12 +21,12 @@ from ortkit.extend.op_check import check_op
 from ortkit.extend.tvm_kernels import compile_tvm
 from ortkit.extend.tvm_searched import SearchedKernel, searched_kernels
 from ortkit.extend.tvm_traces import NAME, TracedSchedule, name_of, read_traced
-from ortkit.kernels.backend import Target
 from ortkit.kernels.calibration import processor
 from ortkit.kernels.cpu import resolve
 from ortkit.kernels.link import find_linker
 from ortkit.kernels.tuned import Place, Record, TunedDatabase, keep_database, load_database
 from ortkit.runtime.python_ops import OPS
+from ortkit.targets.target import Target
 
 pytest.importorskip("tvm.s_tir.meta_schedule")
 

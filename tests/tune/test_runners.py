@@ -18,11 +18,11 @@ import pytest
 from tuned_regions import SOFTMAX
 
 from ortkit.errors import KernelError, UserError
-from ortkit.kernels import Target
 from ortkit.kernels.calibration import processor
 from ortkit.kernels.cpu import native_level, resolve
 from ortkit.kernels.tuned import load_database
 from ortkit.kernels.tvm.backend import TvmBackend
+from ortkit.targets.target import Target
 from ortkit.tune import rpc, tuner
 from ortkit.tune.cases import TuneCase
 from ortkit.tune.on_ray import ray_cluster

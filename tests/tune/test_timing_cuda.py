@@ -13,7 +13,6 @@ import pytest
 from tuned_regions import region
 
 from ortkit.errors import KernelError, UserError
-from ortkit.kernels import Target
 from ortkit.kernels.cuda import (
     ONE_BLOCK,
     Argument,
@@ -25,6 +24,7 @@ from ortkit.kernels.cuda import (
     Variant,
 )
 from ortkit.kernels.sizes import Extent
+from ortkit.targets.target import Target
 from ortkit.tune import timing_cuda
 from ortkit.tune.cases import TuneCase
 from ortkit.tune.options import TuneOptions

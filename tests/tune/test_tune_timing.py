@@ -11,9 +11,10 @@ import pytest
 from tuned_regions import SOFTMAX, region
 
 from ortkit.errors import KernelError
-from ortkit.kernels import Target, compiler
-from ortkit.kernels.backend import Refused
+from ortkit.kernels import compiler
 from ortkit.kernels.cpu import resolve, runs_here
+from ortkit.refusal import Refused
+from ortkit.targets.target import Target
 from ortkit.tune import timing, timing_child, timing_cpu
 from ortkit.tune.cases import TuneCase
 from ortkit.tune.processes import run_child

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ortkit.kernels import RegionSignature, TensorSpec
+from ortkit.kernels.signature import RegionSignature, TensorSpec
 
 Dims = tuple[int | str, ...]
 

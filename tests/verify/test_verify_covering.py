@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import inspect
-import sys
 from collections.abc import Mapping
 from itertools import combinations
+from pathlib import Path
 
 import numpy as np
 import onnx_ir as ir
@@ -194,7 +194,7 @@ def test_a_set_that_does_not_end_costs_only_itself() -> None:
 
 
 def test_a_set_on_which_the_original_crashes_is_left_out(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """The process crashes where a length is 33."""
     body = inspect.getsource(child._run_once).replace(
@@ -205,11 +205,9 @@ def test_a_set_on_which_the_original_crashes_is_left_out(
         "        os.abort()\n",
     )
     source = inspect.getsource(child).replace(inspect.getsource(child._run_once), body)
-    monkeypatch.setattr(
-        sessions,
-        "child_command",
-        lambda _, job: [sys.executable, "-c", f"{source}\nimport sys\nmain(sys.argv[1])", job],
-    )
+    (tmp_path / "crashing.py").write_text(source, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sessions, "_CHILD", "crashing")
     text = "g (float[batch, seq] x) => (float[batch, seq] y) { y = Softmax(x) }"
     found = used(model(text))
     assert [text.partition(";")[0] for text in found.about] == [

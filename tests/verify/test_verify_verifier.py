@@ -279,16 +279,16 @@ def test_a_model_written_as_text(tmp_path: Path) -> None:
 
 def fake_child(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, body: str) -> None:
     """Put a script in the child's place that notes a loaded session and then does `body`."""
-    script = tmp_path / "fake.py"
-    script.write_text(
+    (tmp_path / "fake.py").write_text(
         "import json, os, sys, time\n"
-        "status = open(json.load(open(sys.argv[1]))['status'], 'a')\n"
-        "status.write(json.dumps({'run': 0, 'at': 'load'}) + '\\n')\n"
-        "status.flush()\n" + body,
+        "def main(job):\n"
+        "    status = open(json.load(open(job))['status'], 'a')\n"
+        "    status.write(json.dumps({'run': 0, 'at': 'load'}) + '\\n')\n"
+        f"    status.flush()\n    {body}\n",
         encoding="utf-8",
     )
-    command = [sys.executable, str(script)]
-    monkeypatch.setattr(sessions, "child_command", lambda _, job: [*command, job])
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sessions, "_CHILD", "fake")
 
 
 @pytest.mark.parametrize(

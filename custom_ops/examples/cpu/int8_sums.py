@@ -112,9 +112,6 @@ class TileSums(Sums):
                 sink = e.share(self.corner + r * e.i64(TILE_ROW) + e.i64(q * LANES))
                 e.put(self.copied, sink, self.e.unsigned_bytes(self.x, at, number), LANES)
 
-    def _unsigned(self, at, count):
-        return self.e.tir.reinterpret(f"uint8x{LANES}", self.e.some_bytes(self.x, at, count))
-
 
 class DotSums(Sums):
     """Of some rows, in registers."""

@@ -18,12 +18,12 @@ from ortkit.kernels.region.program import (
     Position,
     Program,
     Reduce,
-    RefusedError,
     Reshape,
     Slice,
     Transpose,
 )
 from ortkit.kernels.sizes import ONE, Extent, product
+from ortkit.refusal import RefusedError
 
 
 @dataclass(eq=False)

@@ -10,7 +10,8 @@ import numpy as np
 import onnx
 
 from ortkit.kernels.region.ops import DTYPES
-from ortkit.kernels.region.program import Builder, RefusedError
+from ortkit.kernels.region.program import Builder
+from ortkit.refusal import RefusedError
 
 
 @dataclass

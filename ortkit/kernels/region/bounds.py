@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ortkit.kernels.backend import Refused
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.sizes import extent_of, told_symbols
+from ortkit.refusal import Refused
 
 # The bounds of custom_ops/native/manifest.h.
 MAX_TENSORS = 64

@@ -7,15 +7,8 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from ortkit.kernels.region.axes import Axes, Axis
-from ortkit.kernels.region.program import (
-    Broadcast,
-    Concat,
-    Program,
-    RefusedError,
-    Reshape,
-    Slice,
-    Transpose,
-)
+from ortkit.kernels.region.program import Broadcast, Concat, Program, Reshape, Slice, Transpose
+from ortkit.refusal import RefusedError
 
 
 @dataclass(frozen=True)

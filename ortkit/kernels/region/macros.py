@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
-from ortkit.kernels.region.program import Builder, RefusedError
+from ortkit.kernels.region.program import Builder
 from ortkit.kernels.sizes import ONE, Extent, product
+from ortkit.refusal import RefusedError
 
 Attributes: TypeAlias = Mapping[str, object]
 FLOATS = frozenset({"float32", "float16", "bfloat16", "float64"})

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from ortkit.kernels.region import macros
 from ortkit.kernels.region.body_node import BodyNode, Reads
-from ortkit.kernels.region.program import RefusedError
+from ortkit.refusal import RefusedError
 
 
 def _softmax(node: BodyNode) -> list[int]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from ortkit.kernels.backend import Refused
 from ortkit.kernels.region import vectormath
 from ortkit.kernels.region.dtypes import FLOATS, INTEGERS
 from ortkit.kernels.region.ops_arithmetic import REALS, clip
@@ -18,9 +17,10 @@ from ortkit.kernels.region.pointwise import (
     op,
     unary,
 )
+from ortkit.refusal import Refused
 
 if TYPE_CHECKING:
-    from ortkit.kernels.tvm.emit import Emitter, Expr
+    from ortkit.kernels.region.emitter import Emitter, Expr
 
 
 def _gelu_type(dtypes: Sequence[str], attributes: Attributes) -> str | Refused:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ortkit.kernels.backend import Refused
 from ortkit.kernels.region.dtypes import (
     DTYPES,
     FLOATS,
@@ -31,9 +30,10 @@ from ortkit.kernels.region.pointwise import (
     unary,
 )
 from ortkit.kernels.region.vectormath import copy_sign
+from ortkit.refusal import Refused
 
 if TYPE_CHECKING:
-    from ortkit.kernels.tvm.emit import Emitter, Expr
+    from ortkit.kernels.region.emitter import Emitter, Expr
 
 REALS = (*FLOATS, "float64")
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from ortkit.kernels.backend import Refused
 from ortkit.kernels.region.dtypes import (
     DTYPES,
     ELEMENT_TYPES,
@@ -19,9 +18,10 @@ from ortkit.kernels.region.dtypes import (
     rounded,
 )
 from ortkit.kernels.region.pointwise import Attributes, PointwiseOp, op
+from ortkit.refusal import Refused
 
 if TYPE_CHECKING:
-    from ortkit.kernels.tvm.emit import Emitter, Expr
+    from ortkit.kernels.region.emitter import Emitter, Expr
 
 
 def _cast_type(dtypes: Sequence[str], attributes: Attributes) -> str | Refused:

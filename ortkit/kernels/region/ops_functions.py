@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ortkit.kernels.backend import Refused
 from ortkit.kernels.region import powers, trigonometry, vectormath
 from ortkit.kernels.region.dtypes import FLOATS
 from ortkit.kernels.region.pointwise import Attributes, PointwiseOp, op, unary
+from ortkit.refusal import Refused
 
 _EXPONENTS = (*FLOATS, "float64", "int32", "int64")
 

@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
-from ortkit.kernels.backend import Refused
+from ortkit.refusal import Refused
 
 if TYPE_CHECKING:
-    from ortkit.kernels.tvm.emit import Emitter, Expr
+    from ortkit.kernels.region.emitter import Emitter, Expr
 
 Attributes: TypeAlias = Mapping[str, float | int | str]
 TypeRule: TypeAlias = Callable[[Sequence[str], Attributes], "str | Refused"]

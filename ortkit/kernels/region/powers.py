@@ -20,7 +20,7 @@ from ortkit.kernels.region.vectormath import (
 )
 
 if TYPE_CHECKING:
-    from ortkit.kernels.tvm.emit import Emitter, Expr
+    from ortkit.kernels.region.emitter import Emitter, Expr
 
 # sinh(x) = x + x^3 P(x^2) for |x| <= 1; relative error 2^-31.6
 _SINH = (0.16666667, 0.0083333105, 0.00019842896, 2.7822132e-06)

@@ -6,17 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from ortkit.kernels.backend import Refused
 from ortkit.kernels.region.ops import POINTWISE_OPS, Attributes, PointwiseOp
 from ortkit.kernels.sizes import ONE, Extent, Shape, product
-
-
-class RefusedError(Exception):
-    """Carries a refusal out of the reader."""
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
+from ortkit.refusal import Refused, RefusedError
 
 
 @dataclass(frozen=True)

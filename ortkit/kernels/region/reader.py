@@ -9,15 +9,15 @@ import numpy as np
 import onnx
 import onnx.numpy_helper
 
-from ortkit.kernels.backend import Refused
 from ortkit.kernels.region import macros
 from ortkit.kernels.region.body_node import BodyNode, BodyReader, Reads, axis_of
 from ortkit.kernels.region.norms import NORMS
 from ortkit.kernels.region.ops import DTYPES, POINTWISE_OPS
-from ortkit.kernels.region.program import Builder, Input, Program, RefusedError, text
+from ortkit.kernels.region.program import Builder, Input, Program, text
 from ortkit.kernels.region.views import VIEWS
 from ortkit.kernels.signature import RegionSignature, canonical_function
 from ortkit.kernels.sizes import extent_of
+from ortkit.refusal import Refused, RefusedError, refusals
 
 #: Softmax flattens to two dims before.
 _FIRST_OPSET = 13
@@ -29,14 +29,8 @@ def read_program(signature: RegionSignature) -> Program | Refused:
 
 
 @lru_cache(maxsize=512)
-def _read(signature: RegionSignature) -> Program | Refused:
-    try:
-        return _program(signature)
-    except RefusedError as refusal:
-        return Refused(refusal.reason)
-
-
-def _program(signature: RegionSignature) -> Program:
+@refusals
+def _read(signature: RegionSignature) -> Program:
     function = canonical_function(signature.function())
     opset = next((o.version for o in function.opset_import if o.domain == ""), 0)
     reader = BodyReader(Builder())

@@ -25,11 +25,11 @@ from ortkit.kernels.region.program import (
     Position,
     Program,
     Reduce,
-    RefusedError,
     Slice,
     operands_of,
 )
 from ortkit.kernels.sizes import product
+from ortkit.refusal import RefusedError
 
 #: Loading lanes one by one, in simple vector operations.
 _SCATTERED_LOAD = 40

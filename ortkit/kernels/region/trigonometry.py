@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from ortkit.kernels.region.vectormath import copy_sign, polynomial
 
 if TYPE_CHECKING:
-    from ortkit.kernels.tvm.emit import Emitter, Expr
+    from ortkit.kernels.region.emitter import Emitter, Expr
 
 # sin(r) = r + r^3 P(r^2) for |r| <= pi/4; relative error 2^-28.0
 _SIN = (-0.16666655, 0.008332191, -0.00019518599)

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ortkit.kernels.tvm.emit import Emitter, Expr
+    from ortkit.kernels.region.emitter import Emitter, Expr
 
 # e^r = 1 + r + r^2 P(r) for |r| <= ln(2)/2; relative error 2^-28.3
 _EXP = (0.49999994, 0.166665211, 0.0416682661, 0.00836867746, 0.00138207339)

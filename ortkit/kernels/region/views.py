@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ortkit.kernels.region.body_node import BodyNode, Reads, axis_of
-from ortkit.kernels.region.program import RefusedError, text
+from ortkit.kernels.region.program import text
 from ortkit.kernels.sizes import ONE, Extent, Shape, product
+from ortkit.refusal import RefusedError
 
 
 def _transpose(node: BodyNode) -> list[int]:

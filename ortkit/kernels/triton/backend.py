@@ -12,7 +12,6 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from ortkit.errors import InternalError, KernelError
-from ortkit.kernels.backend import Refused, Target
 from ortkit.kernels.cuda import MAX_ARGUMENTS, CudaKernel, architectures_of, resolve_cuda
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.sources import ending
@@ -21,6 +20,8 @@ from ortkit.kernels.triton.configs import kind_of, parameters_of
 from ortkit.kernels.triton.source import VariantSource, sources_of
 from ortkit.kernels.triton.space import space_of
 from ortkit.kernels.triton.templates import template_for, template_sources
+from ortkit.refusal import Refused
+from ortkit.targets.target import Target
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ class TritonBackend:
         """Name triton's version and the content of the code generator."""
         here = Path(__file__).parent
         digest = hashlib.sha256()
-        operators = sorted((here.parent / "region").glob("*.py"))  # and how bodies are read
+        operators = sorted((here.parent / "region").rglob("*.py"))  # and how bodies are read
         sources = (*sorted(here.rglob("*.py")), *operators, *template_sources())
         for source in (*sources, here.parent / "sizes.py", here.parent / "cuda.py"):
             digest.update(source.read_bytes())

@@ -1,7 +1,6 @@
 """Triton source in the making: statements in order.
 
-`Emitter` has the operations of `ortkit.kernels.tvm.emit.Emitter` that pointwise operators are
-written with, so that both backends share one definition, and one accuracy, of each operator.
+`Emitter` is one of `ortkit.kernels.region.emitter`, with the names of its statements' results.
 """
 
 from __future__ import annotations

@@ -100,11 +100,11 @@ class Call:
 
 def kernel_text(name: str) -> str:
     """Return the module `name` of the hand-shaped kernels, as text."""
-    for folder in import_module(PACKAGE).__path__:
-        path = Path(folder) / f"{name}.py"
-        if path.is_file():
-            return path.read_text("utf-8")
-    raise InternalError(f"there is no hand-shaped kernel {name!r}")
+    folders = import_module(PACKAGE).__path__
+    paths = [path for folder in folders for path in Path(folder).rglob(f"{name}.py")]
+    if len(paths) != 1:
+        raise InternalError(f"{len(paths)} files hold the hand-shaped kernel {name!r}")
+    return paths[0].read_text("utf-8")
 
 
 def hand_variant(

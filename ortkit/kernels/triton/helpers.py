@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import cast
 
 from ortkit.kernels.region.program import Point
 from ortkit.kernels.triton.emit import Emitter
@@ -52,5 +52,4 @@ class Helpers:
 
 
 def _write(e: Emitter, node: Point, operands: Sequence[Expr | None]) -> Expr:
-    # The operators are written with TIR's emitter or this one, which have the same methods.
-    return cast(Expr, node.op.write(cast(Any, e), node.attributes, cast(Any, operands)))
+    return cast(Expr, node.op.write(e, node.attributes, operands))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from ortkit.kernels.backend import Refused
 from ortkit.kernels.cuda import CeilDiv, Condition, Step, TensorMap, Variant, rename_extent
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.sizes import Extent, symbols_of
@@ -16,6 +15,7 @@ from ortkit.kernels.triton.configs import Config, configs_of
 from ortkit.kernels.triton.parameters import Parameter, Parameters
 from ortkit.kernels.triton.space import Space, space_of
 from ortkit.kernels.triton.stages import scratch_of, stages_of, write_stage
+from ortkit.refusal import Refused
 
 _WARP = 32
 

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
-from ortkit.kernels.backend import Refused
 from ortkit.kernels.cuda import MAX_GRID
 from ortkit.kernels.region.axes import (
     Axes,
@@ -23,11 +22,12 @@ from ortkit.kernels.region.axes import (
     row_of,
 )
 from ortkit.kernels.region.bounds import exceeds_bounds
-from ortkit.kernels.region.program import Input, Program, Reduce, RefusedError, operands_of
+from ortkit.kernels.region.program import Input, Program, Reduce, operands_of
 from ortkit.kernels.region.reader import read_program
 from ortkit.kernels.region.trace import Trace, trace
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.sizes import Extent
+from ortkit.refusal import Refused, RefusedError, refusals
 
 #: A dim of fewer points is not worth a tile that is turned around.
 _LEAST_TURNED = 8
@@ -79,6 +79,7 @@ class Space:
 
 
 @lru_cache(maxsize=512)
+@refusals
 def space_of(signature: RegionSignature) -> Space | Refused:
     """Return the points of the region's kernel, or why there is none."""
     if refused := exceeds_bounds(signature):
@@ -86,10 +87,7 @@ def space_of(signature: RegionSignature) -> Space | Refused:
     program = read_program(signature)
     if isinstance(program, Refused):
         return program
-    try:
-        return _space(program)
-    except RefusedError as refusal:
-        return Refused(refusal.reason)
+    return _space(program)
 
 
 def reduction_levels(program: Program) -> tuple[tuple[int, ...], ...]:

@@ -6,10 +6,10 @@ from importlib import import_module
 from pathlib import Path
 from typing import Protocol, cast
 
-from ortkit.kernels.backend import Refused
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.triton.hand import PACKAGE
 from ortkit.kernels.triton.source import VariantSource
+from ortkit.refusal import Refused
 
 #: Modules of the package; each has `match(signature) -> Template | Refused | None`.
 TEMPLATES = (
@@ -38,6 +38,6 @@ def template_for(signature: RegionSignature) -> Template | Refused | None:
 
 
 def template_sources() -> list[Path]:
-    """Return the source files of the templates, which decide what they make."""
+    """Return the source files of the templates, at any depth: they decide what is made."""
     folders = import_module(PACKAGE).__path__
-    return sorted(path for folder in folders for path in Path(folder).glob("*.py"))
+    return sorted(path for folder in folders for path in Path(folder).rglob("*.py"))

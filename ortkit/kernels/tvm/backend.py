@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ortkit.errors import InternalError
-from ortkit.kernels.backend import Kernel, Launch, Refused, Target
+from ortkit.kernels.backend import Kernel, Launch
 from ortkit.kernels.cpu import resolve
 from ortkit.kernels.region.bounds import exceeds_bounds
 from ortkit.kernels.signature import RegionSignature
@@ -29,6 +29,8 @@ from ortkit.kernels.tvm.templates import (
     template_for,
     template_sources,
 )
+from ortkit.refusal import Refused
+from ortkit.targets.target import Target
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,7 @@ class TvmBackend:
         """Name tvm's versions and the content of the code generator."""
         here = Path(__file__).parent
         digest = hashlib.sha256()
-        shared = (*sorted((here.parent / "region").glob("*.py")), here.parent / "sizes.py")
+        shared = (*sorted((here.parent / "region").rglob("*.py")), here.parent / "sizes.py")
         sources = (*sorted(here.rglob("*.py")), *shared, *template_sources())
         for source in sources:
             digest.update(source.read_bytes())

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from ortkit.kernels.backend import Refused
 from ortkit.kernels.region.bounds import exceeds_bounds
-from ortkit.kernels.region.program import RefusedError
 from ortkit.kernels.region.reader import read_program
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.tvm.choices import DEFAULTS, Choices
 from ortkit.kernels.tvm.schedule import Schedule, make_schedule
+from ortkit.refusal import Refused, refusals
 
 
 @lru_cache(maxsize=512)
+@refusals
 def plan_of(signature: RegionSignature, choices: Choices = DEFAULTS) -> Schedule | Refused:
     """Return the schedule of the region's kernel, or why there is none."""
     if refused := exceeds_bounds(signature):
@@ -21,7 +21,4 @@ def plan_of(signature: RegionSignature, choices: Choices = DEFAULTS) -> Schedule
     program = read_program(signature)
     if isinstance(program, Refused):
         return program
-    try:
-        return make_schedule(program, choices)
-    except RefusedError as refusal:
-        return Refused(refusal.reason)
+    return make_schedule(program, choices)

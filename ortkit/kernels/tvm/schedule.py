@@ -21,10 +21,11 @@ from ortkit.kernels.region.axes import (
     row_of,
 )
 from ortkit.kernels.region.dtypes import compute_dtype, memory_bytes
-from ortkit.kernels.region.program import Constant, Input, Program, Reduce, RefusedError, Size
+from ortkit.kernels.region.program import Constant, Input, Program, Reduce, Size
 from ortkit.kernels.region.trace import Trace, trace
 from ortkit.kernels.sizes import ONE, Extent, product
 from ortkit.kernels.tvm.choices import DEFAULTS, Choices
+from ortkit.refusal import RefusedError
 
 #: What a size that is not known is taken for.
 NOMINAL = 128

@@ -6,9 +6,10 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol, cast, runtime_checkable
 
-from ortkit.kernels.backend import Launch, Refused
+from ortkit.kernels.backend import Launch
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.tvm.choices import Choices
+from ortkit.refusal import Refused
 
 _PACKAGE = "ortkit.custom_ops.tvm"
 #: Modules of the package; each has `match(signature) -> Template | Refused | None`.
@@ -74,6 +75,6 @@ def refusal_of(template: Template, level: str) -> Refused | None:
 
 
 def template_sources() -> list[Path]:
-    """Return the source files of the templates, which decide what they make."""
+    """Return the source files of the templates, at any depth: they decide what is made."""
     folders = import_module(_PACKAGE).__path__
-    return sorted(path for folder in folders for path in Path(folder).glob("*.py"))
+    return sorted(path for folder in folders for path in Path(folder).rglob("*.py"))

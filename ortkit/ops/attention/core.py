@@ -81,16 +81,6 @@ class Core:
     """Shape nodes that read scores or probabilities."""
 
 
-@dataclass
-class RefusalError(Exception):
-    """Why something that looks like attention is none, or is not taken."""
-
-    reason: str
-
-    def __str__(self) -> str:
-        return self.reason
-
-
 def measures(value: ir.Value) -> list[ir.Node]:
     """Return the nodes that read the shape of `value` and nothing else of it."""
     return [

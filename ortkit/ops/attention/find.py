@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from ortkit.ops.attention.core import Core, RefusalError
+from ortkit.ops.attention.core import Core
 from ortkit.ops.attention.probabilities import read_probabilities
 from ortkit.ops.attention.scores import read_scores
+from ortkit.refusal import RefusedError
 from ortkit.rewrite.site import Site
 
 
@@ -12,14 +13,14 @@ def find_core(site: Site) -> Core:
     """Read the attention around the site's Softmax.
 
     Raises:
-        RefusalError: With the condition that fails.
+        RefusedError: With the condition that fails.
     """
     rank = site.rank(site.output)
     source = site.input(0)
     if rank is None or source is None:
-        raise RefusalError("the rank of its scores is unknown")
+        raise RefusedError("the rank of its scores is unknown")
     axis = site.int("axis", -1 if site.opset >= 13 else 1)
     if axis % rank != rank - 1:
-        raise RefusalError("its Softmax is not over the last axis")
+        raise RefusedError("its Softmax is not over the last axis")
     core = read_scores(site, source)
     return read_probabilities(site, core)

@@ -12,10 +12,10 @@ from typing import Literal
 
 import onnx_ir as ir
 
-from ortkit.ops.attention.core import RefusalError
 from ortkit.ops.attention.projections import find_projections
 from ortkit.ops.attention.rotary import find_rotary
 from ortkit.ops.attention.understood import Attention, deepest
+from ortkit.refusal import RefusedError
 from ortkit.rewrite.site import Site
 
 Form = Literal["attention", "multi-head-attention", "group-query-attention", "packed-attention"]
@@ -32,7 +32,7 @@ def choose_form(site: Site, attention: Attention) -> Form:
     """Choose the op.
 
     Raises:
-        RefusalError: None computes this attention on the target.
+        RefusedError: None computes this attention on the target.
     """
     check_meaning(attention)
     reasons = []
@@ -41,25 +41,25 @@ def choose_form(site: Site, attention: Attention) -> Form:
         if reason is None:
             return form
         reasons.append(reason)
-    raise RefusalError("; ".join(dict.fromkeys(reasons)))
+    raise RefusedError("; ".join(dict.fromkeys(reasons)))
 
 
 def check_meaning(attention: Attention) -> None:
     """See to it that ops compute what is written, also where a query sees no key.
 
     Raises:
-        RefusalError: They do not.
+        RefusedError: They do not.
     """
     if attention.is_cast and attention.heads.caches is not None:
-        raise RefusalError("its Softmax works in float32 and its cache is float16")
+        raise RefusedError("its Softmax works in float32 and its cache is float16")
     mask = attention.mask
     is_lost = mask.highest_fill <= ABSORBING[attention.dtype] or deepest(attention) is not None
     if not (mask.keeps_rows or is_lost):
-        raise RefusalError(
+        raise RefusedError(
             f"queries that see no key differ by the {mask.highest_fill:g} that scores are set to"
         )
     if not attention.scale > 0:
-        raise RefusalError(f"its scale is {attention.scale:g}, and ops take positive ones")
+        raise RefusedError(f"its scale is {attention.scale:g}, and ops take positive ones")
 
 
 def _in_order(site: Site, attention: Attention) -> Iterator[Form]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import onnx_ir as ir
 
 from ortkit.graph.dims import Size, product
-from ortkit.ops.attention.core import Core, RefusalError
+from ortkit.ops.attention.core import Core
 from ortkit.ops.attention.operands import (
     FORMS,
     Lead,
@@ -20,6 +20,7 @@ from ortkit.ops.attention.operands import (
     result_of,
 )
 from ortkit.ops.attention.trace import Station
+from ortkit.refusal import RefusedError
 from ortkit.rewrite.site import Site
 
 
@@ -89,13 +90,13 @@ def arrangements(site: Site, core: Core, *, shares: bool = True) -> Iterator[Hea
         shares: Whether a key head may serve several query heads without being repeated.
 
     Raises:
-        RefusalError: With what stands in the way of all of them.
+        RefusedError: With what stands in the way of all of them.
     """
     shape = site.shape(core.scores)
     if shape is None or len(shape) < 2 or not all(map(site.shape, (core.query, core.value))):
-        raise RefusalError("the shapes of its operands are unknown")
+        raise RefusedError("the shapes of its operands are unknown")
     if 0 in shape:
-        raise RefusalError("its scores are empty")
+        raise RefusedError("its scores are empty")
     traces, free, others = Traces(site), 0, list[Heads]()
     for lead in _leads(_queries(core, traces), shape[:-2]):
         for form in FORMS:
@@ -106,7 +107,7 @@ def arrangements(site: Site, core: Core, *, shares: bool = True) -> Iterator[Hea
             elif heads is not None:
                 others.append(heads)
     if not others and not free:
-        raise RefusalError("batch and heads cannot be told apart in its operands")
+        raise RefusedError("batch and heads cannot be told apart in its operands")
     yield from sorted(others, key=lambda heads: heads.cost)
 
 

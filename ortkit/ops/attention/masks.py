@@ -11,12 +11,13 @@ import onnx_ir as ir
 
 from ortkit.graph.dims import Size, multiply, product
 from ortkit.graph.reshape import static
-from ortkit.ops.attention.core import MASKED, Bias, Choice, Core, Floor, RefusalError
+from ortkit.ops.attention.core import MASKED, Bias, Choice, Core, Floor
 from ortkit.ops.attention.facts import LOWEST, Facts
 from ortkit.ops.attention.heads import Heads
 from ortkit.ops.attention.held import Held, combined
 from ortkit.ops.attention.sizes import source_of
 from ortkit.ops.attention.trace import Station, trace_back
+from ortkit.refusal import RefusedError
 from ortkit.rewrite.axes import Layout, moves, targets
 from ortkit.rewrite.site import Site
 
@@ -101,7 +102,7 @@ def read_mask(site: Site, facts: Facts, core: Core, heads: Heads) -> Mask:
     """Return the mask of `core`, proved to be causal or nothing where it is.
 
     Raises:
-        RefusalError: It cannot be given to an attention op.
+        RefusedError: It cannot be given to an attention op.
     """
     if not any(isinstance(step, Bias | Choice) for step in core.steps):
         return Mask(keeps_rows=True)
@@ -205,10 +206,10 @@ def _term(site: Site, facts: Facts, source: Bias | Choice, heads: Heads) -> Term
         site, value, source.scores, heads
     )
     if found is None:
-        raise RefusalError(f"its mask {value.name!r} has not the axes of its scores")
+        raise RefusedError(f"its mask {value.name!r} has not the axes of its scores")
     times = found[3]
     if not isinstance(times, int) and source_of(site, times, heads, facts) is None:
-        raise RefusalError(f"its mask {value.name!r} is repeated a number of times nobody knows")
+        raise RefusedError(f"its mask {value.name!r} is repeated a number of times nobody knows")
     dtype = site.dtype(source.scores) or ir.DataType.FLOAT
     held = _held(facts, source, dtype)
     return Term(source, *found, held, held is None or held.reaches(LOWEST.get(dtype, -np.inf)))

@@ -8,16 +8,8 @@ from dataclasses import dataclass, replace
 import onnx_ir as ir
 
 from ortkit.graph.dims import Size
-from ortkit.ops.attention.core import (
-    LAYOUT,
-    LONGEST,
-    Bias,
-    Choice,
-    Core,
-    RefusalError,
-    measures,
-    readers,
-)
+from ortkit.ops.attention.core import LAYOUT, LONGEST, Bias, Choice, Core, measures, readers
+from ortkit.refusal import RefusedError
 from ortkit.rewrite.sample import FLOATS
 from ortkit.rewrite.site import Site, describe
 
@@ -41,16 +33,16 @@ def read_probabilities(site: Site, core: Core) -> Core:
         elif node.op_type == "Transpose" and _swaps_last(site, node):
             below = _reader(site, node.outputs[0]).node
             if below.op_type != "MatMul":
-                raise RefusalError("its probabilities are transposed and not multiplied")
+                raise RefusedError("its probabilities are transposed and not multiplied")
             return _product(site, below, node.outputs[0], core, is_flipped=True)
         elif node.op_type == "Cast" and site.dtype(node.outputs[0]) != dtype:
-            raise RefusalError("its probabilities are cast to another type than its scores had")
+            raise RefusedError("its probabilities are cast to another type than its scores had")
         elif node.op_type not in (*LAYOUT, "Cast"):
-            raise RefusalError(f"{describe(node)} reads its probabilities")
+            raise RefusedError(f"{describe(node)} reads its probabilities")
         elif _ends(site, value) != _ends(site, node.outputs[0]):
-            raise RefusalError(f"{describe(node)} may part or join rows of probabilities")
+            raise RefusedError(f"{describe(node)} may part or join rows of probabilities")
         value = node.outputs[0]
-    raise RefusalError("no product reads its probabilities")
+    raise RefusedError("no product reads its probabilities")
 
 
 def _without_masked(site: Site, node: ir.Node, value: ir.Value, core: Core) -> Core:
@@ -73,7 +65,7 @@ def _without_masked(site: Site, node: ir.Node, value: ir.Value, core: Core) -> C
         or site.shape(value) != site.shape(node.outputs[0])
         or not all(isinstance(step, Bias) and _is_product(step.value) for step in core.steps[:-1])
     ):
-        raise RefusalError(f"{describe(node)} reads its probabilities")
+        raise RefusedError(f"{describe(node)} reads its probabilities")
     steps = (*core.steps[:-1], replace(last, fill=-math.inf))
     return replace(core, steps=steps, zeroes_nan=True)
 
@@ -98,12 +90,12 @@ class _Reader:
 def _reader(site: Site, value: ir.Value) -> _Reader:
     """Return the one node that reads `value`, or the Where that replaces its NaN by zero."""
     if value.is_graph_output():
-        raise RefusalError(f"its probabilities {value.name!r} are an output of the graph")
+        raise RefusedError(f"its probabilities {value.name!r} are an output of the graph")
     uses = readers(value)
     nodes = list(dict.fromkeys(uses))
     if len(uses) == 1:
         if nodes[0].graph is not site.node.graph:
-            raise RefusalError("another graph reads its probabilities")
+            raise RefusedError("another graph reads its probabilities")
         return _Reader(nodes[0])
     choices = [node for node in nodes if node.domain == "" and node.op_type == "Where"]
     if len(nodes) == 2 and len(choices) == 1 and len(uses) == 2:
@@ -115,7 +107,7 @@ def _reader(site: Site, value: ir.Value) -> _Reader:
         ):
             return _Reader(where, is_guard=True)
     others = ", ".join(sorted(describe(node) for node in nodes)[:3])
-    raise RefusalError(f"its probabilities are read by {others}")
+    raise RefusedError(f"its probabilities are read by {others}")
 
 
 def _tests_nan(site: Site, test: ir.Value | None, value: ir.Value) -> bool:
@@ -136,11 +128,11 @@ def _product(
     left, right = node.inputs
     value = left if is_flipped else right
     if value is None or (right if is_flipped else left) is not weights or left is right:
-        raise RefusalError("its probabilities are not on the left of their product")
+        raise RefusedError("its probabilities are not on the left of their product")
     if site.producer(value, "DequantizeLinear"):
-        raise RefusalError("its operands are dequantized, and the group stays whole")
+        raise RefusedError("its operands are dequantized, and the group stays whole")
     if site.rank(node.outputs[0]) != site.rank(weights):
-        raise RefusalError("its probabilities and its values have different ranks")
+        raise RefusedError("its probabilities and its values have different ranks")
     return replace(core, value=value, result=node.outputs[0], is_flipped=is_flipped)
 
 

@@ -16,11 +16,11 @@ from ortkit.ops.attention.core import (
     Core,
     Floor,
     MaskStep,
-    RefusalError,
     measures,
     readers,
 )
 from ortkit.ops.attention.trace import scalar_factor
+from ortkit.refusal import RefusedError
 from ortkit.rewrite.sample import FLOATS
 from ortkit.rewrite.site import Site, describe
 
@@ -48,22 +48,22 @@ def read_scores(site: Site, source: ir.Value) -> Core:
     for _ in range(LONGEST):
         node = walk.value.producer()
         if node is None or node.graph is not site.node.graph:
-            raise RefusalError("its scores are no matrix product")
+            raise RefusedError("its scores are no matrix product")
         if walk.value.is_graph_output() or len(readers(walk.value)) != 1:
-            raise RefusalError(f"others read its scores {walk.value.name!r}")
+            raise RefusedError(f"others read its scores {walk.value.name!r}")
         walk.measured = (*walk.measured, *measures(walk.value))
         if node.domain == "" and node.op_type == "MatMul":
             return _core(site, node, walk)
         _step(site, node, walk)
-    raise RefusalError("its scores are too far from a matrix product")
+    raise RefusedError("its scores are too far from a matrix product")
 
 
 def _core(site: Site, product: ir.Node, walk: _Walk) -> Core:
     query, key = product.inputs
     if query is None or key is None:
-        raise RefusalError("a product lacks an operand")
+        raise RefusedError("a product lacks an operand")
     if any(site.producer(value, "DequantizeLinear") for value in (query, key)):
-        raise RefusalError("its operands are dequantized, and the group stays whole")
+        raise RefusedError("its operands are dequantized, and the group stays whole")
     return Core(
         softmax=site.node,
         query=query,
@@ -94,7 +94,7 @@ def _step(site: Site, node: ir.Node, walk: _Walk) -> None:
     elif kind in LAYOUT:
         before, after = site.shape(node.inputs[0]), site.shape(node.outputs[0])
         if not before or not after or before[-1] != after[-1]:
-            raise RefusalError(f"{describe(node)} may part or join rows of scores")
+            raise RefusedError(f"{describe(node)} may part or join rows of scores")
         _go(walk, node.inputs[0])
     elif kind == "Cast":
         _cast(site, node, walk)
@@ -106,32 +106,32 @@ def _step(site: Site, node: ir.Node, walk: _Walk) -> None:
         _choice(site, node, walk)
     elif kind == "Tanh":
         if walk.softcap or walk.gains:
-            raise RefusalError("its scores are capped twice, or scaled per head afterwards")
+            raise RefusedError("its scores are capped twice, or scaled per head afterwards")
         # c tanh(x) is -c tanh(-x): the sign is that of the scale.
         walk.softcap = abs(walk.factor)
         _go(walk, node.inputs[0])
     elif kind in ("Max", "Clip") and (floor := _floor(site, node)) is not None:
         value, number = floor
         if walk.softcap or walk.gains or not number * walk.factor <= FLOOR:
-            raise RefusalError("its scores are raised to a number before they are scaled")
+            raise RefusedError("its scores are raised to a number before they are scaled")
         walk.steps = (Floor(number * walk.factor), *walk.steps)
         _go(walk, value)
     else:
-        raise RefusalError(f"{describe(node)} is between its product and its Softmax")
+        raise RefusedError(f"{describe(node)} is between its product and its Softmax")
 
 
 def _go(walk: _Walk, value: ir.Value | None) -> None:
     if value is None:
-        raise RefusalError("an input of its scores is absent")
+        raise RefusedError("an input of its scores is absent")
     walk.value = value
 
 
 def _cast(site: Site, node: ir.Node, walk: _Walk) -> None:
     here, before = site.dtype(walk.value), site.dtype(node.inputs[0])
     if here not in FLOATS or before not in FLOATS:
-        raise RefusalError("its scores are cast to or from a type that is no float")
+        raise RefusedError("its scores are cast to or from a type that is no float")
     if walk.precision not in (None, here):
-        raise RefusalError("its scores are cast more than once")
+        raise RefusedError("its scores are cast more than once")
     walk.precision = here
     walk.masks_in_precision = bool(walk.steps)
     _go(walk, node.inputs[0])
@@ -150,17 +150,17 @@ def _floor(site: Site, node: ir.Node) -> tuple[ir.Value, float] | None:
 
 def _bias(site: Site, node: ir.Node, walk: _Walk) -> None:
     if len(node.inputs) != 2:
-        raise RefusalError(f"{describe(node)} adds more than one thing to its scores")
+        raise RefusedError(f"{describe(node)} adds more than one thing to its scores")
     index = _scores_side(site, node)
     scores, other = node.inputs[index], node.inputs[1 - index]
     if scores is None or other is None or not _keeps_shape(site, scores, node.outputs[0]):
-        raise RefusalError(f"what {describe(node)} adds may be wider than its scores")
+        raise RefusedError(f"what {describe(node)} adds may be wider than its scores")
     sign = -1.0 if node.op_type == "Sub" else 1.0
     factor = walk.factor * sign
     if node.op_type == "Sub" and index == 1:
         walk.factor, factor = -walk.factor, walk.factor
     if walk.softcap or walk.gains:
-        raise RefusalError("something is added to its scores before they are capped or scaled")
+        raise RefusedError("something is added to its scores before they are capped or scaled")
     walk.steps = (Bias(other, factor, node.outputs[0]), *walk.steps)
     _go(walk, node.inputs[index])
 
@@ -171,12 +171,12 @@ def _gain(site: Site, node: ir.Node, walk: _Walk) -> None:
     other = node.inputs[1 - index]
     shape = site.shape(other)
     if node.op_type == "Div" or shape is None or other is None or len(shape) < 2:
-        raise RefusalError(f"{describe(node)} scales its scores by more than a number")
+        raise RefusedError(f"{describe(node)} scales its scores by more than a number")
     scores = node.inputs[index]
     if shape[-1] != 1 or shape[-2] != 1 or scores is None:
-        raise RefusalError(f"{describe(node)} scales single scores")
+        raise RefusedError(f"{describe(node)} scales single scores")
     if site.shape(scores) != site.shape(node.outputs[0]):
-        raise RefusalError(f"what {describe(node)} multiplies with may be wider than its scores")
+        raise RefusedError(f"what {describe(node)} multiplies with may be wider than its scores")
     walk.gains = (*walk.gains, Bias(other, 1.0, node.outputs[0]))
     _go(walk, node.inputs[index])
 
@@ -191,24 +191,24 @@ def _choice(site: Site, node: ir.Node, walk: _Walk) -> None:
         with np.errstate(over="ignore"):
             fill = float(dtype.numpy().type(float(fill) * walk.factor))
         if not fill <= MASKED:
-            raise RefusalError(f"{describe(node)} sets scores to {fill:g}, which masks nothing")
+            raise RefusedError(f"{describe(node)} sets scores to {fill:g}, which masks nothing")
         if walk.softcap or walk.gains:
-            raise RefusalError("its scores are masked before they are capped or scaled per head")
+            raise RefusedError("its scores are masked before they are capped or scaled per head")
         if not _keeps_shape(site, kept, node.outputs[0]):
-            raise RefusalError(
+            raise RefusedError(
                 f"the condition of {describe(node)} does not broadcast to its scores"
             )
         walk.steps = (Choice(condition, keeps, fill, node.outputs[0]), *walk.steps)
         _go(walk, kept)
         return
-    raise RefusalError(f"{describe(node)} chooses between scores and no number")
+    raise RefusedError(f"{describe(node)} chooses between scores and no number")
 
 
 def _scores_side(site: Site, node: ir.Node) -> int:
     """Return which of two operands comes from a product; the mask may hold products too."""
     found = [i for i, value in enumerate(node.inputs[:2]) if _leads_to_product(site, value)]
     if len(found) != 1:
-        raise RefusalError(
+        raise RefusedError(
             f"neither operand of {describe(node)} is a product"
             if not found
             else f"both operands of {describe(node)} come from products"

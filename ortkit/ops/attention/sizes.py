@@ -5,9 +5,10 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from ortkit.graph.dims import Size
-from ortkit.ops.attention.core import Core, RefusalError
+from ortkit.ops.attention.core import Core
 from ortkit.ops.attention.facts import Facts
 from ortkit.ops.attention.heads import Cache, Heads
+from ortkit.refusal import RefusedError
 from ortkit.rewrite.site import Site
 
 SHAPE_HAS_A_START = 15
@@ -43,18 +44,18 @@ def check_sizes(site: Site, core: Core, heads: Heads, facts: Facts) -> None:
     """See to it that every size that may be needed can be read.
 
     Raises:
-        RefusalError: One cannot.
+        RefusedError: One cannot.
     """
     measured = [site.contents(node.outputs[0]) for node in core.measured]
     if None in measured:
-        raise RefusalError("the shape of its scores is read, and is not known otherwise")
+        raise RefusedError("the shape of its scores is read, and is not known otherwise")
     wanted = [heads.batch, heads.queries, heads.new_keys]
     wanted += [size for sizes in measured for size in sizes or ()]
     for size in wanted:
         if isinstance(size, int) or (heads.caches is not None and size == heads.keys):
             continue
         if source_of(site, size, heads, facts) is None:
-            raise RefusalError(f"its size {size} can be read from nothing but itself")
+            raise RefusedError(f"its size {size} can be read from nothing but itself")
 
 
 def _total_keys(site: Site, heads: Heads, cache: Cache, facts: Facts) -> ir.Value:

@@ -8,12 +8,13 @@ from typing import TypeVar
 
 import onnx_ir as ir
 
-from ortkit.ops.attention.core import Core, RefusalError
+from ortkit.ops.attention.core import Core
 from ortkit.ops.attention.facts import Facts
 from ortkit.ops.attention.heads import arrangements
 from ortkit.ops.attention.masks import read_mask
 from ortkit.ops.attention.sizes import check_sizes
 from ortkit.ops.attention.understood import Attention
+from ortkit.refusal import RefusedError
 from ortkit.rewrite.site import Site
 
 DTYPES = (ir.DataType.FLOAT, ir.DataType.FLOAT16)
@@ -25,19 +26,19 @@ def computed_in(site: Site, core: Core) -> ir.DataType:
     """Return the element type to compute in.
 
     Raises:
-        RefusalError: There is none that is as precise as what is written.
+        RefusedError: There is none that is as precise as what is written.
     """
     written = site.dtype(core.scores)
     if written not in DTYPES:
-        raise RefusalError("only float32 and float16 have an attention kernel")
+        raise RefusedError("only float32 and float16 have an attention kernel")
     if core.precision in (None, written):
         return written
     if core.precision != ir.DataType.FLOAT:
-        raise RefusalError("its Softmax works in another precision than its product")
+        raise RefusedError("its Softmax works in another precision than its product")
     if site.scope.target.kind == "cpu":
         return ir.DataType.FLOAT
     if core.masks_in_precision:
-        raise RefusalError("it is masked in another precision than its product's")
+        raise RefusedError("it is masked in another precision than its product's")
     # On CUDA every kernel's Softmax works in float32.
     return written
 
@@ -51,17 +52,17 @@ def understand(
         site: The attention's Softmax.
         facts: Where sizes can be taken from.
         core: The attention as it is written.
-        choose: Returns what computes it, or raises RefusalError.
+        choose: Returns what computes it, or raises RefusedError.
 
     Raises:
-        RefusalError: With the reason of the first arrangement.
+        RefusedError: With the reason of the first arrangement.
     """
     dtype = computed_in(site, core)
     if len(core.gains) > 1:
-        raise RefusalError("its scores are scaled by several factors that are no numbers")
+        raise RefusedError("its scores are scaled by several factors that are no numbers")
     if any(site.shape(gain.scores) != site.shape(core.scores) for gain in core.gains):
-        raise RefusalError("its scores are scaled per head in another shape")
-    first: RefusalError | None = None
+        raise RefusedError("its scores are scaled per head in another shape")
+    first: RefusedError | None = None
     found = arrangements(site, core)
     if site.scope.target.kind == "cuda":
         found = chain(found, arrangements(site, core, shares=False))
@@ -76,7 +77,7 @@ def understand(
             mask = read_mask(site, facts, core, heads)
             attention = Attention(core, heads, mask, dtype, is_cast)
             return attention, choose(site, attention)
-        except RefusalError as refusal:
+        except RefusedError as refusal:
             first = first or refusal
     assert first is not None
     raise first

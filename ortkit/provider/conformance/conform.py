@@ -8,12 +8,12 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 
-from ortkit import __version__
 from ortkit.errors import UserError
 from ortkit.provider.conformance.cases import SAMPLE, case_folder, chosen
 from ortkit.provider.conformance.pool import Bench, judge_all
 from ortkit.provider.conformance.subject import Subject
 from ortkit.provider.conformance.verdict import Conformance
+from ortkit.version import __version__
 
 
 def _silent(stage: str) -> None:

@@ -12,9 +12,9 @@ from ortkit.fusion.describe import describe_region
 from ortkit.fusion.members import Members, is_reshape
 from ortkit.fusion.recompute import Candidate
 from ortkit.fusion.regions import region_of
-from ortkit.kernels.backend import Refused
 from ortkit.kernels.signature import RegionSignature, TensorSpec
 from ortkit.provider.own.draft import Assembled, Draft, spec_of
+from ortkit.refusal import Refused
 from ortkit.rewrite.scope import Scope
 
 #: A program of more kernels is refused: what it would compute twice is no detail any more.

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ortkit.errors import UserError
-from ortkit.kernels.backend import Kernel, Target
+from ortkit.kernels.backend import Kernel
 from ortkit.kernels.build import build_library, toolchain
 from ortkit.kernels.cache import KernelCache
 from ortkit.kernels.cached import keep_cached, read_cached, say_unused, write_private
@@ -25,6 +25,7 @@ from ortkit.provider.own.options import FOLDER
 from ortkit.provider.own.planning import Plan
 from ortkit.provider.own.program import Program
 from ortkit.provider.own.source import fingerprint, programs_source
+from ortkit.targets.target import Target
 from ortkit.temporary import TemporaryFolder
 
 #: Libraries beyond this, used longest ago, are removed.

@@ -12,10 +12,10 @@ from ortkit.fusion.conv_block import Block
 from ortkit.fusion.conv_bodies import TO_NCHW, TO_NHWC, Described
 from ortkit.fusion.conv_chains import Chain, find_chains, is_read_outside
 from ortkit.fusion.cost import Prediction
-from ortkit.kernels.backend import Refused
 from ortkit.kernels.signature import TensorSpec
 from ortkit.provider.own.draft import spec_of
 from ortkit.provider.own.heavy import Builder, Heavy, Judge
+from ortkit.refusal import Refused
 from ortkit.rewrite.scope import Scope
 
 

@@ -10,7 +10,6 @@ import onnx_ir as ir
 
 from ortkit.fusion.recompute import Candidate
 from ortkit.graph.shapes import Shapes
-from ortkit.kernels.backend import Refused
 from ortkit.kernels.calibration import load_calibration
 from ortkit.kernels.signature import TensorSpec
 from ortkit.provider.own import carriers
@@ -20,6 +19,7 @@ from ortkit.provider.own.cuts import Cut, Cuts
 from ortkit.provider.own.draft import Assembled, sizes_of
 from ortkit.provider.own.settled import Claim, Declined, Settled
 from ortkit.provider.own.worth import Worth
+from ortkit.refusal import Refused
 
 
 @dataclass

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from ortkit.graph.constants import is_constant
-from ortkit.kernels.backend import Refused
+from ortkit.refusal import Refused
 from ortkit.rewrite.scope import captured_values
 
 

@@ -12,9 +12,9 @@ from ortkit.fusion.cost import Prediction
 from ortkit.fusion.recompute import Candidate
 from ortkit.fusion.sizes import join_untold
 from ortkit.graph.shapes import Shapes
-from ortkit.kernels.backend import Refused
 from ortkit.kernels.signature import RegionSignature, TensorSpec
 from ortkit.provider.own.program import Program, Step
+from ortkit.refusal import Refused
 from ortkit.rewrite.scope import Scope
 
 #: Constants of more bytes are not baked in.

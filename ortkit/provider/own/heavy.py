@@ -17,10 +17,10 @@ import onnx_ir as ir
 from onnx import helper
 
 from ortkit.fusion.cost import Prediction
-from ortkit.kernels.backend import Refused
 from ortkit.kernels.signature import DOMAIN, RegionSignature, TensorSpec, body_text
 from ortkit.provider.own.program import Program, Step
 from ortkit.provider.own.weights import Origin, aligned
+from ortkit.refusal import Refused
 
 #: Of the operators with a form of their own in a kernel's body; see `kernels.region.reader`.
 _LEAST_OPSET = 13

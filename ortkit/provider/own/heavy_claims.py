@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import onnx_ir as ir
 
-from ortkit.kernels.backend import Refused
 from ortkit.provider.own.assembly import Known
 from ortkit.provider.own.cuts import Cuts
 from ortkit.provider.own.heavy import Heavy
 from ortkit.provider.own.settled import Claim, Declined, Settled
+from ortkit.refusal import Refused
 
 
 def heavy_claims(

@@ -20,7 +20,6 @@ from ortkit.fusion.product_cost import multiplies
 from ortkit.fusion.recompute import Candidate
 from ortkit.fusion.regions import FusedRegion
 from ortkit.graph.convert import paused_collector
-from ortkit.kernels.backend import Refused, Target
 from ortkit.kernels.build import refusal
 from ortkit.kernels.calibration import load_calibration
 from ortkit.kernels.signature import RegionSignature, by_key
@@ -36,9 +35,11 @@ from ortkit.provider.own.options import CLAIMS_SINCE_LEVEL
 from ortkit.provider.own.products import product_groups
 from ortkit.provider.own.settled import Claim, Declined, Settled
 from ortkit.provider.own.sizes import unsolved
+from ortkit.refusal import Refused
 from ortkit.rewrite.pipeline import Pipeline
 from ortkit.rewrite.scope import Scope
 from ortkit.rewrite.target import Target as RewriteTarget
+from ortkit.targets.target import Target
 
 #: From this level on those, too, that are not predicted to pay.
 EVERYTHING_SINCE_LEVEL = 3

@@ -16,7 +16,6 @@ from ortkit.fusion.members import is_reshape
 from ortkit.fusion.product_bodies import product_signature
 from ortkit.fusion.product_cost import LEAST_GAIN, predict_product
 from ortkit.fusion.products import Product, find_product, with_tails
-from ortkit.kernels.backend import Refused
 from ortkit.kernels.calibration import Calibration
 from ortkit.kernels.panels import panels
 from ortkit.kernels.signature import TensorSpec
@@ -24,6 +23,7 @@ from ortkit.kernels.sizes import extent_of, product
 from ortkit.provider.own.draft import spec_of
 from ortkit.provider.own.heavy import Builder, Heavy, Judge
 from ortkit.provider.own.weights import Origin
+from ortkit.refusal import Refused
 from ortkit.rewrite.scope import Scope
 
 #: Of bodies here: kernels are made of them, and nothing else.

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 import onnx_ir as ir
 
-from ortkit import __version__, env
+from ortkit import env
 from ortkit.errors import UserError
-from ortkit.kernels.backend import Target
 from ortkit.provider.base import ExecutionProvider
 from ortkit.provider.graph_view import GraphView
 from ortkit.provider.groups import Group
@@ -23,6 +22,8 @@ from ortkit.provider.own.kernels import kernel_of
 from ortkit.provider.own.options import FOLDER, NAME, OwnOptions
 from ortkit.provider.own.remembered import Kept, constants_of, had_again, key_of, recall, remember
 from ortkit.provider.own.weights import sources_of
+from ortkit.targets.target import Target
+from ortkit.version import __version__
 
 if TYPE_CHECKING:
     from ortkit.provider.own.planning import Plan

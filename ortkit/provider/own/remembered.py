@@ -20,7 +20,6 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from ortkit import __version__
 from ortkit.kernels.build import toolchain
 from ortkit.kernels.cached import DAMAGED, keep_cached, read_cached, write_private
 from ortkit.kernels.calibration import load_calibration
@@ -28,6 +27,7 @@ from ortkit.private_folder import read_private
 from ortkit.provider.graph_view import GraphView
 from ortkit.provider.own.options import OwnOptions
 from ortkit.provider.own.weights import Piece, Source, from_json, to_json, weights_from
+from ortkit.version import __version__
 
 #: Records beyond these, used longest ago, are removed.
 KEPT = 256

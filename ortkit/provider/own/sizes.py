@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from ortkit.kernels.backend import Refused
 from ortkit.kernels.signature import TensorSpec
 from ortkit.kernels.sizes import Extent, extent_of, product
 from ortkit.provider.own.program import Program
+from ortkit.refusal import Refused
 
 
 def unsolved(program: Program) -> Refused | None:

@@ -21,7 +21,7 @@ import numpy as np
 from fuzz.feeds import Run
 from fuzz.judge import same
 from fuzz.values import Region, numpy_dtype
-from ortkit.kernels import Kernel
+from ortkit.kernels.backend import Kernel
 from ortkit.kernels.link import find_linker
 from ortkit.kernels.sizes import Extent, symbols_of
 

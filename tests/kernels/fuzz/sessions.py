@@ -11,7 +11,7 @@ import onnxruntime as ort
 from onnx import TensorProto, helper
 
 from fuzz.values import Region, Value, element, numpy_dtype
-from ortkit.kernels import DOMAIN
+from ortkit.kernels.signature import DOMAIN
 
 #: Outputs of a region, or why it did not run.
 Outcome = list[np.ndarray] | str

@@ -11,7 +11,7 @@ import onnx
 from ml_dtypes import bfloat16
 from onnx import helper
 
-from ortkit.kernels import RegionSignature, TensorSpec, body_text
+from ortkit.kernels.signature import RegionSignature, TensorSpec, body_text
 
 FLOATS = ("float32", "float16", "bfloat16", "float64")
 NUMPY = {"bfloat16": np.dtype(bfloat16)}

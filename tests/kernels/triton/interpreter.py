@@ -13,8 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from ortkit.kernels import RegionSignature, TensorSpec
-from ortkit.kernels.backend import Refused
 from ortkit.kernels.cuda import (
     MAX_GRID,
     Argument,
@@ -23,8 +21,10 @@ from ortkit.kernels.cuda import (
     TensorMap,
     Variant,
 )
+from ortkit.kernels.signature import RegionSignature, TensorSpec
 from ortkit.kernels.sizes import Extent, extent_of, symbols_of
 from ortkit.kernels.triton.source import VariantSource, sources_of
+from ortkit.refusal import Refused
 
 #: Bytes around each tensor that kernels may not touch.
 _AROUND = 256

@@ -12,10 +12,10 @@ import pytest
 from interpreter import Interpreter
 from triton_attention import CASES, PLAIN, SIZES, WHOLE, Case, assert_close, feeds_of
 
-from ortkit.kernels.backend import Refused
 from ortkit.kernels.cuda import SHARED_BYTES
 from ortkit.kernels.triton.build import compile_step
 from ortkit.kernels.triton.source import StepSource, sources_of
+from ortkit.refusal import Refused
 
 pytestmark = pytest.mark.skipif(find_spec("triton") is None, reason="triton is not installed")
 #: Where a third block beside two others is worth a register or two that is put aside.

@@ -13,11 +13,11 @@ from interpreter import Interpreter, chosen, sizes_of
 from test_triton_attention import most_stack, stack_bytes
 from triton_attention import CASES, SIZES, WHOLE, WIDE, Case, assert_close, feeds_of
 
-from ortkit.kernels import RegionSignature
-from ortkit.kernels.backend import Refused
 from ortkit.kernels.cuda import SHARED_BYTES
+from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.triton.build import compile_step
 from ortkit.kernels.triton.source import VariantSource, sources_of
+from ortkit.refusal import Refused
 
 pytestmark = pytest.mark.skipif(find_spec("triton") is None, reason="triton is not installed")
 

@@ -13,12 +13,12 @@ from ortkit.custom_ops.triton.product_batch import place_of
 from test_triton_attention import stack_bytes
 from test_triton_gemm import assert_close, expected, feeds_of, hopper_sources, template_of
 
-from ortkit.kernels import RegionSignature, TensorSpec
-from ortkit.kernels.backend import Refused
 from ortkit.kernels.cuda import MAX_GRID, SHARED_BYTES
+from ortkit.kernels.signature import RegionSignature, TensorSpec
 from ortkit.kernels.triton.build import compile_step
 from ortkit.kernels.triton.source import sources_of
 from ortkit.kernels.triton.templates import template_for
+from ortkit.refusal import Refused
 
 pytestmark = pytest.mark.skipif(find_spec("triton") is None, reason="triton is not installed")
 

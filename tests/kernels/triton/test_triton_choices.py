@@ -8,14 +8,15 @@ import pytest
 from fused_model import fused_model, random_input, session
 from interpreter import Interpreter
 
-from ortkit.kernels import RegionSignature, Target, TensorSpec
-from ortkit.kernels.backend import Refused
+from ortkit.kernels.signature import RegionSignature, TensorSpec
 from ortkit.kernels.triton.backend import TritonBackend
 from ortkit.kernels.triton.choices import DEFAULTS, VALUES, read_choices
 from ortkit.kernels.triton.configs import configs_of
 from ortkit.kernels.triton.source import sources_of
 from ortkit.kernels.triton.space import space_of
 from ortkit.kernels.tunable import Tunable
+from ortkit.refusal import Refused
+from ortkit.targets.target import Target
 
 TARGET = Target("cuda", "sm_90")
 Dims = tuple[int | str, ...]

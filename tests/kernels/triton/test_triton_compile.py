@@ -21,16 +21,17 @@ from test_region_kernels import signature_of as signature_of_case
 from test_triton_regions import ALL
 
 from ortkit.errors import KernelError
-from ortkit.kernels import RegionSignature, Target, TensorSpec, body_text
-from ortkit.kernels.backend import Refused
 from ortkit.kernels.cuda import ARCHITECTURES, MAX_GRID, PTX_ARCHITECTURE
 from ortkit.kernels.region.ops import POINTWISE_OPS
+from ortkit.kernels.signature import RegionSignature, TensorSpec, body_text
 from ortkit.kernels.sizes import symbols_of
 from ortkit.kernels.triton.backend import TritonBackend
 from ortkit.kernels.triton.build import Compiled, compile_step
 from ortkit.kernels.triton.configs import configs_of, grid_of
 from ortkit.kernels.triton.source import VariantSource, sources_of
 from ortkit.kernels.triton.space import space_of
+from ortkit.refusal import Refused
+from ortkit.targets.target import Target
 
 pytestmark = pytest.mark.skipif(find_spec("triton") is None, reason="triton is not installed")
 #: Of a block without opting in.

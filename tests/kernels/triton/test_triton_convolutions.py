@@ -17,11 +17,11 @@ from interpreter import Interpreter, numpy_dtype
 
 from ortkit.fusion.cuda_conv_blocks import CudaBlockFinder
 from ortkit.fusion.cuda_conv_bodies import describe_cuda_block
-from ortkit.kernels import RegionSignature
-from ortkit.kernels.backend import Refused
 from ortkit.kernels.cuda import SHARED_BYTES
+from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.triton.build import compile_step
 from ortkit.kernels.triton.source import sources_of
+from ortkit.refusal import Refused
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "fusion"))
 from conv_nets import Net, half

@@ -13,12 +13,12 @@ from fused_model import fused_model, session
 from interpreter import Interpreter
 from test_triton_attention import stack_bytes
 
-from ortkit.kernels import RegionSignature, TensorSpec
-from ortkit.kernels.backend import Refused
 from ortkit.kernels.cuda import SHARED_BYTES
+from ortkit.kernels.signature import RegionSignature, TensorSpec
 from ortkit.kernels.triton.build import compile_step
 from ortkit.kernels.triton.source import sources_of
 from ortkit.kernels.triton.templates import template_for
+from ortkit.refusal import Refused
 
 pytestmark = pytest.mark.skipif(find_spec("triton") is None, reason="triton is not installed")
 

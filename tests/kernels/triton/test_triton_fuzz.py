@@ -15,8 +15,8 @@ from fuzz.sessions import Sessions
 from fuzz.values import Region
 from interpreter import Interpreter, block_count, fitting, sizes_of
 
-from ortkit.kernels.backend import Refused
 from ortkit.kernels.triton.source import VariantSource, sources_of
+from ortkit.refusal import Refused
 
 Record = Callable[[str, object], None]
 #: Regions of a test in CI, and how many tests there are; the long run has 1,000 more.

@@ -16,15 +16,16 @@ from test_triton_attention import stack_bytes
 from test_triton_products import GATED, Case
 
 from ortkit.errors import KernelError
-from ortkit.kernels import RegionSignature
-from ortkit.kernels.backend import Refused, Target
 from ortkit.kernels.cuda import SHARED_BYTES
+from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.sizes import Extent
 from ortkit.kernels.triton import build
 from ortkit.kernels.triton.backend import TritonBackend
 from ortkit.kernels.triton.build import Compiled, compile_step
 from ortkit.kernels.triton.source import StepSource, VariantSource, sources_of
 from ortkit.kernels.triton.templates import template_for
+from ortkit.refusal import Refused
+from ortkit.targets.target import Target
 
 pytestmark = pytest.mark.skipif(find_spec("triton") is None, reason="triton is not installed")
 

@@ -16,8 +16,7 @@ from fused_model import bias_gelu
 import ortkit
 from ortkit.cli.main import run
 from ortkit.errors import KernelError
-from ortkit.kernels import Target, build_library
-from ortkit.kernels.backend import Refused
+from ortkit.kernels.build import build_library
 from ortkit.kernels.cache import KernelCache
 from ortkit.kernels.compiler import Job
 from ortkit.kernels.cuda import SHARED_BYTES, CudaKernel, LeftOut
@@ -26,6 +25,8 @@ from ortkit.kernels.triton import build
 from ortkit.kernels.triton.backend import TritonBackend
 from ortkit.kernels.triton.build import Compiled, compile_step
 from ortkit.kernels.triton.source import StepSource, sources_of
+from ortkit.refusal import Refused
+from ortkit.targets.target import Target
 
 pytestmark = pytest.mark.skipif(find_spec("triton") is None, reason="triton is not installed")
 

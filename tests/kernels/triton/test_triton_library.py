@@ -13,7 +13,7 @@ from fused_model import bias_gelu, fused_model, random_input, session
 from test_region_kernels import CASES, signature_of
 
 from ortkit.errors import UserError
-from ortkit.kernels import Target, build_library
+from ortkit.kernels.build import build_library
 from ortkit.kernels.cache import KernelCache, Slot
 from ortkit.kernels.compiler import seconds_for
 from ortkit.kernels.cuda import (
@@ -28,6 +28,7 @@ from ortkit.kernels.cuda import (
 )
 from ortkit.kernels.record import kernel_from, record_of
 from ortkit.kernels.sizes import Extent
+from ortkit.targets.target import Target
 
 pytestmark = pytest.mark.skipif(find_spec("triton") is None, reason="triton is not installed")
 TARGET = Target("cuda", "sm_90")

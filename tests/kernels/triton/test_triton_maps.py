@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 
 from ortkit.errors import InternalError, KernelError
-from ortkit.kernels import RegionSignature, TensorSpec
-from ortkit.kernels.backend import Target
 from ortkit.kernels.cuda import CudaKernel, TensorMap
 from ortkit.kernels.manifest_cuda import _check_map, image_files, kernel_source
 from ortkit.kernels.record import kernel_from, record_of
+from ortkit.kernels.signature import RegionSignature, TensorSpec
 from ortkit.kernels.sizes import ONE, Extent
 from ortkit.kernels.triton.build import compile_step, write_images
 from ortkit.kernels.triton.hand import Call, Map, hand_variant
 from ortkit.kernels.triton.source import VariantSource
+from ortkit.targets.target import Target
 
 pytestmark = pytest.mark.skipif(find_spec("triton") is None, reason="triton is not installed")
 

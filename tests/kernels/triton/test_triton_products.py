@@ -11,11 +11,11 @@ from fused_model import fused_model, random_input, session
 from interpreter import Interpreter, numpy_dtype
 from test_triton_compile import assert_fits
 
-from ortkit.kernels import RegionSignature, TensorSpec
-from ortkit.kernels.backend import Refused
+from ortkit.kernels.signature import RegionSignature, TensorSpec
 from ortkit.kernels.triton.build import compile_step
 from ortkit.kernels.triton.source import sources_of
 from ortkit.kernels.triton.templates import template_for
+from ortkit.refusal import Refused
 
 #: RMSNormalization as opsets before 23 have it.
 OLD_NORM = """p = Constant<value = float16 {16384}> ()  a = Constant<value = int64[1] {-1}> ()

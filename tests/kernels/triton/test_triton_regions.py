@@ -11,9 +11,9 @@ from fused_model import fused_model, random_input, session
 from interpreter import Interpreter, chosen, fitting, numpy_dtype, sizes_of
 from test_region_kernels import CASES, Case, axes, signature_of
 
-from ortkit.kernels import RegionSignature
-from ortkit.kernels.backend import Refused
+from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.triton.source import sources_of
+from ortkit.refusal import Refused
 
 #: The interpreter takes some milliseconds a block of threads.
 _MOST_POINTS = 20_000

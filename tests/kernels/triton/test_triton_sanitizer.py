@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ortkit.kernels.backend import Refused
 from ortkit.kernels.triton.configs import configs_of
 from ortkit.kernels.triton.hand import PACKAGE
 from ortkit.kernels.triton.source import sources_of
 from ortkit.kernels.triton.space import space_of
 from ortkit.kernels.triton.templates import template_for
+from ortkit.refusal import Refused
 from scripts.sanitizer import __main__ as sanitizer
 from scripts.sanitizer.cases import CASES
 from scripts.sanitizer.races import hand_overs, instructions_in

@@ -10,8 +10,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 from ortkit.fusion.attention_bodies import AttentionBody
-from ortkit.kernels import RegionSignature, TensorSpec
-from ortkit.kernels.signature import body_text
+from ortkit.kernels.signature import RegionSignature, TensorSpec, body_text
 from ortkit.kernels.sizes import extent_of
 
 Size = int | str

@@ -21,12 +21,12 @@ from mutants.kinds import Kind, plant_one
 from mutants.rewriting import KINDS
 from ortkit.errors import InternalError
 from ortkit.fusion import plan
-from ortkit.kernels import RegionSignature
-from ortkit.kernels.backend import Kernel, Target
+from ortkit.kernels.backend import Kernel
 from ortkit.kernels.build import build_kernels
 from ortkit.kernels.link import find_linker, link_library
-from ortkit.kernels.signature import body_text
+from ortkit.kernels.signature import RegionSignature, body_text
 from ortkit.kernels.sizes import Extent, extent_of, symbols_of
+from ortkit.targets.target import Target
 
 #: The fault's name, its kind, and what makes the kernel for a place; None where it does not fit.
 _Maker: TypeAlias = tuple[str, str, Callable[[int], "Kernel | None"]]

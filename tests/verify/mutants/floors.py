@@ -21,7 +21,7 @@ FLOORS: dict[str, tuple[float, float]] = {
     "triton, unconditional": (0, 99),
     "fp16, lowering": (40, 90),
     "bf16, lowering": (40, 85),
-    "int8, lowering": (0, 85),
+    "int8, lowering": (30, 85),
     "int4, lowering": (0, 85),
 }
 

@@ -12,9 +12,9 @@ import numpy as np
 from mutants.draft import Rng
 from mutants.observe import ROUNDING
 from mutants.runner import Outcome
-from ortkit.kernels import RegionSignature, TensorSpec
-from ortkit.kernels.backend import Refused
+from ortkit.kernels.signature import RegionSignature, TensorSpec
 from ortkit.kernels.triton.source import VariantSource, sources_of
+from ortkit.refusal import Refused
 
 #: By name: a pattern of Triton's code, and what takes its place; the first place is taken.
 _CHANGES: Mapping[str, tuple[str, str]] = {

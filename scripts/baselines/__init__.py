@@ -1,0 +1,1 @@
+"""Baselines of what the compiler decides and emits, for changes that must not alter either."""
