@@ -355,4 +355,5 @@ def test_the_child_imports_nothing_large() -> None:
         "ortkit.verify",
         "ortkit.verify.child",
         "ortkit.verify.kernel_library",
+        "ortkit.version",
     }
