@@ -101,7 +101,7 @@ def smooth(
         model: Changed.
         products: Of the model.
         by_key: Factors by `Group.key`.
-        log: Where each norm is claimed, if it is to be.
+        log: Where each norm is claimed, if it is to be. What it gives has another name then.
 
     Returns:
         How many norms were changed.
@@ -119,6 +119,9 @@ def smooth(
                 _scale(build, group.norm, index, 1 / factor)
         for product in group.products:
             _scale(build, product.node, 1, factor if product.is_turned else factor[:, None])
+        if log is not None:
+            # What bears a name of the original is compared with it; this is another value now.
+            group.norm.outputs[0].name = build.fresh(f"{group.key}/smooth")
         count += 1
     return count
 

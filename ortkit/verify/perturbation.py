@@ -39,7 +39,7 @@ def perturb(model: ir.Model, epsilon: Epsilon, *, quantized: float = 0.0) -> Non
     Args:
         model: Its functions are inlined. Inputs are perturbed too, constants and results are not.
             Before opset 9, which has the nodes that are needed, nothing is perturbed.
-        epsilon: How exact values are, by value.
+        epsilon: How exact values are, by value; those with 0 are not perturbed.
         quantized: The least epsilon of values that a consumer rounds to 8 bits or fewer.
     """
     if model.opset_imports.get("", 0) < _SELECTS_FROM:
@@ -52,6 +52,8 @@ def perturb(model: ir.Model, epsilon: Epsilon, *, quantized: float = 0.0) -> Non
         dtype = shapes.dtype(value)
         if dtype in _DRAWN and value.uses():
             unit = max(epsilon(value), quantized if _is_quantized(value) else 0.0)
+            if not unit:
+                continue
             _perturb(model, value, dtype, ROUNDINGS * unit, names, keeps_integers=value in exact)
 
 
@@ -168,6 +170,15 @@ def _factors(
     scaled = ir.node("Mul", [drawn.outputs[0], width.outputs[0]])
     factor = ir.node("Add", [scaled.outputs[0], least.outputs[0]])
     return [half, training, least, width, shape, ones, drawn, scaled, factor]
+
+
+def uniform_nodes(model: ir.Model, value: ir.Value, seed: float) -> list[ir.Node]:
+    """Return nodes that draw 1 + r for each element of a float32 value, r of at most a half.
+
+    Its variance is a twelfth in every opset.
+    """
+    is_uniform = model.opset_imports.get("", 0) < _NO_UNIFORM_FROM
+    return _factors(model, value, ir.DataType.FLOAT, 0.5 if is_uniform else 12**-0.5, seed)
 
 
 def _sets_size(node: ir.Node, index: int) -> bool:

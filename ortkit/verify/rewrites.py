@@ -7,32 +7,32 @@ values (`steps.py`), so that each rewrite is judged where it is, at the toleranc
 
 from __future__ import annotations
 
-import hashlib
-import math
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
-import ml_dtypes
-import numpy as np
 import onnx_ir as ir
 
 from ortkit.graph.channels_last import restore_channels_first
-from ortkit.graph.constants import constant_array
 from ortkit.graph.provenance import align
 from ortkit.graph.save import save_model
 from ortkit.graph.shapes import Shapes
-from ortkit.verify.accuracy import measure
 from ortkit.verify.allowance import DEFAULT, Allowance
 from ortkit.verify.compare import OutputComparison
 from ortkit.verify.conditioned import Limits, Moved, compare_conditioned
 from ortkit.verify.exchange import read_values
-from ortkit.verify.feeds import Value
+from ortkit.verify.lowered_steps import NOT_LOWERED, LoweredSteps, lowered_steps
 from ortkit.verify.perturbation import perturb, perturb_constants
 from ortkit.verify.perturbed_runs import read_runs, runs_for, unit_of
 from ortkit.verify.random_ops import draws
 from ortkit.verify.rewrite_check import RewriteCheck
+from ortkit.verify.rounded_constants import (
+    RoundedConstants,
+    epsilon_of,
+    half_weights,
+    rounded_constants,
+)
 from ortkit.verify.sessions import SessionResult, Setting, run_sessions
 from ortkit.verify.steps import (
     as_steps,
@@ -43,7 +43,7 @@ from ortkit.verify.steps import (
     prune,
 )
 from ortkit.verify.tolerances import TOLERANCES
-from ortkit.verify.widening import float_constants, half_constants, widened, widened_feeds
+from ortkit.verify.widening import widened, widened_feeds
 
 #: A step is a few nodes; ONNX Runtime's kernels for one node differ from the standard's order of
 #: operations by up to 14 epsilons of float32 (BatchNormalization folded into a convolution of 576
@@ -128,12 +128,10 @@ class RewriteStage:
     def _compared_at_once(
         self, wide: ir.Model, names: Sequence[str], compared: Sequence[str], folder: Path
     ) -> RewriteCheck:
-        steps = wide.clone()
-        as_steps(steps, names, compared)
-        prune(steps)
-        own_steps = self._original.clone()
-        as_steps(own_steps, names, compared)
-        prune(own_steps)
+        steps, own_steps = wide.clone(), self._original.clone()
+        for model in (steps, own_steps):
+            as_steps(model, names, compared)
+            prune(model)
         whole = self._original.clone()
         give(whole, {*compared, *given_names(steps), *given_names(own_steps)})
         results = self._sessions(
@@ -144,18 +142,54 @@ class RewriteStage:
         problem = next((each.problem for each in results if each.problem), "")
         if problem:
             return RewriteCheck(problem=problem)
-        off = self._off(folder, compared)
-        if off:
-            rounded = self._rounded_constants(wide)
-            lacking = self._run_perturbed((own_steps, steps), off, folder, rounded)
-            off = self._off(folder, off, rounded)
-            if lacking:
-                off = {name: _without_runs(each, lacking) for name, each in off.items()}
+        lowered = self._lowered(wide, steps, own_steps, folder)
+        rounded = lowered.floats | lowered.others
+        exact = [name for name in compared if name not in rounded]
+        choices = [name for name in compared if name in lowered.others]
+        pair = own_steps, steps
+        off = self._judged(exact, wide, pair, folder, TOLERANCES["float32"].epsilon)
+        off |= self._judged(choices, wide, pair, folder, unit_of(self._allowance.stated))
+        for feeds in self._feeds:
+            off |= lowered.off(folder, feeds.name, self._allowance.stated)
         return RewriteCheck(
             tuple(compared),
             tuple(each for each in off.values() if not each.equal),
             tuple(each for each in off.values() if each.is_inconclusive),
         )
+
+    def _judged(
+        self,
+        names: Sequence[str],
+        wide: ir.Model,
+        steps: tuple[ir.Model, ir.Model],
+        folder: Path,
+        unit: float,
+    ) -> dict[str, OutputComparison]:
+        """Return the values that are off by more than roundings of `unit` move them."""
+        off = self._off(folder, names)
+        if not off:
+            return off
+        rounded = rounded_constants(self._original, wide, self._allowance.half)
+        runs = folder / f"{unit:g}"
+        lacking = self._run_perturbed(steps, off, folder / "expected", runs, rounded, unit)
+        off = self._off(folder, off, runs, rounded)
+        if lacking:
+            off = {name: _without_runs(each, lacking) for name, each in off.items()}
+        return off
+
+    def _lowered(
+        self, wide: ir.Model, steps: ir.Model, own_steps: ir.Model, folder: Path
+    ) -> LoweredSteps:
+        """Find the steps that are lowered, if any may be, and run what explains their errors."""
+        if not self._allowance.stated:
+            return NOT_LOWERED
+        found = lowered_steps(steps, own_steps, half_weights(self._original, wide))
+        given = folder / "expected"
+        settings = [
+            self._setting(model, folder / name, given, count) for name, model, count in found.runs
+        ]
+        results = self._sessions(folder / "explaining_job", *settings) if settings else []
+        return found.without_models() if any(each.problem for each in results) else found
 
     def _batches(self, names: Sequence[str]) -> Iterator[list[str]]:
         """Split values into lists whose results on the largest input set fit the limit."""
@@ -188,16 +222,18 @@ class RewriteStage:
         self,
         steps: tuple[ir.Model, ir.Model],
         wanted: Mapping[str, OutputComparison],
-        folder: Path,
-        rounded: _Rounded,
+        given: Path,
+        runs: Path,
+        rounded: RoundedConstants,
+        unit: float,
     ) -> str:
         """Run the original's steps with perturbed values, the candidate's with such constants.
 
         Returns:
             Why some of them did not run; empty if all did.
         """
-        given, count = folder / "expected", runs_for(each.dtype for each in wanted.values())
-        unit = max(TOLERANCES["float32"].epsilon, unit_of(self._allowance.stated))
+        runs.mkdir()
+        count = runs_for(each.dtype for each in wanted.values())
 
         def part(model: ir.Model) -> ir.Model:
             copy = model.clone()
@@ -207,47 +243,15 @@ class RewriteStage:
 
         own = part(steps[0])
         perturb(own, lambda _: unit)
-        settings = [self._setting(own, folder / _PERTURBED, given, count)]
+        settings = [self._setting(own, runs / _PERTURBED, given, count)]
         pairs = ((steps[0], rounded.lost, _LOST), (steps[1], rounded.new, _NEW))
         for model, constants, name in pairs:
             if constants:
                 changed = part(model)
-                perturb_constants(changed, {n: _epsilon(kind) for n, kind in constants.items()})
-                settings.append(self._setting(changed, folder / name, given, count))
-        results = self._sessions(folder / "perturbed_job", *settings)
+                perturb_constants(changed, {n: epsilon_of(kind) for n, kind in constants.items()})
+                settings.append(self._setting(changed, runs / name, given, count))
+        results = self._sessions(runs / "job", *settings)
         return next((each.problem for each in results if each.problem), "")
-
-    def _rounded_constants(self, wide: ir.Model) -> _Rounded:
-        """Return the constants in half precision that only one of the graphs has.
-
-        A rewrite rounds new ones, and puts an operator in the place of others: a Gelu in that of
-        the square root of two. The numbers of both are off by a rounding. Where the candidate may
-        compute in half precision, its new constants may also hold such numbers in float32.
-        """
-        half = self._allowance.half
-        theirs: dict[ir.Value, ir.DataType] = dict(half_constants(wide))
-        mine = half_constants(self._original)
-        if half is not None:
-            theirs |= {
-                value: half
-                for value in float_constants(wide)
-                if value not in theirs and _is_in(value, half)
-            }
-        if not theirs and not mine:
-            return _Rounded({}, {})
-        known = {_content(value) for value in float_constants(self._original)}
-        kept = {_content(value) for value in float_constants(wide)} if mine else set()
-        return _Rounded(
-            {v.name or "": dtype for v, dtype in mine.items() if _content(v) not in kept},
-            {v.name or "": dtype for v, dtype in theirs.items() if _content(v) not in known},
-        )
-
-    def _is_accepted(self, name: str, expected: Value, actual: Value) -> bool:
-        """Say whether a lowered step is off by no more than the user accepts."""
-        if not self._allowance.stated:
-            return False
-        found = measure(name, expected, actual)
-        return found is not None and found.error <= self._allowance.stated
 
     def _setting(
         self, model: ir.Model, results: Path, given: Path | None = None, repeats: int = 1
@@ -260,7 +264,11 @@ class RewriteStage:
         return run_sessions(settings, self._feeds, len(self._feeds), job, self._timeout_seconds)
 
     def _off(
-        self, folder: Path, names: Iterable[str], rounded: _Rounded | None = None
+        self,
+        folder: Path,
+        names: Iterable[str],
+        perturbed: Path | None = None,
+        rounded: RoundedConstants | None = None,
     ) -> dict[str, OutputComparison]:
         """Return the values that are off, or inconclusive, on some input set."""
         limits = LIMITS if rounded is None else replace(LIMITS, largest=rounded.largest)
@@ -271,7 +279,8 @@ class RewriteStage:
             expected = read_values(folder / "expected" / feeds.name)
             actual = read_values(folder / "actual" / feeds.name)
             runs = {
-                kind: read_runs(folder / kind, feeds.name) for kind in (_PERTURBED, _LOST, _NEW)
+                kind: [] if perturbed is None else read_runs(perturbed / kind, feeds.name)
+                for kind in (_PERTURBED, _LOST, _NEW)
             }
             for name in wanted:
                 want, got = expected[name], actual[name]
@@ -282,21 +291,14 @@ class RewriteStage:
                 ]
                 found = compare_conditioned(name, want, got, limits, moved)
                 is_off = not found.equal or found.is_inconclusive
-                if is_off and self._is_accepted(name, want, got):
-                    continue
                 if is_off and (name not in off or off[name].equal):
                     off[name] = found
         return off
 
 
-#: Numbers of masks are kept a few roundings away from the largest one: a lowering takes
-#: -65472 for the lowest float16, and -3.3e38 for the lowest bfloat16.
-_SATURATED_PART = 0.97
 #: Results of one run, on one input set, that lie on disk at a time.
 _BATCH_BYTES = 256 << 20
 _UNKNOWN_BYTES = 1 << 20
-#: Epsilons of the type that constants were rounded to, as a part of a row's scale.
-_CONSTANTS_CAP_EPS = 16.0
 #: Folders of repeated runs: the original's steps with its values perturbed, and with the constants
 #: that the candidate lacks; the candidate's steps with the constants that the original lacks.
 _PERTURBED, _LOST, _NEW = "perturbed", "lost", "new"
@@ -306,43 +308,3 @@ _TENSOR = ir.TensorType(ir.DataType.FLOAT)
 def _without_runs(found: OutputComparison, problem: str) -> OutputComparison:
     """Say that what roundings move is not known, so that only the floor is allowed."""
     return replace(found, reason=f"{found.reason}; its perturbed runs fail: {problem}")
-
-
-def _epsilon(dtype: ir.DataType) -> float:
-    return TOLERANCES[dtype.numpy().name].epsilon
-
-
-def _largest(dtype: ir.DataType) -> float:
-    most = float(ml_dtypes.finfo(dtype.numpy()).max)  # type: ignore[no-untyped-call]
-    return _SATURATED_PART * most
-
-
-@dataclass(frozen=True)
-class _Rounded:
-    """Constants in half precision that only one of two graphs has, by name, and their types."""
-
-    lost: Mapping[str, ir.DataType]
-    new: Mapping[str, ir.DataType]
-
-    @property
-    def cap(self) -> float:
-        """How far their roundings may move a value, as a part of a row's scale."""
-        types = {*self.lost.values(), *self.new.values()}
-        return _CONSTANTS_CAP_EPS * max(map(_epsilon, types), default=0.0)
-
-    @property
-    def largest(self) -> float:
-        """The largest number that the new ones hold; larger ones saturate."""
-        return min(map(_largest, set(self.new.values())), default=math.inf)
-
-
-def _is_in(value: ir.Value, half: ir.DataType) -> bool:
-    array = constant_array(value)
-    assert array is not None
-    return bool((array.astype(half.numpy()).astype(np.float32) == array).all())
-
-
-def _content(value: ir.Value) -> tuple[tuple[int, ...], bytes]:
-    array = constant_array(value)
-    assert array is not None
-    return array.shape, hashlib.sha256(array.tobytes()).digest()
