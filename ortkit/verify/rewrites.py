@@ -20,20 +20,22 @@ import onnx_ir as ir
 
 from ortkit.graph.channels_last import restore_channels_first
 from ortkit.graph.constants import constant_array
+from ortkit.graph.parts import share_weights, write_part
 from ortkit.graph.provenance import align
-from ortkit.graph.save import save_model
 from ortkit.graph.shapes import Shapes
 from ortkit.verify.accuracy import measure
 from ortkit.verify.allowance import DEFAULT, Allowance
+from ortkit.verify.budget import Budget
 from ortkit.verify.compare import OutputComparison
 from ortkit.verify.conditioned import Limits, Moved, compare_conditioned
 from ortkit.verify.exchange import read_values
 from ortkit.verify.feeds import Value
+from ortkit.verify.limits import value_bytes, weight_bytes
 from ortkit.verify.perturbation import perturb, perturb_constants
 from ortkit.verify.perturbed_runs import read_runs, runs_for, unit_of
 from ortkit.verify.random_ops import draws
 from ortkit.verify.rewrite_check import RewriteCheck
-from ortkit.verify.sessions import SessionResult, Setting, run_sessions
+from ortkit.verify.sessions import SessionResult, Setting, run_within
 from ortkit.verify.steps import (
     as_steps,
     bytes_of_values,
@@ -59,7 +61,7 @@ class RewriteStage:
         original: ir.Model,
         feeds: Sequence[Path],
         folder: Path,
-        timeout_seconds: float,
+        budget: Budget,
         custom_ops: tuple[Path, ...] = (),
     ) -> None:
         """Prepare the original.
@@ -68,34 +70,45 @@ class RewriteStage:
             original: Not changed.
             feeds: Folders of input sets, in the original's types.
             folder: For all files of this stage; made here.
-            timeout_seconds: For the runs of one candidate.
+            budget: The time that is left.
             custom_ops: Libraries that the models need to load at all.
         """
         self._original = widened(original)
         self._values = computed_values(self._original)
         self._shapes = Shapes.infer(self._original)
         self._folder = folder
-        self._timeout_seconds = timeout_seconds
+        self._budget = budget
+        self._kept_seconds = 0.0
         self._custom_ops = custom_ops
         self._checks = 0
+        self._candidate_weights = folder
         self._allowance = DEFAULT
+        folder.mkdir(parents=True, exist_ok=True)
         self._feeds = [widened_feeds(each, folder / "feeds") for each in feeds]
+        self._weights = share_weights(self._original, folder / "original.onnx")
+        self._most_bytes = value_bytes(weight_bytes(self._original), budget.memory)
         self._bytes = bytes_of_values(self._original, self._feeds)
 
-    def check(self, candidate: ir.Model, allowance: Allowance = DEFAULT) -> RewriteCheck:
+    def check(
+        self, candidate: ir.Model, allowance: Allowance = DEFAULT, kept_seconds: float = 0.0
+    ) -> RewriteCheck:
         """Compare every value that a candidate shares with the original.
 
         Args:
             candidate: Not changed.
             allowance: What it may do that the original does not.
+            kept_seconds: What is to be left on the budget.
 
         Raises:
             MissingDependencyError: ONNX Runtime is not installed.
         """
         self._checks += 1
         self._allowance = allowance
+        self._kept_seconds = kept_seconds
         folder = self._folder / f"rewrites{self._checks}"
         wide = widened(candidate)
+        folder.mkdir()
+        self._candidate_weights = share_weights(wide, folder / "candidate.onnx")
         # A name in a function's body is no name of the graph.
         own = set(computed_values(candidate))
         restored = restore_channels_first(wide, self._original)
@@ -117,6 +130,9 @@ class RewriteStage:
         compared = [name for name in names if not draws(self._values[name].producer())]
         total = RewriteCheck()
         for number, batch in enumerate(self._batches(compared)):
+            if total.late:
+                total = total.with_part(RewriteCheck(late=tuple(batch)))
+                continue
             part = folder / str(number)
             part.mkdir(parents=True)
             total = total.with_part(self._compared_at_once(wide, names, batch, part))
@@ -126,7 +142,11 @@ class RewriteStage:
         return total
 
     def _compared_at_once(
-        self, wide: ir.Model, names: Sequence[str], compared: Sequence[str], folder: Path
+        self,
+        wide: ir.Model,
+        names: Sequence[str],
+        compared: Sequence[str],
+        folder: Path,
     ) -> RewriteCheck:
         steps = wide.clone()
         as_steps(steps, names, compared)
@@ -138,21 +158,33 @@ class RewriteStage:
         give(whole, {*compared, *given_names(steps), *given_names(own_steps)})
         results = self._sessions(
             folder / "job",
-            self._setting(whole, folder / "expected"),
-            self._setting(steps, folder / "actual", given=folder / "expected"),
+            self._setting(whole, self._weights, folder / "expected"),
+            self._setting(
+                steps, self._candidate_weights, folder / "actual", given=folder / "expected"
+            ),
         )
+        if any(each.is_late for each in results):
+            return RewriteCheck(late=tuple(compared))
         problem = next((each.problem for each in results if each.problem), "")
         if problem:
             return RewriteCheck(problem=problem)
         off = self._off(folder, compared)
+        late: tuple[str, ...] = ()
         if off:
             rounded = self._rounded_constants(wide)
-            self._run_perturbed((own_steps, steps), off, folder, rounded)
+            pair = (own_steps, self._weights), (steps, self._candidate_weights)
+            runs = self._run_perturbed(pair, off, folder, rounded)
+            lacking = next((each.problem for each in runs if each.problem), "")
             off = self._off(folder, off, rounded)
+            if any(each.is_late for each in runs):
+                late = tuple(name for name, each in off.items() if not each.equal)
+            elif lacking:
+                off = {name: _without_runs(each, lacking) for name, each in off.items()}
         return RewriteCheck(
-            tuple(compared),
-            tuple(each for each in off.values() if not each.equal),
+            tuple(name for name in compared if name not in late),
+            tuple(each for name, each in off.items() if not each.equal and name not in late),
             tuple(each for each in off.values() if each.is_inconclusive),
+            late,
         )
 
     def _batches(self, names: Sequence[str]) -> Iterator[list[str]]:
@@ -161,7 +193,7 @@ class RewriteStage:
         size = 0
         for name in names:
             more = self._bytes.get(name, _UNKNOWN_BYTES)
-            if batch and size + more > _BATCH_BYTES:
+            if batch and size + more > self._most_bytes:
                 yield batch
                 batch, size = [], 0
             batch.append(name)
@@ -184,11 +216,11 @@ class RewriteStage:
 
     def _run_perturbed(
         self,
-        steps: tuple[ir.Model, ir.Model],
+        steps: tuple[tuple[ir.Model, Path], tuple[ir.Model, Path]],
         wanted: Mapping[str, OutputComparison],
         folder: Path,
         rounded: _Rounded,
-    ) -> None:
+    ) -> list[SessionResult]:
         """Run the original's steps with perturbed values, the candidate's with such constants."""
         given, count = folder / "expected", runs_for(each.dtype for each in wanted.values())
         unit = max(TOLERANCES["float32"].epsilon, unit_of(self._allowance.stated))
@@ -199,16 +231,16 @@ class RewriteStage:
             prune(copy)
             return copy
 
-        own = part(steps[0])
+        own = part(steps[0][0])
         perturb(own, lambda _: unit)
-        settings = [self._setting(own, folder / _PERTURBED, given, count)]
-        pairs = ((steps[0], rounded.lost, _LOST), (steps[1], rounded.new, _NEW))
-        for model, constants, name in pairs:
+        settings = [self._setting(own, steps[0][1], folder / _PERTURBED, given, count)]
+        pairs = ((*steps[0], rounded.lost, _LOST), (*steps[1], rounded.new, _NEW))
+        for model, weights, constants, name in pairs:
             if constants:
                 changed = part(model)
                 perturb_constants(changed, {n: _epsilon(kind) for n, kind in constants.items()})
-                settings.append(self._setting(changed, folder / name, given, count))
-        self._sessions(folder / "perturbed_job", *settings)
+                settings.append(self._setting(changed, weights, folder / name, given, count))
+        return self._sessions(folder / "perturbed_job", *settings)
 
     def _rounded_constants(self, wide: ir.Model) -> _Rounded:
         """Return the constants in half precision that only one of the graphs has.
@@ -243,14 +275,26 @@ class RewriteStage:
         return found is not None and found.error <= self._allowance.stated
 
     def _setting(
-        self, model: ir.Model, results: Path, given: Path | None = None, repeats: int = 1
+        self,
+        model: ir.Model,
+        weights: Path,
+        results: Path,
+        given: Path | None = None,
+        repeats: int = 1,
     ) -> Setting:
         prune(model)
-        path = save_model(model, results.with_suffix(".onnx")).model
-        return Setting(path, results, libraries=self._custom_ops, given=given, repeats=repeats)
+        return Setting(
+            write_part(model, results.with_suffix(".onnx"), weights),
+            results,
+            libraries=self._custom_ops,
+            weights_folder=weights,
+            given=given,
+            repeats=repeats,
+        )
 
     def _sessions(self, job: Path, *settings: Setting) -> list[SessionResult]:
-        return run_sessions(settings, self._feeds, len(self._feeds), job, self._timeout_seconds)
+        feeds, kept = self._feeds, self._kept_seconds
+        return run_within(self._budget, settings, feeds, len(feeds), job, kept_seconds=kept)
 
     def _off(
         self, folder: Path, names: Iterable[str], rounded: _Rounded | None = None
@@ -285,8 +329,6 @@ class RewriteStage:
 #: Numbers of masks are kept a few roundings away from the largest one: a lowering takes
 #: -65472 for the lowest float16, and -3.3e38 for the lowest bfloat16.
 _SATURATED_PART = 0.97
-#: Results of one run, on one input set, that lie on disk at a time.
-_BATCH_BYTES = 256 << 20
 _UNKNOWN_BYTES = 1 << 20
 #: Epsilons of the type that constants were rounded to, as a part of a row's scale.
 _CONSTANTS_CAP_EPS = 16.0
@@ -294,6 +336,11 @@ _CONSTANTS_CAP_EPS = 16.0
 #: that the candidate lacks; the candidate's steps with the constants that the original lacks.
 _PERTURBED, _LOST, _NEW = "perturbed", "lost", "new"
 _TENSOR = ir.TensorType(ir.DataType.FLOAT)
+
+
+def _without_runs(found: OutputComparison, problem: str) -> OutputComparison:
+    """Say that what roundings move is not known, so that only the floor is allowed."""
+    return replace(found, reason=f"{found.reason}; its perturbed runs fail: {problem}")
 
 
 def _epsilon(dtype: ir.DataType) -> float:
