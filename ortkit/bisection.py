@@ -63,7 +63,8 @@ def bisect_model(source: Source, options: OptimizeOptions | None = None) -> Bise
         CheckError: The result is wrong even without any rewrite.
         ModelError, UserError, MissingDependencyError: As `optimize`.
     """
-    options = replace(options or OptimizeOptions(), verify=True)
+    options = options or OptimizeOptions()
+    options = replace(options, verify=options.verify or True)
     started = time.perf_counter()
     place = str(source) if isinstance(source, str | os.PathLike) else "(memory)"
     report = optimize(source, options).report
@@ -101,8 +102,11 @@ def _all_rewrites(source: Source, options: OptimizeOptions) -> tuple[tuple[Hit, 
             original,
             candidate,
             samples=options.input_sets,
+            coverage=options.coverage,
             inputs=options.inputs,
             shapes=options.shapes,
+            seconds=options.verify_seconds,
+            memory_mib=options.verify_memory,
             library=broken.library,
             tolerance=options.tolerance,
         )

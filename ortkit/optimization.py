@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from ortkit.fusion.cuda_layout import LayoutAdvice
     from ortkit.measure.measurer import Measurer
     from ortkit.precision.cpu import CpuLowering
+    from ortkit.verify.fixed_batch import BatchVerifier
     from ortkit.verify.kernel_check import KernelReport
     from ortkit.verify.verification import Gap, Verification
     from ortkit.verify.verifier import Verifier
@@ -327,7 +328,7 @@ class _Run:
         Raises:
             CheckError: A kernel is wrong, and nothing puts its region back.
         """
-        from ortkit.verify.kernel_check import check_kernels
+        from ortkit.verify.kernel_check import SECONDS, check_kernels
 
         while True:
             self.kernel_check = None
@@ -335,7 +336,9 @@ class _Run:
             if library is None:  # kernels for CUDA are run with the whole model
                 return candidate
             with self._stage("check kernels"):
-                self.kernel_check = check_kernels(candidate.model, library)
+                self.kernel_check = check_kernels(
+                    candidate.model, library, seconds=SECONDS[self.options.coverage]
+                )
             failed = self.kernel_check.failed
             if not failed:
                 return candidate
@@ -356,16 +359,19 @@ class _Run:
     def verified(self, candidate: Candidate) -> tuple[Candidate, Verification]:
         """Check against the source; on a mismatch roll back the guilty rewrites and name them."""
         from ortkit.verify.bisect import find_guilty
-        from ortkit.verify.verifier import Verifier
+        from ortkit.verify.fixed_batch import verifier_of
 
         options = self.options
         with (
             self._stage("verify"),
-            Verifier(
+            verifier_of(
                 self.original(),
                 samples=options.input_sets,
+                coverage=options.coverage,
                 inputs=options.inputs,
                 shapes=options.shapes,
+                seconds=options.verify_seconds,
+                memory_mib=options.verify_memory,
                 given=() if self.fewer_bits is None else self.fewer_bits.given,
                 tolerance=options.tolerance,
             ) as verifier,
@@ -456,14 +462,14 @@ class _Run:
         """Whether what is verified is not the very model that is written."""
         return self.options.precision != "fp32" and self.fewer_bits is None
 
-    def _checked(self, verifier: Verifier, candidate: Candidate) -> Verification:
+    def _checked(self, verifier: Verifier | BatchVerifier, candidate: Candidate) -> Verification:
         """Judge a candidate; in half precision also with every value rounded as on a GPU."""
         library, precision = candidate.library, self.options.precision
         if self.fewer_bits is not None:
             stated = self.fewer_bits.max_error
-            return verifier.check(self._saved(candidate), library=library, stated=stated)
+            return verifier.check(candidate.model, library=library, stated=stated)
         if precision == "fp32":
-            return verifier.check(self._saved(candidate), library=library)
+            return verifier.check(candidate.model, library=library)
         from ortkit.precision.interface import lowered_names, with_float_interface
         from ortkit.precision.lower import HALVES
         from ortkit.precision.rounding import rounding_model
@@ -547,7 +553,7 @@ def _fewer_bits(run: _Run) -> CpuLowering:
     options = run.options
     request = CpuRequest(
         options.precision, options.max_error, options.calibration, options.calibrate,
-        options.inputs, options.samples or 2, options.shapes, options.threads, options.cpu,
+        options.inputs, options.input_sets or 1, options.shapes, options.threads, options.cpu,
     )  # fmt: skip
     lowering = EightLowering if options.precision == "fp8" else CpuLowering
     return lowering(run.original(), request, run.work / "precision", options.progress)

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from ortkit.errors import UserError
 from ortkit.graph.opsets.raising import NEWEST, OLDEST
 from ortkit.kernels.cuda import architectures_of
+from ortkit.option_checks import check_precision, check_verification
 from ortkit.rewrite.passes import Pass
 from ortkit.rewrite.pipeline import Instruments
 from ortkit.rewrite.target import Target
+from ortkit.verify.covering import LOWERED_SETS, Level
 
 if TYPE_CHECKING:
     from ortkit.kernels.tuned import Chooser
-    from ortkit.verify.covering import Level
     from ortkit.verify.user_tolerance import UserTolerance
 
 #: Regions are grown from this level on.
@@ -33,12 +34,14 @@ _CHOICES = {
     "precision": get_args(Precision),
     "calibration": get_args(Calibration),
     "precision_io": ("keep", "convert"),
+    "verify": (True, False, *get_args(Level)),
     "kernels": get_args(KernelChoice),
 }
 #: By field: its type, and the least number.
 _NUMBERS = {
     "samples": (int | None, 1), "threads": (int, 0), "fold_limit": (int, 0), "max_opset": (int, 0),
-    "max_error": (float | int | None, 0),
+    "max_error": (float | int | None, 0), "verify_seconds": (float | int | None, 0),
+    "verify_memory": (int | None, 0),
 }  # fmt: skip
 _TYPES: Mapping[str, Any] = {
     "passes": str, "cpu": str, "arch": str, "shapes": Mapping, "denied": Set,
@@ -89,7 +92,9 @@ class OptimizeOptions:
     usual ones, `ortkit.kernels.cuda.DEFAULT_LEVEL`. PTX for all others is always there."""
     keep_source: bool = False
     """Keep the generated code of the kernels, for `Optimized.save_sources`."""
-    verify: bool = True
+    verify: bool | Level = True
+    """Whether to compare the result with the source, and how much is covered: True is `quick`,
+    `full` takes all sizes."""
     check_load: bool = True
     """Load the result in ONNX Runtime, in another process, and leave rewrites out that keep it
     from loading; a result that is verified has been loaded anyway."""
@@ -98,8 +103,12 @@ class OptimizeOptions:
     threads: int = 0
     """Of the sessions that are timed; 0: ONNX Runtime decides."""
     samples: int | None = None
-    """Random input sets to verify on; None: those of a covering design, or two for another
-    precision."""
+    """Random input sets to verify on; None: those that `coverage` has."""
+    verify_seconds: float | None = None
+    """For the sessions of the source and a candidate in verification; None: 60, and more for
+    larger models."""
+    verify_memory: int | None = None
+    """MiB for each process of verification; None: 1.5 times the weights in float32, and 512."""
     inputs: Path | None = None
     """A file or a folder of inputs to verify on instead, and to measure on the first of them."""
     tolerance: UserTolerance | None = None
@@ -134,13 +143,8 @@ class OptimizeOptions:
                 where="--measure",
                 fix="use --target cpu",
             )
-        self._check_precision()
-        if self.precision_io == "convert" and (self.precision == "fp32" or self.has_budget):
-            raise UserError(
-                "inputs and outputs are converted to half precision only",
-                where="--precision-io",
-                fix="use --precision fp16 or bf16, or leave it out",
-            )
+        check_verification(self)
+        check_precision(self)
         architectures_of(self.arch)
         wrong = {"cpu": "triton", "cuda": "tvm"}[self.target]
         if self.kernels == wrong:
@@ -157,12 +161,18 @@ class OptimizeOptions:
             )
 
     @property
-    def input_sets(self) -> int | Level:
-        """What inputs are made up for verification: see `ortkit.verify.covering`.
+    def coverage(self) -> Level:
+        """How much verification covers."""
+        return "quick" if isinstance(self.verify, bool) else self.verify
 
-        Fewer bits are judged on usual numbers, as they were chosen on those.
+    @property
+    def input_sets(self) -> int | None:
+        """The number of random input sets for verification, None for a covering design.
+
+        Lower precision is judged on usual numbers, as it was chosen on those.
         """
-        return self.samples or ("quick" if self.precision == "fp32" else 2)
+        usual = None if self.precision == "fp32" else LOWERED_SETS[self.coverage]
+        return self.samples or usual
 
     @property
     def lowers_on_cpu(self) -> bool:
@@ -204,46 +214,6 @@ class OptimizeOptions:
         for size, value in self.shapes.items():
             if not isinstance(value, int) or value < 0:
                 raise UserError(f"{value!r} is no size", where=f"shapes, {size!r}")
-
-    def _check_precision(self) -> None:
-        if self.precision == "fp16" and self.target == "cpu":
-            raise UserError(
-                "ONNX Runtime computes fp16 in float32 on CPUs",
-                where="--precision",
-                fix="use --target cuda, or bf16 or int8",
-            )
-        if self.precision == "bf16" and self.target == "cpu" and not self.has_regions:
-            raise UserError(
-                "on CPUs bf16 is computed by kernels of ours",
-                where="--precision",
-                fix="use --level 2 or 3, and not --kernels off",
-            )
-        if self.precision in ("int8", "int4") and self.target != "cpu":
-            raise UserError(
-                f"{self.precision} is for CPUs", where="--precision", fix="use fp16 or bf16"
-            )
-        if self.precision == "fp8" and (self.target == "cpu" or not self.has_regions):
-            raise UserError(
-                "fp8 is computed by kernels of ours on CUDA",
-                where="--precision",
-                fix="use --target cuda and --level 2 or 3, and not --kernels off",
-            )
-        if self.max_error is not None and not self.has_budget:
-            raise UserError(
-                "only fewer bits on a CPU and fp8 have a budget",
-                where="--max-error",
-                fix="name a --precision and --target cpu, or --precision fp8",
-            )
-        if self.max_error is not None and not 0 < self.max_error < 1:
-            raise UserError(
-                f"nothing is checked against {self.max_error:g}",
-                where="--max-error",
-                fix="use a number between 0 and 1, such as 0.02",
-            )
-        if self.calibrate is not None and self.precision != "int8":
-            raise UserError(
-                "only int8 is calibrated", where="--calibrate", fix="add --precision int8"
-            )
 
 
 def _flag(name: str) -> str:

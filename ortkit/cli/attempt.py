@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ortkit.cli import show, verdicts
-from ortkit.cli.flags import sizes
+from ortkit.cli.flags import add_verification, coverage, sizes
 
 if TYPE_CHECKING:
     from ortkit.trial.result import Latency, Prospect, Trial
@@ -21,6 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--level", type=int, choices=range(4), default=2, metavar="0..3", help="default: 2")
     add("--passes", default="", metavar="SPEC", help="these passes instead, or +a,-b")
     add("--seconds", type=float, default=60.0, metavar="S", help="time to take (default: 60)")
+    add_verification(parser, makes_samples=False)
     add("--inputs", type=Path, metavar="FILE.npz", help="run on these inputs")
     add("--shape", action="append", default=[], metavar="NAME=SIZE",
         help="value of a named size (default: what is usual); may be repeated")  # fmt: skip
@@ -42,6 +43,9 @@ def run(arguments: argparse.Namespace) -> int:
             level=arguments.level,
             passes=arguments.passes,
             seconds=arguments.seconds,
+            coverage=coverage(arguments),
+            verify_seconds=arguments.verify_seconds,
+            verify_memory=arguments.verify_memory,
             inputs=arguments.inputs,
             shapes=shapes,
             threads=arguments.threads,

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ortkit.cli import show
-from ortkit.cli.flags import sizes
+from ortkit.cli.flags import add_verification, sizes, verification
 
 if TYPE_CHECKING:
     from ortkit.bisection import Bisection
@@ -24,8 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--precision", choices=("fp32", "fp16", "bf16"), default="fp32", help="default: fp32")
     add("--passes", default="", metavar="SPEC", help="these passes instead, or +a,-b")
     add("--kernels", choices=("auto", "off", "tvm"), default="auto", help="default: auto")
-    add("--samples", type=int, metavar="N",
-        help="random input sets to verify on (default: a covering design)")  # fmt: skip
+    add_verification(parser)
     add("--inputs", type=Path, metavar="FILE.npz", help="verify on these inputs instead")
     add("--shape", action="append", default=[], metavar="NAME=SIZE",
         help="value of a named size; may be repeated")  # fmt: skip
@@ -45,6 +44,9 @@ def run(arguments: argparse.Namespace) -> int:
             passes=arguments.passes,
             precision=arguments.precision,
             kernels=arguments.kernels,
+            verify=verification(arguments),
+            verify_seconds=arguments.verify_seconds,
+            verify_memory=arguments.verify_memory,
             samples=arguments.samples,
             inputs=arguments.inputs,
             shapes=shapes,

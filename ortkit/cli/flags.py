@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from ortkit.errors import UserError
 
 if TYPE_CHECKING:
+    from ortkit.verify.covering import Level
     from ortkit.verify.user_tolerance import UserTolerance
 
 
@@ -43,6 +44,66 @@ def add_tolerance(parser: argparse.ArgumentParser) -> None:
         help="hold elements to this error too, of all outputs or of one")  # fmt: skip
     add("--rtol", action="append", default=[], metavar="[NAME=]E",
         help="as --atol, a part of what is expected; the two are added")  # fmt: skip
+
+
+def add_verification(
+    parser: argparse.ArgumentParser, *, can_skip: bool = False, makes_samples: bool = True
+) -> None:
+    """Add `--verify`, `--no-verify`, `--verify-seconds`, `--verify-memory` and `--samples`.
+
+    Args:
+        parser: Of a subcommand.
+        can_skip: Whether verification may be left out.
+        makes_samples: Whether the number of input sets may be chosen.
+    """
+    add = parser.add_argument
+    add("--verify", choices=("quick", "full"),
+        help="how much to compare: quick (default), or full: more inputs, all sizes")  # fmt: skip
+    if can_skip:
+        add("--no-verify", action="store_true", help="do not compare with the original")
+    add("--verify-seconds", type=float, metavar="S",
+        help="for the sessions of verification (default: 60, more for larger models)")  # fmt: skip
+    add("--verify-memory", type=int, metavar="MIB",
+        help="of a process of verification (default: 1.5 times the weights, or 512)")  # fmt: skip
+    if makes_samples:
+        add("--samples", type=int, metavar="N",
+            help="random input sets to verify on (default: a covering design)")  # fmt: skip
+
+
+def verification(arguments: argparse.Namespace) -> bool | Level:
+    """Read the flags of `add_verification`, as `OptimizeOptions.verify`.
+
+    Raises:
+        UserError: They contradict each other.
+    """
+    if not getattr(arguments, "no_verify", False):
+        chosen: Level | None = arguments.verify
+        return True if chosen is None else chosen
+    # Lower precision is chosen on the random sets, too.
+    is_sampled = arguments.samples is not None and arguments.precision == "fp32"
+    given = {
+        "--verify": arguments.verify is not None,
+        "--verify-seconds": arguments.verify_seconds is not None,
+        "--verify-memory": arguments.verify_memory is not None,
+        "--samples": is_sampled,
+    }
+    for where in (flag for flag, is_given in given.items() if is_given):
+        raise UserError("goes with verification, not --no-verify", where=where, fix="drop one")
+    return False
+
+
+def coverage(arguments: argparse.Namespace) -> Level:
+    """Read the flags of `add_verification` for a command that verifies in any case.
+
+    Raises:
+        UserError: They contradict each other.
+    """
+    from ortkit.option_checks import samples_and_level
+
+    chosen: Level | None = arguments.verify
+    if chosen is not None and getattr(arguments, "samples", None) is not None:
+        raise samples_and_level()
+    return "quick" if chosen is None else chosen
 
 
 def tolerance(atol: Sequence[str], rtol: Sequence[str]) -> UserTolerance | None:

@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING
 from ortkit.cli import show, verdicts
 from ortkit.cli.flags import (
     add_tolerance,
+    add_verification,
     beside,
     check_folders,
     check_written,
     sizes,
     tolerance,
+    verification,
 )
 from ortkit.cli.precision_page import check_page, is_page, write_page
 from ortkit.cli.precision_tables import show_precision
@@ -66,14 +68,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="newest opset that fusions may raise the model to (default: 23)")  # fmt: skip
     add("--fold-limit", type=int, default=1 << 20, metavar="BYTES",
         help="growth allowed for one folded constant (default: 1048576)")  # fmt: skip
-    add("--verify", action=argparse.BooleanOptionalAction, default=True,
-        help="compare with the original on several inputs (default: on)")  # fmt: skip
+    add_verification(parser, can_skip=True)
     add("--measure", action="store_true",
         help="time kernels and model here, and drop what does not pay")  # fmt: skip
     add("--threads", type=int, default=0, metavar="N",
         help="of a session that is timed (default: ONNX Runtime decides)")  # fmt: skip
-    add("--samples", type=int, metavar="N",
-        help="random input sets to verify on (default: a covering design)")  # fmt: skip
     add("--inputs", type=Path, metavar="DATA",
         help="verify on these inputs instead: npz, npy, a folder, ONNX test data")  # fmt: skip
     add_tolerance(parser)
@@ -133,7 +132,9 @@ def run(arguments: argparse.Namespace) -> int:
             chooser=None if arguments.db is None else chooser_after(arguments.db),
             fold_limit=arguments.fold_limit,
             max_opset=arguments.max_opset,
-            verify=arguments.verify,
+            verify=verification(arguments),
+            verify_seconds=arguments.verify_seconds,
+            verify_memory=arguments.verify_memory,
             measure=arguments.measure,
             threads=arguments.threads,
             samples=arguments.samples,

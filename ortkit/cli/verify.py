@@ -7,12 +7,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ortkit.cli import show, verdicts
-from ortkit.cli.flags import add_tolerance, add_trust, sizes, tolerance
+from ortkit.cli.flags import (
+    add_tolerance,
+    add_trust,
+    add_verification,
+    coverage,
+    sizes,
+    tolerance,
+)
 from ortkit.errors import UserError
 
 if TYPE_CHECKING:
     from ortkit.verify.compare import OutputComparison
-    from ortkit.verify.covering import Level
     from ortkit.verify.verification import Verification
 
 SCHEMA = "ortkit.verify/"
@@ -24,8 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("original", type=Path, metavar="A", help="the model that is right by definition")
     add("candidate", type=Path, metavar="B", help="the model to judge")
-    add("--samples", type=int, metavar="N",
-        help="random input sets to make (default: a covering design)")  # fmt: skip
+    add_verification(parser)
     add("--inputs", type=Path, metavar="DATA",
         help="compare on these inputs instead: npz, npy, a folder, ONNX test data")  # fmt: skip
     add_tolerance(parser)
@@ -48,11 +53,13 @@ def run(arguments: argparse.Namespace) -> int:
     shapes = sizes(arguments.shape)
     allowed = tolerance(arguments.atol, arguments.rtol)
     computed_in, stated = _lowering(arguments.precision, arguments.max_error)
-    usual: int | Level = "quick" if arguments.precision is None else _LOWERED_SETS
+    level = coverage(arguments)
     from ortkit.graph.open import open_model
     from ortkit.runtime.libraries import library_of
+    from ortkit.verify.covering import LOWERED_SETS
     from ortkit.verify.verifier import verify_models
 
+    usual = None if arguments.precision is None else LOWERED_SETS[level]
     with show.progress(quiet=arguments.json) as progress:
         progress("check the models")
         for path in (arguments.original, arguments.candidate):
@@ -65,6 +72,9 @@ def run(arguments: argparse.Namespace) -> int:
             arguments.original,
             arguments.candidate,
             samples=usual if arguments.samples is None else arguments.samples,
+            coverage=level,
+            seconds=arguments.verify_seconds,
+            memory_mib=arguments.verify_memory,
             computed_in=computed_in,
             stated=stated,
             inputs=arguments.inputs,
@@ -88,10 +98,6 @@ def run(arguments: argparse.Namespace) -> int:
         _show(found)
     verdicts.say(outcome, found)
     return outcome.code
-
-
-#: Errors of lowered models are those on usual numbers, not on extreme ones.
-_LOWERED_SETS = 2
 
 
 def _lowering(precision: str | None, max_error: float | None) -> tuple[str, float]:

@@ -179,7 +179,7 @@ class _Subject:
         request = Request(
             self.model,
             self.plans[0].model,
-            timeout_seconds=self.options.schedule.timeout_seconds,
+            seconds=2 * self.options.schedule.timeout_seconds,
             custom_ops=self.plans[0].libraries,
             given=(feeds,),
         )

@@ -29,8 +29,10 @@ from ortkit.runtime.timing import NotTimed, Timing, Variant, speedup, time_varia
 from ortkit.temporary import TemporaryFolder
 from ortkit.trial.outlook import Facts, outlook
 from ortkit.trial.result import Holder, Latency, Prospect, Trial
+from ortkit.verify.budget import check_budget
+from ortkit.verify.covering import Level
+from ortkit.verify.fixed_batch import verifier_of
 from ortkit.verify.verification import Verification
-from ortkit.verify.verifier import Verifier
 
 CPU = "CPUExecutionProvider"
 CUDA = "CUDAExecutionProvider"
@@ -54,6 +56,12 @@ class TrialOptions:
     passes: str = ""
     seconds: float = 60.0
     """Time for all of it. Only rewriting a model, once begun, is not cut off."""
+    coverage: Level = "quick"
+    """How much verification covers."""
+    verify_seconds: float | None = None
+    """For the sessions of verification; None: what is left of `seconds`."""
+    verify_memory: int | None = None
+    """MiB for each process of verification; None: as `Verifier` says."""
     inputs: Path | None = None
     """An npz file to run on."""
     shapes: Mapping[str, int] = field(default_factory=dict)
@@ -64,6 +72,7 @@ class TrialOptions:
     def __post_init__(self) -> None:
         if not _LEAST_SECONDS <= self.seconds < math.inf:
             raise UserError(f"cannot be {self.seconds:g}", where="--seconds", fix="give 2 or more")
+        check_budget(self.verify_seconds, self.verify_memory)
 
 
 class _OutOfTimeError(Exception):
@@ -197,20 +206,18 @@ class _Trial:
         if optimized is None:
             return _unchecked("there is no optimized model")
         left = self.options.seconds - self.spent()
-        if left < _LEAST_SECONDS:
+        if self.options.verify_seconds is None and left < _LEAST_SECONDS:
             return _unchecked("no time is left for it")
         self.options.progress("verify")
-        # Two processes run one after the other: the original's and the candidate's.
-        with Verifier(
+        with verifier_of(
             self.source,
+            coverage=self.options.coverage,
             inputs=self.options.inputs,
             shapes=self.options.shapes,
-            timeout_seconds=left / 2,
+            seconds=self.options.verify_seconds or left,
+            memory_mib=self.options.verify_memory,
         ) as verifier:
-            found = verifier.check(self.candidate, library=optimized.library)
-        if found.verdict == "no" and found.seconds >= left / 2:
-            return _unchecked("it did not end in the time that was left")
-        return found
+            return verifier.check(self.candidate, library=optimized.library)
 
     def _flops(self, shapes: Mapping[str, tuple[int, ...]]) -> int:
         """Count the arithmetic of a run on these shapes."""

@@ -16,6 +16,7 @@ from ortkit.verify.caches import Cache, caches_of
 from ortkit.verify.covering import Level, covering
 from ortkit.verify.demands import demanded_sizes
 from ortkit.verify.guards import guards_of, is_elementwise
+from ortkit.verify.limits import weight_bytes
 from ortkit.verify.plans import SPECIAL, STYLES, Plan, styled, tamer
 from ortkit.verify.relations import related_sizes, substituted
 from ortkit.verify.sizes import (
@@ -80,7 +81,7 @@ class FeedMaker:
         check_overrides(sizes, shapes)
         guards = tuple(guards_of(value, model) for value in inputs)
         uses = tuple(input_use(value, model) for value in inputs)
-        rest = (guards, is_elementwise(model), _weight_bytes(model) > _HEAVY_BYTES)
+        rest = (guards, is_elementwise(model), weight_bytes(model) > _HEAVY_BYTES)
         if all(isinstance(size, int) for shape in sizes for size in shape):
             return FeedMaker(inputs, sizes, uses, shapes, {}, {}, (), *rest)
         known = Shapes.infer(model)
@@ -253,11 +254,6 @@ def make_feeds(
         ModelError: An input's type or rank makes it impossible to feed.
     """
     return FeedMaker.of(model, shapes or {}).first(samples, seed)
-
-
-def _weight_bytes(model: ir.Model) -> int:
-    constants = (value.const_value for value in model.graph.initializers.values())
-    return sum(constant.nbytes for constant in constants if constant is not None)
 
 
 def _check_type(value: ir.Value) -> None:

@@ -64,8 +64,16 @@ class InputSets:
         return InputSets(sets, len(sets))
 
     @staticmethod
-    def made(maker: FeedMaker, samples: int | Level, seed: int) -> InputSets:
-        """Make so many random sets, or those of a covering design, the smallest first.
+    def made(
+        maker: FeedMaker, samples: int | Level, seed: int, most: int | None = None
+    ) -> InputSets:
+        """Make random sets, or those of a covering design, the smallest first.
+
+        Args:
+            maker: Makes them.
+            samples: The number of random sets, or how much is covered.
+            seed: Decides the numbers.
+            most: The number of sets of a covering design at most.
 
         Raises:
             ModelError: Not one can be made.
@@ -75,7 +83,7 @@ class InputSets:
         elif isinstance(samples, int):
             plans = maker.plans(samples, seed)
         else:
-            plans = maker.covering(samples, seed)
+            plans = maker.covering(samples, seed)[:most]
         sets: list[InputSet] = []
         failed: dict[str, ModelError] = {}
         for plan in plans:

@@ -10,6 +10,7 @@ import numpy as np
 
 from ortkit.verify.accuracy import measure
 from ortkit.verify.allowance import DEFAULT, Allowance
+from ortkit.verify.budget import MORE_TIME, NO_TIME
 from ortkit.verify.compare import OutputComparison, compare_outputs, is_telling, worse
 from ortkit.verify.conditioned import Moved, compare_conditioned, disagreement, limits_of
 from ortkit.verify.exchange import read_values
@@ -54,15 +55,20 @@ def judge(
     """
     worst: dict[str, OutputComparison] = {}
     telling: set[str] = set()
+    late: list[Gap] = []
     reason = ""
     settings = (("plain", _OFF), ("optimized", DEPLOYED))
-    for result, (name, setting) in zip(results, settings, strict=True):
+    for own, result, (name, setting) in zip(reference.sessions, results, settings, strict=True):
         if name == "optimized" and reference.own_problem:
             continue  # the original does not run so either: nothing to hold the candidate to
-        reason = reason or _broken(reference, result, setting)
+        reason = reason or _broken(reference, own, result, setting)
         if reason:
             break
-        for found, where, tells in _compare(reference, folder / name, setting, allowance):
+        feeds = [each for each in reference.feeds if each.name in result.done]
+        if result.is_late:
+            what = f"{len(reference.feeds) - len(feeds)} of {len(reference.feeds)} input sets"
+            late.append(Gap(f"{what} {setting}", f"the candidate: {result.problem}", MORE_TIME))
+        for found, where, tells in _compare(reference, folder / name, feeds, setting, allowance):
             if tells:
                 telling.add(found.name)
             known = worst.get(found.name)
@@ -70,7 +76,9 @@ def judge(
             if not found.equal and not reason:
                 reason = f"output {found.name!r} {where}: {found.reason}"
     found_all = tuple(worst.values())
-    return Judged(found_all, reason, _gaps(reference, telling, found_all))
+    # What there was no time for says nothing of its outputs.
+    told = set(reference.outputs) if late else telling
+    return Judged(found_all, reason, (*late, *_gaps(reference, told, found_all)))
 
 
 def _gaps(
@@ -84,10 +92,10 @@ def _gaps(
         for name in reference.outputs
         if name not in reference.excluded and name not in telling
     ]
+    usual = "give usual inputs with --inputs FILE.npz"
+    fix = MORE_TIME if reference.perturbed.is_late else usual
     gaps += [
-        Gap(f"output {each.name!r}", each.reason, "give usual inputs with --inputs FILE.npz")
-        for each in found
-        if each.is_inconclusive
+        Gap(f"output {each.name!r}", each.reason, fix) for each in found if each.is_inconclusive
     ]
     if reference.own_problem:
         why = f"the original does not run so: {reference.own_problem}"
@@ -95,8 +103,18 @@ def _gaps(
     return tuple(gaps)
 
 
-def _broken(reference: Reference, result: SessionResult, setting: str) -> str:
-    """Say why a session gave no results to compare, or has another interface."""
+def _broken(reference: Reference, own: SessionResult, result: SessionResult, setting: str) -> str:
+    """Say why a session gave no results to compare, or has another interface.
+
+    A candidate that ran out of time is broken where the original took a small part of that.
+    """
+    if result.is_slower_than(own):
+        return (
+            f"the candidate {result.problem} {setting}: it ran for {result.seconds:.0f} s,"
+            f" the original for {own.seconds:.1f} s"
+        )
+    if not result.is_loaded and result.is_late:
+        return ""
     if not result.is_loaded:
         return f"the candidate cannot be loaded {setting}: {result.problem}"
     for kind, wanted, got in (
@@ -109,21 +127,26 @@ def _broken(reference: Reference, result: SessionResult, setting: str) -> str:
             return f"the candidate lacks the {kind} {lost[0]!r}"
         if new:
             return f"the candidate has another {kind}, {new[0]!r}"
-    if result.problem:
+    if result.problem and not result.is_late:
         return f"the candidate fails {setting}: {result.problem}"
     return ""
 
 
 def _compare(
-    reference: Reference, results: Path, setting: str, allowance: Allowance
+    reference: Reference,
+    results: Path,
+    sets: Sequence[Path],
+    setting: str,
+    allowance: Allowance,
 ) -> Iterator[tuple[OutputComparison, str, bool]]:
-    """Compare every output of every input set; say where, and whether it could be wrong.
+    """Compare every output on input sets; say where, and whether it could be wrong.
 
     The perturbed runs are made only where something is off without them.
     """
     limits = limits_of(allowance.computed_in or reference.coarsest)
     unit = TOLERANCES[allowance.computed_in].epsilon if allowance.computed_in else 0.0
-    for number, feeds in enumerate(reference.feeds):
+    for feeds in sets:
+        number = reference.feeds.index(feeds)
         expected = reference.expected(feeds)
         actual = read_values(results / feeds.name)
         for name in reference.outputs:
@@ -146,10 +169,19 @@ def _compare(
             if found.is_inconclusive and allowance.computed_in:
                 # What is ill-conditioned in half precision must not be computed in it.
                 found = replace(found, equal=False, is_inconclusive=False)
+            found = _without_runs(found, reference)
             if reference.tolerance is not None and found.equal:
                 beyond = reference.tolerance.exceeds(name, want, got)
                 found = replace(found, equal=not beyond, reason=beyond or found.reason)
             yield found, f"{setting}, input set {number}", is_telling(want)
+
+
+def _without_runs(found: OutputComparison, reference: Reference) -> OutputComparison:
+    """Return no verdict on an output that is off where there was no time for perturbed runs."""
+    if found.equal or not reference.perturbed.is_late:
+        return found
+    reason = f"{found.reason}; what roundings move is not known: {NO_TIME}"
+    return replace(found, equal=True, is_inconclusive=True, reason=reason)
 
 
 def _compare_stated(
@@ -166,4 +198,4 @@ def _compare_stated(
         return exact
     runs = reference.runs(feeds, unit_of(stated), CHOICE_RUNS)
     ties = disagreement(want, [run[name] for run in runs])
-    return compare_outputs(name, want, got, tie=lambda _: ties)
+    return _without_runs(compare_outputs(name, want, got, tie=lambda _: ties), reference)

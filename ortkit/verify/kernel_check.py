@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -23,13 +23,14 @@ from ortkit.kernels.accuracy import roundings_of, special_values_differ
 from ortkit.runtime.ort import require_onnxruntime
 from ortkit.temporary import TemporaryFolder
 from ortkit.verify import kernel_child
+from ortkit.verify.covering import Level
 from ortkit.verify.kernel_models import KernelNode, in_place_model, kernel_nodes, plain_model
 from ortkit.verify.kernel_sizes import size_cases
 from ortkit.verify.kernel_verdicts import Verdicts
 from ortkit.verify.verification import Gap
 
 #: Seconds for the sizes that are not required, of all kernels of a model together.
-SECONDS = 2.0
+SECONDS: Mapping[Level, float] = {"quick": 2.0, "full": 300.0}
 #: Seconds after which kernels are not waited for, and more for each kernel.
 _TIMEOUT, _TIMEOUT_PER_KERNEL = 60.0, 10.0
 #: A body that ends the process at more sizes than these is not run at others.
@@ -116,7 +117,7 @@ def check_kernels(
     library: Path,
     *,
     custom_ops: Sequence[Path] = (),
-    seconds: float = SECONDS,
+    seconds: float = SECONDS["quick"],
     verdicts: Verdicts | None = None,
 ) -> KernelReport:
     """Compare each distinct kernel of a model with its body.
@@ -139,8 +140,8 @@ def check_kernels(
     for kernel in kernels:
         if kernel.problem:
             rows[kernel.op_type] = KernelRow(kernel.op_type, "not run", kernel.problem)
-        elif (known := verdicts.find(kernel)) is not None:
-            rows[kernel.op_type] = KernelRow(**{**known, "is_cached": True})
+        elif (known := _known(verdicts, kernel, seconds)) is not None:
+            rows[kernel.op_type] = known
         else:
             wanted.append(kernel)
     if wanted:
@@ -156,6 +157,14 @@ def check_kernels(
     return KernelReport(found, time.perf_counter() - started)
 
 
+def _known(verdicts: Verdicts, kernel: KernelNode, seconds: float) -> KernelRow | None:
+    """Return a kept verdict; None if it left out sizes that there is time for now."""
+    found = verdicts.find(kernel)
+    if found is None or (found["left_out"] and seconds > SECONDS["quick"]):
+        return None
+    return KernelRow(**{**found, "is_cached": True})
+
+
 class _Check:
     """One job: processes are started until each kernel has a verdict."""
 
@@ -169,7 +178,7 @@ class _Check:
     ) -> None:
         self._kernels = kernels
         self._folder = folder
-        self._ends = time.monotonic() + _TIMEOUT + _TIMEOUT_PER_KERNEL * len(kernels)
+        self._ends = time.monotonic() + seconds + _TIMEOUT + _TIMEOUT_PER_KERNEL * len(kernels)
         self._job: kernel_child.Job = {
             "library": str(library.absolute()),
             "custom_ops": [str(path.absolute()) for path in custom_ops],

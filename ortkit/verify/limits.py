@@ -5,46 +5,73 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx_ir as ir
 
 from ortkit.graph.constants import constant_array
 from ortkit.graph.walk import nodes_below, roots, subgraphs
-from ortkit.verify.feeds import Feeds
+
+if TYPE_CHECKING:
+    from ortkit.verify.feeds import Feeds
 
 #: Trips of all loops in a run: ONNX Runtime takes some 10 us for one (1.31.1, 2026-11).
 MAX_TRIPS = 1 << 22
-#: Seconds for the sessions of a model, on all input sets.
-_SECONDS = 30.0
+#: Seconds for all sessions of a verification, on all input sets.
+SECONDS = 60.0
 _SECONDS_PER_NODE = 0.01
 _SECONDS_PER_BYTE = 1 / (4 << 20)  # of weights
 _SECONDS_PER_ELEMENT = 5e-6  # of inputs
+#: Values of a process, in bytes: of small models, as a part of the weights, and under a limit.
+_LEAST_VALUES, _VALUES_PART, _FEWEST_VALUES = 64 << 20, 0.15, 4 << 20
+#: Python and ONNX Runtime, and what weights take with their copies for kernels: bert-base with
+#: 415 MiB takes 477 MiB in all (onnxruntime 1.31.1, 2026-11).
+_PROCESS_BYTES, _WEIGHTS_PART = 96 << 20, 1.0
 #: The part of the memory that is available which a process that runs sessions may take.
 _MEMORY_PART = 0.9
 
 
 def time_limit(model: ir.Model, *feeds: Feeds) -> float:
-    """Return after how many seconds sessions of `model` are ended: it grows with the model.
+    """Return after how many seconds a verification of `model` ends: it grows with the model.
 
     Args:
         model: The model.
         feeds: The input sets that each session runs.
     """
     nodes = sum(1 for root in roots(model) for _ in nodes_below(root))
-    weights = sum(
+    elements = sum(elements_of_feeds(each) for each in feeds)
+    return (
+        SECONDS
+        + nodes * _SECONDS_PER_NODE
+        + weight_bytes(model) * _SECONDS_PER_BYTE
+        + elements * _SECONDS_PER_ELEMENT
+    )
+
+
+def weight_bytes(model: ir.Model) -> int:
+    """Return the bytes of all initializers."""
+    return sum(
         value.const_value.nbytes
         for graph in model.graphs()
         for value in graph.initializers.values()
         if value.const_value is not None
     )
-    elements = sum(elements_of_feeds(each) for each in feeds)
-    return (
-        _SECONDS
-        + nodes * _SECONDS_PER_NODE
-        + weights * _SECONDS_PER_BYTE
-        + elements * _SECONDS_PER_ELEMENT
-    )
+
+
+def value_bytes(weights: int, memory: int | None) -> int:
+    """Return the bytes of values that a process of verification gives at a time.
+
+    It holds the weights, some of them twice, the values and what they are computed from. Without
+    a limit of the user that comes to 1.5 times the weights, or to 512 MiB for small models.
+
+    Args:
+        weights: Bytes of the model's weights in float32.
+        memory: What the user allows a process.
+    """
+    if memory is None:
+        return max(_LEAST_VALUES, int(_VALUES_PART * weights))
+    return max(_FEWEST_VALUES, (memory - _PROCESS_BYTES - int(_WEIGHTS_PART * weights)) // 3)
 
 
 def elements_of_feeds(feeds: Feeds) -> int:
@@ -57,8 +84,20 @@ def elements_of_feeds(feeds: Feeds) -> int:
     )
 
 
-def memory_limit() -> int:
-    """Return the bytes that a process which runs sessions may allocate, 0 for no limit."""
+def memory_limit(wanted: int | None = None) -> int:
+    """Return the bytes that a process which runs sessions may allocate, 0 for no limit.
+
+    Args:
+        wanted: What the user allows; None: what is there.
+    """
+    available = _available_bytes()
+    if wanted is None:
+        return available
+    return min(wanted, available) if available else wanted
+
+
+def _available_bytes() -> int:
+    """Return the part of the memory that may be taken, 0 if it is not known."""
     try:
         text = Path("/proc/meminfo").read_text(encoding="ascii")
         found = dict(line.split(":", 1) for line in text.splitlines())

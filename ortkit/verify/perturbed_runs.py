@@ -10,10 +10,11 @@ import onnx_ir as ir
 from ortkit.graph.open import open_model
 from ortkit.graph.save import save_model
 from ortkit.runtime.tensor_files import MANIFEST
+from ortkit.verify.budget import Budget
 from ortkit.verify.exchange import read_values
 from ortkit.verify.feeds import Value
 from ortkit.verify.perturbation import CHOICE_RUNS, ROUNDINGS, RUNS, STEP, perturb
-from ortkit.verify.sessions import Setting, run_sessions
+from ortkit.verify.sessions import Setting, run_within
 from ortkit.verify.tolerances import TOLERANCES
 from ortkit.verify.widening import rounded_to, widened, widened_feeds
 
@@ -26,7 +27,7 @@ class PerturbedRuns:
         original: Path,
         feeds: Sequence[Path],
         folder: Path,
-        timeout_seconds: float,
+        budget: Budget,
         custom_ops: tuple[Path, ...] = (),
     ) -> None:
         """Say of what.
@@ -35,14 +36,16 @@ class PerturbedRuns:
             original: An ONNX file.
             feeds: Folders of input sets.
             folder: For all files; made when it is needed.
-            timeout_seconds: For the runs with one unit.
+            budget: The time that is left.
             custom_ops: Libraries that the original needs to load at all.
         """
         self._original = original
         self._feeds = tuple(feeds)
         self._folder = folder
-        self._timeout_seconds = timeout_seconds
+        self._budget = budget
         self._custom_ops = custom_ops
+        self.is_late = False
+        """Whether there was no time for some of the runs."""
         self._results: dict[tuple[float, int], Path] = {}
 
     def of(self, feeds: Path, unit: float = 0.0, count: int = RUNS) -> list[dict[str, Value]]:
@@ -66,11 +69,12 @@ class PerturbedRuns:
         folder.mkdir(parents=True)
         model = widened(open_model(self._original))
         perturb(model, lambda value: max(unit, _epsilon(value)), quantized=STEP)
-        path = save_model(model, folder / "model.onnx").model
+        path = save_model(model, folder / "model.onnx", external_data=True).model
         results = folder / "results"
         setting = Setting(path, results, libraries=self._custom_ops, repeats=count)
         wide = [widened_feeds(each, folder / "feeds") for each in self._feeds]
-        run_sessions([setting], wide, len(wide), folder / "job", self._timeout_seconds)
+        (found,) = run_within(self._budget, [setting], wide, len(wide), folder / "job")
+        self.is_late = self.is_late or found.is_late
         return results
 
 

@@ -16,9 +16,10 @@ import onnx_ir as ir
 from ortkit.graph.save import save_model
 from ortkit.graph.shapes import Shapes
 from ortkit.graph.walk import names_in
+from ortkit.verify.budget import Budget
 from ortkit.verify.exchange import read_values
 from ortkit.verify.feeds import Feeds
-from ortkit.verify.sessions import Setting, run_sessions
+from ortkit.verify.sessions import Setting, run_within
 
 #: Which output says where the values lie that are picked.
 _PICKS = {"TopK": 1, "ArgMax": 0, "ArgMin": 0}
@@ -100,17 +101,19 @@ def run_picks(
     names: Sequence[str],
     feeds: Sequence[Path],
     folder: Path,
-    timeout_seconds: float,
+    budget: Budget,
     custom_ops: tuple[Path, ...],
-) -> list[Feeds]:
+) -> list[Feeds] | None:
     """Run the original for what it picks; return the input sets with it, see `given_name`.
+
+    It is None where the original does not run so.
 
     Args:
         original: As it is.
         names: Of its `inner_picks`.
         feeds: Folders of input sets on which it runs.
         folder: For all of it; made here.
-        timeout_seconds: For all input sets.
+        budget: The time that is left.
         custom_ops: Libraries that it needs to load at all.
 
     Raises:
@@ -120,9 +123,11 @@ def run_picks(
     made = _values(model)
     model.graph.outputs.extend(made[n] for n in names if not made[n].is_graph_output())
     folder.mkdir(parents=True)
-    path = save_model(model, folder / "picks.onnx").model
+    path = save_model(model, folder / "picks.onnx", external_data=True).model
     setting = Setting(path, folder / "results", False, custom_ops)
-    run_sessions([setting], feeds, len(feeds), folder / "job", timeout_seconds)
+    (result,) = run_within(budget, [setting], feeds, len(feeds), folder / "job")
+    if len(result.done) < len(feeds):
+        return None
     found = [(each, read_values(setting.results / each.name)) for each in feeds]
     return [
         {**read_values(each), **{given_name(name): values[name] for name in names}}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 
@@ -11,6 +11,7 @@ import onnx_ir as ir
 
 from ortkit.errors import ModelError
 from ortkit.runtime.tensor_files import MANIFEST
+from ortkit.verify.budget import MORE_TIME, Budget
 from ortkit.verify.compare import compare_outputs, is_telling
 from ortkit.verify.covering import Level
 from ortkit.verify.exchange import read_values, write_feeds
@@ -18,12 +19,12 @@ from ortkit.verify.expectations import mismatches
 from ortkit.verify.feeds import FeedMaker, Feeds, Value
 from ortkit.verify.given import load_given
 from ortkit.verify.input_sets import InputSet, InputSets
-from ortkit.verify.limits import long_loop, time_limit
+from ortkit.verify.limits import SECONDS, long_loop, time_limit
 from ortkit.verify.perturbation import RUNS
 from ortkit.verify.perturbed_runs import PerturbedRuns
 from ortkit.verify.precision import coarsest_type
 from ortkit.verify.random_ops import random_outputs
-from ortkit.verify.sessions import SessionResult, Setting, run_sessions
+from ortkit.verify.sessions import SessionResult, Setting, run_within
 from ortkit.verify.sizes import free_inputs
 from ortkit.verify.tolerances import OWN_ERROR_FACTOR
 from ortkit.verify.user_tolerance import UserTolerance
@@ -51,11 +52,17 @@ class Request:
     inputs: Path | None = None
     shapes: Mapping[str, int] | None = None
     seed: int = 0
-    timeout_seconds: float | None = None
-    """Seconds for all sessions of one model; None: as `time_limit` says."""
+    seconds: float | None = None
+    """For all sessions of the original and of a candidate; None: as `time_limit` says."""
+    memory: int | None = None
+    """The bytes that each process may take; None: see `ortkit.verify.limits`."""
     custom_ops: tuple[Path, ...] = ()
     given: Sequence[Feeds] = ()
     """The input sets to run on; if there are some, nothing is made or read."""
+    most_sets: int | None = None
+    """The number of input sets of a covering design that are made at most."""
+    budget: Budget | None = None
+    """What is left of another verification's; None: a new one."""
     tolerance: UserTolerance | None = None
     """What the user allows a candidate, and expected outputs, to be off."""
 
@@ -86,8 +93,12 @@ class Reference:
     coarsest: str = ""
     """The coarsest type in which a value is computed: in half precision, or `int8` if values are
     quantized; else empty."""
-    timeout_seconds: float = 600.0
-    """Seconds for all sessions of a candidate."""
+    budget: Budget = field(default_factory=lambda: Budget(SECONDS))
+    """The time for all sessions of the original and of a candidate."""
+    sessions: tuple[SessionResult, SessionResult] = (SessionResult(), SessionResult())
+    """The original's runs with optimizations off and on."""
+    late: tuple[Gap, ...] = ()
+    """Input sets that there was no time for."""
     about: tuple[str, ...] = ()
     """By input set, its sizes and kinds of values."""
     dropped: tuple[str, ...] = ()
@@ -132,9 +143,9 @@ def compute_reference(request: Request, folder: Path) -> Reference | Refusal:
         made = _input_sets(request)
     except ModelError as error:
         return Refusal(error.problem, error.fix or _GIVEN)
-    if request.timeout_seconds is None:
+    if request.seconds is None:
         feeds = (each.feeds for each in made.first)
-        request = replace(request, timeout_seconds=time_limit(request.model, *feeds))
+        request = replace(request, seconds=time_limit(request.model, *feeds))
     runner = _Runner(request, folder)
     plain, optimized = runner.run_without_hung("first", made.first, len(made.first))
     good = runner.usable(plain, optimized, excluded)
@@ -148,14 +159,16 @@ def compute_reference(request: Request, folder: Path) -> Reference | Refusal:
         plain.problem = problem or plain.problem
         good = runner.usable(plain, optimized, excluded)[: made.wanted]
     if not plain.is_loaded:
-        return Refusal(f"ONNX Runtime does not load the original: {plain.problem}")
+        reason = f"ONNX Runtime does not load the original: {plain.problem}"
+        return Refusal(reason, MORE_TIME if plain.is_late else "")
     if plain.is_ended or not plain.done:
         reason = f"ONNX Runtime does not run the original: {plain.problem}"
-        return Refusal(reason, _other_inputs(request))
+        fix = _other_inputs(request)
+        return Refusal(reason, f"{MORE_TIME}, or {fix}" if plain.is_late else fix)
     if not good:
         reason = "on the inputs tried, every output is empty, NaN or infinite"
         return Refusal(reason, _other_inputs(request))
-    reference = runner.reference(outputs, excluded, good, optimized)
+    reference = runner.reference(outputs, excluded, good, (plain, optimized))
     expected = [(runner.sets[int(each)].text, runner.sets[int(each)].expected) for each in good]
     actual = [reference.expected(path) for path in reference.feeds]
     return replace(
@@ -169,6 +182,8 @@ def compute_reference(request: Request, folder: Path) -> Reference | Refusal:
 
 def _other_inputs(request: Request) -> str:
     """Return what the user can give where the original does not run on what it was given."""
+    if request.memory is not None:
+        return "give more with --verify-memory MIB"
     if request.inputs is not None:
         return "give other inputs with --inputs FILE.npz"
     sizes = sorted(
@@ -191,7 +206,7 @@ def _input_sets(request: Request) -> InputSets:
     if request.inputs is not None:
         return InputSets.given(load_given(request.inputs, request.model))
     maker = FeedMaker.of(request.model, request.shapes or {})
-    return InputSets.made(maker, request.samples, request.seed)
+    return InputSets.made(maker, request.samples, request.seed, request.most_sets)
 
 
 class _Runner:
@@ -199,13 +214,15 @@ class _Runner:
 
     def __init__(self, request: Request, folder: Path) -> None:
         self.request = request
-        self.seconds = 0.0 if request.timeout_seconds is None else request.timeout_seconds
+        seconds = SECONDS if request.seconds is None else request.seconds
+        self.budget = request.budget or Budget(seconds, request.memory)
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
         self.stage = folder
         self.sets: Sequence[InputSet] = ()
         """The input sets of the latest run, by their names 0, 1, ..."""
         self.dropped: dict[str, None] = {}
+        self.late: list[Gap] = []
 
     def run_without_hung(
         self, name: str, sets: Sequence[InputSet], wanted: int
@@ -214,7 +231,7 @@ class _Runner:
         plain, optimized = self.run(name, sets, wanted)
         for attempt in range(_ATTEMPTS):
             ended = next((each for each in (plain, optimized) if each.is_ended), None)
-            if ended is None or not ended.running:
+            if ended is None or not ended.running or not self.budget.left:
                 break
             at = int(ended.running)
             # Where time ran out, what comes behind takes as long.
@@ -224,6 +241,9 @@ class _Runner:
                 break
             for each in self.sets[at:end]:
                 self.dropped[f"{each.text}: the original {ended.problem}"] = None
+                if ended.is_late:
+                    why = f"the original {ended.problem}"
+                    self.late.append(Gap(f"input set {each.text}", why, MORE_TIME))
             plain, optimized = self.run(f"{name}{attempt}", left, wanted)
         return plain, optimized
 
@@ -242,7 +262,11 @@ class _Runner:
             Setting(self.request.path, self.stage / "optimized", True, libraries),
         ]
         paths = [self.stage / "feeds" / str(index) for index in range(len(feeds))]
-        plain, optimized = run_sessions(settings, paths, wanted, self.stage / "job", self.seconds)
+        # Where some sets do not end, the others are run again.
+        kept = max(0.0, self.budget.left - self.budget.seconds / 2)
+        plain, optimized = run_within(
+            self.budget, settings, paths, wanted, self.stage / "job", kept_seconds=kept
+        )
         return plain, optimized
 
     def usable(
@@ -293,8 +317,9 @@ class _Runner:
         outputs: tuple[str, ...],
         excluded: tuple[str, ...],
         good: Sequence[str],
-        optimized: SessionResult,
+        sessions: tuple[SessionResult, SessionResult],
     ) -> Reference:
+        optimized = sessions[1]
         missing = [name for name in good if name not in optimized.done]
         model, feeds = self.request.model, tuple(self.stage / "feeds" / each for each in good)
         return Reference(
@@ -306,10 +331,12 @@ class _Runner:
             optimized=self.stage / "optimized",
             own_problem=optimized.problem if missing else "",
             perturbed=PerturbedRuns(
-                self.request.path, feeds, self.folder, self.seconds, self.request.custom_ops
+                self.request.path, feeds, self.folder, self.budget, self.request.custom_ops
             ),
             coarsest=coarsest_type(model),
-            timeout_seconds=self.seconds,
+            budget=self.budget,
+            sessions=sessions,
+            late=tuple(self.late),
             about=tuple(self.sets[int(each)].text for each in good),
             dropped=tuple(self.dropped),
         )

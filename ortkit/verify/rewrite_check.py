@@ -15,6 +15,8 @@ class RewriteCheck:
     """The values that were compared, by name."""
     wrong: tuple[OutputComparison, ...] = ()
     inconclusive: tuple[OutputComparison, ...] = ()
+    late: tuple[str, ...] = ()
+    """The values that there was no time for, by name."""
     problem: str = ""
     """Why nothing was compared; empty if something was."""
 
@@ -24,6 +26,7 @@ class RewriteCheck:
             self.compared + other.compared,
             self.wrong + other.wrong,
             self.inconclusive + other.inconclusive,
+            self.late + other.late,
             self.problem or other.problem,
         )
 
@@ -33,5 +36,6 @@ class RewriteCheck:
             "compared": list(self.compared),
             "wrong": [each.to_json() for each in self.wrong],
             "inconclusive": [each.to_json() for each in self.inconclusive],
+            "late": list(self.late),
             "problem": self.problem,
         }

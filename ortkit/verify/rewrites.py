@@ -11,17 +11,20 @@ import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeAlias
 
 import onnx_ir as ir
 
 from ortkit.graph.channels_last import restore_channels_first
+from ortkit.graph.parts import share_weights, write_part
 from ortkit.graph.provenance import align
-from ortkit.graph.save import save_model
 from ortkit.graph.shapes import Shapes
 from ortkit.verify.allowance import DEFAULT, Allowance
+from ortkit.verify.budget import Budget
 from ortkit.verify.compare import OutputComparison
 from ortkit.verify.conditioned import Limits, Moved, compare_conditioned
 from ortkit.verify.exchange import read_values
+from ortkit.verify.limits import value_bytes, weight_bytes
 from ortkit.verify.lowered_steps import NOT_LOWERED, LoweredSteps, lowered_steps
 from ortkit.verify.perturbation import perturb, perturb_constants
 from ortkit.verify.perturbed_runs import read_runs, runs_for, unit_of
@@ -33,7 +36,7 @@ from ortkit.verify.rounded_constants import (
     half_weights,
     rounded_constants,
 )
-from ortkit.verify.sessions import SessionResult, Setting, run_sessions
+from ortkit.verify.sessions import SessionResult, Setting, run_within
 from ortkit.verify.steps import (
     as_steps,
     bytes_of_values,
@@ -59,7 +62,7 @@ class RewriteStage:
         original: ir.Model,
         feeds: Sequence[Path],
         folder: Path,
-        timeout_seconds: float,
+        budget: Budget,
         custom_ops: tuple[Path, ...] = (),
     ) -> None:
         """Prepare the original.
@@ -68,34 +71,45 @@ class RewriteStage:
             original: Not changed.
             feeds: Folders of input sets, in the original's types.
             folder: For all files of this stage; made here.
-            timeout_seconds: For the runs of one candidate.
+            budget: The time that is left.
             custom_ops: Libraries that the models need to load at all.
         """
         self._original = widened(original)
         self._values = computed_values(self._original)
         self._shapes = Shapes.infer(self._original)
         self._folder = folder
-        self._timeout_seconds = timeout_seconds
+        self._budget = budget
+        self._kept_seconds = 0.0
         self._custom_ops = custom_ops
         self._checks = 0
+        self._candidate_weights = folder
         self._allowance = DEFAULT
+        folder.mkdir(parents=True, exist_ok=True)
         self._feeds = [widened_feeds(each, folder / "feeds") for each in feeds]
+        self._weights = share_weights(self._original, folder / "original.onnx")
+        self._most_bytes = value_bytes(weight_bytes(self._original), budget.memory)
         self._bytes = bytes_of_values(self._original, self._feeds)
 
-    def check(self, candidate: ir.Model, allowance: Allowance = DEFAULT) -> RewriteCheck:
+    def check(
+        self, candidate: ir.Model, allowance: Allowance = DEFAULT, kept_seconds: float = 0.0
+    ) -> RewriteCheck:
         """Compare every value that a candidate shares with the original.
 
         Args:
             candidate: Not changed.
             allowance: What it may do that the original does not.
+            kept_seconds: What is to be left on the budget.
 
         Raises:
             MissingDependencyError: ONNX Runtime is not installed.
         """
         self._checks += 1
         self._allowance = allowance
+        self._kept_seconds = kept_seconds
         folder = self._folder / f"rewrites{self._checks}"
         wide = widened(candidate)
+        folder.mkdir()
+        self._candidate_weights = share_weights(wide, folder / "candidate.onnx")
         # A name in a function's body is no name of the graph.
         own = set(computed_values(candidate))
         restored = restore_channels_first(wide, self._original)
@@ -117,6 +131,9 @@ class RewriteStage:
         compared = [name for name in names if not draws(self._values[name].producer())]
         total = RewriteCheck()
         for number, batch in enumerate(self._batches(compared)):
+            if total.late:
+                total = total.with_part(RewriteCheck(late=tuple(batch)))
+                continue
             part = folder / str(number)
             part.mkdir(parents=True)
             total = total.with_part(self._compared_at_once(wide, names, batch, part))
@@ -126,7 +143,11 @@ class RewriteStage:
         return total
 
     def _compared_at_once(
-        self, wide: ir.Model, names: Sequence[str], compared: Sequence[str], folder: Path
+        self,
+        wide: ir.Model,
+        names: Sequence[str],
+        compared: Sequence[str],
+        folder: Path,
     ) -> RewriteCheck:
         steps, own_steps = wide.clone(), self._original.clone()
         for model in (steps, own_steps):
@@ -136,9 +157,13 @@ class RewriteStage:
         give(whole, {*compared, *given_names(steps), *given_names(own_steps)})
         results = self._sessions(
             folder / "job",
-            self._setting(whole, folder / "expected"),
-            self._setting(steps, folder / "actual", given=folder / "expected"),
+            self._setting(whole, self._weights, folder / "expected"),
+            self._setting(
+                steps, self._candidate_weights, folder / "actual", given=folder / "expected"
+            ),
         )
+        if any(each.is_late for each in results):
+            return RewriteCheck(late=tuple(compared))
         problem = next((each.problem for each in results if each.problem), "")
         if problem:
             return RewriteCheck(problem=problem)
@@ -146,36 +171,45 @@ class RewriteStage:
         rounded = lowered.floats | lowered.others
         exact = [name for name in compared if name not in rounded]
         choices = [name for name in compared if name in lowered.others]
-        pair = own_steps, steps
-        off = self._judged(exact, wide, pair, folder, TOLERANCES["float32"].epsilon)
-        off |= self._judged(choices, wide, pair, folder, unit_of(self._allowance.stated))
+        pair = (own_steps, self._weights), (steps, self._candidate_weights)
+        off, late = self._judged(exact, wide, pair, folder, TOLERANCES["float32"].epsilon)
+        others = self._judged(choices, wide, pair, folder, unit_of(self._allowance.stated))
+        off, late = off | others[0], late | others[1]
         for feeds in self._feeds:
             off |= lowered.off(folder, feeds.name, self._allowance.stated)
         return RewriteCheck(
-            tuple(compared),
-            tuple(each for each in off.values() if not each.equal),
+            tuple(name for name in compared if name not in late),
+            tuple(each for name, each in off.items() if not each.equal and name not in late),
             tuple(each for each in off.values() if each.is_inconclusive),
+            tuple(sorted(late)),
         )
 
     def _judged(
         self,
         names: Sequence[str],
         wide: ir.Model,
-        steps: tuple[ir.Model, ir.Model],
+        steps: _Pair,
         folder: Path,
         unit: float,
-    ) -> dict[str, OutputComparison]:
-        """Return the values that are off by more than roundings of `unit` move them."""
+    ) -> tuple[dict[str, OutputComparison], frozenset[str]]:
+        """Find the values that are off by more than roundings of `unit` move them.
+
+        Returns:
+            Them, and the names of those for whose perturbed runs no time was left.
+        """
         off = self._off(folder, names)
         if not off:
-            return off
+            return off, frozenset()
         rounded = rounded_constants(self._original, wide, self._allowance.half)
         runs = folder / f"{unit:g}"
-        lacking = self._run_perturbed(steps, off, folder / "expected", runs, rounded, unit)
+        results = self._run_perturbed(steps, off, folder, runs, rounded, unit)
+        lacking = next((each.problem for each in results if each.problem), "")
         off = self._off(folder, off, runs, rounded)
+        if any(each.is_late for each in results):
+            return off, frozenset(name for name, each in off.items() if not each.equal)
         if lacking:
             off = {name: _without_runs(each, lacking) for name, each in off.items()}
-        return off
+        return off, frozenset()
 
     def _lowered(
         self, wide: ir.Model, steps: ir.Model, own_steps: ir.Model, folder: Path
@@ -184,9 +218,10 @@ class RewriteStage:
         if not self._allowance.stated:
             return NOT_LOWERED
         found = lowered_steps(steps, own_steps, half_weights(self._original, wide))
-        given = folder / "expected"
+        given, weights = folder / "expected", self._candidate_weights
         settings = [
-            self._setting(model, folder / name, given, count) for name, model, count in found.runs
+            self._setting(model, weights, folder / name, given, count)
+            for name, model, count in found.runs
         ]
         results = self._sessions(folder / "explaining_job", *settings) if settings else []
         return found.without_models() if any(each.problem for each in results) else found
@@ -197,7 +232,7 @@ class RewriteStage:
         size = 0
         for name in names:
             more = self._bytes.get(name, _UNKNOWN_BYTES)
-            if batch and size + more > _BATCH_BYTES:
+            if batch and size + more > self._most_bytes:
                 yield batch
                 batch, size = [], 0
             batch.append(name)
@@ -220,20 +255,16 @@ class RewriteStage:
 
     def _run_perturbed(
         self,
-        steps: tuple[ir.Model, ir.Model],
+        steps: _Pair,
         wanted: Mapping[str, OutputComparison],
-        given: Path,
+        folder: Path,
         runs: Path,
         rounded: RoundedConstants,
         unit: float,
-    ) -> str:
-        """Run the original's steps with perturbed values, the candidate's with such constants.
-
-        Returns:
-            Why some of them did not run; empty if all did.
-        """
+    ) -> list[SessionResult]:
+        """Run the original's steps with perturbed values, the candidate's with such constants."""
         runs.mkdir()
-        count = runs_for(each.dtype for each in wanted.values())
+        given, count = folder / "expected", runs_for(each.dtype for each in wanted.values())
 
         def part(model: ir.Model) -> ir.Model:
             copy = model.clone()
@@ -241,27 +272,38 @@ class RewriteStage:
             prune(copy)
             return copy
 
-        own = part(steps[0])
+        own = part(steps[0][0])
         perturb(own, lambda _: unit)
-        settings = [self._setting(own, runs / _PERTURBED, given, count)]
-        pairs = ((steps[0], rounded.lost, _LOST), (steps[1], rounded.new, _NEW))
-        for model, constants, name in pairs:
+        settings = [self._setting(own, steps[0][1], runs / _PERTURBED, given, count)]
+        pairs = ((*steps[0], rounded.lost, _LOST), (*steps[1], rounded.new, _NEW))
+        for model, weights, constants, name in pairs:
             if constants:
                 changed = part(model)
                 perturb_constants(changed, {n: epsilon_of(kind) for n, kind in constants.items()})
-                settings.append(self._setting(changed, runs / name, given, count))
-        results = self._sessions(runs / "job", *settings)
-        return next((each.problem for each in results if each.problem), "")
+                settings.append(self._setting(changed, weights, runs / name, given, count))
+        return self._sessions(runs / "job", *settings)
 
     def _setting(
-        self, model: ir.Model, results: Path, given: Path | None = None, repeats: int = 1
+        self,
+        model: ir.Model,
+        weights: Path,
+        results: Path,
+        given: Path | None = None,
+        repeats: int = 1,
     ) -> Setting:
         prune(model)
-        path = save_model(model, results.with_suffix(".onnx")).model
-        return Setting(path, results, libraries=self._custom_ops, given=given, repeats=repeats)
+        return Setting(
+            write_part(model, results.with_suffix(".onnx"), weights),
+            results,
+            libraries=self._custom_ops,
+            weights_folder=weights,
+            given=given,
+            repeats=repeats,
+        )
 
     def _sessions(self, job: Path, *settings: Setting) -> list[SessionResult]:
-        return run_sessions(settings, self._feeds, len(self._feeds), job, self._timeout_seconds)
+        feeds, kept = self._feeds, self._kept_seconds
+        return run_within(self._budget, settings, feeds, len(feeds), job, kept_seconds=kept)
 
     def _off(
         self,
@@ -296,13 +338,13 @@ class RewriteStage:
         return off
 
 
-#: Results of one run, on one input set, that lie on disk at a time.
-_BATCH_BYTES = 256 << 20
 _UNKNOWN_BYTES = 1 << 20
 #: Folders of repeated runs: the original's steps with its values perturbed, and with the constants
 #: that the candidate lacks; the candidate's steps with the constants that the original lacks.
 _PERTURBED, _LOST, _NEW = "perturbed", "lost", "new"
 _TENSOR = ir.TensorType(ir.DataType.FLOAT)
+#: The original's steps and the candidate's, each with the folder of its weights.
+_Pair: TypeAlias = tuple[tuple[ir.Model, Path], tuple[ir.Model, Path]]
 
 
 def _without_runs(found: OutputComparison, problem: str) -> OutputComparison:

@@ -49,6 +49,8 @@ class Verification:
     """The values between the inputs and the outputs, compared in float32."""
     notes: tuple[str, ...] = ()
     """What is odd about the inputs that were given."""
+    batch: str = ""
+    """How a fixed batch was compared; empty if there is none."""
 
     @property
     def is_good(self) -> bool:
@@ -105,6 +107,7 @@ class Verification:
             "fix": self.fix,
             "values": self.values.to_json(),
             "notes": list(self.notes),
+            "batch": self.batch,
         }
 
 

@@ -15,27 +15,30 @@ import onnx_ir as ir
 
 from ortkit.errors import InternalError, UserError
 from ortkit.graph.open import open_model
-from ortkit.graph.save import save_model
-from ortkit.graph.text import is_text_suffix
 from ortkit.temporary import TemporaryFolder
 from ortkit.verify.allowance import Allowance
+from ortkit.verify.budget import Budget, check_budget
 from ortkit.verify.covering import Level
 from ortkit.verify.feeds import Feeds
-from ortkit.verify.judging import RANDOM, judge
-from ortkit.verify.kernel_check import KernelReport, check_kernels
+from ortkit.verify.judging import judge
+from ortkit.verify.kernel_check import SECONDS, KernelReport, check_kernels
 from ortkit.verify.kernel_gaps import fused_ops_in, kernel_gaps
+from ortkit.verify.model_file import as_file
 from ortkit.verify.picks import give_picks, run_picks, shared_picks
 from ortkit.verify.precision import coarsest_type
 from ortkit.verify.reference import Reference, Refusal, Request, compute_reference
+from ortkit.verify.rejections import not_covered, wrong_kernels, wrong_values
 from ortkit.verify.rewrite_check import RewriteCheck
 from ortkit.verify.rewrites import RewriteStage
-from ortkit.verify.sessions import Setting, run_sessions
+from ortkit.verify.sessions import Setting, run_within
 from ortkit.verify.summary import summarise
 from ortkit.verify.user_tolerance import UserTolerance
 from ortkit.verify.verification import Gap, Verification, told
 from ortkit.verify.widening import widened
 
 _HALVES = ("float16", "bfloat16")
+#: For the start of a process, on a busy machine.
+_START_SECONDS = 5.0
 
 
 class Verifier:
@@ -49,38 +52,62 @@ class Verifier:
         self,
         original: Path | ir.Model,
         *,
-        samples: int | Level = "quick",
+        samples: int | None = None,
+        coverage: Level = "quick",
         inputs: Path | None = None,
         shapes: Mapping[str, int] | None = None,
         seed: int = 0,
-        timeout_seconds: float | None = None,
+        seconds: float | None = None,
+        memory_mib: int | None = None,
         custom_ops: tuple[Path, ...] = (),
-        opened: ir.Model | None = None,
         given: Sequence[Feeds] = (),
         tolerance: UserTolerance | None = None,
+        most_sets: int | None = None,
+        budget: Budget | None = None,
     ) -> None:
         """Say what to verify against.
 
         Args:
             original: An ONNX file, or a model that is written to one.
-            samples: How many random input sets to make, or how much they are to cover.
+            samples: The number of random input sets to make; None: those of a covering design.
+            coverage: How much the covering design and the sizes of kernels cover.
             inputs: A file or a folder of input sets, instead of made ones; see `load_given`.
             shapes: Sizes of dynamic dimensions, by name.
             seed: Decides the made inputs.
-            timeout_seconds: For all sessions of the original, and of each candidate; by default
-                30 s and more for larger models, see `verify/limits.py`.
+            seconds: For all sessions of the original and a candidate; by default 60 s, and more
+                for larger models, see `verify/limits.py`. Beyond them the verdict is `partly`.
+            memory_mib: For each process; by default 1.5 times the weights in float32, and 512.
             custom_ops: Libraries that original and candidates need to load at all.
-            opened: What the file `original` holds, to spare reading it again.
             given: Input sets, instead of made ones and of `inputs`.
             tolerance: What results may be off, besides what is judged anyway.
+            most_sets: The number of input sets of a covering design at most.
+            budget: What is left of another verification's time, instead of `seconds`.
         """
-        if isinstance(samples, int) and samples < 1:
+        if samples is not None and samples < 1:
             raise UserError(f"{samples} input sets", where="--samples", fix="make at least 1")
+        check_budget(seconds, memory_mib)
         self._original = original
-        self._opened = original if isinstance(original, ir.Model) else opened
-        self._given = tuple(given)
+        self._opened: ir.Model | None = None
         self._tolerance = tolerance
-        self._options = (samples, inputs, shapes, seed, timeout_seconds, custom_ops)
+        self._coverage = coverage
+        memory = None if memory_mib is None else memory_mib << 20
+        self._custom_ops = custom_ops
+        self._memory_mib = memory_mib
+        self._request = partial(
+            Request,
+            samples=samples or coverage,
+            inputs=inputs,
+            shapes=shapes,
+            seed=seed,
+            seconds=seconds,
+            memory=memory,
+            custom_ops=custom_ops,
+            given=tuple(given),
+            tolerance=tolerance,
+            most_sets=most_sets,
+            budget=budget,
+        )
+        self._shares_time = budget is not None
         self._state: Reference | Refusal = Refusal("the verifier was not entered")
         self._temporary: Path | None = None
         self._checks = 0
@@ -102,8 +129,8 @@ class Verifier:
         self._temporary = self._stack.enter_context(TemporaryFolder("verify"))
         try:
             self._path = path = self._as_file(self._original, "original")
-            opened = self._opened or open_model(path)
-            request = Request(opened, path, *self._options, self._given, self._tolerance)
+            self._opened = opened = open_model(path)
+            request = self._request(opened, path)
             self._state = compute_reference(request, self._folder() / "reference")
             self._widen_if_needed(request)
         except BaseException:
@@ -137,6 +164,11 @@ class Verifier:
             self._only_wide = state.reason
 
     @property
+    def budget(self) -> Budget | None:
+        """The time for all sessions; None if no candidate can be judged."""
+        return self._state.budget if isinstance(self._state, Reference) else None
+
+    @property
     def refusal(self) -> str:
         """Why no candidate can be judged; empty if one can."""
         return self._state.reason if isinstance(self._state, Refusal) else ""
@@ -149,6 +181,7 @@ class Verifier:
         refusal: str = "",
         computed_in: str = "",
         stated: float = 0.0,
+        values: RewriteCheck | None = None,
     ) -> Verification:
         """Judge a candidate.
 
@@ -163,6 +196,7 @@ class Verifier:
             computed_in: A coarser float type that the candidate computes float32 in.
             stated: An error that the user accepts: of each value, computed from the original's
                 values, and of each output; see `ortkit.verify.accuracy`.
+            values: What is known of the values in between; None: they are compared.
 
         Raises:
             MissingDependencyError: ONNX Runtime is not installed.
@@ -172,28 +206,37 @@ class Verifier:
             return Verification("not possible", state.reason, fix=state.fix)
         started = time.perf_counter()
         allowance = Allowance(computed_in, stated)
+        if self._checks and not self._shares_time:
+            state.budget.restart()
         self._checks += 1
+        # What the deployed whole is likely to take is kept for it.
+        own = sum(each.seconds for each in state.sessions)
+        kept = min(2 * own + _START_SECONDS, state.budget.left / 2)
         folder = self._folder() / f"check{self._checks}"
         path = self._as_file(candidate, folder.name)
         if self._only_wide:
             path, library = self._as_file(widened(open_model(path)), f"{folder.name}w"), None
-        rewrites = self._rewrites(state).check(open_model(path), allowance)
+        rewrites = values or self._rewrites(state).check(open_model(path), allowance, kept)
         if rewrites.wrong:
-            return self._wrong_values(state, rewrites, started)
-        custom_ops = self._options[5]
+            return replace(wrong_values(state, rewrites), seconds=time.perf_counter() - started)
+        custom_ops = self._custom_ops
         kernels = KernelReport()
         if library is not None:
-            kernels = check_kernels(open_model(path), library, custom_ops=custom_ops)
+            kernels = check_kernels(
+                open_model(path),
+                library,
+                custom_ops=custom_ops,
+                seconds=SECONDS[self._coverage],
+            )
             if kernels.failed:
-                return self._wrong_kernels(state, kernels, rewrites, started)
+                found = wrong_kernels(state, kernels, rewrites)
+                return replace(found, seconds=time.perf_counter() - started)
         ops = fused_ops_in(path)
         deployed = Setting(
             path, folder / "optimized", True, custom_ops, kernels=library, fused=ops
         )
         settings = [Setting(path, folder / "plain", False, custom_ops), deployed]
-        results = run_sessions(
-            settings, state.feeds, len(state.feeds), folder / "job", state.timeout_seconds
-        )
+        results = run_within(state.budget, settings, state.feeds, len(state.feeds), folder / "job")
         judged = judge(state, folder, results, allowance)
         if any(not each.equal or each.is_inconclusive for each in judged.outputs):
             beside = self._beside_picks(
@@ -210,15 +253,16 @@ class Verifier:
             if beside is not None and beside.is_good:
                 return replace(beside, seconds=time.perf_counter() - started)
         gaps = (
-            *_not_covered(judged.gaps, rewrites),
+            *not_covered(judged.gaps, rewrites),
             *kernel_gaps(ops, library, results[1], refusal),
             *kernels.gaps,
         )
-        gaps = (*gaps, *state.mismatches)
+        gaps = (*gaps, *state.mismatches, *state.late)
         if self._only_wide:
             gaps = (*gaps, Gap("what comes out in the model's own types", self._only_wide))
         if not judged.reason and not judged.outputs and not rewrites.compared:
-            return Verification("not possible", f"nothing was compared: {told(gaps)}")
+            fix = next((gap.fix for gap in gaps if gap.fix), "")
+            return Verification("not possible", f"nothing was compared: {told(gaps)}", fix=fix)
         return Verification(
             "no" if judged.reason else "partly" if gaps else "yes",
             judged.reason or summarise(state, judged.outputs, rewrites, stated, gaps),
@@ -232,46 +276,14 @@ class Verifier:
             notes=state.notes,
         )
 
-    def _wrong_kernels(
-        self, state: Reference, kernels: KernelReport, rewrites: RewriteCheck, started: float
-    ) -> Verification:
-        """Return the verdict on a candidate some of whose kernels differ from their bodies."""
-        first = kernels.failed[0]
-        return Verification(
-            "no",
-            f"kernel {first.op_type!r} beside its body: {first.reason}",
-            samples=len(state.feeds),
-            seconds=time.perf_counter() - started,
-            excluded=state.excluded,
-            values=rewrites,
-            notes=state.notes,
-        )
-
     def _rewrites(self, state: Reference) -> RewriteStage:
         if self._stage is None:
-            model = self._opened or open_model(self._path)
-            options = (state.timeout_seconds, self._options[5])
-            self._stage = RewriteStage(model, state.feeds, self._folder() / "rewrites", *options)
+            assert self._opened is not None
+            options = (state.budget, self._custom_ops)
+            self._stage = RewriteStage(
+                self._opened, state.feeds, self._folder() / "rewrites", *options
+            )
         return self._stage
-
-    def _wrong_values(
-        self, state: Reference, rewrites: RewriteCheck, started: float
-    ) -> Verification:
-        """Return the verdict on a candidate some of whose values are wrong."""
-        first = rewrites.wrong[0]
-        kind = "output" if first.name in state.outputs else "value"
-        more = f" ({len(rewrites.wrong)} values are wrong)" if len(rewrites.wrong) > 1 else ""
-        return Verification(
-            "no",
-            f"{kind} {first.name!r}, computed from the original's values in float32:"
-            f" {first.reason}{more}",
-            rewrites.wrong,
-            len(state.feeds),
-            time.perf_counter() - started,
-            state.excluded,
-            values=rewrites,
-            notes=state.notes,
-        )
 
     def _beside_picks(
         self,
@@ -291,14 +303,17 @@ class Verifier:
         if not names:
             return None
         if names not in self._beside:
-            timeout_seconds, custom_ops = state.timeout_seconds, self._options[5]
+            custom_ops, memory = self._custom_ops, self._memory_mib
             folder = self._folder() / f"picks{len(self._beside)}"
-            given = run_picks(original, names, state.feeds, folder, timeout_seconds, custom_ops)
+            given = run_picks(original, names, state.feeds, folder, state.budget, custom_ops)
+            if given is None:
+                return None
             give_picks(original, names)
             self._beside[names] = self._stack.enter_context(
                 Verifier(
                     original,
-                    timeout_seconds=timeout_seconds,
+                    seconds=state.budget.left,
+                    memory_mib=memory,
                     custom_ops=custom_ops,
                     given=given,
                     tolerance=self._tolerance,
@@ -316,24 +331,21 @@ class Verifier:
         return self._temporary
 
     def _as_file(self, model: Path | ir.Model, name: str) -> Path:
-        if not isinstance(model, ir.Model):
-            if not is_text_suffix(model.suffix):
-                return model
-            model = open_model(model)  # ONNX Runtime reads no text
-        folder = self._folder() / f"{name}.model"
-        folder.mkdir()
-        return save_model(model, folder / "model.onnx").model
+        return as_file(model, self._folder() / f"{name}.model")
 
 
 def verify_models(
     original: Path | ir.Model,
     candidate: Path | ir.Model,
     *,
-    samples: int | Level = "quick",
+    samples: int | None = None,
+    coverage: Level = "quick",
     inputs: Path | None = None,
     shapes: Mapping[str, int] | None = None,
     library: Path | None = None,
     refusal: str = "",
+    seconds: float | None = None,
+    memory_mib: int | None = None,
     tolerance: UserTolerance | None = None,
     computed_in: str = "",
     stated: float = 0.0,
@@ -344,21 +356,18 @@ def verify_models(
         UserError: The inputs or sizes that the user gave do not fit the original.
         MissingDependencyError: ONNX Runtime is not installed.
     """
-    with Verifier(
-        original, samples=samples, inputs=inputs, shapes=shapes, tolerance=tolerance
+    from ortkit.verify.fixed_batch import verifier_of
+
+    with verifier_of(
+        original,
+        samples=samples,
+        coverage=coverage,
+        inputs=inputs,
+        shapes=shapes,
+        seconds=seconds,
+        memory_mib=memory_mib,
+        tolerance=tolerance,
     ) as verifier:
         return verifier.check(
             candidate, library=library, refusal=refusal, computed_in=computed_in, stated=stated
         )
-
-
-def _not_covered(gaps: tuple[Gap, ...], rewrites: RewriteCheck) -> tuple[Gap, ...]:
-    """Return the gaps that the comparison of values leaves, with its own.
-
-    What depends on random numbers is compared there on the same numbers.
-    """
-    covered = {f"output {name!r}" for name in rewrites.compared}
-    found = [gap for gap in gaps if gap.reason != RANDOM or gap.what not in covered]
-    if rewrites.problem:
-        found.append(Gap("the values between the inputs and the outputs", rewrites.problem))
-    return tuple(found)

@@ -56,6 +56,28 @@ def test_verify_tells_equal_from_different(call, folder: Path) -> None:
     assert "verified  no: value 'c', computed from the original's values" in done.out
 
 
+@pytest.mark.parametrize(
+    ("command", "flags"),
+    [("verify", ()), ("optimize", ("--kernels", "off", "--quiet", "--report", "REPORT"))],
+)
+def test_full_verification_compares_on_more_inputs(
+    command: str, flags: tuple[str, ...], call, folder: Path, tmp_path: Path
+) -> None:
+    model = tmp_path / "m.onnx"
+    model.write_bytes((folder / "small.onnx").read_bytes())
+    report = tmp_path / "report.json"
+    flags = tuple(str(report) if flag == "REPORT" else flag for flag in flags)
+    samples = []
+    for level in ((), ("--verify", "quick"), ("--verify", "full"), ("--samples", "1")):
+        given = (model, model, "--json") if command == "verify" else (model, *flags)
+        done = call(command, *given, *level)
+        assert done.code == 0, done.err
+        document = json.loads(done.out if command == "verify" else report.read_text())
+        samples.append(document.get("verification", document)["samples"])
+    assert samples[0] == samples[1] < samples[2]
+    assert samples[3] == 1
+
+
 def test_verify_says_when_it_cannot(call, tmp_path: Path) -> None:
     text = '<ir_version: 10, opset_import: ["": 20, "own": 1]> g (float[2] x) => (float[2] y) '
     model = onnx.parser.parse_model(text + "{ y = own.Secret(x) }")

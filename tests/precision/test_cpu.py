@@ -215,6 +215,8 @@ def test_what_cannot_be_measured_is_left() -> None:
         ({"precision": "int8", "max_error": "0.1"}, "--max-error: cannot be '0.1'"),
         ({"target": "tpu"}, "--target: 'tpu' is not known; use cpu, cuda"),
         ({"precision": "FP16"}, "--precision: 'FP16' is not known"),
+        ({"verify": "all"}, "--verify: 'all' is not known; use True, False, quick, full"),
+        ({"verify": "full", "samples": 2}, "take the place of those that --verify covers"),
         ({"samples": 1.5}, "--samples: cannot be 1.5; use a number, 1 or more"),
         ({"threads": -1}, "--threads: cannot be -1; use a number, 0 or more"),
         ({"fuel": "1"}, r"fuel: is of type str, expected int \| None"),

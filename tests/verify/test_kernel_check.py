@@ -11,7 +11,7 @@ from faulty_kernels import RELU, Fault, calling, faulty_library, has_compiler, s
 
 from ortkit.kernels.link import find_shim
 from ortkit.verify import kernel_check, kernel_verdicts
-from ortkit.verify.kernel_check import KernelReport, check_kernels
+from ortkit.verify.kernel_check import SECONDS, KernelReport, check_kernels
 from ortkit.verify.kernel_verdicts import Verdicts
 
 pytestmark = pytest.mark.skipif(not has_compiler(), reason="no C compiler")
@@ -92,6 +92,19 @@ def test_a_right_kernel_passes_and_is_run_once(
     (again,) = check_kernels(model, library).rows
     assert again.is_cached
     assert (again.verdict, again.cases) == ("passed", row.cases)
+
+
+def test_a_verdict_that_left_sizes_out_is_none_where_there_is_time(tmp_path: Path) -> None:
+    library = faulty_library(Fault(), tmp_path / "model.opt.ops.so")
+    model = calling(signature())
+    (hasty,) = check_kernels(model, library, seconds=0.0).rows
+    assert hasty.left_out > 0
+    assert check_kernels(model, library, seconds=SECONDS["quick"]).rows[0].is_cached
+    (whole,) = check_kernels(model, library, seconds=SECONDS["full"]).rows
+    assert (whole.is_cached, whole.left_out) == (False, 0)
+    assert whole.cases == hasty.cases + hasty.left_out
+    (again,) = check_kernels(model, library, seconds=SECONDS["full"]).rows
+    assert again.is_cached
 
 
 def test_a_verdict_belongs_to_the_code(tmp_path: Path) -> None:

@@ -182,15 +182,20 @@ LOOP = """g (float[batch, seq] x) => (float[batch, seq] y) {
 
 def test_a_set_that_does_not_end_costs_only_itself() -> None:
     weights = {"limit": np.array(128), "many": np.array(1 << 40), "few": np.array(3)}
-    with Verifier(model(LOOP, {**WEIGHTS, **weights}), timeout_seconds=6) as verifier:
+    looped = model(LOOP, {**WEIGHTS, **weights})
+    with Verifier(looped, seconds=16) as verifier:
         assert isinstance(verifier._state, Reference), verifier.refusal
-        found = verifier._state
+        found, verification = verifier._state, verifier.check(looped)
     assert [text.partition(";")[0] for text in found.about] == [
         "batch 3, seq 1", "batch 2, seq 7", "batch 3, seq 33",
     ]  # fmt: skip
     (dropped,) = found.dropped
     assert dropped.startswith("batch 1, seq 131")
-    assert dropped.endswith("the original did not finish within 6 seconds")
+    assert dropped.endswith("the original did not finish within 8 seconds")
+    assert verification.verdict == "partly"
+    (gap,) = verification.not_compared
+    assert gap.what.startswith("input set batch 1, seq 131")
+    assert "--verify-seconds" in gap.fix
 
 
 def test_a_set_on_which_the_original_crashes_is_left_out(

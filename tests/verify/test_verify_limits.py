@@ -132,7 +132,7 @@ def test_the_time_limit_grows_with_the_model_and_its_inputs() -> None:
     for i in range(1000):
         large.graph.append(ir.Node("", "Neg", [large.graph.inputs[0]], name=f"more{i}"))
     few, many = {"x": np.zeros(4)}, {"x": np.zeros(10**7)}
-    assert 30 <= time_limit(small, few) < 31
+    assert 60 <= time_limit(small, few) < 61
     assert time_limit(large, few) > time_limit(small, few) + 5
     assert time_limit(small, many) > time_limit(small, few) + 5
 
@@ -141,7 +141,7 @@ def test_memory_is_limited_in_the_process_that_runs_the_model(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert memory_limit() > 0
-    monkeypatch.setattr(sessions, "memory_limit", lambda: 2 << 30)
+    monkeypatch.setattr(sessions, "memory_limit", lambda _: 2 << 30)
     proto = relu("n")
     proto.graph.initializer.append(numpy_helper.from_array(np.array([1 << 30]), "size"))
     del proto.graph.node[:]

@@ -121,7 +121,7 @@ def test_what_is_drawn_is_given_to_both() -> None:
 
 @pytest.mark.parametrize("limit", [1, 3000])
 def test_values_are_compared_in_parts(limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rewrites, "_BATCH_BYTES", limit)
+    monkeypatch.setattr(rewrites, "value_bytes", lambda *_: limit)
     bert = ir.from_proto(build("bert"))
     options = ortkit.OptimizeOptions(kernels="off", verify=False, check_load=False)
     found = verify_models(bert, ortkit.optimize(bert, options).model)

@@ -1,0 +1,157 @@
+"""Models with a fixed batch: verified on a few rows where each row is computed on its own.
+
+The time of a verification does not grow with the batch then, but for kernels that are made for
+it: these run once with all rows.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import onnx_ir as ir
+
+from ortkit.graph.batch.cut import Cut, cut_batch, fixed_batch
+from ortkit.graph.batch.place import Mixed
+from ortkit.graph.cost import model_cost
+from ortkit.graph.inline import inline_functions
+from ortkit.graph.open import open_model
+from ortkit.verify.verification import Verification
+from ortkit.verify.verifier import Verifier
+
+#: Rows that stand for any number of them.
+_ROWS = 3
+#: A batch of as many rows takes no longer than the sets of a covering design.
+_FEW_ROWS = 8
+#: Input sets with all rows: where a few rows were compared, and where they cannot be and a run
+#: takes more than about a second on two cores.
+_SETS_AFTER_ROWS, _SETS, _MOST_OPERATIONS = 1, 2, 20_000_000_000
+
+
+def verifier_of(original: Path | ir.Model, **options: Any) -> Verifier | BatchVerifier:
+    """Return what judges candidates by an original.
+
+    Args:
+        original: An ONNX file, or a model.
+        options: As for `Verifier`.
+    """
+    has_inputs = options.get("inputs") is not None or options.get("given")
+    model = original if isinstance(original, ir.Model) else open_model(original)
+    if has_inputs or fixed_batch(model) <= _FEW_ROWS:
+        return Verifier(original, **options)
+    return BatchVerifier(original, model, options)
+
+
+class BatchVerifier:
+    """Judges candidates by an original with a fixed batch; used as `Verifier` is."""
+
+    def __init__(
+        self, original: Path | ir.Model, model: ir.Model, options: dict[str, Any]
+    ) -> None:
+        """Prove what can be proved of the original.
+
+        Args:
+            original: An ONNX file, or a model.
+            model: The original.
+            options: As for `Verifier`.
+        """
+        self._original = original
+        self._options = options
+        is_quick = options.get("coverage", "quick") == "quick"
+        self._is_limited = is_quick and _operations(model) > _MOST_OPERATIONS
+        self._batch = fixed_batch(model)
+        found = cut_batch(model, _ROWS)
+        self._mixed = found.reason if isinstance(found, Mixed) else ""
+        self._cut = found if isinstance(found, Cut) else None
+        self._rows: Verifier | None = None
+        self._whole: dict[int, Verifier] = {}
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Self:
+        """Run the original; see `Verifier.__enter__`."""
+        try:
+            if self._cut is not None:
+                rows = Verifier(self._cut.model, **self._options)
+                self._rows = self._stack.enter_context(rows)
+                if rows.refusal:
+                    self._rows, self._mixed = None, f"on {_ROWS} rows: {rows.refusal}"
+            if self._rows is None:
+                self._verifier(_SETS)
+        except BaseException:
+            self._stack.close()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Remove the temporary folders."""
+        self._stack.close()
+
+    @property
+    def refusal(self) -> str:
+        """Why no candidate can be judged; empty if one can."""
+        return (self._rows or self._verifier(_SETS)).refusal
+
+    def check(
+        self, candidate: Path | ir.Model, *, library: Path | None = None, **options: Any
+    ) -> Verification:
+        """Judge a candidate; see `Verifier.check`."""
+        model = candidate if isinstance(candidate, ir.Model) else open_model(candidate)
+        mixed, found = self._mixed, None
+        if self._rows is not None:
+            cut = cut_batch(model, _ROWS) if fixed_batch(model) == self._batch else None
+            if isinstance(cut, Cut):
+                found = self._rows.check(cut.model, **options)
+                if found.verdict == "not possible":
+                    mixed, found = f"on {_ROWS} rows: {found.reason}", None
+            else:
+                mixed = f"the candidate: {cut.reason if cut else 'it has another batch'}"
+        if found is None:
+            return self._on_all_rows(candidate, mixed, library=library, **options)
+        text = f"{self._batch} rows as {_ROWS}: each is computed on its own"
+        found = replace(found, batch=text, has_run=False)
+        if not found.is_good or library is None:
+            return replace(found, reason=f"{found.reason}; {text}")
+        whole = self._verifier(_SETS_AFTER_ROWS).check(
+            candidate, library=library, values=found.values, **options
+        )
+        remark = f"{text}, and kernels with all of them on {whole.samples} input set"
+        return replace(
+            whole.beside(found.not_compared, remark),
+            batch=remark,
+            samples=found.samples + whole.samples,
+            seconds=found.seconds + whole.seconds,
+        )
+
+    def _on_all_rows(self, candidate: Path | ir.Model, mixed: str, **options: Any) -> Verification:
+        found = self._verifier(_SETS).check(candidate, **options)
+        fewer = f", {found.samples} input sets only" if self._is_limited else ""
+        text = f"all {self._batch} rows{fewer}: {mixed}"
+        return replace(found, reason=f"{found.reason}; {text}", batch=text)
+
+    def _verifier(self, sets: int) -> Verifier:
+        """Return a verifier with all rows, on a few input sets unless the user wants more."""
+        if sets not in self._whole:
+            whole = Verifier(
+                self._original,
+                **self._options,
+                most_sets=sets if self._is_limited or sets == _SETS_AFTER_ROWS else None,
+                budget=None if self._rows is None else self._rows.budget,
+            )
+            self._whole[sets] = self._stack.enter_context(whole)
+        return self._whole[sets]
+
+
+def _operations(model: ir.Model) -> int:
+    """Count the arithmetic of a run; open sizes count as 1."""
+    copy = model.clone()
+    if copy.functions:
+        inline_functions(copy)
+    return model_cost(copy, {}).flops

@@ -1,0 +1,110 @@
+"""Models with a fixed batch are verified on a few rows, or on fewer input sets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+from small_models import model, random_weights
+
+from ortkit import OptimizeOptions, optimize
+from ortkit.verify import fixed_batch
+from ortkit.verify.fixed_batch import BatchVerifier, verifier_of
+from ortkit.verify.verifier import Verifier, verify_models
+
+WEIGHTS = {"w": random_weights(16, 16), "s": np.array([32 * 4, 16]), "t": np.array([32, 4, 16])}
+TEXT = """g (float[32, 4, 16] x) => (float[32, 4, 16] y) {{
+    flat = Reshape(x, s) product = MatMul(flat, w) p = {softmax}(product) y = Reshape(p, t)
+}}"""
+BY_ROWS, MIXED = (
+    TEXT.format(softmax=f"Softmax<axis = {axis}>") for axis in (1, 0)
+)  # fmt: skip
+
+
+def test_rows_on_their_own_are_compared_on_three_of_them() -> None:
+    original = model(BY_ROWS, WEIGHTS)
+    found = verify_models(original, original)
+    assert found.verdict == "yes", found.reason
+    assert found.batch == "32 rows as 3: each is computed on its own"
+    assert found.batch in found.reason
+    assert not found.has_run
+    assert found.samples >= 3
+    assert {"flat", "product", "p", "y"} == set(found.values.compared)
+    assert found.to_json()["batch"] == found.batch
+
+
+def test_a_wrong_candidate_is_found_on_few_rows() -> None:
+    weights = {**WEIGHTS, "w": WEIGHTS["w"] * np.float32(1.001)}
+    found = verify_models(model(BY_ROWS, WEIGHTS), model(BY_ROWS, weights))
+    assert found.verdict == "no"
+    assert "value 'product'" in found.reason
+
+
+def test_a_candidate_that_mixes_rows_is_compared_on_all_of_them() -> None:
+    found = verify_models(model(BY_ROWS, WEIGHTS), model(MIXED, WEIGHTS))
+    assert found.verdict == "no"
+    assert "all 32 rows: the candidate: Softmax 'p': it mixes the rows" in found.reason
+
+
+def test_a_model_that_mixes_rows_is_run_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = model(MIXED, WEIGHTS)
+    found = verify_models(original, original)
+    assert (found.verdict, found.samples) == ("yes", 3)
+    assert found.batch == "all 32 rows: Softmax 'p': it mixes the rows of the batch"
+    monkeypatch.setattr(fixed_batch, "_MOST_OPERATIONS", 0)
+    found = verify_models(original, original)
+    assert (found.verdict, found.samples) == ("yes", 2)
+    assert found.batch.startswith("all 32 rows, 2 input sets only: ")
+    assert verify_models(original, original, coverage="full").samples > 2
+
+
+def test_given_inputs_and_open_or_small_batches_are_taken_as_they_are(tmp_path: Path) -> None:
+    original = model(BY_ROWS, WEIGHTS)
+    assert isinstance(verifier_of(original), BatchVerifier)
+    np.savez(tmp_path / "in.npz", x=np.ones((32, 4, 16), np.float32))
+    assert isinstance(verifier_of(original, inputs=tmp_path / "in.npz"), Verifier)
+    small = {**WEIGHTS, "s": np.array([8, 16]), "t": np.array([2, 4, 16])}
+    assert isinstance(verifier_of(model(BY_ROWS.replace("32", "2"), small)), Verifier)
+    text = "g (float[batch, 8] x) => (float[batch, 8] y) { y = Relu(x) }"
+    assert isinstance(verifier_of(model(text)), Verifier)
+
+
+def test_kernels_run_with_all_rows_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("tvm")
+    from ortkit.fusion import cost
+
+    for name in ("MINIMUM_GAIN", "MINIMUM_SAVED_NS"):
+        monkeypatch.setattr(cost, name, -np.inf)
+    monkeypatch.setattr(cost, "MINIMUM_POINTS", 0)
+    text = """g (float[32, 64] x) => (float[32, 64] y) {
+        a = Tanh(x) b = Exp(a) c = Erf(b) y = Mul(c, a)
+    }"""
+    report = optimize(model(text), OptimizeOptions(level=2)).report
+    assert any(one.emitted_as for one in report.regions)
+    found = report.verification
+    assert found is not None
+    assert found.verdict == "yes", found.reason
+    assert found.has_run
+    assert found.batch.endswith("and kernels with all of them on 1 input set")
+    assert found.values.compared
+
+
+def test_what_a_batch_computes_does_not_depend_on_its_size() -> None:
+    """The number of elements that sessions get is the same for each size of the batch."""
+    elements = []
+    for batch in (16, 256):
+        text = BY_ROWS.replace("32", str(batch))
+        weights = {**WEIGHTS, "s": np.array([batch * 4, 16]), "t": np.array([batch, 4, 16])}
+        original = model(text, weights)
+        with verifier_of(original) as verifier:
+            assert isinstance(verifier, BatchVerifier)
+            assert verifier.check(original).verdict == "yes"
+            assert not verifier._whole
+            assert verifier._rows is not None
+            assert verifier._rows.budget is not None
+            opened = verifier._rows._opened
+            assert isinstance(opened, ir.Model)
+            elements.append(list(opened.graph.inputs[0].shape or ()))
+    assert elements[0] == elements[1] == [3, 4, 16]

@@ -1,0 +1,141 @@
+"""Processes of a verification take little more memory than the weights do."""
+
+from __future__ import annotations
+
+import subprocess
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from small_models import proto, save
+
+from ortkit.graph.open import open_model
+from ortkit.graph.parts import share_weights, write_part
+from ortkit.graph.save import save_model
+from ortkit.runtime.ort import import_onnxruntime
+from ortkit.verify import sessions
+from ortkit.verify.limits import value_bytes
+from ortkit.verify.verifier import verify_models
+
+MIB = 1 << 20
+WIDTH, LAYERS = 1024, 16
+WEIGHTS = LAYERS * WIDTH * WIDTH * 4
+
+
+def layers() -> onnx.ModelProto:
+    """Return a model with 64 MiB of weights inside of its file."""
+    lines, weights = [], {}
+    rng = np.random.default_rng(0)
+    for i in range(LAYERS):
+        lines.append(f"m{i} = MatMul({f'h{i - 1}' if i else 'x'}, w{i}) h{i} = Tanh(m{i})")
+        drawn = rng.standard_normal((WIDTH, WIDTH), dtype=np.float32)
+        weights[f"w{i}"] = drawn * np.float32(WIDTH**-0.5)
+    body = "\n".join(lines)
+    return proto(
+        f"g (float[n, {WIDTH}] x) => (float[n, {WIDTH}] h{LAYERS - 1}) {{ {body} }}", weights
+    )
+
+
+class Watched(subprocess.Popen[bytes]):
+    """A process whose largest resident memory is noted."""
+
+    peaks: list[int]
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        threading.Thread(target=self._watch, daemon=True).start()
+
+    def _watch(self) -> None:
+        peak = 0
+        status = Path(f"/proc/{self.pid}/status")
+        while self.returncode is None:
+            try:
+                lines = dict(line.split(":", 1) for line in status.read_text().splitlines())
+                peak = max(peak, int(lines["VmHWM"].split()[0]) << 10)
+            except (OSError, KeyError):
+                break
+            time.sleep(0.005)
+        self.peaks.append(peak)
+
+
+@pytest.fixture
+def peaks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return where the peaks of processes are noted, in bytes."""
+    monkeypatch.setattr(Watched, "peaks", found := [], raising=False)
+    monkeypatch.setattr(sessions.subprocess, "Popen", Watched)
+    return found
+
+
+def test_a_process_takes_little_more_than_the_weights(tmp_path: Path, peaks: list[int]) -> None:
+    """All values on the largest input set take 256 MiB, and are compared in parts."""
+    small = proto(f"g (float[n, {WIDTH}] x) => (float[n, {WIDTH}] y) {{ y = Tanh(x) }}")
+    tiny = save(tmp_path, "tiny", small)
+    assert verify_models(tiny, tiny, samples=1, shapes={"n": 4}).verdict == "yes"
+    base = max(peaks)
+    peaks.clear()
+    path = save(tmp_path, "layers", layers())
+    found = verify_models(path, path, samples=1, shapes={"n": 2048})
+    assert (found.verdict, len(found.values.compared)) == ("yes", 2 * LAYERS)
+    values = value_bytes(WEIGHTS, None)
+    assert values < 2 * LAYERS * 2048 * WIDTH * 4 / 3
+    # A part of the model holds a part of the weights, its values and what they are computed from.
+    assert max(peaks) - base < 1.5 * WEIGHTS + 2 * values
+
+
+def test_a_limit_of_the_user_makes_smaller_parts(tmp_path: Path, peaks: list[int]) -> None:
+    path = save(tmp_path, "layers", layers())
+    assert verify_models(path, path, samples=1, shapes={"n": 512}).verdict == "yes"
+    free = len(peaks)
+    peaks.clear()
+    found = verify_models(path, path, samples=1, shapes={"n": 512}, memory_mib=256)
+    assert found.verdict == "yes", found.reason
+    assert len(peaks) > free
+    assert max(peaks) < 256 * MIB
+
+
+def test_a_model_beyond_the_users_limit_names_the_flag() -> None:
+    text = (
+        "g (float[n] x) => (float[n] y) { c = ConstantOfShape(s) t = ReduceSum(c) y = Add(x, t) }"
+    )
+    built = ir.from_proto(proto(text, {"s": np.array([1 << 28])}))  # 1 GiB
+    found = verify_models(built, built, memory_mib=512)
+    assert found.verdict == "not possible"
+    assert "--verify-memory" in found.fix
+
+
+def test_values_are_a_part_of_the_weights_but_not_of_small_ones() -> None:
+    assert value_bytes(0, None) == value_bytes(100 * MIB, None) == 64 * MIB
+    assert value_bytes(2000 * MIB, None) == 300 * MIB
+    assert value_bytes(0, 1000 * MIB) > 4 * value_bytes(0, 300 * MIB)
+    assert 0 < value_bytes(2000 * MIB, 300 * MIB) < 16 * MIB
+
+
+# ---- parts of models -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("external", [False, True])
+def test_parts_share_one_data_file(tmp_path: Path, external: bool) -> None:
+    path = save_model(ir.from_proto(layers()), tmp_path / "m.onnx", external_data=external).model
+    model = open_model(path)
+    (tmp_path / "parts").mkdir()
+    folder = share_weights(model, tmp_path / "parts" / "shared.onnx")
+    assert folder == (tmp_path if external else tmp_path / "parts")
+    part = model.clone()
+    part.graph.outputs[:] = [next(v for n in part.graph for v in n.outputs if v.name == "h3")]
+    written = write_part(part, folder / "part.onnx", folder)
+    assert written.stat().st_size < 64 << 10
+    x = np.ones((2, WIDTH), np.float32)
+    ort = import_onnxruntime()
+    (expected,) = _session(ort, layers()).run(["h3"], {"x": x})
+    (actual,) = ort.InferenceSession(written).run(None, {"x": x})
+    np.testing.assert_array_equal(actual, expected)
+
+
+def _session(ort: Any, model: onnx.ModelProto) -> Any:
+    model.graph.output.append(onnx.ValueInfoProto(name="h3"))
+    return ort.InferenceSession(model.SerializeToString())
