@@ -18,6 +18,11 @@ _Choice: TypeAlias = dict[str, int]
 _Pair: TypeAlias = frozenset[tuple[str, int]]
 
 
+def level_of(samples: int | Level) -> Level:
+    """Return how much is covered besides inputs; a number of input sets says nothing of that."""
+    return "full" if samples == "full" else "quick"
+
+
 def covering(values: Mapping[str, Sequence[int]], level: Level) -> tuple[_Choice, ...]:
     """Choose values for all names, set by set.
 

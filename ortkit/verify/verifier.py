@@ -19,7 +19,7 @@ from ortkit.graph.save import save_model
 from ortkit.graph.text import is_text_suffix
 from ortkit.temporary import TemporaryFolder
 from ortkit.verify.allowance import Allowance
-from ortkit.verify.covering import Level
+from ortkit.verify.covering import Level, level_of
 from ortkit.verify.feeds import Feeds
 from ortkit.verify.judging import RANDOM, judge
 from ortkit.verify.kernel_check import KernelReport, check_kernels
@@ -183,7 +183,12 @@ class Verifier:
         custom_ops = self._options[5]
         kernels = KernelReport()
         if library is not None:
-            kernels = check_kernels(open_model(path), library, custom_ops=custom_ops)
+            kernels = check_kernels(
+                open_model(path),
+                library,
+                custom_ops=custom_ops,
+                interpret=level_of(self._options[0]),
+            )
             if kernels.failed:
                 return self._wrong_kernels(state, kernels, rewrites, started)
         ops = fused_ops_in(path)

@@ -18,10 +18,11 @@ FLOORS: dict[str, tuple[float, float]] = {
     "quantized, conditional": (60, 85),
     "kernels, unconditional": (99, 99),
     "kernels, conditional": (60, 90),
-    "triton, unconditional": (0, 99),
+    "triton, unconditional": (99, 99),
+    "triton, conditional": (0, 90),
     "fp16, lowering": (40, 90),
     "bf16, lowering": (40, 85),
-    "int8, lowering": (0, 85),
+    "int8, lowering": (30, 85),
     "int4, lowering": (0, 85),
 }
 
