@@ -319,7 +319,9 @@ class _Run:
     def with_right_kernels(
         self, candidate: Candidate, denied: frozenset[str] = frozenset()
     ) -> Candidate:
-        """Check each kernel for this CPU beside its body; put back regions of wrong ones.
+        """Check each kernel beside its body; put back regions of wrong ones.
+
+        Kernels for this CPU are run, kernels for CUDA on a GPU or by Triton's interpreter.
 
         Args:
             candidate: With kernels, or without any.
@@ -332,12 +334,16 @@ class _Run:
 
         while True:
             self.kernel_check = None
-            library = self._runnable(candidate)
-            if library is None:  # kernels for CUDA are run with the whole model
+            is_cuda = self.options.target == "cuda"
+            library = candidate.library if is_cuda else self._runnable(candidate)
+            if library is None:
                 return candidate
             with self._stage("check kernels"):
                 self.kernel_check = check_kernels(
-                    candidate.model, library, seconds=SECONDS[self.options.coverage]
+                    candidate.model,
+                    library,
+                    seconds=SECONDS[self.options.coverage],
+                    interpret=self.options.coverage,
                 )
             failed = self.kernel_check.failed
             if not failed:

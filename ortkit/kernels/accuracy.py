@@ -21,6 +21,8 @@ ROUNDINGS: dict[str, float] = {
 #: Winograd's are NaN where one is, and attention does not read what a mask hides.
 #: The maximum of a window with NaN is NaN; ONNX Runtime passes over NaN there.
 SPECIAL_VALUES_DIFFER = ("winograd_conv", "attention", "max_pool")
+#: Kinds whose kernels for CUDA give 0 where their bodies divide 0 by 0: a query that sees no key.
+ZERO_FOR_NAN = ("attention",)
 
 
 def roundings_of(op_type: str) -> float:
@@ -33,3 +35,8 @@ def roundings_of(op_type: str) -> float:
 def special_values_differ(op_type: str) -> bool:
     """Return whether a fused operator may answer NaN and infinities otherwise than its body."""
     return op_type.rpartition("_")[0].endswith(SPECIAL_VALUES_DIFFER)
+
+
+def is_zero_for_nan(op_type: str) -> bool:
+    """Return whether a fused operator for CUDA gives 0 where its body gives NaN for numbers."""
+    return op_type.rpartition("_")[0].endswith(ZERO_FOR_NAN)

@@ -18,7 +18,7 @@ from ortkit.kernels.compiler import Job, compile_all
 from ortkit.kernels.cpu import resolve
 from ortkit.kernels.cuda import CudaKernel, resolve_cuda
 from ortkit.kernels.link import KernelLibrary, Programs, find_linker, find_shim, link_library
-from ortkit.kernels.objects import note_objects
+from ortkit.kernels.objects import Origin, note_objects
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.sources import write_sources
 from ortkit.kernels.tunable import Tunable
@@ -107,7 +107,7 @@ def build_library(
             by_key = {each.key: each for each in kernels if isinstance(each, Kernel)}
             more = None if programs is None else programs(by_key)
             library = link_library(kernels, named, path, target, more)
-            note_objects(library.sha256, kernels, named, find_shim()[0])
+            note_objects(library.sha256, kernels, named, find_shim()[0], build.origins)
             if sources is not None:
                 kept = write_sources(kernels, named, sources)
     return LibraryBuild(
@@ -206,6 +206,8 @@ class _Build:
         self.folder = folder
         self.compiled = 0
         self.note = ""
+        self.origins: dict[str, Origin] = {}
+        """What kernels for CUDA are generated from, by op type."""
         self._fingerprints = {one.name: one.fingerprint() for one in _available(backends)}
         self._backends = backends
         sweep_once(cache.folder)  # also where all kernels are there already
@@ -236,6 +238,9 @@ class _Build:
                 fingerprint = self._fingerprints[backend.name]
                 choices = self._choices(signature, backend)
                 slot = Slot(signature, backend.name, fingerprint, self.target, choices)
+                if self.target.kind == "cuda":
+                    origin = Origin(signature, backend.name, fingerprint, choices)
+                    self.origins[signature.op_type] = origin
                 if (kernel := self.cache.find(slot, self.folder)) is not None:
                     return kernel
                 verdict = backend.accepts(signature, self.target)

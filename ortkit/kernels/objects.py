@@ -9,19 +9,39 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from ortkit import env
 from ortkit.kernels.backend import Kernel
 from ortkit.kernels.cached import keep_cached, read_cached, trim_folder
 from ortkit.kernels.cuda import CudaKernel
 from ortkit.kernels.record import files_of, record_of
-from ortkit.kernels.signature import RegionSignature
+from ortkit.kernels.signature import RegionSignature, TensorSpec
 
 #: Of the cache: what libraries were linked from, and what is known of their kernels.
 FOLDER, VERDICTS = "libraries", "verdicts"
-#: Files that are kept in each of these folders, some 300 bytes to 10 KB each.
+#: Files that are kept in each of these folders, some 300 bytes to 10 KB each; of libraries for
+#: CUDA up to 100 KB.
 MAX_FILES = 4096
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What a kernel for CUDA was generated from: the same again gives the same source.
+
+    Args:
+        signature: The region.
+        backend: The generator's name.
+        fingerprint: Of the generator; see `KernelBackend.fingerprint`.
+        choices: What was chosen for the kernel, empty for the defaults.
+    """
+
+    signature: RegionSignature
+    backend: str
+    fingerprint: str
+    choices: str
 
 
 def note_objects(
@@ -29,6 +49,7 @@ def note_objects(
     kernels: Sequence[Kernel | CudaKernel],
     signatures: Sequence[RegionSignature],
     shim: Path,
+    origins: Mapping[str, Origin] | None = None,
 ) -> None:
     """Keep what a library was linked from, while the objects are there.
 
@@ -37,6 +58,7 @@ def note_objects(
         kernels: Its kernels.
         signatures: What each computes.
         shim: The archive that is linked with them.
+        origins: What kernels for CUDA were generated from, by op type.
     """
     around = hashlib.sha256(shim.read_bytes()).digest()
     found: dict[str, list[bytes]] = {}
@@ -45,7 +67,9 @@ def note_objects(
         launch = json.dumps(record_of(kernel), sort_keys=True).encode()
         found.setdefault(signature.op_type, [around]).extend([*parts, launch])
     hashes = {op: hashlib.sha256(b"".join(parts)).hexdigest() for op, parts in found.items()}
-    keep_cached(_path(sha256), _key(sha256), json.dumps({"objects": hashes}))
+    noted = {op: asdict(origin) for op, origin in (origins or {}).items()}
+    entry = json.dumps({"objects": hashes, "origins": noted})
+    keep_cached(_path(sha256), _key(sha256), entry)
     trim_folder(env.cache_dir() / FOLDER, MAX_FILES)
 
 
@@ -53,6 +77,30 @@ def known_objects(sha256: str) -> Mapping[str, str]:
     """Return the hashes of a library's objects by op type; empty if it was not built here."""
     found = read_cached(_path(sha256), _key(sha256), lambda entry: dict(entry["objects"]))
     return found or {}
+
+
+def known_origins(sha256: str) -> Mapping[str, Origin]:
+    """Return what a library's kernels for CUDA were made from; empty if it was not built here."""
+
+    def read(entry: Mapping[str, Any]) -> dict[str, Origin]:
+        return {op: _origin(record) for op, record in entry["origins"].items()}
+
+    return read_cached(_path(sha256), _key(sha256), read) or {}
+
+
+def _origin(record: Mapping[str, Any]) -> Origin:
+    region = record["signature"]
+    inputs, outputs = (
+        tuple(
+            TensorSpec(str(one["name"]), str(one["dtype"]), tuple(one["shape"]))
+            for one in region[side]
+        )
+        for side in ("inputs", "outputs")
+    )
+    signature = RegionSignature(str(region["name"]), str(region["body"]), inputs, outputs)
+    return Origin(
+        signature, str(record["backend"]), str(record["fingerprint"]), str(record["choices"])
+    )
 
 
 def _path(sha256: str) -> Path:

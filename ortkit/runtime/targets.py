@@ -158,14 +158,28 @@ def _library_folders(ort: ModuleType) -> list[Path]:
 
 def device_count() -> int:
     """Return how many NVIDIA devices the driver shows, 0 without a driver."""
+    driver, count = _driver(), ctypes.c_int(0)
+    if driver is None or driver.cuDeviceGetCount(ctypes.byref(count)) != 0:
+        return 0
+    return count.value
+
+
+def device_name() -> str:
+    """Return what the driver calls the first NVIDIA device, empty without one."""
+    driver, handle, name = _driver(), ctypes.c_int(), ctypes.create_string_buffer(256)
+    if driver is None or driver.cuDeviceGet(ctypes.byref(handle), 0) != 0:
+        return ""
+    if driver.cuDeviceGetName(name, len(name), handle) != 0:
+        return ""
+    return name.value.decode(errors="replace")
+
+
+def _driver() -> ctypes.CDLL | None:
     try:
         driver = ctypes.CDLL("libcuda.so.1")
     except OSError:
-        return 0
-    count = ctypes.c_int(0)
-    if driver.cuInit(0) != 0 or driver.cuDeviceGetCount(ctypes.byref(count)) != 0:
-        return 0
-    return count.value
+        return None
+    return driver if driver.cuInit(0) == 0 else None
 
 
 def _full_name(given: str, known: Sequence[str]) -> str:

@@ -10,12 +10,19 @@ from typing import Any, Literal
 import ml_dtypes
 import numpy as np
 
-Kind = Literal["normal", "other constants", "large", "positive", "zeros", "nan", "infinity"]
+Kind = Literal[
+    "normal", "other constants", "large", "positive", "negative", "zeros", "nan", "infinity"
+]
 #: What the sizes of a kernel are tried with by turns.
 USUAL: tuple[Kind, ...] = ("normal", "other constants", "large", "normal", "positive")
 #: What one size of each kernel is tried with: all kinds, or all of numbers.
-ORDINARY: tuple[Kind, ...] = ("normal", "other constants", "large", "positive", "zeros")
+ORDINARY: tuple[Kind, ...] = (
+    "normal", "other constants", "large", "positive", "negative", "zeros",
+)  # fmt: skip
 SPECIAL: tuple[Kind, ...] = (*ORDINARY, "nan", "infinity")
+#: What kernels with eight-bit floats are tried with: factors that they multiply after a sum
+#: overflow elsewhere than in their bodies.
+EIGHT_BITS: tuple[Kind, ...] = ("normal", "other constants", "positive", "zeros")
 _LARGE = 100.0
 #: Integers that are made up are from here up to there: on both sides of sizes, inside of int8.
 _LEAST, _MOST = -3, 40
@@ -71,6 +78,8 @@ def made_up(
             values[...] = 0
         case "positive":
             values = np.abs(values) + 0.05
+        case "negative":
+            values = -_LARGE * (np.abs(values) + 0.05)
         case "nan" | "infinity" if values.size:
             count = min(values.size, 2 + values.size // 200)
             places = random.choice(values.size, count, replace=False)
@@ -101,3 +110,8 @@ def like_constant(constant: np.ndarray, seed: int) -> np.ndarray:
 def least_integers(op_types: frozenset[str]) -> int:
     """Return the smallest integer to give to a body: a division by 0 ends the process."""
     return 1 if op_types & {"Div", "Mod", "Gather", "BitShift"} else _LEAST
+
+
+def is_eight_bits(dtype: np.dtype[Any]) -> bool:
+    """Return whether a type is a float of eight bits."""
+    return is_floating(dtype) and dtype.itemsize == 1

@@ -11,12 +11,11 @@ from functools import cached_property
 
 import numpy as np
 
+from ortkit.verify.kernel_errors import Errors, nearest
 from ortkit.verify.kernel_inputs import is_floating
-from ortkit.verify.rows import as_rows, row_errors
-from ortkit.verify.tolerances import PEAK_PART, SCALE_FLOOR, TOLERANCES
+from ortkit.verify.rows import as_rows
+from ortkit.verify.tolerances import TOLERANCES
 
-#: Times as much as its body in working precision a kernel may err.
-BODY_FACTOR = 2.0
 #: Epsilons of the type that a kernel computes in, beyond that: its exp, erf, tanh and the like are
 #: good to 5 units in the last place (docs/kernels.md, "Accuracy") where ONNX Runtime's are to 1.
 #: And one of the result's type, for a rounding that falls to the other neighbour.
@@ -138,20 +137,21 @@ def _judge_floats(index: int, wide: _Wide, dtype: str, roundings: float, moved: 
     want, known, result = (
         wide.rows(values, shape) for values in (wide.reference, wide.body, wide.got)
     )
-    noise = _Errors.of(want, known, epsilon)
+    noise = Errors.of(want, known, epsilon)
     own = noise.worst
+    guides = [want]
     if own * epsilon > _DOUBTFUL:  # the reference is another function, or the body is no guide
-        want, noise = known, _Errors.of(known, known, epsilon)
-    errors = _Errors.of(want, result, epsilon)
-    ratios = errors.beside(noise, roundings, few)
+        guides, noise = [want, known], Errors.of(known, known, epsilon)
+    beside = [Errors.of(guide, result, epsilon) for guide in guides]
+    errors, ratios = nearest(beside, noise, roundings, few)
     if (ratios <= 1).all():
         return Found(errors.worst / roundings, own, float(ratios.max()))
     # A step of a quantization, or a difference of large terms, in the body itself.
     moves = [
-        _Errors.of(wide.rows(wide.reference, shape), wide.rows(outputs[index], shape), epsilon)
+        Errors.of(wide.rows(wide.reference, shape), wide.rows(outputs[index], shape), epsilon)
         for outputs in _moved_runs(moved, 1.0)
     ]
-    ratios = errors.beside(noise, roundings, few, moves)
+    errors, ratios = nearest(beside, noise, roundings, few, moves)
     row = int(ratios.argmax())
     found = Found(float(errors.relative[row]) / roundings, own, float(ratios[row]))
     if found.ratio <= 1:
@@ -163,61 +163,6 @@ def _judge_floats(index: int, wide: _Wide, dtype: str, roundings: float, moved: 
         f"what is allowed where its body is off by {own:.4g}"
     )
     return replace(found, reason=reason)
-
-
-#: Rows with larger magnitudes hold numbers of masks.
-_SENTINEL_LEAST = 2.0**13
-
-
-@dataclass(frozen=True)
-class _Errors:
-    """Largest errors of the rows of an output."""
-
-    relative: np.ndarray
-    """Over the scale of the row, in epsilons."""
-    absolute: np.ndarray
-
-    @classmethod
-    def of(cls, expected: np.ndarray, actual: np.ndarray, epsilon: float) -> _Errors:
-        """Return the errors of [rows, n] beside [rows, n]."""
-        with np.errstate(invalid="ignore", over="ignore"):
-            absolute = np.abs(expected - actual).max(axis=1)
-        scales = np.abs(expected).max(axis=1)
-        peak = scales.max()
-        if peak > _SENTINEL_LEAST:
-            return cls(row_errors(expected, actual)[0] / epsilon, absolute)
-        scales = np.maximum(scales, max(PEAK_PART * peak, SCALE_FLOOR))
-        return cls(absolute / scales / epsilon, absolute)
-
-    @property
-    def worst(self) -> float:
-        """The largest relative error."""
-        return float(self.relative.max())
-
-    def beside(
-        self, noise: _Errors, roundings: float, few: float, moves: Sequence[_Errors] = ()
-    ) -> np.ndarray:
-        """Return the errors as parts of what is allowed: [rows].
-
-        Values that are made up are alike in all rows, so that rounding errors are, too: beside
-        the largest relative error of the body its largest absolute error counts. A Relu leaves
-        rows of a few small numbers, whose own scale tells nothing.
-
-        Args:
-            noise: The body's errors.
-            roundings: How many times these the kernel may make.
-            few: Epsilons that are allowed beyond.
-            moves: How far rows move with roundings of the inputs.
-        """
-        relative, absolute = noise.worst, float(noise.absolute.max())
-        if moves:
-            relative = noise.worst + np.max([each.relative for each in moves], axis=0)
-            absolute = noise.absolute.max() + np.max([each.absolute for each in moves], axis=0)
-        allowed = roundings * (BODY_FACTOR * relative + few)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            by_size = self.absolute / (roundings * BODY_FACTOR * absolute)
-        by_size = np.where(self.absolute == 0, 0.0, by_size)
-        return np.asarray(np.minimum(self.relative / allowed, by_size))
 
 
 def _judge_integers(

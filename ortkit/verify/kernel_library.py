@@ -42,6 +42,11 @@ class Kernels:
         """The entry of the session's configuration that chooses among the kernels."""
         return target_entry([one if isinstance(one, str) else one[0] for one in self.providers])
 
+    @property
+    def is_cuda(self) -> bool:
+        """Whether sessions run on CUDA."""
+        return list(self.providers) != [CPU]
+
 
 def kernels_here(ort: ModuleType, library: str, ops: Sequence[str]) -> Kernels:
     """Find out which kernels this machine runs, and what the session needs for them.

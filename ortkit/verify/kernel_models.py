@@ -16,6 +16,8 @@ from ortkit.graph.walk import nodes_below, roots
 
 #: The domain of fused operators; see `ortkit.kernels.signature`.
 DOMAIN = "ortkit.fused"
+#: Types that Concat does not take.
+_NOT_COPIED = frozenset({ir.DataType.FLOAT8E4M3FN, ir.DataType.FLOAT8E5M2})
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,7 @@ class KernelNode:
     function: onnx.FunctionProto
     inputs: tuple[KernelInput, ...]
     outputs: tuple[tuple[Size, ...] | None, ...]
+    output_types: tuple[ir.DataType | None, ...]
     opsets: tuple[tuple[str, int], ...]
     ir_version: int
     problem: str = ""
@@ -71,12 +74,14 @@ def _described(
     outputs = tuple(
         None if (shape := shapes.shape(value)) is None else tuple(shape) for value in node.outputs
     )
+    types = tuple(shapes.dtype(value) for value in node.outputs)
     opsets = {**function.opset_imports, DOMAIN: 1}
     return KernelNode(
         node.op_type,
         proto,
         tuple(inputs),
         outputs,
+        types,
         tuple(sorted(opsets.items())),
         max(model.ir_version, 8),
         problem,
@@ -99,13 +104,14 @@ def in_place_model(kernel: KernelNode) -> onnx.ModelProto:
     nodes, names, results = [], [], []
     for index, each in enumerate(kernel.inputs):
         name = f"x{index}"
-        if each.constant is None and each.shape:
+        if each.constant is None and each.shape and each.dtype not in _NOT_COPIED:
             nodes.append(helper.make_node("Concat", [name], [f"{name}/copy"], axis=0))
             name = f"{name}/copy"
         names.append(name)
     made = [f"y{index}" for index in range(len(kernel.outputs))]
-    for index, shape in enumerate(kernel.outputs):
-        results.append(f"y{index}/made" if shape else made[index])
+    for index, (shape, dtype) in enumerate(zip(kernel.outputs, kernel.output_types, strict=True)):
+        is_copied = bool(shape) and dtype not in _NOT_COPIED
+        results.append(f"y{index}/made" if is_copied else made[index])
     nodes.append(_call(kernel, names, results))
     for name, result in zip(made, results, strict=True):
         if result != name:

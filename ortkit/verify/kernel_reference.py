@@ -5,22 +5,16 @@ For the process that runs kernels: it imports numpy and onnx only.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
-from ortkit.verify.kernel_inputs import is_floating
 from ortkit.verify.kernel_ops import OPS
+from ortkit.verify.kernel_promoted import promoted
+from ortkit.verify.tolerances import TOLERANCES
 
-_FLOATS = frozenset(
-    {
-        TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.FLOAT8E4M3FN,
-        TensorProto.FLOAT8E5M2,
-    }
-)  # fmt: skip
 #: Operators that round nothing: they move elements, choose among them or change a sign.
 _EXACT = frozenset(
     {
@@ -41,9 +35,19 @@ class Reference:
     body, and its result is float64 again. Integers and booleans stay as they are.
     """
 
-    def __init__(self, function: onnx.FunctionProto) -> None:
+    def __init__(
+        self, function: onnx.FunctionProto, types: Mapping[str, np.dtype[np.generic]] | None = None
+    ) -> None:
+        """Promote a body.
+
+        Args:
+            function: The body.
+            types: The types of its values by name, where each is rounded to its own; else float32
+                is taken for all.
+        """
+        self._types = types or {}
         self._inputs, self._outputs = list(function.input), list(function.output)
-        self._nodes = ReferenceEvaluator(_promoted(function), new_ops=list(OPS)).rt_nodes_
+        self._nodes = ReferenceEvaluator(promoted(function), new_ops=list(OPS)).rt_nodes_
 
     def __call__(self, inputs: Sequence[np.ndarray]) -> Values:
         """Return the outputs, floats in float64.
@@ -54,7 +58,7 @@ class Reference:
         Raises:
             Exception: Whatever an operator raises that cannot be evaluated.
         """
-        return self._evaluate(inputs, None)
+        return self._evaluate(inputs, _Change())
 
     def moved(self, inputs: Sequence[np.ndarray], epsilons: float, seed: int) -> Values:
         """Return the outputs with a random error in every rounding: Monte Carlo arithmetic.
@@ -63,51 +67,114 @@ class Reference:
 
         Args:
             inputs: Floats in float64.
-            epsilons: Errors are up to so many epsilons of float32.
-            seed: Of the errors. With odd ones results overflow as float32 does.
+            epsilons: Errors are up to this many epsilons of a value's type.
+            seed: Decides the errors. With odd ones results overflow as float32 does.
 
         Raises:
             Exception: As a call.
         """
         random = np.random.default_rng(seed)
-        return self._evaluate(inputs, _Errors(random, epsilons, is_narrow=seed % 2 == 1))
+        errors = _Errors(random, epsilons, self._types, is_narrow=seed % 2 == 1)
+        return self._evaluate(inputs, errors)
 
-    def _evaluate(self, inputs: Sequence[np.ndarray], errors: _Errors | None) -> Values:
+    def rounded(self, inputs: Sequence[np.ndarray]) -> Values:
+        """Return the outputs where each value is rounded to its type, and is float64 again.
+
+        Args:
+            inputs: Floats in float64.
+
+        Raises:
+            Exception: As a call.
+        """
+        return self._evaluate(inputs, _Rounding(self._types))
+
+    def _evaluate(self, inputs: Sequence[np.ndarray], change: _Change) -> Values:
         known: dict[str, np.ndarray | None] = {"": None}
-        for name, array in zip(self._inputs, inputs, strict=True):
-            known[name] = array if errors is None else errors.on(array)
         with np.errstate(all="ignore"):
+            for name, array in zip(self._inputs, inputs, strict=True):
+                known[name] = change.on_input(name, array)
             for node in self._nodes:
                 operands = [known[name] for name in node.input]
                 for name, output in zip(node.output, node.run(*operands), strict=False):
-                    result = np.asarray(output)
-                    if errors is not None and node.op_type == "Cast" and result.dtype.kind in "iu":
-                        result = errors.on_integers(operands[0], result)
-                    elif errors is not None and node.op_type not in _EXACT:
-                        result = errors.on(result)
-                    known[name] = result
+                    known[name] = change.on_result(
+                        node.op_type, operands, name, np.asarray(output)
+                    )
         found = [known[name] for name in self._outputs]
         return [array for array in found if array is not None]
 
 
-class _Errors:
-    """The errors of one evaluation."""
+class _Change:
+    """What becomes of values in one evaluation: they stay."""
 
-    def __init__(self, random: np.random.Generator, epsilons: float, *, is_narrow: bool) -> None:
+    def on_input(self, name: str, x: np.ndarray) -> np.ndarray:  # noqa: ARG002
+        """Return an input as the body reads it."""
+        return x
+
+    def on_result(
+        self,
+        op_type: str,  # noqa: ARG002
+        operands: Sequence[np.ndarray | None],  # noqa: ARG002
+        name: str,  # noqa: ARG002
+        x: np.ndarray,
+    ) -> np.ndarray:
+        """Return a result as other operators read it."""
+        return x
+
+
+class _Rounding(_Change):
+    """Values as their types hold them."""
+
+    def __init__(self, types: Mapping[str, np.dtype[np.generic]]) -> None:
+        self._types = types
+
+    def on_result(
+        self, op_type: str, operands: Sequence[np.ndarray | None], name: str, x: np.ndarray
+    ) -> np.ndarray:
+        """Round floats."""
+        del op_type, operands
+        dtype = self._types.get(name)
+        if dtype is None or x.dtype != np.float64 or dtype == np.float64:
+            return x
+        return x.astype(dtype).astype(np.float64)
+
+
+class _Errors(_Change):
+    """A random error in each rounding."""
+
+    def __init__(
+        self,
+        random: np.random.Generator,
+        epsilons: float,
+        types: Mapping[str, np.dtype[np.generic]],
+        *,
+        is_narrow: bool,
+    ) -> None:
         self._random = random
-        self._step = epsilons * _EPSILON
+        self._epsilons = epsilons
+        self._types = types
         self._is_narrow = is_narrow
 
-    def on(self, x: np.ndarray) -> np.ndarray:
+    def on_input(self, name: str, x: np.ndarray) -> np.ndarray:
         """Return floats, each moved; others as they are."""
         if x.dtype != np.float64:
             return x
-        moved = x * (1 + self._step * self._random.uniform(-1, 1, x.shape))
+        dtype = self._types.get(name)
+        epsilon = _EPSILON if dtype is None else TOLERANCES[dtype.name].epsilon
+        step = self._epsilons * epsilon
+        moved = x * (1 + step * self._random.uniform(-1, 1, x.shape))
         if self._is_narrow:
             moved = np.where(np.abs(moved) > _LARGEST, np.copysign(np.inf, moved), moved)
         return np.asarray(moved)
 
-    def on_integers(self, source: np.ndarray | None, result: np.ndarray) -> np.ndarray:
+    def on_result(
+        self, op_type: str, operands: Sequence[np.ndarray | None], name: str, x: np.ndarray
+    ) -> np.ndarray:
+        """Return floats moved unless the operator is exact, and integers that floats become."""
+        if op_type == "Cast" and x.dtype.kind in "iu":
+            return self._on_integers(operands[0], x)
+        return x if op_type in _EXACT else self.on_input(name, x)
+
+    def _on_integers(self, source: np.ndarray | None, result: np.ndarray) -> np.ndarray:
         """Return floats as integers: what does not fit may be any number."""
         if source is None or source.dtype.kind != "f":
             return result
@@ -116,38 +183,3 @@ class _Errors:
         return np.where(fits, result, self._random.integers(0, 100, result.shape)).astype(
             result.dtype
         )
-
-
-def _promoted(function: onnx.FunctionProto) -> onnx.FunctionProto:
-    """Return the body with float64 in place of each float type."""
-    result = onnx.FunctionProto()
-    result.CopyFrom(function)
-    del result.node[:]
-    for node in function.node:
-        copy = result.node.add()
-        copy.CopyFrom(node)
-        if node.op_type == "Constant":
-            _widen_constant(copy)
-        elif node.op_type == "Cast":
-            (to,) = (one.i for one in node.attribute if one.name == "to")
-            if to in _FLOATS:
-                name = f"{node.output[0]}/rounded"
-                copy.output[0] = name
-                again = helper.make_node("Cast", [name], [node.output[0]], to=TensorProto.DOUBLE)
-                result.node.append(again)
-    return result
-
-
-def _widen_constant(node: onnx.NodeProto) -> None:
-    (attribute,) = node.attribute
-    if attribute.name == "value":
-        array = numpy_helper.to_array(attribute.t)
-    elif attribute.name in ("value_float", "value_floats"):
-        numbers = attribute.f if attribute.name == "value_float" else list(attribute.floats)
-        array = np.asarray(numbers, np.float32)
-    else:
-        return
-    if is_floating(array.dtype):
-        wide = numpy_helper.from_array(array.astype(np.float64))
-        del node.attribute[:]
-        node.attribute.append(helper.make_attribute("value", wide))

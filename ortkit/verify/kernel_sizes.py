@@ -16,13 +16,44 @@ EDGES = tuple(sorted({1, 2, 3, *(n + step for n in _TILES for step in (-1, 0, 1)
 LARGE = (4099, 1031, 263, 131)
 #: What the other sizes are while one of them is large or at an edge.
 _SMALL = (1, 2, 3, 5)
-#: What all sizes are at once, for bodies that run only where sizes are equal.
-_FIRST = (1, 3, 2)
-_EQUAL = (8, 17, 33, 131)
-#: Elements of all tensors but constants. The smallest sizes are tried whatever they have.
-_MAX_ELEMENTS = 1 << 18
-_MAX_LARGE_ELEMENTS = 1 << 19
-_MAX_FIRST_ELEMENTS = 1 << 22
+
+
+@dataclass(frozen=True)
+class Design:
+    """Which sizes are tried."""
+
+    first: tuple[int, ...] = (1, 3, 2)
+    """What all sizes are at once, in the first cases; all but 2 are required."""
+    tiles: tuple[int, ...] = ()
+    """What all sizes but one are at once; required."""
+    large: tuple[int, ...] = LARGE
+    """What one size is while the others are small; the last is required."""
+    equal: tuple[int, ...] = (8, 17, 33, 131)
+    """What all sizes are at once, for bodies that run only where sizes are equal."""
+    edges: tuple[int, ...] = EDGES
+    """What one size is while the others are small."""
+    most: int = 1 << 18
+    """Elements of all tensors but constants. The smallest sizes are tried whatever they have."""
+    most_large: int = 1 << 19
+    """Elements where a size is large and required."""
+    most_first: int = 1 << 22
+    """Elements of the first cases."""
+
+
+#: Sizes of kernels that a processor runs.
+RUN = Design()
+#: Sizes of kernels that Triton's interpreter runs, at some 20 us an operation. Multiples of 16 and
+#: of 64 have variants of their own (docs/kernels_cuda.md).
+INTERPRETED = Design(
+    first=(1, 3, 17),
+    tiles=(3, 64),
+    large=(263, 131),
+    equal=(16, 33, 128),
+    edges=(16, 33, 15, 48, 32, 64, 65, 128, 31, 63, 127, 129, 2, 8),
+    most=1 << 16,
+    most_large=1 << 17,
+    most_first=1 << 18,
+)
 #: Sizes larger than this are no sizes of a run: polynomials may grow without limit.
 _MAX_SIZE = 1 << 20
 
@@ -44,21 +75,22 @@ class SizeCase:
 
 
 def size_cases(
-    inputs: Sequence[Symbolic], outputs: Sequence[Symbolic] = ()
+    inputs: Sequence[Symbolic], outputs: Sequence[Symbolic] = (), design: Design = RUN
 ) -> tuple[SizeCase, ...]:
     """Return the sizes to try, the most telling ones first.
 
-    Each free size takes each of `EDGES` and one of `LARGE` while the others are small, and all
-    of them are equal in some cases. Sizes that follow from others are computed.
+    Each free size takes each edge and one large size while the others are small, and all of them
+    are equal in some cases. Sizes that follow from others are computed.
 
     Args:
         inputs: The shapes of inputs that are not constants of the model.
         outputs: The shapes of outputs, where they are known.
+        design: Which sizes.
     """
     dims = list(dict.fromkeys(d for shape in inputs for d in shape if isinstance(d, Dim)))
     generators, factors = _generators(dims)
     made: dict[Shapes, SizeCase] = {}
-    for chosen, is_required, limit in _choices(generators):
+    for chosen, is_required, limit in _choices(generators, design):
         shapes = _evaluated(inputs, chosen, factors)
         if shapes is None or shapes in made:
             continue
@@ -66,18 +98,18 @@ def size_cases(
         elements = sum(map(prod, (*shapes, *results)))
         if elements <= limit or not made:
             made[shapes] = SizeCase(shapes, elements, is_required)
-    return _without_spare_large(tuple(made.values()), inputs)
+    return _without_spare_large(tuple(made.values()), inputs, design)
 
 
 def _without_spare_large(
-    cases: tuple[SizeCase, ...], inputs: Sequence[Symbolic]
+    cases: tuple[SizeCase, ...], inputs: Sequence[Symbolic], design: Design
 ) -> tuple[SizeCase, ...]:
     """Return the cases with at most two beyond the usual limit for each free size."""
     dims = {d for shape in inputs for d in shape if isinstance(d, Dim)}
     left = 2 * len(dims)
     kept: list[SizeCase] = []
     for case in cases:
-        if case.elements > _MAX_ELEMENTS and len(kept) >= len(_FIRST):
+        if case.elements > design.most and len(kept) >= len(design.first):
             if left == 0:
                 continue
             left -= 1
@@ -86,24 +118,28 @@ def _without_spare_large(
 
 
 def _choices(
-    generators: Sequence[Generator],
+    generators: Sequence[Generator], design: Design
 ) -> Iterator[tuple[dict[Generator, int], bool, int]]:
     """Yield values of all generators, whether they are required, and the most elements."""
     if not generators:
-        yield {}, True, _MAX_FIRST_ELEMENTS
+        yield {}, True, design.most_first
         return
-    for value in _FIRST:
-        yield dict.fromkeys(generators, value), value != 2, _MAX_FIRST_ELEMENTS
+    for value in design.first:
+        yield dict.fromkeys(generators, value), value != 2, design.most_first
+    for value in design.tiles:
+        for generator in generators:
+            chosen = dict.fromkeys(generators, value)
+            yield chosen | ({generator: 1} if len(chosen) > 1 else {}), True, design.most_first
     for turn, generator in enumerate(generators):
-        for large in LARGE:
-            limit = _MAX_LARGE_ELEMENTS if large == LARGE[-1] else _MAX_ELEMENTS
-            is_required = large == LARGE[-1]
+        for large in design.large:
+            is_required = large == design.large[-1]
+            limit = design.most_large if is_required else design.most
             yield _around(generators, generator, large, turn % 2), is_required, limit
-    for value in _EQUAL:
-        yield dict.fromkeys(generators, value), False, _MAX_ELEMENTS
-    for number, edge in enumerate(EDGES):
+    for value in design.equal:
+        yield dict.fromkeys(generators, value), False, design.most
+    for number, edge in enumerate(design.edges):
         for turn, generator in enumerate(generators):
-            yield _around(generators, generator, edge, number + turn), False, _MAX_ELEMENTS
+            yield _around(generators, generator, edge, number + turn), False, design.most
 
 
 def _around(

@@ -20,7 +20,7 @@ from ortkit.kernels.objects import MAX_FILES, VERDICTS, known_objects
 from ortkit.verify.kernel_models import KernelNode
 
 #: Of what is checked and how: a verdict of another version is none.
-CHECK_VERSION = 1
+CHECK_VERSION = 2
 
 
 @dataclass(frozen=True)
@@ -28,8 +28,8 @@ class Verdicts:
     """Verdicts on the kernels of one library.
 
     A verdict belongs to a kernel's body and the types and sizes of its tensors, to the bytes of
-    its object file (of the whole library if it was not built here), and to the processor and the
-    ONNX Runtime that it was found with.
+    its object file (of the whole library if it was not built here), and to the processor, the GPU
+    and the ONNX Runtime that it was found with. An interpreted kernel's belongs to its source.
     """
 
     folder: Path
@@ -39,26 +39,32 @@ class Verdicts:
     """SHA-256 of the kernels' objects by op type, for a library that was built here."""
 
     @classmethod
-    def of(cls, library: Path) -> Verdicts:
-        """Return the verdicts in the user's cache."""
-        sha256 = hashlib.sha256(library.read_bytes()).hexdigest()
+    def of(cls, library: Path | None) -> Verdicts:
+        """Return the verdicts in the user's cache; without a library those of sources alone."""
+        content = b"" if library is None else library.read_bytes()
+        sha256 = hashlib.sha256(content).hexdigest()
         return cls(env.cache_dir() / VERDICTS, sha256, known_objects(sha256))
 
-    def find(self, kernel: KernelNode) -> dict[str, Any] | None:
-        """Return the fields of the row of a kernel that passed, None if none is known."""
-        key = self._key(kernel)
+    def find(self, kernel: KernelNode, way: str) -> dict[str, Any] | None:
+        """Return the fields of the row of a kernel that passed, None if none is known.
+
+        Args:
+            kernel: The kernel.
+            way: What it was run by, and all that is not known from the library.
+        """
+        key = self._key(kernel, way)
         return read_cached(self._path(kernel, key), key, lambda found: dict(found["row"]))
 
-    def keep(self, kernel: KernelNode, row: Mapping[str, object]) -> None:
+    def keep(self, kernel: KernelNode, way: str, row: Mapping[str, object]) -> None:
         """Keep the row of a kernel that passed."""
-        key = self._key(kernel)
+        key = self._key(kernel, way)
         keep_cached(self._path(kernel, key), key, json.dumps({"row": dict(row)}))
 
     def trim(self) -> None:
         """Remove the oldest files beyond a limit."""
         trim_folder(self.folder, MAX_FILES)
 
-    def _key(self, kernel: KernelNode) -> str:
+    def _key(self, kernel: KernelNode, way: str) -> str:
         body = kernel.function.SerializeToString(deterministic=True)
         sizes = [
             (each.dtype.name, [str(size) for size in each.shape], each.constant is not None)
@@ -72,6 +78,7 @@ class Verdicts:
                 sizes,
                 self.objects.get(kernel.op_type, self.library),
                 roundings_of(kernel.op_type),
+                way,
                 native_level(),
                 _runtime_version(),
             ]

@@ -227,6 +227,7 @@ class Verifier:
                 library,
                 custom_ops=custom_ops,
                 seconds=SECONDS[self._coverage],
+                interpret=self._coverage,
             )
             if kernels.failed:
                 found = wrong_kernels(state, kernels, rewrites)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -151,3 +154,47 @@ def test_a_wrong_kernel_that_nothing_puts_back_is_an_error(
     monkeypatch.setattr(Candidate, "rewrites_of", lambda *_: frozenset())
     with pytest.raises(CheckError, match=r"gelu.* is wrong: inputs"):
         found(onnx.parser.parse_model(TEXT))
+
+
+def test_a_wrong_kernel_for_cuda_is_put_back_without_a_gpu(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    pytest.importorskip("triton")
+    from ortkit.kernels.triton import source
+    from ortkit.refusal import Refused
+    from ortkit.verify import kernel_check
+
+    monkeypatch.setenv("ORTKIT_CACHE", str(tmp_path))
+    monkeypatch.setattr(kernel_check, "device_count", lambda: 0)
+    model = onnx.parser.parse_model(TEXT)
+    options: dict[str, object] = {"target": "cuda", "arch": "sm_80"}
+    plain = found(model, **options)
+    assert not plain.rolled_back
+    assert plain.verification is not None
+    assert plain.verification.lacks_hardware_only
+    assert "2 kernels interpreted alone in " in plain.verification.reason
+    assert "interpreted, not run on a GPU" in plain.verification.reason
+    wrong, right = (one.kind for one in plain.regions if one.emitted_as)
+    real = source.sources_of
+
+    def faulty(signature: RegionSignature, *choices: Any) -> tuple[source.VariantSource, ...]:
+        """Return another sign of the last result."""
+        made = real(signature, *choices)
+        assert not isinstance(made, Refused)
+        if signature.name != wrong:
+            return made
+        assert all(step.text.count("tl.store(y0 + ") == 1 for one in made for step in one.steps)
+        return tuple(replace(one, steps=tuple(map(_negative, one.steps))) for one in made)
+
+    monkeypatch.setattr(source, "sources_of", faulty)
+    report = found(model, **options)
+    (rolled_back,) = report.rolled_back
+    assert rolled_back.startswith(f"fuse-regions:{wrong}:")
+    assert "interpreted: output 0 off by" in by_kind(report)[wrong]
+    assert [one.kind for one in report.regions if one.emitted_as] == [right]
+    assert report.verification is not None
+    assert report.verification.verdict == "partly"
+
+
+def _negative(step: Any) -> Any:
+    return replace(step, text=re.sub(r"(tl\.store\(y0 \+ [^,]*, )", r"\1-1.0 * ", step.text))

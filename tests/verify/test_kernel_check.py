@@ -10,7 +10,7 @@ import pytest
 from faulty_kernels import RELU, Fault, calling, faulty_library, has_compiler, signature
 
 from ortkit.kernels.link import find_shim
-from ortkit.verify import kernel_check, kernel_verdicts
+from ortkit.verify import kernel_check, kernel_process, kernel_verdicts
 from ortkit.verify.kernel_check import SECONDS, KernelReport, check_kernels
 from ortkit.verify.kernel_verdicts import Verdicts
 
@@ -88,7 +88,7 @@ def test_a_right_kernel_passes_and_is_run_once(
     def forbidden(*_: object) -> None:
         raise AssertionError("it was run again")
 
-    monkeypatch.setattr(kernel_check, "_Check", forbidden)
+    monkeypatch.setattr(kernel_check, "Checks", forbidden)
     (again,) = check_kernels(model, library).rows
     assert again.is_cached
     assert (again.verdict, again.cases) == ("passed", row.cases)
@@ -166,8 +166,8 @@ def test_constants_of_zero_do_not_hide_what_is_done_with_them(tmp_path: Path) ->
 
 
 def test_a_kernel_that_does_not_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernel_check, "_TIMEOUT", 5.0)
-    monkeypatch.setattr(kernel_check, "_TIMEOUT_PER_KERNEL", 0.0)
+    monkeypatch.setattr(kernel_process, "_TIMEOUT", 5.0)
+    monkeypatch.setattr(kernel_process, "_TIMEOUT_PER_KERNEL", 0.0)
     fault = Fault(begin="while (n == 2) { static volatile int spins; ++spins; }")
     library = faulty_library(fault, tmp_path / "model.opt.ops.so")
     report = check_kernels(calling(signature(), signature("n", 5)), library)

@@ -67,15 +67,40 @@ def test_a_sample(group: str, record_property: Callable[[str, object], None]) ->
     check(found, record_property)
 
 
-def test_kernels_for_gpus(record_property: Callable[[str, object], None]) -> None:
+@pytest.fixture(scope="module")
+def interpreter() -> Iterator[interpreted.Interpreter]:
     pytest.importorskip("triton")
     sys.path.insert(0, str(Path(__file__).parents[1] / "kernels" / "triton"))
     from interpreter import Interpreter
 
-    with closing(Interpreter()) as interpreter:
-        found = [each for region in interpreted.regions()
-                 for each in interpreted.measure(interpreter, region, 6)]  # fmt: skip
-    assert sum(each.is_observable for each in found) >= 10
+    with closing(Interpreter()) as found:
+        yield found
+
+
+@pytest.mark.parametrize(
+    ("group", "count"), [("triton, unconditional", 6), ("triton, conditional", 3)]
+)
+def test_kernels_for_gpus(
+    group: str,
+    count: int,
+    interpreter: interpreted.Interpreter,
+    record_property: Callable[[str, object], None],
+) -> None:
+    found = [each for region in interpreted.regions()
+             for each in interpreted.measure(interpreter, region, group, count)]  # fmt: skip
+    assert sum(each.is_observable for each in found) >= 2.5 * count
+    check(found, record_property)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("group", interpreted.KINDS)
+def test_all_kinds_in_kernels_for_gpus(
+    group: str,
+    interpreter: interpreted.Interpreter,
+    record_property: Callable[[str, object], None],
+) -> None:
+    found = [each for region in interpreted.regions()
+             for each in interpreted.measure(interpreter, region, group, 99)]  # fmt: skip
     check(found, record_property)
 
 

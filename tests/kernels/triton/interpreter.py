@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import pickle
 import subprocess
@@ -13,16 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from ortkit.kernels.cuda import (
-    MAX_GRID,
-    Argument,
-    CeilDiv,
-    Condition,
-    TensorMap,
-    Variant,
-)
-from ortkit.kernels.signature import RegionSignature, TensorSpec
-from ortkit.kernels.sizes import Extent, extent_of, symbols_of
+from ortkit.kernels.cuda import Variant
+from ortkit.kernels.signature import RegionSignature
+from ortkit.kernels.triton.launches import fitting, launches_of, shape_of, sizes_of
 from ortkit.kernels.triton.source import VariantSource, sources_of
 from ortkit.refusal import Refused
 
@@ -74,7 +66,7 @@ class Interpreter:
             sources: What to run instead of the region's own.
             shared: Outputs that lie where inputs lie, by their numbers.
         """
-        sizes = sizes_of(signature, feeds)
+        sizes = sizes_of(signature, [feed.shape for feed in feeds])
         if sources is None:
             made = sources_of(signature)
             assert not isinstance(made, Refused), made.reason
@@ -88,7 +80,6 @@ class Interpreter:
         blocks, starts = zip(*(_block(tensor, shift) for tensor in tensors), strict=True)
         places = {len(feeds) + out: place for out, place in (shared or {}).items()}
         blocks = [blocks[places.get(number, number)] for number in range(len(blocks))]
-        blocks = [*blocks, *(_scratch(size, sizes) for size in variants[variant].scratch)]
         found = self._ask(blocks, starts, sources[variant], variants[variant], sizes)
         results = []
         for block, start, tensor in zip(found, starts, tensors, strict=False):
@@ -110,30 +101,9 @@ class Interpreter:
         variant: Variant,
         sizes: Sequence[int],
     ) -> list[np.ndarray]:
-        launches = []
-        for step, text in zip(variant.steps, source.steps, strict=True):
-            grid = tuple(blocks_of(one, sizes) for one in step.grid)
-            assert all(0 <= n <= most for n, most in zip(grid, MAX_GRID, strict=True)), grid
-            arguments = [
-                (
-                    parameter.type,
-                    _map(step.maps[parameter.argument.index], starts, sizes)
-                    if parameter.argument.kind == "map"
-                    else _argument(parameter.argument, starts, sizes),
-                )
-                for parameter in text.parameters
-            ]
-            if all(grid):
-                launches.append(
-                    {
-                        "text": text.text,
-                        "entry": step.entry,
-                        "grid": grid,
-                        "arguments": arguments,
-                        "is_gluon": text.is_gluon,
-                    }
-                )
-        job = {"blocks": list(blocks), "launches": launches}
+        found = launches_of(source, variant, len(starts), sizes)
+        blocks = [*blocks, *(np.full(size, _UNTOUCHED, np.uint8) for size in found.scratch)]
+        job = {"blocks": blocks, "starts": starts, "launches": found.launches}
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         pickle.dump(job, self._process.stdin)
@@ -141,43 +111,6 @@ class Interpreter:
         answer = pickle.load(self._process.stdout)
         assert isinstance(answer, list), f"{answer}\n{source.steps[0].text}"
         return answer
-
-
-def sizes_of(signature: RegionSignature, feeds: Sequence[np.ndarray]) -> list[int]:
-    """The named sizes, in order, as the shim tells them from the inputs' shapes."""
-    known: dict[str, int] = {}
-    for spec, array in zip(signature.inputs, feeds, strict=True):
-        for dim, size in zip(spec.shape, array.shape, strict=True):
-            extent = extent_of(dim)
-            unknown = [symbol for symbol in extent.symbols if symbol not in known]
-            if len(unknown) == 1:
-                rest = extent.factor
-                for symbol in extent.symbols:
-                    rest *= known.get(symbol, 1)
-                known[unknown[0]] = size // rest if rest else 0
-    return [known[symbol] for symbol in symbols_of((*signature.inputs, *signature.outputs))]
-
-
-def evaluate(extent: Extent, sizes: Sequence[int]) -> int:
-    """A size of a variant, whose symbols are s0, s1 ..."""
-    result = extent.factor
-    for symbol in extent.symbols:
-        result *= sizes[int(symbol[1:])]
-    return result
-
-
-def blocks_of(one: CeilDiv, sizes: Sequence[int]) -> int:
-    return -(-evaluate(one.extent, sizes) // one.divisor)
-
-
-def block_count(variant: Variant, sizes: Sequence[int]) -> int:
-    """How many blocks of threads a variant's launches have."""
-    return sum(math.prod(blocks_of(one, sizes) for one in step.grid) for step in variant.steps)
-
-
-def holds(one: Condition, sizes: Sequence[int]) -> bool:
-    size = evaluate(one.extent, sizes)
-    return size % one.divisible_by == 0 and (one.at_most is None or size <= one.at_most)
 
 
 def chosen(variants: Sequence[Variant], sizes: Sequence[int], *, is_aligned: bool) -> int:
@@ -188,63 +121,9 @@ def chosen(variants: Sequence[Variant], sizes: Sequence[int], *, is_aligned: boo
     raise AssertionError("no variant fits")
 
 
-def fitting(variants: Sequence[Variant], sizes: Sequence[int]) -> list[int]:
-    """All variants that may be launched with aligned tensors."""
-    return [
-        number
-        for number, variant in enumerate(variants)
-        if all(holds(one, sizes) for one in variant.conditions) and has_maps(variant, sizes)
-    ]
-
-
-def has_maps(variant: Variant, sizes: Sequence[int]) -> bool:
-    """Whether there are elements in all tensors that a variant has maps of."""
-    maps = (one for step in variant.steps for one in step.maps)
-    return all(evaluate(dim, sizes) for one in maps for dim in one.dims)
-
-
-def shape_of(
-    spec: TensorSpec, signature: RegionSignature, sizes: Sequence[int]
-) -> tuple[int, ...]:
-    """A tensor's shape."""
-    symbols = symbols_of((*signature.inputs, *signature.outputs))
-    known: Mapping[str, int] = dict(zip(symbols, sizes, strict=True))
-    shape = []
-    for dim in spec.shape:
-        size = extent_of(dim).factor
-        for symbol in extent_of(dim).symbols:
-            size *= known[symbol]
-        shape.append(size)
-    return tuple(shape)
-
-
-def _argument(
-    argument: Argument, starts: Sequence[int], sizes: Sequence[int]
-) -> int | tuple[int, int]:
-    if argument.kind == "tensor":
-        return argument.index, starts[argument.index]
-    if argument.kind == "scratch":
-        return len(starts) + argument.index, 0
-    assert argument.extent is not None
-    size = evaluate(argument.extent, sizes)
-    assert 0 <= size < 2 ** (31 if argument.kind == "size32" else 63)
-    return size
-
-
-def _map(one: TensorMap, starts: Sequence[int], sizes: Sequence[int]) -> tuple[Any, ...]:
-    """Where a tensor lies, its dims and its strides in bytes."""
-    dims = [evaluate(size, sizes) for size in one.dims]
-    strides = [evaluate(stride, sizes) for stride in one.strides]
-    return one.tensor, starts[one.tensor] + one.first, dims, strides
-
-
 def _block(tensor: np.ndarray, shift: int) -> tuple[np.ndarray, int]:
     """The tensor's bytes among others, and where they start."""
     block = np.full(_AROUND + 16 + tensor.nbytes + _AROUND, _UNTOUCHED, np.uint8)
     start = _AROUND - block.ctypes.data % 16 + shift
     block[start : start + tensor.nbytes] = np.frombuffer(tensor.tobytes(), np.uint8)
     return block, start
-
-
-def _scratch(size: Extent, sizes: Sequence[int]) -> np.ndarray:
-    return np.full(evaluate(size, sizes), _UNTOUCHED, np.uint8)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from fused_model import bias_gelu
 from fuzz.grow import numbered_region
-from interpreter import blocks_of, chosen
+from interpreter import chosen
 from onnx import helper
 from test_pointwise import BODIES, HEAD, OURS, nodes
 from test_region_kernels import CASES
@@ -28,6 +28,7 @@ from ortkit.kernels.sizes import symbols_of
 from ortkit.kernels.triton.backend import TritonBackend
 from ortkit.kernels.triton.build import Compiled, compile_step
 from ortkit.kernels.triton.configs import configs_of, grid_of
+from ortkit.kernels.triton.launches import blocks_of
 from ortkit.kernels.triton.source import VariantSource, sources_of
 from ortkit.kernels.triton.space import space_of
 from ortkit.refusal import Refused

@@ -13,8 +13,9 @@ from fuzz.judge import judge, same
 from fuzz.reference import Reference
 from fuzz.sessions import Sessions
 from fuzz.values import Region
-from interpreter import Interpreter, block_count, fitting, sizes_of
+from interpreter import Interpreter
 
+from ortkit.kernels.triton.launches import block_count, fitting, sizes_of
 from ortkit.kernels.triton.source import VariantSource, sources_of
 from ortkit.refusal import Refused
 
@@ -37,7 +38,7 @@ def faults(
     variants = [source.variant([0] * len(source.steps)) for source in sources]
     for turn, run in enumerate(runs(region)):
         feeds = list(run.feeds.values())
-        sizes = sizes_of(signature, feeds)
+        sizes = sizes_of(signature, [x.shape for x in feeds])
         numbers = [
             number
             for number in fitting(variants, sizes)
@@ -115,7 +116,7 @@ def test_results_of_all_variants_are_alike(interpreter: Interpreter) -> None:
     assert "tl.sum" not in sources[0].steps[0].text
     feeds = list(runs(region)[0].feeds.values())
     variants = [source.variant([0] * len(source.steps)) for source in sources]
-    numbers = fitting(variants, sizes_of(region.signature(), feeds))
+    numbers = fitting(variants, sizes_of(region.signature(), [x.shape for x in feeds]))
     assert len(numbers) > 1
     first, *others = (interpreter.run(region.signature(), feeds, number) for number in numbers)
     for other in others:

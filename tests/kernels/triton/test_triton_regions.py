@@ -8,10 +8,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from fused_model import fused_model, random_input, session
-from interpreter import Interpreter, chosen, fitting, numpy_dtype, sizes_of
+from interpreter import Interpreter, chosen, numpy_dtype
 from test_region_kernels import CASES, Case, axes, signature_of
 
 from ortkit.kernels.signature import RegionSignature
+from ortkit.kernels.triton.launches import fitting, sizes_of
 from ortkit.kernels.triton.source import sources_of
 from ortkit.refusal import Refused
 
@@ -92,7 +93,7 @@ def runs(name: str) -> Iterator[tuple[dict[str, int], list[int | None]]]:
         if points(signature, sizes) > _MOST_POINTS and len(case.sizes) > 1:
             continue
         feeds = [random_input(spec, sizes) for spec in signature.inputs]
-        all_of_them = fitting(variants, sizes_of(signature, feeds))
+        all_of_them = fitting(variants, sizes_of(signature, [x.shape for x in feeds]))
         yield sizes, list(all_of_them) if turn == 1 or len(case.sizes) == 1 else [None]
 
 
@@ -131,7 +132,9 @@ def test_tensors_that_are_not_aligned(name: str, interpreter: Interpreter) -> No
     sources = sources_of(signature)
     assert not isinstance(sources, Refused)
     variants = [source.variant([0] * len(source.steps)) for source in sources]
-    config = sources[chosen(variants, sizes_of(signature, feeds), is_aligned=False)].config
+    config = sources[
+        chosen(variants, sizes_of(signature, [x.shape for x in feeds]), is_aligned=False)
+    ].config
     assert not config.is_wide
     assert not config.is_aligned
     aligned = interpreter.run(signature, feeds)

@@ -1,0 +1,87 @@
+"""Norms and reductions in float64, for `kernel_ops.py`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from onnx.reference.op_run import OpRun
+
+
+def _mean(x: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
+    count = math.prod(x.shape[axis] for axis in axes)
+    return np.asarray(x.sum(axis=axes, keepdims=True) / np.float64(count))
+
+
+class LogSoftmax(OpRun):
+    """ONNX LogSoftmax-13; onnx.reference takes the logarithm of a softmax that may be 0."""
+
+    op_domain = ""
+
+    def _run(self, x: np.ndarray, axis: int | None = None) -> tuple[np.ndarray]:
+        axis = -1 if axis is None else axis
+        moved = x - x.max(axis=axis, keepdims=True)
+        return (moved - np.log(np.exp(moved).sum(axis=axis, keepdims=True)),)
+
+
+class LayerNormalization(OpRun):
+    """ONNX LayerNormalization-17, first output."""
+
+    op_domain = ""
+
+    def _run(
+        self,
+        x: np.ndarray,
+        scale: np.ndarray,
+        bias: np.ndarray | None = None,
+        axis: int | None = None,
+        epsilon: float | None = None,
+        stash_type: int | None = None,
+    ) -> tuple[np.ndarray]:
+        del stash_type  # float64 is wider than any
+        axes = tuple(range((-1 if axis is None else axis) % x.ndim, x.ndim))
+        moved = x - _mean(x, axes)
+        variance = _mean(moved * moved, axes)
+        result = moved / np.sqrt(variance + (1e-5 if epsilon is None else epsilon)) * scale
+        return (result if bias is None else result + bias,)
+
+
+class RMSNormalization(OpRun):
+    """ONNX RMSNormalization-23."""
+
+    op_domain = ""
+
+    def _run(
+        self,
+        x: np.ndarray,
+        scale: np.ndarray,
+        axis: int | None = None,
+        epsilon: float | None = None,
+        stash_type: int | None = None,
+    ) -> tuple[np.ndarray]:
+        del stash_type  # float64 is wider than any
+        axes = tuple(range((-1 if axis is None else axis) % x.ndim, x.ndim))
+        square = _mean(x * x, axes)
+        return (x / np.sqrt(square + (1e-5 if epsilon is None else epsilon)) * scale,)
+
+
+class ReduceLogSumExp(OpRun):
+    """ONNX ReduceLogSumExp, axes as an attribute or an input."""
+
+    op_domain = ""
+
+    def _run(
+        self,
+        x: np.ndarray,
+        given: np.ndarray | None = None,
+        axes: Sequence[int] | None = None,
+        keepdims: int | None = None,
+        noop_with_empty_axes: int | None = None,
+    ) -> tuple[np.ndarray]:
+        del noop_with_empty_axes  # regions name their axes
+        chosen = given if given is not None else axes
+        over = None if chosen is None else tuple(int(axis) for axis in np.atleast_1d(chosen))
+        top = x.max(axis=over, keepdims=True)
+        moved = np.log(np.exp(x - top).sum(axis=over, keepdims=True)) + top
+        return (moved if keepdims != 0 else np.squeeze(moved, over),)
