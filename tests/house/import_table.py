@@ -29,6 +29,7 @@ MAY_IMPORT = {
     "fused_source": "candidate fusion graph kernels options passes rewrite",
     "fusion": "graph kernels kernels/region ops ops/attention rewrite targets",
     "graph": "",
+    "graph/batch": "graph graph/shape_rules",
     "graph/opsets": "graph graph/shape_rules",
     "graph/shape_rules": "graph",
     "kernel_stage": "fusion kernels options report rewrite targets",
@@ -49,7 +50,8 @@ MAY_IMPORT = {
         " options pipelines precision report rewrite runtime verify"
     ),
     "optimized": "graph kernels report",
-    "options": "graph graph/opsets kernels rewrite verify",
+    "option_checks": "options verify",
+    "options": "graph graph/opsets kernels option_checks rewrite verify",
     "pass_info": "passes rewrite",
     "passes": "graph ops ops/attention rewrite",
     "pipelines": "kernels options passes precision rewrite",
@@ -71,16 +73,17 @@ MAY_IMPORT = {
         "fusion graph kernels kernels/region measure optimization options runtime"
         " runtime/workers targets"
     ),
-    "verify": "graph isolation kernels runtime",
+    "verify": "graph graph/batch isolation kernels kernels/triton runtime",
 }
 
 #: Package in a package -> its modules that other packages may import. A package that is missing
 #: here is private to the package that it lies in.
 FACE = {
+    "graph/batch": "cut place",
     "graph/opsets": "raising",
-    "graph/shape_rules": "call",
+    "graph/shape_rules": "call elementwise",
     "kernels/region": "dtypes emitter ops reader vectormath",
-    "kernels/triton": "build emit expr hand maps parameters source",
+    "kernels/triton": ("build choices emit expr hand interpreter launches maps parameters source"),
     "kernels/tvm": "build choices emit",
     "ops/attention": (
         "core emit facts find forms mask_emit operands projections rotary sizes trace understand"

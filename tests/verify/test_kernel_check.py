@@ -172,7 +172,7 @@ def test_a_kernel_that_does_not_end(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     library = faulty_library(fault, tmp_path / "model.opt.ops.so")
     report = check_kernels(calling(signature(), signature("n", 5)), library)
     assert [row.verdict for row in report.rows] == ["failed", "not run"]
-    assert report.rows[0].reason.endswith("the process did not finish within 5 seconds")
+    assert report.rows[0].reason.endswith("the process did not finish within 7 seconds")
     assert report.rows[1].reason == "there was no time left"
 
 
