@@ -118,7 +118,7 @@ def smooth(
             if row is not None:
                 _scale(build, group.norm, index, 1 / factor)
         for product in group.products:
-            _scale(build, product.node, 1, factor if product.is_turned else factor[:, None])
+            _scale(build, product.node, 1, factor if product.is_transposed else factor[:, None])
         count += 1
     return count
 

@@ -1,4 +1,4 @@
-"""Variants of hand-shaped kernels: a kernel's text, and a function around it with what is known.
+"""Variants of hand-written kernels: a kernel's text, and a function around it with what is known.
 
 The text is a module of Triton; the function around one of its own has the parameters that a
 generated kernel has, and passes everything else on as it stands in the source.
@@ -84,7 +84,7 @@ class Call:
         fp_fusion: Whether a product and a sum may be rounded once.
         registers: That a thread may have, at most; None for what Triton finds.
         is_gluon: Whether the text is in Gluon.
-        workers: Warps besides, that a kernel in Gluon gives roles of their own.
+        workers: Additional warps that a kernel in Gluon gives roles of their own.
     """
 
     function: str
@@ -99,12 +99,12 @@ class Call:
 
 
 def kernel_text(name: str) -> str:
-    """Return the module `name` of the hand-shaped kernels, as text."""
+    """Return the module `name` of the hand-written kernels, as text."""
     for folder in import_module(PACKAGE).__path__:
         path = Path(folder) / f"{name}.py"
         if path.is_file():
             return path.read_text("utf-8")
-    raise InternalError(f"there is no hand-shaped kernel {name!r}")
+    raise InternalError(f"there is no hand-written kernel {name!r}")
 
 
 def hand_variant(
@@ -119,7 +119,7 @@ def hand_variant(
     architectures: tuple[int, ...] | None = None,
     is_optional: bool = False,
 ) -> VariantSource:
-    """Return a variant of a hand-shaped kernel.
+    """Return a variant of a hand-written kernel.
 
     Args:
         signature: What it computes.
