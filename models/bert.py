@@ -117,7 +117,7 @@ def _self_attention(
 
 
 def _sizes(b: Tape, x: str, sizes: tuple[Dim, Dim]) -> tuple[Dim, Dim]:
-    """Return batch and length; the old modules read them anew at every use."""
+    """Return batch and length; the old modules read them again at every use."""
     return (b.dim(x, 0), b.dim(x, 1)) if b.spelling == LEGACY else sizes
 
 

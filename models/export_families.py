@@ -45,7 +45,7 @@ class Family:
     module: Callable[[Sizes], Module]
     inputs: Callable[[Sizes], tuple[Tensor, ...]]
     dynamic: Mapping[int, str]
-    """Axes of every input that are not fixed, besides TorchScript's batch."""
+    """Axes of every input that are not fixed, in addition to TorchScript's batch."""
 
 
 def families() -> dict[str, Family]:

@@ -43,7 +43,7 @@ CONFIGS = {
 
 @dataclass(frozen=True)
 class Context:
-    """What every layer reads besides its input."""
+    """What every layer reads in addition to its input."""
 
     batch: Dim
     length: Dim

@@ -52,8 +52,8 @@ def rotate(b: Tape, x: str, cos: str, sin: str, heads: int, width: int) -> str:
     kept = b.op("Mul", x, cos)
     first = b.slice(x, b.ints(0), middle, 3)
     second = b.slice(x, middle, end, 3)
-    turned = b.op("Concat", b.op("Neg", second), first, axis=-1)
-    return b.op("Add", kept, b.op("Mul", turned, sin))
+    rotated = b.op("Concat", b.op("Neg", second), first, axis=-1)
+    return b.op("Add", kept, b.op("Mul", rotated, sin))
 
 
 def _half(b: Tape, x: str) -> str:

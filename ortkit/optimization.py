@@ -119,7 +119,7 @@ class _Run:
             self._opened: ir.Model | None = open_model(source)
             self.before = Summary.of(self._opened)
             self.fused = FusedSource.of(self._opened, options)
-        self.fewer_bits = _fewer_bits(self) if options.has_budget else None
+        self.lowering = _new_lowering(self) if options.has_budget else None
 
     def first(self) -> Candidate:
         """Return the candidate in which no fused node of the source has lost its kernel, if any.
@@ -176,9 +176,9 @@ class _Run:
                     .without(self.failed)
                     .run(model, target, instruments=self.options.instruments, after=result)
                 )
-        if self.fewer_bits is not None and lowered:
+        if self.lowering is not None and lowered:
             with self._stage("precision"):
-                self.fewer_bits.lower(model, result.log)
+                self.lowering.lower(model, result.log)
                 result = tidied(result, target, self.failed)
         with self._stage("kernels"):
             regions, library, note = self._regions(result, bodies) if kernels else ((), None, "")
@@ -264,7 +264,7 @@ class _Run:
 
     def within_budget(self, candidate: Candidate) -> Candidate:
         """Return products to float32 until the result is off by no more than the user allows."""
-        if (lowering := self.fewer_bits) is None:
+        if (lowering := self.lowering) is None:
             return candidate
         with self._stage("precision"):
             while True:
@@ -363,7 +363,8 @@ class _Run:
             candidate = self.candidate(denied)
 
     def verified(self, candidate: Candidate) -> tuple[Candidate, Verification]:
-        """Check against the source; on a mismatch roll back the guilty rewrites and name them."""
+        """Check against the source; on a mismatch roll back the breaking rewrites and name
+        them."""
         from ortkit.verify.bisect import find_guilty
         from ortkit.verify.fixed_batch import verifier_of
 
@@ -378,7 +379,7 @@ class _Run:
                 shapes=options.shapes,
                 seconds=options.verify_seconds,
                 memory_mib=options.verify_memory,
-                given=() if self.fewer_bits is None else self.fewer_bits.given,
+                given=() if self.lowering is None else self.lowering.given,
                 tolerance=options.tolerance,
             ) as verifier,
         ):
@@ -401,8 +402,8 @@ class _Run:
                     best, verification = attempt, checked
                 return checked.is_good
 
-            options.progress("find the guilty rewrite")
-            # `best` is the last good attempt, which is the one without the guilty rewrites only
+            options.progress("find the breaking rewrite")
+            # `best` is the last good attempt, which is the one without the breaking rewrites only
             # if it is made again: the search may end on a larger set.
             self.rolled_back = find_guilty([hit.id for hit in candidate.log.hits], is_good)
             is_good(frozenset(self.rolled_back))
@@ -450,7 +451,7 @@ class _Run:
                 return best
             ids = [hit.id for hit in candidate.log.hits]
             everything = frozenset(ids)
-            self.options.progress("find the guilty rewrite")
+            self.options.progress("find the breaking rewrite")
             try:
                 guilty = find_guilty(ids, loads_without)
             except CheckError as error:
@@ -466,23 +467,23 @@ class _Run:
     @property
     def _is_verified_in_other_form(self) -> bool:
         """Whether what is verified is not the very model that is written."""
-        return self.options.precision != "fp32" and self.fewer_bits is None
+        return self.options.precision != "fp32" and self.lowering is None
 
     def _checked(self, verifier: Verifier | BatchVerifier, candidate: Candidate) -> Verification:
         """Judge a candidate; in half precision also with every value rounded as on a GPU."""
         library, precision = candidate.library, self.options.precision
-        if self.fewer_bits is not None:
-            stated = self.fewer_bits.max_error
+        if self.lowering is not None:
+            stated = self.lowering.max_error
             return verifier.check(candidate.model, library=library, stated=stated)
         if precision == "fp32":
             return verifier.check(candidate.model, library=library)
         from ortkit.precision.interface import lowered_names, with_float_interface
-        from ortkit.precision.lower import HALVES
+        from ortkit.precision.lower import HALF_DTYPES
         from ortkit.precision.rounding import rounding_model
         from ortkit.verify.kernel_gaps import bfloat16_gap
 
         model = with_float_interface(candidate.model, lowered_names(candidate.log.hits))
-        half = HALVES[precision]
+        half = HALF_DTYPES[precision]
         computed_in = half.numpy().name
         # The CPU provider has no bfloat16, and casts float16 back and forth without rounding.
         gaps: tuple[Gap, ...] = ()
@@ -520,7 +521,7 @@ class _Run:
             kernel_check=self.kernel_check,
             provider_options={} if candidate.layout is None else candidate.layout.options,
             layout_note="" if candidate.layout is None else candidate.layout.reason,
-            precision=None if self.fewer_bits is None else self.fewer_bits.report(result.log),
+            precision=None if self.lowering is None else self.lowering.report(result.log),
             source_kernels=self.fused.note(candidate),
             seconds={stage: round(taken, 4) for stage, taken in self.seconds.items()},
         )
@@ -552,14 +553,14 @@ class _Run:
             self.seconds[name] = self.seconds.get(name, 0.0) + taken
 
 
-def _fewer_bits(run: _Run) -> CpuLowering:
+def _new_lowering(run: _Run) -> CpuLowering:
     from ortkit.precision.cpu import CpuLowering, CpuRequest
-    from ortkit.precision.eights import EightLowering
+    from ortkit.precision.eights import Fp8Lowering
 
     options = run.options
     request = CpuRequest(
         options.precision, options.max_error, options.calibration, options.calibrate,
         options.inputs, options.input_sets or 1, options.shapes, options.threads, options.cpu,
     )  # fmt: skip
-    lowering = EightLowering if options.precision == "fp8" else CpuLowering
+    lowering = Fp8Lowering if options.precision == "fp8" else CpuLowering
     return lowering(run.original(), request, run.work / "precision", options.progress)

@@ -61,7 +61,7 @@ def check_precision(options: OptimizeOptions) -> None:
         )
     if options.max_error is not None and not options.has_budget:
         raise UserError(
-            "only fewer bits on a CPU and fp8 have a budget",
+            "only a lower precision on a CPU and fp8 have a budget",
             where="--max-error",
             fix="name a --precision and --target cpu, or --precision fp8",
         )

@@ -75,9 +75,9 @@ class OptimizeOptions:
     `int8` and `int4`, and on CUDA `fp8`, are taken by the products that gain, within
     `max_error`."""
     max_error: float | None = None
-    """Of fewer bits than 16, and of bf16 on CPUs, what the error of an output may be; see
-    `ortkit.verify.accuracy`. None: what is
-    usual for the precision, `ortkit.precision.cpu.MAX_ERROR`."""
+    """Of precisions below 16 bits, and of bf16 on CPUs, the largest error of an output; see
+    `ortkit.verify.accuracy`. None: what is usual for the precision,
+    `ortkit.precision.cpu.MAX_ERROR`."""
     calibrate: Path | None = None
     """For int8: an npz file or a folder of them, with inputs that ranges are found on."""
     calibration: Calibration = "auto"
@@ -112,7 +112,7 @@ class OptimizeOptions:
     inputs: Path | None = None
     """A file or a folder of inputs to verify on instead, and to measure on the first of them."""
     tolerance: UserTolerance | None = None
-    """What results may be off in verification, besides what is judged anyway."""
+    """What results may be off in verification, in addition to what is judged anyway."""
     shapes: Mapping[str, int] = field(default_factory=dict)
     """Values for symbolic sizes in verification and measurement."""
     fold_limit: int = 1 << 20
@@ -176,12 +176,13 @@ class OptimizeOptions:
 
     @property
     def lowers_on_cpu(self) -> bool:
-        """Whether products are to be computed in fewer bits on a CPU."""
+        """Whether products are to be computed in a lower precision on a CPU."""
         return self.target == "cpu" and self.precision != "fp32"
 
     @property
     def has_budget(self) -> bool:
-        """Whether products are computed in fewer bits as long as outputs are not too far off."""
+        """Whether products are computed in a lower precision as long as outputs are not too far
+        off."""
         return self.lowers_on_cpu or self.precision == "fp8"
 
     @property

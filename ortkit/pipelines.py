@@ -36,7 +36,7 @@ def lowering_of(options: OptimizeOptions) -> Pipeline:
     from ortkit.precision.interface import LowerInterface
     from ortkit.precision.lower import LowerPrecision
 
-    # Products in eight bits are chosen among those in half precision.
+    # Fp8 matmuls are chosen among those in half precision.
     to = "fp16" if options.precision == "fp8" else options.precision
     ends = (LowerInterface(to),) if options.precision_io == "convert" else ()
     tidy = ("merge-casts", "drop-noop-cast", "fold-constants", "merge-equal-nodes", "drop-unused")

@@ -95,7 +95,7 @@ class Report:
     layout_note: str = ""
     """What decided that; empty for other targets."""
     precision: PrecisionReport | None = None
-    """What fewer bits cost and gained on a CPU; None if they were not asked for."""
+    """What a lower precision cost and gained on a CPU; None if they were not asked for."""
     kernel_check: KernelReport | None = None
     """Each kernel beside its function body; None if there are none or it was not asked for."""
 

@@ -1,11 +1,11 @@
 """Time the examples of custom_ops/examples against torch: `python scripts/bench_ops.py OPS.so`.
 
-Needs torch and onnxruntime, not ortkit; the library is made with
-`ortkit ops build VectorAdd SquaredReLU BiasSoftmax ResidualLayerNorm FlashAttention MatrixProduct
-QuantizedProduct --from ortkit.custom_ops.examples --dtype float32 -o OPS.so`. One thread each, in
-turns; prints the smallest and the median time of each in microseconds. Quantized products are
-timed against ONNX Runtime too, with the weight as a constant, which all of them pack beforehand;
-ours also with the weight as an input. More arguments: the beginnings of the names to time.
+Needs torch and onnxruntime, not ortkit; the library is made with `ortkit ops build VectorAdd
+SquaredReLU BiasSoftmax ResidualLayerNorm FlashAttention MatrixProduct QuantizedProduct --from
+ortkit.custom_ops.examples --dtype float32 -o OPS.so`. One thread each, interleaved; prints the
+smallest and the median time of each in microseconds. Quantized products are timed against ONNX
+Runtime too, with the weight as a constant, which all of them pack beforehand; ours also with the
+weight as an input. More arguments: the beginnings of the names to time.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ def timed(run: Callable[[], object]) -> float:
 
 
 def compare(name: str, sides: Mapping[str, Callable[[], object]]) -> None:
-    """Time sides in turns, and print how many times as long as the first the others take."""
+    """Time sides interleaved, and print how many times as long as the first the others take."""
     times: dict[str, list[float]] = {side: [] for side in sides}
     end = time.perf_counter() + SECONDS
     for _ in range(5):

@@ -33,7 +33,7 @@ def main(original: Path, optimized: Path) -> None:
         sessions["optimized, with its library"] = open_session(optimized, library)
     results = {label: session.run(None, feeds) for label, session in sessions.items()}
     taken: dict[str, list[float]] = {label: [] for label in sessions}
-    for _ in range(ROUNDS):  # in turns, so that all meet the same disturbances
+    for _ in range(ROUNDS):  # interleaved, so that all meet the same disturbances
         for label, session in sessions.items():
             started = time.perf_counter()
             session.run(None, feeds)

@@ -24,10 +24,10 @@ struct Dim {
 // How a node differs from its op; see InferShapes.
 struct Node {
   const int32_t* places;
-  const int32_t* stars;
+  const int32_t* wildcard_axes;
 
   int32_t Place(int32_t input) const { return places == nullptr ? input : places[input]; }
-  int32_t Star(int32_t tensor) const { return stars == nullptr ? 0 : stars[tensor]; }
+  int32_t Star(int32_t tensor) const { return wildcard_axes == nullptr ? 0 : wildcard_axes[tensor]; }
 };
 
 // The most axes of a tensor whose shape says "any number".
@@ -55,13 +55,13 @@ ort::Status* ReadStar(const Op& op, const ort::TensorInfo* info, const OrtkitTen
   const char* names[kMostAxes + ORTKIT_MAX_RANK] = {};
   ORTKIT_RETURN_IF_ERROR(ort::GetDimensions(op.api)(info, dims, count));
   ORTKIT_RETURN_IF_ERROR(ort::GetSymbolicDimensions(op.api)(info, names, count));
-  const size_t stars = count - others;
+  const size_t wildcard_axes = count - others;
   int64_t product = 1;
   for (size_t i = 0; i < count; ++i) {
     const Dim dim = {dims[i], names[i] == nullptr ? "" : names[i]};
     if (i < axis) found[i] = dim;
-    if (i >= axis + stars) found[i - stars + 1] = dim;
-    if (i < axis || i >= axis + stars) continue;
+    if (i >= axis + wildcard_axes) found[i - wildcard_axes + 1] = dim;
+    if (i < axis || i >= axis + wildcard_axes) continue;
     // The first input that tells a size or a name of it; a run compares them.
     const size_t at = i - axis;
     const bool is_first = known->star_count < 0 || at >= static_cast<size_t>(known->star_count);
@@ -69,7 +69,7 @@ ort::Status* ReadStar(const Op& op, const ort::TensorInfo* info, const OrtkitTen
     const bool has_product = product >= 0 && dim.size >= 0;
     if (!has_product || __builtin_mul_overflow(product, dim.size, &product)) product = kUnknown;
   }
-  known->star_count = static_cast<int32_t>(stars);
+  known->star_count = static_cast<int32_t>(wildcard_axes);
   found[axis] = {product, ""};
   *rank = tensor.rank;
   return nullptr;
@@ -248,8 +248,8 @@ ort::Status* InferOne(const Op& op, ort::ShapeContext* context, const Node& node
 }  // namespace
 
 ort::Status* InferShapes(const Op& op, ort::ShapeContext* context, const int32_t* places,
-                         const int32_t* stars) {
-  const Node node = {places, stars};
+                         const int32_t* wildcard_axes) {
+  const Node node = {places, wildcard_axes};
   Known known;
   ORTKIT_RETURN_IF_ERROR(ReadInputs(op, context, node, &known));
   for (int32_t i = 0; i < op.spec->symbol_count; ++i) {

@@ -156,10 +156,10 @@ typedef struct OrtkitOp {
   const OrtkitCudaKernel* cuda;  /* null: none for CUDA */
 } OrtkitOp;
 
-/* Room for what the shim tells one runtime about one kernel; zeroed. */
-typedef struct OrtkitRoom {
+/* Per-runtime storage of one kernel: what the shim registers with a runtime; zeroed. */
+typedef struct OrtkitStorage {
   uint64_t words[29];
-} OrtkitRoom;
+} OrtkitStorage;
 
 /* The shim's part for CUDA. Naming it links it in, so libraries without CUDA kernels do not have it. */
 typedef struct OrtkitCuda OrtkitCuda;
@@ -171,7 +171,7 @@ typedef struct OrtkitManifest {
   const char* domain;
   int32_t op_count;
   const OrtkitOp* ops;
-  OrtkitRoom* rooms;       /* ORTKIT_MAX_RUNTIMES times the kernels: of each op one or two */
+  OrtkitStorage* storage; /* ORTKIT_MAX_RUNTIMES times the kernels: of each op one or two */
   const OrtkitCuda* cuda;  /* &ortkit_cuda if some op has a kernel for CUDA, else null */
 } OrtkitManifest;
 

@@ -16,7 +16,7 @@
 namespace ortkit {
 namespace {
 
-static_assert(sizeof(NamedOp) == sizeof(OrtkitRoom) && alignof(NamedOp) == alignof(OrtkitRoom), "names.h");
+static_assert(sizeof(NamedOp) == sizeof(OrtkitStorage) && alignof(NamedOp) == alignof(OrtkitStorage), "names.h");
 
 const char* GetName(const ort::CustomOp* op) { return AsNamed(op)->spec->name; }
 size_t GetInputTypeCount(const ort::CustomOp* op) { return AsNamed(op)->spec->input_count; }
@@ -88,7 +88,7 @@ ort::Status* InferNamed(const ort::CustomOp* custom_op, ort::ShapeContext* conte
     ORTKIT_RETURN_IF_ERROR(HasTypes(asked.api, spec, context, &has));
     if (!has) continue;
     const OrtkitChoice& least = spec.choices[spec.choice_count - 1];
-    return InferShapes({{}, least.op, asked.api, false}, context, least.places, least.stars);
+    return InferShapes({{}, least.op, asked.api, false}, context, least.places, least.wildcard_axes);
   }
   return nullptr;
 }
@@ -135,7 +135,7 @@ struct Adding {
 
 NamedOp* NamedAt(int32_t entry, int32_t index, bool is_cuda) {
   const int32_t place = 2 * (entry * ortkit_names.op_count + index) + (is_cuda ? 1 : 0);
-  return reinterpret_cast<NamedOp*>(&ortkit_names.rooms[place]);
+  return reinterpret_cast<NamedOp*>(&ortkit_names.storage[place]);
 }
 
 bool HasAny(const NamedOp& op) {

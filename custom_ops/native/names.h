@@ -32,7 +32,7 @@ typedef struct OrtkitFixed {
   float real;
 } OrtkitFixed;
 
-/* How an input is laid out anew for kernels that want it so: once, when the session is made, if it is a
+/* How an input is prepacked for kernels that read another layout: once, when the session is made, if it is a
  * constant of the node's, else in each run. */
 typedef struct OrtkitPack {
   const OrtkitOp* op;         /* of that input; its `call` takes two tensors, the input and the packed one */
@@ -46,9 +46,9 @@ typedef struct OrtkitPack {
 typedef struct OrtkitChoice {
   const OrtkitOp* op;        /* its op_type is for messages */
   const int32_t* places;     /* of each of the kernel's inputs: the node's, or -1 - the attribute that it is */
-  const int32_t* stars;      /* of each tensor 1 + the axis that stands for any number of the node's, or 0 */
+  const int32_t* wildcard_axes;      /* of each tensor 1 + the axis that stands for any number of the node's, or 0 */
   int32_t input_count;       /* of the node; those that are absent and last may be left out */
-  const int32_t* is_there;   /* of each of the node's inputs */
+  const int32_t* is_present;   /* of each of the node's inputs */
   int32_t fixed_count;
   const OrtkitFixed* fixed;
   int32_t condition_count;
@@ -83,7 +83,7 @@ typedef struct OrtkitNames {
   uint32_t version;  /* ORTKIT_NAMES_VERSION */
   int32_t op_count;
   const OrtkitNamedOp* ops;
-  OrtkitRoom* rooms; /* ORTKIT_MAX_RUNTIMES times two for each op; zeroed */
+  OrtkitStorage* storage; /* ORTKIT_MAX_RUNTIMES times two for each op; zeroed */
   const OrtkitNamesCuda* cuda; /* &ortkit_names_cuda if some op has a kernel for CUDA, else null */
 } OrtkitNames;
 

@@ -66,8 +66,8 @@ ort::Status* ReadValues(const Node& node, ort::KernelContext* context, Inputs* i
 bool IsFor(const OrtkitChoice& choice, const Node& node, const Inputs& inputs) {
   if (node.input_count > static_cast<size_t>(choice.input_count)) return false;
   for (int32_t i = 0; i < choice.input_count; ++i) {
-    const bool is_there = static_cast<size_t>(i) < node.input_count && inputs.values[i] != nullptr;
-    if (is_there != (choice.is_there[i] != 0)) return false;
+    const bool is_present = static_cast<size_t>(i) < node.input_count && inputs.values[i] != nullptr;
+    if (is_present != (choice.is_present[i] != 0)) return false;
   }
   return HasFixed(node, choice);
 }
@@ -136,7 +136,7 @@ ort::Status* ReadNamedInputs(const Op& op, const Node& node, const OrtkitChoice&
       run->data[i] = reinterpret_cast<char*>(const_cast<Number*>(&node.attributes[-1 - place]));
       continue;
     }
-    ORTKIT_RETURN_IF_ERROR(ReadNamedInput(op, spec.tensors[i], choice.stars[i], inputs.values[place], star,
+    ORTKIT_RETURN_IF_ERROR(ReadNamedInput(op, spec.tensors[i], choice.wildcard_axes[i], inputs.values[place], star,
                                           &dims[i], collapsed[i], &run->data[i]));
     is_plain = is_plain && ReadPlainDims(spec.tensors[i], dims[i], run->symbols);
   }
@@ -232,7 +232,7 @@ ort::Status* MakeNamedOutputs(const Node& node, ort::KernelContext* context, int
   const OrtkitChoice& choice = node.op->spec->choices[chosen];
   const Op op = OpOf(*node.op, choice);
   for (int32_t i = 0; i < choice.op->output_count; ++i) {
-    const int32_t axis = choice.stars[choice.op->input_count + i];
+    const int32_t axis = choice.wildcard_axes[choice.op->input_count + i];
     ORTKIT_RETURN_IF_ERROR(MakeNamedOutput(op, context, i, axis, star, run));
   }
   return nullptr;

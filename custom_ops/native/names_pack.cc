@@ -1,4 +1,4 @@
-// Inputs laid out anew for kernels that want them so: constants once, for as long as the node lives.
+// Prepacked inputs of kernels that read another layout: constants once, for as long as the node lives.
 #include <cstdlib>
 
 #include "names_node.h"

@@ -10,7 +10,7 @@
 namespace ortkit {
 namespace {
 
-// Which runtime has which part of the manifest's rooms. A process may hold two runtimes (the Python
+// Which runtime has which part of the manifest's storage. A process may hold two runtimes (the Python
 // package links its own copy beside libonnxruntime.so), and shape inference is not told which one
 // calls, so each has its own view of the ops. Entries are taken in order, once, and stay.
 struct Entry {
@@ -20,7 +20,7 @@ struct Entry {
 
 Entry entries[ORTKIT_MAX_RUNTIMES];
 
-static_assert(sizeof(Op) == sizeof(OrtkitRoom) && alignof(Op) == alignof(OrtkitRoom), "manifest.h");
+static_assert(sizeof(Op) == sizeof(OrtkitStorage) && alignof(Op) == alignof(OrtkitStorage), "manifest.h");
 
 // The kernels of all ops: of each one for the CPU, for CUDA, or both.
 int32_t CountKernels() {
@@ -33,7 +33,7 @@ int32_t CountKernels() {
 }
 
 Op* OpsOf(int32_t entry) {
-  return reinterpret_cast<Op*>(&ortkit_manifest.rooms[entry * CountKernels()]);
+  return reinterpret_cast<Op*>(&ortkit_manifest.storage[entry * CountKernels()]);
 }
 
 void MakeOps(const ort::Api* api, Op* ops) {

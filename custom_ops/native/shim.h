@@ -48,10 +48,10 @@ ort::Status* IsForCuda(const ort::Api*, const ort::SessionOptions*, bool* is_cud
 // infer.cc
 ort::Status* InferOutputShape(const ort::CustomOp*, ort::ShapeContext*);
 // The same for a node whose inputs stand elsewhere (`places`, -1 and below: not the node's) and may have
-// any number of axes where the op has one (`stars`); see names.h. Both may be null.
-ort::Status* InferShapes(const Op& op, ort::ShapeContext*, const int32_t* places, const int32_t* stars);
+// any number of axes where the op has one (`wildcard_axes`); see names.h. Both may be null.
+ort::Status* InferShapes(const Op& op, ort::ShapeContext*, const int32_t* places, const int32_t* wildcard_axes);
 
-// names.cc: a runtime's ops under names of their users', in its part of the rooms.
+// names.cc: a runtime's ops under names of their users', in its part of the storage.
 void MakeNames(const ort::Api*, int32_t entry);
 ort::Status* AddNames(const ort::Api*, ort::SessionOptions*, int32_t entry);
 

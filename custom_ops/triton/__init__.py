@@ -1,4 +1,4 @@
-"""Hand-shaped kernels for CUDA, in Triton: what generated kernels cannot do.
+"""Hand-written kernels for CUDA, in Triton: what generated kernels cannot do.
 
 Of each kind one file recognises regions by what their bodies compute (`match`), never by a name,
 and lays the launches out (see `ortkit.kernels.triton.templates`); `NAME_kernel.py` beside it holds

@@ -14,7 +14,7 @@ from .attention_split import MOST_QUERIES, MOST_ROWS, split_calls
 #: Of each multiprocessor, 8 and 12 heads of 4,096 to 32,768 keys, for one sample and for eight:
 #: what a block has to begin with takes longer than where keys are only read.
 _BLOCKS_OF_EACH = 1.5
-#: Keys and stages up to so many keys, 0.87 of the time of the larger ones at 512, and beyond.
+#: Keys and stages up to this many keys, 0.87 of the time of the larger ones at 512, and beyond.
 _FEW = 1024
 _SMALL, _LARGE = (32, 4), (64, 3)
 #: Keys of a condition that are looked at together.

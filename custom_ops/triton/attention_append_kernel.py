@@ -1,5 +1,5 @@
-"""Attention of few queries whose keys are appended to a cache; it stands behind
-`attention_kernel` and `attention_split_kernel`, whose `attention_join` puts the parts together.
+"""Attention of few queries whose keys are appended to a cache; it stands after `attention_kernel`
+and `attention_split_kernel`, whose `attention_join` puts the parts together.
 
 A block has a part of the keys of one head. What it reads of the old cache it writes to the new one
 as it goes, unless both lie in the same memory: then only the new rows are written, and blocks of
@@ -97,7 +97,7 @@ def append_part(
         past_k: [batch, heads of k, past, WIDTH]; past_v alike.
         new_k: As q, `added` rows of the heads of k; new_v alike.
         mask: [keys], or, MASK_BATCH, [batch, keys].
-        at: Where the first new row goes, [1], counted from the end if negative; None: behind the
+        at: Where the first new row goes, [1], counted from the end if negative; None: after the
             past.
         k_out: [batch, heads of k, keys, WIDTH]; v_out alike. As many keys as past ones if there
             is an `at`, else `added` more.
@@ -189,16 +189,16 @@ def append_part(
     for start in tl.range(plain, high, KEYS, num_stages=1):
         place = start + tl.arange(0, KEYS)
         is_new = ((place >= first) & (place < first + added))[:, None]
-        is_there = (place < keys)[:, None]
+        is_present = (place < keys)[:, None]
         at_k = place[:, None] * WIDTH + column
         at_v = place[:, None] * V_WIDTH + v_column
-        k = tl.load(past_k + at_k, mask=is_there & ~is_new & is_column, other=0.0)
-        v = tl.load(past_v + at_v, mask=is_there & ~is_new & is_v_column, other=0.0)
+        k = tl.load(past_k + at_k, mask=is_present & ~is_new & is_column, other=0.0)
+        v = tl.load(past_v + at_v, mask=is_present & ~is_new & is_v_column, other=0.0)
         from_k = (place[:, None] - first) * K_PITCH + column
         from_v = (place[:, None] - first) * V_PITCH + v_column
         k = tl.where(is_new, tl.load(new_k + from_k, mask=is_new & is_column, other=0.0), k)
         v = tl.where(is_new, tl.load(new_v + from_v, mask=is_new & is_v_column, other=0.0), v)
-        is_written = is_there & (is_new | is_moved)
+        is_written = is_present & (is_new | is_moved)
         tl.store(k_out + at_k, k, mask=is_written & is_column)
         tl.store(v_out + at_v, v, mask=is_written & is_v_column)
         acc, top, total = take_in(

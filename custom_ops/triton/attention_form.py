@@ -71,9 +71,9 @@ class Cache:
 
     Args:
         past: The input, [batch, heads, rows, width].
-        present: The output, the same with the new rows behind, or one written into it.
+        present: The output, the same with the new rows appended, or one written into it.
         rows: Of the past.
-        at: The input that says where one new row goes, [1, 1]; None if it goes behind.
+        at: The input that says where one new row goes, [1, 1]; None if it is appended.
     """
 
     past: int

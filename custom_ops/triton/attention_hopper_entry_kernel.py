@@ -167,7 +167,7 @@ def attention(
         BOUND_KEYS: Whether the last block of keys may be less than whole.
         KEYS: Of a block.
         STAGES: Blocks of keys and of values that there is room for.
-        IN_TURN: Whether the groups issue products by turns.
+        IN_TURN: Whether the groups alternate in issuing products.
         REGISTERS: Of a thread that computes.
     """
     QUERIES: gl.constexpr = GROUP * GROUPS

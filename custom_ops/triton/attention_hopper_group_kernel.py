@@ -1,4 +1,4 @@
-"""What the groups of `attention_hopper_kernel`, which stands behind it, compute by themselves."""
+"""What the groups of `attention_hopper_kernel`, which stands after it, compute by themselves."""
 # mypy: ignore-errors
 
 from typing import Any, NamedTuple

@@ -87,7 +87,7 @@ def sweep(
 ):  # fmt: skip
     """Take in all blocks of keys, from the last one on, but for the values of the first.
 
-    IS_RUN: Keys behind the last block may not be seen.
+    IS_RUN: Keys after the last block may not be seen.
     """
     first, count, checked_high, checked_low = blocks
     ks, vs = rooms

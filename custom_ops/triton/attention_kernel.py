@@ -29,8 +29,8 @@ def load_rows(base, rows, limit, FIRST, COLUMNS, WIDTH, PITCH, BOUND):
     places = base + rows[:, None] * PITCH + columns[None, :]
     IS_WIDER: tl.constexpr = FIRST + COLUMNS > WIDTH
     if BOUND and IS_WIDER:
-        is_there = (rows[:, None] < limit) & (columns[None, :] < WIDTH)
-        return tl.load(places, mask=is_there, other=0.0)
+        is_present = (rows[:, None] < limit) & (columns[None, :] < WIDTH)
+        return tl.load(places, mask=is_present, other=0.0)
     if BOUND:
         return tl.load(places, mask=rows[:, None] < limit, other=0.0)
     if IS_WIDER:
@@ -91,8 +91,8 @@ def attend_block(
     if MASK != 0 and MASK_ROWS:
         at = mask + mask_row[:, None] + place[None, :]
         if BOUND and BOUND_ROWS:
-            is_there = (rows[:, None] < queries) & (place[None, :] < keys)
-            added = tl.load(at, mask=is_there, other=0)
+            is_present = (rows[:, None] < queries) & (place[None, :] < keys)
+            added = tl.load(at, mask=is_present, other=0)
         elif BOUND:
             added = tl.load(at, mask=place[None, :] < keys, other=0)
         elif BOUND_ROWS:

@@ -194,7 +194,7 @@ class _Reader:
         return found
 
     def _appended(self, concat: onnx.NodeProto) -> Heads:
-        """Read rows behind a cache; those of the values come first."""
+        """Read rows after a cache; those of the values come first."""
         made = list(self._body.function.output)
         past = self._body.inputs.get(concat.input[0])
         if len(concat.input) != 2 or integer(concat, "axis", 0) != 2 or past is None:
@@ -212,9 +212,9 @@ class _Reader:
         """Read a row that is written into a cache: [1, batch, heads, width]."""
         made = list(self._body.function.output)
         scatter = self._node(back.input[0], "ScatterND")
-        turned, place, new = scatter.input
+        transposed, place, new = scatter.input
         past, at, row = map(
-            self._body.inputs.get, (self._transposed(turned, ROWS_FIRST), place, new)
+            self._body.inputs.get, (self._transposed(transposed, ROWS_FIRST), place, new)
         )
         if past is None or at is None or row is None or back.output[0] not in made:
             raise _NotAttentionError

@@ -1,4 +1,4 @@
-"""Attention of few queries between parts of the keys; it stands behind `attention_kernel`."""
+"""Attention of few queries between parts of the keys; it stands after `attention_kernel`."""
 # mypy: ignore-errors
 
 import triton

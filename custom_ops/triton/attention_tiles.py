@@ -62,7 +62,7 @@ class HopperTile:
         keys: Of a block.
         stages: Blocks of keys and values that there is room for.
         registers: Of a thread that computes.
-        in_turn: Whether groups give their products to the tensor cores by turns.
+        in_turn: Whether groups alternate on the tensor cores.
         limit: Registers that a thread may have at first, for several blocks side by side; None
             for what Triton finds.
         conditions: When it is the fastest.

@@ -55,7 +55,7 @@ class Conv:
         return (*found, self._variant(UNALIGNED, _MOST, is_aligned=False))
 
     def _variant(self, tile: Tile, most: int, *, is_aligned: bool) -> VariantSource:
-        """Return the kernel of a tile, for up to so many pixels."""
+        """Return the kernel of a tile, for up to this many pixels."""
         conv, source = self.conv, self.source
         rows, images = self._rows(tile)
         # What the grid has room for.

@@ -1,7 +1,7 @@
-"""Convolutions of NHWC tensors as products of matrices, by copies of boxes (TMA, sm_90).
+"""Convolutions of NHWC tensors as products of matrices, by TMA tiles (sm_90).
 
 The device copies what a step reads, zeros outside of an image, and the tensor cores read it where
-it lies. `epilogue`, what follows, is written behind this text for each region.
+it lies. The source of `epilogue` is appended to this text for each region.
 """
 
 # mypy: ignore-errors

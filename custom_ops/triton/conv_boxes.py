@@ -16,7 +16,7 @@ _ARCHITECTURES = (90,)
 #: Elements whose bytes are what strides of maps are multiples of; the most of a side of a box.
 _VECTOR, _MOST_SIDE = 8, 256
 #: What follows in more lines, such as an error function, has no registers left beside the sums of
-#: a tile, of which each thread of so many warps has no more than 64.
+#: a tile, of which each thread of this many warps has no more than 64.
 _LONG, _LONG_WARPS = 12, 8
 
 

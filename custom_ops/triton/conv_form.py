@@ -17,7 +17,7 @@ from ..tvm.body import TO_NCHW
 from ..tvm.convolution import Convolution, read_convolution
 from ..tvm.epilogue import Epilogue
 
-HALVES = ("float16", "bfloat16")
+HALF_DTYPES = ("float16", "bfloat16")
 #: Elements whose parts a block adds up.
 _SUMMED = 512
 
@@ -53,7 +53,7 @@ def read_half(signature: RegionSignature) -> HalfConvolution | Refused | None:
     if refused := unfit(signature):
         return refused
     turned = TO_NCHW if found.groups == 1 else (3, 2, 0, 1)
-    weight = found.body.input_behind(found.weight_value, turned)
+    weight = found.body.input_through(found.weight_value, turned)
     if weight is None:
         return Refused("a convolution whose weight is computed")
     given = {each.name: getattr(found, each.name) for each in fields(found)}
@@ -64,7 +64,7 @@ def read_half(signature: RegionSignature) -> HalfConvolution | Refused | None:
 def unfit(signature: RegionSignature) -> Refused | None:
     """Say why a region's tensors are not what these kernels work on; None if they are."""
     dtype = signature.outputs[0].dtype
-    return convolution.unfit(signature, (dtype,) if dtype in HALVES else ())
+    return convolution.unfit(signature, (dtype,) if dtype in HALF_DTYPES else ())
 
 
 def epilogue_text(
@@ -80,7 +80,7 @@ def epilogue_text(
     Args:
         name: Of the function.
         epilogue: What it computes.
-        extras: How many operands it has besides.
+        extras: Number of additional operands.
         is_rough: With the device's own exponential and quotient, for results in half precision: a
             quotient rounded to the last bit of float32 is a call that 60 registers are kept for.
         is_gluon: In Gluon, which is rough in any case.

@@ -1,6 +1,6 @@
-"""Convolutions of NHWC tensors as products of matrices, with gate, bias and what follows.
+"""Convolutions of NHWC tensors as products of matrices, with gate, bias and epilogue.
 
-`epilogue`, what follows, is written behind this text for each region.
+The source of `epilogue` is appended to this text for each region.
 """
 
 # mypy: ignore-errors

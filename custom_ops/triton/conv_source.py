@@ -1,4 +1,4 @@
-"""What a convolution's product gathers: its own operands, or an image's planes spread before it.
+"""The operands of a convolution as implicit GEMM: its own, or a space-to-depth of the image.
 
 The first layer of a net reads images as they come, with few channels outermost: a product of
 matrices gathers every number by itself. Where the filter has many, a launch before it lays them
@@ -107,7 +107,7 @@ def _spread(conv: HalfConvolution) -> Source | Refused:
     image, filters = Scratch(0, dtype), Scratch(1, dtype)
     lines = extent_of(conv.output.shape[0]) * Extent(rows)
     call = Call(
-        "spread_kernel",
+        "space_to_depth_kernel",
         (
             Tensor(conv.x), Tensor(conv.weight), image, filters, Size(height), Size(width),
             channels, conv.channels, *window.kernel, *window.strides, *window.dilations,

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-#: Multiprocessors of a GPU, about; from so many steps on a tile may be shared, by so many blocks.
+#: Multiprocessors of a GPU, about; from this many steps on a tile may be shared, by this many
+#: blocks.
 _PROCESSORS, _MANY_STEPS, _MOST_SPLIT = 132, 16, 8
-#: Up to so many, boxes are too few to keep a GPU busy; fewer channels are read fast enough.
+#: Up to this many, boxes are too few to keep a GPU busy; fewer channels are read fast enough.
 _FEW_PIXELS, _GATED_PIXELS, _LEAST_CHANNELS, _LEAST_DEPTH = 1024, 4096, 64, 128
-#: So few blocks of 128 x 64 share the depth, if it has so many steps, a block so many of them, and
-#: the boxes so many pixels.
+#: So few blocks of 128 x 64 share the depth, if it has this many steps, a block this many of them,
+#: and the boxes this many pixels.
 _SHARED_BLOCKS, _SHARED_STEPS, _LEAST_STEPS, _SHARED_PIXELS = 64, 32, 8, 256
 #: Fewer blocks of 128 x 128, and of 128 x 64, leave too many multiprocessors idle.
 _LEAST_BLOCKS, _LEAST_HALVES = 96, 52

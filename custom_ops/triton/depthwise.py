@@ -20,7 +20,7 @@ from .conv_tiles import power
 _VECTOR, _MOST_PIXELS = 4, 128
 #: Elements of a block, about.
 _ELEMENTS = 1024
-#: From so many blocks on, of rows of pixels by channels, a thread has more pixels, which share
+#: From this many blocks on, of rows of pixels by channels, a thread has more pixels, which share
 #: what it reads of the filter: 0.65 to 0.86 of the time with 32 images (H100, 2026-11).
 _MANY, _MANY_PIXELS, _MANY_CHANNELS, _MANY_WARPS = 1056, 32, 64, 4
 _MOST_TAPS = 128
@@ -124,8 +124,8 @@ def _is_means(conv: HalfConvolution) -> bool:
     if len(signature.outputs) != 2:
         return False
     batch, rows, _, channels = conv.output.shape
-    turned = body.transposed(body.function.output[1], (0, 2, 1))
-    mean = None if turned is None else body.producer(turned, "ReduceMean")
+    transposed = body.transposed(body.function.output[1], (0, 2, 1))
+    mean = None if transposed is None else body.producer(transposed, "ReduceMean")
     if mean is None or mean.input[0] != conv.result or body.axes(mean) != (3,):
         return False
     return signature.outputs[1].shape == (batch, rows, channels)

@@ -1,6 +1,6 @@
-"""Depthwise convolutions of NHWC tensors, with bias, what follows, and the means of rows.
+"""Depthwise convolutions of NHWC tensors, with bias, epilogue, and the means of rows.
 
-`epilogue`, what follows, is written behind this text for each region.
+The source of `epilogue` is appended to this text for each region.
 """
 
 # mypy: ignore-errors

@@ -1,9 +1,9 @@
-"""Products of few rows and matrices that are read in eight bits, on the tensor cores.
+"""Small-M matmuls with fp8 weights on the tensor cores.
 
 What such a product takes is the time in which its matrix is read: a block has some columns and all
 of their depth, of which each warp takes parts. The matrix is the left factor, so that a few rows
-fill what the tensor cores take; it is widened in registers. `epilogue`, what follows, is written
-behind this text for each region: a function of the products and of four further operands.
+fill what the tensor cores take; it is upconverted in registers. The source of `epilogue` is
+appended to this text for each region: a function of the products and of four further operands.
 """
 
 # mypy: ignore-errors
@@ -46,7 +46,7 @@ def statistics(x, rows, M, K: tl.constexpr, BLOCK: tl.constexpr, EPSILON: tl.con
 
 
 @triton.jit
-def few_kernel(
+def small_m_fp8_kernel(
     x, scale, shift, w, v, e0, e1, e2, e3, y, M,
     N: tl.constexpr, K: tl.constexpr, EPSILON: tl.constexpr, IS_CENTRED: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, PARTS: tl.constexpr,
@@ -59,7 +59,7 @@ def few_kernel(
         x: [M, K].
         scale: [K], or None: the rows have no norm.
         shift: [K], or None.
-        w: [N, K], in eight bits.
+        w: [N, K], in fp8.
         v: The second matrix if `IS_PAIR`, else anything.
         e0: A further operand of the epilogue: [M, N] if `WHOLE0`, else [N], or None; so are e1, e2
             and e3.

@@ -1,4 +1,4 @@
-"""Products of matrices in eight-bit floats: of one row, and of many rows in eight bits."""
+"""Matmuls with fp8 weights: GEMV, small M, and large M in fp8."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from .products import RowProduct
 #: Steps of twice as many numbers as in half precision are as many bytes.
 _TIMES = 2
 #: Rows that the tensor cores take as the right factor; elements of the rows' statistics.
-MOST_FEW, _STATISTICS = 16, 256
-#: Up to so many columns a block of a product of one row has two.
+SMALL_M_MAX, _STATISTICS = 16, 256
+#: Up to this N a block of a GEMV has two columns.
 _NARROW = 2560
 
 
 @dataclass(frozen=True)
-class RowProduct8(RowProduct):
-    """Products of one row, whose matrices are read in eight bits."""
+class Fp8Gemv(RowProduct):
+    """GEMV with fp8 weights."""
 
     #: What converts such numbers.
     architectures: ClassVar[tuple[int, ...]] = (89, 90, 100, 103, 120)
@@ -54,8 +54,8 @@ class RowProduct8(RowProduct):
 
 
 @dataclass(frozen=True)
-class FewProduct8:
-    """Products of up to 16 rows, whose matrices are read in eight bits."""
+class SmallMFp8Gemm:
+    """Small-M matmuls (M up to 16) with fp8 weights."""
 
     form: Products
 
@@ -73,10 +73,10 @@ class FewProduct8:
             for is_aligned in (True, False)
         )  # fmt: skip
 
-    def tile(self) -> FewTile:
+    def tile(self) -> SmallMTile:
         """Return the part of one block."""
         rows = self.form.rows.static
-        return FewTile(8 if rows is not None and rows <= 8 else MOST_FEW, 16, 128, 4, 3)
+        return SmallMTile(8 if rows is not None and rows <= 8 else SMALL_M_MAX, 16, 128, 4, 3)
 
     def call(self) -> tuple[Call, str]:
         """Return the launch and its module."""
@@ -99,12 +99,12 @@ class FewProduct8:
         grid = ((Extent(form.columns), tile.columns), (ONE, 1), (ONE, 1))
         text = kernel_text("few_kernel")
         text += epilogue_text("epilogue", form.epilogue, MOST_OPERANDS + 1)
-        return Call("few_kernel", arguments, grid, tile.parts, tile.stages), text
+        return Call("small_m_fp8_kernel", arguments, grid, tile.parts, tile.stages), text
 
 
 @dataclass(frozen=True)
-class FewTile:
-    """A block's part of a product of few rows.
+class SmallMTile:
+    """The tile of a thread block in a small-M matmul.
 
     Args:
         rows: That the tensor cores take.
@@ -122,8 +122,8 @@ class FewTile:
 
 
 @dataclass(frozen=True)
-class TiledProduct8(TiledProduct):
-    """Products of many rows in eight bits."""
+class Fp8TiledGemm(TiledProduct):
+    """Large-M matmuls in fp8."""
 
     def tiles(self) -> tuple[Tile, ...]:
         """Return those for half precision, with steps of as many bytes."""
@@ -139,18 +139,18 @@ class TiledProduct8(TiledProduct):
 
 def match(
     signature: RegionSignature,
-) -> RowProduct8 | FewProduct8 | TiledProduct8 | Refused | None:
-    """Return the region as products of matrices in eight bits; None if it is something else."""
+) -> Fp8Gemv | SmallMFp8Gemm | Fp8TiledGemm | Refused | None:
+    """Return the region as matmuls with fp8 weights; None if it is something else."""
     found = read_fp8(signature)
     if found is None or isinstance(found, Refused):
         return found
     dtype = signature.inputs[found.x].dtype
     is_static = all(signature.inputs[one].shape[-1] == found.columns for one in found.reads)
     if found.rows == ONE and is_static:
-        return RowProduct8(found)
+        return Fp8Gemv(found)
     rows = found.rows.static
-    if rows is not None and rows <= MOST_FEW and is_static and dtype != "float32":
-        return FewProduct8(found)
+    if rows is not None and rows <= SMALL_M_MAX and is_static and dtype != "float32":
+        return SmallMFp8Gemm(found)
     if not is_narrow(found):
-        return Refused("more than one row in half precision, and a matrix in eight bits")
-    return TiledProduct8(found) if fits(found.columns) else Refused("products of too many columns")
+        return Refused("more than one row in half precision, and a weight in fp8")
+    return Fp8TiledGemm(found) if fits(found.columns) else Refused("products of too many columns")

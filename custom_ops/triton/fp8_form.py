@@ -1,8 +1,8 @@
-"""Products of eight-bit floats and their scales, as a region's body has them.
+"""Fp8 matmuls and their scales, as a region's body has them.
 
 A matrix lies as [columns, depth] in float8e4m3fn, with a factor for each column or one for all.
 Rows are in half precision, or in float8e4m3fn too, with one factor for all or one for each row.
-What is multiplied is then a factor's behind the product: the sums are of the numbers as they lie.
+The scales are then applied after the matmul: the sums are of the numbers as they lie.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ _FLOAT = int(onnx.TensorProto.FLOAT)
 
 @dataclass(frozen=True)
 class Scaled:
-    """Numbers in eight bits, or rows in half precision.
+    """Numbers in fp8, or rows in half precision.
 
     Args:
         number: The input.
         scales: What they are multiplied by: inputs, or numbers.
-        is_narrow: Whether it has eight bits.
+        is_narrow: True for fp8.
     """
 
     number: int
@@ -46,20 +46,20 @@ class Scaled:
 
 
 def read_fp8(signature: RegionSignature) -> Products | Refused | None:
-    """Return the region as products of eight-bit matrices; None if it is something else."""
+    """Return the region as matmuls with fp8 weights; None if it is something else."""
     body = Body(signature)
     nodes = [*body.nodes("MatMul"), *body.nodes("Gemm")]
     if not nodes or not any(one.dtype == FP8 for one in signature.inputs):
         return None
     if len(nodes) > 2 or len({node.input[0] for node in nodes}) > 1 or len(signature.outputs) > 1:
-        return Refused("more products in eight bits than two of one source")
+        return Refused("more than two fp8 matmuls of one source")
     if not all(is_plain(node) for node in nodes if node.op_type == "Gemm"):
         return Refused("a Gemm with factors, or of something transposed")
     source = str(nodes[0].input[0])
     rows = signature.outputs[0].shape[:-1]
     matrices = [found for node in nodes if (found := _matrix(body, node)) is not None]
     if len(matrices) < len(nodes):
-        return Refused("a product of matrices that are not constant and in eight bits")
+        return Refused("a matmul with weights that are not constant fp8")
     shape = signature.inputs[matrices[0].number].shape
     if any(signature.inputs[one.number].shape != shape for one in matrices):
         return Refused("products with matrices of several shapes")
@@ -69,13 +69,13 @@ def read_fp8(signature: RegionSignature) -> Products | Refused | None:
         return norm
     x = _rows(body, source if norm is None else norm.source)
     if x is None:
-        return Refused("a product in eight bits of something that is computed in the region")
+        return Refused("an fp8 matmul of something that is computed in the region")
     output, end = signature.outputs[0], str(body.function.output[0])
     last: tuple[float, ...] = ()
     if output.dtype == FP8:
         divided = quantized(body, end)
         if divided is None:
-            return Refused("a result in eight bits that has more than one factor")
+            return Refused("an fp8 result with more than one scale")
         end, divisor = divided
         last = (divisor,)
     dtype = _type_before(body, end)
@@ -84,28 +84,37 @@ def read_fp8(signature: RegionSignature) -> Products | Refused | None:
     if signature.inputs[x.number].shape != (*rows, depth):
         return Refused("a product of other sizes than rows and a matrix")
     if dtype not in _RESULTS or depth % _VECTOR or columns % _VECTOR:
-        return Refused(f"a product in eight bits of [{depth}, {columns}] to {dtype}")
+        return Refused(f"an fp8 matmul of [{depth}, {columns}] to {dtype}")
     numbers = tuple(one.number for one in matrices)
-    behind = epilogue_of(body, nodes, numbers, end, dtype)
-    if isinstance(behind, Refused):
-        return behind
+    matched = epilogue_of(body, nodes, numbers, end, dtype)
+    if isinstance(matched, Refused):
+        return matched
     scales = [(*one.scales, *x.scales) for one in matrices]
-    reads, epilogue = _scaled(*behind, scales, last)
+    reads, epilogue = _scaled(*matched, scales, last)
     if len(reads) > MOST_OPERANDS:
         return Refused(f"more than {MOST_OPERANDS} factors and further operands")
     count = product(map(extent_of, rows))
     return Products(
-        signature, x.number, norm, numbers, reads, epilogue, count, depth, columns, is_turned=True
+        signature,
+        x.number,
+        norm,
+        numbers,
+        reads,
+        epilogue,
+        count,
+        depth,
+        columns,
+        is_transposed=True,
     )
 
 
 def is_narrow(form: Products) -> bool:
-    """Say whether the rows have eight bits, too."""
+    """Say whether the rows are fp8, too."""
     return form.signature.inputs[form.x].dtype == FP8
 
 
 def _is_narrow(body: Body, name: str) -> bool:
-    """Say whether a value is made of numbers in eight bits."""
+    """Say whether a value is made of fp8 numbers."""
     found = _rows(body, name)
     return found is not None and found.is_narrow
 
@@ -114,10 +123,10 @@ def _matrix(body: Body, node: onnx.NodeProto) -> Scaled | None:
     """Return a product's matrix, [columns, depth] with its scales along the columns."""
     name = str(node.input[1])
     if not (node.op_type == "Gemm" and integer(node, "transB", 0)):
-        turned = body.transposed(name, (1, 0))
-        if turned is None:
+        transposed = body.transposed(name, (1, 0))
+        if transposed is None:
             return None
-        name = turned
+        name = transposed
     found = _dequantized(body, name, 0)
     return found if found is not None and found.is_narrow else None
 
@@ -185,7 +194,7 @@ def _number(body: Body, name: str) -> float | None:
 
 
 def _type_before(body: Body, end: str) -> str:
-    """Return the type of what the products and the steps behind them give."""
+    """Return the type of what the products and the steps after them give."""
     if end == body.function.output[0]:
         return body.signature.outputs[0].dtype
     node = body.producer(str(body.function.output[0]), "QuantizeLinear")
@@ -199,10 +208,10 @@ def _scaled(
     scales: Sequence[Sequence[int | float]],
     last: Sequence[float],
 ) -> tuple[tuple[int, ...], Epilogue]:
-    """Put products' factors before all other steps, and a division behind them.
+    """Put products' factors before all other steps, and a division after them.
 
     Args:
-        numbers: What the steps read besides the products.
+        numbers: What the steps read in addition to the products.
         epilogue: The steps.
         scales: Of each product: inputs, or numbers.
         last: What the result is divided by, if anything.

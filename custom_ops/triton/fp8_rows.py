@@ -1,4 +1,4 @@
-"""Rows that are rounded to eight-bit floats for a product, with the norm before."""
+"""Rows that are rounded to fp8 for a matmul, with a norm prologue."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _EACH = 512
 
 @dataclass(frozen=True)
 class RoundedRows:
-    """norm(x) / factor in eight bits; numbers are inputs.
+    """norm(x) / factor in fp8; numbers are inputs.
 
     Args:
         signature: The region's.
@@ -97,7 +97,7 @@ def match(signature: RegionSignature) -> RoundedRows | Refused | None:
     name, factor, largest, least = found
     shape = signature.outputs[y].shape
     if not shape or not isinstance(shape[-1], int) or shape[-1] > _MOST:
-        return Refused("rows of too many or an unknown number of elements in eight bits")
+        return Refused("fp8 rows of too many or an unknown number of elements")
     norm = read_norm(body, name, shape)
     if isinstance(norm, Refused):
         return norm
@@ -105,7 +105,7 @@ def match(signature: RegionSignature) -> RoundedRows | Refused | None:
     if x is None:
         return None
     if signature.inputs[x].shape != shape or signature.inputs[x].dtype not in _SOURCES:
-        return Refused("rows in eight bits of something else than such rows")
+        return Refused("fp8 rows of something else than such rows")
     return RoundedRows(signature, y, x, norm, factor, largest, least)
 
 

@@ -1,4 +1,4 @@
-"""Rows as eight-bit floats: with the norm before, and a factor for each row or one for all."""
+"""Rows in fp8: with a norm prologue, and a factor for each row or one for all."""
 
 # mypy: ignore-errors
 import triton
@@ -11,7 +11,7 @@ def fp8_rows(
     K: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, EPSILON: tl.constexpr,
     IS_CENTRED: tl.constexpr, FACTOR: tl.constexpr, LARGEST: tl.constexpr, LEAST: tl.constexpr,
 ):  # fmt: skip
-    """Write some rows of `norm(x) / factor`, rounded to eight bits.
+    """Write some rows of `norm(x) / factor`, rounded to fp8.
 
     Args:
         x: [M, K].
@@ -24,7 +24,7 @@ def fp8_rows(
         BLOCK: A power of two, K at least.
         EPSILON: Of the norm.
         IS_CENTRED: Whether the norm takes the mean off.
-        LARGEST: The reciprocal of the largest number of eight bits.
+        LARGEST: The reciprocal of the largest fp8 number.
         LEAST: Of factors.
     """
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)

@@ -1,4 +1,4 @@
-"""Products of many rows and matrices, one or many of them, with what follows."""
+"""Large-M matmuls, single or batched, with their epilogue."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class TiledProduct:
         matrices = [
             self._boxes(
                 form.weights[place], (depth, columns), (tile.depth, width),
-                is_turned=form.is_turned,
+                is_transposed=form.is_transposed,
             )
             for place, width in ((0, tile.columns), (-1, tile.rest or tile.columns))
         ]  # fmt: skip
@@ -73,11 +73,11 @@ class TiledProduct:
         ]
         arguments: tuple[Passed, ...] = (
             self._boxes(
-                form.x, (rows, depth), (height, tile.depth), is_turned=form.is_flipped
+                form.x, (rows, depth), (height, tile.depth), is_transposed=form.is_lhs_transposed
             ),
             *matrices, *self._read(), *made, Size(rows), Size(self._count()),
             form.columns, form.depth, tile.rows, tile.columns, tile.rest, tile.depth, tile.stages,
-            tile.groups, tile.is_apart, tile.band, form.is_turned, form.is_flipped,
+            tile.groups, tile.is_apart, tile.band, form.is_transposed, form.is_lhs_transposed,
             len(form.weights) > 1, *self._kinds(), tile.is_early, _REGISTERS, self._places(),
             _MMA_BYTES // memory_bytes(form.signature.inputs[form.x].dtype),
         )  # fmt: skip
@@ -102,7 +102,7 @@ class TiledProduct:
         arguments: tuple[Passed, ...] = (
             Tensor(form.x), Tensor(form.weights[0]), Tensor(form.weights[-1]), *self._read(),
             Tensor(len(form.signature.inputs)), Size(rows), form.columns, form.depth,
-            tile.rows, tile.columns, tile.depth, form.is_turned, form.is_flipped,
+            tile.rows, tile.columns, tile.depth, form.is_transposed, form.is_lhs_transposed,
             len(form.weights) > 1, *self._kinds(), self._places(),
         )  # fmt: skip
         grid = ((rows, tile.rows), (Extent(form.columns), tile.columns), (self._count(), 1))
@@ -134,11 +134,11 @@ class TiledProduct:
         sizes: tuple[Extent, Extent],
         box: tuple[int, int],
         *,
-        is_turned: bool = False,
+        is_transposed: bool = False,
     ) -> Map:
         """Return a map of a matrix, or of many: of those one box at a time has a part."""
         signature = self.form.signature
-        if is_turned:
+        if is_transposed:
             sizes, box = sizes[::-1], box[::-1]
         if self.form.batch is None:
             return Map(tensor, sizes, sizes[1:], box)
@@ -163,7 +163,7 @@ class TiledProduct:
         inputs, whole = self.form.signature.inputs, self.form.signature.outputs[0].shape
         shapes = [inputs[one].shape for one in self.form.reads]
         if self.form.batch is not None:
-            # Which of them a product has is said besides.
+            # Which of them a matmul has is a further argument.
             shapes = [(*whole[:-2], *shape[-2:]) for shape in shapes]
         named = {whole: WHOLE, (*whole[:-1], 1): _COLUMN}
         kinds = [named.get(shape, _ROW) for shape in shapes]
@@ -171,5 +171,5 @@ class TiledProduct:
 
 
 def fits(columns: int) -> bool:
-    """Say whether grids have room for so many columns."""
+    """Say whether grids have room for this many columns."""
     return columns <= MAX_GRID[1] * PLAIN_PAIR.columns

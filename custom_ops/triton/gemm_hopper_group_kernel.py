@@ -1,7 +1,7 @@
-"""Tiles of products on Hopper, and what the groups of `gemm_hopper_kernel`, behind it, compute.
+"""Tiles of products on Hopper, and what the groups of `gemm_hopper_kernel`, after it, compute.
 
-`epilogue`, what follows the product, is written behind both for each region: a function of the
-products and of four further operands.
+The source of `epilogue` is appended to both for each region: a function of the products and of
+four further operands.
 """
 # mypy: ignore-errors
 
@@ -31,8 +31,8 @@ class Known(NamedTuple):
     groups: Any
     apart: Any
     band: Any
-    is_turned: Any
-    is_flipped: Any
+    is_transposed: Any
+    is_lhs_transposed: Any
     is_pair: Any
     kinds: Any
     is_early: Any
@@ -60,7 +60,7 @@ def pieces(known):
 
 @gluon.constexpr_function
 def result_layout(columns, known):
-    """Return where a group's result of so many columns lies."""
+    """Return where a group's result of this many columns lies."""
     return gl.NVMMADistributedLayout([3, 0], [4, 1], [16, columns, known.mma_depth])
 
 
@@ -174,7 +174,7 @@ def widened(value, KIND: gl.constexpr):
 
 @gluon.jit
 def operands(given, batch, row_first, column_first, COLUMNS: gl.constexpr, known: gl.constexpr):
-    """Return what the epilogue reads besides the products."""
+    """Return what the epilogue reads in addition to the products."""
     e0, e1, e2, e3, rows, _ = given
     LAYOUT: gl.constexpr = result_layout(COLUMNS, known)
     row = row_first + gl.arange(0, group_rows(known), gl.SliceLayout(1, LAYOUT))
@@ -236,14 +236,14 @@ def compute(y, z, rooms, barriers, given, known: gl.constexpr, PART: gl.constexp
             mbarrier.wait(ready.index(stage), (i // STAGES) & 1)
             a = xs.index(stage * PIECES + PIECE)
             b = ws.index(stage)
-            if known.is_flipped:
+            if known.is_lhs_transposed:
                 a = a.permute((1, 0))
-            if known.is_turned:
+            if known.is_transposed:
                 b = b.permute((1, 0))
             acc = warpgroup_mma(a, b, acc, use_acc=k > 0, is_async=True)
             if has_second(known):
                 c = vs.index(stage)
-                if known.is_turned:
+                if known.is_transposed:
                     c = c.permute((1, 0))
                 other = warpgroup_mma(a, c, other, use_acc=k > 0, is_async=True)
                 acc, other = warpgroup_mma_wait(2, deps=(acc, other))

@@ -40,7 +40,7 @@ def copy(x, w, v, rooms, barriers, rows, batches, known: gl.constexpr):
             mbarrier.expect(bar, PIECES * x.nbytes_per_cta + w.nbytes_per_cta + SECOND)
             for piece in gl.static_range(PIECES):
                 down = row + piece * ROWS
-                if known.is_flipped:
+                if known.is_lhs_transposed:
                     place = place_in(left, depth, down, known)
                 else:
                     place = place_in(left, down, depth, known)
@@ -56,7 +56,7 @@ def copy(x, w, v, rooms, barriers, rows, batches, known: gl.constexpr):
 @gluon.jit
 def copy_columns(w, batch, depth, column, bar, room, known: gl.constexpr):
     """Copy a step of columns of a matrix."""
-    if known.is_turned:
+    if known.is_transposed:
         place = place_in(batch, column, depth, known)
     else:
         place = place_in(batch, depth, column, known)
@@ -74,7 +74,7 @@ def gemm(
     x, w, v, e0, e1, e2, e3, y, z, rows, batches,
     COLUMNS: gl.constexpr, DEPTH: gl.constexpr, BM: gl.constexpr, BN: gl.constexpr,
     REST: gl.constexpr, BK: gl.constexpr, STAGES: gl.constexpr, GROUPS: gl.constexpr,
-    APART: gl.constexpr, BAND: gl.constexpr, IS_TURNED: gl.constexpr, IS_FLIPPED: gl.constexpr,
+    APART: gl.constexpr, BAND: gl.constexpr, TRANS_B: gl.constexpr, TRANS_A: gl.constexpr,
     IS_PAIR: gl.constexpr, KIND0: gl.constexpr, KIND1: gl.constexpr, KIND2: gl.constexpr,
     KIND3: gl.constexpr, IS_EARLY: gl.constexpr, REGISTERS: gl.constexpr, PLACES: gl.constexpr,
     MMA_DEPTH: gl.constexpr,
@@ -84,8 +84,8 @@ def gemm(
     With `PLACES` there are many such products: all maps have a dim more in front.
 
     Args:
-        x: Map of [rows, DEPTH], or of [DEPTH, rows] if `IS_FLIPPED`.
-        w: Map of [DEPTH, COLUMNS], or of [COLUMNS, DEPTH] if `IS_TURNED`.
+        x: Map of [rows, DEPTH], or of [DEPTH, rows] if `TRANS_A`.
+        w: Map of [DEPTH, COLUMNS], or of [COLUMNS, DEPTH] if `TRANS_B`.
         v: The second matrix if `IS_PAIR`; the same with boxes of `REST` columns if there are any;
             else anything.
         e0: A further operand of the epilogue: [COLUMNS] if `KIND0` is 1, [rows, COLUMNS] if it is
@@ -96,7 +96,7 @@ def gemm(
         batches: Number of products.
         BM: Rows of a tile.
         BN: Columns of a tile, a power of two.
-        REST: Columns of a tile besides.
+        REST: Additional columns of a tile.
         BK: Depth of a step.
         STAGES: Steps that there is room for.
         GROUPS: Of four warps that compute.
@@ -109,17 +109,17 @@ def gemm(
         MMA_DEPTH: What one instruction of the tensor cores takes of the depth: 32 bytes.
     """
     known: gl.constexpr = known_of(
-        COLUMNS, DEPTH, BM, BN, REST, BK, STAGES, GROUPS, APART, BAND, IS_TURNED, IS_FLIPPED,
+        COLUMNS, DEPTH, BM, BN, REST, BK, STAGES, GROUPS, APART, BAND, TRANS_B, TRANS_A,
         IS_PAIR, (KIND0, KIND1, KIND2, KIND3), IS_EARLY, PLACES, MMA_DEPTH,
     )  # fmt: skip
     PIECES: gl.constexpr = pieces(known)
     ROWS: gl.constexpr = group_rows(known)
     SECOND: gl.constexpr = second_columns(known)
-    xs = room_of(x.dtype, STAGES * PIECES, ROWS, BK, IS_FLIPPED)
-    ws = room_of(w.dtype, STAGES, BK, BN, IS_TURNED)
+    xs = room_of(x.dtype, STAGES * PIECES, ROWS, BK, TRANS_A)
+    ws = room_of(w.dtype, STAGES, BK, BN, TRANS_B)
     vs = ws
     if has_second(known):
-        vs = room_of(w.dtype, STAGES, BK, SECOND, IS_TURNED)
+        vs = room_of(w.dtype, STAGES, BK, SECOND, TRANS_B)
     made = room_of(y.dtype, GROUPS, ROWS, BN, False)
     more = made
     second = y
@@ -162,10 +162,10 @@ def gemm(
 @gluon.jit
 def room_of(
     dtype: gl.constexpr, COUNT: gl.constexpr, ROWS: gl.constexpr, COLUMNS: gl.constexpr,
-    IS_TURNED: gl.constexpr,
+    TRANS_B: gl.constexpr,
 ):  # fmt: skip
-    """Return shared memory for so many boxes."""
-    if IS_TURNED:
+    """Return shared memory for this many boxes."""
+    if TRANS_B:
         SHAPE: gl.constexpr = [COLUMNS, ROWS]
     else:
         SHAPE: gl.constexpr = [ROWS, COLUMNS]

@@ -1,7 +1,7 @@
-"""Products of many rows and a matrix, or two, in tiles, of tensors that lie anywhere.
+"""Tiled large-M matmuls with one weight, or a gated pair of them, and any alignment.
 
-`epilogue`, what follows, is written behind this text for each region: a function of the products
-and of four further operands.
+The source of `epilogue` is appended to this text for each region: a function of the products and
+of four further operands.
 """
 
 # mypy: ignore-errors
@@ -50,7 +50,7 @@ def first_of(p, rows, columns, WHICH: tl.constexpr, PLACES: tl.constexpr):
 def gemm_kernel(
     x, w, v, e0, e1, e2, e3, y, M,
     N: tl.constexpr, K: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
-    IS_TURNED: tl.constexpr, IS_FLIPPED: tl.constexpr, IS_PAIR: tl.constexpr,
+    TRANS_B: tl.constexpr, TRANS_A: tl.constexpr, IS_PAIR: tl.constexpr,
     KIND0: tl.constexpr, KIND1: tl.constexpr, KIND2: tl.constexpr, KIND3: tl.constexpr,
     PLACES: tl.constexpr,
 ):  # fmt: skip
@@ -59,8 +59,8 @@ def gemm_kernel(
     With `PLACES` there are many such products, and all tensors have a dim more in front.
 
     Args:
-        x: [M, K], or [K, M] if `IS_FLIPPED`.
-        w: [K, N], or [N, K] if `IS_TURNED`.
+        x: [M, K], or [K, M] if `TRANS_A`.
+        w: [K, N], or [N, K] if `TRANS_B`.
         v: The second matrix if `IS_PAIR`, else anything.
         e0: A further operand of the epilogue: [N] if `KIND0` is 1, [M, N] if it is 2, [M] if it
             is 3, and not looked at if it is 0; so are e1, e2 and e3.
@@ -86,11 +86,11 @@ def gemm_kernel(
     columns = tl.program_id(1) * BN + tl.arange(0, BN)
     at = tl.arange(0, BK)
     is_row, is_column = (rows < M)[:, None], (columns < N)[None, :]
-    if IS_FLIPPED:
+    if TRANS_A:
         left = at.to(tl.int64)[None, :] * M + rows[:, None]
     else:
         left = rows.to(tl.int64)[:, None] * K + at[None, :]
-    if IS_TURNED:
+    if TRANS_B:
         right = columns.to(tl.int64)[None, :] * K + at[:, None]
     else:
         right = at.to(tl.int64)[:, None] * N + columns[None, :]
@@ -103,8 +103,8 @@ def gemm_kernel(
         acc = tl.dot(a, tl.load(w + right, mask=mask, other=0.0), acc)
         if IS_PAIR:
             other = tl.dot(a, tl.load(v + right, mask=mask, other=0.0), other)
-        left += BK * M if IS_FLIPPED else BK
-        right += BK if IS_TURNED else BK * N
+        left += BK * M if TRANS_A else BK
+        right += BK if TRANS_B else BK * N
     r0 = read(e0, rows, columns, M, N, KIND0)
     r1 = read(e1, rows, columns, M, N, KIND1)
     r2 = read(e2, rows, columns, M, N, KIND2)

@@ -1,4 +1,4 @@
-"""Which tiles products of many rows and constant matrices are computed in on a GPU.
+"""The tiles of large-M matmuls with constant weights on a GPU.
 
 Measured on an H100 (2026-11). A step of 64 waits a microsecond for its copy, by as many steps as
 there is room for: where tiles are few, small ones with many stages, and two blocks side by side,
@@ -28,7 +28,7 @@ class Tile:
             what Triton finds.
         most_rows: Up to which it is the fastest, None for any number.
         band: Tiles below each other that are taken in before the next columns.
-        rest: Columns of a tile besides, of one matrix: a power of two, too.
+        rest: Additional columns of a tile, of one weight: a power of two, too.
     """
 
     rows: int
@@ -61,7 +61,7 @@ _BESIDE = Tile(64, 128, 64, 4, is_early=True, limit=128)
 _DEEP = Tile(64, 128, 64, 6, is_early=True, rest=64)
 _LEAST_DEPTH = 1536
 _LARGE = Tile(128, 128, 64, 4, 2, is_apart=True, blocks=PROCESSORS)
-#: Where one tensor is read besides, and, with more registers for them, several.
+#: Where one additional tensor is read, and, with more registers for them, several.
 _WIDE = Tile(128, 256, 64, 3, 2, blocks=PROCESSORS)
 SHARED = Tile(128, 128, 64, 5, 2, blocks=PROCESSORS)
 _PAIR = Tile(128, 64, 64, 5, 2, is_apart=True, blocks=PROCESSORS)
@@ -81,10 +81,10 @@ def tiles_of(
     """Return the tiles for each range of rows, the last one for any number of them.
 
     Args:
-        rows: None where known at run time only.
+        rows: M; None where it is dynamic.
         columns: Of the result.
         matrices: One or two.
-        whole: Operands that what follows reads besides, as large as the result.
+        whole: Additional operands of the epilogue of the result's size.
         depth: Of a product.
         count: Of such products; None where known at run time only.
     """
@@ -109,5 +109,5 @@ def tiles_of(
 
 
 def _rows_of(tile: Tile, most: int, columns: int, count: int) -> int:
-    """Return the rows of so many products for which there are no more tiles than `most`."""
+    """Return the rows of this many products for which there are no more tiles than `most`."""
     return most // (count * -(-columns // tile.width)) * tile.rows

@@ -1,8 +1,8 @@
-"""Products of a row and matrices, with the row's norm before and an epilogue behind.
+"""GEMV kernels with a norm prologue and an epilogue.
 
 What such a product takes is the time in which its matrix is read, once: each block has some
-columns, and all of their depth. `epilogue`, what follows, is written behind this text for each
-region: a function of the products and of four further operands.
+columns, and all of their depth. The source of `epilogue` is appended to this text for each region:
+a function of the products and of four further operands.
 """
 
 # mypy: ignore-errors

@@ -1,4 +1,4 @@
-"""Products of few hundred rows with a norm behind: parts of the depth, joined with the norm."""
+"""Split-K matmuls of up to a few hundred rows, with the norm fused into the reduction."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from .conv_form import epilogue_text, optional
 from .conv_tiles import power
 from .product_form import MOST_OPERANDS, epilogue_of, misfit, unfit
 from .product_norms import Norm, read_norm
-from .product_tiles import parts_of
+from .product_tiles import k_split_of
 
 #: Of float32.
 _BYTES = 4
-#: Columns that one block joins.
+#: Most columns that one block reduces.
 _MOST_COLUMNS = 16384
 
 
 @dataclass(frozen=True)
-class JoinedProduct:
+class SplitKGemm:
     """norm(epilogue(x @ w, reads ...)); numbers are the region's inputs, or its tensors.
 
     Args:
         signature: The region's.
         x: [..., depth].
         w: [depth, columns].
-        reads: What the epilogue reads besides the product.
-        epilogue: Of the product.
-        norm: Of what the epilogue makes.
+        reads: Additional operands of the epilogue.
+        epilogue: Epilogue of the matmul.
+        norm: Norm of the epilogue's result.
         y: The output that the norm makes.
         total: The output that the epilogue makes, None if there is none.
         rows: Of x, all leading dims.
@@ -60,12 +60,12 @@ class JoinedProduct:
         return depth, columns
 
     def variants(self) -> tuple[VariantSource, ...]:
-        """Return the kernel of two launches, and one for unaligned tensors."""
+        """Return the kernel of two launches, and its variant for unaligned tensors."""
         depth, columns = self.sizes
-        parts = parts_of(self.rows, depth, columns)
+        parts = k_split_of(self.rows, depth, columns)
         scratch, rows = Scratch(0, "float32"), Extent(self.rows)
         part = Call(
-            "part_kernel",
+            "split_k_kernel",
             (
                 Tensor(self.x), Tensor(self.w), scratch, Size(rows), columns, depth,
                 parts.rows, parts.columns, parts.depth, parts.each,
@@ -76,18 +76,18 @@ class JoinedProduct:
             warps=parts.warps,
             stages=parts.stages,
         )  # fmt: skip
-        join = Call(
-            "join_kernel", self._joined(scratch, -(-depth // parts.each)),
+        reduce = Call(
+            "reduce_norm_kernel", self._reduce_arguments(scratch, -(-depth // parts.each)),
             grid=((rows, 1), (ONE, 1), (ONE, 1)), warps=4,
         )  # fmt: skip
         text = kernel_text("joined_kernel") + epilogue_text(
             "epilogue", self.epilogue, MOST_OPERANDS
         )
         size = _BYTES * -(-depth // parts.each) * self.rows * columns
-        return for_any_alignment(self.signature, (part, join), text, (Extent(size),))
+        return for_any_alignment(self.signature, (part, reduce), text, (Extent(size),))
 
-    def _joined(self, scratch: Scratch, count: int) -> tuple[Passed, ...]:
-        """Return the arguments of the second launch."""
+    def _reduce_arguments(self, scratch: Scratch, count: int) -> tuple[Passed, ...]:
+        """Return the arguments of the launch that reduces the partial sums."""
         columns, norm = self.sizes[1], self.norm
         inputs, whole = self.signature.inputs, self.signature.outputs[0].shape
         missing = MOST_OPERANDS - len(self.reads)
@@ -102,8 +102,8 @@ class JoinedProduct:
         )  # fmt: skip
 
 
-def match(signature: RegionSignature) -> JoinedProduct | Refused | None:
-    """Return the region as a product with a norm behind; None if it is something else."""
+def match(signature: RegionSignature) -> SplitKGemm | Refused | None:
+    """Return the region as a matmul with a norm after it; None if it is something else."""
     body = Body(signature)
     nodes = [*body.nodes("MatMul"), *body.nodes("Gemm")]
     shape = signature.outputs[0].shape
@@ -117,20 +117,20 @@ def match(signature: RegionSignature) -> JoinedProduct | Refused | None:
         return Refused(reason)
     x, w = (body.inputs.get(name) for name in node.input[:2])
     if x is None or w is None or integer(node, "transB", 0):
-        return Refused("a product of something that is computed, or whose matrix is turned")
+        return Refused("a matmul of a computed operand, or with a transposed weight")
     sizes = signature.inputs[w].shape
     rows = product(map(extent_of, shape[:-1])).static
     if len(sizes) != 2 or not all(isinstance(size, int) for size in sizes) or rows is None:
-        return Refused("a product of unknown sizes with a norm behind")
+        return Refused("a matmul of unknown sizes with a norm after it")
     depth, columns = (int(size) for size in sizes)
     reason = misfit(signature, x, depth, columns)
     if reason is not None or columns > _MOST_COLUMNS:
-        return Refused(reason or "a product of too many columns with a norm behind")
+        return Refused(reason or "a matmul with too many columns and a norm after it")
     totals = [place for place, name in enumerate(body.function.output) if name == norm.source]
     if len(totals) + 1 != len(signature.outputs):
-        return Refused("a norm's product of which something else is read")
+        return Refused("a matmul with a norm, of which something else is read")
     found = epilogue_of(body, nodes, (w,), norm.source)
     if isinstance(found, Refused):
         return found
     total = totals[0] if totals else None
-    return JoinedProduct(signature, x, w, *found, norm, y, total, rows)
+    return SplitKGemm(signature, x, w, *found, norm, y, total, rows)

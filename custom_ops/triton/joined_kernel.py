@@ -1,7 +1,8 @@
-"""Products of rows and deep matrices, their depth in parts, joined by the norm of what follows.
+"""Split-K matmul with a fused norm: partial sums over parts of K, then a reduction and the norm.
 
-Few columns are few blocks; with parts of the depth all of a GPU has work, and who joins the parts
-has whole rows. `epilogue`, what follows the product, is written behind this text for each region.
+A GEMM with small N fills few thread blocks. Split-K gives each block a part of K. The block that
+reduces the partial sums holds complete rows and applies the norm. The source of `epilogue` is
+appended to this text for each region.
 """
 
 # mypy: ignore-errors
@@ -10,12 +11,12 @@ import triton.language as tl
 
 
 @triton.jit
-def part_kernel(
+def split_k_kernel(
     x, w, parts, M,
     N: tl.constexpr, K: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
     EACH: tl.constexpr,
 ):  # fmt: skip
-    """Write a tile's sums over one part of the depth.
+    """Write the partial sums of a tile over one part of K.
 
     Args:
         x: [M, K].
@@ -61,7 +62,7 @@ def read(p, row, columns, mask, N: tl.constexpr, IS_WHOLE: tl.constexpr):
 
 
 @triton.jit
-def join_kernel(
+def reduce_norm_kernel(
     parts, e0, e1, e2, e3, scale, shift, y, total, M,
     N: tl.constexpr, BLOCK: tl.constexpr, PARTS: tl.constexpr,
     W0: tl.constexpr, W1: tl.constexpr, W2: tl.constexpr, W3: tl.constexpr,

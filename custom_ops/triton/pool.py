@@ -57,7 +57,7 @@ def match(signature: RegionSignature) -> MaxPool | Refused | None:
         return None
     (pool,) = pools
     result = body.transposed(body.function.output[0], TO_NHWC)
-    if result != pool.output[0] or body.input_behind(pool.input[0], TO_NCHW) != 0:
+    if result != pool.output[0] or body.input_through(pool.input[0], TO_NCHW) != 0:
         return Refused("a MaxPool of something else than NHWC")
     window = window_of(pool)
     if isinstance(window, Refused):

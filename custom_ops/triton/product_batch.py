@@ -25,7 +25,7 @@ class Batch:
 
     Args:
         count: How many.
-        places: Of the left factor, the right one, and what is read behind.
+        places: Indices of the left operand, the right one, and the operands of the epilogue.
     """
 
     count: Extent
@@ -39,7 +39,7 @@ def batch_of(signature: RegionSignature, x: int, w: int, reads: Sequence[int]) -
         signature: The region's; the last two dims of its result are a product's.
         x: The left factor.
         w: The right one.
-        reads: What is read behind: one row, or rows, for each or some.
+        reads: Operands of the epilogue: one row, or rows, for each or some.
     """
     inputs, whole = signature.inputs, signature.outputs[0].shape
     places = [place_of(inputs[one].shape, whole, is_read=one in reads) for one in (x, w, *reads)]
@@ -55,7 +55,7 @@ def place_of(shape: Shape, whole: Shape, *, is_read: bool) -> Place | None:
     Args:
         shape: The operand's.
         whole: The result's.
-        is_read: Whether it is read behind, a row or rows of it, instead of being a factor.
+        is_read: True for an operand of the epilogue, false for a factor.
     """
     if is_read and (shape[-1:] != whole[-1:] or shape[-2:-1] not in ((), (1,), whole[-2:-1])):
         return None
@@ -79,7 +79,7 @@ def place_of(shape: Shape, whole: Shape, *, is_read: bool) -> Place | None:
     return prod(known[len(run) :]), prod(known[: len(run)])
 
 
-def turned(body: Body, name: str) -> int | None:
+def transposed_input(body: Body, name: str) -> int | None:
     """Return the input that `name` is with its last two axes swapped."""
     swaps = ((*range(rank), rank + 1, rank) for rank in range(_MOST_RANK - 1))
-    return body.input_behind(name, *swaps)
+    return body.input_through(name, *swaps)

@@ -13,11 +13,11 @@ from ortkit.refusal import Refused
 
 from ..tvm.body import Body, integer
 from ..tvm.epilogue import Epilogue, Operand, Step, Value, read_step
-from .conv_form import HALVES
-from .product_batch import Batch, batch_of, place_of, turned
+from .conv_form import HALF_DTYPES
+from .product_batch import Batch, batch_of, place_of, transposed_input
 from .product_norms import Norm, read_norm
 
-#: Operands that a kernel reads besides its products.
+#: Operands that a kernel reads in addition to its products.
 MOST_OPERANDS = 4
 #: Rows of the weights are read 16 bytes at a time.
 VECTOR = 8
@@ -31,15 +31,15 @@ class Products:
         signature: The region's.
         x: [..., depth].
         norm: What is done to the rows of x before, None if nothing is.
-        weights: One or two, [columns, depth] if `is_turned`, else [depth, columns].
-        reads: What the epilogue reads besides the products: rows, or tensors of the result's
-            shape.
+        weights: One or two, [N, K] if `is_transposed`, else [K, N].
+        reads: What the epilogue reads in addition to the products: rows, or tensors of the
+            result's shape.
         epilogue: Its values are the products, the reads, and the steps.
         rows: Of x, all leading dims.
-        depth: Multiply-adds of an element.
+        depth: K.
         columns: Of the result.
-        is_turned: How the weights lie.
-        is_flipped: Whether x is [..., depth, rows] instead.
+        is_transposed: True if the weights are stored as [N, K].
+        is_lhs_transposed: True if x is [..., K, M] instead of [..., M, K].
         batch: Of many products, whose tensors have further dims in front; None for one.
     """
 
@@ -52,8 +52,8 @@ class Products:
     rows: Extent
     depth: int
     columns: int
-    is_turned: bool
-    is_flipped: bool = False
+    is_transposed: bool
+    is_lhs_transposed: bool = False
     batch: Batch | None = None
 
 
@@ -72,13 +72,13 @@ def read_products(signature: RegionSignature) -> Products | Refused | None:
     if len(matrices) < len(nodes):
         return Refused("products with matrices that are computed")
     numbers = tuple(number for number, _ in matrices)
-    kinds = {(inputs[number].shape, is_turned) for number, is_turned in matrices}
-    ((shape, is_turned), *others) = kinds
+    kinds = {(inputs[number].shape, is_transposed) for number, is_transposed in matrices}
+    ((shape, is_transposed), *others) = kinds
     if others or len(shape) < 2 or not all(isinstance(size, int) for size in shape[-2:]):
         return Refused("products with matrices of other shapes than one of known sizes")
-    if len(shape) > 2 or turned(body, source) is not None:
-        return _read_batch(body, nodes, numbers, is_turned=is_turned)
-    depth, columns = (int(size) for size in (shape[::-1] if is_turned else shape))
+    if len(shape) > 2 or transposed_input(body, source) is not None:
+        return _read_batch(body, nodes, numbers, is_transposed=is_transposed)
+    depth, columns = (int(size) for size in (shape[::-1] if is_transposed else shape))
     rows = signature.outputs[0].shape[:-1]
     norm = read_norm(body, source, (*rows, depth))
     if isinstance(norm, Refused):
@@ -89,46 +89,46 @@ def read_products(signature: RegionSignature) -> Products | Refused | None:
     reason = misfit(signature, x, depth, columns)
     if reason is not None:
         return Refused(reason)
-    behind = epilogue_of(body, nodes, numbers, body.function.output[0])
-    if isinstance(behind, Refused):
-        return behind
-    reads, epilogue = behind
+    matched = epilogue_of(body, nodes, numbers, body.function.output[0])
+    if isinstance(matched, Refused):
+        return matched
+    reads, epilogue = matched
     return Products(
         signature, x, norm, numbers, reads, epilogue,
-        product(map(extent_of, rows)), depth, columns, is_turned,
+        product(map(extent_of, rows)), depth, columns, is_transposed,
     )  # fmt: skip
 
 
 def _read_batch(
-    body: Body, nodes: Sequence[onnx.NodeProto], weights: tuple[int, ...], *, is_turned: bool
+    body: Body, nodes: Sequence[onnx.NodeProto], weights: tuple[int, ...], *, is_transposed: bool
 ) -> Products | Refused:
     """Return products of which there are many, or of rows that lie as columns."""
     signature, source = body.signature, nodes[0].input[0]
     inputs, whole = signature.inputs, signature.outputs[0].shape
-    flipped = turned(body, source)
-    x = body.inputs.get(source, flipped)
+    swapped_axes = transposed_input(body, source)
+    x = body.inputs.get(source, swapped_axes)
     if x is None:
         return Refused("products of something that is computed in the region")
-    depth, columns = inputs[weights[0]].shape[-2:][:: -1 if is_turned else 1]
+    depth, columns = inputs[weights[0]].shape[-2:][:: -1 if is_transposed else 1]
     rows = whole[-2] if len(whole) > 1 else 1
-    left = (rows, depth) if flipped is None else (depth, rows)
+    left = (rows, depth) if swapped_axes is None else (depth, rows)
     if whole[-1:] != (columns,) or inputs[x].shape[-2:] != left:
         return Refused("products of other sizes than rows and a matrix")
     assert isinstance(depth, int)
     assert isinstance(columns, int)
     # What lies innermost is copied by 16 bytes.
-    innermost = (depth, columns) if flipped is None else (depth, columns, rows)
+    innermost = (depth, columns) if swapped_axes is None else (depth, columns, rows)
     if any(not isinstance(size, int) or size % VECTOR for size in innermost):
         return Refused(f"products of {innermost}, no multiples of {VECTOR}")
-    behind = epilogue_of(body, nodes, weights, body.function.output[0], is_batch=True)
-    if isinstance(behind, Refused):
-        return behind
-    batch = batch_of(signature, x, weights[0], behind[0])
+    matched = epilogue_of(body, nodes, weights, body.function.output[0], is_batch=True)
+    if isinstance(matched, Refused):
+        return matched
+    batch = batch_of(signature, x, weights[0], matched[0])
     if isinstance(batch, Refused):
         return batch
     return Products(
-        signature, x, None, weights, *behind, extent_of(rows), depth, columns, is_turned,
-        flipped is not None, batch,
+        signature, x, None, weights, *matched, extent_of(rows), depth, columns, is_transposed,
+        swapped_axes is not None, batch,
     )  # fmt: skip
 
 
@@ -142,7 +142,7 @@ def unfit(
         return f"products with more than {results} results"
     dtype = signature.outputs[0].dtype
     for tensor in (*signature.inputs, *signature.outputs):
-        if tensor.dtype != dtype or dtype not in HALVES:
+        if tensor.dtype != dtype or dtype not in HALF_DTYPES:
             return f"a product with a tensor of type {tensor.dtype}"
     for node in nodes:
         if node.op_type == "Gemm" and not is_plain(node):
@@ -162,8 +162,8 @@ def _matrix(body: Body, node: onnx.NodeProto) -> tuple[int, bool] | None:
     as_it_lies = body.inputs.get(node.input[1])
     if as_it_lies is not None:
         return as_it_lies, is_transposed
-    behind = turned(body, node.input[1])
-    return None if behind is None else (behind, not is_transposed)
+    transposed = transposed_input(body, node.input[1])
+    return None if transposed is None else (transposed, not is_transposed)
 
 
 def misfit(signature: RegionSignature, x: int, depth: int, columns: int) -> str | None:
@@ -185,7 +185,7 @@ def epilogue_of(
     *,
     is_batch: bool = False,
 ) -> tuple[tuple[int, ...], Epilogue] | Refused:
-    """Return what the steps behind the products read, and the steps.
+    """Return the operands and the steps of the epilogue.
 
     Args:
         body: The region's.
@@ -242,16 +242,16 @@ def _number(body: Body, name: str) -> float | None:
 
 def _between(body: Body, products: Sequence[str], end: str) -> list[onnx.NodeProto]:
     """Return the nodes that make `end` of the products, in order."""
-    made, behind = set(products), []
+    made, following = set(products), []
     for node in body.function.node:
         if made & set(node.input):
             made.update(node.output)
-            behind.append(node)
+            following.append(node)
     needed = {end}
-    for node in reversed(behind):
+    for node in reversed(following):
         if needed & set(node.output):
             needed.update(node.input)
-    return [node for node in behind if needed & set(node.output)]
+    return [node for node in following if needed & set(node.output)]
 
 
 def _fits(signature: RegionSignature, number: int, *, is_batch: bool) -> bool:

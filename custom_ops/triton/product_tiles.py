@@ -22,7 +22,7 @@ _STATISTICS = 4096
 
 @dataclass(frozen=True)
 class Strip:
-    """A block's part of a product of one row: some columns, with all of their depth.
+    """The part of a thread block in a GEMV: some columns, with all of K.
 
     Args:
         columns: Of the result.
@@ -47,14 +47,14 @@ def strip_of(form: Products) -> Strip:
 
 
 @dataclass(frozen=True)
-class Parts:
-    """A block's tile of a product, and its part of the depth.
+class KSplit:
+    """The tile of a thread block in a split-K matmul, and its part of K.
 
     Args:
         rows: Of the tile.
         columns: Of the tile.
         depth: Of one step.
-        each: Of a part, a multiple of a step.
+        each: Elements of K of a part, a multiple of a step.
         warps: Of 32 threads.
         stages: Steps that are loaded ahead.
     """
@@ -67,8 +67,9 @@ class Parts:
     stages: int
 
 
-def parts_of(rows: int, depth: int, columns: int) -> Parts:
-    """Return the tiles and parts of a product with a norm behind, as measured on an H100."""
+def k_split_of(rows: int, depth: int, columns: int) -> KSplit:
+    """Return the tiles and the split of K of a matmul with a norm after it, as measured on an
+    H100."""
     height, width, step, stages = (16 if rows <= _FEW else 64), 32, 128, 4
     if rows > _NARROW_ROWS:
         width, step, stages = 64, 64, 5
@@ -77,4 +78,4 @@ def parts_of(rows: int, depth: int, columns: int) -> Parts:
     steps = -(-depth // step)
     count = max(round(_BLOCKS / tiles), min(_DEEP_PARTS, depth // _DEEP))
     count = max(1, min(count, _MOST_PARTS, steps // 2))
-    return Parts(height, width, step, -(-steps // count) * step, 4, stages)
+    return KSplit(height, width, step, -(-steps // count) * step, 4, stages)

@@ -1,4 +1,4 @@
-"""Products of rows and constant matrices; of one row as fast as its weights are read."""
+"""Matmuls with constant weights; a GEMV is as fast as its weights are read."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .product_tiles import Strip, strip_of
 
 @dataclass(frozen=True)
 class RowProduct:
-    """Products of one row."""
+    """GEMV: matmuls with M = 1."""
 
     form: Products
 
@@ -60,9 +60,11 @@ def match(signature: RegionSignature) -> RowProduct | TiledProduct | Refused | N
     if found is None or isinstance(found, Refused):
         return found
     if found.rows == ONE and found.batch is None:
-        return RowProduct(found) if found.is_turned else Refused("one row, and a matrix of rows")
+        return (
+            RowProduct(found) if found.is_transposed else Refused("one row, and a matrix of rows")
+        )
     if found.norm is not None:
-        return Refused("a norm before products of more than one row")
+        return Refused("a norm prologue of matmuls with more than one row")
     count = 1 if found.batch is None else found.batch.count.static or 1
     if not fits(found.columns) or count > MAX_GRID[2]:
         return Refused("products of too many columns, or too many products")

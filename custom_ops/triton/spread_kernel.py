@@ -1,4 +1,4 @@
-"""Images with channels outermost, as pixels of all numbers that a step of a window is over."""
+"""Space-to-depth of NCHW images: a pixel of the result holds all elements under one stride."""
 
 # mypy: ignore-errors
 import triton
@@ -6,7 +6,7 @@ import triton.language as tl
 
 
 @triton.jit
-def spread_kernel(
+def space_to_depth_kernel(
     x, w, y, v,
     H, W, C: tl.constexpr, OUT: tl.constexpr,
     KH: tl.constexpr, KW: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr,
@@ -14,9 +14,9 @@ def spread_kernel(
     ROWS, COLUMNS, TH: tl.constexpr, TW: tl.constexpr, UNITS: tl.constexpr,
     BU: tl.constexpr, BW: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Write y, which has a pixel for each step of the window, and the filter of that.
+    """Write y, the space-to-depth of x by the strides, and the matching filter v.
 
-    A convolution of x with w is one of y with v: of TH x TW pixels, without strides and pads.
+    A convolution of x with w equals one of y with v, of TH x TW pixels, without strides and pads.
 
     Args:
         x: [N, C, H, W].

@@ -1,4 +1,4 @@
-"""Squeeze-and-excite behind the means of rows: two small launches, one for each layer."""
+"""Squeeze-and-excite after the means of rows: two small launches, one for each layer."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _MEANS, _MOST_ROWS, _CHANNELS = 8192, 128, 64
 #: Hidden units of one block: each block reads all means of an image, so that blocks have no fewer
 #: than it takes to leave two for each multiprocessor.
 _FEWEST_UNITS, _MOST_UNITS, _BLOCKS = 2, 16, 264
-#: Where the number of images is not known: up to so many, and for how many where there are more.
+#: Where the number of images is not known: up to this many, and for how many where there are more.
 _FEW, _MANY = 4, 32
 
 
@@ -61,7 +61,7 @@ class Squeeze:
     def _variants(
         self, images: int, conditions: tuple[Condition, ...] = ()
     ) -> tuple[VariantSource, ...]:
-        """Return the kernel for about so many images, and one for tensors that lie anywhere."""
+        """Return the kernel for about this many images, and one for tensors that lie anywhere."""
         inputs = self.signature.inputs
         hidden, channels = inputs[self.first[0]].shape[:2]
         assert isinstance(hidden, int)
@@ -118,7 +118,7 @@ def match(signature: RegionSignature) -> Squeeze | Refused | None:
     result = body.transposed(body.function.output[0], TO_NHWC)
     if means is None or result is None or first.input[0] != pools[0].output[0]:
         return Refused("squeeze-and-excite of something else than means over rows")
-    excite = body.input_behind(second.input[1], (3, 2, 0, 1))
+    excite = body.input_through(second.input[1], (3, 2, 0, 1))
     weight = body.inputs.get(first.input[1])
     biases = [_bias(body, conv) for conv in (first, second)]
     if weight is None or excite is None or any(isinstance(one, Refused) for one in biases):
@@ -151,7 +151,7 @@ def _means(body: Body, name: str) -> int | None:
     shape = body.constant(shaped.input[1])
     if shape is None or [*shape.flat] != [0, 0, -1, 1]:
         return None
-    return body.input_behind(shaped.input[0], (0, 2, 1))
+    return body.input_through(shaped.input[0], (0, 2, 1))
 
 
 def _misfit(found: Squeeze) -> Refused | None:

@@ -1,6 +1,6 @@
-"""Squeeze-and-excite: the two layers behind the means of an image.
+"""Squeeze-and-excite: the two layers after the means of an image.
 
-`inner` and `outer`, what follows, is written behind this text for each region.
+The source of `inner` and `outer` is appended to this text for each region.
 """
 
 # mypy: ignore-errors

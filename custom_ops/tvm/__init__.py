@@ -1,10 +1,10 @@
-"""Hand-shaped kernels for CPUs: what generated loops over one iteration space cannot match.
+"""Hand-written kernels for CPUs: what generated loops over one iteration space cannot match.
 
-One op a file. Each recognises regions by what their bodies compute (`match`), never by a name,
-and is a `Template` of `ortkit.kernels.tvm.templates`: `launch` says how its work is cut, `lower`
+One op a file. Each recognises regions by what their bodies compute (`match`), never by a name, and
+is a `Template` of `ortkit.kernels.tvm.templates`: `launch` says how its work is cut, `lower`
 writes it. `attention` is one, of rounded operands by `attention_amx`; the others are convolution
-nets' and work on NHWC float32 tensors, channels innermost, so that vectors run over channels and a
-1x1 convolution is a matrix product:
+nets' and work on NHWC float32 tensors, so that vectors run over channels and a 1x1 convolution is
+a matrix product:
 
 - `pointwise_conv`: 1x1 convolution, after an optional gate per channel, with bias and epilogue.
 - `winograd_conv`: 3x3 convolution by minimal filtering, with bias and epilogue.
@@ -18,6 +18,6 @@ nets' and work on NHWC float32 tensors, channels innermost, so that vectors run 
 `bf16_product` is the matrix product or convolution of `ortkit.kernels.bf16`, whose weights are
 packed bfloat16, with an epilogue.
 
-An epilogue is any straight line of pointwise operators on the convolution's result, such as an
-activation or a residual sum, done while the result is in registers.
+An epilogue is any chain of pointwise operators on the convolution's result, such as an activation
+or a residual sum, done while the result is in registers.
 """

@@ -2,7 +2,7 @@
 
 The scores of a block lie with their keys in rows and the queries in lanes. So K and V are read
 where they are, row by row, the softmax of all lanes runs side by side, and only the block of
-queries (and of a mask) is turned around. Keys come in blocks of a bounded number, the sums of a
+queries (and of a mask) is transposed. Keys come in blocks of a bounded number, the sums of a
 softmax growing with them (Milakov and Gimelshein, "Online normalizer calculation for softmax",
 2018), so that scratch is bounded however many keys there are.
 

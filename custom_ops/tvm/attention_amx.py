@@ -47,7 +47,7 @@ class TileAttention:
 
     Args:
         form: What is computed.
-        panel: A group is so many times 64 queries, fewer of wide heads; 0: what the rule says.
+        panel: A group is this many times 64 queries, fewer of wide heads; 0: what the rule says.
         most_keys: Of a block, fewer of wide heads; 0: what the rule says.
     """
 

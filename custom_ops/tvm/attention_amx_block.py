@@ -49,7 +49,7 @@ class GroupWriter:
     _scores: tuple[Buffer, Expr] = field(init=False)  # float32 [query of 32, key]
     _weights: tuple[Buffer, Expr] = field(init=False)  # bfloat16 [query of 32, key]
     _sums: tuple[Buffer, Expr] = field(init=False)  # float32 [query, column]
-    _stage: Buffer = field(init=False)  # 16 rows of pairs, to be turned
+    _stage: Buffer = field(init=False)  # 16 rows of pairs, to be transposed
     _largest: Buffer = field(init=False)  # [query]: of the scores so far
     _total: Buffer = field(init=False)  # [query, 16]: of exponentials
 
@@ -115,13 +115,13 @@ class GroupWriter:
         return self.e.pairs_of(self.buffers[heads.tensor], at, count)
 
     def _row_of(self, places: Places, heads: Heads, last: Expr, key: Expr) -> Expr:
-        """Return the element that a key's row begins at; of those behind the last one, its."""
+        """Return the element that a key's row begins at; of those after the last one, its."""
         e = self.e
         base = places.base(heads, places.kv_head())
         return e.share(base + e.minimum(key, last) * e.i64(heads.pitch))
 
     def _pack_keys(self, places: Places, first: Expr, count: Expr) -> None:
-        """Turn blocks of 16 keys by 16 pairs around; keys behind the last one repeat it."""
+        """Transpose blocks of 16 keys by 16 pairs. Keys after the last one repeat it."""
         e, k, (sink, origin) = self.e, self.form.k, self._packed_keys
         last, zero = e.share(first + count - e.i64(1)), e.share(e.minimum(first, e.i64(0)))
         with e.loop(e.share(e.divide_up(count, PAIRS) * e.i64(2))) as strip:
@@ -139,9 +139,9 @@ class GroupWriter:
                 def load(row: Expr, lane: Expr) -> Expr:
                     return self._stage[row * e.i64(TILE) + lane]
 
-                def keep(pair: Expr, turned: Buffer, to: Expr = to) -> None:
+                def keep(pair: Expr, transposed: Buffer, to: Expr = to) -> None:
                     with e.vector(VECTOR) as lane:
-                        e.store(sink, turned[lane], to + pair * e.i64(TILE) + lane)
+                        e.store(sink, transposed[lane], to + pair * e.i64(TILE) + lane)
 
                 turn(e, load, keep, zero)
 

@@ -1,4 +1,5 @@
-"""The emitter with what rows of scores need besides: the largest number of a vector, and sums."""
+"""The emitter with what rows of scores need in addition: the largest number of a vector, and
+sums."""
 
 from __future__ import annotations
 

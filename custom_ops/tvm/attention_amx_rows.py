@@ -193,7 +193,7 @@ class Rows:
         with e.vector(VECTOR) as lane:
             first, other = halves[0][lane], halves[1][lane]
             found = e.share(e.select(first > other, first, other))
-            if mask is None:  # the scale is positive: the largest before it is so behind it
+            if mask is None:  # a positive scale keeps the largest
                 found = e.share(found * e.f32(self.form.scale * self._unit))
             e.store(halves[0], found, lane)
         return halves[0]

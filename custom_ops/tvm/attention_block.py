@@ -106,10 +106,10 @@ class Block:
             value = value if bias is None else value + bias(column + lane)
             return value * e.f32(self.form.scale)
 
-        def keep(number: Expr, turned: Buffer) -> None:
+        def keep(number: Expr, transposed: Buffer) -> None:
             at = e.share((column + number) * e.i64(places.lanes) + first)
             with e.vector(VECTOR) as lane:
-                e.store(self._queries, turned[lane], at + lane)
+                e.store(self._queries, transposed[lane], at + lane)
 
         turn(e, load, keep, self._zero)
 

@@ -25,7 +25,7 @@ class Places:
         e: Where they are emitted.
         form: What is computed.
         buffers: The region's tensors.
-        vectors: Of queries in the block; those behind the last query repeat it.
+        vectors: Of queries in the block; those after the last query repeat it.
         batch: The sample.
         head: The head of Q.
         start: The first query.
@@ -73,7 +73,7 @@ class Places:
         return lambda column: self.buffers[tensor][start + column]
 
     def number(self, lane: Expr) -> Expr:
-        """Return the query of a lane; the last one instead of those behind it."""
+        """Return the query of a lane; the last one instead of those after it."""
         e = self.e
         return e.minimum(self.start + lane, e.extent(self.form.q.length) - e.i64(1))
 

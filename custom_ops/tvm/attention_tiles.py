@@ -80,7 +80,7 @@ def turn(
     keep: Callable[[Expr, Buffer], None],
     zero: Expr,
 ) -> None:
-    """Turn 16 rows of 16 around.
+    """Transpose 16 rows of 16 elements.
 
     By shuffles that processors have as such, one instruction each: elements of four rows beside
     each other, and then the quarters of vectors. Where LLVM sees two shuffles in a row it joins
@@ -109,8 +109,8 @@ def turn(
         left, right = (_pair(e, parts[n], parts[n + 1], _QUARTERS) for n in (0, 2))
         for number, between in enumerate(zip(left, right, strict=True)):
             first, second = (_fenced(e, each, fence) for each in between)
-            for other, turned in enumerate(_pair(e, first, second, _QUARTERS)):
-                keep(e.share(column + e.i64(4 * number + 8 * other)), turned)
+            for other, transposed in enumerate(_pair(e, first, second, _QUARTERS)):
+                keep(e.share(column + e.i64(4 * number + 8 * other)), transposed)
 
 
 def _fenced(e: TileEmitter, row: Buffer, fence: Buffer) -> Buffer:
@@ -135,7 +135,7 @@ _Lanes = tuple[list[int], list[int]]
 
 
 def _interleaved(size: int) -> _Lanes:
-    """Return the lanes of two vectors by turns, `size` at once, of lower and of upper halves.
+    """Return the lanes of two vectors, interleaved, `size` at once, of lower and of upper halves.
 
     Each quarter of a vector for itself.
     """

@@ -11,7 +11,7 @@ from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.sizes import Extent, extent_of, product
 from ortkit.refusal import Refused
 
-from .bf16_operands import gated_input, is_unpacked, packed_behind, rounded_input
+from .bf16_operands import gated_input, is_unpacked, packed_input_of, rounded_input
 from .bf16_results import Finish, read_finish
 from .body import TO_NCHW, TO_NHWC, Body, integer
 from .convolution import Window, window_of
@@ -45,7 +45,8 @@ class ProductForm:
         depth: K.
         columns: N.
         finish: What follows.
-        patches: How rows of A lie in the input of a convolution; None if it has them as they are.
+        patches: How rows of A lie in the input of a convolution (im2col); None if they are the
+            input's rows.
         gate: float32 [N, 1, 1, depth], what pixels [N, H, W, depth] are multiplied by before they
             are rounded; None if there is none.
     """
@@ -80,7 +81,7 @@ def read_product(signature: RegionSignature) -> ProductForm | Refused | None:
     body = Body(signature)
     found = [(node, node.input[1]) for node in body.nodes("MatMul")]
     found += [(node, _matrix_of(body, node)) for node in body.nodes("Conv")]
-    packed = [packed_behind(body, name) for _, name in found]
+    packed = [packed_input_of(body, name) for _, name in found]
     if not any(packed):
         return None
     if len(found) != 1 or packed[0] is None:
@@ -160,7 +161,7 @@ def _read_patches(body: Body, conv: onnx.NodeProto) -> _Left | Refused:
 
 
 def _is_filter(body: Body, conv: onnx.NodeProto, sizes: tuple[int, ...]) -> bool:
-    """Say whether the weight is the matrix's [kh, kw, C, M], turned."""
+    """Say whether the weight is the transpose of the matrix's [kh, kw, C, M]."""
     matrix = body.transposed(conv.input[1], (3, 2, 0, 1))
     shaped = None if matrix is None else body.producer(matrix, "Reshape")
     shape = None if shaped is None else body.constant(shaped.input[1])

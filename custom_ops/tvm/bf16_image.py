@@ -23,7 +23,7 @@ from .bf16_writer import Piece, Writer
 if TYPE_CHECKING:
     from ortkit.kernels.tvm.emit import Expr
 
-# More pixels between the lines than that cost more than copying patches.
+# More pixels between the lines than that cost more than copying im2col rows.
 _MOST_BETWEEN = 0.5
 # Weights of up to this size are read again for each slice of lines.
 _NEAR_WEIGHT_BYTES = 1280 * 1024
@@ -42,7 +42,7 @@ class Padded:
 
     @property
     def reach(self) -> int:
-        """Lines that a patch covers besides its first one."""
+        """Lines that a patch covers in addition to its first one."""
         return self.of.window.dilations[0] * (self.of.window.kernel[0] - 1)
 
     @property

@@ -61,8 +61,8 @@ def wide_input(body: Body, name: str) -> int | None:
     return number
 
 
-def packed_behind(body: Body, name: str) -> tuple[int, int] | None:
-    """Return the input that may be the packed weight behind `name`, and the columns it has."""
+def packed_input_of(body: Body, name: str) -> tuple[int, int] | None:
+    """Return the input that may be the packed weight after `name`, and the columns it has."""
     columns = None
     cut = body.producer(name, "Slice")
     if cut is not None:
@@ -74,10 +74,10 @@ def packed_behind(body: Body, name: str) -> tuple[int, int] | None:
     shape = None if shaped is None else body.constant(shaped.input[1])
     if shaped is None or shape is None or shape.size != 2:
         return None
-    turned = body.producer(shaped.input[0], "Transpose")
-    source = "" if turned is None else source_of_cast(body, turned.input[0], FLOAT) or ""
+    transposed = body.producer(shaped.input[0], "Transpose")
+    source = "" if transposed is None else source_of_cast(body, transposed.input[0], FLOAT) or ""
     number = body.inputs.get(source)
-    if number is None or turned is None or integers(turned, "perm", ()) != (1, 3, 0, 2):
+    if number is None or transposed is None or integers(transposed, "perm", ()) != (1, 3, 0, 2):
         return None
     spec = body.signature.inputs[number]
     if spec.dtype != "bfloat16" or len(spec.shape) != 4:

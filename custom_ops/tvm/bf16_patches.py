@@ -21,7 +21,7 @@ def copy_patches(
     pixels: tuple[Expr, Expr],
     of: Patches,
 ) -> None:
-    """Emit a copy of the patches of some pixels, zeros where they lie outside of the image.
+    """Emit the im2col rows of some pixels, zeros where they lie outside of the image.
 
     Args:
         e: Where to.

@@ -1,9 +1,9 @@
 """Matrix products in bfloat16 with sums in float32: packed weights, AMX tiles or AVX512-BF16.
 
 A region is `finish(A W)`: A rounded to bfloat16, W packed as `ortkit.kernels.bf16` packs it, and
-`finish` any line of pointwise operators with biases and tensors of the result's shape. The work is
-cut into single rows of panels of 32 columns, since the number of rows may not be known; a slice of
-it is taken panel by panel within blocks of rows that stay in the second level of cache.
+`finish` any chain of pointwise operators with biases and tensors of the result's shape. The work
+is cut into single rows of panels of 32 columns, since the number of rows may not be known; a slice
+of it is taken panel by panel within blocks of rows that stay in the second level of cache.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""What follows a bfloat16 product in a region's body: a line of pointwise steps, and results."""
+"""The epilogue of a bfloat16 matmul in a region's body: a chain of pointwise steps, and
+results."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ class Body:
             return None
         return str(node.input[0])
 
-    def input_behind(self, name: str, *permutations: tuple[int, ...]) -> int | None:
+    def input_through(self, name: str, *permutations: tuple[int, ...]) -> int | None:
         """Return the number of the input that `name` is a Transpose of."""
         source = self.transposed(name, *permutations)
         return None if source is None else self.inputs.get(source)

@@ -171,7 +171,7 @@ def _source(body: Body, name: str, own: str) -> tuple[int, bool, int | None] | R
         return read, False, None
     product = body.producer(name, "Mul")
     if product is not None:
-        first, second = (body.input_behind(each, TO_NCHW) for each in product.input)
+        first, second = (body.input_through(each, TO_NCHW) for each in product.input)
         if first is not None and second is not None:
             pair = sorted(
                 (first, second), key=lambda i: body.signature.inputs[i].shape[1:3] == (1, 1)
@@ -196,9 +196,8 @@ def window_of(conv: onnx.NodeProto) -> Window | Refused:
 def packed_weight(conv: Convolution, *depth: int) -> int | None:
     """Return the input whose vectors of output channels, [V, *depth, 16], are the Conv's weight.
 
-    In the body: Reshape(Transpose(packed), [16 V, C, kh, kw]) where the Transpose turns the axes
-    behind the first one around, and if there are fewer channels than 16 V a Slice of the first
-    ones.
+    In the body: Reshape(Transpose(packed), [16 V, C, kh, kw]) where the Transpose reverses the
+    axes after the first one, and if there are fewer channels than 16 V a Slice of the first ones.
 
     Args:
         conv: The convolution.
@@ -216,7 +215,7 @@ def packed_weight(conv: Convolution, *depth: int) -> int | None:
     shaped = body.producer(name, "Reshape")
     if shaped is None:
         return None
-    packed = body.input_behind(shaped.input[0], (0, *range(len(depth) + 1, 0, -1)))
+    packed = body.input_through(shaped.input[0], (0, *range(len(depth) + 1, 0, -1)))
     shape = body.constant(shaped.input[1])
     if packed is None or shape is None:
         return None

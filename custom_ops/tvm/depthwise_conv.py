@@ -130,11 +130,11 @@ def match(signature: RegionSignature) -> DepthwiseConv | Refused | None:
 
 
 def depthwise_of(conv: Convolution, channels: int) -> DepthwiseConv | Refused:
-    """Return a convolution of so many channels as a depthwise one, or why it is none."""
+    """Return a convolution of this many channels as a depthwise one, or why it is none."""
     signature = conv.signature
     if channels != conv.groups or channels != conv.channels:
         return Refused("a depthwise convolution with several filters for a channel")
-    weight = conv.body.input_behind(conv.weight_value, (3, 2, 0, 1))
+    weight = conv.body.input_through(conv.weight_value, (3, 2, 0, 1))
     if weight is None or signature.inputs[weight].shape != (*conv.window.kernel, 1, channels):
         return Refused("a depthwise weight that is not [kh, kw, 1, C]")
     if not all(isinstance(shape[2], int) for shape in (conv.input.shape, conv.output.shape)):

@@ -1,4 +1,4 @@
-"""What is done to a convolution's result while it is in registers: a line of pointwise steps."""
+"""The epilogue of a convolution, computed in registers: a chain of pointwise steps."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Epilogue:
             e: Where to.
             result: The convolution's.
             extras: In the order of `self.extras`.
-            kept: Values that are read besides by steps; others may be missing from the list's
+            kept: Values that are read in addition by steps; others may be missing from the list's
                 places, whose value is then `result`.
         """
         values = [e.share(result), *(e.share(extra) for extra in extras)]
@@ -133,7 +133,7 @@ def read_epilogue(body: Body, start: str, end: str, dtype: str = "float32") -> E
         name: number
         for node in nodes
         for name in node.input
-        if name not in made and (number := body.input_behind(name, TO_NCHW)) is not None
+        if name not in made and (number := body.input_through(name, TO_NCHW)) is not None
     }
     distinct = tuple(dict.fromkeys(extras.values()))
     known: dict[str, Operand] = {start: Value(0)}

@@ -228,7 +228,7 @@ def match(signature: RegionSignature) -> ExpandDepthwise | Refused | None:
     if refused := unfit(signature):
         return refused
     first, second = convs
-    x = body.input_behind(first.input[0], TO_NCHW)
+    x = body.input_through(first.input[0], TO_NCHW)
     result = body.transposed(body.function.output[0], TO_NHWC)
     windows = window_of(first), window_of(second)
     if x is None or result is None or len(signature.inputs[x].shape) != 4:

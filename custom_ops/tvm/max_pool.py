@@ -164,8 +164,8 @@ def match(signature: RegionSignature) -> MaxPool | Refused | None:
 
 
 def _result(body: Body) -> str | None:
-    """Return what is turned into the region's result, before it is rounded."""
-    turned = body.function.output[0]
+    """Return the value whose Transpose is the region's result, before it is rounded."""
+    transposed = body.function.output[0]
     if body.signature.outputs[0].dtype == "bfloat16":
-        turned = source_of_cast(body, turned, BFLOAT16) or ""
-    return body.transposed(turned, TO_NHWC)
+        transposed = source_of_cast(body, transposed, BFLOAT16) or ""
+    return body.transposed(transposed, TO_NHWC)

@@ -1,7 +1,7 @@
 """Products of rows with a packed matrix, in float32, whose number of rows may not be known.
 
 A region is `finish(X W + b)`: W in panels of a few vectors of columns, one panel after another,
-`finish` a line of pointwise operators. Panels are computed for runs of rows; in a large product
+`finish` a chain of pointwise operators. Panels are computed for runs of rows; in a large product
 all panels of some runs come before the next runs, so that these rows stay near.
 """
 
@@ -36,7 +36,7 @@ _NEAR_BYTES = 2 << 20
 # Steps of the depth that weights are asked for ahead: caches do so themselves only within a page.
 _AHEAD = 32
 # For whether regions are taken for alike by tuning.
-_FEW_ROWS = 64
+_SMALL_M = 64
 # One core of x86-64-v4 at 150 GFLOP/s; one simple vector operation an element at 1/32 ns.
 _PICOSECONDS_PER_MULTIPLY = 13
 _PICOSECONDS_PER_FLOP = 31
@@ -101,7 +101,7 @@ class Product:
     def kind(self) -> str:
         """See `TunableTemplate`."""
         rows = self.rows.static
-        known = "any" if rows is None else "few" if rows <= _FEW_ROWS else "many"
+        known = "any" if rows is None else "few" if rows <= _SMALL_M else "many"
         return f"float32 product,{known} rows"
 
     @property
@@ -216,7 +216,7 @@ class _Writer:
         e.branch(panel < e.i64(panels - 1), wide, last)
 
     def _tiles(self, panel: Expr, first: Expr, columns: int) -> None:
-        """Compute a run of tiles of so many columns of a panel, a tile's width after another."""
+        """Compute a run of tiles of this many columns of a panel, a tile's width after another."""
         e, width = self.e, self.vectors * VECTOR
         whole = columns // width
         if whole > 1:
@@ -335,7 +335,7 @@ def _packed(body: Body, name: str) -> int | None:
             return None
         columns, name = [*ends.flat], cut.input[0]
     shaped = body.producer(name, "Reshape")
-    packed = None if shaped is None else body.input_behind(shaped.input[0], (1, 0, 2))
+    packed = None if shaped is None else body.input_through(shaped.input[0], (1, 0, 2))
     shape = None if shaped is None else body.constant(shaped.input[1])
     if packed is None or shape is None:
         return None

@@ -178,7 +178,7 @@ def match(signature: RegionSignature) -> SqueezeExcite | Refused | None:
     if means is None or result is None or first.input[0] != pool.output[0]:
         return Refused("squeeze-and-excite of something else than means over rows")
     numbers = [body.inputs.get(name) for name in (*first.input[1:], second.input[-1])]
-    excite = body.input_behind(second.input[1], (3, 2, 0, 1))
+    excite = body.input_through(second.input[1], (3, 2, 0, 1))
     if len(first.input) != 3 or len(second.input) != 3 or None in (*numbers, excite):
         return Refused("squeeze-and-excite with weights that are not the region's inputs")
     inner = read_epilogue(body, first.output[0], second.input[0])
@@ -201,7 +201,7 @@ def _means(body: Body, name: str) -> int | None:
     shape = body.constant(shaped.input[1])
     if shape is None or [*shape.flat] != [0, 0, -1, 1]:
         return None
-    return body.input_behind(shaped.input[0], (0, 2, 1))
+    return body.input_through(shaped.input[0], (0, 2, 1))
 
 
 def _misfit(found: SqueezeExcite) -> Refused | None:

@@ -25,7 +25,7 @@ _A, _B = 0.75, 1.5
 _Line = Sequence["Expr"]
 
 
-def spread(e: TileEmitter, pixels: Sequence[_Line]) -> list[Expr]:
+def input_transform(e: TileEmitter, pixels: Sequence[_Line]) -> list[Expr]:
     """Return B' d B of 6 x 6 pixels, point by point."""
     return _both(e, pixels, _spread_line)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from .matrix_tile import Target, load_bias, multiply_add, write_vector
 from .registers import VECTOR, Tile, even_tile
-from .winograd_points import POINTS, SIDE, STEP, filtered, gathered, spread
+from .winograd_points import POINTS, SIDE, STEP, filtered, gathered, input_transform
 
 if TYPE_CHECKING:
     from ortkit.kernels.tvm.emit import Buffer, Expr
@@ -165,7 +165,7 @@ class Run:
                 [x[start + e.i64(i * pitch[0] + j * pitch[1]) + lane] for j in range(SIDE)]
                 for i in range(SIDE)
             ]
-            for point, value in enumerate(spread(e, given)):
+            for point, value in enumerate(input_transform(e, given)):
                 place = self.v_start + sink + e.i64(point * self.pitch_v)
                 e.store(self.v, value, place + lane)
 
@@ -181,7 +181,7 @@ class Run:
                 e.store(self.v, e.f32(0.0), at + lane)
 
     def _products(self, rows: Expr, *, begin: bool) -> None:
-        """Add a block of channels to the sums of so many rows of tiles, or begin them."""
+        """Add a block of channels to the sums of this many rows of tiles, or begin them."""
         e, width = self.e, self.tile.vectors
         with e.loop(e.i64(POINTS)) as point, e.loop(rows) as number:
             row = e.share(number * e.i64(self.tile.rows))

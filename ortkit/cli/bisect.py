@@ -67,7 +67,7 @@ def _show(found: Bisection, spec: str) -> None:
         case "guilty":
             show.line(f"broken    {found.reason}")
             for one in found.guilty:
-                show.line(f"guilty    {one.id}")
+                show.line(f"breaking  {one.id}")
                 show.line(f"          pass {one.pass_name}, rule {one.rule}, at {one.node}")
             if not spec:
                 passes = dict.fromkeys(f"-{one.pass_name}" for one in found.guilty)

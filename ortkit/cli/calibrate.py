@@ -30,8 +30,8 @@ def run(arguments: argparse.Namespace) -> int:
         [
             ("machine", found.machine),
             ("operation", f"{found.operation_ns:.4f} ns on one float32 in a generated kernel"),
-            ("node", f"{found.node_ns:.0f} ns besides its work"),
-            ("fused node", f"{found.kernel_ns:.0f} ns besides its work"),
+            ("node", f"{found.node_ns:.0f} ns in addition to its work"),
+            ("fused node", f"{found.kernel_ns:.0f} ns in addition to its work"),
             ("threads", f"{found.parallel_ns:.0f} ns to hand work out and to wait for it"),
         ]
     )

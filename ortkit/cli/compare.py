@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--rounds", type=int, default=0, metavar="N",
         help="rounds in each process instead of --seconds")  # fmt: skip
     add("--processes", type=int, default=3, metavar="N",
-        help="how often each session is made anew (default: 3)")  # fmt: skip
+        help="how many times each session is created (default: 3)")  # fmt: skip
     add("--nodes", action="store_true",
         help="align intermediate values and name the first node that diverges")  # fmt: skip
     add("--repro", type=Path, metavar="FOLDER",

@@ -43,7 +43,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--level", type=int, choices=range(4), default=2, metavar="0..3",
         help="0 clean, 1 folds, 2 fusions that pay (default), 3 every fusion")  # fmt: skip
     add("--precision", choices=("fp32", "fp16", "bf16", "fp8", "int8", "int4"), default="fp32",
-        help="compute float32 in fewer bits where that is safe (default: fp32)")  # fmt: skip
+        help="compute float32 operators in a lower precision where verified "
+        "(default: fp32)")  # fmt: skip
     add("--max-error", type=float, metavar="E",
         help="error allowed (on CPUs bf16: 0.02, int8: 0.05, int4: 0.35; fp8: 0.1)")  # fmt: skip
     add("--calibrate", type=Path, metavar="DATA",
@@ -358,7 +359,7 @@ def _regions(
             one.nodes,
             None if one.kept_from else one.predicted_before_ns / 1e3,
             None if one.kept_from else one.predicted_after_ns / 1e3,
-            one.emitted_as or f"left as it was: {one.reason}",
+            one.emitted_as or f"unchanged: {one.reason}",
         )
         for one in report.regions
     )

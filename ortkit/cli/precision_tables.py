@@ -1,4 +1,4 @@
-"""What `ortkit optimize --precision` shows of fewer bits on a CPU."""
+"""What `ortkit optimize --precision` shows of a lower precision on a CPU."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def show_precision(report: PrecisionReport) -> None:
             )
             for one in report.outputs
         ]  # fmt: skip
-        columns = ("output", "error", "relative", "worst row", "cosine", "same largest")
+        columns = ("output", "error", "relative", "worst row", "cosine", "top-1 agreement")
         show.table("", columns, rows_of_outputs)
     show.line(_summary(report))
     if (time := report.time) is not None:

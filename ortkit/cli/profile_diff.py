@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--seconds", type=float, default=3.0, metavar="S",
         help="time for runs of each model without tracing (default: 3)")  # fmt: skip
     add("--processes", type=int, default=2, metavar="N",
-        help="how often each session is made anew (default: 2)")  # fmt: skip
+        help="how many times each session is created (default: 2)")  # fmt: skip
     add("--top", type=int, default=10, metavar="N",
         help="largest gains and losses to show (default: 10)")  # fmt: skip
     add("--fail-slower", type=float, metavar="PCT",
@@ -83,7 +83,7 @@ def _compared(arguments: argparse.Namespace, progress: Stages) -> ProfileDiff:
     kinds = [kind_of(path) for path in paths]
     if kinds.count("model") == 1:
         raise UserError(
-            "is compared with a profile, and models are measured in turns",
+            "is compared with a profile, and models are measured interleaved",
             where=str(paths[kinds.index("model")]),
             fix="give two models, or two profiles (`ortkit profile MODEL --json > FILE`)",
         )

@@ -88,7 +88,7 @@ def _speedup(found: ProfileDiff) -> str:
     interval = "too few runs for an interval"
     if gain.low is not None and gain.high is not None:
         interval = f"{gain.confidence:.0%} interval {gain.low:.3f} to {gain.high:.3f}"
-    turns = "" if found.in_turns else "; not measured in turns"
+    turns = "" if found.in_turns else "; not measured interleaved"
     return f"B is {gain.ratio:.3f} times as fast ({interval}{turns}): {gain.direction}"
 
 

@@ -15,8 +15,8 @@ def provider_options(given: Sequence[str]) -> dict[str, str]:
     """
     found = {}
     for text in given:
-        key, is_there, value = text.partition("=")
-        if not key or not is_there:
+        key, is_present, value = text.partition("=")
+        if not key or not is_present:
             raise UserError(f"cannot read {text!r}", where="--option", fix="write KEY=VALUE")
         found[key] = value
     return found

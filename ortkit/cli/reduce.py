@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--seconds", type=float, default=600.0, metavar="S",
         help="stop after that long (default: 600)")  # fmt: skip
     add("--checks", type=int, default=1000, metavar="N",
-        help="stop after so many checks (default: 1000)")  # fmt: skip
+        help="stop after this many checks (default: 1000)")  # fmt: skip
     add("--check-seconds", type=float, default=60.0, metavar="S",
         help="a check that takes longer does not hold (default: 60)")  # fmt: skip
     add("--inputs", type=Path, metavar="FILE.npz",

@@ -1,4 +1,5 @@
-"""One comparison, straight down: find inputs, judge by the first model, run in turns, compare."""
+"""One comparison, straight down: find inputs, judge by the first model, run interleaved,
+compare."""
 
 from __future__ import annotations
 

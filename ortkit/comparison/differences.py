@@ -38,7 +38,7 @@ class OutputDifference:
 
 @dataclass(frozen=True)
 class Judge:
-    """What is known of a model's outputs besides themselves."""
+    """What is known of a model's outputs in addition to themselves."""
 
     state: Reference | None
     """What verification found out about the first model."""

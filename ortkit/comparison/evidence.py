@@ -1,4 +1,4 @@
-"""From what the rows of one batch took and gave to what is said of them."""
+"""Derive the verdict on each variant from its latencies and output differences."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from ortkit.verify.compare import OutputComparison, compare_outputs
 from ortkit.verify.feeds import Value
 from ortkit.verify.tolerances import OWN_ERROR_FACTOR, TOLERANCES
 
-#: Floats are moved by so many of their epsilons to see which integers are near ties.
+#: Floats are moved by this many of their epsilons to see which integers are near ties.
 _TIE_EPS = 64.0
 #: Results of these may fall to either neighbour.
 _ROUNDS = frozenset({"QuantizeLinear", "DynamicQuantizeLinear"})

@@ -35,7 +35,7 @@ from ortkit.verify.feeds import Feeds, Value
 from ortkit.verify.precision import coarser_origins
 from ortkit.verify.tolerances import TOLERANCES
 
-#: So many values are looked at closely; what is off after them is mostly their doing.
+#: This many values are looked at closely; what is off after them is mostly their doing.
 _MOST_SUSPECTS = 32
 #: Results that are held at a time, of each model.
 _LIMIT_BYTES = 256 << 20
@@ -57,8 +57,8 @@ def compare_nodes(
 ) -> NodeReport:
     """Compare all values that two models have in common, on one input set.
 
-    All runs are with ONNX Runtime's optimizations off, in child processes. Nodes behind a
-    value are told by the names of values; see `graph/provenance.py`.
+    All runs are with ONNX Runtime's optimizations off, in child processes. Nodes after a value are
+    told by the names of values; see `graph/provenance.py`.
 
     Args:
         before: The model that is right by definition, A.

@@ -26,9 +26,9 @@ from ortkit.graph.open import open_model
 Candidate: TypeAlias = Callable[[], onnx.ModelProto | None]
 """Makes a model, or says that there is none."""
 Step: TypeAlias = Callable[[State], Iterator[list[Candidate]]]
-"""Yields rounds of candidates of one state; after one that holds it is asked anew."""
+"""Yields rounds of candidates of one state; after one that holds it is asked again."""
 
-#: Windows are kept alone only while so many cover the model.
+#: Windows are kept alone only while this many cover the model.
 _MOST_WINDOWS = 8
 _CUTS: tuple[Cuts, ...] = ("inputs", "constants")
 

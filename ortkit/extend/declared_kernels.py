@@ -63,7 +63,7 @@ class KernelOptions:
             by itself (TMA): how much of each of its axes is copied at once, numbers or constants.
         architectures: The GPUs that it is for, such as 90; none: all. On others a kernel behind
             it runs.
-        workers: Of a kernel in Gluon: warps besides, which `warp_specialize` gives roles.
+        workers: Of a kernel in Gluon: additional warps, which `warp_specialize` gives roles.
         registers: That a thread may have at first; 0: what Triton finds.
     """
 
@@ -141,7 +141,7 @@ class DeclaredKernel:
         found = getattr(inner, "__name__", "") or getattr(self.function, "__name__", "")
         return str(found or f"{self.backend} kernel {self.number}")
 
-    def fits(self, op: CustomOp, types: Types, is_there: Sequence[bool]) -> bool:
+    def fits(self, op: CustomOp, types: Types, is_present: Sequence[bool]) -> bool:
         """Say whether it is for these element types and these inputs."""
         kinds = op.schema.kinds
         chosen = [dtype for kind, dtype in types.items() if len(kinds[kind]) > 1]
@@ -149,17 +149,17 @@ class DeclaredKernel:
             return False
         inputs = op.schema.inputs
         if inputs[-1].is_variadic:
-            return len(is_there) - len(inputs) + 1 in self.options.counts
-        absent = {one.name for one, flag in zip(inputs, is_there, strict=True) if not flag}
+            return len(is_present) - len(inputs) + 1 in self.options.counts
+        absent = {one.name for one, flag in zip(inputs, is_present, strict=True) if not flag}
         return absent == self.options.without
 
 
-def expanded(inputs: Sequence[OpInput], is_there: Sequence[bool]) -> list[OpInput]:
+def expanded(inputs: Sequence[OpInput], is_present: Sequence[bool]) -> list[OpInput]:
     """Return the formal input of each of a node's, those that are absent included."""
     last = inputs[-1]
     if not last.is_variadic:
         return list(inputs)
-    count = len(is_there) - len(inputs) + 1
+    count = len(is_present) - len(inputs) + 1
     return [*inputs[:-1], *(OpInput(f"{last.name}{i}", last.type) for i in range(count))]
 
 
@@ -187,8 +187,8 @@ def declared_kernel(
     found = _options(options, backend, where)
     _check(op, backend, found, where)
     kernel = DeclaredKernel(backend, function, len(op.kernels), found)  # type: ignore[arg-type]
-    for is_there in presences(op, kernel):
-        words_of(op, kernel, is_there).rules(found.when)
+    for is_present in presences(op, kernel):
+        words_of(op, kernel, is_present).rules(found.when)
     return kernel
 
 
@@ -250,7 +250,7 @@ def _check(op: CustomOp, backend: str, options: KernelOptions, where: str) -> No
 def _check_boxes(op: CustomOp, options: KernelOptions, where: str) -> None:
     if options.workers % 4 or options.workers < 0:
         raise UserError(
-            f"{options.workers} warps besides", where=where, fix="they come in groups of 4"
+            f"{options.workers} additional warps", where=where, fix="they come in groups of 4"
         )
     kinds = {one.name: one.type for one in op.schema.inputs} | dict(op.schema.outputs)
     for name in options.boxes:
@@ -285,10 +285,10 @@ def presences(op: CustomOp, kernel: DeclaredKernel) -> list[tuple[bool, ...]]:
     return [tuple(one.name not in kernel.options.without for one in inputs)]
 
 
-def words_of(op: CustomOp, kernel: DeclaredKernel, is_there: Sequence[bool]) -> Words:
+def words_of(op: CustomOp, kernel: DeclaredKernel, is_present: Sequence[bool]) -> Words:
     """Return the sizes and constants that a kernel's texts may name."""
-    inputs = expanded(op.schema.inputs, is_there)
-    kinds = [one.type for one, flag in zip(inputs, is_there, strict=True) if flag]
+    inputs = expanded(op.schema.inputs, is_present)
+    kinds = [one.type for one, flag in zip(inputs, is_present, strict=True) if flag]
     kinds += op.schema.outputs.values()
     names = dict.fromkeys(name for kind in kinds for dim in kind.dims for name in dim.names)
     constants = {
@@ -300,7 +300,7 @@ def words_of(op: CustomOp, kernel: DeclaredKernel, is_there: Sequence[bool]) -> 
 
 
 def rules_of(
-    op: CustomOp, kernel: DeclaredKernel, is_there: Sequence[bool]
+    op: CustomOp, kernel: DeclaredKernel, is_present: Sequence[bool]
 ) -> tuple[SizeRule, ...]:
     """Return the conditions on sizes under which a kernel is taken."""
-    return words_of(op, kernel, is_there).rules(kernel.options.when)
+    return words_of(op, kernel, is_present).rules(kernel.options.when)

@@ -21,7 +21,7 @@ def find_ops(sources: Sequence[str] = (), flag: str = "--from") -> tuple[CustomO
     """Import what declares ops, and return all that are declared.
 
     Args:
-        sources: Python files, or modules by name; besides them installed packages' ops are
+        sources: Python files, or modules by name; in addition, ops of installed packages are
             found.
         flag: What named the sources, for messages.
 

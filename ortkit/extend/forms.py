@@ -57,7 +57,7 @@ class Form:
 
     op: CustomOp
     types: Types
-    is_there: tuple[bool, ...]
+    is_present: tuple[bool, ...]
     signature: RegionSignature
     attributes: tuple[str, ...]
     """Those that are inputs, after the others."""
@@ -71,22 +71,22 @@ class Form:
     @property
     def inputs(self) -> list[OpInput]:
         """What the declaration calls each of the node's inputs, absent ones included."""
-        return expanded(self.op.schema.inputs, self.is_there)
+        return expanded(self.op.schema.inputs, self.is_present)
 
     @property
     def text(self) -> str:
         """Such as `float32` or `float32 without bias`."""
-        words = _text(self.op, self.types, self.is_there)
+        words = _text(self.op, self.types, self.is_present)
         if self.declared is None:
             return words
         when = f" where {self.declared.options.when}" if self.declared.options.when else ""
         return f"{words} by {self.declared.name} ({self.declared.backend}){when}"
 
 
-def _text(op: CustomOp, types: Types, is_there: Sequence[bool]) -> str:
+def _text(op: CustomOp, types: Types, is_present: Sequence[bool]) -> str:
     kinds = [dtype for kind, dtype in types.items() if len(op.schema.kinds[kind]) > 1]
-    inputs = expanded(op.schema.inputs, is_there)
-    absent = [one.name for one, flag in zip(inputs, is_there, strict=True) if not flag]
+    inputs = expanded(op.schema.inputs, is_present)
+    absent = [one.name for one, flag in zip(inputs, is_present, strict=True) if not flag]
     words = " ".join(kinds or [next(iter(types.values()))])
     if op.schema.inputs[-1].is_variadic:
         words += f" of {len(inputs)}"
@@ -123,15 +123,15 @@ def forms_of(
             fix=f"give it one with @{name}.body, or a kernel with @{name}.kernel",
         )  # fmt: skip
     for types in op.schema.choices(dtypes):
-        for is_there in _presences(op, kernels):
-            fitting = [one for one in kernels if one.fits(op, types, is_there)]
+        for is_present in _presences(op, kernels):
+            fitting = [one for one in kernels if one.fits(op, types, is_present)]
             for one in fitting:
                 try:
-                    yield _declared(op, one, types, is_there)
+                    yield _declared(op, one, types, is_present)
                 except UserError as error:
-                    yield f"{_text(op, types, is_there)} by {one.name}", error.problem
+                    yield f"{_text(op, types, is_present)} by {one.name}", error.problem
             if all(one.options.when for one in fitting):
-                yield _generated(op, types, is_there, target, has_others=bool(fitting))
+                yield _generated(op, types, is_present, target, has_others=bool(fitting))
 
 
 def _presences(op: CustomOp, kernels: Sequence[DeclaredKernel]) -> list[tuple[bool, ...]]:
@@ -142,13 +142,13 @@ def _presences(op: CustomOp, kernels: Sequence[DeclaredKernel]) -> list[tuple[bo
 
 
 def _declared(
-    op: CustomOp, kernel: DeclaredKernel, types: Types, is_there: tuple[bool, ...]
+    op: CustomOp, kernel: DeclaredKernel, types: Types, is_present: tuple[bool, ...]
 ) -> Form:
     from ortkit.extend.kernel_parameters import attributes_of
 
     schema = op.schema
-    inputs = expanded(schema.inputs, is_there)
-    specs = [_spec(one, types) for one, flag in zip(inputs, is_there, strict=True) if flag]
+    inputs = expanded(schema.inputs, is_present)
+    specs = [_spec(one, types) for one, flag in zip(inputs, is_present, strict=True) if flag]
     used = attributes_of(op, kernel)
     specs += [_attribute_spec(name, schema) for name in used]
     built_in = tuple(name for name in schema.attributes if name not in used)
@@ -159,25 +159,25 @@ def _declared(
                 "default that it could be built for", where=op.id,
             )  # fmt: skip
     outputs = _outputs(schema, types)
-    content = f"{op.id} {op.version} {kernel.number} {dict(types)} {is_there}"
+    content = f"{op.id} {op.version} {kernel.number} {dict(types)} {is_present}"
     key = hashlib.sha256(content.encode()).hexdigest()[:12]
     signature = DeclaredSignature(_word(op.name), "", tuple(specs), outputs, key)
-    rules = rules_of(op, kernel, is_there)
-    return Form(op, types, is_there, signature, used, built_in, kernel, rules)
+    rules = rules_of(op, kernel, is_present)
+    return Form(op, types, is_present, signature, used, built_in, kernel, rules)
 
 
 def _generated(
     op: CustomOp,
     types: Types,
-    is_there: tuple[bool, ...],
+    is_present: tuple[bool, ...],
     target: str,
     *,
     has_others: bool,
 ) -> Form | tuple[str, str]:
     """Return the form that is made from the body, or what cannot be made and why."""
-    words = _text(op, types, is_there)
-    inputs = expanded(op.schema.inputs, is_there)
-    absent = [one.name for one, flag in zip(inputs, is_there, strict=True) if not flag]
+    words = _text(op, types, is_present)
+    inputs = expanded(op.schema.inputs, is_present)
+    absent = [one.name for one, flag in zip(inputs, is_present, strict=True) if not flag]
     body = op.bodies.get(frozenset(absent))
     if body is None:
         what = "there is no body" + (f" without {', '.join(absent)}" if absent else "")
@@ -185,7 +185,7 @@ def _generated(
     if operator := control_flow(body):
         return words, f"its body has a {operator}, which no kernel can be made of"
     try:
-        return _form(op, body, types, is_there, target)
+        return _form(op, body, types, is_present, target)
     except UserError as error:
         return words, error.problem
 
@@ -194,11 +194,11 @@ def _form(
     op: CustomOp,
     body: onnx.FunctionProto,
     types: Types,
-    is_there: tuple[bool, ...],
+    is_present: tuple[bool, ...],
     target: str,
 ) -> Form:
     schema = op.schema
-    there = [one for one, flag in zip(schema.inputs, is_there, strict=True) if flag]
+    there = [one for one, flag in zip(schema.inputs, is_present, strict=True) if flag]
     kinds = [types[one.type.kind] for one in there]
     defaults = {
         name: one.default for name, one in schema.attributes.items() if one.default is not None
@@ -215,7 +215,7 @@ def _form(
     signature = RegionSignature(
         _word(op.name), body_text(function), tuple(inputs), _outputs(schema, types)
     )
-    return Form(op, types, is_there, signature, given, built_in)
+    return Form(op, types, is_present, signature, given, built_in)
 
 
 def _outputs(schema: OpSchema, types: Types) -> tuple[TensorSpec, ...]:
@@ -241,11 +241,13 @@ def _check_stars(
 ) -> None:
     """Raise unless the body computes the same with its axes of any number made one."""
     kinds = [*inputs, *outputs]
-    stars = {str(kind.dims[kind.star]) for kind in kinds if kind.star is not None}
-    if not stars:
+    wildcard_axes = {str(kind.dims[kind.star]) for kind in kinds if kind.star is not None}
+    if not wildcard_axes:
         return
-    if len(stars) > 1:
-        raise UserError(f"{' and '.join(sorted(stars))} stand for different numbers of axes")
+    if len(wildcard_axes) > 1:
+        raise UserError(
+            f"{' and '.join(sorted(wildcard_axes))} stand for different numbers of axes"
+        )
     after = min(len(kind.dims) - 1 - (kind.star or 0) for kind in kinds if kind.star is not None)
     constants = {
         node.output[0]: _integers(node.attribute[0])

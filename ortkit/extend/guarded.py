@@ -25,7 +25,7 @@ from ortkit.runtime.child_process import child_command
 from ortkit.temporary import TemporaryFolder, tools_in
 
 _SECONDS = 120.0
-#: A kernel that ended so many processes is not called again.
+#: A kernel that ended this many processes is not called again.
 MOST_ENDINGS = 3
 
 
@@ -82,7 +82,7 @@ def run_child(
     Args:
         module: What runs it, such as `ortkit.extend.guarded_child`.
         job: As that module says.
-        surroundings: Environment variables besides this process's.
+        surroundings: Additional environment variables.
     """
     command = child_command(module)
     try:

@@ -129,7 +129,7 @@ def built_forms(
         notes: Gets op, form and what makes its kernel slow.
 
     Yields:
-        For each its kernel or why it has none, and how many were compiled anew.
+        For each its kernel or why it has none, and how many were recompiled.
 
     Raises:
         UserError: A kernel that a user wrote does not fit its op.
@@ -217,7 +217,7 @@ def _named(made: Sequence[tuple[Form, Kernel | CudaKernel]]) -> Iterator[NamedOp
     for found in groups.values():
         op, types = found[0][0].op, found[0][0].types
         # The one with the fewest inputs tells shapes, and stands last.
-        found.sort(key=lambda one: -sum(one[0].is_there))
+        found.sort(key=lambda one: -sum(one[0].is_present))
         names = list(op.schema.attributes)
         used = {name for form, _ in found for name in (*form.attributes, *form.built_in)}
         attributes = [name for name in names if name in used]
@@ -250,10 +250,10 @@ def _value(value: Attribute | None) -> float | int | None:
 
 def _kernel(form: Form, kernel: Kernel | CudaKernel, attributes: Sequence[str]) -> NamedKernel:
     schema = form.op.schema
-    there = [place for place, flag in enumerate(form.is_there) if flag]
+    there = [place for place, flag in enumerate(form.is_present) if flag]
     kinds = [form.inputs[place].type for place in there]
-    stars = [*(kind.star for kind in kinds), *(None for _ in form.attributes)]
-    stars += [kind.star for kind in schema.outputs.values()]
+    wildcard_axes = [*(kind.star for kind in kinds), *(None for _ in form.attributes)]
+    wildcard_axes += [kind.star for kind in schema.outputs.values()]
     fixed = {}
     for name in form.built_in:
         value = _value(schema.attributes[name].default)
@@ -262,6 +262,6 @@ def _kernel(form: Form, kernel: Kernel | CudaKernel, attributes: Sequence[str]) 
     return NamedKernel(
         form.signature, kernel,
         (*there, *(-1 - attributes.index(name) for name in form.attributes)),
-        tuple(stars), form.is_there, fixed,
+        tuple(wildcard_axes), form.is_present, fixed,
         tuple(Condition(one.size, one.divisible_by, one.at_most) for one in form.rules),
     )  # fmt: skip

@@ -68,7 +68,7 @@ class NativeKernel:
             tensors: The addresses of the inputs that there are, then of the outputs, dense.
             attributes: All of them.
             sizes: By name; any number of axes are one.
-            threads: At most so many compute at once.
+            threads: At most this many compute at once.
 
         Raises:
             KernelError: The kernel says that it failed.
@@ -139,32 +139,32 @@ class NativeOp:
     def find(
         self,
         types: Types,
-        is_there: tuple[bool, ...],
+        is_present: tuple[bool, ...],
         attributes: Mapping[str, Attribute],
         sizes: Mapping[str, int],
     ) -> NativeKernel | None:
         """Return the first kernel that is for a call, None if there is none."""
-        key = tuple(sorted(types.items())), is_there
+        key = tuple(sorted(types.items())), is_present
         with self._lock:
             if key not in self._known:
-                self._known[key] = self._load(types, is_there)
+                self._known[key] = self._load(types, is_present)
         return next((one for one in self._known[key] if one.takes(attributes, sizes)), None)
 
-    def _load(self, types: Types, is_there: tuple[bool, ...]) -> tuple[NativeKernel, ...]:
+    def _load(self, types: Types, is_present: tuple[bool, ...]) -> tuple[NativeKernel, ...]:
         if not self.op.bodies and not any(one.target == "cpu" for one in self.op.kernels):
             self.problem = "it has neither a body nor a kernel for CPUs"
             return ()
         try:
-            return tuple(self._compiled(types, is_there))
+            return tuple(self._compiled(types, is_present))
         except OrtkitError as error:  # without toolchains the reference computes
             self.problem = str(error)
             return ()
 
-    def _compiled(self, types: Types, is_there: tuple[bool, ...]) -> list[NativeKernel]:
+    def _compiled(self, types: Types, is_present: tuple[bool, ...]) -> list[NativeKernel]:
         found = [
             one
             for one in forms_of(self.op, list(types.values()), "cpu")
-            if not isinstance(one, Form) or (one.types == types and one.is_there == is_there)
+            if not isinstance(one, Form) or (one.types == types and one.is_present == is_present)
         ]
         forms = [one for one in found if isinstance(one, Form)]
         reasons = [one[1] for one in found if not isinstance(one, Form)]

@@ -26,7 +26,7 @@ _SINGLE = (0, 1, 2, 15, 16, 17, 33, 4099)
 _STARS: tuple[tuple[int, ...], ...] = ((3,), (), (2, 3), (1,), (0,), (2, 1, 5), (257,))
 #: A case with more elements in one tensor is made smaller.
 _MOST_ELEMENTS = 1 << 20
-#: Sizes that a kernel is for are tried as so many times what they must be multiples of.
+#: Sizes that a kernel is for are tried as this many times what they must be multiples of.
 _MULTIPLES = (1, 3, 5)
 
 
@@ -42,7 +42,7 @@ class Case:
     sizes: Sizes
 
     @property
-    def is_there(self) -> tuple[bool, ...]:
+    def is_present(self) -> tuple[bool, ...]:
         return tuple(one is not None for one in self.inputs)
 
 
@@ -67,7 +67,7 @@ def cases_of(
         there: Which inputs there are, of a variadic one all.
         seed: Of the values.
         rules: What must hold of the sizes; more of them are then tried.
-        more: Numbers for the named sizes to try besides.
+        more: Additional numbers for the named sizes to try.
     """
     schema = op.schema
     attributes = {
@@ -79,10 +79,10 @@ def cases_of(
         draw = np.random.default_rng([seed, number, zlib.crc32(op.id.encode())])
         arrays: list[Array | None] = []
         shapes = []
-        for one, is_there in zip(formal, there, strict=True):
+        for one, is_present in zip(formal, there, strict=True):
             shape = sizes.shape(one.type)
             assert shape is not None
-            if not is_there:
+            if not is_present:
                 arrays.append(None)
                 continue
             arrays.append(_values(draw, shape, types[one.type.kind], number))
@@ -93,7 +93,7 @@ def cases_of(
 
 def flat_sizes(sizes: Sizes) -> dict[str, int]:
     """Return the named sizes as kernels have them: any number of axes are one."""
-    return {**sizes.named, **{word: prod(run) for word, run in sizes.stars.items()}}
+    return {**sizes.named, **{word: prod(run) for word, run in sizes.wildcard_axes.items()}}
 
 
 def _sizes(
@@ -104,25 +104,33 @@ def _sizes(
     names = list(dict.fromkeys(
         name for kind in kinds for dim in kind.dims if not dim.is_star for name in dim.names
     ))  # fmt: skip
-    stars = list(dict.fromkeys(
+    wildcard_axes = list(dict.fromkeys(
         dim.names[0] for kind in kinds for dim in kind.dims if dim.is_star
     ))  # fmt: skip
     odd = {name: _ODD[index % len(_ODD)] for index, name in enumerate(names)}
-    first = dict.fromkeys(stars, _STARS[0])
+    first = dict.fromkeys(wildcard_axes, _STARS[0])
     tried: list[Sizes] = [Sizes(dict(odd), dict(first))]
-    tried += [Sizes(dict(odd), dict.fromkeys(stars, star)) for star in _STARS[1:] if stars]
+    tried += [
+        Sizes(dict(odd), dict.fromkeys(wildcard_axes, star))
+        for star in _STARS[1:]
+        if wildcard_axes
+    ]
     for name in names:
         tried += [Sizes({**odd, name: size}, dict(first)) for size in _SINGLE]
-    tried.append(Sizes(dict.fromkeys(names, 1), dict.fromkeys(stars, (1, 1))))
-    tried.append(Sizes(dict.fromkeys(names, 64), dict.fromkeys(stars, (64,))))
+    tried.append(Sizes(dict.fromkeys(names, 1), dict.fromkeys(wildcard_axes, (1, 1))))
+    tried.append(Sizes(dict.fromkeys(names, 64), dict.fromkeys(wildcard_axes, (64,))))
     for count in _MULTIPLES if rules else ():
-        fit = {name: count * max(_divisors(name, rules)) for name in [*names, *stars]}
+        fit = {name: count * max(_divisors(name, rules)) for name in [*names, *wildcard_axes]}
         tried.append(
-            Sizes({name: fit[name] for name in names}, {star: (fit[star],) for star in stars})
+            Sizes(
+                {name: fit[name] for name in names}, {star: (fit[star],) for star in wildcard_axes}
+            )
         )
     for one in more:
         tried.append(
-            Sizes({name: one[name] for name in names}, {star: (one[star],) for star in stars})
+            Sizes(
+                {name: one[name] for name in names}, {star: (one[star],) for star in wildcard_axes}
+            )
         )
     for sizes in tried:
         if not all(rule.holds(flat_sizes(sizes)) for rule in rules):

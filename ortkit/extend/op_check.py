@@ -30,7 +30,7 @@ from ortkit.verify.compare import OutputComparison, compare_outputs
 
 #: Faults of one form beyond these are counted only.
 _MOST_FAULTS = 3
-#: Of a variadic input so many besides the first are tried.
+#: Of a variadic input this many in addition to the first are tried.
 _MORE_VARIADIC = 2
 
 
@@ -200,7 +200,7 @@ class _Check:
         is_tried: Callable[[Case], bool] = lambda _: True,
         more: Sequence[Mapping[str, int]] = (),
     ) -> None:
-        all_cases = cases_of(self.op, form.types, form.is_there, self.seed, form.rules, more)
+        all_cases = cases_of(self.op, form.types, form.is_present, self.seed, form.rules, more)
         cases = [case for case in all_cases if is_tried(case)]
         if not cases:
             self.notes.append(f"no case has the sizes that {form.text} is for")

@@ -1,4 +1,4 @@
-"""Inputs laid out anew for kernels that want them so: `@op.prepack("w")`."""
+"""Weight prepacking: `@op.prepack("w")` converts an input to the layout that the kernel reads."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _OPTIONS = ("constants", "schedule", "units")
 
 @dataclass(frozen=True)
 class Packing:
-    """How one input is laid out anew.
+    """How one input is prepacked.
 
     Args:
         input: Its name.
@@ -47,7 +47,7 @@ class Packing:
         content = f"{form.op.id} {form.op.version} packs {self.input} {spec.dtype}"
         key = hashlib.sha256(content.encode()).hexdigest()[:12]
         signature = DeclaredSignature(f"pack_{self.input}", "", (spec,), (), key)
-        return Form(form.op, form.types, form.is_there, signature, (), (), self.kernel)
+        return Form(form.op, form.types, form.is_present, signature, (), (), self.kernel)
 
 
 def declared_packing(

@@ -15,7 +15,7 @@ class Sizes:
     """What the names in declared shapes stand for; filled from the shapes of the inputs."""
 
     named: dict[str, int] = field(default_factory=dict)
-    stars: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    wildcard_axes: dict[str, tuple[int, ...]] = field(default_factory=dict)
 
     def learn(self, tensors: Sequence[tuple[str, TensorType, Sequence[int]]], where: str) -> None:
         """Read names off the shapes of tensors, and check that they agree.
@@ -47,9 +47,9 @@ class Sizes:
         shape: list[int] = []
         for dim in kind.dims:
             if dim.is_star:
-                if dim.names[0] not in self.stars:
+                if dim.names[0] not in self.wildcard_axes:
                     return None
-                shape.extend(self.stars[dim.names[0]])
+                shape.extend(self.wildcard_axes[dim.names[0]])
                 continue
             size = self.size(dim)
             if size is None:
@@ -73,9 +73,9 @@ class Sizes:
         end = len(shape) - after
         word = kind.dims[star].names[0]
         run = tuple(shape[star:end])
-        if self.stars.setdefault(word, run) != run:
+        if self.wildcard_axes.setdefault(word, run) != run:
             raise UserError(
-                f"{name}: *{word} is {list(run)}, and {list(self.stars[word])} elsewhere",
+                f"{name}: *{word} is {list(run)}, and {list(self.wildcard_axes[word])} elsewhere",
                 where=where,
             )
         dims = (*kind.dims[:star], *kind.dims[star + 1 :])
@@ -108,10 +108,12 @@ def check_outputs(
 ) -> None:
     """Raise unless the inputs' shapes tell the outputs'."""
     told = told_names(inputs)
-    stars = {kind.dims[kind.star].names[0] for kind in inputs if kind.star is not None}
+    wildcard_axes = {kind.dims[kind.star].names[0] for kind in inputs if kind.star is not None}
     for name, kind in outputs.items():
         for dim in kind.dims:
-            absent = [word for word in dim.names if word not in (stars if dim.is_star else told)]
+            absent = [
+                word for word in dim.names if word not in (wildcard_axes if dim.is_star else told)
+            ]
             if absent:
                 raise UserError(
                     f"no input that is always there tells the size {absent[0]!r} of {name}",

@@ -77,12 +77,12 @@ def register_backward(
 
     def backward(ctx: Any, *gradients: Any) -> Any:
         saved = iter(ctx.saved_tensors)
-        tensors = [next(saved) if is_there else None for is_there in ctx.there]
+        tensors = [next(saved) if is_present else None for is_present in ctx.there]
         found = made(*gradients, *tensors, **ctx.attributes)
         results = (found,) if inputs == 1 else found
         return tuple(
-            one if is_needed and is_there else None
-            for one, is_needed, is_there in zip(
+            one if is_needed and is_present else None
+            for one, is_needed, is_present in zip(
                 results, ctx.needs_input_grad, ctx.there, strict=False
             )
         )
@@ -99,7 +99,7 @@ def _derived(op: CustomOp) -> Callable[..., Any]:
 
     def backward(ctx: Any, *gradients: Any) -> Any:
         saved = iter(ctx.saved_tensors)
-        tensors = [next(saved) if is_there else None for is_there in ctx.there]
+        tensors = [next(saved) if is_present else None for is_present in ctx.there]
         found = _by_body(op, gradients, tensors, ctx.attributes)
         return tuple(
             one if is_needed else None

@@ -45,7 +45,7 @@ def fitting(
             continue
         if source.architectures is not None and 10 * major + minor not in source.architectures:
             continue
-        # What Gluon is, each Triton says anew, and torch brings its own.
+        # What Gluon is, each Triton says again, and torch brings its own.
         if any(step.is_gluon for step in source.steps) or not has_elements(source, sizes):
             continue
         if all(

@@ -26,7 +26,7 @@ Tensor: TypeAlias = Any
 #: "auto": kernels where there are some; "always": an error where there are none; "never".
 Kernels: TypeAlias = Literal["auto", "always", "never"]
 
-#: What so many different calls mean is remembered.
+#: What this many different calls mean is remembered.
 _MOST_KNOWN = 4096
 
 
@@ -40,7 +40,7 @@ class _Call:
     """What calls with tensors of the same shapes, types and attributes have in common."""
 
     op: CustomOp
-    is_there: tuple[bool, ...]
+    is_present: tuple[bool, ...]
     attributes: Mapping[str, Attribute]
     types: Types
     sizes: Sizes
@@ -55,7 +55,7 @@ class _Call:
     @property
     def absent(self) -> frozenset[str]:
         """The optional inputs that are not there."""
-        pairs = zip(self.op.schema.inputs, self.is_there, strict=True)
+        pairs = zip(self.op.schema.inputs, self.is_present, strict=True)
         return frozenset(one.name for one, flag in pairs if not flag)
 
     def empty(self, like: Tensor) -> tuple[Tensor, ...]:
@@ -133,13 +133,13 @@ class TorchRun:
         for _, one in there:
             if one.device != device:
                 raise UserError(f"its tensors are on {device} and on {one.device}", where=op.id)
-        is_there = [tensor is not None for tensor in inputs]
-        is_there += [False] * (len(op.schema.inputs) - len(is_there))
-        call = _Call(op, tuple(is_there), given, types, sizes, device, flat_sizes(sizes))
+        is_present = [tensor is not None for tensor in inputs]
+        is_present += [False] * (len(op.schema.inputs) - len(is_present))
+        call = _Call(op, tuple(is_present), given, types, sizes, device, flat_sizes(sizes))
         shapes = [(sizes.shape(kind), types[kind.kind]) for kind in op.schema.outputs.values()]
         call.outputs = tuple((shape or (), getattr(torch, dtype)) for shape, dtype in shapes)
         if device.type == "cpu" and self.kernels != "never":
-            call.native = self.native.find(types, call.is_there, given, call.flat)
+            call.native = self.native.find(types, call.is_present, given, call.flat)
         return call
 
     def _native(self, call: _Call, there: Sequence[Tensor]) -> tuple[Tensor, ...] | None:
@@ -182,7 +182,7 @@ class TorchRun:
         return None
 
     def _forms(self, call: _Call) -> list[tuple[Form, tuple[VariantSource, ...]]]:
-        key = tuple(sorted(call.types.items())), call.is_there
+        key = tuple(sorted(call.types.items())), call.is_present
         if key in self._sources:
             return self._sources[key]
         made = []
@@ -190,7 +190,7 @@ class TorchRun:
             for form in forms_of(self.op, list(call.types.values()), "cuda"):
                 if not isinstance(form, Form):
                     self._problem = form[1]
-                elif form.types == call.types and form.is_there == call.is_there:
+                elif form.types == call.types and form.is_present == call.is_present:
                     found = sources_for(form)
                     if isinstance(found, Refused):
                         self._problem = found.reason
@@ -214,7 +214,7 @@ class TorchRun:
 
     def _by_reference(self, call: _Call, there: Sequence[Tensor]) -> tuple[Tensor, ...]:
         arrays = iter([to_numpy(one) for one in there])
-        inputs = [next(arrays) if flag else None for flag in call.is_there]
+        inputs = [next(arrays) if flag else None for flag in call.is_present]
         results = self.op.compute(inputs, call.attributes)
         return tuple(from_numpy(one, call.device) for one in results)
 

@@ -85,7 +85,7 @@ def _variants(form: Form) -> tuple[VariantSource, ...]:
 
 
 def _behind(form: Form) -> Iterator[VariantSource]:
-    """Yield variants of the kernels behind one that is not for all GPUs, until one is for all.
+    """Yield variants of the kernels after one that is not for all GPUs, until one is for all.
 
     Raises:
         UserError: None is.
@@ -93,10 +93,10 @@ def _behind(form: Form) -> Iterator[VariantSource]:
     op, one = form.op, form.declared
     assert one is not None
     for other in op.kernels[one.number + 1 :]:
-        is_like = other.target == one.target and other.fits(op, form.types, form.is_there)
+        is_like = other.target == one.target and other.fits(op, form.types, form.is_present)
         if not is_like or attributes_of(op, other) != form.attributes:
             continue
-        rules = rules_of(op, other, form.is_there)
+        rules = rules_of(op, other, form.is_present)
         yield from _variants(replace(form, declared=other, rules=rules))
         if not other.options.architectures and set(rules) <= set(form.rules):
             return
@@ -124,7 +124,7 @@ class _Maker:
         self.kernel = form.declared
         self.options = form.declared.options
         self.where = f"{form.op.id}: kernel {self.kernel.name}"
-        self.words: Words = words_of(form.op, self.kernel, form.is_there)
+        self.words: Words = words_of(form.op, self.kernel, form.is_present)
         self.tensors: tuple[TensorSpec, ...] = (*form.signature.inputs, *form.signature.outputs)
         self.symbols = symbols_of(self.tensors)
         self.places = {one.name: place for place, one in enumerate(self.tensors)}

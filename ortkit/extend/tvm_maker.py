@@ -64,7 +64,7 @@ class Maker:
             for one in signature.inputs
             if one.name in self.options.packed
         }
-        self.words: Words = words_of(form.op, self.kernel, form.is_there)
+        self.words: Words = words_of(form.op, self.kernel, form.is_present)
         if self.packing is not None:
             self.words = self.packing.words
             self.packed = {_PACKED: self.packing}
@@ -161,12 +161,13 @@ class Maker:
         """Return the names of the node's inputs, None for those that are absent."""
         if self.packing is not None:
             return [self.packing.input]
-        inputs = expanded(self.form.op.schema.inputs, self.form.is_there)
-        pairs = zip(inputs, self.form.is_there, strict=True)
+        inputs = expanded(self.form.op.schema.inputs, self.form.is_present)
+        pairs = zip(inputs, self.form.is_present, strict=True)
         return [one.name if flag else None for one, flag in pairs]
 
     def _constants(self) -> dict[str, Any]:
-        """Return what the function takes by name besides attributes: constants, level, sizes."""
+        """Return what the function takes by name in addition to attributes: constants, level,
+        sizes."""
         given = {**self.sizes, "level": self.level, **self.options.constants}
         parameters = inspect.signature(self.kernel.function).parameters
         is_named = {name for name, one in parameters.items() if one.kind is one.KEYWORD_ONLY}

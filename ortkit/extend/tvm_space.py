@@ -26,9 +26,10 @@ from ortkit.extend.tvm_traces import (
     schedule_of,
 )
 
-#: Of schedules that are proposed at once one in so many is drawn anew, once others are known.
+#: Of schedules that are proposed at once one in this many is drawn at random, once others are
+#: known.
 _ANEW_EVERY = 3
-#: So many of the fastest are changed, and a schedule at most so often at once.
+#: This many of the fastest are changed, and a schedule at most so often at once.
 _PARENTS = 8
 _MOST_CHANGES = 3
 #: Draws without anything new before a space is taken for exhausted.
@@ -110,7 +111,7 @@ class TraceSearch:
         return trace
 
     def _with_other_decision(self, trace: Expr, random: np.random.Generator) -> Expr:
-        """Move a factor between two loops, or have any decision taken anew."""
+        """Move a factor between two loops, or draw any decision again."""
         from tvm.s_tir.schedule import Trace
 
         if random.random() < 0.5 and (moved := self._mutator.apply(trace)) is not None:

@@ -140,7 +140,7 @@ def sizes_for(
         UserError: A shape does not fit the op's declaration.
     """
     sizes = Sizes()
-    there = [one for one, flag in zip(form.inputs, form.is_there, strict=True) if flag]
+    there = [one for one, flag in zip(form.inputs, form.is_present, strict=True) if flag]
     sizes.learn([(one.name, one.type, shapes[one.name]) for one in there if one.name in shapes],
                 form.op.id)  # fmt: skip
     return {**flat_sizes(sizes), **given}

@@ -19,7 +19,8 @@ _COMMUTATIVE = frozenset({"Add", "And", "Equal", "Max", "Mean", "Min", "Mul", "O
 #: Constants of a body beyond this many elements are not compared.
 _MOST_ELEMENTS = 1 << 16
 _TOLERANCE = 1e-6
-#: So many ways to read the operands of commutative nodes are looked at, each of so many operands.
+#: This many ways to read the operands of commutative nodes are looked at, each of this many
+#: operands.
 _MOST_WAYS, _MOST_PERMUTED = 16, 3
 
 

@@ -72,7 +72,7 @@ class AttentionBody:
             inputs: The names of Q, K, V and, if there is one, the mask.
             output: The result's name, which the names of inner values begin with.
             caches: The names of keys' and of values' [batch, kv_heads, rows, width] of earlier
-                steps, and of what they are with the new rows behind.
+                steps, and of these with the new rows appended.
             at: The name of the place, [1, 1], where one new row is written instead. K and V are
                 [1, batch, kv_heads, width] then, and Q is stacked.
         """
@@ -93,8 +93,8 @@ class AttentionBody:
             )
         k = self._repeated(writer, k, self.width)
         v = self._repeated(writer, v, self.v_width)
-        turned = writer.op("Transpose", k, perm=[0, 1, 3, 2])
-        scores = writer.op("MatMul", writer.op("Mul", q, writer.number(self.scale)), turned)
+        transposed = writer.op("Transpose", k, perm=[0, 1, 3, 2])
+        scores = writer.op("MatMul", writer.op("Mul", q, writer.number(self.scale)), transposed)
         if self.softcap:
             cap = writer.number(self.softcap)
             bent = writer.op("Tanh", writer.op("Div", scores, cap))
@@ -102,7 +102,7 @@ class AttentionBody:
         if self.mask:
             scores = self._masked(writer, scores, inputs[3])
         if self.causal:
-            seen = self._seen(writer, q, turned)
+            seen = self._seen(writer, q, transposed)
             scores = writer.op("Where", seen, scores, writer.number(-np.inf))
         shares = writer.op("Softmax", scores, axis=-1)
         if self.zeroes:
@@ -138,9 +138,9 @@ class AttentionBody:
         added = writer.op("Where", mask, writer.number(0.0), fill)
         return writer.op("Add", scores, added)
 
-    def _seen(self, writer: _Writer, q: str, turned: str) -> str:
+    def _seen(self, writer: _Writer, q: str, transposed: str) -> str:
         queries = writer.op("Shape", q, start=2, end=3)
-        keys = writer.op("Shape", turned, start=3, end=4)
+        keys = writer.op("Shape", transposed, start=3, end=4)
         ones = writer.op("ConstantOfShape", writer.op("Concat", queries, keys, axis=0))
         held = numpy_helper.from_array(np.array([True]))
         writer.nodes[-1].attribute.append(helper.make_attribute("value", held))
@@ -157,8 +157,8 @@ class AttentionBody:
 
 
 def _written(writer: _Writer, past: str, at: str, new: str, present: str) -> str:
-    turned = writer.op("Transpose", past, perm=ROWS_FIRST)
-    written = writer.op("ScatterND", turned, at, new)
+    transposed = writer.op("Transpose", past, perm=ROWS_FIRST)
+    written = writer.op("ScatterND", transposed, at, new)
     return writer.op("Transpose", written, to=present, perm=ROWS_BACK)
 
 

@@ -23,7 +23,7 @@ from ortkit.rewrite.scope import Scope
 
 @dataclass(frozen=True)
 class _Rates:
-    """Nanoseconds of a multiply-add, and of a score besides."""
+    """Time of a multiply-add and additional time of a score, in ns."""
 
     multiply: float
     score: float
@@ -49,7 +49,7 @@ def predict_attention(scope: Scope, region: FusedRegion, calibration: Calibratio
         scope: The region's; it knows the shapes of the attention's operands.
         region: One of its nodes is the attention. Lengths that are known at run time only are
             taken for `ortkit.fusion.cost.NOMINAL_SIZE`, a batch for 1.
-        calibration: What nodes and kernels take besides.
+        calibration: Overhead of nodes and kernels.
     """
     node = next(each for each in region.nodes if each.op_type == "Attention")
     q, k, v = ([_nominal(*at) for at in enumerate(_shape(scope, x))] for x in node.inputs[:3])

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import onnx_ir as ir
 
 from ortkit.fusion.attention_cost import predict_attention
-from ortkit.fusion.choose import Judge
+from ortkit.fusion.choose import Accepts
 from ortkit.fusion.cost import CostModel, Prediction
 from ortkit.fusion.describe import describe_region
 from ortkit.fusion.recompute import Candidate
@@ -29,9 +29,9 @@ _ROUNDING = (ir.DataType.FLOAT, ir.DataType.BFLOAT16)
 def attention_candidates(
     scope: Scope,
     graph: ir.Graph,
-    judge: Judge,
+    accepts: Accepts,
     cost: CostModel,
-    taken: frozenset[ir.Node] = frozenset(),
+    excluded: frozenset[ir.Node] = frozenset(),
 ) -> Iterator[Candidate]:
     """Yield a candidate for each attention of one graph; no two share a node.
 
@@ -41,19 +41,19 @@ def attention_candidates(
     Args:
         scope: The graph's.
         graph: Whose nodes are looked at.
-        judge: Says why there would be no kernel for a region.
+        accepts: Says why there would be no kernel for a region.
         cost: Says when a prediction is not good enough.
-        taken: Nodes of other regions.
+        excluded: Nodes of other regions.
     """
     calibration = load_calibration()
     for node in graph:
-        if node.op_type != "Attention" or node.domain or node in taken:
+        if node.op_type != "Attention" or node.domain or node in excluded:
             continue
         if not _is_known(scope, node):
             region = FusedRegion("attention", (node,), (), (node.outputs[0],))
             yield Candidate(region, None, _NOTHING, "operands of unknown shape")
             continue
-        region, signature, verdict = _describe(scope, node, taken, judge)
+        region, signature, verdict = _describe(scope, node, excluded, accepts)
         if verdict is not None:
             yield Candidate(region, None, _NOTHING, verdict.reason)
             continue
@@ -65,18 +65,18 @@ def attention_candidates(
 
 
 def _describe(
-    scope: Scope, node: ir.Node, taken: frozenset[ir.Node], judge: Judge
+    scope: Scope, node: ir.Node, excluded: frozenset[ir.Node], accepts: Accepts
 ) -> tuple[FusedRegion, RegionSignature, Refused | None]:
     """Return the region with as much of what makes the operands as can be, else of the node."""
-    before = [each for each in _before(scope, node) if each not in taken]
+    before = [each for each in _before(scope, node) if each not in excluded]
     casts = [each for each in before if each.op_type == "Cast"]
     widening = [each for each in casts if each.outputs[0] in node.inputs]
-    behind = [each for each in _rounding_behind(scope, node) if each not in taken]
-    tried = [*((*some, node, *behind) for some in (before, casts, widening)), (node,)]
+    roundings = [each for each in _rounding_consumer(scope, node) if each not in excluded]
+    tried = [*((*some, node, *roundings) for some in (before, casts, widening)), (node,)]
     for nodes in tried:
         region = region_of(scope, nodes)
         signature = describe_region(scope, region)
-        verdict = judge(signature)
+        verdict = accepts(signature)
         if verdict is None:
             break
     return region, signature, verdict
@@ -114,7 +114,7 @@ def _is_read_only_by(producer: ir.Node, inside: set[ir.Node]) -> bool:
 def _is_bias(scope: Scope, add: ir.Node) -> bool:
     """Say whether a constant row is added, and that ONNX Runtime does it in a pass of its own.
 
-    Where all sizes are known it makes a Gemm of a MatMul and the bias behind it.
+    Where all sizes are known it makes a Gemm of a MatMul and the bias after it.
     """
     if add.op_type != "Add":
         return False
@@ -138,7 +138,7 @@ def _cast_of(scope: Scope, node: ir.Node) -> tuple[ir.DataType | None, ir.DataTy
     return scope.shapes.dtype(source), scope.shapes.dtype(node.outputs[0])
 
 
-def _rounding_behind(scope: Scope, node: ir.Node) -> tuple[ir.Node, ...]:
+def _rounding_consumer(scope: Scope, node: ir.Node) -> tuple[ir.Node, ...]:
     """Return the Cast to bfloat16 that alone reads attention."""
     value = node.outputs[0]
     uses = list(value.uses())

@@ -43,11 +43,16 @@ def unpacked_matrix(scope: Scope, value: ir.Value | None) -> Unpacked | None:
 
 def unpacked_filter(scope: Scope, value: ir.Value | None) -> Unpacked | None:
     """Return how the [M, C, kh, kw] that a convolution reads is unpacked; None if it is not."""
-    turned = producer_of(value)
-    if turned is None or turned.op_type != "Transpose" or turned.domain or not has_one_use(turned):
+    transposed = producer_of(value)
+    if (
+        transposed is None
+        or transposed.op_type != "Transpose"
+        or transposed.domain
+        or not has_one_use(transposed)
+    ):
         return None
-    perm = turned.attributes.get("perm")
-    shaped = producer_of(turned.inputs[0])
+    perm = transposed.attributes.get("perm")
+    shaped = producer_of(transposed.inputs[0])
     if perm is None or perm.is_ref() or tuple(perm.as_ints()) != (3, 2, 0, 1):
         return None
     if shaped is None or shaped.op_type != "Reshape" or shaped.domain or not has_one_use(shaped):
@@ -55,7 +60,7 @@ def unpacked_filter(scope: Scope, value: ir.Value | None) -> Unpacked | None:
     matrix = unpacked_matrix(scope, shaped.inputs[0])
     if matrix is None:
         return None
-    return Unpacked(matrix.packed, (*matrix.nodes, shaped, turned))
+    return Unpacked(matrix.packed, (*matrix.nodes, shaped, transposed))
 
 
 def widens(scope: Scope, node: ir.Node) -> bool:

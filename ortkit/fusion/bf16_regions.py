@@ -8,10 +8,10 @@ from dataclasses import replace
 import onnx_ir as ir
 
 from ortkit.fusion.bf16_factors import has_one_use, producer_of, unpacked_matrix, widens
-from ortkit.fusion.choose import Judge
+from ortkit.fusion.choose import Accepts
 from ortkit.fusion.cost import Prediction, nominal
 from ortkit.fusion.describe import describe_region
-from ortkit.fusion.families import family_of
+from ortkit.fusion.families import access_of
 from ortkit.fusion.recompute import Candidate
 from ortkit.fusion.regions import FusedRegion, region_of
 from ortkit.kernels.signature import RegionSignature
@@ -20,7 +20,7 @@ from ortkit.rewrite.scope import Scope
 
 KIND = "bf16_product"
 
-#: Longest line of nodes behind a product that is tried.
+#: Longest epilogue of a matmul that is tried.
 _LONGEST = 16
 #: Of a multiply-add on one thread: ONNX Runtime's float32 at 105 GFLOP/s, ours at 1,200 with AMX
 #: tiles (server processor with both, 2026-11).
@@ -28,7 +28,7 @@ _RUNTIME_NS, _OURS_NS = 2 / 105, 2 / 1200
 
 
 def product_candidates(
-    scope: Scope, graph: ir.Graph, judge: Judge, taken: frozenset[ir.Node] = frozenset()
+    scope: Scope, graph: ir.Graph, accepts: Accepts, excluded: frozenset[ir.Node] = frozenset()
 ) -> Iterator[Candidate]:
     """Yield a candidate for each product of one graph with a packed weight; none share a node.
 
@@ -37,18 +37,18 @@ def product_candidates(
     Args:
         scope: The graph's.
         graph: Whose nodes are looked at.
-        judge: Says why there would be no kernel for a region.
-        taken: Nodes of other regions.
+        accepts: Says why there would be no kernel for a region.
+        excluded: Nodes of other regions.
     """
-    own: set[ir.Node] = set(taken)
+    own: set[ir.Node] = set(excluded)
     for node in graph:
         if node.op_type != "MatMul" or node.domain or node in own:
             continue
         before = _before(scope, node)
         if before is None or not own.isdisjoint(before):
             continue
-        line = _behind(scope, node, own)
-        region, signature, verdict = _longest(scope, [*before, node], line, judge)
+        epilogue = _epilogue_nodes(scope, node, own)
+        region, signature, verdict = _longest(scope, [*before, node], epilogue, accepts)
         if verdict is not None:
             yield Candidate(region, None, Prediction(0.0, 0.0), verdict.reason)
             continue
@@ -57,13 +57,13 @@ def product_candidates(
 
 
 def _longest(
-    scope: Scope, core: list[ir.Node], line: list[ir.Node], judge: Judge
+    scope: Scope, core: list[ir.Node], epilogue: list[ir.Node], accepts: Accepts
 ) -> tuple[FusedRegion, RegionSignature, Refused | None]:
-    """Return the region with as much of the line as there is a kernel for."""
-    for count in range(len(line), -1, -1):
-        region = replace(region_of(scope, [*core, *line[:count]]), kind=KIND)
+    """Return the region with the longest epilogue that has a kernel."""
+    for count in range(len(epilogue), -1, -1):
+        region = replace(region_of(scope, [*core, *epilogue[:count]]), kind=KIND)
         signature = describe_region(scope, region)
-        verdict = judge(signature)
+        verdict = accepts(signature)
         if verdict is None:
             break
     return region, signature, verdict
@@ -80,8 +80,8 @@ def _before(scope: Scope, product: ir.Node) -> list[ir.Node] | None:
     return None if weight is None else [wide, *weight.nodes]
 
 
-def _behind(scope: Scope, product: ir.Node, taken: set[ir.Node]) -> list[ir.Node]:
-    """Return the line of pointwise nodes behind a product, each the only reader of the last.
+def _epilogue_nodes(scope: Scope, product: ir.Node, excluded: set[ir.Node]) -> list[ir.Node]:
+    """Return the epilogue of a matmul: pointwise nodes, each the only consumer of the one before.
 
     A last one may be read by others as well.
     """
@@ -91,9 +91,9 @@ def _behind(scope: Scope, product: ir.Node, taken: set[ir.Node]) -> list[ir.Node
     while len(found) < _LONGEST and has_one_use(node):
         (use,) = node.outputs[0].uses()
         reader = use.node
-        if reader.graph is not graph or reader in taken or len(reader.outputs) != 1:
+        if reader.graph is not graph or reader in excluded or len(reader.outputs) != 1:
             break
-        if family_of(reader) != "pointwise" or scope.shapes.shape(reader.outputs[0]) != shape:
+        if access_of(reader) != "pointwise" or scope.shapes.shape(reader.outputs[0]) != shape:
             break
         found.append(reader)
         node = reader

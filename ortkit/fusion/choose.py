@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from ortkit.fusion.cost import CostModel
 from ortkit.fusion.describe import describe_region
-from ortkit.fusion.families import family_of
+from ortkit.fusion.families import access_of
 from ortkit.fusion.members import is_reshape
 from ortkit.fusion.partition import partition
 from ortkit.fusion.recompute import Candidate, with_recomputed
@@ -18,7 +18,7 @@ from ortkit.refusal import Refused
 from ortkit.rewrite.scope import Scope
 from ortkit.rewrite.site import describe
 
-Judge = Callable[[RegionSignature], Refused | None]
+Accepts = Callable[[RegionSignature], Refused | None]
 """Says why there would be no kernel for a region."""
 
 #: A region that reads and makes more tensors is cut.
@@ -30,28 +30,28 @@ MAX_CUTS = 12
 def candidates(
     scope: Scope,
     graph: ir.Graph,
-    judge: Judge,
+    accepts: Accepts,
     cost: CostModel,
-    taken: frozenset[ir.Node] = frozenset(),
+    excluded: frozenset[ir.Node] = frozenset(),
 ) -> Iterator[Candidate]:
     """Yield the regions of one graph that are taken and those that are not.
 
     No two share a node but what both compute, and all taken ones may become nodes together. What
     may not be a member leaves its reason in the log, as do the places where groups were cut.
     """
-    found = partition(scope, graph, taken)
+    found = partition(scope, graph, excluded)
     for node, reason in found.refused:
         outputs = tuple(value.name or "" for value in node.outputs)
         scope.log.miss(PASS, describe(node), reason, outputs)
-    chooser = _Chooser(scope, judge, cost)
+    chooser = _Chooser(scope, accepts, cost)
     settled = [one for group in found.groups for one in chooser.settle(group)]
     yield from with_recomputed(scope, settled, chooser.verdict, cost)
 
 
 class _Chooser:
-    def __init__(self, scope: Scope, judge: Judge, cost: CostModel) -> None:
+    def __init__(self, scope: Scope, accepts: Accepts, cost: CostModel) -> None:
         self._scope = scope
-        self._judge = judge
+        self._accepts = accepts
         self._cost = cost
         self._verdicts: dict[object, Refused | None] = {}
 
@@ -85,7 +85,7 @@ class _Chooser:
         # Names of tensors are for messages only: layers that are alike have one verdict.
         key = (signature.body, tuple((tensor.dtype, tensor.shape) for tensor in tensors))
         if key not in self._verdicts:
-            self._verdicts[key] = self._judge(signature)
+            self._verdicts[key] = self._accepts(signature)
         return self._verdicts[key]
 
     def _cut(self, nodes: tuple[ir.Node, ...]) -> int:
@@ -146,7 +146,7 @@ def _places(nodes: Sequence[ir.Node]) -> list[int]:
     """Return where a group may be cut; in a large one only beside what is not pointwise."""
     if len(nodes) <= MAX_CUTS:
         return list(range(1, len(nodes)))
-    plain = [family_of(node) == "pointwise" for node in nodes]
+    plain = [access_of(node) == "pointwise" for node in nodes]
     return [
         place
         for place in range(1, len(nodes))

@@ -1,6 +1,6 @@
-"""The signature of a convolution in bfloat16: a product of pixels, or of their patches.
+"""The signature of a convolution in bfloat16: a matmul of pixels, or of their im2col rows.
 
-All of its tensors are NHWC, so that without the kernel library only the Conv itself is turned.
+All of its tensors are NHWC, so that without the kernel library only the Conv itself is transposed.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ class ProductWriter(BodyWriter):
             shape = self._numbers(*kernel, channels, columns)
             shaped = self._op("Reshape", matrix, shape)
             planar = self._op("Transpose", shaped, perm=[3, 2, 0, 1])
-            turned = self._op("Transpose", value, perm=TO_NCHW)
-            made = self._op("Conv", turned, planar, **window.attributes)
+            transposed = self._op("Transpose", value, perm=TO_NCHW)
+            made = self._op("Conv", transposed, planar, **window.attributes)
             value = self._op("Transpose", made, perm=TO_NHWC)
         for bias in self._biases(conv):
             value = self._op("Add", value, bias)
         self.names[conv.outputs[0]] = value
-        self._tail(conv)
+        self._epilogue(conv)
         for result in block.results:
             self._result(self.names[result], self._nhwc(result), self._dtype(result))
         return self._described()
 
     def _factor(self) -> str:
-        """Return what is multiplied: rounded, and widened again."""
+        """Return the operand: rounded, and upconverted again."""
         source, gate = self.block.source, self.block.gate
         value, is_wide = self._operand(source), self._dtype(source) == "float32"
         if gate is not None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from ortkit.fusion.families import family_of
+from ortkit.fusion.families import access_of
 from ortkit.fusion.lower import drop_initializer
 from ortkit.fusion.members import is_reshape
 from ortkit.rewrite.scope import Scope
@@ -36,15 +36,15 @@ class _Split:
 
 @contextmanager
 def split_biases(
-    scopes: Sequence[Scope], taken: frozenset[ir.Node] = frozenset()
+    scopes: Sequence[Scope], excluded: frozenset[ir.Node] = frozenset()
 ) -> Iterator[None]:
     """Give biases nodes of their own; at the end those that are still there go back.
 
     Args:
         scopes: Whose graphs are looked at.
-        taken: Convolutions that have kernels, biases and all.
+        excluded: Convolutions that have kernels, biases and all.
     """
-    splits = [one for scope in scopes for one in _split_all(scope, taken)]
+    splits = [one for scope in scopes for one in _split_all(scope, excluded)]
     try:
         yield
     finally:
@@ -52,11 +52,11 @@ def split_biases(
             _join(one)
 
 
-def _split_all(scope: Scope, taken: frozenset[ir.Node]) -> Iterator[_Split]:
+def _split_all(scope: Scope, excluded: frozenset[ir.Node]) -> Iterator[_Split]:
     if not isinstance(scope.root, ir.Graph):
         return
     for node in list(scope.root):
-        if node in taken:
+        if node in excluded:
             continue
         if node.op_type in ("Conv", "ConvTranspose") and not node.domain:
             bias = _bias(scope, node)
@@ -77,7 +77,7 @@ def _pays(scope: Scope, conv: ir.Node) -> bool:
     if value.is_graph_output() or shapes.shape(value) is None or shapes.dtype(value) not in _TYPES:
         return False
     readers = {use.node for use in value.uses()}
-    if any(family_of(reader) is None or is_reshape(reader) for reader in readers):
+    if any(access_of(reader) is None or is_reshape(reader) for reader in readers):
         return False
     if shapes.dtype(value) == ir.DataType.FLOAT and len(readers) == 1:
         # For float32 alone it has a kernel with bias and Relu, or a sum and Relu.

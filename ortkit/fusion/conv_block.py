@@ -1,4 +1,4 @@
-"""A block of a convolution net: what one kernel computes with channels innermost."""
+"""A block of a convolution net: what one kernel computes in NHWC layout."""
 
 from __future__ import annotations
 

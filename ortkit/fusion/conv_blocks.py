@@ -25,7 +25,7 @@ from ortkit.graph.conv_window import Window, pool_window_of
 from ortkit.refusal import Refused
 from ortkit.rewrite.site import Site, describe
 
-#: Of what is turned to NHWC on the way.
+#: Share of bandwidth of a Transpose to NHWC.
 MOST_STEM_CHANNELS = 4
 _VECTOR = 16
 _POOLED = (ir.DataType.FLOAT, ir.DataType.BFLOAT16)
@@ -41,7 +41,7 @@ class CpuBlockFinder(BlockFinder):
         """Return the block around a convolution; one that is refused leaves its reason."""
         if conv.op_type != "Conv" or conv.domain:
             return None
-        if conv in self.taken or conv in self.refused:
+        if conv in self.excluded or conv in self.refused:
             return None
         weight = unpacked_filter(self.scope, conv.inputs[1])
         if weight is not None:
@@ -57,11 +57,11 @@ class CpuBlockFinder(BlockFinder):
         gate, before = None, tuple[ir.Node, ...]()
         if kind == "pointwise_conv":
             source, gate, before = self.gated(source)
-        tail, extras, output = self.tail(conv)
+        epilogue, extras, output = self.epilogue(conv)
         if kind == "depthwise_conv":
-            source, before, output = self._narrowed(source, tail, output)
-        nodes = (*before, conv, *tail)
-        self.taken.update(nodes)
+            source, before, output = self._narrowed(source, epilogue, output)
+        nodes = (*before, conv, *epilogue)
+        self.excluded.update(nodes)
         return Block(
             kind, (conv,), (window,), nodes, source, output, gate, extras,
             is_planar=kind == "stem_conv",
@@ -77,12 +77,12 @@ class CpuBlockFinder(BlockFinder):
             return None
         if any(value.uses() or value.is_graph_output() for value in others):
             return None
-        tail = list[ir.Node]()
-        source, before, output = self._narrowed(source, tail, node.outputs[0])
-        if bool(before) != bool(tail) or self.scope.shapes.dtype(output) not in _POOLED:
+        epilogue = list[ir.Node]()
+        source, before, output = self._narrowed(source, epilogue, node.outputs[0])
+        if bool(before) != bool(epilogue) or self.scope.shapes.dtype(output) not in _POOLED:
             return None
-        nodes = (*before, node, *tail)
-        self.taken.update(nodes)
+        nodes = (*before, node, *epilogue)
+        self.excluded.update(nodes)
         return Block("max_pool", (node,), (window,), nodes, source, output)
 
     def is_layer(self, conv: ir.Node) -> bool:
@@ -92,13 +92,13 @@ class CpuBlockFinder(BlockFinder):
         return self._kind(conv) == "pointwise_conv"
 
     def _narrowed(
-        self, source: ir.Value, tail: list[ir.Node], output: ir.Value
+        self, source: ir.Value, epilogue: list[ir.Node], output: ir.Value
     ) -> tuple[ir.Value, tuple[ir.Node, ...], ir.Value]:
         """Return the ends of a convolution in float32 as they lie in bfloat16, where they do.
 
         Args:
             source: What is convolved.
-            tail: What follows; gets the node that rounds the result.
+            epilogue: What follows; gets the node that rounds the result.
             output: The result.
 
         Returns:
@@ -113,7 +113,7 @@ class CpuBlockFinder(BlockFinder):
         if is_read_once(output):
             cast = next(iter(output.uses())).node
             if cast.graph is self.graph and rounds(self.scope, cast):
-                tail.append(cast)
+                epilogue.append(cast)
                 output = cast.outputs[0]
         return source, before, output
 
@@ -131,16 +131,16 @@ class CpuBlockFinder(BlockFinder):
             assert cast.inputs[0] is not None
             source, gate, product = self.gated(cast.inputs[0])
             before = (*product, cast, wide)
-        tail, extras, output = self.tail(conv)
+        epilogue, extras, output = self.epilogue(conv)
         casts = [use.node for use in output.uses() if rounds(self.scope, use.node)]
         rounded = None
         if len(casts) == 1 and casts[0].graph is self.graph:
-            tail.append(casts[0])
+            epilogue.append(casts[0])
             rounded = casts[0].outputs[0]
             if is_read_once(output):
                 output, rounded = rounded, None
-        nodes = (*before, *weight.nodes, conv, *tail)
-        self.taken.update(nodes)
+        nodes = (*before, *weight.nodes, conv, *epilogue)
+        self.excluded.update(nodes)
         return Block(
             "bf16_conv", (conv,), (window,), nodes, source, output, gate, extras,
             packed=weight.packed, rounded=rounded,
@@ -148,7 +148,7 @@ class CpuBlockFinder(BlockFinder):
 
     def _may_take(self, cast: ir.Node) -> bool:
         """Say whether a node rounds for one reader, and is in no block."""
-        is_own = cast.graph is self.graph and cast not in self.taken
+        is_own = cast.graph is self.graph and cast not in self.excluded
         return is_own and rounds(self.scope, cast) and has_one_use(cast)
 
     def _kind(self, conv: ir.Node) -> Kind | Refused:
@@ -200,5 +200,5 @@ class CpuBlockFinder(BlockFinder):
 
     def _may_widen(self, cast: ir.Node) -> bool:
         """Say whether a node widens for one reader, and is in no block."""
-        is_own = cast.graph is self.graph and cast not in self.taken
+        is_own = cast.graph is self.graph and cast not in self.excluded
         return is_own and widens(self.scope, cast) and has_one_use(cast)

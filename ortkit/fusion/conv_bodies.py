@@ -1,8 +1,8 @@
 """A block's signature: NHWC tensors and packed weights outside, the original nodes inside.
 
-The body turns its inputs to NCHW, computes what the graph did, and turns the result back. Without
-the kernel library the Transposes of neighbouring bodies meet and ONNX Runtime removes them, and
-the changes of the weights are constants to it.
+The body transposes its inputs to NCHW, computes the original nodes, and transposes the result
+back. Without the kernel library the Transposes of neighbouring bodies meet and ONNX Runtime
+removes them, and the changes of the weights are constants to it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Described:
     Args:
         signature: Its inputs are the block's operands in NHWC, but the source of a stem, then
             `weights`.
-        weights: The constants behind the operands, in the layout that the kernel wants; values of
+        weights: The constants after the operands, in the layout that the kernel wants; values of
             the graph that have it already.
     """
 
@@ -77,7 +77,7 @@ class BodyWriter:
         return self.convolutions()
 
     def convolutions(self) -> Described:
-        """Describe one convolution after another, each with its tail."""
+        """Describe one convolution after another, each with its epilogue."""
         block, result = self.block, ""
         source = self._source()
         if block.gate is not None:
@@ -86,7 +86,7 @@ class BodyWriter:
             self.names[extra] = self._operand(extra)
         for conv in block.convs:
             self._conv(conv, [result or source, self._weight(conv), *self._biases(conv)])
-            result = self._tail(conv)
+            result = self._epilogue(conv)
         nhwc = self._op("Transpose", result, perm=TO_NHWC)
         self._result(nhwc, self._nhwc(block.output), self._dtype(block.output))
         if block.pooled:
@@ -114,7 +114,7 @@ class BodyWriter:
         return self._described()
 
     def squeeze_excite(self) -> Described:
-        """Describe the two layers behind means over rows."""
+        """Describe the two layers after means over rows."""
         first, second = self.block.convs
         batch, channels, height, _ = self._sizes(self.block.source)
         rows = self._input("means", (batch, height, channels))
@@ -122,12 +122,12 @@ class BodyWriter:
         shaped = self._op("Reshape", planar, self._constant(np.array([0, 0, -1, 1])))
         mean = self._op("GlobalAveragePool", shaped)
         self._conv(first, [mean, self._plain(first.inputs[1]), *self._biases(first)])
-        inner = self._tail(first)
+        inner = self._epilogue(first)
         weight = self._array(second.inputs[1])
         excite = self._constant_input("excite", weight.transpose(2, 3, 1, 0))
-        turned = self._op("Transpose", excite, perm=[3, 2, 0, 1])
-        self._conv(second, [inner, turned, *self._biases(second)])
-        result = self._op("Transpose", self._tail(second), perm=TO_NHWC)
+        transposed = self._op("Transpose", excite, perm=[3, 2, 0, 1])
+        self._conv(second, [inner, transposed, *self._biases(second)])
+        result = self._op("Transpose", self._epilogue(second), perm=TO_NHWC)
         self._result(result, self._nhwc(self.block.output))
         return self._described()
 
@@ -175,19 +175,19 @@ class BodyWriter:
         attributes = {"group": _groups(conv), **window.attributes}
         self.names[conv.outputs[0]] = self._op("Conv", *inputs, **attributes)
 
-    def _tail(self, conv: ir.Node) -> str:
+    def _epilogue(self, conv: ir.Node) -> str:
         """Write the pointwise nodes between a convolution and the next one, or the end."""
         at = self.block.nodes.index(conv)
         value = conv.outputs[0]
         for node in self.block.nodes[at + 1 :]:
             if node.op_type == "Conv":
                 break
-            inputs = [self._tail_operand(operand) for operand in node.inputs]
+            inputs = [self._epilogue_operand(operand) for operand in node.inputs]
             value = node.outputs[0]
             self.names[value] = self._pointwise(node, inputs)
         return self.names[value]
 
-    def _tail_operand(self, value: ir.Value | None) -> str:
+    def _epilogue_operand(self, value: ir.Value | None) -> str:
         if value is None:
             return ""
         if value not in self.names:

@@ -53,14 +53,14 @@ class Chain:
 
 
 def find_chains(
-    scope: Scope, graph: ir.Graph, judge: Callable[[RegionSignature], Refused | None]
+    scope: Scope, graph: ir.Graph, accepts: Callable[[RegionSignature], Refused | None]
 ) -> list[Chain]:
     """Return the chains of a graph, those that are not taken too.
 
     Args:
         scope: The graph's.
         graph: Whose nodes are looked at.
-        judge: Says why there would be no kernel for a signature.
+        accepts: Says why there would be no kernel for a signature.
     """
     target = target_of(scope)
     refused: set[ir.Node] = set()
@@ -69,7 +69,7 @@ def find_chains(
     for _ in range(MOST_ROUNDS):
         blocks = target.find(scope, graph, frozenset(refused), frozenset(apart))
         groups = _connected(blocks)
-        chains = [_judged(scope, target, group, judge, refused, apart) for group in groups]
+        chains = [_judged(scope, target, group, accepts, refused, apart) for group in groups]
         if not any(chain.reason == _AGAIN for chain in chains):
             return chains
     return [chain for chain in chains if chain.reason != _AGAIN]
@@ -79,7 +79,7 @@ def _judged(
     scope: Scope,
     target: ConvTarget,
     blocks: list[Block],
-    judge: Callable[[RegionSignature], Refused | None],
+    accepts: Callable[[RegionSignature], Refused | None],
     refused: set[ir.Node],
     apart: set[ir.Node],
 ) -> Chain:
@@ -91,7 +91,7 @@ def _judged(
     if scope.log.is_denied(PASS, RULE, blocks[-1].output.name or ""):
         return Chain(tuple(blocks), (), cost, DENIED)
     described = [target.describe(scope, block) for block in blocks]
-    verdicts = [judge(each.signature) for each in described]
+    verdicts = [accepts(each.signature) for each in described]
     for block, verdict in zip(blocks, verdicts, strict=True):
         if verdict is not None:
             if block.parts:

@@ -16,7 +16,7 @@ from ortkit.rewrite.scope import Scope
 
 #: Sizes that are not known: the batch, and the pixels along a side.
 NOMINAL_BATCH, NOMINAL_SIDE = 1, 56
-#: What ONNX Runtime's blocked convolution applies itself, besides a residual sum.
+#: What ONNX Runtime's blocked convolution applies itself, in addition to a residual sum.
 APPLIED = frozenset(
     {"Add", "Clip", "HardSigmoid", "HardSwish", "LeakyRelu", "Relu", "Sigmoid", "Tanh"}
 )
@@ -57,12 +57,12 @@ OURS = Rates(
     point=1 / 95, full=1 / 85, weight=0.2, depthwise=1 / 45, output=0.1, step=0.2, gate=0.05,
     lowered=1 / 500, tap=0.03,
 )  # fmt: skip
-#: Winograd's way for 3x3 filters: a multiply-add of the plain way, in whole tiles of so many
+#: Winograd's way for 3x3 filters: a multiply-add of the plain way, in whole tiles of this many
 #: results a side; a channel of a tile on its way to the points or back; a weight on its way there.
 _MINIMAL, _TILE, _SPREAD, _FILTER = 1 / 230, 4, 2.5, 0.45
-#: Channels that are read for so many that are written, each time taken to the points.
+#: Channels that are read for this many that are written, each time taken to the points.
 _PANEL = 64
-#: From so many channels on both sides of it a 1x1 convolution is as fast as ONNX Runtime's.
+#: From this many channels on both sides of it a 1x1 convolution is as fast as ONNX Runtime's.
 _MANY = 64
 #: An element that enters or leaves NHWC.
 BORDER = 0.7
@@ -93,7 +93,7 @@ class ChainCost:
 
 def block_cost(scope: Scope, block: Block) -> ChainCost:
     """Return what one block costs one thread."""
-    return ChainCost(_taken(scope, block, RUNTIME), _taken(scope, block, OURS))
+    return ChainCost(_excluded(scope, block, RUNTIME), _excluded(scope, block, OURS))
 
 
 def full_cost(sizes: Sizes, taps: int, rates: Rates = OURS) -> float:
@@ -117,9 +117,9 @@ def border_cost(scope: Scope, value: ir.Value) -> float:
     return BORDER * _elements(scope, value)
 
 
-def _taken(scope: Scope, block: Block, rates: Rates) -> float:
+def _excluded(scope: Scope, block: Block, rates: Rates) -> float:
     if block.parts:
-        return sum(_taken(scope, part, rates) for part in block.parts)
+        return sum(_excluded(scope, part, rates) for part in block.parts)
     if block.kind == "squeeze_excite":
         return rates.gate * _elements(scope, block.source)
     outputs = _elements(scope, block.output)

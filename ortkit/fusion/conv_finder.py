@@ -22,16 +22,16 @@ from ortkit.rewrite.site import Site
 
 PASS = "fuse-convolutions"
 #: What may follow a convolution in its kernel; further operands are scalars or of its shape.
-TAIL = frozenset(
+EPILOGUE_OPS = frozenset(
     {
         "Add", "Clip", "Elu", "Gelu", "HardSigmoid", "HardSwish", "LeakyRelu", "Mish", "Mul",
         "Relu", "Selu", "Sigmoid", "Softplus", "Sub", "Swish", "Tanh",
     }
 )  # fmt: skip
-#: What activations that read the result more than once are made of besides, as Mish is.
-INNER = TAIL | {"Abs", "Div", "Erf", "Exp", "Max", "Min", "Neg"}
-#: Longer tails are cut.
-MOST_TAIL = 8
+#: Additional operators of activations that read the result more than once, such as Mish.
+INNER = EPILOGUE_OPS | {"Abs", "Div", "Erf", "Exp", "Max", "Min", "Neg"}
+#: Longer epilogues are split.
+MAX_EPILOGUE_OPS = 8
 
 
 class BlockFinder:
@@ -50,7 +50,7 @@ class BlockFinder:
         self.graph = graph
         self.refused = refused
         self.gates: dict[ir.Value, Block] = {}
-        self.taken: set[ir.Node] = set()
+        self.excluded: set[ir.Node] = set()
 
     @classmethod
     def find(
@@ -89,7 +89,7 @@ class BlockFinder:
         raise NotImplementedError
 
     def squeeze_excite(self, pool: ir.Node) -> Block | None:
-        """Return the two layers behind a global mean whose result multiplies what was pooled."""
+        """Return the two layers after a global mean whose result multiplies what was pooled."""
         site = Site(self.scope, pool, PASS)
         source = site.input(0)
         if source is None or not is_global_mean(site) or not site.only_use(site.output):
@@ -100,12 +100,12 @@ class BlockFinder:
             window = self.window(conv)
             if window is None or not window.is_point or not self.is_layer(conv):
                 return None
-            tail, extras, value = self.tail(conv)
+            epilogue, extras, value = self.epilogue(conv)
             if extras or not is_read_once(value):
                 return None
             convs.append(conv)
             windows.append(window)
-            nodes += [conv, *tail]
+            nodes += [conv, *epilogue]
         product = next(iter(value.uses())).node
         if product.op_type != "Mul" or product.domain or source not in product.inputs:
             return None
@@ -148,15 +148,15 @@ class BlockFinder:
                 return other, gate, (product,)
         return source, None, ()
 
-    def tail(self, conv: ir.Node) -> tuple[list[ir.Node], tuple[ir.Value, ...], ir.Value]:
+    def epilogue(self, conv: ir.Node) -> tuple[list[ir.Node], tuple[ir.Value, ...], ir.Value]:
         """Return the pointwise nodes after a convolution, their further operands, the result."""
-        value, tail, extras = conv.outputs[0], list[ir.Node](), dict[ir.Value, None]()
-        while len(tail) < MOST_TAIL:
+        value, epilogue, extras = conv.outputs[0], list[ir.Node](), dict[ir.Value, None]()
+        while len(epilogue) < MAX_EPILOGUE_OPS:
             if not is_read_once(value):
                 steps = self._function_of(value)
-                if len(steps) + len(tail) > MOST_TAIL or not steps:
+                if len(steps) + len(epilogue) > MAX_EPILOGUE_OPS or not steps:
                     break
-                tail += steps
+                epilogue += steps
                 value = steps[-1].outputs[0]
                 continue
             node = next(iter(value.uses())).node
@@ -167,9 +167,9 @@ class BlockFinder:
             if self.most_extras is not None and len({*extras, *read}) > self.most_extras:
                 break
             extras |= dict.fromkeys(read)
-            tail += [*before, node]
+            epilogue += [*before, node]
             value = node.outputs[0]
-        return tail, tuple(extras), value
+        return epilogue, tuple(extras), value
 
     def narrow(
         self,
@@ -185,7 +185,7 @@ class BlockFinder:
         None if there are no such nodes. Below opset 14 HardSwish is written so, and Mish of parts.
         """
         made, nodes = {value: None}, dict[ir.Node, None]()
-        while len(nodes) < MOST_TAIL:
+        while len(nodes) < MAX_EPILOGUE_OPS:
             readers = (use.node for each in made for use in each.uses())
             node = next((one for one in readers if self._may_join(one, nodes, made)), None)
             if node is None:
@@ -200,7 +200,7 @@ class BlockFinder:
         self, node: ir.Node, nodes: Collection[ir.Node], made: Collection[ir.Value]
     ) -> bool:
         """Say whether a node computes something of values that are `made`, and of numbers."""
-        if node in nodes or node in self.taken or node.graph is not self.graph:
+        if node in nodes or node in self.excluded or node.graph is not self.graph:
             return False
         if not _is_quick_gelu(node) and (node.domain or node.op_type not in INNER):
             return False
@@ -211,15 +211,16 @@ class BlockFinder:
     def _beside(self, gates: list[Block]) -> list[Block]:
         """Return the blocks beside the gates."""
         self.gates = {gate.output: gate for gate in gates}
-        self.taken = {node for gate in gates for node in gate.nodes}
+        self.excluded = {node for gate in gates for node in gate.nodes}
         found = [self.convolution(node) or self.pool(node) for node in self.graph]
         return [block for block in found if block is not None]
 
     def _operands(self, node: ir.Node, value: ir.Value) -> list[ir.Value] | None:
-        """Return the operands of the result's shape besides `value`; None if `node` ends it."""
-        if node.graph is not self.graph or node in self.taken:
+        """Return the operands of the result's shape in addition to `value`; None if `node` ends
+        it."""
+        if node.graph is not self.graph or node in self.excluded:
             return None
-        if not _is_quick_gelu(node) and (node.domain or node.op_type not in TAIL):
+        if not _is_quick_gelu(node) and (node.domain or node.op_type not in EPILOGUE_OPS):
             return None
         found = []
         for other in node.inputs:

@@ -45,7 +45,7 @@ class _Lowering:
         self.scope = scope
         self.inside = inside
         self.replaced = replaced
-        self.turned: dict[ir.Value, ir.Value] = {}
+        self.nhwc: dict[ir.Value, ir.Value] = {}
         """What a value is in NHWC."""
         self.means: dict[ir.Value, ir.Value] = {}
         """The means over the rows of a value."""
@@ -76,7 +76,7 @@ class _Lowering:
         """Let others read a result that is `new` in NHWC."""
         scope, is_read = self.scope, is_read_outside(old, self.inside)
         scope.rename(new, f"{old.name}{CHANNELS_LAST}")
-        self.turned[old] = new
+        self.nhwc[old] = new
         if is_read:
             back = self._back(block, new, f"{old.name}/nchw")
             scope.replace(old, back)
@@ -101,12 +101,12 @@ class _Lowering:
         return [self._nhwc(value, block) for value in block.operands]
 
     def _nhwc(self, value: ir.Value, block: Block) -> ir.Value:
-        if value not in self.turned:
+        if value not in self.nhwc:
             perm = {"perm": TO_NHWC}
             name = f"{value.name}{CHANNELS_LAST}"
             made = self.scope.insert(block.last, "Transpose", [value], perm, name=name)
-            self.turned[value] = made[0]
-        return self.turned[value]
+            self.nhwc[value] = made[0]
+        return self.nhwc[value]
 
     def _weights(self, described: Described, block: Block) -> list[ir.Value]:
         specs = described.signature.inputs[len(block.operands) :]

@@ -42,9 +42,9 @@ class ConvTarget:
     ) -> ChainCost:
         """Return what `blocks` cost, `borders` being the values that change their layout."""
         costs = [self.block_cost(scope, block) for block in blocks]
-        turned = sum(self.border_cost(scope, value) for value in borders)
+        transposed = sum(self.border_cost(scope, value) for value in borders)
         return ChainCost(
-            sum(one.before for one in costs), sum(one.after for one in costs) + turned
+            sum(one.before for one in costs), sum(one.after for one in costs) + transposed
         )
 
 

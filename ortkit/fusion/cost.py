@@ -9,7 +9,7 @@ from math import prod
 import onnx_ir as ir
 
 from ortkit.fusion.bodies import is_runtime_own
-from ortkit.fusion.families import RESHAPES, family_of
+from ortkit.fusion.families import RESHAPES, access_of
 from ortkit.fusion.members import EPILOGUES, is_reshape
 from ortkit.fusion.ort_costs import ARITHMETIC_NS, GENERAL_POW_NS, ORT_NS
 from ortkit.fusion.parameters import parameter_inputs
@@ -160,7 +160,7 @@ class CostModel:
     def _work(self, node: ir.Node) -> int:
         """Return how many elements the node computes, or reads if it reduces."""
         values: Sequence[ir.Value | None] = node.outputs
-        if family_of(node) == "reduction":
+        if access_of(node) == "reduction":
             values = node.inputs[:1]
         return sum(self.elements(value) for value in values if value is not None and value.name)
 

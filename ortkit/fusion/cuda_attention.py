@@ -10,7 +10,7 @@ import onnx_ir as ir
 from onnx import helper, numpy_helper
 
 from ortkit.fusion.attention_bodies import SINCE
-from ortkit.fusion.choose import Judge
+from ortkit.fusion.choose import Accepts
 from ortkit.fusion.cost import CostModel, Prediction
 from ortkit.fusion.cuda_attention_cost import predict_attention
 from ortkit.fusion.cuda_attention_nodes import AttentionNode, as_array, is_attention, read_node
@@ -24,34 +24,34 @@ from ortkit.rewrite.scope import Scope
 
 _NOTHING = Prediction(0.0, 0.0)
 _KIND = "attention"
-#: What keys and values are called with new rows behind them.
+#: What keys and values are called with new rows after them.
 _MADE = ("keys", "values")
 
 
 def cuda_attention_candidates(
     scope: Scope,
     graph: ir.Graph,
-    judge: Judge,
+    accepts: Accepts,
     cost: CostModel,
-    taken: frozenset[ir.Node] = frozenset(),
+    excluded: frozenset[ir.Node] = frozenset(),
 ) -> Iterator[Candidate]:
     """Yield a candidate for each attention of one graph; no two share a node.
 
     Args:
         scope: The graph's.
         graph: Whose nodes are looked at.
-        judge: Says why there would be no kernel for a region.
+        accepts: Says why there would be no kernel for a region.
         cost: Says when a prediction is not good enough.
-        taken: Nodes of other regions.
+        excluded: Nodes of other regions.
     """
     for node in graph:
-        if is_attention(node) and node not in taken:
-            yield _candidate(scope, node, judge, cost, taken)
+        if is_attention(node) and node not in excluded:
+            yield _candidate(scope, node, accepts, cost, excluded)
 
 
-def takes_attention(scope: Scope, node: ir.Node, judge: Judge, cost: CostModel) -> bool:
+def takes_attention(scope: Scope, node: ir.Node, accepts: Accepts, cost: CostModel) -> bool:
     """Say whether a node would be a region, as it stands."""
-    return _candidate(scope, node, judge, cost, frozenset()).signature is not None
+    return _candidate(scope, node, accepts, cost, frozenset()).signature is not None
 
 
 def function_of(scope: Scope, node: ir.Node) -> None:
@@ -66,21 +66,21 @@ def function_of(scope: Scope, node: ir.Node) -> None:
 
 
 def _candidate(
-    scope: Scope, node: ir.Node, judge: Judge, cost: CostModel, taken: frozenset[ir.Node]
+    scope: Scope, node: ir.Node, accepts: Accepts, cost: CostModel, excluded: frozenset[ir.Node]
 ) -> Candidate:
     """Return the region of an attention, or why it is none."""
     found = read_node(scope, node)
-    if isinstance(found, AttentionNode) and taken.intersection(found.writers):
+    if isinstance(found, AttentionNode) and excluded.intersection(found.writers):
         found = Refused("attention with a cache that another region writes")
     if scope.opset() < SINCE:
         found = Refused(f"attention's body needs opset {SINCE}")
     if isinstance(found, Refused):
         region = FusedRegion(_KIND, (node,), (), (node.outputs[0],))
         return Candidate(region, None, _NOTHING, found.reason)
-    packing = _packing_before(scope, node, found, taken)
+    packing = _packing_before(scope, node, found, excluded)
     region = _region(node, found, packing)
     signature = _signature(scope, region, found, packing)
-    verdict = judge(signature)
+    verdict = accepts(signature)
     if verdict is not None:
         return Candidate(region, None, _NOTHING, verdict.reason)
     prediction = predict_attention(
@@ -123,12 +123,12 @@ def _is_row(value: ir.Value) -> bool:
 
 
 def _packing_before(
-    scope: Scope, node: ir.Node, found: AttentionNode, taken: frozenset[ir.Node]
+    scope: Scope, node: ir.Node, found: AttentionNode, excluded: frozenset[ir.Node]
 ) -> _Packing:
-    splits = tuple(one for one in _splits_before(scope, node, found) if one not in taken)
+    splits = tuple(one for one in _splits_before(scope, node, found) if one not in excluded)
     whole = splits[0].inputs[0] if splits else None
     add = None if whole is None else whole.producer()
-    if add is None or add in taken or add.op_type != "Add" or add.domain or found.body.softcap:
+    if add is None or add in excluded or add.op_type != "Add" or add.domain or found.body.softcap:
         return _Packing(splits)
     if found.caches or set(splits[0].outputs) != set(found.operands[:3]):
         return _Packing(splits)

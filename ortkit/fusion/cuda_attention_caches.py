@@ -21,7 +21,7 @@ from ortkit.rewrite.site import Site
 
 @dataclass(frozen=True)
 class SharedRows:
-    """Keys or values before what repeats and turns them.
+    """Keys or values before what repeats and transposes them.
 
     Args:
         value: [batch, kv_heads, rows, width]
@@ -45,7 +45,7 @@ class CacheRow:
         new: [batch, heads, new rows, width], or, with a place, [1, batch, heads, width].
         present: The cache with them.
         nodes: What computes that.
-        at: The place of the row that is overwritten, [1, 1]; None if rows go behind.
+        at: The place of the row that is overwritten, [1, 1]; None if rows are appended.
     """
 
     past: ir.Value
@@ -106,8 +106,8 @@ def _written(scope: Scope, present: ir.Value) -> CacheRow | None:
     reduction = scatter.attributes.get("reduction")
     if reduction is not None and reduction.as_string() != "none":
         return None
-    turned, at, new = scatter.inputs
-    turn = None if turned is None else _transpose(turned, ROWS_FIRST)
+    transposed, at, new = scatter.inputs
+    turn = None if transposed is None else _transpose(transposed, ROWS_FIRST)
     past = None if turn is None else turn.inputs[0]
     if turn is None or past is None or at is None or new is None:
         return None

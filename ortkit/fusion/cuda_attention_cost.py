@@ -84,8 +84,8 @@ _BOXED = 16
 _ONE = ((7000.0, 5900.0), (9200.0, 9600.0))
 
 #: A step over a cache, theirs and ours: nanoseconds, and times that all of it moves. Of one query
-#: of 12 heads of 64, MultiHeadAttention with past keys and ours, microseconds: 12.3 and 5.7 behind
-#: 511 of them, 130 and 82 behind 32,767; where heads are shared, or rows scattered, theirs need
+#: of 12 heads of 64, MultiHeadAttention with past keys and ours, microseconds: 12.3 and 5.7 after
+#: 511 of them, 130 and 82 after 32,767; where heads are shared, or rows scattered, theirs need
 #: more.
 _STEP = (10_000.0, 3.5), (5_000.0, 2.2)
 

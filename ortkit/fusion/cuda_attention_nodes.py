@@ -30,7 +30,7 @@ _READ = {
     GROUPED: {"kv_num_heads", "local_window_size", "num_heads", "scale", "softcap"},
     STANDARD: {"is_causal", "kv_num_heads", "q_num_heads", "scale", "softcap"},
 }
-#: Where keys of earlier steps come in, those of values behind them; they leave behind the result.
+#: Where keys of earlier steps come in, those of values after them; they leave after the result.
 _PAST = {MULTI_HEAD: 6, STANDARD: 4}
 _DEFAULTS: Mapping[str, tuple[float, ...]] = {
     "do_rotary": (0,), "is_packed_qkv": (0,), "qk_matmul_output_mode": (0,), "qk_output": (0,),
@@ -64,8 +64,8 @@ class AttentionNode:
         keys: Rows of K.
         batch: Samples.
         is_of_keys: Whether all queries have one mask.
-        caches: Keys and values of earlier steps, and what they are with the new rows behind:
-            values that the node reads and makes.
+        caches: Keys and values of earlier steps, and these with the new rows appended: values that
+            the node reads and makes.
         at: Where one new row is written into them, [1, 1]; None if they grow.
         writers: The nodes that do, where others than the attention.
     """
@@ -115,7 +115,8 @@ def read_node(scope: Scope, node: ir.Node) -> AttentionNode | Refused:
 
 
 def _of_one_query(scope: Scope, node: ir.Node, found: AttentionNode) -> AttentionNode:
-    """Return an attention of one query with K and V before what repeats and turns their heads."""
+    """Return an attention of one query with K and V before what repeats and transposes their
+    heads."""
     body = found.body
     if found.caches or found.queries != 1 or body.causal:
         return found

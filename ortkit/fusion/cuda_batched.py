@@ -1,9 +1,9 @@
-"""Regions of products on CUDA whose matrices are many, or computed, with what follows them.
+"""Regions of products on CUDA that are batched or have computed operands, with their epilogue.
 
 Experts of a mixture (each rows of its own, or all the same), blocks on a diagonal, masks made of
 queries and pixels, similarities: a MatMul of which the right factor is no constant matrix, or one
-matrix for each of the leading dims, and the line of pointwise nodes behind it. Two that meet are
-one region. What swaps the last two axes of a factor is read through.
+matrix for each of the leading dims, and the epilogue of pointwise nodes. A gated pair is one
+region. What swaps the last two axes of a factor is read through.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from dataclasses import replace
 
 import onnx_ir as ir
 
-from ortkit.fusion.choose import Judge
+from ortkit.fusion.choose import Accepts
 from ortkit.fusion.cost import CostModel
 from ortkit.fusion.cuda_product_cost import Shape
 from ortkit.fusion.cuda_products import (
-    HALVES,
+    HALF_DTYPES,
     KIND,
-    Line,
+    EpilogueChain,
     candidate_of,
+    epilogue_chain_of,
     is_product,
-    line_behind,
-    turn_before,
+    operand_transpose_of,
 )
 from ortkit.fusion.cuda_tiled_cost import predict_batched
 from ortkit.fusion.recompute import Candidate
@@ -36,33 +36,33 @@ _MATRIX = 2
 def batched_candidates(
     scope: Scope,
     graph: ir.Graph,
-    judge: Judge,
+    accepts: Accepts,
     cost: CostModel,
-    taken: frozenset[ir.Node] = frozenset(),
+    excluded: frozenset[ir.Node] = frozenset(),
 ) -> Iterator[Candidate]:
     """Yield a candidate for each such product of one graph that may be faster; none share a node.
 
     Args:
         scope: The graph's.
         graph: Whose nodes are looked at.
-        judge: Says why there would be no kernel for a region.
+        accepts: Says why there would be no kernel for a region.
         cost: Says when a prediction is not good enough.
-        taken: Nodes of other regions.
+        excluded: Nodes of other regions.
     """
     places = {node: place for place, node in enumerate(graph)}
-    own = set(taken)
+    own = set(excluded)
     for node in graph:
         if node in own or not is_batched(scope, node):
             continue
-        line = line_behind(scope, node, own, is_batched)
-        prediction = predict_batched(_shape_of(scope, line))
+        chain = epilogue_chain_of(scope, node, own, is_batched)
+        prediction = predict_batched(_shape_of(scope, chain))
         if prediction is None:
             continue
-        flip = turn_before(node, 0)
-        nodes = sorted({*line.nodes, *(() if flip is None else (flip,))}, key=places.__getitem__)
+        flip = operand_transpose_of(node, 0)
+        nodes = sorted({*chain.nodes, *(() if flip is None else (flip,))}, key=places.__getitem__)
         region = replace(region_of(scope, nodes), kind=KIND)
-        own.update(line.products)
-        one = candidate_of(scope, region, prediction, judge, cost)
+        own.update(chain.products)
+        one = candidate_of(scope, region, prediction, accepts, cost)
         if one.signature is not None:
             own.update(nodes)
         yield one
@@ -79,29 +79,32 @@ def is_batched(scope: Scope, node: ir.Node) -> bool:
     left, right, result = (shape or () for shape in shapes)
     if not isinstance(left[-1], int) or not isinstance(result[-1], int):
         return False
-    if any(scope.shapes.dtype(one) not in HALVES for one in factors):
+    if any(scope.shapes.dtype(one) not in HALF_DTYPES for one in factors):
         return False
-    # A Transpose without `perm` turns all axes round.
-    turns = [(turn_before(node, place), shape) for place, shape in enumerate((left, right))]
+    # A Transpose without `perm` reverses all axes.
+    transposes = [
+        (operand_transpose_of(node, place), shape) for place, shape in enumerate((left, right))
+    ]
     return all(
-        turn is None or "perm" in turn.attributes or len(shape) == _MATRIX for turn, shape in turns
+        turn is None or "perm" in turn.attributes or len(shape) == _MATRIX
+        for turn, shape in transposes
     )
 
 
-def _shape_of(scope: Scope, line: Line) -> Shape:
-    """Return the sizes of a line, of which its time depends."""
-    product = line.products[0]
+def _shape_of(scope: Scope, chain: EpilogueChain) -> Shape:
+    """Return the sizes of a chain that its time depends on."""
+    product = chain.products[0]
     left, right = (scope.shapes.shape(one) or () for one in product.inputs if one is not None)
     result = scope.shapes.shape(product.outputs[0]) or ()
     depth, columns = left[-1], result[-1]
     assert isinstance(depth, int)
     assert isinstance(columns, int)
     # A single matrix has the rows of all leading dims.
-    is_one = len(right) == _MATRIX and turn_before(product, 0) is None
+    is_one = len(right) == _MATRIX and operand_transpose_of(product, 0) is None
     count, rows = _number(result[:-2]), _number(result[-2:-1])
     if is_one:
         count, rows = 1, None if count is None or rows is None else count * rows
-    return Shape(rows, depth, columns, len(line.products), len(line.tail), False, count)
+    return Shape(rows, depth, columns, len(chain.products), len(chain.epilogue), False, count)
 
 
 def _number(sizes: Sequence[object]) -> int | None:

@@ -33,7 +33,7 @@ class CudaBlockFinder(BlockFinder):
 
     def convolution(self, conv: ir.Node) -> Block | None:
         """Return the block around a convolution; one that is refused leaves its reason."""
-        if conv.op_type != "Conv" or conv.domain or conv in self.taken or conv in self.refused:
+        if conv.op_type != "Conv" or conv.domain or conv in self.excluded or conv in self.refused:
             return None
         if (refused := self.refusal(conv)) is not None:
             outputs = (conv.outputs[0].name or "",)
@@ -47,9 +47,9 @@ class CudaBlockFinder(BlockFinder):
         gate, before = None, tuple[ir.Node, ...]()
         if window.is_point and groups == 1:
             source, gate, before = self.gated(source)
-        tail, extras, output = self.tail(conv)
-        nodes = (*before, conv, *tail)
-        self.taken.update(nodes)
+        epilogue, extras, output = self.epilogue(conv)
+        nodes = (*before, conv, *epilogue)
+        self.excluded.update(nodes)
         self._made.add(output)
         return Block(
             "depthwise_conv" if groups > 1 else "conv", (conv,), (window,), nodes, source, output,
@@ -62,7 +62,7 @@ class CudaBlockFinder(BlockFinder):
         source = site.input(0)
         if source is None or source not in self._made:
             return None
-        if node in self.taken or node in self.refused:
+        if node in self.excluded or node in self.refused:
             return None
         output = node.outputs[0]
         if is_global_mean(site):

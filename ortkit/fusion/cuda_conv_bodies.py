@@ -1,4 +1,4 @@
-"""A block's signature for CUDA: in half precision, weights with neighbouring channels together."""
+"""A block's signature for CUDA: in half precision, with channel-packed weights."""
 
 from __future__ import annotations
 

@@ -19,12 +19,12 @@ NOMINAL_BATCH = 1
 #: Multiply-adds per nanosecond that convolutions reach, and what one takes at least.
 RATE, LEAST_NS = 150_000.0, 2500.0
 #: The part of the bandwidth that a change of layout reaches.
-TURNED = 0.4
+TRANSPOSE_SHARE = 0.4
 
 
 def border_cost(scope: Scope, value: ir.Value) -> float:
     """Return what it costs that a value changes its layout."""
-    return LAUNCH_NS + 2 * _bytes(scope, value) / (BANDWIDTH * TURNED)
+    return LAUNCH_NS + 2 * _bytes(scope, value) / (BANDWIDTH * TRANSPOSE_SHARE)
 
 
 def block_cost(scope: Scope, block: Block) -> ChainCost:

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 import onnx_ir as ir
 
 from ortkit.fusion.cost import CostModel, Prediction, nominal
-from ortkit.fusion.families import family_of
+from ortkit.fusion.families import access_of
 from ortkit.fusion.members import is_reshape
 from ortkit.fusion.parameters import parameter_inputs
 from ortkit.fusion.regions import FusedRegion
@@ -61,7 +61,7 @@ class CudaCostModel(CostModel):
         ]
         moved = self._bytes([*data, *(value for value in node.outputs if value.name)])
         # A reduction that is no norm is a library call of several launches.
-        launches = 2 if family_of(node) == "reduction" else 1
+        launches = 2 if access_of(node) == "reduction" else 1
         rate = BANDWIDTH * ORT_REACHES.get(node.op_type, _ELSE)
         return launches * LAUNCH_NS + max(moved / rate, self._rows_ns(node))
 

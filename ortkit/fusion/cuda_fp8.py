@@ -1,10 +1,10 @@
-"""Regions of products of eight-bit floats on CUDA, as models have them that are quantized.
+"""Regions of fp8 matmuls on CUDA, as quantized models have them.
 
 A matrix is read by DequantizeLinear, with a factor for each column or one for all, or is rounded
 by QuantizeLinear before it. Rows are as they are, or QuantizeLinear rounded them with one factor,
 or `ortkit.precision` with one for each row. A region is one product, or two of the same rows that
-meet, the line of pointwise nodes behind and, where one alone reads that, the QuantizeLinear for
-the next product; another is what rounds rows, with their norm before.
+meet, the epilogue of pointwise nodes and, where one alone reads that, the QuantizeLinear for the
+next product; another one rounds rows, with the norm prologue.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import onnx
 import onnx_ir as ir
 from onnx import helper, numpy_helper
 
-from ortkit.fusion.choose import Judge
+from ortkit.fusion.choose import Accepts
 from ortkit.fusion.cost import CostModel, Prediction
 from ortkit.fusion.cuda_fp8_cost import predict_fp8, predict_rounding
 from ortkit.fusion.cuda_fp8_forms import (
@@ -34,15 +34,15 @@ from ortkit.fusion.cuda_fp8_forms import (
 from ortkit.fusion.cuda_products import (
     KIND,
     NORMS,
-    Line,
+    EpilogueChain,
     candidate_of,
+    epilogue_chain_of,
     is_read_once,
-    line_behind,
-    norm_before,
+    norm_prologue,
     shape_of,
 )
 from ortkit.fusion.describe import describe_region, tensor_spec
-from ortkit.fusion.lower import loose_constant
+from ortkit.fusion.lower import detached_constant
 from ortkit.fusion.recompute import Candidate
 from ortkit.fusion.regions import FusedRegion, region_of
 from ortkit.kernels.signature import DOMAIN, RegionSignature, TensorSpec, body_text
@@ -61,24 +61,24 @@ _Add = Callable[[ir.Value, TensorSpec | None], str]
 def fp8_candidates(
     scope: Scope,
     graph: ir.Graph,
-    judge: Judge,
+    accepts: Accepts,
     cost: CostModel,
-    taken: frozenset[ir.Node] = frozenset(),
+    excluded: frozenset[ir.Node] = frozenset(),
 ) -> Iterator[Candidate]:
-    """Yield a candidate for each product of one graph in eight bits, and for what rounds rows.
+    """Yield a candidate for each fp8 matmul of one graph, and for what rounds rows.
 
     Args:
         scope: The graph's.
         graph: Whose nodes are looked at.
-        judge: Says why there would be no kernel for a region.
+        accepts: Says why there would be no kernel for a region.
         cost: Says when a prediction is not good enough.
-        taken: Nodes of other regions.
+        excluded: Nodes of other regions.
     """
     if scope.opset() < SINCE:
         return
-    finder = _Finder(scope, graph, judge, cost, set(taken))
+    finder = _Finder(scope, graph, accepts, cost, set(excluded))
     for node in graph:
-        if node not in finder.taken and node.op_type in ("MatMul", "Gemm") and not node.domain:
+        if node not in finder.excluded and node.op_type in ("MatMul", "Gemm") and not node.domain:
             yield from finder.product(node)
     for value in finder.rounded:
         yield from finder.rounding(value)
@@ -88,67 +88,70 @@ class _Finder:
     """One search."""
 
     def __init__(
-        self, scope: Scope, graph: ir.Graph, judge: Judge, cost: CostModel, taken: set[ir.Node]
+        self,
+        scope: Scope,
+        graph: ir.Graph,
+        accepts: Accepts,
+        cost: CostModel,
+        excluded: set[ir.Node],
     ) -> None:
-        self._scope, self._judge, self._cost = scope, judge, cost
-        self.taken = taken
+        self._scope, self._accepts, self._cost = scope, accepts, cost
+        self.excluded = excluded
         self.rounded: dict[ir.Value, None] = {}
-        """Rows in eight bits that regions read."""
+        """Fp8 rows that regions read."""
         self._places = {node: place for place, node in enumerate(graph)}
         self._constants: dict[tuple[ir.Value, str], ir.Value] = {}
 
     def product(self, node: ir.Node) -> Iterator[Candidate]:
-        """Yield the region of a product, if it is one of a matrix in eight bits."""
+        """Yield the region of a matmul with an fp8 weight."""
         scope = self._scope
         if not is_fp8_product(scope, node):
             return
         rows = rows_of(scope, node)
-        line = line_behind(scope, node, self.taken, is_fp8_product)
-        norm = norm_before(line, self.taken) if rows.scale is None else None
-        shape = shape_of(scope, line, norm)
+        chain = epilogue_chain_of(scope, node, self.excluded, is_fp8_product)
+        norm = norm_prologue(chain, self.excluded) if rows.scale is None else None
+        shape = shape_of(scope, chain, norm)
         if shape.rows is None or shape.rows > _MOST_NORMED:
             norm, shape = None, replace(shape, is_normed=False)
         prediction = predict_fp8(shape, is_narrow=rows.scale is not None)
-        nodes = [*(() if norm is None else (norm,)), *line.products, *line.tail]
-        last = _rounding_behind(scope, line.output, self.taken)
+        nodes = [*(() if norm is None else (norm,)), *chain.products, *chain.epilogue]
+        last = _rounding_consumer(scope, chain.output, self.excluded)
         if last is not None and rows.scale is not None:
             nodes.append(last)
         nodes.sort(key=self._places.__getitem__)
         whole = replace(region_of(scope, nodes), kind=KIND)
         if prediction is None:
-            reason = (
-                "products of many rows in half precision and matrices in eight bits are no faster"
-            )
+            reason = "large-M matmuls in half precision with fp8 weights are no faster"
             yield Candidate(whole, None, Prediction(0.0, 0.0), reason)
             return
-        region, signature = self._narrowed(whole, line, rows)
-        one = candidate_of(scope, region, prediction, self._judge, self._cost, signature)
+        region, signature = self._narrowed(whole, chain, rows)
+        one = candidate_of(scope, region, prediction, self._accepts, self._cost, signature)
         if one.signature is not None:
-            self.taken.update(nodes)
+            self.excluded.update(nodes)
             if rows.scale is not None:
                 self.rounded[rows.value] = None
         yield one
 
     def rounding(self, value: ir.Value) -> Iterator[Candidate]:
-        """Yield the region that rounds rows for products in eight bits."""
+        """Yield the region that rounds rows for fp8 matmuls."""
         scope = self._scope
         nodes = rounding_nodes(scope, value)
-        if not nodes or self.taken.intersection(nodes):
+        if not nodes or self.excluded.intersection(nodes):
             return
-        norm = _norm_of(nodes, self.taken)
+        norm = _norm_of(nodes, self.excluded)
         nodes = tuple(sorted((*nodes, *norm), key=self._places.__getitem__))
         region = replace(region_of(scope, nodes), kind=ROUNDED)
         shape = scope.shapes.shape(value) or ()
         prediction = predict_rounding(shape, len(nodes) - len(norm), is_normed=bool(norm))
-        one = candidate_of(scope, region, prediction, self._judge, self._cost)
+        one = candidate_of(scope, region, prediction, self._accepts, self._cost)
         if one.signature is not None:
-            self.taken.update(nodes)
+            self.excluded.update(nodes)
         yield one
 
     def _narrowed(
-        self, whole: FusedRegion, line: Line, rows: Rows
+        self, whole: FusedRegion, chain: EpilogueChain, rows: Rows
     ) -> tuple[FusedRegion, RegionSignature]:
-        """Return the region with what it reads in eight bits, and its signature."""
+        """Return the region with its fp8 inputs, and its signature."""
         scope = self._scope
         plain = describe_region(scope, whole)
         function = plain.function()
@@ -162,8 +165,8 @@ class _Finder:
             inputs.setdefault(value, spec or tensor_spec(scope, value, {}))
             return called.setdefault(value, f"n{len(called)}")
 
-        matrices = {product.inputs[1]: matrix_of(scope, product) for product in line.products}
-        multiplied = line.products[0].inputs[0]
+        matrices = {product.inputs[1]: matrix_of(scope, product) for product in chain.products}
+        multiplied = chain.products[0].inputs[0]
         for value, name in names.items():
             matrix = matrices.get(value)
             if matrix is not None:
@@ -193,13 +196,13 @@ class _Finder:
         parts = {"eight": matrix.numbers, "scales": scale.astype(FLOATS[dtype])}
         held = []
         for what, array in parts.items():
-            if what == "eight" and matrix.lies_turned:
+            if what == "eight" and matrix.is_stored_transposed:
                 held.append(add(matrix.source, None))
                 continue
             key = (matrix.source, what)
             if key not in self._constants:
                 tensor = ir.tensor(np.ascontiguousarray(array))
-                self._constants[key] = loose_constant(tensor, f"{matrix.source.name}/{what}")
+                self._constants[key] = detached_constant(tensor, f"{matrix.source.name}/{what}")
             spec = TensorSpec(f"{name}/{what}", array.dtype.name, array.shape)
             held.append(add(self._constants[key], spec))
         wide = name if matrix.is_direct else f"{name}_wide"
@@ -212,7 +215,7 @@ class _Finder:
 def _widened(
     rows: Rows, name: str, add: _Add, dtype: ir.DataType, spec: TensorSpec
 ) -> list[onnx.NodeProto]:
-    """Return nodes that make rows of eight bits what the product reads."""
+    """Return nodes that dequantize fp8 rows for the matmul."""
     narrow = add(rows.value, replace(spec, dtype="float8_e4m3fn"))
     if isinstance(rows.scale, float):
         held = numpy_helper.from_array(np.array(rows.scale, FLOATS[dtype]))
@@ -234,13 +237,13 @@ def _widened(
     )
 
 
-def _norm_of(nodes: Sequence[ir.Node], taken: set[ir.Node]) -> tuple[ir.Node, ...]:
+def _norm_of(nodes: Sequence[ir.Node], excluded: set[ir.Node]) -> tuple[ir.Node, ...]:
     """Return the norm whose result these nodes alone read."""
     made = {value for node in nodes for value in node.outputs}
     for node in nodes:
         for value in node.inputs:
             norm = None if value is None or value in made else value.producer()
-            if norm is None or norm in taken or norm.op_type not in NORMS or norm.domain:
+            if norm is None or norm in excluded or norm.op_type not in NORMS or norm.domain:
                 continue
             others = [one for one in norm.outputs[1:] if one.uses() or one.is_graph_output()]
             is_own = all(use.node in nodes for use in norm.outputs[0].uses())
@@ -249,12 +252,12 @@ def _norm_of(nodes: Sequence[ir.Node], taken: set[ir.Node]) -> tuple[ir.Node, ..
     return ()
 
 
-def _rounding_behind(scope: Scope, value: ir.Value, taken: set[ir.Node]) -> ir.Node | None:
-    """Return the QuantizeLinear to eight bits with one factor that alone reads a value."""
+def _rounding_consumer(scope: Scope, value: ir.Value, excluded: set[ir.Node]) -> ir.Node | None:
+    """Return the QuantizeLinear to fp8 with one scale that is the only consumer of a value."""
     if not is_read_once(value):
         return None
     node = next(iter(value.uses())).node
-    if node in taken or not is_op(node, "QuantizeLinear") or node.inputs[0] is not value:
+    if node in excluded or not is_op(node, "QuantizeLinear") or node.inputs[0] is not value:
         return None
     if scope.shapes.dtype(node.outputs[0]) != FP8 or not is_centred(scope, node):
         return None

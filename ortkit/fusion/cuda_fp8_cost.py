@@ -1,4 +1,4 @@
-"""What products of matrices in eight-bit floats take on a GPU, as nodes and as one kernel.
+"""Times of matmuls with fp8 weights on a GPU, as nodes and as one kernel.
 
 ONNX Runtime has no product of such numbers: DequantizeLinear writes the matrix, and the rows, in
 half precision first, and cuBLAS reads that.
@@ -13,7 +13,7 @@ from ortkit.fusion.cost import Prediction
 from ortkit.fusion.cuda_cost import LAUNCH_NS
 from ortkit.fusion.cuda_product_cost import Shape
 from ortkit.graph.dims import Size
-from ortkit.kernels.product_times import FEW_ROWS, eight_ns, half_ns, rounding_ns
+from ortkit.kernels.product_times import SMALL_M_MAX, fp8_ns, half_ns, rounding_ns
 
 #: What rows may be that are not known.
 _ROWS = (128, 512, 2048, 8192)
@@ -24,19 +24,19 @@ def predict_fp8(shape: Shape, *, is_narrow: bool) -> Prediction | None:
 
     Args:
         shape: Its sizes.
-        is_narrow: Whether the rows have eight bits, too.
+        is_narrow: True if the rows are fp8, too.
 
     Returns:
-        None where there is no kernel: many rows in half precision.
+        None where there is no kernel: large M in half precision.
     """
-    if not is_narrow and (shape.rows is None or shape.rows > FEW_ROWS):
+    if not is_narrow and (shape.rows is None or shape.rows > SMALL_M_MAX):
         return None
     before = after = 0.0
     for rows in _ROWS if shape.rows is None else (shape.rows,):
         each = half_ns(rows, shape.depth, shape.columns)
         each += rounding_ns(shape.depth * shape.columns)
-        before += shape.products * each + (bool(shape.tail) + shape.is_normed) * LAUNCH_NS
-        after += eight_ns(rows, shape.depth, shape.columns * shape.products)
+        before += shape.products * each + (bool(shape.epilogue_ops) + shape.is_normed) * LAUNCH_NS
+        after += fp8_ns(rows, shape.depth, shape.columns * shape.products)
     return Prediction(before, after)
 
 

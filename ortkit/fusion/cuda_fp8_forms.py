@@ -1,4 +1,4 @@
-"""Products of eight-bit floats as models have them: matrices, rows, and what rounds rows."""
+"""Fp8 matmuls as models have them: weights, rows, and what rounds rows."""
 
 from __future__ import annotations
 
@@ -12,38 +12,38 @@ from ortkit.rewrite.quantized import is_op
 from ortkit.rewrite.scope import Scope
 
 FP8 = ir.DataType.FLOAT8E4M3FN
-#: What products are of besides, and give.
+#: Other types of operands and results.
 FLOATS = {
     ir.DataType.FLOAT16: np.dtype(np.float16),
     ir.DataType.BFLOAT16: np.dtype(ml_dtypes.bfloat16),
     ir.DataType.FLOAT: np.dtype(np.float32),
 }
-#: The largest number in eight bits.
+#: The largest fp8 number.
 LARGEST = 448.0
 
 
 @dataclass(frozen=True, eq=False)
 class Matrix:
-    """A constant matrix in eight bits.
+    """A constant fp8 weight.
 
     Args:
         source: The value in the model that holds it, by which it is known again.
         numbers: [columns, depth].
         scale: A factor for each column, or one.
         is_direct: Whether the product reads it as [columns, depth].
-        lies_turned: Whether `source` has those numbers.
+        is_stored_transposed: Whether `source` has those numbers.
     """
 
     source: ir.Value
     numbers: np.ndarray
     scale: np.ndarray
     is_direct: bool
-    lies_turned: bool
+    is_stored_transposed: bool
 
 
 @dataclass(frozen=True)
 class Rows:
-    """What is multiplied: in half precision, or in eight bits.
+    """The first operand: in half precision or in fp8.
 
     Args:
         value: The rows.
@@ -57,7 +57,7 @@ class Rows:
 
 
 def is_fp8_product(scope: Scope, node: ir.Node) -> bool:
-    """Say whether a node multiplies rows by a constant matrix in eight bits."""
+    """Say whether a node is a matmul with a constant fp8 weight."""
     if node.op_type not in ("MatMul", "Gemm") or node.domain or matrix_of(scope, node) is None:
         return False
     rows, result = node.inputs[0], node.outputs[0]
@@ -70,16 +70,16 @@ def is_fp8_product(scope: Scope, node: ir.Node) -> bool:
 
 
 def matrix_of(scope: Scope, product: ir.Node) -> Matrix | None:
-    """Return a product's matrix in eight bits; None if it has none."""
+    """Return the fp8 weight of a matmul; None if it has none."""
     value = product.inputs[1]
-    turned = "transB" in product.attributes and bool(product.attributes["transB"].as_int())
+    transposed = "transB" in product.attributes and bool(product.attributes["transB"].as_int())
     node = None if value is None else value.producer()
-    is_direct = turned
+    is_direct = transposed
     if node is not None and node.op_type == "Transpose" and not node.domain:
         perm = node.attributes.get("perm")
         if perm is not None and tuple(perm.as_ints()) != (1, 0):
             return None
-        turned = not turned
+        transposed = not transposed
         value = node.inputs[0]
         node = None if value is None else value.producer()
     if node is None or not is_op(node, "DequantizeLinear") or value is None:
@@ -88,10 +88,12 @@ def matrix_of(scope: Scope, product: ir.Node) -> Matrix | None:
     if found is None:
         return None
     source, numbers, scale, axis = found
-    if numbers.ndim != 2 or (scale.size > 1 and axis != (0 if turned else 1)):
+    if numbers.ndim != 2 or (scale.size > 1 and axis != (0 if transposed else 1)):
         return None
-    lies_turned = turned and scope.shapes.dtype(source) == FP8
-    return Matrix(source, numbers if turned else numbers.T, scale, is_direct, lies_turned)
+    is_stored_transposed = transposed and scope.shapes.dtype(source) == FP8
+    return Matrix(
+        source, numbers if transposed else numbers.T, scale, is_direct, is_stored_transposed
+    )
 
 
 def _eights(scope: Scope, node: ir.Node) -> tuple[ir.Value, np.ndarray, np.ndarray, int] | None:
@@ -122,7 +124,7 @@ def _eights(scope: Scope, node: ir.Node) -> tuple[ir.Value, np.ndarray, np.ndarr
 
 
 def rounded_eights(array: np.ndarray) -> np.ndarray:
-    """Return numbers in eight bits, those beyond the range as its ends."""
+    """Return numbers in fp8, clipped to its range."""
     inside = np.clip(array.astype(np.float32), -LARGEST, LARGEST)
     return inside.astype(ml_dtypes.float8_e4m3fn)
 

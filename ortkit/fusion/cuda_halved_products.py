@@ -1,8 +1,8 @@
-"""Products on CUDA whose halves meet, as two products while regions are looked for.
+"""Split a fused gate-up projection (GLU, SwiGLU) into two matmuls before regions are formed.
 
-A gated layer with one matrix for both sides (Phi-3, GLM-4, Llama 4) is a product, a Split in two
-halves, and what multiplies them: one kernel has both sums in registers where they are products of
-their own. A pair that went into no region becomes one product again.
+The projection (Phi-3, GLM-4, Llama 4) is a matmul, a Split in two halves, and their elementwise
+product. As two matmuls both sums stay in the registers of one kernel. A pair that went into no
+region becomes one matmul again.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from ortkit.fusion.cuda_products import is_product, is_read_once, is_turned, line_behind
+from ortkit.fusion.cuda_products import epilogue_chain_of, is_product, is_read_once, is_transposed
 from ortkit.fusion.lower import drop_initializer
 from ortkit.rewrite.scope import Scope
 
-_HALVES = 2
+_HALF_COUNT = 2
 
 
 @dataclass(frozen=True)
-class _Halved:
-    """A product and a Split that are gone, what they read, and the products that are for them."""
+class _SplitGateUp:
+    """A removed matmul and Split, their inputs, and the two matmuls in their place."""
 
     scope: Scope
     whole: ir.Node
@@ -33,40 +33,40 @@ class _Halved:
 
 
 @contextmanager
-def halved_products(
+def split_gate_up(
     scopes: Sequence[Scope], wanted: Callable[[Scope, ir.Node], bool]
 ) -> Iterator[None]:
-    """Write products whose halves meet as two; those that still are go back.
+    """Split gate-up projections into two matmuls. On exit unfused pairs are restored.
 
     Args:
         scopes: Whose graphs are looked at.
-        wanted: Says of a product whether a kernel would rather have two.
+        wanted: True for a matmul that is faster as two in one kernel.
     """
-    halved = [one for scope in scopes for one in _halve_all(scope, wanted)]
+    splits = [one for scope in scopes for one in _split_all(scope, wanted)]
     try:
         yield
     finally:
-        for one in halved:
-            _join(one)
+        for one in splits:
+            _restore(one)
 
 
-def _halve_all(scope: Scope, wanted: Callable[[Scope, ir.Node], bool]) -> Iterator[_Halved]:
+def _split_all(scope: Scope, wanted: Callable[[Scope, ir.Node], bool]) -> Iterator[_SplitGateUp]:
     if not isinstance(scope.root, ir.Graph):
         return
     for node in list(scope.root):
-        split = _split_behind(scope, node)
+        split = _split_consumer(scope, node)
         if split is None or not wanted(scope, node):
             continue
-        made = _halve(scope, node, split)
-        if len(line_behind(scope, made.halves[0], set()).products) == _HALVES:
+        made = _split(scope, node, split)
+        if len(epilogue_chain_of(scope, made.halves[0], set()).products) == _HALF_COUNT:
             yield made
         else:
-            _join(made)
+            _restore(made)
 
 
-def _split_behind(scope: Scope, node: ir.Node) -> ir.Node | None:
-    """Return what alone reads a product, if it cuts its columns in two halves."""
-    if not is_product(scope, node) or node.op_type != "MatMul" or is_turned(node):
+def _split_consumer(scope: Scope, node: ir.Node) -> ir.Node | None:
+    """Return the only consumer of a matmul if it is a Split of N into two halves."""
+    if not is_product(scope, node) or node.op_type != "MatMul" or is_transposed(node):
         return None
     value = node.outputs[0]
     if not is_read_once(value):
@@ -76,14 +76,14 @@ def _split_behind(scope: Scope, node: ir.Node) -> ir.Node | None:
         return None
     columns = scope.shapes.shape(value) or ()
     parts = [scope.shapes.shape(one) or () for one in split.outputs]
-    if len(parts) != _HALVES or any(one.is_graph_output() for one in split.outputs):
+    if len(parts) != _HALF_COUNT or any(one.is_graph_output() for one in split.outputs):
         return None
     if any(len(part) != len(columns) or part[:-1] != columns[:-1] for part in parts):
         return None
     return split if parts[0][-1] == parts[1][-1] else None
 
 
-def _halve(scope: Scope, whole: ir.Node, split: ir.Node) -> _Halved:
+def _split(scope: Scope, whole: ir.Node, split: ir.Node) -> _SplitGateUp:
     graph, (rows, matrix) = whole.graph, whole.inputs
     assert graph is not None
     array = scope.array(matrix)
@@ -91,7 +91,7 @@ def _halve(scope: Scope, whole: ir.Node, split: ir.Node) -> _Halved:
     assert matrix is not None
     made = list[ir.Node]()
     for number, (part, old) in enumerate(
-        zip(np.split(array, _HALVES, axis=-1), split.outputs, strict=True)
+        zip(np.split(array, _HALF_COUNT, axis=-1), split.outputs, strict=True)
     ):
         tensor = ir.tensor(np.ascontiguousarray(part))
         half = scope.initializer(tensor, f"{matrix.name}/half_{number}")
@@ -102,11 +102,12 @@ def _halve(scope: Scope, whole: ir.Node, split: ir.Node) -> _Halved:
         made.append(maker)
     read = tuple(split.inputs), tuple(whole.inputs)
     graph.remove([whole, split], safe=True)
-    return _Halved(scope, whole, split, (read[1], read[0]), (made[0], made[1]))
+    return _SplitGateUp(scope, whole, split, (read[1], read[0]), (made[0], made[1]))
 
 
-def _join(one: _Halved) -> None:
-    """Put a product back whose halves both are still in the graph; drop what nothing reads."""
+def _restore(one: _SplitGateUp) -> None:
+    """Restore a matmul whose two halves are both still in the graph. Drop values that nothing
+    reads."""
     graph = one.halves[0].graph
     constants = [half.inputs[1] for half in one.halves]
     if graph is not None and one.halves[1].graph is graph:
@@ -123,7 +124,7 @@ def _join(one: _Halved) -> None:
 
 
 def _hand_over(scope: Scope, old: ir.Value, new: ir.Value) -> None:
-    """Let all that reads `old` read `new`, under the same name."""
+    """Replace all uses of `old` by `new`, under the same name."""
     for use in tuple(old.uses()):
         use.node.replace_input_with(use.idx, new)
     scope.swap_names(old, new)

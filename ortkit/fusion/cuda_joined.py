@@ -1,7 +1,7 @@
-"""Regions of products of a few rows with the sum and norm behind them on CUDA.
+"""Regions of split-K matmuls with a fused sum and norm on CUDA.
 
-Where rows and columns are few and the depth is large, few blocks would walk through all of it: its
-parts go to blocks of their own, and who adds them up has whole rows, and does the norm.
+A GEMM with small M and N and large K fills few thread blocks. Split-K gives each block a part of
+K. The block that reduces the partial sums holds complete rows and applies the norm.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from dataclasses import replace
 
 import onnx_ir as ir
 
-from ortkit.fusion.choose import Judge
+from ortkit.fusion.choose import Accepts
 from ortkit.fusion.cost import CostModel
-from ortkit.fusion.cuda_product_cost import predict_joined
+from ortkit.fusion.cuda_product_cost import predict_split_k
 from ortkit.fusion.cuda_products import (
     candidate_of,
+    epilogue_chain_of,
     is_product,
     is_read_once,
-    is_turned,
-    line_behind,
+    is_transposed,
     shape_of,
 )
 from ortkit.fusion.recompute import Candidate
@@ -31,44 +31,45 @@ _SKIPS = frozenset({"SkipLayerNormalization", "SkipSimplifiedLayerNormalization"
 _SUM = 3
 
 
-def joined_candidates(
+def split_k_candidates(
     scope: Scope,
     graph: ir.Graph,
-    judge: Judge,
+    accepts: Accepts,
     cost: CostModel,
-    taken: frozenset[ir.Node] = frozenset(),
+    excluded: frozenset[ir.Node] = frozenset(),
 ) -> Iterator[Candidate]:
     """Yield a candidate for each product of one graph with a skip norm behind; none share a node.
 
     Args:
         scope: The graph's.
         graph: Whose nodes are looked at.
-        judge: Says why there would be no kernel for a region.
+        accepts: Says why there would be no kernel for a region.
         cost: Says when a prediction is not good enough.
-        taken: Nodes of other regions.
+        excluded: Nodes of other regions.
     """
-    own = set(taken)
+    own = set(excluded)
     for node in graph:
-        if node in own or not is_product(scope, node) or is_turned(node):
+        if node in own or not is_product(scope, node) or is_transposed(node):
             continue
-        line = line_behind(scope, node, own)
-        norm = _norm_behind(scope, line.output)
-        if norm is None or norm in own or norm.graph is not graph or len(line.products) > 1:
+        chain = epilogue_chain_of(scope, node, own)
+        norm = _norm_consumer(scope, chain.output)
+        if norm is None or norm in own or norm.graph is not graph or len(chain.products) > 1:
             continue
-        nodes = [node, *line.tail, norm]
-        shape = shape_of(scope, line, None)
-        prediction = predict_joined(shape)
+        nodes = [node, *chain.epilogue, norm]
+        shape = shape_of(scope, chain, None)
+        prediction = predict_split_k(shape)
         if prediction is None:
             continue
         region = replace(region_of(scope, nodes), kind=KIND)
-        one = candidate_of(scope, region, prediction, judge, cost)
+        one = candidate_of(scope, region, prediction, accepts, cost)
         if one.signature is not None:
             own.update(nodes)
         yield one
 
 
-def _norm_behind(scope: Scope, value: ir.Value) -> ir.Node | None:
-    """Return the skip norm that alone reads a value, the other term being of its shape."""
+def _norm_consumer(scope: Scope, value: ir.Value) -> ir.Node | None:
+    """Return the skip norm that is the only consumer of a value, if both terms have the same
+    shape."""
     if not is_read_once(value):
         return None
     node = next(iter(value.uses())).node

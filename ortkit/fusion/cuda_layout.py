@@ -1,9 +1,9 @@
 """Which layout ONNX Runtime's convolutions should have on CUDA: advice for sessions.
 
-Its CUDA provider gives convolutions channels innermost with `prefer_nhwc`. cuDNN's kernels for
-tensor cores have them so in any case: without it each convolution of a ResNet50 in float16 turns
-its source and its result (154 of 559 microseconds, H100, onnxruntime-gpu 1.31.1, 2026-11). With
-`fuse_conv_bias` besides, biases and ReLUs become a part of them: 0.56 ms where it was 0.84.
+Its CUDA provider gives convolutions NHWC layout with `prefer_nhwc`. cuDNN's kernels for tensor
+cores need that layout: without it each convolution of a ResNet50 in float16 transposes its source
+and its result (154 of 559 microseconds, H100, onnxruntime-gpu 1.31.1, 2026-11). With
+`fuse_conv_bias` in addition, biases and ReLUs become a part of them: 0.56 ms where it was 0.84.
 Depthwise convolutions are slower so (EfficientNet-B0 0.98 where it was 0.66). `fuse_conv_bias`
 alone fails at run time.
 """
@@ -17,7 +17,7 @@ from math import prod
 import onnx_ir as ir
 
 from ortkit.fusion.cost import nominal
-from ortkit.fusion.families import family_of
+from ortkit.fusion.families import access_of
 from ortkit.kernels.metadata import CUDA_OPTIONS_KEY
 from ortkit.rewrite.scope import Scope
 from ortkit.rewrite.site import Site
@@ -28,7 +28,7 @@ LEAST_CONVOLUTIONS = 4
 MOST_GROUPED, LEAST_FITTING = 0.02, 0.75
 #: Channels that a vector of tensor cores' kernels holds.
 _VECTOR = 8
-_HALVES = frozenset({ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
+_HALF_DTYPES = frozenset({ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
 OPTIONS = {"prefer_nhwc": "1", "fuse_conv_bias": "1"}
 
 
@@ -45,9 +45,9 @@ class LayoutAdvice:
     reason: str
 
 
-def advise(scopes: Sequence[Scope], taken: frozenset[ir.Node] = frozenset()) -> LayoutAdvice:
-    """Decide by the shapes of the convolutions that are not `taken` by kernels of ours."""
-    found = [one for scope in scopes for one in _convolutions(scope, taken)]
+def advise(scopes: Sequence[Scope], excluded: frozenset[ir.Node] = frozenset()) -> LayoutAdvice:
+    """Decide by the shapes of the convolutions that are not `excluded` by kernels of ours."""
+    found = [one for scope in scopes for one in _convolutions(scope, excluded)]
     if len(found) < LEAST_CONVOLUTIONS:
         return LayoutAdvice({}, f"{len(found)} convolutions are left to ONNX Runtime")
     total = sum(one.products for one in found)
@@ -74,14 +74,14 @@ def record_advice(model: ir.Model, advice: LayoutAdvice) -> None:
 def beside_convolutions(scope: Scope) -> frozenset[ir.Node]:
     """Return the pointwise nodes that read or feed convolutions.
 
-    ONNX Runtime keeps them in the convolutions' layout, or makes them a part of them; around
-    nodes of ours it would turn both ways.
+    ONNX Runtime keeps them in the convolutions' layout, or makes them a part of them; around nodes
+    of ours it would transpose in both directions.
     """
     if not isinstance(scope.root, ir.Graph):
         return frozenset()
     found = set()
     for node in scope.root:
-        if family_of(node) != "pointwise" or scope.shapes.rank(node.outputs[0]) != 4:
+        if access_of(node) != "pointwise" or scope.shapes.rank(node.outputs[0]) != 4:
             continue
         makers = {value.producer() for value in node.inputs if value is not None}
         readers = {use.node for value in node.outputs for use in value.uses()}
@@ -97,19 +97,19 @@ class _Convolution:
     fits: bool
 
 
-def _convolutions(scope: Scope, taken: frozenset[ir.Node]) -> Iterator[_Convolution]:
+def _convolutions(scope: Scope, excluded: frozenset[ir.Node]) -> Iterator[_Convolution]:
     if not isinstance(scope.root, ir.Graph):
         return
     shapes = scope.shapes
     for node in scope.root:
-        if node.op_type != "Conv" or node.domain or node in taken or node.inputs[1] is None:
+        if node.op_type != "Conv" or node.domain or node in excluded or node.inputs[1] is None:
             continue
         result, weight = shapes.shape(node.outputs[0]), shapes.shape(node.inputs[1])
         if result is None or weight is None or len(weight) != 4:
             continue
         groups = Site(scope, node, "").int("group", 1)
         sizes = [nominal(size) for size in (*result, *weight[1:])]
-        is_half = shapes.dtype(node.outputs[0]) in _HALVES
+        is_half = shapes.dtype(node.outputs[0]) in _HALF_DTYPES
         filters = [nominal(size) for size in weight[:2]]
         fits = is_half and groups == 1 and all(size % _VECTOR == 0 for size in filters)
         yield _Convolution(prod(sizes), groups > 1, fits)

@@ -1,10 +1,10 @@
-"""What products of few rows take on a GPU by cuBLAS and by ours, as measured.
+"""Measured times of small-M matmuls on a GPU, of cuBLAS and of ours.
 
-On an H100, float16, in CUDA graphs, matrices of 80 MB in turns so that they come from memory
-(2026-11-22), microseconds, torch's product alone, with a kernel for the norm before and one for
-what follows, and ours, of [depth, columns]:
+On an H100, float16, in CUDA graphs, matrices of 80 MB in rotation so that they come from memory
+(2026-11-22), microseconds, torch's product alone, with one kernel for the norm and one for the
+epilogue, and ours, of [depth, columns]:
 
-| | product | with norm and tail | ours |
+| | product | with norm and epilogue | ours |
 | --- | ---: | ---: | ---: |
 | 768 x 2,304, norm | 4.4 | 6.0 | 3.8 |
 | 2,048 x 2,048, residual | 6.4 | 7.9 | 5.3 |
@@ -22,15 +22,15 @@ from dataclasses import dataclass
 from ortkit.fusion.cost import Prediction
 from ortkit.fusion.cuda_cost import LAUNCH_NS
 
-#: Nanoseconds of a launch, and bytes of the matrix per nanosecond.
+#: Time of a launch in ns, and bytes of the weight per ns.
 _THEIRS, _OURS = (3400.0, 3000.0), (2300.0, 2850.0)
-#: A norm in the kernel.
+#: Time of a norm prologue in ns.
 _NORM_NS = 300.0
 _HALF = 2
 #: Depth and columns -> rows, and nanoseconds of torch's product with a kernel for sum and norm
 #: behind, and of ours; measured as above. Ours were ahead up to 256 rows, too, but not in a model:
 #: of 197 rows of 3,072 a vit's take 11.0 with the norm, and ONNX Runtime's own 10.4.
-_JOINED: Mapping[tuple[int, int], tuple[tuple[int, float, float], ...]] = {
+_SPLIT_K: Mapping[tuple[int, int], tuple[tuple[int, float, float], ...]] = {
     (1536, 384): ((4, 6520, 4880), (16, 6760, 4930), (64, 6850, 5260), (128, 7100, 5540)),
     (3072, 768): ((4, 8250, 7150), (16, 8380, 7160), (64, 8650, 7380), (128, 9480, 8060)),
     (4096, 1024): ((4, 9120, 8200), (16, 9290, 8200), (64, 9740, 8330), (128, 11050, 9190)),
@@ -41,48 +41,48 @@ _LEAST_DEPTH, _COLUMNS = 3, (256, 1280)
 
 @dataclass(frozen=True)
 class Shape:
-    """Sizes of products of the same rows, and of what is around them.
+    """Sizes of matmuls with the same first operand, and of their prologue and epilogue.
 
     Args:
-        rows: None where known at run time only.
-        depth: Multiply-adds of an element.
-        columns: Of one product.
-        products: One or two.
-        tail: Nodes behind.
-        is_normed: Whether the rows have a norm before.
-        count: Of such products, each of matrices of its own; None where known at run time only.
+        rows: M; None where it is dynamic.
+        depth: K.
+        columns: N of one matmul.
+        products: One, or two of a gated pair.
+        epilogue_ops: Nodes of the epilogue.
+        is_normed: True for a matmul with a norm prologue.
+        count: Batch size, with a weight for each; None where it is dynamic.
     """
 
     rows: int | None
     depth: int
     columns: int
     products: int
-    tail: int
+    epilogue_ops: int
     is_normed: bool
     count: int | None = 1
 
 
 def predict_products(shape: Shape) -> Prediction:
-    """Return what a region takes before and after; the same for more rows than one."""
+    """Return the times of a GEMV region before and after fusion; equal times for more rows."""
     moved = float(_HALF * shape.depth * shape.columns * shape.products)
     before = shape.products * _THEIRS[0] + moved / _THEIRS[1]
     if shape.rows != 1:
         return Prediction(before, before)
-    before += (bool(shape.tail) + shape.is_normed) * LAUNCH_NS
+    before += (bool(shape.epilogue_ops) + shape.is_normed) * LAUNCH_NS
     return Prediction(before, _OURS[0] + moved / _OURS[1] + shape.is_normed * _NORM_NS)
 
 
-def predict_joined(shape: Shape) -> Prediction | None:
-    """Return what a product with a sum and a norm behind takes before and after.
+def predict_split_k(shape: Shape) -> Prediction | None:
+    """Return what a product with a sum and a norm after it takes before and after.
 
-    None where nothing like it was measured, or cuBLAS was faster: square ones gain less than a
+    None where nothing similar was measured, or cuBLAS was faster. Square weights gain less than a
     microsecond, wider ones nothing.
     """
     rows, (least, most) = shape.rows, _COLUMNS
     if shape.depth < _LEAST_DEPTH * shape.columns or not least <= shape.columns <= most:
         return None
     moved = shape.depth * shape.columns
-    points = _JOINED[min(_JOINED, key=lambda one: abs(one[0] * one[1] - moved))]
+    points = _SPLIT_K[min(_SPLIT_K, key=lambda one: abs(one[0] * one[1] - moved))]
     if rows is None or not 1 < rows <= points[-1][0]:
         return None
     (start, before, after), *others = points

@@ -38,7 +38,7 @@ class _Rotation:
 
 
 @contextmanager
-def rotations_apart(
+def decomposed_rotations(
     scopes: Sequence[Scope], wanted: Callable[[Scope, ir.Node], bool]
 ) -> Iterator[None]:
     """Write rotations in attention as nodes before it; attentions that still are go back.
@@ -177,7 +177,7 @@ class _Writer:
         return q, k, self._alone(v)
 
     def _are_neighbours(self, split: ir.Node, q: ir.Value, k: ir.Value) -> bool:
-        """Say whether the keys lie behind the queries, and these begin as a head does."""
+        """Say whether the keys lie after the queries, and these begin as a head does."""
         parts = list(split.outputs)
         place = parts.index(q)
         first = sum(_columns(self._scope, one) for one in parts[:place])
@@ -216,8 +216,8 @@ class _Writer:
             self._op("Sub", self._op("Mul", low, cos), self._op("Mul", high, sin)),
             self._op("Add", self._op("Mul", high, cos), self._op("Mul", low, sin)),
         )
-        (turned,) = self._insert("Concat", parts, {"axis": 3})
-        return self._op("Reshape", turned, self._integers(0, 0, (count or heads) * self._width))
+        (rotated,) = self._insert("Concat", parts, {"axis": 3})
+        return self._op("Reshape", rotated, self._integers(0, 0, (count or heads) * self._width))
 
     def _split(self, rows: ir.Value, sizes: Sequence[int]) -> tuple[ir.Value, ...]:
         return self._insert("Split", [rows, self._integers(*sizes)], {"axis": 2}, len(sizes))

@@ -1,4 +1,4 @@
-"""Skip norms behind products on CUDA: sum and norm apart while regions are looked for.
+"""Decompose skip norms after matmuls on CUDA into sum and norm before regions are formed.
 
 A kernel for a product can add the residual where it has the result, and one for the next product
 can do the norm where it reads its rows; ONNX Runtime's operator for both stands between them. A
@@ -16,7 +16,7 @@ import onnx_ir as ir
 from ortkit.fusion.cuda_products import is_product, is_read_once
 from ortkit.rewrite.scope import Scope
 
-#: Which inputs are added besides the first two, and which are the norm's.
+#: Which inputs are added in addition to the first two, and which are the norm's.
 _BIAS = {"SkipLayerNormalization": 4, "SkipSimplifiedLayerNormalization": 3}
 _NORM = {
     "SkipLayerNormalization": "LayerNormalization",
@@ -42,11 +42,11 @@ class _Split:
 def split_skip_norms(
     scopes: Sequence[Scope], wanted: Callable[[Scope, ir.Node], bool]
 ) -> Iterator[None]:
-    """Write skip norms behind products as sums and norms; those that still are go back.
+    """Decompose skip norms after matmuls into sums and norms. On exit unfused ones are restored.
 
     Args:
         scopes: Whose graphs are looked at.
-        wanted: Says of a product whether a kernel may take the sum behind it.
+        wanted: True for a matmul whose kernel may absorb the sum after it.
     """
     splits = [one for scope in scopes for one in _split_all(scope, wanted)]
     try:

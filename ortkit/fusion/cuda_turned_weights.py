@@ -1,8 +1,8 @@
-"""Matrices of products of one row on CUDA, turned so that their depth is innermost.
+"""Pre-transpose the weight of a GEMV on CUDA, so that K is the contiguous axis.
 
-A block then reads a few columns whole, each from one place: 5.3 microseconds for [2048, 2048] in
-float16 where it takes 7.3 as it lies (H100, 2026-11). In the body of a region a Transpose turns it
-back; of a product that went into none the matrix is as it was.
+A thread block then reads whole columns of the weight, each from one place. A weight [2048, 2048]
+in float16 takes 5.3 us instead of 7.3 (H100, 2026-11). The body of a region holds a Transpose
+back. A matmul that went into no region gets its original weight back.
 """
 
 from __future__ import annotations
@@ -14,49 +14,53 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from ortkit.fusion.cuda_products import is_product, is_turned
+from ortkit.fusion.cuda_products import is_product, is_transposed
 from ortkit.fusion.lower import drop_initializer
 from ortkit.rewrite.scope import Scope
 
 
 @dataclass(frozen=True)
-class _Turned:
-    """A product, the Transpose before it, and its matrix as it was."""
+class _Pretransposed:
+    """A matmul, the Transpose of its pretransposed weight, and the original weight."""
 
     product: ir.Node
-    turn: ir.Node
+    transpose: ir.Node
     matrix: ir.Value
 
 
 @contextmanager
-def turned_weights(
+def pretransposed_weights(
     scopes: Sequence[Scope], wanted: Callable[[Scope, ir.Node], bool]
 ) -> Iterator[None]:
-    """Turn the matrices of products; at the end those that are still there get theirs back.
+    """Transpose the weights of matmuls. On exit the matmuls that are still there get theirs back.
 
     Args:
         scopes: Whose graphs are looked at.
-        wanted: Says of a product whether a kernel would rather have it turned.
+        wanted: Says whether the kernel of a matmul is faster with a transposed weight.
     """
-    turned = [one for scope in scopes for one in _turn_all(scope, wanted)]
+    pretransposed = [one for scope in scopes for one in _pretranspose_all(scope, wanted)]
     try:
         yield
     finally:
-        for one in turned:
-            _back(one)
+        for one in pretransposed:
+            _restore(one)
 
 
-def _turn_all(scope: Scope, wanted: Callable[[Scope, ir.Node], bool]) -> Iterator[_Turned]:
+def _pretranspose_all(
+    scope: Scope, wanted: Callable[[Scope, ir.Node], bool]
+) -> Iterator[_Pretransposed]:
     if not isinstance(scope.root, ir.Graph):
         return
     made: dict[ir.Value, ir.Value] = {}
-    products = [node for node in scope.root if is_product(scope, node) and not is_turned(node)]
-    # All are asked before any is turned: two that meet have to lie alike.
+    products = [node for node in scope.root if is_product(scope, node) and not is_transposed(node)]
+    # All are asked before any is transposed: both of a gated pair need the same layout.
     for node in [node for node in products if wanted(scope, node)]:
-        yield _turn(scope, node, made)
+        yield _pretranspose(scope, node, made)
 
 
-def _turn(scope: Scope, product: ir.Node, made: dict[ir.Value, ir.Value]) -> _Turned:
+def _pretranspose(
+    scope: Scope, product: ir.Node, made: dict[ir.Value, ir.Value]
+) -> _Pretransposed:
     matrix = product.inputs[1]
     assert matrix is not None
     if matrix not in made:
@@ -68,18 +72,18 @@ def _turn(scope: Scope, product: ir.Node, made: dict[ir.Value, ir.Value]) -> _Tu
         product, "Transpose", [made[matrix]], {"perm": [1, 0]}, name=f"{matrix.name}/back"
     )
     product.replace_input_with(1, back)
-    turn = back.producer()
-    assert turn is not None
-    return _Turned(product, turn, matrix)
+    transpose = back.producer()
+    assert transpose is not None
+    return _Pretransposed(product, transpose, matrix)
 
 
-def _back(one: _Turned) -> None:
-    """Let a product that is still in a graph read its matrix again; drop what nothing reads."""
-    turned = one.turn.inputs[0]
+def _restore(one: _Pretransposed) -> None:
+    """Restore the weight of a matmul that is still in a graph. Drop weights that nothing reads."""
+    pretransposed = one.transpose.inputs[0]
     if one.product.graph is not None:
         one.product.replace_input_with(1, one.matrix)
-        if one.turn.graph is not None:
-            one.turn.graph.remove(one.turn, safe=True)
-    for value in (turned, one.matrix):
+        if one.transpose.graph is not None:
+            one.transpose.graph.remove(one.transpose, safe=True)
+    for value in (pretransposed, one.matrix):
         if value is not None:
             drop_initializer(value)

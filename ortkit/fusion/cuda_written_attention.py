@@ -30,7 +30,7 @@ from ortkit.rewrite.site import Site, describe
 
 
 @contextmanager
-def written_attention(
+def decomposed_attention(
     scopes: Sequence[Scope], wanted: Callable[[Scope, ir.Node], bool]
 ) -> Iterator[None]:
     """Write attentions that a kernel takes as one node; those that still are become functions.

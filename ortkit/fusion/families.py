@@ -1,4 +1,4 @@
-"""What each operator is to a region: how its outputs lie to its inputs, or that it ends one."""
+"""The access pattern of each operator: pointwise, view, reduction, norm, rotary or boundary."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Literal
 
 import onnx_ir as ir
 
-Family = Literal["pointwise", "view", "reduction", "norm", "rotary"]
+Access = Literal["pointwise", "view", "reduction", "norm", "rotary"]
 """pointwise: each output element from the broadcast elements of the inputs.
 view: elements moved, repeated or left out, none computed.
 reduction: along axes, which stay with size 1 or go.
@@ -41,7 +41,7 @@ NORMS = frozenset(
     }
 )  # fmt: skip
 #: ONNX Runtime's own, each written back in standard ops by `ortkit.fusion.bodies`.
-RUNTIME_OWN: dict[str, Family] = {
+RUNTIME_OWN: dict[str, Access] = {
     "BiasGelu": "pointwise",
     "FastGelu": "pointwise",
     "Gelu": "pointwise",
@@ -50,7 +50,7 @@ RUNTIME_OWN: dict[str, Family] = {
     "SkipSimplifiedLayerNormalization": "norm",
 }
 
-_FAMILIES: dict[str, Family] = {
+_ACCESS: dict[str, Access] = {
     **dict.fromkeys(POINTWISE, "pointwise"),
     **dict.fromkeys(VIEWS, "view"),
     **dict.fromkeys(REDUCTIONS, "reduction"),
@@ -59,10 +59,10 @@ _FAMILIES: dict[str, Family] = {
 }
 
 
-def family_of(node: ir.Node) -> Family | None:
+def access_of(node: ir.Node) -> Access | None:
     """Return what the operator is to a region; None if it ends one."""
     if node.domain in ("", "ai.onnx"):
-        return _FAMILIES.get(node.op_type)
+        return _ACCESS.get(node.op_type)
     if node.domain == "com.microsoft":
         return RUNTIME_OWN.get(node.op_type)
     return None

@@ -16,7 +16,7 @@ import onnx_ir as ir
 from onnx import helper
 
 from ortkit.errors import InternalError, ModelError
-from ortkit.fusion.choose import Judge
+from ortkit.fusion.choose import Accepts
 from ortkit.fusion.describe import tensor_spec
 from ortkit.fusion.lower import import_body
 from ortkit.fusion.product_bodies import is_product
@@ -60,7 +60,7 @@ class KeptNode:
 def find_kept(
     scopes: Sequence[Scope],
     bodies: Mapping[str, onnx.FunctionProto],
-    judge: Judge,
+    accepts: Accepts,
     target: Target,
 ) -> Iterator[KeptNode]:
     """Yield the calls of `bodies`, each with the signature of its kernel or why it has none.
@@ -68,7 +68,7 @@ def find_kept(
     Args:
         scopes: The rewritten graphs.
         bodies: By op type, as the source had them.
-        judge: Says why there would be no kernel for a signature.
+        accepts: Says why there would be no kernel for a signature.
         target: What the kernels are for.
     """
     for scope in scopes:
@@ -85,7 +85,7 @@ def find_kept(
                 yield KeptNode(scope, node, None, found)
             elif is_product(found) and not multiplies(target):
                 yield KeptNode(scope, node, None, "ONNX Runtime's own is as fast there")
-            elif (verdict := judge(found)) is not None:
+            elif (verdict := accepts(found)) is not None:
                 yield KeptNode(scope, node, None, verdict.reason)
             else:
                 yield KeptNode(scope, node, found, "")

@@ -59,7 +59,7 @@ def lower_region(
     return True
 
 
-def loose_constant(tensor: ir.TensorProtocol, name: str) -> ir.Value:
+def detached_constant(tensor: ir.TensorProtocol, name: str) -> ir.Value:
     """Return a constant that is in no graph before a region that reads it is put back."""
     return ir.Value(
         name=name,
@@ -97,7 +97,7 @@ def import_body(scope: Scope, op_type: str, body: onnx.FunctionProto) -> None:
 
 
 def restore_order(scope: Scope) -> None:
-    """Sort the graphs of `scope` where a fused node stands behind what reads its outputs."""
+    """Sort the graphs of `scope` where a fused node stands after what reads its outputs."""
     if isinstance(scope.root, ir.Graph) and not _is_ordered(scope.root):
         scope.root.sort()
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import onnx_ir as ir
 
-from ortkit.fusion.families import RESHAPES, Family, family_of
+from ortkit.fusion.families import RESHAPES, Access, access_of
 from ortkit.fusion.parameters import has_static_parameters
 from ortkit.graph.dims import Size
 from ortkit.refusal import Refused
@@ -46,19 +46,19 @@ class Members:
         self._scope = scope
         self._blocked: set[ir.Value] = set()
 
-    def family(self, node: ir.Node) -> Family | Refused | None:
+    def access(self, node: ir.Node) -> Access | Refused | None:
         """Return the node's family, why it may not be a member, or None if it is no candidate."""
-        family = family_of(node)
+        access = access_of(node)
         if self._is_blocked(node):
             self._blocked.update(node.outputs)
-            if family is not None:
+            if access is not None:
                 return Refused("ONNX Runtime keeps it in the blocked layout of its convolutions")
-        if family is None or self._looks_up(node) or is_unused(node):
+        if access is None or self._is_data_indexed(node) or is_unused(node):
             return None
-        reason = self._refusal(node, family)
-        return family if reason is None else Refused(reason)
+        reason = self._refusal(node, access)
+        return access if reason is None else Refused(reason)
 
-    def _refusal(self, node: ir.Node, family: Family) -> str | None:
+    def _refusal(self, node: ir.Node, access: Access) -> str | None:
         shapes, scope = self._scope.shapes, self._scope
         read = [value for value in node.inputs if value is not None]
         for value in (*read, *node.outputs):
@@ -72,9 +72,9 @@ class Members:
             return "integers of sizes and indices are no work"
         if _is_quantized(node):
             return "it belongs to a quantized group"
-        if family in ("pointwise", "norm") and self._is_epilogue(node):
+        if access in ("pointwise", "norm") and self._is_epilogue(node):
             return "ONNX Runtime computes it at the end of the convolution"
-        if family != "pointwise" and not has_static_parameters(scope, node):
+        if access != "pointwise" and not has_static_parameters(scope, node):
             return f"{node.op_type} with parameters that are no constants"
         if _reads_statistics(node):
             return "statistics of the norm are read"
@@ -93,7 +93,7 @@ class Members:
             return _is_convolved(value) or (producer is not None and _is_sum_before_relu(producer))
         return _is_sum_before_relu(node)
 
-    def _looks_up(self, node: ir.Node) -> bool:
+    def _is_data_indexed(self, node: ir.Node) -> bool:
         """Say whether data says where to gather from: that ends a region as a product does."""
         return node.op_type == "Gather" and not has_static_parameters(self._scope, node)
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import onnx_ir as ir
 
 from ortkit.fusion.cost import CostModel
-from ortkit.fusion.families import Family
+from ortkit.fusion.families import Access
 from ortkit.fusion.members import Members
 from ortkit.fusion.space import NodeSpace, Space
 from ortkit.refusal import Refused
@@ -49,7 +49,9 @@ class Partition:
     refused: tuple[tuple[ir.Node, str], ...]
 
 
-def partition(scope: Scope, graph: ir.Graph, taken: frozenset[ir.Node] = frozenset()) -> Partition:
+def partition(
+    scope: Scope, graph: ir.Graph, excluded: frozenset[ir.Node] = frozenset()
+) -> Partition:
     """Return the groups of one graph; what is nested in it is not looked at.
 
     Linear in the nodes and edges of the graph.
@@ -57,29 +59,29 @@ def partition(scope: Scope, graph: ir.Graph, taken: frozenset[ir.Node] = frozens
     Args:
         scope: The graph's, or that of a graph around it.
         graph: Its nodes must be in topological order.
-        taken: Nodes that belong to other regions already.
+        excluded: Nodes that belong to other regions already.
     """
-    return _Partitioner(scope, graph, taken).run()
+    return _Partitioner(scope, graph, excluded).run()
 
 
 class _Partitioner:
-    def __init__(self, scope: Scope, graph: ir.Graph, taken: frozenset[ir.Node]) -> None:
+    def __init__(self, scope: Scope, graph: ir.Graph, excluded: frozenset[ir.Node]) -> None:
         self._scope = scope
         self._graph = graph
         self._nodes = list(graph)
         self._members = Members(scope)
-        self._families: dict[ir.Node, Family | None] = {}
-        self._taken = taken
+        self._access: dict[ir.Node, Access | None] = {}
+        self._excluded = excluded
         self._group_of: dict[ir.Node, _Group] = {}
         self._refused: list[tuple[ir.Node, str]] = []
 
     def run(self) -> Partition:
         for node in self._nodes:
-            family = self._members.family(node)
-            if isinstance(family, Refused):
-                self._refused.append((node, family.reason))
-                family = None
-            self._families[node] = None if node in self._taken else family
+            access = self._members.access(node)
+            if isinstance(access, Refused):
+                self._refused.append((node, access.reason))
+                access = None
+            self._access[node] = None if node in self._excluded else access
         for index, node in enumerate(self._nodes):
             self._place(index, node)
         groups: dict[int, _Group] = {}
@@ -103,17 +105,17 @@ class _Partitioner:
 
     def _place(self, index: int, node: ir.Node) -> None:
         """Give the node its group and level."""
-        family = self._families[node]
+        access = self._access[node]
         sources = self._sources(node)
-        if family is None:
+        if access is None:
             level = max((group.level + 1 for group, _ in sources), default=0)
             self._settle(node, _Group(level), sources)
             return
-        shape = NodeSpace(self._scope, node, family)
+        shape = NodeSpace(self._scope, node, access)
         wanted: list[_Group] = []
         level = 0
         for group, values in sources:
-            fits = self._may_grow(group, shape, family, values) and _fit([*wanted, group])
+            fits = self._may_grow(group, shape, access, values) and _fit([*wanted, group])
             if fits:
                 wanted.append(group)
             level = max(level, group.level + (not fits))
@@ -158,24 +160,24 @@ class _Partitioner:
         return list(found.values())
 
     def _may_grow(
-        self, group: _Group, shape: NodeSpace, family: Family, values: Sequence[ir.Value]
+        self, group: _Group, shape: NodeSpace, access: Access, values: Sequence[ir.Value]
     ) -> bool:
         if group.space is None or len(group.nodes) >= MAX_NODES:
             return False
         if not all(shape.takes(group.space, value) for value in values):
-            return self._is_repeated(group, group.space, family, values)
+            return self._is_repeated(group, group.space, access, values)
         # A value that others outside need would be an output of another shape.
-        return family != "view" or all(map(self._is_read_by_members, values))
+        return access != "view" or all(map(self._is_read_by_members, values))
 
     def _is_repeated(
-        self, group: _Group, space: Space, family: Family, values: Sequence[ir.Value]
+        self, group: _Group, space: Space, access: Access, values: Sequence[ir.Value]
     ) -> bool:
         """Say whether the node may compute the group again for each of its own points.
 
         A GPU waits for memory, not for a few operations, and a launch less is worth more. Only
         one reads what the group makes, since an output would be of another shape.
         """
-        if self._scope.target.kind == "cpu" or family != "pointwise" or space.row is not None:
+        if self._scope.target.kind == "cpu" or access != "pointwise" or space.row is not None:
             return False
         if any(len(value.uses()) > 1 or value.is_graph_output() for value in values):
             return False
@@ -187,7 +189,7 @@ class _Partitioner:
     def _is_read_by_members(self, value: ir.Value) -> bool:
         if value.is_graph_output():
             return False
-        return all(self._families.get(use.node) is not None for use in value.uses())
+        return all(self._access.get(use.node) is not None for use in value.uses())
 
 
 def _inside(nodes: Sequence[ir.Node]) -> set[ir.Value]:

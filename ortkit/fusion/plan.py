@@ -13,7 +13,7 @@ import onnx_ir as ir
 from ortkit.fusion.attention_regions import attention_candidates
 from ortkit.fusion.bf16_regions import product_candidates
 from ortkit.fusion.body_check import invalid_body
-from ortkit.fusion.choose import Judge, candidates
+from ortkit.fusion.choose import Accepts, candidates
 from ortkit.fusion.conv_bias import split_biases
 from ortkit.fusion.conv_chains import Chain, find_chains
 from ortkit.fusion.conv_plan import settle_chain
@@ -26,14 +26,19 @@ from ortkit.fusion.cuda_attention import (
 from ortkit.fusion.cuda_batched import batched_candidates
 from ortkit.fusion.cuda_cost import CudaCostModel
 from ortkit.fusion.cuda_fp8 import fp8_candidates
-from ortkit.fusion.cuda_halved_products import halved_products
-from ortkit.fusion.cuda_joined import joined_candidates
+from ortkit.fusion.cuda_halved_products import split_gate_up
+from ortkit.fusion.cuda_joined import split_k_candidates
 from ortkit.fusion.cuda_layout import advise, beside_convolutions
-from ortkit.fusion.cuda_products import cuda_product_candidates, halves, takes_sum, turns
-from ortkit.fusion.cuda_rotations import rotations_apart
+from ortkit.fusion.cuda_products import (
+    cuda_product_candidates,
+    prefers_split_gate_up,
+    prefers_transposed_weight,
+    takes_sum,
+)
+from ortkit.fusion.cuda_rotations import decomposed_rotations
 from ortkit.fusion.cuda_skip_norms import split_skip_norms
-from ortkit.fusion.cuda_turned_weights import turned_weights
-from ortkit.fusion.cuda_written_attention import written_attention
+from ortkit.fusion.cuda_turned_weights import pretransposed_weights
+from ortkit.fusion.cuda_written_attention import decomposed_attention
 from ortkit.fusion.kept import find_kept, settle_kept
 from ortkit.fusion.lower import drop_unread, lower_region, restore_order
 from ortkit.fusion.product_cost import multiplies
@@ -54,7 +59,7 @@ from ortkit.targets.target import Target
 
 _PRODUCTS_ON_CUDA = (
     fp8_candidates,
-    joined_candidates,
+    split_k_candidates,
     cuda_product_candidates,
     batched_candidates,
 )
@@ -93,31 +98,35 @@ def compile_regions(
         KernelError: A toolchain failed.
     """
 
-    def judge(signature: RegionSignature) -> Refused | None:
+    def accepts(signature: RegionSignature) -> Refused | None:
         return refusal(signature, target, kernels) or invalid_body(signature, opsets)
 
-    def attends(scope: Scope, node: ir.Node) -> bool:
+    def supports_attention(scope: Scope, node: ir.Node) -> bool:
         cost = CudaCostModel(scope, load_calibration())
-        return takes_attention(scope, node, judge, cost)
+        return takes_attention(scope, node, accepts, cost)
 
     # Bodies import the versions of the model.
     opsets = {"": scopes[0].opset()} if scopes else {}
     graphs = [(scope, scope.root) for scope in scopes if isinstance(scope.root, ir.Graph)]
-    chains = [(scope, one) for scope, graph in graphs for one in find_chains(scope, graph, judge)]
-    taken = frozenset(node for _, chain in chains if not chain.reason for node in chain.nodes)
+    chains = [
+        (scope, one) for scope, graph in graphs for one in find_chains(scope, graph, accepts)
+    ]
+    excluded = frozenset(node for _, chain in chains if not chain.reason for node in chain.nodes)
     with ExitStack() as split:
         if target.kind == "cuda":
-            if advise(scopes, taken).options:
-                taken |= frozenset(node for scope in scopes for node in beside_convolutions(scope))
+            if advise(scopes, excluded).options:
+                excluded |= frozenset(
+                    node for scope in scopes for node in beside_convolutions(scope)
+                )
             else:
-                split.enter_context(split_biases(scopes, taken))
-            split.enter_context(written_attention(scopes, attends))
+                split.enter_context(split_biases(scopes, excluded))
+            split.enter_context(decomposed_attention(scopes, supports_attention))
             split.enter_context(split_skip_norms(scopes, takes_sum))
-            split.enter_context(halved_products(scopes, halves))
-            split.enter_context(turned_weights(scopes, turns))
-            split.enter_context(rotations_apart(scopes, attends))
+            split.enter_context(split_gate_up(scopes, prefers_split_gate_up))
+            split.enter_context(pretransposed_weights(scopes, prefers_transposed_weight))
+            split.enter_context(decomposed_rotations(scopes, supports_attention))
         made = _compile(
-            scopes, path, kernels, target, count, sources, chooser, judge, chains, taken,
+            scopes, path, kernels, target, count, sources, chooser, accepts, chains, excluded,
             bodies or {},
         )  # fmt: skip
     for scope in scopes if target.kind == "cuda" else ():
@@ -133,16 +142,18 @@ def _compile(
     count: Callable[[int, int], None],
     sources: Path | None,
     chooser: Chooser | None,
-    judge: Judge,
+    accepts: Accepts,
     chains: Sequence[tuple[Scope, Chain]],
-    taken: frozenset[ir.Node],
+    excluded: frozenset[ir.Node],
     bodies: Mapping[str, onnx.FunctionProto],
 ) -> tuple[tuple[RegionReport, ...], Path | None, str]:
     """Do the rest once chains of convolutions are found, see `compile_regions`."""
     found = [
-        (scope, one) for scope in scopes for one in find_candidates(scope, judge, target, taken)
+        (scope, one)
+        for scope in scopes
+        for one in find_candidates(scope, accepts, target, excluded)
     ]
-    kept = list(find_kept(scopes, bodies, judge, target)) if bodies else []
+    kept = list(find_kept(scopes, bodies, accepts, target)) if bodies else []
     signatures = [each for _, chain in chains for each in chain.signatures.values()]
     signatures += [one.signature for _, one in found if one.signature is not None]
     signatures += [one.signature for one in kept if one.signature is not None]
@@ -192,35 +203,35 @@ def _compile(
 
 
 def find_candidates(
-    scope: Scope, judge: Judge, target: Target, taken: frozenset[ir.Node] = frozenset()
+    scope: Scope, accepts: Accepts, target: Target, excluded: frozenset[ir.Node] = frozenset()
 ) -> Iterator[Candidate]:
     """Yield the regions of a main graph and of what is nested in it; see `Candidate`."""
     if not isinstance(scope.root, ir.Graph):
         return
     is_cpu = scope.target.kind == "cpu"
     cost = (CostModel if is_cpu else CudaCostModel)(scope, load_calibration())
-    products = ProductRegions(scope, judge) if is_cpu and multiplies(target) else None
+    products = ProductRegions(scope, accepts) if is_cpu and multiplies(target) else None
     for graph in (scope.root, *_bodies(scope.root)):
-        for one in product_candidates(scope, graph, judge, taken) if is_cpu else ():
+        for one in product_candidates(scope, graph, accepts, excluded) if is_cpu else ():
             yield _allowed(scope, one)
-            taken |= frozenset(() if one.signature is None else one.region.nodes)
-        for found in () if products is None else products.candidates(graph, taken):
+            excluded |= frozenset(() if one.signature is None else one.region.nodes)
+        for found in () if products is None else products.candidates(graph, excluded):
             yield (one := _allowed(scope, found))
-            taken |= frozenset(() if one.signature is None else one.region.nodes)
+            excluded |= frozenset(() if one.signature is None else one.region.nodes)
         find_attention = attention_candidates if is_cpu else cuda_attention_candidates
         attended = []
-        for found in find_attention(scope, graph, judge, cost, taken):
+        for found in find_attention(scope, graph, accepts, cost, excluded):
             yield (one := _allowed(scope, found))
             attended += [] if one.signature is None else [one.region]
-        taken |= {node for region in attended for node in region.nodes}
-        taken |= without_readers(attended)
+        excluded |= {node for region in attended for node in region.nodes}
+        excluded |= without_readers(attended)
         for find_products in () if is_cpu else _PRODUCTS_ON_CUDA:
             made = []
-            for found in find_products(scope, graph, judge, cost, taken):
+            for found in find_products(scope, graph, accepts, cost, excluded):
                 yield (one := _allowed(scope, found))
                 made += [] if one.signature is None else [one.region]
-            taken |= {node for region in made for node in region.nodes} | without_readers(made)
-        for one in candidates(scope, graph, judge, cost, taken):
+            excluded |= {node for region in made for node in region.nodes} | without_readers(made)
+        for one in candidates(scope, graph, accepts, cost, excluded):
             yield _allowed(scope, one)
 
 

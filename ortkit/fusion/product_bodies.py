@@ -34,7 +34,7 @@ def product_signature(
     inputs = [_spec("x", (*given, depth)), _spec("w", panels_shape(depth, columns))]
     if one.bias is not None:
         inputs.append(_spec("b", (columns,)))
-    name = "_".join(["product", *(node.op_type.lower() for node in one.tail)])
+    name = "_".join(["product", *(node.op_type.lower() for node in one.epilogue)])
     body = body_text(_function(scope, one, opset))
     return RegionSignature(name, body, tuple(inputs), (_spec("y", (*made, columns)),))
 
@@ -56,7 +56,7 @@ def _function(scope: Scope, one: Product, opset: int) -> onnx.FunctionProto:
         inputs.append("b")
         nodes.append(helper.make_node("Add", [value, "b"], ["s"]))
         value = "s"
-    for number, node in enumerate(one.tail):
+    for number, node in enumerate(one.epilogue):
         nodes += _step(scope, node, value, number, opset)
         value = f"t{number}"
     function = onnx.FunctionProto(name="product", domain=DOMAIN, input=inputs, output=[value])
@@ -72,7 +72,7 @@ def _step(
     number: int,
     opset: int,
 ) -> list[onnx.NodeProto]:
-    """Return nodes that make `t<number>` of a value, as a node of the tail does."""
+    """Return nodes that make `t<number>` of a value, as a node of the epilogue does."""
     nodes, names = list[onnx.NodeProto](), list[str]()
     for index, operand in enumerate(node.inputs):
         array = scope.array(operand, 1)

@@ -1,7 +1,7 @@
 """What products in float32 cost one thread, by ONNX Runtime's kernels and by ours.
 
-Measured on one core with AVX-512 (Xeon, onnxruntime 1.31.1, 2026-11) by turns: ours take 1.05 to
-1.2 times less than its Gemm on 1 to 1500 rows, depths and columns of 768 to 3072; 0.98 to 1.0
+Measured on one core with AVX-512 (Xeon, onnxruntime 1.31.1, 2026-11) interleaved: ours take 1.05
+to 1.2 times less than its Gemm on 1 to 1500 rows, depths and columns of 768 to 3072; 0.98 to 1.0
 where a depth of 3072 meets 197 rows and more. ONNX Runtime adds a bias in its Gemm, and of the
 activations it knows a few there.
 """
@@ -23,7 +23,7 @@ LEVELS = "x86-64-v4"
 #: The part of its own time that a product must gain: less than what regions must, whose time is
 #: told less exactly.
 LEAST_GAIN = 0.05
-#: Multiply-adds a nanosecond, by rows (up to so many): ONNX Runtime's, and ours.
+#: Multiply-adds a nanosecond, by rows (up to this many): ONNX Runtime's, and ours.
 _RUNTIME = ((31, 36.0), (63, 53.0), (127, 60.0), (255, 66.0), (1 << 62, 71.0))
 _OURS = ((31, 42.0), (63, 60.0), (127, 66.0), (255, 72.0), (1 << 62, 76.0))
 #: Rows of such a depth and of more bytes do not stay in the second level of cache.
@@ -36,7 +36,7 @@ def multiplies(target: Target) -> bool:
 
 
 def predict_product(one: Product, calibration: Calibration) -> Prediction:
-    """Return what a product and its tail take before and after."""
+    """Return the times of a matmul and its epilogue before and after."""
     elements = one.count * one.columns
     before = calibration.node_ns + one.multiplies / _rate(_RUNTIME, one.count)
     after = calibration.kernel_ns + one.multiplies / _rate(_OURS, one.count)
@@ -44,7 +44,7 @@ def predict_product(one: Product, calibration: Calibration) -> Prediction:
         after /= _DEEP_FACTOR
     if one.bias is not None:
         before += elements * ARITHMETIC_NS
-    for node in one.tail:
+    for node in one.epilogue:
         if node.op_type not in APPLIED:
             each = elements * ORT_NS.get(node.op_type, ARITHMETIC_NS)
             before += calibration.node_ns + each

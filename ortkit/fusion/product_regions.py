@@ -1,4 +1,4 @@
-"""Regions of products in float32 on CPUs: the product, its bias, and the line behind it."""
+"""Regions of products in float32 on CPUs: the matmul, its bias, and the epilogue."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Iterator
 import numpy as np
 import onnx_ir as ir
 
-from ortkit.fusion.choose import Judge
-from ortkit.fusion.lower import loose_constant
+from ortkit.fusion.choose import Accepts
+from ortkit.fusion.lower import detached_constant
 from ortkit.fusion.product_bodies import product_signature
 from ortkit.fusion.product_cost import LEAST_GAIN, predict_product
-from ortkit.fusion.products import Product, find_product, sizes_as_text, with_tails
+from ortkit.fusion.products import Product, find_product, sizes_as_text, with_epilogues
 from ortkit.fusion.recompute import Candidate
 from ortkit.fusion.regions import PASS, FusedRegion
 from ortkit.kernels.calibration import load_calibration
@@ -25,40 +25,40 @@ from ortkit.rewrite.site import describe
 class ProductRegions:
     """The regions of one scope; products of one matrix share its packed form."""
 
-    def __init__(self, scope: Scope, judge: Judge) -> None:
+    def __init__(self, scope: Scope, accepts: Accepts) -> None:
         self._scope = scope
-        self._judge = judge
+        self._accepts = accepts
         self._calibration = load_calibration()
         self._packed: dict[tuple[ir.Value, bool, float], ir.Value] = {}
 
     def candidates(
-        self, graph: ir.Graph, taken: frozenset[ir.Node] = frozenset()
+        self, graph: ir.Graph, excluded: frozenset[ir.Node] = frozenset()
     ) -> Iterator[Candidate]:
         """Yield the regions of one graph that are taken; what is left has its reason in the log.
 
-        Only the end of such a region is read by others, and besides constants it reads only what
-        is multiplied: that it becomes one node changes nothing about the order of the others.
+        Only the last node has consumers outside the region. Its only non-constant input is the
+        activation. The region is therefore convex: replacing it by one node creates no cycle.
 
         Args:
             graph: Whose nodes are looked at.
-            taken: Nodes of other regions.
+            excluded: Nodes of other regions.
         """
         for node in graph:
-            first = None if node in taken else find_product(self._scope, node)
+            first = None if node in excluded else find_product(self._scope, node)
             if first is None:
                 continue
-            found = first if isinstance(first, Refused) else self._best(first, taken)
+            found = first if isinstance(first, Refused) else self._best(first, excluded)
             if isinstance(found, Candidate):
                 yield found
                 continue
             outputs = tuple(value.name or "" for value in node.outputs)
             self._scope.log.miss(PASS, describe(node), found.reason, outputs)
 
-    def _best(self, first: Product, taken: frozenset[ir.Node]) -> Candidate | Refused:
-        """Return the region with the longest line that a kernel can take in, and that pays."""
+    def _best(self, first: Product, excluded: frozenset[ir.Node]) -> Candidate | Refused:
+        """Return the region with the longest epilogue that a kernel absorbs profitably."""
         refused = self._held_twice(first)
-        for one in () if refused else with_tails(self._scope, first, in_place=True):
-            if not taken.isdisjoint(one.nodes):
+        for one in () if refused else with_epilogues(self._scope, first, in_place=True):
+            if not excluded.isdisjoint(one.nodes):
                 continue
             prediction = predict_product(one, self._calibration)
             if prediction.gain < LEAST_GAIN:
@@ -68,7 +68,7 @@ class ProductRegions:
                 )
                 continue
             signature = self._signature(one)
-            verdict = signature if isinstance(signature, Refused) else self._judge(signature)
+            verdict = signature if isinstance(signature, Refused) else self._accepts(signature)
             if verdict is None and not isinstance(signature, Refused):
                 return Candidate(self._region(one, signature.name), signature, prediction, "")
             refused = verdict
@@ -97,14 +97,14 @@ class ProductRegions:
                 dtype=ir.DataType.FLOAT,
                 shape=ir.Shape(panels_shape(one.depth, one.columns)),
             )
-            self._packed[key] = loose_constant(packed, f"{one.weight.name}/panels")
+            self._packed[key] = detached_constant(packed, f"{one.weight.name}/panels")
         inputs = [one.x, self._packed[key]]
         if one.bias is not None:
             row = one.bias_value
-            inputs.append(row or loose_constant(ir.tensor(one.bias), f"{one.end.name}/bias"))
+            inputs.append(row or detached_constant(ir.tensor(one.bias), f"{one.end.name}/bias"))
         return FusedRegion(name, one.nodes, tuple(inputs), (one.end,))
 
 
 def _packing(one: Product) -> tuple[ir.Value, bool, float]:
     """Return what tells packed matrices apart."""
-    return one.weight, one.is_turned, one.factor
+    return one.weight, one.is_transposed, one.factor

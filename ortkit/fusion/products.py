@@ -13,7 +13,7 @@ from math import prod
 import numpy as np
 import onnx_ir as ir
 
-from ortkit.fusion.conv_finder import TAIL
+from ortkit.fusion.conv_finder import EPILOGUE_OPS
 from ortkit.fusion.cost import nominal
 from ortkit.fusion.members import is_reshape
 from ortkit.graph.dims import Size
@@ -25,15 +25,15 @@ from ortkit.rewrite.site import Site
 
 #: What is smaller is left alone.
 LEAST_ROWS, LEAST_SIDE = 16, 64
-#: Longer tails are cut.
-MOST_TAIL = 8
+#: Longer epilogues are split.
+MAX_EPILOGUE_OPS = 8
 #: ONNX Runtime's own functions of one value.
 _OWN_STEPS = frozenset({"FastGelu", "Gelu", "QuickGelu"})
 
 
 @dataclass(frozen=True)
 class Product:
-    """Rows of `x` times a constant matrix, plus `bias`, and what `tail` makes of the result.
+    """A matmul of `x` and a constant weight, plus `bias`, with the epilogue.
 
     Args:
         nodes: All of them, in order; among them may be reshapes of rows.
@@ -43,11 +43,11 @@ class Product:
         weight: The constant that the product reads.
         depth: The rows of the matrix.
         columns: Its columns.
-        is_turned: Whether the rows of `weight` are the columns of the matrix.
+        is_transposed: True if `weight` is stored as [N, K].
         factor: That `weight` is multiplied by.
         bias: float32 [columns]; None if there is none.
         bias_value: The constant that `bias` is as it lies; None if it is made of one.
-        tail: Functions of one value, in order.
+        epilogue: Functions of one value, in order.
         end: The result.
     """
 
@@ -58,11 +58,11 @@ class Product:
     weight: ir.Value
     depth: int
     columns: int
-    is_turned: bool
+    is_transposed: bool
     factor: float
     bias: Array | None
     bias_value: ir.Value | None
-    tail: tuple[ir.Node, ...]
+    epilogue: tuple[ir.Node, ...]
     end: ir.Value
 
     @property
@@ -76,12 +76,12 @@ class Product:
         assert tensor is not None
         array = read_once(tensor)
         array = array.reshape(array.shape[-2:])
-        turned = array.T if self.is_turned else array
-        return turned if self.factor == 1.0 else turned * np.float32(self.factor)
+        matrix = array.T if self.is_transposed else array
+        return matrix if self.factor == 1.0 else matrix * np.float32(self.factor)
 
 
 def find_product(scope: Scope, node: ir.Node) -> Product | Refused | None:
-    """Return a node as a product, without what follows.
+    """Return a node as a matmul, without its epilogue.
 
     None if it is none in float32 with a constant matrix; the reason if no kernel would do.
     """
@@ -101,8 +101,8 @@ def find_product(scope: Scope, node: ir.Node) -> Product | Refused | None:
         return Refused(f"its matrix has {len(sizes)} axes")
     if site.int("transA", 0):
         return Refused("what it multiplies is transposed")
-    is_turned = bool(site.int("transB", 0))
-    depth, columns = reversed(sizes[-2:]) if is_turned else sizes[-2:]
+    is_transposed = bool(site.int("transB", 0))
+    depth, columns = reversed(sizes[-2:]) if is_transposed else sizes[-2:]
     bias = _bias_of(site, columns)
     if isinstance(bias, Refused):
         return bias
@@ -111,22 +111,22 @@ def find_product(scope: Scope, node: ir.Node) -> Product | Refused | None:
         return Refused(f"{count} rows times a matrix of {depth} x {columns} are too few")
     row, value = bias
     return Product(
-        (node,), x, sizes_as_text(shape[:-1]), count, weight, depth, columns, is_turned,
+        (node,), x, sizes_as_text(shape[:-1]), count, weight, depth, columns, is_transposed,
         site.float("alpha", 1.0), row, value, (), node.outputs[0],
     )  # fmt: skip
 
 
-def with_tails(scope: Scope, first: Product, *, in_place: bool) -> list[Product]:
-    """Return a product with each of its tails, the longest first.
+def with_epilogues(scope: Scope, first: Product, *, in_place: bool) -> list[Product]:
+    """Return a matmul with each of its epilogues, the longest first.
 
     Args:
         scope: Its graph's.
-        first: Without what follows.
-        in_place: Whether the product's nodes are replaced where they stand: its tail does not go
-            on behind a reshape of the rows then, which stays.
+        first: Without an epilogue.
+        in_place: Whether the product's nodes are replaced where they stand: its epilogue then ends
+            at a reshape of the rows, which stays.
     """
     found = [first]
-    while len(found[-1].tail) < MOST_TAIL:
+    while len(found[-1].epilogue) < MAX_EPILOGUE_OPS:
         longer = _longer(scope, found[-1], in_place=in_place)
         if longer is None:
             break
@@ -180,22 +180,22 @@ def _longer(scope: Scope, one: Product, *, in_place: bool) -> Product | None:
     rank = len(scope.shapes.shape(one.end) or ())
     if any(array.size != 1 or array.ndim > rank for array in known):
         return None
-    return replace(one, nodes=nodes, tail=(*one.tail, node), end=end)
+    return replace(one, nodes=nodes, epilogue=(*one.epilogue, node), end=end)
 
 
 def _is_step(node: ir.Node) -> bool:
     if node.domain == "com.microsoft":
         return node.op_type in _OWN_STEPS and len(node.inputs) == 1
-    return not node.domain and node.op_type in TAIL
+    return not node.domain and node.op_type in EPILOGUE_OPS
 
 
 def _is_bias(node: ir.Node, others: Sequence[Array], one: Product) -> bool:
     """Say whether a node adds a row to a product that has none yet."""
-    if (node.domain, node.op_type) != ("", "Add") or one.bias is not None or one.tail:
+    if (node.domain, node.op_type) != ("", "Add") or one.bias is not None or one.epilogue:
         return False
     return len(others) == 1 and _is_row(others[0], one.columns)
 
 
 def _is_row(array: Array, columns: int) -> bool:
-    """Say whether an array is one row of so many numbers."""
+    """Say whether an array is one row of `columns` numbers."""
     return array.size == columns and array.shape[-1:] == (columns,)

@@ -13,13 +13,13 @@ import onnx_ir as ir
 
 from ortkit.fusion.cost import CostModel, Prediction
 from ortkit.fusion.describe import describe_region
-from ortkit.fusion.families import family_of
+from ortkit.fusion.families import access_of
 from ortkit.fusion.regions import FusedRegion, region_of
 from ortkit.kernels.signature import RegionSignature
 from ortkit.refusal import Refused
 from ortkit.rewrite.scope import Scope
 
-#: So many regions may compute one pointwise node, or one view, which costs them nothing.
+#: This many regions may compute one pointwise node, or one view, which costs them nothing.
 POINTWISE_READERS, VIEW_READERS = 2, 4
 #: Pointwise nodes of more operations are computed once.
 CHEAP = 6
@@ -101,10 +101,10 @@ class _Recomputing:
 
     def _readers(self, number: int, node: ir.Node) -> list[int] | None:
         """Return the regions that read the node; None if others do, or it is not cheap enough."""
-        family = family_of(node)
-        if family not in ("pointwise", "view"):
+        access = access_of(node)
+        if access not in ("pointwise", "view"):
             return None
-        if family == "pointwise" and self._cost.operations(node) > CHEAP:
+        if access == "pointwise" and self._cost.operations(node) > CHEAP:
             return None
         readers: dict[int, None] = {}
         for value in node.outputs:
@@ -115,10 +115,10 @@ class _Recomputing:
                 if not found or any(self._kept[each].signature is None for each in found):
                     return None
                 readers.update(dict.fromkeys(found))
-        limit = VIEW_READERS if family == "view" else POINTWISE_READERS
+        limit = VIEW_READERS if access == "view" else POINTWISE_READERS
         if set(readers) <= {number} or len(readers) > limit:
             return None
-        if family == "pointwise" and any(self._repeats(node, each) for each in readers):
+        if access == "pointwise" and any(self._repeats(node, each) for each in readers):
             return None
         return list(readers)
 

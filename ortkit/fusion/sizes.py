@@ -8,7 +8,7 @@ from itertools import combinations
 
 import onnx_ir as ir
 
-from ortkit.fusion.families import family_of
+from ortkit.fusion.families import access_of
 from ortkit.graph.dims import Size, sole_atom
 from ortkit.kernels.signature import TensorSpec
 from ortkit.kernels.sizes import Extent, extent_of, symbols_of, told_symbols
@@ -23,7 +23,7 @@ def equal_sizes(scope: Scope, nodes: Iterable[ir.Node]) -> dict[Size, Size]:
     """
     found: dict[Size, Size] = {}
     for node in nodes:
-        if family_of(node) != "pointwise":
+        if access_of(node) != "pointwise":
             continue
         shapes = [scope.shapes.shape(value) for value in node.inputs if value is not None]
         for left, right in combinations([shape for shape in shapes if shape is not None], 2):

@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 import onnx_ir as ir
 
-from ortkit.fusion.families import Family
+from ortkit.fusion.families import Access
 from ortkit.graph.dims import Size
 from ortkit.rewrite.scope import Scope
 
@@ -50,10 +50,10 @@ class Space:
 class NodeSpace:
     """What one member needs of the space that it joins."""
 
-    def __init__(self, scope: Scope, node: ir.Node, family: Family) -> None:
+    def __init__(self, scope: Scope, node: ir.Node, access: Access) -> None:
         self._scope = scope
         self._node = node
-        self._family = family
+        self._family = access
         self.shapes = tuple(self._shape(value) for value in node.outputs if value.name)
 
     def added_to(self, space: Space) -> Space:

@@ -107,7 +107,7 @@ def _calls_at(graph: GraphFacts) -> Iterator[tuple[FunctionId, int, int]]:
 def _callees_first(
     functions: Mapping[FunctionId, FunctionFacts], where: str
 ) -> Iterator[FunctionId]:
-    """Yield each function behind those that it calls."""
+    """Yield each function after those that it calls."""
     calls = {key: _called(function.body, functions) for key, function in functions.items()}
     finished: set[FunctionId] = set()
     for start in calls:

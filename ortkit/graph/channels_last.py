@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from ortkit.graph.shapes import Shapes
-from ortkit.graph.value_names import CHANNELS_LAST, unturned
+from ortkit.graph.value_names import CHANNELS_LAST, name_in_other_layout
 from ortkit.graph.walk import names_in
 
 
@@ -27,7 +27,7 @@ def restore_channels_first(model: ir.Model, like: ir.Model) -> set[ir.Node]:
     added: set[ir.Node] = set()
     for node in list(model.graph):
         for value in node.outputs:
-            name = unturned(value)
+            name = name_in_other_layout(value)
             shape = shapes.shape(value)
             if name not in theirs or name in mine or shape is None or value.is_graph_output():
                 continue

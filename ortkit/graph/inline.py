@@ -63,7 +63,7 @@ class _Inliner(InlinePass):
         super().__init__(criteria)
         self._bodies: dict[ir.OperatorIdentifier, list[_Names]] = {}
         self._next: dict[str, int] = {}
-        """The number to try next behind each name."""
+        """The number to try next after each name."""
 
     def _instantiate_call(
         self, node: ir.Node, call_site_id: str

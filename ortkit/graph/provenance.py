@@ -17,7 +17,7 @@ from ortkit.graph.value_names import Key, Pair, Side, labels, shared_values
 
 __all__ = ["Alignment", "Group", "align", "labels"]
 
-#: What a node leads to is followed exactly up to so many values, beyond that by structure.
+#: What a node leads to is followed exactly up to this many values, beyond that by structure.
 _EXACT = 64
 
 
@@ -57,7 +57,7 @@ def align(a: ir.Model, b: ir.Model) -> Alignment:
     is_twice = before.twice | after.twice
     left, right = before.keyed(is_twice), after.keyed(is_twice)
     same = shared_values(Pair(before, after, left, right))
-    shared = same | before.turned(after) | after.turned(before)
+    shared = same | before.adopt_layout_names(after) | after.adopt_layout_names(before)
     classes = _classes((before, after), shared)
     table = _Table()
     places: dict[int, tuple[list[int], list[int]]] = {}

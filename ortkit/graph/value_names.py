@@ -16,7 +16,7 @@ from ortkit.graph.walk import nodes_below, subgraphs
 #: A value called `x/nhwc`, or `x/nhwc_1`, is x with its channels as the last axis: another value,
 #: but the nodes before it are those of x.
 CHANNELS_LAST = "/nhwc"
-_TURNED = re.compile(re.escape(CHANNELS_LAST) + r"(_\d+)?$")
+_CHANNELS_LAST_NAME = re.compile(re.escape(CHANNELS_LAST) + r"(_\d+)?$")
 #: ONNX Runtime calls blocked convolutions `x_nchwc`, by the value whose place they take.
 BLOCKED_DOMAIN, _BLOCKED = "com.microsoft.nchwc", "_nchwc"
 #: Ops that give their first input back, as far as the meaning of a value goes.
@@ -74,12 +74,12 @@ class Side:
             self.keys[value] = (*way, name) if name in is_twice else name
         return {key: value for value, key in self.keys.items()}
 
-    def turned(self, other: Side) -> frozenset[Key]:
+    def adopt_layout_names(self, other: Side) -> frozenset[Key]:
         """Give the values that `other` has in another layout its keys; return those keys."""
         mine, theirs = set(self.keys.values()), set(other.keys.values())
         found: set[Key] = set()
         for value in self.keys:
-            key = unturned(value)
+            key = name_in_other_layout(value)
             if key in theirs and key not in mine:
                 self.keys[value] = key
                 found.add(key)
@@ -92,10 +92,10 @@ class Side:
             yield self.holders[value.graph]
 
 
-def unturned(value: ir.Value) -> str:
+def name_in_other_layout(value: ir.Value) -> str:
     """Return the name of the value that this one holds in another layout, else nothing."""
     name = value.name or ""
-    if found := _TURNED.search(name):
+    if found := _CHANNELS_LAST_NAME.search(name):
         return name[: found.start()]
     node = value.producer()
     if node is None or node.domain != BLOCKED_DOMAIN or value is not node.outputs[0]:
@@ -120,8 +120,8 @@ def shared_values(pair: Pair) -> frozenset[Key]:
         for key in pair.left.keys() & pair.right.keys()
         if _may_be_same(pair.left[key], pair.right[key])
     }
-    turned = Pair(pair.after, pair.before, pair.right, pair.left)
-    return frozenset(both.difference(_doubtful(pair), _doubtful(turned)))
+    reversed_pair = Pair(pair.after, pair.before, pair.right, pair.left)
+    return frozenset(both.difference(_doubtful(pair), _doubtful(reversed_pair)))
 
 
 def _may_be_same(one: ir.Value, other: ir.Value) -> bool:

@@ -28,8 +28,8 @@ class Launch:
         points: The points of one unit, for its cost.
         picoseconds_per_point: On one core of a machine of 2024.
         inplace: Pairs of an input and an output, by position, that may share memory.
-        shared_nanoseconds: What all units cost together besides, however many there are: weights
-            are read from memory once.
+        shared_nanoseconds: Fixed cost of all units, however many there are: weights are read from
+            memory once.
     """
 
     units: tuple[Extent, ...]
@@ -110,7 +110,7 @@ class KernelBackend(Protocol):
         ...
 
     def fingerprint(self) -> str:
-        """Name everything besides signature and target that decides what `compile` writes."""
+        """Name everything but signature and target that decides what `compile` writes."""
         ...
 
     def accepts(self, signature: RegionSignature, target: Target) -> Refused | None:

@@ -53,7 +53,7 @@ def pack_weight(weight: np.ndarray) -> np.ndarray:
 def pack_filter(weight: np.ndarray) -> np.ndarray:
     """Return the filter of a convolution, float32 [M, C, kh, kw], as the kernels read it.
 
-    It is the weight [kh kw C, M] that the patches of pixels are multiplied with.
+    It is the weight [kh kw C, M] that the im2col rows are multiplied with.
 
     Raises:
         ValueError: The filter has not four axes.

@@ -182,7 +182,7 @@ def missing_toolchain(backend: str = "auto") -> MissingDependencyError | None:
 
 
 def toolchain(backend: str = "auto") -> str:
-    """Name everything besides a region and a target that decides how fast its kernel is."""
+    """Name everything but a region and a target that decides how fast its kernel is."""
     digest = hashlib.sha256(find_shim()[0].read_bytes()).hexdigest()[:16]
     usable = _available(_usable_backends(backend))
     tuned = [one for one in (defaults.digest(), known_database().digest()) if one]

@@ -33,7 +33,7 @@ class Calibration:
     operation_ns: float = 0.02
     """One simple operation on one float32 in a generated kernel, as `PointwiseOp.flops` counts."""
     node_ns: float = 250.0
-    """What ONNX Runtime spends on a node of its own besides the node's work."""
+    """Overhead of ONNX Runtime for a node of its own."""
     kernel_ns: float = 220.0
     """The same of a node that runs a generated kernel."""
     parallel_ns: float = 4500.0

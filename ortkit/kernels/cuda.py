@@ -133,7 +133,7 @@ class Variant:
 
     Args:
         conditions: All must hold.
-        aligned: Whether besides the data of every tensor must start at a multiple of 16 bytes.
+        aligned: Whether the data of every tensor must also start at a multiple of 16 bytes.
             Scratch does in any case.
         steps: Launched in this order.
         scratch: Bytes of each block of scratch memory; not initialised.

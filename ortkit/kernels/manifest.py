@@ -81,12 +81,12 @@ def manifest_source(
     entries = ",\n".join(f"  OP_{number}" for number in range(len(ordered)))
     parts.append(f"static const OrtkitOp ops[] = {{\n{entries}\n}};")
     kernels = sum((op.cpu is not None) + (op.cuda is not None) for op in ordered)
-    parts.append(f"static OrtkitRoom rooms[ORTKIT_MAX_RUNTIMES * {kernels}];")
+    parts.append(f"static OrtkitStorage storage[ORTKIT_MAX_RUNTIMES * {kernels}];")
     cuda = "&ortkit_cuda" if any(op.cuda for op in ordered) else "NULL"
     parts.append(
         "const OrtkitManifest ortkit_manifest = {\n"
         f"  {MANIFEST_VERSION}, (OrtkitCpu){LEVELS[level]}, {c_text(DOMAIN)}, {len(ordered)}, "
-        f"ops, rooms, {cuda}\n"
+        f"ops, storage, {cuda}\n"
         "};"
     )
     return "\n".join(parts) + "\n"

@@ -68,7 +68,7 @@ def images_source(images: Iterable[ImageFile]) -> list[str]:
     names = sorted({image.name for image in images})
     if not names:
         return []
-    # As text they would take the compiler seconds; a 0 behind each ends those that are PTX.
+    # As text they would take the compiler seconds; a 0 after each ends those that are PTX.
     define = (
         "#define IMAGE(name) \\\n"
         '  __asm__(".pushsection .rodata.images,\\"a\\",@progbits\\n.balign 64\\n" \\\n'

@@ -50,9 +50,9 @@ class NamedKernel:
     kernel: Kernel | CudaKernel
     places: tuple[int, ...]
     """Of each of its inputs the node's, or -1 - the attribute that it is the value of."""
-    stars: tuple[int | None, ...]
+    wildcard_axes: tuple[int | None, ...]
     """Of each tensor the axis that stands for any number of the node's."""
-    is_there: tuple[bool, ...]
+    is_present: tuple[bool, ...]
     """Which of the node's inputs there are."""
     fixed: Mapping[int, float | int] = field(default_factory=dict)
     """Attributes by number that must have these values."""
@@ -140,11 +140,11 @@ def names_source(
         entries.append(f"  NAMED_{place}")
     listed = ",\n".join(entries)
     parts.append(f"static const OrtkitNamedOp named[] = {{\n{listed}\n}};")
-    parts.append(f"static OrtkitRoom rooms[ORTKIT_MAX_RUNTIMES * 2 * {len(ordered)}];")
+    parts.append(f"static OrtkitStorage storage[ORTKIT_MAX_RUNTIMES * 2 * {len(ordered)}];")
     has_cuda = any(isinstance(one.kernel, CudaKernel) for one in kernels)
     names_cuda, cuda_part = ("&ortkit_names_cuda", "&ortkit_cuda") if has_cuda else ("NULL",) * 2
     parts.append(
-        f"const OrtkitNames ortkit_names = {{{NAMES_VERSION}, {len(ordered)}, named, rooms, "
+        f"const OrtkitNames ortkit_names = {{{NAMES_VERSION}, {len(ordered)}, named, storage, "
         f"{names_cuda}}};"
     )
     parts.append(
@@ -164,7 +164,7 @@ def _check(op: NamedOp) -> None:
         raise InternalError(f"{op.id} has {len(op.attributes)} attributes, or no kernel")
     if len(op.packs) > MOST_PACKS:
         raise InternalError(f"{op.id} has {len(op.packs)} packed inputs, at most {MOST_PACKS}")
-    if any(len(one.is_there) > MOST_INPUTS for one in op.kernels):
+    if any(len(one.is_present) > MOST_INPUTS for one in op.kernels):
         raise InternalError(f"{op.id} has a kernel of more than {MOST_INPUTS} inputs")
 
 
@@ -210,7 +210,7 @@ def _kernel_source(number: int, one: NamedKernel, packs: Sequence[tuple[int, str
     )
     if conditions:
         lines.append(f"static const OrtkitCondition {name}_conditions[] = {{{conditions}}};")
-    stars = [0 if axis is None else axis + 1 for axis in one.stars]
+    wildcard_axes = [0 if axis is None else axis + 1 for axis in one.wildcard_axes]
     fixed = ", ".join(f"{{{at}, {_number(value)}}}" for at, value in one.fixed.items())
     cpu = _cpu(one)
     packed = [-1] * len(one.signature.inputs)
@@ -223,11 +223,11 @@ def _kernel_source(number: int, one: NamedKernel, packs: Sequence[tuple[int, str
         *lines,
         f"static const OrtkitOp {name}_op = OP_{number};",
         f"static const int32_t {name}_places[] = {{{c_list(one.places)}}};",
-        f"static const int32_t {name}_stars[] = {{{c_list(stars)}}};",
-        f"static const int32_t {name}_there[] = {{{c_list(map(int, one.is_there))}}};",
+        f"static const int32_t {name}_stars[] = {{{c_list(wildcard_axes)}}};",
+        f"static const int32_t {name}_there[] = {{{c_list(map(int, one.is_present))}}};",
         f"static const OrtkitFixed {name}_fixed[] = {{{fixed or '{0, 0, 0}'}}};",
         f"#define CHOICE_{number} {{&{name}_op, {name}_places, {name}_stars, "
-        f"{len(one.is_there)}, {name}_there, {len(one.fixed)}, {name}_fixed, "
+        f"{len(one.is_present)}, {name}_there, {len(one.fixed)}, {name}_fixed, "
         f"{len(one.conditions)}, {f'{name}_conditions' if conditions else 'NULL'}, "
         f"{packs_name}}}\n",
     ]

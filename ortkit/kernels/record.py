@@ -1,4 +1,4 @@
-"""What is kept of a compiled kernel besides its files, as JSON types."""
+"""What is kept of a compiled kernel in addition to its files, as JSON types."""
 
 from __future__ import annotations
 

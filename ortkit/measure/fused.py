@@ -18,7 +18,7 @@ from ortkit.kernels.signature import DOMAIN
 from ortkit.measure.region_child import made_up
 
 _EVENT = "_kernel_time"
-#: Several copies in one run, so that what a run costs besides its nodes does not count.
+#: Several copies in one run, so that what a run costs in addition to its nodes does not count.
 _MOST_COPIES = 16
 _COPIED_BYTES = 1 << 20
 

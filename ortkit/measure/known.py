@@ -25,7 +25,7 @@ class KnownTimes:
     """The times that were taken under one set of conditions, in one file.
 
     Args:
-        conditions: Everything besides region and sizes that times depend on: machine, threads,
+        conditions: Everything but region and sizes that times depend on: machine, threads,
             toolchain, runtime.
     """
 

@@ -1,6 +1,7 @@
 """The process that runs what layouts are compared on, and leaves ONNX Runtime's traces.
 
-All variants of a node are loaded at once and run in turns, so that what disturbs one disturbs all.
+All variants of a node are loaded at once and run interleaved, so that what disturbs one disturbs
+all.
 """
 
 from __future__ import annotations

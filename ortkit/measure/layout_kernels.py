@@ -19,7 +19,7 @@ _FEW = 4
 
 @dataclass(frozen=True)
 class OwnKernel:
-    """A kernel and what its node reads besides the data."""
+    """A kernel and what its node reads in addition to the data."""
 
     signature: RegionSignature
     weights: dict[str, tuple[int, ...]]

@@ -147,7 +147,7 @@ def kernel_variant(case: LayoutCase, made: Any, weights: Mapping[str, tuple[int,
     Args:
         case: A Conv.
         made: The region's signature.
-        weights: Shapes of its inputs besides `x`.
+        weights: Shapes of its inputs in addition to `x`.
         is_planar: Whether it reads channels first.
     """
     function = made.function()

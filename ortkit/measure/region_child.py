@@ -44,7 +44,7 @@ class Timed(TypedDict):
 
 
 def main(job_file: str) -> None:
-    """Run a job; the result is written anew after each model, so that a crash keeps it."""
+    """Run a job; the result is written again after each model, so that a crash keeps it."""
     job: Job = json.loads(Path(job_file).read_text(encoding="utf-8"))
     done: list[Timed] = []
     for model in job["models"]:

@@ -11,7 +11,7 @@ ROTARY_SINCE_OPSET = 23
 def rotated(
     x: np.ndarray, cos: np.ndarray, sin: np.ndarray, *, interleaved: bool, width: int
 ) -> np.ndarray:
-    """Turn pairs of the first `width` channels of `x` by an angle for each pair.
+    """Rotate pairs of the first `width` channels of `x` by an angle for each pair.
 
     Args:
         x: [..., D].

@@ -21,7 +21,7 @@ class DropDeadNodes(NodePass):
         y = Neg(x)
 
     Skips:
-        * Ops of unknown domains: they may have an effect besides their outputs.
+        * Ops of unknown domains: they may have an effect in addition to their outputs.
     """
 
     name: ClassVar[str] = "drop-dead-nodes"

@@ -1,4 +1,4 @@
-"""drop-expand: repetitions that the ops behind them would do by broadcasting."""
+"""drop-expand: repetitions that the ops after them would do by broadcasting."""
 
 from __future__ import annotations
 

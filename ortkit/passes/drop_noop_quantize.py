@@ -27,7 +27,7 @@ class DropNoopQuantize(NodePass):
     """Skip a DequantizeLinear and QuantizeLinear with the same scale and zero point.
 
     Such pairs are left where what stood between them is removed, and hide from ONNX Runtime that
-    the convolution behind them reads quantized numbers.
+    the convolution after them reads quantized numbers.
 
     Before:
         t = DequantizeLinear(q, scale, zero)
@@ -61,7 +61,7 @@ class DropNoopQuantize(NodePass):
 
 
 def _apart(site: Site, before: ir.Node, source: ir.Value) -> str:
-    """Return why the numbers behind a pair may not be those before it; empty if they are."""
+    """Return why the numbers after a pair may not be those before it; empty if they are."""
     dtype = site.dtype(source)
     if dtype is None or dtype != site.dtype(site.output) or dtype not in _EXACT:
         return "it is quantized to another type"

@@ -1,4 +1,4 @@
-"""fold-affine-into-norm: scales and shifts behind a norm go into its weights."""
+"""fold-affine-into-norm: scales and shifts after a norm go into its weights."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class FoldAffineIntoNorm(NodePass):
     Skips:
         * Weights that are not constant; constants that are not per column, or per channel of
           an InstanceNormalization.
-        * Shifts behind a norm that has none.
+        * Shifts after a norm that has none.
         * A result in between that others read, or that a graph returns.
 
     Source:

@@ -12,7 +12,7 @@ import onnx_ir as ir
 from ortkit.rewrite.passes import NodePass
 from ortkit.rewrite.site import Site
 
-HALVES = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
+HALF_DTYPES = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class FoldCastsIntoNorm(NodePass):
         cast = site.producer(site.input(0), "Cast")
         x = None if cast is None else cast.inputs[0]
         half = site.dtype(x)
-        if x is None or half not in HALVES or site.dtype(site.output) != ir.DataType.FLOAT:
+        if x is None or half not in HALF_DTYPES or site.dtype(site.output) != ir.DataType.FLOAT:
             return
         readers = list(site.output.consumers())
         if not readers or site.output.is_graph_output():

@@ -168,7 +168,7 @@ def _write(site: Site, cone: Cone, found: Match, order: Order) -> bool:
 
 
 def _refused(scope: Scope, cone: Cone, found: Match, form: Form) -> str | None:
-    """Return why `form` should not stand for the cone, empty where it is as good as that."""
+    """Return why `form` should not replace the cone; empty where it is within tolerance."""
     freed, target = cone.freed(), scope.target
     if pays(freed, form, kind=target.kind, level=target.level):
         return None

@@ -18,7 +18,7 @@ from ortkit.rewrite.sample import FLOATS
 from ortkit.rewrite.site import Site
 
 LAYER_NORM_SINCE, RMS_NORM_SINCE = 17, 23
-HALVES = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
+HALF_DTYPES = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 #: What a norm divides by is made with one of these.
 ROOTS = frozenset({"Pow", "ReduceL2", "Sqrt"})
 #: The reason that any other says more than.
@@ -239,7 +239,7 @@ def _type_of(site: Site, region: Region, end: ir.Value) -> ir.DataType | None:
     inner = {site.dtype(value) for value in region.cone(end)} - {dtype}
     if dtype is None or site.dtype(end) != dtype:
         return None
-    return dtype if not inner or (dtype in HALVES and inner == {ir.DataType.FLOAT}) else None
+    return dtype if not inner or (dtype in HALF_DTYPES and inner == {ir.DataType.FLOAT}) else None
 
 
 class _Rows:

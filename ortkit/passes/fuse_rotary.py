@@ -32,10 +32,10 @@ class FuseRotary(NodePass):
     After:
         y = RotaryEmbedding(x, cos[:h], sin[:h])
 
-    Channels are followed backward through slices, concatenations, transpositions and reshapes,
-    so that split-half and interleaved pairs, parts that are passed through, and any order of
-    the arithmetic are one case. Where the halves of a table are equal, half of it is computed.
-    A value [P, Q, H, D] that is a view of a 3-D one is turned there, before it is reshaped.
+    Channels are followed backward through slices, concatenations, transpositions and reshapes, so
+    that split-half and interleaved pairs, parts that are passed through, and any order of the
+    arithmetic are one case. Where the halves of a table are equal, half of it is computed. A value
+    [P, Q, H, D] that is a view of a 3-D value is rotated there, before the reshape.
 
     Skips:
         * Cosines, or sines, that are not the same for the two channels of a pair.
@@ -98,7 +98,7 @@ class _Behind:
 
 
 def _behind(ends: Sequence[ir.Node], kinds: Sequence[str]) -> _Behind:
-    """Return what lies behind `ends`, as far as nodes of these kinds go."""
+    """Return what lies after `ends`, as far as nodes of these kinds go."""
     products: list[ir.Node] = []
     values = set[ir.Value]()
     moves = False
@@ -166,7 +166,7 @@ def _rewritten(site: Site) -> bool:
 
 
 def _ranges(site: Site, sums: Sequence[Sum]) -> Iterator[tuple[int, int, slice | None]]:
-    """Yield ranges of channels that may be turned, with the operands of a Concat they are."""
+    """Yield ranges of channels that may be rotated, with the operands of a Concat they are."""
     yield 0, len(sums), None
     if site.node.op_type != "Concat" or len(site.node.inputs) < 3:
         return
@@ -176,13 +176,13 @@ def _ranges(site: Site, sums: Sequence[Sum]) -> Iterator[tuple[int, int, slice |
         if not shape or not isinstance(shape[-1], int):
             return
         bounds.append(bounds[-1] + shape[-1])
-    turned = [
+    rotated = [
         i
         for i, (first, last) in enumerate(pairwise(bounds))
         if any(is_product(one) for one in sums[first:last])
     ]
-    if 2 <= len(turned) < len(bounds) - 1 and turned[-1] - turned[0] == len(turned) - 1:
-        operands = slice(turned[0], turned[-1] + 1)
+    if 2 <= len(rotated) < len(bounds) - 1 and rotated[-1] - rotated[0] == len(rotated) - 1:
+        operands = slice(rotated[0], rotated[-1] + 1)
         yield bounds[operands.start], bounds[operands.stop], operands
 
 
@@ -195,7 +195,7 @@ def _plan(site: Site, places: Sequence[Place], found: Rotation) -> tuple[Layout,
     if dtype not in kinds:
         return f"RotaryEmbedding has no kernel for {dtype}"
     if any(site.dtype(home.value) != dtype for home in found.homes):
-        return "what is turned is of another element type"
+        return "the rotated value is of another element type"
     shape = site.shape(site.output)
     assert shape is not None
     return angles_for(site, places, found, shape)

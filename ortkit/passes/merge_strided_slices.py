@@ -81,7 +81,7 @@ class MergeStridedSlices(NodePass):
         if way is None:
             site.miss("a Reshape of it would have several symbolic sizes")
         elif not _pays(site, shape, steps, axis):
-            site.miss("the runs behind the last axis are short")
+            site.miss("the runs after the last axis are short")
         elif site.claim("blocks"):
             site.replace(way.emit(site, source))
 

@@ -56,7 +56,7 @@ ORDER: tuple[tuple[str, int], ...] = (
     ("fuse-group-norm", 3),
     ("split-group-norm", 2),
     ("fuse-softmax", 2),
-    # After norms, which may stand before it; a value that is turned is what attention looks for.
+    # After norms, which may stand before it; attention looks for a rotated value.
     ("fuse-rotary", 2),
     ("simplify-attention", 2),
     # Last of these, for its operands; before scales fold into weights, where they are not seen.
@@ -75,7 +75,7 @@ ORDER: tuple[tuple[str, int], ...] = (
     # After affine ops, which may stand between two products.
     ("merge-linear", 2),
     ("div-to-mul", 1),
-    # After every fold into the convolution, and what is recognized behind it.
+    # After every fold into the convolution, and what is recognized after it.
     ("widen-convolutions", 2),
     # After every fold into the convolution, which a FusedConv would hide.
     ("fuse-conv-activation", 2),

@@ -48,7 +48,7 @@ class SimplifyGather(NodePass):
     Skips:
         * Axes of unknown size, and cuts along several axes.
         * Parts that others read: they would stay.
-        * Concat along an axis with short runs behind it, below level 3.
+        * Concat along an axis with short runs after it, below level 3.
 
     Source:
         ONNX Gather-1 ... 13, Slice-1 ... 13, Split-2 ... 18.
@@ -199,7 +199,7 @@ def _concat(site: Site) -> None:
         return
     run = static(shape[axis + 1 :])
     if site.scope.target.level < 3 and (run is None or np.prod(run) < RUN):
-        site.miss("the runs behind the axis are short, or of unknown length")
+        site.miss("the runs after the axis are short, or of unknown length")
     elif len(places) <= LONGEST and site.claim("parts"):
         site.replace(site.op("Gather", [first.source, site.constant(places)], {"axis": axis}))
 

@@ -16,7 +16,7 @@ from ortkit.rewrite.site import Site, describe
 
 @dataclass(frozen=True)
 class SinkTransposes(GraphPass):
-    """Move Transposes behind the ops that follow them, where that leaves fewer Transposes.
+    """Move Transposes after the ops that follow them, where that leaves fewer Transposes.
 
     Before:
         t = Transpose<perm = [0, 2, 3, 1]>(Conv(x, V));  u = Relu(t)
@@ -28,7 +28,7 @@ class SinkTransposes(GraphPass):
     Concat, Pad, Softmax. Constants and axes are changed to fit.
 
     Skips:
-        * Where as many Transposes would be needed behind the ops as there were before.
+        * Where as many Transposes would be needed after the ops as there were before.
         * An op that also reads a value which varies and is not transposed the same way.
 
     Source:
@@ -42,7 +42,7 @@ class SinkTransposes(GraphPass):
             if island.saved > 0:
                 self._rewrite(scope, island)
             else:
-                reason = "as many Transposes would be needed behind the ops"
+                reason = "as many Transposes would be needed after the ops"
                 scope.log.miss(self.name, describe(island.roots[0]), reason)
 
     def _rewrite(self, scope: Scope, island: _Island) -> None:

@@ -63,7 +63,7 @@ class SplitSkipNorm(NodePass):
 
 
 def _part(site: Site) -> None:
-    """Give the scale of a norm behind a sum a second axis."""
+    """Give the scale of a norm after a sum a second axis."""
     total, scale = site.input(0), site.input(1)
     add = site.producer(total, "Add")
     if add is None or total is None or not site.only_use(total) or site.rank(total) != 3:

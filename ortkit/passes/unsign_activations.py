@@ -103,7 +103,7 @@ class UnsignActivations(NodePass):
     @staticmethod
     def _raised(site: Site, numbers: np.ndarray | None) -> ir.Value:
         assert numbers is not None
-        # 128 more of eight bits is the first bit turned over.
+        # 128 more of eight bits is the first bit flipped.
         return site.constant(np.asarray(np.asarray(numbers, np.int8).view(np.uint8) ^ 128))
 
 

@@ -33,9 +33,9 @@ class UnwrapBatchNorm(NodePass):
         u = Add(Mul(MatMul(x, W), scale), shift)
         y = Reshape(u, [-1, n])
 
-    Reshapes and Transposes between the two may do anything to the other axes. What is left is
-    for fold-affine-into-matmul; a BatchNormalization of a product takes all axes after its second
-    for pixels, and knows the columns only behind a Reshape or a Transpose.
+    Reshapes and Transposes between the two may do anything to the other axes. What is left is for
+    fold-affine-into-matmul; a BatchNormalization of a product takes all axes after its second for
+    pixels, and knows the columns only after a Reshape or a Transpose.
 
     Skips:
         * Products of two values that vary or of shared weights, or with a bias that is no row.

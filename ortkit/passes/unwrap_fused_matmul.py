@@ -39,22 +39,24 @@ class UnwrapFusedMatmul(NodePass):
     def rewrite(self, site: Site) -> None:
         flags = ("transA", "transB")
         ranks = [site.rank(site.input(index)) for index in range(2)]
-        is_turned = [site.int(flag, 0) == 1 for flag in flags]
+        is_transposed = [site.int(flag, 0) == 1 for flag in flags]
         dtype, alpha = site.dtype(site.output), site.float("alpha", 1.0)
         if any(site.int(flag, 0) for flag in ("transBatchA", "transBatchB")):
             site.miss("it transposes more than its last two axes")
             return
         if dtype is None or any(
-            turned and (rank is None or rank < 2)
-            for turned, rank in zip(is_turned, ranks, strict=True)
+            is_swapped and (rank is None or rank < 2)
+            for is_swapped, rank in zip(is_transposed, ranks, strict=True)
         ):
             site.miss("the type or rank of an operand is not known")
             return
         if not site.claim("parts"):
             return
         operands = [
-            _turned(site, site.input(index), ranks[index] or 0) if turned else site.input(index)
-            for index, turned in enumerate(is_turned)
+            _transposed(site, site.input(index), ranks[index] or 0)
+            if is_swapped
+            else site.input(index)
+            for index, is_swapped in enumerate(is_transposed)
         ]
         made = site.op("MatMul", operands)
         if alpha != 1:
@@ -63,6 +65,6 @@ class UnwrapFusedMatmul(NodePass):
         site.replace(made)
 
 
-def _turned(site: Site, value: ir.Value | None, rank: int) -> ir.Value:
+def _transposed(site: Site, value: ir.Value | None, rank: int) -> ir.Value:
     perm = (*range(rank - 2), rank - 1, rank - 2)
     return site.op("Transpose", [value], {"perm": perm})

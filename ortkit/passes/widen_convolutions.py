@@ -58,7 +58,7 @@ class WidenConvolutions(GraphPass):
 
 
 def _pays(site: Site) -> bool:
-    """Say whether a convolution is faster in blocks, with a change of layout before and behind.
+    """Say whether a convolution is faster in blocks, with a change of layout before and after.
 
     One thread, ONNX Runtime 1.31.1, AVX-512: filters of one channel over 7 taps 1.9 times, over 31
     4 times, over 3 taps 0.6; of all channels over 3 and 7 taps 1.1 to 1.5, over 1 tap 0.95; groups

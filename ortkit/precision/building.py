@@ -92,7 +92,7 @@ class Builder:
         made, self._made = self._made, []
         return made
 
-    def put_behind(self, graph: ir.Graph, value: ir.Value) -> None:
+    def insert_after(self, graph: ir.Graph, value: ir.Value) -> None:
         """Put the nodes made since the last `take` right behind what makes a value."""
         producer = value.producer()
         if producer is None:

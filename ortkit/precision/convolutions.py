@@ -100,9 +100,9 @@ def emit_convolution(
     matrix = unpacked_matrix(build, bf16.pack_filter(weight), (depth, columns), name)
     sizes = build.sizes([*kernel, channels, columns], f"{name}/sizes")
     shaped = build.one("Reshape", [matrix, sizes], f"{name}/filter")
-    turned = build.one("Transpose", [shaped], f"{name}/planar", {"perm": [3, 2, 0, 1]})
-    turned.shape = ir.Shape(weight.shape)
-    inputs = [wide, turned] if product.bias is None else [wide, turned, product.bias]
+    transposed = build.one("Transpose", [shaped], f"{name}/planar", {"perm": [3, 2, 0, 1]})
+    transposed.shape = ir.Shape(weight.shape)
+    inputs = [wide, transposed] if product.bias is None else [wide, transposed, product.bias]
     value = build.again(product.node, inputs, f"{key}{PRODUCT}")
     return value, activated(build, product, value)
 
@@ -160,7 +160,7 @@ class Between:
         assert value is not None
         if value not in self.rounded:
             self.rounded[value] = rounded_once(self.build, value)
-            self.build.put_behind(self.graph, value)
+            self.build.insert_after(self.graph, value)
         wide = widened(self.build, self.rounded[value], f"{value.name}/{name}")
         self.graph.insert_before(node, self.build.take())
         node.replace_input_with(index, wide)

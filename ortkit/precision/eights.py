@@ -24,7 +24,7 @@ import onnx_ir as ir
 from ortkit.graph.constants import constant_array, is_constant
 from ortkit.graph.opsets.raising import raise_opset
 from ortkit.graph.shapes import Shapes
-from ortkit.kernels.product_times import FEW_ROWS, eight_ns, half_ns, rounding_ns
+from ortkit.kernels.product_times import SMALL_M_MAX, fp8_ns, half_ns, rounding_ns
 from ortkit.precision.budget import Choice, Trial, order_of
 from ortkit.precision.building import Builder
 from ortkit.precision.candidates import Chosen, Measured
@@ -39,7 +39,7 @@ from ortkit.runtime.timing import Variant
 #: DequantizeLinear has had eight-bit floats since then; axes are an input.
 _OPSET = 19
 _FLOAT, _FP8 = ir.DataType.FLOAT, ir.DataType.FLOAT8E4M3FN
-_HALVES = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
+_HALF_DTYPES = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 #: The largest number in eight bits; factors are no smaller than the other.
 _LARGEST, _LEAST = 448.0, 1e-30
 #: Depth and columns are multiples of this, so that rows begin at 16 bytes.
@@ -49,7 +49,7 @@ _GAIN = 0.1
 
 
 @dataclass(frozen=True, eq=False)
-class Eights:
+class Fp8Product:
     """A product whose matrix has eight bits, and whose rows have them if there are many."""
 
     product: Product
@@ -58,7 +58,7 @@ class Eights:
     @property
     def is_narrow(self) -> bool:
         """Whether the rows have eight bits, too."""
-        return self.rows > FEW_ROWS
+        return self.rows > SMALL_M_MAX
 
     @property
     def name(self) -> str:
@@ -68,7 +68,7 @@ class Eights:
     def emit(self, build: Builder) -> ir.Value:
         """Make the matrix in eight bits, and return it as the product reads it."""
         product = self.product
-        numbers, factors = in_eights(product.array())
+        numbers, factors = quantize_fp8(product.array())
         dtype = product.weight.dtype
         assert dtype is not None
         name = f"{product.weight.name}/fp8"
@@ -77,17 +77,17 @@ class Eights:
             build.constant(factors.astype(dtype.numpy()), f"{name}/factors"),
         ]
         wide = build.one("DequantizeLinear", held, f"{name}/wide", {"axis": 0}, dtype=dtype)
-        if product.is_turned:
+        if product.is_transposed:
             return wide
         return build.one("Transpose", [wide], f"{name}/back", {"perm": [1, 0]}, dtype=dtype)
 
 
-def in_eights(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def quantize_fp8(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return a matrix [k, n] as [n, k] in eight bits, and the factor of each of its columns."""
-    turned = np.ascontiguousarray(matrix.T, np.float32)
-    factors = np.maximum(np.abs(turned).max(axis=1) / _LARGEST, np.finfo(np.float16).tiny)
+    transposed = np.ascontiguousarray(matrix.T, np.float32)
+    factors = np.maximum(np.abs(transposed).max(axis=1) / _LARGEST, np.finfo(np.float16).tiny)
     factors = factors.astype(np.float16).astype(np.float32)
-    inside = np.clip(turned / factors[:, None], -_LARGEST, _LARGEST)
+    inside = np.clip(transposed / factors[:, None], -_LARGEST, _LARGEST)
     return inside.astype(ml_dtypes.float8_e4m3fn), factors
 
 
@@ -109,7 +109,7 @@ def rounded_rows(build: Builder, x: ir.Value, dtype: ir.DataType) -> ir.Value:
     return build.one("Cast", [worth], f"{name}/half", {"to": int(dtype)}, dtype=dtype)
 
 
-class EightLowering(CpuLowering):
+class Fp8Lowering(CpuLowering):
     """Lowers the products of every attempt at one model for CUDA; times are predicted."""
 
     def _choose(self, model: ir.Model) -> Chosen:
@@ -149,7 +149,7 @@ class EightLowering(CpuLowering):
             rows = _rows(shapes, product)
             assert rows is not None
             error = _own_error(product.array())
-            found.append(Measured(Eights(product, rows), error, error, gain))
+            found.append(Measured(Fp8Product(product, rows), error, error, gain))
         return found
 
     def _products(self, model: ir.Model, shapes: Shapes, log: RewriteLog) -> tuple[Product, ...]:
@@ -177,13 +177,13 @@ class EightLowering(CpuLowering):
         log.misses |= self._refused.misses
         build, narrow = Builder(model), dict[ir.Value, ir.Value]()
         for form in self._claimed(model, log):
-            assert isinstance(form, Eights)
+            assert isinstance(form, Fp8Product)
             node, x = form.product.node, form.product.x
             if form.is_narrow and x not in narrow:
                 dtype = form.product.weight.dtype
                 assert dtype is not None
                 narrow[x] = rounded_rows(build, x, dtype)
-                build.put_behind(model.graph, x)
+                build.insert_after(model.graph, x)
             matrix = form.emit(build)
             model.graph.insert_before(node, build.take())
             if form.is_narrow:
@@ -211,7 +211,7 @@ def _read(model: ir.Model, shapes: Shapes, node: ir.Node) -> Product | str:
     x, weight = node.inputs[0], node.inputs[1]
     if x is None or weight is None or not is_constant(weight, model):
         return "its weight is no constant"
-    if shapes.dtype(x) not in _HALVES or weight.dtype not in _HALVES:
+    if shapes.dtype(x) not in _HALF_DTYPES or weight.dtype not in _HALF_DTYPES:
         return "it is not in half precision"
     array = constant_array(weight)
     if array is None or array.ndim != 2 or array.size == 0:
@@ -247,9 +247,9 @@ def _gain(shapes: Shapes, product: Product, readers: int) -> Gain | str:
     if rows is None:
         return "how many rows it multiplies is not known"
     depth, columns = product.array().shape
-    rounding = rounding_ns(rows * depth) / readers if rows > FEW_ROWS else 0.0
+    rounding = rounding_ns(rows * depth) / readers if rows > SMALL_M_MAX else 0.0
     gain = Gain(
-        half_ns(rows, depth, columns) / 1e3, (eight_ns(rows, depth, columns) + rounding) / 1e3
+        half_ns(rows, depth, columns) / 1e3, (fp8_ns(rows, depth, columns) + rounding) / 1e3
     )
     if gain.saved_us < _GAIN * gain.float_us:
         return f"{rows} rows of [{depth}, {columns}] are predicted to be no faster in fp8"
@@ -258,7 +258,7 @@ def _gain(shapes: Shapes, product: Product, readers: int) -> Gain | str:
 
 def _own_error(matrix: np.ndarray) -> float:
     """Return how far a matrix is off in eight bits: the norm of the difference over its norm."""
-    numbers, factors = in_eights(matrix)
+    numbers, factors = quantize_fp8(matrix)
     wide = matrix.T.astype(np.float32)
     apart = numbers.astype(np.float32) * factors[:, None] - wide
     size = float(np.linalg.norm(wide))

@@ -9,7 +9,7 @@ from typing import ClassVar
 import onnx_ir as ir
 
 from ortkit.graph.walk import names_in, take_name
-from ortkit.precision.lower import FLOAT, HALVES
+from ortkit.precision.lower import FLOAT, HALF_DTYPES
 from ortkit.rewrite.log import Hit, RewriteLog
 from ortkit.rewrite.passes import ModelPass
 
@@ -39,7 +39,7 @@ class LowerInterface(ModelPass):
             for kind, name in _float_names(model.graph)
             if log.claim(self.name, self.to, name, f"{kind} {name!r}")
         ]
-        retype(model, chosen, HALVES[self.to])
+        retype(model, chosen, HALF_DTYPES[self.to])
 
 
 def lowered_names(hits: Iterable[Hit]) -> frozenset[str]:

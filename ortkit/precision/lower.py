@@ -24,7 +24,7 @@ from ortkit.rewrite.passes import ModelPass
 from ortkit.rewrite.site import describe
 
 FLOAT = ir.DataType.FLOAT
-HALVES = {"fp16": ir.DataType.FLOAT16, "bf16": ir.DataType.BFLOAT16}
+HALF_DTYPES = {"fp16": ir.DataType.FLOAT16, "bf16": ir.DataType.BFLOAT16}
 #: A scalar that rounding changes by more than this part is not a number but a threshold.
 _SCALAR_ERROR = 2.0**-7
 
@@ -54,7 +54,7 @@ class LowerPrecision(ModelPass):
     to: str = "fp16"
 
     def run(self, model: ir.Model, log: RewriteLog) -> None:
-        _Lowering(model, log, HALVES[self.to], self.name, self.to).run()
+        _Lowering(model, log, HALF_DTYPES[self.to], self.name, self.to).run()
 
 
 class _Lowering:
@@ -69,9 +69,9 @@ class _Lowering:
         self._in_half: dict[ir.Value, ir.Value] = {}
         """What stands for a float32 value in half precision."""
         largest = ir.DataType(half).numpy()
-        self._limit = float(np.finfo(largest).max) if half == HALVES["fp16"] else 3.38e38
+        self._limit = float(np.finfo(largest).max) if half == HALF_DTYPES["fp16"] else 3.38e38
         # The lowest number itself is taken for -inf by attention kernels.
-        self._sentinel = 65472.0 if half == HALVES["fp16"] else 3.3e38
+        self._sentinel = 65472.0 if half == HALF_DTYPES["fp16"] else 3.3e38
 
     def run(self) -> None:
         """Choose the nodes, then rewrite them."""

@@ -65,10 +65,12 @@ def unpacked_matrix(
     """Make a packed weight and the nodes that take it apart into float32 of `shape`."""
     constant = build.constant(packed, name)
     unpacked = build.one("Cast", [constant], f"{name}/wide", {"to": int(_FLOAT)})
-    turned = build.one("Transpose", [unpacked], f"{name}/rows", {"perm": [1, 3, 0, 2]})
+    transposed = build.one("Transpose", [unpacked], f"{name}/rows", {"perm": [1, 3, 0, 2]})
     strips, pairs, width, _ = packed_shape(*shape)
     whole = [pairs * 2, strips * width]
-    matrix = build.one("Reshape", [turned, build.sizes(whole, f"{name}/shape")], f"{name}/whole")
+    matrix = build.one(
+        "Reshape", [transposed, build.sizes(whole, f"{name}/shape")], f"{name}/whole"
+    )
     if whole == [*shape]:
         return matrix
     first, last = build.sizes([0, 0], f"{name}/first"), build.sizes([*shape], f"{name}/last")

@@ -30,7 +30,7 @@ def lower_products(model: ir.Model, build: Builder, forms: list[Form]) -> None:
         if isinstance(form, RoundedBf16):
             if source not in halves:
                 halves[source] = rounded_once(build, source)
-                build.put_behind(graph, source)
+                build.insert_after(graph, source)
             if product.kind == "convolution":
                 value, made = emit_convolution(build, form.product, halves[source])
                 convolved[value] = len(convolved)
@@ -39,7 +39,7 @@ def lower_products(model: ir.Model, build: Builder, forms: list[Form]) -> None:
         elif isinstance(form, DynamicInt8) and readers[product.x] > 1:
             if source not in once:
                 once[source] = quantized_once(build, source)
-                build.put_behind(graph, source)
+                build.insert_after(graph, source)
             made = form.emit_shared(build, once[source])
         else:
             made = form.emit(build)

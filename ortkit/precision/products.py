@@ -43,7 +43,7 @@ class Product:
         """Return the weight: [k, n] for products, [n, channels, ...] for convolutions."""
         array = constant_array(self.weight)
         assert array is not None
-        return array.T if self.is_turned else array
+        return array.T if self.is_transposed else array
 
     def bias_array(self) -> np.ndarray | None:
         """Return the bias as [n]; None if there is none."""
@@ -60,10 +60,10 @@ class Product:
         return self.last if is_own else None
 
     @property
-    def is_turned(self) -> bool:
+    def is_transposed(self) -> bool:
         """Whether the node reads the weight as [n, k]."""
-        turned = self.node.attributes.get("transB")
-        return self.node.op_type == "Gemm" and turned is not None and turned.as_int() == 1
+        trans_b = self.node.attributes.get("transB")
+        return self.node.op_type == "Gemm" and trans_b is not None and trans_b.as_int() == 1
 
 
 def find_products(model: ir.Model, shapes: Shapes, log: RewriteLog) -> tuple[Product, ...]:

@@ -118,7 +118,7 @@ def smooth(
             if row is not None:
                 _scale(build, group.norm, index, 1 / factor)
         for product in group.products:
-            _scale(build, product.node, 1, factor if product.is_turned else factor[:, None])
+            _scale(build, product.node, 1, factor if product.is_transposed else factor[:, None])
         if log is not None:
             # What bears a name of the original is compared with it; this is another value now.
             group.norm.outputs[0].name = build.fresh(f"{group.key}/smooth")

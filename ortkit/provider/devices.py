@@ -83,7 +83,7 @@ class StreamedMemory(DeviceMemory):
         """Take it back."""
 
     def activate(self, notification: object) -> None:
-        """Put the mark into its stream, behind what is there."""
+        """Put the mark into its stream, after what is there."""
         raise NotImplementedError
 
     def wait_on_device(self, notification: object, stream: object) -> None:

@@ -39,7 +39,7 @@ class KernelCall:
         return tuple(context.data[index] or 0 for index in range(context.input_count))
 
     def scratch(self, size: int) -> npt.NDArray[np.uint8]:
-        """Return memory of so many bytes that lasts until the kernel returns.
+        """Return memory of this many bytes that lasts until the kernel returns.
 
         Raises:
             UserError: There is not so much.

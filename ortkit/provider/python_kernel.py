@@ -28,7 +28,7 @@ from ortkit.provider.views import (
 )
 
 _FAIL = 1  # OrtErrorCode
-#: So many layouts of memory are remembered for each combination of shapes.
+#: This many layouts of memory are remembered for each combination of shapes.
 _REMEMBERED = 8
 _ALL_SHAPES = 64
 #: KernelContext in words of 8 bytes; reading them is several times as fast as its fields.

@@ -221,5 +221,5 @@ class Slots:
 
 @cache
 def integers(count: int) -> Any:
-    """Return the ctypes type of an array of so many int64."""
+    """Return the ctypes type of an array of `count` int64."""
     return c_int64 * count

@@ -1,9 +1,9 @@
 """Where axes go through Reshape, Transpose and their like: axes as ordered factors.
 
-An axis of a value is a product of factors, outermost first, so that the elements of the value
-lie in the order of all its factors. A Reshape only groups the factors anew, and parts one where
-an axis ends inside of it; a Transpose moves whole groups; an Expand adds factors which are not of
-the source. What a chain of them does is then a permutation of factors, however it is written:
+An axis of a value is a product of factors, outermost first, so that the elements of the value lie
+in the order of all its factors. A Reshape only regroups the factors, and parts one where an axis
+ends inside of it; a Transpose moves whole groups; an Expand adds factors which are not of the
+source. What a chain of them does is then a permutation of factors, however it is written:
 
     x                               (b) (s) (h d)       [b, s, h * d]
     Reshape(x, [0, 0, h, d])        (b) (s) (h) (d)
@@ -282,7 +282,7 @@ def _without_last(layout: Layout) -> Iterator[Moves]:
 
 
 def _with_ones(order: Sequence[int], ones: Sequence[int]) -> Iterator[list[int]]:
-    """Yield an order of axes with those of length one at their own places, and behind them."""
+    """Yield an order of axes with those of length one at their own places, and after them."""
     own = list(order)
     for axis in ones:
         own.insert(axis, axis)

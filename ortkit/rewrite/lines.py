@@ -101,7 +101,7 @@ class _Widening:
         attributes = {name: attribute.value for name, attribute in node.attributes.items()}
         axis = 2
         if node.op_type == "Transpose":
-            # As convolution nets turn images, so that both may fall away.
+            # As convolution nets transpose images, so that both may fall away.
             attributes, axis = {"perm": (0, 2, 3, 1)}, 1
         elif node.op_type == "Concat":
             attributes = {"axis": 1}

@@ -64,7 +64,7 @@ class GraphPass(Pass):
 
 @dataclass(frozen=True)
 class ModelPass(Pass):
-    """A pass that changes which graphs there are; shapes are inferred anew after it."""
+    """A pass that changes which graphs there are; shapes are inferred again after it."""
 
     @abstractmethod
     def run(self, model: ir.Model, log: RewriteLog) -> None:

@@ -41,7 +41,7 @@ class Instruments:
     """Called after each group: to dump the model, to check it, to show progress."""
 
 
-#: Times that a settled model is looked at, its sizes derived anew.
+#: Times that a settled model is looked at, its sizes derived again.
 MOST_LOOKS = 3
 
 
@@ -49,7 +49,7 @@ MOST_LOOKS = 3
 class Pipeline:
     """Passes in order, repeated until a whole round changes nothing or `max_rounds` is reached.
 
-    Where unknown sizes were found out on the way, the result is looked at anew.
+    Where unknown sizes were found out on the way, the result is looked at again.
     """
 
     passes: tuple[Pass, ...]
@@ -118,7 +118,7 @@ class Pipeline:
             told = any(scope.shapes.was_told for scope in result.scopes)
             if len(log.hits) == inferred_at or not told:
                 break
-            # What was derived before it was told may be plain when it is derived anew.
+            # What was derived before it was told may be plain when it is derived again.
             inferred_at = len(log.hits)
             last_round = min(round_number + self.max_rounds, MOST_LOOKS * self.max_rounds)
             result.scopes = []
@@ -173,7 +173,7 @@ def _groups(passes: Sequence[Pass], *, shared: bool) -> Iterator[tuple[Pass, ...
 def _run_group(
     group: tuple[Pass, ...], result: PipelineResult, target: Target, round_number: int
 ) -> Step:
-    """Run one group; `result.scopes` is empty afterwards if shapes must be inferred anew."""
+    """Run one group; `result.scopes` is empty afterwards if shapes must be inferred again."""
     started, log, first = time.perf_counter(), result.log, group[0]
     hits = len(log.hits)
     if isinstance(first, ModelPass):

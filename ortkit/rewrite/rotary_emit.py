@@ -56,7 +56,7 @@ def angles_for(
     if layout is None:
         return "angles vary along heads, or the number of heads is not known"
     if _is_swapped(cos, layout) or _is_swapped(sin, layout):
-        return "angles have their axes in another order than what is turned"
+        return "angles have their axes in another order than the rotated value"
     varies = layout.positions[0] in axes or not (_has_each(cos, layout) and _has_each(sin, layout))
     if not varies and found.is_partial and layout.heads is None:
         return "the number of heads is not known"
@@ -92,7 +92,7 @@ def _axis(label: Label) -> int | None:
 
 
 def emit(site: Site, found: Rotation, layout: Layout, angles: Angles) -> ir.Value:
-    """Insert the rotation before the site's node and return the turned value."""
+    """Insert the rotation before the site's node and return the rotated value."""
     x = layout.value
     if found.is_joined:
         x = site.op("Concat", [home.value for home in found.homes], {"axis": -1})
@@ -188,7 +188,7 @@ def _squeezed(site: Site, value: ir.Value, axes: Sequence[int]) -> ir.Value:
 
 
 def _expanded(site: Site, layout: Layout, value: ir.Value, width: int, x: ir.Value) -> ir.Value:
-    """Return the table for every [P, Q] of what is turned."""
+    """Return the table for every [P, Q] of the rotated value."""
     sizes = layout.sizes
     if isinstance(sizes[0], int) and isinstance(sizes[1], int):
         return site.op("Expand", [value, site.constant([sizes[0], sizes[1], width])])

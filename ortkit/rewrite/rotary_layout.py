@@ -20,7 +20,7 @@ class Layout:
     """
 
     value: ir.Value
-    """What is turned, as it stands in the graph, or the 3-D value that it is a view of."""
+    """The rotated value in the graph, or the 3-D value that it is a view of."""
     is_flat: bool
     """Whether heads and channels are one axis, the last."""
     heads: int | None
@@ -43,9 +43,9 @@ def choose_layout(
 
     Args:
         site: Any site in the scope.
-        homes: Values that hold what is turned, each with all axes of the result.
+        homes: Values that hold the rotated channels, each with all axes of the result.
         live: The axes of the result along which angles vary.
-        width: Channels that are turned or pass; a home may have half of them.
+        width: Channels that are rotated or pass; a home may have half of them.
     """
     found = [one for place in homes if (one := _layout(site, place, live, width)) is not None]
     return min(found, key=_cost, default=None)
@@ -67,22 +67,22 @@ def _layout(site: Site, place: Place, live: frozenset[int], width: int) -> Layou
     outer, is_split = shape[: len(order)], len(shape) > len(order) + 1
     whole = (*[0] * len(order), width) if is_split else None
     perm = (*(order.index(axis) for axis in range(len(order))), len(order))
-    turned = None if perm == tuple(range(len(perm))) else perm
+    permutation = None if perm == tuple(range(len(perm))) else perm
     value = place.value
     if len(outer) == 3 and along <= {0, 2} and not along <= {0}:
         heads = outer[1] if isinstance(outer[1], int) else None
         positions, sizes = (order[0], order[2]), (outer[0], outer[2])
-        return Layout(value, False, heads, positions, sizes, whole, None, turned)
+        return Layout(value, False, heads, positions, sizes, whole, None, permutation)
     if len(outer) == 2 and along and not along <= {0}:
         return Layout(
-            value, True, 1, (order[0], order[1]), (outer[0], outer[1]), whole, None, turned
+            value, True, 1, (order[0], order[1]), (outer[0], outer[1]), whole, None, permutation
         )
     if len(outer) <= 2 and along <= {0}:
         heads = _product(outer[1:])
         if heads is None:
             return None
         into, back = (1, -1, heads * width), (-1, *[heads] * (len(outer) - 1), width)
-        return Layout(value, True, heads, (None, order[0]), (1, outer[0]), into, back, turned)
+        return Layout(value, True, heads, (None, order[0]), (1, outer[0]), into, back, permutation)
     heads = _product(outer[2:])
     if len(outer) < 3 or not along <= {0, 1} or heads is None:
         return None
@@ -91,9 +91,9 @@ def _layout(site: Site, place: Place, live: frozenset[int], width: int) -> Layou
     into, back = (0, 0, heads * width), (0, 0, *heads_of, width)
     source = _flat_source(site, value, (outer[0], outer[1], heads * width))
     if source is None:
-        return Layout(value, True, heads, positions, sizes, into, back, turned)
+        return Layout(value, True, heads, positions, sizes, into, back, permutation)
     as_before = value.producer() if len(outer) == 3 and not is_split else None
-    return Layout(source, True, heads, positions, sizes, None, as_before or back, turned)
+    return Layout(source, True, heads, positions, sizes, None, as_before or back, permutation)
 
 
 def _product(sizes: Sequence[Size]) -> int | None:

@@ -22,7 +22,7 @@ class Rotation:
     """A result that is a rotation; its angles by the atoms of their cosines and sines."""
 
     homes: tuple[Place, ...]
-    """Values that hold the channels that are turned, nearest to the result first.
+    """Values that hold the rotated channels, nearest to the result first.
 
     Where no value holds them all: the two that hold the first and the second half.
     """
@@ -30,7 +30,7 @@ class Rotation:
     """Signed atoms, [width / 2]."""
     sin: np.ndarray
     width: int
-    """How many channels are turned, the first ones."""
+    """Number of rotated channels, from the first on."""
     count: int
     """How many channels there are."""
     interleaved: bool
@@ -58,7 +58,7 @@ def match_rotation(
 
     Args:
         sums: The channels in a row.
-        places: Values that may be turned.
+        places: Values that may be rotated.
         outer: How many more axes the value has.
 
     Returns:
@@ -78,7 +78,7 @@ def match_rotation(
             elif found is not None:
                 same = tuple(o for o in whole if np.array_equal(o.flat, place.flat))
                 made = Rotation(same, *found, width, len(sums), interleaved)
-                # The rotated half of x is x turned by a right angle: a rotation of it, too.
+                # The rotated half of x is x rotated by a right angle: a rotation, too.
                 best = made if best is None or made.negatives < best.negatives else best
                 if not best.negatives:
                     return best
@@ -157,7 +157,7 @@ def _angles(
         cosines.append(lower[0])
         sines.append(lower[1])
     if any(sums[i] != {(abs(atoms[i]), 0): _sign(atoms[i])} for i in range(width, len(sums))):
-        return "channels that are not turned are not those of the value that is"
+        return "channels that are not rotated are not those of the rotated value"
     return np.array(cosines, np.int64), np.array(sines, np.int64)
 
 

@@ -65,7 +65,7 @@ def _fitted(size: Size, full: Size, label: Label) -> Label:
 
 
 def _is_capped(size: Size, full: Size) -> bool:
-    """Say whether the size is `full` up to a number: so many rows a table has.
+    """Say whether the size is `full` up to a number: this many rows a table has.
 
     Where it is not `full`, and fits `full` all the same, it is 1, and then `full` is 1, too.
     """

@@ -32,7 +32,7 @@ Attributes = Mapping[str, int | float | str | Sequence[int] | Sequence[float] | 
 
 @dataclass
 class Whole:
-    """What the scopes of one model have in common, besides its shapes and log."""
+    """What the scopes of one model have in common, in addition to its shapes and log."""
 
     names: set[str]
     """Every name that the model uses."""

@@ -152,7 +152,7 @@ class Binding:
                 raise UserError(
                     f"has shape {list(array.shape)}, bound is {list(shape_of(target) or ())}",
                     where=f"input {name!r}",
-                    fix="bind anew for another shape",
+                    fix="bind again for another shape",
                 )
             if isinstance(target, np.ndarray):
                 target[...] = array

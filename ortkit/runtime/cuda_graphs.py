@@ -51,7 +51,7 @@ class _Captured:
 
 
 class CapturedRuns:
-    """Captures a session's runs; its graphs share one stream, so that runs take turns.
+    """Captures a session's runs; its graphs share one stream, so that runs are serialized.
 
     A graph reads and writes the memory it was captured with, and what the host read then (the
     values of inputs such as the ends of a Slice) stays in it as it was.

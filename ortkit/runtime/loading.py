@@ -15,7 +15,7 @@ from ortkit.runtime.layout_advice import advised
 from ortkit.runtime.libraries import extensions_library, fused_ops, kernel_library
 from ortkit.runtime.library_target import target_entry
 from ortkit.runtime.options import explained, message, session_options
-from ortkit.runtime.placement import read_placement, spread
+from ortkit.runtime.placement import providers_text, read_placement
 from ortkit.runtime.python_ops import Failures, with_python_ops
 from ortkit.runtime.python_slots import python_library
 from ortkit.runtime.settings import SessionSettings
@@ -199,7 +199,7 @@ def _placement_notes(session: Any, providers: tuple[str, ...], *, fallback: bool
             f"{first} takes none of the model's nodes", fix="target='cpu', or fallback=True"
         )
     named = ", ".join(elsewhere[:6]) + (", ..." if len(elsewhere) > 6 else "")
-    return [f"nodes by provider: {spread(placed)}; not on {short_name(first)}: {named}"]
+    return [f"nodes by provider: {providers_text(placed)}; not on {short_name(first)}: {named}"]
 
 
 def _with_graphs(wanted: tuple[Provider, ...]) -> tuple[Provider, ...]:

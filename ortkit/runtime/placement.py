@@ -39,7 +39,7 @@ def read_placement(session: Any) -> tuple[Placed, ...]:
     )
 
 
-def spread(placed: Iterable[Placed]) -> str:
+def providers_text(placed: Iterable[Placed]) -> str:
     """Return `cuda 120 nodes, cpu 3 nodes (Shape, Gather)`: ops where they are few."""
     counts = Counter(one.provider for one in placed)
     return ", ".join(

@@ -192,7 +192,7 @@ class _Nodes:
         where = f"{node.domain}::{node.op_type}"
         attributes = {name: _value(one) for name, one in node.attributes.items()}
         there = [value is not None for value in node.inputs]
-        inputs = tuple(one for one, is_there in zip(dtypes, there, strict=True) if is_there)
+        inputs = tuple(one for one, is_present in zip(dtypes, there, strict=True) if is_present)
         outputs = op.result_dtypes(dtypes, attributes)[: len(node.outputs)]
         given = [one for one in inputs if one is not None]
         if not passes((*given, *outputs)):
@@ -207,7 +207,7 @@ class _Nodes:
             self._taken[key] = SLOTS.take(runner, given, outputs)
         node.domain, node.op_type = DOMAIN, op_type(self._taken[key])
         node.attributes.clear()
-        for index in reversed([i for i, is_there in enumerate(there) if not is_there]):
+        for index in reversed([i for i, is_present in enumerate(there) if not is_present]):
             _drop_input(node, index)
         for value, dtype in zip(node.outputs, outputs, strict=True):
             value.dtype = ir.DataType.from_numpy(np.dtype(dtype))
@@ -266,7 +266,7 @@ class _Runner:
     def __call__(self, *given: np.ndarray) -> Any:
         try:
             left = iter(given)
-            inputs = [next(left) if is_there else None for is_there in self.there]
+            inputs = [next(left) if is_present else None for is_present in self.there]
             results = self.op.compute(inputs, self.attributes)[: len(self.outputs)]
         except Exception as error:  # noqa: BLE001  whatever it is, beyond here it ends the process
             self.failures.put(error, f"{self.op.domain}::{self.op.name}")

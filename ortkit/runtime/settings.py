@@ -36,7 +36,7 @@ _TYPES: Mapping[str, tuple[Any, str]] = {
 
 @dataclass(frozen=True)
 class SessionSettings:
-    """Everything that `Session` takes besides the model; its arguments are described there."""
+    """All arguments of `Session` but the model; its arguments are described there."""
 
     target: Target = "auto"
     kernels: Kernels = "auto"

@@ -80,7 +80,7 @@ def _problem(model: ir.Model, start: ir.Value, end: ir.Value) -> str:
 
 
 def _leads(value: ir.Value, end: ir.Value) -> bool:
-    """Say whether a value is another one, as it is or turned."""
+    """Say whether a value is another one, as it is or transposed."""
     return any(one is end for one in _same(value))
 
 

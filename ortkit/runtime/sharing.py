@@ -15,7 +15,7 @@ from ortkit.runtime.specs import TensorSpec
 #: DLPack's numbers of devices whose work goes on while the host does something else.
 _ASYNCHRONOUS = {2: "cuda", 13: "cuda"}
 _DEFAULT_STREAM = 0x1  # CU_STREAM_LEGACY
-#: Packages besides torch that work on the device.
+#: Packages in addition to torch that work on the device.
 _OTHERS = ("cupy", "jax", "numba", "pycuda", "tensorflow", "cuda", "warp")
 
 

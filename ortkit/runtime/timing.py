@@ -1,4 +1,4 @@
-"""How long models take: in turns, each in a process of its own, and where the time goes."""
+"""How long models take: interleaved, each in a process of its own, and where the time goes."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def time_variants(
     providers: Sequence[str] = CPU,
     threads: int = 0,
 ) -> Timing | NotTimed:
-    """Time the variants in turns, under ONNX Runtime's default optimizations.
+    """Time the variants interleaved, under ONNX Runtime's default optimizations.
 
     Args:
         variants: The first is the one that is profiled.

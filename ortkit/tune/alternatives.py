@@ -74,7 +74,7 @@ def ways_of(
         )
     if options.target == "cuda":
         if any(node.op_type == "Conv" for node in base.model.graph):
-            yield Way("prefer_nhwc: channels innermost", provider_options={"prefer_nhwc": "1"})
+            yield Way("prefer_nhwc: NHWC layout", provider_options={"prefer_nhwc": "1"})
     elif settings.threads == 0:
         # What ONNX Runtime takes by itself is all cores.
         for count in sorted({1, cores // 2} - {0, cores}):

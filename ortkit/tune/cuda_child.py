@@ -1,10 +1,10 @@
 """The process that times kernels on a GPU; see `processes.run_child`.
 
-Through CUDA's driver interface alone, so that nothing has to be installed besides the driver. All
-kernels compute the same on the same memory, in turns of which the
-order changes from round to round. Each turn begins with a fill of more memory than the L2 cache
-holds, so that kernels find it cold; events of the GPU around the launches take the time.
-Source: CUDA driver API 12 (docs.nvidia.com/cuda/cuda-driver-api).
+Through CUDA's driver interface alone, so that nothing has to be installed in addition to the
+driver. All kernels compute the same on the same memory, interleaved, in an order that changes from
+round to round. Each turn begins with a fill of more memory than the L2 cache holds, so that
+kernels find it cold; events of the GPU around the launches take the time. Source: CUDA driver API
+12 (docs.nvidia.com/cuda/cuda-driver-api).
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ class TuneOptions:
     threads: int = 0
     """Of a session of the whole model; 0: ONNX Runtime decides. Kernels are timed on one."""
     db: Path | None = None
-    """A database file to write besides the cache."""
+    """A database file to write in addition to the cache."""
     merge: tuple[Path, ...] = ()
     """Database files to take over."""
     runner: str = "local"

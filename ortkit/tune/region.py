@@ -32,7 +32,7 @@ _LEAST_GAIN = 1.01
 _QUIET = 0.25
 
 
-#: Returns up to so many choices to try next, after the ratios of those that were tried.
+#: Returns up to this many choices to try next, after the ratios of those that were tried.
 Proposer: TypeAlias = Callable[[Mapping[str, float | None], int], list[str]]
 
 

@@ -1,4 +1,4 @@
-"""Measuring on other machines, by TVM's RPC: a tracker knows servers, which take turns.
+"""Measuring on other machines, by TVM's RPC: a tracker hands out its servers.
 
 Kernels are compiled and linked here; a server loads the library, and keeps the tensors. What
 runs there is a function of plain C that takes the time, called through TVM's C interface.

@@ -9,7 +9,7 @@ import numpy as np
 Parameters = Mapping[str, tuple[int, ...]]
 Point = tuple[int, ...]
 
-#: One of so many is taken without regard to what was found.
+#: One of this many is taken without regard to what was found.
 _EXPLORE_EVERY = 4
 #: A regularization: as if each value had been seen that often without effect.
 _PRIOR = 0.3
@@ -48,7 +48,7 @@ def next_choices(
 
 
 def space_size(parameters: Parameters) -> int:
-    """Return how many kernels there are besides the default."""
+    """Return how many kernels there are in addition to the default."""
     size = 1
     for values in parameters.values():
         size *= len(values)

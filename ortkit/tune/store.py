@@ -27,8 +27,8 @@ class TuneStore:
     """The database that is being filled; each change is on disk when the call returns.
 
     Args:
-        file: Written besides the cache, with what it holds already and what is added or asked
-            for; made if it is not there. It may lie beside a model.
+        file: Written in addition to the cache, with what it holds already and what is added or
+            asked for; made if it is not there. It may lie beside a model.
         merge: Files whose records are taken over.
 
     Raises:

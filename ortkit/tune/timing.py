@@ -1,4 +1,4 @@
-"""Kernels for one region that differ in their choices: compiled, and timed in turns."""
+"""Kernels for one region that differ in their choices: compiled, and timed interleaved."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class Request:
 def time_choices(
     case: TuneCase, target: Target, backend: str, choices: Sequence[str], effort: Effort
 ) -> list[Times]:
-    """Compile and time several kernels of a region on this machine, in turns.
+    """Compile and time several kernels of a region on this machine, interleaved.
 
     A kernel that does not compile, or computes something else than the reference, has a problem
     and no times.

@@ -1,8 +1,8 @@
 """The process that times kernels on CPUs; see `processes.run_child`.
 
-All kernels compute the same on the same memory, in turns of which the order changes from round to
-round, so that what else the machine does hits all alike. The time is taken by code that is linked
-with them: a call from Python would take as long as a small kernel.
+All kernels compute the same on the same memory, interleaved, in an order that changes from round
+to round, so that what else the machine does hits all alike. The time is taken by code that is
+linked with them: a call from Python would take as long as a small kernel.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import numpy as np
 _ALIGNMENT = 64
 #: Each byte of outputs before a kernel is run for its results.
 POISON = 0xA5
-#: Nobody waits for what takes so many times as long as the default, and so many nanoseconds.
+#: Nobody waits for what takes this many times as long as the default, and this many nanoseconds.
 _HOPELESS, _SOON = 20.0, 1e8
 #: Reductions are summed in another order, so that the last bits differ.
 _RELATIVE = {"float64": 1e-10, "float16": 4e-3, "bfloat16": 2e-2}
@@ -106,7 +106,7 @@ def turns(
     *,
     estimate: Callable[[int], float] = lambda _: 0.0,
 ) -> Result:
-    """Time kernels in turns, those that compute what the first one does.
+    """Time kernels interleaved, those that compute what the first one does.
 
     Args:
         count: Of kernels.

@@ -1,4 +1,4 @@
-"""Kernels for CPUs, linked with the code that times them and called in turns in a process."""
+"""Kernels for CPUs, linked with the code that times them and called interleaved in a process."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def run(
         library: See `link`.
         kernels: That are in it, in their order.
         case: The region, and its sizes.
-        rounds: Of all kernels in turns.
+        rounds: Of all kernels interleaved.
         seconds: Of one turn.
         folder: For what the process reads and writes.
 

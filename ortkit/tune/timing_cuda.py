@@ -1,4 +1,4 @@
-"""Kernels for GPUs, launched in turns in a process of their own."""
+"""Kernels for GPUs, launched interleaved in a process of their own."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def run(kernels: Sequence[CudaKernel], case: TuneCase, rounds: int, folder: Path
     Args:
         kernels: For its architecture.
         case: The region, and its sizes.
-        rounds: Of all kernels in turns.
+        rounds: Of all kernels interleaved.
         folder: For what the process reads and writes.
 
     Raises:

@@ -73,5 +73,5 @@ def _is_number_beside_number(wanted: Value, given: Value) -> bool:
     """Say whether two values are tensors that differ in their numbers alone."""
     if not isinstance(wanted, np.ndarray) or not isinstance(given, np.ndarray):
         return False
-    is_alike = wanted.dtype == given.dtype and wanted.shape == given.shape
-    return is_alike and wanted.dtype.kind not in "OUS"
+    is_equivalent = wanted.dtype == given.dtype and wanted.shape == given.shape
+    return is_equivalent and wanted.dtype.kind not in "OUS"

@@ -110,14 +110,14 @@ def take_turns(
     processes: int,
     turns: int,
 ) -> tuple[Times, dict[str, str]]:
-    """Time variants by turns, A B C ... C B A.
+    """Time variants interleaved, A B C ... C B A.
 
     Args:
         engines: By name. One that does not load is left out.
         feeds: Inputs of all, as npz.
         folder: For files of the processes, and for `NAME.npz`, what each variant computes.
         threads: Of each variant.
-        processes: How often every process is started anew: where memory lies is decided once.
+        processes: How many times every process is started: where memory lies is decided once.
         turns: Of each variant in each process.
 
     Returns:

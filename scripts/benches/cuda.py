@@ -1,7 +1,7 @@
 """`scripts/bench cuda`: whole models and single kernels on a GPU, beside what others reach there.
 
-Models are exported here by torch in float16, of one batch size (`--batch`), and given to
-`ortkit optimize` as they are. All ways of running one take turns of fifteen runs; inputs and
+Models are exported here by torch in float16, of one batch size (`--batch`), and given to `ortkit
+optimize` as they are. All ways of running one are interleaved, fifteen runs each; inputs and
 outputs lie on the device; times are the host's until the device is done. "plain" is an
 `InferenceSession` with the CUDA provider.
 """

@@ -1,7 +1,7 @@
 """`scripts/gpu_check`: what calls, bindings and CUDA graphs take on a GPU, and what stays of them.
 
-Models are built by `models/`, with random weights; all ways of running one take turns. Times are
-those of the host, for runs that end when their outputs are written.
+Models are built by `models/`, with random weights; all ways of running one are interleaved. Times
+are those of the host, for runs that end when their outputs are written.
 """
 
 from __future__ import annotations

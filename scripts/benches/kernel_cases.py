@@ -132,8 +132,8 @@ def _rotary() -> onnx.ModelProto:
     cos, sin = w.input("cos", 1, 1, 128, 64), w.input("sin", 1, 1, 128, 64)
     first = w("Slice", x, w.integers(0), w.integers(32), w.integers(3))
     second = w("Slice", x, w.integers(32), w.integers(2**63 - 1), w.integers(3))
-    turned = w("Concat", w("Neg", second), first, axis=-1)
-    return w.model(w("Add", w("Mul", x, cos), w("Mul", turned, sin)))
+    rotated = w("Concat", w("Neg", second), first, axis=-1)
+    return w.model(w("Add", w("Mul", x, cos), w("Mul", rotated, sin)))
 
 
 def _heads() -> onnx.ModelProto:
@@ -174,7 +174,7 @@ def _depthwise(stride: int, *, is_plain: bool) -> Callable[[], onnx.ModelProto]:
 def depthwise_inner(
     stride: int, *, is_plain: bool, window: int = 3, size: int = 112
 ) -> Callable[[], onnx.ModelProto]:
-    """The same with channels innermost, as a net is rewritten in which it is one of many."""
+    """The same in NHWC layout, as a net is rewritten in which it is one of many."""
 
     def build() -> onnx.ModelProto:
         w = Writer()

@@ -1,10 +1,10 @@
 """`scripts/bench kernels`: pieces between the heavy operators, ONNX Runtime against kernels.
 
-`before` is the model as written under all of ONNX Runtime's optimizations, `after` what
-`ortkit optimize` makes of it, `kernel` the whole of it as one fused node, whatever the choice of
-regions says. Processes of their own, runs alternating, one set of buffers, and what a model of
-nothing takes is taken off. `/memcpy` is the kernel's time over a copy's of as many bytes, and
-`copy x` what a kernel at the copy's speed would reach. Depthwise kernels have channels innermost.
+`before` is the model as written under all of ONNX Runtime's optimizations, `after` what `ortkit
+optimize` makes of it, `kernel` the whole of it as one fused node, whatever the choice of regions
+says. Processes of their own, runs alternating, one set of buffers, and what a model of nothing
+takes is taken off. `/memcpy` is the kernel's time over a copy's of as many bytes, and `copy x`
+what a kernel at the copy's speed would reach. Depthwise kernels are NHWC.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""`scripts/bench precision`: whole models in fewer bits, against ONNX Runtime and OpenVINO.
+"""`scripts/bench precision`: whole models in a lower precision, against ONNX Runtime and OpenVINO.
 
-Every variant lives in a process of its own, all side by side: they run by turns, A B C ... C B A.
-Ratios are to ONNX Runtime's float32, of medians of the turns, with minima beside them; errors are
-norms of differences over norms, of the worst output, against it too. `onnxruntime int8` is its own
-flow: dynamic, or static with the same inputs where most products are convolutions;
-`onnxruntime int8 default` is static as quantize_static does it where nothing is said;
-`ortkit over` either is `ortkit optimize` of what they wrote, which must not be slower.
+Every variant lives in a process of its own, all side by side: they run interleaved, A B C ... C B
+A. Ratios are to ONNX Runtime's float32, of medians of the turns, with minima beside them; errors
+are norms of differences over norms, of the worst output, against it too. `onnxruntime int8` is its
+own flow: dynamic, or static with the same inputs where most products are convolutions;
+`onnxruntime int8 default` is static as quantize_static does it where nothing is said; `ortkit
+over` either is `ortkit optimize` of what they wrote, which must not be slower.
 """
 
 from __future__ import annotations
@@ -227,7 +227,7 @@ def _place(folder: Path, name: str) -> Path:
 
 
 def _feeds(entry: corpus.Entry, past: int | None) -> Mapping[str, np.ndarray]:
-    """Return what is run on: one more token of a decoder if it has so many already."""
+    """Return what is run on: one more token of a decoder if it has this many already."""
     if past is None:
         return entry.feeds()
     model = onnx.load(entry.path, load_external_data=False)

@@ -1,7 +1,7 @@
 """`scripts/bench products`: single matrix products and convolutions in bfloat16 on the CPU.
 
-Our kernels, oneDNN's bfloat16 through torch (with --torch-python), and ONNX Runtime's float32, by
-turns in processes that live side by side.
+Our kernels, oneDNN's bfloat16 through torch (with --torch-python), and ONNX Runtime's float32,
+interleaved in processes that live side by side.
 """
 
 from __future__ import annotations

@@ -146,7 +146,7 @@ def _save(graph: onnx.GraphProto, path: Path, functions: Sequence[onnx.FunctionP
 def measure(
     only: str, threads: int, level: str, torch_python: Path | None, folder: Path, rounds: int
 ) -> list[dict[str, object]]:
-    """Time all cases by turns, print a table, and return the seconds of all runs.
+    """Time all cases interleaved, print a table, and return the seconds of all runs.
 
     Args:
         only: A part of the names of cases.

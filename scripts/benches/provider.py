@@ -1,8 +1,8 @@
 """`scripts/bench provider`: what the OrtkitExecutionProvider gains without an optimize step.
 
-For each model three sessions take turns: plain ONNX Runtime, ONNX Runtime with the provider, and
-what `ortkit optimize` writes with its kernel library. Creation is timed in processes of their own,
-with an empty cache and again. What one group costs is told by a chain of them.
+For each model three sessions are interleaved: plain ONNX Runtime, ONNX Runtime with the provider,
+and what `ortkit optimize` writes with its kernel library. Creation is timed in processes of their
+own, with an empty cache and again. What one group costs is told by a chain of them.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ def _error(got: np.ndarray, want: np.ndarray) -> float:
 
 
 def _turns(calls: Mapping[str, Callable[[], object]], seconds: float) -> dict[str, list[float]]:
-    """Return milliseconds of each run; all take turns, in changing order."""
+    """Return milliseconds of each run; interleaved, in changing order."""
     taken: dict[str, list[float]] = {name: [] for name in calls}
     names, until = list(calls), time.perf_counter() + seconds
     while time.perf_counter() < until or len(taken[names[0]]) < 5:
@@ -215,7 +215,7 @@ def _print(models: list[dict[str, Any]], overhead: Mapping[str, float]) -> None:
     header = ["model", "plain, ms", "provider, ms", "optimized, ms", "provider", "optimize",
               "its minima", "optimize's", "share of gain", "made, s", "cold, s", "warm, s",
               "nodes"]  # fmt: skip
-    output.table("median of runs that take turns", header, rows)
+    output.table("median of interleaved runs", header, rows)
     print(f"\none group of Add, Mul, Relu on 16 floats: {overhead['group_us']:.3f} µs, "
           f"its nodes in ONNX Runtime: {overhead['nodes_us']:.3f} µs")  # fmt: skip
     print(json.dumps({"overhead": overhead}))

@@ -100,7 +100,7 @@ def _model(nodes: list[onnx.NodeProto], weights: list[onnx.TensorProto]) -> onnx
 
 
 def _inside(level: int, paths: dict[int, Path], rounds: int) -> dict[str, object]:
-    """Measure ortkit in its process, sizes in turns; the least disturbed round counts."""
+    """Measure ortkit in its process, sizes interleaved; the least disturbed round counts."""
     tool, target = ortkit(level), paths[BASE].with_name("out.onnx")
     cpu: dict[int, list[float]] = {size: [] for size in SIZES}
     for _ in range(rounds):

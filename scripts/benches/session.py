@@ -1,7 +1,7 @@
 """`scripts/bench session`: what a call costs, and how much larger a session's calls are.
 
 One tensor of eight floats through one Relu, so that nearly all of a call is what surrounds the
-kernel. All ways of calling take turns; the median of many turns counts.
+kernel. All ways of calling are interleaved; the median of many turns counts.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from scripts.benches.tools import alternate, middle
 
 
 def measure(peers_python: Path | None, rounds: int) -> list[dict[str, object]]:
-    """Start each command in turns; print and return median wall and CPU time."""
+    """Start the commands interleaved; print and return median wall and CPU time."""
     python = sys.executable
     commands = {
         "python -c pass": [python, "-c", "pass"],

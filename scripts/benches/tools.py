@@ -137,7 +137,7 @@ def _watch(process: subprocess.Popen[bytes], dirty: list[int], most_bytes: int) 
 def alternate(
     commands: dict[str, Sequence[str]], rounds: int, timeout: float
 ) -> dict[str, list[Usage]]:
-    """Run each command once per round, in turns, so that a slow minute meets all of them alike.
+    """Run each command once per round, interleaved, so that a slow minute meets all of them alike.
 
     A command that fails is not tried again.
     """

@@ -57,7 +57,7 @@ def _builds() -> Iterator[tuple[str, Build]]:
 
 
 def _by_hand() -> Iterator[tuple[str, Build]]:
-    """Yield what there are hand-shaped kernels with choices for on CPUs, in float32."""
+    """Yield what there are hand-written kernels with choices for on CPUs, in float32."""
     for window, size in ((3, 112), (5, 28), (7, 28)):
         for stride in (1, 2):
             build = depthwise_inner(stride, is_plain=False, window=window, size=size)
@@ -198,8 +198,8 @@ def _rotary(length: int) -> Build:
         cos, sin = w.input("cos", 1, 1, length, 64), w.input("sin", 1, 1, length, 64)
         first = w("Slice", x, w.integers(0), w.integers(32), w.integers(3))
         second = w("Slice", x, w.integers(32), w.integers(2**63 - 1), w.integers(3))
-        turned = w("Concat", w("Neg", second), first, axis=-1)
-        return w.model(w("Add", w("Mul", x, cos), w("Mul", turned, sin)))
+        rotated = w("Concat", w("Neg", second), first, axis=-1)
+        return w.model(w("Add", w("Mul", x, cos), w("Mul", rotated, sin)))
 
     return build
 

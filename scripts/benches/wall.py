@@ -15,7 +15,7 @@ from scripts.benches.tools import Tool, alternate, middle, run
 def measure(
     entries: Sequence[Entry], tools: Sequence[Tool], folder: Path, rounds: int, timeout: float
 ) -> list[dict[str, object]]:
-    """Run the tools in turns on each model; print and return wall time, CPU time and memory."""
+    """Run the tools interleaved on each model; print and return wall time, CPU time and memory."""
     found: list[dict[str, object]] = []
     rows: list[list[Cell]] = []
     for entry in entries:

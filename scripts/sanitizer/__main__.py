@@ -1,6 +1,6 @@
 """`scripts/gpu_check`: kernels of every kind under compute-sanitizer, in a session on this GPU.
 
-First without it, for the results; then memcheck and racecheck. A kernel that writes behind its
+First without it, for the results; then memcheck and racecheck. A kernel that writes past its
 tensor must be found, or finding nothing would say nothing.
 """
 
@@ -104,7 +104,7 @@ def check(tool: Path, architecture: int, folder: Path) -> dict[str, object]:
 
 
 def build_broken(kernel: CudaKernel, architecture: int, folder: Path) -> Suite:
-    """Return the first case with a kernel that writes behind its tensor."""
+    """Return the first case with a kernel that writes past its tensor."""
     from ortkit.kernels.triton.build import write_images
 
     folder.mkdir()

@@ -51,7 +51,7 @@ def _integers(name: str, *values: int) -> str:
 
 
 _IN, _OUT = "<perm = [0, 3, 1, 2]>", "<perm = [0, 2, 3, 1]>"
-#: A convolution with channels innermost: X and W turned to P and V, and what is made of C back.
+#: A convolution in NHWC layout: X and W are transposed to P and V, and the result C back.
 _TURNED = f"P = Transpose {_IN} (X)  V = Transpose {_IN} (W)  "
 _BACK = f"R = Relu (C)  Y = Transpose {_OUT} (R)"
 

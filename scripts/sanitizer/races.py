@@ -2,7 +2,7 @@
 
 Where warps have roles of their own (`warp_specialize`), the first ones write the others' roles,
 and the values that these are given, into shared memory and then meet all others at a barrier,
-twice: behind the first one each other warp reads its role, a byte, and the values; the second one
+twice: after the first one each other warp reads its role, a byte, and the values; the second one
 says that it has. Warps reach these barriers in different places of the program, and racecheck
 takes only warps that wait in the same place for ones that meet (compute-sanitizer 2025.3), so it
 reports each such pair. What else it reports stays an error, in these kernels too.
@@ -60,7 +60,7 @@ def _hands_over(kind: str, address: int, program: Mapping[int, str]) -> bool:
 
 
 def _all_meet(barriers: Sequence[str], count: int) -> bool:
-    """Say whether so many barriers are there, and are such that all warps of a block reach."""
+    """Say whether this many barriers are there, and are such that all warps of a block reach."""
     meeting = [text for text in barriers if _MEETING.fullmatch(text)]
     return len(meeting) == len(barriers) == count
 

@@ -250,7 +250,7 @@ def _inside(node: Node, spec: TensorSpec) -> str:
 
 
 def _at_edge(dtype: str) -> str:
-    """Return the type of a tensor that is bound: numpy has no eight-bit floats."""
+    """Return the type of a tensor that is bound: numpy has no fp8 type."""
     return "float16" if dtype == EIGHT else dtype
 
 

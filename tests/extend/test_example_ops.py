@@ -87,7 +87,7 @@ def test_the_quantized_product_of_each_level_is_exact(
     op = ops["QuantizedProduct"]
     forms = [one for one in forms_of(op, None, "cpu") if isinstance(one, Form)]
     form = next(one for one in forms if not one.rules)
-    cases = list(cases_of(op, form.types, form.is_there))
+    cases = list(cases_of(op, form.types, form.is_present))
     with built_forms([(form, Target("cpu", level))]) as ((kernel,), _):
         assert isinstance(kernel, Kernel)
         outcomes = call_guarded(form, kernel, cases)

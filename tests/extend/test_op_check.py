@@ -128,7 +128,7 @@ def test_kernels_are_called_with_guarded_memory(name: str, tmp_path: Path) -> No
     subprocess.run(command, check=True)
     launch = Launch((Extent(1, ("s0",)),), ONE, 100)
     kernel = Kernel(form.signature.key, "c", Target(), artifact, "copy", launch, 0.0)
-    cases = list(cases_of(copy, form.types, form.is_there))
+    cases = list(cases_of(copy, form.types, form.is_present))
     outcomes = call_guarded(form, kernel, cases)
     if not problem:
         assert len(outcomes) == len(cases)

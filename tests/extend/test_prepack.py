@@ -51,9 +51,9 @@ def product_op() -> ortkit.CustomOp:
 
         def element(panel, row, lane):
             column = panel * LANES + lane
-            is_there = column < n
-            some = w[row, tirx.if_then_else(is_there, column, 0)]
-            return tirx.if_then_else(is_there, some, tirx.const(0, w.dtype))
+            is_present = column < n
+            some = w[row, tirx.if_then_else(is_present, column, 0)]
+            return tirx.if_then_else(is_present, some, tirx.const(0, w.dtype))
 
         return te.compute(((n + (LANES - 1)) // LANES, k, LANES), element, "packed")
 

@@ -166,7 +166,7 @@ def test_a_library_has_the_maps_for_what_has_them(tmp_path: Path) -> None:
         ({"boxes": {"x": ("WIDE", 16)}}, r"a box of \('WIDE', 16\) of x"),
         ({"architectures": ()}, "not all GPUs copy boxes"),
         ({"architectures": (80, 90)}, "not all GPUs copy boxes"),
-        ({"workers": 3}, "3 warps besides"),
+        ({"workers": 3}, "3 additional warps"),
     ],
 )
 def test_what_cannot_be_is_said_at_once(options: dict[str, Any], problem: str) -> None:

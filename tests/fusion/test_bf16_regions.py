@@ -9,7 +9,7 @@ import onnx_ir as ir
 import pytest
 
 from ortkit.fusion.bf16_regions import product_candidates
-from ortkit.fusion.choose import Judge
+from ortkit.fusion.choose import Accepts
 from ortkit.fusion.recompute import Candidate
 from ortkit.graph.open import open_model
 from ortkit.graph.shapes import Shapes
@@ -26,7 +26,7 @@ from ortkit.targets.target import Target
 DEPTH, COLUMNS = 40, 24
 
 
-def found(body: str, judge: Judge | None = None, rounded: bool = True) -> list[Candidate]:
+def found(body: str, judge: Accepts | None = None, rounded: bool = True) -> list[Candidate]:
     """Return the candidates of a product `p` of x and a packed weight, with `body` behind it."""
     unpack = unpack_text("packed", "w", DEPTH, COLUMNS)
     first = "h = Cast<to = 16>(x)  wide = Cast<to = 1>(h)" if rounded else "wide = Identity(x)"
@@ -64,7 +64,7 @@ CORE = ["Cast", "Cast", "Transpose", "Reshape", "Slice", "MatMul"]
 
 
 @pytest.mark.parametrize(
-    ("body", "line"),
+    ("body", "epilogue"),
     [
         ("y = Identity(p)", []),
         ("y = Add(p, b)", ["Add"]),
@@ -77,13 +77,13 @@ CORE = ["Cast", "Cast", "Transpose", "Reshape", "Slice", "MatMul"]
         ("s = Unsqueeze(p, zero)  y = Neg(s)", []),
     ],
 )
-def test_the_line_behind_a_product(body: str, line: list[str]) -> None:
+def test_the_line_behind_a_product(body: str, epilogue: list[str]) -> None:
     text = body.replace("s = Unsq", "zero = Constant<value_ints = [0]>()  s = Unsq")
     (one,) = found(text)
     got = ops(one)
     # An Identity is taken or left as the families say; what is asked is the rest.
     assert sorted(got[:6]) == sorted(CORE)
-    assert [op for op in got[6:] if op != "Identity"] == line
+    assert [op for op in got[6:] if op != "Identity"] == epilogue
     assert one.region.kind == "bf16_product"
     assert one.signature is not None
     assert one.prediction.gain > 0.5

@@ -9,8 +9,8 @@ import pytest
 from region_models import Eager, accept, scope_of
 from test_cuda_products import HEAD, many_rows, outputs_of
 
-from ortkit.fusion.cuda_halved_products import halved_products
-from ortkit.fusion.cuda_products import cuda_product_candidates, halves
+from ortkit.fusion.cuda_halved_products import split_gate_up
+from ortkit.fusion.cuda_products import cuda_product_candidates, prefers_split_gate_up
 from ortkit.fusion.lower import lower_region
 from ortkit.graph.text import from_text
 from ortkit.kernels.calibration import Calibration
@@ -63,7 +63,7 @@ def test_what_nothing_took_is_as_it_was(name: str, is_lowered: bool) -> None:
     body, is_halved = BODIES[name]
     before = model_of(body)
     scope, replaced = scope_of(ir.from_proto(before)), dict[ir.Value, ir.Value]()
-    with halved_products([scope], lambda *_: True):
+    with split_gate_up([scope], lambda *_: True):
         products = [node for node in scope.model.graph if node.op_type == "MatMul"]
         assert len(products) == 1 + is_halved
         cost = Eager(scope, Calibration())
@@ -99,4 +99,4 @@ def test_it_is_done_where_it_is_faster(
 ) -> None:
     scope = many_rows(rows, "y = MatMul (x, w)", depth, 2 * columns)
     (product,) = scope.model.graph
-    assert halves(scope, product) == is_faster
+    assert prefers_split_gate_up(scope, product) == is_faster

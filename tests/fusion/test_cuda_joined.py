@@ -11,7 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 from region_models import accept, scope_of
 
 from ortkit.fusion.cuda_cost import CudaCostModel
-from ortkit.fusion.cuda_joined import joined_candidates
+from ortkit.fusion.cuda_joined import split_k_candidates
 from ortkit.fusion.lower import lower_region
 from ortkit.fusion.recompute import Candidate
 from ortkit.kernels.calibration import Calibration
@@ -53,7 +53,7 @@ def model_of(rows: int, *, kind: str, has_sum: bool, depth: int = DEPTH) -> onnx
 
 def found_in(scope: Scope) -> list[Candidate]:
     cost = CudaCostModel(scope, Calibration())
-    return list(joined_candidates(scope, scope.model.graph, accept, cost))
+    return list(split_k_candidates(scope, scope.model.graph, accept, cost))
 
 
 def outputs_of(proto: onnx.ModelProto) -> list[np.ndarray]:

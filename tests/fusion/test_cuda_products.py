@@ -10,10 +10,14 @@ import pytest
 from region_models import Eager, accept, scope_of
 
 from ortkit.fusion.cuda_cost import CudaCostModel
-from ortkit.fusion.cuda_joined import joined_candidates
-from ortkit.fusion.cuda_products import cuda_product_candidates, takes_sum, turns
+from ortkit.fusion.cuda_joined import split_k_candidates
+from ortkit.fusion.cuda_products import (
+    cuda_product_candidates,
+    prefers_transposed_weight,
+    takes_sum,
+)
 from ortkit.fusion.cuda_skip_norms import split_skip_norms
-from ortkit.fusion.cuda_turned_weights import turned_weights
+from ortkit.fusion.cuda_turned_weights import pretransposed_weights
 from ortkit.fusion.lower import lower_region
 from ortkit.fusion.recompute import Candidate
 from ortkit.graph.text import from_text
@@ -75,14 +79,14 @@ def found_in(scope: Scope) -> list[Candidate]:
 
 
 def lowered(
-    proto: onnx.ModelProto, *, is_turned: bool = False
+    proto: onnx.ModelProto, *, is_transposed: bool = False
 ) -> tuple[onnx.ModelProto, list[int]]:
     """Return the model with its regions as nodes, and of how many nodes each was."""
     scope = scope_of(ir.from_proto(proto))
     sizes, replaced = [], dict[ir.Value, ir.Value]()
     with (
         split_skip_norms([scope], lambda *_: True),
-        turned_weights([scope], lambda *_: is_turned),
+        pretransposed_weights([scope], lambda *_: is_transposed),
     ):
         for one in found_in(scope):
             assert one.signature is not None, one.reason
@@ -115,7 +119,7 @@ def test_regions_compute_the_same(name: str) -> None:
 def test_matrices_are_turned(name: str) -> None:
     body, sizes = TAKEN[name]
     before = model_of(body)
-    after, found = lowered(before, is_turned=True)
+    after, found = lowered(before, is_transposed=True)
     products = body.count("MatMul")
     assert sum(found) == sum(sizes) + products
     held = {one.name for one in after.graph.initializer if len(one.dims) == 2}
@@ -129,7 +133,7 @@ def test_matrices_are_turned(name: str) -> None:
 def test_a_matrix_of_a_product_that_nothing_took_is_as_it_was() -> None:
     before = model_of(GATED)
     scope = scope_of(ir.from_proto(before))
-    with turned_weights([scope], lambda *_: True):
+    with pretransposed_weights([scope], lambda *_: True):
         kinds = [node.op_type for node in scope.model.graph]
         assert kinds.count("Transpose") == 2
     after = ir.to_proto(scope.model)
@@ -144,7 +148,7 @@ def test_products_of_one_row_pay_and_their_matrices_are_turned() -> None:
     bits = ", ".join(map(str, rng.integers(0, 9999, 64 * 48)))
     body = f"<float16[64, 48] w = {{{bits}}}> {{ u = MatMul (x, w)  y = Relu (u) }}"
     scope = scope_of(from_text(f"{HEAD} g (float16[1, 64] x) => (float16[1, 48] y) {body}"))
-    with turned_weights([scope], turns):
+    with pretransposed_weights([scope], prefers_transposed_weight):
         cost = CudaCostModel(scope, Calibration())
         (one,) = cuda_product_candidates(scope, scope.model.graph, accept, cost)
         assert one.signature is not None
@@ -192,9 +196,12 @@ def test_sizes_that_are_not_known(shape: str) -> None:
     body = f"<float16[16, 24] w = {{{zeros}}}> {{ u = MatMul (x, w)  y = Relu (u) }}"
     scope = scope_of(from_text(f"{HEAD} g (float16[{shape}] x) => (float16[m] y) {body}"))
     cost = CudaCostModel(scope, Calibration())
-    with split_skip_norms([scope], takes_sum), turned_weights([scope], turns):
+    with (
+        split_skip_norms([scope], takes_sum),
+        pretransposed_weights([scope], prefers_transposed_weight),
+    ):
         found = list(cuda_product_candidates(scope, scope.model.graph, accept, cost))
-        assert not list(joined_candidates(scope, scope.model.graph, accept, cost))
+        assert not list(split_k_candidates(scope, scope.model.graph, accept, cost))
     assert all(one.signature is None or shape == "1, k" for one in found)
 
 
@@ -253,9 +260,12 @@ def test_many_rows_where_they_are_faster(
 ) -> None:
     scope = many_rows(shape, body, depth, columns)
     cost = CudaCostModel(scope, Calibration())
-    with split_skip_norms([scope], takes_sum), turned_weights([scope], turns):
+    with (
+        split_skip_norms([scope], takes_sum),
+        pretransposed_weights([scope], prefers_transposed_weight),
+    ):
         found = list(cuda_product_candidates(scope, scope.model.graph, accept, cost))
-        assert not list(joined_candidates(scope, scope.model.graph, accept, cost))
+        assert not list(split_k_candidates(scope, scope.model.graph, accept, cost))
     taken = [one for one in found if one.signature is not None]
     assert len(taken) == is_taken
     for one in taken:

@@ -9,7 +9,7 @@ import pytest
 from region_models import Eager, accept, run, scope_of
 
 from ortkit.fusion.cuda_attention import cuda_attention_candidates, takes_attention
-from ortkit.fusion.cuda_written_attention import written_attention
+from ortkit.fusion.cuda_written_attention import decomposed_attention
 from ortkit.fusion.lower import lower_region
 from ortkit.graph.text import from_text
 from ortkit.kernels.calibration import Calibration
@@ -93,7 +93,7 @@ def judge(signature: RegionSignature) -> Refused | None:
 
 def written(name: str, *, is_lowered: bool) -> onnx.ModelProto:
     scope = scope_of(ir.from_proto(model_of(name)), kind="cuda")
-    with written_attention([scope], takes):
+    with decomposed_attention([scope], takes):
         (one,) = cuda_attention_candidates(
             scope, scope.model.graph, judge, Eager(scope, Calibration())
         )
@@ -126,7 +126,7 @@ def test_what_no_kernel_takes_stays_as_it_was_written(denied: bool) -> None:
     ids = ["fuse-regions:written-attention:o"] if denied else []
     scope = scope_of(ir.from_proto(model_of(name)), denied=ids, kind="cuda")
     before = ir.to_proto(scope.model)
-    with written_attention([scope], takes if denied else lambda *_: False):
+    with decomposed_attention([scope], takes if denied else lambda *_: False):
         assert ir.to_proto(scope.model) == before
     assert ir.to_proto(scope.model) == before
 
@@ -135,5 +135,5 @@ def test_what_a_kernel_takes_is_refused_no_more() -> None:
     scope = scope_of(ir.from_proto(model_of("a cap and a mask")), kind="cuda")
     FuseAttention().run(scope)
     assert [one.pass_name for one in scope.log.misses] == ["fuse-attention"]
-    with written_attention([scope], takes):
+    with decomposed_attention([scope], takes):
         assert not scope.log.misses

@@ -32,7 +32,7 @@ def test_cut_at_random(seed: int) -> None:
     def judge(signature: RegionSignature) -> Refused | None:
         return Refused("a whim") if int(signature.key, 16) % 3 == 0 else None
 
-    assert_same(RandomGraph(seed, nodes=40).model(), SIZES, judge=judge)
+    assert_same(RandomGraph(seed, nodes=40).model(), SIZES, accepts=judge)
 
 
 @pytest.mark.slow

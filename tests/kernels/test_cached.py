@@ -138,12 +138,12 @@ def test_only_its_user_reads_what_is_written(tmp_path: Path) -> None:
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
 
 
-@pytest.mark.parametrize("is_there", [True, False])
+@pytest.mark.parametrize("is_present", [True, False])
 def test_a_full_disk_leaves_what_was_there(
-    is_there: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    is_present: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "file"
-    if is_there:
+    if is_present:
         path.write_text("before", "utf-8")
 
     def full(*given: object) -> None:
@@ -153,7 +153,7 @@ def test_a_full_disk_leaves_what_was_there(
     with pytest.raises(OSError, match="No space left"):
         write_cached(path, "key", '{"after": 1}')
     assert [(one.name, one.read_text("utf-8")) for one in tmp_path.iterdir()] == (
-        [("file", "before")] if is_there else []
+        [("file", "before")] if is_present else []
     )
 
 

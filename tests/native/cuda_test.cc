@@ -158,7 +158,7 @@ const OrtkitOp kOps[] = {
     Op("only_90", AddOnCpu, &kOnly), Op("pick", nullptr, &kPick), Op("sum", nullptr, &kSum),
     Op("tall", nullptr, &kTall), Op("too_wide", nullptr, &kTooWide)};
 constexpr int32_t kOpCount = sizeof kOps / sizeof *kOps;
-OrtkitRoom rooms[ORTKIT_MAX_RUNTIMES * (kOpCount + 2)];  // "add" and "only_90" have two
+OrtkitStorage storage[ORTKIT_MAX_RUNTIMES * (kOpCount + 2)];  // "add" and "only_90" have two
 
 // ---- their bodies: what a GPU would do, block by block
 std::vector<std::string> launched;  // by one thread
@@ -815,7 +815,7 @@ constexpr OrtkitCpu kHere = ORTKIT_CPU_X86_64;
 #else
 constexpr OrtkitCpu kHere = ORTKIT_CPU_AARCH64;
 #endif
-const OrtkitManifest ortkit_manifest = {ORTKIT_MANIFEST_VERSION, kHere, "ortkit.fused", kOpCount, kOps, rooms, &ortkit_cuda};
+const OrtkitManifest ortkit_manifest = {ORTKIT_MANIFEST_VERSION, kHere, "ortkit.fused", kOpCount, kOps, storage, &ortkit_cuda};
 
 int main(int count, char** arguments) {
   void* driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);

@@ -63,7 +63,7 @@ const OrtkitAttribute kAttributes[] = {{"unread", 0, 0, 7, 0}, {"alpha", 1, 0, 0
 const OrtkitNamedOp kNamed[] = {
     {"mine", "Scaled", 1, 1, kTypes, kKinds, 1, kTypes, 2, kAttributes, 3, kChoices, nullptr, 0, nullptr},
     {"mine", "Twice", 1, 1, kTypes, kKinds, 1, kTypes, 2, kAttributes, 1, kTwiceChoices, nullptr, 0, nullptr}};
-OrtkitRoom rooms[ORTKIT_MAX_RUNTIMES * 2 * 2];
+OrtkitStorage storage[ORTKIT_MAX_RUNTIMES * 2 * 2];
 
 std::string launched;
 
@@ -177,7 +177,7 @@ constexpr OrtkitCpu kHere = ORTKIT_CPU_X86_64;
 constexpr OrtkitCpu kHere = ORTKIT_CPU_AARCH64;
 #endif
 const OrtkitManifest ortkit_manifest = {ORTKIT_MANIFEST_VERSION, kHere, "ortkit.fused", 0, nullptr, nullptr, &ortkit_cuda};
-const OrtkitNames ortkit_names = {ORTKIT_NAMES_VERSION, 2, kNamed, rooms, &ortkit_names_cuda};
+const OrtkitNames ortkit_names = {ORTKIT_NAMES_VERSION, 2, kNamed, storage, &ortkit_names_cuda};
 
 int main() {
   void* driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);

@@ -73,7 +73,7 @@ const OrtkitOp kOps[] = {
     {"add_rows_0", "0", 2, kSymbols, 2, 1, kAddTensors, 1, kRows, {1, 1, kB}, 5000000, 0, FirstToFirst, AddRows, nullptr},
     {"negate_1", "1", 2, kSymbols, 2, 1, kNegateTensors, 1, kProduct, {1, 0, kA}, 100, 0, nullptr, Negate, nullptr},
     {"fail_2", "2", 0, kSymbols, 1, 1, kFailTensors, 1, kSix, {1, 0, kA}, 1000000, 60000, nullptr, Fail, nullptr}};
-OrtkitRoom rooms[ORTKIT_MAX_RUNTIMES * 3];
+OrtkitStorage storage[ORTKIT_MAX_RUNTIMES * 3];
 
 // ---- a session with them
 struct Session {
@@ -417,7 +417,7 @@ constexpr OrtkitCpu kHere = ORTKIT_CPU_X86_64;
 #else
 constexpr OrtkitCpu kHere = ORTKIT_CPU_AARCH64;
 #endif
-const OrtkitManifest ortkit_manifest = {ORTKIT_MANIFEST_VERSION, kHere, "ortkit.fused", 3, kOps, rooms, nullptr};
+const OrtkitManifest ortkit_manifest = {ORTKIT_MANIFEST_VERSION, kHere, "ortkit.fused", 3, kOps, storage, nullptr};
 
 int main() {
   for (const auto& test : tests) {

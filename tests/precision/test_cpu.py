@@ -207,7 +207,7 @@ def test_what_cannot_be_measured_is_left() -> None:
         ({"precision": "fp16"}, "computes fp16 in float32 on CPUs"),
         ({"precision": "int8", "target": "cuda"}, "int8 is for CPUs"),
         ({"precision": "int4", "target": "cuda"}, "int4 is for CPUs"),
-        ({"max_error": 0.1}, "only fewer bits on a CPU and fp8 have a budget"),
+        ({"max_error": 0.1}, "only a lower precision on a CPU and fp8 have a budget"),
         ({"precision": "bf16", "target": "cuda", "max_error": 0.1}, "have a budget"),
         ({"precision": "int8", "max_error": 0.0}, "against 0; use a number between 0 and 1"),
         ({"precision": "int8", "max_error": 1.5}, "against 1.5"),

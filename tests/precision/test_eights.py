@@ -16,7 +16,7 @@ import ortkit
 from ortkit.errors import UserError
 from ortkit.graph.shapes import Shapes
 from ortkit.precision.building import Builder
-from ortkit.precision.eights import _gain, _read, in_eights, rounded_rows
+from ortkit.precision.eights import _gain, _read, quantize_fp8, rounded_rows
 from ortkit.precision.products import Product
 
 WIDTH, INNER = 1024, 4096
@@ -52,7 +52,7 @@ def test_a_matrix_in_eights() -> None:
     rng = np.random.default_rng(1)
     matrix = (rng.standard_normal((40, 24)) * np.logspace(-3, 3, 24)).astype(np.float16)
     matrix[:, 5] = 0
-    numbers, factors = in_eights(matrix)
+    numbers, factors = quantize_fp8(matrix)
     assert numbers.shape == (24, 40)
     assert factors.shape == (24,)
     assert np.array_equal(factors.astype(np.float16), factors)

@@ -30,7 +30,7 @@ from ortkit.provider.own.products import product_groups
 from ortkit.provider.own.program import Program, Step
 from ortkit.provider.own.scratch import Slots
 from ortkit.provider.own.weights import ALIGNMENT, aligned
-from ortkit.provider.own.worth import Worth
+from ortkit.provider.own.worth import OriginalCost
 from ortkit.targets.target import Target
 from tests.provider.own_programs import ProgramError, run_program, worst_error
 
@@ -228,23 +228,23 @@ def test_attention_is_measured_against_the_form_that_is_there(
     (claim,) = plan(model, WIDE, 2).claims
     assert len(claim.nodes) == len(model.graph)
     assert claim.prediction.gain > 0.1
-    monkeypatch.setattr(Worth, "judge", lambda *_: "no gain here")
+    monkeypatch.setattr(OriginalCost, "predict", lambda *_: "no gain here")
     found = plan(model, WIDE, 2)
     assert not any(len(one.nodes) == len(model.graph) for one in found.claims)
 
 
 def test_what_nodes_take_are_their_products_and_the_rest() -> None:
     model = ir.from_proto(onnx.parser.parse_model(ATTENTION))
-    worth = Worth(model, Shapes.infer(model), load_calibration())
+    worth = OriginalCost(model, Shapes.infer(model), load_calibration())
     nodes = list(model.graph)
     products = [node for node in nodes if node.op_type == "MatMul"]
-    whole, part = worth.judge(nodes, 1000.0), worth.judge(products, 1000.0)
+    whole, part = worth.predict(nodes, 1000.0), worth.predict(products, 1000.0)
     assert isinstance(whole, Prediction)
     assert isinstance(part, Prediction)
     multiplies = 2 * 12 * 197 * 197 * 64
     assert multiplies / 85 < part.before_ns < 1.5 * multiplies / 85 < whole.before_ns
     assert (whole.after_ns, part.after_ns) == (1000.0, 1000.0)
-    assert "less than 10 %" in str(worth.judge(nodes, whole.before_ns))
+    assert "less than 10 %" in str(worth.predict(nodes, whole.before_ns))
 
 
 def test_no_node_is_in_two_heavy_groups() -> None:

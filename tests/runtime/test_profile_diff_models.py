@@ -130,7 +130,7 @@ def test_what_was_saved_is_compared(
     assert (found["matched_by"], found["in_turns"]) == ("model", False)
     assert len(change(found, "more3")["after"]) == 13
     assert [one["name"] for one in change(found, "last")["before"]] == ["last"]
-    assert any("did not run in turns" in note for note in found["notes"])
+    assert any("did not run interleaved" in note for note in found["notes"])
     assert found["before"]["run_us"]["median"] > 0
 
 

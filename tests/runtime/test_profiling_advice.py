@@ -119,7 +119,7 @@ def test_layouts_moves_and_sizes_are_told_apart() -> None:
     ]  # fmt: skip
     found = advice_on(profile(*rows))
     assert [(one.title, one.gain_us, one.rows) for one in found] == [
-        ("data turned between layouts", 200, (0,)),
+        ("data transposed between layouts", 200, (0,)),
         ("Transpose: nodes that only move data", 140, (1, 4)),
         ("nodes that compute sizes", 110, (2, 3)),
     ]

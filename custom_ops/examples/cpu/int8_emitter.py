@@ -66,7 +66,7 @@ define internal <8 x i32> @ortkit_dot_half(<8 x i32> %sum, <32 x i8> %a, <32 x i
 
 
 def _merge(to, a, b, bits, start):
-    """Return text: of each 16 bytes of two vectors, the elements of one half in turns.
+    """Return text: of each 16 bytes of two vectors, the elements of one half, interleaved.
 
     It is one instruction on x86; of four rows at once LLVM makes worse.
     """
@@ -171,7 +171,7 @@ class Int8Emitter(Bf16Emitter):
         return self.tir.call_extern("int8x16", f"ortkit_half{number}", vector)
 
     def zeros(self, count, lanes):
-        """Declare sums: so many vectors of int32, which are 0."""
+        """Declare sums: this many vectors of int32, which are 0."""
         made = [self.local(lanes, "int32") for _ in range(count)]
         for one in made:
             self.store_row(one, self.tir.Broadcast(self.i32(0), lanes), 0, lanes)
@@ -187,7 +187,7 @@ class Int8Emitter(Bf16Emitter):
         return self.tir.reinterpret(lanes, self.tir.Broadcast(bits, LANES))
 
     def row_bytes(self, buffer, start):
-        """Return 32 bytes; TVM itself reads so many one by one."""
+        """Return 32 bytes; TVM itself reads this many one by one."""
         place = self.tir.address_of(buffer[start])
         return self.tir.call_extern(f"int8x{2 * LANES}", "ortkit_row", place)
 

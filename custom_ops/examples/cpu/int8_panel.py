@@ -2,7 +2,7 @@
 
 A panel is [group of rows, strip, column, row of the group]: groups of as many rows as one dot
 product sums, two strips of columns. A weight that was packed before has a panel for each 32
-columns, behind the sums of the columns, and room for the sums of each 64 rows.
+columns, after the sums of the columns, and room for the sums of each 64 rows.
 """
 
 # mypy: ignore-errors
@@ -60,7 +60,7 @@ class Panel:
         self.corrections = [e.local(LANES, "int32") for _ in range(2)]
 
     def pack(self, w, n, zero, piece):
-        """Emit a part of a panel that is packed anew.
+        """Emit a part of a panel that is packed again.
 
         Args:
             w: Its buffer.

@@ -103,7 +103,7 @@ class TileSums(Sums):
                 e.multiply_tiles(2 * r + s, _X + r, _W + s)
 
     def _copy_ends(self, begin, count, rest):
-        """Emit a copy of the last bytes of rows, fewer than 64, with zeros behind them."""
+        """Emit a copy of the last bytes of rows, fewer than 64, with zeros after them."""
         e = self.e
         counts = [e.share(e.clamped(rest - e.i64(q * LANES))) for q in range(TILE_ROW // LANES)]
         with e.loop(count) as r:
@@ -174,7 +174,7 @@ class DotSums(Sums):
                 e.store_row(total, e.dot(e.row(total, 0, LANES), factor, column), 0, LANES)
 
     def _widen(self, begins, depth):
-        """Emit rows of x in 16 bits, with a zero behind an odd one."""
+        """Emit rows of x in 16 bits, with a zero after an odd one."""
         e = self.e
         full = e.share(e.divide_down(depth, LANES))
         for r, begin in enumerate(begins):

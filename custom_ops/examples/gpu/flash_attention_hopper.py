@@ -7,7 +7,7 @@ tensor cores have products of the others, and its own with the values of the blo
 Bikshandi, Zhang, Thakkar, Ramani and Dao, "FlashAttention-3", 2024).
 
 Rooms are shared memory for STAGES blocks. Of each one barrier says that it is filled, and one that
-all groups are done with it; a barrier's phase is 0 and 1 by turns.
+all groups are done with it; a barrier's phase alternates between 0 and 1.
 """
 
 # mypy: ignore-errors
@@ -88,7 +88,7 @@ def copy(q, k, v, rooms, barriers, where, keys):
     count = gl.cdiv(keys, KEYS)
     for i in range(count):
         stage = i % STAGES
-        # A barrier that nothing has happened to is taken for one behind its phase 1.
+        # A barrier that nothing has happened to is taken for one after its phase 1.
         phase = ((i // STAGES) & 1) ^ 1
         row = (count - 1 - i) * KEYS
         mbarrier.wait(k_free.index(stage), phase)
@@ -129,8 +129,8 @@ def compute(y, rooms, barriers, where, keys, PART: gl.constexpr):
     for i in range(1, count):
         stage, before = (i % STAGES, (i - 1) % STAGES)
         mbarrier.wait(k_ready.index(stage), (i // STAGES) & 1)
-        turned = ks.index(stage).permute((1, 0))
-        product = warpgroup_mma(q, turned, nothing, use_acc=False, is_async=True)
+        transposed = ks.index(stage).permute((1, 0))
+        product = warpgroup_mma(q, transposed, nothing, use_acc=False, is_async=True)
         mbarrier.wait(v_ready.index(before), ((i - 1) // STAGES) & 1)
         sums = warpgroup_mma(weights, vs.index(before), result, is_async=True)
         scores = warpgroup_mma_wait(1, deps=(product,))

@@ -34,5 +34,5 @@ def matrix_product(
         total = tl.dot(x, w, total, input_precision="ieee")
         x_at += DEPTH
         w_at += DEPTH * tl.cast(n, tl.int64)
-    is_there = (i[:, None] < m) & (j[None, :] < n)
-    tl.store(y_ptr + i[:, None].to(tl.int64) * n + j[None, :], total, mask=is_there)
+    is_present = (i[:, None] < m) & (j[None, :] < n)
+    tl.store(y_ptr + i[:, None].to(tl.int64) * n + j[None, :], total, mask=is_present)

@@ -36,5 +36,5 @@ def quantized_product(
     left_out = 128 - tl.load(zero_ptr).to(tl.int32)
     scale = tl.load(scale_ptr + j, mask=j < n, other=0.0)
     y = (total + left_out * columns[None, :]).to(tl.float32) * scale[None, :]
-    is_there = (i[:, None] < m) & (j[None, :] < n)
-    tl.store(y_ptr + i[:, None].to(tl.int64) * n + j[None, :], y, mask=is_there)
+    is_present = (i[:, None] < m) & (j[None, :] < n)
+    tl.store(y_ptr + i[:, None].to(tl.int64) * n + j[None, :], y, mask=is_present)

@@ -11,7 +11,7 @@ import triton.language as tl
 def squared_relu(x_ptr, y_ptr, shape, BLOCK: tl.constexpr):
     """Write max(x, 0) squared; of `shape` elements. NaN stays NaN."""
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    is_there = at < shape
-    x = tl.load(x_ptr + at, mask=is_there)
+    is_present = at < shape
+    x = tl.load(x_ptr + at, mask=is_present)
     r = tl.where(x < 0, 0.0, x.to(tl.float32))
-    tl.store(y_ptr + at, r * r, mask=is_there)
+    tl.store(y_ptr + at, r * r, mask=is_present)

@@ -11,7 +11,7 @@ import triton.language as tl
 def vector_add(x_ptr, y_ptr, z_ptr, shape, BLOCK: tl.constexpr):
     """Write x + y; of `shape` elements."""
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    is_there = at < shape
-    x = tl.load(x_ptr + at, mask=is_there)
-    y = tl.load(y_ptr + at, mask=is_there)
-    tl.store(z_ptr + at, x + y, mask=is_there)
+    is_present = at < shape
+    x = tl.load(x_ptr + at, mask=is_present)
+    y = tl.load(y_ptr + at, mask=is_present)
+    tl.store(z_ptr + at, x + y, mask=is_present)

@@ -121,9 +121,9 @@ OrtkitDLDevice FunctionRun::DeviceOf(const ort::Value* value) const {
 void FunctionRun::WriteSignature() {
   for (int32_t i = 0; i < input_count; ++i) {
     const OrtkitView& view = inputs_[i];
-    const bool is_there = view.value != nullptr;
-    signature_.push_back(is_there ? view.tensor.rank : -1);
-    if (is_there) {
+    const bool is_present = view.value != nullptr;
+    signature_.push_back(is_present ? view.tensor.rank : -1);
+    if (is_present) {
       signature_.insert(signature_.end(), view.tensor.dims, view.tensor.dims + view.tensor.rank);
     }
     addresses_[i] = view.tensor.data;

@@ -251,8 +251,8 @@ OrtkitLibrary* ortkit_provider_load_library(const void* bytes, size_t size, Ortk
 void ortkit_provider_close_library(OrtkitLibrary* library) { ortkit::provider::LetGo(library); }
 
 const char* ortkit_provider_library_op(const OrtkitLibrary* library, int32_t index) {
-  const bool is_there = index >= 0 && index < library->manifest->op_count;
-  return is_there ? library->manifest->ops[index].op_type : nullptr;
+  const bool is_present = index >= 0 && index < library->manifest->op_count;
+  return is_present ? library->manifest->ops[index].op_type : nullptr;
 }
 
 }  // extern "C"

@@ -140,7 +140,7 @@ _TABLE_RANK = 2
 
 
 def recurrent(states: int) -> Rule:
-    """Return a rule for an operator with so many initial states, from input 5 on."""
+    """Return a rule for an operator with this many initial states, from input 5 on."""
 
     def rule(site: Site) -> tuple[Rows, ...] | Mixed:
         is_first = site.integer("layout", 0) != 0

@@ -1,4 +1,4 @@
-"""Writing nodes anew: in place, with the constants and helper nodes that this takes."""
+"""Rewriting nodes in place, with the constants and helper nodes that this takes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ortkit.graph.walk import control_nodes_below, names_in, roots, take_name
 
 
 class Writer:
-    """Writes the nodes of one model anew; equal constants are shared."""
+    """Rewrites the nodes of one model; equal constants are shared."""
 
     def __init__(self, model: ir.Model, shapes: Shapes | None, names: set[str] | None) -> None:
         self._model = model

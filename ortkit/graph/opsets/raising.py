@@ -87,7 +87,7 @@ def carry_out(
         names: All names that the model uses; new ones are added. Found if need be.
 
     Returns:
-        For the id of each graph and function the nodes that were written anew or added.
+        For the id of each graph and function the nodes that were rewritten or added.
     """
     writer = Writer(plan.model, shapes, names)
     written: dict[int, list[ir.Node]] = {}

@@ -48,7 +48,7 @@ def _matmul_nbits(call: Call) -> None:
 
 
 def _gather_block_quantized(call: Call) -> None:
-    """Inputs: data, indices, scales; several numbers of fewer bits lie in a uint8 of data."""
+    """Inputs: data, indices, scales; several narrow numbers lie in a uint8 of data."""
     call.out(dtype=call.dtype(2))
     data = list(call.shape(0))
     if call.dtype(0) == ir.DataType.UINT8:

@@ -102,8 +102,8 @@ def _length(size: Size, start: Size, end: Size, step: int | None) -> Size | None
 def _is_clear(end: Size, step: int) -> bool:
     """Say whether all runtimes agree on what is cut.
 
-    Backward, ONNX Runtime takes the largest integers for "through the first element" (seen
-    with 1.31.1), numpy for a place behind the last one.
+    Backward, ONNX Runtime takes the largest integers for "through the first element" (seen with
+    1.31.1), numpy for a place after the last one.
     """
     return step > 0 or (step < 0 and not (isinstance(end, int) and end >= _FAR))
 

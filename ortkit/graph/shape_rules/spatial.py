@@ -62,7 +62,7 @@ def _slid(window: _Window, axis: int, size: Size, *, rounds_up: bool) -> Size:
         return number
     if not isinstance(number, int) or not isinstance(size, int):
         raise UnknownError
-    # A window must not start in the padding behind the input.
+    # A window must not start in the padding after the input.
     starts_outside = (number - 1) * stride >= size + window.heads[axis]
     return number - 1 if starts_outside else number
 

@@ -139,8 +139,8 @@ def rotary(
         if size is None:
             raise RefusedError("RotaryEmbedding of rank 3 without a fitting num_heads")
         split = b.reshape(x, [shape[0], shape[1], Extent(heads), size])
-        turned = _rotated(b, split, cos, sin, 2, interleaved=interleaved, rotary_dim=rotary_dim)
-        return b.reshape(turned, shape)
+        rotated = _rotated(b, split, cos, sin, 2, interleaved=interleaved, rotary_dim=rotary_dim)
+        return b.reshape(rotated, shape)
     if len(shape) != 4:
         raise RefusedError(f"RotaryEmbedding of rank {len(shape)}")
     return _rotated(b, x, cos, sin, 1, interleaved=interleaved, rotary_dim=rotary_dim)
@@ -153,27 +153,27 @@ def _rotated(
     size = b.shape(x)[3].static
     if size is None:
         raise RefusedError("RotaryEmbedding of a size that may vary")
-    turned = rotary_dim or size
-    half = turned // 2
+    width = rotary_dim or size
+    half = width // 2
     if len(b.shape(cos)) != 3 or b.shape(cos)[2] != Extent(half):
         raise RefusedError("RotaryEmbedding with tables of another shape")
     table = list(b.shape(cos))
     table.insert(head_dim, ONE)
     cos, sin = b.reshape(cos, table), b.reshape(sin, table)
     if interleaved:
-        first, second = b.slice(x, 3, 0, turned, 2), b.slice(x, 3, 1, turned, 2)
+        first, second = b.slice(x, 3, 0, width, 2), b.slice(x, 3, 1, width, 2)
     else:
-        first, second = b.slice(x, 3, 0, half), b.slice(x, 3, half, turned)
+        first, second = b.slice(x, 3, 0, half), b.slice(x, 3, half, width)
     real = b.point("Sub", b.point("Mul", first, cos), b.point("Mul", second, sin))
     imaginary = b.point("Add", b.point("Mul", second, cos), b.point("Mul", first, sin))
     if interleaved:
         pairs = [*b.shape(real), ONE]
         both = b.concat([b.reshape(real, pairs), b.reshape(imaginary, pairs)], 4)
-        parts = [b.reshape(both, [*b.shape(x)[:3], Extent(turned)])]
+        parts = [b.reshape(both, [*b.shape(x)[:3], Extent(width)])]
     else:
         parts = [real, imaginary]
-    if turned < size:
-        parts.append(b.slice(x, 3, turned, size))
+    if width < size:
+        parts.append(b.slice(x, 3, width, size))
     return b.concat(parts, 3)
 
 

@@ -47,7 +47,7 @@ class TritonBackend:
         return f"{self.name} {_version('triton')} {digest.hexdigest()[:16]}"
 
     def accepts(self, signature: RegionSignature, target: Target) -> Refused | None:
-        """Accept what has a hand-shaped kernel, or is one space of points."""
+        """Accept what has a hand-written kernel, or is one space of points."""
         if target.kind != "cuda":
             return Refused(f"triton kernels for {target.kind} are not made")
         found = template_for(signature) or space_of(signature)
@@ -80,7 +80,7 @@ class TritonBackend:
     def parameters(
         self, signature: RegionSignature, target: Target
     ) -> Mapping[str, tuple[int, ...]]:
-        """Return what the generator can choose; nothing for a hand-shaped kernel."""
+        """Return what the generator can choose; nothing for a hand-written kernel."""
         if target.kind != "cuda" or template_for(signature) is not None:
             return {}
         space = space_of(signature)

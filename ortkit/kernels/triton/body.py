@@ -38,7 +38,7 @@ class Body(Places):
         Args:
             number: Of the program.
             where: Where it is read.
-            guards: What must hold besides for its operands to be there.
+            guards: Further conditions under which its operands are there.
         """
         program, axes = self.space.program, self.space.axes
         number, where = through_views(program, axes, number, where)

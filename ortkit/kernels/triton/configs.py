@@ -34,8 +34,9 @@ _LOOP_COLUMNS = 4096
 #: Lengths up to which a row of unknown length is read at once.
 _ROW_CLASSES = (256, 1024, 8192)
 _MOST_WARPS = 16
-#: Rows are split where so many times their blocks are fewer than multiprocessors, and a row has so
-#: many tiles. Each reduction takes a block of scratch memory, and the shim has a bound on them.
+#: Rows are split where this many times their blocks are fewer than multiprocessors, and a row has
+#: this many tiles. Each reduction takes a block of scratch memory, and the shim has a bound on
+#: them.
 _FEW_BLOCKS = 4
 _MANY_TILES = 8
 _MOST_PARTS = 6
@@ -130,7 +131,7 @@ def _shapes(space: Space) -> tuple[Config, ...]:
         case "flat":
             return (_flat(space.column_count),)
         case "turned":
-            return (_turned(space),)
+            return (_transposed(space),)
     length = space.column_count.static
     if space.is_crosswise:
         return (_crosswise(space, length),)
@@ -221,7 +222,7 @@ def _flat(points: Extent) -> Config:
     return Config(1, size, max(1, size // (_WARP * _EACH)))
 
 
-def _turned(space: Space) -> Config:
+def _transposed(space: Space) -> Config:
     width = max(memory_bytes(space.program.values[number].dtype) for number in space.tensors)
     area = 4096 if width <= 2 else 2048
     columns = min(64 if width <= 2 else 32, _power_of_two(space.column_count.static))

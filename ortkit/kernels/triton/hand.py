@@ -1,4 +1,4 @@
-"""Variants of hand-shaped kernels: a kernel's text, and a function around it with what is known.
+"""Variants of hand-written kernels: a kernel's text, and a function around it with what is known.
 
 The text is a module of Triton; the function around one of its own has the parameters that a
 generated kernel has, and passes everything else on as it stands in the source.
@@ -84,7 +84,7 @@ class Call:
         fp_fusion: Whether a product and a sum may be rounded once.
         registers: That a thread may have, at most; None for what Triton finds.
         is_gluon: Whether the text is in Gluon.
-        workers: Warps besides, that a kernel in Gluon gives roles of their own.
+        workers: Additional warps that a kernel in Gluon gives roles of their own.
     """
 
     function: str
@@ -99,11 +99,11 @@ class Call:
 
 
 def kernel_text(name: str) -> str:
-    """Return the module `name` of the hand-shaped kernels, as text."""
+    """Return the module `name` of the hand-written kernels, as text."""
     folders = import_module(PACKAGE).__path__
     paths = [path for folder in folders for path in Path(folder).rglob(f"{name}.py")]
     if len(paths) != 1:
-        raise InternalError(f"{len(paths)} files hold the hand-shaped kernel {name!r}")
+        raise InternalError(f"{len(paths)} files hold the hand-written kernel {name!r}")
     return paths[0].read_text("utf-8")
 
 
@@ -119,7 +119,7 @@ def hand_variant(
     architectures: tuple[int, ...] | None = None,
     is_optional: bool = False,
 ) -> VariantSource:
-    """Return a variant of a hand-shaped kernel.
+    """Return a variant of a hand-written kernel.
 
     Args:
         signature: What it computes.

@@ -35,7 +35,7 @@ class StepSource:
         registers: That a thread may have, at most; None for what Triton finds.
         maps: Of tensors, that parameters are.
         is_gluon: Whether the module is Gluon's Triton, which says itself where each value lies.
-        workers: Warps besides, that a kernel in Gluon gives roles of their own.
+        workers: Additional warps that a kernel in Gluon gives roles of their own.
     """
 
     entry: str
@@ -75,8 +75,9 @@ class VariantSource:
         steps: Its launches.
         scratch: Bytes of each block of scratch memory.
         architectures: Those that it is made for; None for all.
-        is_optional: Whether a later one does what it does, so that it may be missing.
-        config: What it was generated from; None if it is hand-shaped.
+        is_optional: True if a later variant accepts the same inputs, so that this variant may be
+            left out.
+        config: What it was generated from; None if it is hand-written.
     """
 
     conditions: tuple[Condition, ...]
@@ -108,7 +109,7 @@ def sources_of(
 
     Args:
         signature: The region.
-        choices: Of a kernel that is generated; a hand-shaped one has none.
+        choices: Of a kernel that is generated; a hand-written one has none.
     """
     from ortkit.kernels.triton.templates import template_for  # which are made of these
 

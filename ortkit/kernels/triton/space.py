@@ -1,8 +1,8 @@
 """How a program's axes become the tiles of a kernel; loads no toolchain.
 
 Every block of threads works on one tile of points, at once. Its dims are made of axes, each dim
-counted as if its axes were one; operands are read where they lie, so that Triton turns what lies
-across the tile around in shared memory.
+counted as if its axes were one; operands are read where they lie, so that Triton transposes what
+lies across the tile around in shared memory.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.sizes import Extent
 from ortkit.refusal import Refused, RefusedError, refusals
 
-#: A dim of fewer points is not worth a tile that is turned around.
-_LEAST_TURNED = 8
+#: A dim of fewer points is not worth a transposed tile.
+_MIN_TRANSPOSED = 8
 #: The grid's y and z have room for that many tiles of at least 32 points.
-_MOST_TURNED = 32 * MAX_GRID[1]
+_MAX_TRANSPOSED = 32 * MAX_GRID[1]
 
 
-#: So many points of a kernel may do one reduction again.
+#: This many points of a kernel may do one reduction again.
 _MOST_TIMES = 8
 
 
@@ -44,9 +44,9 @@ class Space:
     """The points of a kernel.
 
     Args:
-        kind: "flat": tiles of one dim, `columns`, which are all points. "turned": some operand
-            lies along `rows` and the outputs along `columns`, with `outer` around them. "rows":
-            reductions run over `columns`, for each of `rows`.
+        kind: "flat": tiles of one dim, `columns`, which are all points. "turned" (transposed):
+            some operand is contiguous along `rows` and the outputs along `columns`, with `outer`
+            around them. "rows": reductions run over `columns`, for each of `rows`.
         outer: Axes of which a tile has one point.
         rows: Dim 0 of a tile.
         columns: Dim 1 of a tile, or its only one.
@@ -114,7 +114,8 @@ def _space(program: Program) -> Space:
     _check_repetition(program, axes, over)
     traced = trace(program, axes, (*over, *row), None)
     if row or axes.reduced:
-        # Vectors that lie along the rows, such as a mean for each, are no reason to turn tiles.
+        # Vectors that lie along the rows, such as a mean for each, are no reason to transpose
+        # tiles.
         owned = [axes.of(number) for number in (*range(program.inputs), *program.outputs)]
         is_crosswise = any(own[-1] in over for own in owned if set(row) & set(own))
         return Space(program, axes, traced, "rows", (), tuple(over), tuple(row), is_crosswise)
@@ -154,4 +155,4 @@ def _across(program: Program, axes: Axes, full: tuple[Axis, ...]) -> Axis | None
 
 def _is_wide(axis: Axis) -> bool:
     size = axis.extent.static
-    return size is None or _LEAST_TURNED <= size <= _MOST_TURNED
+    return size is None or _MIN_TRANSPOSED <= size <= _MAX_TRANSPOSED

@@ -91,7 +91,7 @@ def write_stage(body: Body, stage: Stage) -> None:
 
 
 def _splits_rows(space: Space, config: Config) -> bool:
-    """Say whether blocks reduce parts of rows; parts of turned tensors are independent."""
+    """Say whether blocks reduce parts of rows; parts of transposed tensors are independent."""
     return config.parts > 1 and space.kind == "rows"
 
 

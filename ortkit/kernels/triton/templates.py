@@ -1,4 +1,4 @@
-"""Hand-shaped kernels, asked before one is generated: see `ortkit.custom_ops.triton`."""
+"""Hand-written kernels, asked before one is generated: see `ortkit.custom_ops.triton`."""
 
 from __future__ import annotations
 

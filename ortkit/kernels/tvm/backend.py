@@ -88,7 +88,7 @@ class TvmBackend:
     def parameters(
         self, signature: RegionSignature, target: Target
     ) -> Mapping[str, tuple[int, ...]]:
-        """Return what can be chosen of the generator, or of a hand-shaped kernel's tiles."""
+        """Return what can be chosen of the generator, or of a hand-written kernel's tiles."""
         if target.kind != "cpu":
             return {}
         template = template_for(signature)

@@ -11,7 +11,7 @@ from ortkit.kernels.tvm.divisors import has_divisor
 from ortkit.kernels.tvm.schedule import NOMINAL, Schedule
 from ortkit.kernels.tvm.streams import has_streams
 
-#: From so many operations a point on a kernel is busy with arithmetic, not with memory.
+#: From this many operations a point on a kernel is busy with arithmetic, not with memory.
 _HEAVY_FLOPS = 10
 #: Lengths of rows between which another kernel may be best.
 _LENGTHS = (64, 256, 1024)

@@ -1,6 +1,6 @@
 """Asking for memory ahead of its use, where tensors are run through from end to end once.
 
-What processors fetch by themselves ends at each page of 4 KB, and begins anew in the next one.
+What processors fetch by themselves ends at each page of 4 KB, and begins again in the next one.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Hand-shaped kernels, asked before a schedule is generated: see `ortkit.custom_ops.tvm`."""
+"""Hand-written kernels, asked before a schedule is generated: see `ortkit.custom_ops.tvm`."""
 
 from __future__ import annotations
 

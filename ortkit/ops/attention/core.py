@@ -61,10 +61,10 @@ class Core:
     """[..., S, T], as the product gives them."""
     result: ir.Value
     """[..., S, Dv]"""
-    is_flipped: bool
+    is_value_lhs: bool
     """Whether the result is written as V^T P^T: `value` is [..., Dv, T], `result` [..., Dv, S]."""
     dtype: ir.DataType
-    """Of the product."""
+    """Epilogue of the matmul."""
     scale: float = 1.0
     gains: tuple[Bias, ...] = ()
     """Factors that are no numbers, one per head or so."""

@@ -28,7 +28,7 @@ SHORTEST, LONGEST = 3, 1300
 FEW = (0, 1, 2)
 #: Sizes are less.
 SIZES = 1 << 31
-#: What ONNX Runtime's kernels take for "masked out", besides -inf, by element type.
+#: What ONNX Runtime's kernels take for "masked out", in addition to -inf, by element type.
 LOWEST = {
     ir.DataType.FLOAT: float(np.finfo(np.float32).min),
     ir.DataType.FLOAT16: float(np.finfo(np.float16).min),

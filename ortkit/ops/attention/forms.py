@@ -23,7 +23,7 @@ Form = Literal["attention", "multi-head-attention", "group-query-attention", "pa
 ATTENTION_SINCE = 23
 #: A score added to this is lost, so that adding and choosing are the same; by element type.
 ABSORBING = {ir.DataType.FLOAT: -1e9, ir.DataType.FLOAT16: -6e4}
-#: From so many positions on it pays on CPU that GroupQueryAttention skips what causality masks:
+#: From this many positions on it pays on CPU that GroupQueryAttention skips what causality masks:
 #: 0.6 of the time at 2048, nothing gained at 512.
 LONG = 1024
 

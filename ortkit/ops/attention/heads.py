@@ -139,7 +139,7 @@ def _arranged(
     if query is None:
         return None
     pair = _keys_and_values(site, core, traces, lead, form, shares)
-    result = result_of(site, core.result, lead, form, is_flipped=core.is_flipped)
+    result = result_of(site, core.result, lead, form, is_value_lhs=core.is_value_lhs)
     if result is None or pair is None:
         return None
     key, value, caches = pair
@@ -153,7 +153,7 @@ def _arranged(
         queries=scores[-2],
         keys=scores[-1],
         head_size=channels[-1],
-        value_size=ends[-2 if core.is_flipped else -1],
+        value_size=ends[-2 if core.is_value_lhs else -1],
         query=query,
         key=key,
         value=value,
@@ -172,7 +172,7 @@ def _keys_and_values(
         if is_taken:
             return cached
     keys = operands_of(traces.back(core.key), lead, form, swapped=True)
-    values = operands_of(traces.plain(core.value), lead, form, swapped=core.is_flipped)
+    values = operands_of(traces.plain(core.value), lead, form, swapped=core.is_value_lhs)
     pairs = [
         (key, values[heads], None)
         for heads, key in keys.items()
@@ -191,7 +191,7 @@ def _cached(
     """Return new keys and values with their caches, if both have one."""
     found = [
         _behind_cache(site, core.key, traces, lead, form, swapped=True),
-        _behind_cache(site, core.value, traces, lead, form, swapped=core.is_flipped),
+        _behind_cache(site, core.value, traces, lead, form, swapped=core.is_value_lhs),
     ]
     key, value = found
     if key is None or value is None or value[0].scale != 1:

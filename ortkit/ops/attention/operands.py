@@ -56,7 +56,7 @@ class Result:
     layout: Layout
     way: Moves
     after: tuple[int, int] = (0, 0)
-    """Copying nodes, and all nodes, that stay behind the value."""
+    """Copying nodes, and all nodes, that stay after the value."""
 
     @property
     def cost(self) -> tuple[int, int]:
@@ -163,7 +163,7 @@ def constant_way(layout: Layout) -> Moves | None:
 
 
 def result_of(
-    site: Site, value: ir.Value, lead: Lead, form: str, *, is_flipped: bool = False
+    site: Site, value: ir.Value, lead: Lead, form: str, *, is_value_lhs: bool = False
 ) -> Result | None:
     """Return what the op's output replaces most cheaply: `value`, or what is made of it alone."""
     shape = site.shape(value)
@@ -173,7 +173,7 @@ def result_of(
     if four is None:
         return None
     batch, heads, rows, columns = four.result
-    if is_flipped:
+    if is_value_lhs:
         rows, columns = columns, rows
     made = (batch, rows, heads + columns) if form == "3d" else (batch, heads, rows, columns)
     best: Result | None = None

@@ -29,12 +29,12 @@ def read_probabilities(site: Site, core: Core) -> Core:
         elif node.op_type == "Where" and node.domain == "":
             core = _without_masked(site, node, value, core)
         elif node.op_type == "MatMul" and node.domain == "":
-            return _product(site, node, value, core, is_flipped=False)
+            return _product(site, node, value, core, is_value_lhs=False)
         elif node.op_type == "Transpose" and _swaps_last(site, node):
             below = _reader(site, node.outputs[0]).node
             if below.op_type != "MatMul":
                 raise RefusedError("its probabilities are transposed and not multiplied")
-            return _product(site, below, node.outputs[0], core, is_flipped=True)
+            return _product(site, below, node.outputs[0], core, is_value_lhs=True)
         elif node.op_type == "Cast" and site.dtype(node.outputs[0]) != dtype:
             raise RefusedError("its probabilities are cast to another type than its scores had")
         elif node.op_type not in (*LAYOUT, "Cast"):
@@ -123,17 +123,17 @@ def _tests_nan(site: Site, test: ir.Value | None, value: ir.Value) -> bool:
 
 
 def _product(
-    site: Site, node: ir.Node, weights: ir.Value, core: Core, *, is_flipped: bool
+    site: Site, node: ir.Node, weights: ir.Value, core: Core, *, is_value_lhs: bool
 ) -> Core:
     left, right = node.inputs
-    value = left if is_flipped else right
-    if value is None or (right if is_flipped else left) is not weights or left is right:
+    value = left if is_value_lhs else right
+    if value is None or (right if is_value_lhs else left) is not weights or left is right:
         raise RefusedError("its probabilities are not on the left of their product")
     if site.producer(value, "DequantizeLinear"):
         raise RefusedError("its operands are dequantized, and the group stays whole")
     if site.rank(node.outputs[0]) != site.rank(weights):
         raise RefusedError("its probabilities and its values have different ranks")
-    return replace(core, value=value, result=node.outputs[0], is_flipped=is_flipped)
+    return replace(core, value=value, result=node.outputs[0], is_value_lhs=is_value_lhs)
 
 
 def _ends(site: Site, value: ir.Value) -> tuple[Size, ...]:

@@ -18,10 +18,10 @@ COLUMNS = 8
 
 @dataclass(frozen=True)
 class Rotary:
-    """What is turned before queries meet keys."""
+    """The rotary embedding of queries and keys."""
 
     query: ir.Value
-    """[B, S, H * D], not turned yet"""
+    """[B, S, H * D], before the rotation"""
     key: ir.Value
     cos: ir.Value
     """[S, D / 2] or [1, S, D / 2]: a row for each position from 0 on."""
@@ -31,13 +31,13 @@ class Rotary:
 
 def find_rotary(site: Site, heads: Heads) -> Rotary | None:
     """Return the rotation of queries and keys, None if it is not one for both."""
-    query, key = _turned(site, heads.query), _turned(site, heads.key)
+    query, key = _rotated(site, heads.query), _rotated(site, heads.key)
     if heads.caches is not None or query is None or key is None:
         return None
     if query.is_interleaved != key.is_interleaved:
         return None
     if not query.head_size == key.head_size == heads.head_size:
-        # Partial rotations turn the first channels of their own heads.
+        # Partial rotations rotate the first channels of their own heads.
         return None
     if not all(map(_is_same, query.tables, key.tables)):
         return None
@@ -69,15 +69,15 @@ def _is_same(one: ir.Value | None, other: ir.Value | None, depth: int = 4) -> bo
 
 
 @dataclass(frozen=True)
-class _Turned:
+class _Rotated:
     source: ir.Value
     tables: tuple[ir.Value, ir.Value]
     is_interleaved: bool
     head_size: Size | None
-    """Of what is turned as one."""
+    """Width of one rotated span of channels."""
 
 
-def _turned(site: Site, operand: Operand) -> _Turned | None:
+def _rotated(site: Site, operand: Operand) -> _Rotated | None:
     """Return what makes an operand, if that is a rotation with a row for each position."""
     node = operand.value.producer()
     if node is None or node.op_type != "RotaryEmbedding" or operand.way.count:
@@ -101,7 +101,7 @@ def _turned(site: Site, operand: Operand) -> _Turned | None:
         size = shape[-1] // count
     elif not count and table is not None and isinstance(table[-1], int):
         size = 2 * table[-1]
-    return _Turned(source, (cos, sin), bool(there.int("interleaved", 0)), size)
+    return _Rotated(source, (cos, sin), bool(there.int("interleaved", 0)), size)
 
 
 def _table(site: Site, table: ir.Value | None) -> ir.Value | None:

@@ -71,7 +71,7 @@ def _core(site: Site, product: ir.Node, walk: _Walk) -> Core:
         value=key,
         scores=product.outputs[0],
         result=site.output,
-        is_flipped=False,
+        is_value_lhs=False,
         dtype=site.dtype(product.outputs[0]) or ir.DataType.FLOAT,
         scale=walk.factor,
         gains=walk.gains,

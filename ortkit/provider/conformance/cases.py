@@ -22,7 +22,7 @@ Value = np.ndarray | list[Any] | dict[Any, Any] | None
 
 #: The newest IR version that ONNX Runtime 1.24 to 1.31 reads; onnx 1.23 writes one more.
 NEWEST_IR_VERSION = 13
-#: So many cases are a sample: enough to meet most operators.
+#: This many cases are a sample: enough to meet most operators.
 SAMPLE = 150
 
 
@@ -93,7 +93,7 @@ def load_case(folder: Path, name: str) -> Case:
 
 
 def chosen(names: Sequence[str], pattern: str, sample: int | None) -> list[str]:
-    """Return which cases are run: those that match, or of these every so many.
+    """Return which cases are run: those that match, or of these every n-th.
 
     Args:
         names: Of all cases, sorted.

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
-from ortkit.fusion.choose import Judge
+from ortkit.fusion.choose import Accepts
 from ortkit.fusion.cost import CostModel, Prediction
 from ortkit.fusion.describe import describe_region
 from ortkit.fusion.members import Members, is_reshape
 from ortkit.fusion.recompute import Candidate
 from ortkit.fusion.regions import region_of
 from ortkit.kernels.signature import RegionSignature, TensorSpec
-from ortkit.provider.own.draft import Assembled, Draft, spec_of
+from ortkit.provider.own.draft import Assembled, ProgramBuilder, spec_of
 from ortkit.refusal import Refused
 from ortkit.rewrite.scope import Scope
 
@@ -56,12 +56,12 @@ class Assembler:
         scope: Scope,
         known: Known,
         found: Sequence[Candidate],
-        judge: Judge,
+        accepts: Accepts,
         cost: CostModel,
     ) -> None:
         self._scope = scope
         self._known = known
-        self._judge = judge
+        self._accepts = accepts
         self._cost = cost
         self._members = Members(scope)
         self._taken = [one for one in found if one.signature is not None]
@@ -97,7 +97,7 @@ class Assembler:
             carried: Values of the copy that the original has not, which the program gets all the
                 same: see `carriers`.
         """
-        draft = Draft(self._scope, carried=carried)
+        draft = ProgramBuilder(self._scope, carried=carried)
         ends: list[tuple[ir.Value, ir.Value]] = []
         for value in root.region.outputs:
             end = self._end(value)
@@ -123,13 +123,13 @@ class Assembler:
         if self._cost.refusal(region, prediction) is not None:
             return None
         signature = describe_region(self._scope, region)
-        if self._judge(signature) is not None:
+        if self._accepts(signature) is not None:
             return None
         return Candidate(region, signature, prediction, "")
 
     def assemble_carried(self, root: Candidate) -> Assembled | Refused:
         """Return the program of a candidate whose results the original has not."""
-        draft = Draft(self._scope)
+        draft = ProgramBuilder(self._scope)
         for value in root.region.outputs:
             if refused := self._need(draft, value, root):
                 return refused
@@ -148,7 +148,7 @@ class Assembler:
         return reached
 
     def _need(
-        self, draft: Draft, value: ir.Value, root: Candidate | None = None
+        self, draft: ProgramBuilder, value: ir.Value, root: Candidate | None = None
     ) -> Refused | None:
         """Let the draft have `value`, a result of `root` if that is given; or say why not."""
         if draft.has(value):
@@ -174,18 +174,18 @@ class Assembler:
             return None
         return self._lone(draft, node)
 
-    def _lone(self, draft: Draft, node: ir.Node) -> Refused | None:
+    def _lone(self, draft: ProgramBuilder, node: ir.Node) -> Refused | None:
         """Compute a node that is in no region, by a kernel of its own."""
-        family = self._members.family(node)
+        access = self._members.access(node)
         what = f"{node.outputs[0].name!r}, which the original has not,"
-        if family is None or isinstance(family, Refused):
-            reason = "" if family is None else f": {family.reason}"
+        if access is None or isinstance(access, Refused):
+            reason = "" if access is None else f": {access.reason}"
             return Refused(f"{what} is made by {node.op_type}{reason}")
         region = region_of(self._scope, (node,))
         if not region.outputs or self._cost.refusal(region, Prediction(1e9, 0.0)):
             return Refused(f"{what} is too small for a kernel")
         signature = describe_region(self._scope, region)
-        if (verdict := self._judge(signature)) is not None:
+        if (verdict := self._accepts(signature)) is not None:
             return Refused(f"{what} has no kernel: {verdict.reason}")
         prediction = self._cost.predict(region)
         one = Candidate(region, signature, prediction, "")
@@ -193,7 +193,7 @@ class Assembler:
 
     def _step(
         self,
-        draft: Draft,
+        draft: ProgramBuilder,
         signature: RegionSignature,
         inputs: Sequence[ir.Value],
         outputs: Sequence[ir.Value],

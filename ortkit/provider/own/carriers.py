@@ -1,4 +1,4 @@
-"""Values that the original has not, but several programs read: one computes them for all.
+"""Store an intermediate that several fused programs share in the buffer of an original value.
 
 Layers share tables and masks that rewriting has put into another form. The original has them in
 its own form, as a value that only these layers read. The program that makes it writes the new form
@@ -29,14 +29,14 @@ def choose(wanted: Sequence[TensorSpec], offered: Sequence[TensorSpec]) -> dict[
     None if there are not enough.
     """
     chosen: dict[int, int] = {}
-    for is_alike in (True, False):
+    for is_equivalent in (True, False):
         for index, carried in enumerate(wanted):
             if index in chosen:
                 continue
             for place, carrier in enumerate(offered):
                 if place in chosen.values() or not fits(carried, carrier):
                     continue
-                if is_alike and _elements(carried) != _elements(carrier):
+                if is_equivalent and _elements(carried) != _elements(carrier):
                     continue
                 chosen[index] = place
                 break

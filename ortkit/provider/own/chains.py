@@ -1,4 +1,4 @@
-"""Chains of convolution blocks as one group each: channels innermost from its first to its last.
+"""Chains of convolution blocks as one group each: NHWC from its first block to its last.
 
 What ONNX Runtime gives and takes is NCHW: a chain begins and ends with a change of layout, or with
 a kernel that reads NCHW.
@@ -14,22 +14,24 @@ from ortkit.fusion.conv_chains import Chain, find_chains, is_read_outside
 from ortkit.fusion.cost import Prediction
 from ortkit.kernels.signature import TensorSpec
 from ortkit.provider.own.draft import spec_of
-from ortkit.provider.own.heavy import Builder, Heavy, Judge
+from ortkit.provider.own.heavy import Accepts, AnchoredGroup, Builder
 from ortkit.refusal import Refused
 from ortkit.rewrite.scope import Scope
 
 
-def chain_groups(scope: Scope, judge: Judge, *, bakes: bool) -> list[Heavy | Refused]:
+def chain_groups(scope: Scope, accepts: Accepts, *, bakes: bool) -> list[AnchoredGroup | Refused]:
     """Return the chains of a main graph that pay.
 
     Args:
         scope: The copy's.
-        judge: Says why there is no kernel for a signature.
+        accepts: Says why there is no kernel for a signature.
         bakes: Whether weights go into the kernel library.
     """
     assert isinstance(scope.root, ir.Graph)
-    chains = [one for one in find_chains(scope, scope.root, judge) if not one.reason]
-    return [_Chained(scope, chain, Builder(bakes, judge, scope.opset())).group for chain in chains]
+    chains = [one for one in find_chains(scope, scope.root, accepts) if not one.reason]
+    return [
+        _Chained(scope, chain, Builder(bakes, accepts, scope.opset())).group for chain in chains
+    ]
 
 
 class _Chained:
@@ -40,18 +42,18 @@ class _Chained:
         self._builder = builder
         self._inside = chain.nodes
         self._entered: dict[ir.Value, int] = {}
-        self._turned: dict[ir.Value, int] = {}
+        self._nhwc: dict[ir.Value, int] = {}
         self._means: dict[ir.Value, int] = {}
         self._leaving: dict[ir.Value, int] = {}
         self.group = self._group(chain)
 
-    def _group(self, chain: Chain) -> Heavy | Refused:
+    def _group(self, chain: Chain) -> AnchoredGroup | Refused:
         for block, described in zip(chain.blocks, chain.described, strict=True):
             if refused := self._put(block, described):
                 return refused
         if self._builder.refused is not None:
             return self._builder.refused
-        return Heavy(
+        return AnchoredGroup(
             self._builder.program("convolutions", list(self._leaving.values())),
             tuple(self._entered),
             tuple(self._leaving),
@@ -63,7 +65,8 @@ class _Chained:
         )
 
     def _put(self, block: Block, described: Described) -> Refused | None:
-        """Add the kernel of one block, and what turns its result back where others read it."""
+        """Add the kernel of one block, and the Transpose of its result where other nodes read
+        it."""
         signature, builder = described.signature, self._builder
         places: list[int] = []
         for value in block.operands:
@@ -78,7 +81,7 @@ class _Chained:
             places.append(builder.weight(spec, weight))
         made = [builder.add(spec) for spec in signature.outputs]
         builder.step(signature, places, made)
-        self._turned[block.output] = made[0]
+        self._nhwc[block.output] = made[0]
         if block.pooled:
             self._means[block.output] = made[1]
         if is_read_outside(block.output, self._inside):
@@ -89,8 +92,8 @@ class _Chained:
     def _operand(self, block: Block, value: ir.Value) -> int | Refused:
         if block.kind == "squeeze_excite":
             return self._means[value]
-        if value in self._turned:
-            return self._turned[value]
+        if value in self._nhwc:
+            return self._nhwc[value]
         if value not in self._entered:
             spec = spec_of(self._scope, value)
             if isinstance(spec, Refused):
@@ -99,7 +102,7 @@ class _Chained:
         if block.kind == "stem_conv" and value is block.source:
             return self._entered[value]
         place = self._builder.transpose(self._entered[value], TO_NHWC, value.name or "")
-        self._turned[value] = place
+        self._nhwc[value] = place
         return place
 
 

@@ -17,8 +17,8 @@ from ortkit.provider.own.acyclic import in_cycles
 from ortkit.provider.own.assembly import Assembler
 from ortkit.provider.own.cuts import Cut, Cuts
 from ortkit.provider.own.draft import Assembled, sizes_of
-from ortkit.provider.own.settled import Claim, Declined, Settled
-from ortkit.provider.own.worth import Worth
+from ortkit.provider.own.settled import Claim, ClaimSet, Declined
+from ortkit.provider.own.worth import OriginalCost
 from ortkit.refusal import Refused
 
 
@@ -43,7 +43,7 @@ class Claimer:
         original: ir.Model,
         cuts: Cuts,
         assembler: Assembler,
-        settled: Settled,
+        settled: ClaimSet,
         doubtful: Container[Candidate] = (),
     ) -> None:
         """Settle what is left of `original` beside what is settled already.
@@ -69,10 +69,10 @@ class Claimer:
         return Shapes.infer(self._original)
 
     @cached_property
-    def _worth(self) -> Worth:
-        return Worth(self._original, self._shapes, load_calibration())
+    def _worth(self) -> OriginalCost:
+        return OriginalCost(self._original, self._shapes, load_calibration())
 
-    def run(self) -> Settled:
+    def run(self) -> ClaimSet:
         """Return what is claimed."""
         waiting: list[_Waiting] = []
         for root in self._assembler.taken:
@@ -93,7 +93,7 @@ class Claimer:
         self._break_cycles()
         inside = {at for claim in self._claims for at in claim.regions}
         declined = [one for one in self._declined if one.at not in inside]
-        return Settled(tuple(self._claims), tuple(declined))
+        return ClaimSet(tuple(self._claims), tuple(declined))
 
     def _settle(self, root: Candidate) -> Claim | _Waiting | Refused:
         made = self._assembler.assemble(root)
@@ -111,7 +111,7 @@ class Claimer:
             return found
         nodes = found.cut.nodes if isinstance(found, _Waiting) else found.nodes
         after = found.made.prediction if isinstance(found, _Waiting) else found.prediction
-        worth = self._worth.judge(nodes, after.after_ns)
+        worth = self._worth.predict(nodes, after.after_ns)
         if isinstance(worth, str):
             return Refused(worth)
         if isinstance(found, Claim):
@@ -141,7 +141,7 @@ class Claimer:
         self._claims += [replace(claim, bundle=self._bundles) for claim in claims]
 
     def _wait(self, root: Candidate, made: Assembled) -> _Waiting | Refused:
-        """Assemble a program anew that is given what it shares with others."""
+        """Assemble a program again that is given what it shares with others."""
         shared = {v for one in self._assembler.shared(made) for v in one.region.outputs}
         if not shared:
             return Refused("")

@@ -43,7 +43,7 @@ class Assembled:
 
 
 @dataclass
-class Draft:
+class ProgramBuilder:
     """A program being put together."""
 
     scope: Scope

@@ -25,11 +25,11 @@ from ortkit.refusal import Refused
 #: Of the operators with a form of their own in a kernel's body; see `kernels.region.reader`.
 _LEAST_OPSET = 13
 
-Judge: TypeAlias = Callable[[RegionSignature], Refused | None]
+Accepts: TypeAlias = Callable[[RegionSignature], Refused | None]
 
 
 @dataclass(frozen=True)
-class Heavy:
+class AnchoredGroup:
     """A group that is known before regions are looked for.
 
     Args:
@@ -60,12 +60,12 @@ class Builder:
 
     Args:
         bakes: Whether weights go into the kernel library.
-        judge: Says why there is no kernel for a signature.
+        accepts: Says why there is no kernel for a signature.
         opset: That the bodies of small kernels are written in.
     """
 
     bakes: bool
-    judge: Judge
+    accepts: Accepts
     opset: int
     tensors: list[TensorSpec] = field(default_factory=list)
     inputs: list[int] = field(default_factory=list)
@@ -105,7 +105,7 @@ class Builder:
         self, signature: RegionSignature, inputs: Sequence[int], outputs: Sequence[int]
     ) -> None:
         """Add a kernel."""
-        self.refused = self.refused or self.judge(signature)
+        self.refused = self.refused or self.accepts(signature)
         self.steps.append(Step(signature, tuple(inputs), tuple(outputs)))
 
     def transpose(self, place: int, perm: Sequence[int], name: str) -> int:

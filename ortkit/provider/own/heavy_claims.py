@@ -9,14 +9,14 @@ import onnx_ir as ir
 
 from ortkit.provider.own.assembly import Known
 from ortkit.provider.own.cuts import Cuts
-from ortkit.provider.own.heavy import Heavy
-from ortkit.provider.own.settled import Claim, Declined, Settled
+from ortkit.provider.own.heavy import AnchoredGroup
+from ortkit.provider.own.settled import Claim, ClaimSet, Declined
 from ortkit.refusal import Refused
 
 
 def heavy_claims(
-    groups: Iterable[Sequence[Heavy | Refused]], known: Known, cuts: Cuts
-) -> tuple[Settled, frozenset[ir.Node]]:
+    groups: Iterable[Sequence[AnchoredGroup | Refused]], known: Known, cuts: Cuts
+) -> tuple[ClaimSet, frozenset[ir.Node]]:
     """Return what is claimed of heavy groups, and the copy's nodes that these stand for.
 
     Args:
@@ -32,7 +32,7 @@ def heavy_claims(
         reasons: list[Declined] = []
         for one in choices:
             found = _claim(one, known, cuts, owned)
-            if isinstance(found, Claim) and isinstance(one, Heavy):
+            if isinstance(found, Claim) and isinstance(one, AnchoredGroup):
                 claims.append(replace(found, bundle=len(claims) + 1))
                 owned.update(found.nodes)
                 taken |= one.nodes
@@ -41,10 +41,12 @@ def heavy_claims(
             reasons.append(_declined(one, found))
         else:
             declined += reasons[:1]
-    return Settled(tuple(claims), tuple(declined)), frozenset(taken)
+    return ClaimSet(tuple(claims), tuple(declined)), frozenset(taken)
 
 
-def _claim(one: Heavy | Refused, known: Known, cuts: Cuts, owned: set[ir.Node]) -> Claim | Refused:
+def _claim(
+    one: AnchoredGroup | Refused, known: Known, cuts: Cuts, owned: set[ir.Node]
+) -> Claim | Refused:
     if isinstance(one, Refused):
         return one
     for value in (*one.inputs, *one.outputs):
@@ -63,7 +65,7 @@ def _claim(one: Heavy | Refused, known: Known, cuts: Cuts, owned: set[ir.Node]) 
     )  # fmt: skip
 
 
-def _declined(one: Heavy | Refused, refused: Refused) -> Declined:
+def _declined(one: AnchoredGroup | Refused, refused: Refused) -> Declined:
     if isinstance(one, Refused):
         return Declined("", "convolutions or product", refused.reason)
     return Declined(one.regions[-1], one.program.name, refused.reason)

@@ -73,7 +73,7 @@ class _OneGroup(ExecutionProvider):
 
 
 def main(job_file: str) -> None:
-    """Run a job; the result is written anew after each group, so that a crash keeps it."""
+    """Run a job; the result is written again after each group, so that a crash keeps it."""
     job: Job = json.loads(Path(job_file).read_text("utf-8"))
     register_provider(_OneGroup())
     done: list[Timed] = []

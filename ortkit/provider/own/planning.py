@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import onnx_ir as ir
 
 from ortkit.fusion.attention_regions import attention_candidates
-from ortkit.fusion.choose import Judge, candidates
+from ortkit.fusion.choose import Accepts, candidates
 from ortkit.fusion.cost import CostModel, Prediction
 from ortkit.fusion.product_cost import multiplies
 from ortkit.fusion.recompute import Candidate
@@ -29,11 +29,11 @@ from ortkit.provider.own.assembly import Assembler, Known
 from ortkit.provider.own.chains import chain_groups
 from ortkit.provider.own.claims import Claimer
 from ortkit.provider.own.cuts import Cuts
-from ortkit.provider.own.heavy import Heavy
+from ortkit.provider.own.heavy import AnchoredGroup
 from ortkit.provider.own.heavy_claims import heavy_claims
 from ortkit.provider.own.options import CLAIMS_SINCE_LEVEL
 from ortkit.provider.own.products import product_groups
-from ortkit.provider.own.settled import Claim, Declined, Settled
+from ortkit.provider.own.settled import Claim, ClaimSet, Declined
 from ortkit.provider.own.sizes import unsolved
 from ortkit.refusal import Refused
 from ortkit.rewrite.pipeline import Pipeline
@@ -179,19 +179,19 @@ def _attempt(request: _Request, but: frozenset[str] = frozenset()) -> Plan:
     model = request.model
     scope = _rewritten(model, but)
     rewritten = time.perf_counter()
-    judge = _Judge(lambda signature: refusal(signature, request.target, request.kernels))
+    accepts = _CachedAccepts(lambda signature: refusal(signature, request.target, request.kernels))
     model_of = CostModel if request.level < EVERYTHING_SINCE_LEVEL else _NoCost
     cost = model_of(scope, load_calibration())
     assert isinstance(scope.root, ir.Graph)
     known, cuts = Known(model.graph, scope), Cuts(model)
-    heavy, taken = heavy_claims(_heavy(scope, request, judge), known, cuts)
-    attention = list(_attention(scope, scope.root, judge, cost, taken, doubts=request.doubts))
+    heavy, taken = heavy_claims(_heavy(scope, request, accepts), known, cuts)
+    attention = list(_attention(scope, scope.root, accepts, cost, taken, doubts=request.doubts))
     doubtful = [
         one for one in attention if one.signature and cost.refusal(one.region, one.prediction)
     ]
     inside = {node for one in attention if one.signature for node in one.region.nodes}
-    found = [*attention, *candidates(scope, scope.root, judge, cost, taken | inside)]
-    assembler = Assembler(scope, known, found, judge, cost)
+    found = [*attention, *candidates(scope, scope.root, accepts, cost, taken | inside)]
+    assembler = Assembler(scope, known, found, accepts, cost)
     settled = Claimer(model, cuts, assembler, heavy, doubtful).run()
     claims = _sound(settled)
     refused = [
@@ -203,13 +203,15 @@ def _attempt(request: _Request, but: frozenset[str] = frozenset()) -> Plan:
     return Plan(claims.claims, (*claims.declined, *refused), seconds)
 
 
-def _heavy(scope: Scope, request: _Request, judge: Judge) -> Iterator[Sequence[Heavy | Refused]]:
+def _heavy(
+    scope: Scope, request: _Request, accepts: Accepts
+) -> Iterator[Sequence[AnchoredGroup | Refused]]:
     """Yield for each chain of convolutions and each product what it may become."""
-    for chain in chain_groups(scope, judge, bakes=request.is_ahead):
+    for chain in chain_groups(scope, accepts, bakes=request.is_ahead):
         yield [chain]
     # A library that holds the matrices of a model would be as large as the model.
     if not request.is_ahead and multiplies(request.target):
-        yield from product_groups(scope, load_calibration(), judge)
+        yield from product_groups(scope, load_calibration(), accepts)
 
 
 def _rewritten(model: ir.Model, but: frozenset[str] = frozenset()) -> Scope:
@@ -228,7 +230,7 @@ def _rewritten(model: ir.Model, but: frozenset[str] = frozenset()) -> Scope:
 def _attention(
     scope: Scope,
     graph: ir.Graph,
-    judge: Judge,
+    accepts: Accepts,
     cost: CostModel,
     taken: frozenset[ir.Node],
     *,
@@ -236,10 +238,10 @@ def _attention(
 ) -> Iterator[Candidate]:
     """Yield the attention of a graph, with `doubts` whatever has a kernel."""
     lenient = _NoCost(scope, load_calibration()) if doubts else cost
-    return attention_candidates(scope, graph, judge, lenient, taken)
+    return attention_candidates(scope, graph, accepts, lenient, taken)
 
 
-def _sound(settled: Settled) -> Settled:
+def _sound(settled: ClaimSet) -> ClaimSet:
     """Leave out claims whose sizes cannot be told, with those that hang together with them."""
     lost: dict[int, str] = {}
     for claim in settled.claims:
@@ -251,7 +253,7 @@ def _sound(settled: Settled) -> Settled:
         for claim in settled.claims
         if claim.bundle in lost
     )
-    return Settled(kept, (*settled.declined, *gone))
+    return ClaimSet(kept, (*settled.declined, *gone))
 
 
 class _NoCost(CostModel):
@@ -265,14 +267,14 @@ class _NoCost(CostModel):
         return None
 
 
-class _Judge:
+class _CachedAccepts:
     """Remembers the judgement on equal regions; a model's layers are asked about once."""
 
-    def __init__(self, judge: Callable[[RegionSignature], Refused | None]) -> None:
-        self._judge = judge
+    def __init__(self, accepts: Callable[[RegionSignature], Refused | None]) -> None:
+        self._accepts = accepts
         self._known: dict[str, Refused | None] = {}
 
     def __call__(self, signature: RegionSignature) -> Refused | None:
         if signature.key not in self._known:
-            self._known[signature.key] = self._judge(signature)
+            self._known[signature.key] = self._accepts(signature)
         return self._known[signature.key]

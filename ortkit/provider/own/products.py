@@ -1,7 +1,7 @@
 """Groups that take products: a kernel over rows and a matrix that the session holds in panels.
 
 Values keep their names in the copy only where reshapes stand as they did: a group may begin before
-a reshape of its rows, and end behind one.
+a reshape of its rows, and end after one.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from ortkit.fusion.cost import Prediction
 from ortkit.fusion.members import is_reshape
 from ortkit.fusion.product_bodies import product_signature
 from ortkit.fusion.product_cost import LEAST_GAIN, predict_product
-from ortkit.fusion.products import Product, find_product, with_tails
+from ortkit.fusion.products import Product, find_product, with_epilogues
 from ortkit.kernels.calibration import Calibration
 from ortkit.kernels.panels import panels
 from ortkit.kernels.signature import TensorSpec
 from ortkit.kernels.sizes import extent_of, product
 from ortkit.provider.own.draft import spec_of
-from ortkit.provider.own.heavy import Builder, Heavy, Judge
+from ortkit.provider.own.heavy import Accepts, AnchoredGroup, Builder
 from ortkit.provider.own.weights import Origin
 from ortkit.refusal import Refused
 from ortkit.rewrite.scope import Scope
@@ -31,28 +31,28 @@ _OPSET = 20
 
 
 def product_groups(
-    scope: Scope, calibration: Calibration, judge: Judge
-) -> Iterator[list[Heavy | Refused]]:
+    scope: Scope, calibration: Calibration, accepts: Accepts
+) -> Iterator[list[AnchoredGroup | Refused]]:
     """Yield for each product of a main graph that pays the groups that it may become.
 
-    The one with the longest tail comes first.
+    The one with the longest epilogue comes first.
 
     Args:
         scope: The copy's.
-        calibration: What nodes take besides.
-        judge: Says why there is no kernel for a signature.
+        calibration: Overhead of nodes.
+        accepts: Says why there is no kernel for a signature.
     """
     assert isinstance(scope.root, ir.Graph)
     for node in scope.root:
         first = find_product(scope, node)
         if not isinstance(first, Product):
             continue
-        found: list[Heavy | Refused] = []
-        for one in with_tails(scope, first, in_place=False):
+        found: list[AnchoredGroup | Refused] = []
+        for one in with_epilogues(scope, first, in_place=False):
             prediction = predict_product(one, calibration)
             if prediction.gain >= LEAST_GAIN:
                 starts = (*_before_reshapes(one), one)
-                found += [_group_of(scope, each, prediction, judge) for each in starts]
+                found += [_group_of(scope, each, prediction, accepts) for each in starts]
         if found:
             yield found
 
@@ -66,7 +66,9 @@ def _before_reshapes(one: Product) -> Iterator[Product]:
         yield replace(one, x=x, nodes=nodes)
 
 
-def _group_of(scope: Scope, one: Product, prediction: Prediction, judge: Judge) -> Heavy | Refused:
+def _group_of(
+    scope: Scope, one: Product, prediction: Prediction, accepts: Accepts
+) -> AnchoredGroup | Refused:
     """Return the group of a product, or why there is none."""
     given, made = spec_of(scope, one.x), spec_of(scope, one.end)
     if isinstance(given, Refused):
@@ -78,10 +80,10 @@ def _group_of(scope: Scope, one: Product, prediction: Prediction, judge: Judge) 
         return Refused("a number of rows that has no name")
     name = _name_of(rows, (*given.shape, *made.shape))
     signature = product_signature(scope, one, ((name,), (name,)), max(scope.opset(), _OPSET))
-    builder = Builder(bakes=False, judge=judge, opset=scope.opset())
+    builder = Builder(bakes=False, accepts=accepts, opset=scope.opset())
     x = builder.view(_spec("x", (rows, one.depth)), builder.enter(given))
     is_plain = one.factor == 1.0
-    origin = Origin(one.weight.name or "", one.is_turned, one.weight.const_value)
+    origin = Origin(one.weight.name or "", one.is_transposed, one.weight.const_value)
     weights = [
         builder.weight(signature.inputs[1], panels(one.matrix()), origin if is_plain else None)
     ]
@@ -93,7 +95,7 @@ def _group_of(scope: Scope, one: Product, prediction: Prediction, judge: Judge) 
         return builder.refused
     program = builder.program(signature.name, [builder.view(made, place)])
     regions = tuple(node.outputs[0].name or "" for node in one.nodes)
-    return Heavy(
+    return AnchoredGroup(
         program, (one.x,), (one.end,), builder.held, frozenset(one.nodes), prediction, regions,
         builder.origins,
     )  # fmt: skip

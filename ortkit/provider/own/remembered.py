@@ -64,7 +64,7 @@ class Kept:
 
 
 @dataclass(frozen=True)
-class Remembered:
+class CachedPlan:
     """What was claimed of a graph, and the library of it; None if nothing was."""
 
     claims: tuple[Kept, ...]
@@ -132,14 +132,14 @@ def _attribute(one: ir.Attr) -> object | None:
     return (given, constants, inside, [value.name for value in graph.outputs])
 
 
-def recall(folder: Path, key: str) -> Remembered | None:
+def recall(folder: Path, key: str) -> CachedPlan | None:
     """Return what was claimed of a graph; None if that is not known, or its library is gone."""
     path = _record(folder, key)
 
-    def remembered(record: Any) -> Remembered | None:
+    def remembered(record: Any) -> CachedPlan | None:
         claims = tuple(_kept(each) for each in record["claims"])
         if record["library"] is None:
-            return None if claims else Remembered((), None)
+            return None if claims else CachedPlan((), None)
         library = folder / Path(record["library"]).name
         if hashlib.sha256(read_private(library)).hexdigest() != record["sha256"]:
             return None
@@ -150,12 +150,12 @@ def recall(folder: Path, key: str) -> Remembered | None:
                 return None
         os.utime(path)
         os.utime(library)
-        return Remembered(claims, library, content)
+        return CachedPlan(claims, library, content)
 
     return read_cached(path, _sealed_key(key), remembered)
 
 
-def had_again(known: Remembered, graph: GraphView) -> list[tuple[np.ndarray, ...]] | None:
+def had_again(known: CachedPlan, graph: GraphView) -> list[tuple[np.ndarray, ...]] | None:
     """Return the weights of each claim; None if the record names what is not there."""
     sources = [one.weights for one in known.claims]
     try:

@@ -51,7 +51,7 @@ class Declined:
 
 
 @dataclass(frozen=True)
-class Settled:
+class ClaimSet:
     """What is claimed of one graph, and what is not."""
 
     claims: tuple[Claim, ...]

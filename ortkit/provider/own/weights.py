@@ -1,6 +1,6 @@
 """Weights that a session holds for its programs: had again with a plan that is remembered.
 
-A matrix is packed anew from the constant of the graph that it was. What is no such constant, as
+A matrix is packed again from the constant of the graph that it was. What is no such constant, as
 the weights of convolutions in a layout of their own, is kept in a file if that is not too large.
 """
 
@@ -19,7 +19,7 @@ from ortkit.kernels.panels import Array, panels
 
 #: Weights begin where a vector may be loaded as a whole.
 ALIGNMENT = 64
-#: Plans that would keep more bytes are made anew each time.
+#: Plans that would keep more bytes are made again each time.
 MOST_KEPT_BYTES = 64 << 20
 
 
@@ -29,12 +29,12 @@ class Origin:
 
     Args:
         name: The constant's.
-        is_turned: Whether its rows are the matrix's columns.
+        is_transposed: True if the tensor is stored as [N, K].
         tensor: The constant's, while the graph is there.
     """
 
     name: str
-    is_turned: bool
+    is_transposed: bool
     tensor: ir.TensorProtocol | None = None
 
 
@@ -116,7 +116,7 @@ def weights_from(
         if tensor is None:
             raise KeyError(source.name)
         array = tensor.numpy()
-        return aligned(panels(array.T if source.is_turned else array))
+        return aligned(panels(array.T if source.is_transposed else array))
 
     # numpy copies without the interpreter's lock.
     with ThreadPoolExecutor(os.cpu_count()) as pool:
@@ -128,7 +128,7 @@ def to_json(source: Source) -> dict[str, object]:
     """Return a source as JSON types."""
     if isinstance(source, Piece):
         return {"start": source.start, "dtype": source.dtype, "shape": list(source.shape)}
-    return {"name": source.name, "is_turned": source.is_turned}
+    return {"name": source.name, "is_turned": source.is_transposed}
 
 
 def from_json(entry: Mapping[str, Any]) -> Source:

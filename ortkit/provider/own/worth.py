@@ -23,7 +23,7 @@ MULTIPLIES = 85.0
 _PRODUCTS = frozenset({"FusedMatMul", "Gemm", "MatMul"})
 
 
-class Worth:
+class OriginalCost:
     """Costs of the nodes of one model, whose main graph is not changed."""
 
     def __init__(self, original: ir.Model, shapes: Shapes, calibration: Calibration) -> None:
@@ -32,7 +32,7 @@ class Worth:
         self._scope = Scope(original, original.graph, shapes, RewriteLog(), target)
         self._cost = CostModel(self._scope, calibration)
 
-    def judge(self, nodes: Sequence[ir.Node], after_ns: float) -> Prediction | str:
+    def predict(self, nodes: Sequence[ir.Node], after_ns: float) -> Prediction | str:
         """Return what nodes take and what a program in their place does, or why it does not pay.
 
         Args:

@@ -88,7 +88,7 @@ def _check_inputs(address: int, count: int) -> None:
 
 
 def _session_of(count: int) -> onnxruntime.InferenceSession:
-    """Make a session with so many inputs."""
+    """Make a session with this many inputs."""
     import onnx.parser
 
     onnxruntime = import_onnxruntime()

@@ -22,7 +22,7 @@ class NodeUse:
     output_bytes: int
     """Of all its outputs, shared ones included."""
     workspace: int | None
-    """What it used besides and gave back; None: not known, because an earlier node had more."""
+    """Workspace that it used and gave back; None: not known, because an earlier node had more."""
     workspace_limit: int
     """The most that it can have been: more would have shown."""
     held_growth: int
@@ -64,7 +64,7 @@ class Peak:
     tensor_bytes: int
     """Of them, rounded as the arena does."""
     workspace: int | None
-    """What the node used besides; None: not known, because making the session took more."""
+    """Workspace that the node used; None: not known, because making the session took more."""
     before_run: int
     """In use when the run began: weights and copies of inputs that lie in the arena."""
     unexplained: int

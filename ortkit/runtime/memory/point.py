@@ -38,7 +38,7 @@ class PointPlan:
     Args:
         model: A model file.
         feeds: A folder of tensors.
-        settings: Arguments of `Session`, besides the model.
+        settings: Arguments of `Session`, in addition to the model.
         arena: Of a CPU arena that the sessions share, as `OrtArenaCfg` takes it; none: each has
             its own.
         run_config: Entries of the run options.

@@ -1,6 +1,6 @@
 """The process that loads a model and runs it, and says what memory each of the two took.
 
-Of its own, because neither ONNX Runtime's counters nor the system's peaks start anew with a
+Of its own, because neither ONNX Runtime's counters nor the system's peaks start again with a
 second session.
 """
 

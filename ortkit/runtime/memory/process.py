@@ -52,7 +52,7 @@ def process_memory() -> ProcessMemory:
 
 
 def reset_peak() -> bool:
-    """Let the peak start anew from what is resident now; say whether the system allows it."""
+    """Let the peak start again from what is resident now; say whether the system allows it."""
     try:
         _CLEAR.write_text(_RESET_PEAK, encoding="ascii")
     except OSError:

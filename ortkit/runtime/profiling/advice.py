@@ -28,7 +28,7 @@ _MOVES = frozenset(
 )  # fmt: skip
 _REORDERS = frozenset({"ReorderInput", "ReorderOutput"})
 _COPIES = frozenset({"MemcpyFromHost", "MemcpyToHost"})
-#: Tensors of up to so many integers are sizes and indices, not data.
+#: Tensors of up to this many integers are sizes and indices, not data.
 _SMALL = 64
 _INTEGERS = frozenset({"int64", "int32", "bool"})
 
@@ -103,8 +103,8 @@ class _Adviser:
         rows = self._take(lambda row: _is_timed(row) and row.op in _REORDERS)
         if rows:
             yield self._advice(
-                "data turned between layouts",
-                f"{len(rows)} nodes turn channels into blocks or back, {self._us(rows)}, around "
+                "data transposed between layouts",
+                f"{len(rows)} nodes block channels or back, {self._us(rows)}, around "
                 f"nodes that ONNX Runtime has in one layout only: `ortkit optimize` keeps one "
                 f"layout through such blocks where that is faster",
                 rows,

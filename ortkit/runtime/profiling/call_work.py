@@ -22,7 +22,7 @@ class CallWork:
     """None: not known."""
     bytes_moved: int | None
     weight_bytes: int
-    """Those of them that are weights: read anew in each run."""
+    """Those of them that are weights: read again in each run."""
     dtype: str
     """Of the elements that are computed with; empty if there are none."""
     inputs: tuple[TensorShape, ...]

@@ -1,4 +1,4 @@
-"""What a profile knows besides the trace."""
+"""What a profile knows in addition to the trace."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Joined:
 
 @dataclass(frozen=True)
 class Context:
-    """What a profile says besides the trace."""
+    """What a profile says in addition to the trace."""
 
     about: About = field(default_factory=About)
     plain_us: Sequence[float] = ()

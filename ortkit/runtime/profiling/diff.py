@@ -59,8 +59,8 @@ class Change:
     """Median over the runs."""
     after_us: float
     gain_us: float
-    """Median of the differences, positive where B is faster; of medians where A and B did not
-    run in turns."""
+    """Median of the differences, positive where B is faster; of medians where A and B did not run
+    interleaved."""
     low_us: float | None
     """None if there are too few runs for an interval."""
     high_us: float | None
@@ -91,7 +91,7 @@ class ProfileDiff:
     matched_by: Literal["model", "name"]
     """Whether nodes were matched through the models, or by equal names only."""
     in_turns: bool
-    """Whether A and B ran in turns, so that what slowed the machine down hit both."""
+    """Whether A and B ran interleaved, so that what slowed the machine down hit both."""
     notes: tuple[str, ...] = field(default=())
 
     def slower_by(self) -> float | None:
@@ -166,7 +166,7 @@ def diff_profiles(
 
 
 def _paired(before: Side, after: Side, matches: Sequence[Match], confidence: float) -> Medians:
-    """Return the median differences of runs taken in turns, over all processes."""
+    """Return the median differences of interleaved runs, over all processes."""
     first = _summed(before, [one.before for one in matches])
     second = _summed(after, [one.after for one in matches])
     each = [

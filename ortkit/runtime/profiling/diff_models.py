@@ -1,4 +1,4 @@
-"""Two models profiled in turns and compared."""
+"""Two models profiled interleaved and compared."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class DiffOptions:
     seconds: float = 3.0
     """Of runs without tracing that count, for each."""
     processes: int = 2
-    """How often each session is made anew: where its memory comes to lie differs."""
+    """How many times each session is created: where its memory comes to lie differs."""
     timeout_seconds: float = 600.0
     progress: Callable[[str], None] = _silent
 
@@ -79,7 +79,7 @@ def diff_models(
     folder: Path,
     options: DiffOptions,
 ) -> ProfileDiff:
-    """Profile two models in turns and compare them.
+    """Profile two models interleaved and compare them.
 
     Args:
         models: A and B, as the user named them.

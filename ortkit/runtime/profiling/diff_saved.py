@@ -47,7 +47,7 @@ def diff_saved(paths: tuple[Path, Path], models: tuple[Path | None, Path | None]
         ModelError: A model cannot be read.
     """
     notes = [
-        "A and B did not run in turns: what differed on the machine is no part of the intervals"
+        "A and B did not run interleaved: what differed on the machine is no part of the intervals"
     ]
     profiles = [_read(path, model) for path, model in zip(paths, models, strict=True)]
     found = [

@@ -1,4 +1,4 @@
-"""Two sessions traced in turns, each in processes of its own."""
+"""Two sessions traced interleaved, each in processes of its own."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def trace_in_turns(
         feeds: A folder of tensors or an npz file.
         folder: For traces and what the processes print.
         runs: How many count, over all processes.
-        processes: How often each session is made anew.
+        processes: How many times each session is created.
         timeout_seconds: For a load or a turn.
         progress: Told what is being done.
 
@@ -64,7 +64,7 @@ def trace_in_turns(
     each = -(-runs // processes)
     found: tuple[list[Traced], list[Traced]] = ([], [])
     for number in range(processes):
-        progress(f"trace in turns, {number + 1} of {processes}")
+        progress(f"trace interleaved, {number + 1} of {processes}")
         place = folder / f"traces{number}"
         place.mkdir()
         with contextlib.ExitStack() as stack:

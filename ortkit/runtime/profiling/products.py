@@ -9,7 +9,7 @@ from ortkit.runtime.profiling.result import Row
 _CPU = "CPUExecutionProvider"
 #: Below this part of the peak a product is worth a word.
 _SLOW = 0.5
-_FEW_ROWS = 16
+_SMALL_M = 16
 #: Part of a node's time that its threads wait for each other.
 _WAITING = 0.15
 
@@ -25,7 +25,7 @@ REASONS = {
     ),
     "few rows": (
         "few rows",
-        f"fewer than {_FEW_ROWS} rows meet the weights, which are read for each run all the same; "
+        f"fewer than {_SMALL_M} rows meet the weights, which are read for each run all the same; "
         "more rows at a time (a larger batch) cost little more",
     ),
 }
@@ -39,7 +39,7 @@ def waiting(row: Row) -> float:
 def _rows_of_product(row: Row) -> int:
     """Return how many vectors a product multiplies with the same matrix; large if not known."""
     if row.op not in ("MatMul", "Gemm", "FusedMatMul", "FusedGemm") or not row.outputs:
-        return _FEW_ROWS
+        return _SMALL_M
     dims = row.outputs[0][1]
     return math.prod(dims[:-1])
 
@@ -54,4 +54,4 @@ def why_slow(row: Row, threads: int) -> str | None:
             return "alone"
         if balance.waiting > _WAITING:
             return "waits"
-    return "few rows" if _rows_of_product(row) < _FEW_ROWS else None
+    return "few rows" if _rows_of_product(row) < _SMALL_M else None

@@ -1,4 +1,4 @@
-"""Several sessions timed in turns, each in a process of its own.
+"""Several sessions timed interleaved, each in a process of its own.
 
 Two sessions of one process are not comparable: where the allocator puts weights and buffers is
 decided once per session, and a model against itself read 1.39. The same is decided once per
@@ -24,7 +24,7 @@ from ortkit.runtime.workers.worker import Loaded, SessionPlan, Turn, Worker, Wor
 #: hits all alike.
 _TURN_SECONDS = 0.05
 #: After others had the caches, the first run of a turn does not count; a longer one fills them
-#: anew in any case.
+#: again in any case.
 _SETTLING_RUN_SECONDS = 0.02
 #: A session is warm when a turn takes as long as the one before, up to this part ...
 _WARM_WITHIN = 0.02
@@ -42,7 +42,7 @@ class Schedule:
     rounds: int = 0
     """Of each process, instead of `seconds`; 0: as many as there is time for."""
     processes: int = 3
-    """How often each session is made anew."""
+    """How many times each session is created."""
     timeout_seconds: float = 600.0
     """For a load, a first run or a turn."""
 
@@ -110,7 +110,7 @@ def take_turns(
     arenas: bool = False,
     progress: Callable[[str], None] = _silent,
 ) -> list[Samples]:
-    """Make all sessions, run them in turns, and do so again with fresh processes.
+    """Make all sessions, run them interleaved, and do so again with fresh processes.
 
     Args:
         plans: The sessions. One that fails is left out from then on.
@@ -171,8 +171,8 @@ class _Contest:
     def _order(self, number: int) -> list[int]:
         """Return the sessions, beginning with another each time and turning back each second."""
         count = len(self.plans)
-        turned = [(index + number // 2) % count for index in range(count)]
-        return turned if number % 2 == 0 else turned[::-1]
+        rotated_order = [(index + number // 2) % count for index in range(count)]
+        return rotated_order if number % 2 == 0 else rotated_order[::-1]
 
     def _guarded(self, index: int, step: Callable[[int], None]) -> None:
         """Do something with a worker; if that fails the session is left out, and has a reason."""
@@ -217,7 +217,8 @@ class _Contest:
             self.samples[index].is_warm = False
 
     def _rounds(self) -> None:
-        """Give each session one turn a round, in turning order, so that drift hits all alike."""
+        """Interleave the sessions: each has one turn a round, in rotating order, so that drift
+        hits all."""
         until = time.perf_counter() + self._seconds()
         number = 0
         while self.workers and self._goes_on(number, until):
