@@ -34,9 +34,15 @@ def roundings_of(op_type: str) -> float:
 
 def special_values_differ(op_type: str) -> bool:
     """Return whether a fused operator may answer NaN and infinities otherwise than its body."""
-    return op_type.rpartition("_")[0].endswith(SPECIAL_VALUES_DIFFER)
+    return _has_part(op_type, SPECIAL_VALUES_DIFFER)
 
 
 def is_zero_for_nan(op_type: str) -> bool:
     """Return whether a fused operator for CUDA gives 0 where its body gives NaN for numbers."""
-    return op_type.rpartition("_")[0].endswith(ZERO_FOR_NAN)
+    return _has_part(op_type, ZERO_FOR_NAN)
+
+
+def _has_part(op_type: str, parts: tuple[str, ...]) -> bool:
+    """Return whether the kind of a fused operator names one of the parts: `cast_max_pool`."""
+    kind = f"_{op_type.rpartition('_')[0]}_"
+    return any(f"_{part}_" in kind for part in parts)
