@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from ortkit.graph.open import open_model
-from ortkit.graph.save import save_model
+from ortkit.graph.io.open import open_model
+from ortkit.graph.io.save import save_model
 from ortkit.optimization import OptimizeOptions, Source, optimize
 from ortkit.rewrite.log import Hit
 from ortkit.temporary import TemporaryFolder

@@ -17,10 +17,10 @@ from ortkit.candidate import Candidate
 from ortkit.env import ends_on_pass_error
 from ortkit.errors import CheckError, KernelError, MissingDependencyError, UserError
 from ortkit.fused_source import FusedSource, keeping, mark_calls, take_marks
-from ortkit.graph.convert import paused_collector
-from ortkit.graph.open import open_model
-from ortkit.graph.save import save_model
-from ortkit.graph.summary import Summary
+from ortkit.graph.analysis.summary import Summary
+from ortkit.graph.io.convert import paused_collector
+from ortkit.graph.io.open import open_model
+from ortkit.graph.io.save import save_model
 from ortkit.kernel_stage import compile_kernels, foreign_note
 from ortkit.kernels.metadata import LIBRARY_SUFFIX
 from ortkit.optimized import Optimized as Optimized

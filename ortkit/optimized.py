@@ -11,8 +11,8 @@ from pathlib import Path
 import onnx_ir as ir
 
 from ortkit.errors import UserError
-from ortkit.graph.atomic import Draft
-from ortkit.graph.save import save_model
+from ortkit.graph.io.atomic import Draft
+from ortkit.graph.io.save import save_model
 from ortkit.kernels.metadata import (
     EMBEDDED_KEY,
     LIBRARY_HASH_KEY,

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
 
-from ortkit.graph.summary import Summary
+from ortkit.graph.analysis.summary import Summary
 
 if TYPE_CHECKING:
     from ortkit.measure.result import Measurement

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
-from ortkit.graph.open import open_model
+from ortkit.graph.io.open import open_model
 from ortkit.kernels.metadata import library_path
 from ortkit.runtime.ort import import_onnxruntime
 from ortkit.verify.feeds import make_feeds

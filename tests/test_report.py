@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ortkit import OptimizeOptions, optimize
-from ortkit.graph.text import from_text
+from ortkit.graph.io.text import from_text
 from ortkit.report import Refusal
 from ortkit.rewrite.passes import NodePass
 from ortkit.rewrite.site import Site

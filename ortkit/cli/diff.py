@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from ortkit.cli import show
 
 if TYPE_CHECKING:
-    from ortkit.graph.diff import Change, ModelDiff
+    from ortkit.graph.analysis.diff import Change, ModelDiff
 
 #: Changes of one part that are shown unless --all is given.
 SHOWN = 20
@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Compare and print."""
-    from ortkit.graph.diff import diff_models
+    from ortkit.graph.analysis.diff import diff_models
 
     with show.progress(quiet=arguments.json) as progress:
         progress("compare")

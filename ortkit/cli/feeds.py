@@ -27,7 +27,7 @@ def candidate_feeds(
         UserError: The npz file does not fit, or `shapes` names what no input has.
         ModelError: It is no model, or it has an input that cannot be made up.
     """
-    from ortkit.graph.open import open_model
+    from ortkit.graph.io.open import open_model
     from ortkit.measure.inputs import usual_feeds
     from ortkit.verify.given import load_feeds
 

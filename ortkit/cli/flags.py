@@ -185,7 +185,7 @@ def check_written(written: Mapping[str, Path | None], read: Iterable[Path | None
     Raises:
         UserError: A file has no folder, is a folder itself, is read, or is written twice.
     """
-    from ortkit.graph.atomic import check_target
+    from ortkit.graph.io.atomic import check_target
 
     taken = {path.resolve(): "is read" for path in read if path is not None}
     for flag, path in written.items():

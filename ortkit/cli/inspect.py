@@ -10,8 +10,8 @@ from ortkit.cli import show
 from ortkit.cli.flags import sizes
 
 if TYPE_CHECKING:
-    from ortkit.graph.cost import Cost
-    from ortkit.graph.inspection import Inspection, Interface
+    from ortkit.graph.analysis.cost import Cost
+    from ortkit.graph.analysis.inspection import Inspection, Interface
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Read the model and print what it is."""
     given = sizes(arguments.shape)
-    from ortkit.graph.inspection import inspect_model
+    from ortkit.graph.analysis.inspection import inspect_model
 
     with show.progress(quiet=arguments.json) as progress:
         progress("read the model")

@@ -40,8 +40,8 @@ def measure(request: Request, folder: Path, progress: Stages) -> Shown:
         RunError: It does not run.
     """
     from ortkit.cli.memory_shown import Shown
-    from ortkit.graph.open import open_model
-    from ortkit.graph.weights import weights_of
+    from ortkit.graph.analysis.weights import weights_of
+    from ortkit.graph.io.open import open_model
 
     weights = weights_of(open_model(request.model))
     stopped = ""

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ortkit.errors import MissingDependencyError, UserError
-from ortkit.graph.atomic import write_whole
+from ortkit.graph.io.atomic import write_whole
 
 if TYPE_CHECKING:
     from ortkit.cli.memory_shown import Shown, ShownPoint

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ortkit.graph.weights import Weights
+    from ortkit.graph.analysis.weights import Weights
     from ortkit.measure.layout_result import Layouts
     from ortkit.runtime.memory.arena_options import ArenaOptions
     from ortkit.runtime.memory.node_table import Peak

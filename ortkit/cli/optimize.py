@@ -111,7 +111,7 @@ def run(arguments: argparse.Namespace) -> int:
     output = _output(arguments)
     has_document = arguments.json or arguments.report is not None
     schema = verdicts.json_schema(arguments, is_written=has_document)
-    from ortkit.graph.atomic import write_whole
+    from ortkit.graph.io.atomic import write_whole
     from ortkit.kernels.tuned import chooser_after
     from ortkit.optimization import OptimizeOptions, optimize
 

@@ -47,7 +47,7 @@ def write_page(report: PrecisionReport, source: str, path: Path) -> None:
     """
     from plotly.subplots import make_subplots
 
-    from ortkit.graph.atomic import write_whole
+    from ortkit.graph.io.atomic import write_whole
 
     figure = make_subplots(
         rows=2,

@@ -57,7 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         feeds = feeds_for(model, arguments.inputs, shapes)
     except ModelError:
-        from ortkit.graph.open import open_model
+        from ortkit.graph.io.open import open_model
 
         open_model(model)
         feeds = None  # its inputs cannot be made up

@@ -54,7 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
     allowed = tolerance(arguments.atol, arguments.rtol)
     computed_in, stated = _lowering(arguments.precision, arguments.max_error)
     level = coverage(arguments)
-    from ortkit.graph.open import open_model
+    from ortkit.graph.io.open import open_model
     from ortkit.runtime.libraries import library_of
     from ortkit.verify.covering import LOWERED_SETS
     from ortkit.verify.verifier import verify_models

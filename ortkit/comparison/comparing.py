@@ -17,7 +17,7 @@ from ortkit.comparison.machine import LoadWatch
 from ortkit.comparison.result import BatchResult, Comparison
 from ortkit.comparison.rows import Row, make_rows
 from ortkit.errors import UserError
-from ortkit.graph.open import open_model
+from ortkit.graph.io.open import open_model
 from ortkit.runtime.settings import Optimizations, SessionSettings
 from ortkit.runtime.workers.planning import plan_session
 from ortkit.runtime.workers.turns import Samples, Schedule, take_turns

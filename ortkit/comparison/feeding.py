@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from ortkit.comparison.batches import BatchAxis, set_batch
 from ortkit.errors import RunError, UserError
-from ortkit.graph.open import open_model
+from ortkit.graph.io.open import open_model
 from ortkit.measure.inputs import usual_feeds
 from ortkit.runtime.workers.worker import SessionPlan, Worker, WorkerError
 from ortkit.verify.exchange import write_feeds

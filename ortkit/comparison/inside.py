@@ -18,7 +18,7 @@ from ortkit.comparison.node_judge import compared
 from ortkit.comparison.node_runs import Failed, Part, Runner
 from ortkit.comparison.reproducer import Step
 from ortkit.comparison.sides import Prepared
-from ortkit.graph.value_names import labels
+from ortkit.graph.analysis.value_names import labels
 from ortkit.graph.walk import control_bodies, subgraphs
 from ortkit.verify.feeds import Value
 

@@ -28,7 +28,7 @@ from ortkit.comparison.node_result import Divergence, NodeReport, State, ValueRo
 from ortkit.comparison.node_runs import Failed, Part, Runner, Values, batches, first_failing
 from ortkit.comparison.sides import NodeSide, Prepared, prepare
 from ortkit.errors import RunError, UserError
-from ortkit.graph.provenance import align
+from ortkit.graph.analysis.provenance import align
 from ortkit.temporary import TemporaryFolder
 from ortkit.verify.compare import OutputComparison
 from ortkit.verify.feeds import Feeds, Value
@@ -58,7 +58,7 @@ def compare_nodes(
     """Compare all values that two models have in common, on one input set.
 
     All runs are with ONNX Runtime's optimizations off, in child processes. Nodes after a value are
-    told by the names of values; see `graph/provenance.py`.
+    told by the names of values; see `graph/analysis/provenance.py`.
 
     Args:
         before: The model that is right by definition, A.

@@ -15,8 +15,8 @@ from ortkit.comparison.reduce_check import Check
 from ortkit.comparison.reduce_state import Recorder, State, start
 from ortkit.comparison.reduce_steps import RESIZES, STEPS, Candidate
 from ortkit.errors import ModelError, UserError
-from ortkit.graph.open import open_model
-from ortkit.graph.save import EXTERNAL_ABOVE_BYTES, save_model
+from ortkit.graph.io.open import open_model
+from ortkit.graph.io.save import EXTERNAL_ABOVE_BYTES, save_model
 from ortkit.temporary import TemporaryFolder
 from ortkit.verify.feeds import Feeds
 

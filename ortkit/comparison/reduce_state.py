@@ -16,10 +16,10 @@ from ortkit.comparison.cuts import Cutter, bodies
 from ortkit.comparison.node_runs import Failed, Part, Runner
 from ortkit.comparison.sides import NodeSide, prepare
 from ortkit.errors import OrtkitError
-from ortkit.graph.dims import Dim, Size
-from ortkit.graph.open import open_model
-from ortkit.graph.save import save_model
-from ortkit.graph.shapes import Shapes
+from ortkit.graph.io.open import open_model
+from ortkit.graph.io.save import save_model
+from ortkit.graph.shapes.infer import Shapes
+from ortkit.graph.symbolic.dims import Dim, Size
 from ortkit.verify.feeds import Feeds
 
 #: Integers up to this many are sizes and indices: made-up ones would not do.

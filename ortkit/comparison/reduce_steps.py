@@ -21,7 +21,7 @@ from ortkit.comparison.reduce_state import (
     to_tensor,
 )
 from ortkit.graph.inline import inline_functions
-from ortkit.graph.open import open_model
+from ortkit.graph.io.open import open_model
 
 Candidate: TypeAlias = Callable[[], onnx.ModelProto | None]
 """Makes a model, or says that there is none."""

@@ -16,8 +16,8 @@ from ortkit.comparison.node_result import Reproducer
 from ortkit.comparison.node_runs import Runner, Values
 from ortkit.comparison.sides import Prepared
 from ortkit.errors import UserError
-from ortkit.graph.open import open_model
-from ortkit.graph.save import save_model
+from ortkit.graph.io.open import open_model
+from ortkit.graph.io.save import save_model
 from ortkit.kernels.metadata import library_path
 from ortkit.verify.feeds import Value
 

@@ -12,13 +12,13 @@ import onnx_ir as ir
 from onnx_ir.passes import PreconditionError
 
 from ortkit.comparison.cuts import Cutter
-from ortkit.graph.channels_last import restore_channels_first
-from ortkit.graph.diff import operator
+from ortkit.graph.analysis.channels_last import restore_channels_first
+from ortkit.graph.analysis.diff import operator
+from ortkit.graph.analysis.value_names import labels
 from ortkit.graph.inline import inline_functions
-from ortkit.graph.open import open_model
-from ortkit.graph.save import save_model
-from ortkit.graph.shapes import Shapes
-from ortkit.graph.value_names import labels
+from ortkit.graph.io.open import open_model
+from ortkit.graph.io.save import save_model
+from ortkit.graph.shapes.infer import Shapes
 from ortkit.graph.walk import nodes_below
 from ortkit.kernels.signature import DOMAIN as FUSED_DOMAIN
 from ortkit.verify.feeds import Feeds

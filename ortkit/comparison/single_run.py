@@ -13,8 +13,8 @@ import numpy as np
 
 from ortkit.comparison.values import Statistics, statistics
 from ortkit.errors import RunError, UserError
-from ortkit.graph.npz import write_npz
-from ortkit.graph.open import open_model
+from ortkit.graph.io.npz import write_npz
+from ortkit.graph.io.open import open_model
 from ortkit.measure.inputs import usual_feeds
 from ortkit.runtime.feeds import finite_problems
 from ortkit.runtime.session import Session

@@ -13,7 +13,7 @@ from ortkit.extend.bodies import at_opset, specialized
 from ortkit.extend.custom_ops import CustomOp
 from ortkit.extend.tensor_types import TensorType
 from ortkit.extend.written_body import Body, Matched, match_body
-from ortkit.graph.dims import Size
+from ortkit.graph.symbolic.dims import Size
 from ortkit.passes.inline_functions import KEPT_KEY
 from ortkit.rewrite.cones import Cone, Order, cones_at
 from ortkit.rewrite.passes import GraphPass

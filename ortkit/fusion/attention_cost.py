@@ -16,7 +16,7 @@ import onnx_ir as ir
 from ortkit.fusion.cost import Prediction, nominal
 from ortkit.fusion.ort_costs import ORT_NS
 from ortkit.fusion.regions import FusedRegion
-from ortkit.graph.dims import Size
+from ortkit.graph.symbolic.dims import Size
 from ortkit.kernels.calibration import Calibration
 from ortkit.rewrite.scope import Scope
 

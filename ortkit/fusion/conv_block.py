@@ -7,7 +7,7 @@ from typing import Literal
 
 import onnx_ir as ir
 
-from ortkit.graph.conv_window import Window
+from ortkit.graph.shapes.conv_window import Window
 
 Kind = Literal[
     "conv", "winograd_conv", "pointwise_conv", "depthwise_conv", "expand_depthwise", "stem_conv",

@@ -21,7 +21,7 @@ from ortkit.fusion.conv_block import Block, Kind
 from ortkit.fusion.conv_cost import Sizes, full_cost, minimal_cost
 from ortkit.fusion.conv_finder import PASS, BlockFinder
 from ortkit.fusion.conv_nodes import is_read_once
-from ortkit.graph.conv_window import Window, pool_window_of
+from ortkit.graph.shapes.conv_window import Window, pool_window_of
 from ortkit.refusal import Refused
 from ortkit.rewrite.site import Site, describe
 

@@ -15,7 +15,7 @@ import onnx_ir as ir
 
 from ortkit.fusion.conv_block import Block
 from ortkit.fusion.conv_nodes import is_global_mean, is_read_once, is_scalar
-from ortkit.graph.conv_window import Window, window_of
+from ortkit.graph.shapes.conv_window import Window, window_of
 from ortkit.refusal import Refused
 from ortkit.rewrite.scope import Scope
 from ortkit.rewrite.site import Site

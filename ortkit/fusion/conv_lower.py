@@ -10,7 +10,7 @@ from ortkit.fusion.conv_bodies import TO_NCHW, TO_NHWC, Described
 from ortkit.fusion.conv_chains import RULE, Chain, is_read_outside
 from ortkit.fusion.conv_finder import PASS
 from ortkit.fusion.lower import drop_initializer, import_fused
-from ortkit.graph.value_names import CHANNELS_LAST
+from ortkit.graph.analysis.value_names import CHANNELS_LAST
 from ortkit.rewrite.scope import Scope
 from ortkit.rewrite.site import describe
 

@@ -15,7 +15,7 @@ from ortkit.fusion.ort_costs import ARITHMETIC_NS, GENERAL_POW_NS, ORT_NS
 from ortkit.fusion.parameters import parameter_inputs
 from ortkit.fusion.regions import FusedRegion
 from ortkit.graph.constants import constant_array
-from ortkit.graph.dims import Atom, Size, replace_atoms
+from ortkit.graph.symbolic.dims import Atom, Size, replace_atoms
 from ortkit.kernels.calibration import Calibration
 from ortkit.kernels.region.ops import POINTWISE_OPS
 from ortkit.kernels.region.reader import POWERS

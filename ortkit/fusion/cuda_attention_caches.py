@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from ortkit.fusion.attention_bodies import ROWS_BACK, ROWS_FIRST
-from ortkit.graph.dims import Size, product
+from ortkit.graph.symbolic.dims import Size, product
 from ortkit.ops.attention.trace import Station, trace_back
 from ortkit.rewrite.scope import Scope
 from ortkit.rewrite.site import Site

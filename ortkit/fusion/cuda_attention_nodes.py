@@ -13,7 +13,7 @@ import onnx_ir as ir
 from ortkit.fusion.attention_bodies import AttentionBody
 from ortkit.fusion.cuda_attention_caches import cache_row, depends, shared_rows
 from ortkit.fusion.cuda_attention_masks import MaskSource, before_expand, mask_source
-from ortkit.graph.dims import Size
+from ortkit.graph.symbolic.dims import Size
 from ortkit.refusal import Refused
 from ortkit.rewrite.scope import Scope
 

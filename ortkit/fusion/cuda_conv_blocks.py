@@ -10,7 +10,7 @@ import onnx_ir as ir
 from ortkit.fusion.conv_block import Block
 from ortkit.fusion.conv_finder import PASS, BlockFinder
 from ortkit.fusion.conv_nodes import is_global_mean
-from ortkit.graph.conv_window import pool_window_of
+from ortkit.graph.shapes.conv_window import pool_window_of
 from ortkit.refusal import Refused
 from ortkit.rewrite.scope import Scope
 from ortkit.rewrite.site import Site, describe

@@ -12,7 +12,7 @@ from math import prod
 from ortkit.fusion.cost import Prediction
 from ortkit.fusion.cuda_cost import LAUNCH_NS
 from ortkit.fusion.cuda_product_cost import Shape
-from ortkit.graph.dims import Size
+from ortkit.graph.symbolic.dims import Size
 from ortkit.kernels.product_times import SMALL_M_MAX, fp8_ns, half_ns, rounding_ns
 
 #: What rows may be that are not known.

@@ -15,7 +15,7 @@ from ortkit.fusion.bodies import Call, needs_standard_form, standard_form
 from ortkit.fusion.parameters import reshape_parameter
 from ortkit.fusion.regions import FusedRegion, is_written
 from ortkit.fusion.sizes import equal_sizes, join_untold
-from ortkit.graph.dims import Size
+from ortkit.graph.symbolic.dims import Size
 from ortkit.kernels.signature import DOMAIN, RegionSignature, TensorSpec, body_text
 from ortkit.rewrite.scope import Scope
 

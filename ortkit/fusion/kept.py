@@ -23,8 +23,8 @@ from ortkit.fusion.product_bodies import is_product
 from ortkit.fusion.product_cost import multiplies
 from ortkit.fusion.regions import PASS
 from ortkit.fusion.sizes import join_untold
-from ortkit.graph.convert import first_line, to_ir
-from ortkit.graph.shapes import Shapes
+from ortkit.graph.io.convert import first_line, to_ir
+from ortkit.graph.shapes.infer import Shapes
 from ortkit.graph.walk import subgraphs
 from ortkit.kernels.signature import DOMAIN, RegionSignature, TensorSpec, body_text
 from ortkit.report import RegionReport

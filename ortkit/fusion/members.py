@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from ortkit.fusion.families import RESHAPES, Access, access_of
 from ortkit.fusion.parameters import has_static_parameters
-from ortkit.graph.dims import Size
+from ortkit.graph.symbolic.dims import Size
 from ortkit.refusal import Refused
 from ortkit.rewrite.scope import Scope, is_unused
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from ortkit.graph.reshape import reshape_target
+from ortkit.graph.shapes.reshape import reshape_target
 from ortkit.rewrite.scope import Scope
 
 #: Constants of up to this many integers are written into a body: axes, sizes, positions.

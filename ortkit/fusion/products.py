@@ -16,8 +16,8 @@ import onnx_ir as ir
 from ortkit.fusion.conv_finder import EPILOGUE_OPS
 from ortkit.fusion.cost import nominal
 from ortkit.fusion.members import is_reshape
-from ortkit.graph.dims import Size
-from ortkit.graph.file_tensors import read_once
+from ortkit.graph.io.file_tensors import read_once
+from ortkit.graph.symbolic.dims import Size
 from ortkit.kernels.panels import Array
 from ortkit.refusal import Refused
 from ortkit.rewrite.scope import Scope

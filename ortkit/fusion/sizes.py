@@ -9,7 +9,7 @@ from itertools import combinations
 import onnx_ir as ir
 
 from ortkit.fusion.families import access_of
-from ortkit.graph.dims import Size, sole_atom
+from ortkit.graph.symbolic.dims import Size, sole_atom
 from ortkit.kernels.signature import TensorSpec
 from ortkit.kernels.sizes import Extent, extent_of, symbols_of, told_symbols
 from ortkit.rewrite.scope import Scope

@@ -11,7 +11,7 @@ from typing import TypeAlias
 import onnx_ir as ir
 
 from ortkit.fusion.families import Access
-from ortkit.graph.dims import Size
+from ortkit.graph.symbolic.dims import Size
 from ortkit.rewrite.scope import Scope
 
 Shape: TypeAlias = tuple[Size, ...]

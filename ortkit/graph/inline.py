@@ -26,7 +26,7 @@ def inline_functions(
     Functions that cannot be inlined stay; see `not_inlined`.
 
     Args:
-        model: Changed in place; `graph/calls.py` has bounded what it becomes.
+        model: Changed in place; `graph/check/calls.py` has bounded what it becomes.
         criteria: Which functions; default: all.
     """
     kept = not_inlined(model)

@@ -50,6 +50,15 @@ def roots(model: ir.Model) -> Iterator[ir.Graph | ir.Function]:
     yield from model.functions.values()
 
 
+def all_graphs(model: ir.Model) -> Iterator[ir.Graph]:
+    """Yield the main graph, the functions' graphs and all graphs inside them."""
+    yield model.graph
+    yield from model.graph.subgraphs()
+    for function in model.functions.values():
+        yield function.graph
+        yield from function.graph.subgraphs()
+
+
 def names_in(model: ir.Model) -> set[str]:
     """Return every name of a value or node of `model`, those in subgraphs and functions too."""
     names: set[str] = set()

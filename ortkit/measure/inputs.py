@@ -11,8 +11,8 @@ import numpy as np
 import onnx_ir as ir
 
 from ortkit.errors import ModelError, UserError
-from ortkit.graph.dims import names
-from ortkit.graph.npz import write_npz
+from ortkit.graph.io.npz import write_npz
+from ortkit.graph.symbolic.dims import names
 from ortkit.verify.feeds import FeedMaker, Feeds
 from ortkit.verify.given import load_given
 from ortkit.verify.plans import Plan

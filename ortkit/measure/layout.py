@@ -17,7 +17,7 @@ from typing import Any
 import onnx
 
 from ortkit.errors import OrtkitError, RunError
-from ortkit.graph.open import open_model
+from ortkit.graph.io.open import open_model
 from ortkit.measure.layout_cases import LayoutCase, layout_cases
 from ortkit.measure.layout_child import WARM_UP, Job, Ran
 from ortkit.measure.layout_kernels import own_kernel

@@ -10,7 +10,7 @@ from pathlib import Path
 import onnx_ir as ir
 
 from ortkit.errors import ModelError
-from ortkit.graph.open import open_model
+from ortkit.graph.io.open import open_model
 from ortkit.kernels.calibration import machine
 from ortkit.measure.inputs import shapes_in, write_inputs
 from ortkit.measure.regions import RegionJob, time_regions

@@ -10,8 +10,8 @@ from typing import ClassVar
 import numpy as np
 import onnx_ir as ir
 
-from ortkit.graph.evaluate import Unsupported, evaluate
-from ortkit.graph.reshape import static
+from ortkit.graph.shapes.evaluate import Unsupported, evaluate
+from ortkit.graph.shapes.reshape import static
 from ortkit.graph.walk import subgraphs
 from ortkit.rewrite.passes import GraphPass
 from ortkit.rewrite.random_ops import is_random
@@ -48,7 +48,7 @@ class FoldConstants(GraphPass):
         * Results that a graph returns: they must be computed there.
 
     Source:
-        Each op's own definition; see `ortkit.graph.evaluate`.
+        Each op's own definition; see `ortkit.graph.shapes.evaluate`.
     """
 
     name: ClassVar[str] = "fold-constants"

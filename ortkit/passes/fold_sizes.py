@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 import onnx_ir as ir
 
-from ortkit.graph.reshape import static
+from ortkit.graph.shapes.reshape import static
 from ortkit.rewrite.passes import NodePass
 from ortkit.rewrite.site import Site
 
@@ -33,7 +33,7 @@ class FoldSizes(NodePass):
         * Results that a graph returns: they must be computed there.
 
     Source:
-        ONNX Shape-1 ... 25 and the ops on its result; see `ortkit.graph.shapes`.
+        ONNX Shape-1 ... 25 and the ops on its result; see `ortkit.graph.shapes.infer`.
     """
 
     name: ClassVar[str] = "fold-sizes"

@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 import onnx_ir as ir
 
-from ortkit.graph.dims import Size
+from ortkit.graph.symbolic.dims import Size
 from ortkit.rewrite.passes import NodePass
 from ortkit.rewrite.site import Site
 

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import onnx_ir as ir
 
-from ortkit.graph.dims import Size
+from ortkit.graph.symbolic.dims import Size
 from ortkit.rewrite.axes import Factor, Group, Layout
 from ortkit.rewrite.einsum import Equation, Roles, read_equation, roles, sizes_of
 from ortkit.rewrite.passes import NodePass

@@ -10,8 +10,8 @@ from typing import ClassVar
 import numpy as np
 import onnx_ir as ir
 
-from ortkit.graph.dims import Size, divide_exactly
-from ortkit.graph.reshape import static
+from ortkit.graph.shapes.reshape import static
+from ortkit.graph.symbolic.dims import Size, divide_exactly
 from ortkit.rewrite.axes import Factor, Group, Layout
 from ortkit.rewrite.cuts import places_by_axis
 from ortkit.rewrite.passes import NodePass

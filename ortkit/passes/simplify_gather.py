@@ -9,8 +9,8 @@ from typing import ClassVar
 import numpy as np
 import onnx_ir as ir
 
-from ortkit.graph.dims import Size, divide_exactly
-from ortkit.graph.reshape import RESHAPES, reshape_target, static
+from ortkit.graph.shapes.reshape import RESHAPES, reshape_target, static
+from ortkit.graph.symbolic.dims import Size, divide_exactly
 from ortkit.rewrite.counting import counted_axis
 from ortkit.rewrite.cuts import INPUTS_SINCE, Cut, cut_of
 from ortkit.rewrite.passes import NodePass

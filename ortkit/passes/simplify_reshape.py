@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ortkit.graph.reshape import reshape_target
+from ortkit.graph.shapes.reshape import reshape_target
 from ortkit.rewrite.passes import NodePass
 from ortkit.rewrite.site import Site
 

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import onnx_ir as ir
 
-from ortkit.graph.reshape import RESHAPES
+from ortkit.graph.shapes.reshape import RESHAPES
 from ortkit.rewrite.axes import track
 from ortkit.rewrite.passes import NodePass
 from ortkit.rewrite.relayout import Relayout, relayout

@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 import onnx_ir as ir
 
-from ortkit.graph.reshape import RESHAPES
+from ortkit.graph.shapes.reshape import RESHAPES
 from ortkit.rewrite.affine import Channels, read_affine
 from ortkit.rewrite.axes import track
 from ortkit.rewrite.passes import NodePass

@@ -9,8 +9,8 @@ from typing import ClassVar
 import numpy as np
 import onnx_ir as ir
 
-from ortkit.graph.dims import Size
-from ortkit.graph.reshape import reshape_target
+from ortkit.graph.shapes.reshape import reshape_target
+from ortkit.graph.symbolic.dims import Size
 from ortkit.rewrite.passes import NodePass
 from ortkit.rewrite.site import Site
 

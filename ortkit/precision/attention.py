@@ -18,7 +18,7 @@ import onnx
 import onnx_ir as ir
 from onnx import helper
 
-from ortkit.graph.shapes import Shapes
+from ortkit.graph.shapes.infer import Shapes
 from ortkit.kernels.build import refusal
 from ortkit.kernels.signature import DOMAIN, RegionSignature, TensorSpec, body_text
 from ortkit.precision.building import Builder

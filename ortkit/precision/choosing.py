@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 
-from ortkit.graph.shapes import Shapes
+from ortkit.graph.shapes.infer import Shapes
 from ortkit.precision.attention import RoundedAttention, attention_refusal, find_attention
 from ortkit.precision.budget import Trial, choose
 from ortkit.precision.calibrate import TRIED, find_ranges

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from ortkit.graph.conv_window import window_of
-from ortkit.graph.shapes import Shapes
+from ortkit.graph.shapes.conv_window import window_of
+from ortkit.graph.shapes.infer import Shapes
 from ortkit.kernels import bf16
 from ortkit.kernels.build import refusal
 from ortkit.precision.building import Builder

@@ -19,7 +19,7 @@ import onnx_ir as ir
 
 from ortkit.errors import CheckError
 from ortkit.graph.opsets.raising import raise_opset
-from ortkit.graph.shapes import Shapes
+from ortkit.graph.shapes.infer import Shapes
 from ortkit.precision.attention import find_attention
 from ortkit.precision.budget import without_next
 from ortkit.precision.building import Builder

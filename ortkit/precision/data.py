@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ortkit.graph.open import open_model
+from ortkit.graph.io.open import open_model
 from ortkit.precision.calibrate import read_sets
 from ortkit.verify.exchange import read_values, write_feeds
 from ortkit.verify.feeds import Feeds

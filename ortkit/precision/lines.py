@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from ortkit.graph.shapes import Shapes
+from ortkit.graph.shapes.infer import Shapes
 from ortkit.precision.products import PASS
 from ortkit.rewrite.lines import line_groups
 from ortkit.rewrite.lines import widen_lines as widen

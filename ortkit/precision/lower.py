@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortkit.graph.constants import constant_array, is_constant
-from ortkit.graph.shapes import Shapes
+from ortkit.graph.shapes.infer import Shapes
 from ortkit.graph.walk import names_in, take_name
 from ortkit.precision.rules import (
     HEAVY,

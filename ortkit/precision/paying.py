@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ortkit.graph.npz import write_npz
+from ortkit.graph.io.npz import write_npz
 from ortkit.runtime.timing import NotTimed, Variant, speedup, time_variants
 from ortkit.verify.exchange import read_values
 

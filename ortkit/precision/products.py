@@ -10,7 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortkit.graph.constants import constant_array, is_constant
-from ortkit.graph.shapes import Shapes
+from ortkit.graph.shapes.infer import Shapes
 from ortkit.graph.walk import control_bodies, control_nodes_below
 from ortkit.rewrite.log import RewriteLog
 from ortkit.rewrite.site import describe

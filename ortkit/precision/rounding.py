@@ -12,7 +12,7 @@ import onnx_ir as ir
 
 from ortkit.graph.constants import constant_array
 from ortkit.graph.inline import inline_functions
-from ortkit.graph.shapes import Shapes
+from ortkit.graph.shapes.infer import Shapes
 from ortkit.graph.walk import names_in, take_name
 
 _FLOAT = ir.DataType.FLOAT

@@ -10,7 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortkit.errors import CheckError
-from ortkit.graph.save import save_model
+from ortkit.graph.io.save import save_model
 from ortkit.precision.forms import Form
 from ortkit.precision.products import Product
 from ortkit.precision.trials import ERRORS, FLAGS, RANGES, errors_model, ranges_model

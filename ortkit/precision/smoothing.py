@@ -7,7 +7,7 @@ from collections.abc import Container, Sequence
 import numpy as np
 import onnx_ir as ir
 
-from ortkit.graph.shapes import Shapes
+from ortkit.graph.shapes.infer import Shapes
 from ortkit.precision.forms import DynamicInt8
 from ortkit.precision.products import Product, find_products
 from ortkit.precision.running import Runner

@@ -10,7 +10,7 @@ source. What a chain of them does is then a permutation of factors, however it i
     Transpose<perm = [0, 2, 1, 3]>  (b) (h) (s) (d)
     Reshape([-1, s, d])             (b h) (s) (d)
 
-Sizes may be symbolic (`ortkit.graph.dims`); what cannot be proved is refused.
+Sizes may be symbolic (`ortkit.graph.symbolic.dims`); what cannot be proved is refused.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from typing import TypeAlias
 
 import onnx_ir as ir
 
-from ortkit.graph.dims import Size, divide_exactly, floor_divide, product
-from ortkit.graph.reshape import RESHAPES, reshape_target
-from ortkit.graph.shapes import Shapes
+from ortkit.graph.shapes.infer import Shapes
+from ortkit.graph.shapes.reshape import RESHAPES, reshape_target
+from ortkit.graph.symbolic.dims import Size, divide_exactly, floor_divide, product
 
 #: Ops that `track` follows, all of the default domain.
 LAYOUT_OPS = (*RESHAPES, "Transpose", "Expand", "Identity")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from ortkit.graph.dims import Size
-from ortkit.graph.reshape import RESHAPES
+from ortkit.graph.shapes.reshape import RESHAPES
+from ortkit.graph.symbolic.dims import Size
 from ortkit.rewrite.axes import Layout, track
 from ortkit.rewrite.site import Site
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import reduce
 
-from ortkit.graph.dims import Size, broadcast
+from ortkit.graph.symbolic.dims import Size, broadcast
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ from pathlib import Path
 import onnx_ir as ir
 
 from ortkit.errors import InternalError, ModelError
-from ortkit.graph.check import check_model
-from ortkit.graph.save import save_model
+from ortkit.graph.check.model import check_model
+from ortkit.graph.io.save import save_model
 from ortkit.rewrite.pipeline import Step
 
 Instrument = Callable[[ir.Model, Step], None]

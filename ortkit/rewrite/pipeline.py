@@ -11,7 +11,7 @@ from itertools import groupby
 
 import onnx_ir as ir
 
-from ortkit.graph.shapes import Shapes
+from ortkit.graph.shapes.infer import Shapes
 from ortkit.graph.walk import roots
 from ortkit.rewrite.failures import blamed
 from ortkit.rewrite.log import RewriteLog

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from ortkit.graph.dims import Size
+from ortkit.graph.symbolic.dims import Size
 from ortkit.rewrite.rotary_channels import Place
 from ortkit.rewrite.rotary_layout import Layout, choose_layout
 from ortkit.rewrite.rotary_match import Rotation

@@ -14,7 +14,7 @@ from typing import TypeAlias
 import numpy as np
 import onnx_ir as ir
 
-from ortkit.graph.dims import Size, sole_atom
+from ortkit.graph.symbolic.dims import Size, sole_atom
 from ortkit.rewrite.axes import perm_of
 from ortkit.rewrite.site import Site
 

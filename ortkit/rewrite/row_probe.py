@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from ortkit.graph.dims import Dim, product, replace_atoms, sole_atom
-from ortkit.graph.shape_rules.call import Ratio
+from ortkit.graph.shapes.rules.call import Ratio
+from ortkit.graph.symbolic.dims import Dim, product, replace_atoms, sole_atom
 from ortkit.rewrite.rows import MOVES, REDUCTIONS, Region
 from ortkit.rewrite.sample import sample
 

@@ -9,7 +9,7 @@ from math import prod
 import numpy as np
 import onnx_ir as ir
 
-from ortkit.graph.dims import Size
+from ortkit.graph.symbolic.dims import Size
 from ortkit.rewrite.rounding import rounded
 from ortkit.rewrite.rows import Frame
 from ortkit.rewrite.site import Site

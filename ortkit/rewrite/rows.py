@@ -16,7 +16,7 @@ from functools import cached_property
 
 import onnx_ir as ir
 
-from ortkit.graph.dims import Size
+from ortkit.graph.symbolic.dims import Size
 from ortkit.rewrite.sample import FLOATS
 from ortkit.rewrite.scope import Scope
 

@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from ortkit.graph.constants import OVERRIDABLE_SINCE_IR, constant_array, is_constant
 from ortkit.graph.opsets.raising import carry_out, plan_raise
-from ortkit.graph.shapes import Shapes
+from ortkit.graph.shapes.infer import Shapes
 from ortkit.graph.walk import (
     control_nodes_below,
     names_in,

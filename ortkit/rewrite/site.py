@@ -8,7 +8,7 @@ from typing import TypeAlias
 import numpy as np
 import onnx_ir as ir
 
-from ortkit.graph.dims import Size
+from ortkit.graph.symbolic.dims import Size
 from ortkit.rewrite.scope import Attributes, Scope
 
 # `Site.int` and `Site.float` hide the builtins from the annotations below.

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ortkit.errors import MissingDependencyError, UserError
-from ortkit.graph.header import Header
-from ortkit.graph.open import open_model
-from ortkit.graph.source import source_of
+from ortkit.graph.io.header import Header
+from ortkit.graph.io.open import open_model
+from ortkit.graph.io.origin import source_of
 from ortkit.kernels.metadata import EMBEDDED_KEY, LIBRARY_HASH_KEY, LIBRARY_KEY, library_path
 from ortkit.kernels.sealed import sealed_copy
 from ortkit.kernels.signature import DOMAIN

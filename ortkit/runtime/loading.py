@@ -9,7 +9,7 @@ from types import ModuleType
 from typing import Any
 
 from ortkit.errors import MissingDependencyError, RunError, UserError
-from ortkit.graph.open import ModelSource
+from ortkit.graph.io.open import ModelSource
 from ortkit.runtime.capture_gate import GATE
 from ortkit.runtime.layout_advice import advised
 from ortkit.runtime.libraries import extensions_library, fused_ops, kernel_library

@@ -18,10 +18,10 @@ import onnx
 import onnx_ir as ir
 
 from ortkit.errors import OrtkitError, RunError, UserError
-from ortkit.graph.header import Header
-from ortkit.graph.open import open_model
-from ortkit.graph.save import save_model
-from ortkit.graph.shapes import Shapes
+from ortkit.graph.io.header import Header
+from ortkit.graph.io.open import open_model
+from ortkit.graph.io.save import save_model
+from ortkit.graph.shapes.infer import Shapes
 from ortkit.runtime.python_slots import DOMAIN, SLOTS, op_type, passes
 
 

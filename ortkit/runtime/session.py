@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ortkit.errors import UserError
-from ortkit.graph.open import ModelSource, open_model
+from ortkit.graph.io.open import ModelSource, open_model
 from ortkit.runtime.binding import Binding, bind, run_on_values
 from ortkit.runtime.capture_gate import GATE, gated
 from ortkit.runtime.cuda_graphs import CapturedRuns

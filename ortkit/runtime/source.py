@@ -11,10 +11,10 @@ import onnx
 import onnx_ir as ir
 
 from ortkit.errors import ModelError
-from ortkit.graph.header import Header, checked_header, read_header
-from ortkit.graph.open import ModelSource, open_model, path_of
-from ortkit.graph.save import save_model
-from ortkit.graph.text import is_text_suffix
+from ortkit.graph.io.header import Header, checked_header, read_header
+from ortkit.graph.io.open import ModelSource, open_model, path_of
+from ortkit.graph.io.save import save_model
+from ortkit.graph.io.text import is_text_suffix
 
 
 @runtime_checkable

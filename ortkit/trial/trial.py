@@ -13,11 +13,11 @@ from typing import Literal
 import onnx_ir as ir
 
 from ortkit.errors import ModelError, UserError
-from ortkit.graph.cost import model_cost
+from ortkit.graph.analysis.cost import model_cost
+from ortkit.graph.analysis.summary import Summary
 from ortkit.graph.inline import inline_functions
-from ortkit.graph.open import open_model
-from ortkit.graph.save import save_model
-from ortkit.graph.summary import Summary
+from ortkit.graph.io.open import open_model
+from ortkit.graph.io.save import save_model
 from ortkit.measure.inputs import shapes_in, write_inputs
 from ortkit.measure.result import Ceiling
 from ortkit.measure.whole import ceiling_of

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ortkit.errors import UserError
-from ortkit.graph.atomic import write_whole
+from ortkit.graph.io.atomic import write_whole
 from ortkit.kernels.tuned import (
     Place,
     Record,

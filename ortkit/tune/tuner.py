@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ortkit.errors import KernelError, UserError
-from ortkit.graph.save import save_model
+from ortkit.graph.io.save import save_model
 from ortkit.kernels.build import missing_toolchain
 from ortkit.kernels.calibration import machine
 from ortkit.kernels.catalog import load_backend

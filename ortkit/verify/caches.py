@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
-from ortkit.graph.dims import Size, replace_atoms
-from ortkit.graph.shapes import Shapes
+from ortkit.graph.shapes.infer import Shapes
+from ortkit.graph.symbolic.dims import Size, replace_atoms
 
 
 @dataclass(frozen=True)

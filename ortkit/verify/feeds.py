@@ -10,8 +10,8 @@ import numpy as np
 import onnx_ir as ir
 
 from ortkit.errors import ModelError
-from ortkit.graph.dims import Size, sole_atom
-from ortkit.graph.shapes import Shapes
+from ortkit.graph.shapes.infer import Shapes
+from ortkit.graph.symbolic.dims import Size, sole_atom
 from ortkit.verify.caches import Cache, caches_of
 from ortkit.verify.covering import Level, covering
 from ortkit.verify.demands import demanded_sizes

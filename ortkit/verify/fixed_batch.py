@@ -14,11 +14,11 @@ from typing import Any, Self
 
 import onnx_ir as ir
 
+from ortkit.graph.analysis.cost import model_cost
 from ortkit.graph.batch.cut import Cut, cut_batch, fixed_batch
 from ortkit.graph.batch.place import Mixed
-from ortkit.graph.cost import model_cost
 from ortkit.graph.inline import inline_functions
-from ortkit.graph.open import open_model
+from ortkit.graph.io.open import open_model
 from ortkit.verify.verification import Verification
 from ortkit.verify.verifier import Verifier
 

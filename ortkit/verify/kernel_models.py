@@ -10,8 +10,8 @@ import onnx_ir as ir
 from onnx import helper
 
 from ortkit.graph.constants import constant_tensor
-from ortkit.graph.dims import Size
-from ortkit.graph.shapes import Shapes
+from ortkit.graph.shapes.infer import Shapes
+from ortkit.graph.symbolic.dims import Size
 from ortkit.graph.walk import nodes_below, roots
 
 #: The domain of fused operators; see `ortkit.kernels.signature`.

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from ortkit.graph.dims import Atom, Dim, Size, replace_atoms
+from ortkit.graph.symbolic.dims import Atom, Dim, Size, replace_atoms
 
 #: Sizes that have remainders of their own in the loops of docs/kernels.md, at the units that CPU
 #: kernels work in: vectors of 8 and 16, register tiles of 6, 9 and 14 rows, panels of 32 to 64.

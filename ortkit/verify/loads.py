@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from ortkit.graph.open import open_model
-from ortkit.graph.save import save_model
-from ortkit.graph.text import is_text_suffix
+from ortkit.graph.io.open import open_model
+from ortkit.graph.io.save import save_model
+from ortkit.graph.io.text import is_text_suffix
 from ortkit.temporary import TemporaryFolder
 from ortkit.verify.kernel_gaps import fused_ops_in
 from ortkit.verify.limits import time_limit

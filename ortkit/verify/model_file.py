@@ -6,9 +6,9 @@ from pathlib import Path
 
 import onnx_ir as ir
 
-from ortkit.graph.open import open_model
-from ortkit.graph.save import save_model
-from ortkit.graph.text import is_text_suffix
+from ortkit.graph.io.open import open_model
+from ortkit.graph.io.save import save_model
+from ortkit.graph.io.text import is_text_suffix
 
 #: ONNX Runtime holds a file of this size twice while it loads it, and maps data beside it.
 _LARGE_FILE = 32 << 20

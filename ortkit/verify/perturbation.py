@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 import numpy as np
 import onnx_ir as ir
 
-from ortkit.graph.shapes import Shapes
+from ortkit.graph.shapes.infer import Shapes
 from ortkit.graph.walk import control_nodes_below, names_in, take_name
 from ortkit.verify.precision import is_quantizing
 

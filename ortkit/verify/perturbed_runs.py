@@ -7,8 +7,8 @@ from pathlib import Path
 
 import onnx_ir as ir
 
-from ortkit.graph.open import open_model
-from ortkit.graph.save import save_model
+from ortkit.graph.io.open import open_model
+from ortkit.graph.io.save import save_model
 from ortkit.runtime.tensor_files import MANIFEST
 from ortkit.verify.budget import Budget
 from ortkit.verify.exchange import read_values

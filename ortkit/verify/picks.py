@@ -13,8 +13,8 @@ from pathlib import Path
 
 import onnx_ir as ir
 
-from ortkit.graph.save import save_model
-from ortkit.graph.shapes import Shapes
+from ortkit.graph.io.save import save_model
+from ortkit.graph.shapes.infer import Shapes
 from ortkit.graph.walk import names_in
 from ortkit.verify.budget import Budget
 from ortkit.verify.exchange import read_values

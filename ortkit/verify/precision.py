@@ -7,7 +7,7 @@ from contextlib import suppress
 
 import onnx_ir as ir
 
-from ortkit.graph.shapes import Shapes
+from ortkit.graph.shapes.infer import Shapes
 from ortkit.graph.walk import nodes_below, roots, subgraphs
 
 _D = ir.DataType

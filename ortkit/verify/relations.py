@@ -7,8 +7,17 @@ from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
-from ortkit.graph.dims import Atom, Dim, Size, add, multiply, names, replace_atoms, sole_atom
-from ortkit.graph.shapes import Shapes
+from ortkit.graph.shapes.infer import Shapes
+from ortkit.graph.symbolic.dims import (
+    Atom,
+    Dim,
+    Size,
+    add,
+    multiply,
+    names,
+    replace_atoms,
+    sole_atom,
+)
 from ortkit.verify.caches import Cache, caches_of
 
 #: Operators whose inputs broadcast, with the index of the first input that does.

@@ -15,10 +15,10 @@ from typing import TypeAlias
 
 import onnx_ir as ir
 
-from ortkit.graph.channels_last import restore_channels_first
-from ortkit.graph.parts import share_weights, write_part
-from ortkit.graph.provenance import align
-from ortkit.graph.shapes import Shapes
+from ortkit.graph.analysis.channels_last import restore_channels_first
+from ortkit.graph.analysis.provenance import align
+from ortkit.graph.io.parts import share_weights, write_part
+from ortkit.graph.shapes.infer import Shapes
 from ortkit.verify.allowance import DEFAULT, Allowance
 from ortkit.verify.budget import Budget
 from ortkit.verify.compare import OutputComparison

@@ -10,8 +10,8 @@ from math import prod
 import onnx_ir as ir
 
 from ortkit.errors import ModelError, UserError
-from ortkit.graph.dim_text import parse_size
-from ortkit.graph.dims import Dim, Size, names, substitute
+from ortkit.graph.symbolic.dims import Dim, Size, names, substitute
+from ortkit.graph.symbolic.text import parse_size
 
 #: What a size's name says about it: the first row whose pattern is found in the name decides.
 _BY_NAME: tuple[tuple[str, str], ...] = (

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
-from ortkit.graph.dim_text import parse_size
+from ortkit.graph.symbolic.text import parse_size
 from ortkit.verify.masks import make_counted_mask, make_mask
 from ortkit.verify.plans import Plan
 from ortkit.verify.sizes import concrete

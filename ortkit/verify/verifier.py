@@ -14,7 +14,7 @@ from typing import Self
 import onnx_ir as ir
 
 from ortkit.errors import InternalError, UserError
-from ortkit.graph.open import open_model
+from ortkit.graph.io.open import open_model
 from ortkit.temporary import TemporaryFolder
 from ortkit.verify.allowance import Allowance
 from ortkit.verify.budget import Budget, check_budget

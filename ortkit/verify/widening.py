@@ -15,7 +15,7 @@ import onnx_ir as ir
 
 from ortkit.graph.constants import constant_tensor
 from ortkit.graph.inline import inline_functions
-from ortkit.graph.shapes import Shapes
+from ortkit.graph.shapes.infer import Shapes
 from ortkit.graph.walk import nodes_below, roots
 from ortkit.verify.exchange import read_values, write_feeds
 from ortkit.verify.feeds import Value

@@ -21,8 +21,8 @@ import models
 from models.catalog import BUILDERS, spellings
 from ortkit.fusion import cost
 from ortkit.fusion.plan import compile_regions
-from ortkit.graph.encode import skeleton
-from ortkit.graph.open import open_model
+from ortkit.graph.io.encode import skeleton
+from ortkit.graph.io.open import open_model
 from ortkit.kernels.build import LibraryBuild
 from ortkit.options import OptimizeOptions
 from ortkit.pipelines import lowering_of, pipeline_of, target_of

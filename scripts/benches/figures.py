@@ -17,7 +17,7 @@ from pathlib import Path
 from statistics import median
 
 from ortkit.errors import OrtkitError
-from ortkit.graph.open import open_model
+from ortkit.graph.io.open import open_model
 from ortkit.measure.inputs import write_inputs
 from scripts.benches import output
 

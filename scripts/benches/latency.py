@@ -22,8 +22,8 @@ import numpy as np
 import onnx_ir as ir
 
 from ortkit.errors import ModelError, OrtkitError
-from ortkit.graph.dims import names
-from ortkit.graph.open import open_model
+from ortkit.graph.io.open import open_model
+from ortkit.graph.symbolic.dims import names
 from ortkit.kernels.metadata import library_path
 from ortkit.runtime.timing import NotTimed, Variant, time_variants
 from ortkit.verify.feeds import FeedMaker

@@ -11,7 +11,7 @@ import pytest
 from ortkit.comparison.batches import batch_axis, set_batch
 from ortkit.comparison.rows import make_rows
 from ortkit.errors import UserError
-from ortkit.graph.open import open_model
+from ortkit.graph.io.open import open_model
 
 A, B = Path("a.onnx"), Path("b.onnx")
 

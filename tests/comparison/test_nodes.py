@@ -18,7 +18,7 @@ from ortkit.comparison.nodes import compare_nodes
 from ortkit.comparison.optimized_graph import optimized_side
 from ortkit.comparison.sides import NodeSide
 from ortkit.errors import RunError, UserError
-from ortkit.graph.open import open_model
+from ortkit.graph.io.open import open_model
 from ortkit.kernels.metadata import library_path
 from ortkit.optimization import OptimizeOptions, optimize
 from ortkit.verify.feeds import Feeds, make_feeds

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, note, reject, settings
 from hypothesis import strategies as st
 
-from ortkit.graph.check import check_model
+from ortkit.graph.check.model import check_model
 from ortkit.passes.catalog import PASSES
 from ortkit.passes.presets import ORDER
 from ortkit.passes.select import load_pass, select_passes

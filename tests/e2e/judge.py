@@ -13,7 +13,7 @@ import onnx
 import onnx_ir as ir
 
 from ortkit import OptimizeOptions, OrtkitError, optimize
-from ortkit.graph.check import check_model
+from ortkit.graph.check.model import check_model
 from ortkit.rewrite.log import Hit
 from ortkit.verify.compare import compare_outputs
 from tests.e2e.suites import Case, Value, run, same, with_subgraphs

@@ -16,7 +16,7 @@ import pytest
 from ortkit import OptimizeOptions, optimize
 from ortkit.cli.main import run
 from ortkit.errors import UserError
-from ortkit.graph.check import check_model
+from ortkit.graph.check.model import check_model
 from ortkit.passes.drop_identity import DropIdentity
 from ortkit.rewrite.failures import PassError
 from ortkit.rewrite.log import RewriteLog

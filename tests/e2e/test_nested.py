@@ -8,7 +8,7 @@ import onnx_ir as ir
 import pytest
 
 from ortkit import Optimized, OptimizeOptions, optimize
-from ortkit.graph.text import from_text
+from ortkit.graph.io.text import from_text
 from ortkit.verify.compare import compare_outputs
 from ortkit.verify.feeds import make_feeds
 from tests.e2e.judge import interface

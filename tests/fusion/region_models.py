@@ -14,8 +14,8 @@ from ortkit.fusion.choose import Accepts, Candidate, candidates
 from ortkit.fusion.cost import CostModel, Prediction
 from ortkit.fusion.lower import lower_region, restore_order
 from ortkit.fusion.regions import FusedRegion
-from ortkit.graph.shapes import Shapes
-from ortkit.graph.text import from_text
+from ortkit.graph.io.text import from_text
+from ortkit.graph.shapes.infer import Shapes
 from ortkit.graph.walk import control_bodies
 from ortkit.kernels.calibration import Calibration
 from ortkit.kernels.signature import RegionSignature

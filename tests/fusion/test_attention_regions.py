@@ -12,7 +12,7 @@ from ortkit.fusion.attention_regions import attention_candidates
 from ortkit.fusion.cost import CostModel
 from ortkit.fusion.lower import lower_region
 from ortkit.fusion.recompute import Candidate
-from ortkit.graph.text import from_text
+from ortkit.graph.io.text import from_text
 from ortkit.kernels.build import refusal
 from ortkit.kernels.calibration import Calibration
 from ortkit.kernels.signature import RegionSignature

@@ -11,8 +11,8 @@ import pytest
 from ortkit.fusion.bf16_regions import product_candidates
 from ortkit.fusion.choose import Accepts
 from ortkit.fusion.recompute import Candidate
-from ortkit.graph.open import open_model
-from ortkit.graph.shapes import Shapes
+from ortkit.graph.io.open import open_model
+from ortkit.graph.shapes.infer import Shapes
 from ortkit.graph.walk import names_in
 from ortkit.kernels.bf16 import pack_weight, unpack_text
 from ortkit.kernels.build import refusal

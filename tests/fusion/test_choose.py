@@ -7,7 +7,7 @@ from region_models import HEAD, accept, find, kinds, scope_of
 
 from ortkit.fusion.cost import CostModel
 from ortkit.fusion.describe import describe_region
-from ortkit.graph.text import from_text
+from ortkit.graph.io.text import from_text
 from ortkit.kernels.region.bounds import exceeds_bounds
 from ortkit.kernels.signature import RegionSignature
 from ortkit.refusal import Refused

@@ -14,7 +14,7 @@ from ortkit.fusion.cuda_attention import cuda_attention_candidates, without_read
 from ortkit.fusion.cuda_cost import CudaCostModel
 from ortkit.fusion.lower import lower_region
 from ortkit.fusion.recompute import Candidate
-from ortkit.graph.text import from_text
+from ortkit.graph.io.text import from_text
 from ortkit.kernels.calibration import Calibration
 from ortkit.rewrite.scope import Scope
 

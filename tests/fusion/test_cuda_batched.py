@@ -16,7 +16,7 @@ from ortkit.fusion.cost import Prediction
 from ortkit.fusion.cuda_batched import batched_candidates
 from ortkit.fusion.cuda_cost import CudaCostModel
 from ortkit.fusion.lower import lower_region
-from ortkit.graph.text import from_text
+from ortkit.graph.io.text import from_text
 from ortkit.kernels.calibration import Calibration
 
 HEAD = '<ir_version: 10, opset_import: ["" : 23, "com.microsoft" : 1]>'

@@ -12,7 +12,7 @@ from test_cuda_products import HEAD, many_rows, outputs_of
 from ortkit.fusion.cuda_halved_products import split_gate_up
 from ortkit.fusion.cuda_products import cuda_product_candidates, prefers_split_gate_up
 from ortkit.fusion.lower import lower_region
-from ortkit.graph.text import from_text
+from ortkit.graph.io.text import from_text
 from ortkit.kernels.calibration import Calibration
 
 DEPTH, COLUMNS = 16, 24

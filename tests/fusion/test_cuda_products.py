@@ -20,7 +20,7 @@ from ortkit.fusion.cuda_skip_norms import split_skip_norms
 from ortkit.fusion.cuda_turned_weights import pretransposed_weights
 from ortkit.fusion.lower import lower_region
 from ortkit.fusion.recompute import Candidate
-from ortkit.graph.text import from_text
+from ortkit.graph.io.text import from_text
 from ortkit.kernels.calibration import Calibration
 from ortkit.rewrite.scope import Scope
 

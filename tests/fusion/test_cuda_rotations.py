@@ -13,7 +13,7 @@ from test_cuda_attention import run
 from ortkit.fusion.cuda_attention import cuda_attention_candidates, takes_attention
 from ortkit.fusion.cuda_rotations import decomposed_rotations
 from ortkit.fusion.lower import lower_region
-from ortkit.graph.text import from_text
+from ortkit.graph.io.text import from_text
 from ortkit.kernels.calibration import Calibration
 from ortkit.rewrite.scope import Scope
 

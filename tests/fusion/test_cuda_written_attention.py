@@ -11,7 +11,7 @@ from region_models import Eager, accept, run, scope_of
 from ortkit.fusion.cuda_attention import cuda_attention_candidates, takes_attention
 from ortkit.fusion.cuda_written_attention import decomposed_attention
 from ortkit.fusion.lower import lower_region
-from ortkit.graph.text import from_text
+from ortkit.graph.io.text import from_text
 from ortkit.kernels.calibration import Calibration
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.triton.source import sources_of

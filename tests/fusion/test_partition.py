@@ -11,7 +11,7 @@ import pytest
 from region_models import HEAD, assert_same, find, kinds, scope_of
 
 from ortkit.fusion.partition import MAX_NODES, partition
-from ortkit.graph.text import from_text
+from ortkit.graph.io.text import from_text
 
 
 @pytest.mark.parametrize(

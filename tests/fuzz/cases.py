@@ -10,7 +10,7 @@ from pathlib import Path
 import onnx
 from onnx import TensorProto
 
-from ortkit.graph.text import format_text
+from ortkit.graph.io.text import format_text
 from tests.fuzz.mutations import DAMAGES, change_text_format
 
 _TEXTS = (".onnxtxt", ".textproto", ".json")

@@ -23,8 +23,8 @@ import onnx
 import onnx_ir as ir
 from onnx import TensorProto, helper, numpy_helper
 
-from ortkit.graph.open import open_model
-from ortkit.graph.save import save_model
+from ortkit.graph.io.open import open_model
+from ortkit.graph.io.save import save_model
 from ortkit.optimized import Optimized
 
 #: All that changes what lies in a folder, or in a file of it.

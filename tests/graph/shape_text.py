@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from ortkit.graph.dims import Size
-from ortkit.graph.shapes import Shapes
+from ortkit.graph.shapes.infer import Shapes
+from ortkit.graph.symbolic.dims import Size
 
 
 def parse(body: str, inputs: str = "", constants: str = "", opset: int = 21) -> ir.Model:

@@ -16,7 +16,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from ortkit.errors import ModelError
-from ortkit.graph.open import open_model
+from ortkit.graph.io.open import open_model
 
 
 def small_model() -> onnx.ModelProto:

@@ -13,11 +13,11 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from ortkit.errors import ModelError
-from ortkit.graph.check import check_model
-from ortkit.graph.framing import LARGE_BYTES
-from ortkit.graph.open import open_model
-from ortkit.graph.save import save_model
-from ortkit.graph.text import format_text, parse_text
+from ortkit.graph.check.model import check_model
+from ortkit.graph.io.framing import LARGE_BYTES
+from ortkit.graph.io.open import open_model
+from ortkit.graph.io.save import save_model
+from ortkit.graph.io.text import format_text, parse_text
 
 CASES = 1000
 SAMPLE = 40

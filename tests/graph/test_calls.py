@@ -14,10 +14,10 @@ from onnx_ir.passes.common import InlinePass
 
 import ortkit
 from ortkit.errors import ModelError
-from ortkit.graph.calls import MAX_CALL_DEPTH, MAX_INLINED_NODES
+from ortkit.graph.analysis.inspection import inspect_model
+from ortkit.graph.check.calls import MAX_CALL_DEPTH, MAX_INLINED_NODES
 from ortkit.graph.inline import inline_functions
-from ortkit.graph.inspection import inspect_model
-from ortkit.graph.open import open_model
+from ortkit.graph.io.open import open_model
 
 _OPSETS = [helper.make_opsetid("", 17), helper.make_opsetid("d", 1)]
 

@@ -8,9 +8,9 @@ import pytest
 from onnx import AttributeProto, TensorProto, helper
 
 from ortkit.errors import ModelError
-from ortkit.graph.check import check_model, check_proto
-from ortkit.graph.open import open_model
-from ortkit.graph.text import from_text, parse_text
+from ortkit.graph.check.model import check_model, check_proto
+from ortkit.graph.io.open import open_model
+from ortkit.graph.io.text import from_text, parse_text
 
 HEAD = '<ir_version: 10, opset_import: ["" : 21]>\n'
 

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ortkit.graph.dim_text import parse_size, size_text
-from ortkit.graph.dims import (
+from ortkit.graph.symbolic.dims import (
     Dim,
     Size,
     bounds,
@@ -29,6 +28,7 @@ from ortkit.graph.dims import (
     substitute,
     weight,
 )
+from ortkit.graph.symbolic.text import parse_size, size_text
 
 NAMES = ("a", "b", "c")
 A, B, C = (Dim.named(name) for name in NAMES)

@@ -7,7 +7,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from ortkit.graph.evaluate import Unsupported, evaluate
+from ortkit.graph.shapes.evaluate import Unsupported, evaluate
 
 LATEST = {"": 21}
 

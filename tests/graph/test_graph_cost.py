@@ -7,8 +7,8 @@ import onnx.parser
 import onnx_ir as ir
 import pytest
 
-from ortkit.graph.cost import OpCost, model_cost
-from ortkit.graph.flops import AFFINE, NORM, SOFTMAX
+from ortkit.graph.analysis.cost import OpCost, model_cost
+from ortkit.graph.analysis.flops import AFFINE, NORM, SOFTMAX
 
 HEADER = '<ir_version: 10, opset_import: ["" : 23, "com.microsoft": 1, "own": 1]> g '
 

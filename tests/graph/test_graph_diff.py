@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import onnx.parser
 
-from ortkit.graph.diff import Change, diff_models
+from ortkit.graph.analysis.diff import Change, diff_models
 
 BASE = """<ir_version: 10, opset_import: ["" : 20]>
 g (float[n, 4] x) => (float[n, 4] y)

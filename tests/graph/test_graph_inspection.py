@@ -11,7 +11,7 @@ import pytest
 
 import models
 from ortkit.errors import UserError
-from ortkit.graph.inspection import inspect_model
+from ortkit.graph.analysis.inspection import inspect_model
 
 
 def parsed(text: str) -> onnx.ModelProto:

@@ -12,11 +12,11 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from ortkit.errors import ModelError
-from ortkit.graph.check import check_model
-from ortkit.graph.framing import parse_without_large_tensors
-from ortkit.graph.open import open_model
-from ortkit.graph.save import save_model
-from ortkit.graph.source import Source, source_of
+from ortkit.graph.check.model import check_model
+from ortkit.graph.io.framing import parse_without_large_tensors
+from ortkit.graph.io.open import open_model
+from ortkit.graph.io.origin import Source, source_of
+from ortkit.graph.io.save import save_model
 
 LARGE = 1 << 18
 
@@ -321,7 +321,7 @@ def test_opening_needs_neither_runtime_nor_torch() -> None:
     import sys
 
     code = (
-        "import sys, ortkit.graph.open, ortkit.graph.save\n"
+        "import sys, ortkit.graph.io.open, ortkit.graph.io.save\n"
         "print(*{'onnxruntime', 'torch', 'tvm', 'onnxscript', 'rich'} & set(sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

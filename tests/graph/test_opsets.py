@@ -13,12 +13,12 @@ import pytest
 
 from models.catalog import BUILDERS, build, spellings
 from models.feeds import feeds
-from ortkit.graph.check import check_model
+from ortkit.graph.check.model import check_model
+from ortkit.graph.io.text import from_text, to_text
 from ortkit.graph.opsets.adapters import ADAPTERS
 from ortkit.graph.opsets.kernels import LAST_INLINED, WITHOUT_KERNEL
 from ortkit.graph.opsets.raising import NEWEST, OLDEST, Plan, plan_raise, raise_opset
 from ortkit.graph.opsets.schema_steps import history
-from ortkit.graph.text import from_text, to_text
 from ortkit.graph.walk import nodes_below
 from tests.graph.opset_cases import CASES, feeds_of, model_of, ort, run
 

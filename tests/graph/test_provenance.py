@@ -4,8 +4,8 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from ortkit.graph.open import open_model
-from ortkit.graph.provenance import Alignment, Group, align, labels
+from ortkit.graph.analysis.provenance import Alignment, Group, align, labels
+from ortkit.graph.io.open import open_model
 
 HEAD = '<ir_version: 10, opset_import: ["" : 21, "com.microsoft": 1, "k": 1]>'
 

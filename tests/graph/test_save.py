@@ -17,11 +17,11 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from ortkit.errors import ModelError, UserError
-from ortkit.graph.atomic import Draft, write_whole
-from ortkit.graph.open import open_model
-from ortkit.graph.save import save_model
-from ortkit.graph.source import source_of
-from ortkit.graph.text import from_text, to_text
+from ortkit.graph.io.atomic import Draft, write_whole
+from ortkit.graph.io.open import open_model
+from ortkit.graph.io.origin import source_of
+from ortkit.graph.io.save import save_model
+from ortkit.graph.io.text import from_text, to_text
 
 LARGE = 1 << 18  # elements; larger than what is left in the file
 
@@ -358,7 +358,7 @@ def test_external_data_inside_nodes(tmp_path: Path) -> None:
 def test_large_models_get_external_data_by_themselves(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ortkit.graph.save.EXTERNAL_ABOVE_BYTES", 4 * LARGE)
+    monkeypatch.setattr("ortkit.graph.io.save.EXTERNAL_ABOVE_BYTES", 4 * LARGE)
     assert save_model(open_model(large_model()), tmp_path / "m.onnx").data is not None
     assert save_model(open_model(large_model(count=0)), tmp_path / "n.onnx").data is None
 
@@ -366,7 +366,7 @@ def test_large_models_get_external_data_by_themselves(
 def test_what_is_too_large_for_one_file_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ortkit.graph.save._MOST_BYTES", 4 * LARGE)
+    monkeypatch.setattr("ortkit.graph.io.save._MOST_BYTES", 4 * LARGE)
     with pytest.raises(UserError, match="with external data"):
         save_model(open_model(large_model()), tmp_path / "m.onnx", external_data=False)
     assert names_in(tmp_path) == []
@@ -390,9 +390,9 @@ def test_a_failed_save_leaves_everything_as_it_was(
             raise failure
         return original(*args)
 
-    name = "ortkit.graph.layout.write_tensor" if where == "write" else "pathlib.Path.replace"
+    name = "ortkit.graph.io.layout.write_tensor" if where == "write" else "pathlib.Path.replace"
     if where == "write":
-        from ortkit.graph import layout
+        from ortkit.graph.io import layout
 
         original: Callable[..., object] = layout.write_tensor
     else:
@@ -414,8 +414,8 @@ def test_a_full_disk_is_one_line(tmp_path: Path) -> None:
     code = (
         "import resource, sys\n"
         "from ortkit.errors import UserError\n"
-        "from ortkit.graph.open import open_model\n"
-        "from ortkit.graph.save import save_model\n"
+        "from ortkit.graph.io.open import open_model\n"
+        "from ortkit.graph.io.save import save_model\n"
         "model = open_model(sys.argv[1])\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))\n"
         "try: save_model(model, sys.argv[2])\n"
@@ -474,8 +474,8 @@ def test_a_link_is_replaced_and_its_file_kept(tmp_path: Path) -> None:
 MEMORY = """
 import sys
 import numpy as np, onnx_ir as ir
-from ortkit.graph.open import open_model
-from ortkit.graph.save import save_model
+from ortkit.graph.io.open import open_model
+from ortkit.graph.io.save import save_model
 
 def dirty():
     for line in open("/proc/self/smaps_rollup"):

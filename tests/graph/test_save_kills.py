@@ -17,8 +17,8 @@ import save_killer
 from onnx import numpy_helper
 
 from ortkit.errors import UserError
-from ortkit.graph.open import open_model
-from ortkit.graph.save import SavedFiles, save_model
+from ortkit.graph.io.open import open_model
+from ortkit.graph.io.save import SavedFiles, save_model
 
 
 def test_a_kill_before_any_file_operation_leaves_a_whole_model(tmp_path: Path) -> None:
@@ -131,8 +131,8 @@ SAVER = """
 import sys
 from pathlib import Path
 import save_killer
-from ortkit.graph.open import open_model
-from ortkit.graph.save import save_model
+from ortkit.graph.io.open import open_model
+from ortkit.graph.io.save import save_model
 models = [open_model(save_killer.model(int(number))) for number in sys.argv[2:]]
 for _ in range(10):
     for model in models:

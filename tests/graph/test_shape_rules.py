@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 from shape_text import contents_of, parse, shape_of, values
 
-from ortkit.graph.shapes import Shapes
+from ortkit.graph.shapes.infer import Shapes
 
 X = "float[a, b, 64] x"
 

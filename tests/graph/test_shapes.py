@@ -9,9 +9,9 @@ import onnx_ir as ir
 import pytest
 from shape_text import parse, shape_of, text, values
 
-from ortkit.graph.dim_terms import Atom
-from ortkit.graph.dims import Dim, Size, replace_atoms
-from ortkit.graph.shapes import Shapes
+from ortkit.graph.shapes.infer import Shapes
+from ortkit.graph.symbolic.dims import Dim, Size, replace_atoms
+from ortkit.graph.symbolic.terms import Atom
 
 A, B = Dim.named("a"), Dim.named("b")
 
@@ -387,7 +387,7 @@ def test_a_size_is_settled_once_until_more_is_known(monkeypatch: pytest.MonkeyPa
         calls += 1
         return replace_atoms(size, choose)
 
-    monkeypatch.setattr("ortkit.graph.shapes.replace_atoms", counted)
+    monkeypatch.setattr("ortkit.graph.shapes.infer.replace_atoms", counted)
     model = parse(
         "i = NonZero(x) y = Transpose<perm = [1, 0]>(i) m = NonZero(z) n = Concat<axis = 1>(i, m)",
         "float[a] x, float[b] z",

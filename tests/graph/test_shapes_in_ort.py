@@ -14,8 +14,8 @@ import pytest
 from shape_text import parse, values
 
 from models.catalog import BUILDERS, build, spellings
-from ortkit.graph.dims import Size, names, substitute
-from ortkit.graph.shapes import Shapes
+from ortkit.graph.shapes.infer import Shapes
+from ortkit.graph.symbolic.dims import Size, names, substitute
 
 ATTENTION = (
     "q = MatMul(x, w)\n s = Shape(x)\n b = Gather(s, i0)\n n = Gather(s, i1)\n"

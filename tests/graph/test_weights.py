@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from ortkit.graph.weights import Weights, weights_of
+from ortkit.graph.analysis.weights import Weights, weights_of
 
 MODEL = """<ir_version: 8, opset_import: ["" : 17, "own" : 1]>
 g (float[n] x, bool c) => (float[n] y) <float[3] w = {1, 2, 3}> {

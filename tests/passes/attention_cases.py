@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import onnx_ir as ir
 
-from ortkit.graph.text import from_text
+from ortkit.graph.io.text import from_text
 from ortkit.passes.select import select_passes
 from ortkit.rewrite.pipeline import Pipeline
 from ortkit.rewrite.target import Target

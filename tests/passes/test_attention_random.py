@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from ortkit.graph.check import check_model
+from ortkit.graph.check.model import check_model
 from ortkit.passes.select import select_passes
 from ortkit.rewrite.pipeline import Pipeline
 from ortkit.rewrite.target import Target

@@ -8,7 +8,7 @@ import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from ortkit.graph.check import check_model
+from ortkit.graph.check.model import check_model
 from ortkit.passes.fold_pad import FoldPad
 from ortkit.rewrite.pipeline import Pipeline
 from ortkit.rewrite.target import Target

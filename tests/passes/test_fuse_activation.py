@@ -10,7 +10,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from ortkit.graph.check import check_model
+from ortkit.graph.check.model import check_model
 from ortkit.passes.fuse_activation import FuseActivation, rounding_of
 from ortkit.passes.select import select_passes
 from ortkit.rewrite.pipeline import Pipeline

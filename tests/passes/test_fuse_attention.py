@@ -8,7 +8,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from ortkit.graph.text import from_text
+from ortkit.graph.io.text import from_text
 from ortkit.passes.select import select_passes
 from ortkit.rewrite.pipeline import Pipeline
 from ortkit.rewrite.target import Target

@@ -10,7 +10,7 @@ import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper
 
-from ortkit.graph.check import check_model
+from ortkit.graph.check.model import check_model
 from ortkit.ops.rotary import pairs, rotated
 from ortkit.passes.fuse_rotary import FuseRotary
 from ortkit.rewrite.pipeline import Pipeline, PipelineResult

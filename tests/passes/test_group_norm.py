@@ -9,7 +9,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from ortkit.graph.check import check_model
+from ortkit.graph.check.model import check_model
 from ortkit.passes.fold_affine_into_norm import FoldAffineIntoNorm
 from ortkit.passes.fuse_group_norm import FuseGroupNorm
 from ortkit.passes.fuse_norm import FuseNorm

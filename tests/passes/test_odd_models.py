@@ -10,8 +10,8 @@ from __future__ import annotations
 import onnx_ir as ir
 import pytest
 
-from ortkit.graph.check import check_model
-from ortkit.graph.text import from_text
+from ortkit.graph.check.model import check_model
+from ortkit.graph.io.text import from_text
 from ortkit.passes.select import select_passes
 from ortkit.rewrite.pipeline import Pipeline
 from ortkit.rewrite.target import Target

@@ -10,7 +10,7 @@ import onnx_ir as ir
 import pytest
 from onnx import helper, numpy_helper
 
-from ortkit.graph.check import check_model
+from ortkit.graph.check.model import check_model
 from ortkit.passes.fuse_skip_norm import FuseSkipNorm
 from ortkit.passes.select import select_passes
 from ortkit.passes.split_skip_norm import SplitSkipNorm

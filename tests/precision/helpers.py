@@ -8,8 +8,8 @@ import onnx.parser
 import onnx_ir as ir
 import onnxruntime
 
-from ortkit.graph.open import open_model
-from ortkit.graph.shapes import Shapes
+from ortkit.graph.io.open import open_model
+from ortkit.graph.shapes.infer import Shapes
 from ortkit.precision.products import Product, find_products
 from ortkit.rewrite.log import RewriteLog
 

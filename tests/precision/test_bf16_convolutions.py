@@ -11,7 +11,7 @@ import onnx_ir as ir
 import pytest
 
 import ortkit
-from ortkit.graph.shapes import Shapes
+from ortkit.graph.shapes.infer import Shapes
 from ortkit.kernels.cpu import has_bf16, native_level
 from ortkit.precision import cpu, paying
 from ortkit.precision.building import Builder

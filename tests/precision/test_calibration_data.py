@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from ortkit.errors import UserError
-from ortkit.graph.save import save_model
+from ortkit.graph.io.save import save_model
 from ortkit.precision.calibrate import find_ranges, read_sets
 from ortkit.verify.exchange import write_feeds
 from tests.precision.helpers import floats, model_of

@@ -12,7 +12,7 @@ import pytest
 
 import ortkit
 from ortkit.errors import CheckError, UserError
-from ortkit.graph.save import save_model
+from ortkit.graph.io.save import save_model
 from ortkit.precision import cpu, gains, paying
 from ortkit.precision.gains import Gain
 from ortkit.precision.processor import weight_bits

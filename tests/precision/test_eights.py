@@ -14,7 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import ortkit
 from ortkit.errors import UserError
-from ortkit.graph.shapes import Shapes
+from ortkit.graph.shapes.infer import Shapes
 from ortkit.precision.building import Builder
 from ortkit.precision.eights import _gain, _read, quantize_fp8, rounded_rows
 from ortkit.precision.products import Product

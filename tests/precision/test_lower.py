@@ -16,8 +16,8 @@ import pytest
 import models
 import ortkit
 from ortkit.errors import UserError
-from ortkit.graph.open import open_model
-from ortkit.graph.shapes import Shapes
+from ortkit.graph.io.open import open_model
+from ortkit.graph.shapes.infer import Shapes
 from ortkit.precision.lower import LowerPrecision
 from ortkit.rewrite.log import RewriteLog
 

@@ -17,7 +17,7 @@ import models
 import ortkit
 from ortkit.cli.main import run
 from ortkit.errors import UserError
-from ortkit.graph.open import open_model
+from ortkit.graph.io.open import open_model
 from ortkit.options import Precision
 from ortkit.precision.interface import LowerInterface, lowered_names, with_float_interface
 from ortkit.rewrite.log import RewriteLog

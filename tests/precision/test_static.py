@@ -13,8 +13,8 @@ import onnxruntime
 import pytest
 
 import models
-from ortkit.graph.open import open_model
-from ortkit.graph.save import save_model
+from ortkit.graph.io.open import open_model
+from ortkit.graph.io.save import save_model
 from ortkit.precision.building import Builder
 from ortkit.precision.calibrate import find_ranges
 from ortkit.precision.static import Grid, Range, StaticInt8, lower_convolutions

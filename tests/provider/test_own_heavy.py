@@ -14,7 +14,7 @@ from onnx import numpy_helper
 
 from ortkit.fusion.cost import Prediction
 from ortkit.fusion.product_cost import LEVELS
-from ortkit.graph.shapes import Shapes
+from ortkit.graph.shapes.infer import Shapes
 from ortkit.kernels.build import missing_toolchain
 from ortkit.kernels.calibration import load_calibration
 from ortkit.kernels.cpu import resolve

@@ -12,7 +12,7 @@ import pytest
 
 import models
 from models.feeds import feeds
-from ortkit.graph.open import open_model
+from ortkit.graph.io.open import open_model
 from ortkit.kernels.build import missing_toolchain
 from ortkit.kernels.signature import TensorSpec
 from ortkit.provider.own import building

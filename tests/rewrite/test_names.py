@@ -8,8 +8,8 @@ from typing import ClassVar
 
 import onnx_ir as ir
 
-from ortkit.graph.check import check_model
-from ortkit.graph.text import from_text
+from ortkit.graph.check.model import check_model
+from ortkit.graph.io.text import from_text
 from ortkit.graph.walk import nodes_below
 from ortkit.rewrite.passes import NodePass
 from ortkit.rewrite.pipeline import Pipeline

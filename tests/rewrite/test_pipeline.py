@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from ortkit.graph.text import from_text
+from ortkit.graph.io.text import from_text
 from ortkit.passes.select import select_passes
 from ortkit.rewrite.pipeline import Pipeline, PipelineResult
 from ortkit.rewrite.target import Target

@@ -6,8 +6,8 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from ortkit.graph.shapes import Shapes
-from ortkit.graph.text import from_text
+from ortkit.graph.io.text import from_text
+from ortkit.graph.shapes.infer import Shapes
 from ortkit.rewrite.log import RewriteLog
 from ortkit.rewrite.rotary_steps import CHANNEL, Labels, Step, structural_step
 from ortkit.rewrite.scope import Scope

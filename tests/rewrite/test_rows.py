@@ -6,8 +6,8 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from ortkit.graph.dims import Dim
-from ortkit.graph.shapes import Shapes
+from ortkit.graph.shapes.infer import Shapes
+from ortkit.graph.symbolic.dims import Dim
 from ortkit.rewrite.log import RewriteLog
 from ortkit.rewrite.row_probe import Probe
 from ortkit.rewrite.rows import NODE_LIMIT, ROOT_LIMIT, Frame, Region, frame_of, roots_of

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from ortkit.cli.profile_diff_tables import show_diff
-from ortkit.graph.provenance import Alignment, Group
+from ortkit.graph.analysis.provenance import Alignment, Group
 from ortkit.runtime.intervals import Speedup
 from ortkit.runtime.profiling.diff import Side, Work, diff_profiles
 from ortkit.runtime.profiling.diff_interval import lower_rank, median_interval

@@ -12,7 +12,7 @@ from genai_model import HEAD, genai_model
 from small_models import model, random_weights, save
 
 from models.catalog import build
-from ortkit.graph.dims import Dim, Size
+from ortkit.graph.symbolic.dims import Dim, Size
 from ortkit.verify.feeds import FeedMaker
 from ortkit.verify.reference import Reference
 from ortkit.verify.verifier import Verifier, verify_models

@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from ortkit.comparison.single_run import run_once
 from ortkit.errors import ModelError, UserError
-from ortkit.graph.open import open_model
+from ortkit.graph.io.open import open_model
 from ortkit.measure.inputs import usual_feeds
 from ortkit.verify import sessions
 from ortkit.verify.feeds import make_feeds

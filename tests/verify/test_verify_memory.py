@@ -14,9 +14,9 @@ import onnx_ir as ir
 import pytest
 from small_models import proto, save
 
-from ortkit.graph.open import open_model
-from ortkit.graph.parts import share_weights, write_part
-from ortkit.graph.save import save_model
+from ortkit.graph.io.open import open_model
+from ortkit.graph.io.parts import share_weights, write_part
+from ortkit.graph.io.save import save_model
 from ortkit.runtime.ort import import_onnxruntime
 from ortkit.verify import sessions
 from ortkit.verify.limits import value_bytes

@@ -8,7 +8,7 @@ import onnx.parser
 import onnx_ir as ir
 import pytest
 
-from ortkit.graph.open import open_model
+from ortkit.graph.io.open import open_model
 from ortkit.verify.compare import compare_outputs
 from ortkit.verify.precision import coarser_origins
 from ortkit.verify.verifier import Verifier

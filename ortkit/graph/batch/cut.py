@@ -12,9 +12,9 @@ import onnx_ir as ir
 from ortkit.graph.batch.place import Mixed, Rows, Sizes, State
 from ortkit.graph.batch.site import Site, UnknownShapeError
 from ortkit.graph.batch.table import rule_of
-from ortkit.graph.dims import Size
 from ortkit.graph.inline import inline_functions
-from ortkit.graph.shapes import Shapes
+from ortkit.graph.shapes.infer import Shapes
+from ortkit.graph.symbolic.dims import Size
 from ortkit.graph.walk import names_in, nodes_below, subgraphs, take_name
 
 #: Operators that get a shape as an input, and which.

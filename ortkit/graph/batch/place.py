@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ortkit.graph.dims import Size, divide_exactly, multiply, product
+from ortkit.graph.symbolic.dims import Size, divide_exactly, multiply, product
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ import onnx_ir as ir
 
 from ortkit.graph.batch.place import Rows, relocated
 from ortkit.graph.constants import constant_array
-from ortkit.graph.shape_rules import elementwise
-from ortkit.graph.shapes import Shapes
+from ortkit.graph.shapes.infer import Shapes
+from ortkit.graph.shapes.rules import elementwise
 
 
 def has_equal_rows(value: ir.Value, axis: int, shapes: Shapes) -> bool:

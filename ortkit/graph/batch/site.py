@@ -9,8 +9,8 @@ import onnx_ir as ir
 
 from ortkit.graph.batch.place import Mixed, Rows, State
 from ortkit.graph.batch.repeated import has_equal_rows
-from ortkit.graph.dims import Size
-from ortkit.graph.shapes import Shapes
+from ortkit.graph.shapes.infer import Shapes
+from ortkit.graph.symbolic.dims import Size
 
 Rule = Callable[["Site"], Rows | tuple[Rows, ...] | Mixed]
 """Returns the batch axis of all outputs, or of each."""

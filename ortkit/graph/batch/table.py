@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from ortkit.graph.batch import along, layout, products
 from ortkit.graph.batch.site import Rule
-from ortkit.graph.shape_rules import elementwise
+from ortkit.graph.shapes.rules import elementwise
 
 _SAMPLES = (
     "Conv ConvTranspose ConvInteger QLinearConv AveragePool LpPool GlobalAveragePool"

@@ -13,13 +13,13 @@ from types import MappingProxyType
 import numpy as np
 import onnx_ir as ir
 
-from ortkit.graph.dims import Size
 from ortkit.graph.opsets.form import Form, Known, Made, New, Operand
 from ortkit.graph.opsets.resize import (
     resize_since_11,
     resize_since_13,
     upsample_since_9,
 )
+from ortkit.graph.symbolic.dims import Size
 
 Adapter = Callable[[Form, Known], Form | str]
 

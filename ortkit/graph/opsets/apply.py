@@ -7,7 +7,7 @@ import onnx_ir as ir
 
 from ortkit.graph.constants import OVERRIDABLE_SINCE_IR
 from ortkit.graph.opsets.form import Form, New, Operand
-from ortkit.graph.shapes import Shapes
+from ortkit.graph.shapes.infer import Shapes
 from ortkit.graph.walk import control_nodes_below, names_in, roots, take_name
 
 

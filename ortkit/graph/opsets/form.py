@@ -10,8 +10,8 @@ import numpy as np
 import onnx_ir as ir
 
 from ortkit.graph.constants import constant_array, is_constant
-from ortkit.graph.dims import Size
-from ortkit.graph.shapes import Shapes
+from ortkit.graph.shapes.infer import Shapes
+from ortkit.graph.symbolic.dims import Size
 
 #: Above this many elements no constant is read.
 READ_LIMIT = 4096

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
+from ortkit.graph.check.schemas import RUNTIME_OWN
 from ortkit.graph.opsets.adapters import ADAPTERS
 from ortkit.graph.opsets.apply import Writer
 from ortkit.graph.opsets.form import Form, Known
 from ortkit.graph.opsets.kernels import LAST_INLINED, WITHOUT_KERNEL, Key
 from ortkit.graph.opsets.schema_steps import history, only_widens, refusal
-from ortkit.graph.schemas import RUNTIME_OWN
-from ortkit.graph.shapes import Shapes
+from ortkit.graph.shapes.infer import Shapes
 from ortkit.graph.walk import nodes_below, roots
 
 #: The versions that are converted from and to.

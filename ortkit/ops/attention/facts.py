@@ -10,9 +10,9 @@ import numpy as np
 import onnx_ir as ir
 
 from ortkit.graph.constants import constant_array
-from ortkit.graph.dims import Size, names, substitute
-from ortkit.graph.evaluate import Unsupported, evaluate
-from ortkit.graph.reshape import static
+from ortkit.graph.shapes.evaluate import Unsupported, evaluate
+from ortkit.graph.shapes.reshape import static
+from ortkit.graph.symbolic.dims import Size, names, substitute
 from ortkit.ops.attention.core import MASKED
 from ortkit.ops.attention.held import Held, held_by
 from ortkit.rewrite.sample import FLOATS

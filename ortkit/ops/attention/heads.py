@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
-from ortkit.graph.dims import Size, product
+from ortkit.graph.symbolic.dims import Size, product
 from ortkit.ops.attention.core import Core
 from ortkit.ops.attention.operands import (
     FORMS,

@@ -7,8 +7,8 @@ import math
 import numpy as np
 import onnx_ir as ir
 
-from ortkit.graph.dims import Size
-from ortkit.graph.reshape import static
+from ortkit.graph.shapes.reshape import static
+from ortkit.graph.symbolic.dims import Size
 from ortkit.ops.attention.core import Bias, Choice, Floor
 from ortkit.ops.attention.emit import cast_to, moved
 from ortkit.ops.attention.facts import LOWEST, Facts

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import onnx_ir as ir
 
-from ortkit.graph.dims import Size, multiply, product
-from ortkit.graph.reshape import static
+from ortkit.graph.shapes.reshape import static
+from ortkit.graph.symbolic.dims import Size, multiply, product
 from ortkit.ops.attention.core import MASKED, Bias, Choice, Core, Floor
 from ortkit.ops.attention.facts import LOWEST, Facts
 from ortkit.ops.attention.heads import Heads

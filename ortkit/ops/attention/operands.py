@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
-from ortkit.graph.dims import Size, product
-from ortkit.graph.reshape import RESHAPES
+from ortkit.graph.shapes.reshape import RESHAPES
+from ortkit.graph.symbolic.dims import Size, product
 from ortkit.ops.attention.trace import Station, trace_back, trace_on
 from ortkit.rewrite.axes import Layout, Moves, moves, targets
 from ortkit.rewrite.site import Site

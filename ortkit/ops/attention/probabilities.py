@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
-from ortkit.graph.dims import Size
+from ortkit.graph.symbolic.dims import Size
 from ortkit.ops.attention.core import LAYOUT, LONGEST, Bias, Choice, Core, measures, readers
 from ortkit.refusal import RefusedError
 from ortkit.rewrite.sample import FLOATS

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from ortkit.graph.dims import Size
+from ortkit.graph.symbolic.dims import Size
 from ortkit.ops.attention.heads import Heads
 from ortkit.ops.attention.operands import Operand
 from ortkit.rewrite.random_ops import is_random

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from ortkit.graph.dims import Size
+from ortkit.graph.symbolic.dims import Size
 from ortkit.ops.attention.core import Core
 from ortkit.ops.attention.facts import Facts
 from ortkit.ops.attention.heads import Cache, Heads

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
-from ortkit.graph.dims import Size, product
-from ortkit.graph.reshape import RESHAPES
+from ortkit.graph.shapes.reshape import RESHAPES
+from ortkit.graph.symbolic.dims import Size, product
 from ortkit.rewrite.axes import Factor, Group, Layout, perm_of
 from ortkit.rewrite.site import Site
 

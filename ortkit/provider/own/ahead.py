@@ -13,10 +13,10 @@ from typing import Any
 import onnx
 
 from ortkit.errors import RunError, UserError
-from ortkit.graph.atomic import FileSet, check_target
-from ortkit.graph.data_names import name_data, remove_unused_data, rename_data
-from ortkit.graph.open import open_model
-from ortkit.graph.save import refuse_own_data
+from ortkit.graph.io.atomic import FileSet, check_target
+from ortkit.graph.io.data_names import name_data, remove_unused_data, rename_data
+from ortkit.graph.io.open import open_model
+from ortkit.graph.io.save import refuse_own_data
 from ortkit.provider.own.options import NAME, OwnOptions
 from ortkit.provider.own.provider import OrtkitExecutionProvider
 from ortkit.provider.registration import register_provider, registered_providers

@@ -9,7 +9,7 @@ from functools import cached_property
 import onnx_ir as ir
 
 from ortkit.fusion.recompute import Candidate
-from ortkit.graph.shapes import Shapes
+from ortkit.graph.shapes.infer import Shapes
 from ortkit.kernels.calibration import load_calibration
 from ortkit.kernels.signature import TensorSpec
 from ortkit.provider.own import carriers

@@ -11,7 +11,7 @@ import onnx_ir as ir
 from ortkit.fusion.cost import Prediction
 from ortkit.fusion.recompute import Candidate
 from ortkit.fusion.sizes import join_untold
-from ortkit.graph.shapes import Shapes
+from ortkit.graph.shapes.infer import Shapes
 from ortkit.kernels.signature import RegionSignature, TensorSpec
 from ortkit.provider.own.program import Program, Step
 from ortkit.refusal import Refused

@@ -17,7 +17,7 @@ from pathlib import Path
 import onnx_ir as ir
 
 from ortkit.errors import ModelError
-from ortkit.graph.npz import write_npz
+from ortkit.graph.io.npz import write_npz
 from ortkit.measure.inputs import write_inputs
 from ortkit.measure.result import compare
 from ortkit.provider.own.measured_child import GroupJob, Job, Timed

@@ -19,7 +19,7 @@ from ortkit.fusion.cost import CostModel, Prediction
 from ortkit.fusion.product_cost import multiplies
 from ortkit.fusion.recompute import Candidate
 from ortkit.fusion.regions import FusedRegion
-from ortkit.graph.convert import paused_collector
+from ortkit.graph.io.convert import paused_collector
 from ortkit.kernels.build import refusal
 from ortkit.kernels.calibration import load_calibration
 from ortkit.kernels.signature import RegionSignature, by_key

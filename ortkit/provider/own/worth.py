@@ -12,7 +12,7 @@ import onnx_ir as ir
 
 from ortkit.fusion.cost import CostModel, Prediction, nominal
 from ortkit.fusion.regions import FusedRegion
-from ortkit.graph.shapes import Shapes
+from ortkit.graph.shapes.infer import Shapes
 from ortkit.kernels.calibration import Calibration
 from ortkit.rewrite.log import RewriteLog
 from ortkit.rewrite.scope import Scope

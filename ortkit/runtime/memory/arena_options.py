@@ -9,9 +9,9 @@ from pathlib import Path
 from statistics import median
 
 from ortkit.errors import OrtkitError
-from ortkit.graph.open import open_model
-from ortkit.graph.save import save_model
-from ortkit.graph.source import source_of
+from ortkit.graph.io.open import open_model
+from ortkit.graph.io.origin import source_of
+from ortkit.graph.io.save import save_model
 from ortkit.kernels.metadata import library_path
 from ortkit.runtime.memory.point import Point, PointPlan, measure_point
 

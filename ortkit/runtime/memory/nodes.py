@@ -11,7 +11,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortkit.errors import OrtkitError
-from ortkit.graph.open import open_model
+from ortkit.graph.io.open import open_model
 from ortkit.graph.walk import nodes_below, subgraphs
 from ortkit.runtime.memory.arenas import Unavailable
 from ortkit.runtime.memory.buffers import Buffer, Replay, Step, last_uses

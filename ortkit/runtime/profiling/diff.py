@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from ortkit.graph.provenance import Alignment
+from ortkit.graph.analysis.provenance import Alignment
 from ortkit.runtime.intervals import CONFIDENCE, Direction, Speedup
 from ortkit.runtime.profiling.diff_interval import Medians, median_interval
 from ortkit.runtime.profiling.diff_match import Match, match

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from ortkit.graph.provenance import Alignment
+from ortkit.graph.analysis.provenance import Alignment
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,9 @@ from pathlib import Path
 import onnx_ir as ir
 
 from ortkit.errors import RunError, UserError
-from ortkit.graph.open import open_model
-from ortkit.graph.provenance import align
-from ortkit.graph.written import read_written
+from ortkit.graph.analysis.provenance import align
+from ortkit.graph.io.open import open_model
+from ortkit.graph.io.ort_dump import read_written
 from ortkit.runtime.intervals import FEWEST_ROUNDS, median_of, noise_floor, speedup_of
 from ortkit.runtime.profiling.context import Joined
 from ortkit.runtime.profiling.diff import ProfileDiff, diff_profiles

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Literal
 
 from ortkit.errors import UserError
-from ortkit.graph.open import open_model
-from ortkit.graph.provenance import Alignment, align
+from ortkit.graph.analysis.provenance import Alignment, align
+from ortkit.graph.io.open import open_model
 from ortkit.runtime.intervals import CONFIDENCE, Direction, Speedup
 from ortkit.runtime.profiling.about import sha256_of
 from ortkit.runtime.profiling.diff import ProfileDiff, Side, diff_profiles

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from ortkit.graph.provenance import align, labels
+from ortkit.graph.analysis.provenance import align, labels
 from ortkit.graph.walk import nodes_below
 from ortkit.runtime.profiling.events import NodeSignature
 

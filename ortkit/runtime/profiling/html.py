@@ -13,7 +13,7 @@ from pathlib import Path
 from string import Template
 
 from ortkit.errors import MissingDependencyError
-from ortkit.graph.atomic import write_whole
+from ortkit.graph.io.atomic import write_whole
 
 _ASSETS = importlib.resources.files("ortkit.runtime.profiling") / "html_assets"
 

@@ -9,8 +9,8 @@ import numpy as np
 import onnx_ir as ir
 
 from ortkit.errors import ModelError, RunError
-from ortkit.graph.open import ModelSource, open_model
-from ortkit.graph.written import read_written
+from ortkit.graph.io.open import ModelSource, open_model
+from ortkit.graph.io.ort_dump import read_written
 from ortkit.runtime.profiling.call_work import CallWork
 from ortkit.runtime.profiling.context import Joined
 from ortkit.runtime.profiling.executed import executed_nodes

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from ortkit.errors import RunError, UserError
-from ortkit.graph.open import ModelSource
+from ortkit.graph.io.open import ModelSource
 from ortkit.runtime.profiling.about import threads_of
 from ortkit.runtime.profiling.peaks import Peaks, threads_for
 from ortkit.runtime.profiling.recording import TracedSession, finished

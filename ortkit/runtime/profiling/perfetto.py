@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ortkit.errors import UserError
-from ortkit.graph.atomic import write_whole
+from ortkit.graph.io.atomic import write_whole
 from ortkit.runtime.profiling.events import NodeSignature, TensorShape
 from ortkit.runtime.profiling.nesting import nesting
 from ortkit.runtime.profiling.result import Profile

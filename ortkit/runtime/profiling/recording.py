@@ -119,7 +119,7 @@ class TracedSession:
         """Join a trace with the graph that ran, if that was written."""
         if self._graph is None:
             return None
-        from ortkit.graph.written import read_written
+        from ortkit.graph.io.ort_dump import read_written
         from ortkit.runtime.profiling.joining import joined_of, opened
 
         try:

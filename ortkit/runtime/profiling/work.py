@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 
 import onnx_ir as ir
 
-from ortkit.graph.cost import node_bytes
-from ortkit.graph.flops import UnknownCostError, node_flops
+from ortkit.graph.analysis.cost import node_bytes
+from ortkit.graph.analysis.flops import UnknownCostError, node_flops
 from ortkit.runtime.profiling.call_work import CallWork
 from ortkit.runtime.profiling.events import NodeSignature, TensorShape
 

@@ -1,0 +1,1 @@
+"""Whether a model is valid: its names, types, tensors, calls and attributes."""

@@ -1,0 +1,1 @@
+"""Models in files, in memory and as text: open, convert, encode, save."""

@@ -1,0 +1,1 @@
+"""Shape inference with symbolic sizes; `rules/` has one for each operator."""

@@ -1,0 +1,39 @@
+"""Which Reshape turns one symbolic shape into another."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ortkit.graph.symbolic.dims import Size
+
+#: Ops that keep the elements and their order, and change only the shape.
+RESHAPES = ("Reshape", "Flatten", "Squeeze", "Unsqueeze")
+
+
+def static(sizes: Sequence[Size] | None) -> tuple[int, ...] | None:
+    """Return sizes that are all numbers, else None."""
+    if sizes is None:
+        return None
+    numbers = tuple(size for size in sizes if isinstance(size, int))
+    return numbers if len(numbers) == len(sizes) else None
+
+
+def reshape_target(source: Sequence[Size], wanted: Sequence[Size]) -> tuple[int, ...] | None:
+    """Return a constant Reshape target from `source` to `wanted`, None if there is none.
+
+    0 copies a size that stands at the same position, -1 stands for at most one other symbolic
+    size. A static size of zero has no such target, since 0 means copy.
+    """
+    target: list[int] = []
+    for axis, size in enumerate(wanted):
+        if isinstance(size, int):
+            if size == 0:
+                return None
+            target.append(size)
+        elif axis < len(source) and source[axis] == size:
+            target.append(0)
+        elif -1 in target:
+            return None
+        else:
+            target.append(-1)
+    return tuple(target)

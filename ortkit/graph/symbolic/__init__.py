@@ -1,0 +1,1 @@
+"""Sizes with symbols: terms, division, bounds, and as text."""
