@@ -12,9 +12,9 @@ from ortkit.errors import UserError
 from ortkit.graph.opsets.raising import NEWEST, OLDEST
 from ortkit.kernels.cuda import architectures_of
 from ortkit.option_checks import check_precision, check_verification
+from ortkit.rewrite.options import Target
 from ortkit.rewrite.passes import Pass
 from ortkit.rewrite.pipeline import Instruments
-from ortkit.rewrite.target import Target
 from ortkit.verify.covering import LOWERED_SETS, Level
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from ortkit.options import OptimizeOptions
 from ortkit.passes.select import load_pass, select_passes
+from ortkit.rewrite.options import Target
 from ortkit.rewrite.pipeline import Pipeline, PipelineResult
-from ortkit.rewrite.target import Target
 
 
 def target_of(options: OptimizeOptions) -> Target:

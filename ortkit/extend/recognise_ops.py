@@ -9,15 +9,15 @@ from typing import ClassVar
 import numpy as np
 import onnx_ir as ir
 
+from ortkit.analysis.cones import Cone, Order, cones_at
+from ortkit.analysis.float64_eval import Array, sample
 from ortkit.extend.bodies import at_opset, specialized
 from ortkit.extend.custom_ops import CustomOp
 from ortkit.extend.tensor_types import TensorType
 from ortkit.extend.written_body import Body, Matched, match_body
 from ortkit.graph.symbolic.dims import Size
 from ortkit.passes.inline_functions import KEPT_KEY
-from ortkit.rewrite.cones import Cone, Order, cones_at
 from ortkit.rewrite.passes import GraphPass
-from ortkit.rewrite.sample import Array, sample
 from ortkit.rewrite.scope import Scope
 from ortkit.rewrite.site import Site
 

@@ -11,8 +11,8 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from ortkit.rewrite.cones import POINTWISE
-from ortkit.rewrite.sample import Array, as_sample
+from ortkit.analysis.cones import POINTWISE
+from ortkit.analysis.float64_eval import Array, as_sample
 from ortkit.rewrite.scope import Scope
 
 _COMMUTATIVE = frozenset({"Add", "And", "Equal", "Max", "Mean", "Min", "Mul", "Or", "Sum", "Xor"})

@@ -17,6 +17,7 @@ import onnx
 import onnx_ir as ir
 from onnx import helper, numpy_helper
 
+from ortkit.analysis.quantization import is_op
 from ortkit.fusion.choose import Accepts
 from ortkit.fusion.cost import CostModel, Prediction
 from ortkit.fusion.cuda_fp8_cost import predict_fp8, predict_rounding
@@ -46,7 +47,6 @@ from ortkit.fusion.lower import detached_constant
 from ortkit.fusion.recompute import Candidate
 from ortkit.fusion.regions import FusedRegion, region_of
 from ortkit.kernels.signature import DOMAIN, RegionSignature, TensorSpec, body_text
-from ortkit.rewrite.quantized import is_op
 from ortkit.rewrite.scope import Scope
 
 ROUNDED = "rounded_rows"

@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
-from ortkit.rewrite.quantized import is_op
+from ortkit.analysis.quantization import is_op
 from ortkit.rewrite.scope import Scope
 
 FP8 = ir.DataType.FLOAT8E4M3FN

@@ -15,7 +15,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortkit.ops.activations import Match
-from ortkit.rewrite.target import Kind
+from ortkit.rewrite.options import Kind
 
 CONTRIB = "com.microsoft"
 X = "x"

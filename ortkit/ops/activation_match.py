@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ortkit.analysis.float64_eval import Array
 from ortkit.ops.activations import ACTIVATIONS, PROBES, TOLERANCE, Match
-from ortkit.rewrite.sample import Array
 
 #: Uneven, so that no kink of a wrong constant falls between two points unseen.
 _MODERATE = np.array([

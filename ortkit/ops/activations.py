@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ortkit.rewrite.sample import Array, erf, sigmoid
+from ortkit.analysis.float64_eval import Array, erf, sigmoid
 
 Parameters = tuple[float, ...]
 

@@ -9,8 +9,8 @@ from typing import ClassVar
 import ml_dtypes
 import numpy as np
 
+from ortkit.analysis.weight_arithmetic import rounded
 from ortkit.rewrite.passes import NodePass
-from ortkit.rewrite.rounding import rounded
 from ortkit.rewrite.site import Site
 
 

@@ -9,9 +9,9 @@ from typing import ClassVar
 import numpy as np
 import onnx_ir as ir
 
+from ortkit.analysis.permutation import BROADCASTING
 from ortkit.graph.symbolic.dims import Size
 from ortkit.rewrite.passes import NodePass
-from ortkit.rewrite.permute import BROADCASTING
 from ortkit.rewrite.site import Site
 
 #: Broadcasts its second input only, and only to the first.

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from ortkit.analysis.permutation import moves_only_ones
 from ortkit.rewrite.passes import NodePass
-from ortkit.rewrite.permute import moves_only_ones
 from ortkit.rewrite.site import Site
 
 

@@ -10,7 +10,7 @@ from typing import ClassVar
 import numpy as np
 import onnx_ir as ir
 
-from ortkit.rewrite.affine import (
+from ortkit.analysis.affine import (
     Chain,
     Channels,
     can_drop,
@@ -22,8 +22,8 @@ from ortkit.rewrite.affine import (
     neighbours,
     why_apart,
 )
+from ortkit.analysis.weight_arithmetic import rounded, scaled
 from ortkit.rewrite.passes import NodePass
-from ortkit.rewrite.rounding import rounded, scaled
 from ortkit.rewrite.site import Site
 
 FLOATS = (ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)

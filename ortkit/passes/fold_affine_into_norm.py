@@ -9,9 +9,9 @@ from typing import ClassVar
 import numpy as np
 import onnx_ir as ir
 
-from ortkit.rewrite.affine import Channels, can_drop, chain_after, drop_chain
+from ortkit.analysis.affine import Channels, can_drop, chain_after, drop_chain
+from ortkit.analysis.weight_arithmetic import rounded
 from ortkit.rewrite.passes import NodePass
-from ortkit.rewrite.rounding import rounded
 from ortkit.rewrite.site import Site
 
 ROW_NORMS = ("LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization")

@@ -10,11 +10,11 @@ from typing import ClassVar
 import numpy as np
 import onnx_ir as ir
 
+from ortkit.analysis.random_ops import is_random
 from ortkit.graph.shapes.evaluate import Unsupported, evaluate
 from ortkit.graph.shapes.reshape import static
 from ortkit.graph.walk import subgraphs
 from ortkit.rewrite.passes import GraphPass
-from ortkit.rewrite.random_ops import is_random
 from ortkit.rewrite.scope import PURE_DOMAINS, Scope
 from ortkit.rewrite.site import describe
 

@@ -10,12 +10,12 @@ import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
+from ortkit.analysis.cones import Cone, Order, cones_at
+from ortkit.analysis.float64_eval import Array
 from ortkit.ops.activation_forms import Argument, Form, X, form_of, pays
 from ortkit.ops.activation_match import Nearest, Written, recognise
 from ortkit.ops.activations import TOLERANCE, Match
-from ortkit.rewrite.cones import Cone, Order, cones_at
 from ortkit.rewrite.passes import GraphPass
-from ortkit.rewrite.sample import Array
 from ortkit.rewrite.scope import Scope
 from ortkit.rewrite.site import Site
 

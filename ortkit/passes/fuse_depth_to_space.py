@@ -11,9 +11,9 @@ from typing import ClassVar
 import numpy as np
 import onnx_ir as ir
 
+from ortkit.analysis.axes import Group, Layout, track
 from ortkit.graph.shapes.reshape import RESHAPES
 from ortkit.graph.symbolic.dims import Size, product
-from ortkit.rewrite.axes import Group, Layout, track
 from ortkit.rewrite.passes import NodePass
 from ortkit.rewrite.site import Site
 

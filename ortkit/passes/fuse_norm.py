@@ -9,12 +9,12 @@ from typing import ClassVar
 import numpy as np
 import onnx_ir as ir
 
+from ortkit.analysis.float64_eval import FLOATS
+from ortkit.analysis.norm_probe import Probe
+from ortkit.analysis.norm_weights import Operand, Weight, operand, read_weight, runs_along
+from ortkit.analysis.row_functions import Frame, Region, frame_of, roots_of
 from ortkit.ops.norms import LADDER, NormFit, fit_norm, ladder_rows
 from ortkit.rewrite.passes import NodePass
-from ortkit.rewrite.row_probe import Probe
-from ortkit.rewrite.row_weights import Operand, Weight, operand, read_weight, runs_along
-from ortkit.rewrite.rows import Frame, Region, frame_of, roots_of
-from ortkit.rewrite.sample import FLOATS
 from ortkit.rewrite.site import Site
 
 LAYER_NORM_SINCE, RMS_NORM_SINCE = 17, 23

@@ -9,11 +9,11 @@ from typing import ClassVar
 import numpy as np
 import onnx_ir as ir
 
+from ortkit.analysis.float64_eval import FLOATS
+from ortkit.analysis.norm_probe import Probe
+from ortkit.analysis.row_functions import Frame, Region, frame_of, roots_of
 from ortkit.ops.softmax import SPREADS, fit_softmax, spread_rows
 from ortkit.rewrite.passes import NodePass
-from ortkit.rewrite.row_probe import Probe
-from ortkit.rewrite.rows import Frame, Region, frame_of, roots_of
-from ortkit.rewrite.sample import FLOATS
 from ortkit.rewrite.site import Site
 
 #: Before it Softmax took all axes from `axis` on as one.

@@ -9,11 +9,11 @@ from typing import ClassVar
 
 import onnx_ir as ir
 
+from ortkit.analysis.axes import Factor, Group, Layout
+from ortkit.analysis.einsum import Equation, Roles, read_equation, roles, sizes_of
+from ortkit.analysis.relayout import Relayout, relayout
 from ortkit.graph.symbolic.dims import Size
-from ortkit.rewrite.axes import Factor, Group, Layout
-from ortkit.rewrite.einsum import Equation, Roles, read_equation, roles, sizes_of
 from ortkit.rewrite.passes import NodePass
-from ortkit.rewrite.relayout import Relayout, relayout
 from ortkit.rewrite.site import Site
 
 #: What both Einsum and the ops that stand for it take.

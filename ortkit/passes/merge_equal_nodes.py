@@ -11,11 +11,11 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
+from ortkit.analysis.random_ops import is_random
 from ortkit.graph.io.file_tensors import first_bytes
 from ortkit.graph.symbolic.dims import Size
 from ortkit.graph.walk import control_bodies, subgraphs
 from ortkit.rewrite.passes import GraphPass
-from ortkit.rewrite.random_ops import is_random
 from ortkit.rewrite.scope import PURE_DOMAINS, Scope
 from ortkit.rewrite.site import describe
 

@@ -9,9 +9,9 @@ from typing import ClassVar
 import numpy as np
 import onnx_ir as ir
 
-from ortkit.rewrite.affine import Channels
+from ortkit.analysis.affine import Channels
+from ortkit.analysis.weight_arithmetic import rounded
 from ortkit.rewrite.passes import NodePass
-from ortkit.rewrite.rounding import rounded
 from ortkit.rewrite.site import Site
 
 

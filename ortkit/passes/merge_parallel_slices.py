@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import onnx_ir as ir
 
-from ortkit.rewrite.cuts import SIZES_SINCE, Cut, slice_cut
+from ortkit.analysis.slices import SIZES_SINCE, Cut, slice_cut
 from ortkit.rewrite.passes import GraphPass
 from ortkit.rewrite.scope import Scope
 from ortkit.rewrite.site import Site, describe

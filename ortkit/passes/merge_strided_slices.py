@@ -10,12 +10,12 @@ from typing import ClassVar
 import numpy as np
 import onnx_ir as ir
 
+from ortkit.analysis.axes import Factor, Group, Layout
+from ortkit.analysis.relayout import relayout
+from ortkit.analysis.slices import places_by_axis
 from ortkit.graph.shapes.reshape import static
 from ortkit.graph.symbolic.dims import Size, divide_exactly
-from ortkit.rewrite.axes import Factor, Group, Layout
-from ortkit.rewrite.cuts import places_by_axis
 from ortkit.rewrite.passes import NodePass
-from ortkit.rewrite.relayout import relayout
 from ortkit.rewrite.site import Site
 
 #: With shorter runs than this a Transpose takes longer than the Slices.

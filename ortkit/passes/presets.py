@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ortkit.rewrite.target import Kind
+from ortkit.rewrite.options import Kind
 
 #: (pass, first level it runs at); neighbours that look at single nodes share one worklist.
 ORDER: tuple[tuple[str, int], ...] = (

@@ -9,10 +9,10 @@ from typing import ClassVar
 import numpy as np
 import onnx_ir as ir
 
+from ortkit.analysis.index_ranges import counted_axis
+from ortkit.analysis.slices import INPUTS_SINCE, Cut, cut_of
 from ortkit.graph.shapes.reshape import RESHAPES, reshape_target, static
 from ortkit.graph.symbolic.dims import Size, divide_exactly
-from ortkit.rewrite.counting import counted_axis
-from ortkit.rewrite.cuts import INPUTS_SINCE, Cut, cut_of
 from ortkit.rewrite.passes import NodePass
 from ortkit.rewrite.site import Site
 

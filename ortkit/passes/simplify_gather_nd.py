@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from ortkit.analysis.index_ranges import counted_axis
 from ortkit.graph.shapes.reshape import reshape_target
-from ortkit.rewrite.counting import counted_axis
 from ortkit.rewrite.passes import NodePass
 from ortkit.rewrite.site import Site
 

@@ -8,10 +8,10 @@ from typing import ClassVar
 
 import onnx_ir as ir
 
+from ortkit.analysis.axes import track
+from ortkit.analysis.relayout import Relayout, relayout
 from ortkit.graph.shapes.reshape import RESHAPES
-from ortkit.rewrite.axes import track
 from ortkit.rewrite.passes import NodePass
-from ortkit.rewrite.relayout import Relayout, relayout
 from ortkit.rewrite.site import Site
 
 #: No exporter writes longer ones; looking back stays linear in the graph.
@@ -28,7 +28,7 @@ class SimplifyTranspose(NodePass):
     After:
         y = Transpose<perm = [0, 1, 3, 2]>(x)
 
-    Axes are followed as factors (`ortkit.rewrite.axes`), so it does not matter how the chain is
+    Axes are followed as factors (`ortkit.analysis.axes`), so it does not matter how the chain is
     written: it becomes at most Reshape, Transpose, Reshape, and windows that are made and undone
     become nothing. A Transpose that moves nothing but axes of length one becomes a Reshape.
 

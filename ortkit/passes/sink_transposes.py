@@ -8,8 +8,8 @@ from typing import ClassVar
 
 import onnx_ir as ir
 
+from ortkit.analysis.permutation import Perm, Permuted, is_inverse, permuted
 from ortkit.rewrite.passes import GraphPass
-from ortkit.rewrite.permute import Perm, Permuted, is_inverse, permuted
 from ortkit.rewrite.scope import Scope
 from ortkit.rewrite.site import Site, describe
 

@@ -9,8 +9,8 @@ from typing import ClassVar
 import numpy as np
 import onnx_ir as ir
 
+from ortkit.analysis.quantization import is_op, zero_of
 from ortkit.rewrite.passes import NodePass
-from ortkit.rewrite.quantized import is_op, zero_of
 from ortkit.rewrite.site import Site
 
 _INT8 = ir.DataType.INT8

@@ -9,11 +9,11 @@ from typing import ClassVar
 import numpy as np
 import onnx_ir as ir
 
+from ortkit.analysis.affine import Channels, read_affine
+from ortkit.analysis.axes import track
+from ortkit.analysis.weight_arithmetic import rounded
 from ortkit.graph.shapes.reshape import RESHAPES
-from ortkit.rewrite.affine import Channels, read_affine
-from ortkit.rewrite.axes import track
 from ortkit.rewrite.passes import NodePass
-from ortkit.rewrite.rounding import rounded
 from ortkit.rewrite.site import Site
 
 #: No exporter puts more between a product and its norm.

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import onnx_ir as ir
 
-from ortkit.rewrite.lines import line_groups, widen_lines
+from ortkit.analysis.conv1d import line_groups, widen_lines
 from ortkit.rewrite.passes import GraphPass
 from ortkit.rewrite.scope import Scope
 from ortkit.rewrite.site import Site, describe

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from ortkit.analysis.conv1d import line_groups
+from ortkit.analysis.conv1d import widen_lines as widen
 from ortkit.graph.shapes.infer import Shapes
 from ortkit.precision.products import PASS
-from ortkit.rewrite.lines import line_groups
-from ortkit.rewrite.lines import widen_lines as widen
 from ortkit.rewrite.log import RewriteLog
+from ortkit.rewrite.options import Target
 from ortkit.rewrite.scope import Scope
 from ortkit.rewrite.site import Site
-from ortkit.rewrite.target import Target
 
 
 def widen_lines(model: ir.Model) -> int:

@@ -15,11 +15,11 @@ from ortkit.graph.shapes.infer import Shapes
 from ortkit.graph.walk import roots
 from ortkit.rewrite.failures import blamed
 from ortkit.rewrite.log import RewriteLog
+from ortkit.rewrite.options import Target
 from ortkit.rewrite.passes import GraphPass, ModelPass, NodePass, Pass
 from ortkit.rewrite.scope import Scope, Whole
 from ortkit.rewrite.site import describe
 from ortkit.rewrite.sweep import sweep
-from ortkit.rewrite.target import Target
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ from typing import TypeAlias
 import numpy as np
 import onnx_ir as ir
 
+from ortkit.analysis.axes import perm_of
 from ortkit.graph.symbolic.dims import Size, sole_atom
-from ortkit.rewrite.axes import perm_of
 from ortkit.rewrite.site import Site
 
 Label: TypeAlias = int | str | None

@@ -19,7 +19,7 @@ from ortkit.graph.walk import (
     take_name,
 )
 from ortkit.rewrite.log import RewriteLog
-from ortkit.rewrite.target import Target
+from ortkit.rewrite.options import Target
 
 #: Domains whose ops are known to have no effect but their outputs.
 PURE_DOMAINS = frozenset({"", "ai.onnx.ml", "com.microsoft"})

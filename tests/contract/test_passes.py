@@ -15,9 +15,9 @@ from ortkit.graph.check.model import check_model
 from ortkit.passes.catalog import PASSES
 from ortkit.passes.presets import ORDER
 from ortkit.passes.select import load_pass, select_passes
+from ortkit.rewrite.options import Target
 from ortkit.rewrite.passes import Pass
 from ortkit.rewrite.pipeline import Pipeline, PipelineResult
-from ortkit.rewrite.target import Target
 from ortkit.verify.compare import compare_outputs
 from tests.contract.random_models import feeds, models
 from tests.e2e.judge import count_nodes

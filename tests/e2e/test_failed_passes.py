@@ -20,11 +20,11 @@ from ortkit.graph.check.model import check_model
 from ortkit.passes.drop_identity import DropIdentity
 from ortkit.rewrite.failures import PassError
 from ortkit.rewrite.log import RewriteLog
+from ortkit.rewrite.options import Target
 from ortkit.rewrite.passes import GraphPass, ModelPass, NodePass, Pass
 from ortkit.rewrite.pipeline import Pipeline
 from ortkit.rewrite.scope import Scope
 from ortkit.rewrite.site import Site
-from ortkit.rewrite.target import Target
 
 TEXT = """<ir_version: 10, opset_import: ["" : 20]>
 g (float[n, 4] x) => (float[n, 4] y, float[n, 4] z) {

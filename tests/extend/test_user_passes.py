@@ -17,10 +17,10 @@ from onnxscript.rewriter.pattern import RewriteRule
 from ortkit import OptimizeOptions, UserError, optimize
 from ortkit.extend.rewrite_rules import RewriteRules
 from ortkit.passes.select import catalog, select_passes
+from ortkit.rewrite.options import Target
 from ortkit.rewrite.passes import NodePass
 from ortkit.rewrite.pipeline import Pipeline
 from ortkit.rewrite.site import Site
-from ortkit.rewrite.target import Target
 
 TEXT = """<ir_version: 10, opset_import: ["" : 20]>
 g (float[n, 4] x) => (float[n, 4] y) { t = Neg(x)  u = Neg(t)  v = Abs(u)  y = Relu(v) }"""

@@ -21,8 +21,8 @@ from ortkit.kernels.calibration import Calibration
 from ortkit.kernels.signature import RegionSignature
 from ortkit.refusal import Refused
 from ortkit.rewrite.log import RewriteLog
+from ortkit.rewrite.options import Target
 from ortkit.rewrite.scope import Scope
-from ortkit.rewrite.target import Target
 
 HEAD = '<ir_version: 10, opset_import: ["" : 23, "com.microsoft" : 1]>'
 

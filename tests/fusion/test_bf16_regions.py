@@ -19,8 +19,8 @@ from ortkit.kernels.build import refusal
 from ortkit.kernels.signature import RegionSignature
 from ortkit.refusal import Refused
 from ortkit.rewrite.log import RewriteLog
+from ortkit.rewrite.options import Target as Kind
 from ortkit.rewrite.scope import Scope, Whole
-from ortkit.rewrite.target import Target as Kind
 from ortkit.targets.target import Target
 
 DEPTH, COLUMNS = 40, 24

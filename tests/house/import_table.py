@@ -12,6 +12,7 @@ EVERYWHERE = frozenset(
 MAY_IMPORT = {
     "__init__": "extend one_call optimization provider runtime",
     "__main__": "cli",
+    "analysis": "graph/* rewrite",
     "bisection": "graph/* optimization rewrite verify",
     "candidate": "fusion measure report rewrite",
     "cli": "*",
@@ -23,9 +24,9 @@ MAY_IMPORT = {
     "custom_ops/triton": "kernels kernels/region kernels/triton",
     "custom_ops/tvm": "kernels kernels/region kernels/tvm",
     "doctor": "kernels provider/*",
-    "extend": "fusion graph/* kernels/* ops passes rewrite runtime targets verify",
+    "extend": "analysis fusion graph/* kernels/* ops passes rewrite runtime targets verify",
     "fused_source": "candidate fusion graph kernels options passes rewrite",
-    "fusion": "graph/* kernels/* ops/* rewrite targets",
+    "fusion": "analysis graph/* kernels/* ops/* rewrite targets",
     "graph": "",
     "graph/analysis": "graph graph/io graph/shapes graph/symbolic",
     "graph/batch": "graph graph/shapes graph/shapes/rules graph/symbolic",
@@ -44,8 +45,8 @@ MAY_IMPORT = {
     "load_stage": "options verify",
     "measure": "graph/* kernels runtime/* targets verify",
     "one_call": "extend optimization",
-    "ops": "rewrite",
-    "ops/attention": "graph/* ops rewrite",
+    "ops": "analysis rewrite",
+    "ops/attention": "analysis graph/* ops rewrite",
     "optimization": (
         "candidate fused_source fusion graph/* kernel_stage kernels load_stage measure"
         " optimized options pipelines precision report rewrite runtime verify"
@@ -54,16 +55,16 @@ MAY_IMPORT = {
     "option_checks": "options verify",
     "options": "graph/* kernels option_checks rewrite verify",
     "pass_info": "passes rewrite",
-    "passes": "graph/* ops/* rewrite",
+    "passes": "analysis graph/* ops/* rewrite",
     "pipelines": "kernels options passes precision rewrite",
-    "precision": "graph/* isolation kernels rewrite runtime targets verify",
+    "precision": "analysis graph/* isolation kernels rewrite runtime targets verify",
     "provider": "graph runtime",
     "provider/conformance": "provider provider/own runtime",
     "provider/own": (
         "fusion graph/* kernels measure ops passes provider rewrite runtime targets verify"
     ),
     "report": "graph/* measure precision rewrite verify",
-    "rewrite": "graph/*",
+    "rewrite": "analysis graph/*",
     "runtime": "graph/* kernels",
     "runtime/memory": "graph/* kernels runtime runtime/profiling runtime/workers",
     "runtime/profiling": "graph/* kernels runtime runtime/workers",

@@ -9,8 +9,8 @@ import onnx_ir as ir
 
 from ortkit.graph.io.text import from_text
 from ortkit.passes.select import select_passes
+from ortkit.rewrite.options import Target
 from ortkit.rewrite.pipeline import Pipeline
-from ortkit.rewrite.target import Target
 
 LOWEST = -3.4028234663852886e38
 #: Queries, keys and values as [b, s, 8], split into two heads; `{scores}` makes s1 of s0.

@@ -10,9 +10,9 @@ import onnx_ir as ir
 from onnx import helper, numpy_helper
 
 from ortkit.graph.check.model import check_model
+from ortkit.rewrite.options import Target
 from ortkit.rewrite.passes import Pass
 from ortkit.rewrite.pipeline import Pipeline, PipelineResult
-from ortkit.rewrite.target import Target
 
 
 class Graph:

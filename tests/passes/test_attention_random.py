@@ -11,8 +11,8 @@ import pytest
 
 from ortkit.graph.check.model import check_model
 from ortkit.passes.select import select_passes
+from ortkit.rewrite.options import Target
 from ortkit.rewrite.pipeline import Pipeline
-from ortkit.rewrite.target import Target
 from tests.passes.attention_cases import run
 from tests.passes.attention_graphs import attention_graph, feeds_of
 

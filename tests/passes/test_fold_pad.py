@@ -10,8 +10,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from ortkit.graph.check.model import check_model
 from ortkit.passes.fold_pad import FoldPad
+from ortkit.rewrite.options import Target
 from ortkit.rewrite.pipeline import Pipeline
-from ortkit.rewrite.target import Target
 
 PADS = (0, 0, 1, 0, 0, 0, 2, 1)
 

@@ -13,8 +13,8 @@ import pytest
 from ortkit.graph.check.model import check_model
 from ortkit.passes.fuse_activation import FuseActivation, rounding_of
 from ortkit.passes.select import select_passes
+from ortkit.rewrite.options import Target
 from ortkit.rewrite.pipeline import Pipeline
-from ortkit.rewrite.target import Target
 from tests.passes.graphs import Graph, kinds, run
 
 PASSES = (FuseActivation(),)

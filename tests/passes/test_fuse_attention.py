@@ -10,8 +10,8 @@ import pytest
 
 from ortkit.graph.io.text import from_text
 from ortkit.passes.select import select_passes
+from ortkit.rewrite.options import Target
 from ortkit.rewrite.pipeline import Pipeline
-from ortkit.rewrite.target import Target
 from tests.passes.attention_cases import (
     DROPPED,
     GUARD,

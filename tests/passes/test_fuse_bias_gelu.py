@@ -12,8 +12,8 @@ from ortkit.fusion.describe import describe_region
 from ortkit.fusion.partition import partition
 from ortkit.fusion.regions import region_of
 from ortkit.passes.fuse_bias_gelu import FuseBiasGelu
+from ortkit.rewrite.options import Target
 from ortkit.rewrite.pipeline import Pipeline
-from ortkit.rewrite.target import Target
 from tests.kernels.fused_model import fused_model, session
 from tests.passes.graphs import Graph, assert_refused, assert_rewritten, run
 

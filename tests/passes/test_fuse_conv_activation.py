@@ -8,8 +8,8 @@ import onnx_ir as ir
 import pytest
 
 from ortkit.passes.fuse_conv_activation import FuseConvActivation
+from ortkit.rewrite.options import Target
 from ortkit.rewrite.pipeline import Pipeline
-from ortkit.rewrite.target import Target
 from tests.passes.graphs import Graph, assert_refused, assert_rewritten
 
 PASSES = (FuseConvActivation(),)

@@ -13,8 +13,8 @@ from onnx import TensorProto, helper
 from ortkit.graph.check.model import check_model
 from ortkit.ops.rotary import pairs, rotated
 from ortkit.passes.fuse_rotary import FuseRotary
+from ortkit.rewrite.options import Target
 from ortkit.rewrite.pipeline import Pipeline, PipelineResult
-from ortkit.rewrite.target import Target
 from tests.passes import rotary_spellings as spell
 from tests.passes.graphs import kinds, run
 from tests.passes.rotary_spellings import HALF, INTERLEAVED, SPLIT_HALF, Angles, Fit, Tape

@@ -11,8 +11,8 @@ import pytest
 
 from ortkit.graph.check.model import check_model
 from ortkit.passes.fuse_softmax import FuseSoftmax
+from ortkit.rewrite.options import Target
 from ortkit.rewrite.pipeline import Pipeline, PipelineResult
-from ortkit.rewrite.target import Target
 from tests.passes.graphs import kinds, run
 from tests.passes.norm_spellings import Formula, Rows, Shape
 

@@ -14,9 +14,9 @@ from ortkit.passes.fold_affine_into_norm import FoldAffineIntoNorm
 from ortkit.passes.fuse_group_norm import FuseGroupNorm
 from ortkit.passes.fuse_norm import FuseNorm
 from ortkit.passes.split_group_norm import SplitGroupNorm
+from ortkit.rewrite.options import Target
 from ortkit.rewrite.passes import Pass
 from ortkit.rewrite.pipeline import Pipeline, PipelineResult
-from ortkit.rewrite.target import Target
 from tests.passes.graphs import kinds, run
 from tests.passes.norm_spellings import Rows, Shape, centred, over, raw_moments
 

@@ -7,8 +7,8 @@ from math import prod
 import numpy as np
 import pytest
 
+from ortkit.analysis.einsum import read_equation, roles
 from ortkit.passes.lower_einsum import LowerEinsum
-from ortkit.rewrite.einsum import read_equation, roles
 from tests.passes.graphs import Graph, assert_refused, assert_rewritten, kinds, rewritten, run
 
 PASSES = (LowerEinsum(),)

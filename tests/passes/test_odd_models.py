@@ -13,8 +13,8 @@ import pytest
 from ortkit.graph.check.model import check_model
 from ortkit.graph.io.text import from_text
 from ortkit.passes.select import select_passes
+from ortkit.rewrite.options import Target
 from ortkit.rewrite.pipeline import Pipeline
-from ortkit.rewrite.target import Target
 
 #: What else is in the graph by name: (inputs) => (outputs) <constants> { nodes }.
 CASES = {

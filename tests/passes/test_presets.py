@@ -8,7 +8,7 @@ import pytest
 
 from ortkit.passes.presets import ON_CUDA, ORDER, preset
 from ortkit.passes.select import select_passes
-from ortkit.rewrite.target import Kind
+from ortkit.rewrite.options import Kind
 
 
 @pytest.mark.parametrize("kind", ["cpu", "cuda"])

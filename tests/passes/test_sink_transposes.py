@@ -9,8 +9,8 @@ import pytest
 
 from ortkit.passes.merge_transposes import MergeTransposes
 from ortkit.passes.sink_transposes import SinkTransposes
+from ortkit.rewrite.options import Target
 from ortkit.rewrite.pipeline import Pipeline
-from ortkit.rewrite.target import Target
 from tests.passes.graphs import Graph, assert_refused, assert_rewritten, feeds_of, kinds, run
 
 PASSES = (SinkTransposes(),)

@@ -14,9 +14,9 @@ from ortkit.graph.check.model import check_model
 from ortkit.passes.fuse_skip_norm import FuseSkipNorm
 from ortkit.passes.select import select_passes
 from ortkit.passes.split_skip_norm import SplitSkipNorm
+from ortkit.rewrite.options import Target
 from ortkit.rewrite.passes import Pass
 from ortkit.rewrite.pipeline import Pipeline, PipelineResult
-from ortkit.rewrite.target import Target
 from tests.passes.graphs import kinds, run
 
 ort = pytest.importorskip("onnxruntime")

@@ -10,8 +10,8 @@ from onnx import numpy_helper
 
 from ortkit.passes.fold_affine_into_conv import FoldAffineIntoConv
 from ortkit.passes.fold_affine_into_matmul import FoldAffineIntoMatmul
+from ortkit.rewrite.options import Target
 from ortkit.rewrite.pipeline import Pipeline, PipelineResult
-from ortkit.rewrite.target import Target
 from tests.passes import graphs
 from tests.passes.graphs import Graph, assert_refused, assert_rewritten, feeds_of, kinds, run
 

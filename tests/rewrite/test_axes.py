@@ -9,10 +9,10 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
+from ortkit.analysis.axes import Layout, Moves, moves, perm_of, targets, track
 from ortkit.graph.io.text import from_text
 from ortkit.graph.shapes.infer import Shapes
 from ortkit.graph.symbolic.dims import Dim
-from ortkit.rewrite.axes import Layout, Moves, moves, perm_of, targets, track
 
 B, S = Dim.named("b"), Dim.named("s")
 

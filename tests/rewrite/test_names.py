@@ -11,10 +11,10 @@ import onnx_ir as ir
 from ortkit.graph.check.model import check_model
 from ortkit.graph.io.text import from_text
 from ortkit.graph.walk import nodes_below
+from ortkit.rewrite.options import Target
 from ortkit.rewrite.passes import NodePass
 from ortkit.rewrite.pipeline import Pipeline
 from ortkit.rewrite.site import Site
-from ortkit.rewrite.target import Target
 
 HEAD = '<ir_version: 10, opset_import: ["" : 18]>'
 

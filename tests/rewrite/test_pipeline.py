@@ -6,8 +6,8 @@ import onnx_ir as ir
 
 from ortkit.graph.io.text import from_text
 from ortkit.passes.select import select_passes
+from ortkit.rewrite.options import Target
 from ortkit.rewrite.pipeline import Pipeline, PipelineResult
-from ortkit.rewrite.target import Target
 
 # How many numbers are not zero is told by the product, after a slice was derived from it.
 TEXT = """<ir_version: 10, opset_import: ["" : 20]>

@@ -11,10 +11,10 @@ import onnx_ir as ir
 from ortkit.graph.check.model import check_model
 from ortkit.graph.io.text import from_text, to_text
 from ortkit.graph.walk import nodes_below, roots
+from ortkit.rewrite.options import Target
 from ortkit.rewrite.passes import NodePass
 from ortkit.rewrite.pipeline import Pipeline, PipelineResult
 from ortkit.rewrite.site import Site
-from ortkit.rewrite.target import Target
 
 TEXT = """<ir_version: 10, opset_import: ["" : 12, "f" : 1]>
 g (float[2, 1, 3] x) => (float[2, 3] y, float[2, 3] z)

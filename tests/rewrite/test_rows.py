@@ -6,13 +6,13 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
+from ortkit.analysis.norm_probe import Probe
+from ortkit.analysis.row_functions import NODE_LIMIT, ROOT_LIMIT, Frame, Region, frame_of, roots_of
 from ortkit.graph.shapes.infer import Shapes
 from ortkit.graph.symbolic.dims import Dim
 from ortkit.rewrite.log import RewriteLog
-from ortkit.rewrite.row_probe import Probe
-from ortkit.rewrite.rows import NODE_LIMIT, ROOT_LIMIT, Frame, Region, frame_of, roots_of
+from ortkit.rewrite.options import Target
 from ortkit.rewrite.scope import Scope
-from ortkit.rewrite.target import Target
 from tests.passes.norm_spellings import Rows
 
 B, S = Dim.named("b"), Dim.named("s")

@@ -7,6 +7,7 @@ import math
 import numpy as np
 import onnx_ir as ir
 
+from ortkit.analysis.axes import Moves, targets
 from ortkit.graph.shapes.reshape import static
 from ortkit.graph.symbolic.dims import Size
 from ortkit.ops.attention.core import Bias
@@ -17,7 +18,6 @@ from ortkit.ops.attention.projections import Projections, packed
 from ortkit.ops.attention.rotary import Rotary
 from ortkit.ops.attention.sizes import axis_size, size_of, source_of
 from ortkit.ops.attention.understood import Attention
-from ortkit.rewrite.axes import Moves, targets
 from ortkit.rewrite.scope import Attributes
 from ortkit.rewrite.site import Site
 

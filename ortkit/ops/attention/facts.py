@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 import numpy as np
 import onnx_ir as ir
 
+from ortkit.analysis.float64_eval import FLOATS
 from ortkit.graph.constants import constant_array
 from ortkit.graph.shapes.evaluate import Unsupported, evaluate
 from ortkit.graph.shapes.reshape import static
 from ortkit.graph.symbolic.dims import Size, names, substitute
 from ortkit.ops.attention.core import MASKED
 from ortkit.ops.attention.held import Held, held_by
-from ortkit.rewrite.sample import FLOATS
 from ortkit.rewrite.scope import Scope
 
 Array = np.ndarray

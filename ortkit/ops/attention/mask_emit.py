@@ -7,6 +7,7 @@ import math
 import numpy as np
 import onnx_ir as ir
 
+from ortkit.analysis.axes import moves, targets
 from ortkit.graph.shapes.reshape import static
 from ortkit.graph.symbolic.dims import Size
 from ortkit.ops.attention.core import Bias, Choice, Floor
@@ -16,7 +17,6 @@ from ortkit.ops.attention.heads import Heads
 from ortkit.ops.attention.masks import Term
 from ortkit.ops.attention.sizes import size_of
 from ortkit.ops.attention.understood import ALMOST_LOWEST, Attention, deepest
-from ortkit.rewrite.axes import moves, targets
 from ortkit.rewrite.site import Site
 
 

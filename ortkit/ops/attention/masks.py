@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import onnx_ir as ir
 
+from ortkit.analysis.axes import Layout, moves, targets
 from ortkit.graph.shapes.reshape import static
 from ortkit.graph.symbolic.dims import Size, multiply, product
 from ortkit.ops.attention.core import MASKED, Bias, Choice, Core, Floor
@@ -18,7 +19,6 @@ from ortkit.ops.attention.held import Held, combined
 from ortkit.ops.attention.sizes import source_of
 from ortkit.ops.attention.trace import Station, trace_back
 from ortkit.refusal import RefusedError
-from ortkit.rewrite.axes import Layout, moves, targets
 from ortkit.rewrite.site import Site
 
 #: Masks, whatever is chosen in the place of other scores.

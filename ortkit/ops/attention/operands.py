@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
+from ortkit.analysis.axes import Layout, Moves, moves, targets
 from ortkit.graph.shapes.reshape import RESHAPES
 from ortkit.graph.symbolic.dims import Size, product
 from ortkit.ops.attention.trace import Station, trace_back, trace_on
-from ortkit.rewrite.axes import Layout, Moves, moves, targets
 from ortkit.rewrite.site import Site
 
 #: Element order of an operand: "3d" is [B, S, H * D], "4d" is [B, H, S, D].

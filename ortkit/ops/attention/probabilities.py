@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
+from ortkit.analysis.float64_eval import FLOATS
 from ortkit.graph.symbolic.dims import Size
 from ortkit.ops.attention.core import LAYOUT, LONGEST, Bias, Choice, Core, measures, readers
 from ortkit.refusal import RefusedError
-from ortkit.rewrite.sample import FLOATS
 from ortkit.rewrite.site import Site, describe
 
 #: How scores of relative positions get to those of keys.

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
+from ortkit.analysis.affine import constant_shape
 from ortkit.ops.attention.operands import Operand
-from ortkit.rewrite.affine import constant_shape
 from ortkit.rewrite.site import Site
 
 

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
+from ortkit.analysis.random_ops import is_random
 from ortkit.graph.symbolic.dims import Size
 from ortkit.ops.attention.heads import Heads
 from ortkit.ops.attention.operands import Operand
-from ortkit.rewrite.random_ops import is_random
 from ortkit.rewrite.site import Site
 
 #: GroupQueryAttention's tables have a multiple of this many columns.

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
+from ortkit.analysis.float64_eval import FLOATS
 from ortkit.ops.attention.core import (
     LAYOUT,
     LONGEST,
@@ -21,7 +22,6 @@ from ortkit.ops.attention.core import (
 )
 from ortkit.ops.attention.trace import scalar_factor
 from ortkit.refusal import RefusedError
-from ortkit.rewrite.sample import FLOATS
 from ortkit.rewrite.site import Site, describe
 
 #: Scores that are raised to this at least are masked.

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
+from ortkit.analysis.axes import Factor, Group, Layout, perm_of
 from ortkit.graph.shapes.reshape import RESHAPES
 from ortkit.graph.symbolic.dims import Size, product
-from ortkit.rewrite.axes import Factor, Group, Layout, perm_of
 from ortkit.rewrite.site import Site
 
 #: Nodes followed from one value: projections to products are seldom ten apart.

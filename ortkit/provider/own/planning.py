@@ -36,9 +36,9 @@ from ortkit.provider.own.products import product_groups
 from ortkit.provider.own.settled import Claim, ClaimSet, Declined
 from ortkit.provider.own.sizes import unsolved
 from ortkit.refusal import Refused
+from ortkit.rewrite.options import Target as RewriteTarget
 from ortkit.rewrite.pipeline import Pipeline
 from ortkit.rewrite.scope import Scope
-from ortkit.rewrite.target import Target as RewriteTarget
 from ortkit.targets.target import Target
 
 #: From this level on those, too, that are not predicted to pay.

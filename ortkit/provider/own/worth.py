@@ -15,8 +15,8 @@ from ortkit.fusion.regions import FusedRegion
 from ortkit.graph.shapes.infer import Shapes
 from ortkit.kernels.calibration import Calibration
 from ortkit.rewrite.log import RewriteLog
+from ortkit.rewrite.options import Target
 from ortkit.rewrite.scope import Scope
-from ortkit.rewrite.target import Target
 
 #: Multiply-adds a nanosecond of ONNX Runtime's products of heads, one core with AVX-512 (2026-11).
 MULTIPLIES = 85.0

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
+from ortkit.analysis.axes import Layout, track
 from ortkit.graph.shapes.reshape import RESHAPES
 from ortkit.graph.symbolic.dims import Size
-from ortkit.rewrite.axes import Layout, track
 from ortkit.rewrite.site import Site
 
 #: No exporter puts more between a Range and the indices.

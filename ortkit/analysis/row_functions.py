@@ -5,7 +5,7 @@ between the root and whatever is made of that reduction: pointwise ops, reductio
 axes, and what only moves the reduced numbers. Everything else that they read is a leaf: a number,
 or an array with one number for each position in a row or for each row.
 
-What a region computes is found by evaluating it: `ortkit.rewrite.row_probe`.
+What a region computes is found by evaluating it: `ortkit.analysis.norm_probe`.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from functools import cached_property
 
 import onnx_ir as ir
 
+from ortkit.analysis.float64_eval import FLOATS
 from ortkit.graph.symbolic.dims import Size
-from ortkit.rewrite.sample import FLOATS
 from ortkit.rewrite.scope import Scope
 
 REDUCTIONS = frozenset(

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from ortkit.rewrite.axes import Layout, Moves, moves, targets
+from ortkit.analysis.axes import Layout, Moves, moves, targets
 from ortkit.rewrite.site import Site
 
 #: From here on a Reshape has its target as an input.

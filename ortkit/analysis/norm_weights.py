@@ -9,9 +9,9 @@ from math import prod
 import numpy as np
 import onnx_ir as ir
 
+from ortkit.analysis.row_functions import Frame
+from ortkit.analysis.weight_arithmetic import rounded
 from ortkit.graph.symbolic.dims import Size
-from ortkit.rewrite.rounding import rounded
-from ortkit.rewrite.rows import Frame
 from ortkit.rewrite.site import Site
 
 Array = np.ndarray

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import onnx_ir as ir
 
-from ortkit.rewrite.sample import FLOATS, OPS, Array, as_sample
+from ortkit.analysis.float64_eval import FLOATS, OPS, Array, as_sample
 from ortkit.rewrite.scope import Scope
 
 #: Ops that scale and shift: a cone of these alone is no activation.

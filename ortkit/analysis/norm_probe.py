@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
+from ortkit.analysis.float64_eval import sample
+from ortkit.analysis.row_functions import MOVES, REDUCTIONS, Region
 from ortkit.graph.shapes.rules.call import Ratio
 from ortkit.graph.symbolic.dims import Dim, product, replace_atoms, sole_atom
-from ortkit.rewrite.rows import MOVES, REDUCTIONS, Region
-from ortkit.rewrite.sample import sample
 
 Array = np.ndarray
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import onnx_ir as ir
 
-from ortkit.rewrite.cones import CONTRIB, POINTWISE
+from ortkit.analysis.cones import CONTRIB, POINTWISE
 from ortkit.rewrite.scope import Scope
 from ortkit.rewrite.site import Site
 
