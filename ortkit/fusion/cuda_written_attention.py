@@ -18,9 +18,9 @@ from ortkit.fusion.cuda_attention_nodes import WRITTEN, Written
 from ortkit.fusion.lower import drop_initializer
 from ortkit.fusion.regions import PASS
 from ortkit.ops.attention import emit, mask_emit
-from ortkit.ops.attention.facts import Facts
 from ortkit.ops.attention.find import find_core
 from ortkit.ops.attention.forms import check_meaning
+from ortkit.ops.attention.mask_values import Facts
 from ortkit.ops.attention.sizes import measure_elsewhere
 from ortkit.ops.attention.understand import understand
 from ortkit.ops.attention.understood import Attention

@@ -12,9 +12,9 @@ import onnx_ir as ir
 
 from ortkit.analysis.cones import Cone, Order, cones_at
 from ortkit.analysis.float64_eval import Array
-from ortkit.ops.activation_forms import Argument, Form, X, form_of, pays
-from ortkit.ops.activation_match import Nearest, Written, recognise
-from ortkit.ops.activations import TOLERANCE, Match
+from ortkit.ops.activations.forms import Argument, Form, X, form_of, pays
+from ortkit.ops.activations.match import Nearest, Written, recognise
+from ortkit.ops.activations.reference import TOLERANCE, Match
 from ortkit.rewrite.passes import GraphPass
 from ortkit.rewrite.scope import Scope
 from ortkit.rewrite.site import Site
@@ -45,7 +45,7 @@ class FuseActivation(GraphPass):
 
     Pointwise nodes between one value and a result are evaluated at points that include kinks,
     large numbers, infinities and NaN, and compared with the activations of
-    `ortkit.ops.activations`; how they are spelled does not matter. Constants with few digits
+    `ortkit.ops.activations.reference`; how they are spelled does not matter. Constants with few digits
     are taken as rounded ones.
 
     Skips:
@@ -56,7 +56,7 @@ class FuseActivation(GraphPass):
         * Element types for which the target has no kernel; float casts are never crossed.
 
     Source:
-        The activations' own, in `ortkit.ops.activations`.
+        The activations' own, in `ortkit.ops.activations.reference`.
     """
 
     name: ClassVar[str] = "fuse-activation"

@@ -8,9 +8,9 @@ from typing import ClassVar
 import onnx_ir as ir
 
 from ortkit.ops.attention import emit, mask_emit
-from ortkit.ops.attention.facts import Facts
 from ortkit.ops.attention.find import find_core
 from ortkit.ops.attention.forms import choose_form
+from ortkit.ops.attention.mask_values import Facts
 from ortkit.ops.attention.projections import find_projections
 from ortkit.ops.attention.rotary import find_rotary
 from ortkit.ops.attention.sizes import measure_elsewhere

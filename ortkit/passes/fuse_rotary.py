@@ -9,12 +9,12 @@ from typing import ClassVar
 
 import onnx_ir as ir
 
+from ortkit.ops.rotary.channels import CHANNEL_LIMIT, Channels, Place
+from ortkit.ops.rotary.emit import Angles, angles_for, emit
+from ortkit.ops.rotary.layout import Layout
+from ortkit.ops.rotary.match import Rotation, Sum, as_sums, is_product, match_rotation
+from ortkit.ops.rotary.steps import CHANNEL, RULES
 from ortkit.rewrite.passes import NodePass
-from ortkit.rewrite.rotary_channels import CHANNEL_LIMIT, Channels, Place
-from ortkit.rewrite.rotary_emit import Angles, angles_for, emit
-from ortkit.rewrite.rotary_layout import Layout
-from ortkit.rewrite.rotary_match import Rotation, Sum, as_sums, is_product, match_rotation
-from ortkit.rewrite.rotary_steps import CHANNEL, RULES
 from ortkit.rewrite.site import Site
 
 #: Nodes between the result and the products; two halves, each sliced, stacked and joined.

@@ -24,7 +24,7 @@ MAY_IMPORT = {
     "custom_ops/triton": "kernels kernels/region kernels/triton",
     "custom_ops/tvm": "kernels kernels/region kernels/tvm",
     "doctor": "kernels provider/*",
-    "extend": "analysis fusion graph/* kernels/* ops passes rewrite runtime targets verify",
+    "extend": "analysis fusion graph/* kernels/* passes rewrite runtime targets verify",
     "fused_source": "candidate fusion graph kernels options passes rewrite",
     "fusion": "analysis graph/* kernels/* ops/* rewrite targets",
     "graph": "",
@@ -45,8 +45,10 @@ MAY_IMPORT = {
     "load_stage": "options verify",
     "measure": "graph/* kernels runtime/* targets verify",
     "one_call": "extend optimization",
-    "ops": "analysis rewrite",
-    "ops/attention": "analysis graph/* ops rewrite",
+    "ops": "analysis",
+    "ops/activations": "analysis rewrite",
+    "ops/attention": "analysis graph/* rewrite",
+    "ops/rotary": "analysis graph/* rewrite",
     "optimization": (
         "candidate fused_source fusion graph/* kernel_stage kernels load_stage measure"
         " optimized options pipelines precision report rewrite runtime verify"
@@ -61,7 +63,7 @@ MAY_IMPORT = {
     "provider": "graph runtime",
     "provider/conformance": "provider provider/own runtime",
     "provider/own": (
-        "fusion graph/* kernels measure ops passes provider rewrite runtime targets verify"
+        "fusion graph/* kernels measure passes provider rewrite runtime targets verify"
     ),
     "report": "graph/* measure precision rewrite verify",
     "rewrite": "analysis graph/*",
@@ -93,10 +95,12 @@ FACE = {
     "kernels/region": "dtypes emitter ops reader vectormath",
     "kernels/triton": "build choices emit expr hand interpreter launches maps parameters source",
     "kernels/tvm": "build choices emit",
+    "ops/activations": "forms match reference",
     "ops/attention": (
-        "core emit facts find forms mask_emit operands projections rotary sizes trace"
+        "emit find forms mask_emit mask_values operands projections rotary sizes trace"
         " understand understood"
     ),
+    "ops/rotary": "channels emit layout match steps",
     "provider/conformance": "cases conform subject verdict",
     "provider/own": "ahead building failures options",
     "runtime/memory": "arena_options library node_table nodes point point_child",

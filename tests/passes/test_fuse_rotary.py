@@ -11,7 +11,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from ortkit.graph.check.model import check_model
-from ortkit.ops.rotary import pairs, rotated
+from ortkit.ops.rotary.reference import pairs, rotated
 from ortkit.passes.fuse_rotary import FuseRotary
 from ortkit.rewrite.options import Target
 from ortkit.rewrite.pipeline import Pipeline, PipelineResult

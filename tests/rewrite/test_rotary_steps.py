@@ -8,9 +8,9 @@ import pytest
 
 from ortkit.graph.io.text import from_text
 from ortkit.graph.shapes.infer import Shapes
+from ortkit.ops.rotary.steps import CHANNEL, Labels, Step, structural_step
 from ortkit.rewrite.log import RewriteLog
 from ortkit.rewrite.options import Target
-from ortkit.rewrite.rotary_steps import CHANNEL, Labels, Step, structural_step
 from ortkit.rewrite.scope import Scope
 from ortkit.rewrite.site import Site
 

@@ -11,8 +11,8 @@ from ortkit.analysis.axes import Moves, targets
 from ortkit.graph.shapes.reshape import static
 from ortkit.graph.symbolic.dims import Size
 from ortkit.ops.attention.core import Bias
-from ortkit.ops.attention.facts import Facts
 from ortkit.ops.attention.heads import Cache, Heads
+from ortkit.ops.attention.mask_values import Facts
 from ortkit.ops.attention.operands import Operand, Piece
 from ortkit.ops.attention.projections import Projections, packed
 from ortkit.ops.attention.rotary import Rotary

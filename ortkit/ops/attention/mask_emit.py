@@ -12,8 +12,8 @@ from ortkit.graph.shapes.reshape import static
 from ortkit.graph.symbolic.dims import Size
 from ortkit.ops.attention.core import Bias, Choice, Floor
 from ortkit.ops.attention.emit import cast_to, moved
-from ortkit.ops.attention.facts import LOWEST, Facts
 from ortkit.ops.attention.heads import Heads
+from ortkit.ops.attention.mask_values import LOWEST, Facts
 from ortkit.ops.attention.masks import Term
 from ortkit.ops.attention.sizes import size_of
 from ortkit.ops.attention.understood import ALMOST_LOWEST, Attention, deepest

@@ -13,11 +13,11 @@ from ortkit.analysis.axes import Layout, moves, targets
 from ortkit.graph.shapes.reshape import static
 from ortkit.graph.symbolic.dims import Size, multiply, product
 from ortkit.ops.attention.core import MASKED, Bias, Choice, Core, Floor
-from ortkit.ops.attention.facts import LOWEST, Facts
 from ortkit.ops.attention.heads import Heads
-from ortkit.ops.attention.held import Held, combined
+from ortkit.ops.attention.mask_values import LOWEST, Facts
 from ortkit.ops.attention.sizes import source_of
 from ortkit.ops.attention.trace import Station, trace_back
+from ortkit.ops.attention.value_ranges import Held, combined
 from ortkit.refusal import RefusedError
 from ortkit.rewrite.site import Site
 

@@ -6,8 +6,8 @@ import onnx_ir as ir
 
 from ortkit.graph.symbolic.dims import Size
 from ortkit.ops.attention.core import Core
-from ortkit.ops.attention.facts import Facts
 from ortkit.ops.attention.heads import Cache, Heads
+from ortkit.ops.attention.mask_values import Facts
 from ortkit.refusal import RefusedError
 from ortkit.rewrite.site import Site
 

@@ -9,8 +9,8 @@ from typing import TypeVar
 import onnx_ir as ir
 
 from ortkit.ops.attention.core import Core
-from ortkit.ops.attention.facts import Facts
 from ortkit.ops.attention.heads import arrangements
+from ortkit.ops.attention.mask_values import Facts
 from ortkit.ops.attention.masks import read_mask
 from ortkit.ops.attention.sizes import check_sizes
 from ortkit.ops.attention.understood import Attention

@@ -14,7 +14,7 @@ from typing import TypeAlias
 import numpy as np
 import onnx_ir as ir
 
-from ortkit.ops.activations import Match
+from ortkit.ops.activations.reference import Match
 from ortkit.rewrite.options import Kind
 
 CONTRIB = "com.microsoft"

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ortkit.analysis.float64_eval import Array
-from ortkit.ops.activations import ACTIVATIONS, PROBES, TOLERANCE, Match
+from ortkit.ops.activations.reference import ACTIVATIONS, PROBES, TOLERANCE, Match
 
 #: Uneven, so that no kink of a wrong constant falls between two points unseen.
 _MODERATE = np.array([

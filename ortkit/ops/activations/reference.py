@@ -1,6 +1,6 @@
 """Activations: what they compute, in float64, and how their parameters follow from values.
 
-An activation here is a function of one number; `ortkit.ops.activation_match` finds it.
+An activation here is a function of one number; `ortkit.ops.activations.match` finds it.
 """
 
 from __future__ import annotations

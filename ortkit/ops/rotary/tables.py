@@ -9,9 +9,9 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import onnx_ir as ir
 
-from ortkit.rewrite.rotary_channels import Place
-from ortkit.rewrite.rotary_functions import ELEMENTWISE
-from ortkit.rewrite.rotary_steps import CHANNEL
+from ortkit.ops.rotary.channels import Place
+from ortkit.ops.rotary.functions import ELEMENTWISE
+from ortkit.ops.rotary.steps import CHANNEL
 from ortkit.rewrite.scope import Scope
 from ortkit.rewrite.site import Site
 

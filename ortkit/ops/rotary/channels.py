@@ -14,8 +14,8 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import onnx_ir as ir
 
-from ortkit.rewrite.rotary_functions import functional_step
-from ortkit.rewrite.rotary_steps import (
+from ortkit.ops.rotary.functions import functional_step
+from ortkit.ops.rotary.steps import (
     RULES,
     Labels,
     Step,

@@ -10,8 +10,8 @@ from typing import TypeAlias
 
 import numpy as np
 
-from ortkit.rewrite.rotary_channels import Place, Term
-from ortkit.rewrite.rotary_steps import CHANNEL
+from ortkit.ops.rotary.channels import Place, Term
+from ortkit.ops.rotary.steps import CHANNEL
 
 #: One channel as a sum: (atom, atom or 0) -> coefficient.
 Sum: TypeAlias = dict[tuple[int, int], int]

@@ -9,11 +9,11 @@ import numpy as np
 import onnx_ir as ir
 
 from ortkit.graph.symbolic.dims import Size
-from ortkit.rewrite.rotary_channels import Place
-from ortkit.rewrite.rotary_layout import Layout, choose_layout
-from ortkit.rewrite.rotary_match import Rotation
-from ortkit.rewrite.rotary_steps import Label
-from ortkit.rewrite.rotary_tables import Picked, make_picked, picked
+from ortkit.ops.rotary.channels import Place
+from ortkit.ops.rotary.layout import Layout, choose_layout
+from ortkit.ops.rotary.match import Rotation
+from ortkit.ops.rotary.steps import Label
+from ortkit.ops.rotary.tables import Picked, make_picked, picked
 from ortkit.rewrite.site import Site
 
 ROTARY_SINCE_OPSET = 23

@@ -15,7 +15,7 @@ from ortkit.graph.shapes.evaluate import Unsupported, evaluate
 from ortkit.graph.shapes.reshape import static
 from ortkit.graph.symbolic.dims import Size, names, substitute
 from ortkit.ops.attention.core import MASKED
-from ortkit.ops.attention.held import Held, held_by
+from ortkit.ops.attention.value_ranges import Held, held_by
 from ortkit.rewrite.scope import Scope
 
 Array = np.ndarray

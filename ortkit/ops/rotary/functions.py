@@ -7,13 +7,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from ortkit.rewrite.rotary_steps import (
-    CHANNEL,
-    Labels,
-    channel_axes,
-    operand_labels,
-    slice_ranges,
-)
+from ortkit.ops.rotary.steps import CHANNEL, Labels, channel_axes, operand_labels, slice_ranges
 from ortkit.rewrite.site import Site
 
 #: Above this a product with a constant is a projection, whose columns nobody compares.

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from ortkit.graph.symbolic.dims import Size
-from ortkit.rewrite.rotary_channels import Place
+from ortkit.ops.rotary.channels import Place
 from ortkit.rewrite.site import Site
 
 

@@ -1,0 +1,1 @@
+"""Recognition of activations, and their nodes by target."""
