@@ -100,7 +100,7 @@ def _system() -> Iterator[Finding]:
 
 def _cpu_level() -> str:
     try:
-        from ortkit.kernels.cpu import native_level
+        from ortkit.targets.cpu import native_level
     except ImportError:  # a library is missing, and reported below
         return platform.machine()
     return native_level()
@@ -186,7 +186,7 @@ def _tvm() -> Finding:
 
 def _compiler() -> Finding:
     try:
-        from ortkit.kernels.link import find_linker
+        from ortkit.kernels.link.linker import find_linker
 
         command = find_linker()
     except ImportError as error:
@@ -204,7 +204,7 @@ def _compiler() -> Finding:
 
 def _shim() -> Finding:
     try:
-        from ortkit.kernels.link import find_shim
+        from ortkit.kernels.link.linker import find_shim
 
         return Finding("kernels", "custom-op shim", "ok", str(find_shim()[0]))
     except ImportError as error:
@@ -258,7 +258,7 @@ def _storage() -> Iterator[Finding]:
         fix = "set ORTKIT_CACHE to a folder that can be read and written"
         yield Finding("cache", "kernel cache", "broken", str(error), fix)
         return
-    from ortkit.kernels.cached import FOLDERS
+    from ortkit.kernels.cache_files import FOLDERS
 
     reasons = (private_folder_refusal(folder / name) for name in FOLDERS)
     if reason := next(filter(None, reasons), ""):
@@ -273,7 +273,7 @@ def _storage() -> Iterator[Finding]:
 
 def _calibration() -> Iterator[Finding]:
     try:
-        from ortkit.kernels.calibration import load_calibration
+        from ortkit.kernels.tuning.calibration import load_calibration
 
         found = load_calibration()
     except (ImportError, RuntimeError) as error:  # RuntimeError: there is no home folder

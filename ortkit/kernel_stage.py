@@ -37,7 +37,7 @@ def compile_kernels(
         MissingDependencyError, KernelError: Kernels that were asked for cannot be made.
     """
     from ortkit.fusion.plan import compile_regions
-    from ortkit.kernels.build import missing_toolchain
+    from ortkit.kernels.build.library import missing_toolchain
     from ortkit.targets.target import Target
 
     kind = options.target
@@ -61,7 +61,7 @@ def compile_kernels(
 
 def foreign_note(library: Path | None, options: OptimizeOptions) -> str:
     """Say that this machine cannot run the kernels; empty if it can, or if there are none."""
-    from ortkit.kernels.cpu import native_level, runs_here
+    from ortkit.targets.cpu import native_level, runs_here
 
     if library is None:
         return ""

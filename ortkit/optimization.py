@@ -242,8 +242,8 @@ class _Run:
 
     def paying(self, candidate: Candidate) -> Candidate:
         """Time the regions of a candidate; without those that do not pay, if there are some."""
-        from ortkit.kernels.cpu import native_level
         from ortkit.measure.measurer import Measurer
+        from ortkit.targets.cpu import native_level
 
         options = self.options
         if foreign := foreign_note(candidate.library, options):

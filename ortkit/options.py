@@ -18,7 +18,7 @@ from ortkit.rewrite.pipeline import Instruments
 from ortkit.verify.covering import LOWERED_SETS, Level
 
 if TYPE_CHECKING:
-    from ortkit.kernels.tuned import Chooser
+    from ortkit.kernels.tuning.database import Chooser
     from ortkit.verify.user_tolerance import UserTolerance
 
 #: Regions are grown from this level on.

@@ -13,7 +13,7 @@ from ortkit.rewrite.pipeline import Pipeline, PipelineResult
 
 def target_of(options: OptimizeOptions) -> Target:
     """Return what the passes are told of the target."""
-    from ortkit.kernels.cpu import has_signed_kernels
+    from ortkit.targets.cpu import has_signed_kernels
 
     signed = options.target == "cpu" and has_signed_kernels(options.cpu)
     return Target(options.target, options.level, options.max_opset, signed)

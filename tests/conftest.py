@@ -25,7 +25,7 @@ _TOOLCHAIN_SECONDS = 120.0
 @pytest.fixture(scope="session", autouse=True)
 def _loaded_toolchain() -> Iterator[None]:
     """Keep the compiling process of each test worker between tests."""
-    from ortkit.kernels.compiler import staying  # after the settings above
+    from ortkit.kernels.build.compiler import staying  # after the settings above
 
     with staying(_TOOLCHAIN_SECONDS):
         yield

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from ortkit.errors import UserError
-from ortkit.kernels.cached import write_cached
+from ortkit.kernels.cache_files import write_cached
 from ortkit.temporary import TemporaryFile, TemporaryFolder, sweep
 
 HOLD = """

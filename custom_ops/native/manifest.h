@@ -1,6 +1,6 @@
 /* What a model's kernel library states about itself: static data, compiled and linked in per model.
  *
- * C11 and C++17. The generators are ortkit/kernels/manifest.py and manifest_cuda.py; the reader is the
+ * C11 and C++17. The generators are ortkit/kernels/link/manifest.py and manifest_cuda.py; the reader is the
  * shim beside this file. Both carry ORTKIT_MANIFEST_VERSION, and a test keeps them equal.
  */
 #ifndef ORTKIT_MANIFEST_H_

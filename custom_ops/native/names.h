@@ -1,7 +1,7 @@
 /* Ops that a library brings under names of their users': static data, compiled and linked in beside the
  * manifest by the libraries of `ortkit ops build`.
  *
- * C11 and C++17. The generator is ortkit/kernels/names.py, the reader names.cc. Equal names are one op
+ * C11 and C++17. The generator is ortkit/kernels/link/named_ops.py, the reader names.cc. Equal names are one op
  * with several sets of element types, and a set has kernels for the inputs and attributes that a node may have.
  */
 #ifndef ORTKIT_NAMES_H_

@@ -15,8 +15,8 @@ a matrix product:
 - `squeeze_excite`: from means over rows to the gate of each channel.
 - `max_pool`: the largest value of each window.
 
-`bf16_product` is the matrix product or convolution of `ortkit.kernels.bf16`, whose weights are
-packed bfloat16, with an epilogue.
+`bf16_product` is the matrix product or convolution of `ortkit.kernels.layouts.bf16_blocks`, whose
+weights are packed bfloat16, with an epilogue.
 
 An epilogue is any chain of pointwise operators on the convolution's result, such as an activation
 or a residual sum, done while the result is in registers.

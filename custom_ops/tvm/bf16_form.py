@@ -41,7 +41,7 @@ class ProductForm:
     Args:
         signature: The region's.
         a: [..., depth], bfloat16, or float32 that is rounded first; of a convolution NHWC.
-        weight: As `ortkit.kernels.bf16.pack_weight` packs it.
+        weight: As `ortkit.kernels.layouts.bf16_blocks.pack_weight` packs it.
         depth: K.
         columns: N.
         finish: What follows.

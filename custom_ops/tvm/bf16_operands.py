@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import onnx
 
-from ortkit.kernels.bf16 import packed_shape
+from ortkit.kernels.layouts.bf16_blocks import packed_shape
 
 from .body import Body, integer, integers
 

@@ -1,9 +1,10 @@
 """Matrix products in bfloat16 with sums in float32: packed weights, AMX tiles or AVX512-BF16.
 
-A region is `finish(A W)`: A rounded to bfloat16, W packed as `ortkit.kernels.bf16` packs it, and
-`finish` any chain of pointwise operators with biases and tensors of the result's shape. The work
-is cut into single rows of panels of 32 columns, since the number of rows may not be known; a slice
-of it is taken panel by panel within blocks of rows that stay in the second level of cache.
+A region is `finish(A W)`: A rounded to bfloat16, W packed as `ortkit.kernels.layouts.bf16_blocks`
+packs it, and `finish` any chain of pointwise operators with biases and tensors of the result's
+shape. The work is cut into single rows of panels of 32 columns, since the number of rows may not
+be known; a slice of it is taken panel by panel within blocks of rows that stay in the second level
+of cache.
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ortkit.kernels.backend import Launch
-from ortkit.kernels.bf16 import DEPTH
-from ortkit.kernels.cpu import has_bf16
+from ortkit.kernels.layouts.bf16_blocks import DEPTH
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.sizes import Extent
 from ortkit.refusal import Refused
+from ortkit.targets.cpu import has_bf16
 
 from .bf16_emitter import PAIRS
 from .bf16_form import ProductForm, read_product

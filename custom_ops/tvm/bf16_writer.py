@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from ortkit.kernels.bf16 import STRIP
+from ortkit.kernels.layouts.bf16_blocks import STRIP
 from ortkit.kernels.sizes import product
 
 from .bf16_blocks import Operands, Steps, dot_block, shape_tiles, tile_block

@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ortkit.kernels.backend import Launch
-from ortkit.kernels.cpu import has_bf16
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.sizes import extent_of, product
 from ortkit.refusal import Refused
+from ortkit.targets.cpu import has_bf16
 
 from .body import integer
 from .convolution import Convolution, read_convolution

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from ortkit.cli import show
 
 if TYPE_CHECKING:
-    from ortkit.kernels.cache import Entry, KernelCache
+    from ortkit.kernels.build.cache import Entry, KernelCache
 
 SCHEMA = "ortkit.cache/1"
 
@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """List the cache, or empty it."""
-    from ortkit.kernels.cache import default_cache
+    from ortkit.kernels.build.cache import default_cache
 
     cache = default_cache()
     removed = freed = 0
@@ -49,7 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _clear(cache: KernelCache) -> tuple[int, int]:
     """Remove kernels, verdicts, libraries and plans; returns how many files and how many bytes."""
     from ortkit.errors import UserError
-    from ortkit.kernels.cached import FOLDERS
+    from ortkit.kernels.cache_files import FOLDERS
     from ortkit.temporary import sweep
 
     removed, freed = cache.clear()

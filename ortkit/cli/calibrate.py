@@ -14,7 +14,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Measure, and write the result into the cache folder."""
-    from ortkit.kernels.calibration import save_calibration
+    from ortkit.kernels.tuning.calibration import save_calibration
     from ortkit.measure.calibrate import calibrate
 
     with show.progress(quiet=arguments.json) as progress:

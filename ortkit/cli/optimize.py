@@ -112,7 +112,7 @@ def run(arguments: argparse.Namespace) -> int:
     has_document = arguments.json or arguments.report is not None
     schema = verdicts.json_schema(arguments, is_written=has_document)
     from ortkit.graph.io.atomic import write_whole
-    from ortkit.kernels.tuned import chooser_after
+    from ortkit.kernels.tuning.database import chooser_after
     from ortkit.optimization import OptimizeOptions, optimize
 
     with show.progress(quiet=arguments.quiet or arguments.json) as progress:
@@ -254,7 +254,7 @@ def _objections(report: Report) -> list[str]:
 
 
 def _show(optimized: Optimized, files: tuple[Path, ...]) -> None:
-    from ortkit.kernels.cached import is_said
+    from ortkit.kernels.cache_files import is_said
 
     report = optimized.report
     changed = sorted(

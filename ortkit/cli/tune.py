@@ -98,8 +98,8 @@ def _tuned(source: Path, options: TuneOptions) -> TuneResult:
     from ortkit.extend.find_ops import find_ops
     from ortkit.extend.tvm_searched import searched_kernels
     from ortkit.extend.tvm_tuning import te_kernels
-    from ortkit.kernels.cpu import resolve
     from ortkit.measure.inputs import shapes_in
+    from ortkit.targets.cpu import resolve
     from ortkit.targets.target import Target
     from ortkit.tune.kernels import tune_kernels
 

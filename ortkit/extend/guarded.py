@@ -19,7 +19,7 @@ from ortkit.extend.op_cases import Array, Case, flat_sizes, numpy_dtype
 from ortkit.extend.packing import room_of
 from ortkit.extend.size_rules import value_of
 from ortkit.kernels.backend import Kernel
-from ortkit.kernels.link import find_linker
+from ortkit.kernels.link.linker import find_linker
 from ortkit.kernels.sizes import extent_of, symbols_of
 from ortkit.runtime.child_process import child_command
 from ortkit.temporary import TemporaryFolder, tools_in

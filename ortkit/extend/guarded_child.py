@@ -16,7 +16,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from ortkit.kernels.cpu import ask_for_tiles
+from ortkit.targets.cpu import ask_for_tiles
 
 #: What is in memory that a kernel must not write, and in outputs that it must: of floats NaN, as
 #: others may pass for 0.

@@ -12,12 +12,11 @@ from ortkit.extend.custom_ops import CustomOp
 from ortkit.extend.forms import Form, forms_of
 from ortkit.extend.op_schema import Attribute, OpInput
 from ortkit.kernels.backend import Kernel
-from ortkit.kernels.build import build_kernels
-from ortkit.kernels.cache import KernelCache
-from ortkit.kernels.cpu import resolve
+from ortkit.kernels.build.cache import KernelCache
+from ortkit.kernels.build.library import build_kernels
 from ortkit.kernels.cuda import Condition, CudaKernel
-from ortkit.kernels.link import KernelLibrary, link_named
-from ortkit.kernels.names import (
+from ortkit.kernels.link.linker import KernelLibrary, link_named
+from ortkit.kernels.link.named_ops import (
     OPTIONAL,
     REQUIRED,
     VARIADIC,
@@ -26,6 +25,7 @@ from ortkit.kernels.names import (
     NamedOp,
 )
 from ortkit.refusal import Refused
+from ortkit.targets.cpu import resolve
 from ortkit.targets.target import Target
 from ortkit.temporary import TemporaryFolder
 

@@ -22,9 +22,9 @@ from ortkit.extend.op_schema import Attribute, Types
 from ortkit.extend.packing import room_of
 from ortkit.extend.size_rules import value_of
 from ortkit.kernels.backend import Kernel, Launch, PackedInput
-from ortkit.kernels.cpu import ask_for_tiles
-from ortkit.kernels.link import find_linker
+from ortkit.kernels.link.linker import find_linker
 from ortkit.kernels.sizes import symbols_of
+from ortkit.targets.cpu import ask_for_tiles
 from ortkit.targets.target import Target
 from ortkit.temporary import TemporaryFolder, tools_in
 

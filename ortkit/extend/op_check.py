@@ -21,10 +21,10 @@ from ortkit.extend.op_cases import Array, Case, cases_of
 from ortkit.extend.op_schema import Types
 from ortkit.extend.triton_source import is_gluon
 from ortkit.kernels.backend import Kernel
-from ortkit.kernels.build import missing_toolchain
-from ortkit.kernels.cpu import resolve
+from ortkit.kernels.build.library import missing_toolchain
 from ortkit.refusal import Refused
 from ortkit.runtime.options import message
+from ortkit.targets.cpu import resolve
 from ortkit.targets.target import Target
 from ortkit.verify.compare import OutputComparison, compare_outputs
 

@@ -14,7 +14,7 @@ from ortkit.extend.forms import DeclaredSignature, Form
 from ortkit.extend.op_cases import numpy_dtype
 from ortkit.extend.size_rules import Words, value_of
 from ortkit.kernels.backend import PackedInput
-from ortkit.kernels.manifest import ELEMENT_TYPES
+from ortkit.kernels.link.manifest import ELEMENT_TYPES
 from ortkit.kernels.sizes import Extent, symbols_of
 
 if TYPE_CHECKING:

@@ -15,9 +15,9 @@ from ortkit.extend.tvm_lowering import lowered
 from ortkit.extend.tvm_maker import Maker
 from ortkit.extend.tvm_traces import TracedSchedule
 from ortkit.kernels.backend import Kernel, PackedInput
-from ortkit.kernels.cpu import resolve
 from ortkit.kernels.sizes import symbols_of
 from ortkit.kernels.tunable import symbol_of
+from ortkit.targets.cpu import resolve
 from ortkit.targets.target import Target
 
 # tvm has no types that mypy could follow.

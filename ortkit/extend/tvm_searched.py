@@ -18,10 +18,10 @@ from ortkit.extend.tvm_space import TraceSearch
 from ortkit.extend.tvm_traces import NAME, TracedSchedule, name_of, read_traced
 from ortkit.extend.tvm_tuning import declared_forms, generator_of, sizes_for
 from ortkit.kernels.backend import Kernel
-from ortkit.kernels.calibration import processor
 from ortkit.kernels.signature import RegionSignature, TensorSpec
 from ortkit.kernels.sizes import extent_of, symbols_of
-from ortkit.kernels.tuned import known_database
+from ortkit.kernels.tuning.calibration import processor
+from ortkit.kernels.tuning.database import known_database
 from ortkit.targets.target import Target
 
 #: What of all tensors is computed at once, so that it stays in a core's cache.

@@ -18,7 +18,7 @@ from ortkit.extend.tvm_kernels import compile_tvm, require_tvm, unscheduled
 from ortkit.kernels.backend import Kernel
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.sizes import symbols_of
-from ortkit.kernels.tuned import known_database
+from ortkit.kernels.tuning.database import known_database
 from ortkit.targets.target import Target
 
 NO_SHAPES: Mapping[str, Sequence[int]] = {}

@@ -17,7 +17,7 @@ from ortkit.fusion.cost import Prediction, nominal
 from ortkit.fusion.ort_costs import ORT_NS
 from ortkit.fusion.regions import FusedRegion
 from ortkit.graph.symbolic.dims import Size
-from ortkit.kernels.calibration import Calibration
+from ortkit.kernels.tuning.calibration import Calibration
 from ortkit.rewrite.scope import Scope
 
 

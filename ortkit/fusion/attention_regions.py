@@ -16,8 +16,8 @@ from ortkit.fusion.cost import CostModel, Prediction
 from ortkit.fusion.describe import describe_region
 from ortkit.fusion.recompute import Candidate
 from ortkit.fusion.regions import FusedRegion, region_of
-from ortkit.kernels.calibration import load_calibration
 from ortkit.kernels.signature import RegionSignature
+from ortkit.kernels.tuning.calibration import load_calibration
 from ortkit.refusal import Refused
 from ortkit.rewrite.scope import Scope
 

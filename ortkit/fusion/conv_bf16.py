@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortkit.fusion.conv_bodies import TO_NCHW, TO_NHWC, BodyWriter, Described
-from ortkit.kernels.bf16 import packed_shape
+from ortkit.kernels.layouts.bf16_blocks import packed_shape
 
 _FLOAT, _BF16 = int(ir.DataType.FLOAT), int(ir.DataType.BFLOAT16)
 
@@ -63,7 +63,7 @@ class ProductWriter(BodyWriter):
         return self._input(f"x{len(self.inputs)}", self._nhwc(value), self._dtype(value))
 
     def _matrix(self, depth: int, columns: int) -> str:
-        """Add the packed weight, and take it apart; see `ortkit.kernels.bf16`."""
+        """Add the packed weight, and take it apart; see `ortkit.kernels.layouts.bf16_blocks`."""
         strips, pairs, width, _ = shape = packed_shape(depth, columns)
         assert self.block.packed is not None
         self.weights.append(self.block.packed)

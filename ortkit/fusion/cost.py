@@ -16,9 +16,9 @@ from ortkit.fusion.parameters import parameter_inputs
 from ortkit.fusion.regions import FusedRegion
 from ortkit.graph.constants import constant_array
 from ortkit.graph.symbolic.dims import Atom, Size, replace_atoms
-from ortkit.kernels.calibration import Calibration
 from ortkit.kernels.region.ops import POINTWISE_OPS
 from ortkit.kernels.region.reader import POWERS
+from ortkit.kernels.tuning.calibration import Calibration
 from ortkit.rewrite.scope import Scope
 
 #: What a size that is known at run time only is taken for.

@@ -13,7 +13,7 @@ from ortkit.fusion.cost import Prediction
 from ortkit.fusion.cuda_cost import LAUNCH_NS
 from ortkit.fusion.cuda_product_cost import Shape
 from ortkit.graph.symbolic.dims import Size
-from ortkit.kernels.product_times import SMALL_M_MAX, fp8_ns, half_ns, rounding_ns
+from ortkit.kernels.tuning.gemm_times import SMALL_M_MAX, fp8_ns, half_ns, rounding_ns
 
 #: What rows may be that are not known.
 _ROWS = (128, 512, 2048, 8192)

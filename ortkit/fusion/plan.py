@@ -46,11 +46,11 @@ from ortkit.fusion.product_regions import ProductRegions
 from ortkit.fusion.recompute import Candidate
 from ortkit.fusion.regions import PASS
 from ortkit.graph.walk import control_bodies
-from ortkit.kernels.build import build_library, refusal
-from ortkit.kernels.calibration import load_calibration
+from ortkit.kernels.build.library import build_library, refusal
 from ortkit.kernels.cuda import CudaKernel
 from ortkit.kernels.signature import RegionSignature, by_key
-from ortkit.kernels.tuned import Chooser
+from ortkit.kernels.tuning.calibration import load_calibration
+from ortkit.kernels.tuning.database import Chooser
 from ortkit.refusal import Refused
 from ortkit.report import RegionReport
 from ortkit.rewrite.log import DENIED

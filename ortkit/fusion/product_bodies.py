@@ -11,7 +11,7 @@ from onnx import helper
 
 from ortkit.fusion.bodies import Call, is_runtime_own, standard_form
 from ortkit.fusion.products import Product
-from ortkit.kernels.panels import constant_node, matrix_nodes, panels_shape
+from ortkit.kernels.layouts.fp32_panels import constant_node, matrix_nodes, panels_shape
 from ortkit.kernels.signature import DOMAIN, RegionSignature, TensorSpec, body_text
 from ortkit.rewrite.scope import Scope
 

@@ -14,8 +14,8 @@ from ortkit.fusion.conv_cost import APPLIED
 from ortkit.fusion.cost import CostModel, Prediction
 from ortkit.fusion.ort_costs import ARITHMETIC_NS, ORT_NS
 from ortkit.fusion.products import Product
-from ortkit.kernels.calibration import Calibration
-from ortkit.kernels.cpu import resolve
+from ortkit.kernels.tuning.calibration import Calibration
+from ortkit.targets.cpu import resolve
 from ortkit.targets.target import Target
 
 #: The rates below are those of such processors.

@@ -14,9 +14,9 @@ from ortkit.fusion.product_cost import LEAST_GAIN, predict_product
 from ortkit.fusion.products import Product, find_product, sizes_as_text, with_epilogues
 from ortkit.fusion.recompute import Candidate
 from ortkit.fusion.regions import PASS, FusedRegion
-from ortkit.kernels.calibration import load_calibration
-from ortkit.kernels.panels import panels, panels_shape
+from ortkit.kernels.layouts.fp32_panels import panels, panels_shape
 from ortkit.kernels.signature import RegionSignature
+from ortkit.kernels.tuning.calibration import load_calibration
 from ortkit.refusal import Refused
 from ortkit.rewrite.scope import Scope
 from ortkit.rewrite.site import describe

@@ -18,7 +18,7 @@ from ortkit.fusion.cost import nominal
 from ortkit.fusion.members import is_reshape
 from ortkit.graph.io.file_tensors import read_once
 from ortkit.graph.symbolic.dims import Size
-from ortkit.kernels.panels import Array
+from ortkit.kernels.layouts.fp32_panels import Array
 from ortkit.refusal import Refused
 from ortkit.rewrite.scope import Scope
 from ortkit.rewrite.site import Site

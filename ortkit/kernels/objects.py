@@ -15,9 +15,9 @@ from typing import Any
 
 from ortkit import env
 from ortkit.kernels.backend import Kernel
-from ortkit.kernels.cached import keep_cached, read_cached, trim_folder
+from ortkit.kernels.build.record import files_of, record_of
+from ortkit.kernels.cache_files import keep_cached, read_cached, trim_folder
 from ortkit.kernels.cuda import CudaKernel
-from ortkit.kernels.record import files_of, record_of
 from ortkit.kernels.signature import RegionSignature, TensorSpec
 
 #: Of the cache: what libraries were linked from, and what is known of their kernels.

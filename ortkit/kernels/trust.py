@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ortkit import env
-from ortkit.kernels.cached import write_private
+from ortkit.kernels.cache_files import write_private
 from ortkit.private_folder import make_private_folder, read_private, read_regular
 
 LIST = "trusted-libraries.txt"

@@ -12,9 +12,9 @@ import onnx
 import onnx.parser
 
 from ortkit.errors import KernelError, MissingDependencyError
-from ortkit.kernels.build import build_library
-from ortkit.kernels.calibration import Calibration, machine
+from ortkit.kernels.build.library import build_library
 from ortkit.kernels.signature import DOMAIN, RegionSignature, TensorSpec
+from ortkit.kernels.tuning.calibration import Calibration, machine
 from ortkit.runtime.ort import require_onnxruntime
 from ortkit.runtime.timing import NotTimed, Variant, time_variants
 from ortkit.targets.target import Target

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ortkit import env
-from ortkit.kernels.cached import keep_cached, read_cached
+from ortkit.kernels.cache_files import keep_cached, read_cached
 from ortkit.measure.result import Compared
 
 SCHEMA = "ortkit.timings/1"

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ortkit.errors import KernelError, MissingDependencyError
-from ortkit.kernels.build import build_library
+from ortkit.kernels.build.library import build_library
 from ortkit.kernels.signature import RegionSignature, TensorSpec
 from ortkit.measure.layout_cases import LayoutCase
 from ortkit.measure.layout_models import is_image

@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from ortkit.errors import ModelError
 from ortkit.graph.io.open import open_model
-from ortkit.kernels.calibration import machine
+from ortkit.kernels.tuning.calibration import machine
 from ortkit.measure.inputs import shapes_in, write_inputs
 from ortkit.measure.regions import RegionJob, time_regions
 from ortkit.measure.result import (

@@ -16,7 +16,7 @@ import onnx.parser
 from onnx import numpy_helper
 
 from ortkit.errors import RunError, UserError
-from ortkit.kernels.calibration import machine
+from ortkit.kernels.tuning.calibration import machine
 from ortkit.runtime.profiling.peaks import CPU, Peaks, load_peaks, save_peaks
 from ortkit.runtime.session import Session
 

@@ -13,8 +13,8 @@ import onnx
 import onnx_ir as ir
 
 from ortkit.errors import UserError
-from ortkit.kernels.build import toolchain
-from ortkit.kernels.calibration import machine
+from ortkit.kernels.build.library import toolchain
+from ortkit.kernels.tuning.calibration import machine
 from ortkit.measure import region_child
 from ortkit.measure.fused import FusedCase, case_model, fused_cases
 from ortkit.measure.known import KnownTimes

@@ -45,8 +45,8 @@ class FuseActivation(GraphPass):
 
     Pointwise nodes between one value and a result are evaluated at points that include kinks,
     large numbers, infinities and NaN, and compared with the activations of
-    `ortkit.ops.activations.reference`; how they are spelled does not matter. Constants with few digits
-    are taken as rounded ones.
+    `ortkit.ops.activations.reference`; how they are spelled does not matter. Constants with few
+    digits are taken as rounded ones.
 
     Skips:
         * LeakyRelu and PRelu with slope 0: at minus infinity they are NaN, and Relu is 0. (What a

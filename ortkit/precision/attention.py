@@ -19,7 +19,7 @@ import onnx_ir as ir
 from onnx import helper
 
 from ortkit.graph.shapes.infer import Shapes
-from ortkit.kernels.build import refusal
+from ortkit.kernels.build.library import refusal
 from ortkit.kernels.signature import DOMAIN, RegionSignature, TensorSpec, body_text
 from ortkit.precision.building import Builder
 from ortkit.precision.packed import rounded_once, widened

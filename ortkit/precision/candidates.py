@@ -28,7 +28,7 @@ class Asked:
     bits: int = 8
     """Of 8-bit weights; see `forms.DynamicInt8`."""
     level: str = "native"
-    """Of processors; see `ortkit.kernels.cpu`."""
+    """Of processors; see `ortkit.targets.cpu`."""
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,9 @@ Before:
 After:
     y = Relu(Add(Conv(widened(x16), unpacked(W16), b), widened(x2_16)))
 
-W16 is packed as `ortkit.kernels.bf16` says. What a convolution computes is rounded once for all
-that read it, and so is what it is added to: between two kernels only bfloat16 is in memory.
+W16 is packed as `ortkit.kernels.layouts.bf16_blocks` says. What a convolution computes is rounded
+once for all that read it, and so is what it is added to: between two kernels only bfloat16 is in
+memory.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ import onnx_ir as ir
 
 from ortkit.graph.shapes.conv_window import window_of
 from ortkit.graph.shapes.infer import Shapes
-from ortkit.kernels import bf16
-from ortkit.kernels.build import refusal
+from ortkit.kernels.build.library import refusal
+from ortkit.kernels.layouts import bf16_blocks
 from ortkit.precision.building import Builder
 from ortkit.precision.forms import activated
 from ortkit.precision.left_over import PRODUCT
@@ -61,7 +62,7 @@ def convolution_refusal(product: Product, shapes: Shapes, level: str) -> str:
     columns, depth = weight.shape[0], weight[0].size
     if depth < _LEAST_DEPTH:
         return f"only {depth} numbers are multiplied for each result"
-    geometry = bf16.Geometry(
+    geometry = bf16_blocks.Geometry(
         (height, width), channels, window.kernel, window.strides, window.pads, window.dilations
     )
     result = shapes.shape(node.outputs[0])
@@ -70,8 +71,10 @@ def convolution_refusal(product: Product, shapes: Shapes, level: str) -> str:
     rows = (str(batch) if not isinstance(batch, int) else batch, *_static(result[2:]))
     if len(rows) != 3:
         return "the size of its result is not known"
-    wanted = bf16.Product(rows, depth, columns, geometry=None if window.is_point else geometry)
-    found = refusal(bf16.signature_of(wanted), Target("cpu", level), "tvm")
+    wanted = bf16_blocks.Product(
+        rows, depth, columns, geometry=None if window.is_point else geometry
+    )
+    found = refusal(bf16_blocks.signature_of(wanted), Target("cpu", level), "tvm")
     return "" if found is None else found.reason
 
 
@@ -97,7 +100,7 @@ def emit_convolution(
     name = f"{product.weight.name}/bf16"
     wide = widened(build, rounded, f"{key}/wide")
     depth = weight[0].size
-    matrix = unpacked_matrix(build, bf16.pack_filter(weight), (depth, columns), name)
+    matrix = unpacked_matrix(build, bf16_blocks.pack_filter(weight), (depth, columns), name)
     sizes = build.sizes([*kernel, channels, columns], f"{name}/sizes")
     shaped = build.one("Reshape", [matrix, sizes], f"{name}/filter")
     transposed = build.one("Transpose", [shaped], f"{name}/planar", {"perm": [3, 2, 0, 1]})

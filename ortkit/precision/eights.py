@@ -24,7 +24,7 @@ import onnx_ir as ir
 from ortkit.graph.constants import constant_array, is_constant
 from ortkit.graph.opsets.raising import raise_opset
 from ortkit.graph.shapes.infer import Shapes
-from ortkit.kernels.product_times import SMALL_M_MAX, fp8_ns, half_ns, rounding_ns
+from ortkit.kernels.tuning.gemm_times import SMALL_M_MAX, fp8_ns, half_ns, rounding_ns
 from ortkit.precision.budget import Choice, Trial, order_of
 from ortkit.precision.building import Builder
 from ortkit.precision.candidates import Chosen, Measured

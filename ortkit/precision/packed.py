@@ -5,8 +5,8 @@ Before:
 After:
     y = Add(MatMul(Cast(Cast(x, BFLOAT16), FLOAT), unpacked(W16)), b)
 
-W16 is packed as `ortkit.kernels.bf16` says; the nodes that take it apart are folded where there is
-no kernel. What several products multiply is rounded once, behind what makes it.
+W16 is packed as `ortkit.kernels.layouts.bf16_blocks` says; the nodes that take it apart are folded
+where there is no kernel. What several products multiply is rounded once, behind what makes it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from ortkit.kernels.bf16 import pack_weight, packed_shape
+from ortkit.kernels.layouts.bf16_blocks import pack_weight, packed_shape
 from ortkit.precision.building import Builder
 from ortkit.precision.left_over import PRODUCT
 from ortkit.precision.products import Product

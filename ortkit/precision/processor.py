@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ortkit.kernels.cpu import has_bf16, native_level
+from ortkit.targets.cpu import has_bf16, native_level
 
 #: Levels that have products of bytes summed in 32 bits.
 _EXACT = ("x86-64-v4-bf16", "x86-64-v4-amx", "aarch64")
@@ -15,7 +15,7 @@ def weight_bits(level: str) -> int:
     """Return how many bits a weight may have: 7 where pairs of products are summed in 16 bits.
 
     Args:
-        level: A processor level of `ortkit.kernels.cpu`, or `native`.
+        level: A processor level of `ortkit.targets.cpu`, or `native`.
     """
     if level == "native":
         level = native_level()
@@ -28,7 +28,7 @@ def bf16_refusal(level: str) -> str:
     """Return why a processor has no products of bfloat16, empty if it has.
 
     Args:
-        level: A processor level of `ortkit.kernels.cpu`, or `native`.
+        level: A processor level of `ortkit.targets.cpu`, or `native`.
     """
     if level == "native":
         level = native_level()

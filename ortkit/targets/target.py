@@ -12,7 +12,7 @@ class Target:
 
     Args:
         kind: "cpu" or "cuda".
-        level: For "cpu" one of `ortkit.kernels.cpu.LEVELS`, or "native" for the level of this
+        level: For "cpu" one of `ortkit.targets.cpu.LEVELS`, or "native" for the level of this
             machine. For "cuda" architectures, separated by commas, such as "sm_80,sm_90"; "native"
             for those that have images of their own by default.
     """

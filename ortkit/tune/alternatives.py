@@ -12,7 +12,7 @@ from types import MappingProxyType
 from ortkit.errors import OrtkitError
 from ortkit.fusion import conv_finder
 from ortkit.fusion.regions import PASS as REGIONS
-from ortkit.kernels.tuned import Chooser
+from ortkit.kernels.tuning.database import Chooser
 from ortkit.optimization import Optimized, optimize
 from ortkit.options import OptimizeOptions
 from ortkit.runtime.intervals import noise_floor, speedup_of

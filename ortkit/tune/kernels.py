@@ -10,12 +10,12 @@ from typing import Protocol
 
 from ortkit.errors import UserError
 from ortkit.kernels.backend import Kernel
-from ortkit.kernels.calibration import processor
-from ortkit.kernels.compiler import cores
-from ortkit.kernels.cpu import resolve
+from ortkit.kernels.build.compiler import cores
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.sizes import symbols_of
-from ortkit.kernels.tuned import Place, cache_file
+from ortkit.kernels.tuning.calibration import processor
+from ortkit.kernels.tuning.database import Place, cache_file
+from ortkit.targets.cpu import resolve
 from ortkit.targets.target import Target
 from ortkit.temporary import TemporaryFolder
 from ortkit.tune.cases import TuneCase

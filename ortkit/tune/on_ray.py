@@ -12,8 +12,8 @@ from typing import Any
 
 from ortkit import env
 from ortkit.errors import KernelError, MissingDependencyError, UserError
-from ortkit.kernels.calibration import processor
-from ortkit.kernels.cpu import runs_here
+from ortkit.kernels.tuning.calibration import processor
+from ortkit.targets.cpu import runs_here
 from ortkit.targets.target import Target
 from ortkit.tune.cases import TuneCase
 from ortkit.tune.timing import Effort, Times, time_choices

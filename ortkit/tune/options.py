@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from ortkit.errors import UserError
-from ortkit.kernels.cpu import resolve, runs_here
+from ortkit.targets.cpu import resolve, runs_here
 from ortkit.targets.target import Target
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from ortkit.errors import KernelError
 from ortkit.kernels.catalog import load_backend
 from ortkit.kernels.tunable import Tunable
-from ortkit.kernels.tuned import Place, Record, TrialRecord
+from ortkit.kernels.tuning.database import Place, Record, TrialRecord
 from ortkit.runtime.intervals import speedup_of
 from ortkit.targets.target import Target
 from ortkit.tune.cases import TuneCase

@@ -20,8 +20,8 @@ import numpy as np
 
 from ortkit.errors import KernelError, MissingDependencyError, UserError
 from ortkit.kernels.backend import Kernel
-from ortkit.kernels.cpu import level_of, runs_on
 from ortkit.kernels.cuda import CudaKernel
+from ortkit.targets.cpu import level_of, runs_on
 from ortkit.targets.target import Target
 from ortkit.temporary import TemporaryFolder
 from ortkit.tune import timing_cpu

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from ortkit.errors import UserError
-from ortkit.kernels.calibration import processor
-from ortkit.kernels.cpu import resolve
+from ortkit.kernels.tuning.calibration import processor
+from ortkit.targets.cpu import resolve
 from ortkit.targets.target import Target
 from ortkit.tune.options import TuneOptions
 from ortkit.tune.timing import Timer, time_choices

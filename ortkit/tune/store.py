@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ortkit.errors import UserError
 from ortkit.graph.io.atomic import write_whole
-from ortkit.kernels.tuned import (
+from ortkit.kernels.tuning.database import (
     Place,
     Record,
     TunedDatabase,

@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 from ortkit.errors import KernelError
 from ortkit.kernels.backend import Kernel
-from ortkit.kernels.compiler import Job, compile_all
+from ortkit.kernels.build.compiler import Job, compile_all
 from ortkit.kernels.cuda import CudaKernel
 from ortkit.refusal import Refused
 from ortkit.targets.target import Target

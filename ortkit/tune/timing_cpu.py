@@ -9,9 +9,9 @@ from pathlib import Path
 
 from ortkit.errors import KernelError
 from ortkit.kernels.backend import Kernel
-from ortkit.kernels.cpu import ASK_FOR_TILES, has_tiles
-from ortkit.kernels.link import find_linker
+from ortkit.kernels.link.linker import find_linker
 from ortkit.kernels.sizes import product
+from ortkit.targets.cpu import ASK_FOR_TILES, has_tiles
 from ortkit.temporary import tools_in
 from ortkit.tune import timing_child
 from ortkit.tune.cases import TuneCase, tensors_of

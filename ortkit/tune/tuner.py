@@ -8,13 +8,13 @@ from pathlib import Path
 
 from ortkit.errors import KernelError, UserError
 from ortkit.graph.io.save import save_model
-from ortkit.kernels.build import missing_toolchain
-from ortkit.kernels.calibration import machine
+from ortkit.kernels.build.compiler import cores, staying
+from ortkit.kernels.build.library import missing_toolchain
 from ortkit.kernels.catalog import load_backend
-from ortkit.kernels.compiler import cores, staying
-from ortkit.kernels.defaults import default_choices
 from ortkit.kernels.signature import RegionSignature
-from ortkit.kernels.tuned import Chooser, Place, cache_file
+from ortkit.kernels.tuning.calibration import machine
+from ortkit.kernels.tuning.database import Chooser, Place, cache_file
+from ortkit.kernels.tuning.defaults import default_choices
 from ortkit.measure.inputs import shapes_in, write_inputs
 from ortkit.optimization import Optimized, optimize
 from ortkit.options import OptimizeOptions

@@ -14,9 +14,9 @@ from typing import Any
 
 from ortkit import env
 from ortkit.kernels.accuracy import roundings_of
-from ortkit.kernels.cached import keep_cached, read_cached, trim_folder
-from ortkit.kernels.cpu import native_level
+from ortkit.kernels.cache_files import keep_cached, read_cached, trim_folder
 from ortkit.kernels.objects import MAX_FILES, VERDICTS, known_objects
+from ortkit.targets.cpu import native_level
 from ortkit.verify.kernel_models import KernelNode
 
 #: Of what is checked and how: a verdict of another version is none.

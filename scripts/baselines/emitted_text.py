@@ -53,7 +53,7 @@ def recorded(arguments: list[str]) -> dict[str, RegionSignature]:
     checked = RegionSignature.__post_init__
     with (
         patch.object(RegionSignature, "__post_init__", record),
-        patch("ortkit.kernels.build.compile_all", leave_out),
+        patch("ortkit.kernels.build.library.compile_all", leave_out),
         patch("ortkit.kernels.tvm.build.write_object", leave_out),
         patch("ortkit.kernels.triton.build.write_images", leave_out),
         patch.object(subprocess.Popen, "__init__", leave_out),

@@ -23,7 +23,7 @@ from ortkit.fusion import cost
 from ortkit.fusion.plan import compile_regions
 from ortkit.graph.io.encode import skeleton
 from ortkit.graph.io.open import open_model
-from ortkit.kernels.build import LibraryBuild
+from ortkit.kernels.build.library import LibraryBuild
 from ortkit.options import OptimizeOptions
 from ortkit.pipelines import lowering_of, pipeline_of, target_of
 from ortkit.targets.target import Target

@@ -24,7 +24,7 @@ import onnx
 from onnx import TensorProto, helper
 
 from ortkit.errors import OrtkitError
-from ortkit.kernels.build import build_library
+from ortkit.kernels.build.library import build_library
 from ortkit.kernels.metadata import library_path
 from ortkit.kernels.signature import DOMAIN, RegionSignature, TensorSpec, body_text
 from ortkit.targets.target import Target

@@ -11,7 +11,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from ortkit.kernels import cpu
+from ortkit.targets import cpu
 from scripts.benches import output, products_cases
 
 

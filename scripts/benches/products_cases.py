@@ -16,8 +16,14 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-from ortkit.kernels.bf16 import Geometry, Product, pack_filter, pack_weight, signature_of
-from ortkit.kernels.build import build_library
+from ortkit.kernels.build.library import build_library
+from ortkit.kernels.layouts.bf16_blocks import (
+    Geometry,
+    Product,
+    pack_filter,
+    pack_weight,
+    signature_of,
+)
 from ortkit.kernels.signature import DOMAIN
 from ortkit.targets.target import Target
 from scripts.benches import output, products_child

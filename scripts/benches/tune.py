@@ -19,13 +19,13 @@ from statistics import median
 
 import numpy as np
 
+from ortkit.kernels.build.compiler import staying
 from ortkit.kernels.catalog import load_backend
-from ortkit.kernels.compiler import staying
-from ortkit.kernels.cpu import resolve
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.tunable import Tunable
-from ortkit.kernels.tuned import Place, Record
+from ortkit.kernels.tuning.database import Place, Record
 from ortkit.runtime.intervals import speedup_of
+from ortkit.targets.cpu import resolve
 from ortkit.targets.target import Target
 from ortkit.tune.cases import TuneCase
 from ortkit.tune.region import BATCH, TuningRegion

@@ -3,7 +3,7 @@
 Every region of the suite is tuned as `ortkit tune` does. Then, for each kind of region, what was
 best for one of them is timed on all of them, and the choice with the largest product of gains is
 taken if it gives 2 % and costs none of them more than 1 %. The table says for each kind what its
-gain was, on which machine; `ortkit/kernels/defaults.py` reads it.
+gain was, on which machine; `ortkit/kernels/tuning/defaults.py` reads it.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from typing import Any
 import numpy as np
 
 from ortkit.errors import KernelError, OrtkitError
-from ortkit.kernels.calibration import processor
+from ortkit.kernels.build.compiler import staying
 from ortkit.kernels.catalog import load_backend
-from ortkit.kernels.compiler import staying
-from ortkit.kernels.cpu import resolve
-from ortkit.kernels.defaults import FOLDER, SCHEMA
 from ortkit.kernels.tunable import Tunable
-from ortkit.kernels.tuned import Place, Record
+from ortkit.kernels.tuning.calibration import processor
+from ortkit.kernels.tuning.database import Place, Record
+from ortkit.kernels.tuning.defaults import FOLDER, SCHEMA
+from ortkit.targets.cpu import resolve
 from ortkit.targets.target import Target
 from ortkit.tune.cases import TuneCase
 from ortkit.tune.region import BATCH, TuningRegion

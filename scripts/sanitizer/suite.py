@@ -13,9 +13,9 @@ import onnx
 from onnx import helper
 
 from ortkit.errors import InternalError, KernelError
-from ortkit.kernels.compiler import Job, compile_all
+from ortkit.kernels.build.compiler import Job, compile_all
 from ortkit.kernels.cuda import CudaKernel, Variant, rename_extent
-from ortkit.kernels.link import link_library
+from ortkit.kernels.link.linker import link_library
 from ortkit.kernels.signature import DOMAIN, RegionSignature, TensorSpec
 from ortkit.kernels.sizes import Extent, extent_of, symbols_of
 from ortkit.targets.target import Target

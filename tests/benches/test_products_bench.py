@@ -9,7 +9,7 @@ import numpy as np
 import onnxruntime as ort
 import pytest
 
-from ortkit.kernels import cpu
+from ortkit.targets import cpu
 from scripts.benches.products_cases import CASES, Case, models
 
 

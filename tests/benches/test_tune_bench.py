@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ortkit.kernels.cpu import resolve
 from ortkit.kernels.tvm.backend import TvmBackend
+from ortkit.targets.cpu import resolve
 from ortkit.targets.target import Target
 from ortkit.tune.cases import TuneCase
 from scripts.benches import tune

@@ -9,7 +9,7 @@ import pytest
 
 from ortkit import doctor
 from ortkit.doctor import Finding, diagnose
-from ortkit.kernels.calibration import Calibration, machine, save_calibration
+from ortkit.kernels.tuning.calibration import Calibration, machine, save_calibration
 
 
 def found(name: str) -> Finding:

@@ -9,7 +9,7 @@ import onnx
 import onnx.parser
 import pytest
 
-from ortkit.kernels import link
+from ortkit.kernels.link import linker
 from ortkit.kernels.tvm import backend
 
 GELU = """<ir_version: 10, opset_import: ["" : 20]>
@@ -33,10 +33,12 @@ def without_tvm(monkeypatch: pytest.MonkeyPatch, folder: Path) -> str:
 
 
 def without_a_compiler(monkeypatch: pytest.MonkeyPatch, folder: Path) -> str:
-    found = link.find_spec
+    found = linker.find_spec
     monkeypatch.delenv("CC", raising=False)
     monkeypatch.setenv("PATH", "")
-    monkeypatch.setattr(link, "find_spec", lambda name: None if name == "ziglang" else found(name))
+    monkeypatch.setattr(
+        linker, "find_spec", lambda name: None if name == "ziglang" else found(name)
+    )
     return "no C compiler to link kernels with; install gcc or clang, or `pip install ziglang`"
 
 
@@ -91,7 +93,7 @@ def test_a_kernel_that_does_not_compile_is_left_to_the_runtime(
             jobs
         )
 
-    monkeypatch.setattr("ortkit.kernels.build.compile_all", failed)
+    monkeypatch.setattr("ortkit.kernels.build.library.compile_all", failed)
     done = call("optimize", model, "--json")
     assert done.code == 0, done.err
     content = json.loads(done.out)

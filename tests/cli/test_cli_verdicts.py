@@ -11,7 +11,7 @@ import onnx.parser
 import pytest
 
 from ortkit.cli.verdicts import outcome_of
-from ortkit.kernels import cpu
+from ortkit.targets import cpu
 from ortkit.verify.verification import Gap, Verdict, Verification
 
 HEAD = '<ir_version: 10, opset_import: ["" : 20, "own" : 1]>\n'

@@ -12,7 +12,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from ortkit import OptimizeOptions, UserError, optimize
-from ortkit.kernels import cpu
+from ortkit.targets import cpu
 
 HIGHER = "x86-64-v4"
 

@@ -16,11 +16,11 @@ import pytest
 from models.catalog import BUILDERS, build
 from ortkit import OptimizeOptions, optimize
 from ortkit.cli.main import run
-from ortkit.kernels.bf16 import pack_weight, unpack_text
-from ortkit.kernels.cpu import runs_here
+from ortkit.kernels.layouts.bf16_blocks import pack_weight, unpack_text
 from ortkit.optimized import Optimized
 from ortkit.rewrite.log import DENIED
 from ortkit.runtime.session import Session
+from ortkit.targets.cpu import runs_here
 from ortkit.verify.feeds import make_feeds
 
 pytest.importorskip("onnxruntime")

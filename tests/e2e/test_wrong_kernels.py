@@ -19,8 +19,8 @@ from models import catalog
 from ortkit import CheckError, OptimizeOptions, optimize
 from ortkit.fusion import plan
 from ortkit.kernels.backend import Kernel
-from ortkit.kernels.build import LibraryBuild, build_kernels
-from ortkit.kernels.link import link_library
+from ortkit.kernels.build.library import LibraryBuild, build_kernels
+from ortkit.kernels.link.linker import link_library
 from ortkit.kernels.signature import RegionSignature, body_text
 from ortkit.report import Report
 from ortkit.targets.target import Target

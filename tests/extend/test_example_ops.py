@@ -20,8 +20,8 @@ from ortkit.extend.native import built_forms
 from ortkit.extend.op_cases import cases_of
 from ortkit.extend.op_check import check_op
 from ortkit.kernels.backend import Kernel
-from ortkit.kernels.cpu import LEVELS, runs_here
 from ortkit.runtime.python_ops import OPS
+from ortkit.targets.cpu import LEVELS, runs_here
 from ortkit.targets.target import Target
 
 DOMAIN = "ortkit.examples"

@@ -19,7 +19,7 @@ from ortkit.extend.guarded import call_guarded
 from ortkit.extend.op_cases import cases_of
 from ortkit.extend.op_check import OpCheck, check_op
 from ortkit.kernels.backend import Kernel, Launch
-from ortkit.kernels.link import find_linker
+from ortkit.kernels.link.linker import find_linker
 from ortkit.kernels.sizes import ONE, Extent
 from ortkit.runtime.python_ops import OPS
 from ortkit.targets.target import Target

@@ -17,8 +17,8 @@ from ortkit.fusion.regions import FusedRegion
 from ortkit.graph.io.text import from_text
 from ortkit.graph.shapes.infer import Shapes
 from ortkit.graph.walk import control_bodies
-from ortkit.kernels.calibration import Calibration
 from ortkit.kernels.signature import RegionSignature
+from ortkit.kernels.tuning.calibration import Calibration
 from ortkit.refusal import Refused
 from ortkit.rewrite.log import RewriteLog
 from ortkit.rewrite.options import Target

@@ -13,9 +13,9 @@ from ortkit.fusion.cost import CostModel
 from ortkit.fusion.lower import lower_region
 from ortkit.fusion.recompute import Candidate
 from ortkit.graph.io.text import from_text
-from ortkit.kernels.build import refusal
-from ortkit.kernels.calibration import Calibration
+from ortkit.kernels.build.library import refusal
 from ortkit.kernels.signature import RegionSignature
+from ortkit.kernels.tuning.calibration import Calibration
 from ortkit.refusal import Refused
 from ortkit.rewrite.scope import Scope
 from ortkit.targets.target import Target

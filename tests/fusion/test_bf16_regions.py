@@ -14,8 +14,8 @@ from ortkit.fusion.recompute import Candidate
 from ortkit.graph.io.open import open_model
 from ortkit.graph.shapes.infer import Shapes
 from ortkit.graph.walk import names_in
-from ortkit.kernels.bf16 import pack_weight, unpack_text
-from ortkit.kernels.build import refusal
+from ortkit.kernels.build.library import refusal
+from ortkit.kernels.layouts.bf16_blocks import pack_weight, unpack_text
 from ortkit.kernels.signature import RegionSignature
 from ortkit.refusal import Refused
 from ortkit.rewrite.log import RewriteLog

@@ -15,7 +15,7 @@ from ortkit.fusion.cuda_cost import CudaCostModel
 from ortkit.fusion.lower import lower_region
 from ortkit.fusion.recompute import Candidate
 from ortkit.graph.io.text import from_text
-from ortkit.kernels.calibration import Calibration
+from ortkit.kernels.tuning.calibration import Calibration
 from ortkit.rewrite.scope import Scope
 
 HEAD = '<ir_version: 10, opset_import: ["" : {opset}, "com.microsoft" : 1]>'

@@ -20,9 +20,9 @@ from region_models import Eager, scope_of
 from ortkit.fusion.cuda_attention import cuda_attention_candidates
 from ortkit.fusion.recompute import Candidate
 from ortkit.graph.io.text import from_text
-from ortkit.kernels.calibration import Calibration
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.triton.source import sources_of
+from ortkit.kernels.tuning.calibration import Calibration
 from ortkit.refusal import Refused
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "kernels" / "triton"))

@@ -17,7 +17,7 @@ from ortkit.fusion.cuda_batched import batched_candidates
 from ortkit.fusion.cuda_cost import CudaCostModel
 from ortkit.fusion.lower import lower_region
 from ortkit.graph.io.text import from_text
-from ortkit.kernels.calibration import Calibration
+from ortkit.kernels.tuning.calibration import Calibration
 
 HEAD = '<ir_version: 10, opset_import: ["" : 23, "com.microsoft" : 1]>'
 #: Constants: experts' matrices w, v [3, 16, 24] and o [3, 24, 16], rows b [3, 1, 24] and c [24],

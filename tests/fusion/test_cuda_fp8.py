@@ -16,9 +16,9 @@ from region_models import Eager, scope_of
 from ortkit.fusion.cuda_fp8 import fp8_candidates
 from ortkit.fusion.lower import drop_unread, lower_region, restore_order
 from ortkit.fusion.recompute import Candidate
-from ortkit.kernels.calibration import Calibration
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.triton.templates import template_for
+from ortkit.kernels.tuning.calibration import Calibration
 from ortkit.refusal import Refused
 from ortkit.rewrite.scope import Scope
 

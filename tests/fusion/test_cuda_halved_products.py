@@ -13,7 +13,7 @@ from ortkit.fusion.cuda_halved_products import split_gate_up
 from ortkit.fusion.cuda_products import cuda_product_candidates, prefers_split_gate_up
 from ortkit.fusion.lower import lower_region
 from ortkit.graph.io.text import from_text
-from ortkit.kernels.calibration import Calibration
+from ortkit.kernels.tuning.calibration import Calibration
 
 DEPTH, COLUMNS = 16, 24
 GATED = """u = MatMul (x, w)  a, d = Split<axis = -1, num_outputs = 2> (u)

@@ -14,7 +14,7 @@ from ortkit.fusion.cuda_cost import CudaCostModel
 from ortkit.fusion.cuda_joined import split_k_candidates
 from ortkit.fusion.lower import lower_region
 from ortkit.fusion.recompute import Candidate
-from ortkit.kernels.calibration import Calibration
+from ortkit.kernels.tuning.calibration import Calibration
 from ortkit.rewrite.scope import Scope
 
 DEPTH, COLUMNS = 3072, 768

@@ -21,7 +21,7 @@ from ortkit.fusion.cuda_turned_weights import pretransposed_weights
 from ortkit.fusion.lower import lower_region
 from ortkit.fusion.recompute import Candidate
 from ortkit.graph.io.text import from_text
-from ortkit.kernels.calibration import Calibration
+from ortkit.kernels.tuning.calibration import Calibration
 from ortkit.rewrite.scope import Scope
 
 HEAD = '<ir_version: 10, opset_import: ["" : 23, "com.microsoft" : 1]>'

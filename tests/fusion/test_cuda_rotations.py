@@ -14,7 +14,7 @@ from ortkit.fusion.cuda_attention import cuda_attention_candidates, takes_attent
 from ortkit.fusion.cuda_rotations import decomposed_rotations
 from ortkit.fusion.lower import lower_region
 from ortkit.graph.io.text import from_text
-from ortkit.kernels.calibration import Calibration
+from ortkit.kernels.tuning.calibration import Calibration
 from ortkit.rewrite.scope import Scope
 
 #: 7 positions of 4 heads of 16 that share 2 of keys.

@@ -12,9 +12,9 @@ from ortkit.fusion.cuda_attention import cuda_attention_candidates, takes_attent
 from ortkit.fusion.cuda_written_attention import decomposed_attention
 from ortkit.fusion.lower import lower_region
 from ortkit.graph.io.text import from_text
-from ortkit.kernels.calibration import Calibration
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.triton.source import sources_of
+from ortkit.kernels.tuning.calibration import Calibration
 from ortkit.passes.fuse_attention import FuseAttention
 from ortkit.refusal import Refused
 from ortkit.rewrite.scope import Scope

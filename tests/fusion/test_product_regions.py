@@ -16,9 +16,9 @@ from ortkit.fusion.plan import compile_regions
 from ortkit.fusion.product_cost import LEVELS
 from ortkit.fusion.product_regions import ProductRegions
 from ortkit.fusion.recompute import Candidate
-from ortkit.kernels.build import missing_toolchain
-from ortkit.kernels.cpu import resolve
+from ortkit.kernels.build.library import missing_toolchain
 from ortkit.rewrite.scope import Scope
+from ortkit.targets.cpu import resolve
 from ortkit.targets.target import Target
 
 runs_wide = pytest.mark.skipif(

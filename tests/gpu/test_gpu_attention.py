@@ -10,9 +10,9 @@ import onnxruntime as ort
 import pytest
 
 from ortkit.errors import MissingDependencyError
-from ortkit.kernels.build import build_library
-from ortkit.kernels.cache import KernelCache
-from ortkit.kernels.link import find_linker, find_shim
+from ortkit.kernels.build.cache import KernelCache
+from ortkit.kernels.build.library import build_library
+from ortkit.kernels.link.linker import find_linker, find_shim
 from ortkit.targets.target import Target
 from tests.kernels.fused_model import fused_model
 from tests.kernels.triton.triton_attention import CASES, SIZES, WHOLE, assert_close, feeds_of

@@ -12,7 +12,7 @@ import onnxruntime as ort
 import pytest
 
 import ortkit
-from ortkit.kernels.link import link_library
+from ortkit.kernels.link.linker import link_library
 from ortkit.kernels.signature import RegionSignature
 from ortkit.runtime.memory.devices import device_memory
 from ortkit.targets.target import Target

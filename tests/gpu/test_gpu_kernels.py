@@ -13,7 +13,7 @@ import pytest
 
 from ortkit.errors import MissingDependencyError
 from ortkit.kernels.cuda import Condition
-from ortkit.kernels.link import find_linker, find_shim, link_library
+from ortkit.kernels.link.linker import find_linker, find_shim, link_library
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.sizes import Extent
 from ortkit.refusal import Refused

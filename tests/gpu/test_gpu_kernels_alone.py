@@ -14,7 +14,7 @@ import pytest
 import models
 from ortkit import OptimizeOptions, optimize
 from ortkit.kernels.cuda import CudaKernel, resolve_cuda
-from ortkit.kernels.link import link_library
+from ortkit.kernels.link.linker import link_library
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.triton.build import write_images
 from ortkit.kernels.triton.source import VariantSource, sources_of

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ortkit.kernels.build import LibraryBuild, build_library
-from ortkit.kernels.cache import KernelCache
+from ortkit.kernels.build.cache import KernelCache
+from ortkit.kernels.build.library import LibraryBuild, build_library
 from ortkit.kernels.signature import RegionSignature
 from ortkit.targets.target import Target
 

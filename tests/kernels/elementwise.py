@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from ortkit.kernels.cpu import native_level
-from ortkit.kernels.link import find_linker
+from ortkit.kernels.link.linker import find_linker
 from ortkit.kernels.region.dtypes import load, memory_dtype, store_value
 from ortkit.kernels.tvm.build import write_object
 from ortkit.kernels.tvm.emit import Emitter, Expr
+from ortkit.targets.cpu import native_level
 
 Array = np.ndarray
 Write = Callable[[Emitter, Sequence[Expr]], Expr]

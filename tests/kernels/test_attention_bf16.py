@@ -16,13 +16,13 @@ from ortkit.custom_ops.tvm.attention import match
 from ortkit.custom_ops.tvm.attention_amx import TileAttention
 from single_node import as_array, as_value
 
-from ortkit.kernels import cpu
-from ortkit.kernels.build import LibraryBuild, build_library, refusal
-from ortkit.kernels.cache import KernelCache
+from ortkit.kernels.build.cache import KernelCache
+from ortkit.kernels.build.library import LibraryBuild, build_library, refusal
 from ortkit.kernels.signature import RegionSignature, TensorSpec
 from ortkit.kernels.tvm.backend import TvmBackend
 from ortkit.kernels.tvm.choices import read_choices
 from ortkit.refusal import Refused
+from ortkit.targets import cpu
 from ortkit.targets.target import Target
 
 LEVEL = "x86-64-v4-amx"

@@ -13,11 +13,11 @@ from fused_model import fused_model, session
 from ortkit.custom_ops.tvm import attention_tiles
 from ortkit.custom_ops.tvm.attention import Attention, match
 
-from ortkit.kernels.build import LibraryBuild, build_library
-from ortkit.kernels.cache import KernelCache
-from ortkit.kernels.cpu import LEVELS, native_level, runs_here
+from ortkit.kernels.build.cache import KernelCache
+from ortkit.kernels.build.library import LibraryBuild, build_library
 from ortkit.kernels.signature import RegionSignature, TensorSpec
 from ortkit.refusal import Refused
+from ortkit.targets.cpu import LEVELS, native_level, runs_here
 from ortkit.targets.target import Target
 
 Build = Callable[..., LibraryBuild]

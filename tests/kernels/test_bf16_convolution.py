@@ -11,9 +11,9 @@ import pytest
 from fused_model import fused_model, session
 from test_bf16_product import GELU, LEVELS, run, x86_64
 
-from ortkit.kernels.bf16 import Geometry, Product, pack_filter, signature_of
-from ortkit.kernels.build import build_library, refusal
-from ortkit.kernels.cache import KernelCache
+from ortkit.kernels.build.cache import KernelCache
+from ortkit.kernels.build.library import build_library, refusal
+from ortkit.kernels.layouts.bf16_blocks import Geometry, Product, pack_filter, signature_of
 from ortkit.kernels.signature import RegionSignature
 from ortkit.targets.target import Target
 

@@ -12,10 +12,10 @@ from conv_regions import depthwise, feeds, pointwise, stem
 from fused_model import fused_model, session
 from test_bf16_product import run
 
-from ortkit.kernels.build import build_library, refusal
-from ortkit.kernels.cache import KernelCache
-from ortkit.kernels.cpu import native_level
+from ortkit.kernels.build.cache import KernelCache
+from ortkit.kernels.build.library import build_library, refusal
 from ortkit.kernels.signature import RegionSignature
+from ortkit.targets.cpu import native_level
 from ortkit.targets.target import Target
 
 CASES = {

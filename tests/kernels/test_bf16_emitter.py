@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from ortkit.custom_ops.tvm.bf16_emitter import Bf16Emitter
 
-from ortkit.kernels import cpu
-from ortkit.kernels.link import find_linker
+from ortkit.kernels.link.linker import find_linker
 from ortkit.kernels.tvm.build import write_object
+from ortkit.targets import cpu
 
 LEVEL = "x86-64-v4-bf16"
 

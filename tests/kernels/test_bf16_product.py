@@ -13,14 +13,20 @@ import pytest
 from fused_model import fused_model, session
 from single_node import as_array, as_value
 
-from ortkit.kernels import cpu
-from ortkit.kernels.bf16 import Product, pack_weight, rounded, signature_of, unpack_weight
-from ortkit.kernels.build import build_library, refusal
-from ortkit.kernels.cache import KernelCache
+from ortkit.kernels.build.cache import KernelCache
+from ortkit.kernels.build.library import build_library, refusal
+from ortkit.kernels.layouts.bf16_blocks import (
+    Product,
+    pack_weight,
+    rounded,
+    signature_of,
+    unpack_weight,
+)
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.tvm.build import assembly
 from ortkit.kernels.tvm.templates import template_for
 from ortkit.refusal import Refused
+from ortkit.targets import cpu
 from ortkit.targets.target import Target
 
 LEVELS = [level for level in ("x86-64-v4-bf16", "x86-64-v4-amx") if cpu.runs_here(level)]

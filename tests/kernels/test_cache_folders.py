@@ -16,9 +16,9 @@ from fused_model import unary
 from ortkit import OptimizeOptions, optimize
 from ortkit.cli.main import run
 from ortkit.doctor import _storage
-from ortkit.kernels.build import build_library
-from ortkit.kernels.cache import KernelCache
-from ortkit.kernels.cached import is_said, read_cached, say_unused, write_cached
+from ortkit.kernels.build.cache import KernelCache
+from ortkit.kernels.build.library import build_library
+from ortkit.kernels.cache_files import is_said, read_cached, say_unused, write_cached
 from ortkit.targets.target import Target
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "geteuid"), reason="folders have no owners here")

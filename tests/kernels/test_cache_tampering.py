@@ -10,7 +10,7 @@ import pytest
 from fused_model import bias_gelu
 from odd_backends import artifact_kernel
 
-from ortkit.kernels.cache import KernelCache, Slot
+from ortkit.kernels.build.cache import KernelCache, Slot
 from ortkit.targets.target import Target
 
 SLOT = Slot(bias_gelu("n", 8), "odd", "1", Target("cpu", "x86-64-v3"))

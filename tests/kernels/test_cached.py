@@ -16,12 +16,12 @@ import pytest
 from ortkit import env
 from ortkit.cli.main import run
 from ortkit.errors import UserError
-from ortkit.kernels.cache import KernelCache
-from ortkit.kernels.cached import FOLDERS, read_cached, write_cached
-from ortkit.kernels.calibration import Calibration, load_calibration
-from ortkit.kernels.link import find_shim
+from ortkit.kernels.build.cache import KernelCache
+from ortkit.kernels.cache_files import FOLDERS, read_cached, write_cached
+from ortkit.kernels.link.linker import find_shim
 from ortkit.kernels.objects import VERDICTS, note_objects
-from ortkit.kernels.tuned import TunedDatabase, keep_database, load_database
+from ortkit.kernels.tuning.calibration import Calibration, load_calibration
+from ortkit.kernels.tuning.database import TunedDatabase, keep_database, load_database
 from ortkit.measure.known import KnownTimes
 from ortkit.provider.own import building, failures, remembered
 from ortkit.runtime.profiling.document import read_profile_document

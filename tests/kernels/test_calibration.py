@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ortkit.errors import UserError
-from ortkit.kernels.calibration import (
+from ortkit.kernels.tuning.calibration import (
     FILE,
     Calibration,
     load_calibration,

@@ -11,13 +11,13 @@ from attention_regions import Case
 from conv_regions import depthwise, pointwise
 from fused_model import fused_model, random_input, session
 
-from ortkit.kernels.build import build_library
-from ortkit.kernels.cache import KernelCache
-from ortkit.kernels.cpu import resolve
+from ortkit.kernels.build.cache import KernelCache
+from ortkit.kernels.build.library import build_library
 from ortkit.kernels.signature import RegionSignature, TensorSpec
 from ortkit.kernels.tunable import Tunable, symbol_of
 from ortkit.kernels.tvm.backend import TvmBackend, _lowered
 from ortkit.kernels.tvm.choices import DEFAULTS, VALUES, read_choices
+from ortkit.targets.cpu import resolve
 from ortkit.targets.target import Target
 from ortkit.tune.cases import TuneCase
 from ortkit.tune.timing import Effort, time_choices

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 from fused_model import bias_gelu, unary
 
-from ortkit.kernels import compiler
 from ortkit.kernels.backend import Kernel
-from ortkit.kernels.build import LibraryBuild
+from ortkit.kernels.build import compiler
+from ortkit.kernels.build.compiler import Job, compile_all
+from ortkit.kernels.build.library import LibraryBuild
 from ortkit.kernels.catalog import BACKENDS
-from ortkit.kernels.compiler import Job, compile_all
 from ortkit.refusal import Refused
 from ortkit.targets.target import Target
 

@@ -10,10 +10,10 @@ import pytest
 from conv_regions import depthwise, expand_depthwise, feeds, full, pointwise, squeeze_excite, stem
 from fused_model import fused_model, session, tensor
 
-from ortkit.kernels.build import LibraryBuild, build_library, refusal
-from ortkit.kernels.cache import KernelCache
-from ortkit.kernels.cpu import native_level
+from ortkit.kernels.build.cache import KernelCache
+from ortkit.kernels.build.library import LibraryBuild, build_library, refusal
 from ortkit.kernels.signature import RegionSignature
+from ortkit.targets.cpu import native_level
 from ortkit.targets.target import Target
 
 Build = Callable[..., LibraryBuild]

@@ -10,15 +10,15 @@ import pytest
 from fused_model import bias_gelu
 
 from ortkit.errors import InternalError
-from ortkit.kernels import defaults
-from ortkit.kernels.build import build_library
-from ortkit.kernels.cache import KernelCache
+from ortkit.kernels.build.cache import KernelCache
+from ortkit.kernels.build.library import build_library
 from ortkit.kernels.catalog import load_backend
-from ortkit.kernels.cpu import resolve
-from ortkit.kernels.defaults import default_choices, table
 from ortkit.kernels.triton.backend import TritonBackend
 from ortkit.kernels.tunable import Tunable
+from ortkit.kernels.tuning import defaults
+from ortkit.kernels.tuning.defaults import default_choices, table
 from ortkit.kernels.tvm.backend import TvmBackend
+from ortkit.targets.cpu import resolve
 from ortkit.targets.target import Target
 
 SIGNATURE = bias_gelu("n", 64)

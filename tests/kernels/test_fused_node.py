@@ -11,7 +11,7 @@ import onnx
 import pytest
 from fused_model import bias_gelu, fused_model, random_input, session, tensor
 
-from ortkit.kernels.build import LibraryBuild
+from ortkit.kernels.build.library import LibraryBuild
 from ortkit.kernels.signature import DOMAIN, RegionSignature
 
 Build = Callable[..., LibraryBuild]

@@ -14,8 +14,8 @@ import pytest
 import ortkit
 from ortkit.cli.main import run
 from ortkit.errors import UserError
-from ortkit.kernels.build import build_library
-from ortkit.kernels.cache import KernelCache
+from ortkit.kernels.build.cache import KernelCache
+from ortkit.kernels.build.library import build_library
 from ortkit.targets.target import Target
 from tests.kernels.fused_model import bias_gelu
 

@@ -14,10 +14,10 @@ from fused_model import bias_gelu, unary
 from odd_backends import LAUNCH, artifact_kernel
 
 from ortkit.errors import UserError
-from ortkit.kernels import build
 from ortkit.kernels.backend import Kernel
-from ortkit.kernels.build import LibraryBuild
-from ortkit.kernels.cache import DEFAULT_LIMIT, KernelCache, Slot, default_cache
+from ortkit.kernels.build import library as build
+from ortkit.kernels.build.cache import DEFAULT_LIMIT, KernelCache, Slot, default_cache
+from ortkit.kernels.build.library import LibraryBuild
 from ortkit.kernels.signature import RegionSignature
 from ortkit.targets.target import Target
 
@@ -276,8 +276,8 @@ import sys
 from pathlib import Path
 from fused_model import unary
 from ortkit.kernels import compiler
-from ortkit.kernels.build import build_library
-from ortkit.kernels.cache import KernelCache
+from ortkit.kernels.build.library import build_library
+from ortkit.kernels.build.cache import KernelCache
 from ortkit.targets.target import Target
 folder = Path(sys.argv[1])
 made = build_library([unary("Tanh")], Target(), folder / "x.so", cache=KernelCache(folder / "c"))
@@ -294,8 +294,8 @@ BUILD = """
 import sys
 from pathlib import Path
 from fused_model import bias_gelu, unary
-from ortkit.kernels.build import build_library
-from ortkit.kernels.cache import KernelCache
+from ortkit.kernels.build.library import build_library
+from ortkit.kernels.build.cache import KernelCache
 from ortkit.targets.target import Target
 folder, name = Path(sys.argv[1]), sys.argv[2]
 given = [unary("Tanh"), unary("Exp"), *(bias_gelu("n", 16 + i) for i in range(6))]

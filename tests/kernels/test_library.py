@@ -15,12 +15,13 @@ import pytest
 from fused_model import bias_gelu, tensor, unary
 
 from ortkit.errors import InternalError, KernelError, MissingDependencyError, UserError
-from ortkit.kernels import cpu, link
-from ortkit.kernels.build import LibraryBuild, build_library, refusal
-from ortkit.kernels.cache import KernelCache
-from ortkit.kernels.manifest import MANIFEST_VERSION
+from ortkit.kernels.build.cache import KernelCache
+from ortkit.kernels.build.library import LibraryBuild, build_library, refusal
+from ortkit.kernels.link import linker
+from ortkit.kernels.link.manifest import MANIFEST_VERSION
 from ortkit.kernels.region.bounds import MAX_RANK, MAX_SYMBOLS, MAX_TENSORS
 from ortkit.kernels.signature import RegionSignature
+from ortkit.targets import cpu
 from ortkit.targets.target import Target
 from tests.native.elf import read_library
 
@@ -165,11 +166,11 @@ def test_a_toolchain_that_fails_says_where(tmp_path: Path) -> None:
 def test_no_c_compiler(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CC", raising=False)
     monkeypatch.setenv("PATH", "")
-    monkeypatch.setattr(link, "find_spec", lambda name: None if name == "ziglang" else object())
+    monkeypatch.setattr(linker, "find_spec", lambda name: None if name == "ziglang" else object())
     with pytest.raises(
         MissingDependencyError, match="no C compiler to link kernels with; install gcc"
     ):
-        link.find_linker()
+        linker.find_linker()
 
 
 def test_cc_names_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,7 +178,7 @@ def test_cc_names_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(
         MissingDependencyError, match="CC names 'no-such-compiler', which is not there"
     ):
-        link.find_linker()
+        linker.find_linker()
 
 
 def test_a_compiler_that_fails(
@@ -193,16 +194,16 @@ def test_a_compiler_that_fails(
 
 
 def test_ortkit_that_was_never_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(link, "find_spec", lambda name: None)
+    monkeypatch.setattr(linker, "find_spec", lambda name: None)
     with pytest.raises(MissingDependencyError, match="is not installed; run `pip install"):
-        link.find_shim()
+        linker.find_shim()
 
 
 def test_a_shim_of_other_sources(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(link, "MANIFEST_VERSION", MANIFEST_VERSION + 1)
+    monkeypatch.setattr(linker, "MANIFEST_VERSION", MANIFEST_VERSION + 1)
     problem = f"its manifest has version {MANIFEST_VERSION}, not {MANIFEST_VERSION + 1}"
     with pytest.raises(MissingDependencyError, match=f"{problem}.*pip install"):
-        link.find_shim()
+        linker.find_shim()
 
 
 def test_a_folder_that_is_not_there(build: Build) -> None:
@@ -267,7 +268,7 @@ def test_a_kernel_for_another_level_is_a_bug(tmp_path: Path, cache: KernelCache)
     made = build_library([unary("Exp")], Target("cpu", level), tmp_path / "x.so", cache=cache)
     strange = replace(made.kernels[0], target=Target("cpu", "x86-64-v9"))
     with pytest.raises(InternalError, match=f"a kernel for x86-64-v9 in a library for {level}"):
-        link.link_library([strange], [unary("Exp")], tmp_path / "y.so", Target("cpu", level))
+        linker.link_library([strange], [unary("Exp")], tmp_path / "y.so", Target("cpu", level))
     assert not (tmp_path / "y.so").exists()
 
 
@@ -288,7 +289,7 @@ def test_every_level_up_to_the_native_one_loads(
 
 
 def test_python_and_the_header_state_the_same_bounds() -> None:
-    _, header = link.find_shim()
+    _, header = linker.find_shim()
     stated = dict(re.findall(r"#define ORTKIT_(\w+) (\d+)", header.read_text()))
     assert stated["MANIFEST_VERSION"] == str(MANIFEST_VERSION)
     assert (stated["MAX_TENSORS"], stated["MAX_SYMBOLS"]) == (str(MAX_TENSORS), str(MAX_SYMBOLS))

@@ -11,8 +11,8 @@ import pytest
 from fused_model import fused_model, session, tensor
 from test_bf16_product import run
 
-from ortkit.kernels.build import build_library, refusal
-from ortkit.kernels.cache import KernelCache
+from ortkit.kernels.build.cache import KernelCache
+from ortkit.kernels.build.library import build_library, refusal
 from ortkit.kernels.signature import RegionSignature
 from ortkit.targets.target import Target
 

@@ -18,7 +18,7 @@ from single_node import (
     run_by_reference,
 )
 
-from ortkit.kernels.build import LibraryBuild
+from ortkit.kernels.build.library import LibraryBuild
 from ortkit.kernels.region.dtypes import DTYPES, INTEGERS, SIGNED, bits_of
 from ortkit.kernels.region.ops import POINTWISE_OPS
 from ortkit.kernels.region.ops_activations import ACTIVATIONS

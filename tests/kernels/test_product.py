@@ -10,12 +10,12 @@ import pytest
 from fused_model import fused_model, session, tensor
 from ortkit.custom_ops.tvm.product import RUNS, Product, match
 
-from ortkit.kernels.build import LibraryBuild, build_library, refusal
-from ortkit.kernels.cache import KernelCache
-from ortkit.kernels.cpu import native_level
+from ortkit.kernels.build.cache import KernelCache
+from ortkit.kernels.build.library import LibraryBuild, build_library, refusal
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.tvm.backend import TvmBackend
 from ortkit.kernels.tvm.choices import read_choices
+from ortkit.targets.cpu import native_level
 from ortkit.targets.target import Target
 
 Build = Callable[..., LibraryBuild]

@@ -18,7 +18,7 @@ from conv_regions import (
 )
 from fused_model import fused_model, session
 
-from ortkit.kernels.build import LibraryBuild
+from ortkit.kernels.build.library import LibraryBuild
 from ortkit.kernels.signature import RegionSignature
 
 Build = Callable[..., LibraryBuild]

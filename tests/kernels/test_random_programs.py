@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from fused_model import fused_model, random_input, session, tensor
 
-from ortkit.kernels.build import build_library
-from ortkit.kernels.cache import KernelCache
+from ortkit.kernels.build.cache import KernelCache
+from ortkit.kernels.build.library import build_library
 from ortkit.kernels.signature import RegionSignature, TensorSpec
 from ortkit.targets.target import Target
 

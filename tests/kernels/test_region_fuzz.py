@@ -22,13 +22,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from onnx import helper
 
-from ortkit.kernels.build import refusal
-from ortkit.kernels.cache import KernelCache, Slot
+from ortkit.kernels.build.cache import KernelCache, Slot
+from ortkit.kernels.build.library import refusal
 from ortkit.kernels.catalog import load_backend
-from ortkit.kernels.cpu import resolve
-from ortkit.kernels.defaults import default_choices
 from ortkit.kernels.region import ops
 from ortkit.kernels.tunable import Tunable
+from ortkit.kernels.tuning.defaults import default_choices
+from ortkit.targets.cpu import resolve
 from ortkit.targets.target import Target
 
 Record = Callable[[str, object], None]

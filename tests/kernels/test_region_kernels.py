@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from fused_model import fused_model, session
 
-from ortkit.kernels.build import LibraryBuild
+from ortkit.kernels.build.library import LibraryBuild
 from ortkit.kernels.signature import RegionSignature, TensorSpec
 from ortkit.kernels.sizes import extent_of
 

@@ -26,7 +26,7 @@ from special_cases import (
     special_values,
 )
 
-from ortkit.kernels.build import LibraryBuild
+from ortkit.kernels.build.library import LibraryBuild
 from ortkit.kernels.signature import DOMAIN, RegionSignature
 
 Build = Callable[..., LibraryBuild]

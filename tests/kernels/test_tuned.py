@@ -9,7 +9,7 @@ import pytest
 from fused_model import bias_gelu
 
 from ortkit.errors import UserError
-from ortkit.kernels.tuned import (
+from ortkit.kernels.tuning.database import (
     Place,
     Record,
     TrialRecord,

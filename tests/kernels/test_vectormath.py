@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from elementwise import Array, Elementwise, Function, Library, emit, unary_kernel
 
-from ortkit.kernels.link import find_linker
+from ortkit.kernels.link.linker import find_linker
 from ortkit.kernels.region import powers, trigonometry, vectormath
 from ortkit.kernels.region.ops import POINTWISE_OPS
 from ortkit.kernels.tvm.build import assembly

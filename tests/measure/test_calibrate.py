@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from ortkit.kernels.calibration import Calibration, machine
 from ortkit.kernels.catalog import BACKENDS
+from ortkit.kernels.tuning.calibration import Calibration, machine
 from ortkit.measure.calibrate import calibrate
 
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from ortkit.kernels.backend import Kernel, Launch
-from ortkit.kernels.cpu import resolve
-from ortkit.kernels.link import link_library
+from ortkit.kernels.link.linker import link_library
 from ortkit.kernels.signature import RegionSignature
+from ortkit.targets.cpu import resolve
 from ortkit.targets.target import Target
 
 _COMPILER = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc")

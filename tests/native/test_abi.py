@@ -15,8 +15,8 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper
 
-from ortkit.kernels.build import build_library
-from ortkit.kernels.cache import KernelCache
+from ortkit.kernels.build.cache import KernelCache
+from ortkit.kernels.build.library import build_library
 from ortkit.kernels.signature import RegionSignature, TensorSpec
 from ortkit.targets.target import Target
 

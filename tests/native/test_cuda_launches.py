@@ -13,7 +13,7 @@ from typing import TypeAlias
 import pytest
 
 from ortkit.kernels.cuda import ONE_BLOCK, Argument, CeilDiv, Condition, CudaKernel, Step, Variant
-from ortkit.kernels.link import link_library
+from ortkit.kernels.link.linker import link_library
 from ortkit.kernels.sizes import ONE, Extent
 from tests.native.cuda_kernels import (
     Case,

@@ -16,13 +16,13 @@ import onnxruntime as ort
 import pytest
 
 from ortkit.errors import InternalError, KernelError
-from ortkit.kernels import manifest_cuda
 from ortkit.kernels.backend import Kernel, Launch
-from ortkit.kernels.cpu import resolve
 from ortkit.kernels.cuda import ONE_BLOCK, Argument, CeilDiv, Condition, CudaKernel, Image, Variant
-from ortkit.kernels.link import KernelLibrary, find_shim, link_library
+from ortkit.kernels.link import manifest_cuda
+from ortkit.kernels.link.linker import KernelLibrary, find_shim, link_library
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.sizes import ONE, Extent
+from ortkit.targets.cpu import resolve
 from ortkit.targets.target import Target
 from tests.kernels.fused_model import fused_model, random_input
 from tests.native.cuda_kernels import add_rows, add_step, cuda_kernel

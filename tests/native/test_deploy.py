@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ortkit.kernels import cpu
-from ortkit.kernels.build import build_library
-from ortkit.kernels.cache import KernelCache
+from ortkit.kernels.build.cache import KernelCache
+from ortkit.kernels.build.library import build_library
+from ortkit.targets import cpu
 from ortkit.targets.target import Target
 from tests.kernels.fused_model import bias_gelu, fused_model, random_input, session
 

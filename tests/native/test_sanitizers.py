@@ -12,9 +12,9 @@ import numpy as np
 import onnx
 import pytest
 
-from ortkit.kernels import link
-from ortkit.kernels.build import build_library
-from ortkit.kernels.cache import KernelCache
+from ortkit.kernels.build.cache import KernelCache
+from ortkit.kernels.build.library import build_library
+from ortkit.kernels.link import linker
 from ortkit.targets.target import Target
 from tests.kernels.fused_model import bias_gelu, fused_model, random_input
 
@@ -49,7 +49,7 @@ def sanitized_shim(folder: Path, *extra: Path) -> Path:
     flags = ["-std=c++17", "-O1", "-fPIC", "-fno-exceptions", "-fno-rtti", "-fvisibility=hidden"]
     command = ["g++", *flags, "-fno-threadsafe-statics", *FLAGS, f"-I{NATIVE}", "-c"]
     subprocess.run([*command, *map(str, sources)], cwd=folder, check=True)
-    archive = folder / link.SHIM_ARCHIVE
+    archive = folder / linker.SHIM_ARCHIVE
     subprocess.run(["ar", "rcs", archive, *sorted(folder.glob("*.o"))], check=True)
     return archive
 
@@ -57,7 +57,7 @@ def sanitized_shim(folder: Path, *extra: Path) -> Path:
 def run_model(
     tmp_path: Path, preloaded: str, archive: Path, monkeypatch: pytest.MonkeyPatch
 ) -> subprocess.CompletedProcess[str]:
-    monkeypatch.setattr(link, "find_shim", lambda: (archive, NATIVE / link.MANIFEST_HEADER))
+    monkeypatch.setattr(linker, "find_shim", lambda: (archive, NATIVE / linker.MANIFEST_HEADER))
     monkeypatch.setenv("CC", " ".join(["gcc", *FLAGS]))
     build_library([SIGNATURE], Target(), tmp_path / "x.so", cache=KernelCache(tmp_path / "cache"))
     model = onnx.load_from_string(fused_model(SIGNATURE))
@@ -107,8 +107,8 @@ def test_the_sanitizer_would_have_seen_a_mistake(
         "__attribute__((constructor)) static void AtLoad() { ReadBeyond(); }\n"
     )
     archive = sanitized_shim(tmp_path / "shim", mistake)
-    flags = (*link._FLAGS, "-Wl,-u,ReadBeyond")
-    monkeypatch.setattr(link, "_FLAGS", flags)
+    flags = (*linker._FLAGS, "-Wl,-u,ReadBeyond")
+    monkeypatch.setattr(linker, "_FLAGS", flags)
     done = run_model(tmp_path, preloaded, archive, monkeypatch)
     assert done.returncode != 0
     assert "heap-buffer-overflow" in done.stderr

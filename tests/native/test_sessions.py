@@ -12,8 +12,8 @@ import onnx
 import onnxruntime as ort
 import pytest
 
-from ortkit.kernels.build import build_library
-from ortkit.kernels.cache import KernelCache
+from ortkit.kernels.build.cache import KernelCache
+from ortkit.kernels.build.library import build_library
 from ortkit.kernels.signature import DOMAIN, RegionSignature
 from ortkit.targets.target import Target
 from tests.kernels.fused_model import bias_gelu, fused_model, random_input, session, unary

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ortkit.kernels.link import find_linker
+from ortkit.kernels.link.linker import find_linker
 from tests.kernels.fused_model import bias_gelu, fused_model, random_input, session
 from tests.native.elf import read_library
 
@@ -22,9 +22,9 @@ BUILD = """
 import sys
 from pathlib import Path
 from tests.kernels.fused_model import bias_gelu
-from ortkit.kernels.build import build_library
+from ortkit.kernels.build.library import build_library
 from ortkit.targets.target import Target
-from ortkit.kernels.link import find_linker
+from ortkit.kernels.link.linker import find_linker
 assert "zig" in find_linker()[0], find_linker()
 for place in sys.argv[2:]:
     build_library([bias_gelu("n", 24)], Target("cpu", sys.argv[1]), Path(place))

@@ -12,11 +12,11 @@ import pytest
 import ortkit
 from ortkit.errors import UserError
 from ortkit.graph.shapes.infer import Shapes
-from ortkit.kernels.cpu import has_bf16, native_level
 from ortkit.precision import cpu, paying
 from ortkit.precision.attention import attention_refusal, find_attention
 from ortkit.precision.building import Builder, drop_unread, stand_in
 from ortkit.precision.packed import emit_packed, rounded_once
+from ortkit.targets.cpu import has_bf16, native_level
 from tests.precision.helpers import floats, model_of, off_by, products_of, run
 
 needs_bf16 = pytest.mark.skipif(

@@ -12,12 +12,12 @@ import pytest
 
 import ortkit
 from ortkit.graph.shapes.infer import Shapes
-from ortkit.kernels.cpu import has_bf16, native_level
 from ortkit.precision import cpu, paying
 from ortkit.precision.building import Builder
 from ortkit.precision.convolutions import convolution_refusal
 from ortkit.precision.forms import RoundedBf16
 from ortkit.precision.placing import lower_products
+from ortkit.targets.cpu import has_bf16, native_level
 from tests.precision.helpers import floats, model_of, off_by, products_of, run
 
 needs_bf16 = pytest.mark.skipif(

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import ortkit
-from ortkit.kernels.cpu import has_bf16, native_level
 from ortkit.precision import cpu, paying
 from ortkit.precision.lines import widen_lines
+from ortkit.targets.cpu import has_bf16, native_level
 from tests.precision.helpers import floats, model_of, off_by, run
 
 

@@ -13,7 +13,7 @@ from onnxruntime.quantization import QuantType, quantize_static
 
 import models
 import ortkit
-from ortkit.kernels.cpu import has_signed_kernels
+from ortkit.targets.cpu import has_signed_kernels
 from tests.precision.helpers import off_by
 
 #: What ONNX Runtime makes of quantized groups; each of them is a kernel on integers.

@@ -11,11 +11,11 @@ from typing import Any, ClassVar
 import pytest
 
 from ortkit.kernels.backend import Kernel, Launch
-from ortkit.kernels.cpu import resolve
-from ortkit.kernels.link import Programs, link_library
+from ortkit.kernels.link.linker import Programs, link_library
 from ortkit.kernels.signature import RegionSignature, TensorSpec
 from ortkit.kernels.sizes import Extent
 from ortkit.provider import bridge, native
+from ortkit.targets.cpu import resolve
 from ortkit.targets.target import Target
 from tests.provider.native_providers import HEADERS, Graph, Groups, Reader, TestProvider, arrange
 

@@ -15,9 +15,9 @@ import onnxruntime as ort
 import pytest
 
 from ortkit.cli.main import run
-from ortkit.kernels.cpu import machine, native_level
-from ortkit.kernels.manifest import MANIFEST_VERSION
+from ortkit.kernels.link.manifest import MANIFEST_VERSION
 from ortkit.provider import native
+from ortkit.targets.cpu import machine, native_level
 from tests.provider.native_library import LibraryProvider, build
 from tests.provider.native_providers import (
     TRIPLE,

@@ -9,8 +9,8 @@ import onnxruntime as ort
 import pytest
 
 from ortkit.errors import UserError
-from ortkit.kernels.cpu import machine
 from ortkit.provider import bridge, native
+from ortkit.targets.cpu import machine
 from tests.provider.native_library import SIGNATURE, LibraryProvider, build, compiled
 from tests.provider.native_providers import (
     TRIPLE,

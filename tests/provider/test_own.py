@@ -23,7 +23,7 @@ import ortkit
 from models.feeds import feeds
 from ortkit import doctor
 from ortkit.errors import UserError
-from ortkit.kernels.build import missing_toolchain
+from ortkit.kernels.build.library import missing_toolchain
 from ortkit.provider.own import failures, planning
 from ortkit.provider.own.ahead import compile_model
 from ortkit.provider.own.options import NAME, OwnOptions

@@ -15,10 +15,9 @@ from onnx import numpy_helper
 from ortkit.fusion.cost import Prediction
 from ortkit.fusion.product_cost import LEVELS
 from ortkit.graph.shapes.infer import Shapes
-from ortkit.kernels.build import missing_toolchain
-from ortkit.kernels.calibration import load_calibration
-from ortkit.kernels.cpu import resolve
+from ortkit.kernels.build.library import missing_toolchain
 from ortkit.kernels.signature import RegionSignature, TensorSpec
+from ortkit.kernels.tuning.calibration import load_calibration
 from ortkit.provider.own import planning
 from ortkit.provider.own.assembly import Known
 from ortkit.provider.own.building import build
@@ -31,6 +30,7 @@ from ortkit.provider.own.program import Program, Step
 from ortkit.provider.own.scratch import Slots
 from ortkit.provider.own.weights import ALIGNMENT, aligned
 from ortkit.provider.own.worth import OriginalCost
+from ortkit.targets.cpu import resolve
 from ortkit.targets.target import Target
 from tests.provider.own_programs import ProgramError, run_program, worst_error
 

@@ -15,7 +15,7 @@ import pytest
 from onnx import numpy_helper
 
 import ortkit
-from ortkit.kernels.build import missing_toolchain
+from ortkit.kernels.build.library import missing_toolchain
 from ortkit.provider.own import measured
 from ortkit.provider.own.building import build
 from ortkit.provider.own.measured import group_model, slow_groups

@@ -13,7 +13,7 @@ import pytest
 import models
 from models.feeds import feeds
 from ortkit.graph.io.open import open_model
-from ortkit.kernels.build import missing_toolchain
+from ortkit.kernels.build.library import missing_toolchain
 from ortkit.kernels.signature import TensorSpec
 from ortkit.provider.own import building
 from ortkit.provider.own.building import Built, build

@@ -21,8 +21,8 @@ from onnx import numpy_helper
 import models
 import ortkit
 from models.feeds import feeds
-from ortkit.kernels.build import missing_toolchain
-from ortkit.kernels.cached import write_cached, write_private
+from ortkit.kernels.build.library import missing_toolchain
+from ortkit.kernels.cache_files import write_cached, write_private
 from ortkit.provider.kernel_table import KERNELS
 from ortkit.provider.own import building, planning, remembered
 from ortkit.provider.own import weights as own_weights

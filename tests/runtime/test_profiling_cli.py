@@ -21,7 +21,7 @@ DATA = Path(__file__).parent / "data"
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep the peaks of this machine, which take seconds to measure, out of it."""
-    from ortkit.kernels.calibration import machine
+    from ortkit.kernels.tuning.calibration import machine
 
     monkeypatch.setenv("ORTKIT_CACHE", str(tmp_path / "cache"))
     save_peaks(

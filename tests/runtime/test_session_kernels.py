@@ -11,8 +11,8 @@ import pytest
 
 import ortkit
 from ortkit.errors import RunError, UserError
-from ortkit.kernels.build import build_library
-from ortkit.kernels.cache import KernelCache
+from ortkit.kernels.build.cache import KernelCache
+from ortkit.kernels.build.library import build_library
 from ortkit.kernels.signature import DOMAIN
 from ortkit.runtime import loading
 from ortkit.targets.target import Target

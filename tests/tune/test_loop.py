@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tuned_regions import SOFTMAX
 
-from ortkit.kernels.tuned import Place, Record
+from ortkit.kernels.tuning.database import Place, Record
 from ortkit.targets.target import Target
 from ortkit.tune.cases import TuneCase
 from ortkit.tune.loop import Loop

@@ -21,11 +21,17 @@ from ortkit.extend.op_check import check_op
 from ortkit.extend.tvm_kernels import compile_tvm
 from ortkit.extend.tvm_searched import SearchedKernel, searched_kernels
 from ortkit.extend.tvm_traces import NAME, TracedSchedule, name_of, read_traced
-from ortkit.kernels.calibration import processor
-from ortkit.kernels.cpu import resolve
-from ortkit.kernels.link import find_linker
-from ortkit.kernels.tuned import Place, Record, TunedDatabase, keep_database, load_database
+from ortkit.kernels.link.linker import find_linker
+from ortkit.kernels.tuning.calibration import processor
+from ortkit.kernels.tuning.database import (
+    Place,
+    Record,
+    TunedDatabase,
+    keep_database,
+    load_database,
+)
 from ortkit.runtime.python_ops import OPS
+from ortkit.targets.cpu import resolve
 from ortkit.targets.target import Target
 
 pytest.importorskip("tvm.s_tir.meta_schedule")

@@ -9,8 +9,8 @@ import pytest
 from tuned_regions import SOFTMAX
 
 from ortkit.errors import KernelError
-from ortkit.kernels.cpu import resolve
-from ortkit.kernels.tuned import Place, Record, TrialRecord, load_database
+from ortkit.kernels.tuning.database import Place, Record, TrialRecord, load_database
+from ortkit.targets.cpu import resolve
 from ortkit.targets.target import Target
 from ortkit.tune import region as module
 from ortkit.tune.cases import TuneCase

@@ -18,10 +18,10 @@ import pytest
 from tuned_regions import SOFTMAX
 
 from ortkit.errors import KernelError, UserError
-from ortkit.kernels.calibration import processor
-from ortkit.kernels.cpu import native_level, resolve
-from ortkit.kernels.tuned import load_database
+from ortkit.kernels.tuning.calibration import processor
+from ortkit.kernels.tuning.database import load_database
 from ortkit.kernels.tvm.backend import TvmBackend
+from ortkit.targets.cpu import native_level, resolve
 from ortkit.targets.target import Target
 from ortkit.tune import rpc, tuner
 from ortkit.tune.cases import TuneCase

@@ -20,10 +20,16 @@ from ortkit.extend.native import build_ops
 from ortkit.extend.tvm_kernels import compile_tvm
 from ortkit.extend.tvm_maker import Maker
 from ortkit.extend.tvm_tuning import BACKEND, te_kernels
-from ortkit.kernels.calibration import processor
-from ortkit.kernels.cpu import resolve
-from ortkit.kernels.tuned import Place, Record, TunedDatabase, keep_database, load_database
+from ortkit.kernels.tuning.calibration import processor
+from ortkit.kernels.tuning.database import (
+    Place,
+    Record,
+    TunedDatabase,
+    keep_database,
+    load_database,
+)
 from ortkit.runtime.python_ops import OPS
+from ortkit.targets.cpu import resolve
 from ortkit.targets.target import Target
 from ortkit.tune.kernels import _case as kernel_case
 from ortkit.tune.region import TuningRegion

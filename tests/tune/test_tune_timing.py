@@ -11,9 +11,9 @@ import pytest
 from tuned_regions import SOFTMAX, region
 
 from ortkit.errors import KernelError
-from ortkit.kernels import compiler
-from ortkit.kernels.cpu import resolve, runs_here
+from ortkit.kernels.build import compiler
 from ortkit.refusal import Refused
+from ortkit.targets.cpu import resolve, runs_here
 from ortkit.targets.target import Target
 from ortkit.tune import timing, timing_child, timing_cpu
 from ortkit.tune.cases import TuneCase

@@ -13,7 +13,7 @@ import pytest
 from tuned_regions import WIDTH
 
 from ortkit.errors import KernelError, UserError
-from ortkit.kernels.tuned import Record, TunedDatabase, database_text, load_database
+from ortkit.kernels.tuning.database import Record, TunedDatabase, database_text, load_database
 from ortkit.kernels.tvm.backend import TvmBackend
 from ortkit.optimization import OptimizeOptions, optimize
 from ortkit.tune import loop, tuner

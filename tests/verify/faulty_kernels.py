@@ -13,10 +13,10 @@ import onnx_ir as ir
 from onnx import helper, numpy_helper
 
 from ortkit.kernels.backend import Kernel, Launch
-from ortkit.kernels.cpu import resolve
-from ortkit.kernels.link import find_linker, link_library
+from ortkit.kernels.link.linker import find_linker, link_library
 from ortkit.kernels.signature import DOMAIN, RegionSignature, TensorSpec
 from ortkit.kernels.sizes import Extent
+from ortkit.targets.cpu import resolve
 from ortkit.targets.target import Target
 
 BODY = '<opset_import: ["" : 20]> f (X, B) => (Y) { S = Add (X, B)  Y = Relu (S) }'

@@ -11,7 +11,7 @@ import pytest
 from faulty_kernels import calling
 
 from ortkit.kernels import objects as known
-from ortkit.kernels.build import build_library
+from ortkit.kernels.build.library import build_library
 from ortkit.kernels.objects import known_origins
 from ortkit.kernels.signature import RegionSignature, TensorSpec
 from ortkit.kernels.triton.source import VariantSource, sources_of

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from faulty_kernels import RELU, Fault, calling, faulty_library, has_compiler, signature
 
-from ortkit.kernels.link import find_shim
+from ortkit.kernels.link.linker import find_shim
 from ortkit.verify import kernel_check, kernel_process, kernel_verdicts
 from ortkit.verify.kernel_check import SECONDS, KernelReport, check_kernels
 from ortkit.verify.kernel_verdicts import Verdicts

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from ortkit.custom_ops.tvm.bf16_emitter import Bf16Emitter
 from ortkit.custom_ops.tvm.emitter import TileEmitter
 
-from ortkit.kernels.cpu import has_bf16
+from ortkit.targets.cpu import has_bf16
 
 #: Numbers in a vector of sums.
 LANES = 16

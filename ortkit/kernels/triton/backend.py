@@ -12,9 +12,9 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from ortkit.errors import InternalError, KernelError
+from ortkit.kernels.build.sources import ending
 from ortkit.kernels.cuda import MAX_ARGUMENTS, CudaKernel, architectures_of, resolve_cuda
 from ortkit.kernels.signature import RegionSignature
-from ortkit.kernels.sources import ending
 from ortkit.kernels.triton.choices import read_choices
 from ortkit.kernels.triton.configs import kind_of, parameters_of
 from ortkit.kernels.triton.source import VariantSource, sources_of

@@ -20,7 +20,7 @@ from ortkit.kernels.region.indices import (
 from ortkit.kernels.region.program import Concat, Constant, Input, Point, Position, Reduce, Size
 from ortkit.kernels.triton.expr import TYPES, Expr, bare, literal, typed
 from ortkit.kernels.triton.helpers import Helpers
-from ortkit.kernels.triton.places import Dims, Place, Places
+from ortkit.kernels.triton.offsets import Dims, Place, Places
 
 
 @dataclass

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from ortkit.kernels.build.sources import one_line
 from ortkit.kernels.cuda import CeilDiv, Condition, Step, TensorMap, Variant, rename_extent
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.sizes import Extent, symbols_of
-from ortkit.kernels.sources import one_line
 from ortkit.kernels.triton.body import Body
 from ortkit.kernels.triton.choices import DEFAULTS, Choices
 from ortkit.kernels.triton.configs import Config, configs_of

@@ -16,7 +16,7 @@ from ortkit.kernels.sizes import Extent
 from ortkit.kernels.triton.body import Body
 from ortkit.kernels.triton.configs import Config, grid_of
 from ortkit.kernels.triton.expr import TYPES, Expr
-from ortkit.kernels.triton.places import Group, Scope
+from ortkit.kernels.triton.offsets import Group, Scope
 from ortkit.kernels.triton.space import Space, reduction_levels
 
 _ROWS, _COLUMNS = frozenset({0}), frozenset({1})

@@ -14,7 +14,6 @@ from typing import Any
 
 from ortkit.errors import InternalError
 from ortkit.kernels.backend import Kernel, Launch
-from ortkit.kernels.cpu import resolve
 from ortkit.kernels.region.bounds import exceeds_bounds
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.sizes import symbols_of
@@ -30,6 +29,7 @@ from ortkit.kernels.tvm.templates import (
     template_sources,
 )
 from ortkit.refusal import Refused
+from ortkit.targets.cpu import resolve
 from ortkit.targets.target import Target
 
 

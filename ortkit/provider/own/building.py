@@ -14,17 +14,17 @@ from typing import Any
 
 from ortkit.errors import UserError
 from ortkit.kernels.backend import Kernel
-from ortkit.kernels.build import build_library, toolchain
-from ortkit.kernels.cache import KernelCache
-from ortkit.kernels.cached import keep_cached, read_cached, say_unused, write_private
-from ortkit.kernels.cpu import resolve
-from ortkit.kernels.link import Programs
+from ortkit.kernels.build.cache import KernelCache
+from ortkit.kernels.build.library import build_library, toolchain
+from ortkit.kernels.cache_files import keep_cached, read_cached, say_unused, write_private
+from ortkit.kernels.link.linker import Programs
 from ortkit.private_folder import NotPrivateError, make_private_folder, read_private
 from ortkit.provider.own import failures
 from ortkit.provider.own.options import FOLDER
 from ortkit.provider.own.planning import Plan
 from ortkit.provider.own.program import Program
 from ortkit.provider.own.source import fingerprint, programs_source
+from ortkit.targets.cpu import resolve
 from ortkit.targets.target import Target
 from ortkit.temporary import TemporaryFolder
 

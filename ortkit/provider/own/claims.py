@@ -10,8 +10,8 @@ import onnx_ir as ir
 
 from ortkit.fusion.recompute import Candidate
 from ortkit.graph.shapes.infer import Shapes
-from ortkit.kernels.calibration import load_calibration
 from ortkit.kernels.signature import TensorSpec
+from ortkit.kernels.tuning.calibration import load_calibration
 from ortkit.provider.own import carriers
 from ortkit.provider.own.acyclic import in_cycles
 from ortkit.provider.own.assembly import Assembler

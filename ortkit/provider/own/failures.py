@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from ortkit.kernels.cached import keep_cached, read_cached
+from ortkit.kernels.cache_files import keep_cached, read_cached
 
 FILE = "failures.json"
 _KEY = "failures"

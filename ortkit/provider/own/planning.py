@@ -20,9 +20,9 @@ from ortkit.fusion.product_cost import multiplies
 from ortkit.fusion.recompute import Candidate
 from ortkit.fusion.regions import FusedRegion
 from ortkit.graph.io.convert import paused_collector
-from ortkit.kernels.build import refusal
-from ortkit.kernels.calibration import load_calibration
+from ortkit.kernels.build.library import refusal
 from ortkit.kernels.signature import RegionSignature, by_key
+from ortkit.kernels.tuning.calibration import load_calibration
 from ortkit.passes.presets import preset
 from ortkit.passes.select import load_pass
 from ortkit.provider.own.assembly import Assembler, Known

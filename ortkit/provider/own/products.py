@@ -16,10 +16,10 @@ from ortkit.fusion.members import is_reshape
 from ortkit.fusion.product_bodies import product_signature
 from ortkit.fusion.product_cost import LEAST_GAIN, predict_product
 from ortkit.fusion.products import Product, find_product, with_epilogues
-from ortkit.kernels.calibration import Calibration
-from ortkit.kernels.panels import panels
+from ortkit.kernels.layouts.fp32_panels import panels
 from ortkit.kernels.signature import TensorSpec
 from ortkit.kernels.sizes import extent_of, product
+from ortkit.kernels.tuning.calibration import Calibration
 from ortkit.provider.own.draft import spec_of
 from ortkit.provider.own.heavy import Accepts, AnchoredGroup, Builder
 from ortkit.provider.own.weights import Origin

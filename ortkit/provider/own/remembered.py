@@ -20,9 +20,9 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from ortkit.kernels.build import toolchain
-from ortkit.kernels.cached import DAMAGED, keep_cached, read_cached, write_private
-from ortkit.kernels.calibration import load_calibration
+from ortkit.kernels.build.library import toolchain
+from ortkit.kernels.cache_files import DAMAGED, keep_cached, read_cached, write_private
+from ortkit.kernels.tuning.calibration import load_calibration
 from ortkit.private_folder import read_private
 from ortkit.provider.graph_view import GraphView
 from ortkit.provider.own.options import OwnOptions

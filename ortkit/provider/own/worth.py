@@ -13,7 +13,7 @@ import onnx_ir as ir
 from ortkit.fusion.cost import CostModel, Prediction, nominal
 from ortkit.fusion.regions import FusedRegion
 from ortkit.graph.shapes.infer import Shapes
-from ortkit.kernels.calibration import Calibration
+from ortkit.kernels.tuning.calibration import Calibration
 from ortkit.rewrite.log import RewriteLog
 from ortkit.rewrite.options import Target
 from ortkit.rewrite.scope import Scope

@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortkit.kernels.backend import Kernel
-from ortkit.kernels.csource import c_text
+from ortkit.kernels.link.csource import c_text
 from ortkit.kernels.sizes import Extent, product, symbols_of
 from ortkit.provider.own.program import Program, Step
 from ortkit.provider.own.scratch import Slots

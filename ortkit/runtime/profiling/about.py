@@ -43,7 +43,7 @@ def about_runs(
         version: ONNX Runtime's.
         feeds: The inputs.
     """
-    from ortkit.kernels.calibration import machine
+    from ortkit.kernels.tuning.calibration import machine
 
     found = about_trace(trace, model)
     shapes = {

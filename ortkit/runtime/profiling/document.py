@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ortkit.errors import UserError
-from ortkit.kernels.cached import DAMAGED
+from ortkit.kernels.cache_files import DAMAGED
 from ortkit.runtime.profiling.events import TensorShape
 from ortkit.runtime.profiling.peaks import Peaks
 from ortkit.runtime.profiling.result import (

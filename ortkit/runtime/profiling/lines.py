@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from ortkit.kernels.cached import DAMAGED
+from ortkit.kernels.cache_files import DAMAGED
 from ortkit.runtime.profiling.events import (
     Memory,
     NodeSignature,

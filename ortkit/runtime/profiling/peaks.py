@@ -13,7 +13,7 @@ from typing import Any
 
 from ortkit import env
 from ortkit.errors import UserError
-from ortkit.kernels.cached import read_cached, write_cached
+from ortkit.kernels.cache_files import read_cached, write_cached
 
 SCHEMA = "ortkit.peaks/1"
 FILE = "peaks.json"

@@ -39,7 +39,7 @@ def profile_saved(
     if model is None:
         notes.append(_NO_MODEL)
     else:
-        from ortkit.kernels.calibration import machine
+        from ortkit.kernels.tuning.calibration import machine
         from ortkit.runtime.profiling.joining import joined_with
         from ortkit.runtime.settings import SessionSettings
 

@@ -19,7 +19,7 @@ from typing import TextIO
 from fuzz.batch import Tally, check
 from fuzz.grow import numbered_region
 from fuzz.reduce import smallest
-from ortkit.kernels.cache import KernelCache
+from ortkit.kernels.build.cache import KernelCache
 
 _BATCH = 100
 _SECONDS = 900

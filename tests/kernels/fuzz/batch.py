@@ -16,10 +16,10 @@ from fuzz.reference import Reference
 from fuzz.sessions import Outcome, Sessions
 from fuzz.values import Region
 from ortkit.kernels.backend import Kernel
-from ortkit.kernels.build import build_library, refusal
-from ortkit.kernels.cache import KernelCache, Slot
+from ortkit.kernels.build.cache import KernelCache, Slot
+from ortkit.kernels.build.library import build_library, refusal
 from ortkit.kernels.catalog import load_backend
-from ortkit.kernels.defaults import default_choices
+from ortkit.kernels.tuning.defaults import default_choices
 from ortkit.targets.target import Target
 
 #: Threads of the two sessions whose results must be the same bits.

@@ -22,7 +22,7 @@ from fuzz.feeds import Run
 from fuzz.judge import same
 from fuzz.values import Region, numpy_dtype
 from ortkit.kernels.backend import Kernel
-from ortkit.kernels.link import find_linker
+from ortkit.kernels.link.linker import find_linker
 from ortkit.kernels.sizes import Extent, symbols_of
 
 _PAGE = mmap.PAGESIZE

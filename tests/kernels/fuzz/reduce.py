@@ -11,7 +11,7 @@ from fuzz.batch import Finding, fault_of
 from fuzz.feeds import runs
 from fuzz.reference import Reference
 from fuzz.values import Region, needed, numpy_dtype
-from ortkit.kernels.cache import KernelCache
+from ortkit.kernels.build.cache import KernelCache
 
 
 def smallest(finding: Finding, cache: KernelCache) -> Finding:

@@ -16,11 +16,11 @@ from fused_model import bias_gelu
 import ortkit
 from ortkit.cli.main import run
 from ortkit.errors import KernelError
-from ortkit.kernels.build import build_library
-from ortkit.kernels.cache import KernelCache
-from ortkit.kernels.compiler import Job
+from ortkit.kernels.build.cache import KernelCache
+from ortkit.kernels.build.compiler import Job
+from ortkit.kernels.build.library import build_library
+from ortkit.kernels.build.record import kernel_from, record_of
 from ortkit.kernels.cuda import SHARED_BYTES, CudaKernel, LeftOut
-from ortkit.kernels.record import kernel_from, record_of
 from ortkit.kernels.triton import build
 from ortkit.kernels.triton.backend import TritonBackend
 from ortkit.kernels.triton.build import Compiled, compile_step
@@ -166,7 +166,7 @@ def in_process(
 
 @pytest.fixture
 def in_one_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("ortkit.kernels.build.compile_all", in_process)
+    monkeypatch.setattr("ortkit.kernels.build.library.compile_all", in_process)
     monkeypatch.setenv("ORTKIT_CACHE", str(tmp_path / "cache"))
 
 

@@ -13,9 +13,10 @@ from fused_model import bias_gelu, fused_model, random_input, session
 from test_region_kernels import CASES, signature_of
 
 from ortkit.errors import UserError
-from ortkit.kernels.build import build_library
-from ortkit.kernels.cache import KernelCache, Slot
-from ortkit.kernels.compiler import seconds_for
+from ortkit.kernels.build.cache import KernelCache, Slot
+from ortkit.kernels.build.compiler import seconds_for
+from ortkit.kernels.build.library import build_library
+from ortkit.kernels.build.record import kernel_from, record_of
 from ortkit.kernels.cuda import (
     ONE_BLOCK,
     Argument,
@@ -26,7 +27,6 @@ from ortkit.kernels.cuda import (
     Step,
     Variant,
 )
-from ortkit.kernels.record import kernel_from, record_of
 from ortkit.kernels.sizes import Extent
 from ortkit.targets.target import Target
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from ortkit.errors import InternalError, KernelError
+from ortkit.kernels.build.record import kernel_from, record_of
 from ortkit.kernels.cuda import CudaKernel, TensorMap
-from ortkit.kernels.manifest_cuda import _check_map, image_files, kernel_source
-from ortkit.kernels.record import kernel_from, record_of
+from ortkit.kernels.link.manifest_cuda import _check_map, image_files, kernel_source
 from ortkit.kernels.signature import RegionSignature, TensorSpec
 from ortkit.kernels.sizes import ONE, Extent
 from ortkit.kernels.triton.build import compile_step, write_images

@@ -15,7 +15,7 @@ from single_node import Node, cut, run_by_onnxruntime, run_by_reference
 from test_pointwise import INEXACT_IN_RUNTIME, OURS, assert_equal, feeds, nodes
 from test_vectormath import CASES
 
-from ortkit.kernels.link import find_linker
+from ortkit.kernels.link.linker import find_linker
 from ortkit.kernels.region.ops import POINTWISE_OPS
 from ortkit.kernels.signature import RegionSignature, TensorSpec, body_text
 

@@ -22,8 +22,8 @@ from mutants.rewriting import KINDS
 from ortkit.errors import InternalError
 from ortkit.fusion import plan
 from ortkit.kernels.backend import Kernel
-from ortkit.kernels.build import build_kernels
-from ortkit.kernels.link import find_linker, link_library
+from ortkit.kernels.build.library import build_kernels
+from ortkit.kernels.link.linker import find_linker, link_library
 from ortkit.kernels.signature import RegionSignature, body_text
 from ortkit.kernels.sizes import Extent, extent_of, symbols_of
 from ortkit.targets.target import Target

@@ -9,12 +9,12 @@ from typing import TypeAlias
 
 from ortkit.errors import InternalError
 from ortkit.kernels.backend import Kernel, Launch
-from ortkit.kernels.cpu import LEVELS
-from ortkit.kernels.csource import c_extent, c_extents, c_list, c_text
 from ortkit.kernels.cuda import CudaKernel
-from ortkit.kernels.manifest_cuda import ImageFile, images_source, kernel_source
+from ortkit.kernels.link.csource import c_extent, c_extents, c_list, c_text
+from ortkit.kernels.link.manifest_cuda import ImageFile, images_source, kernel_source
 from ortkit.kernels.signature import DOMAIN, RegionSignature, TensorSpec
 from ortkit.kernels.sizes import ONE, Extent, extent_of, product, symbols_of
+from ortkit.targets.cpu import LEVELS
 
 MANIFEST_VERSION = 5
 

@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import IO, Any
 
 from ortkit.kernels.backend import Kernel
+from ortkit.kernels.build.compile_child import RESULT, Batch, Done, last_lines
+from ortkit.kernels.build.compile_child import Job as ChildJob
+from ortkit.kernels.build.record import kernel_from
 from ortkit.kernels.catalog import BACKENDS
-from ortkit.kernels.compile_child import RESULT, Batch, Done, last_lines
-from ortkit.kernels.compile_child import Job as ChildJob
 from ortkit.kernels.cuda import CudaKernel, architectures_of
-from ortkit.kernels.record import kernel_from
 from ortkit.kernels.signature import RegionSignature
 from ortkit.refusal import Refused
 from ortkit.targets.target import Target
@@ -43,7 +43,7 @@ _END_SECONDS = 10.0
 _LEAST_PER_WORKER = {"cpu": 4, "cuda": 1}
 _START = (
     "import json, sys; path, idle = json.loads(sys.argv[1]); sys.path[:] = path; "
-    "from ortkit.kernels.compile_child import main; main(idle)"
+    "from ortkit.kernels.build.compile_child import main; main(idle)"
 )
 
 

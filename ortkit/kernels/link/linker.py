@@ -16,14 +16,14 @@ from pathlib import Path
 from ortkit import env
 from ortkit.errors import InternalError, KernelError, MissingDependencyError, UserError
 from ortkit.kernels.backend import Kernel
-from ortkit.kernels.cached import say_unused
-from ortkit.kernels.cpu import machine, resolve
+from ortkit.kernels.cache_files import say_unused
 from ortkit.kernels.cuda import CudaKernel
-from ortkit.kernels.manifest import MANIFEST_VERSION, LibraryOp, manifest_source
-from ortkit.kernels.manifest_cuda import ImageFile, image_files
-from ortkit.kernels.names import NAMES_VERSION, NamedOp, names_source
+from ortkit.kernels.link.manifest import MANIFEST_VERSION, LibraryOp, manifest_source
+from ortkit.kernels.link.manifest_cuda import ImageFile, image_files
+from ortkit.kernels.link.named_ops import NAMES_VERSION, NamedOp, names_source
 from ortkit.kernels.signature import RegionSignature
 from ortkit.private_folder import private_folder_refusal
+from ortkit.targets.cpu import machine, resolve
 from ortkit.targets.target import Target
 from ortkit.temporary import TemporaryFile, TemporaryFolder, tools_in
 

@@ -10,20 +10,26 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ortkit.errors import MissingDependencyError
-from ortkit.kernels import defaults
 from ortkit.kernels.backend import Kernel, KernelBackend
-from ortkit.kernels.cache import KernelCache, Slot, default_cache
+from ortkit.kernels.build.cache import KernelCache, Slot, default_cache
+from ortkit.kernels.build.compiler import Job, compile_all
+from ortkit.kernels.build.sources import write_sources
 from ortkit.kernels.catalog import AUTOMATIC, load_backend
-from ortkit.kernels.compiler import Job, compile_all
-from ortkit.kernels.cpu import resolve
 from ortkit.kernels.cuda import CudaKernel, resolve_cuda
-from ortkit.kernels.link import KernelLibrary, Programs, find_linker, find_shim, link_library
+from ortkit.kernels.link.linker import (
+    KernelLibrary,
+    Programs,
+    find_linker,
+    find_shim,
+    link_library,
+)
 from ortkit.kernels.objects import Origin, note_objects
 from ortkit.kernels.signature import RegionSignature
-from ortkit.kernels.sources import write_sources
 from ortkit.kernels.tunable import Tunable
-from ortkit.kernels.tuned import Chooser, known_database
+from ortkit.kernels.tuning import defaults
+from ortkit.kernels.tuning.database import Chooser, known_database
 from ortkit.refusal import Refused
+from ortkit.targets.cpu import resolve
 from ortkit.targets.target import Target
 from ortkit.temporary import TemporaryFolder, sweep_once
 

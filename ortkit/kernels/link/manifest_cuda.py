@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ortkit.errors import InternalError, KernelError
-from ortkit.kernels.csource import c_extent, c_extents, c_text
 from ortkit.kernels.cuda import Argument, CudaKernel, Image, Step, TensorMap, Variant
+from ortkit.kernels.link.csource import c_extent, c_extents, c_text
 from ortkit.kernels.sizes import ONE, Extent
 
 # As custom_ops/native/manifest.h has them.

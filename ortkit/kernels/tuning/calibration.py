@@ -11,7 +11,7 @@ from typing import Any
 
 from ortkit import env
 from ortkit.errors import UserError
-from ortkit.kernels.cached import read_cached, write_cached
+from ortkit.kernels.cache_files import read_cached, write_cached
 
 SCHEMA = "ortkit.calibration/1"
 FILE = "calibration.json"

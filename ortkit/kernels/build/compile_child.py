@@ -22,7 +22,7 @@ from typing import IO, Any, NoReturn, TypedDict, cast
 
 from ortkit.errors import OrtkitError
 from ortkit.kernels.backend import KernelBackend
-from ortkit.kernels.record import record_of
+from ortkit.kernels.build.record import record_of
 from ortkit.kernels.signature import RegionSignature, TensorSpec
 from ortkit.kernels.tunable import Tunable
 from ortkit.parent import end_with_parent

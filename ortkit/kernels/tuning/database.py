@@ -16,10 +16,10 @@ from typing import Any, TypeAlias
 
 from ortkit import env
 from ortkit.errors import UserError
-from ortkit.kernels.cached import DAMAGED, read_cached, write_cached
-from ortkit.kernels.calibration import processor
+from ortkit.kernels.cache_files import DAMAGED, read_cached, write_cached
 from ortkit.kernels.cuda import architectures_of
 from ortkit.kernels.signature import RegionSignature
+from ortkit.kernels.tuning.calibration import processor
 from ortkit.targets.target import Target
 
 SCHEMA = "ortkit.tuned/1"
@@ -27,7 +27,7 @@ FILE = "tuned.json"
 _KEY = "tuned"
 
 #: Returns which kernel to make of a region: choices, empty for the rules of the backend, None if
-#: nothing is known; then what ships with ortkit is chosen (`ortkit.kernels.defaults`).
+#: nothing is known; then what ships with ortkit is chosen (`ortkit.kernels.tuning.defaults`).
 Chooser: TypeAlias = Callable[[RegionSignature, str, Target], str | None]
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ortkit.kernels.backend import Kernel, Launch
-from ortkit.kernels.cached import DAMAGED
+from ortkit.kernels.cache_files import DAMAGED
 from ortkit.kernels.cuda import (
     Argument,
     CeilDiv,

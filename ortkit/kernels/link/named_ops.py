@@ -8,10 +8,9 @@ from pathlib import Path
 
 from ortkit.errors import InternalError
 from ortkit.kernels.backend import Kernel, PackedInput
-from ortkit.kernels.cpu import LEVELS
-from ortkit.kernels.csource import c_extent, c_extents, c_list, c_text
 from ortkit.kernels.cuda import Condition, CudaKernel
-from ortkit.kernels.manifest import (
+from ortkit.kernels.link.csource import c_extent, c_extents, c_list, c_text
+from ortkit.kernels.link.manifest import (
     ELEMENT_TYPES,
     MANIFEST_VERSION,
     LibraryOp,
@@ -20,10 +19,11 @@ from ortkit.kernels.manifest import (
     pairs_name,
     pairs_source,
 )
-from ortkit.kernels.manifest_cuda import ImageFile, images_source
+from ortkit.kernels.link.manifest_cuda import ImageFile, images_source
 from ortkit.kernels.region.dtypes import bits_of
 from ortkit.kernels.signature import DOMAIN, RegionSignature
 from ortkit.kernels.sizes import symbols_of
+from ortkit.targets.cpu import LEVELS
 
 NAMES_VERSION = 3
 #: The bounds of custom_ops/native/names.h.

@@ -15,15 +15,9 @@ from typing import cast
 from ortkit import env
 from ortkit.errors import UserError
 from ortkit.kernels.backend import Kernel
-from ortkit.kernels.cached import (
-    DAMAGED,
-    read_sealed,
-    say_unused,
-    unused_line,
-    write_cached,
-)
+from ortkit.kernels.build.record import files_of, kernel_from, record_of
+from ortkit.kernels.cache_files import DAMAGED, read_sealed, say_unused, unused_line, write_cached
 from ortkit.kernels.cuda import CudaKernel
-from ortkit.kernels.record import files_of, kernel_from, record_of
 from ortkit.kernels.signature import RegionSignature
 from ortkit.private_folder import NotPrivateError, private_folder_refusal
 from ortkit.targets.target import Target
@@ -83,9 +77,9 @@ class Slot:
 class KernelCache:
     """A folder of kernels: one file each, a line of JSON and then the code.
 
-    Files are sealed with their key (see `ortkit.kernels.cached`), written under other names and
-    renamed, and what is loaded is copied out, so that processes may share the folder, and any of
-    them may remove files at any time. A file that does not fit is treated as absent.
+    Files are sealed with their key (see `ortkit.kernels.cache_files`), written under other names
+    and renamed, and what is loaded is copied out, so that processes may share the folder, and any
+    of them may remove files at any time. A file that does not fit is treated as absent.
 
     Args:
         folder: Made when something is stored. One that others can write to is not used.

@@ -1,0 +1,1 @@
+"""Building kernel libraries: compilers, the cache of kernels and its records."""

@@ -1,0 +1,1 @@
+"""Linking kernels into one library with its manifest."""

@@ -1,0 +1,1 @@
+"""Measured times and tuned choices of kernels."""
