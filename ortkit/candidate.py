@@ -14,7 +14,7 @@ from ortkit.rewrite.log import RewriteLog
 from ortkit.rewrite.pipeline import PipelineResult
 
 if TYPE_CHECKING:
-    from ortkit.fusion.cuda_layout import LayoutAdvice
+    from ortkit.fusion.conv.cuda_layout import LayoutAdvice
     from ortkit.measure.measurer import Placed
 
 
@@ -55,7 +55,7 @@ class Candidate:
 
         A chain of convolutions is put back as one: its last block names it.
         """
-        from ortkit.fusion.conv_chains import RULE
+        from ortkit.fusion.conv.chains import RULE
         from ortkit.fusion.kept import KEPT
 
         ids = {(hit.rule, hit.id.partition(f":{hit.rule}:")[2]): hit.id for hit in self.log.hits}
@@ -74,10 +74,11 @@ class Candidate:
 
     def joint(self) -> tuple[frozenset[str], frozenset[str]]:
         """Return the ids of what puts several regions back at once, and their operators."""
-        from ortkit.fusion import conv_finder, regions
+        from ortkit.fusion.conv import finder
+        from ortkit.fusion.regions import region as regions
 
         alone = self.placed()
-        passes = {regions.PASS, conv_finder.PASS}
+        passes = {regions.PASS, finder.PASS}
         ids = {hit.id for hit in self.log.hits if hit.pass_name in passes}
         ids -= {one.id for one in alone}
         if not ids:

@@ -15,9 +15,9 @@ import onnx
 import onnx_ir as ir
 
 from ortkit.candidate import Candidate
-from ortkit.fusion.families import VIEWS
 from ortkit.fusion.kept import KEPT, kind_of_op
-from ortkit.fusion.regions import PASS
+from ortkit.fusion.regions.access import VIEWS
+from ortkit.fusion.regions.region import PASS
 from ortkit.graph.walk import nodes_below
 from ortkit.kernels.metadata import LIBRARY_TARGET_KEY
 from ortkit.kernels.signature import DOMAIN

@@ -32,7 +32,7 @@ from ortkit.rewrite.pipeline import PipelineResult
 from ortkit.temporary import TemporaryFolder
 
 if TYPE_CHECKING:
-    from ortkit.fusion.cuda_layout import LayoutAdvice
+    from ortkit.fusion.conv.cuda_layout import LayoutAdvice
     from ortkit.measure.measurer import Measurer
     from ortkit.precision.cpu import CpuLowering
     from ortkit.verify.fixed_batch import BatchVerifier
@@ -195,7 +195,7 @@ class _Run:
         """Let the model say how its convolutions run best on CUDA."""
         if self.options.target != "cuda" or LAYOUT in self.failed:
             return None
-        from ortkit.fusion.cuda_layout import advise, record_advice
+        from ortkit.fusion.conv.cuda_layout import advise, record_advice
 
         with blamed(LAYOUT):
             advice = advise(result.scopes)

@@ -35,7 +35,7 @@ class RegionReport:
     inputs: int
     outputs: int
     predicted_before_ns: int
-    """As ONNX Runtime's own nodes, in one run on one thread; see `ortkit.fusion.cost`."""
+    """As ONNX Runtime's own nodes, in one run on one thread (`fusion/regions/cost_model.py`)."""
     predicted_after_ns: int
     """As one kernel."""
     left_out: tuple[str, ...] = ()

@@ -16,13 +16,13 @@ import onnx_ir as ir
 from onnx import helper
 
 from ortkit.errors import InternalError, ModelError
-from ortkit.fusion.choose import Accepts
-from ortkit.fusion.describe import tensor_spec
-from ortkit.fusion.lower import import_body
-from ortkit.fusion.product_bodies import is_product
-from ortkit.fusion.product_cost import multiplies
-from ortkit.fusion.regions import PASS
-from ortkit.fusion.sizes import join_untold
+from ortkit.fusion.gemm.cpu_fp32_bodies import is_product
+from ortkit.fusion.gemm.cpu_fp32_cost import multiplies
+from ortkit.fusion.regions.describe import tensor_spec
+from ortkit.fusion.regions.lower import import_body
+from ortkit.fusion.regions.region import PASS
+from ortkit.fusion.regions.select import Accepts
+from ortkit.fusion.regions.sizes import join_untold
 from ortkit.graph.io.convert import first_line, to_ir
 from ortkit.graph.shapes.infer import Shapes
 from ortkit.graph.walk import subgraphs

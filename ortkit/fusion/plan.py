@@ -10,41 +10,41 @@ from pathlib import Path
 import onnx
 import onnx_ir as ir
 
-from ortkit.fusion.attention_regions import attention_candidates
-from ortkit.fusion.bf16_regions import product_candidates
-from ortkit.fusion.body_check import invalid_body
-from ortkit.fusion.choose import Accepts, candidates
-from ortkit.fusion.conv_bias import split_biases
-from ortkit.fusion.conv_chains import Chain, find_chains
-from ortkit.fusion.conv_plan import settle_chain
-from ortkit.fusion.cost import CostModel
-from ortkit.fusion.cuda_attention import (
+from ortkit.fusion.attention.cpu import attention_candidates
+from ortkit.fusion.attention.cuda import (
     cuda_attention_candidates,
     takes_attention,
     without_readers,
 )
-from ortkit.fusion.cuda_batched import batched_candidates
-from ortkit.fusion.cuda_cost import CudaCostModel
-from ortkit.fusion.cuda_fp8 import fp8_candidates
-from ortkit.fusion.cuda_halved_products import split_gate_up
-from ortkit.fusion.cuda_joined import split_k_candidates
-from ortkit.fusion.cuda_layout import advise, beside_convolutions
-from ortkit.fusion.cuda_products import (
+from ortkit.fusion.body_check import invalid_body
+from ortkit.fusion.conv.chains import Chain, find_chains
+from ortkit.fusion.conv.cuda_layout import advise, beside_convolutions
+from ortkit.fusion.conv.plan import settle_chain
+from ortkit.fusion.decompose.attention import decomposed_attention
+from ortkit.fusion.decompose.conv_bias import split_biases
+from ortkit.fusion.decompose.gate_up import split_gate_up
+from ortkit.fusion.decompose.pretranspose import pretransposed_weights
+from ortkit.fusion.decompose.rotary import decomposed_rotations
+from ortkit.fusion.decompose.skip_norm import split_skip_norms
+from ortkit.fusion.gemm.cpu_bf16 import product_candidates
+from ortkit.fusion.gemm.cpu_fp32_cost import multiplies
+from ortkit.fusion.gemm.cpu_fp32_regions import ProductRegions
+from ortkit.fusion.gemm.cuda import (
     cuda_product_candidates,
     prefers_split_gate_up,
     prefers_transposed_weight,
     takes_sum,
 )
-from ortkit.fusion.cuda_rotations import decomposed_rotations
-from ortkit.fusion.cuda_skip_norms import split_skip_norms
-from ortkit.fusion.cuda_turned_weights import pretransposed_weights
-from ortkit.fusion.cuda_written_attention import decomposed_attention
+from ortkit.fusion.gemm.cuda_batched import batched_candidates
+from ortkit.fusion.gemm.cuda_fp8 import fp8_candidates
+from ortkit.fusion.gemm.cuda_split_k import split_k_candidates
 from ortkit.fusion.kept import find_kept, settle_kept
-from ortkit.fusion.lower import drop_unread, lower_region, restore_order
-from ortkit.fusion.product_cost import multiplies
-from ortkit.fusion.product_regions import ProductRegions
-from ortkit.fusion.recompute import Candidate
-from ortkit.fusion.regions import PASS
+from ortkit.fusion.regions.cost_model import CostModel
+from ortkit.fusion.regions.cuda_cost_model import CudaCostModel
+from ortkit.fusion.regions.duplicate import Candidate
+from ortkit.fusion.regions.lower import drop_unread, lower_region, restore_order
+from ortkit.fusion.regions.region import PASS
+from ortkit.fusion.regions.select import Accepts, candidates
 from ortkit.graph.walk import control_bodies
 from ortkit.kernels.build.library import build_library, refusal
 from ortkit.kernels.cuda import CudaKernel

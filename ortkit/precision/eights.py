@@ -8,7 +8,8 @@ After, of many rows:
     f = Max(ReduceMax(Abs(x)) / 448, least), q = Cast(x / f, FLOAT8E4M3FN)   # float32
     y = MatMul(Cast(Cast(q) * f), Transpose(DequantizeLinear(W8, s)))
 
-Regions make one kernel of each product (`ortkit/fusion/cuda_fp8.py`), and one of what rounds x.
+Regions make one kernel of each product (`ortkit/fusion/gemm/cuda_fp8.py`), and one of what rounds
+x.
 """
 
 from __future__ import annotations

@@ -10,8 +10,8 @@ from pathlib import Path
 from types import MappingProxyType
 
 from ortkit.errors import OrtkitError
-from ortkit.fusion import conv_finder
-from ortkit.fusion.regions import PASS as REGIONS
+from ortkit.fusion.conv import finder
+from ortkit.fusion.regions.region import PASS as REGIONS
 from ortkit.kernels.tuning.database import Chooser
 from ortkit.optimization import Optimized, optimize
 from ortkit.options import OptimizeOptions
@@ -79,9 +79,9 @@ def ways_of(
         # What ONNX Runtime takes by itself is all cores.
         for count in sorted({1, cores // 2} - {0, cores}):
             yield Way(f"threads={count}", settings=dataclasses.replace(settings, threads=count))
-    if layout := frozenset(h.id for h in report.hits if h.pass_name == conv_finder.PASS):
+    if layout := frozenset(h.id for h in report.hits if h.pass_name == finder.PASS):
         yield Way(
-            f"convolutions by ONNX Runtime, in its own layout (--deny of {conv_finder.PASS})",
+            f"convolutions by ONNX Runtime, in its own layout (--deny of {finder.PASS})",
             dataclasses.replace(options, denied=options.denied | layout),
         )
     if any(one.emitted_as for one in report.regions):

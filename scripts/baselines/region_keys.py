@@ -19,8 +19,8 @@ import onnx_ir as ir
 
 import models
 from models.catalog import BUILDERS, spellings
-from ortkit.fusion import cost
 from ortkit.fusion.plan import compile_regions
+from ortkit.fusion.regions import cost_model
 from ortkit.graph.io.encode import skeleton
 from ortkit.graph.io.open import open_model
 from ortkit.kernels.build.library import LibraryBuild
@@ -114,7 +114,7 @@ def main(arguments: list[str]) -> int:
             proto = models.build(name, size, spelling)
             with ExitStack() as limits:
                 for limit in LIMITS if size == "tiny" else ():
-                    limits.enter_context(patch.object(cost, limit, -np.inf))
+                    limits.enter_context(patch.object(cost_model, limit, -np.inf))
                 for setting in SETTINGS:
                     entries[f"{name}.{spelling}.{size}, {setting}"] = lines_of(proto, setting)
     return conclude(FILE, entries, is_update=given.update, is_whole=not given.models)

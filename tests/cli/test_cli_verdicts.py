@@ -188,11 +188,11 @@ CHAIN = "g (float[n, 64] x) => (float[n, 64] y) { a = Tanh(x) b = Exp(a) y = Erf
 @pytest.fixture
 def every_region(monkeypatch: pytest.MonkeyPatch) -> None:
     """Take regions of any size and gain: small models have none that pay."""
-    from ortkit.fusion import cost
+    from ortkit.fusion.regions import cost_model
 
-    monkeypatch.setattr(cost, "MINIMUM_GAIN", -np.inf)
-    monkeypatch.setattr(cost, "MINIMUM_SAVED_NS", -np.inf)
-    monkeypatch.setattr(cost, "MINIMUM_POINTS", 0)
+    monkeypatch.setattr(cost_model, "MINIMUM_GAIN", -np.inf)
+    monkeypatch.setattr(cost_model, "MINIMUM_SAVED_NS", -np.inf)
+    monkeypatch.setattr(cost_model, "MINIMUM_POINTS", 0)
 
 
 @pytest.fixture

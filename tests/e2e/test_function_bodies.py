@@ -11,7 +11,7 @@ import pytest
 from models.catalog import BUILDERS, build, spellings
 from models.feeds import feeds
 from ortkit import OptimizeOptions, optimize
-from ortkit.fusion import cost
+from ortkit.fusion.regions import cost_model
 from ortkit.verify.compare import compare_outputs
 from tests.e2e.suites import Case, node_cases, run, same
 from tests.fusion.region_models import accept, fuse
@@ -28,9 +28,9 @@ STRIDE = 8
 @pytest.fixture
 def every_region(monkeypatch: pytest.MonkeyPatch) -> None:
     """Take regions of any size and gain: tiny models have none that pay."""
-    monkeypatch.setattr(cost, "MINIMUM_GAIN", -np.inf)
-    monkeypatch.setattr(cost, "MINIMUM_SAVED_NS", -np.inf)
-    monkeypatch.setattr(cost, "MINIMUM_POINTS", 0)
+    monkeypatch.setattr(cost_model, "MINIMUM_GAIN", -np.inf)
+    monkeypatch.setattr(cost_model, "MINIMUM_SAVED_NS", -np.inf)
+    monkeypatch.setattr(cost_model, "MINIMUM_POINTS", 0)
 
 
 def results(path: Path, library: Path | None, given: dict[str, np.ndarray]) -> list[np.ndarray]:

@@ -10,10 +10,10 @@ import onnx
 import onnx_ir as ir
 import onnxruntime as ort
 
-from ortkit.fusion.choose import Accepts, Candidate, candidates
-from ortkit.fusion.cost import CostModel, Prediction
-from ortkit.fusion.lower import lower_region, restore_order
-from ortkit.fusion.regions import FusedRegion
+from ortkit.fusion.regions.cost_model import CostModel, Prediction
+from ortkit.fusion.regions.lower import lower_region, restore_order
+from ortkit.fusion.regions.region import FusedRegion
+from ortkit.fusion.regions.select import Accepts, Candidate, candidates
 from ortkit.graph.io.text import from_text
 from ortkit.graph.shapes.infer import Shapes
 from ortkit.graph.walk import control_bodies

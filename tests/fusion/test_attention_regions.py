@@ -8,10 +8,10 @@ import onnx_ir as ir
 import pytest
 from region_models import HEAD, feeds_of, run, scope_of
 
-from ortkit.fusion.attention_regions import attention_candidates
-from ortkit.fusion.cost import CostModel
-from ortkit.fusion.lower import lower_region
-from ortkit.fusion.recompute import Candidate
+from ortkit.fusion.attention.cpu import attention_candidates
+from ortkit.fusion.regions.cost_model import CostModel
+from ortkit.fusion.regions.duplicate import Candidate
+from ortkit.fusion.regions.lower import lower_region
 from ortkit.graph.io.text import from_text
 from ortkit.kernels.build.library import refusal
 from ortkit.kernels.signature import RegionSignature

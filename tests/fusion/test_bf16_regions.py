@@ -8,9 +8,9 @@ import onnx.parser
 import onnx_ir as ir
 import pytest
 
-from ortkit.fusion.bf16_regions import product_candidates
-from ortkit.fusion.choose import Accepts
-from ortkit.fusion.recompute import Candidate
+from ortkit.fusion.gemm.cpu_bf16 import product_candidates
+from ortkit.fusion.regions.duplicate import Candidate
+from ortkit.fusion.regions.select import Accepts
 from ortkit.graph.io.open import open_model
 from ortkit.graph.shapes.infer import Shapes
 from ortkit.graph.walk import names_in

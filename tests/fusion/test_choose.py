@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from region_models import HEAD, accept, find, kinds, scope_of
 
-from ortkit.fusion.cost import CostModel
-from ortkit.fusion.describe import describe_region
+from ortkit.fusion.regions.cost_model import CostModel
+from ortkit.fusion.regions.describe import describe_region
 from ortkit.graph.io.text import from_text
 from ortkit.kernels.region.bounds import exceeds_bounds
 from ortkit.kernels.signature import RegionSignature

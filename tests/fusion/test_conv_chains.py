@@ -21,8 +21,8 @@ from conv_nets import (
 )
 from region_models import accept, scope_of
 
-from ortkit.fusion.conv_chains import Chain, find_chains
-from ortkit.fusion.conv_lower import lower_chain
+from ortkit.fusion.conv.chains import Chain, find_chains
+from ortkit.fusion.conv.lower import lower_chain
 from ortkit.fusion.plan import compile_regions
 from ortkit.kernels.signature import RegionSignature
 from ortkit.refusal import Refused

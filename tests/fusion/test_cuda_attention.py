@@ -10,10 +10,10 @@ import onnxruntime as ort
 import pytest
 from region_models import Eager, accept, scope_of
 
-from ortkit.fusion.cuda_attention import cuda_attention_candidates, without_readers
-from ortkit.fusion.cuda_cost import CudaCostModel
-from ortkit.fusion.lower import lower_region
-from ortkit.fusion.recompute import Candidate
+from ortkit.fusion.attention.cuda import cuda_attention_candidates, without_readers
+from ortkit.fusion.regions.cuda_cost_model import CudaCostModel
+from ortkit.fusion.regions.duplicate import Candidate
+from ortkit.fusion.regions.lower import lower_region
 from ortkit.graph.io.text import from_text
 from ortkit.kernels.tuning.calibration import Calibration
 from ortkit.rewrite.scope import Scope

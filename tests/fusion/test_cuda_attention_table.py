@@ -17,8 +17,8 @@ import onnxruntime as ort
 import pytest
 from region_models import Eager, scope_of
 
-from ortkit.fusion.cuda_attention import cuda_attention_candidates
-from ortkit.fusion.recompute import Candidate
+from ortkit.fusion.attention.cuda import cuda_attention_candidates
+from ortkit.fusion.regions.duplicate import Candidate
 from ortkit.graph.io.text import from_text
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.triton.source import sources_of

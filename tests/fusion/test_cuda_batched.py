@@ -11,11 +11,11 @@ import onnxruntime as ort
 import pytest
 from region_models import Eager, accept, scope_of
 
-from ortkit.fusion import cuda_batched
-from ortkit.fusion.cost import Prediction
-from ortkit.fusion.cuda_batched import batched_candidates
-from ortkit.fusion.cuda_cost import CudaCostModel
-from ortkit.fusion.lower import lower_region
+from ortkit.fusion.gemm import cuda_batched
+from ortkit.fusion.gemm.cuda_batched import batched_candidates
+from ortkit.fusion.regions.cost_model import Prediction
+from ortkit.fusion.regions.cuda_cost_model import CudaCostModel
+from ortkit.fusion.regions.lower import lower_region
 from ortkit.graph.io.text import from_text
 from ortkit.kernels.tuning.calibration import Calibration
 

@@ -12,9 +12,9 @@ import pytest
 from conv_nets import Net, bottlenecks, half, hard_gates, inverted_residuals, squeeze_excites
 from region_models import accept, scope_of
 
-from ortkit.fusion.conv_chains import Chain, find_chains
-from ortkit.fusion.conv_lower import lower_chain
-from ortkit.fusion.conv_plan import settle_chain
+from ortkit.fusion.conv.chains import Chain, find_chains
+from ortkit.fusion.conv.lower import lower_chain
+from ortkit.fusion.conv.plan import settle_chain
 from ortkit.kernels.signature import RegionSignature
 from ortkit.refusal import Refused
 from ortkit.rewrite.scope import Scope

@@ -13,9 +13,9 @@ import pytest
 from onnx import helper, numpy_helper
 from region_models import Eager, scope_of
 
-from ortkit.fusion.cuda_fp8 import fp8_candidates
-from ortkit.fusion.lower import drop_unread, lower_region, restore_order
-from ortkit.fusion.recompute import Candidate
+from ortkit.fusion.gemm.cuda_fp8 import fp8_candidates
+from ortkit.fusion.regions.duplicate import Candidate
+from ortkit.fusion.regions.lower import drop_unread, lower_region, restore_order
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.triton.templates import template_for
 from ortkit.kernels.tuning.calibration import Calibration

@@ -9,9 +9,9 @@ import pytest
 from region_models import Eager, accept, scope_of
 from test_cuda_products import HEAD, many_rows, outputs_of
 
-from ortkit.fusion.cuda_halved_products import split_gate_up
-from ortkit.fusion.cuda_products import cuda_product_candidates, prefers_split_gate_up
-from ortkit.fusion.lower import lower_region
+from ortkit.fusion.decompose.gate_up import split_gate_up
+from ortkit.fusion.gemm.cuda import cuda_product_candidates, prefers_split_gate_up
+from ortkit.fusion.regions.lower import lower_region
 from ortkit.graph.io.text import from_text
 from ortkit.kernels.tuning.calibration import Calibration
 

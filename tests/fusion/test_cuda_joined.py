@@ -10,10 +10,10 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from region_models import accept, scope_of
 
-from ortkit.fusion.cuda_cost import CudaCostModel
-from ortkit.fusion.cuda_joined import split_k_candidates
-from ortkit.fusion.lower import lower_region
-from ortkit.fusion.recompute import Candidate
+from ortkit.fusion.gemm.cuda_split_k import split_k_candidates
+from ortkit.fusion.regions.cuda_cost_model import CudaCostModel
+from ortkit.fusion.regions.duplicate import Candidate
+from ortkit.fusion.regions.lower import lower_region
 from ortkit.kernels.tuning.calibration import Calibration
 from ortkit.rewrite.scope import Scope
 

@@ -12,7 +12,7 @@ from conv_nets import Net, half
 from region_models import scope_of
 
 import ortkit
-from ortkit.fusion.cuda_layout import OPTIONS, advise, beside_convolutions
+from ortkit.fusion.conv.cuda_layout import OPTIONS, advise, beside_convolutions
 from ortkit.kernels.metadata import CUDA_OPTIONS_KEY
 from ortkit.runtime.layout_advice import advised
 from ortkit.runtime.targets import CPU, CUDA, Provider

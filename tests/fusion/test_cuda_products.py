@@ -9,17 +9,13 @@ import onnxruntime as ort
 import pytest
 from region_models import Eager, accept, scope_of
 
-from ortkit.fusion.cuda_cost import CudaCostModel
-from ortkit.fusion.cuda_joined import split_k_candidates
-from ortkit.fusion.cuda_products import (
-    cuda_product_candidates,
-    prefers_transposed_weight,
-    takes_sum,
-)
-from ortkit.fusion.cuda_skip_norms import split_skip_norms
-from ortkit.fusion.cuda_turned_weights import pretransposed_weights
-from ortkit.fusion.lower import lower_region
-from ortkit.fusion.recompute import Candidate
+from ortkit.fusion.decompose.pretranspose import pretransposed_weights
+from ortkit.fusion.decompose.skip_norm import split_skip_norms
+from ortkit.fusion.gemm.cuda import cuda_product_candidates, prefers_transposed_weight, takes_sum
+from ortkit.fusion.gemm.cuda_split_k import split_k_candidates
+from ortkit.fusion.regions.cuda_cost_model import CudaCostModel
+from ortkit.fusion.regions.duplicate import Candidate
+from ortkit.fusion.regions.lower import lower_region
 from ortkit.graph.io.text import from_text
 from ortkit.kernels.tuning.calibration import Calibration
 from ortkit.rewrite.scope import Scope

@@ -16,7 +16,7 @@ from region_models import kinds
 import models
 import ortkit
 from ortkit.errors import UserError
-from ortkit.fusion.cuda_cost import CudaCostModel
+from ortkit.fusion.regions.cuda_cost_model import CudaCostModel
 from ortkit.kernels.signature import DOMAIN
 from ortkit.options import KernelChoice
 

@@ -10,9 +10,9 @@ import pytest
 from region_models import Eager, accept, scope_of
 from test_cuda_attention import run
 
-from ortkit.fusion.cuda_attention import cuda_attention_candidates, takes_attention
-from ortkit.fusion.cuda_rotations import decomposed_rotations
-from ortkit.fusion.lower import lower_region
+from ortkit.fusion.attention.cuda import cuda_attention_candidates, takes_attention
+from ortkit.fusion.decompose.rotary import decomposed_rotations
+from ortkit.fusion.regions.lower import lower_region
 from ortkit.graph.io.text import from_text
 from ortkit.kernels.tuning.calibration import Calibration
 from ortkit.rewrite.scope import Scope

@@ -8,9 +8,9 @@ import onnx_ir as ir
 import pytest
 from region_models import Eager, accept, run, scope_of
 
-from ortkit.fusion.cuda_attention import cuda_attention_candidates, takes_attention
-from ortkit.fusion.cuda_written_attention import decomposed_attention
-from ortkit.fusion.lower import lower_region
+from ortkit.fusion.attention.cuda import cuda_attention_candidates, takes_attention
+from ortkit.fusion.decompose.attention import decomposed_attention
+from ortkit.fusion.regions.lower import lower_region
 from ortkit.graph.io.text import from_text
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.triton.source import sources_of

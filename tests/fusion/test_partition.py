@@ -10,7 +10,7 @@ import onnx_ir as ir
 import pytest
 from region_models import HEAD, assert_same, find, kinds, scope_of
 
-from ortkit.fusion.partition import MAX_NODES, partition
+from ortkit.fusion.regions.partition import MAX_NODES, partition
 from ortkit.graph.io.text import from_text
 
 

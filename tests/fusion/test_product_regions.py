@@ -12,10 +12,10 @@ import pytest
 from onnx import numpy_helper
 from region_models import accept, feeds_of, run, scope_of
 
+from ortkit.fusion.gemm.cpu_fp32_cost import LEVELS
+from ortkit.fusion.gemm.cpu_fp32_regions import ProductRegions
 from ortkit.fusion.plan import compile_regions
-from ortkit.fusion.product_cost import LEVELS
-from ortkit.fusion.product_regions import ProductRegions
-from ortkit.fusion.recompute import Candidate
+from ortkit.fusion.regions.duplicate import Candidate
 from ortkit.kernels.build.library import missing_toolchain
 from ortkit.rewrite.scope import Scope
 from ortkit.targets.cpu import resolve

@@ -10,7 +10,7 @@ import onnx.parser
 import pytest
 
 from ortkit import OptimizeOptions, optimize
-from ortkit.fusion import cost
+from ortkit.fusion.regions import cost_model
 from ortkit.verify.verifier import verify_models
 
 CHAIN = """<ir_version: 10, opset_import: ["" : 20]>
@@ -20,9 +20,9 @@ g (float[n, 64] x) => (float[n, 64] y) { a = Tanh(x) b = Exp(a) y = Erf(b) }"""
 @pytest.fixture
 def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
     """Return a model, and what is made of it with a kernel for CUDA."""
-    monkeypatch.setattr(cost, "MINIMUM_GAIN", -np.inf)
-    monkeypatch.setattr(cost, "MINIMUM_SAVED_NS", -np.inf)
-    monkeypatch.setattr(cost, "MINIMUM_POINTS", 0)
+    monkeypatch.setattr(cost_model, "MINIMUM_GAIN", -np.inf)
+    monkeypatch.setattr(cost_model, "MINIMUM_SAVED_NS", -np.inf)
+    monkeypatch.setattr(cost_model, "MINIMUM_POINTS", 0)
     onnx.save(onnx.parser.parse_model(CHAIN), tmp_path / "m.onnx")
     result = optimize(tmp_path / "m.onnx", OptimizeOptions(target="cuda", level=3))
     assert result.report.verification is not None

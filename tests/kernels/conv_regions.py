@@ -1,4 +1,4 @@
-"""Signatures of convolution blocks in NHWC, as `ortkit.fusion.conv_bodies` writes them."""
+"""Signatures of convolution blocks in NHWC, as `ortkit.fusion.conv.bodies` writes them."""
 
 from __future__ import annotations
 

@@ -8,9 +8,9 @@ import onnx_ir as ir
 import pytest
 from onnx import helper
 
-from ortkit.fusion.describe import describe_region
-from ortkit.fusion.partition import partition
-from ortkit.fusion.regions import region_of
+from ortkit.fusion.regions.describe import describe_region
+from ortkit.fusion.regions.partition import partition
+from ortkit.fusion.regions.region import region_of
 from ortkit.passes.fuse_bias_gelu import FuseBiasGelu
 from ortkit.rewrite.options import Target
 from ortkit.rewrite.pipeline import Pipeline

@@ -12,8 +12,8 @@ import onnx_ir as ir
 import pytest
 from onnx import numpy_helper
 
-from ortkit.fusion.cost import Prediction
-from ortkit.fusion.product_cost import LEVELS
+from ortkit.fusion.gemm.cpu_fp32_cost import LEVELS
+from ortkit.fusion.regions.cost_model import Prediction
 from ortkit.graph.shapes.infer import Shapes
 from ortkit.kernels.build.library import missing_toolchain
 from ortkit.kernels.signature import RegionSignature, TensorSpec

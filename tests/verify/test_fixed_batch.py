@@ -73,11 +73,11 @@ def test_given_inputs_and_open_or_small_batches_are_taken_as_they_are(tmp_path: 
 
 def test_kernels_run_with_all_rows_once(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("tvm")
-    from ortkit.fusion import cost
+    from ortkit.fusion.regions import cost_model
 
     for name in ("MINIMUM_GAIN", "MINIMUM_SAVED_NS"):
-        monkeypatch.setattr(cost, name, -np.inf)
-    monkeypatch.setattr(cost, "MINIMUM_POINTS", 0)
+        monkeypatch.setattr(cost_model, name, -np.inf)
+    monkeypatch.setattr(cost_model, "MINIMUM_POINTS", 0)
     text = """g (float[32, 64] x) => (float[32, 64] y) {
         a = Tanh(x) b = Exp(a) c = Erf(b) y = Mul(c, a)
     }"""

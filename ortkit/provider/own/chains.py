@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from ortkit.fusion.conv_block import Block
-from ortkit.fusion.conv_bodies import TO_NCHW, TO_NHWC, Described
-from ortkit.fusion.conv_chains import Chain, find_chains, is_read_outside
-from ortkit.fusion.cost import Prediction
+from ortkit.fusion.conv.block import Block
+from ortkit.fusion.conv.bodies import TO_NCHW, TO_NHWC, Described
+from ortkit.fusion.conv.chains import Chain, find_chains, is_read_outside
+from ortkit.fusion.regions.cost_model import Prediction
 from ortkit.kernels.signature import TensorSpec
 from ortkit.provider.own.draft import spec_of
 from ortkit.provider.own.heavy import Accepts, AnchoredGroup, Builder

@@ -8,7 +8,7 @@ from functools import cached_property
 
 import onnx_ir as ir
 
-from ortkit.fusion.recompute import Candidate
+from ortkit.fusion.regions.duplicate import Candidate
 from ortkit.graph.shapes.infer import Shapes
 from ortkit.kernels.signature import TensorSpec
 from ortkit.kernels.tuning.calibration import load_calibration

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 import numpy as np
 import onnx_ir as ir
 
-from ortkit.fusion.cost import Prediction
-from ortkit.fusion.recompute import Candidate
-from ortkit.fusion.sizes import join_untold
+from ortkit.fusion.regions.cost_model import Prediction
+from ortkit.fusion.regions.duplicate import Candidate
+from ortkit.fusion.regions.sizes import join_untold
 from ortkit.graph.shapes.infer import Shapes
 from ortkit.kernels.signature import RegionSignature, TensorSpec
 from ortkit.provider.own.program import Program, Step

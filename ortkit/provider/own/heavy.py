@@ -16,7 +16,7 @@ import onnx
 import onnx_ir as ir
 from onnx import helper
 
-from ortkit.fusion.cost import Prediction
+from ortkit.fusion.regions.cost_model import Prediction
 from ortkit.kernels.signature import DOMAIN, RegionSignature, TensorSpec, body_text
 from ortkit.provider.own.program import Program, Step
 from ortkit.provider.own.weights import Origin, aligned

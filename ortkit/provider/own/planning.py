@@ -13,12 +13,12 @@ from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
-from ortkit.fusion.attention_regions import attention_candidates
-from ortkit.fusion.choose import Accepts, candidates
-from ortkit.fusion.cost import CostModel, Prediction
-from ortkit.fusion.product_cost import multiplies
-from ortkit.fusion.recompute import Candidate
-from ortkit.fusion.regions import FusedRegion
+from ortkit.fusion.attention.cpu import attention_candidates
+from ortkit.fusion.gemm.cpu_fp32_cost import multiplies
+from ortkit.fusion.regions.cost_model import CostModel, Prediction
+from ortkit.fusion.regions.duplicate import Candidate
+from ortkit.fusion.regions.region import FusedRegion
+from ortkit.fusion.regions.select import Accepts, candidates
 from ortkit.graph.io.convert import paused_collector
 from ortkit.kernels.build.library import refusal
 from ortkit.kernels.signature import RegionSignature, by_key

@@ -11,11 +11,11 @@ from dataclasses import replace
 
 import onnx_ir as ir
 
-from ortkit.fusion.cost import Prediction
-from ortkit.fusion.members import is_reshape
-from ortkit.fusion.product_bodies import product_signature
-from ortkit.fusion.product_cost import LEAST_GAIN, predict_product
-from ortkit.fusion.products import Product, find_product, with_epilogues
+from ortkit.fusion.gemm.cpu_fp32 import Product, find_product, with_epilogues
+from ortkit.fusion.gemm.cpu_fp32_bodies import product_signature
+from ortkit.fusion.gemm.cpu_fp32_cost import LEAST_GAIN, predict_product
+from ortkit.fusion.regions.cost_model import Prediction
+from ortkit.fusion.regions.members import is_reshape
 from ortkit.kernels.layouts.fp32_panels import panels
 from ortkit.kernels.signature import TensorSpec
 from ortkit.kernels.sizes import extent_of, product

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from ortkit.fusion.cost import Prediction
+from ortkit.fusion.regions.cost_model import Prediction
 from ortkit.provider.own.program import Program
 from ortkit.provider.own.weights import Origin
 

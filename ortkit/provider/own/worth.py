@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
-from ortkit.fusion.cost import CostModel, Prediction, nominal
-from ortkit.fusion.regions import FusedRegion
+from ortkit.fusion.regions.cost_model import CostModel, Prediction, nominal
+from ortkit.fusion.regions.region import FusedRegion
 from ortkit.graph.shapes.infer import Shapes
 from ortkit.kernels.tuning.calibration import Calibration
 from ortkit.rewrite.log import RewriteLog

@@ -15,8 +15,8 @@ import pytest
 from fused_model import fused_model, random_input, session
 from interpreter import Interpreter, numpy_dtype
 
-from ortkit.fusion.cuda_conv_blocks import CudaBlockFinder
-from ortkit.fusion.cuda_conv_bodies import describe_cuda_block
+from ortkit.fusion.conv.cuda_blocks import CudaBlockFinder
+from ortkit.fusion.conv.cuda_bodies import describe_cuda_block
 from ortkit.kernels.cuda import SHARED_BYTES
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.triton.build import compile_step

@@ -1,0 +1,1 @@
+"""Regions with attention."""

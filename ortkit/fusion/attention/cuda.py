@@ -1,0 +1,244 @@
+"""Regions of attention on CUDA: the node, the Split of its operands, and the bias before it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import onnx
+import onnx_ir as ir
+from onnx import helper, numpy_helper
+
+from ortkit.fusion.attention.bodies import SINCE
+from ortkit.fusion.attention.cuda_cost import predict_attention
+from ortkit.fusion.attention.cuda_semantics import AttentionNode, as_array, is_attention, read_node
+from ortkit.fusion.regions.cost_model import CostModel, Prediction
+from ortkit.fusion.regions.describe import tensor_spec
+from ortkit.fusion.regions.duplicate import Candidate
+from ortkit.fusion.regions.lower import import_fused
+from ortkit.fusion.regions.region import FusedRegion
+from ortkit.fusion.regions.select import Accepts
+from ortkit.kernels.signature import DOMAIN, RegionSignature, body_text
+from ortkit.refusal import Refused
+from ortkit.rewrite.scope import Scope
+
+_NOTHING = Prediction(0.0, 0.0)
+_KIND = "attention"
+#: What keys and values are called with new rows after them.
+_MADE = ("keys", "values")
+
+
+def cuda_attention_candidates(
+    scope: Scope,
+    graph: ir.Graph,
+    accepts: Accepts,
+    cost: CostModel,
+    excluded: frozenset[ir.Node] = frozenset(),
+) -> Iterator[Candidate]:
+    """Yield a candidate for each attention of one graph; no two share a node.
+
+    Args:
+        scope: The graph's.
+        graph: Whose nodes are looked at.
+        accepts: Says why there would be no kernel for a region.
+        cost: Says when a prediction is not good enough.
+        excluded: Nodes of other regions.
+    """
+    for node in graph:
+        if is_attention(node) and node not in excluded:
+            yield _candidate(scope, node, accepts, cost, excluded)
+
+
+def takes_attention(scope: Scope, node: ir.Node, accepts: Accepts, cost: CostModel) -> bool:
+    """Say whether a node would be a region, as it stands."""
+    return _candidate(scope, node, accepts, cost, frozenset()).signature is not None
+
+
+def function_of(scope: Scope, node: ir.Node) -> None:
+    """Write an attention that no region took as a function with its body."""
+    found = read_node(scope, node)
+    assert isinstance(found, AttentionNode), "a region was to be made of it"
+    region = _region(node, found, _Packing())
+    domain, op_type = import_fused(scope, _signature(scope, region, found, _Packing()))
+    name = f"{region.at}/function"
+    made = scope.insert(node, op_type, region.inputs, domain=domain, name=name)
+    scope.replace(region.outputs[0], made[0])
+
+
+def _candidate(
+    scope: Scope, node: ir.Node, accepts: Accepts, cost: CostModel, excluded: frozenset[ir.Node]
+) -> Candidate:
+    """Return the region of an attention, or why it is none."""
+    found = read_node(scope, node)
+    if isinstance(found, AttentionNode) and excluded.intersection(found.writers):
+        found = Refused("attention with a cache that another region writes")
+    if scope.opset() < SINCE:
+        found = Refused(f"attention's body needs opset {SINCE}")
+    if isinstance(found, Refused):
+        region = FusedRegion(_KIND, (node,), (), (node.outputs[0],))
+        return Candidate(region, None, _NOTHING, found.reason)
+    packing = _packing_before(scope, node, found, excluded)
+    region = _region(node, found, packing)
+    signature = _signature(scope, region, found, packing)
+    verdict = accepts(signature)
+    if verdict is not None:
+        return Candidate(region, None, _NOTHING, verdict.reason)
+    prediction = predict_attention(
+        node, found, is_split=bool(packing.splits), is_biased=packing.add is not None
+    )
+    reason = cost.refusal(region, prediction) or ""
+    return Candidate(region, None if reason else signature, prediction, reason)
+
+
+@dataclass(frozen=True)
+class _Packing:
+    """What Q, K and V are parts of.
+
+    Args:
+        splits: The Splits along columns that make some of them, if nothing else reads what those
+            make.
+        add: The sum of rows and a constant one before the one that makes all, if nothing else
+            reads it.
+    """
+
+    splits: tuple[ir.Node, ...] = ()
+    add: ir.Node | None = None
+
+    @property
+    def nodes(self) -> tuple[ir.Node, ...]:
+        """Those that there are, in order."""
+        return self.splits if self.add is None else (self.add, *self.splits)
+
+    @property
+    def inputs(self) -> tuple[ir.Value, ...]:
+        """What they read, but for sizes: rows, or rows and the constant one."""
+        if self.add is None:
+            return tuple(one.inputs[0] for one in self.splits if one.inputs[0] is not None)
+        found = tuple(value for value in self.add.inputs if value is not None)
+        return found[::-1] if _is_row(found[0]) else found
+
+
+def _is_row(value: ir.Value) -> bool:
+    return value.shape is not None and len(value.shape) == 1
+
+
+def _packing_before(
+    scope: Scope, node: ir.Node, found: AttentionNode, excluded: frozenset[ir.Node]
+) -> _Packing:
+    splits = tuple(one for one in _splits_before(scope, node, found) if one not in excluded)
+    whole = splits[0].inputs[0] if splits else None
+    add = None if whole is None else whole.producer()
+    if add is None or add in excluded or add.op_type != "Add" or add.domain or found.body.softcap:
+        return _Packing(splits)
+    if found.caches or set(splits[0].outputs) != set(found.operands[:3]):
+        return _Packing(splits)
+    if whole is None or whole.is_graph_output() or len(whole.uses()) > 1:
+        return _Packing(splits)
+    if add.graph is not node.graph or not _adds_row(scope, add):
+        return _Packing(splits)
+    return _Packing(splits, add)
+
+
+def _adds_row(scope: Scope, add: ir.Node) -> bool:
+    """Say whether a constant row is added to rows of the same length."""
+    rows, row = add.inputs
+    if rows is None or row is None:
+        return False
+    if scope.shapes.rank(rows) == 1:
+        rows, row = row, rows
+    shape, own = scope.shapes.shape(rows), scope.shapes.shape(row)
+    if shape is None or own is None or len(shape) != 3 or own != shape[2:]:
+        return False
+    return scope.is_constant(row) and scope.shapes.dtype(rows) == scope.shapes.dtype(row)
+
+
+def _splits_before(scope: Scope, node: ir.Node, found: AttentionNode) -> list[ir.Node]:
+    """Return the Splits along columns that make Q, K or V, and what nothing else reads."""
+    producers = dict.fromkeys(value.producer() for value in found.operands[:3])
+    return [
+        one for one in producers
+        if one is not None and not found.body.stacked and _is_own_split(scope, one, node)
+    ]  # fmt: skip
+
+
+def _is_own_split(scope: Scope, split: ir.Node, node: ir.Node) -> bool:
+    """Say whether a node splits columns, for another one alone."""
+    if split.op_type != "Split" or split.domain or split.graph is not node.graph:
+        return False
+    for value in split.outputs:
+        if value.is_graph_output() or any(use.node is not node for use in value.uses()):
+            return False
+    shape = None if split.inputs[0] is None else scope.shapes.shape(split.inputs[0])
+    axis = split.attributes.get("axis")
+    if shape is None or len(shape) != 3 or not isinstance(shape[2], int):
+        return False
+    return axis is not None and axis.as_int() in (2, -1)
+
+
+def _region(node: ir.Node, found: AttentionNode, packing: _Packing) -> FusedRegion:
+    parts = {value for one in packing.splits for value in one.outputs}
+    apart = (value for value in found.operands if value not in parts)
+    operands = (*packing.inputs, *apart)
+    pasts, presents = [past for past, _ in found.caches], [made for _, made in found.caches]
+    places = () if found.at is None else (found.at,)
+    inputs = tuple(dict.fromkeys((*operands, *pasts, *places)))
+    nodes = (*packing.nodes, *found.writers, node)
+    return FusedRegion(_KIND, nodes, inputs, (*presents, node.outputs[0]))
+
+
+def _signature(
+    scope: Scope, region: FusedRegion, found: AttentionNode, packing: _Packing
+) -> RegionSignature:
+    names = {value: f"x{index}" for index, value in enumerate(region.inputs)}
+    nodes: list[onnx.NodeProto] = []
+    if packing.add is not None:
+        nodes.append(helper.make_node("Add", ["x0", "x1"], ["sum"]))
+    for number, split in enumerate(packing.splits):
+        whole = "sum" if packing.add is not None else names[split.inputs[0]]  # type: ignore[index]
+        widths = [_columns(scope, value) for value in split.outputs]
+        held = numpy_helper.from_array(as_array(widths))
+        nodes.append(helper.make_node("Constant", [], [f"widths{number}"], value=held))
+        parts = [f"p{number}_{index}" for index in range(len(widths))]
+        nodes.append(helper.make_node("Split", [whole, f"widths{number}"], parts, axis=2))
+        names |= dict(zip(split.outputs, parts, strict=True))
+    caches = [(names[past], made) for (past, _), made in zip(found.caches, _MADE, strict=False)]
+    at = "" if found.at is None else names[found.at]
+    nodes += found.body.nodes([names[value] for value in found.operands], "y", caches, at)
+    function = helper.make_function(
+        DOMAIN, _KIND, [names[value] for value in region.inputs],
+        [*(made for _, made in caches), "y"], nodes,
+        [helper.make_opsetid("", scope.opset())],
+    )  # fmt: skip
+    inputs = tuple(tensor_spec(scope, value, {}) for value in region.inputs)
+    outputs = tuple(tensor_spec(scope, value, {}) for value in region.outputs)
+    return RegionSignature(_KIND, body_text(function), inputs, outputs)
+
+
+def _columns(scope: Scope, value: ir.Value) -> int:
+    shape = scope.shapes.shape(value)
+    assert shape is not None
+    assert isinstance(shape[-1], int)
+    return shape[-1]
+
+
+def without_readers(regions: Iterable[FusedRegion]) -> frozenset[ir.Node]:
+    """Return the nodes that nothing reads once these regions are nodes: masks repeated, say.
+
+    A region reads what a mask was made of, and not the mask.
+    """
+    kept = {value for region in regions for value in region.inputs}
+    gone = {node for region in regions for node in region.nodes}
+    pending = [value for node in gone for value in node.inputs]
+    found: set[ir.Node] = set()
+    while pending:
+        value = pending.pop()
+        node = None if value is None else value.producer()
+        if node is None or node in found or node in gone:
+            continue
+        outputs = node.outputs
+        if any(one in kept or one.is_graph_output() for one in outputs):
+            continue
+        if all(use.node in found or use.node in gone for one in outputs for use in one.uses()):
+            found.add(node)
+            pending += node.inputs
+    return frozenset(found)

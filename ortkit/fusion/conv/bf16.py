@@ -1,0 +1,79 @@
+"""The signature of a convolution in bfloat16: a matmul of pixels, or of their im2col rows.
+
+All of its tensors are NHWC, so that without the kernel library only the Conv itself is transposed.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from ortkit.fusion.conv.bodies import TO_NCHW, TO_NHWC, BodyWriter, Described
+from ortkit.kernels.layouts.bf16_blocks import packed_shape
+
+_FLOAT, _BF16 = int(ir.DataType.FLOAT), int(ir.DataType.BFLOAT16)
+
+
+class ProductWriter(BodyWriter):
+    """Writes the body of one block."""
+
+    def product(self) -> Described:
+        """Describe the convolution with what is done to its result."""
+        block = self.block
+        (conv,), (window,) = block.convs, block.windows
+        value = self._factor()
+        for extra in block.extras:
+            self.names[extra] = self._operand(extra)
+        weight = conv.inputs[1]
+        assert weight is not None
+        filters = self._sizes(weight)
+        columns, channels, *kernel = (size for size in filters if isinstance(size, int))
+        depth = channels * kernel[0] * kernel[1]
+        matrix = self._matrix(depth, columns)
+        if window.is_point:
+            value = self._op("MatMul", value, matrix)
+        else:
+            shape = self._numbers(*kernel, channels, columns)
+            shaped = self._op("Reshape", matrix, shape)
+            planar = self._op("Transpose", shaped, perm=[3, 2, 0, 1])
+            transposed = self._op("Transpose", value, perm=TO_NCHW)
+            made = self._op("Conv", transposed, planar, **window.attributes)
+            value = self._op("Transpose", made, perm=TO_NHWC)
+        for bias in self._biases(conv):
+            value = self._op("Add", value, bias)
+        self.names[conv.outputs[0]] = value
+        self._epilogue(conv)
+        for result in block.results:
+            self._result(self.names[result], self._nhwc(result), self._dtype(result))
+        return self._described()
+
+    def _factor(self) -> str:
+        """Return the operand: rounded, and upconverted again."""
+        source, gate = self.block.source, self.block.gate
+        value, is_wide = self._operand(source), self._dtype(source) == "float32"
+        if gate is not None:
+            value = value if is_wide else self._op("Cast", value, to=_FLOAT)
+            value, is_wide = self._op("Mul", value, self._operand(gate)), True
+        if is_wide:
+            value = self._op("Cast", value, to=_BF16)
+        return self._op("Cast", value, to=_FLOAT)
+
+    def _operand(self, value: ir.Value) -> str:
+        """Add an input, which stays NHWC."""
+        return self._input(f"x{len(self.inputs)}", self._nhwc(value), self._dtype(value))
+
+    def _matrix(self, depth: int, columns: int) -> str:
+        """Add the packed weight, and take it apart; see `ortkit.kernels.layouts.bf16_blocks`."""
+        strips, pairs, width, _ = shape = packed_shape(depth, columns)
+        assert self.block.packed is not None
+        self.weights.append(self.block.packed)
+        name = self._input(f"w{len(self.inputs)}", shape, "bfloat16")
+        rows = self._op("Transpose", self._op("Cast", name, to=_FLOAT), perm=[1, 3, 0, 2])
+        whole = (pairs * 2, strips * width)
+        matrix = self._op("Reshape", rows, self._numbers(*whole))
+        if whole == (depth, columns):
+            return matrix
+        return self._op("Slice", matrix, self._numbers(0, 0), self._numbers(depth, columns))
+
+    def _numbers(self, *numbers: int) -> str:
+        return self._constant(np.array(numbers))

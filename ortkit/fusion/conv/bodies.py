@@ -1,0 +1,290 @@
+"""A block's signature: NHWC tensors and packed weights outside, the original nodes inside.
+
+The body transposes its inputs to NCHW, computes the original nodes, and transposes the result
+back. Without the kernel library the Transposes of neighbouring bodies meet and ONNX Runtime
+removes them, and the changes of the weights are constants to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+from onnx import helper, numpy_helper
+
+from ortkit.errors import InternalError
+from ortkit.fusion.conv.block import Block
+from ortkit.kernels.signature import DOMAIN, RegionSignature, TensorSpec, body_text
+from ortkit.rewrite.scope import Scope
+
+TO_NCHW, TO_NHWC = [0, 3, 1, 2], [0, 2, 3, 1]
+#: Output channels are packed in vectors of this many.
+VECTOR = 16
+#: ReduceMean has its axes as an input since.
+_AXES_INPUT_SINCE = 18
+
+
+@dataclass(frozen=True)
+class Described:
+    """A block as kernels see it.
+
+    Args:
+        signature: Its inputs are the block's operands in NHWC, but the source of a stem, then
+            `weights`.
+        weights: The constants after the operands, in the layout that the kernel wants; values of
+            the graph that have it already.
+    """
+
+    signature: RegionSignature
+    weights: tuple[np.ndarray | ir.Value, ...]
+
+
+def describe_block(scope: Scope, block: Block) -> Described:
+    """Return the signature and weights of a block for CPUs."""
+    if block.kind == "bf16_conv":
+        from ortkit.fusion.conv.bf16 import ProductWriter
+
+        return ProductWriter(scope, block).product()
+    return BodyWriter(scope, block).describe()
+
+
+@dataclass
+class BodyWriter:
+    """Writes the body of one block: in float32, weights packed for CPUs."""
+
+    scope: Scope
+    block: Block
+    nodes: list[onnx.NodeProto] = field(default_factory=list)
+    inputs: list[tuple[str, TensorSpec]] = field(default_factory=list)
+    outputs: list[tuple[str, TensorSpec]] = field(default_factory=list)
+    weights: list[np.ndarray | ir.Value] = field(default_factory=list)
+    names: dict[ir.Value, str] = field(default_factory=dict)
+
+    @property
+    def own(self) -> str:
+        """The type that is computed in, as numpy names it."""
+        return "float32"
+
+    def describe(self) -> Described:
+        """Return the block's signature and weights."""
+        if self.block.kind == "max_pool":
+            return self.pool()
+        if self.block.kind == "squeeze_excite":
+            return self.squeeze_excite()
+        return self.convolutions()
+
+    def convolutions(self) -> Described:
+        """Describe one convolution after another, each with its epilogue."""
+        block, result = self.block, ""
+        source = self._source()
+        if block.gate is not None:
+            source = self._op("Mul", source, self._operand(block.gate))
+        for extra in block.extras:
+            self.names[extra] = self._operand(extra)
+        for conv in block.convs:
+            self._conv(conv, [result or source, self._weight(conv), *self._biases(conv)])
+            result = self._epilogue(conv)
+        nhwc = self._op("Transpose", result, perm=TO_NHWC)
+        self._result(nhwc, self._nhwc(block.output), self._dtype(block.output))
+        if block.pooled:
+            batch, channels, height, _ = self._sizes(block.output)
+            means = self._op("Transpose", self._mean(result, [3], keep=0), perm=[0, 2, 1])
+            self._result(means, (batch, height, channels))
+        return self._described()
+
+    def pool(self) -> Described:
+        """Describe a pooling between two values of the same type."""
+        block = self.block
+        pool, dtype = block.convs[0], self._dtype(block.source)
+        wide = self._input("x", self._nhwc(block.source), dtype)
+        if dtype != self.own:
+            wide = self._op("Cast", wide, to=int(ir.DataType.FLOAT))
+        kept = {"ceil_mode": pool.attributes["ceil_mode"].as_int()} if _rounds_up(pool) else {}
+        value = self._op(
+            "MaxPool", self._op("Transpose", wide, perm=TO_NCHW), **block.windows[0].attributes,
+            **kept,
+        )  # fmt: skip
+        result = self._op("Transpose", value, perm=TO_NHWC)
+        if dtype != self.own:
+            result = self._op("Cast", result, to=int(ir.DataType.BFLOAT16))
+        self._result(result, self._nhwc(block.output), dtype)
+        return self._described()
+
+    def squeeze_excite(self) -> Described:
+        """Describe the two layers after means over rows."""
+        first, second = self.block.convs
+        batch, channels, height, _ = self._sizes(self.block.source)
+        rows = self._input("means", (batch, height, channels))
+        planar = self._op("Transpose", rows, perm=[0, 2, 1])
+        shaped = self._op("Reshape", planar, self._constant(np.array([0, 0, -1, 1])))
+        mean = self._op("GlobalAveragePool", shaped)
+        self._conv(first, [mean, self._plain(first.inputs[1]), *self._biases(first)])
+        inner = self._epilogue(first)
+        weight = self._array(second.inputs[1])
+        excite = self._constant_input("excite", weight.transpose(2, 3, 1, 0))
+        transposed = self._op("Transpose", excite, perm=[3, 2, 0, 1])
+        self._conv(second, [inner, transposed, *self._biases(second)])
+        result = self._op("Transpose", self._epilogue(second), perm=TO_NHWC)
+        self._result(result, self._nhwc(self.block.output))
+        return self._described()
+
+    # ---- parts
+    def _source(self) -> str:
+        source = self.block.source
+        if self.block.is_planar:
+            return self._input("x", self._sizes(source))
+        return self._operand(source)
+
+    def _operand(self, value: ir.Value) -> str:
+        """Add an NHWC input and return it in NCHW and the type that is computed in."""
+        dtype = self._dtype(value)
+        name = self._input(f"x{len(self.inputs)}", self._nhwc(value), dtype)
+        if dtype != self.own:
+            name = self._op("Cast", name, to=int(ir.DataType.FLOAT))
+        return self._op("Transpose", name, perm=TO_NCHW)
+
+    def _weight(self, conv: ir.Node) -> str:
+        weight = self._array(conv.inputs[1])
+        if _groups(conv) > 1:
+            name = self._constant_input(f"w{len(self.inputs)}", weight.transpose(2, 3, 1, 0))
+            return self._op("Transpose", name, perm=[3, 2, 0, 1])
+        channels, *rest = weight.shape
+        packed = pack_channels(weight)
+        if self.block.kind == "conv":
+            packed = packed.reshape(len(packed), rest[0], -1, VECTOR).transpose(0, 2, 1, 3)
+        name = self._constant_input(f"w{len(self.inputs)}", packed)
+        planar = self._op("Transpose", name, perm=[0, *range(packed.ndim - 1, 0, -1)])
+        padded = -(-channels // VECTOR) * VECTOR
+        shaped = self._op("Reshape", planar, self._constant(np.array([padded, *rest])))
+        if padded == channels:
+            return shaped
+        zero, end = self._constant(np.array([0])), self._constant(np.array([channels]))
+        return self._op("Slice", shaped, zero, end, zero)
+
+    def _biases(self, conv: ir.Node) -> list[str]:
+        return [self._plain(value) for value in conv.inputs[2:] if value is not None]
+
+    def _plain(self, value: ir.Value | None) -> str:
+        return self._constant_input(f"c{len(self.inputs)}", self._array(value))
+
+    def _conv(self, conv: ir.Node, inputs: Sequence[str]) -> None:
+        window = self.block.windows[self.block.convs.index(conv)]
+        attributes = {"group": _groups(conv), **window.attributes}
+        self.names[conv.outputs[0]] = self._op("Conv", *inputs, **attributes)
+
+    def _epilogue(self, conv: ir.Node) -> str:
+        """Write the pointwise nodes between a convolution and the next one, or the end."""
+        at = self.block.nodes.index(conv)
+        value = conv.outputs[0]
+        for node in self.block.nodes[at + 1 :]:
+            if node.op_type == "Conv":
+                break
+            inputs = [self._epilogue_operand(operand) for operand in node.inputs]
+            value = node.outputs[0]
+            self.names[value] = self._pointwise(node, inputs)
+        return self.names[value]
+
+    def _epilogue_operand(self, value: ir.Value | None) -> str:
+        if value is None:
+            return ""
+        if value not in self.names:
+            self.names[value] = self._constant(self._array(value).reshape(()))
+        return self.names[value]
+
+    def _pointwise(self, node: ir.Node, inputs: Sequence[str]) -> str:
+        attributes = {name: attr.value for name, attr in node.attributes.items()}
+        if node.op_type != "QuickGelu":
+            return self._op(node.op_type, *inputs, **attributes)
+        alpha, inner = float(attributes.get("alpha", 1.702)), inputs[0]
+        if alpha != 1:
+            inner = self._op("Mul", inner, self._constant(np.array(alpha, self.own)))
+        return self._op("Mul", inputs[0], self._op("Sigmoid", inner))
+
+    def _mean(self, value: str, axes: list[int], keep: int) -> str:
+        if self.scope.opset() < _AXES_INPUT_SINCE:
+            return self._op("ReduceMean", value, axes=axes, keepdims=keep)
+        return self._op("ReduceMean", value, self._constant(np.array(axes)), keepdims=keep)
+
+    # ---- the function
+    def _op(self, op_type: str, *inputs: str, **attributes: object) -> str:
+        output = f"t{len(self.nodes)}"
+        node = helper.make_node(op_type, inputs, [output])
+        node.attribute.extend(helper.make_attribute(*item) for item in attributes.items())
+        self.nodes.append(node)
+        return output
+
+    def _constant(self, array: np.ndarray) -> str:
+        return self._op("Constant", value=numpy_helper.from_array(array))
+
+    def _input(self, name: str, shape: Sequence[object], dtype: str = "") -> str:
+        self.inputs.append((name, _spec(name, shape, dtype or self.own)))
+        return name
+
+    def _constant_input(self, name: str, array: np.ndarray) -> str:
+        self.weights.append(np.ascontiguousarray(array))
+        return self._input(name, array.shape)
+
+    def _result(self, name: str, shape: Sequence[object], dtype: str = "") -> None:
+        self.outputs.append((name, _spec(name, shape, dtype or self.own)))
+
+    def _sizes(self, value: ir.Value) -> tuple[object, ...]:
+        shape = self.scope.shapes.shape(value)
+        if shape is None or len(shape) != 4:
+            raise InternalError(f"a convolution's value of unknown shape: {value.name!r}")
+        return tuple(shape)
+
+    def _nhwc(self, value: ir.Value) -> tuple[object, ...]:
+        sizes = self._sizes(value)
+        return tuple(sizes[axis] for axis in TO_NHWC)
+
+    def _dtype(self, value: ir.Value) -> str:
+        dtype = self.scope.shapes.dtype(value)
+        if dtype is None:
+            raise InternalError(f"a convolution's value of unknown type: {value.name!r}")
+        return dtype.numpy().name
+
+    def _array(self, value: ir.Value | None) -> np.ndarray:
+        array = self.scope.array(value)
+        if array is None:
+            raise InternalError("a convolution's weights are no constants")
+        return array
+
+    def _described(self) -> Described:
+        function = onnx.FunctionProto(name=self.block.kind, domain=DOMAIN)
+        function.input.extend(name for name, _ in self.inputs)
+        function.output.extend(name for name, _ in self.outputs)
+        function.node.extend(self.nodes)
+        function.opset_import.add(domain="", version=self.scope.opset())
+        signature = RegionSignature(
+            self.block.kind,
+            body_text(function),
+            tuple(spec for _, spec in self.inputs),
+            tuple(spec for _, spec in self.outputs),
+        )
+        return Described(signature, tuple(self.weights))
+
+
+def _rounds_up(pool: ir.Node) -> bool:
+    mode = pool.attributes.get("ceil_mode")
+    return mode is not None and not mode.is_ref() and mode.as_int() == 1
+
+
+def _groups(conv: ir.Node) -> int:
+    return conv.attributes["group"].as_int() if "group" in conv.attributes else 1
+
+
+def _spec(name: str, shape: Sequence[object], dtype: str) -> TensorSpec:
+    sizes = tuple(size if isinstance(size, int) else str(size) for size in shape)
+    return TensorSpec(name, dtype, sizes)
+
+
+def pack_channels(weight: np.ndarray) -> np.ndarray:
+    """Return [M, ...] as [ceil(M / 16), depth, 16]: 16 output channels next to each other."""
+    channels = weight.shape[0]
+    rows = weight.reshape(channels, -1)
+    padded = np.zeros((-(-channels // VECTOR) * VECTOR, rows.shape[1]), weight.dtype)
+    padded[:channels] = rows
+    return padded.reshape(-1, VECTOR, rows.shape[1]).transpose(0, 2, 1)

@@ -1,0 +1,151 @@
+"""Chains of blocks that stay in NHWC from one to the next, and which of them pay."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from ortkit.fusion.conv.block import Block
+from ortkit.fusion.conv.bodies import Described
+from ortkit.fusion.conv.cost import ChainCost
+from ortkit.fusion.conv.finder import PASS
+from ortkit.fusion.conv.targets import ConvTarget, target_of
+from ortkit.kernels.signature import RegionSignature
+from ortkit.refusal import Refused
+from ortkit.rewrite.log import DENIED
+from ortkit.rewrite.scope import Scope
+from ortkit.rewrite.site import describe
+
+#: How often blocks are found again without those that were refused.
+MOST_ROUNDS = 6
+#: A chain is one rewrite, named by the result of its last block.
+RULE = "nhwc"
+_AGAIN = "a block was refused"
+
+
+@dataclass(frozen=True)
+class Chain:
+    """Blocks in order, each fed by others or from outside.
+
+    Args:
+        blocks: What becomes a node each.
+        described: Their signatures and weights; empty if the chain is not taken.
+        cost: Of all of them.
+        reason: Why it is not taken, empty if it is.
+    """
+
+    blocks: tuple[Block, ...]
+    described: tuple[Described, ...]
+    cost: ChainCost
+    reason: str
+
+    @property
+    def nodes(self) -> frozenset[ir.Node]:
+        """All nodes that go."""
+        return frozenset(node for block in self.blocks for node in block.nodes)
+
+    @property
+    def signatures(self) -> dict[str, RegionSignature]:
+        """The kernels that are wanted, by key."""
+        return {each.signature.key: each.signature for each in self.described}
+
+
+def find_chains(
+    scope: Scope, graph: ir.Graph, accepts: Callable[[RegionSignature], Refused | None]
+) -> list[Chain]:
+    """Return the chains of a graph, those that are not taken too.
+
+    Args:
+        scope: The graph's.
+        graph: Whose nodes are looked at.
+        accepts: Says why there would be no kernel for a signature.
+    """
+    target = target_of(scope)
+    refused: set[ir.Node] = set()
+    apart: set[ir.Node] = set()
+    chains: list[Chain] = []
+    for _ in range(MOST_ROUNDS):
+        blocks = target.find(scope, graph, frozenset(refused), frozenset(apart))
+        groups = _connected(blocks)
+        chains = [_judged(scope, target, group, accepts, refused, apart) for group in groups]
+        if not any(chain.reason == _AGAIN for chain in chains):
+            return chains
+    return [chain for chain in chains if chain.reason != _AGAIN]
+
+
+def _judged(
+    scope: Scope,
+    target: ConvTarget,
+    blocks: list[Block],
+    accepts: Callable[[RegionSignature], Refused | None],
+    refused: set[ir.Node],
+    apart: set[ir.Node],
+) -> Chain:
+    """Return the group as a chain; adds to `refused`, or to `apart` what should not be joined."""
+    cost = target.chain_cost(scope, blocks, borders(blocks))
+    if not cost.pays:
+        reason = "not predicted to gain a tenth of its time"
+        return Chain(tuple(blocks), (), cost, reason)
+    if scope.log.is_denied(PASS, RULE, blocks[-1].output.name or ""):
+        return Chain(tuple(blocks), (), cost, DENIED)
+    described = [target.describe(scope, block) for block in blocks]
+    verdicts = [accepts(each.signature) for each in described]
+    for block, verdict in zip(blocks, verdicts, strict=True):
+        if verdict is not None:
+            if block.parts:
+                apart.add(block.convs[0])
+            else:
+                refused.update(block.convs)
+            outputs = (block.convs[0].outputs[0].name or "",)
+            scope.log.miss(PASS, describe(block.convs[0]), verdict.reason, outputs)
+    reason = _AGAIN if any(verdict is not None for verdict in verdicts) else ""
+    return Chain(tuple(blocks), () if reason else tuple(described), cost, reason)
+
+
+def borders(blocks: list[Block]) -> list[ir.Value]:
+    """Return the values that enter or leave NHWC, but for those that have one layout."""
+    made = {value for block in blocks for value in block.results}
+    inside = frozenset(node for block in blocks for node in block.nodes)
+    entering = [
+        value
+        for block in blocks
+        for value in block.operands
+        if value not in made and not (block.is_planar and value is block.source)
+    ]
+    leaving = [
+        value
+        for block in blocks
+        if block.kind != "global_mean"
+        for value in block.results
+        if is_read_outside(value, inside)
+    ]
+    return list(dict.fromkeys(entering + leaving))
+
+
+def is_read_outside(value: ir.Value, inside: frozenset[ir.Node]) -> bool:
+    """Say whether anything reads a result but the nodes `inside`."""
+    readers = (use.node for use in value.uses())
+    return value.is_graph_output() or not all(node in inside for node in readers)
+
+
+def _connected(blocks: list[Block]) -> list[list[Block]]:
+    """Group blocks of which one reads the other's result."""
+    makers = {value: index for index, block in enumerate(blocks) for value in block.results}
+    group = list(range(len(blocks)))
+
+    def root(index: int) -> int:
+        while group[index] != index:
+            group[index] = group[group[index]]
+            index = group[index]
+        return index
+
+    for index, block in enumerate(blocks):
+        for value in block.operands:
+            if value in makers:
+                group[root(makers[value])] = root(index)
+    found: dict[int, list[Block]] = {}
+    for index, block in enumerate(blocks):
+        found.setdefault(root(index), []).append(block)
+    return list(found.values())

@@ -1,0 +1,248 @@
+"""Blocks of convolution nets, as far as they are the same for all targets.
+
+A block is a convolution with what is done to its result element by element, the two small
+convolutions of squeeze-and-excite, or a pooling. Blocks that feed each other stay in NHWC; see
+`conv_chains`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+from typing import ClassVar
+
+import onnx_ir as ir
+
+from ortkit.fusion.conv.block import Block
+from ortkit.fusion.conv.nodes import is_global_mean, is_read_once, is_scalar
+from ortkit.graph.shapes.conv_window import Window, window_of
+from ortkit.refusal import Refused
+from ortkit.rewrite.scope import Scope
+from ortkit.rewrite.site import Site
+
+PASS = "fuse-convolutions"
+#: What may follow a convolution in its kernel; further operands are scalars or of its shape.
+EPILOGUE_OPS = frozenset(
+    {
+        "Add", "Clip", "Elu", "Gelu", "HardSigmoid", "HardSwish", "LeakyRelu", "Mish", "Mul",
+        "Relu", "Selu", "Sigmoid", "Softplus", "Sub", "Swish", "Tanh",
+    }
+)  # fmt: skip
+#: Additional operators of activations that read the result more than once, such as Mish.
+INNER = EPILOGUE_OPS | {"Abs", "Div", "Erf", "Exp", "Max", "Min", "Neg"}
+#: Longer epilogues are split.
+MAX_EPILOGUE_OPS = 8
+
+
+class BlockFinder:
+    """Finds the blocks of one graph; what there are kernels for is a subclass's to say."""
+
+    dtypes: ClassVar[Collection[ir.DataType]]
+    """Of the results of convolutions."""
+    other_dtype: ClassVar[str]
+    """Why those of other types have no kernel."""
+    most_extras: ClassVar[int | None] = None
+    """Further operands that a kernel reads, None for any number."""
+
+    def __init__(self, scope: Scope, graph: ir.Graph, refused: frozenset[ir.Node]) -> None:
+        """Look at `graph`, in which the nodes `refused` are no part of a block."""
+        self.scope = scope
+        self.graph = graph
+        self.refused = refused
+        self.gates: dict[ir.Value, Block] = {}
+        self.excluded: set[ir.Node] = set()
+
+    @classmethod
+    def find(
+        cls, scope: Scope, graph: ir.Graph, refused: frozenset[ir.Node] = frozenset()
+    ) -> list[Block]:
+        """Return the blocks of one graph, in order; no two share a node.
+
+        Args:
+            scope: The graph's.
+            graph: Whose nodes are looked at.
+            refused: Convolutions that are no part of a block.
+        """
+        finder = cls(scope, graph, refused)
+        gates = [gate for node in graph if (gate := finder.squeeze_excite(node)) is not None]
+        while True:
+            blocks = cls(scope, graph, refused)._beside(gates)
+            kept = _settled(blocks, gates)
+            if len(kept) == len(gates):
+                break
+            gates = kept  # what the others multiplied is no gated source
+        pooled = {gate.source for gate in gates}
+        blocks = [replace(block, pooled=block.output in pooled) for block in blocks]
+        places = {node: place for place, node in enumerate(graph)}
+        return sorted([*blocks, *gates], key=lambda block: places[block.last])
+
+    def convolution(self, conv: ir.Node) -> Block | None:
+        """Return the block around a convolution; one that is refused leaves its reason."""
+        raise NotImplementedError
+
+    def pool(self, node: ir.Node) -> Block | None:
+        """Return the block of a pooling."""
+        raise NotImplementedError
+
+    def is_layer(self, conv: ir.Node) -> bool:
+        """Say whether a 1x1 convolution may be a layer of squeeze-and-excite."""
+        raise NotImplementedError
+
+    def squeeze_excite(self, pool: ir.Node) -> Block | None:
+        """Return the two layers after a global mean whose result multiplies what was pooled."""
+        site = Site(self.scope, pool, PASS)
+        source = site.input(0)
+        if source is None or not is_global_mean(site) or not site.only_use(site.output):
+            return None
+        nodes, convs, windows, value = [pool], list[ir.Node](), list[Window](), site.output
+        for _ in range(2):
+            conv = next(iter(value.uses())).node
+            window = self.window(conv)
+            if window is None or not window.is_point or not self.is_layer(conv):
+                return None
+            epilogue, extras, value = self.epilogue(conv)
+            if extras or not is_read_once(value):
+                return None
+            convs.append(conv)
+            windows.append(window)
+            nodes += [conv, *epilogue]
+        product = next(iter(value.uses())).node
+        if product.op_type != "Mul" or product.domain or source not in product.inputs:
+            return None
+        return Block("squeeze_excite", tuple(convs), tuple(windows), tuple(nodes), source, value)
+
+    def window(self, conv: ir.Node) -> Window | None:
+        """Return how the filter of a convolution moves; None if it is none."""
+        if conv.op_type != "Conv" or conv.domain:
+            return None
+        return window_of(self.scope.shapes, conv)
+
+    def refusal(self, conv: ir.Node) -> Refused | None:
+        """Say why no kernel of the target computes a convolution; None if one may."""
+        site = Site(self.scope, conv, PASS)
+        if len(self.sizes(site.input(0))) != 4 or len(self.sizes(site.input(1))) != 4:
+            return Refused("it is not over two dimensions")
+        if site.dtype(site.output) not in self.dtypes:
+            return Refused(self.other_dtype)
+        weights = [value for value in conv.inputs[1:] if value is not None]
+        if not all(self.scope.is_constant(value) for value in weights):
+            return Refused("its weights are not constants")
+        if not isinstance(self.sizes(site.input(0))[1], int) or self.window(conv) is None:
+            return Refused("its number of channels or its pads are not known")
+        return None
+
+    def sizes(self, value: ir.Value | None) -> tuple[object, ...]:
+        """Return the sizes of a value, none if they are not known."""
+        return () if value is None else tuple(self.scope.shapes.shape(value) or ())
+
+    def gated(self, source: ir.Value) -> tuple[ir.Value, ir.Value | None, tuple[ir.Node, ...]]:
+        """Return what is convolved, its gate, and the product of both if it is taken in."""
+        product = source.producer()
+        if product is None or product.op_type != "Mul" or product.domain:
+            return source, None, ()
+        if not is_read_once(source) or product.graph is not self.graph:
+            return source, None, ()
+        for gate, other in (product.inputs, product.inputs[::-1]):
+            found = None if gate is None else self.gates.get(gate)
+            if found is not None and other is found.source and other is not None:
+                return other, gate, (product,)
+        return source, None, ()
+
+    def epilogue(self, conv: ir.Node) -> tuple[list[ir.Node], tuple[ir.Value, ...], ir.Value]:
+        """Return the pointwise nodes after a convolution, their further operands, the result."""
+        value, epilogue, extras = conv.outputs[0], list[ir.Node](), dict[ir.Value, None]()
+        while len(epilogue) < MAX_EPILOGUE_OPS:
+            if not is_read_once(value):
+                steps = self._function_of(value)
+                if len(steps) + len(epilogue) > MAX_EPILOGUE_OPS or not steps:
+                    break
+                epilogue += steps
+                value = steps[-1].outputs[0]
+                continue
+            node = next(iter(value.uses())).node
+            operands = self._operands(node, value)
+            if operands is None:
+                break
+            before, read = self.narrow(conv, operands)
+            if self.most_extras is not None and len({*extras, *read}) > self.most_extras:
+                break
+            extras |= dict.fromkeys(read)
+            epilogue += [*before, node]
+            value = node.outputs[0]
+        return epilogue, tuple(extras), value
+
+    def narrow(
+        self,
+        conv: ir.Node,  # noqa: ARG002
+        operands: list[ir.Value],
+    ) -> tuple[list[ir.Node], list[ir.Value]]:
+        """Return nodes in front of further operands that a kernel takes in, and what it reads."""
+        return [], operands
+
+    def _function_of(self, value: ir.Value) -> list[ir.Node]:
+        """Return the fewest nodes that make one value of `value`, which nothing else reads.
+
+        None if there are no such nodes. Below opset 14 HardSwish is written so, and Mish of parts.
+        """
+        made, nodes = {value: None}, dict[ir.Node, None]()
+        while len(nodes) < MAX_EPILOGUE_OPS:
+            readers = (use.node for each in made for use in each.uses())
+            node = next((one for one in readers if self._may_join(one, nodes, made)), None)
+            if node is None:
+                return []
+            nodes[node] = None
+            made[node.outputs[0]] = None
+            if all(_is_read_by(each, nodes) for each in made if each is not node.outputs[0]):
+                return list(nodes)
+        return []
+
+    def _may_join(
+        self, node: ir.Node, nodes: Collection[ir.Node], made: Collection[ir.Value]
+    ) -> bool:
+        """Say whether a node computes something of values that are `made`, and of numbers."""
+        if node in nodes or node in self.excluded or node.graph is not self.graph:
+            return False
+        if not _is_quick_gelu(node) and (node.domain or node.op_type not in INNER):
+            return False
+        return all(
+            each is None or each in made or is_scalar(self.scope, each) for each in node.inputs
+        )
+
+    def _beside(self, gates: list[Block]) -> list[Block]:
+        """Return the blocks beside the gates."""
+        self.gates = {gate.output: gate for gate in gates}
+        self.excluded = {node for gate in gates for node in gate.nodes}
+        found = [self.convolution(node) or self.pool(node) for node in self.graph]
+        return [block for block in found if block is not None]
+
+    def _operands(self, node: ir.Node, value: ir.Value) -> list[ir.Value] | None:
+        """Return the operands of the result's shape in addition to `value`; None if `node` ends
+        it."""
+        if node.graph is not self.graph or node in self.excluded:
+            return None
+        if not _is_quick_gelu(node) and (node.domain or node.op_type not in EPILOGUE_OPS):
+            return None
+        found = []
+        for other in node.inputs:
+            if other is None or other is value or is_scalar(self.scope, other):
+                continue
+            if not self.scope.shapes.same_shape(other, value) or self.scope.is_constant(other):
+                return None
+            found.append(other)
+        return found
+
+
+def _is_quick_gelu(node: ir.Node) -> bool:
+    return (node.domain, node.op_type) == ("com.microsoft", "QuickGelu")
+
+
+def _is_read_by(value: ir.Value, nodes: Collection[ir.Node]) -> bool:
+    """Say whether nothing but `nodes` reads a value."""
+    return not value.is_graph_output() and all(use.node in nodes for use in value.uses())
+
+
+def _settled(blocks: list[Block], gates: list[Block]) -> list[Block]:
+    """Return the gates whose means a depthwise block makes and that 1x1 convolutions take in."""
+    taken_in = {block.gate for block in blocks}
+    depthwise = {block.output for block in blocks if block.kind == "depthwise_conv"}
+    return [gate for gate in gates if gate.output in taken_in and gate.source in depthwise]

@@ -1,0 +1,69 @@
+"""Joining a 1x1 convolution with the depthwise one that alone reads its result."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+import onnx_ir as ir
+
+from ortkit.fusion.conv.block import Block
+from ortkit.rewrite.scope import Scope
+
+#: The kernel keeps this many float32 of rows on a thread's stack: one vector of channels must fit.
+MOST_KEPT, VECTOR = 16 * 1024, 16
+#: Smaller values in between stay in the second level of cache as they are: float32 of one image.
+LEAST_BETWEEN = 128 * 1024
+
+
+def join_expansions(
+    scope: Scope, blocks: Sequence[Block], apart: frozenset[ir.Node]
+) -> list[Block]:
+    """Return the blocks with each pair that is worth it as one, in the place of the second.
+
+    Args:
+        scope: The graph's.
+        blocks: In order.
+        apart: 1x1 convolutions that are not joined.
+    """
+    firsts = {
+        block.output: block
+        for block in blocks
+        if _may_be_first(block) and block.convs[0] not in apart
+    }
+    joined = {
+        block.output: _join(firsts[block.source], block)
+        for block in blocks
+        if block.source in firsts and _may_be_second(scope, block)
+    }
+    gone = {block.parts[0].output for block in joined.values()}
+    return [joined.get(block.output, block) for block in blocks if block.output not in gone]
+
+
+def _may_be_first(block: Block) -> bool:
+    plain = block.kind == "pointwise_conv" and block.gate is None and not block.extras
+    return plain and len(block.output.uses()) == 1 and not block.output.is_graph_output()
+
+
+def _may_be_second(scope: Scope, block: Block) -> bool:
+    if block.kind != "depthwise_conv" or block.extras:
+        return False
+    window = block.windows[0]
+    sizes = (scope.shapes.shape(block.source) or ())[1:]
+    image = [size for size in sizes if isinstance(size, int)]
+    if len(image) != 3 or window.dilations != (1, 1) or window.kernel[0] < window.strides[0]:
+        return False
+    return prod(image) >= LEAST_BETWEEN and window.kernel[0] * image[2] * VECTOR <= MOST_KEPT
+
+
+def _join(first: Block, second: Block) -> Block:
+    return Block(
+        "expand_depthwise",
+        first.convs + second.convs,
+        first.windows + second.windows,
+        first.nodes + second.nodes,
+        first.source,
+        second.output,
+        pooled=second.pooled,
+        parts=(first, second),
+    )

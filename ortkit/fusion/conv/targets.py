@@ -1,0 +1,69 @@
+"""What convolution nets are on each kind of target: their blocks, bodies and times."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from ortkit.fusion.conv import cost, cuda_cost
+from ortkit.fusion.conv.block import Block
+from ortkit.fusion.conv.blocks import CpuBlockFinder
+from ortkit.fusion.conv.bodies import Described, describe_block
+from ortkit.fusion.conv.cost import ChainCost
+from ortkit.fusion.conv.cuda_blocks import CudaBlockFinder
+from ortkit.fusion.conv.cuda_bodies import describe_cuda_block
+from ortkit.fusion.conv.join import join_expansions
+from ortkit.rewrite.scope import Scope
+
+_Nodes = frozenset[ir.Node]
+
+
+@dataclass(frozen=True)
+class ConvTarget:
+    """One kind of target.
+
+    Args:
+        find: Given a scope, its graph, the nodes that have no kernel and those that should not be
+            joined with others: the blocks, in order.
+        describe: A block as kernels see it.
+        block_cost: What a block costs before and after.
+        border_cost: Nanoseconds that a value takes that changes its layout.
+    """
+
+    find: Callable[[Scope, ir.Graph, _Nodes, _Nodes], list[Block]]
+    describe: Callable[[Scope, Block], Described]
+    block_cost: Callable[[Scope, Block], ChainCost]
+    border_cost: Callable[[Scope, ir.Value], float]
+
+    def chain_cost(
+        self, scope: Scope, blocks: Sequence[Block], borders: Sequence[ir.Value]
+    ) -> ChainCost:
+        """Return what `blocks` cost, `borders` being the values that change their layout."""
+        costs = [self.block_cost(scope, block) for block in blocks]
+        transposed = sum(self.border_cost(scope, value) for value in borders)
+        return ChainCost(
+            sum(one.before for one in costs), sum(one.after for one in costs) + transposed
+        )
+
+
+def target_of(scope: Scope) -> ConvTarget:
+    """Return what holds for the target of a scope."""
+    return _TARGETS[scope.target.kind]
+
+
+def _find(scope: Scope, graph: ir.Graph, refused: _Nodes, apart: _Nodes) -> list[Block]:
+    return join_expansions(scope, CpuBlockFinder.find(scope, graph, refused), apart)
+
+
+def _find_cuda(scope: Scope, graph: ir.Graph, refused: _Nodes, _: _Nodes) -> list[Block]:
+    return CudaBlockFinder.find(scope, graph, refused)
+
+
+_TARGETS = {
+    "cpu": ConvTarget(_find, describe_block, cost.block_cost, cost.border_cost),
+    "cuda": ConvTarget(
+        _find_cuda, describe_cuda_block, cuda_cost.block_cost, cuda_cost.border_cost
+    ),
+}

@@ -1,0 +1,1 @@
+"""Decompositions before regions are formed, taken back where no region wants them."""

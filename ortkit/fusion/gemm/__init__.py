@@ -1,0 +1,1 @@
+"""Regions with a matrix product."""

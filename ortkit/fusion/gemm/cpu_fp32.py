@@ -1,0 +1,201 @@
+"""Products with a constant matrix in float32, on CPUs: what of a graph one kernel may compute.
+
+The matrix is packed in panels of columns (`ortkit.custom_ops.tvm.product`), and what is done to
+each element of the result is done in registers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+import numpy as np
+import onnx_ir as ir
+
+from ortkit.fusion.conv.finder import EPILOGUE_OPS
+from ortkit.fusion.regions.cost_model import nominal
+from ortkit.fusion.regions.members import is_reshape
+from ortkit.graph.io.file_tensors import read_once
+from ortkit.graph.symbolic.dims import Size
+from ortkit.kernels.layouts.fp32_panels import Array
+from ortkit.refusal import Refused
+from ortkit.rewrite.scope import Scope
+from ortkit.rewrite.site import Site
+
+#: What is smaller is left alone.
+LEAST_ROWS, LEAST_SIDE = 16, 64
+#: Longer epilogues are split.
+MAX_EPILOGUE_OPS = 8
+#: ONNX Runtime's own functions of one value.
+_OWN_STEPS = frozenset({"FastGelu", "Gelu", "QuickGelu"})
+
+
+@dataclass(frozen=True)
+class Product:
+    """A matmul of `x` and a constant weight, plus `bias`, with the epilogue.
+
+    Args:
+        nodes: All of them, in order; among them may be reshapes of rows.
+        x: float32 [..., depth].
+        rows: The sizes of what is multiplied, but for the last.
+        count: Their product, nominal where it is not known.
+        weight: The constant that the product reads.
+        depth: The rows of the matrix.
+        columns: Its columns.
+        is_transposed: True if `weight` is stored as [N, K].
+        factor: That `weight` is multiplied by.
+        bias: float32 [columns]; None if there is none.
+        bias_value: The constant that `bias` is as it lies; None if it is made of one.
+        epilogue: Functions of one value, in order.
+        end: The result.
+    """
+
+    nodes: tuple[ir.Node, ...]
+    x: ir.Value
+    rows: tuple[int | str, ...]
+    count: int
+    weight: ir.Value
+    depth: int
+    columns: int
+    is_transposed: bool
+    factor: float
+    bias: Array | None
+    bias_value: ir.Value | None
+    epilogue: tuple[ir.Node, ...]
+    end: ir.Value
+
+    @property
+    def multiplies(self) -> int:
+        """The multiply-adds of a run."""
+        return self.count * self.depth * self.columns
+
+    def matrix(self) -> Array:
+        """Return float32 [depth, columns]; what is read of a file is not kept."""
+        tensor = self.weight.const_value
+        assert tensor is not None
+        array = read_once(tensor)
+        array = array.reshape(array.shape[-2:])
+        matrix = array.T if self.is_transposed else array
+        return matrix if self.factor == 1.0 else matrix * np.float32(self.factor)
+
+
+def find_product(scope: Scope, node: ir.Node) -> Product | Refused | None:
+    """Return a node as a matmul, without its epilogue.
+
+    None if it is none in float32 with a constant matrix; the reason if no kernel would do.
+    """
+    site = Site(scope, node, "")
+    if node.domain or node.op_type not in ("Gemm", "MatMul"):
+        return None
+    x, weight = site.input(0), site.input(1)
+    if x is None or scope.is_constant(x) or weight is None or not scope.is_constant(weight):
+        return None
+    shape, tensor = scope.shapes.shape(x), weight.const_value
+    if shape is None or len(shape) < 2 or scope.shapes.dtype(x) != ir.DataType.FLOAT:
+        return None
+    assert tensor is not None
+    sizes = tensor.shape.numpy()
+    # Axes of one matrix in front change nothing where there are as many of rows.
+    if len(sizes) < 2 or len(sizes) > len(shape) or prod(sizes[:-2]) != 1:
+        return Refused(f"its matrix has {len(sizes)} axes")
+    if site.int("transA", 0):
+        return Refused("what it multiplies is transposed")
+    is_transposed = bool(site.int("transB", 0))
+    depth, columns = reversed(sizes[-2:]) if is_transposed else sizes[-2:]
+    bias = _bias_of(site, columns)
+    if isinstance(bias, Refused):
+        return bias
+    count = prod(nominal(size) for size in shape[:-1])
+    if count < LEAST_ROWS or min(depth, columns) < LEAST_SIDE:
+        return Refused(f"{count} rows times a matrix of {depth} x {columns} are too few")
+    row, value = bias
+    return Product(
+        (node,), x, sizes_as_text(shape[:-1]), count, weight, depth, columns, is_transposed,
+        site.float("alpha", 1.0), row, value, (), node.outputs[0],
+    )  # fmt: skip
+
+
+def with_epilogues(scope: Scope, first: Product, *, in_place: bool) -> list[Product]:
+    """Return a matmul with each of its epilogues, the longest first.
+
+    Args:
+        scope: Its graph's.
+        first: Without an epilogue.
+        in_place: Whether the product's nodes are replaced where they stand: its epilogue then ends
+            at a reshape of the rows, which stays.
+    """
+    found = [first]
+    while len(found[-1].epilogue) < MAX_EPILOGUE_OPS:
+        longer = _longer(scope, found[-1], in_place=in_place)
+        if longer is None:
+            break
+        found.append(longer)
+    return [one for one in reversed(found) if one is first or not is_reshape(one.nodes[-1])]
+
+
+def sizes_as_text(sizes: Sequence[Size]) -> tuple[int | str, ...]:
+    """Return sizes as a `TensorSpec` has them."""
+    return tuple(size if isinstance(size, int) else str(size) for size in sizes)
+
+
+def _bias_of(site: Site, columns: int) -> tuple[Array | None, ir.Value | None] | Refused:
+    """Return the row that a Gemm adds, and the constant that it is as it lies; None for none."""
+    value = site.input(2)
+    if value is None:
+        return None, None
+    array, factor = site.array(value), site.float("beta", 1.0)
+    # One column of as many numbers is another sum.
+    if array is None or not (_is_row(array, columns) or array.size == 1):
+        return Refused("what it adds is not one constant for each column")
+    if factor == 1.0 and array.shape == (columns,):
+        return array, value
+    row = np.broadcast_to(array.reshape(-1), (columns,)) * np.float32(factor)
+    return np.asarray(row, np.float32), None
+
+
+def _longer(scope: Scope, one: Product, *, in_place: bool) -> Product | None:
+    """Return the product with the node that alone reads its result, if a kernel can take it in."""
+    uses = list(one.end.uses())
+    if len(uses) != 1 or one.end.is_graph_output():
+        return None
+    node = uses[0].node
+    if node.graph is not one.nodes[0].graph or not node.outputs:
+        return None
+    nodes, end = (*one.nodes, node), node.outputs[0]
+    if is_reshape(node):
+        if node.inputs[0] is not one.end or in_place:
+            return None
+        return replace(one, nodes=nodes, end=end)
+    others = [value for value in node.inputs if value is not None and value is not one.end]
+    arrays = [scope.array(value, one.columns) for value in others]
+    known = [array for array in arrays if array is not None]
+    if len(known) < len(arrays):
+        return None
+    if _is_bias(node, known, one):
+        kept = others[0] if known[0].ndim == 1 else None
+        return replace(one, nodes=nodes, bias=known[0].reshape(-1), bias_value=kept, end=end)
+    if not _is_step(node) or scope.shapes.dtype(end) != ir.DataType.FLOAT:
+        return None
+    rank = len(scope.shapes.shape(one.end) or ())
+    if any(array.size != 1 or array.ndim > rank for array in known):
+        return None
+    return replace(one, nodes=nodes, epilogue=(*one.epilogue, node), end=end)
+
+
+def _is_step(node: ir.Node) -> bool:
+    if node.domain == "com.microsoft":
+        return node.op_type in _OWN_STEPS and len(node.inputs) == 1
+    return not node.domain and node.op_type in EPILOGUE_OPS
+
+
+def _is_bias(node: ir.Node, others: Sequence[Array], one: Product) -> bool:
+    """Say whether a node adds a row to a product that has none yet."""
+    if (node.domain, node.op_type) != ("", "Add") or one.bias is not None or one.epilogue:
+        return False
+    return len(others) == 1 and _is_row(others[0], one.columns)
+
+
+def _is_row(array: Array, columns: int) -> bool:
+    """Say whether an array is one row of `columns` numbers."""
+    return array.size == columns and array.shape[-1:] == (columns,)

@@ -1,0 +1,397 @@
+"""Regions of products with constant weights on CUDA: norm prologue, matmuls and epilogue in one
+node.
+
+A region is one product of rows and a matrix, or a gated pair with the same first operand (the
+gated linear units of Shazeer, "GLU Variants Improve Transformer", 2020), with the epilogue of
+pointwise nodes, and of a single row with its norm where nothing else reads that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import onnx_ir as ir
+
+from ortkit.fusion.gemm.cuda_small_m_cost import Shape, predict_products
+from ortkit.fusion.gemm.cuda_tiled_cost import predict_gate_up, predict_tiled
+from ortkit.fusion.regions.access import access_of
+from ortkit.fusion.regions.cost_model import MINIMUM_GAIN, CostModel, Prediction
+from ortkit.fusion.regions.describe import describe_region
+from ortkit.fusion.regions.duplicate import Candidate
+from ortkit.fusion.regions.region import FusedRegion, region_of
+from ortkit.fusion.regions.select import Accepts
+from ortkit.kernels.signature import RegionSignature
+from ortkit.rewrite.scope import Scope
+
+KIND = "product"
+HALF_DTYPES = frozenset({ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
+#: Most nodes of an epilogue, and most additional operands that they read.
+MAX_EPILOGUE_OPS, MAX_EPILOGUE_READS = 8, 4
+NORMS = frozenset({"LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization"})
+
+
+@dataclass(frozen=True)
+class EpilogueChain:
+    """A matmul, or a gated pair of them, and the epilogue.
+
+    Args:
+        products: MatMul or Gemm nodes with the same first operand.
+        epilogue: The nodes behind, in no order.
+        output: The result.
+    """
+
+    products: tuple[ir.Node, ...]
+    epilogue: tuple[ir.Node, ...]
+    output: ir.Value
+
+    @property
+    def nodes(self) -> frozenset[ir.Node]:
+        """All nodes of the chain and the Transposes of the weights."""
+        transposes = (operand_transpose_of(one) for one in self.products)
+        return frozenset(
+            (*self.products, *self.epilogue, *(one for one in transposes if one is not None))
+        )
+
+
+def cuda_product_candidates(
+    scope: Scope,
+    graph: ir.Graph,
+    accepts: Accepts,
+    cost: CostModel,
+    excluded: frozenset[ir.Node] = frozenset(),
+) -> Iterator[Candidate]:
+    """Yield a candidate for each product of one graph that may be faster; none share a node.
+
+    Args:
+        scope: The graph's.
+        graph: Whose nodes are looked at.
+        accepts: Says why there would be no kernel for a region.
+        cost: Says when a prediction is not good enough.
+        excluded: Nodes of other regions.
+    """
+    places = {node: place for place, node in enumerate(graph)}
+    own = set(excluded)
+    for node in graph:
+        if node in own or not is_product(scope, node):
+            continue
+        chain = epilogue_chain_of(scope, node, own)
+        norm = norm_prologue(chain, own)
+        shape = shape_of(scope, chain, norm)
+        prediction = predict_products(shape) if shape.rows == 1 else None
+        if prediction is None:
+            epilogue_count = sum(not _is_bias(scope, chain, node) for node in chain.epilogue)
+            norm, prediction = (
+                None,
+                predict_tiled(replace(shape, epilogue_ops=epilogue_count, is_normed=False)),
+            )
+        if prediction is None:
+            continue
+        nodes = [*(() if norm is None else (norm,)), *chain.nodes]
+        nodes.sort(key=places.__getitem__)
+        region = replace(region_of(scope, nodes), kind=KIND)
+        own.update(chain.products)
+        one = candidate_of(scope, region, prediction, accepts, cost)
+        if one.signature is not None:
+            own.update(nodes)
+        yield one
+
+
+def candidate_of(
+    scope: Scope,
+    region: FusedRegion,
+    prediction: Prediction,
+    accepts: Accepts,
+    cost: CostModel,
+    signature: RegionSignature | None = None,
+) -> Candidate:
+    """Return a region as a candidate, without a signature if it does not pay or has no kernel.
+
+    `signature` is the region's where the nodes as they stand do not describe it.
+    """
+    if reason := cost.refusal(region, prediction):
+        return Candidate(region, None, prediction, reason)
+    signature = signature or describe_region(scope, region)
+    verdict = accepts(signature)
+    if verdict is not None:
+        return Candidate(region, None, Prediction(0.0, 0.0), verdict.reason)
+    return Candidate(region, signature, prediction, "")
+
+
+def is_product(scope: Scope, node: ir.Node) -> bool:
+    """Say whether a node multiplies rows in half precision by a constant matrix."""
+    if node.domain or node.op_type not in ("MatMul", "Gemm") or len(node.inputs) < 2:
+        return False
+    rows, weight = node.inputs[0], matrix_of(node)
+    if rows is None or weight is None or not scope.is_constant(weight):
+        return False
+    if scope.is_constant(rows) or scope.shapes.dtype(rows) not in HALF_DTYPES:
+        return False
+    shape, result = scope.shapes.shape(rows), scope.shapes.shape(node.outputs[0])
+    if shape is None or result is None or len(shape) < 2 or len(result) != len(shape):
+        return False
+    is_known = isinstance(shape[-1], int) and isinstance(result[-1], int)
+    return is_known and scope.shapes.rank(weight) == 2
+
+
+def matrix_of(product: ir.Node) -> ir.Value | None:
+    """Return the weight of a matmul as the model stores it."""
+    transpose = operand_transpose_of(product)
+    return product.inputs[1] if transpose is None else transpose.inputs[0]
+
+
+def operand_transpose_of(product: ir.Node, place: int = 1) -> ir.Node | None:
+    """Return the Transpose of an operand of a matmul, the weight by default, if nothing else reads
+    it."""
+    value = product.inputs[place]
+    node = None if value is None else value.producer()
+    if value is None or node is None or node.op_type != "Transpose" or node.domain:
+        return None
+    perm = node.attributes.get("perm")
+    swaps_axes = perm is None or (not perm.is_ref() and _swaps_last(perm.as_ints()))
+    return node if swaps_axes and is_read_once(value) and node.graph is product.graph else None
+
+
+def _swaps_last(perm: Sequence[int]) -> bool:
+    """Say whether a Transpose swaps the last two axes, and nothing else."""
+    axes = [*range(len(perm))]
+    return len(axes) > 1 and [*perm] == [*axes[:-2], axes[-1], axes[-2]]
+
+
+def is_transposed(product: ir.Node) -> bool:
+    """Say whether the weight of a matmul is stored transposed, with K as the contiguous axis."""
+    has_trans_b = "transB" in product.attributes and bool(product.attributes["transB"].as_int())
+    return (operand_transpose_of(product) is not None) != has_trans_b
+
+
+def takes_sum(scope: Scope, product: ir.Node) -> bool:
+    """Say whether the kernel of a matmul would absorb a sum that is its only consumer."""
+    chain = EpilogueChain((product,), (), product.outputs[0])
+    return (
+        predict_products(replace(shape_of(scope, chain, None), epilogue_ops=1)).gain
+        >= MINIMUM_GAIN
+    )
+
+
+def prefers_transposed_weight(scope: Scope, product: ir.Node) -> bool:
+    """Say whether a matmul goes into a kernel that is faster with a transposed weight."""
+    chain = epilogue_chain_of(scope, product, set())
+    shape = shape_of(scope, chain, norm_prologue(chain, set()))
+    return predict_products(shape).gain >= MINIMUM_GAIN
+
+
+def prefers_split_gate_up(scope: Scope, product: ir.Node) -> bool:
+    """Say whether a fused gate-up projection is faster as two matmuls in one kernel.
+
+    Fusion saves one kernel and two tensors. It has to gain half as much as other regions do.
+    """
+    shape = shape_of(scope, EpilogueChain((product,), (), product.outputs[0]), None)
+    found = predict_gate_up(replace(shape, columns=shape.columns // 2, products=2, epilogue_ops=1))
+    return found is not None and found.gain >= MINIMUM_GAIN / 2
+
+
+def epilogue_chain_of(
+    scope: Scope,
+    product: ir.Node,
+    excluded: set[ir.Node],
+    accepts_partner: Callable[[Scope, ir.Node], bool] = is_product,
+) -> EpilogueChain:
+    """Return the matmul and its epilogue: the chain of single-consumer elementwise nodes after it.
+
+    Args:
+        scope: Its scope.
+        product: The matmul that the chain begins at.
+        excluded: Nodes of other regions.
+        accepts_partner: True for a node that may be the other matmul of a gated pair.
+    """
+    products, epilogue, reads = [product], list[ir.Node](), dict[ir.Value, None]()
+    value = product.outputs[0]
+    while len(epilogue) < MAX_EPILOGUE_OPS and (reader := _only_consumer(value)) is not None:
+        found = _contribution_of(
+            scope, product, reader, value, excluded, accepts_partner, is_paired=len(products) > 1
+        )
+        if found is None or len({*reads, *found.reads}) > MAX_EPILOGUE_READS:
+            break
+        products += found.products
+        epilogue += [*found.nodes, reader]
+        reads |= dict.fromkeys(found.reads)
+        value = reader.outputs[0]
+    return EpilogueChain(tuple(products), tuple(epilogue), value)
+
+
+@dataclass(frozen=True)
+class _Contribution:
+    """What a node adds to a chain: operands, another matmul, and the nodes after that."""
+
+    reads: tuple[ir.Value, ...] = ()
+    products: tuple[ir.Node, ...] = ()
+    nodes: tuple[ir.Node, ...] = ()
+
+
+def _contribution_of(
+    scope: Scope,
+    product: ir.Node,
+    reader: ir.Node,
+    value: ir.Value,
+    excluded: set[ir.Node],
+    accepts_partner: Callable[[Scope, ir.Node], bool],
+    *,
+    is_paired: bool,
+) -> _Contribution | None:
+    """Return what `reader` adds to the chain in addition to `value`; None if it ends the chain."""
+    if (
+        reader.graph is not product.graph
+        or reader in excluded
+        or not _is_step(scope, reader, value)
+    ):
+        return None
+    reads, products, nodes = list[ir.Value](), list[ir.Node](), list[ir.Node]()
+    for other in reader.inputs:
+        if other is None or other is value or scope.array(other, 1) is not None:
+            continue
+        is_open = not is_paired and not products
+        partner = _partner(scope, product, other, excluded, accepts_partner) if is_open else None
+        if partner is not None:
+            products.append(partner.products[0])
+            nodes += partner.nodes
+            reads += partner.reads
+        elif scope.shapes.dtype(other) == scope.shapes.dtype(value) and (
+            scope.shapes.same_shape(other, value)
+            or _is_row(scope, other, value)
+            or _is_part(scope, other, value, product)
+        ):
+            reads.append(other)
+        else:
+            return None
+    return _Contribution(tuple(reads), tuple(products), tuple(nodes))
+
+
+def _partner(
+    scope: Scope,
+    product: ir.Node,
+    value: ir.Value,
+    excluded: set[ir.Node],
+    accepts_partner: Callable[[Scope, ir.Node], bool],
+) -> _Contribution | None:
+    """Return the other matmul of a gated pair that `value` is computed from, and the nodes
+    between."""
+    nodes, reads = list[ir.Node](), list[ir.Value]()
+    while is_read_once(value) and len(nodes) < MAX_EPILOGUE_OPS:
+        node = value.producer()
+        if node is None or node in excluded or node is product or node.graph is not product.graph:
+            return None
+        if accepts_partner(scope, node):
+            weights = [scope.shapes.shape(one.inputs[1]) for one in (node, product)]  # type: ignore[arg-type]
+            is_equivalent = node.inputs[0] is product.inputs[0] and weights[0] == weights[1]
+            is_same = node.op_type == product.op_type and (
+                (operand_transpose_of(node) is None) == (operand_transpose_of(product) is None)
+            )
+            return (
+                _Contribution(tuple(reads), (node,), tuple(nodes))
+                if is_equivalent and is_same
+                else None
+            )
+        sources = [one for one in node.inputs if one is not None and not scope.is_constant(one)]
+        if len(sources) != 1 or not _is_step(scope, node, sources[0]):
+            return None
+        for other in node.inputs:
+            if other is None or other is sources[0] or scope.array(other, 1) is not None:
+                continue
+            if not _is_row(scope, other, value):
+                return None
+            reads.append(other)
+        nodes.append(node)
+        (value,) = sources
+    return None
+
+
+def _is_step(scope: Scope, node: ir.Node, value: ir.Value) -> bool:
+    """Say whether a node computes its one result element by element, of the type of `value`."""
+    if access_of(node) != "pointwise" or len(node.outputs) != 1:
+        return False
+    shapes, output = scope.shapes, node.outputs[0]
+    return shapes.same_shape(output, value) and shapes.dtype(output) == shapes.dtype(value)
+
+
+def _is_row(scope: Scope, value: ir.Value, result: ir.Value) -> bool:
+    """Say whether a value is one row, for all rows of the result."""
+    shape, whole = scope.shapes.shape(value), scope.shapes.shape(result)
+    if not shape or not whole or len(shape) > len(whole):
+        return False
+    return shape[-1] == whole[-1] and all(size == 1 for size in shape[:-1])
+
+
+def _is_part(scope: Scope, value: ir.Value, result: ir.Value, product: ir.Node) -> bool:
+    """Say whether a value is a row, or rows, for each of many products, or for some of them."""
+    matrix = product.inputs[1]
+    shape, whole = scope.shapes.shape(value), scope.shapes.shape(result)
+    if matrix is None or (scope.shapes.rank(matrix) or 0) < 3 or not shape or not whole:
+        return False
+    pairs = zip(reversed(shape), reversed(whole), strict=False)
+    return (
+        len(shape) <= len(whole)
+        and shape[-1] == whole[-1]
+        and all(size in (1, full) for size, full in pairs)
+    )
+
+
+def _is_bias(scope: Scope, chain: EpilogueChain, node: ir.Node) -> bool:
+    """Say whether a node adds a row to a product, as ONNX Runtime does within its Gemm."""
+    if node.op_type != "Add" or node.domain:
+        return False
+    one, other = node.inputs
+    return any(
+        product is not None
+        and row is not None
+        and product.producer() in chain.products
+        and _is_row(scope, row, node.outputs[0])
+        for product, row in ((one, other), (other, one))
+    )
+
+
+def _only_consumer(value: ir.Value) -> ir.Node | None:
+    """Return the only consumer of a value, be it twice, as of a square."""
+    readers = {use.node for use in value.uses()}
+    return readers.pop() if len(readers) == 1 and not value.is_graph_output() else None
+
+
+def is_read_once(value: ir.Value) -> bool:
+    """Say whether one input of one node is all that reads a value."""
+    return len(value.uses()) == 1 and not value.is_graph_output()
+
+
+def norm_prologue(chain: EpilogueChain, excluded: set[ir.Node]) -> ir.Node | None:
+    """Return the norm of the first operand if only the matmuls of the chain read it."""
+    rows = chain.products[0].inputs[0]
+    norm = None if rows is None else rows.producer()
+    if (
+        rows is None
+        or norm is None
+        or norm in excluded
+        or norm.op_type not in NORMS
+        or norm.domain
+    ):
+        return None
+    if norm.graph is not chain.products[0].graph or rows.is_graph_output():
+        return None
+    if any(use.node not in chain.products for use in rows.uses()):
+        return None
+    if any(one.uses() or one.is_graph_output() for one in norm.outputs[1:]):
+        return None
+    return norm
+
+
+def shape_of(scope: Scope, chain: EpilogueChain, norm: ir.Node | None) -> Shape:
+    """Return the sizes of a chain that its time depends on."""
+    product = chain.products[0]
+    rows = product.inputs[0]
+    assert rows is not None
+    leading = (scope.shapes.shape(rows) or ())[:-1]
+    count: int | None = 1
+    for size in leading:
+        count = count * size if isinstance(size, int) and count is not None else None
+    columns = (scope.shapes.shape(product.outputs[0]) or (0,))[-1]
+    depth = (scope.shapes.shape(rows) or (0,))[-1]
+    assert isinstance(columns, int)
+    assert isinstance(depth, int)
+    return Shape(count, depth, columns, len(chain.products), len(chain.epilogue), norm is not None)

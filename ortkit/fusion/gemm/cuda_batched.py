@@ -1,0 +1,117 @@
+"""Regions of products on CUDA that are batched or have computed operands, with their epilogue.
+
+Experts of a mixture (each rows of its own, or all the same), blocks on a diagonal, masks made of
+queries and pixels, similarities: a MatMul of which the right factor is no constant matrix, or one
+matrix for each of the leading dims, and the epilogue of pointwise nodes. A gated pair is one
+region. What swaps the last two axes of a factor is read through.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import onnx_ir as ir
+
+from ortkit.fusion.gemm.cuda import (
+    HALF_DTYPES,
+    KIND,
+    EpilogueChain,
+    candidate_of,
+    epilogue_chain_of,
+    is_product,
+    operand_transpose_of,
+)
+from ortkit.fusion.gemm.cuda_small_m_cost import Shape
+from ortkit.fusion.gemm.cuda_tiled_cost import predict_batched
+from ortkit.fusion.regions.cost_model import CostModel
+from ortkit.fusion.regions.duplicate import Candidate
+from ortkit.fusion.regions.region import region_of
+from ortkit.fusion.regions.select import Accepts
+from ortkit.rewrite.scope import Scope
+
+_MATRIX = 2
+
+
+def batched_candidates(
+    scope: Scope,
+    graph: ir.Graph,
+    accepts: Accepts,
+    cost: CostModel,
+    excluded: frozenset[ir.Node] = frozenset(),
+) -> Iterator[Candidate]:
+    """Yield a candidate for each such product of one graph that may be faster; none share a node.
+
+    Args:
+        scope: The graph's.
+        graph: Whose nodes are looked at.
+        accepts: Says why there would be no kernel for a region.
+        cost: Says when a prediction is not good enough.
+        excluded: Nodes of other regions.
+    """
+    places = {node: place for place, node in enumerate(graph)}
+    own = set(excluded)
+    for node in graph:
+        if node in own or not is_batched(scope, node):
+            continue
+        chain = epilogue_chain_of(scope, node, own, is_batched)
+        prediction = predict_batched(_shape_of(scope, chain))
+        if prediction is None:
+            continue
+        flip = operand_transpose_of(node, 0)
+        nodes = sorted({*chain.nodes, *(() if flip is None else (flip,))}, key=places.__getitem__)
+        region = replace(region_of(scope, nodes), kind=KIND)
+        own.update(chain.products)
+        one = candidate_of(scope, region, prediction, accepts, cost)
+        if one.signature is not None:
+            own.update(nodes)
+        yield one
+
+
+def is_batched(scope: Scope, node: ir.Node) -> bool:
+    """Say whether a node multiplies matrices in half precision, and not rows by a constant one."""
+    if node.domain or node.op_type != "MatMul" or is_product(scope, node):
+        return False
+    factors = [one for one in node.inputs if one is not None]
+    shapes = [scope.shapes.shape(one) for one in (*factors, node.outputs[0])]
+    if any(shape is None or len(shape) < _MATRIX for shape in shapes):
+        return False
+    left, right, result = (shape or () for shape in shapes)
+    if not isinstance(left[-1], int) or not isinstance(result[-1], int):
+        return False
+    if any(scope.shapes.dtype(one) not in HALF_DTYPES for one in factors):
+        return False
+    # A Transpose without `perm` reverses all axes.
+    transposes = [
+        (operand_transpose_of(node, place), shape) for place, shape in enumerate((left, right))
+    ]
+    return all(
+        turn is None or "perm" in turn.attributes or len(shape) == _MATRIX
+        for turn, shape in transposes
+    )
+
+
+def _shape_of(scope: Scope, chain: EpilogueChain) -> Shape:
+    """Return the sizes of a chain that its time depends on."""
+    product = chain.products[0]
+    left, right = (scope.shapes.shape(one) or () for one in product.inputs if one is not None)
+    result = scope.shapes.shape(product.outputs[0]) or ()
+    depth, columns = left[-1], result[-1]
+    assert isinstance(depth, int)
+    assert isinstance(columns, int)
+    # A single matrix has the rows of all leading dims.
+    is_one = len(right) == _MATRIX and operand_transpose_of(product, 0) is None
+    count, rows = _number(result[:-2]), _number(result[-2:-1])
+    if is_one:
+        count, rows = 1, None if count is None or rows is None else count * rows
+    return Shape(rows, depth, columns, len(chain.products), len(chain.epilogue), False, count)
+
+
+def _number(sizes: Sequence[object]) -> int | None:
+    """Return the product of sizes; None where one is not known."""
+    made = 1
+    for size in sizes:
+        if not isinstance(size, int):
+            return None
+        made *= size
+    return made

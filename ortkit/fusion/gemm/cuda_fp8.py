@@ -1,0 +1,264 @@
+"""Regions of fp8 matmuls on CUDA, as quantized models have them.
+
+A matrix is read by DequantizeLinear, with a factor for each column or one for all, or is rounded
+by QuantizeLinear before it. Rows are as they are, or QuantizeLinear rounded them with one factor,
+or `ortkit.precision` with one for each row. A region is one product, or two of the same rows that
+meet, the epilogue of pointwise nodes and, where one alone reads that, the QuantizeLinear for the
+next product; another one rounds rows, with the norm prologue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+from onnx import helper, numpy_helper
+
+from ortkit.analysis.quantization import is_op
+from ortkit.fusion.gemm.cuda import (
+    KIND,
+    NORMS,
+    EpilogueChain,
+    candidate_of,
+    epilogue_chain_of,
+    is_read_once,
+    norm_prologue,
+    shape_of,
+)
+from ortkit.fusion.gemm.cuda_fp8_cost import predict_fp8, predict_rounding
+from ortkit.fusion.gemm.cuda_fp8_operands import (
+    FLOATS,
+    FP8,
+    Matrix,
+    Rows,
+    is_centred,
+    is_fp8_product,
+    matrix_of,
+    rounding_nodes,
+    rows_of,
+)
+from ortkit.fusion.regions.cost_model import CostModel, Prediction
+from ortkit.fusion.regions.describe import describe_region, tensor_spec
+from ortkit.fusion.regions.duplicate import Candidate
+from ortkit.fusion.regions.lower import detached_constant
+from ortkit.fusion.regions.region import FusedRegion, region_of
+from ortkit.fusion.regions.select import Accepts
+from ortkit.kernels.signature import DOMAIN, RegionSignature, TensorSpec, body_text
+from ortkit.rewrite.scope import Scope
+
+ROUNDED = "rounded_rows"
+#: DequantizeLinear has had this type since then.
+SINCE = 19
+#: Rows up to which each block may find their norm for itself.
+_MOST_NORMED = 8
+#: Names an input of the region.
+_Add = Callable[[ir.Value, TensorSpec | None], str]
+
+
+def fp8_candidates(
+    scope: Scope,
+    graph: ir.Graph,
+    accepts: Accepts,
+    cost: CostModel,
+    excluded: frozenset[ir.Node] = frozenset(),
+) -> Iterator[Candidate]:
+    """Yield a candidate for each fp8 matmul of one graph, and for what rounds rows.
+
+    Args:
+        scope: The graph's.
+        graph: Whose nodes are looked at.
+        accepts: Says why there would be no kernel for a region.
+        cost: Says when a prediction is not good enough.
+        excluded: Nodes of other regions.
+    """
+    if scope.opset() < SINCE:
+        return
+    finder = _Finder(scope, graph, accepts, cost, set(excluded))
+    for node in graph:
+        if node not in finder.excluded and node.op_type in ("MatMul", "Gemm") and not node.domain:
+            yield from finder.product(node)
+    for value in finder.rounded:
+        yield from finder.rounding(value)
+
+
+class _Finder:
+    """One search."""
+
+    def __init__(
+        self,
+        scope: Scope,
+        graph: ir.Graph,
+        accepts: Accepts,
+        cost: CostModel,
+        excluded: set[ir.Node],
+    ) -> None:
+        self._scope, self._accepts, self._cost = scope, accepts, cost
+        self.excluded = excluded
+        self.rounded: dict[ir.Value, None] = {}
+        """Fp8 rows that regions read."""
+        self._places = {node: place for place, node in enumerate(graph)}
+        self._constants: dict[tuple[ir.Value, str], ir.Value] = {}
+
+    def product(self, node: ir.Node) -> Iterator[Candidate]:
+        """Yield the region of a matmul with an fp8 weight."""
+        scope = self._scope
+        if not is_fp8_product(scope, node):
+            return
+        rows = rows_of(scope, node)
+        chain = epilogue_chain_of(scope, node, self.excluded, is_fp8_product)
+        norm = norm_prologue(chain, self.excluded) if rows.scale is None else None
+        shape = shape_of(scope, chain, norm)
+        if shape.rows is None or shape.rows > _MOST_NORMED:
+            norm, shape = None, replace(shape, is_normed=False)
+        prediction = predict_fp8(shape, is_narrow=rows.scale is not None)
+        nodes = [*(() if norm is None else (norm,)), *chain.products, *chain.epilogue]
+        last = _rounding_consumer(scope, chain.output, self.excluded)
+        if last is not None and rows.scale is not None:
+            nodes.append(last)
+        nodes.sort(key=self._places.__getitem__)
+        whole = replace(region_of(scope, nodes), kind=KIND)
+        if prediction is None:
+            reason = "large-M matmuls in half precision with fp8 weights are no faster"
+            yield Candidate(whole, None, Prediction(0.0, 0.0), reason)
+            return
+        region, signature = self._narrowed(whole, chain, rows)
+        one = candidate_of(scope, region, prediction, self._accepts, self._cost, signature)
+        if one.signature is not None:
+            self.excluded.update(nodes)
+            if rows.scale is not None:
+                self.rounded[rows.value] = None
+        yield one
+
+    def rounding(self, value: ir.Value) -> Iterator[Candidate]:
+        """Yield the region that rounds rows for fp8 matmuls."""
+        scope = self._scope
+        nodes = rounding_nodes(scope, value)
+        if not nodes or self.excluded.intersection(nodes):
+            return
+        norm = _norm_of(nodes, self.excluded)
+        nodes = tuple(sorted((*nodes, *norm), key=self._places.__getitem__))
+        region = replace(region_of(scope, nodes), kind=ROUNDED)
+        shape = scope.shapes.shape(value) or ()
+        prediction = predict_rounding(shape, len(nodes) - len(norm), is_normed=bool(norm))
+        one = candidate_of(scope, region, prediction, self._accepts, self._cost)
+        if one.signature is not None:
+            self.excluded.update(nodes)
+        yield one
+
+    def _narrowed(
+        self, whole: FusedRegion, chain: EpilogueChain, rows: Rows
+    ) -> tuple[FusedRegion, RegionSignature]:
+        """Return the region with its fp8 inputs, and its signature."""
+        scope = self._scope
+        plain = describe_region(scope, whole)
+        function = plain.function()
+        names = dict(zip(whole.inputs, function.input, strict=True))
+        specs = dict(zip(whole.inputs, plain.inputs, strict=True))
+        inputs: dict[ir.Value, TensorSpec] = {}
+        called: dict[ir.Value, str] = {}
+        before: list[onnx.NodeProto] = []
+
+        def add(value: ir.Value, spec: TensorSpec | None = None) -> str:
+            inputs.setdefault(value, spec or tensor_spec(scope, value, {}))
+            return called.setdefault(value, f"n{len(called)}")
+
+        matrices = {product.inputs[1]: matrix_of(scope, product) for product in chain.products}
+        multiplied = chain.products[0].inputs[0]
+        for value, name in names.items():
+            matrix = matrices.get(value)
+            if matrix is not None:
+                before += self._dequantized(matrix, value, name, add)
+            elif value is multiplied and rows.scale is not None:
+                dtype = scope.shapes.dtype(value)
+                assert dtype is not None
+                before += _widened(rows, name, add, dtype, specs[value])
+            else:
+                called[value] = name
+                inputs[value] = specs[value]
+        opsets = [helper.make_opsetid("", scope.opset())]
+        made = helper.make_function(
+            DOMAIN, KIND, [called[value] for value in inputs], list(function.output),
+            [*before, *function.node], opsets,
+        )  # fmt: skip
+        signature = RegionSignature(KIND, body_text(made), tuple(inputs.values()), plain.outputs)
+        return replace(whole, inputs=tuple(inputs)), signature
+
+    def _dequantized(
+        self, matrix: Matrix, value: ir.Value, name: str, add: _Add
+    ) -> list[onnx.NodeProto]:
+        """Return nodes that make `value` of a matrix that lies as [columns, depth]."""
+        dtype = self._scope.shapes.dtype(value)
+        assert dtype is not None
+        scale = np.broadcast_to(matrix.scale.reshape(-1), matrix.numbers.shape[:1])
+        parts = {"eight": matrix.numbers, "scales": scale.astype(FLOATS[dtype])}
+        held = []
+        for what, array in parts.items():
+            if what == "eight" and matrix.is_stored_transposed:
+                held.append(add(matrix.source, None))
+                continue
+            key = (matrix.source, what)
+            if key not in self._constants:
+                tensor = ir.tensor(np.ascontiguousarray(array))
+                self._constants[key] = detached_constant(tensor, f"{matrix.source.name}/{what}")
+            spec = TensorSpec(f"{name}/{what}", array.dtype.name, array.shape)
+            held.append(add(self._constants[key], spec))
+        wide = name if matrix.is_direct else f"{name}_wide"
+        nodes = [helper.make_node("DequantizeLinear", held, [wide], axis=0)]
+        if not matrix.is_direct:
+            nodes.append(helper.make_node("Transpose", [wide], [name], perm=[1, 0]))
+        return nodes
+
+
+def _widened(
+    rows: Rows, name: str, add: _Add, dtype: ir.DataType, spec: TensorSpec
+) -> list[onnx.NodeProto]:
+    """Return nodes that dequantize fp8 rows for the matmul."""
+    narrow = add(rows.value, replace(spec, dtype="float8_e4m3fn"))
+    if isinstance(rows.scale, float):
+        held = numpy_helper.from_array(np.array(rows.scale, FLOATS[dtype]))
+        scale = f"{name}_scale"
+        return [
+            helper.make_node("Constant", [], [scale], value=held),
+            helper.make_node("DequantizeLinear", [narrow, scale], [name]),
+        ]
+    assert rows.scale is not None
+    factors = add(rows.scale, TensorSpec(f"{name}/factors", "float32", (*spec.shape[:-1], 1)))
+    is_float = dtype == ir.DataType.FLOAT
+    scaled = name if is_float else f"{name}_scaled"
+    nodes = [
+        helper.make_node("Cast", [narrow], [f"{name}_wide"], to=int(ir.DataType.FLOAT)),
+        helper.make_node("Mul", [f"{name}_wide", factors], [scaled]),
+    ]
+    return (
+        nodes if is_float else [*nodes, helper.make_node("Cast", [scaled], [name], to=int(dtype))]
+    )
+
+
+def _norm_of(nodes: Sequence[ir.Node], excluded: set[ir.Node]) -> tuple[ir.Node, ...]:
+    """Return the norm whose result these nodes alone read."""
+    made = {value for node in nodes for value in node.outputs}
+    for node in nodes:
+        for value in node.inputs:
+            norm = None if value is None or value in made else value.producer()
+            if norm is None or norm in excluded or norm.op_type not in NORMS or norm.domain:
+                continue
+            others = [one for one in norm.outputs[1:] if one.uses() or one.is_graph_output()]
+            is_own = all(use.node in nodes for use in norm.outputs[0].uses())
+            if is_own and not others and not norm.outputs[0].is_graph_output():
+                return (norm,)
+    return ()
+
+
+def _rounding_consumer(scope: Scope, value: ir.Value, excluded: set[ir.Node]) -> ir.Node | None:
+    """Return the QuantizeLinear to fp8 with one scale that is the only consumer of a value."""
+    if not is_read_once(value):
+        return None
+    node = next(iter(value.uses())).node
+    if node in excluded or not is_op(node, "QuantizeLinear") or node.inputs[0] is not value:
+        return None
+    if scope.shapes.dtype(node.outputs[0]) != FP8 or not is_centred(scope, node):
+        return None
+    return node if rounding_nodes(scope, node.outputs[0]) else None

@@ -1,0 +1,85 @@
+"""Regions of split-K matmuls with a fused sum and norm on CUDA.
+
+A GEMM with small M and N and large K fills few thread blocks. Split-K gives each block a part of
+K. The block that reduces the partial sums holds complete rows and applies the norm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import onnx_ir as ir
+
+from ortkit.fusion.gemm.cuda import (
+    candidate_of,
+    epilogue_chain_of,
+    is_product,
+    is_read_once,
+    is_transposed,
+    shape_of,
+)
+from ortkit.fusion.gemm.cuda_small_m_cost import predict_split_k
+from ortkit.fusion.regions.cost_model import CostModel
+from ortkit.fusion.regions.duplicate import Candidate
+from ortkit.fusion.regions.region import region_of
+from ortkit.fusion.regions.select import Accepts
+from ortkit.rewrite.scope import Scope
+
+KIND = "product_norm"
+_SKIPS = frozenset({"SkipLayerNormalization", "SkipSimplifiedLayerNormalization"})
+_SUM = 3
+
+
+def split_k_candidates(
+    scope: Scope,
+    graph: ir.Graph,
+    accepts: Accepts,
+    cost: CostModel,
+    excluded: frozenset[ir.Node] = frozenset(),
+) -> Iterator[Candidate]:
+    """Yield a candidate for each product of one graph with a skip norm behind; none share a node.
+
+    Args:
+        scope: The graph's.
+        graph: Whose nodes are looked at.
+        accepts: Says why there would be no kernel for a region.
+        cost: Says when a prediction is not good enough.
+        excluded: Nodes of other regions.
+    """
+    own = set(excluded)
+    for node in graph:
+        if node in own or not is_product(scope, node) or is_transposed(node):
+            continue
+        chain = epilogue_chain_of(scope, node, own)
+        norm = _norm_consumer(scope, chain.output)
+        if norm is None or norm in own or norm.graph is not graph or len(chain.products) > 1:
+            continue
+        nodes = [node, *chain.epilogue, norm]
+        shape = shape_of(scope, chain, None)
+        prediction = predict_split_k(shape)
+        if prediction is None:
+            continue
+        region = replace(region_of(scope, nodes), kind=KIND)
+        one = candidate_of(scope, region, prediction, accepts, cost)
+        if one.signature is not None:
+            own.update(nodes)
+        yield one
+
+
+def _norm_consumer(scope: Scope, value: ir.Value) -> ir.Node | None:
+    """Return the skip norm that is the only consumer of a value, if both terms have the same
+    shape."""
+    if not is_read_once(value):
+        return None
+    node = next(iter(value.uses())).node
+    if node.domain != "com.microsoft" or node.op_type not in _SKIPS:
+        return None
+    if value not in node.inputs[:2]:
+        return None
+    terms = [one for one in node.inputs[:2] if one is not None]
+    if len(terms) != 2 or not scope.shapes.same_shape(*terms):
+        return None
+    if any(one.uses() or one.is_graph_output() for one in node.outputs[1:_SUM]):
+        return None
+    return node

@@ -1,0 +1,220 @@
+"""What a region takes as ONNX Runtime's nodes and as one kernel, predicted, on one thread."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from math import prod
+
+import onnx_ir as ir
+
+from ortkit.fusion.regions.access import RESHAPES, access_of
+from ortkit.fusion.regions.bodies import is_runtime_own
+from ortkit.fusion.regions.members import EPILOGUES, is_reshape
+from ortkit.fusion.regions.ort_costs import ARITHMETIC_NS, GENERAL_POW_NS, ORT_NS
+from ortkit.fusion.regions.parameters import parameter_inputs
+from ortkit.fusion.regions.region import FusedRegion
+from ortkit.graph.constants import constant_array
+from ortkit.graph.symbolic.dims import Atom, Size, replace_atoms
+from ortkit.kernels.region.ops import POINTWISE_OPS
+from ortkit.kernels.region.reader import POWERS
+from ortkit.kernels.tuning.calibration import Calibration
+from ortkit.rewrite.scope import Scope
+
+#: What a size that is known at run time only is taken for.
+NOMINAL_SIZE = 128
+#: A region must save this share of its own time to be taken.
+MINIMUM_GAIN = 0.1
+#: And this much of it, since a kernel has to be made, kept and loaded.
+MINIMUM_SAVED_NS = 1000
+#: A region of fewer elements is left alone: its time is that of calling it.
+MINIMUM_POINTS = 256
+#: Simple operations for each element in a generated kernel, for what is not pointwise.
+OPERATIONS = {
+    "ArgMax": 3, "ArgMin": 3, "GroupNormalization": 11, "InstanceNormalization": 11,
+    "LayerNormalization": 11, "LogSoftmax": 18, "RMSNormalization": 6,
+    "RotaryEmbedding": 3, "SimplifiedLayerNormalization": 6, "SkipLayerNormalization": 12,
+    "SkipSimplifiedLayerNormalization": 7, "Softmax": 16,
+}  # fmt: skip
+#: Views that leave elements out.
+_CUTS = frozenset({"Gather", "Slice", "Split"})
+#: The standard op that stands for one of ONNX Runtime's own.
+_LIKE = {"BiasGelu": "Gelu", "FastGelu": "Gelu", "QuickGelu": "Swish"}
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Nanoseconds of one run on one thread, sizes that are not known being `NOMINAL_SIZE`."""
+
+    before_ns: float
+    """As ONNX Runtime's own nodes."""
+    after_ns: float
+    """As one kernel."""
+
+    @property
+    def gain(self) -> float:
+        """The share of the time before that is saved; negative if there is none."""
+        return 1 - self.after_ns / self.before_ns if self.before_ns > 0 else 0.0
+
+
+class CostModel:
+    """Predictions for the regions of one scope."""
+
+    def __init__(self, scope: Scope, calibration: Calibration) -> None:
+        self._scope = scope
+        self._calibration = calibration
+
+    def predict(self, region: FusedRegion) -> Prediction:
+        """Return what the region takes before and after."""
+        values = {value: None for node in region.nodes for value in (*node.inputs, *node.outputs)}
+        held = self._bytes(value for value in values if value is not None)
+        # One rate for both, that of all that the region touches.
+        rate = held / self._calibration.move_ns(held) if held else 1.0
+        before = sum(self._node_ns(node, rate) for node in region.nodes)
+        return Prediction(before, self._kernel_ns(region, rate))
+
+    def refusal(self, region: FusedRegion, prediction: Prediction) -> str | None:
+        """Say why the region does not pay; None if it does."""
+        points = max(self.elements(value) for value in (*region.inputs, *region.outputs))
+        if points < self._minimum_points():
+            return f"{points} elements are too few for a kernel"
+        if prediction.gain < MINIMUM_GAIN:
+            return f"predicted to gain {100 * prediction.gain:.0f} %, less than 10 %"
+        saved = prediction.before_ns - prediction.after_ns
+        if saved < MINIMUM_SAVED_NS:
+            return f"predicted to save {saved:.0f} ns, less than {MINIMUM_SAVED_NS} ns"
+        return None
+
+    def _minimum_points(self) -> int:
+        return MINIMUM_POINTS
+
+    def elements(self, value: ir.Value) -> int:
+        """Return the number of elements, nominal where it is not known; 0 if the rank is not."""
+        shape = self._scope.shapes.shape(value)
+        return 0 if shape is None else prod(nominal(size) for size in shape)
+
+    @staticmethod
+    def operations(node: ir.Node) -> int:
+        """Return the simple operations for each element in a generated kernel."""
+        name = _LIKE.get(node.op_type, node.op_type) if is_runtime_own(node) else node.op_type
+        if name in RESHAPES or name in _CUTS:
+            return 0
+        if name == "Pow" and (exponent := node.inputs[1]) is not None:
+            array = constant_array(exponent, 1)
+            written = () if array is None or array.size == 0 else POWERS.get(array.item(), ())
+            if written:
+                return sum(POINTWISE_OPS[each].flops for each in written)
+        if (op := POINTWISE_OPS.get(name)) is not None:
+            return op.flops
+        return OPERATIONS.get(name, 1)
+
+    def _bytes(self, values: Iterable[ir.Value]) -> float:
+        total = 0.0
+        for value in values:
+            dtype = self._scope.shapes.dtype(value)
+            total += self.elements(value) * (4 if dtype is None else dtype.itemsize)
+        return total
+
+    def _kernel_ns(self, region: FusedRegion, rate: float) -> float:
+        operations = sum(self._work(node) * self.operations(node) for node in region.nodes)
+        computing = operations * self._calibration.operation_ns
+        read = sum(self._read_bytes(region, value) for value in region.inputs)
+        moving = (read + self._bytes(region.outputs)) / rate
+        return self._calibration.kernel_ns + max(computing, moving)
+
+    def _read_bytes(self, region: FusedRegion, value: ir.Value) -> float:
+        """Return what the region reads of an input: of one that is cut, only what is used."""
+        inside = set(region.nodes)
+        readers = {use.node for use in value.uses()} & inside
+        whole = self._bytes([value])
+        if not all(node.op_type in _CUTS for node in readers):
+            return whole
+        parts = {part for node in readers for part in node.outputs}
+        used = [part for part in parts if part in region.outputs or _is_read(part, inside)]
+        return min(whole, self._bytes(used))
+
+    def _node_ns(self, node: ir.Node, rate: float) -> float:
+        """Return what the node takes in ONNX Runtime, which fuses some into their neighbours."""
+        if is_reshape(node):
+            return self._calibration.node_ns
+        if self._is_free(node):
+            return 0.0
+        data = [
+            value
+            for index, value in enumerate(node.inputs)
+            if value is not None and index not in parameter_inputs(node)
+        ]
+        moved = self._bytes([*data, *node.outputs])
+        if self._is_gemm_bias(node):
+            return self._bytes(node.outputs) / rate
+        computing = self._work(node) * self._element_ns(node)
+        return self._calibration.node_ns + max(computing, moved / rate)
+
+    def _element_ns(self, node: ir.Node) -> float:
+        if node.op_type == "Pow":
+            exponent = self._scope.array(node.inputs[1], 1)
+            is_product = exponent is not None and exponent.size == 1 and exponent.item() in (2, 3)
+            return ORT_NS["Pow"] if is_product else GENERAL_POW_NS
+        return ORT_NS.get(node.op_type, ARITHMETIC_NS)
+
+    def _work(self, node: ir.Node) -> int:
+        """Return how many elements the node computes, or reads if it reduces."""
+        values: Sequence[ir.Value | None] = node.outputs
+        if access_of(node) == "reduction":
+            values = node.inputs[:1]
+        return sum(self.elements(value) for value in values if value is not None and value.name)
+
+    def _is_gemm_bias(self, node: ir.Node) -> bool:
+        """Say whether ONNX Runtime adds this bias in a Gemm that it makes of the MatMul before."""
+        if node.op_type != "Add" or node.domain:
+            return False
+        for product, bias in (node.inputs, node.inputs[::-1]):
+            producer = None if product is None else product.producer()
+            if product is None or producer is None or producer.op_type not in ("MatMul", "Gemm"):
+                continue
+            shape = None if bias is None else self._scope.shapes.shape(bias)
+            rows = self._scope.shapes.shape(product)
+            if shape is None or rows is None or len(shape) != 1 or len(product.uses()) > 1:
+                continue
+            return len(rows) == 2 or all(isinstance(size, int) for size in rows)
+        return False
+
+    def _is_free(self, node: ir.Node) -> bool:
+        """Say whether ONNX Runtime makes the node a part of a matrix product beside it."""
+        value = node.inputs[0] if node.inputs else None
+        producer = None if value is None else value.producer()
+        if node.op_type in EPILOGUES and producer is not None:
+            return producer.op_type == "Gemm" or self._is_gemm_bias(producer)
+        if node.op_type == "Transpose":
+            return _swaps_last(node) and all(
+                use.node.op_type == "MatMul" for use in node.outputs[0].uses()
+            )
+        return False
+
+
+def nominal(size: Size) -> int:
+    """Return a size as a number, what is not known being `NOMINAL_SIZE`."""
+    if isinstance(size, int):
+        return size
+    try:
+        found = replace_atoms(size, _nominal_atom)
+    except (ValueError, ZeroDivisionError):
+        return NOMINAL_SIZE
+    return max(found, 0) if isinstance(found, int) else NOMINAL_SIZE
+
+
+def _nominal_atom(atom: Atom) -> int | None:
+    return None if atom.args else NOMINAL_SIZE
+
+
+def _is_read(value: ir.Value, inside: set[ir.Node]) -> bool:
+    return any(use.node in inside for use in value.uses())
+
+
+def _swaps_last(node: ir.Node) -> bool:
+    attribute = node.attributes.get("perm")
+    if attribute is None:
+        return len(node.outputs[0].shape or ()) == 2
+    perm = list(attribute.as_ints())
+    rank = len(perm)
+    return rank >= 2 and perm == [*range(rank - 2), rank - 1, rank - 2]

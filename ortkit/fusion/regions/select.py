@@ -1,0 +1,154 @@
+"""From the groups of a graph to the regions that a kernel can compute, and that pay."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import onnx_ir as ir
+
+from ortkit.fusion.regions.access import access_of
+from ortkit.fusion.regions.cost_model import CostModel
+from ortkit.fusion.regions.describe import describe_region
+from ortkit.fusion.regions.duplicate import Candidate, with_recomputed
+from ortkit.fusion.regions.members import is_reshape
+from ortkit.fusion.regions.partition import partition
+from ortkit.fusion.regions.region import PASS, components, region_of
+from ortkit.kernels.signature import RegionSignature
+from ortkit.refusal import Refused
+from ortkit.rewrite.scope import Scope
+from ortkit.rewrite.site import describe
+
+Accepts = Callable[[RegionSignature], Refused | None]
+"""Says why there would be no kernel for a region."""
+
+#: A region that reads and makes more tensors is cut.
+MAX_TENSORS = 32
+#: How many places are tried for one cut before a group is halved.
+MAX_CUTS = 12
+
+
+def candidates(
+    scope: Scope,
+    graph: ir.Graph,
+    accepts: Accepts,
+    cost: CostModel,
+    excluded: frozenset[ir.Node] = frozenset(),
+) -> Iterator[Candidate]:
+    """Yield the regions of one graph that are taken and those that are not.
+
+    No two share a node but what both compute, and all taken ones may become nodes together. What
+    may not be a member leaves its reason in the log, as do the places where groups were cut.
+    """
+    found = partition(scope, graph, excluded)
+    for node, reason in found.refused:
+        outputs = tuple(value.name or "" for value in node.outputs)
+        scope.log.miss(PASS, describe(node), reason, outputs)
+    chooser = _Chooser(scope, accepts, cost)
+    settled = [one for group in found.groups for one in chooser.settle(group)]
+    yield from with_recomputed(scope, settled, chooser.verdict, cost)
+
+
+class _Chooser:
+    def __init__(self, scope: Scope, accepts: Accepts, cost: CostModel) -> None:
+        self._scope = scope
+        self._accepts = accepts
+        self._cost = cost
+        self._verdicts: dict[object, Refused | None] = {}
+
+    def settle(self, nodes: Sequence[ir.Node]) -> Iterator[Candidate]:
+        """Yield what becomes of the parts of `nodes`; those that no kernel can hold are cut."""
+        for part in _parts(nodes):
+            region = region_of(self._scope, part)
+            prediction = self._cost.predict(region)
+            if reason := self._cost.refusal(region, prediction):
+                yield Candidate(region, None, prediction, reason)
+                continue
+            signature = describe_region(self._scope, region)
+            verdict = self.verdict(signature)
+            if verdict is None:
+                yield Candidate(region, signature, prediction, "")
+            elif len(part) == 1:
+                yield Candidate(region, None, prediction, verdict.reason)
+            else:
+                place = self._cut(part)
+                outputs = tuple(value.name or "" for value in part[place].outputs)
+                reason = f"a region was cut here: {verdict.reason}"
+                self._scope.log.miss(PASS, describe(part[place]), reason, outputs)
+                yield from self.settle(part[:place])
+                yield from self.settle(part[place:])
+
+    def verdict(self, signature: RegionSignature) -> Refused | None:
+        """Say why no kernel would be built; alike regions are asked about once."""
+        tensors = (*signature.inputs, *signature.outputs)
+        if len(tensors) > MAX_TENSORS:
+            return Refused(f"{len(tensors)} inputs and outputs, more than {MAX_TENSORS}")
+        # Names of tensors are for messages only: layers that are alike have one verdict.
+        key = (signature.body, tuple((tensor.dtype, tensor.shape) for tensor in tensors))
+        if key not in self._verdicts:
+            self._verdicts[key] = self._accepts(signature)
+        return self._verdicts[key]
+
+    def _cut(self, nodes: tuple[ir.Node, ...]) -> int:
+        """Return where to cut: the cheapest place that leaves parts that kernels can hold.
+
+        Where none does, the place that leaves the largest such part.
+        """
+        count = len(nodes)
+        places = _places(nodes)
+        places.sort(key=lambda place: -max(place, count - place))
+        places = sorted(places[:MAX_CUTS], key=lambda place: self._cut_ns(nodes, place))
+        sound: list[tuple[int, int]] = []
+        for place in places:
+            held = [len(side) for side in (nodes[:place], nodes[place:]) if self._holds(side)]
+            if len(held) == 2:
+                return place
+            sound += [(size, place) for size in held]
+        return max(sound)[1] if sound else count // 2
+
+    def _cut_ns(self, nodes: tuple[ir.Node, ...], place: int) -> float:
+        """Return what both sides of a cut take as kernels, predicted."""
+        sides = (*_parts(nodes[:place]), *_parts(nodes[place:]))
+        return sum(self._cost.predict(region_of(self._scope, side)).after_ns for side in sides)
+
+    def _holds(self, nodes: tuple[ir.Node, ...]) -> bool:
+        """Say whether kernels can hold all parts of `nodes`."""
+        regions = (region_of(self._scope, part) for part in _parts(nodes))
+        return all(
+            self.verdict(describe_region(self._scope, region)) is None for region in regions
+        )
+
+
+def _parts(nodes: Sequence[ir.Node]) -> list[tuple[ir.Node, ...]]:
+    """Return the connected parts without reshapes at their ends, which are better left outside."""
+    return [part for trimmed in components(nodes) for part in components(_trimmed(trimmed))]
+
+
+def _trimmed(nodes: tuple[ir.Node, ...]) -> tuple[ir.Node, ...]:
+    kept = dict.fromkeys(nodes)
+    for node in nodes:
+        if is_reshape(node) and not _reads_from(node, kept):
+            del kept[node]
+    for node in reversed(nodes):
+        if node in kept and is_reshape(node) and not _feeds(node, kept):
+            del kept[node]
+    return tuple(kept)
+
+
+def _reads_from(node: ir.Node, kept: dict[ir.Node, None]) -> bool:
+    return any(value is not None and value.producer() in kept for value in node.inputs)
+
+
+def _feeds(node: ir.Node, kept: dict[ir.Node, None]) -> bool:
+    return any(use.node in kept for value in node.outputs for use in value.uses())
+
+
+def _places(nodes: Sequence[ir.Node]) -> list[int]:
+    """Return where a group may be cut; in a large one only beside what is not pointwise."""
+    if len(nodes) <= MAX_CUTS:
+        return list(range(1, len(nodes)))
+    plain = [access_of(node) == "pointwise" for node in nodes]
+    return [
+        place
+        for place in range(1, len(nodes))
+        if not (plain[place] and plain[place - 1]) or place == len(nodes) // 2
+    ]
