@@ -280,7 +280,7 @@ class _Run:
                 candidate = self.candidate(frozenset())
         if not lowering.has_lowered or foreign_note(candidate.library, self.options):
             return candidate
-        from ortkit.runtime.timing import Variant
+        from ortkit.runtime.timing.variants import Variant
 
         plain = self.candidate(frozenset(), lowered=False)
         lower = Variant(self._saved(candidate), candidate.library)
@@ -292,7 +292,7 @@ class _Run:
 
     def confirms(self, candidate: Candidate) -> bool:
         """Compare the result with the source; False if kernels make it slower, and must go."""
-        from ortkit.runtime.timing import Variant
+        from ortkit.runtime.timing.variants import Variant
 
         measurer = self.measurer
         assert measurer is not None

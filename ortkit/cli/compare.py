@@ -85,7 +85,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _options(arguments: argparse.Namespace) -> CompareOptions:
     from ortkit.comparison.comparing import CompareOptions
-    from ortkit.runtime.workers.turns import Schedule
+    from ortkit.runtime.workers.interleave import Schedule
 
     return CompareOptions(
         providers=names(arguments.providers, "--providers"),

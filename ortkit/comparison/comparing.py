@@ -19,8 +19,8 @@ from ortkit.comparison.rows import Row, make_rows
 from ortkit.errors import UserError
 from ortkit.graph.io.open import open_model
 from ortkit.runtime.settings import Optimizations, SessionSettings
+from ortkit.runtime.workers.interleave import Samples, Schedule, take_turns
 from ortkit.runtime.workers.planning import plan_session
-from ortkit.runtime.workers.turns import Samples, Schedule, take_turns
 from ortkit.runtime.workers.worker import SessionPlan
 from ortkit.temporary import TemporaryFolder
 from ortkit.verify.feeds import Feeds

@@ -12,7 +12,7 @@ from ortkit.comparison.differences import OutputDifference
 from ortkit.comparison.machine import MachineLoad
 from ortkit.comparison.rows import Row
 from ortkit.runtime.intervals import Interval, Speedup, median_of
-from ortkit.runtime.workers.turns import Samples
+from ortkit.runtime.workers.interleave import Samples
 
 SCHEMA = "ortkit.compare/1"
 

@@ -16,7 +16,7 @@ from ortkit.kernels.build.library import build_library
 from ortkit.kernels.signature import DOMAIN, RegionSignature, TensorSpec
 from ortkit.kernels.tuning.calibration import Calibration, machine
 from ortkit.runtime.ort import require_onnxruntime
-from ortkit.runtime.timing import NotTimed, Variant, time_variants
+from ortkit.runtime.timing.variants import NotTimed, Variant, time_variants
 from ortkit.targets.target import Target
 from ortkit.temporary import TemporaryFolder
 

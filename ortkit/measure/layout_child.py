@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from ortkit.errors import OrtkitError
-from ortkit.runtime.memory.library import NotAvailableError
 from ortkit.runtime.memory.point_child import read_feeds
+from ortkit.runtime.native_library import NotAvailableError
 from ortkit.runtime.ort import import_onnxruntime
 from ortkit.runtime.profiling.devices import joined
 from ortkit.runtime.profiling.trace import read_trace
@@ -23,7 +23,7 @@ from ortkit.runtime.session import Session
 from ortkit.runtime.targets import CUDA
 
 if TYPE_CHECKING:
-    from ortkit.runtime.cuda_activity import CudaActivity
+    from ortkit.runtime.profiling.cuda_activity import CudaActivity
 
 #: Runs at the begin of each trace that do not count.
 WARM_UP = 3
@@ -101,7 +101,7 @@ def _recording() -> tuple[CudaActivity | None, str]:
 
     ONNX Runtime's trace has of CUDA nodes only what the host does to launch them.
     """
-    from ortkit.runtime.cuda_activity import CudaActivity
+    from ortkit.runtime.profiling.cuda_activity import CudaActivity
 
     try:
         return CudaActivity().__enter__(), ""

@@ -23,7 +23,7 @@ from ortkit.measure.result import (
 )
 from ortkit.measure.whole import ceiling_of, profile_whole, time_whole
 from ortkit.runtime.profiling.result import Profile
-from ortkit.runtime.timing import NotTimed, Variant
+from ortkit.runtime.timing.variants import NotTimed, Variant
 
 _TIMEOUT_SECONDS = 600.0
 

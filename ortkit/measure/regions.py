@@ -21,7 +21,7 @@ from ortkit.measure.known import KnownTimes
 from ortkit.measure.result import Compared, RegionTiming, compare
 from ortkit.runtime.child_process import script_command
 from ortkit.runtime.ort import import_onnxruntime
-from ortkit.runtime.timing import NotTimed, Variant, time_variants
+from ortkit.runtime.timing.variants import NotTimed, Variant, time_variants
 
 ROUNDS = 6
 #: Of one turn; a round has two of each variant.

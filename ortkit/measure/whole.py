@@ -10,7 +10,7 @@ from statistics import median
 from ortkit.measure.result import Ceiling
 from ortkit.runtime.heavy import HEAVY
 from ortkit.runtime.profiling.result import Profile
-from ortkit.runtime.timing import NotTimed, Timing, Variant, time_variants
+from ortkit.runtime.timing.variants import NotTimed, Timing, Variant, time_variants
 from ortkit.temporary import TemporaryFolder
 
 ROUNDS = 3

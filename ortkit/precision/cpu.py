@@ -40,7 +40,7 @@ from ortkit.precision.smooth import smooth
 from ortkit.precision.static import StaticInt8, lower_convolutions
 from ortkit.rewrite.log import DENIED, RewriteLog
 from ortkit.rewrite.site import describe
-from ortkit.runtime.timing import Variant
+from ortkit.runtime.timing.variants import Variant
 from ortkit.verify.accuracy import OutputAccuracy, largest_error
 from ortkit.verify.exchange import read_values
 from ortkit.verify.feeds import Feeds, Value

@@ -35,7 +35,7 @@ from ortkit.precision.gains import Gain
 from ortkit.precision.products import PASS, Product
 from ortkit.rewrite.log import RewriteLog
 from ortkit.rewrite.site import describe
-from ortkit.runtime.timing import Variant
+from ortkit.runtime.timing.variants import Variant
 
 #: DequantizeLinear has had eight-bit floats since then; axes are an input.
 _OPSET = 19

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from ortkit.graph.io.npz import write_npz
-from ortkit.runtime.timing import NotTimed, Variant, speedup, time_variants
+from ortkit.runtime.timing.variants import NotTimed, Variant, speedup, time_variants
 from ortkit.verify.exchange import read_values
 
 #: Where the noise leaves it open, this part of the time must be saved.

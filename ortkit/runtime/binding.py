@@ -23,8 +23,8 @@ from ortkit.runtime.bound_memory import (
 from ortkit.runtime.capture_gate import GATE
 from ortkit.runtime.cuda_graphs import BoundGraph, CapturedRuns
 from ortkit.runtime.feeds import FeedReader, Given, shape_of
+from ortkit.runtime.memory_devices import Places
 from ortkit.runtime.options import explained
-from ortkit.runtime.places import Places
 from ortkit.runtime.sharing import as_array, device_of, wait_for_writers
 from ortkit.runtime.specs import ONNX_CODES, TensorSpec
 

@@ -10,8 +10,8 @@ import numpy as np
 
 from ortkit.errors import UserError
 from ortkit.runtime.feeds import shape_of
+from ortkit.runtime.memory_devices import Places
 from ortkit.runtime.options import explained
-from ortkit.runtime.places import Places
 from ortkit.runtime.sharing import device_of, shared
 from ortkit.runtime.specs import TensorSpec
 

@@ -15,8 +15,8 @@ import numpy as np
 from ortkit.errors import RunError, UserError
 from ortkit.runtime.capture_gate import GATE
 from ortkit.runtime.feeds import Array, shape_of
+from ortkit.runtime.memory_devices import Places
 from ortkit.runtime.options import explained
-from ortkit.runtime.places import Places
 from ortkit.runtime.sharing import as_array, copy_into, wait_for_default_stream
 from ortkit.runtime.specs import TensorSpec
 

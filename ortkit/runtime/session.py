@@ -19,10 +19,10 @@ from ortkit.runtime.capture_gate import GATE, gated
 from ortkit.runtime.cuda_graphs import CapturedRuns
 from ortkit.runtime.feeds import Array, FeedReader, Given
 from ortkit.runtime.loading import load
+from ortkit.runtime.memory_devices import places_of
 from ortkit.runtime.options import explained
 from ortkit.runtime.ort import import_onnxruntime
 from ortkit.runtime.placement import Placed, read_placement
-from ortkit.runtime.places import places_of
 from ortkit.runtime.settings import Kernels, Optimizations, SessionSettings, Target
 from ortkit.runtime.shared_caches import check_shared
 from ortkit.runtime.source import Saveable

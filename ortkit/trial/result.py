@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Literal
 
 from ortkit.measure.result import Ceiling
-from ortkit.runtime.timing import Speedup
+from ortkit.runtime.timing.variants import Speedup
 from ortkit.verify.verification import Verification
 
 SCHEMA = "ortkit.try/"

@@ -25,7 +25,7 @@ from ortkit.optimization import Optimized, OptimizeOptions, optimize
 from ortkit.runtime.heavy import HEAVY
 from ortkit.runtime.ort import require_onnxruntime
 from ortkit.runtime.profiling.result import Profile
-from ortkit.runtime.timing import NotTimed, Timing, Variant, speedup, time_variants
+from ortkit.runtime.timing.variants import NotTimed, Timing, Variant, speedup, time_variants
 from ortkit.temporary import TemporaryFolder
 from ortkit.trial.outlook import Facts, outlook
 from ortkit.trial.result import Holder, Latency, Prospect, Trial

@@ -17,8 +17,8 @@ from ortkit.optimization import Optimized, optimize
 from ortkit.options import OptimizeOptions
 from ortkit.runtime.intervals import noise_floor, speedup_of
 from ortkit.runtime.settings import SessionSettings
-from ortkit.runtime.timing import CPU
-from ortkit.runtime.workers.turns import Schedule, take_turns
+from ortkit.runtime.timing.variants import CPU
+from ortkit.runtime.workers.interleave import Schedule, take_turns
 from ortkit.runtime.workers.worker import SessionPlan
 from ortkit.tune.result import Alternative
 

@@ -20,7 +20,7 @@ from ortkit.optimization import Optimized, optimize
 from ortkit.options import OptimizeOptions
 from ortkit.runtime.ort import require_onnxruntime
 from ortkit.runtime.settings import SessionSettings
-from ortkit.runtime.timing import NotTimed, Timing, Variant, time_variants
+from ortkit.runtime.timing.variants import NotTimed, Timing, Variant, time_variants
 from ortkit.targets.target import Target
 from ortkit.temporary import TemporaryFolder
 from ortkit.tune.alternatives import Alternatives, ways_of

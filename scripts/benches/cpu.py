@@ -26,7 +26,7 @@ from ortkit.graph.io.open import open_model
 from ortkit.graph.symbolic.dims import names
 from ortkit.kernels.metadata import library_path
 from ortkit.runtime.heavy import HEAVY
-from ortkit.runtime.timing import NotTimed, Variant, time_variants
+from ortkit.runtime.timing.variants import NotTimed, Variant, time_variants
 from ortkit.verify.feeds import FeedMaker
 from ortkit.verify.plans import Plan
 from scripts.benches import corpus, output

@@ -27,7 +27,7 @@ import numpy as np
 
 import ortkit
 from ortkit.kernels.metadata import library_path
-from ortkit.runtime.cuda_activity import CudaActivity
+from ortkit.runtime.profiling.cuda_activity import CudaActivity
 from scripts.benches import output
 from scripts.benches.cuda_kernels import lines, measure_kernels
 from scripts.benches.cuda_models import Architecture, architectures

@@ -14,7 +14,7 @@ import onnx
 import ortkit
 from ortkit.errors import OrtkitError
 from ortkit.kernels.build.library import build_library
-from ortkit.runtime.cuda_activity import CudaActivity
+from ortkit.runtime.profiling.cuda_activity import CudaActivity
 from ortkit.targets.target import Target
 from scripts.benches.cuda_cases import CASES, SIZES, CudaCase
 from scripts.benches.kernels import as_region, fused_model

@@ -21,9 +21,9 @@ import onnx.parser
 import models
 import ortkit
 from ortkit.errors import OrtkitError
-from ortkit.runtime.cuda_activity import CudaActivity
 from ortkit.runtime.memory.devices import device_memory
-from ortkit.runtime.memory.library import NotAvailableError
+from ortkit.runtime.native_library import NotAvailableError
+from ortkit.runtime.profiling.cuda_activity import CudaActivity
 from ortkit.runtime.profiling.devices import busy_us
 from scripts.benches import output
 

@@ -25,7 +25,7 @@ from ortkit.errors import ModelError, OrtkitError
 from ortkit.graph.io.open import open_model
 from ortkit.graph.symbolic.dims import names
 from ortkit.kernels.metadata import library_path
-from ortkit.runtime.timing import NotTimed, Variant, time_variants
+from ortkit.runtime.timing.variants import NotTimed, Variant, time_variants
 from ortkit.verify.feeds import FeedMaker
 from ortkit.verify.plans import Plan
 from ortkit.verify.sizes import size_plans

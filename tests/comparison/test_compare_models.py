@@ -17,7 +17,7 @@ from ortkit.comparison import tf32
 from ortkit.comparison.comparing import CompareOptions, compare_models
 from ortkit.comparison.result import BatchResult, Comparison, RowResult
 from ortkit.errors import ModelError, RunError, UserError
-from ortkit.runtime.workers.turns import Schedule
+from ortkit.runtime.workers.interleave import Schedule
 from ortkit.runtime.workers.worker import SessionPlan
 
 SHORT = Schedule(seconds=0.1, rounds=2, processes=1)

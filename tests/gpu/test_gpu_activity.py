@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 import ortkit
-from ortkit.runtime.cuda_activity import CudaActivity
+from ortkit.runtime.profiling.cuda_activity import CudaActivity
 from ortkit.runtime.profiling.devices import busy_us, joined
 from ortkit.runtime.profiling.trace import read_trace
 from tests.gpu import cuda_models as models

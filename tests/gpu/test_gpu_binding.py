@@ -10,7 +10,7 @@ import pytest
 
 import ortkit
 from ortkit.errors import UserError
-from ortkit.runtime.cuda_activity import CudaActivity
+from ortkit.runtime.profiling.cuda_activity import CudaActivity
 from tests.gpu import cuda_models as models
 
 torch: Any = pytest.importorskip("torch")

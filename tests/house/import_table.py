@@ -63,7 +63,7 @@ MAY_IMPORT = {
     "ops/rotary": "analysis graph/* rewrite",
     "optimization": (
         "candidate fused_source fusion/* graph/* kernel_stage kernels load_stage measure"
-        " optimized options pipelines precision report rewrite runtime targets verify"
+        " optimized options pipelines precision report rewrite runtime/* targets verify"
     ),
     "optimized": "graph/* kernels report",
     "option_checks": "options verify",
@@ -71,7 +71,7 @@ MAY_IMPORT = {
     "pass_info": "passes rewrite",
     "passes": "analysis graph/* ops/* rewrite",
     "pipelines": "options passes precision rewrite targets",
-    "precision": "analysis graph/* isolation kernels/* rewrite runtime targets verify",
+    "precision": "analysis graph/* isolation kernels/* rewrite runtime/* targets verify",
     "provider": "graph runtime",
     "provider/conformance": "provider provider/own runtime",
     "provider/own": (
@@ -80,8 +80,9 @@ MAY_IMPORT = {
     "report": "graph/* measure precision rewrite verify",
     "rewrite": "analysis graph/*",
     "runtime": "graph/* kernels",
-    "runtime/memory": "graph/* kernels runtime runtime/profiling runtime/workers",
+    "runtime/memory": "graph/* kernels runtime runtime/profiling",
     "runtime/profiling": "graph/* kernels/* runtime runtime/workers",
+    "runtime/timing": "runtime runtime/profiling runtime/workers",
     "runtime/workers": "runtime",
     "targets": "",
     "trial": "graph/* measure optimization options report runtime/* verify",
@@ -123,12 +124,13 @@ FACE = {
     "ops/rotary": "channels emit layout match steps",
     "provider/conformance": "cases conform subject verdict",
     "provider/own": "ahead building failures options",
-    "runtime/memory": "arena_options library node_table nodes point point_child",
+    "runtime/memory": "arena_options node_table nodes point point_child",
     "runtime/profiling": (
-        "advice devices diff diff_match diff_models diff_saved events html html_data"
-        " model_runs peaks perfetto result saved_trace trace"
+        "advice cuda_activity devices diff diff_match diff_models diff_saved events html"
+        " html_data model_runs peaks perfetto result saved_trace trace"
     ),
-    "runtime/workers": "planning turns worker",
+    "runtime/timing": "variants",
+    "runtime/workers": "interleave planning worker",
 }
 
 #: (package, package) -> modules of the first that import the second against `MAY_IMPORT`. A test
@@ -140,9 +142,6 @@ KNOWN_EXCEPTIONS = {
     ),
     ("fusion", "report"): "kept plan",
     ("runtime", "__init__"): "child_process",
-    ("runtime", "runtime/memory"): "cuda_activity session",
-    ("runtime", "runtime/profiling"): "cuda_activity session timing",
-    ("runtime", "runtime/workers"): "timing",
-    ("runtime/profiling", "runtime/memory"): "recording",
-    ("runtime/workers", "runtime/memory"): "child",
+    ("runtime", "runtime/memory"): "arenas session",
+    ("runtime", "runtime/profiling"): "session",
 }

@@ -196,7 +196,7 @@ def test_all_folders_that_are_written_to_are_looked_through(
     keep_database(TunedDatabase())
     note_objects("0" * 64, (), (), find_shim()[0])
     Verdicts(tmp_path / VERDICTS, "0" * 64, {}).keep(
-        KernelNode("add", onnx.FunctionProto(), (), (), (), 10), {}
+        KernelNode("add", onnx.FunctionProto(), (), (), (), (), 10), "", {}
     )
     folders = {str(path.parent.relative_to(tmp_path)) for path in tmp_path.rglob("*.*")}
     assert folders == {name or "." for name in FOLDERS if name != "kernels"}

@@ -16,7 +16,7 @@ from ortkit.measure import measurer, whole
 from ortkit.measure.regions import RegionJob
 from ortkit.measure.result import RegionTiming
 from ortkit.optimization import Optimized, OptimizeOptions, optimize
-from ortkit.runtime.timing import NotTimed
+from ortkit.runtime.timing.variants import NotTimed
 
 Whole = Mapping[str, float]
 

@@ -17,7 +17,7 @@ from ortkit.errors import UserError
 from ortkit.measure import region_child, regions
 from ortkit.measure.fused import FusedCase, case_model, fused_cases, made_up
 from ortkit.measure.regions import RegionJob, time_regions
-from ortkit.runtime.timing import NotTimed
+from ortkit.runtime.timing.variants import NotTimed
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ import onnxruntime as ort
 import pytest
 
 from ortkit.runtime.memory.address import session_address
-from ortkit.runtime.memory.library import (
+from ortkit.runtime.native_library import (
     RUNTIME_LIBRARY,
     NotAvailableError,
     RuntimeLibrary,

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from ortkit.runtime.cuda_activity import CudaActivity, plain_name
-from ortkit.runtime.memory.library import NotAvailableError
+from ortkit.runtime.native_library import NotAvailableError
+from ortkit.runtime.profiling.cuda_activity import CudaActivity, plain_name
 
 _NEXT = ctypes.CFUNCTYPE(
     ctypes.c_int32, ctypes.c_void_p, ctypes.c_size_t, ctypes.POINTER(ctypes.c_void_p)

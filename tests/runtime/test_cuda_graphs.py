@@ -12,7 +12,7 @@ from ortkit.errors import RunError, UserError
 from ortkit.runtime.binding import Binding, bind
 from ortkit.runtime.cuda_graphs import MOST_GRAPHS, CapturedRuns, not_captured
 from ortkit.runtime.feeds import FeedReader
-from ortkit.runtime.places import Places
+from ortkit.runtime.memory_devices import Places
 from ortkit.runtime.specs import TensorSpec
 from tests.runtime import graph_runtime
 

@@ -13,9 +13,10 @@ import pytest
 
 from ortkit import Session
 from ortkit.errors import UserError
-from ortkit.runtime.memory import address, arenas, report_of
-from ortkit.runtime.memory.library import NotAvailableError
+from ortkit.runtime import arenas
+from ortkit.runtime.memory import address, report_of
 from ortkit.runtime.memory.process import process_memory, reset_peak
+from ortkit.runtime.native_library import NotAvailableError
 
 GRAIN = 256
 MODEL = """<ir_version: 8, opset_import: ["" : 17]>

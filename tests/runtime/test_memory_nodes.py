@@ -10,7 +10,7 @@ import onnx.parser
 import onnx_ir as ir
 import pytest
 
-from ortkit.runtime.memory.arenas import Unavailable
+from ortkit.runtime.arenas import Unavailable
 from ortkit.runtime.memory.buffers import Replay, Step, last_uses
 from ortkit.runtime.memory.node_table import NodeMemory, Peak
 from ortkit.runtime.memory.nodes import _reads, read_node_memory

@@ -14,7 +14,7 @@ import onnxruntime
 import pytest
 
 from ortkit.runtime import sharing, targets
-from ortkit.runtime.places import Places, places_of
+from ortkit.runtime.memory_devices import Places, places_of
 from ortkit.runtime.targets import CPU, CUDA
 
 

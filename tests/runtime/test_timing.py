@@ -9,7 +9,7 @@ import onnx
 import onnx.parser
 import pytest
 
-from ortkit.runtime.timing import NotTimed, Timing, Variant, speedup, time_variants
+from ortkit.runtime.timing.variants import NotTimed, Timing, Variant, speedup, time_variants
 
 TEXT = """<ir_version: 10, opset_import: ["" : 20]>
 g (float[n, 8] x) => (float[n, 8] y) { a = Tanh(x)  y = Add(a, x) }

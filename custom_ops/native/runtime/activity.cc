@@ -3,7 +3,7 @@
 //
 // CUPTI asks for buffers in the middle of a CUDA call and gives them back from a thread of its own:
 // both must not wait for Python's lock, so they are answered here. CUPTI itself is loaded, and told
-// what to record, by ortkit/runtime/cuda_activity.py; nothing of it is linked.
+// what to record, by ortkit/runtime/profiling/cuda_activity.py; nothing of it is linked.
 #include <atomic>
 #include <cstddef>
 #include <cstdint>

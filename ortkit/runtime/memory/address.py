@@ -17,7 +17,7 @@ import struct
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from ortkit.runtime.memory.library import NotAvailableError, runtime_library
+from ortkit.runtime.native_library import NotAvailableError, runtime_library
 from ortkit.runtime.ort import import_onnxruntime
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import ctypes
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ortkit.runtime.memory.library import NotAvailableError
+from ortkit.runtime.native_library import NotAvailableError
 
 _NAME = 256
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
-from ortkit.runtime.memory.arenas import Unavailable
+from ortkit.runtime.arenas import Unavailable
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import onnx_ir as ir
 from ortkit.errors import OrtkitError
 from ortkit.graph.io.open import open_model
 from ortkit.graph.walk import nodes_below, subgraphs
-from ortkit.runtime.memory.arenas import Unavailable
+from ortkit.runtime.arenas import Unavailable
 from ortkit.runtime.memory.buffers import Buffer, Replay, Step, last_uses
 from ortkit.runtime.memory.node_table import LiveTensor, NodeMemory, NodeUse, Peak
 from ortkit.runtime.profiling.events import Memory, NodeEvent

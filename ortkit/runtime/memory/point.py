@@ -11,8 +11,8 @@ from statistics import median
 from typing import Any
 
 from ortkit.errors import RunError
+from ortkit.runtime.arenas import Arena, Unavailable
 from ortkit.runtime.child_process import child_command
-from ortkit.runtime.memory.arenas import Arena, Unavailable
 from ortkit.runtime.memory.devices import DeviceMemory
 from ortkit.runtime.memory.node_table import NodeMemory
 from ortkit.runtime.memory.nodes import read_node_memory

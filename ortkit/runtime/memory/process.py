@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from ortkit.runtime.memory.library import NotAvailableError
+from ortkit.runtime.native_library import NotAvailableError
 
 _STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 #: proc(5): writing this resets the peak of resident memory.

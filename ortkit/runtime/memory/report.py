@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ortkit.errors import UserError
-from ortkit.runtime.memory.arenas import Arena, Unavailable, arenas_of
+from ortkit.runtime.arenas import Arena, Unavailable, arenas_of
 from ortkit.runtime.memory.devices import DeviceMemory, device_memory
-from ortkit.runtime.memory.library import NotAvailableError
 from ortkit.runtime.memory.process import ProcessMemory, process_memory
+from ortkit.runtime.native_library import NotAvailableError
 
 if TYPE_CHECKING:
     import onnxruntime

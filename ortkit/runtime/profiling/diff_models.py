@@ -20,8 +20,8 @@ from ortkit.runtime.profiling.diff_sides import side_of_traces
 from ortkit.runtime.profiling.diff_turns import Traced, trace_in_turns
 from ortkit.runtime.profiling.joining import joined_of
 from ortkit.runtime.settings import SessionSettings
+from ortkit.runtime.workers.interleave import Samples, Schedule, take_turns
 from ortkit.runtime.workers.planning import plan_session
-from ortkit.runtime.workers.turns import Samples, Schedule, take_turns
 from ortkit.runtime.workers.worker import SessionPlan
 
 _LEAST_RUNS = 6

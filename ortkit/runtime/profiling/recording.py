@@ -21,7 +21,7 @@ from ortkit.runtime.targets import CUDA
 from ortkit.temporary import TemporaryFolder
 
 if TYPE_CHECKING:
-    from ortkit.runtime.cuda_activity import CudaActivity
+    from ortkit.runtime.profiling.cuda_activity import CudaActivity
     from ortkit.runtime.session import Session
 
 _GRAPH = "graph.onnx"
@@ -85,8 +85,8 @@ class TracedSession:
         """Record what the GPU does, where NVIDIA's CUPTI is there."""
         if self.session.providers[0] != CUDA:
             return
-        from ortkit.runtime.cuda_activity import CudaActivity
-        from ortkit.runtime.memory.library import NotAvailableError
+        from ortkit.runtime.native_library import NotAvailableError
+        from ortkit.runtime.profiling.cuda_activity import CudaActivity
 
         try:
             self._activity = CudaActivity()

@@ -205,7 +205,7 @@ class _Holder:
 
         To be asked last: finding them takes small sessions of its own.
         """
-        from ortkit.runtime.memory.arenas import arenas_of
+        from ortkit.runtime.arenas import arenas_of
 
         arenas, missing = arenas_of(self.session)
         return {

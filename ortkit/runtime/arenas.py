@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from ortkit.runtime.memory.address import session_address
-from ortkit.runtime.memory.library import NotAvailableError, runtime_library
+from ortkit.runtime.native_library import NotAvailableError, runtime_library
 
 if TYPE_CHECKING:
     import onnxruntime

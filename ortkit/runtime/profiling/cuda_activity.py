@@ -18,7 +18,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ortkit.runtime.memory.library import NotAvailableError, runtime_library
+from ortkit.runtime.native_library import NotAvailableError, runtime_library
 from ortkit.runtime.profiling.events import DeviceEvent
 
 #: Newest first: the one of CUDA's version is the one that is there.

@@ -13,7 +13,7 @@ from ortkit.runtime.intervals import speedup as speedup
 from ortkit.runtime.profiling.build import read_profile
 from ortkit.runtime.profiling.result import Profile
 from ortkit.runtime.settings import SessionSettings
-from ortkit.runtime.workers.turns import Schedule, take_turns
+from ortkit.runtime.workers.interleave import Schedule, take_turns
 from ortkit.runtime.workers.worker import SessionPlan, Worker, WorkerError
 
 CPU = ("CPUExecutionProvider",)

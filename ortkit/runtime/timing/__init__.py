@@ -1,0 +1,1 @@
+"""Timing sessions against each other."""
