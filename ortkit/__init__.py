@@ -19,25 +19,25 @@ if TYPE_CHECKING:
     from ortkit.errors import OrtkitError as OrtkitError
     from ortkit.errors import RunError as RunError
     from ortkit.errors import UserError as UserError
-    from ortkit.extend.custom_ops import CustomOp as CustomOp
-    from ortkit.extend.custom_ops import custom_op as custom_op
-    from ortkit.extend.recognise_ops import RecogniseOps as RecogniseOps
-    from ortkit.extend.tensor_types import BFloat16 as BFloat16
-    from ortkit.extend.tensor_types import Bool as Bool
-    from ortkit.extend.tensor_types import Float as Float
-    from ortkit.extend.tensor_types import Float16 as Float16
-    from ortkit.extend.tensor_types import Float32 as Float32
-    from ortkit.extend.tensor_types import Float64 as Float64
-    from ortkit.extend.tensor_types import Int as Int
-    from ortkit.extend.tensor_types import Int8 as Int8
-    from ortkit.extend.tensor_types import Int16 as Int16
-    from ortkit.extend.tensor_types import Int32 as Int32
-    from ortkit.extend.tensor_types import Int64 as Int64
-    from ortkit.extend.tensor_types import UInt as UInt
-    from ortkit.extend.tensor_types import UInt8 as UInt8
-    from ortkit.extend.tensor_types import UInt16 as UInt16
-    from ortkit.extend.tensor_types import UInt32 as UInt32
-    from ortkit.extend.tensor_types import UInt64 as UInt64
+    from ortkit.extend.body.recognize import RecogniseOps as RecogniseOps
+    from ortkit.extend.declare.op import CustomOp as CustomOp
+    from ortkit.extend.declare.op import custom_op as custom_op
+    from ortkit.extend.declare.tensor_types import BFloat16 as BFloat16
+    from ortkit.extend.declare.tensor_types import Bool as Bool
+    from ortkit.extend.declare.tensor_types import Float as Float
+    from ortkit.extend.declare.tensor_types import Float16 as Float16
+    from ortkit.extend.declare.tensor_types import Float32 as Float32
+    from ortkit.extend.declare.tensor_types import Float64 as Float64
+    from ortkit.extend.declare.tensor_types import Int as Int
+    from ortkit.extend.declare.tensor_types import Int8 as Int8
+    from ortkit.extend.declare.tensor_types import Int16 as Int16
+    from ortkit.extend.declare.tensor_types import Int32 as Int32
+    from ortkit.extend.declare.tensor_types import Int64 as Int64
+    from ortkit.extend.declare.tensor_types import UInt as UInt
+    from ortkit.extend.declare.tensor_types import UInt8 as UInt8
+    from ortkit.extend.declare.tensor_types import UInt16 as UInt16
+    from ortkit.extend.declare.tensor_types import UInt32 as UInt32
+    from ortkit.extend.declare.tensor_types import UInt64 as UInt64
     from ortkit.one_call import optimize as optimize
     from ortkit.optimization import Optimized as Optimized
     from ortkit.optimization import OptimizeOptions as OptimizeOptions
@@ -62,15 +62,15 @@ _PUBLIC = {
     "optimize": "ortkit.one_call",
     "register_provider": "ortkit.provider.registration",
     "unregister_provider": "ortkit.provider.registration",
-    "CustomOp": "ortkit.extend.custom_ops",
-    "custom_op": "ortkit.extend.custom_ops",
-    "RecogniseOps": "ortkit.extend.recognise_ops",
+    "CustomOp": "ortkit.extend.declare.op",
+    "custom_op": "ortkit.extend.declare.op",
+    "RecogniseOps": "ortkit.extend.body.recognize",
     **dict.fromkeys(
         (
             "BFloat16", "Bool", "Float", "Float16", "Float32", "Float64", "Int", "Int8", "Int16",
             "Int32", "Int64", "UInt", "UInt8", "UInt16", "UInt32", "UInt64",
         ),
-        "ortkit.extend.tensor_types",
+        "ortkit.extend.declare.tensor_types",
     ),
 }  # fmt: skip
 

@@ -49,7 +49,7 @@ def optimize(
         MissingDependencyError: A runtime that is needed is not installed.
         InternalError: A bug in ortkit.
     """
-    from ortkit.extend.torch_export import export_module, is_torch_module
+    from ortkit.extend.torch.export import export_module, is_torch_module
 
     if is_torch_module(source):
         if args is None and kwargs is None and isinstance(source, _module_class()):

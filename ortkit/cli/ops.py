@@ -12,10 +12,10 @@ from ortkit.cli.flags import check_written
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from ortkit.extend.custom_ops import CustomOp
-    from ortkit.extend.declared_kernels import DeclaredKernel
-    from ortkit.extend.native import OpsBuild
-    from ortkit.extend.op_check import OpCheck
+    from ortkit.extend.build.library import OpsBuild
+    from ortkit.extend.check.op_check import OpCheck
+    from ortkit.extend.declare.kernels import DeclaredKernel
+    from ortkit.extend.declare.op import CustomOp
 
 SCHEMA = "ortkit.ops/1"
 _ACTIONS = {
@@ -60,7 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Do what was asked of ops."""
-    from ortkit.extend.find_ops import choose_ops, find_ops
+    from ortkit.extend.declare.find_ops import choose_ops, find_ops
 
     names = [arguments.name] if arguments.what == "show" else getattr(arguments, "names", [])
     ops = choose_ops(find_ops(arguments.sources), names)
@@ -82,7 +82,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _test(arguments: argparse.Namespace, ops: Sequence[CustomOp]) -> int:
     from ortkit.errors import UserError
-    from ortkit.extend.op_check import check_op
+    from ortkit.extend.check.op_check import check_op
 
     if not ops:
         raise UserError("there are no ops", fix="name the file that declares them with --from")
@@ -110,7 +110,7 @@ def _test(arguments: argparse.Namespace, ops: Sequence[CustomOp]) -> int:
 
 def _build(arguments: argparse.Namespace, ops: Sequence[CustomOp]) -> int:
     from ortkit.errors import UserError
-    from ortkit.extend.native import build_ops
+    from ortkit.extend.build.library import build_ops
     from ortkit.targets.target import Target
 
     _check_dtypes(arguments.dtypes)
@@ -151,7 +151,7 @@ def _count(number: int, what: str) -> str:
 
 def _check_dtypes(dtypes: Sequence[str] | None) -> None:
     from ortkit.errors import UserError
-    from ortkit.extend.tensor_types import Float, Int, UInt
+    from ortkit.extend.declare.tensor_types import Float, Int, UInt
 
     known = (*Float.dtypes, *Int.dtypes, *UInt.dtypes)
     for dtype in dtypes or ():

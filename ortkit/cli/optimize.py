@@ -192,8 +192,8 @@ def _note_trust(optimized: Optimized) -> None:
 def _extra_passes(sources: list[str]) -> tuple[Pass, ...]:
     if not sources:
         return ()
-    from ortkit.extend.find_ops import find_ops
-    from ortkit.extend.recognise_ops import RecogniseOps
+    from ortkit.extend.body.recognize import RecogniseOps
+    from ortkit.extend.declare.find_ops import find_ops
 
     ops = find_ops(sources, "--ops")
     if not ops:

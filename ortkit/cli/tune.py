@@ -95,9 +95,9 @@ def _tuned(source: Path, options: TuneOptions) -> TuneResult:
         from ortkit.tune.tuner import tune
 
         return tune(source, options)
-    from ortkit.extend.find_ops import find_ops
-    from ortkit.extend.tvm_searched import searched_kernels
-    from ortkit.extend.tvm_tuning import te_kernels
+    from ortkit.extend.declare.find_ops import find_ops
+    from ortkit.extend.tvm.searched import searched_kernels
+    from ortkit.extend.tvm.tuning import te_kernels
     from ortkit.measure.inputs import shapes_in
     from ortkit.targets.cpu import resolve
     from ortkit.targets.target import Target
@@ -138,7 +138,7 @@ def _seconds(text: str) -> float | None:
 
 
 def _show(found: TuneResult) -> None:
-    from ortkit.extend.tvm_traces import name_of
+    from ortkit.extend.tvm.traces import name_of
 
     for name, shape in found.inputs.items():
         show.line(f"input     {name} [{', '.join(map(str, shape))}]")

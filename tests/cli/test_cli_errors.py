@@ -141,7 +141,7 @@ def test_a_file_without_ops_is_no_source_of_them(
 ) -> None:
     (tmp_path / "none.py").write_text("x = 1\n", "utf-8")
     # Other tests of this process may have declared some.
-    monkeypatch.setattr("ortkit.extend.find_ops.declared_ops", lambda: ())
+    monkeypatch.setattr("ortkit.extend.declare.find_ops.declared_ops", lambda: ())
     done = call("optimize", folder / "small.onnx", "--ops", tmp_path / "none.py")
     assert (done.code, done.out) == (2, "")
     assert done.err == f"ortkit: --ops {tmp_path / 'none.py'}: declares no op\n"

@@ -12,13 +12,13 @@ import onnx.parser
 import pytest
 
 import ortkit
-from ortkit.extend.custom_ops import CustomOp
-from ortkit.extend.find_ops import find_ops
-from ortkit.extend.forms import Form, forms_of
-from ortkit.extend.guarded import call_guarded
-from ortkit.extend.native import built_forms
-from ortkit.extend.op_cases import cases_of
-from ortkit.extend.op_check import check_op
+from ortkit.extend.build.library import built_forms
+from ortkit.extend.check.guarded import call_guarded
+from ortkit.extend.check.op_cases import cases_of
+from ortkit.extend.check.op_check import check_op
+from ortkit.extend.declare.find_ops import find_ops
+from ortkit.extend.declare.op import CustomOp
+from ortkit.extend.declare.variants import Form, forms_of
 from ortkit.kernels.backend import Kernel
 from ortkit.runtime.python_ops import OPS
 from ortkit.targets.cpu import LEVELS, runs_here
@@ -102,7 +102,7 @@ def test_kernels_on_tiles_run_without_a_session(ops: dict[str, CustomOp]) -> Non
     """A process must ask for tiles before it uses them; no library of kernels does so here."""
     code = """
 import numpy, torch, ortkit
-from ortkit.extend.find_ops import find_ops
+from ortkit.extend.declare.find_ops import find_ops
 [op] = [op for op in find_ops(["ortkit.custom_ops.examples"]) if op.name == "QuantizedProduct"]
 x, w = torch.full((64, 64), 255, dtype=torch.uint8), torch.full((64, 32), -128, dtype=torch.int8)
 y = op.torch(kernels="always")(x, torch.tensor(1, dtype=torch.uint8), w, torch.ones(32))

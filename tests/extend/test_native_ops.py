@@ -15,7 +15,7 @@ import pytest
 
 import ortkit
 from ortkit.errors import RunError, UserError
-from ortkit.extend.native import OpsBuild, build_ops
+from ortkit.extend.build.library import OpsBuild, build_ops
 from ortkit.kernels.build.cache import KernelCache
 from ortkit.kernels.link.named_ops import MOST_ATTRIBUTES, MOST_INPUTS, NAMES_VERSION
 from ortkit.runtime.python_ops import OPS

@@ -13,11 +13,11 @@ import pytest
 
 import ortkit
 from ortkit.errors import UserError
-from ortkit.extend import op_check
-from ortkit.extend.forms import Form, forms_of
-from ortkit.extend.guarded import call_guarded
-from ortkit.extend.op_cases import cases_of
-from ortkit.extend.op_check import OpCheck, check_op
+from ortkit.extend.check import op_check
+from ortkit.extend.check.guarded import call_guarded
+from ortkit.extend.check.op_cases import cases_of
+from ortkit.extend.check.op_check import OpCheck, check_op
+from ortkit.extend.declare.variants import Form, forms_of
 from ortkit.kernels.backend import Kernel, Launch
 from ortkit.kernels.link.linker import find_linker
 from ortkit.kernels.sizes import ONE, Extent

@@ -17,8 +17,8 @@ import pytest
 
 import ortkit
 from ortkit.errors import UserError
-from ortkit.extend.native import build_ops
-from ortkit.extend.op_check import check_op
+from ortkit.extend.build.library import build_ops
+from ortkit.extend.check.op_check import check_op
 from ortkit.runtime.python_ops import OPS
 
 te = pytest.importorskip("tvm.te")

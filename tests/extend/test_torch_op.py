@@ -71,7 +71,7 @@ def test_shapes_follow_from_the_declaration(ops: dict[str, Any]) -> None:
 
 
 def test_it_trains_and_exports_and_runs(ops: dict[str, Any]) -> None:
-    from ortkit.extend.torch_op import translation
+    from ortkit.extend.torch.op import translation
 
     class Net(torch.nn.Module):
         def __init__(self) -> None:
@@ -209,7 +209,7 @@ def test_bodies_are_what_torch_computes(text: str, ops: dict[str, Any]) -> None:
     import onnx.parser
     import onnxruntime as ort
 
-    from ortkit.extend.torch_body import compute_body
+    from ortkit.extend.torch.body import compute_body
 
     body = onnx.parser.parse_function(f'<opset_import: ["" : 20]> f (x, w) => (y) {{ {text} }}')
     x, w = torch.randn(3, 4), torch.randn(4)

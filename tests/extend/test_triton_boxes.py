@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 
 import ortkit
-from ortkit.extend.forms import Form, forms_of
-from ortkit.extend.native import build_ops
-from ortkit.extend.op_check import OpCheck, check_op
-from ortkit.extend.torch_launch import fitting
-from ortkit.extend.triton_kernels import launches_of, sources_of_form
+from ortkit.extend.build.library import build_ops
+from ortkit.extend.check.op_check import OpCheck, check_op
+from ortkit.extend.declare.variants import Form, forms_of
+from ortkit.extend.torch.launch import fitting
+from ortkit.extend.triton.kernels import launches_of, sources_of_form
 from ortkit.kernels.cuda import Condition
 from ortkit.kernels.sizes import Extent
 from ortkit.runtime.python_ops import OPS

@@ -16,8 +16,8 @@ import pytest
 
 import ortkit
 from ortkit.errors import UserError
-from ortkit.extend.native import build_ops
-from ortkit.extend.op_check import check_op
+from ortkit.extend.build.library import build_ops
+from ortkit.extend.check.op_check import check_op
 from ortkit.runtime.python_ops import OPS
 
 te = pytest.importorskip("tvm.te")
@@ -307,8 +307,8 @@ def test_intermediate_tensors_of_unknown_size() -> None:
 
 
 def test_sums_of_columns_are_computed_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
-    from ortkit.extend import tvm_tuning
-    from ortkit.extend.tvm_schedule import scheduled
+    from ortkit.extend.tvm import tuning
+    from ortkit.extend.tvm.schedule import scheduled
 
     def product(x: Any, w: Any) -> Any:
         d = te.reduce_axis((0, x.shape[1]), "d")
@@ -328,7 +328,7 @@ def test_sums_of_columns_are_computed_side_by_side(monkeypatch: pytest.MonkeyPat
         return x @ w
 
     op.kernel("tvm", product, split="m")
-    monkeypatch.setattr(tvm_tuning, "chosen_for", lambda *_: "vector=4,unroll=2")
+    monkeypatch.setattr(tuning, "chosen_for", lambda *_: "vector=4,unroll=2")
     found = check_op(op)
     assert [str(fault) for fault in found.faults] == []
     assert found.kernels > 8

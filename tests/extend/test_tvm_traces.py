@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ortkit.extend.tvm_traces import TracedSchedule, read_traced
+from ortkit.extend.tvm.traces import TracedSchedule, read_traced
 
 CODE = '"define void @f() { ret void }"'
 

@@ -15,7 +15,7 @@ import pytest
 from onnxscript.rewriter.pattern import RewriteRule
 
 from ortkit import OptimizeOptions, UserError, optimize
-from ortkit.extend.rewrite_rules import RewriteRules
+from ortkit.extend.body.rewrite_rules import RewriteRules
 from ortkit.passes.select import catalog, select_passes
 from ortkit.rewrite.options import Target
 from ortkit.rewrite.passes import NodePass

@@ -11,8 +11,8 @@ import onnx.parser
 import pytest
 
 from ortkit.errors import MissingDependencyError
-from ortkit.extend.find_ops import find_ops
-from ortkit.extend.native import build_ops
+from ortkit.extend.build.library import build_ops
+from ortkit.extend.declare.find_ops import find_ops
 from ortkit.kernels.link.linker import find_linker, find_shim
 from ortkit.runtime.python_ops import OPS
 from ortkit.targets.target import Target

@@ -10,7 +10,7 @@ EVERYWHERE = frozenset(
 #: Package -> the packages that it may import, in addition to itself and `EVERYWHERE`. A module
 #: beside the packages is a package of its own. `x/*` is x with all packages in it, `*` is all.
 MAY_IMPORT = {
-    "__init__": "extend one_call optimization provider runtime",
+    "__init__": "extend/* one_call optimization provider runtime",
     "__main__": "cli",
     "analysis": "graph/* rewrite",
     "bisection": "graph/* optimization rewrite verify",
@@ -25,6 +25,16 @@ MAY_IMPORT = {
     "custom_ops/tvm": "kernels kernels/layouts kernels/region kernels/tvm targets",
     "doctor": "kernels/* provider/* targets",
     "extend": "analysis graph/* kernels/* passes rewrite runtime targets verify",
+    "extend/body": "analysis extend/check extend/declare graph/* passes rewrite runtime",
+    "extend/build": "extend/declare extend/triton extend/tvm kernels/* targets",
+    "extend/check": (
+        "extend/body extend/build extend/declare extend/triton extend/tvm kernels/* runtime"
+        " targets verify"
+    ),
+    "extend/declare": "extend/body extend/check extend/torch kernels/* runtime",
+    "extend/torch": "extend/build extend/check extend/declare extend/triton kernels/* passes",
+    "extend/triton": "extend/declare kernels/* targets",
+    "extend/tvm": "extend/check extend/declare kernels/* targets",
     "fused_source": "candidate fusion/* graph kernels options passes rewrite",
     "fusion": (
         "analysis fusion/attention fusion/conv fusion/decompose fusion/gemm fusion/regions"
@@ -56,7 +66,7 @@ MAY_IMPORT = {
     "kernels/tvm": "kernels kernels/region targets",
     "load_stage": "options verify",
     "measure": "graph/* kernels/* runtime/* targets verify",
-    "one_call": "extend optimization",
+    "one_call": "extend/* optimization",
     "ops": "analysis",
     "ops/activations": "analysis rewrite",
     "ops/attention": "analysis graph/* rewrite",
@@ -93,6 +103,12 @@ MAY_IMPORT = {
 #: Package in a package -> its modules that other packages may import. A package that is missing
 #: here is private to the package that it lies in.
 FACE = {
+    "extend/body": "recognize",
+    "extend/build": "library",
+    "extend/check": "op_check",
+    "extend/declare": "find_ops kernels op tensor_types",
+    "extend/torch": "export",
+    "extend/tvm": "searched traces tuning",
     "fusion/attention": "cpu",
     "fusion/conv": "block bodies chains cuda_layout finder",
     "fusion/gemm": "cpu_fp32 cpu_fp32_bodies cpu_fp32_cost",

@@ -15,12 +15,12 @@ import pytest
 
 from ortkit.cli.main import run as ortkit_run
 from ortkit.errors import KernelError
-from ortkit.extend.find_ops import find_ops
-from ortkit.extend.forms import Form
-from ortkit.extend.op_check import check_op
-from ortkit.extend.tvm_kernels import compile_tvm
-from ortkit.extend.tvm_searched import SearchedKernel, searched_kernels
-from ortkit.extend.tvm_traces import NAME, TracedSchedule, name_of, read_traced
+from ortkit.extend.check.op_check import check_op
+from ortkit.extend.declare.find_ops import find_ops
+from ortkit.extend.declare.variants import Form
+from ortkit.extend.tvm.kernels import compile_tvm
+from ortkit.extend.tvm.searched import SearchedKernel, searched_kernels
+from ortkit.extend.tvm.traces import NAME, TracedSchedule, name_of, read_traced
 from ortkit.kernels.link.linker import find_linker
 from ortkit.kernels.tuning.calibration import processor
 from ortkit.kernels.tuning.database import (

@@ -14,12 +14,13 @@ import pytest
 
 from ortkit.cli.main import run as ortkit_run
 from ortkit.errors import KernelError
-from ortkit.extend import tvm_choices, tvm_schedule
-from ortkit.extend.find_ops import choose_ops, find_ops
-from ortkit.extend.native import build_ops
-from ortkit.extend.tvm_kernels import compile_tvm
-from ortkit.extend.tvm_maker import Maker
-from ortkit.extend.tvm_tuning import BACKEND, te_kernels
+from ortkit.extend.build.library import build_ops
+from ortkit.extend.declare.find_ops import choose_ops, find_ops
+from ortkit.extend.tvm import choices as tvm_choices
+from ortkit.extend.tvm import schedule
+from ortkit.extend.tvm.kernels import compile_tvm
+from ortkit.extend.tvm.maker import Maker
+from ortkit.extend.tvm.tuning import BACKEND, te_kernels
 from ortkit.kernels.tuning.calibration import processor
 from ortkit.kernels.tuning.database import (
     Place,
@@ -170,12 +171,12 @@ def test_loops_are_as_chosen(ops_file: Path) -> None:
 def test_every_choice_computes_the_same(
     ops_file: Path, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, n: int
 ) -> None:
-    from ortkit.extend import tvm_tuning
+    from ortkit.extend.tvm import tuning
 
     (op,) = choose_ops(find_ops([str(ops_file)]), ["tests.tuned::Centered"])
     x = np.random.default_rng(n).standard_normal((5, n)).astype(np.float32)
     for number, choices in enumerate(("vector=64,unroll=8", "vector=4,unroll=2,reassociate=1")):
-        monkeypatch.setattr(tvm_tuning, "chosen_for", lambda *_, c=choices: c)
+        monkeypatch.setattr(tuning, "chosen_for", lambda *_, c=choices: c)
         library = tmp_path / f"{number}.so"
         build_ops([op], library)
         np.testing.assert_allclose(run(library, x, x[0]), op(x, x[0]), atol=1e-4)
@@ -245,7 +246,7 @@ def test_what_the_schedule_cannot_do_is_said(
     def refused(*_: object) -> None:
         raise ValueError("Traceback\n  the loop is not parallel\n")
 
-    monkeypatch.setattr(tvm_schedule, "_in_lanes", refused)
+    monkeypatch.setattr(schedule, "_in_lanes", refused)
     library = tmp_path / "ops.so"
     flags = ["ops", "build", "tests.tuned::Centered", "--from", str(ops_file), "-o", str(library)]
     assert ortkit_run(flags) == 0

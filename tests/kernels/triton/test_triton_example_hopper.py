@@ -11,10 +11,10 @@ import pytest
 from interpreter import Interpreter
 from test_triton_attention import MOST_STACK, stack_bytes
 
-from ortkit.extend.custom_ops import CustomOp
-from ortkit.extend.find_ops import find_ops
-from ortkit.extend.forms import Form, forms_of
-from ortkit.extend.triton_kernels import sources_of_form
+from ortkit.extend.declare.find_ops import find_ops
+from ortkit.extend.declare.op import CustomOp
+from ortkit.extend.declare.variants import Form, forms_of
+from ortkit.extend.triton.kernels import sources_of_form
 from ortkit.kernels.cuda import SHARED_BYTES
 from ortkit.kernels.triton.build import compile_step
 from ortkit.runtime.python_ops import OPS

@@ -1,0 +1,1 @@
+"""ONNX bodies of declared operators."""

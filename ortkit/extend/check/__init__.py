@@ -1,0 +1,1 @@
+"""Tests of declared operators: guarded memory, the interpreter, cases."""

@@ -1,0 +1,1 @@
+"""What a declaration of an operator says."""

@@ -1,0 +1,1 @@
+"""Declared operators in PyTorch."""

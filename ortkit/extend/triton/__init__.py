@@ -1,0 +1,1 @@
+"""Kernels of declared operators that Triton compiles."""
