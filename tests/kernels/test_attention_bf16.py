@@ -12,8 +12,8 @@ import onnxruntime as ort
 import pytest
 from attention_regions import Case
 from fused_model import fused_model, session
-from ortkit.custom_ops.tvm.attention import match
-from ortkit.custom_ops.tvm.attention_amx import TileAttention
+from ortkit.custom_ops.tvm.attention.amx import TileAttention
+from ortkit.custom_ops.tvm.attention.fp32 import match
 from single_node import as_array, as_value
 
 from ortkit.kernels.build.cache import KernelCache

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from attention_regions import Case
 from fused_model import fused_model, session
-from ortkit.custom_ops.tvm import attention_tiles
-from ortkit.custom_ops.tvm.attention import Attention, match
+from ortkit.custom_ops.tvm.attention import tiles as attention_tiles
+from ortkit.custom_ops.tvm.attention.fp32 import Attention, match
 
 from ortkit.kernels.build.cache import KernelCache
 from ortkit.kernels.build.library import LibraryBuild, build_library

@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from ortkit.custom_ops.tvm.bf16_emitter import Bf16Emitter
+from ortkit.custom_ops.tvm.gemm.bf16_emitter import Bf16Emitter
 
 from ortkit.kernels.link.linker import find_linker
 from ortkit.kernels.tvm.build import write_object

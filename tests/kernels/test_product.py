@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from fused_model import fused_model, session, tensor
-from ortkit.custom_ops.tvm.product import RUNS, Product, match
+from ortkit.custom_ops.tvm.gemm.fp32 import RUNS, Product, match
 
 from ortkit.kernels.build.cache import KernelCache
 from ortkit.kernels.build.library import LibraryBuild, build_library, refusal

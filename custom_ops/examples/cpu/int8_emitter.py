@@ -4,8 +4,8 @@
 
 from dataclasses import dataclass
 
-from ortkit.custom_ops.tvm.bf16_emitter import Bf16Emitter
-from ortkit.custom_ops.tvm.emitter import TileEmitter
+from ortkit.custom_ops.tvm.gemm.bf16_emitter import Bf16Emitter
+from ortkit.custom_ops.tvm.tile.emitter import TileEmitter
 
 from ortkit.targets.cpu import has_bf16
 

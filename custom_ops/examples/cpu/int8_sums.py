@@ -2,7 +2,7 @@
 
 # mypy: ignore-errors
 
-from ortkit.custom_ops.tvm.registers import REGISTERS
+from ortkit.custom_ops.tvm.tile.registers import REGISTERS
 
 from .int8_emitter import LANES
 from .int8_panel import DEPTH, TILE, TILE_ROW, WIDTH

@@ -2,9 +2,9 @@
 
 # mypy: ignore-errors
 
-from ortkit.custom_ops.tvm.emitter import TileEmitter
-from ortkit.custom_ops.tvm.matrix_tile import multiply_add
-from ortkit.custom_ops.tvm.registers import REGISTERS, VECTOR
+from ortkit.custom_ops.tvm.tile.emitter import TileEmitter
+from ortkit.custom_ops.tvm.tile.gemm_tile import multiply_add
+from ortkit.custom_ops.tvm.tile.registers import REGISTERS, VECTOR
 
 #: Of a packed panel: rows of w, which with its columns take half of the first level of cache.
 DEPTH = 128

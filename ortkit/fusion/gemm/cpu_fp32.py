@@ -1,6 +1,6 @@
 """Products with a constant matrix in float32, on CPUs: what of a graph one kernel may compute.
 
-The matrix is packed in panels of columns (`ortkit.custom_ops.tvm.product`), and what is done to
+The matrix is packed in panels of columns (`ortkit.custom_ops.tvm.gemm.fp32`), and what is done to
 each element of the result is done in registers.
 """
 

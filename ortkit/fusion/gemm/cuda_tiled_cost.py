@@ -45,7 +45,7 @@ class _Tiles:
         return self.launch_ns + turns * (self.tile_ns + steps * self.k_step_ns)
 
 
-#: As `custom_ops/triton/gemm_tiles.py` chooses them: the last of a row takes any number.
+#: As `custom_ops/triton/gemm/gemm_tiles.py` chooses them: the last of a row takes any number.
 _TILED = {
     1: (
         _Tiles(64, 64, 132, 125, 900, 3000),

@@ -7,14 +7,22 @@ from pathlib import Path
 from typing import Protocol, cast
 
 from ortkit.kernels.signature import RegionSignature
-from ortkit.kernels.triton.hand import PACKAGE
+from ortkit.kernels.triton.hand import FORMS, PACKAGE
 from ortkit.kernels.triton.source import VariantSource
 from ortkit.refusal import Refused
 
 #: Modules of the package; each has `match(signature) -> Template | Refused | None`.
 TEMPLATES = (
-    "attention", "conv", "depthwise", "squeeze", "pool", "joined", "fp8_rows", "fp8", "products"
-)  # fmt: skip
+    "attention.attention",
+    "conv.conv",
+    "conv.depthwise",
+    "conv.squeeze_excite",
+    "conv.pool",
+    "gemm.split_k",
+    "gemm.fp8_quantize_rows",
+    "gemm.fp8",
+    "gemm.gemv",
+)
 
 
 class Template(Protocol):
@@ -38,6 +46,6 @@ def template_for(signature: RegionSignature) -> Template | Refused | None:
 
 
 def template_sources() -> list[Path]:
-    """Return the source files of the templates, at any depth: they decide what is made."""
-    folders = import_module(PACKAGE).__path__
+    """Return the source files of the templates and of the readers of bodies, at any depth."""
+    folders = [each for name in (PACKAGE, FORMS) for each in import_module(name).__path__]
     return sorted(path for folder in folders for path in Path(folder).rglob("*.py"))

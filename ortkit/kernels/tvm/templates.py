@@ -12,19 +12,20 @@ from ortkit.kernels.tvm.choices import Choices
 from ortkit.refusal import Refused
 
 _PACKAGE = "ortkit.custom_ops.tvm"
+FORMS = "ortkit.custom_ops.forms"
 #: Modules of the package; each has `match(signature) -> Template | Refused | None`.
 TEMPLATES = (
-    "bf16_product",
-    "product",
-    "pointwise_conv",
-    "winograd_conv",
-    "direct_conv",
-    "depthwise_conv",
-    "expand_depthwise",
-    "stem_conv",
-    "squeeze_excite",
-    "max_pool",
-    "attention",
+    "gemm.bf16",
+    "gemm.fp32",
+    "conv.pointwise",
+    "conv.winograd",
+    "conv.direct",
+    "conv.depthwise",
+    "conv.expand_depthwise",
+    "conv.stem",
+    "conv.squeeze_excite",
+    "conv.max_pool",
+    "attention.fp32",
 )
 
 
@@ -75,6 +76,6 @@ def refusal_of(template: Template, level: str) -> Refused | None:
 
 
 def template_sources() -> list[Path]:
-    """Return the source files of the templates, at any depth: they decide what is made."""
-    folders = import_module(_PACKAGE).__path__
+    """Return the source files of the templates and of the readers of bodies, at any depth."""
+    folders = [each for name in (_PACKAGE, FORMS) for each in import_module(name).__path__]
     return sorted(path for folder in folders for path in Path(folder).rglob("*.py"))

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 from interpreter import Interpreter
-from ortkit.custom_ops.triton.gemm_tiles import Tile
-from ortkit.custom_ops.triton.product_batch import place_of
+from ortkit.custom_ops.forms.gemm_batch import place_of
+from ortkit.custom_ops.triton.gemm.gemm_tiles import Tile
 from test_triton_attention import stack_bytes
 from test_triton_gemm import assert_close, expected, feeds_of, hopper_sources, template_of
 

@@ -159,7 +159,7 @@ def test_boxes_compute_what_bodies_do(
     interpreter: Interpreter,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from ortkit.custom_ops.triton import conv_tiles
+    from ortkit.custom_ops.triton.conv import conv_tiles
 
     for name_ in (
         "_FEW_PIXELS",
@@ -206,7 +206,7 @@ def test_boxes_are_taken_where_they_were_faster(
     taps: int,
     tile: tuple[int, int, int] | None,
 ) -> None:
-    from ortkit.custom_ops.triton.conv_tiles import choose_box
+    from ortkit.custom_ops.triton.conv.conv_tiles import choose_box
 
     found = choose_box(images * side * side, channels, depth, taps)
     assert (None if found is None else (found.pixels, found.channels, found.split)) == tile
@@ -229,7 +229,7 @@ def test_what_follows_boxes_leaves_registers(follows: str, is_added: bool, tmp_p
 
 
 def test_boxes_cover_with_few_pixels() -> None:
-    from ortkit.custom_ops.triton.conv_boxes import box_of
+    from ortkit.custom_ops.triton.conv.conv_tma import box_of
 
     assert box_of(1, 1, 10_000, 128) == (1, 1, 128)
     for images, side in ((32, 7), (32, 14), (8, 28), (1, 56)):
@@ -252,14 +252,14 @@ def test_a_deep_product_is_shared() -> None:
 def test_many_images_share_what_blocks_read(
     interpreter: Interpreter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from ortkit.custom_ops.triton import squeeze
+    from ortkit.custom_ops.triton.conv import squeeze_excite
 
-    assert [squeeze.units_of(images, 240) for images in (1, 8, 32, 1000)] == [2, 4, 16, 16]
-    monkeypatch.setattr(squeeze, "_BLOCKS", 1)
+    assert [squeeze_excite.units_of(images, 240) for images in (1, 8, 32, 1000)] == [2, 4, 16, 16]
+    monkeypatch.setattr(squeeze_excite, "_BLOCKS", 1)
     net = Net()
     for kind, signature in signatures_of(net.model((2, 24, 11, 13), [gated(net, "x")])):
         if kind == "squeeze_excite":
-            assert squeeze.units_of(2, 6) == 16
+            assert squeeze_excite.units_of(2, 6) == 16
             check(kind, signature, interpreter)
 
 
@@ -294,7 +294,7 @@ def wide(signature: RegionSignature) -> RegionSignature:
 @pytest.mark.parametrize("pixels", [1, 49, 200, 784, 5000, 12544, 401_408])
 @pytest.mark.parametrize(("taps", "is_gated"), [(1, False), (1, True), (9, False)])
 def test_tiles_fit(pixels: int, taps: int, is_gated: bool) -> None:
-    from ortkit.custom_ops.triton.conv_tiles import choose_tile
+    from ortkit.custom_ops.triton.conv.conv_tiles import choose_tile
 
     for channels in (1, 24, 33, 512, 4096):
         for depth in (3, 16, 72, 512, 4096):

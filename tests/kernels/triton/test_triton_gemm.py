@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from fused_model import fused_model, session
 from interpreter import Interpreter, numpy_dtype
-from ortkit.custom_ops.triton.gemm import TiledProduct
-from ortkit.custom_ops.triton.gemm_tiles import Tile, tiles_of
+from ortkit.custom_ops.triton.gemm.gemm import TiledProduct
+from ortkit.custom_ops.triton.gemm.gemm_tiles import Tile, tiles_of
 from test_triton_attention import stack_bytes
 from test_triton_products import GATED, Case
 

@@ -1,0 +1,1 @@
+"""Readers of function bodies: they say which kernel a region is for."""

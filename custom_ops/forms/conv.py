@@ -1,0 +1,227 @@
+"""A convolution with an epilogue, as a region's body has it; what its kernels have in common."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+import onnx
+
+from ortkit.kernels.signature import RegionSignature, TensorSpec
+from ortkit.refusal import Refused
+
+from .body import TO_NCHW, TO_NHWC, Body, integer, integers
+from .epilogue import Epilogue, read_epilogue
+from .gemm_bf16_operands import BFLOAT16, source_of_cast, wide_input
+
+
+@dataclass(frozen=True)
+class Window:
+    """How the filter moves; pairs are (vertical, horizontal)."""
+
+    kernel: tuple[int, int]
+    strides: tuple[int, int]
+    dilations: tuple[int, int]
+    pads: tuple[int, int, int, int]
+    """Top, left, bottom, right."""
+
+    @property
+    def is_point(self) -> bool:
+        """Whether each output pixel reads the one input pixel in its place."""
+        return self == Window((1, 1), (1, 1), (1, 1), (0, 0, 0, 0))
+
+
+@dataclass(frozen=True)
+class Convolution:
+    """epilogue(Conv(x * gate, weight) + bias) with NHWC tensors; numbers are the region's inputs.
+
+    Args:
+        signature: The region's.
+        x: [N, H, W, C], or [N, C, H, W] if `planar`; bfloat16 where a kernel takes it.
+        planar: Whether x has its channels outermost.
+        gate: [N, 1, 1, C], a factor for each channel; None if there is none.
+        weight: In the layout that the kernel wants; what that is follows from `weight_value`.
+        weight_value: The body's name of the weight as the Conv reads it.
+        bias: [M]; None if there is none.
+        groups: Of the Conv.
+        window: Of the Conv.
+        epilogue: What follows.
+    """
+
+    body: Body
+    x: int
+    planar: bool
+    gate: int | None
+    weight_value: str
+    bias: int | None
+    groups: int
+    window: Window
+    epilogue: Epilogue
+    result: str
+    """The body's name of the result in NCHW."""
+
+    @property
+    def signature(self) -> RegionSignature:
+        """The region's."""
+        return self.body.signature
+
+    @property
+    def input(self) -> TensorSpec:
+        """The spec of x."""
+        return self.signature.inputs[self.x]
+
+    @property
+    def output(self) -> TensorSpec:
+        """The spec of the result, [N, OH, OW, M]."""
+        return self.signature.outputs[0]
+
+    @property
+    def narrow(self) -> Refused | None:
+        """Why a kernel that knows float32 alone does not fit; None if it does."""
+        if self.input.dtype == self.output.dtype == "float32":
+            return None
+        return Refused("a convolution in float32 with an end in bfloat16")
+
+    @property
+    def channels(self) -> int:
+        """How many the result has."""
+        channels = self.output.shape[3]
+        assert isinstance(channels, int)
+        return channels
+
+
+def read_convolution(
+    signature: RegionSignature, own: str = "float32"
+) -> Convolution | Refused | None:
+    """Return the region as a convolution; None if it has none or more than one.
+
+    Args:
+        signature: The region's.
+        own: The type that is computed in; in float32 the ends may be bfloat16.
+    """
+    body = Body(signature)
+    convs = body.nodes("Conv")
+    if len(convs) != 1:
+        return None
+    conv = convs[0]
+    result = body.transposed(body.function.output[0], TO_NHWC)
+    if result is not None and signature.outputs[0].dtype != own:
+        result = source_of_cast(body, result, BFLOAT16)
+    if result is None:
+        return Refused("a convolution whose result is not NHWC")
+    if refused := unfit(signature, ("float32", "bfloat16") if own == "float32" else (own,)):
+        return refused
+    epilogue = read_epilogue(body, conv.output[0], result, own)
+    if isinstance(epilogue, Refused):
+        return epilogue
+    source = _source(body, conv.input[0], own)
+    if isinstance(source, Refused):
+        return source
+    x, planar, gate = source
+    bias = body.inputs.get(conv.input[2]) if len(conv.input) > 2 else None
+    if len(conv.input) > 2 and bias is None:
+        return Refused("a convolution whose bias is computed")
+    window = window_of(conv)
+    if isinstance(window, Refused):
+        return window
+    found = Convolution(
+        body, x, planar, gate, str(conv.input[1]), bias, integer(conv, "group", 1), window,
+        epilogue, result,
+    )  # fmt: skip
+    return _misfit(found, own) or found
+
+
+def unfit(signature: RegionSignature, dtypes: tuple[str, ...] = ("float32",)) -> Refused | None:
+    """Say why a region's tensors are not what these kernels work on; None if they are."""
+    for tensor in (*signature.inputs, *signature.outputs):
+        if tensor.dtype not in dtypes:
+            return Refused(f"a convolution with a tensor of type {tensor.dtype}")
+    output = signature.outputs[0]
+    if len(output.shape) != 4 or not isinstance(output.shape[3], int):
+        return Refused("a convolution with a number of channels that is not known")
+    return None
+
+
+def _misfit(conv: Convolution, own: str) -> Refused | None:
+    inputs = conv.signature.inputs
+    channels = conv.input.shape[1 if conv.planar else 3] if len(conv.input.shape) == 4 else ""
+    if not isinstance(channels, int):
+        return Refused("a convolution of a number of channels that is not known")
+    others = [*inputs[: conv.x], *inputs[conv.x + 1 :], *conv.signature.outputs[1:]]
+    if any(tensor.dtype != own for tensor in others):
+        return Refused(f"a convolution in {own} with a further operand of another type")
+    if any(inputs[extra].shape != conv.output.shape for extra in conv.epilogue.extras):
+        return Refused("a further operand of another shape than the convolution's result")
+    if conv.bias is not None and inputs[conv.bias].shape != (conv.channels,):
+        return Refused("a bias of another size than the number of channels")
+    if conv.gate is not None and inputs[conv.gate].shape != (conv.input.shape[0], 1, 1, channels):
+        return Refused("a gate that is not one factor for each channel")
+    return None
+
+
+def _source(body: Body, name: str, own: str) -> tuple[int, bool, int | None] | Refused:
+    """Return what is convolved: the input's number, whether it is NCHW, and its gate's number."""
+    if name in body.inputs:
+        return body.inputs[name], True, None
+    source = body.transposed(name, TO_NCHW)
+    read = None if source is None else body.inputs.get(source)
+    if source is not None and own == "float32":
+        read = wide_input(body, source)
+    if read is not None:
+        return read, False, None
+    product = body.producer(name, "Mul")
+    if product is not None:
+        first, second = (body.input_through(each, TO_NCHW) for each in product.input)
+        if first is not None and second is not None:
+            pair = sorted(
+                (first, second), key=lambda i: body.signature.inputs[i].shape[1:3] == (1, 1)
+            )
+            return pair[0], False, pair[1]
+    return Refused("a convolution of something that is computed in the region")
+
+
+def window_of(conv: onnx.NodeProto) -> Window | Refused:
+    """Return how a Conv's filter moves, if that is stated."""
+    kernel = integers(conv, "kernel_shape", ())
+    if len(kernel) != 2 or any(each.name == "auto_pad" for each in conv.attribute):
+        return Refused("a convolution that is not two-dimensional with kernel and pads stated")
+    strides, dilations = integers(conv, "strides", (1, 1)), integers(conv, "dilations", (1, 1))
+    top, left, bottom, right = integers(conv, "pads", (0, 0, 0, 0))
+    return Window(
+        (kernel[0], kernel[1]), (strides[0], strides[1]), (dilations[0], dilations[1]),
+        (top, left, bottom, right),
+    )  # fmt: skip
+
+
+def packed_weight(conv: Convolution, *depth: int) -> int | None:
+    """Return the input whose vectors of output channels, [V, *depth, 16], are the Conv's weight.
+
+    In the body: Reshape(Transpose(packed), [16 V, C, kh, kw]) where the Transpose reverses the
+    axes after the first one, and if there are fewer channels than 16 V a Slice of the first ones.
+
+    Args:
+        conv: The convolution.
+        depth: C kh kw, or kh kw and C.
+    """
+    body, name = conv.body, conv.weight_value
+    cut = body.producer(name, "Slice")
+    if cut is not None:
+        starts, ends, axes = (body.constant(each) for each in (*cut.input[1:4], "", "")[:3])
+        if starts is None or ends is None or axes is None:
+            return None
+        if [*starts.flat, *ends.flat, *axes.flat] != [0, conv.channels, 0] or len(cut.input) > 4:
+            return None
+        name = cut.input[0]
+    shaped = body.producer(name, "Reshape")
+    if shaped is None:
+        return None
+    packed = body.input_through(shaped.input[0], (0, *range(len(depth) + 1, 0, -1)))
+    shape = body.constant(shaped.input[1])
+    if packed is None or shape is None:
+        return None
+    vectors = -(-conv.channels // 16)
+    kernel = conv.window.kernel
+    fits = [*shape.flat] == [vectors * 16, prod(depth) // (kernel[0] * kernel[1]), *kernel]
+    return (
+        packed if fits and conv.signature.inputs[packed].shape == (vectors, *depth, 16) else None
+    )

@@ -1,0 +1,147 @@
+"""Convolutions of NHWC tensors in half precision, as a region's body has them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, fields
+
+from ortkit.kernels.signature import RegionSignature
+from ortkit.kernels.sizes import ONE, Extent, extent_of, product
+from ortkit.kernels.triton.emit import Emitter
+from ortkit.kernels.triton.expr import Expr, bare
+from ortkit.kernels.triton.hand import Call, Passed, Scratch, Size, Tensor
+from ortkit.refusal import Refused
+
+from . import conv as convolution
+from .body import TO_NCHW
+from .conv import Convolution, read_convolution
+from .epilogue import Epilogue
+
+HALF_DTYPES = ("float16", "bfloat16")
+#: Elements whose parts a block adds up.
+_SUMMED = 512
+
+
+@dataclass(frozen=True)
+class HalfConvolution(Convolution):
+    """A convolution of tensors of one type of half precision.
+
+    Args:
+        weight: The input [O, KH, KW, C], of a depthwise one [KH, KW, 1, C].
+    """
+
+    weight: int
+
+    @property
+    def image(self) -> tuple[Extent, Extent, int]:
+        """Height, width and channels of x."""
+        height, width, channels = (2, 3, 1) if self.planar else (1, 2, 3)
+        shape = self.input.shape
+        return extent_of(shape[height]), extent_of(shape[width]), _known(shape[channels])
+
+    @property
+    def pixels(self) -> Extent:
+        """Of the result, of all images."""
+        return product(extent_of(size) for size in self.output.shape[:3])
+
+
+def read_half(signature: RegionSignature) -> HalfConvolution | Refused | None:
+    """Return the region as a convolution in half precision; None if it is something else."""
+    found = read_convolution(signature, signature.outputs[0].dtype)
+    if found is None or isinstance(found, Refused):
+        return found
+    if refused := unfit(signature):
+        return refused
+    turned = TO_NCHW if found.groups == 1 else (3, 2, 0, 1)
+    weight = found.body.input_through(found.weight_value, turned)
+    if weight is None:
+        return Refused("a convolution whose weight is computed")
+    given = {each.name: getattr(found, each.name) for each in fields(found)}
+    half = HalfConvolution(**given, weight=weight)
+    return _misfit(half) or half
+
+
+def unfit(signature: RegionSignature) -> Refused | None:
+    """Say why a region's tensors are not what these kernels work on; None if they are."""
+    dtype = signature.outputs[0].dtype
+    return convolution.unfit(signature, (dtype,) if dtype in HALF_DTYPES else ())
+
+
+def epilogue_text(
+    name: str,
+    epilogue: Epilogue,
+    extras: int = 1,
+    *,
+    is_rough: bool = False,
+    is_gluon: bool = False,
+) -> str:
+    """Return a function of the result and `extras` further operands, in float32.
+
+    Args:
+        name: Of the function.
+        epilogue: What it computes.
+        extras: Number of additional operands.
+        is_rough: With the device's own exponential and quotient, for results in half precision: a
+            quotient rounded to the last bit of float32 is a call that 60 registers are kept for.
+        is_gluon: In Gluon, which is rough in any case.
+    """
+    e = Emitter(is_rough=is_rough or is_gluon)
+    others = [Expr(f"b{number}", "float32") for number in range(extras)]
+    result = epilogue.write(e, Expr("a", "float32"), others[: len(epilogue.extras)])
+    lines = [*e.lines, f"return {bare(result.text)}"]
+    parameters = ", ".join(["a", *(other.text for other in others)])
+    text = "\n".join(
+        ["", "", "@triton.jit", f"def {name}({parameters}):", *(f"    {one}" for one in lines), ""]
+    )
+    if e.is_rough:
+        text = text.replace("tl.div_rn(", "tl.fdiv(")
+    if not is_gluon:
+        return text
+    text = text.replace("@triton.", "@gluon.")
+    # A number of Triton's has a layout in Gluon, which a plain one takes from what it meets.
+    text = re.sub(r"\btl\.full\(\(\), ([^,]+), tl\.float32\)", r"\1", text)
+    return re.sub(r"\btl\.", "gl.", text)
+
+
+def optional(index: int | None) -> Tensor | None:
+    """Return an input as a kernel's argument, None if there is none."""
+    return None if index is None else Tensor(index)
+
+
+def sum_call(conv: HalfConvolution, parts: Scratch, split: int) -> tuple[Call, Extent]:
+    """Return the launch of `conv_sum_kernel` and the bytes of the parts that it adds up.
+
+    Args:
+        conv: What is computed.
+        parts: Of the sums, float32.
+        split: How many there are.
+    """
+    size = conv.pixels * Extent(conv.channels)
+    arguments: tuple[Passed, ...] = (
+        parts, optional(conv.bias), optional(next(iter(conv.epilogue.extras), None)),
+        Tensor(len(conv.signature.inputs)), Size(conv.pixels), conv.channels, split, _SUMMED,
+    )  # fmt: skip
+    grid = ((size, _SUMMED), (ONE, 1), (ONE, 1))
+    return Call("conv_sum_kernel", arguments, grid, warps=4, stages=1), Extent(4 * split) * size
+
+
+def _misfit(conv: HalfConvolution) -> Refused | None:
+    inputs, channels, window = conv.signature.inputs, conv.image[2], conv.window
+    if len(conv.epilogue.extras) > 1:
+        return Refused("more than one further operand")
+    if conv.gate is not None and not window.is_point:
+        return Refused("a gate of something else than single pixels")
+    if conv.groups == 1:
+        expected: tuple[int, ...] = (conv.channels, *window.kernel, channels)
+    elif conv.groups == channels == conv.channels:
+        expected = (*window.kernel, 1, channels)
+    else:
+        return Refused("a convolution of groups of several channels")
+    if inputs[conv.weight].shape != expected:
+        return Refused("a weight of another shape than the convolution's")
+    return None
+
+
+def _known(size: int | str) -> int:
+    assert isinstance(size, int)
+    return size

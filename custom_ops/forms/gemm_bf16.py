@@ -1,0 +1,177 @@
+"""A matrix product or a convolution of bfloat16, as a region's body has it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+import onnx
+
+from ortkit.kernels.signature import RegionSignature
+from ortkit.kernels.sizes import Extent, extent_of, product
+from ortkit.refusal import Refused
+
+from .body import TO_NCHW, TO_NHWC, Body, integer
+from .conv import Window, window_of
+from .gemm_bf16_operands import gated_input, is_unpacked, packed_input_of, rounded_input
+from .gemm_bf16_results import Finish, read_finish
+
+
+@dataclass(frozen=True)
+class Patches:
+    """Of a convolution: a row of A is what one pixel of the result is made from.
+
+    Args:
+        window: How the filter moves.
+        channels: Of the input.
+        image: Height and width of the input.
+        result: Height and width of the result.
+    """
+
+    window: Window
+    channels: int
+    image: tuple[int, int]
+    result: tuple[int, int]
+
+
+@dataclass(frozen=True)
+class ProductForm:
+    """finish(A W); numbers are the region's inputs.
+
+    Args:
+        signature: The region's.
+        a: [..., depth], bfloat16, or float32 that is rounded first; of a convolution NHWC.
+        weight: As `ortkit.kernels.layouts.bf16_blocks.pack_weight` packs it.
+        depth: K.
+        columns: N.
+        finish: What follows.
+        patches: How rows of A lie in the input of a convolution (im2col); None if they are the
+            input's rows.
+        gate: float32 [N, 1, 1, depth], what pixels [N, H, W, depth] are multiplied by before they
+            are rounded; None if there is none.
+    """
+
+    signature: RegionSignature
+    a: int
+    weight: int
+    depth: int
+    columns: int
+    finish: Finish
+    patches: Patches | None = None
+    gate: int | None = None
+
+    @property
+    def leading(self) -> tuple[Extent, ...]:
+        """The sizes of the results but for the columns."""
+        return tuple(extent_of(dim) for dim in self.signature.outputs[0].shape[:-1])
+
+    @property
+    def rows(self) -> Extent:
+        """How many rows A has."""
+        return product(self.leading)
+
+    @property
+    def is_wide(self) -> bool:
+        """Whether A is float32."""
+        return self.signature.inputs[self.a].dtype == "float32"
+
+
+def read_product(signature: RegionSignature) -> ProductForm | Refused | None:
+    """Return the region as a product with a packed weight; None if it is something else."""
+    body = Body(signature)
+    found = [(node, node.input[1]) for node in body.nodes("MatMul")]
+    found += [(node, _matrix_of(body, node)) for node in body.nodes("Conv")]
+    packed = [packed_input_of(body, name) for _, name in found]
+    if not any(packed):
+        return None
+    if len(found) != 1 or packed[0] is None:
+        return Refused("more than one matrix product")
+    (node, matrix), (weight, columns) = found[0], packed[0]
+    form = _read_rows(body, node) if node.op_type == "MatMul" else _read_patches(body, node)
+    if isinstance(form, Refused):
+        return form
+    a, depth, patches, start, leading, gate = form
+    if depth == 0 or columns == 0:
+        return Refused("a matrix product without elements")
+    if not is_unpacked(body, matrix, weight, depth, columns):
+        return Refused("a packed weight that is taken apart in another way")
+    finish = read_finish(body, start, (*leading, columns))
+    if isinstance(finish, Refused):
+        return finish
+    return ProductForm(signature, a, weight, depth, columns, finish, patches, gate)
+
+
+# The input that A is, its depth, its patches, what the product is called, its leading sizes, and
+# the gate.
+_Left = tuple[int, int, Patches | None, str, tuple[int | str, ...], int | None]
+
+
+def _read_rows(body: Body, node: onnx.NodeProto) -> _Left | Refused:
+    gated = gated_input(body, node.input[0])
+    a, gate = (rounded_input(body, node.input[0]), None) if gated is None else gated
+    if a is None:
+        return Refused("a matrix product of something that is no input rounded to bfloat16")
+    shape = body.signature.inputs[a].shape
+    depth = shape[-1] if shape else ""
+    if not isinstance(depth, int):
+        return Refused("a matrix product of a depth that is not known")
+    if gate is not None and body.signature.inputs[gate].shape != (*shape[:1], 1, 1, depth):
+        return Refused("a gate that is not one factor for each channel")
+    return a, depth, None, str(node.output[0]), shape[:-1], gate
+
+
+# ---- convolutions
+
+
+def _matrix_of(body: Body, conv: onnx.NodeProto) -> str:
+    """Return the matrix [kh kw C, M] that a Conv's weight is made of."""
+    matrix = body.transposed(conv.input[1], (3, 2, 0, 1))
+    shaped = None if matrix is None else body.producer(matrix, "Reshape")
+    return "" if shaped is None else str(shaped.input[0])
+
+
+def _read_patches(body: Body, conv: onnx.NodeProto) -> _Left | Refused:
+    source = body.transposed(conv.input[0], TO_NCHW)
+    a = None if source is None else rounded_input(body, source)
+    if a is None or body.signature.inputs[a].dtype != "bfloat16":
+        return Refused("a convolution of something that is no NHWC input of bfloat16")
+    window = window_of(conv)
+    if isinstance(window, Refused):
+        return window
+    if integer(conv, "group", 1) != 1 or len(conv.input) > 2:
+        return Refused("a convolution of groups, or with a bias of its own")
+    shape = body.signature.inputs[a].shape
+    batch, height, width, channels = shape if len(shape) == 4 else ("",) * 4
+    if not (isinstance(height, int) and isinstance(width, int) and isinstance(channels, int)):
+        return Refused("a convolution of an image whose size is not known")
+    if not _is_filter(body, conv, (*window.kernel, channels)):
+        return Refused("a packed filter that is taken apart in another way")
+    starts = [
+        node.output[0] for node in body.nodes("Transpose") if node.input[0] == conv.output[0]
+    ]
+    if len(starts) != 1 or body.transposed(starts[0], TO_NHWC) is None:
+        return Refused("a convolution whose result is not NHWC")
+    if min(*window.strides, *window.dilations, *window.kernel, channels) < 1:
+        return Refused("a convolution with a stride, dilation or kernel of no size")
+    result = _result_size((height, width), window)
+    if min(result) < 1:
+        return Refused("a convolution without a result")
+    patches = Patches(window, channels, (height, width), result)
+    return a, prod(window.kernel) * channels, patches, starts[0], (batch, *result), None
+
+
+def _is_filter(body: Body, conv: onnx.NodeProto, sizes: tuple[int, ...]) -> bool:
+    """Say whether the weight is the transpose of the matrix's [kh, kw, C, M]."""
+    matrix = body.transposed(conv.input[1], (3, 2, 0, 1))
+    shaped = None if matrix is None else body.producer(matrix, "Reshape")
+    shape = None if shaped is None else body.constant(shaped.input[1])
+    return shape is not None and [*shape.flat][:3] == [*sizes] and shape.size == 4
+
+
+def _result_size(image: tuple[int, int], window: Window) -> tuple[int, int]:
+    def one(axis: int) -> int:
+        covered = window.dilations[axis] * (window.kernel[axis] - 1) + 1
+        padded = image[axis] + window.pads[axis] + window.pads[axis + 2]
+        return (padded - covered) // window.strides[axis] + 1
+
+    return one(0), one(1)

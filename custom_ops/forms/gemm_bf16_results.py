@@ -1,0 +1,106 @@
+"""The epilogue of a bfloat16 matmul in a region's body: a chain of pointwise steps, and
+results."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import onnx
+
+from ortkit.kernels.signature import TensorSpec
+from ortkit.refusal import Refused
+
+from .body import Body, integer
+from .epilogue import Epilogue, Operand, Step, Value, read_step
+from .gemm_bf16_operands import BFLOAT16, wide_input
+
+
+@dataclass(frozen=True)
+class Finish:
+    """What is done to the sums, and which values of it are results.
+
+    Args:
+        epilogue: Its extras are inputs with one number a column, or of the results' shape.
+        of_columns: Per extra whether it has one number a column.
+        results: Per output the value it is.
+    """
+
+    epilogue: Epilogue
+    of_columns: tuple[bool, ...]
+    results: tuple[Value, ...]
+
+
+def read_finish(body: Body, start: str, shape: tuple[int | str, ...]) -> Finish | Refused:
+    """Read all nodes that depend on the product; results are of `shape`."""
+    nodes = _dependent(body.function.node, start)
+    made = {start, *(name for node in nodes for name in node.output)}
+    extras: dict[str, int] = {}
+    for node in nodes:
+        for name in node.input:
+            number = None if name in made or not name else wide_input(body, name)
+            if number is not None:
+                extras[name] = number
+    distinct = tuple(dict.fromkeys(extras.values()))
+    specs = [body.signature.inputs[number] for number in distinct]
+    kinds = [_is_of_columns(spec, shape) for spec in specs]
+    if None in kinds:
+        return Refused("an operand that has neither the result's shape nor one number a column")
+    known: dict[str, Operand] = {start: Value(0)}
+    known |= {name: Value(1 + distinct.index(number)) for name, number in extras.items()}
+    steps: list[Step] = []
+    rounded: dict[str, Value] = {}
+    for node in nodes:
+        value = known.get(node.input[0])
+        if node.op_type == "Cast" and integer(node, "to", 0) == BFLOAT16 and value is not None:
+            assert isinstance(value, Value)
+            rounded[node.output[0]] = value
+            continue
+        step = read_step(body, node, known)
+        if isinstance(step, Refused):
+            return step
+        steps.append(step)
+        known[node.output[0]] = Value(len(distinct) + len(steps))
+    results = _results(body, known, rounded, shape)
+    if isinstance(results, Refused):
+        return results
+    of_columns = tuple(bool(kind) for kind in kinds)
+    return Finish(Epilogue(distinct, tuple(steps)), of_columns, results)
+
+
+def _dependent(nodes: Iterable[onnx.NodeProto], start: str) -> list[onnx.NodeProto]:
+    """Return the nodes that read `start` or what is made of it, in order."""
+    made, found = {start}, []
+    for node in nodes:
+        if made & set(node.input):
+            made |= set(node.output)
+            found.append(node)
+    return found
+
+
+def _is_of_columns(spec: TensorSpec, shape: tuple[int | str, ...]) -> bool | None:
+    """Say whether an operand has one number a column (True) or the result's shape (False)."""
+    if spec.shape == shape:
+        return False
+    own = spec.shape[:-1]
+    if not spec.shape or spec.shape[-1] != shape[-1] or len(own) >= len(shape):
+        return None
+    return True if all(size == 1 for size in own) else None
+
+
+def _results(
+    body: Body,
+    known: Mapping[str, Operand],
+    rounded: Mapping[str, Value],
+    shape: tuple[int | str, ...],
+) -> tuple[Value, ...] | Refused:
+    results: list[Value] = []
+    for name, spec in zip(body.function.output, body.signature.outputs, strict=True):
+        of = rounded if spec.dtype == "bfloat16" else known
+        value = of.get(name)
+        if not isinstance(value, Value) or name in body.inputs:
+            return Refused("a result that is not made from the matrix product")
+        if spec.dtype not in ("float32", "bfloat16") or spec.shape != shape:
+            return Refused("a result of another shape or type than the matrix product has")
+        results.append(value)
+    return tuple(results)

@@ -1,0 +1,79 @@
+"""Attention on Hopper: one warp copies boxes of keys and values, groups of four compute."""
+
+from __future__ import annotations
+
+from ortkit.kernels.sizes import ONE, Extent
+from ortkit.kernels.triton.hand import Call, Map, Passed, Size, Tensor, hand_variant, kernel_text
+from ortkit.kernels.triton.source import VariantSource
+
+from ...forms.attention_cuda import AttentionForm, Heads
+from .attention_arguments import fill_of, kind_of
+from .attention_tiles import HopperTile, box_of
+
+_ARCHITECTURES = (90,)
+#: Queries of a group of four warps.
+_GROUP = 64
+_GROUP_WARPS = 4
+_TEXTS = (
+    "attention_hopper_group_kernel", "attention_hopper_kernel", "attention_hopper_entry_kernel",
+)  # fmt: skip
+
+
+def hopper_variant(form: AttentionForm, tile: HopperTile) -> VariantSource:
+    """Return the launch of a form that `takes_form` holds for."""
+    q, k, v, y, mask, causal = form.q, form.k, form.v, form.y, form.mask, form.causal
+    is_bound = k.length.static is None or k.length.static % tile.keys > 0
+    arguments: tuple[Passed, ...] = (
+        _map(q, _GROUP), _map(k, tile.keys), _map(v, tile.keys), _map(y, _GROUP),
+        _mask(form, tile),
+        Tensor(q.tensor if form.bias is None else form.bias),
+        Size(q.length), Size(k.length),
+        q.heads, q.heads // k.heads, q.width, v.width, q.first, v.first,
+        form.scale, form.softcap, causal is not None, causal is not None and causal.is_last,
+        0 if causal is None else causal.window,
+        kind_of(mask), fill_of(mask), mask is not None and mask.by_batch,
+        mask is not None and mask.by_head, mask is not None and mask.by_row,
+        form.bias is not None, is_bound,
+        tile.keys, tile.stages, tile.groups, tile.in_turn, tile.registers,
+    )  # fmt: skip
+    call = Call(
+        "attention",
+        arguments,
+        ((q.length, _GROUP * tile.groups), (Extent(q.heads), 1), (q.batch, 1)),
+        _GROUP_WARPS,
+        registers=tile.limit,
+        is_gluon=True,
+        # All groups, and four that copy, but for those that are there.
+        workers=_GROUP_WARPS * tile.groups,
+    )
+    return hand_variant(
+        form.signature,
+        [call],
+        "".join(map(kernel_text, _TEXTS)),
+        tile.conditions,
+        architectures=_ARCHITECTURES,
+        is_optional=True,
+    )
+
+
+def _mask(form: AttentionForm, tile: HopperTile) -> Passed:
+    """Return a mask, or what is never read: one of each query as [batch, heads, rows, keys]."""
+    mask = form.mask
+    if mask is None or not mask.by_row:
+        return Tensor(form.q.tensor if mask is None else mask.tensor)
+    keys, rows = form.k.length, form.q.length
+    batch = form.q.batch if mask.by_batch else ONE
+    heads = Extent(form.q.heads if mask.by_head else 1)
+    strides = (heads * rows * keys, rows * keys, keys)
+    return Map(mask.tensor, (batch, heads, rows, keys), strides, (1, 1, _GROUP, tile.keys))
+
+
+def _map(one: Heads, rows: int) -> Map:
+    """Return heads as [batch, heads, rows, width], however they lie."""
+    dims = (one.batch, Extent(one.heads), one.length, Extent(one.width))
+    if one.stacked:
+        head = one.length * Extent(one.width)
+        strides = (head * Extent(one.heads), head, Extent(one.width))
+    else:
+        strides = (one.length * Extent(one.pitch), Extent(one.width), Extent(one.pitch))
+    return Map(one.tensor, dims, strides, (1, 1, rows, box_of(one)), one.first)

@@ -1,0 +1,72 @@
+"""MaxPool of NHWC tensors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ortkit.kernels.signature import RegionSignature
+from ortkit.kernels.sizes import ONE, Extent, extent_of
+from ortkit.kernels.triton.hand import Call, Size, Tensor, kernel_text
+from ortkit.kernels.triton.source import VariantSource
+from ortkit.refusal import Refused
+
+from ...forms.body import TO_NCHW, TO_NHWC, Body, integer
+from ...forms.conv import Window, window_of
+from ...forms.conv_half import unfit
+from ..alignment import for_any_alignment
+from .conv_tiles import power
+from .depthwise import block_of
+
+_MOST_TAPS = 64
+
+
+@dataclass(frozen=True)
+class MaxPool:
+    """The region's one input is [N, H, W, C], its output [N, OH, OW, C]."""
+
+    signature: RegionSignature
+    window: Window
+
+    def variants(self) -> tuple[VariantSource, ...]:
+        """Return one kernel: a block for each row of pixels and some channels."""
+        window = self.window
+        batch, height, width, _ = (extent_of(one) for one in self.signature.inputs[0].shape)
+        rows, columns = (extent_of(one) for one in self.signature.outputs[0].shape[1:3])
+        channels = extent_of(self.signature.outputs[0].shape[3]).factor
+        block = block_of(columns.static, channels)
+        call = Call(
+            "max_pool_kernel",
+            (
+                Tensor(0), Tensor(1), Size(height), Size(width), channels,
+                Size(rows), Size(columns),
+                *window.kernel, *window.strides, *window.dilations, *window.pads[:2],
+                block.pixels, block.channels,
+            ),
+            grid=((batch * rows, 1), (Extent(channels), block.channels), (ONE, 1)),
+            warps=block.warps,
+            stages=1,
+        )  # fmt: skip
+        return for_any_alignment(self.signature, (call,), kernel_text("pool_kernel"))
+
+
+def match(signature: RegionSignature) -> MaxPool | Refused | None:
+    """Return the region as a MaxPool; None if it is something else."""
+    body = Body(signature)
+    pools = body.nodes("MaxPool")
+    if len(pools) != 1 or len(signature.inputs) != 1 or len(signature.outputs) != 1:
+        return None
+    (pool,) = pools
+    result = body.transposed(body.function.output[0], TO_NHWC)
+    if result != pool.output[0] or body.input_through(pool.input[0], TO_NCHW) != 0:
+        return Refused("a MaxPool of something else than NHWC")
+    window = window_of(pool)
+    if isinstance(window, Refused):
+        return window
+    if refused := unfit(signature):
+        return refused
+    if integer(pool, "ceil_mode", 0) or power(window.kernel[0] * window.kernel[1]) > _MOST_TAPS:
+        return Refused("a MaxPool with too large a window, or of windows that are cut")
+    channels = signature.inputs[0].shape[3:]
+    if channels != signature.outputs[0].shape[3:]:
+        return Refused("a MaxPool that changes the number of channels")
+    return MaxPool(signature, window)

@@ -1,0 +1,71 @@
+"""Matmuls with constant weights; a GEMV is as fast as its weights are read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ortkit.kernels.cuda import MAX_GRID
+from ortkit.kernels.signature import RegionSignature
+from ortkit.kernels.sizes import ONE, Extent
+from ortkit.kernels.triton.hand import Call, Passed, Tensor, kernel_text
+from ortkit.kernels.triton.source import VariantSource
+from ortkit.refusal import Refused
+
+from ...forms.conv_half import epilogue_text, optional
+from ...forms.gemm import MOST_OPERANDS, Products, read_products
+from ..alignment import for_any_alignment
+from .gemm import TiledProduct, fits
+from .gemv_tiles import Strip, strip_of
+
+
+@dataclass(frozen=True)
+class RowProduct:
+    """GEMV: matmuls with M = 1."""
+
+    form: Products
+
+    def variants(self) -> tuple[VariantSource, ...]:
+        """Return the kernel, and one for unaligned tensors."""
+        call, text = self.call()
+        return for_any_alignment(self.form.signature, (call,), text)
+
+    def strip(self) -> Strip:
+        """Return the part of one block."""
+        return strip_of(self.form)
+
+    def call(self) -> tuple[Call, str]:
+        """Return the launch and its module."""
+        form, norm, strip = self.form, self.form.norm, self.strip()
+        missing = [None] * (MOST_OPERANDS - len(form.reads))
+        arguments: tuple[Passed, ...] = (
+            Tensor(form.x),
+            None if norm is None else Tensor(norm.scale),
+            optional(None if norm is None else norm.shift),
+            Tensor(form.weights[0]), Tensor(form.weights[-1]),
+            *map(Tensor, form.reads), *missing, Tensor(len(form.signature.inputs)),
+            form.columns, form.depth, 0.0 if norm is None else norm.epsilon,
+            norm is not None and norm.is_centred,
+            strip.columns, strip.depth, strip.statistics, len(form.weights) > 1,
+        )  # fmt: skip
+        grid = ((Extent(form.columns), strip.columns), (ONE, 1), (ONE, 1))
+        call = Call("gemv_kernel", arguments, grid, strip.warps, stages=1)
+        text = kernel_text("gemv_kernel")
+        text += epilogue_text("epilogue", form.epilogue, MOST_OPERANDS + 1)
+        return call, text
+
+
+def match(signature: RegionSignature) -> RowProduct | TiledProduct | Refused | None:
+    """Return the region as products of rows and matrices; None if it is something else."""
+    found = read_products(signature)
+    if found is None or isinstance(found, Refused):
+        return found
+    if found.rows == ONE and found.batch is None:
+        return (
+            RowProduct(found) if found.is_transposed else Refused("one row, and a matrix of rows")
+        )
+    if found.norm is not None:
+        return Refused("a norm prologue of matmuls with more than one row")
+    count = 1 if found.batch is None else found.batch.count.static or 1
+    if not fits(found.columns) or count > MAX_GRID[2]:
+        return Refused("products of too many columns, or too many products")
+    return TiledProduct(found)

@@ -1,0 +1,145 @@
+"""Attention: scores, softmax and the weighted sum of values of a block of queries in one go.
+
+The scores of a block lie with their keys in rows and the queries in lanes. So K and V are read
+where they are, row by row, the softmax of all lanes runs side by side, and only the block of
+queries (and of a mask) is transposed. Keys come in blocks of a bounded number, the sums of a
+softmax growing with them (Milakov and Gimelshein, "Online normalizer calculation for softmax",
+2018), so that scratch is bounded however many keys there are.
+
+As in ONNX Runtime's Attention a row whose scores are all the lowest float or less is zero. What
+causality hides is not read: a NaN there leaves no trace, where ONNX Runtime adds to it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from ortkit.kernels.backend import Launch
+from ortkit.kernels.signature import RegionSignature
+from ortkit.kernels.sizes import Extent
+from ortkit.refusal import Refused
+
+from ...forms.attention_cpu import AttentionForm, read_attention
+from ..tile.registers import REGISTERS, VECTOR
+from .amx import TileAttention
+from .tiles import Tiling, tiling
+
+if TYPE_CHECKING:
+    from ortkit.kernels.tvm.choices import Choices
+    from ortkit.kernels.tvm.emit import Buffer, Expr
+
+    from ..tile.emitter import TileEmitter
+
+# Blocks of an unknown number of queries go into this many units for each head.
+_PARTS = 8
+# Keys of a region, for whether it is taken for alike by tuning.
+_FEW_KEYS = 256
+_MOST_VECTORS = 4
+# One core of x86-64-v4: a multiply-add in tiles, and a score's exponential.
+_PICOSECONDS_PER_MULTIPLY = 13
+_PICOSECONDS_PER_SCORE = 400
+
+
+@dataclass(frozen=True)
+class Attention:
+    """One attention of a region.
+
+    Args:
+        form: What is computed.
+        panel: Vectors of queries in a block; 0: what the rule says.
+        keys: Of a block; 0: what the rule says.
+    """
+
+    form: AttentionForm
+    panel: int = 0
+    keys: int = 0
+
+    @property
+    def kind(self) -> str:
+        """See `TunableTemplate`."""
+        length = self.form.k.length.static
+        few = "<=256" if length is not None and length <= _FEW_KEYS else ">256"
+        return f"attention,{few} keys"
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """See `TunableTemplate`."""
+        return ("panel", "keys")
+
+    def chosen(self, choices: Choices) -> Attention:
+        """See `TunableTemplate`."""
+        return replace(self, panel=min(choices.panel, _MOST_VECTORS), keys=choices.keys)
+
+    def _tiling(self, level: str) -> Tiling:
+        return tiling(level, self.panel, self.keys)
+
+    def _units(self, tiles: Tiling) -> tuple[Extent, ...]:
+        """Blocks of queries of one head of one sample, or runs of blocks."""
+        q = self.form.q
+        length = q.length.static
+        runs = _PARTS if length is None else -(-length // tiles.queries)
+        return (q.batch, Extent(q.heads), Extent(runs))
+
+    def launch(self, level: str) -> Launch:
+        """A point is a query's score of a key."""
+        q, k, v, tiles = self.form.q, self.form.k, self.form.v, self._tiling(level)
+        cost = (q.width + v.width) * _PICOSECONDS_PER_MULTIPLY + _PICOSECONDS_PER_SCORE
+        cost *= VECTOR // REGISTERS[level].lanes
+        if self.form.is_causal:
+            cost //= 2
+        if q.length.static is not None:
+            return Launch(self._units(tiles), Extent(tiles.queries) * k.length, cost)
+        return Launch(self._units(tiles), q.length * k.length, max(1, cost // _PARTS))
+
+    def lower(self, symbol: str, level: str) -> Expr:
+        """Return the kernel's function."""
+        from ..tile.emitter import TileEmitter
+
+        e, tiles = TileEmitter(symbol), self._tiling(level)
+        buffers, begin, end = e.parameters(self.form.signature)
+        with e.loop(end - begin) as index:
+            batch, head, run = e.decode(begin + index, self._units(tiles))
+            first, count = self._blocks(e, tiles, run)
+            with e.loop(count) as number:
+                start = e.share((first + number) * e.i64(tiles.queries))
+                self._block(e, buffers, tiles, (batch, head, start))
+        return e.function()
+
+    def _blocks(self, e: TileEmitter, tiles: Tiling, run: Expr) -> tuple[Expr, Expr]:
+        """Return the first block of a run, and how many there are in it."""
+        if self.form.q.length.static is not None:
+            return run, e.i64(1)
+        blocks = e.share(e.divide_up(e.extent(self.form.q.length), tiles.queries))
+        first = e.share(e.divide_down(run * blocks, _PARTS))
+        return first, e.share(e.divide_down((run + e.i64(1)) * blocks, _PARTS) - first)
+
+    def _block(
+        self, e: TileEmitter, buffers: list[Buffer], tiles: Tiling, at: tuple[Expr, Expr, Expr]
+    ) -> None:
+        """Compute a block; one of few queries, as the last one may be, has fewer vectors."""
+        from .fp32_block import Block
+        from .operand_layout import Places
+
+        def emit(vectors: int) -> None:
+            Block(Places(e, self.form, buffers, vectors, *at), tiles).emit()
+
+        length = self.form.q.length.static
+        left = None if length is None else length % tiles.queries or tiles.queries
+        has_narrow = tiles.vectors > 1 and (left is None or left <= VECTOR)
+        if not has_narrow or (length is not None and length <= VECTOR):
+            emit(1 if has_narrow else tiles.vectors)
+            return
+        with e.block() as wide:
+            emit(tiles.vectors)
+        with e.block() as narrow:
+            emit(1)
+        e.branch(e.extent(self.form.q.length) - at[2] > e.i64(VECTOR), wide, narrow)
+
+
+def match(signature: RegionSignature) -> Attention | TileAttention | Refused | None:
+    """Return the region as attention; None if it is something else."""
+    form = read_attention(signature)
+    if not isinstance(form, AttentionForm):
+        return form
+    return TileAttention(form) if form.is_rounded else Attention(form)

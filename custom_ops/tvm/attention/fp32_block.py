@@ -1,0 +1,325 @@
+"""One block of queries of one head: what `attention` runs for each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from ortkit.kernels.region.vectormath import exp_nonpositive
+
+from ...forms.attention_cpu import AttentionForm
+from ..tile.emitter import TileEmitter
+from ..tile.gemm_tile import accumulators, multiply_add
+from ..tile.registers import VECTOR, Tile
+from .operand_layout import LOWEST, Places
+from .tiles import Tiling, fill, turn, vector_of
+
+if TYPE_CHECKING:
+    from ortkit.kernels.tvm.emit import Buffer, Expr
+
+
+@dataclass
+class Block:
+    """The emission of one block.
+
+    Args:
+        places: Which queries.
+        tiles: How it is cut.
+    """
+
+    places: Places
+    tiles: Tiling
+    _queries: Buffer = field(init=False)  # [width, lane], scaled
+    _lift: Buffer = field(init=False)  # [lane]: what the bias of K adds to all scores
+    _scores: Buffer = field(init=False)  # [key, lane], and then their exponentials
+    _sums: Buffer = field(init=False)  # [lane, width]: of values
+    _largest: Buffer = field(init=False)  # [lane]: of the scores before a block
+    _larger: Buffer = field(init=False)  # [lane]: of those and the block's
+    _total: Buffer = field(init=False)  # [lane]: of exponentials
+    _factor: Buffer = field(init=False)  # [lane]: of sums
+
+    def __post_init__(self) -> None:
+        e, lanes = self.e, self.places.lanes
+        self._queries = e.scratch(self.form.q.width * lanes)
+        self._scores = e.scratch(self.tiles.keys * lanes)
+        self._sums = e.scratch(lanes * self.form.v.width)
+        self._lift, self._largest = e.scratch(lanes), e.scratch(lanes)
+        self._larger, self._total = e.scratch(lanes), e.scratch(lanes)
+        self._factor = e.scratch(lanes)
+
+    @property
+    def e(self) -> TileEmitter:
+        """Where it is emitted."""
+        return self.places.e
+
+    @property
+    def form(self) -> AttentionForm:
+        """What is computed."""
+        return self.places.form
+
+    @property
+    def _zero(self) -> Expr:
+        """A value of 0, as no block starts below it, which LLVM does not know."""
+        return self.e.share(self.e.minimum(self.places.start, self.e.i64(0)))
+
+    def emit(self) -> None:
+        """Emit the block."""
+        e, lanes = self.e, self.places.lanes
+        self._pack_queries()
+        self._find_lift()
+        fill(e, self._largest, lanes, LOWEST)
+        fill(e, self._larger, lanes, LOWEST)
+        fill(e, self._total, lanes, 0.0)
+        fill(e, self._sums, lanes * self.form.v.width, 0.0)
+        keys = e.share(e.extent(self.form.k.length))
+        if self.form.is_causal:
+            keys = e.share(e.minimum(keys, self.places.start + e.i64(lanes)))
+        with e.loop(e.share(e.divide_up(keys, self.tiles.keys))) as number:
+            first = e.share(number * e.i64(self.tiles.keys))
+            count = e.share(e.minimum(e.i64(self.tiles.keys), keys - first))
+            self._score(first, count)
+            if self.form.mask is not None:
+                self._add_mask(first, count)
+            self._exponentiate(count)
+            with e.block() as rescale:
+                self._rescale()
+            e.when(first > e.i64(0), rescale)
+            self._add_values(first, count)
+        self._write()
+
+    # ---- queries
+    def _pack_queries(self) -> None:
+        e = self.e
+        with e.loop(e.i64(self.places.vectors)) as vector:
+            lane = e.share(vector * e.i64(VECTOR))
+            with e.loop(e.i64(self.form.q.width // VECTOR)) as part:
+                self._pack_part(lane, e.share(part * e.i64(VECTOR)))
+
+    def _pack_part(self, first: Expr, column: Expr) -> None:
+        e, places, q = self.e, self.places, self.form.q
+        base, bias = places.base(q, places.head), places.bias(q, places.head)
+
+        def load(number: Expr, lane: Expr) -> Expr:
+            row = places.number(first + number) * e.i64(q.pitch)
+            value = places.buffers[q.tensor][base + row + column + lane]
+            value = value if bias is None else value + bias(column + lane)
+            return value * e.f32(self.form.scale)
+
+        def keep(number: Expr, transposed: Buffer) -> None:
+            at = e.share((column + number) * e.i64(places.lanes) + first)
+            with e.vector(VECTOR) as lane:
+                e.store(self._queries, transposed[lane], at + lane)
+
+        turn(e, load, keep, self._zero)
+
+    def _find_lift(self) -> None:
+        e, lanes = self.e, self.places.lanes
+        bias = self.places.bias(self.form.k, self.places.kv_head())
+        fill(e, self._lift, lanes, 0.0)
+        if bias is None:
+            return
+        with e.loop(e.i64(self.form.k.width)) as column:
+            factor = e.share(bias(column))
+            for start in range(0, lanes, VECTOR):
+                with e.vector(VECTOR) as lane:
+                    at = e.i64(start) + lane
+                    term = factor * self._queries[column * e.i64(lanes) + at]
+                    e.store(self._lift, self._lift[at] + term, at)
+
+    # ---- scores
+    def _score(self, first: Expr, count: Expr) -> None:
+        """Write the scores of a block of keys, in tiles; the last one may repeat its last key."""
+        e, k, rows = self.e, self.form.k, self.tiles.key_rows
+        base = self.places.base(k, self.places.kv_head())
+        last = e.share(e.extent(k.length) - e.i64(1))
+        with e.loop(e.share(e.divide_up(count, rows))) as number:
+            tile = e.share(number * e.i64(rows))
+            keys = [e.minimum(first + tile + e.i64(row), last) for row in range(rows)]
+            starts = [e.share(base + key * e.i64(k.pitch)) for key in keys]
+            with accumulators(e, Tile(rows, self.places.vectors), self._lift) as registers:
+                with e.loop(e.i64(k.width)) as column:
+                    queries = e.share(column * e.i64(self.places.lanes))
+                    multiply_add(
+                        e,
+                        registers,
+                        lambda row: e.share(self.places.buffers[k.tensor][starts[row] + column]),
+                        lambda vector, lane: self._queries[
+                            queries + e.i64(vector * VECTOR) + lane
+                        ],
+                    )
+                self._keep_scores(registers, tile, e.share(first + tile))
+
+    def _keep_scores(self, registers: list[list[Buffer]], tile: Expr, key: Expr) -> None:
+        if not self.form.is_causal:
+            self._store_scores(registers, tile, None)
+            return
+        e = self.e
+        with e.block() as edge:
+            self._store_scores(registers, tile, key)
+        with e.block() as inside:
+            self._store_scores(registers, tile, None)
+        e.branch(key + e.i64(len(registers) - 1) > self.places.start, edge, inside)
+
+    def _store_scores(self, registers: list[list[Buffer]], tile: Expr, key: Expr | None) -> None:
+        """Write a tile; of queries before a key, minus infinity. Without a mask, with maxima."""
+        e = self.e
+        for row, vectors in enumerate(registers):
+            for vector, register in enumerate(vectors):
+                column = e.i64(vector * VECTOR)
+                at = e.share((tile + e.i64(row)) * e.i64(self.places.lanes) + column)
+                with e.vector(VECTOR) as lane:
+                    score = register[lane]
+                    if key is not None:
+                        is_seen = key + e.i64(row) <= self.places.start + column + lane
+                        score = e.share(e.select(is_seen, score, e.f32(float("-inf"))))
+                    e.store(self._scores, score, at + lane)
+                    if self.form.mask is None:
+                        self._keep_larger(score, column + lane)
+
+    def _keep_larger(self, score: Expr, lane: Expr) -> None:
+        # A NaN is not larger; it comes out of the exponentials.
+        e, so_far = self.e, self._larger[lane]
+        e.store(self._larger, e.select(score > so_far, score, so_far), lane)
+
+    def _add_mask(self, first: Expr, count: Expr) -> None:
+        """Add the mask to a block of scores, and keep their maxima."""
+        e, places = self.e, self.places
+        base, keys = places.base_of_mask(), e.extent(self.form.k.length)
+        with e.loop(e.i64(places.vectors)) as vector:
+            lane = e.share(vector * e.i64(VECTOR))
+
+            def row(number: Expr) -> Expr:
+                return base + places.number(lane + number) * keys + first
+
+            whole = e.share(e.divide_down(count, VECTOR))
+            with e.loop(whole) as part:
+                self._add_mask_part(lane, row, e.share(part * e.i64(VECTOR)))
+            with e.loop(e.share(count - whole * e.i64(VECTOR))) as left:
+                key, added = e.share(whole * e.i64(VECTOR) + left), e.scratch()
+                with e.loop(e.i64(VECTOR)) as number:
+                    e.store(added, places.mask_at(row(number) + key), number)
+                self._add_to_scores(key, lane, added)
+
+    def _add_mask_part(self, first: Expr, row: Callable[[Expr], Expr], key: Expr) -> None:
+        def load(number: Expr, lane: Expr) -> Expr:
+            return self.places.mask_at(row(number) + key + lane)
+
+        def keep(number: Expr, added: Buffer) -> None:
+            self._add_to_scores(self.e.share(key + number), first, added)
+
+        turn(self.e, load, keep, self._zero)
+
+    def _add_to_scores(self, key: Expr, first: Expr, added: Buffer) -> None:
+        e = self.e
+        at = e.share(key * e.i64(self.places.lanes) + first)
+        with e.vector(VECTOR) as lane:
+            score = e.share(self._scores[at + lane] + added[lane])
+            e.store(self._scores, score, at + lane)
+            self._keep_larger(score, first + lane)
+
+    # ---- softmax
+    def _exponentiate(self, count: Expr) -> None:
+        """Write exponentials for a block of scores, and how much smaller those before become."""
+        e = self.e
+        totals, largest = [e.scratch() for _ in range(self.places.vectors)], []
+        for vector, total in enumerate(totals):
+            column = e.i64(vector * VECTOR)
+            with e.vector(VECTOR) as lane:
+                at = column + lane
+                factor = exp_nonpositive(e, e.share(self._largest[at] - self._larger[at]))
+                e.store(self._factor, factor, at)
+                e.store(total, self._total[at] * factor, lane)
+                e.store(self._largest, self._larger[at], at)
+            largest.append(self._loaded(self._larger, column))
+        with e.loop(count) as key:
+            for vector, total in enumerate(totals):
+                at = e.share(key * e.i64(self.places.lanes) + e.i64(vector * VECTOR))
+                with e.vector(VECTOR) as lane:
+                    score = e.share(self._scores[at + lane] - largest[vector][lane])
+                    power = exp_nonpositive(e, score)
+                    e.store(self._scores, power, at + lane)
+                    e.store(total, total[lane] + power, lane)
+        for vector, total in enumerate(totals):
+            with e.vector(VECTOR) as lane:
+                e.store(self._total, total[lane], e.i64(vector * VECTOR) + lane)
+
+    def _loaded(self, buffer: Buffer, at: Expr) -> Buffer:
+        return vector_of(self.e, lambda lane: buffer[at + lane])
+
+    def _rescale(self) -> None:
+        e, width = self.e, self.form.v.width
+        with e.loop(e.i64(self.places.lanes)) as row:
+            factor = e.share(self._factor[row])
+            with e.loop(e.i64(width // VECTOR)) as part:
+                at = e.share(row * e.i64(width) + part * e.i64(VECTOR))
+                with e.vector(VECTOR) as lane:
+                    e.store(self._sums, self._sums[at + lane] * factor, at + lane)
+
+    # ---- values
+    def _add_values(self, first: Expr, count: Expr) -> None:
+        """Add a block of values times their exponentials, in tiles of queries and columns."""
+        e, v, rows = self.e, self.form.v, self.tiles.query_rows
+        start = e.share(self.places.base(v, self.places.kv_head()) + first * e.i64(v.pitch))
+        with e.loop(e.share(e.divide_up(self.places.queries_here(), rows))) as number:
+            row = e.share(number * e.i64(rows))
+            for part in range(0, v.width // VECTOR, self.tiles.columns):
+                vectors = min(self.tiles.columns, v.width // VECTOR - part)
+                self._add_tile(Tile(rows, vectors), row, part * VECTOR, start, count)
+
+    def _add_tile(self, tile: Tile, row: Expr, column: int, start: Expr, count: Expr) -> None:
+        e, v = self.e, self.form.v
+        registers = [[e.scratch() for _ in range(tile.vectors)] for _ in range(tile.rows)]
+        places = [
+            [
+                e.share((row + e.i64(number)) * e.i64(v.width) + e.i64(column + vector * VECTOR))
+                for vector in range(tile.vectors)
+            ]
+            for number in range(tile.rows)
+        ]
+        pairs = [
+            pair
+            for of_row, at_row in zip(registers, places, strict=True)
+            for pair in zip(of_row, at_row, strict=True)
+        ]
+        for register, place in pairs:
+            with e.vector(VECTOR) as lane:
+                e.store(register, self._sums[place + lane], lane)
+        with e.loop(count) as key:
+            values = e.share(start + key * e.i64(v.pitch) + e.i64(column))
+            powers = e.share(key * e.i64(self.places.lanes) + row)
+            multiply_add(
+                e,
+                registers,
+                lambda number: e.share(self._scores[powers + e.i64(number)]),
+                lambda vector, lane: self.places.buffers[v.tensor][
+                    values + e.i64(vector * VECTOR) + lane
+                ],
+            )
+        for register, place in pairs:
+            with e.vector(VECTOR) as lane:
+                e.store(self._sums, register[lane], place + lane)
+
+    def _write(self) -> None:
+        """Write the sums over their totals; zeros for a query none of whose scores counts."""
+        e, v = self.e, self.form.v
+        output = self.places.buffers[self.form.result.tensor]
+        bias = self.places.bias(v, self.places.kv_head())
+        for vector in range(self.places.vectors):
+            with e.vector(VECTOR) as lane:
+                at = e.i64(vector * VECTOR) + lane
+                counts = self._largest[at] > e.f32(LOWEST)
+                factor = e.select(counts, e.f32(1.0) / self._total[at], e.f32(0.0))
+                e.store(self._factor, factor, at)
+                e.store(self._lift, e.select(counts, e.f32(1.0), e.f32(0.0)), at)
+        sink = self.places.base(self.form.result, self.places.head)
+        with e.loop(self.places.queries_here()) as row:
+            factor, counted = e.share(self._factor[row]), e.share(self._lift[row])
+            to = e.share(sink + (self.places.start + row) * e.i64(self.form.result.pitch))
+            with e.loop(e.i64(v.width // VECTOR)) as part:
+                column = e.share(part * e.i64(VECTOR))
+                with e.vector(VECTOR) as lane:
+                    value = self._sums[row * e.i64(v.width) + column + lane] * factor
+                    if bias is not None:
+                        value = value + counted * bias(column + lane)
+                    e.store(output, value, to + column + lane)

@@ -1,0 +1,159 @@
+"""Depthwise convolutions of NHWC tensors: vectors of channels, with bias, epilogue, row means."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from ortkit.kernels.backend import Launch
+from ortkit.kernels.signature import RegionSignature
+from ortkit.kernels.sizes import extent_of, product
+from ortkit.refusal import Refused
+from ortkit.targets.cpu import has_bf16
+
+from ...forms.body import integer
+from ...forms.conv import Convolution, read_convolution
+from .depthwise_row import TILE, Filter, Row, Sink, Source, row_taps
+
+if TYPE_CHECKING:
+    from ortkit.kernels.tvm.choices import Choices
+    from ortkit.kernels.tvm.emit import Buffer, Expr
+
+
+_PICOSECONDS_PER_MULTIPLY = 25
+_PICOSECONDS_PER_FLOP = 31
+
+
+@dataclass(frozen=True)
+class DepthwiseConv:
+    """One filter for each channel.
+
+    Args:
+        conv: NHWC, as many groups as channels in and out.
+        weight: The input float32 [kh, kw, 1, C].
+        means: Whether a second output has the means of the result's rows, [N, OH, C].
+        pixels: Of a row that are computed together, at most.
+    """
+
+    conv: Convolution
+    weight: int
+    means: bool
+    pixels: int = TILE
+
+    @property
+    def kind(self) -> str:
+        """See `TunableTemplate`."""
+        window = self.conv.window
+        return f"depthwise,{'x'.join(map(str, window.kernel))},stride {window.strides[1]}"
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """See `TunableTemplate`."""
+        return ("pixels",)
+
+    def chosen(self, choices: Choices) -> DepthwiseConv:
+        """See `TunableTemplate`."""
+        return replace(self, pixels=choices.pixels or self.pixels)
+
+    @property
+    def _sizes(self) -> tuple[int, int]:
+        width, columns = self.conv.input.shape[2], self.conv.output.shape[2]
+        assert isinstance(width, int)
+        assert isinstance(columns, int)
+        return width, columns
+
+    def launch(self, level: str) -> Launch:
+        """Units are rows of the result."""
+        del level
+        batch, height, *_ = self.conv.output.shape
+        points = product(extent_of(size) for size in self.conv.output.shape[2:])
+        taps = self.conv.window.kernel[0] * self.conv.window.kernel[1]
+        cost = taps * _PICOSECONDS_PER_MULTIPLY
+        cost += self.conv.epilogue.flops * _PICOSECONDS_PER_FLOP
+        return Launch((extent_of(batch), extent_of(height)), points, cost, ())
+
+    def filter_of(self, buffers: list[Buffer]) -> Filter:
+        """Return what is applied to every row, given the kernel's tensors."""
+        width, columns = self._sizes
+        conv = self.conv
+        bias = None if conv.bias is None else buffers[conv.bias]
+        extras = tuple(buffers[extra] for extra in conv.epilogue.extras)
+        return Filter(
+            conv.window, width, columns, conv.channels, buffers[self.weight], bias, conv.epilogue,
+            extras, self.pixels,
+        )  # fmt: skip
+
+    def lower(self, symbol: str, level: str) -> Expr:
+        """Return the kernel's function."""
+        from ..gemm.bf16_emitter import Bf16Emitter
+        from ..tile.emitter import TileEmitter
+
+        rounds = self.conv.output.dtype == "bfloat16" and has_bf16(level)
+        e = (Bf16Emitter if rounds else TileEmitter)(symbol)
+        buffers, begin, end = e.parameters(self.conv.signature)
+        height = e.extent(self.conv.input.shape[1])
+        (width, columns), channels = self._sizes, self.conv.channels
+        window, output = self.conv.window, len(self.conv.signature.inputs)
+        units = (extent_of(self.conv.output.shape[0]), extent_of(self.conv.output.shape[1]))
+        with e.loop(end - begin) as index:
+            image, row = e.decode(begin + index, units)
+            top = e.share(row * e.i64(window.strides[0]) - e.i64(window.pads[0]))
+            start = e.share((image * height + top) * e.i64(width * channels))
+            pitch = e.i64(window.dilations[0] * width * channels)
+
+            def place(tap: Expr, start: Expr = start, pitch: Expr = pitch) -> Expr:
+                return start + tap * pitch
+
+            taps = row_taps(e, window, top, height)
+            sink = e.share((begin + index) * e.i64(columns * channels))
+            to = e.share((begin + index) * e.i64(channels))
+            means = (buffers[output + 1], to) if self.means else None
+            Row(
+                e,
+                self.filter_of(buffers),
+                Source(buffers[self.conv.x], channels, place, taps, self.conv.input.dtype),
+                Sink(buffers[output], sink, e.i64(0), channels, means, self.conv.output.dtype),
+            ).emit()
+        return e.function()
+
+
+def match(signature: RegionSignature) -> DepthwiseConv | Refused | None:
+    """Return the region as a depthwise convolution; None if it is something else."""
+    conv = read_convolution(signature)
+    if not isinstance(conv, Convolution):
+        return conv
+    if conv.planar or conv.groups == 1 or conv.groups != conv.input.shape[3]:
+        return None
+    if conv.gate is not None:
+        return Refused("a depthwise convolution of gated values")
+    return depthwise_of(conv, conv.groups)
+
+
+def depthwise_of(conv: Convolution, channels: int) -> DepthwiseConv | Refused:
+    """Return a convolution of this many channels as a depthwise one, or why it is none."""
+    signature = conv.signature
+    if channels != conv.groups or channels != conv.channels:
+        return Refused("a depthwise convolution with several filters for a channel")
+    weight = conv.body.input_through(conv.weight_value, (3, 2, 0, 1))
+    if weight is None or signature.inputs[weight].shape != (*conv.window.kernel, 1, channels):
+        return Refused("a depthwise weight that is not [kh, kw, 1, C]")
+    if not all(isinstance(shape[2], int) for shape in (conv.input.shape, conv.output.shape)):
+        return Refused("a depthwise convolution over rows of a width that is not known")
+    if len(signature.outputs) > 1 and conv.output.dtype != "float32":
+        return Refused("a depthwise convolution with means, and a result in bfloat16")
+    if 0 in conv.output.shape:
+        return Refused("an empty result")
+    means = len(signature.outputs) == 2
+    if len(signature.outputs) > 1 and not (means and _has_means(conv)):
+        return Refused("a depthwise convolution with a second result that is not its rows' means")
+    return DepthwiseConv(conv, weight, means)
+
+
+def _has_means(conv: Convolution) -> bool:
+    """Say whether the second output is Transpose(ReduceMean(result over W)), [N, OH, C]."""
+    body = conv.body
+    source = body.transposed(body.function.output[1], (0, 2, 1))
+    node = None if source is None else body.producer(source, "ReduceMean")
+    if node is None or node.input[0] != conv.result:
+        return False
+    return body.axes(node) == (3,) and integer(node, "keepdims", 1) == 0

@@ -1,0 +1,281 @@
+"""Convolutions of NHWC tensors with filters of several pixels: sums over taps and channels.
+
+A tile is some neighbouring pixels of a row by some vectors of channels, in registers. What of a
+tile's pixels a column of taps meets outside of the image is known when the kernel is made, and
+left out; rows of taps outside are skipped when it runs. Nothing is copied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from math import ceil, prod
+from typing import TYPE_CHECKING
+
+from ortkit.kernels.backend import Launch
+from ortkit.kernels.signature import RegionSignature
+from ortkit.kernels.sizes import Extent, extent_of
+from ortkit.refusal import Refused
+
+from ...forms.conv import Convolution, packed_weight, read_convolution
+from ..tile.gemm_tile import Target, accumulators, expect_tile, load_bias, multiply_add, write_tile
+from ..tile.registers import VECTOR, Tile, choose_tile
+from .depthwise_row import row_taps
+
+if TYPE_CHECKING:
+    from ortkit.kernels.tvm.choices import Choices
+    from ortkit.kernels.tvm.emit import Buffer, Expr
+
+    from ..tile.emitter import TileEmitter
+
+# A unit should be worth the arithmetic that finds it: about 3 microseconds of multiply-adds.
+_UNIT_MULTIPLIES = 200_000
+# Of input channels, for whether regions are taken for alike by tuning.
+_FEW_CHANNELS = 128
+_PICOSECONDS_PER_MULTIPLY = 13
+_PICOSECONDS_PER_FLOP = 31
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Tiles of a row that are computed in the same way.
+
+    Args:
+        first: The first tile's first pixel.
+        count: How many tiles follow each other.
+        width: Pixels of a tile.
+        taps: For each column of taps the pixels of a tile that it meets inside of the image.
+    """
+
+    first: int
+    count: int
+    width: int
+    taps: tuple[range, ...]
+
+
+@dataclass(frozen=True)
+class DirectConv:
+    """A convolution of any window.
+
+    Args:
+        conv: NHWC, one group, rows of known width.
+        weight: The input float32 [V, kh kw, C, 16] of V vectors of output channels.
+        pixels: Of a tile; 0: what its rule says.
+        panel: Vectors of a tile; 0: what its rule says.
+    """
+
+    conv: Convolution
+    weight: int
+    pixels: int = 0
+    panel: int = 0
+
+    @property
+    def kind(self) -> str:
+        """See `TunableTemplate`."""
+        return f"convolution,{'few' if self.depth <= _FEW_CHANNELS else 'many'} channels"
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """See `TunableTemplate`."""
+        return ("pixels", "panel")
+
+    def chosen(self, choices: Choices) -> DirectConv:
+        """See `TunableTemplate`."""
+        return replace(self, pixels=choices.pixels, panel=choices.panel)
+
+    @property
+    def depth(self) -> int:
+        """Channels that are read."""
+        depth = self.conv.input.shape[3]
+        assert isinstance(depth, int)
+        return depth
+
+    @property
+    def width(self) -> tuple[int, int]:
+        """Pixels of a row that is read, and of one that is written."""
+        given, made = self.conv.input.shape[2], self.conv.output.shape[2]
+        assert isinstance(given, int)
+        assert isinstance(made, int)
+        return given, made
+
+    @property
+    def taps(self) -> int:
+        """Of the window."""
+        return self.conv.window.kernel[0] * self.conv.window.kernel[1]
+
+    def tile(self, level: str) -> Tile:
+        """Return the tile."""
+        vectors = ceil(self.conv.channels / VECTOR)
+        tile = choose_tile(self.width[1], vectors, level, scaled=False)
+        rows = min(self.pixels or tile.rows, self.width[1])
+        return Tile(rows, min(vectors, self.panel or tile.vectors))
+
+    def columns(self, level: str) -> Iterator[Columns]:
+        """Yield a row's tiles."""
+        window, (given, made) = self.conv.window, self.width
+        height = self.tile(level).rows
+
+        def inside(first: int, count: int, tap: int) -> range:
+            places = [
+                pixel
+                for pixel in range(count)
+                if 0
+                <= (first + pixel) * window.strides[1] + tap * window.dilations[1] - window.pads[1]
+                < given
+            ]
+            return range(places[0], places[-1] + 1) if places else range(0)
+
+        last: Columns | None = None
+        for first in range(0, made, height):
+            count = min(height, made - first)
+            taps = tuple(inside(first, count, tap) for tap in range(window.kernel[1]))
+            if last is not None and (last.width, last.taps) == (count, taps):
+                last = replace(last, count=last.count + 1)
+                continue
+            if last is not None:
+                yield last
+            last = Columns(first, 1, count, taps)
+        if last is not None:
+            yield last
+
+    def _rows(self, level: str) -> int:
+        """Return the rows of a unit."""
+        work = self.width[1] * self.tile(level).vectors * VECTOR * self.depth * self.taps
+        height = self.conv.output.shape[1]
+        most = height if isinstance(height, int) else 1
+        return max(1, min(ceil(_UNIT_MULTIPLIES / max(work, 1)), most))
+
+    def launch(self, level: str) -> Launch:
+        """Units are some rows of one panel of channels."""
+        tile, rows = self.tile(level), self._rows(level)
+        panels = ceil(ceil(self.conv.channels / VECTOR) / tile.vectors)
+        batch, height = (extent_of(size) for size in self.conv.output.shape[:2])
+        runs = height if height.static is None else Extent(ceil(height.static / rows))
+        cost = self.depth * self.taps * _PICOSECONDS_PER_MULTIPLY
+        cost += self.conv.epilogue.flops * _PICOSECONDS_PER_FLOP
+        points = Extent(rows * self.width[1] * tile.vectors * VECTOR)
+        return Launch((Extent(panels), batch, runs), points, cost, ())
+
+    def lower(self, symbol: str, level: str) -> Expr:
+        """Return the kernel's function."""
+        from ..tile.emitter import TileEmitter
+
+        e = TileEmitter(symbol)
+        buffers, begin, end = e.parameters(self.conv.signature)
+        units, tile, count = self.launch(level).units, self.tile(level), self._rows(level)
+        vectors = ceil(self.conv.channels / VECTOR)
+        whole, rest = divmod(vectors, tile.vectors)
+        lanes = self.conv.channels % VECTOR or VECTOR
+        with e.loop(end - begin) as index:
+            panel, image, run = e.decode(begin + index, units)
+            first = e.share(panel * e.i64(tile.vectors * VECTOR))
+            height = e.extent(self.conv.output.shape[1])
+            start = e.share(run * e.i64(count))
+            rows = e.share(e.minimum(e.i64(count), height - start))
+
+            def some(
+                width: int, lanes: int, first: Expr = first, image: Expr = image,
+                start: Expr = start, rows: Expr = rows, height: Expr = height,
+            ) -> None:  # fmt: skip
+                to = Target(
+                    buffers[len(self.conv.signature.inputs)],
+                    [buffers[extra] for extra in self.conv.epilogue.extras],
+                    self.conv.channels, first, lanes,
+                )  # fmt: skip
+                bias = load_bias(
+                    e, None if self.conv.bias is None else buffers[self.conv.bias], width, to
+                )
+                with e.loop(rows) as number:
+                    row = e.share(start + number)
+                    self._row(e, buffers, (level, width), to, bias, (image, row, height))
+
+            panels = [(tile.vectors, VECTOR)] * (whole - (not rest)) + [
+                (rest or tile.vectors, lanes)
+            ]
+            if len(set(panels)) == 1:
+                some(*panels[0])
+            else:
+                with e.block() as wide:
+                    some(*panels[0])
+                with e.block() as last:
+                    some(*panels[-1])
+                e.branch(panel < e.i64(len(panels) - 1), wide, last)
+        return e.function()
+
+    def _row(
+        self,
+        e: TileEmitter,
+        buffers: list[Buffer],
+        panel: tuple[str, int],
+        to: Target,
+        bias: Buffer,
+        at: tuple[Expr, Expr, Expr],
+    ) -> None:
+        """Compute one row of the result of one panel."""
+        window, (level, vectors), (image, row, height) = self.conv.window, panel, at
+        given, made = self.width
+        lines = e.extent(self.conv.input.shape[1])
+        top = e.share(row * e.i64(window.strides[0]) - e.i64(window.pads[0]))
+        taps = row_taps(e, window, top, lines)
+        base = e.share((image * lines + top) * e.i64(given) - e.i64(window.pads[1]))
+        pixel = e.share((image * height + row) * e.i64(made))
+        for some in self.columns(level):
+            with e.loop(e.i64(some.count)) as number:
+                column = e.share(e.i64(some.first) + number * e.i64(some.width))
+                source = e.share(base + column * e.i64(window.strides[1]))
+                self._tile(e, buffers, (some, vectors), (to, bias), (source, pixel + column, taps))
+
+    def _tile(
+        self,
+        e: TileEmitter,
+        buffers: list[Buffer],
+        shape: tuple[Columns, int],
+        into: tuple[Target, Buffer],
+        at: tuple[Expr, Expr, tuple[Expr, Expr]],
+    ) -> None:
+        (columns, vectors), (to, bias), (source, pixel, (begin, end)) = shape, into, at
+        window, depth = self.conv.window, self.depth
+        x, weight = buffers[self.conv.x], buffers[self.weight]
+        expect_tile(e, Tile(columns.width, vectors), to, pixel)
+        with accumulators(e, Tile(columns.width, vectors), bias) as registers:
+            with e.loop(end - begin) as number:
+                line = e.share(begin + number)
+                down = e.share(source + line * e.i64(window.dilations[0]) * e.i64(self.width[0]))
+                # A loop for each column of taps: what two of them read in common would be kept,
+                # and there is no register left to keep it in.
+                for tap, inside in enumerate(columns.taps):
+                    if not inside:
+                        continue
+                    with e.loop(e.i64(depth)) as c:
+                        place = e.share(
+                            (down + e.i64(tap * window.dilations[1])) * e.i64(depth) + c
+                        )
+                        step = (line * e.i64(window.kernel[1]) + e.i64(tap)) * e.i64(depth) + c
+
+                        def left(pixel: int, place: Expr = place, inside: range = inside) -> Expr:
+                            ahead = (inside[0] + pixel) * window.strides[1] * depth
+                            return x[place + e.i64(ahead)]
+
+                        def right(vector: int, lane: Expr, step: Expr = step) -> Expr:
+                            first = (to.first + e.i64(vector * VECTOR)) * e.i64(depth * self.taps)
+                            return weight[first + step * e.i64(VECTOR) + lane]
+
+                        multiply_add(e, registers[inside.start : inside.stop], left, right)
+            write_tile(e, registers, self.conv.epilogue, to, e.share(pixel))
+
+
+def match(signature: RegionSignature) -> DirectConv | Refused | None:
+    """Return the region as a convolution of any window; None if it is something else."""
+    conv = read_convolution(signature)
+    if not isinstance(conv, Convolution):
+        return conv
+    if conv.planar or conv.groups != 1 or conv.gate is not None:
+        return None
+    if conv.narrow is not None:
+        return conv.narrow
+    depth, *widths = conv.input.shape[3], conv.input.shape[2], conv.output.shape[2]
+    assert isinstance(depth, int)
+    if len(signature.outputs) != 1 or not all(isinstance(w, int) and w > 0 for w in widths):
+        return Refused("a convolution over rows of a width that is not known")
+    weight = packed_weight(conv, prod(conv.window.kernel), depth)
+    return Refused("a weight that is not packed") if weight is None else DirectConv(conv, weight)

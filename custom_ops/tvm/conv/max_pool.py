@@ -1,0 +1,171 @@
+"""Largest values of windows of NHWC tensors: vectors of channels, in float32 or bfloat16."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ortkit.kernels.backend import Launch
+from ortkit.kernels.region.dtypes import load, memory_dtype
+from ortkit.kernels.signature import RegionSignature
+from ortkit.kernels.sizes import extent_of, product
+from ortkit.refusal import Refused
+
+from ...forms.body import TO_NCHW, TO_NHWC, Body, integer
+from ...forms.conv import Window, window_of
+from ...forms.gemm_bf16_operands import BFLOAT16, source_of_cast, wide_input
+from .depthwise_row import row_taps
+
+if TYPE_CHECKING:
+    from ortkit.kernels.tvm.emit import Buffer, Expr
+
+    from ..tile.emitter import TileEmitter
+
+_PICOSECONDS_PER_TAP = 20
+_MINUS_INFINITY = 0xFF800000
+_HALF = 16
+
+
+@dataclass(frozen=True)
+class MaxPool:
+    """One pooling; what lies outside of the image is no part of a window.
+
+    Args:
+        signature: One input [N, H, W, C] and one output [N, OH, OW, C] of the same type, H, W and
+            C known.
+        window: How it moves.
+    """
+
+    signature: RegionSignature
+    window: Window
+
+    @property
+    def _dtype(self) -> str:
+        return self.signature.inputs[0].dtype
+
+    @property
+    def _image(self) -> tuple[int, int, int]:
+        height, width, channels = self.signature.inputs[0].shape[1:]
+        assert isinstance(height, int)
+        assert isinstance(width, int)
+        assert isinstance(channels, int)
+        return height, width, channels
+
+    def launch(self, level: str) -> Launch:
+        """Units are rows of the result."""
+        del level
+        batch, height, *row = self.signature.outputs[0].shape
+        taps = self.window.kernel[0] * self.window.kernel[1]
+        points = product(extent_of(size) for size in row)
+        units = (extent_of(batch), extent_of(height))
+        return Launch(units, points, taps * _PICOSECONDS_PER_TAP, ())
+
+    def lower(self, symbol: str, level: str) -> Expr:
+        """Return the kernel's function."""
+        del level
+        from ..tile.emitter import TileEmitter
+
+        e = TileEmitter(symbol)
+        (x, y), begin, end = e.parameters(self.signature)
+        batch, rows, columns, _ = self.signature.outputs[0].shape
+        height, width, channels = self._image
+        window = self.window
+        # Of one axis a row's taps inside of the image are found as another's.
+        sides = Window(window.kernel[::-1], window.strides[::-1], window.dilations[::-1], (0,) * 4)
+        with e.loop(end - begin) as index:
+            image, row = e.decode(begin + index, (extent_of(batch), extent_of(rows)))
+            top = e.share(row * e.i64(window.strides[0]) - e.i64(window.pads[0]))
+            down = row_taps(e, window, top, e.i64(height))
+            line = e.share((image * e.i64(height) + top) * e.i64(width))
+            with e.loop(e.extent(columns)) as column:
+                left = e.share(column * e.i64(window.strides[1]) - e.i64(window.pads[1]))
+                across = row_taps(e, sides, left, e.i64(width))
+                place = (begin + index) * e.extent(columns) + column
+                to = e.share(place * e.i64(channels))
+                start = e.share((line + left) * e.i64(channels))
+
+                def block(
+                    at: Expr, lanes: int, to: Expr = to, start: Expr = start,
+                    taps: tuple[tuple[Expr, Expr], tuple[Expr, Expr]] = (down, across),
+                ) -> None:  # fmt: skip
+                    self._block(e, (x, start + at), (y, to + at), lanes, taps)
+
+                e.each_block(channels, block)
+        return e.function()
+
+    def _block(
+        self,
+        e: TileEmitter,
+        source: tuple[Buffer, Expr],
+        sink: tuple[Buffer, Expr],
+        lanes: int,
+        taps: tuple[tuple[Expr, Expr], tuple[Expr, Expr]],
+    ) -> None:
+        """Write the largest of some channels.
+
+        Args:
+            e: Where to.
+            source: The image, and where the window's first pixel would lie in it.
+            sink: The result, and where.
+            lanes: How many channels.
+            taps: Of rows and columns, the first one inside and the one after the last.
+        """
+        (x, start), (y, to), (down, across) = source, sink, taps
+        _, width, channels = self._image
+        steps = [e.i64(step) for step in self.window.dilations]
+        largest = e.scratch()
+        with e.lanes(lanes) as lane:
+            lowest = e.bitcast(e.constant(_MINUS_INFINITY, "uint32"), "float32")
+            e.store(largest, lowest, lane)
+        with e.loop(down[1] - down[0]) as number:
+            line = e.share(start + (down[0] + number) * steps[0] * e.i64(width * channels))
+            with e.loop(across[1] - across[0]) as other:
+                place = e.share(line + (across[0] + other) * steps[1] * e.i64(channels))
+                with e.lanes(lanes) as lane:
+                    value = e.share(load(e, x[place + lane], self._dtype))
+                    known = largest[lane]
+                    # A NaN stays: it is not smaller.
+                    is_larger = e.either(e.is_nan(value), known < value)
+                    e.store(largest, e.select(is_larger, value, known), lane)
+        with e.lanes(lanes) as lane:
+            value = largest[lane]
+            if self._dtype == "bfloat16":
+                # It is one of those that were read: nothing is rounded.
+                bits = e.bitcast(value, "uint32") >> e.constant(_HALF, "uint32")
+                value = e.cast(bits, memory_dtype(self._dtype))
+            e.store(y, value, to + lane)
+
+
+def match(signature: RegionSignature) -> MaxPool | Refused | None:
+    """Return the region as a pooling of NHWC; None if it is something else."""
+    body = Body(signature)
+    pools = body.nodes("MaxPool")
+    if len(pools) != 1:
+        return None
+    (pool,) = pools
+    if len(signature.inputs) != 1 or len(signature.outputs) != 1:
+        return None
+    given, made = signature.inputs[0], signature.outputs[0]
+    if given.dtype != made.dtype or given.dtype not in ("float32", "bfloat16"):
+        return None
+    source = body.transposed(pool.input[0], TO_NCHW)
+    if source is None or wide_input(body, source) is None or _result(body) != pool.output[0]:
+        return None
+    if len(pool.output) > 1 or integer(pool, "storage_order", 0):
+        return Refused("a pooling that gives places too")
+    window = window_of(pool)
+    if isinstance(window, Refused):
+        return window
+    if len(given.shape) != 4 or not all(isinstance(size, int) for size in given.shape[1:]):
+        return Refused("a pooling of images whose size is not known")
+    if 0 in (*given.shape, *made.shape) or min(*window.strides, *window.dilations) < 1:
+        return Refused("a pooling of nothing")
+    return MaxPool(signature, window)
+
+
+def _result(body: Body) -> str | None:
+    """Return the value whose Transpose is the region's result, before it is rounded."""
+    transposed = body.function.output[0]
+    if body.signature.outputs[0].dtype == "bfloat16":
+        transposed = source_of_cast(body, transposed, BFLOAT16) or ""
+    return body.transposed(transposed, TO_NHWC)

@@ -1,0 +1,206 @@
+"""Convolutions of few channels from NCHW to NHWC, with bias and epilogue: the first of a net."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil
+from typing import TYPE_CHECKING
+
+from ortkit.kernels.backend import Launch
+from ortkit.kernels.signature import RegionSignature
+from ortkit.kernels.sizes import extent_of
+from ortkit.refusal import Refused
+
+from ...forms.conv import Convolution, packed_weight, read_convolution
+from ..tile.gemm_tile import Target, accumulators, load_bias, multiply_add, write_tile
+from ..tile.registers import VECTOR, Tile, choose_tile
+
+if TYPE_CHECKING:
+    from ortkit.kernels.tvm.emit import Buffer, Expr
+
+    from ..tile.emitter import TileEmitter
+
+# The input rows under one output row, padded, lie on the stack of whichever thread runs.
+_MOST_SCRATCH = 64 * 1024 // 4
+_PICOSECONDS_PER_MULTIPLY = 16
+_PICOSECONDS_PER_FLOP = 31
+
+
+@dataclass(frozen=True)
+class StemConv:
+    """A convolution from NCHW.
+
+    Args:
+        conv: One group; sizes of rows are known.
+        weight: The input float32 [V, C kh kw, 16] of V vectors of output channels.
+    """
+
+    conv: Convolution
+    weight: int
+
+    @property
+    def _rows(self) -> int:
+        """The input rows under one output row, of all channels."""
+        channels = self.conv.input.shape[1]
+        assert isinstance(channels, int)
+        return channels * self.conv.window.kernel[0]
+
+    @property
+    def _pitch(self) -> int:
+        """The length of a padded input row."""
+        width, window = self.conv.input.shape[3], self.conv.window
+        assert isinstance(width, int)
+        return width + window.pads[1] + window.pads[3]
+
+    def _tile(self, level: str) -> Tile:
+        columns = self.conv.output.shape[2]
+        assert isinstance(columns, int)
+        tile = choose_tile(columns, ceil(self.conv.channels / VECTOR), level, scaled=False)
+        return Tile(min(tile.rows, columns), tile.vectors)
+
+    def launch(self, level: str) -> Launch:
+        """Units are rows of the result."""
+        del level
+        batch, height, columns, channels = (extent_of(size) for size in self.conv.output.shape)
+        cost = self._rows * self.conv.window.kernel[1] * _PICOSECONDS_PER_MULTIPLY
+        cost += self.conv.epilogue.flops * _PICOSECONDS_PER_FLOP
+        return Launch((batch, height), columns * channels, cost, ())
+
+    def lower(self, symbol: str, level: str) -> Expr:
+        """Return the kernel's function."""
+        from ..tile.emitter import TileEmitter
+
+        e = TileEmitter(symbol)
+        buffers, begin, end = e.parameters(self.conv.signature)
+        units = (extent_of(self.conv.output.shape[0]), extent_of(self.conv.output.shape[1]))
+        tile, vectors = self._tile(level), ceil(self.conv.channels / VECTOR)
+        full, rest = divmod(vectors, tile.vectors)
+        lanes = self.conv.channels % VECTOR or VECTOR
+        with e.loop(end - begin) as index:
+            image, row = e.decode(begin + index, units)
+            scratch = e.scratch(self._rows * self._pitch)
+            self._gather(e, buffers[self.conv.x], scratch, image, row)
+            pixel = e.share((begin + index) * e.extent(self.conv.output.shape[2]))
+            for number in range(full + (1 if rest else 0)):
+                width = tile.vectors if number < full else rest
+                is_last = number * tile.vectors + width == vectors
+                to = Target(
+                    buffers[len(self.conv.signature.inputs)],
+                    [buffers[extra] for extra in self.conv.epilogue.extras],
+                    self.conv.channels,
+                    e.i64(number * tile.vectors * VECTOR),
+                    lanes if is_last else VECTOR,
+                )
+                self._panel(e, buffers, scratch, Tile(tile.rows, width), to, pixel)
+        return e.function()
+
+    def _gather(self, e: TileEmitter, x: Buffer, scratch: Buffer, image: Expr, row: Expr) -> None:
+        """Copy the input rows under an output row, with zeros where the padding is."""
+        conv, window = self.conv, self.conv.window
+        width = self._pitch - window.pads[1] - window.pads[3]
+        height = e.extent(conv.input.shape[2])
+        top = e.share(row * e.i64(window.strides[0]) - e.i64(window.pads[0]))
+        with e.loop(e.i64(self._rows)) as number:
+            kernel = e.i64(window.kernel[0])
+            channel = e.share(e.tir.floordiv(number, kernel))
+            tap = e.share(e.tir.floormod(number, kernel))
+            y = e.share(top + tap * e.i64(window.dilations[0]))
+            to = e.share(number * e.i64(self._pitch))
+            first = (image * e.extent(conv.input.shape[1]) + channel) * height + y
+            source = e.share(first * e.i64(width))
+            left = e.share(to + e.i64(window.pads[1]))
+
+            def copy(at: Expr, lanes: int) -> None:
+                with e.lanes(lanes) as lane:
+                    e.store(scratch, x[source + at + lane], left + at + lane)
+
+            def clear(start: int, count: int) -> None:
+                def zero(at: Expr, lanes: int) -> None:
+                    with e.lanes(lanes) as lane:
+                        e.store(scratch, e.f32(0.0), to + e.i64(start) + at + lane)
+
+                e.each_block(count, zero)
+
+            with e.block() as inside:
+                clear(0, window.pads[1])
+                e.each_block(width, copy)
+                clear(window.pads[1] + width, window.pads[3])
+            with e.block() as outside:
+                clear(0, self._pitch)
+            e.branch(e.both(y >= e.i64(0), y < height), inside, outside)
+
+    def _panel(
+        self,
+        e: TileEmitter,
+        buffers: list[Buffer],
+        scratch: Buffer,
+        tile: Tile,
+        to: Target,
+        pixel: Expr,
+    ) -> None:
+        columns = self.conv.output.shape[2]
+        assert isinstance(columns, int)
+        bias = None if self.conv.bias is None else buffers[self.conv.bias]
+        loaded = load_bias(e, bias, tile.vectors, to)
+        whole, rest = divmod(columns, tile.rows)
+        with e.loop(e.i64(whole)) as number:
+            column = e.share(number * e.i64(tile.rows))
+            self._columns(e, buffers, scratch, tile, to, (loaded, pixel, column))
+        if rest:
+            column = e.i64(whole * tile.rows)
+            part = Tile(rest, tile.vectors)
+            self._columns(e, buffers, scratch, part, to, (loaded, pixel, column))
+
+    def _columns(
+        self,
+        e: TileEmitter,
+        buffers: list[Buffer],
+        scratch: Buffer,
+        tile: Tile,
+        to: Target,
+        at: tuple[Buffer, Expr, Expr],
+    ) -> None:
+        window, depth = self.conv.window, self._rows * self.conv.window.kernel[1]
+        bias, pixel, column = at
+        weight, stride = buffers[self.weight], window.strides[1]
+        with accumulators(e, tile, bias) as registers:
+            # A loop for each tap of a row: written out together, what two taps read in common
+            # would be kept, and there is no register left to keep it in.
+            for tap in range(window.kernel[1]):
+                with e.loop(e.i64(self._rows)) as row:
+                    start = e.share(row * e.i64(self._pitch) + column * e.i64(stride))
+                    step = row * e.i64(window.kernel[1]) + e.i64(tap)
+
+                    def left(number: int, tap: int = tap, start: Expr = start) -> Expr:
+                        return scratch[start + e.i64(number * stride + tap * window.dilations[1])]
+
+                    def right(vector: int, lane: Expr, step: Expr = step) -> Expr:
+                        first = (to.first + e.i64(vector * VECTOR)) * e.i64(depth)
+                        return weight[first + step * e.i64(VECTOR) + lane]
+
+                    multiply_add(e, registers, left, right)
+            write_tile(e, registers, self.conv.epilogue, to, e.share(pixel + column))
+
+
+def match(signature: RegionSignature) -> StemConv | Refused | None:
+    """Return the region as a convolution from NCHW; None if it is something else."""
+    conv = read_convolution(signature)
+    if not isinstance(conv, Convolution):
+        return conv
+    if not conv.planar:
+        return None
+    if conv.narrow is not None:
+        return conv.narrow
+    if conv.groups != 1 or len(signature.outputs) != 1:
+        return Refused("a convolution of NCHW in groups or with a second result")
+    if not isinstance(conv.input.shape[3], int) or not isinstance(conv.output.shape[2], int):
+        return Refused("a convolution of NCHW with rows of a width that is not known")
+    channels, kernel = conv.input.shape[1], conv.window.kernel
+    assert isinstance(channels, int)
+    weight = packed_weight(conv, channels * kernel[0] * kernel[1])
+    if weight is None:
+        return Refused("a weight that is not packed")
+    found = StemConv(conv, weight)
+    if found._rows * found._pitch > _MOST_SCRATCH:
+        return Refused("a convolution of NCHW with more under a row of its result than 64 KB")
+    return found

@@ -1,0 +1,363 @@
+"""Products of rows with a packed matrix, in float32, whose number of rows may not be known.
+
+A region is `finish(X W + b)`: W in panels of a few vectors of columns, one panel after another,
+`finish` a chain of pointwise operators. Panels are computed for runs of rows; in a large product
+all panels of some runs come before the next runs, so that these rows stay near.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from math import ceil
+from typing import TYPE_CHECKING
+
+from ortkit.kernels.backend import Launch
+from ortkit.kernels.signature import RegionSignature
+from ortkit.kernels.sizes import Extent, extent_of, product
+from ortkit.kernels.tvm.emit import NEAR, NEAREST
+from ortkit.refusal import Refused
+
+from ...forms.body import Body
+from ...forms.epilogue import Epilogue, read_epilogue
+from ..tile.gemm_tile import Target, accumulators, load_bias, multiply_add, write_tile
+from ..tile.registers import VECTOR, Tile, choose_tile
+
+if TYPE_CHECKING:
+    from ortkit.kernels.tvm.choices import Choices
+    from ortkit.kernels.tvm.emit import Buffer, Expr
+
+    from ..tile.emitter import TileEmitter
+
+#: Of a number of rows that is not known, and at most of one that is.
+RUNS = 16
+# Of rows that are read once for each panel: a second level of cache.
+_NEAR_BYTES = 2 << 20
+# Steps of the depth that weights are asked for ahead: caches do so themselves only within a page.
+_AHEAD = 32
+# For whether regions are taken for alike by tuning.
+_SMALL_M = 64
+# One core of x86-64-v4 at 150 GFLOP/s; one simple vector operation an element at 1/32 ns.
+_PICOSECONDS_PER_MULTIPLY = 13
+_PICOSECONDS_PER_FLOP = 31
+# Weights come at 15 GB/s, from beyond the second level of cache.
+_PICOSECONDS_PER_BYTE = 66
+_MOST_NANOSECONDS = 1_000_000_000
+
+
+@dataclass(frozen=True)
+class Product:
+    """epilogue(X W + bias); numbers are the region's inputs.
+
+    Args:
+        signature: The region's.
+        x: float32 [..., depth].
+        weight: float32 [panels, depth, width], columns of a panel next to each other.
+        bias: float32 [columns]; None if there is none.
+        epilogue: What follows.
+        pixels: Rows of a tile; 0: what its rule says.
+        panel: Vectors of a tile; 0: what its rule says.
+    """
+
+    signature: RegionSignature
+    x: int
+    weight: int
+    bias: int | None
+    epilogue: Epilogue
+    pixels: int = 0
+    panel: int = 0
+
+    @property
+    def rows(self) -> Extent:
+        """How many rows there are."""
+        return product(extent_of(size) for size in self.signature.inputs[self.x].shape[:-1])
+
+    @property
+    def columns(self) -> int:
+        """How many columns the result has."""
+        columns = self.signature.outputs[0].shape[-1]
+        assert isinstance(columns, int)
+        return columns
+
+    @property
+    def packed(self) -> tuple[int, int, int]:
+        """Panels, depth, and columns of a panel."""
+        panels, depth, width = self.signature.inputs[self.weight].shape
+        assert isinstance(panels, int) and isinstance(depth, int) and isinstance(width, int)
+        return panels, depth, width
+
+    def launch(self, level: str) -> Launch:
+        """Units are runs of rows of one panel of columns."""
+        panels, depth, width = self.packed
+        runs = self._runs(level)
+        cost = depth * _PICOSECONDS_PER_MULTIPLY + self.epilogue.flops * _PICOSECONDS_PER_FLOP
+        points = self.rows * Extent(max(1, width // runs))
+        if self.rows.static is not None:
+            points = Extent(ceil(self.rows.static * width / runs))
+        weight = min(panels * depth * width * 4 * _PICOSECONDS_PER_BYTE // 1000, _MOST_NANOSECONDS)
+        return Launch((Extent(panels), Extent(runs)), points, max(1, cost), (), weight)
+
+    @property
+    def kind(self) -> str:
+        """See `TunableTemplate`."""
+        rows = self.rows.static
+        known = "any" if rows is None else "few" if rows <= _SMALL_M else "many"
+        return f"float32 product,{known} rows"
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """See `TunableTemplate`."""
+        return ("pixels", "panel")
+
+    def chosen(self, choices: Choices) -> Product:
+        """See `TunableTemplate`."""
+        return replace(self, pixels=choices.pixels, panel=choices.panel)
+
+    def tile(self, level: str) -> Tile:
+        """Return the tile: with its accumulators the registers are full."""
+        rows, vectors = self.rows.static, self.packed[2] // VECTOR
+        tile = choose_tile(rows, vectors, level, scaled=False)
+        height = self.pixels or tile.rows
+        return Tile(
+            height if rows is None else max(1, min(height, rows)),
+            min(vectors, self.panel or tile.vectors),
+        )
+
+    def _runs(self, level: str) -> int:
+        """Return how many runs the rows are cut into; some may have none."""
+        rows = self.rows.static
+        if rows is None:
+            return RUNS
+        return max(1, min(RUNS, ceil(rows / self.tile(level).rows)))
+
+    def lower(self, symbol: str, level: str) -> Expr:
+        """Return the kernel's function."""
+        from ..tile.emitter import TileEmitter
+
+        e = TileEmitter(symbol)
+        buffers, begin, end = e.parameters(self.signature)
+        work = _Writer(self, e, buffers, self.tile(level), self._runs(level))
+        with e.loop(end - begin) as index:
+            work.unit(e.share(begin + index))
+        return e.function()
+
+
+class _Writer:
+    """Writes the work of one unit."""
+
+    def __init__(
+        self, product: Product, e: TileEmitter, buffers: list[Buffer], tile: Tile, runs: int
+    ) -> None:
+        self.product = product
+        self.e = e
+        self.buffers = buffers
+        self.height = tile.rows
+        self.vectors = tile.vectors
+        self.runs = runs
+        self.rows = e.share(e.extent(product.rows))
+        self.whole = e.share(e.divide_down(self.rows, tile.rows))
+        self.rest = e.share(self.rows - self.whole * e.i64(tile.rows))
+        self.tiles = e.share(e.divide_up(self.rows, tile.rows))
+        self.of_run = e.share(e.divide_up(self.tiles, runs))
+        self.together = e.share(self._together())
+        self.ahead = e.share(self._ahead())
+
+    def _together(self) -> Expr:
+        """Return how many runs are computed for a panel before the next panel."""
+        e, result = self.e, self.e.i64(1)
+        bytes_of_run = self.of_run * e.i64(self.height * self.product.packed[1] * 4)
+        for count in range(2, self.runs + 1):
+            if self.runs % count == 0:
+                fits = bytes_of_run * e.i64(count) <= e.i64(_NEAR_BYTES)
+                result = e.select(fits, e.i64(count), result)
+        return result
+
+    def _ahead(self) -> Expr:
+        """Return how many numbers of the next panel a step of the depth asks for.
+
+        A panel comes from memory while the one before is computed, a part of it for each run:
+        else the first rows of a panel would wait for it.
+        """
+        e, width = self.e, self.product.packed[2]
+        runs = e.select(self.tiles > e.i64(1), self.tiles, e.i64(1))
+        runs = e.share(e.minimum(e.i64(self.runs), runs))
+        return e.tir.floordiv(runs + e.i64(width - 1), runs)
+
+    def unit(self, number: Expr) -> None:
+        """Compute one run of rows for one panel."""
+        e, panels = self.e, self.product.packed[0]
+        group = e.share(self.together * e.i64(panels))
+        block = e.share(e.divide_down(number, group))
+        inside = e.share(number - block * group)
+        panel = e.share(e.divide_down(inside, self.together))
+        run = block * self.together + inside - panel * self.together
+        first = e.share(run * self.of_run)
+        _, depth, width = self.product.packed
+        part = (panel + e.i64(1)) * e.i64(depth * width) + run * e.i64(depth) * self.ahead
+        self.next = e.share(part)
+        with e.block() as some:
+            self._panel(panel, first)
+        e.when(first < self.tiles, some)
+
+    def _panel(self, panel: Expr, first: Expr) -> None:
+        """Compute the tiles from `first` on of whichever panel; the last may be narrower."""
+        e, (panels, _, width) = self.e, self.product.packed
+        left = self.product.columns - (panels - 1) * width
+        if left == width:
+            self._tiles(panel, first, width)
+            return
+        if panels == 1:
+            self._tiles(panel, first, left)
+            return
+        with e.block() as wide:
+            self._tiles(panel, first, width)
+        with e.block() as last:
+            self._tiles(panel, first, left)
+        e.branch(panel < e.i64(panels - 1), wide, last)
+
+    def _tiles(self, panel: Expr, first: Expr, columns: int) -> None:
+        """Compute a run of tiles of this many columns of a panel, a tile's width after another."""
+        e, width = self.e, self.vectors * VECTOR
+        whole = columns // width
+        if whole > 1:
+            with e.loop(e.i64(whole)) as part:
+                self._run(panel, e.share(part * e.i64(width)), first, width)
+        elif whole:
+            self._run(panel, e.i64(0), first, width)
+        if columns % width:
+            self._run(panel, e.i64(whole * width), first, columns % width)
+
+    def _run(self, panel: Expr, begin: Expr, first: Expr, columns: int) -> None:
+        """Compute a run of tiles of `columns` from column `begin` of a panel on."""
+        e, product, height = self.e, self.product, self.height
+        vectors, lanes = ceil(columns / VECTOR), columns % VECTOR or VECTOR
+        to = Target(
+            self.buffers[len(product.signature.inputs)],
+            [self.buffers[extra] for extra in product.epilogue.extras],
+            product.columns, e.share(panel * e.i64(product.packed[2]) + begin), lanes,
+        )  # fmt: skip
+        bias = None if product.bias is None else self.buffers[product.bias]
+        biases = load_bias(e, bias, vectors, to)
+        _, depth, width = product.packed
+        start = e.share(panel * e.i64(depth * width) + begin)
+
+        def tile(rows: int, row: Expr) -> None:
+            self._tile(Tile(rows, vectors), to, biases, start, e.share(row))
+
+        count = e.minimum(self.of_run, self.whole - first)
+        with e.loop(count) as index:
+            tile(height, (first + index) * e.i64(height))
+        is_last = e.both(first + self.of_run >= self.tiles, self.rest > e.i64(0))
+        known = product.rows.static
+        with e.block() as tail:
+            if known is not None:
+                if known % height:
+                    tile(known % height, self.whole * e.i64(height))
+            else:
+                self._parts(tile)
+        if tail:
+            e.when(is_last, tail)
+
+    def _parts(self, tile: Callable[[int, Expr], None]) -> None:
+        """Compute what is left after whole tiles, in tiles of powers of two."""
+        e, size = self.e, 1
+        while size * 2 < self.height:
+            size *= 2
+        while size:
+            done = self.rest - e.tir.floormod(self.rest, e.i64(2 * size))
+            with e.block() as part:
+                tile(size, self.whole * e.i64(self.height) + done)
+            e.when(e.tir.floormod(self.rest, e.i64(2 * size)) >= e.i64(size), part)
+            size //= 2
+
+    def _tile(self, tile: Tile, to: Target, bias: Buffer, start: Expr, row: Expr) -> None:
+        """Compute a tile of the rows from `row` on and the columns whose weights begin there."""
+        e, (_, depth, width) = self.e, self.product.packed
+        x, weight = self.buffers[self.product.x], self.buffers[self.product.weight]
+        base = e.share(row * e.i64(depth))
+        with accumulators(e, tile, bias) as registers:
+            with e.loop(e.i64(depth)) as k:
+                at = start + k * e.i64(width)
+                for vector in range(tile.vectors):
+                    ahead = _AHEAD * width + vector * VECTOR
+                    e.prefetch(weight, at + e.i64(ahead), NEAREST)
+                e.prefetch(weight, self.next + k * self.ahead, NEAR)
+                multiply_add(
+                    e, registers, lambda r: x[base + e.i64(r * depth) + k],
+                    lambda vector, lane: weight[at + e.i64(vector * VECTOR) + lane],
+                )  # fmt: skip
+            write_tile(e, registers, self.product.epilogue, to, row)
+
+
+def match(signature: RegionSignature) -> Product | Refused | None:
+    """Return the region as a product with a packed matrix; None if it is something else."""
+    body = Body(signature)
+    products = body.nodes("MatMul")
+    if len(products) != 1 or len(signature.outputs) != 1:
+        return None
+    (node,) = products
+    x, weight = body.inputs.get(node.input[0]), _packed(body, node.input[1])
+    if weight is None:
+        return None
+    if x is None:
+        return Refused("a product of something that is computed in the region")
+    if refused := _misfit(signature, x, weight):
+        return refused
+    start, bias = node.output[0], None
+    for each in body.nodes("Add"):
+        others = [name for name in each.input if name != start]
+        number = body.inputs.get(others[0]) if len(others) == 1 else None
+        if (
+            number is not None
+            and signature.inputs[number].shape == signature.outputs[0].shape[-1:]
+        ):
+            start, bias = each.output[0], number
+            break
+    epilogue = read_epilogue(body, start, body.function.output[0])
+    if isinstance(epilogue, Refused):
+        return epilogue
+    return Product(signature, x, weight, bias, epilogue)
+
+
+def _packed(body: Body, name: str) -> int | None:
+    """Return the input whose panels, [panels, depth, width], are the matrix `name`.
+
+    In the body: Reshape(Transpose<perm = [1, 0, 2]>(packed), [depth, panels * width]), and if
+    there are fewer columns a Slice of the first ones.
+    """
+    columns = None
+    cut = body.producer(name, "Slice")
+    if cut is not None:
+        starts, ends, axes = (body.constant(each) for each in (*cut.input[1:4], "", "")[:3])
+        if starts is None or ends is None or axes is None or len(cut.input) > 4:
+            return None
+        if [*starts.flat, *axes.flat] != [0, 1]:
+            return None
+        columns, name = [*ends.flat], cut.input[0]
+    shaped = body.producer(name, "Reshape")
+    packed = None if shaped is None else body.input_through(shaped.input[0], (1, 0, 2))
+    shape = None if shaped is None else body.constant(shaped.input[1])
+    if packed is None or shape is None:
+        return None
+    sizes = body.signature.inputs[packed].shape
+    if len(sizes) != 3 or not all(isinstance(size, int) for size in sizes):
+        return None
+    panels, depth, width = (int(size) for size in sizes)
+    result = body.signature.outputs[0].shape[-1:]
+    wanted = (panels * width,) if columns is None else tuple(columns)
+    fits = [*shape.flat] == [depth, panels * width] and wanted == result
+    return packed if fits else None
+
+
+def _misfit(signature: RegionSignature, x: int, weight: int) -> Refused | None:
+    given, made = signature.inputs[x], signature.outputs[0]
+    panels, depth, width = signature.inputs[weight].shape
+    if any(each.dtype != "float32" for each in (*signature.inputs, made)):
+        return Refused("a product that is not in float32")
+    if len(given.shape) < 2 or made.shape[:-1] != given.shape[:-1] or given.shape[-1] != depth:
+        return Refused("a product of other rows than the result has")
+    columns = made.shape[-1]
+    assert isinstance(panels, int) and isinstance(width, int) and isinstance(columns, int)
+    if width % VECTOR or not width or not depth or not (panels - 1) * width < columns:
+        return Refused("a matrix that is packed in another way")
+    return None

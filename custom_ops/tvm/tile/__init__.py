@@ -1,0 +1,1 @@
+"""Tiles of registers and the emitter that kernels share."""

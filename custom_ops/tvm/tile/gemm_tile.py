@@ -1,0 +1,158 @@
+"""One tile of a matrix product: accumulators in registers, then an epilogue on each vector."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ortkit.kernels.tvm.emit import NEAREST
+
+from .emitter import parts
+from .registers import VECTOR, Tile
+
+if TYPE_CHECKING:
+    from ortkit.kernels.tvm.emit import Buffer, Expr
+
+    from ...forms.epilogue import Epilogue
+    from .emitter import TileEmitter
+
+
+# Of an epilogue that is written out for each register.
+_FEW_FLOPS = 4
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where the tile's results go: [pixel, channel] of the output, the channels dense.
+
+    Args:
+        output: Written.
+        extras: Read in the same places, for the epilogue.
+        channels: Of a pixel.
+        first: The first channel of the tile.
+        lanes: How many channels of the tile's last vector there are.
+    """
+
+    output: Buffer
+    extras: Sequence[Buffer]
+    channels: int
+    first: Expr
+    lanes: int = VECTOR
+
+
+def load_bias(e: TileEmitter, bias: Buffer | None, vectors: int, to: Target) -> Buffer:
+    """Return scratch with the bias of each of the tile's channels, zero where there is none."""
+    result = e.scratch(vectors * VECTOR)
+    for vector in range(vectors):
+        start = e.i64(vector * VECTOR)
+        width = VECTOR if vector < vectors - 1 else to.lanes
+        if bias is None or width < VECTOR:
+            with e.vector(VECTOR) as lane:
+                e.store(result, e.f32(0.0), start + lane)
+        if bias is not None:
+            for offset, count in parts(width):
+                with e.lanes(count) as lane:
+                    at = start + e.i64(offset) + lane
+                    e.store(result, bias[to.first + at], at)
+    return result
+
+
+@contextmanager
+def accumulators(e: TileEmitter, tile: Tile, bias: Buffer) -> Iterator[list[list[Buffer]]]:
+    """Yield a register for each row and vector of the tile, holding the bias."""
+    result = [[e.scratch() for _ in range(tile.vectors)] for _ in range(tile.rows)]
+    for row in result:
+        for vector, register in enumerate(row):
+            with e.vector(VECTOR) as lane:
+                e.store(register, bias[e.i64(vector * VECTOR) + lane], lane)
+    yield result
+
+
+def expect_tile(e: TileEmitter, tile: Tile, to: Target, pixel: Expr) -> None:
+    """Ask for what `write_tile` will read and write: it comes while the tile is computed."""
+    for row in range(tile.rows):
+        at = e.share((pixel + e.i64(row)) * e.i64(to.channels) + to.first)
+        for vector in range(tile.vectors):
+            for buffer in (*to.extras, to.output):
+                e.prefetch(buffer, at + e.i64(vector * VECTOR), NEAREST)
+
+
+def multiply_add(
+    e: TileEmitter,
+    registers: list[list[Buffer]],
+    left: Callable[[int], Expr],
+    right: Callable[[int, Expr], Expr],
+) -> None:
+    """Add one step of the depth: for each row and vector left(row) * right(vector, lane)."""
+    columns = []
+    for vector in range(len(registers[0])):
+        column = e.scratch()
+        with e.vector(VECTOR) as lane:
+            e.store(column, right(vector, lane), lane)
+        columns.append(column)
+    for row, vectors in enumerate(registers):
+        factor = left(row)
+        for register, column in zip(vectors, columns, strict=True):
+            with e.vector(VECTOR) as lane:
+                e.store(register, register[lane] + factor * column[lane], lane)
+
+
+def write_tile(
+    e: TileEmitter, registers: list[list[Buffer]], epilogue: Epilogue, to: Target, pixel: Expr
+) -> None:
+    """Apply the epilogue to every element and write the rows from `pixel` on.
+
+    If it is long, through scratch and in a loop: written out for each register it would be most of
+    the code.
+    """
+    rows, vectors = len(registers), len(registers[0])
+    if epilogue.flops <= _FEW_FLOPS and to.lanes == VECTOR:
+        for row, registers_of_row in enumerate(registers):
+            sink = e.share((pixel + e.i64(row)) * e.i64(to.channels) + to.first)
+            for vector, register in enumerate(registers_of_row):
+                place = e.i64(0), sink + e.i64(vector * VECTOR)
+                write_vector(e, register, epilogue, to, place, VECTOR)
+        return
+    scratch = e.scratch(rows * vectors * VECTOR)
+    for row, registers_of_row in enumerate(registers):
+        for vector, register in enumerate(registers_of_row):
+            with e.vector(VECTOR) as lane:
+                e.store(scratch, register[lane], e.i64((row * vectors + vector) * VECTOR) + lane)
+    full = vectors if to.lanes == VECTOR else vectors - 1
+    with e.loop(e.i64(rows)) as row:
+        source = e.share(row * e.i64(vectors * VECTOR))
+        sink = e.share((pixel + row) * e.i64(to.channels) + to.first)
+        if full:
+            with e.loop(e.i64(full)) as vector:
+                offset = vector * e.i64(VECTOR)
+                write_vector(e, scratch, epilogue, to, (source + offset, sink + offset), VECTOR)
+        if full < vectors:
+            for offset, count in parts(to.lanes):
+                at = e.i64(full * VECTOR + offset)
+                write_vector(e, scratch, epilogue, to, (source + at, sink + at), count)
+
+
+def write_vector(
+    e: TileEmitter,
+    scratch: Buffer,
+    epilogue: Epilogue,
+    to: Target,
+    place: tuple[Expr, Expr],
+    width: int,
+) -> None:
+    """Apply the epilogue to `width` elements and write them.
+
+    Args:
+        e: Where to.
+        scratch: What was computed.
+        epilogue: Applied.
+        to: Where results go.
+        place: The first element in the scratch, and in the output.
+        width: At most a vector.
+    """
+    start, at = (e.share(each) for each in place)
+    with e.lanes(width) as lane:
+        extras = [extra[at + lane] for extra in to.extras]
+        e.store(to.output, epilogue.write(e, scratch[start + lane], extras), at + lane)
