@@ -51,7 +51,7 @@ def graphs_of(graph: ir.Graph) -> list[ir.Graph]:
     return [graph, *(inner for body in bodies for inner in graphs_of(body))]
 
 
-def find(scope: Scope, judge: Accepts = accept, cost: type[CostModel] = Eager) -> list[Candidate]:
+def find(scope: Scope, accepts: Accepts = accept, cost: type[CostModel] = Eager) -> list[Candidate]:
     model = cost(scope, Calibration())
     return [
         candidate
@@ -60,14 +60,14 @@ def find(scope: Scope, judge: Accepts = accept, cost: type[CostModel] = Eager) -
     ]
 
 
-def kinds(text: str, judge: Accepts = accept, cost: type[CostModel] = Eager) -> list[str]:
+def kinds(text: str, accepts: Accepts = accept, cost: type[CostModel] = Eager) -> list[str]:
     """Return the kinds of the regions that are taken in a model `g` in text form."""
     found = find(scope_of(from_text(f"{HEAD} {text}")), judge, cost)
     return [candidate.region.kind for candidate in found if candidate.signature is not None]
 
 
 def fuse(
-    before: onnx.ModelProto, judge: Accepts = accept, denied: Sequence[str] = ()
+    before: onnx.ModelProto, accepts: Accepts = accept, denied: Sequence[str] = ()
 ) -> onnx.ModelProto:
     """Return the model with every region as one node and its function; it must be valid."""
     model = ir.from_proto(before)
@@ -124,10 +124,10 @@ def feeds_of(
 
 
 def assert_same(
-    before: onnx.ModelProto, sizes: dict[str, int], judge: Accepts = accept
+    before: onnx.ModelProto, sizes: dict[str, int], accepts: Accepts = accept
 ) -> onnx.ModelProto:
     """Fuse, and compare bit by bit: the bodies hold the very nodes."""
-    after = fuse(before, judge)
+    after = fuse(before, accepts)
     feeds = feeds_of(before, sizes)
     for got, want in zip(run(after, feeds), run(before, feeds), strict=True):
         assert got.dtype == want.dtype
