@@ -35,7 +35,7 @@ from ortkit.verify.kernel_verdicts import Verdicts
 #: Seconds of processor time for sizes that are not required, of all kernels of a model together.
 SECONDS: Mapping[Level, float] = {"quick": 2.0, "full": 300.0}
 #: Seconds of processor time that Triton's interpreter has for the sizes of one kernel that are not
-#: required, and after which it is interrupted.
+#: required (all kernels together have no more than `SECONDS`), and after which it is interrupted.
 _INTERPRETED: Mapping[Level, tuple[float, float]] = {"quick": (0.5, 6.0), "full": (20.0, 60.0)}
 _NO_LIBRARY = "there is no kernel library"
 
@@ -114,7 +114,8 @@ class _Check:
                 continue
             orders.append(Order(kernel, interpreted_way(source, level), source))
         usual, most = _INTERPRETED[level]
-        return rows | self._rows(orders, usual * len(orders), most)
+        seconds = min(usual * len(orders), SECONDS[level])
+        return rows | self._rows(orders, seconds, most)
 
     def _rows(
         self, orders: Sequence[Order], seconds: float, most_seconds: float = 0.0
@@ -130,7 +131,8 @@ class _Check:
         wanted: list[Order] = []
         for order in orders:
             known = self.verdicts.find(order.kernel, order.way)
-            if known is None or (known["left_out"] and seconds > SECONDS["quick"]):
+            has_more = order.source is None and seconds > SECONDS["quick"]
+            if known is None or (known["left_out"] and has_more):
                 wanted.append(order)
             else:
                 rows[order.kernel.op_type] = KernelRow(**{**known, "is_cached": True})

@@ -25,6 +25,9 @@ _EXACT = frozenset(
     }
 )  # fmt: skip
 _EPSILON, _LARGEST = 2.0**-23, float(np.finfo(np.float32).max)
+#: Operators that multiply half their argument by one plus erf or tanh, which rounds to float32.
+#: In the left tail that sum cancels.
+_ONE_PLUS = frozenset({"Gelu"})
 Values = list[np.ndarray]
 
 
@@ -172,7 +175,15 @@ class _Errors(_Change):
         """Return floats moved unless the operator is exact, and integers that floats become."""
         if op_type == "Cast" and x.dtype.kind in "iu":
             return self._on_integers(operands[0], x)
+        if op_type in _ONE_PLUS and operands[0] is not None:
+            x = x + self._of_cancelled_sum(operands[0])
         return x if op_type in _EXACT else self.on_input(name, x)
+
+    def _of_cancelled_sum(self, argument: np.ndarray) -> np.ndarray:
+        """Return the error that a rounding of one plus erf or tanh makes in the result."""
+        error = 0.5 * argument * self._epsilons * _EPSILON
+        error *= self._random.uniform(-1, 1, argument.shape)
+        return np.where(np.isfinite(argument), error, 0.0)
 
     def _on_integers(self, source: np.ndarray | None, result: np.ndarray) -> np.ndarray:
         """Return floats as integers: what does not fit may be any number."""

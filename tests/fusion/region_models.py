@@ -56,13 +56,13 @@ def find(scope: Scope, accepts: Accepts = accept, cost: type[CostModel] = Eager)
     return [
         candidate
         for graph in graphs_of(scope.model.graph)
-        for candidate in candidates(scope, graph, judge, model)
+        for candidate in candidates(scope, graph, accepts, model)
     ]
 
 
 def kinds(text: str, accepts: Accepts = accept, cost: type[CostModel] = Eager) -> list[str]:
     """Return the kinds of the regions that are taken in a model `g` in text form."""
-    found = find(scope_of(from_text(f"{HEAD} {text}")), judge, cost)
+    found = find(scope_of(from_text(f"{HEAD} {text}")), accepts, cost)
     return [candidate.region.kind for candidate in found if candidate.signature is not None]
 
 
@@ -73,7 +73,7 @@ def fuse(
     model = ir.from_proto(before)
     scope = scope_of(model, denied)
     replaced: dict[ir.Value, ir.Value] = {}
-    for candidate in find(scope, judge):
+    for candidate in find(scope, accepts):
         if candidate.signature is not None:
             lower_region(scope, candidate.region, candidate.signature, replaced)
     restore_order(scope)

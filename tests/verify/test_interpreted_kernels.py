@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from faulty_kernels import calling
 
@@ -75,6 +76,34 @@ def test_a_right_kernel_passes_and_is_not_run_on_a_gpu(dtype: str) -> None:
     assert report.summary().startswith("1 kernel interpreted alone in ")
     again = report_of(region, variants(region)).rows[0]
     assert again == replace(row, is_cached=True)
+
+
+def test_a_gelu_passes_where_one_plus_erf_cancels() -> None:
+    """Large negative numbers give rows that the body rounds to a few values near zero."""
+    body = '<opset_import: ["" : 20]> f (X, B) => (Y) { S = Add (X, B)  Y = Gelu (S) }'
+    x, y = (TensorSpec(name, "float32", ("n", 256)) for name in "XY")
+    region = RegionSignature("bias_gelu", body, (x, TensorSpec("B", "float32", (256,))), (y,))
+    good = variants(region)
+    wrong = [changed(one, "tl.store(y0 + ", "tl.store(y0 + 1 + ") for one in good]
+    model = calling(region, bias=np.linspace(-0.05, 0.05, 256, dtype=np.float32))
+    for sources, verdict in ((good, "passed"), (wrong, "failed")):
+        source = KernelSource(region, tuple(sources))
+        report = check_kernels(model, None, interpret="quick", source_of=lambda _, s=source: s)
+        assert report.rows[0].verdict == verdict, report.rows[0].reason
+
+
+def test_a_verdict_is_kept_where_sizes_were_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The level is part of the key: another check of the same level has no more time."""
+    monkeypatch.setattr(kernel_check, "SECONDS", {"quick": 0.001, "full": 300.0})
+    monkeypatch.setattr(kernel_check, "_INTERPRETED", {"full": (0.01, 60.0)})
+    region = signature()
+    source = KernelSource(region, variants(region))
+    rows = [
+        check_kernels(calling(region), None, interpret="full", source_of=lambda _: source).rows[0]
+        for _ in range(2)
+    ]
+    assert rows[0].left_out > 0
+    assert [row.is_cached for row in rows] == [False, True]
 
 
 def test_a_fault_in_one_variant_is_found() -> None:

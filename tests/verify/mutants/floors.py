@@ -19,7 +19,7 @@ FLOORS: dict[str, tuple[float, float]] = {
     "kernels, unconditional": (99, 99),
     "kernels, conditional": (60, 90),
     "triton, unconditional": (99, 99),
-    "triton, conditional": (0, 90),
+    "triton, conditional": (90, 90),
     "fp16, lowering": (40, 90),
     "bf16, lowering": (40, 85),
     "int8, lowering": (30, 85),
