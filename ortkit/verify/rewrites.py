@@ -91,7 +91,11 @@ class RewriteStage:
         self._bytes = bytes_of_values(self._original, self._feeds)
 
     def check(
-        self, candidate: ir.Model, allowance: Allowance = DEFAULT, kept_seconds: float = 0.0
+        self,
+        candidate: ir.Model,
+        allowance: Allowance = DEFAULT,
+        kept_seconds: float = 0.0,
+        keeps_names: bool = False,
     ) -> RewriteCheck:
         """Compare every value that a candidate shares with the original.
 
@@ -99,6 +103,7 @@ class RewriteStage:
             candidate: Not changed.
             allowance: What it may do that the original does not.
             kept_seconds: What is to be left on the budget.
+            keeps_names: Whether values of one name are the same value.
 
         Raises:
             MissingDependencyError: ONNX Runtime is not installed.
@@ -116,7 +121,7 @@ class RewriteStage:
         own.update(value.name or "" for node in restored for value in node.outputs)
         names = self._shared(computed_values(wide), own)
         found = self._compared(wide, names, folder / "all")
-        if not found.wrong and not found.problem:
+        if not found.problem and (keeps_names or not found.wrong):
             return found
         # Another tool may give a name to another value. What is computed of it is compared then.
         doubtful = set(names) - align(self._original, wide).values

@@ -47,7 +47,7 @@ MAY_IMPORT = {
     "ops/attention": "graph ops rewrite",
     "optimization": (
         "candidate fused_source fusion graph kernel_stage kernels load_stage measure optimized"
-        " options pipelines precision report rewrite runtime verify"
+        " options pipelines precision report rewrite rollback runtime verify"
     ),
     "optimized": "graph kernels report",
     "option_checks": "options verify",
@@ -63,6 +63,7 @@ MAY_IMPORT = {
     ),
     "report": "graph measure precision rewrite verify",
     "rewrite": "graph graph/opsets",
+    "rollback": "candidate verify",
     "runtime": "graph kernels",
     "runtime/memory": "graph kernels runtime runtime/profiling runtime/workers",
     "runtime/profiling": "graph kernels runtime runtime/workers",

@@ -37,6 +37,7 @@ def test_a_fault_before_a_saturating_operator_is_found_where_it_is(kind: str, pa
     assert found.verdict == "no"
     assert found.reason.startswith("value 'b', computed from the original's values in float32: ")
     assert [each.name for each in found.values.wrong] == ["b"]
+    assert found.outputs == ()
 
 
 NORM = """g (float16[n, 32] x) => (float16[n, 32] y) {
@@ -152,3 +153,19 @@ def test_a_model_in_bfloat16_is_compared_in_float32() -> None:
     assert found.values.compared == ("m", "t", "y")
     assert [gap.what for gap in found.not_compared] == ["what comes out in the model's own types"]
     assert verify_models(original, model(text.replace("OP", "Erf"))).verdict == "no"
+
+
+def test_a_name_may_be_that_of_another_value_in_what_other_tools_make() -> None:
+    """A sum is folded into the product, which keeps its name; our own rewrites rename it."""
+    shape = "float[n, 16]"
+    apart = "a = MatMul(x, w) b = Add(a, c) y = Relu(b)"
+    weights = {"w": random_weights(16, 16), "c": random_weights(16)}
+    texts = (f"g ({shape} x) => ({shape} y) {{ {body} }}"
+             for body in (apart, "a = Gemm(x, w, c) y = Relu(a)"))  # fmt: skip
+    original, folded = (model(text, weights) for text in texts)
+    with Verifier(original) as verifier:
+        assert verifier.check(folded).verdict == "yes"
+        found = verifier.check(folded, keeps_names=True)
+    assert found.verdict == "no"
+    assert [each.name for each in found.values.wrong] == ["a", "y"]
+    assert [each.name for each in found.outputs] == ["y"]
