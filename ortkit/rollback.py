@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -63,20 +63,15 @@ class _Rollback:
         self.latest = broken
         self.best = broken
         self.best_denied: frozenset[str] = frozenset()
+        """The smallest set without which the result is good; empty while none is known."""
         self.attempt = attempt
         self.original = original
 
     def run(self) -> RolledBack:
         named, is_certain = self._named()
-        if is_certain:
-            guilty: Sequence[str] = [each for each in self._order(named) if each in named]
-        else:
-            guilty = find_guilty(self._order(named) if named else self.ids, self._is_good)
-        denied = frozenset(guilty)
-        if denied != self.best_denied:
-            self.tried.pop(denied, None)
-            self._is_good(denied)
-        return RolledBack(tuple(guilty), self.best)
+        if not is_certain:
+            find_guilty(self._order(named) if named else self.ids, self._is_good)
+        return RolledBack(tuple(self._order(self.best_denied)), self.best)
 
     def _named(self) -> tuple[frozenset[str], bool]:
         """Deny what made wrong values until the result is good.
@@ -110,6 +105,7 @@ class _Rollback:
         if denied not in self.tried:
             self.latest = self.attempt(denied)
             self.tried[denied] = self.latest.verification.is_good
-            if self.tried[denied]:
+            is_first = not self.best_denied
+            if self.tried[denied] and (is_first or len(denied) < len(self.best_denied)):
                 self.best, self.best_denied = self.latest, denied
         return self.tried[denied]

@@ -11,6 +11,7 @@ import ortkit
 from models.catalog import build
 from ortkit.verify import rewrites
 from ortkit.verify.verifier import Verifier, verify_models
+from ortkit.verify.widening import widened
 
 HIDDEN = """g ({kind}[n, 16] x) => ({kind}[n, 16] y) {{
   m = MatMul(x, w) b = Add(m, bias) c = Mul(b, large) t = Tanh(c) y = MatMul(t, w)
@@ -44,6 +45,15 @@ NORM = """g (float16[n, 32] x) => (float16[n, 32] y) {
   s = Mul(x, x) m = ReduceMean<axes = [-1]>(s) e = Add(m, epsilon) r = Sqrt(e) d = Div(x, r)
   y = Mul(d, scale)
 }"""
+
+
+def test_a_wide_copy_leaves_the_model_as_it_is() -> None:
+    text = "g (seq(float16[4]) s, float16[n] x) => (float16[n] y) { y = Add(x, c) }"
+    original = model(text, {"c": np.ones(1, np.float16)})
+    before = ir.to_proto(original).SerializeToString()
+    wide = widened(original)
+    assert {value.dtype for value in wide.graph.inputs} == {ir.DataType.FLOAT}
+    assert ir.to_proto(original).SerializeToString() == before
 
 
 def test_half_precision_gets_no_tolerance_of_its_own() -> None:
