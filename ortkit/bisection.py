@@ -13,7 +13,7 @@ from ortkit.graph.io.save import save_model
 from ortkit.optimization import OptimizeOptions, Source, optimize
 from ortkit.rewrite.log import Hit
 from ortkit.temporary import TemporaryFolder
-from ortkit.verify.verifier import verify_models
+from ortkit.verify.fixed_batch import verifier_of
 
 SCHEMA = "ortkit.bisect/1"
 
@@ -98,16 +98,15 @@ def _all_rewrites(source: Source, options: OptimizeOptions) -> tuple[tuple[Hit, 
             original = Path(source)
         else:
             save_model(open_model(source), original)
-        found = verify_models(
+        with verifier_of(
             original,
-            candidate,
             samples=options.input_sets,
             coverage=options.coverage,
             inputs=options.inputs,
             shapes=options.shapes,
             seconds=options.verify_seconds,
             memory_mib=options.verify_memory,
-            library=broken.library,
             tolerance=options.tolerance,
-        )
+        ) as verifier:
+            found = verifier.check(candidate, library=broken.library, keeps_names=True)
         return broken.report.hits, found.reason

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -363,9 +364,8 @@ class _Run:
             candidate = self.candidate(denied)
 
     def verified(self, candidate: Candidate) -> tuple[Candidate, Verification]:
-        """Check against the source; on a mismatch roll back the breaking rewrites and name
-        them."""
-        from ortkit.verify.bisect import find_guilty
+        """Check against the source; roll back the rewrites that break it, and name them."""
+        from ortkit.rollback import Attempt, roll_back
         from ortkit.verify.fixed_batch import verifier_of
 
         options = self.options
@@ -383,31 +383,26 @@ class _Run:
                 tolerance=options.tolerance,
             ) as verifier,
         ):
-            best = candidate
             verification = self._checked(verifier, candidate)
             if verification.verdict != "no":
-                return best, self._with_gaps(verification)
+                return candidate, self._with_gaps(verification)
 
             everything = frozenset(hit.id for hit in candidate.log.hits)
 
-            def is_good(denied: frozenset[str]) -> bool:
-                nonlocal best, verification
+            def attempt(denied: frozenset[str]) -> Attempt:
                 # Denied rewrites make room for others, which have ids of their own.
-                attempt = self.candidate(denied, fuel=0 if denied >= everything else None)
+                made = self.candidate(denied, fuel=0 if denied >= everything else None)
                 self.kernel_check = None
                 if not denied >= everything:
-                    attempt = self.with_right_kernels(attempt, denied)
-                checked = self._checked(verifier, attempt)
-                if checked.is_good:
-                    best, verification = attempt, checked
-                return checked.is_good
+                    made = self.with_right_kernels(made, denied)
+                return Attempt(made, self._checked(verifier, made), self.kernel_check)
 
             options.progress("find the breaking rewrite")
-            # `best` is the last good attempt, which is the one without the breaking rewrites only
-            # if it is made again: the search may end on a larger set.
-            self.rolled_back = find_guilty([hit.id for hit in candidate.log.hits], is_good)
-            is_good(frozenset(self.rolled_back))
-        return best, self._with_gaps(verification)
+            found = roll_back(
+                Attempt(candidate, verification), attempt, partial(open_model, self.source)
+            )
+            self.rolled_back, self.kernel_check = found.ids, found.best.kernels
+        return found.best.candidate, self._with_gaps(found.best.verification)
 
     def _with_gaps(self, verification: Verification) -> Verification:
         """Add the kernels that were not checked alone, and how many were."""
@@ -472,11 +467,10 @@ class _Run:
     def _checked(self, verifier: Verifier | BatchVerifier, candidate: Candidate) -> Verification:
         """Judge a candidate; in half precision also with every value rounded as on a GPU."""
         library, precision = candidate.library, self.options.precision
-        if self.lowering is not None:
-            stated = self.lowering.max_error
-            return verifier.check(candidate.model, library=library, stated=stated)
-        if precision == "fp32":
-            return verifier.check(candidate.model, library=library)
+        check = partial(verifier.check, kernels=self.kernel_check, keeps_names=True)
+        if self.lowering is not None or precision == "fp32":
+            stated = 0.0 if self.lowering is None else self.lowering.max_error
+            return check(candidate.model, library=library, stated=stated)
         from ortkit.precision.interface import lowered_names, with_float_interface
         from ortkit.precision.lower import HALF_DTYPES
         from ortkit.precision.rounding import rounding_model
@@ -488,13 +482,13 @@ class _Run:
         # The CPU provider has no bfloat16, and casts float16 back and forth without rounding.
         gaps: tuple[Gap, ...] = ()
         if precision == "fp16":
-            found = verifier.check(model, library=library, computed_in=computed_in)
+            found = check(model, library=library, computed_in=computed_in)
             if not found.is_good:
                 return found
             gaps = found.not_compared
         elif library is not None:
             gaps = (bfloat16_gap(self._saved(candidate)),)
-        found = verifier.check(rounding_model(model, half), computed_in=computed_in)
+        found = check(rounding_model(model, half), computed_in=computed_in)
         return found.beside(gaps, f"every value rounded to {computed_in}")
 
     def report(self, candidate: Candidate, verification: Verification | None) -> Report:

@@ -120,13 +120,15 @@ def _lowering(precision: str | None, max_error: float | None) -> tuple[str, floa
 
 
 def _show(found: Verification) -> None:
-    if found.outputs:
-        rows = [_row(output) for output in found.outputs]
-        columns = ("output", "type", "error in epsilons", "allowed", "near ties", "equal")
-        show.table("", columns, rows)
-    for output in found.outputs:
-        if not output.equal:
-            show.line(f"{output.name}: {output.reason}")
+    names = {output.name for output in found.outputs}
+    values = [value for value in found.values.wrong if value.name not in names]
+    for kind, compared in (("output", found.outputs), ("value", values)):
+        if compared:
+            columns = (kind, "type", "error in epsilons", "allowed", "near ties", "equal")
+            show.table("", columns, [_row(each) for each in compared])
+        for each in compared:
+            if not each.equal:
+                show.line(f"{each.name}: {each.reason}")
     show.line(f"verified  {found.verdict}: {found.reason}")
 
 

@@ -217,7 +217,7 @@ class _Trial:
             seconds=self.options.verify_seconds or left,
             memory_mib=self.options.verify_memory,
         ) as verifier:
-            return verifier.check(self.candidate, library=optimized.library)
+            return verifier.check(self.candidate, library=optimized.library, keeps_names=True)
 
     def _flops(self, shapes: Mapping[str, tuple[int, ...]]) -> int:
         """Count the arithmetic of a run on these shapes."""

@@ -63,6 +63,7 @@ class BatchVerifier:
         is_quick = options.get("coverage", "quick") == "quick"
         self._is_limited = is_quick and _operations(model) > _MOST_OPERATIONS
         self._batch = fixed_batch(model)
+        self._inputs = _rows_of(model)
         found = cut_batch(model, _ROWS)
         self._mixed = found.reason if isinstance(found, Mixed) else ""
         self._cut = found if isinstance(found, Cut) else None
@@ -106,7 +107,7 @@ class BatchVerifier:
         model = candidate if isinstance(candidate, ir.Model) else open_model(candidate)
         mixed, found = self._mixed, None
         if self._rows is not None:
-            cut = cut_batch(model, _ROWS) if fixed_batch(model) == self._batch else None
+            cut = cut_batch(model, _ROWS) if _rows_of(model) == self._inputs else None
             if isinstance(cut, Cut):
                 found = self._rows.check(cut.model, **options)
                 if found.verdict == "not possible":
@@ -147,6 +148,12 @@ class BatchVerifier:
             )
             self._whole[sets] = self._stack.enter_context(whole)
         return self._whole[sets]
+
+
+def _rows_of(model: ir.Model) -> dict[str, object]:
+    """Return how many rows each input has, by name."""
+    inputs = (value for value in model.graph.inputs if not value.is_initializer())
+    return {value.name or "": value.shape[0] if value.shape else None for value in inputs}
 
 
 def _operations(model: ir.Model) -> int:

@@ -30,6 +30,16 @@ class InputSet:
     expected: Feeds = field(default_factory=dict)
     """Outputs that came with it."""
 
+    @staticmethod
+    def of(maker: FeedMaker, plan: Plan) -> InputSet:
+        """Make the set of a plan.
+
+        Raises:
+            ModelError: A size cannot be worked out, or the inputs are too large.
+        """
+        full = maker.completed(plan)
+        return InputSet(maker.make(plan), _text(maker, full), full)
+
     @property
     def is_extreme(self) -> bool:
         """Whether it is used only where the original is well conditioned on it."""
@@ -88,7 +98,7 @@ class InputSets:
         failed: dict[str, ModelError] = {}
         for plan in plans:
             try:
-                sets.append(_made(maker, plan))
+                sets.append(InputSet.of(maker, plan))
             except ModelError as error:  # too large, or a size such as `n - 8` is negative
                 text = _text(maker, maker.completed(plan))
                 failed[f"{text}: {error.problem}"] = error
@@ -117,7 +127,7 @@ class InputSets:
                 if plan is None:
                     continue
                 try:
-                    made = _made(maker, plan)
+                    made = InputSet.of(maker, plan)
                 except ModelError:  # as above
                     continue
                 if made.text not in seen:
@@ -127,14 +137,9 @@ class InputSets:
             return
         for plan in maker.fallback_plans(self.seed):
             try:
-                yield _made(maker, plan)
+                yield InputSet.of(maker, plan)
             except ModelError:  # as above
                 continue
-
-
-def _made(maker: FeedMaker, plan: Plan) -> InputSet:
-    full = maker.completed(plan)
-    return InputSet(maker.make(plan), _text(maker, full), full)
 
 
 def _text(maker: FeedMaker, plan: Plan) -> str:

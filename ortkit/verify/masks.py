@@ -16,8 +16,8 @@ _Ints = NDArray[np.int64]
 def make_mask(shape: tuple[int, ...], plan: Plan, random: np.random.Generator) -> NDArray[Any]:
     """Make rows of ones and zeros; int64 of `shape`, a row is the last axis.
 
-    Every second row is whole, as in padded batches. But for `mixed` each row has a one, and the
-    first query of a causal model sees a key unless the padding is on the left.
+    Every second row is whole, as in padded batches. But for `mixed` and `zeros` each row has a
+    one, and the first query of a causal model sees a key unless the padding is on the left.
     """
     if not shape:
         return np.ones(())
@@ -31,6 +31,8 @@ def make_mask(shape: tuple[int, ...], plan: Plan, random: np.random.Generator) -
         "left": lambda: (np.arange(length) < ends[:, None])[:, ::-1],
         "holes": lambda: _with_first(holes),
         "mixed": lambda: _mixed(right[:, ::-1], _with_first(holes)),
+        "ones": lambda: np.ones_like(holes),
+        "zeros": lambda: np.zeros_like(holes),
     }[plan.mask]()
     return made.astype(np.int64).reshape(shape)
 

@@ -7,12 +7,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
-Floats: TypeAlias = Literal["normal", "large", "sparse", "zeros", "special"]
+Floats: TypeAlias = Literal[
+    "normal", "large", "sparse", "zeros", "special", "positive", "negative", "huge"
+]
 """Floats of unknown meaning: N(0, 1); scaled by 100; with zero rows; all zero; with infinities,
-NaN, the largest and the smallest numbers of the type."""
-Masks: TypeAlias = Literal["right", "left", "holes", "mixed"]
+NaN, the largest and the smallest numbers of the type; scaled by 100 and of one sign; scaled by
+100 twice."""
+Masks: TypeAlias = Literal["right", "left", "holes", "mixed", "ones", "zeros"]
 """Where the zeros of a mask are: at the end, at the start, anywhere but in front; `mixed` takes
-in turn left padding, a row of zeros, holes and a row of ones."""
+in turn left padding, a row of zeros, holes and a row of ones; nowhere; everywhere."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +38,7 @@ class Plan:
     @property
     def is_extreme(self) -> bool:
         """Whether its numbers may be out of the range that the model computes well in."""
-        return self.floats in ("large", "zeros", "special") or self.mask == "mixed"
+        return self.floats not in ("normal", "sparse") or self.mask in ("mixed", "zeros")
 
     def text(self, *, has_floats: bool, has_masks: bool) -> str:
         """Describe the set, e.g. `batch 3, sequence 131; large values`.
@@ -52,11 +55,12 @@ class Plan:
 
 _FLOATS: dict[Floats, str] = {
     "normal": "", "large": "large values", "sparse": "zero rows", "zeros": "zeros",
-    "special": "infinities and NaN",
+    "special": "infinities and NaN", "positive": "large positive values",
+    "negative": "large negative values", "huge": "huge values",
 }  # fmt: skip
 _MASKS: dict[Masks, str] = {
     "right": "", "left": "masks padded on the left", "holes": "masks with holes",
-    "mixed": "masks of all kinds",
+    "mixed": "masks of all kinds", "ones": "masks of ones", "zeros": "masks of zeros",
 }  # fmt: skip
 
 

@@ -18,6 +18,7 @@ from ortkit.verify.exchange import read_values, write_feeds
 from ortkit.verify.expectations import mismatches
 from ortkit.verify.feeds import FeedMaker, Feeds, Value
 from ortkit.verify.given import load_given
+from ortkit.verify.guard_sets import with_guards_met
 from ortkit.verify.input_sets import InputSet, InputSets
 from ortkit.verify.limits import SECONDS, long_loop, time_limit
 from ortkit.verify.perturbation import RUNS
@@ -147,6 +148,10 @@ def compute_reference(request: Request, folder: Path) -> Reference | Refusal:
         feeds = (each.feeds for each in made.first)
         request = replace(request, seconds=time_limit(request.model, *feeds))
     runner = _Runner(request, folder)
+    is_covering = made.maker is not None and request.most_sets is None
+    if is_covering and not isinstance(request.samples, int):
+        rest = (runner.budget, folder / "guards", request.custom_ops)
+        made = with_guards_met(made, request.model, request.samples, *rest)
     plain, optimized = runner.run_without_hung("first", made.first, len(made.first))
     good = runner.usable(plain, optimized, excluded)
     if (len(good) < len(runner.sets) or not good) and plain.is_loaded and not plain.is_ended:

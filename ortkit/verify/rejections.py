@@ -32,7 +32,7 @@ def wrong_values(state: Reference, rewrites: RewriteCheck) -> Verification:
         "no",
         f"{kind} {first.name!r}, computed from the original's values in float32:"
         f" {first.reason}{more}",
-        rewrites.wrong,
+        tuple(each for each in rewrites.wrong if each.name in state.outputs),
         len(state.feeds),
         excluded=state.excluded,
         values=rewrites,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ortkit.verify.compare import OutputComparison
+from ortkit.verify.guard_coverage import GuardCoverage
 
 
 @dataclass(frozen=True)
@@ -19,6 +20,8 @@ class RewriteCheck:
     """The values that there was no time for, by name."""
     problem: str = ""
     """Why nothing was compared; empty if something was."""
+    guards: GuardCoverage | None = None
+    """What the input sets meet of the original; None if that was not measured."""
 
     def with_part(self, other: RewriteCheck) -> RewriteCheck:
         """Return what this and another one found, on other values of the same models."""
@@ -28,6 +31,7 @@ class RewriteCheck:
             self.inconclusive + other.inconclusive,
             self.late + other.late,
             self.problem or other.problem,
+            self.guards or other.guards,
         )
 
     def to_json(self) -> dict[str, object]:

@@ -24,6 +24,13 @@ from ortkit.verify.budget import Budget
 from ortkit.verify.compare import OutputComparison
 from ortkit.verify.conditioned import Limits, Moved, compare_conditioned
 from ortkit.verify.exchange import read_values
+from ortkit.verify.feeds import Value
+from ortkit.verify.guard_coverage import (
+    GuardCoverage,
+    add_probes,
+    guards_in_bodies,
+    read_coverage,
+)
 from ortkit.verify.limits import value_bytes, weight_bytes
 from ortkit.verify.lowered_steps import NOT_LOWERED, LoweredSteps, lowered_steps
 from ortkit.verify.perturbation import perturb, perturb_constants
@@ -84,6 +91,7 @@ class RewriteStage:
         self._checks = 0
         self._candidate_weights = folder
         self._allowance = DEFAULT
+        self._guards: GuardCoverage | None = None
         folder.mkdir(parents=True, exist_ok=True)
         self._feeds = [widened_feeds(each, folder / "feeds") for each in feeds]
         self._weights = share_weights(self._original, folder / "original.onnx")
@@ -91,7 +99,11 @@ class RewriteStage:
         self._bytes = bytes_of_values(self._original, self._feeds)
 
     def check(
-        self, candidate: ir.Model, allowance: Allowance = DEFAULT, kept_seconds: float = 0.0
+        self,
+        candidate: ir.Model,
+        allowance: Allowance = DEFAULT,
+        kept_seconds: float = 0.0,
+        keeps_names: bool = False,
     ) -> RewriteCheck:
         """Compare every value that a candidate shares with the original.
 
@@ -99,6 +111,7 @@ class RewriteStage:
             candidate: Not changed.
             allowance: What it may do that the original does not.
             kept_seconds: What is to be left on the budget.
+            keeps_names: Whether values of one name are the same value.
 
         Raises:
             MissingDependencyError: ONNX Runtime is not installed.
@@ -116,15 +129,34 @@ class RewriteStage:
         own.update(value.name or "" for node in restored for value in node.outputs)
         names = self._shared(computed_values(wide), own)
         found = self._compared(wide, names, folder / "all")
-        if not found.wrong and not found.problem:
-            return found
+        if not found.problem and (keeps_names or not found.wrong):
+            return self._with_guards(found)
         # Another tool may give a name to another value. What is computed of it is compared then.
         doubtful = set(names) - align(self._original, wide).values
         if found.wrong:
             doubtful &= {each.name for each in found.wrong}
         if not doubtful:
             return found
-        return self._compared(wide, [n for n in names if n not in doubtful], folder / "certain")
+        certain = [name for name in names if name not in doubtful]
+        return self._with_guards(self._compared(wide, certain, folder / "certain"))
+
+    def _with_guards(self, found: RewriteCheck) -> RewriteCheck:
+        """Add the guards of the original that the input sets meet; they are measured once."""
+        if found.wrong or found.late:
+            return found
+        if self._guards is None:
+            model, folder = self._original.clone(), self._folder / "guards"
+            guards, in_bodies = add_probes(model), guards_in_bodies(model)
+            runs: list[dict[str, Value]] = []
+            if guards:
+                folder.mkdir()
+                setting = self._setting(model, self._weights, folder / "asked")
+                (result,) = self._sessions(folder / "job", setting)
+                if result.problem:
+                    return found
+                runs = [read_values(setting.results / each.name) for each in self._feeds]
+            self._guards = read_coverage(guards, runs, in_bodies)
+        return replace(found, guards=self._guards)
 
     def _compared(self, wide: ir.Model, names: Sequence[str], folder: Path) -> RewriteCheck:
         """Compare the values named, each computed from the others; as many at a time as fit."""

@@ -29,6 +29,8 @@ def summarise(
     if rewrites.inconclusive:
         names = ", ".join(each.name for each in rewrites.inconclusive[:_MOST_NAMED])
         parts.append(f"ill-conditioned: {names}")
+    if rewrites.guards is not None and (guards := str(rewrites.guards)):
+        parts.append(guards)
     if gaps:
         parts.append(f"not compared: {told(gaps)}")
     return "; ".join(parts)

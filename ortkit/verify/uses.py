@@ -201,7 +201,7 @@ def _use(
         attribute, default = _TIMED[node.op_type, index]
         axis = node.attributes.get_int(attribute, default) if attribute else default
         return InputUse("length", _axis_size(node.inputs[0], axis, arguments))
-    is_compared = node.op_type in _COMPARISONS and _rank(source) >= 2
+    is_compared = node.op_type in _COMPARISONS and _rank(source) >= 2 and _asks_flags(node, index)
     is_cast = node.op_type == "Cast" and node.attributes.get_int("to", 0) == ir.DataType.BOOL
     is_flipped = node.op_type == "Sub" and index == 1 and _is_one(node.inputs[0])
     is_chosen = node.op_type == "Where" and index == 0
@@ -261,6 +261,13 @@ def _axis_size(
 def _constant_bound(value: ir.Value | None) -> tuple[Bound, ...]:
     array = constant_array(value, limit=1) if value is not None else None
     return (int(array.reshape(-1)[0]),) if array is not None and array.size == 1 else ()
+
+
+def _asks_flags(node: ir.Node, index: int) -> bool:
+    """Say whether a comparison is with no constant but 0 and 1, as far as that is known."""
+    given = (value for at, value in enumerate(node.inputs) if at != index and value is not None)
+    arrays = (constant_array(value, limit=4096) for value in given)
+    return all(array is None or bool(np.isin(array, (0, 1)).all()) for array in arrays)
 
 
 def _is_one(value: ir.Value | None) -> bool:

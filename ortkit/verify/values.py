@@ -59,6 +59,8 @@ def make_value(
 
 def _flags(shape: tuple[int, ...], plan: Plan, random: np.random.Generator) -> np.ndarray:
     """Draw booleans; a single one alternates over the samples, so that both branches run."""
+    if plan.mask in ("ones", "zeros"):
+        return np.full(shape, plan.mask == "ones")
     return random.random(shape) < 0.5 if shape else np.array(plan.seed % 2 == 0)
 
 
@@ -72,6 +74,8 @@ def _free(
     if dtype.is_floating_point():
         made = _styled(random.standard_normal(shape), dtype, plan)
         beside = _beside(guards, whole=False)
+        if dtype.bitwidth >= 16:
+            beside = [number for number in beside if dtype.min <= number <= dtype.max]
         if plan.floats == "special":
             beside = [*beside, np.inf, -np.inf, np.nan, -0.0, *_limits(dtype)]
         made = _sprinkled(made, beside, plan, random)
@@ -90,10 +94,15 @@ def _free(
 def _styled(made: np.ndarray, dtype: ir.DataType, plan: Plan) -> np.ndarray:
     """Scale standard normal numbers, or put zeros in their place."""
     made = np.array(made)
+    factor = 1.0 if dtype.bitwidth <= 8 else _LARGE
+    factor = _LARGE_IN_HALVES if dtype == ir.DataType.FLOAT16 else factor
     match plan.floats:
-        case "large" if dtype.bitwidth > 8:
-            is_narrow = dtype == ir.DataType.FLOAT16
-            return np.asarray(made * (_LARGE_IN_HALVES if is_narrow else _LARGE))
+        case "large":
+            return np.asarray(made * factor)
+        case "positive" | "negative":
+            return np.asarray(np.abs(made) * (factor if plan.floats == "positive" else -factor))
+        case "huge":
+            return np.asarray(made * factor * factor)
         case "sparse" if made.ndim:
             made.reshape(-1)[::7] = 0.0
             made.reshape(-1, made.shape[-1] or 1)[1::4] = 0.0

@@ -108,6 +108,7 @@ class Verification:
             "values": self.values.to_json(),
             "notes": list(self.notes),
             "batch": self.batch,
+            "guards": None if self.values.guards is None else self.values.guards.to_json(),
         }
 
 

@@ -182,6 +182,8 @@ class Verifier:
         computed_in: str = "",
         stated: float = 0.0,
         values: RewriteCheck | None = None,
+        kernels: KernelReport | None = None,
+        keeps_names: bool = False,
     ) -> Verification:
         """Judge a candidate.
 
@@ -197,6 +199,8 @@ class Verifier:
             stated: An error that the user accepts: of each value, computed from the original's
                 values, and of each output; see `ortkit.verify.accuracy`.
             values: What is known of the values in between; None: they are compared.
+            kernels: What is known of each kernel beside its body; None: they are run.
+            keeps_names: Whether values of one name are the same value, as in what ortkit rewrites.
 
         Raises:
             MissingDependencyError: ONNX Runtime is not installed.
@@ -216,12 +220,13 @@ class Verifier:
         path = self._as_file(candidate, folder.name)
         if self._only_wide:
             path, library = self._as_file(widened(open_model(path)), f"{folder.name}w"), None
-        rewrites = values or self._rewrites(state).check(open_model(path), allowance, kept)
+        rewrites = values or self._rewrites(state).check(
+            open_model(path), allowance, kept, keeps_names
+        )
         if rewrites.wrong:
             return replace(wrong_values(state, rewrites), seconds=time.perf_counter() - started)
         custom_ops = self._custom_ops
-        kernels = KernelReport()
-        if library is not None:
+        if kernels is None and library is not None:
             kernels = check_kernels(
                 open_model(path),
                 library,
@@ -229,9 +234,10 @@ class Verifier:
                 seconds=SECONDS[self._coverage],
                 interpret=self._coverage,
             )
-            if kernels.failed:
-                found = wrong_kernels(state, kernels, rewrites)
-                return replace(found, seconds=time.perf_counter() - started)
+        kernels = kernels or KernelReport()
+        if kernels.failed:
+            found = wrong_kernels(state, kernels, rewrites)
+            return replace(found, seconds=time.perf_counter() - started)
         ops = fused_ops_in(path)
         deployed = Setting(
             path, folder / "optimized", True, custom_ops, kernels=library, fused=ops
@@ -249,6 +255,8 @@ class Verifier:
                     refusal=refusal,
                     computed_in=computed_in,
                     stated=stated,
+                    kernels=kernels,
+                    keeps_names=keeps_names,
                 ),
             )
             if beside is not None and beside.is_good:

@@ -88,11 +88,16 @@ def _widen_value(value: ir.Value, dtype: ir.DataType | None) -> None:
 
 
 def _widen_type(value: ir.Value) -> None:
-    kind = value.type
+    # Copies of a model share the objects that types are.
+    value.type = _wide_type(value.type)
+
+
+def _wide_type(kind: ir.TypeProtocol | None) -> ir.TypeProtocol | None:
     if isinstance(kind, ir.SequenceType | ir.OptionalType):
-        kind = kind.elem_type
-    if isinstance(kind, ir.TensorType) and kind.dtype in HALVES:
-        kind.dtype = _WIDE
+        inner = _wide_type(kind.elem_type)
+        return kind if inner is kind.elem_type or inner is None else type(kind)(inner)
+    is_half = isinstance(kind, ir.TensorType) and kind.dtype in HALVES
+    return ir.TensorType(_WIDE) if is_half else kind
 
 
 def _widen_attributes(node: ir.Node) -> None:

@@ -24,6 +24,7 @@ from ortkit.kernels.link.linker import link_library
 from ortkit.kernels.signature import RegionSignature, body_text
 from ortkit.report import Report
 from ortkit.targets.target import Target
+from ortkit.verify import kernel_check, verifier
 
 pytest.importorskip("tvm")
 
@@ -198,3 +199,16 @@ def test_a_wrong_kernel_for_cuda_is_put_back_without_a_gpu(
 
 def _negative(step: Any) -> Any:
     return replace(step, text=re.sub(r"(tl\.store\(y0 \+ [^,]*, )", r"\1-1.0 * ", step.text))
+
+
+def test_kernels_that_were_checked_are_not_checked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    checks: list[object] = []
+    real = kernel_check.check_kernels
+    for module in (kernel_check, verifier):
+        monkeypatch.setattr(
+            module, "check_kernels", lambda *a, **o: checks.append(a) or real(*a, **o)
+        )
+    report = found(onnx.parser.parse_model(TEXT))
+    assert report.kernel_check is not None
+    assert report.kernel_check.rows
+    assert len(checks) == 1

@@ -51,7 +51,9 @@ def graphs_of(graph: ir.Graph) -> list[ir.Graph]:
     return [graph, *(inner for body in bodies for inner in graphs_of(body))]
 
 
-def find(scope: Scope, accepts: Accepts = accept, cost: type[CostModel] = Eager) -> list[Candidate]:
+def find(
+    scope: Scope, accepts: Accepts = accept, cost: type[CostModel] = Eager
+) -> list[Candidate]:
     model = cost(scope, Calibration())
     return [
         candidate

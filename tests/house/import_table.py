@@ -95,7 +95,7 @@ MAY_IMPORT = {
     "ops/rotary": "analysis graph/* rewrite",
     "optimization": (
         "candidate fused_source fusion/* graph/* kernel_stage kernels load_stage measure"
-        " optimized options pipelines precision report rewrite runtime/* targets verify"
+        " optimized options pipelines precision report rewrite rollback runtime/* targets verify"
     ),
     "optimized": "graph/* kernels report",
     "option_checks": "options verify",
@@ -111,6 +111,7 @@ MAY_IMPORT = {
     ),
     "report": "graph/* measure precision rewrite verify",
     "rewrite": "analysis graph/*",
+    "rollback": "candidate verify",
     "runtime": "graph/* kernels",
     "runtime/memory": "graph/* kernels runtime runtime/profiling",
     "runtime/profiling": "graph/* kernels/* runtime runtime/workers",

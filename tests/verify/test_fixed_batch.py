@@ -60,6 +60,13 @@ def test_a_model_that_mixes_rows_is_run_less_often(monkeypatch: pytest.MonkeyPat
     assert verify_models(original, original, coverage="full").samples > 2
 
 
+def test_a_batch_that_is_too_large_to_be_made_up_is_compared_on_few_rows() -> None:
+    text = f"g (float[{2**31}, 1024] x) => (float[{2**31}, 1024] y) {{ y = OP(x) }}"
+    original, wrong = (model(text.replace("OP", op)) for op in ("Relu", "Abs"))
+    assert verify_models(original, original).verdict == "yes"
+    assert verify_models(original, wrong).verdict == "no"
+
+
 def test_given_inputs_and_open_or_small_batches_are_taken_as_they_are(tmp_path: Path) -> None:
     original = model(BY_ROWS, WEIGHTS)
     assert isinstance(verifier_of(original), BatchVerifier)

@@ -55,7 +55,7 @@ def test_usual_sizes_are_as_before() -> None:
 
 
 @pytest.mark.parametrize(
-    "shape", [(2**31, 2**10), (2**62, 2**62), (2**33,), ("n", 2**40), (0, 2**62, 8)]
+    "shape", [(4, 2**31, 2**10), (2**62, 2**62), (4, 2**33), ("n", 2**40), (0, 2**62, 8)]
 )
 def test_an_input_that_is_too_large_is_one_line_that_names_it(
     shape: tuple[int | str, ...], tmp_path: Path

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
-import threading
-import time
 from pathlib import Path
 from typing import Any
 
+import measured_child
 import numpy as np
 import onnx
 import onnx_ir as ir
@@ -41,61 +39,51 @@ def layers() -> onnx.ModelProto:
     )
 
 
-class Watched(subprocess.Popen[bytes]):
-    """A process whose largest resident memory is noted."""
+class Peaks:
+    """The most memory that each process took, in bytes."""
 
-    peaks: list[int]
+    def __init__(self, file: Path) -> None:
+        self.file = file
 
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        threading.Thread(target=self._watch, daemon=True).start()
-
-    def _watch(self) -> None:
-        peak = 0
-        status = Path(f"/proc/{self.pid}/status")
-        while self.returncode is None:
-            try:
-                lines = dict(line.split(":", 1) for line in status.read_text().splitlines())
-                peak = max(peak, int(lines["VmHWM"].split()[0]) << 10)
-            except (OSError, KeyError):
-                break
-            time.sleep(0.005)
-        self.peaks.append(peak)
+    def take(self) -> list[int]:
+        """Return the peaks of all processes since the last call."""
+        found = [int(line) << 10 for line in self.file.read_text(encoding="ascii").split()]
+        self.file.unlink()
+        return found
 
 
 @pytest.fixture
-def peaks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Return where the peaks of processes are noted, in bytes."""
-    monkeypatch.setattr(Watched, "peaks", found := [], raising=False)
-    monkeypatch.setattr(sessions.subprocess, "Popen", Watched)
-    return found
+def peaks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Peaks:
+    """Let processes that run sessions note their peaks."""
+    monkeypatch.setattr(sessions, "_CHILD", measured_child.__name__)
+    monkeypatch.setenv(measured_child.PEAKS, str(tmp_path / "peaks"))
+    return Peaks(tmp_path / "peaks")
 
 
-def test_a_process_takes_little_more_than_the_weights(tmp_path: Path, peaks: list[int]) -> None:
+def test_a_process_takes_little_more_than_the_weights(tmp_path: Path, peaks: Peaks) -> None:
     """All values on the largest input set take 256 MiB, and are compared in parts."""
     small = proto(f"g (float[n, {WIDTH}] x) => (float[n, {WIDTH}] y) {{ y = Tanh(x) }}")
     tiny = save(tmp_path, "tiny", small)
     assert verify_models(tiny, tiny, samples=1, shapes={"n": 4}).verdict == "yes"
-    base = max(peaks)
-    peaks.clear()
+    base = max(peaks.take())
     path = save(tmp_path, "layers", layers())
     found = verify_models(path, path, samples=1, shapes={"n": 2048})
     assert (found.verdict, len(found.values.compared)) == ("yes", 2 * LAYERS)
     values = value_bytes(WEIGHTS, None)
     assert values < 2 * LAYERS * 2048 * WIDTH * 4 / 3
     # A part of the model holds a part of the weights, its values and what they are computed from.
-    assert max(peaks) - base < 1.5 * WEIGHTS + 2 * values
+    assert max(peaks.take()) - base < 1.5 * WEIGHTS + 2 * values
 
 
-def test_a_limit_of_the_user_makes_smaller_parts(tmp_path: Path, peaks: list[int]) -> None:
+def test_a_limit_of_the_user_makes_smaller_parts(tmp_path: Path, peaks: Peaks) -> None:
     path = save(tmp_path, "layers", layers())
     assert verify_models(path, path, samples=1, shapes={"n": 512}).verdict == "yes"
-    free = len(peaks)
-    peaks.clear()
+    free = len(peaks.take())
     found = verify_models(path, path, samples=1, shapes={"n": 512}, memory_mib=256)
     assert found.verdict == "yes", found.reason
-    assert len(peaks) > free
-    assert max(peaks) < 256 * MIB
+    limited = peaks.take()
+    assert len(limited) > free
+    assert max(limited) < 256 * MIB
 
 
 def test_a_model_beyond_the_users_limit_names_the_flag() -> None:

@@ -11,6 +11,7 @@ import ortkit
 from models.catalog import build
 from ortkit.verify import rewrites
 from ortkit.verify.verifier import Verifier, verify_models
+from ortkit.verify.widening import widened
 
 HIDDEN = """g ({kind}[n, 16] x) => ({kind}[n, 16] y) {{
   m = MatMul(x, w) b = Add(m, bias) c = Mul(b, large) t = Tanh(c) y = MatMul(t, w)
@@ -37,12 +38,22 @@ def test_a_fault_before_a_saturating_operator_is_found_where_it_is(kind: str, pa
     assert found.verdict == "no"
     assert found.reason.startswith("value 'b', computed from the original's values in float32: ")
     assert [each.name for each in found.values.wrong] == ["b"]
+    assert found.outputs == ()
 
 
 NORM = """g (float16[n, 32] x) => (float16[n, 32] y) {
   s = Mul(x, x) m = ReduceMean<axes = [-1]>(s) e = Add(m, epsilon) r = Sqrt(e) d = Div(x, r)
   y = Mul(d, scale)
 }"""
+
+
+def test_a_wide_copy_leaves_the_model_as_it_is() -> None:
+    text = "g (seq(float16[4]) s, float16[n] x) => (float16[n] y) { y = Add(x, c) }"
+    original = model(text, {"c": np.ones(1, np.float16)})
+    before = ir.to_proto(original).SerializeToString()
+    wide = widened(original)
+    assert {value.dtype for value in wide.graph.inputs} == {ir.DataType.FLOAT}
+    assert ir.to_proto(original).SerializeToString() == before
 
 
 def test_half_precision_gets_no_tolerance_of_its_own() -> None:
@@ -152,3 +163,19 @@ def test_a_model_in_bfloat16_is_compared_in_float32() -> None:
     assert found.values.compared == ("m", "t", "y")
     assert [gap.what for gap in found.not_compared] == ["what comes out in the model's own types"]
     assert verify_models(original, model(text.replace("OP", "Erf"))).verdict == "no"
+
+
+def test_a_name_may_be_that_of_another_value_in_what_other_tools_make() -> None:
+    """A sum is folded into the product, which keeps its name; our own rewrites rename it."""
+    shape = "float[n, 16]"
+    apart = "a = MatMul(x, w) b = Add(a, c) y = Relu(b)"
+    weights = {"w": random_weights(16, 16), "c": random_weights(16)}
+    texts = (f"g ({shape} x) => ({shape} y) {{ {body} }}"
+             for body in (apart, "a = Gemm(x, w, c) y = Relu(a)"))  # fmt: skip
+    original, folded = (model(text, weights) for text in texts)
+    with Verifier(original) as verifier:
+        assert verifier.check(folded).verdict == "yes"
+        found = verifier.check(folded, keeps_names=True)
+    assert found.verdict == "no"
+    assert [each.name for each in found.values.wrong] == ["a", "y"]
+    assert [each.name for each in found.outputs] == ["y"]

@@ -6,9 +6,12 @@ from collections.abc import Callable
 
 from ortkit.graph.batch.place import CONSTANT, MIXES, UNALIGNED, UNKNOWN, Mixed, Rows
 from ortkit.graph.batch.site import Site
+from ortkit.graph.constants import constant_array
 
 #: From this version on Softmax works along one axis, and not along all from one axis on.
 _SOFTMAX_ALONG_ONE_AXIS = 13
+#: From this version on input 1 of Resize is a region, and input 2 are factors.
+_RESIZES_REGIONS = 11
 
 
 def elementwise(site: Site) -> Rows | Mixed:
@@ -64,10 +67,19 @@ def resize(site: Site) -> Rows | Mixed:
     rows = samples(site)
     if isinstance(rows, Mixed):
         return rows
-    if "axes" in site.node.attributes or site.shape(0)[0] != site.out_shape()[0]:
+    attributes = site.node.attributes
+    mode = attributes.get_string("coordinate_transformation_mode", "")
+    policy = attributes.get_string("keep_aspect_ratio_policy", "stretch")
+    if "axes" in attributes or mode == "tf_crop_and_resize" or policy != "stretch":
         return UNKNOWN
-    has_target = site.input(3) is not None
-    return rows if not has_target or site.set_target(3, rows, 0) else UNKNOWN
+    if site.shape(0)[0] != site.out_shape()[0]:
+        return UNKNOWN
+    if site.input(3) is not None:
+        return rows if site.set_target(3, rows, 0) else UNKNOWN
+    # 16 rows that are stretched by 1.05 are 16 rows, some of them twice.
+    factors = site.input(1 if site.opset < _RESIZES_REGIONS else 2)
+    array = None if factors is None else constant_array(factors)
+    return rows if array is not None and array.size and array[0] == 1 else UNKNOWN
 
 
 def along(default: int) -> Callable[[Site], Rows | Mixed]:

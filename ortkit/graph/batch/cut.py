@@ -145,9 +145,8 @@ class _Cutter:
         rank = None if value is None else self.shapes.rank(value)
         if rank is None:
             return Mixed("a shape is not known")
-        start = node.attributes.get_int("start", 0)
-        start, end = start % rank if start else 0, node.attributes.get_int("end", rank)
-        end = end + rank if end < 0 else min(end, rank)
+        bounds = (node.attributes.get_int("start", 0), node.attributes.get_int("end", rank))
+        start, end = (max(each + rank, 0) if each < 0 else each for each in bounds)
         if start <= state.axis < end:
             self.states[node.outputs[0]] = Sizes(state.axis - start)
         return None
@@ -164,7 +163,8 @@ class _Cutter:
             return Mixed("it computes with the size of the batch")
         data = states[0]
         left = data.index if isinstance(data, Sizes) else None
-        if left is not None and node.op_type in ("Gather", "Slice"):
+        is_picked = not any(isinstance(state, Sizes) for state in states[1:])
+        if left is not None and is_picked and node.op_type in ("Gather", "Slice"):
             left = self._picked(node, states, left)
             if left is None:
                 return None
@@ -178,8 +178,8 @@ class _Cutter:
         if not isinstance(count, int) or picked is None:
             return index
         if node.op_type == "Slice":
-            ends, steps = site.numbers(2), site.numbers(4)
-            if ends is None or steps not in (None, (1,)):
+            ends = site.numbers(2)
+            if ends is None or (site.input(4) is not None and site.numbers(4) != (1,)):
                 return index
             picked = tuple(range(count)[picked[0] : ends[0]])
         return index if index in {each % count for each in picked} else None

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import onnx_ir as ir
-
 from ortkit.graph.batch.place import CONSTANT, MIXES, UNALIGNED, UNKNOWN, Mixed, Rows
 from ortkit.graph.batch.site import Rule, Site
 
@@ -35,8 +33,12 @@ def matmul(site: Site) -> Rows | Mixed:
 
 
 def matmul_integer(site: Site) -> Rows | Mixed:
-    """A may have a zero point for each row."""
-    if site.input(2) is not None and any(size != 1 for size in site.shape(2)):
+    """A may have a zero point for each row, and B for each column."""
+    of_rows, of_columns = (
+        site.input(index) is not None and any(size != 1 for size in site.shape(index))
+        for index in (2, 3)
+    )
+    if of_rows or (of_columns and (site.rows(1) is not None or site.rank(3) > 1)):
         return UNKNOWN
     return matmul(site)
 
@@ -84,7 +86,8 @@ def attention(site: Site) -> Rows | Mixed:
         if site.input(index) is None:
             continue
         rows = site.rows(index)
-        if rows is not None and rows != Rows(0):
+        is_aligned = index != _MASK or site.rank(index) == _SCORES_RANK
+        if rows is not None and not (rows == Rows(0) and is_aligned):
             return MIXES
         is_mask = index == _MASK and site.broadcasts(index, Rows(0), _SCORES_RANK)
         if rows is None and not is_mask:
@@ -119,24 +122,18 @@ def rotary(site: Site) -> Rows | Mixed:
     for index in range(len(site.node.inputs)):
         if site.input(index) is None:
             continue
-        rows, is_table = site.rows(index), index > 0 and site.rank(index) == _TABLE_RANK
-        if rows is not None and rows != Rows(0):
+        is_data = index in (0, 1 if site.node.domain == "com.microsoft" else _POSITIONS)
+        rows, is_table = site.rows(index), not is_data and site.rank(index) == _TABLE_RANK
+        if rows is not None and (rows != Rows(0) or is_table):
             return MIXES
-        is_single = index > 0 and site.shape(index) == (1,)
-        is_shared = (is_table and not _holds_positions(site, index)) or is_single
+        is_shared = is_table or (index > 0 and site.shape(index) == (1,))
         if rows is None and not is_shared and not site.takes_rows(index, 0, Rows(0)):
             return UNKNOWN
     return Rows(0)
 
 
-def _holds_positions(site: Site, index: int) -> bool:
-    """Say whether an input of a RotaryEmbedding holds the position of each element."""
-    value = site.input(index)
-    return value is not None and site.shapes.dtype(value) == ir.DataType.INT64
-
-
-#: The axes of a table of cosines for all positions.
-_TABLE_RANK = 2
+#: The axes of a table of cosines for all positions; the input of ONNX's operator with positions.
+_TABLE_RANK, _POSITIONS = 2, 3
 
 
 def recurrent(states: int) -> Rule:

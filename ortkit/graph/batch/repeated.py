@@ -23,6 +23,8 @@ def has_equal_rows(value: ir.Value, axis: int, shapes: Shapes) -> bool:
         return False
     if node.op_type == "ConstantOfShape" or shape[axis] == 1:
         return True
+    if "broadcast" in node.attributes:  # before opset 7 inputs were aligned otherwise
+        return False
     if node.op_type in elementwise.RULES and node.op_type != "Dropout":
         rank, given = len(shape), [each for each in node.inputs if each is not None]
         return all(_broadcast(each, axis, rank, shapes) for each in given)
