@@ -38,6 +38,8 @@ _STEP_PART = (3 / 8 / np.log(2)) ** 0.5
 _LEAST_USED = 0.25
 #: The widest type whose range a weight is expected to use. Biases have 32 bits.
 _WIDEST = 16
+#: Bits of a float32, less two for a few roundings.
+_FLOAT_BITS = 22
 _ONE = ir.tensor(np.ones(1, np.int8))
 
 
@@ -167,8 +169,8 @@ class Unrounding:
         if zero is not None:
             number = self.op("Add", number, self._spread(zero, x, axes))
         number = self._saturated(number, zero, dtype)
-        is_weight = is_constant(x, self.model)
-        self.keep(value, self.moved(number, 1.0) if is_weight else number)
+        step = 1.0 if is_constant(x, self.model) else lost_step(dtype)
+        self.keep(value, self.moved(number, step))
 
     def keep(self, value: ir.Value, number: ir.Value) -> None:
         """Let a float stand for a quantized value."""
@@ -222,6 +224,14 @@ def axes_of(node: ir.Node) -> dict[str, ir.Attr]:
     """Return the attributes of a node that say which axis and block a scale belongs to."""
     names = ("axis", "block_size")
     return {name: node.attributes[name] for name in names if name in node.attributes}
+
+
+def lost_step(dtype: ir.DataType) -> float:
+    """Return what float32 loses of numbers in the place of integers, as a part of a step.
+
+    An activation that is small beside the range of its tensor keeps few digits.
+    """
+    return 2.0 ** (dtype.bitwidth - _FLOAT_BITS)
 
 
 def used_part(numbers: np.ndarray, bits: int) -> float:
