@@ -40,6 +40,9 @@ _LEAST_USED = 0.25
 _WIDEST = 16
 #: Bits of a float32, less two for a few roundings.
 _FLOAT_BITS = 22
+#: What is drawn for each integer, in steps. It is a wave of about half a turn from one integer to
+#: the next, so it cancels where weights are spread over many.
+_WAVE, _WAVE_DRAWS = 0.15, 16
 _ONE = ir.tensor(np.ones(1, np.int8))
 
 
@@ -128,7 +131,16 @@ class Unrounding:
         """Move each element by up to half a step, if weights are to be moved."""
         if not self._is_noisy:
             return value
-        return self.op("Add", value, self.op("Mul", self._drawn(value), self.scalar(step)))
+        drawn = self.op("Add", self._drawn(value), self._wave(value))
+        return self.op("Add", value, self.op("Mul", drawn, self.scalar(step)))
+
+    def _wave(self, value: ir.Value) -> ir.Value:
+        """Draw a number for each integer, as equal weights are rounded by the same amount."""
+        draws = (self._drawn(self.array(np.zeros(_WAVE_DRAWS, np.float32))) for _ in range(2))
+        slope, start = (self.op("ReduceSum", each, keepdims=0) for each in draws)
+        turn = self.op("Add", self.op("Mul", slope, self.scalar(0.5)), self.scalar(np.pi))
+        angle = self.op("Add", self.op("Mul", value, turn), self.op("Mul", start, self.scalar(5)))
+        return self.op("Mul", self.op("Sin", angle), self.scalar(_WAVE))
 
     def moved_float(self, value: ir.Value, dtype: ir.DataType) -> ir.Value:
         """Move each element by up to half a step of a float type, if weights are to be moved."""
@@ -227,10 +239,7 @@ def axes_of(node: ir.Node) -> dict[str, ir.Attr]:
 
 
 def lost_step(dtype: ir.DataType) -> float:
-    """Return what float32 loses of numbers in the place of integers, as a part of a step.
-
-    An activation that is small beside the range of its tensor keeps few digits.
-    """
+    """Return what float32 loses of numbers in the place of integers, as a part of a step."""
     return 2.0 ** (dtype.bitwidth - _FLOAT_BITS)
 
 

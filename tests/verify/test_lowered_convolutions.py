@@ -9,6 +9,8 @@ import onnx_ir as ir
 import pytest
 from lowered_forms import Arrays, judged, model
 
+from ortkit.verify.verifier import Verifier
+
 CHANNELS, PIXELS = 12, 10
 RNG = np.random.default_rng(4)
 B = RNG.standard_normal(CHANNELS).astype(np.float32)
@@ -71,3 +73,26 @@ def test_faults_of_convolutions_are_not(fault: str, tmp_path: Path) -> None:
     found = judged(tmp_path, CONV, convolution(**wrong), IMAGE)
     assert list(found) == ["y"]
     assert place in found["y"].reason
+
+
+def two(nodes: str, r_zero: int) -> ir.Model:
+    """Quantize the results of the first of two convolutions, which is where its Relu is."""
+    held = {"w": FILTERS, "b": B, "xs": np.array(4 / 255, np.float32),
+            "xz": np.array(r_zero, np.uint8)}  # fmt: skip
+    conv = "Conv<pads = [1, 1, 1, 1]>"
+    return model(nodes.replace("Conv", conv), held, SIZES, SIZES)
+
+
+@pytest.mark.parametrize(("r_zero", "verdict"), [(0, "yes"), (100, "no")])
+def test_a_range_stands_for_the_relu_before_it(r_zero: int, verdict: str) -> None:
+    original = two("c = Conv(x, w, b) r = Relu(c) y = Conv(r, w, b)", 0)
+    candidate = two(
+        "r = Conv(x, w, b) q = QuantizeLinear(r, xs, xz) d = DequantizeLinear(q, xs, xz)"
+        "y = Conv(d, w, b)",
+        r_zero,
+    )
+    with Verifier(original, samples=1) as verifier:
+        found = verifier.check(candidate, stated=0.1)
+        assert found.verdict == verdict, found.reason
+        assert "2 values" in found.reason or verdict == "no"
+        assert verifier.check(candidate).verdict == "no"

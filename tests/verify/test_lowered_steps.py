@@ -110,6 +110,21 @@ def test_faults_are_not(form: str, wrong: Arrays, place: str, tmp_path: Path) ->
     assert place in found["y"].reason
 
 
+def test_equal_weights_are_rounded_alike(tmp_path: Path) -> None:
+    """A table of positions is mostly ones, each of which rounds up by the same amount."""
+    table = np.where(np.arange(SIZE) % 8, 1, 0.3).astype(np.float32) * np.ones(
+        (ROWS, 1), np.float32
+    )
+    scale = np.array(1 / 90.55, np.float32)
+    original = model("y = Add(x, p)", {"p": table}, f"{ROWS}, {SIZE}", f"{ROWS}, {SIZE}")
+    for part, is_good in ((1.0, True), (1.02, False)):
+        arrays = {"q": np.round(table / scale).astype(np.uint8), "s": scale * np.float32(part)}
+        nodes = "p = DequantizeLinear(q, s) y = Add(x, p)"
+        candidate = model(nodes, arrays, f"{ROWS}, {SIZE}", f"{ROWS}, {SIZE}")
+        folder = tmp_path / str(part)
+        assert (judged(folder, original, candidate, X / 8) == {}) is is_good
+
+
 def test_scales_of_the_wrong_axis_are_a_fault(tmp_path: Path) -> None:
     nodes, arrays = FORMS["weights"]
     found = judged(tmp_path, ORIGINAL, model(nodes.replace("axis = 1", "axis = 0"), arrays))
