@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from ortkit.verify.verifier import Verifier
 
 #: Stages that are left out as a pass is if they raise.
-KERNELS, LAYOUT = "kernels", "layout"
+KERNELS, LAYOUT, FEWER_BITS = "kernels", "layout", "precision"
 
 Source = str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model
 
@@ -148,9 +148,15 @@ class _Run:
             try:
                 return self._candidate(denied, fuel, kernels=kernels, lowered=lowered)
             except PassError as error:
-                if error.failed.name in self.failed or ends_on_pass_error():
-                    raise
-                self.failed[error.failed.name] = error.failed
+                self._leave_out(error)
+
+    def _leave_out(self, error: PassError) -> None:
+        """Let no further attempt have the pass or stage that raised."""
+        if error.failed.name in self.failed or ends_on_pass_error():
+            raise error
+        self.failed[error.failed.name] = error.failed
+        if error.failed.name == FEWER_BITS and self.fewer_bits is not None:
+            self.fewer_bits.give_up(f"{error.failed.exception}: {error.failed.message}")
 
     def _candidate(
         self, denied: frozenset[str], fuel: int | None, *, kernels: bool, lowered: bool
@@ -176,8 +182,8 @@ class _Run:
                     .without(self.failed)
                     .run(model, target, instruments=self.options.instruments, after=result)
                 )
-        if self.fewer_bits is not None and lowered:
-            with self._stage("precision"):
+        if self.fewer_bits is not None and lowered and FEWER_BITS not in self.failed:
+            with self._stage("precision"), blamed(FEWER_BITS):
                 self.fewer_bits.lower(model, result.log)
                 result = tidied(result, target, self.failed)
         with self._stage("kernels"):
@@ -264,6 +270,14 @@ class _Run:
 
     def within_budget(self, candidate: Candidate) -> Candidate:
         """Return products to float32 until the result is off by no more than the user allows."""
+        try:
+            with blamed(FEWER_BITS):
+                return self._within_budget(candidate)
+        except PassError as error:
+            self._leave_out(error)
+        return self.candidate(frozenset())
+
+    def _within_budget(self, candidate: Candidate) -> Candidate:
         if (lowering := self.fewer_bits) is None:
             return candidate
         with self._stage("precision"):

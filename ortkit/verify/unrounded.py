@@ -55,8 +55,7 @@ class Unrounding:
         Args:
             model: Changed in place. Its functions are inlined.
             is_noisy: Move each weight by up to half a step, by another amount in each run.
-            saturates: Cut off what a calibrated range cuts off, at both ends. Otherwise it is cut
-                off at zero alone, if the range ends there.
+            saturates: Cut off both ends of ranges, not only half a step below zero at its end.
         """
         self.model, self._is_noisy, self._saturates = model, is_noisy, saturates
         self._names = names_in(model)
@@ -185,7 +184,7 @@ class Unrounding:
         self.keep(value, self.moved(number, step))
 
     def keep(self, value: ir.Value, number: ir.Value) -> None:
-        """Let a float stand for a quantized value."""
+        """Let a float stand for a value."""
         self._numbers[value] = number
 
     def dequantize(
@@ -214,16 +213,17 @@ class Unrounding:
     def _saturated(self, number: ir.Value, zero: ir.Value | None, dtype: ir.DataType) -> ir.Value:
         if dtype.is_floating_point():
             return number
-        is_signed = dtype.name.startswith("INT")
-        low = -(2.0 ** (dtype.bitwidth - 1)) if is_signed else 0.0
+        low = -(2.0 ** (dtype.bitwidth - 1)) if dtype.name.startswith("INT") else 0.0
         point = 0.0 if zero is None else constant_array(zero)
-        if self._saturates or (point is not None and np.all(point == low)):
+        if self._saturates:
             number = self.op("Max", number, self.scalar(low))
+        elif point is not None and np.all(
+            point == low
+        ):  # what is just below zero is rounded to it
+            number = self.op("Max", number, self.scalar(low - 0.5))
         if self._saturates:
             number = self.op("Min", number, self.scalar(low + 2.0**dtype.bitwidth - 1))
         return number
-
-    # ---- results ---------------------------------------------------------------------------
 
     def replace(self, value: ir.Value, by: ir.Value) -> None:
         """Let a float take the place of a value, under its name."""
@@ -234,8 +234,7 @@ class Unrounding:
 
 def axes_of(node: ir.Node) -> dict[str, ir.Attr]:
     """Return the attributes of a node that say which axis and block a scale belongs to."""
-    names = ("axis", "block_size")
-    return {name: node.attributes[name] for name in names if name in node.attributes}
+    return {n: node.attributes[n] for n in ("axis", "block_size") if n in node.attributes}
 
 
 def lost_step(dtype: ir.DataType) -> float:
