@@ -271,7 +271,7 @@ class _Run:
     def within_budget(self, candidate: Candidate) -> Candidate:
         """Return products to float32 until the result is off by no more than the user allows."""
         try:
-            with blamed(FEWER_BITS):
+            with blamed(FEWER_BITS, (CheckError, KernelError)):
                 return self._within_budget(candidate)
         except PassError as error:
             self._leave_out(error)
