@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from ortkit.verify.verifier import Verifier
 
 #: Stages that are left out as a pass is if they raise.
-KERNELS, LAYOUT = "kernels", "layout"
+KERNELS, LAYOUT, LOWERING = "kernels", "layout", "precision"
 
 Source = str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model
 
@@ -149,9 +149,15 @@ class _Run:
             try:
                 return self._candidate(denied, fuel, kernels=kernels, lowered=lowered)
             except PassError as error:
-                if error.failed.name in self.failed or ends_on_pass_error():
-                    raise
-                self.failed[error.failed.name] = error.failed
+                self._leave_out(error)
+
+    def _leave_out(self, error: PassError) -> None:
+        """Let no further attempt have the pass or stage that raised."""
+        if error.failed.name in self.failed or ends_on_pass_error():
+            raise error
+        self.failed[error.failed.name] = error.failed
+        if error.failed.name == LOWERING and self.lowering is not None:
+            self.lowering.give_up(f"{error.failed.exception}: {error.failed.message}")
 
     def _candidate(
         self, denied: frozenset[str], fuel: int | None, *, kernels: bool, lowered: bool
@@ -177,8 +183,8 @@ class _Run:
                     .without(self.failed)
                     .run(model, target, instruments=self.options.instruments, after=result)
                 )
-        if self.lowering is not None and lowered:
-            with self._stage("precision"):
+        if self.lowering is not None and lowered and LOWERING not in self.failed:
+            with self._stage("precision"), blamed(LOWERING):
                 self.lowering.lower(model, result.log)
                 result = tidied(result, target, self.failed)
         with self._stage("kernels"):
@@ -265,6 +271,14 @@ class _Run:
 
     def within_budget(self, candidate: Candidate) -> Candidate:
         """Return products to float32 until the result is off by no more than the user allows."""
+        try:
+            with blamed(LOWERING, (CheckError, KernelError)):
+                return self._within_budget(candidate)
+        except PassError as error:
+            self._leave_out(error)
+        return self.candidate(frozenset())
+
+    def _within_budget(self, candidate: Candidate) -> Candidate:
         if (lowering := self.lowering) is None:
             return candidate
         with self._stage("precision"):

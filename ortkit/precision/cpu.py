@@ -265,6 +265,11 @@ class CpuLowering:
         self.return_all()
         return False
 
+    def give_up(self, reason: str) -> None:
+        """Lower nothing, as something raised."""
+        self._notes.append(f"nothing is lowered: {reason}")
+        self.chosen, self.outputs = Chosen(), ()
+
     def return_all(self) -> None:
         """Return every product to float32."""
         if self.chosen is not None and (choice := self.chosen.choice) is not None:

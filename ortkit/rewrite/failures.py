@@ -18,7 +18,7 @@ class FailedPass:
     """One pass that raised an exception and was left out."""
 
     name: str
-    """The pass, or the stage of the run: `kernels`, `layout`."""
+    """The pass, or the stage of the run: `kernels`, `layout`, `precision`."""
     exception: str
     """The exception's type."""
     message: str

@@ -35,8 +35,8 @@ _ROUNDING_STARTS = ("DynamicQuantize", "QAttention", "QEmbed", "QGemm", "QLinear
 #: Operators whose ranges were calibrated.
 _CALIBRATED_STARTS = ("QGemm", "QLinear", "QuantizeLinear")
 _SMALL = FLOAT8 | {"INT4", "UINT4", "INT8", "UINT8"}
-#: Folders of results: without rounded activations, with open ends of ranges too, and of runs with
-#: moved weights.
+#: Folders of results: without rounded activations, with open ends of ranges too, and of runs of
+#: that with moved weights.
 _EXACT, _OPEN, _MOVED = "exact", "open", "moved"
 
 
@@ -116,8 +116,9 @@ def lowered_steps(
     explained = found.floats - own - _leading_to(exact, _still_rounds)
     if not explained:
         return found
-    models = {_EXACT: exact, _MOVED: _unrounded(candidate, halves, is_noisy=True)}
-    perturb(models[_MOVED], lambda value: _EPSILON if value.is_graph_input() else 0.0)
+    noisy = _unrounded(candidate, halves, is_noisy=True, saturates=False)
+    models = {_EXACT: exact, _MOVED: noisy}
+    perturb(noisy, lambda value: _EPSILON if value.is_graph_input() else 0.0)
     if any(each.op_type.startswith(_CALIBRATED_STARTS) for each in nodes_below(candidate.graph)):
         models[_OPEN] = _unrounded(candidate, halves, saturates=False)
     return replace(found, explained=explained, models=models)
@@ -131,17 +132,15 @@ def _over(name: str, expected: Value, actual: Value, stated: float) -> str:
     return f"off by {found.error:.3g}, {stated:g} is allowed"
 
 
-def _unexplained(
-    expected: Value, exact: Value, moved: list[Value], unsaturated: Value | None
-) -> str:
+def _unexplained(expected: Value, exact: Value, moved: list[Value], opened: Value | None) -> str:
     """Say how much of an error rounded weights do not explain, if it is too much."""
     assert isinstance(expected, np.ndarray) and isinstance(exact, np.ndarray)
-    assert not isinstance(unsaturated, list)
+    assert not isinstance(opened, list)
     runs = [run for run in moved if isinstance(run, np.ndarray)]
-    worst = excess(expected, exact, runs, unsaturated)
+    worst = excess(expected, exact, runs, opened)
     if worst.ratio <= 1.0:
         return ""
-    place = f" at {worst.place}" if worst.place else ""
+    place = f": {worst.place}" if worst.place else ""
     return f"off by {worst.ratio:.3g} times what rounding its weights may cost{place}"
 
 

@@ -3,13 +3,13 @@
 The step is run several times with each weight moved by up to half a step of its scale. What that
 moves the result by is the error that rounding to the nearest makes. Methods that choose numbers
 otherwise (other ranges, error compensation) make about as much. The error of a step may be a small
-multiple of it: as a whole, at each index of each axis, and in the direction of the result itself,
-where a wrong scale shows.
+multiple of it: as a whole, and at each index of each axis. The part of the error that is a
+multiple of the value itself, where a wrong scale shows, has a limit of its own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -37,78 +37,123 @@ class Excess:
     ratio: float
     """Its error over what is allowed; more than one is wrong."""
     place: str
-    """Where it is: `index 3 of axis 1`, or `scale`."""
+    """Where it is: `index 3 of axis 1`, or `scale` with or without that."""
 
 
 @dataclass(frozen=True)
-class _Norms:
-    """Norms of one array's slices along one axis."""
+class _Slices:
+    """How a value is cut: at each index of one axis, or not at all."""
 
-    place: str
-    norms: np.ndarray
+    axis: int | None
     count: int
     """Elements of a slice."""
+
+    def place(self, index: int) -> str:
+        """Name a slice; the whole has no name."""
+        return "" if self.axis is None else f"index {index} of axis {self.axis}"
+
+    def products(self, left: np.ndarray, right: np.ndarray) -> np.ndarray:
+        """Return the scalar product of each slice of two arrays: [slices]."""
+        axes = list(range(left.ndim))
+        kept = [] if self.axis is None else [self.axis]
+        return np.asarray(np.einsum(left, axes, right, axes, kept)).reshape(-1)
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Slices of a difference."""
+
+    norms: np.ndarray
+    along: np.ndarray
+    """Scalar products with the value's slices, in units of these."""
 
 
 def excess(
     expected: np.ndarray,
     exact: np.ndarray,
-    runs: Sequence[np.ndarray],
-    unsaturated: np.ndarray | None = None,
+    runs: Iterable[np.ndarray],
+    opened: np.ndarray | None = None,
 ) -> Excess:
     """Compare the error of a step without rounded activations with that of moved weights.
 
     Args:
         expected: The original's.
         exact: The lowered step's, without rounded activations.
-        runs: The same with moved weights.
-        unsaturated: The same as `exact` without the ends of calibrated ranges. What these cut off
-            is allowed.
+        runs: The same as `opened`, or `exact` without that, with moved weights.
+        opened: The same as `exact` without the ends of calibrated ranges. An element may lie
+            between the two.
     """
     if exact.shape != expected.shape:
         return Excess(np.inf, "")
     counts = np.isfinite(expected) & (np.abs(expected) < SENTINEL)
-    want = np.where(counts, expected, 0).astype(np.float64)
-    error = _difference(exact, want, counts)
-    noise = [_difference(run, exact, counts) for run in runs]
-    noise = [each for each in noise if np.isfinite(each).all()]
-    if not np.isfinite(error).all():
+    opened = exact if opened is None else opened
+    if not (np.isfinite(exact[counts]).all() and np.isfinite(opened[counts]).all()):
         return Excess(np.inf, "")
+    want = np.where(counts, expected, 0).astype(np.float64)
+    nearest = np.clip(want, np.minimum(exact, opened), np.maximum(exact, opened))
+    cuts = _cuts(want.shape)
+
+    def parts(left: np.ndarray, right: np.ndarray) -> list[_Part]:
+        error = np.zeros_like(want)
+        np.subtract(left, right, out=error, where=counts, dtype=np.float64)
+        return [_part(cut, error, want) for cut in cuts]
+
+    # A run at a time: its differences have eight bytes for each element.
+    noise = [parts(run, opened) for run in runs if np.isfinite(run[counts]).all()]
     if len(noise) < _FEWEST_RUNS:
         return Excess(0.0, "")
-    cut = np.zeros_like(want) if unsaturated is None else _difference(exact, unsaturated, counts)
+    own = parts(nearest, want)
     floor = _FLOOR_EPS * TOLERANCES["float32"].epsilon * float(np.abs(want).max(initial=0.0))
-    worst = _along(want, error, noise, cut, floor)
-    parts = zip(_norms(error), _norms(cut), *map(_norms, noise), strict=True)
-    for own, lost, *moved in parts:
-        found = _worst_slice(own, lost, np.stack([each.norms for each in moved]), floor)
-        worst = max(worst, found, key=lambda each: each.ratio)
-    return worst
+    found = [Excess(0.0, "")]
+    for index, cut in enumerate(cuts):
+        sizes, moved = np.sqrt(cut.products(want, want)), [each[index] for each in noise]
+        found += _judged(cut, own[index], moved, sizes, floor * cut.count**0.5 + _TINY)
+    return max(found, key=lambda each: each.ratio)
 
 
-def _difference(left: np.ndarray, right: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    with np.errstate(invalid="ignore", over="ignore"):
-        return np.where(counts, left.astype(np.float64) - right, 0.0)
+def _cuts(shape: tuple[int, ...]) -> list[_Slices]:
+    count = int(np.prod(shape))
+    axes = [axis for axis, length in enumerate(shape) if 1 < length < count]
+    return [_Slices(None, count), *(_Slices(axis, count // shape[axis]) for axis in axes)]
 
 
-def _worst_slice(own: _Norms, lost: _Norms, moved: np.ndarray, floor: float) -> Excess:
-    """Return the slice that is least explained.
+def _part(cut: _Slices, error: np.ndarray, want: np.ndarray) -> _Part:
+    sizes = np.sqrt(cut.products(want, want))
+    products = cut.products(error, want)
+    along = np.divide(products, sizes, out=np.zeros_like(sizes), where=sizes > 0)
+    return _Part(np.sqrt(cut.products(error, error)), np.abs(along))
+
+
+def _judged(
+    cut: _Slices, own: _Part, noise: list[_Part], sizes: np.ndarray, rest: float
+) -> list[Excess]:
+    """Return the slice whose error is least explained, and the one whose scale is.
 
     Args:
+        cut: The slices.
         own: Of the error.
-        lost: Of what saturation costs.
-        moved: What weights move slices by: [runs, slices].
-        floor: What float32 adds to an element.
+        noise: Of what moved weights make, by run.
+        sizes: Norms of the value's slices.
+        rest: What float32 adds to a slice.
     """
-    rest = floor * own.count**0.5
-    usual = _usual(np.square(moved).mean(axis=0)) + rest
+    moved, along = (
+        np.stack([each.norms for each in noise]),
+        np.stack([each.along for each in noise]),
+    )
+    squares, parts = np.square(moved), np.square(along)
+    usual = _usual(squares.mean(axis=0))
     # Of few rows and products some are far from the rms: as far as a run is from the others.
-    others = (np.square(moved).sum(axis=0) - np.square(moved)) / (len(moved) - 1)
-    chance = max(1.0, float((moved / (_usual(others) + rest + _TINY)).max(initial=0.0)))
-    allowed = FACTOR * chance * usual + lost.norms + _TINY
-    at = int(np.argmax(own.norms / allowed))
-    place = f"index {at} of {own.place}" if own.place else ""
-    return Excess(float(own.norms[at] / allowed[at]), place)
+    others = _usual((squares.sum(axis=0) - squares) / (len(moved) - 1))
+    chance = max(1.0, float((moved / (others + rest)).max()))
+    # Numbers that are chosen for the smallest error are smaller than the weights, by the square of
+    # the relative error.
+    shrunk = np.divide(np.square(own.norms), sizes, out=np.zeros_like(sizes), where=sizes > 0)
+    share = float(np.sqrt(parts.sum() / max(float(squares.sum()), _TINY)))
+    scaled = np.maximum(np.sqrt(parts.mean(axis=0)), share * usual)
+    rare = max(_LEAST_CHANCE, float((along / (scaled + rest)).max()))
+    ratios = own.norms / (FACTOR * chance * usual + rest)
+    scales = own.along / (FACTOR * rare * scaled + shrunk + rest)
+    return [_worst(cut, ratios, ""), _worst(cut, scales, "scale")]
 
 
 def _usual(squares: np.ndarray) -> np.ndarray:
@@ -117,37 +162,9 @@ def _usual(squares: np.ndarray) -> np.ndarray:
     return np.asarray(np.sqrt(np.maximum(squares, least)))
 
 
-def _along(
-    want: np.ndarray,
-    error: np.ndarray,
-    noise: Sequence[np.ndarray],
-    cut: np.ndarray,
-    floor: float,
-) -> Excess:
-    """Compare how much of the value itself is in the error.
-
-    Numbers that are chosen for the smallest error are smaller than the weights, by the square of
-    the relative error.
-    """
-    size = float(np.linalg.norm(want))
-    if size == 0.0:
-        return Excess(0.0, "")
-    moved = [float((each * want).sum()) / size for each in noise]
-    usual = float(np.sqrt(np.square(moved).mean()))
-    shrunk = float(np.square(error).sum()) / size
-    rest = floor * want.size**0.5 + float(np.linalg.norm(cut))
-    allowed = FACTOR * _LEAST_CHANCE * usual + shrunk + rest + _TINY
-    return Excess(abs(float((error * want).sum())) / size / allowed, "scale")
-
-
-def _norms(array: np.ndarray) -> Iterator[_Norms]:
-    squares = np.square(array)
-    yield _Norms("", np.sqrt(squares.sum(keepdims=True).reshape(1)), array.size)
-    for axis, length in enumerate(array.shape):
-        if length > 1 and array.size > length:
-            others = tuple(each for each in range(array.ndim) if each != axis)
-            sums = np.sqrt(squares.sum(axis=others))
-            yield _Norms(f"axis {axis}", sums, array.size // length)
+def _worst(cut: _Slices, ratios: np.ndarray, what: str) -> Excess:
+    at = int(np.argmax(ratios))
+    return Excess(float(ratios[at]), " of ".join(filter(None, (what, cut.place(at)))))
 
 
 _TINY = float(np.finfo(np.float64).tiny)

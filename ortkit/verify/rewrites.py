@@ -43,6 +43,7 @@ from ortkit.verify.rounded_constants import (
     half_weights,
     rounded_constants,
 )
+from ortkit.verify.saturation import saturate
 from ortkit.verify.sessions import SessionResult, Setting, run_within
 from ortkit.verify.steps import (
     as_steps,
@@ -121,6 +122,8 @@ class RewriteStage:
         self._kept_seconds = kept_seconds
         folder = self._folder / f"rewrites{self._checks}"
         wide = widened(candidate)
+        if allowance.stated:
+            saturate(wide, self._original)
         folder.mkdir()
         self._candidate_weights = share_weights(wide, folder / "candidate.onnx")
         # A name in a function's body is no name of the graph.

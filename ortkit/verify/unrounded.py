@@ -38,6 +38,11 @@ _STEP_PART = (3 / 8 / np.log(2)) ** 0.5
 _LEAST_USED = 0.25
 #: The widest type whose range a weight is expected to use. Biases have 32 bits.
 _WIDEST = 16
+#: Bits of a float32, less two for a few roundings.
+_FLOAT_BITS = 22
+#: What is drawn for each integer, in steps. It is a wave of about half a turn from one integer to
+#: the next, so it cancels where weights are spread over many.
+_WAVE, _WAVE_DRAWS = 0.15, 16
 _ONE = ir.tensor(np.ones(1, np.int8))
 
 
@@ -50,8 +55,7 @@ class Unrounding:
         Args:
             model: Changed in place. Its functions are inlined.
             is_noisy: Move each weight by up to half a step, by another amount in each run.
-            saturates: Cut off what a calibrated range cuts off, at both ends. Otherwise it is cut
-                off at zero alone, if the range ends there.
+            saturates: Cut off both ends of ranges, not only half a step below zero at its end.
         """
         self.model, self._is_noisy, self._saturates = model, is_noisy, saturates
         self._names = names_in(model)
@@ -126,7 +130,16 @@ class Unrounding:
         """Move each element by up to half a step, if weights are to be moved."""
         if not self._is_noisy:
             return value
-        return self.op("Add", value, self.op("Mul", self._drawn(value), self.scalar(step)))
+        drawn = self.op("Add", self._drawn(value), self._wave(value))
+        return self.op("Add", value, self.op("Mul", drawn, self.scalar(step)))
+
+    def _wave(self, value: ir.Value) -> ir.Value:
+        """Draw a number for each integer, as equal weights are rounded by the same amount."""
+        draws = (self._drawn(self.array(np.zeros(_WAVE_DRAWS, np.float32))) for _ in range(2))
+        slope, start = (self.op("ReduceSum", each, keepdims=0) for each in draws)
+        turn = self.op("Add", self.op("Mul", slope, self.scalar(0.5)), self.scalar(np.pi))
+        angle = self.op("Add", self.op("Mul", value, turn), self.op("Mul", start, self.scalar(5)))
+        return self.op("Mul", self.op("Sin", angle), self.scalar(_WAVE))
 
     def moved_float(self, value: ir.Value, dtype: ir.DataType) -> ir.Value:
         """Move each element by up to half a step of a float type, if weights are to be moved."""
@@ -167,11 +180,11 @@ class Unrounding:
         if zero is not None:
             number = self.op("Add", number, self._spread(zero, x, axes))
         number = self._saturated(number, zero, dtype)
-        is_weight = is_constant(x, self.model)
-        self.keep(value, self.moved(number, 1.0) if is_weight else number)
+        step = 1.0 if is_constant(x, self.model) else lost_step(dtype)
+        self.keep(value, self.moved(number, step))
 
     def keep(self, value: ir.Value, number: ir.Value) -> None:
-        """Let a float stand for a quantized value."""
+        """Let a float stand for a value."""
         self._numbers[value] = number
 
     def dequantize(
@@ -200,16 +213,17 @@ class Unrounding:
     def _saturated(self, number: ir.Value, zero: ir.Value | None, dtype: ir.DataType) -> ir.Value:
         if dtype.is_floating_point():
             return number
-        is_signed = dtype.name.startswith("INT")
-        low = -(2.0 ** (dtype.bitwidth - 1)) if is_signed else 0.0
+        low = -(2.0 ** (dtype.bitwidth - 1)) if dtype.name.startswith("INT") else 0.0
         point = 0.0 if zero is None else constant_array(zero)
-        if self._saturates or (point is not None and np.all(point == low)):
+        if self._saturates:
             number = self.op("Max", number, self.scalar(low))
+        elif point is not None and np.all(
+            point == low
+        ):  # what is just below zero is rounded to it
+            number = self.op("Max", number, self.scalar(low - 0.5))
         if self._saturates:
             number = self.op("Min", number, self.scalar(low + 2.0**dtype.bitwidth - 1))
         return number
-
-    # ---- results ---------------------------------------------------------------------------
 
     def replace(self, value: ir.Value, by: ir.Value) -> None:
         """Let a float take the place of a value, under its name."""
@@ -220,8 +234,12 @@ class Unrounding:
 
 def axes_of(node: ir.Node) -> dict[str, ir.Attr]:
     """Return the attributes of a node that say which axis and block a scale belongs to."""
-    names = ("axis", "block_size")
-    return {name: node.attributes[name] for name in names if name in node.attributes}
+    return {n: node.attributes[n] for n in ("axis", "block_size") if n in node.attributes}
+
+
+def lost_step(dtype: ir.DataType) -> float:
+    """Return what float32 loses of numbers in the place of integers, as a part of a step."""
+    return 2.0 ** (dtype.bitwidth - _FLOAT_BITS)
 
 
 def used_part(numbers: np.ndarray, bits: int) -> float:

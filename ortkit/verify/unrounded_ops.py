@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
-import numpy as np
 import onnx_ir as ir
 
-from ortkit.graph.constants import constant_array
 from ortkit.graph.walk import control_nodes_below
-from ortkit.verify.unrounded import Unrounding, axes_of, used_part
+from ortkit.verify.unrounded import Unrounding, axes_of, lost_step
+from ortkit.verify.unrounded_blocks import blocks_matrix
 
 #: Writes what an operator computes in float32, or leaves it as it is.
 Handler: TypeAlias = Callable[[Unrounding, ir.Node], None]
@@ -85,7 +84,8 @@ def _dynamic_quantize_linear(w: Unrounding, node: ir.Node) -> None:
     again = ir.node("DynamicQuantizeLinear", [x], num_outputs=3)
     w.add(again)
     _, scale, zero = again.outputs
-    w.keep(node.outputs[0], w.op("Add", w.op("Div", x, scale), w.wide(zero)))
+    number = w.op("Add", w.op("Div", x, scale), w.wide(zero))
+    w.keep(node.outputs[0], w.moved(number, lost_step(ir.DataType.UINT8)))
 
 
 def _cast(w: Unrounding, node: ir.Node) -> None:
@@ -130,37 +130,10 @@ def _dynamic_quantize_matmul(w: Unrounding, node: ir.Node) -> None:
 
 
 def _matmul_nbits(w: Unrounding, node: ir.Node) -> None:
-    """Weights [N, blocks, bytes] with constant zero points, or none; no other order of rows."""
-    x, packed, scales, zeros, order, bias = _inputs(node, 6)
-    assert packed is not None and scales is not None
-    bits, block = node.attributes.get_int("bits", 4), node.attributes["block_size"].as_int()
-    depth, width = (node.attributes[name].as_int() for name in ("K", "N"))
-    held, points = constant_array(packed), None if zeros is None else constant_array(zeros)
-    if held is None or order is not None or (zeros is not None and points is None):
-        return
-    count = -(-depth // block)
-    numbers = _unpacked(held, bits).reshape(width, count, -1)
-    if points is None:
-        points = np.array(2 ** (bits - 1))
-    else:
-        packed_points = points.dtype == np.uint8
-        points = _unpacked(points.reshape(width, -1), bits) if packed_points else points
-        points = points.reshape(width, -1)[:, :count, None]
-    moved = w.moved(w.array(numbers.astype(np.float32)), used_part(numbers, bits))
-    centered = w.op("Sub", moved, w.array(points.astype(np.float32)))
-    column = w.op("Reshape", w.wide(scales), w.constant(width, count, 1))
-    blocks = w.op("Mul", centered, column)
-    rows = w.op("Reshape", blocks, w.constant(width, count * block))
-    cut = w.op("Slice", rows, w.constant(0), w.constant(depth), w.constant(1))
-    product = w.op("MatMul", x, w.op("Transpose", cut, perm=[1, 0]))
-    w.replace(node.outputs[0], _with_bias(w, product, bias))
-
-
-def _unpacked(packed: np.ndarray, bits: int) -> np.ndarray:
-    """Return numbers of a few bits: uint8 [..., bytes] to [..., n], the lowest bits first."""
-    shifts = np.arange(0, 8, bits, dtype=np.uint8)
-    numbers = packed[..., None] >> shifts & np.uint8(2**bits - 1)
-    return np.asarray(numbers.reshape(*packed.shape[:-1], -1))
+    matrix = blocks_matrix(w, node)
+    if matrix is not None:
+        bias = _inputs(node, 6)[5]
+        w.replace(node.outputs[0], _with_bias(w, w.op("MatMul", node.inputs[0], matrix), bias))
 
 
 def _qlinear_matmul(w: Unrounding, node: ir.Node) -> None:

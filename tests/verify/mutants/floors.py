@@ -22,8 +22,8 @@ FLOORS: dict[str, tuple[float, float]] = {
     "triton, conditional": (90, 90),
     "fp16, lowering": (40, 90),
     "bf16, lowering": (40, 85),
-    "int8, lowering": (30, 85),
-    "int4, lowering": (0, 85),
+    "int8, lowering": (85, 85),
+    "int4, lowering": (85, 85),
 }
 
 

@@ -11,7 +11,7 @@ from onnx import TensorProto
 
 from mutants import constants, integers
 from mutants.draft import Draft, Rng, Site
-from mutants.kinds import Catalog, Kind
+from mutants.kinds import Catalog, Kind, Plant
 from mutants.weights import rounding
 
 CATALOG = Catalog("lowering")
@@ -161,6 +161,88 @@ def _cut(site: Site, rng: Rng) -> bool:
         return False
     bits = weight.view(np.uint32) - (weight != 0) * np.uint32(0x10000)
     site.set_array(1, bits.astype(np.uint32).view(np.float32))
+    return True
+
+
+#: By operator, the places of scales and of the bias.
+_PRODUCTS = {
+    "DynamicQuantizeMatMul": (2, 4),
+    "MatMulIntegerToFloat": (3, 6),
+    "MatMulNBits": (2, 5),
+}
+_EIGHT_BITS = ("DynamicQuantizeMatMul", "MatMulIntegerToFloat")
+
+
+def _one_scale(factor: float) -> Plant:
+    def plant(site: Site, rng: Rng) -> bool:
+        at = _PRODUCTS[site.op][0]
+        scales = site.array(at).copy()
+        scales[int(rng.integers(scales.size))] *= factor
+        site.set_array(at, scales)
+        return True
+
+    return plant
+
+
+fault("scale of one column five percent off", *_EIGHT_BITS)(_one_scale(1.05))
+fault("scale of one block doubled", "MatMulNBits")(_one_scale(2.0))
+
+
+@fault("scales of blocks in the other order", "MatMulNBits")
+def _order(site: Site, rng: Rng) -> bool:
+    width = next(each.i for each in site.node.attribute if each.name == "N")
+    scales = site.array(2)
+    site.set_array(2, np.ascontiguousarray(scales.reshape(width, -1).T).reshape(-1))
+    return scales.size > width
+
+
+@fault("scales of neighbouring blocks", "MatMulNBits")
+def _next_block(site: Site, rng: Rng) -> bool:
+    site.set_array(2, np.roll(site.array(2), 1))
+    return True
+
+
+@fault("integer bias of a neighbour", *_EIGHT_BITS)
+def _neighbour(site: Site, rng: Rng) -> bool:
+    at = _PRODUCTS[site.op][1]
+    site.set_array(at, np.roll(site.array(at), 1))
+    return True
+
+
+@fault("two columns of integer weights swapped", *_EIGHT_BITS)
+def _columns(site: Site, rng: Rng) -> bool:
+    weight = site.array(1).copy()
+    weight[:, [0, 1]] = weight[:, [1, 0]]
+    site.set_array(1, weight)
+    return True
+
+
+@fault("two rows of integer weights swapped", *_EIGHT_BITS)
+def _rows(site: Site, rng: Rng) -> bool:
+    weight = site.array(1).copy()
+    weight[[0, 1]] = weight[[1, 0]]
+    site.set_array(1, weight)
+    return True
+
+
+@fault("integer weights cut off at half of their range", *_EIGHT_BITS)
+def _clipped(site: Site, rng: Rng) -> bool:
+    site.set_array(1, np.clip(site.array(1), -_STEPS // 2, _STEPS // 2).astype(np.int8))
+    return True
+
+
+@fault("integer weights rounded towards zero", *_EIGHT_BITS)
+def _towards_zero(site: Site, rng: Rng) -> bool:
+    weight = site.array(1)
+    site.set_array(1, (weight - np.sign(weight)).astype(np.int8))
+    return True
+
+
+@fault("a row of weights of 4 bits is zero", "MatMulNBits")
+def _no_row(site: Site, rng: Rng) -> bool:
+    packed = site.array(1).copy()
+    packed[int(rng.integers(packed.shape[0]))] = 0x88
+    site.set_array(1, packed)
     return True
 
 

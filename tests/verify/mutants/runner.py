@@ -104,6 +104,9 @@ def measure_lowering(subject: Subject, count: int, seed: int = 0) -> Iterator[Ou
     """Plant faults in candidates in fewer bits; see `measure`.
 
     A fault counts where it makes a value's error more than twice what lowering makes it.
+
+    Raises:
+        AssertionError: A candidate without a fault is refused, though within its limit.
     """
     model = original(subject)
     sets = [each.arrays for each in input_sets(model) if each.is_usual]
@@ -116,9 +119,11 @@ def measure_lowering(subject: Subject, count: int, seed: int = 0) -> Iterator[Ou
             candidate = Fault(
                 "none", "lowering", made, max_error=how.max_error, computed_in=how.computed_in
             )
-            if check(verifier, candidate)[0]:  # over the limit, which is no matter of faults
-                continue
             name = f"{subject.name}, {how.name}"
+            is_off, reason = check(verifier, candidate)
+            if is_off:  # over the limit, which is no matter of faults
+                assert "is allowed" in reason, f"{name}: without a fault {reason}"
+                continue
             observer = LoweringObserver(model, candidate.model, sets)
             seeds = (seed, subject.seed, number)
             planted = _planted(candidate.model, lowered.KINDS, seeds)
