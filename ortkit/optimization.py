@@ -35,7 +35,7 @@ from ortkit.temporary import TemporaryFolder
 if TYPE_CHECKING:
     from ortkit.fusion.conv.cuda_layout import LayoutAdvice
     from ortkit.measure.measurer import Measurer
-    from ortkit.precision.cpu import CpuLowering
+    from ortkit.precision.lowering import CpuLowering
     from ortkit.verify.fixed_batch import BatchVerifier
     from ortkit.verify.kernel_check import KernelReport
     from ortkit.verify.verification import Gap, Verification
@@ -562,8 +562,8 @@ class _Run:
 
 
 def _new_lowering(run: _Run) -> CpuLowering:
-    from ortkit.precision.cpu import CpuLowering, CpuRequest
-    from ortkit.precision.eights import Fp8Lowering
+    from ortkit.precision.fp8 import Fp8Lowering
+    from ortkit.precision.lowering import CpuLowering, CpuRequest
 
     options = run.options
     request = CpuRequest(

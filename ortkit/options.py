@@ -77,7 +77,7 @@ class OptimizeOptions:
     max_error: float | None = None
     """Of precisions below 16 bits, and of bf16 on CPUs, the largest error of an output; see
     `ortkit.verify.accuracy`. None: what is usual for the precision,
-    `ortkit.precision.cpu.MAX_ERROR`."""
+    `ortkit.precision.lowering.MAX_ERROR`."""
     calibrate: Path | None = None
     """For int8: an npz file or a folder of them, with inputs that ranges are found on."""
     calibration: Calibration = "auto"

@@ -114,7 +114,7 @@ def _lowering(precision: str | None, max_error: float | None) -> tuple[str, floa
         return "", 0.0
     if max_error is None and precision in ("fp16", "bf16"):
         return ("float16" if precision == "fp16" else "bfloat16"), 0.0
-    from ortkit.precision.cpu import MAX_ERROR
+    from ortkit.precision.lowering import MAX_ERROR
 
     return "", max_error if max_error is not None else MAX_ERROR[precision]
 

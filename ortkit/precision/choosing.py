@@ -12,6 +12,7 @@ import onnx_ir as ir
 
 from ortkit.graph.shapes.infer import Shapes
 from ortkit.precision.attention import RoundedAttention, attention_refusal, find_attention
+from ortkit.precision.bias_correction import find_means
 from ortkit.precision.budget import Trial, choose
 from ortkit.precision.calibrate import TRIED, find_ranges
 from ortkit.precision.candidates import Asked, Chosen, Measured
@@ -22,7 +23,6 @@ from ortkit.precision.gains import Gain, measure_gains
 from ortkit.precision.products import PASS, Product, find_products
 from ortkit.precision.ranges import fitted
 from ortkit.precision.running import Runner, error_of
-from ortkit.precision.shifts import find_means
 from ortkit.precision.smooth import smooth
 from ortkit.precision.smoothing import find_smoothing
 from ortkit.precision.static import Range, StaticInt8, has_ranges

@@ -23,9 +23,9 @@ from ortkit.kernels.build.library import refusal
 from ortkit.kernels.layouts import bf16_blocks
 from ortkit.precision.building import Builder
 from ortkit.precision.forms import activated
-from ortkit.precision.left_over import PRODUCT
 from ortkit.precision.packed import rounded_once, unpacked_matrix, widened
 from ortkit.precision.products import Product
+from ortkit.precision.unfused import PRODUCT
 from ortkit.targets.target import Target
 
 #: Fewer multiply-adds for an element that is read cost less than rounding and changing layouts.

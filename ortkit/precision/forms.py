@@ -12,8 +12,8 @@ import numpy as np
 import onnx_ir as ir
 
 from ortkit.precision.building import MICROSOFT, Builder
-from ortkit.precision.integers import Blocks, by_blocks, by_column, shift
 from ortkit.precision.products import Product
+from ortkit.precision.weight_quantization import Blocks, by_blocks, by_column, shift
 
 _U8 = ir.DataType.UINT8
 _FLOAT = ir.DataType.FLOAT

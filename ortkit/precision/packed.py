@@ -16,8 +16,8 @@ import onnx_ir as ir
 
 from ortkit.kernels.layouts.bf16_blocks import pack_weight, packed_shape
 from ortkit.precision.building import Builder
-from ortkit.precision.left_over import PRODUCT
 from ortkit.precision.products import Product
+from ortkit.precision.unfused import PRODUCT
 
 _FLOAT, _BF16 = ir.DataType.FLOAT, ir.DataType.BFLOAT16
 

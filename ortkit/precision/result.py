@@ -6,7 +6,7 @@ import math
 from dataclasses import asdict, dataclass
 
 from ortkit.precision.budget import Point
-from ortkit.precision.paying import WholeTime
+from ortkit.precision.whole_model import WholeTime
 from ortkit.verify.accuracy import OutputAccuracy
 
 

@@ -15,8 +15,8 @@ import onnx_ir as ir
 from ortkit.graph.constants import is_constant
 from ortkit.precision.building import Builder
 from ortkit.precision.forms import activated
-from ortkit.precision.integers import by_channel, shift
 from ortkit.precision.products import Product
+from ortkit.precision.weight_quantization import by_channel, shift
 
 _U8, _FLOAT = ir.DataType.UINT8, ir.DataType.FLOAT
 #: Operators that ONNX Runtime computes on 8-bit integers between quantized values.

@@ -23,11 +23,11 @@ from pathlib import Path
 
 import onnx_ir as ir
 
-from ortkit.graph.check import check_model
-from ortkit.graph.text import from_text, to_text
+from ortkit.graph.check.model import check_model
+from ortkit.graph.io.text import from_text, to_text
 from ortkit.passes.select import select_passes
+from ortkit.rewrite.options import Target
 from ortkit.rewrite.pipeline import Pipeline
-from ortkit.rewrite.target import Target
 
 FOLDER = Path(__file__).parent
 AFTER = "# ---- after ----"

@@ -7,7 +7,7 @@ from pathlib import Path
 import onnx_ir as ir
 import pytest
 
-from ortkit.graph.text import from_text
+from ortkit.graph.io.text import from_text
 from ortkit.passes.catalog import PASSES
 from ortkit.verify.compare import compare_outputs
 from ortkit.verify.feeds import make_feeds

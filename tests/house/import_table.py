@@ -95,7 +95,8 @@ MAY_IMPORT = {
     "ops/rotary": "analysis graph/* rewrite",
     "optimization": (
         "candidate fused_source fusion/* graph/* kernel_stage kernels load_stage measure"
-        " optimized options pipelines precision report rewrite rollback runtime/* targets verify"
+        " optimized options pipelines precision report rewrite rollback runtime/* targets"
+        " verify"
     ),
     "optimized": "graph/* kernels report",
     "option_checks": "options verify",
@@ -162,7 +163,7 @@ FACE = {
     ),
     "ops/rotary": "channels emit layout match steps",
     "provider/conformance": "cases conform subject verdict",
-    "provider/own": "ahead building failures options",
+    "provider/own": "ahead building failures",
     "runtime/memory": "arena_options node_table nodes point point_child",
     "runtime/profiling": (
         "advice cuda_activity devices diff diff_match diff_models diff_saved events html"

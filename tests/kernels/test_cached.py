@@ -23,7 +23,7 @@ from ortkit.kernels.objects import VERDICTS, note_objects
 from ortkit.kernels.tuning.calibration import Calibration, load_calibration
 from ortkit.kernels.tuning.database import TunedDatabase, keep_database, load_database
 from ortkit.measure.known import KnownTimes
-from ortkit.provider.own import building, failures, remembered
+from ortkit.provider.own import building, failures, plan_cache
 from ortkit.runtime.profiling.document import read_profile_document
 from ortkit.runtime.profiling.peaks import load_peaks
 from ortkit.verify.kernel_models import KernelNode
@@ -43,7 +43,7 @@ READERS: dict[str, tuple[Callable[[Path], object], object]] = {
     "calibration": (lambda path: load_calibration(), Calibration()),
     "peaks": (lambda path: load_peaks("CPUExecutionProvider", 1, "here"), None),
     "times": (lambda path: KnownTimes("here").load(), {}),
-    "plan": (lambda path: remembered.recall(path, "key"), None),
+    "plan": (lambda path: plan_cache.recall(path, "key"), None),
     "library": (lambda path: building._known(path / "made.so"), None),
     "failures": (lambda path: failures.read(path), []),
     "kernels": (lambda path: KernelCache(path / "kernels").entries(), ()),
@@ -192,7 +192,7 @@ def test_all_folders_that_are_written_to_are_looked_through(
     monkeypatch.setenv("ORTKIT_CACHE", str(tmp_path))
     KnownTimes("here").add({})
     failures.record(tmp_path / "provider", "", "message")
-    remembered.remember(tmp_path / "provider", "key", [], None)
+    plan_cache.remember(tmp_path / "provider", "key", [], None)
     keep_database(TunedDatabase())
     note_objects("0" * 64, (), (), find_shim()[0])
     Verdicts(tmp_path / VERDICTS, "0" * 64, {}).keep(

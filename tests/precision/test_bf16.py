@@ -12,7 +12,7 @@ import pytest
 import ortkit
 from ortkit.errors import UserError
 from ortkit.graph.shapes.infer import Shapes
-from ortkit.precision import cpu, paying
+from ortkit.precision import lowering, whole_model
 from ortkit.precision.attention import attention_refusal, find_attention
 from ortkit.precision.building import Builder, drop_unread, stand_in
 from ortkit.precision.packed import emit_packed, rounded_once
@@ -34,7 +34,7 @@ MLP = """g (float[n, 70] x) => (float[n, 70] y) {
 @pytest.fixture(autouse=True)
 def always_pays(monkeypatch: pytest.MonkeyPatch) -> None:
     """No outcome of a test hangs on the time of the machine."""
-    monkeypatch.setattr(cpu, "time_whole", lambda *_: paying.WholeTime(2.0, 1.0, False))
+    monkeypatch.setattr(lowering, "time_whole", lambda *_: whole_model.WholeTime(2.0, 1.0, False))
 
 
 def mlp() -> ir.Model:

@@ -12,11 +12,11 @@ import pytest
 
 import ortkit
 from ortkit.graph.shapes.infer import Shapes
-from ortkit.precision import cpu, paying
+from ortkit.precision import lowering, whole_model
 from ortkit.precision.building import Builder
 from ortkit.precision.convolutions import convolution_refusal
 from ortkit.precision.forms import RoundedBf16
-from ortkit.precision.placing import lower_products
+from ortkit.precision.insert import lower_products
 from ortkit.targets.cpu import has_bf16, native_level
 from tests.precision.helpers import floats, model_of, off_by, products_of, run
 
@@ -35,7 +35,7 @@ RESIDUAL = """g (float[n, 32, 12, 14] x) => (float[n, 32, 1, 1] y) {
 @pytest.fixture(autouse=True)
 def always_pays(monkeypatch: pytest.MonkeyPatch) -> None:
     """No outcome of a test hangs on the time of the machine."""
-    monkeypatch.setattr(cpu, "time_whole", lambda *_: paying.WholeTime(2.0, 1.0, False))
+    monkeypatch.setattr(lowering, "time_whole", lambda *_: whole_model.WholeTime(2.0, 1.0, False))
 
 
 def net(text: str = RESIDUAL) -> ir.Model:
@@ -303,8 +303,8 @@ def test_what_no_kernel_computes_goes_back_to_float32() -> None:
 def test_what_is_no_faster_stays_in_float32(
     is_faster: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    time = paying.WholeTime(2.0, 1.9, is_slower=False, is_faster=is_faster)
-    monkeypatch.setattr(cpu, "time_whole", lambda *_: time)
+    time = whole_model.WholeTime(2.0, 1.9, is_slower=False, is_faster=is_faster)
+    monkeypatch.setattr(lowering, "time_whole", lambda *_: time)
     found = optimized(net())
     precision = found.report.precision
     assert precision is not None

@@ -13,7 +13,7 @@ import pytest
 import ortkit
 from ortkit.errors import CheckError, UserError
 from ortkit.graph.io.save import save_model
-from ortkit.precision import cpu, gains, paying
+from ortkit.precision import gains, lowering, whole_model
 from ortkit.precision.gains import Gain
 from ortkit.precision.processor import weight_bits
 from tests.cli.conftest import call  # noqa: F401  a fixture
@@ -37,7 +37,7 @@ def always_pays(monkeypatch: pytest.MonkeyPatch) -> None:
         "ortkit.precision.choosing.measure_gains",
         lambda _switched, chained, *_: [Gain(10.0, 4.0)] * len(chained),
     )
-    monkeypatch.setattr(cpu, "time_whole", lambda *_: paying.WholeTime(2.0, 1.0, False))
+    monkeypatch.setattr(lowering, "time_whole", lambda *_: whole_model.WholeTime(2.0, 1.0, False))
 
 
 def mlp() -> ir.Model:
@@ -122,13 +122,13 @@ def test_the_budget_returns_the_most_harmful_products() -> None:
 
 
 def test_what_the_trials_did_not_foresee_is_returned_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    real, asked = cpu.CpuLowering.measure, []
+    real, asked = lowering.CpuLowering.measure, []
 
-    def worse(self: cpu.CpuLowering, candidate: Path, library: Path | None) -> float:
+    def worse(self: lowering.CpuLowering, candidate: Path, library: Path | None) -> float:
         asked.append(real(self, candidate, library))
         return 1.0 if len(asked) < 3 else asked[-1]
 
-    monkeypatch.setattr(cpu.CpuLowering, "measure", worse)
+    monkeypatch.setattr(lowering.CpuLowering, "measure", worse)
     found = lowered(mlp(), "int8")
     assert len(asked) == 3
     assert asked[0] > asked[1] > asked[2]
@@ -137,7 +137,7 @@ def test_what_the_trials_did_not_foresee_is_returned_too(monkeypatch: pytest.Mon
 
 
 def test_a_result_that_is_slower_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cpu, "time_whole", lambda *_: paying.WholeTime(1.0, 2.0, True))
+    monkeypatch.setattr(lowering, "time_whole", lambda *_: whole_model.WholeTime(1.0, 2.0, True))
     found = lowered(mlp(), "int8")
     assert ops(found)["MatMul"] == 4
     result = found.report.precision

@@ -16,7 +16,7 @@ import ortkit
 from ortkit.errors import UserError
 from ortkit.graph.shapes.infer import Shapes
 from ortkit.precision.building import Builder
-from ortkit.precision.eights import _gain, _read, quantize_fp8, rounded_rows
+from ortkit.precision.fp8 import _gain, _read, quantize_fp8, rounded_rows
 from ortkit.precision.products import Product
 
 WIDTH, INNER = 1024, 4096

@@ -14,7 +14,7 @@ MLP = "g (float[n, 64] x) => (float[n, 64] y) { a = MatMul(x, w) r = Tanh(a) y =
 #: Where choosing, rewriting and measuring may raise.
 PLACES = (
     "ortkit.precision.choosing.find_products", "ortkit.precision.forms.by_column",
-    "ortkit.precision.cpu.lower_products", "ortkit.precision.cpu.accuracies",
+    "ortkit.precision.lowering.lower_products", "ortkit.precision.lowering.accuracies",
 )  # fmt: skip
 
 

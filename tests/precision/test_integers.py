@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ortkit.precision.integers import by_blocks, by_channel, by_column
+from ortkit.precision.weight_quantization import by_blocks, by_channel, by_column
 from tests.precision.helpers import floats
 
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import ortkit
-from ortkit.precision import cpu, paying
-from ortkit.precision.lines import widen_lines
+from ortkit.precision import lowering, whole_model
+from ortkit.precision.conv1d import widen_lines
 from ortkit.targets.cpu import has_bf16, native_level
 from tests.precision.helpers import floats, model_of, off_by, run
 
@@ -100,7 +100,7 @@ def test_what_lies_between_two_goes_before_the_squeeze(name: str) -> None:
 
 @pytest.mark.skipif(not has_bf16(native_level()), reason="no products of bfloat16")
 def test_they_become_kernels_in_bfloat16(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(cpu, "time_whole", lambda *_: paying.WholeTime(2.0, 1.0, False))
+    monkeypatch.setattr(lowering, "time_whole", lambda *_: whole_model.WholeTime(2.0, 1.0, False))
     text = """g (float[n, 32, 400] x) => (float[n, 48, 200] y) {
       h = Conv<kernel_shape = [3], pads = [1, 1]>(x, w, b)  a = Gelu(h)
       y = Conv<kernel_shape = [3], pads = [1, 1], strides = [2]>(a, u, b)

@@ -8,12 +8,12 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
+from ortkit.precision.bias_correction import find_means
 from ortkit.precision.building import Builder, drop_unread, stand_in
 from ortkit.precision.forms import BlockInt4, DynamicInt8, Form
-from ortkit.precision.integers import by_blocks, shift
 from ortkit.precision.running import Runner
-from ortkit.precision.shifts import find_means
 from ortkit.precision.static import StaticInt8
+from ortkit.precision.weight_quantization import by_blocks, shift
 from ortkit.verify.exchange import write_feeds
 from tests.precision.helpers import floats, model_of, products_of, run
 

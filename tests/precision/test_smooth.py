@@ -9,7 +9,7 @@ import onnx_ir as ir
 import pytest
 
 import ortkit
-from ortkit.precision import cpu, paying
+from ortkit.precision import lowering, whole_model
 from ortkit.precision.gains import Gain
 from ortkit.precision.running import Runner
 from ortkit.precision.smooth import factors, find_groups, smooth
@@ -90,7 +90,7 @@ def test_int8_is_more_exact_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
         "ortkit.precision.choosing.measure_gains",
         lambda _switched, chained, *_: [Gain(10.0, 4.0)] * len(chained),
     )
-    monkeypatch.setattr(cpu, "time_whole", lambda *_: paying.WholeTime(2.0, 1.0, False))
+    monkeypatch.setattr(lowering, "time_whole", lambda *_: whole_model.WholeTime(2.0, 1.0, False))
 
     def error(smoothing: bool) -> float:
         if not smoothing:

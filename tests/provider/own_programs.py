@@ -21,9 +21,9 @@ from ortkit.provider.bridge import (
     KernelContext,
     View,
 )
+from ortkit.provider.own.claim_set import Claim
 from ortkit.provider.own.planning import Plan
 from ortkit.provider.own.program import Program
-from ortkit.provider.own.settled import Claim
 
 #: Bytes before and after each tensor that must stay as they are.
 GUARD = 4096

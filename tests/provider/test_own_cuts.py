@@ -7,7 +7,7 @@ import onnx_ir as ir
 import pytest
 
 from ortkit.provider.own.acyclic import in_cycles
-from ortkit.provider.own.cuts import Cut, Cuts
+from ortkit.provider.own.subgraph_cut import Cut, Cuts
 from ortkit.refusal import Refused
 
 

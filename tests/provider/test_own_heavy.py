@@ -19,17 +19,17 @@ from ortkit.kernels.build.library import missing_toolchain
 from ortkit.kernels.signature import RegionSignature, TensorSpec
 from ortkit.kernels.tuning.calibration import load_calibration
 from ortkit.provider.own import planning
+from ortkit.provider.own.anchored_claims import heavy_claims
 from ortkit.provider.own.assembly import Known
 from ortkit.provider.own.building import build
 from ortkit.provider.own.claims import Claimer
-from ortkit.provider.own.cuts import Cuts
-from ortkit.provider.own.heavy_claims import heavy_claims
+from ortkit.provider.own.gemm_groups import product_groups
+from ortkit.provider.own.original_cost import OriginalCost
 from ortkit.provider.own.planning import Plan, plan
-from ortkit.provider.own.products import product_groups
 from ortkit.provider.own.program import Program, Step
 from ortkit.provider.own.scratch import Slots
+from ortkit.provider.own.subgraph_cut import Cuts
 from ortkit.provider.own.weights import ALIGNMENT, aligned
-from ortkit.provider.own.worth import OriginalCost
 from ortkit.targets.cpu import resolve
 from ortkit.targets.target import Target
 from tests.provider.own_programs import ProgramError, run_program, worst_error

@@ -24,11 +24,11 @@ from models.feeds import feeds
 from ortkit.kernels.build.library import missing_toolchain
 from ortkit.kernels.cache_files import write_cached, write_private
 from ortkit.provider.kernel_table import KERNELS
-from ortkit.provider.own import building, planning, remembered
+from ortkit.provider.own import building, plan_cache, planning
 from ortkit.provider.own import weights as own_weights
 from ortkit.provider.own.ahead import compile_model
 from ortkit.provider.own.options import FOLDER, NAME, OwnOptions
-from ortkit.provider.own.remembered import Kept, key_of, recall, remember
+from ortkit.provider.own.plan_cache import Kept, key_of, recall, remember
 from ortkit.provider.own.weights import Origin, Piece, aligned, sources_of, weights_from
 from ortkit.provider.registration import registered_providers
 
@@ -235,7 +235,7 @@ def test_a_cache_that_others_can_write_to_is_not_used(
 
 
 def test_records_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remembered, "KEPT", 3)
+    monkeypatch.setattr(plan_cache, "KEPT", 3)
     for number in range(5):
         remember(tmp_path, f"key{number}", [], None)
     assert len(list((tmp_path / "plans").glob("*.json"))) == 3
@@ -383,7 +383,7 @@ def test_weights_that_are_too_large_are_not_kept(monkeypatch: pytest.MonkeyPatch
 
 
 def test_files_of_weights_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remembered, "LIMIT_BYTES", 2500)
+    monkeypatch.setattr(plan_cache, "LIMIT_BYTES", 2500)
     claim = Kept("y", "gelu", "ortkit_gelu", (0,), ("x",), ("y",), (Piece(0, "int8", (1000,)),))
     library = tmp_path / "a.so"
     library.write_bytes(b"code")

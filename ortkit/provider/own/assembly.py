@@ -13,7 +13,7 @@ from ortkit.fusion.regions.members import Members, is_reshape
 from ortkit.fusion.regions.region import region_of
 from ortkit.fusion.regions.select import Accepts
 from ortkit.kernels.signature import RegionSignature, TensorSpec
-from ortkit.provider.own.draft import Assembled, ProgramBuilder, spec_of
+from ortkit.provider.own.program_builder import Assembled, ProgramBuilder, spec_of
 from ortkit.refusal import Refused
 from ortkit.rewrite.scope import Scope
 

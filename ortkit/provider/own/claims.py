@@ -12,13 +12,13 @@ from ortkit.fusion.regions.duplicate import Candidate
 from ortkit.graph.shapes.infer import Shapes
 from ortkit.kernels.signature import TensorSpec
 from ortkit.kernels.tuning.calibration import load_calibration
-from ortkit.provider.own import carriers
+from ortkit.provider.own import aliased_storage
 from ortkit.provider.own.acyclic import in_cycles
 from ortkit.provider.own.assembly import Assembler
-from ortkit.provider.own.cuts import Cut, Cuts
-from ortkit.provider.own.draft import Assembled, sizes_of
-from ortkit.provider.own.settled import Claim, ClaimSet, Declined
-from ortkit.provider.own.worth import OriginalCost
+from ortkit.provider.own.claim_set import Claim, ClaimSet, Declined
+from ortkit.provider.own.original_cost import OriginalCost
+from ortkit.provider.own.program_builder import Assembled, sizes_of
+from ortkit.provider.own.subgraph_cut import Cut, Cuts
 from ortkit.refusal import Refused
 
 
@@ -210,7 +210,7 @@ class Claimer:
         specs = [one for one in wanted if isinstance(one, TensorSpec)]
         places = [self._spec(value) for value in offered]
         usable = [value for value, spec in zip(offered, places, strict=True) if spec is not None]
-        chosen = carriers.choose(specs, [spec for spec in places if spec is not None])
+        chosen = aliased_storage.choose(specs, [spec for spec in places if spec is not None])
         if chosen is None or len(specs) < len(wanted):
             name = made.outputs[0].name
             return Refused(f"{name!r}, which it shares with others, is not in the original")
@@ -224,7 +224,7 @@ class Claimer:
         written = {
             place: self._spec(carrier[v]) for place, v in zip(at, made.outputs, strict=True)
         }
-        program = carriers.writing(made.program, {k: s for k, s in written.items() if s})
+        program = aliased_storage.writing(made.program, {k: s for k, s in written.items() if s})
         inputs, outputs = _names(made.inputs), _names(carrier.values())
         return Claim(made.at, program, cut.nodes, inputs, outputs, made.prediction, _ats(made))
 
@@ -248,7 +248,7 @@ class Claimer:
         """Return the claim of a program that finds values in carriers."""
         places = dict(zip(user.made.inputs, user.made.program.inputs, strict=True))
         given = {places[value]: self._spec(one) for value, one in user.carried.items()}
-        program = carriers.reading(user.made.program, {k: s for k, s in given.items() if s})
+        program = aliased_storage.reading(user.made.program, {k: s for k, s in given.items() if s})
         inputs = tuple((user.carried.get(v, v).name or "") for v in user.made.inputs)
         made = user.made
         return Claim(

@@ -20,8 +20,8 @@ from ortkit.errors import ModelError
 from ortkit.graph.io.npz import write_npz
 from ortkit.measure.inputs import write_inputs
 from ortkit.measure.result import compare
+from ortkit.provider.own.claim_set import Claim
 from ortkit.provider.own.measured_child import GroupJob, Job, Timed
-from ortkit.provider.own.settled import Claim
 from ortkit.runtime.child_process import child_command
 from ortkit.temporary import TemporaryFolder
 

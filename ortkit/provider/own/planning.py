@@ -25,16 +25,16 @@ from ortkit.kernels.signature import RegionSignature, by_key
 from ortkit.kernels.tuning.calibration import load_calibration
 from ortkit.passes.presets import preset
 from ortkit.passes.select import load_pass
+from ortkit.provider.own.anchored_claims import heavy_claims
+from ortkit.provider.own.anchored_groups import AnchoredGroup
 from ortkit.provider.own.assembly import Assembler, Known
-from ortkit.provider.own.chains import chain_groups
+from ortkit.provider.own.claim_set import Claim, ClaimSet, Declined
 from ortkit.provider.own.claims import Claimer
-from ortkit.provider.own.cuts import Cuts
-from ortkit.provider.own.heavy import AnchoredGroup
-from ortkit.provider.own.heavy_claims import heavy_claims
+from ortkit.provider.own.conv_groups import chain_groups
+from ortkit.provider.own.gemm_groups import product_groups
 from ortkit.provider.own.options import CLAIMS_SINCE_LEVEL
-from ortkit.provider.own.products import product_groups
-from ortkit.provider.own.settled import Claim, ClaimSet, Declined
 from ortkit.provider.own.sizes import unsolved
+from ortkit.provider.own.subgraph_cut import Cuts
 from ortkit.refusal import Refused
 from ortkit.rewrite.options import Target as RewriteTarget
 from ortkit.rewrite.pipeline import Pipeline

@@ -20,14 +20,14 @@ from ortkit.provider.native import KernelLibrary
 from ortkit.provider.own import failures
 from ortkit.provider.own.kernels import kernel_of
 from ortkit.provider.own.options import FOLDER, NAME, OwnOptions
-from ortkit.provider.own.remembered import Kept, constants_of, had_again, key_of, recall, remember
+from ortkit.provider.own.plan_cache import Kept, constants_of, had_again, key_of, recall, remember
 from ortkit.provider.own.weights import sources_of
 from ortkit.targets.target import Target
 from ortkit.version import __version__
 
 if TYPE_CHECKING:
+    from ortkit.provider.own.claim_set import Claim
     from ortkit.provider.own.planning import Plan
-    from ortkit.provider.own.settled import Claim
 
 #: A group as its nodes are: operator, what it reads, what it makes.
 _Shape = tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...]

@@ -13,8 +13,8 @@ from ortkit.fusion.conv.bodies import TO_NCHW, TO_NHWC, Described
 from ortkit.fusion.conv.chains import Chain, find_chains, is_read_outside
 from ortkit.fusion.regions.cost_model import Prediction
 from ortkit.kernels.signature import TensorSpec
-from ortkit.provider.own.draft import spec_of
-from ortkit.provider.own.heavy import Accepts, AnchoredGroup, Builder
+from ortkit.provider.own.anchored_groups import Accepts, AnchoredGroup, Builder
+from ortkit.provider.own.program_builder import spec_of
 from ortkit.refusal import Refused
 from ortkit.rewrite.scope import Scope
 

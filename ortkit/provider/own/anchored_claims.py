@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import onnx_ir as ir
 
+from ortkit.provider.own.anchored_groups import AnchoredGroup
 from ortkit.provider.own.assembly import Known
-from ortkit.provider.own.cuts import Cuts
-from ortkit.provider.own.heavy import AnchoredGroup
-from ortkit.provider.own.settled import Claim, ClaimSet, Declined
+from ortkit.provider.own.claim_set import Claim, ClaimSet, Declined
+from ortkit.provider.own.subgraph_cut import Cuts
 from ortkit.refusal import Refused
 
 

@@ -29,9 +29,9 @@ from ortkit.kernels.tuning.gemm_times import SMALL_M_MAX, fp8_ns, half_ns, round
 from ortkit.precision.budget import Choice, Trial, order_of
 from ortkit.precision.building import Builder
 from ortkit.precision.candidates import Chosen, Measured
-from ortkit.precision.cpu import CpuLowering
 from ortkit.precision.data import gather
 from ortkit.precision.gains import Gain
+from ortkit.precision.lowering import CpuLowering
 from ortkit.precision.products import PASS, Product
 from ortkit.rewrite.log import RewriteLog
 from ortkit.rewrite.site import describe

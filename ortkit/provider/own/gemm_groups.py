@@ -20,8 +20,8 @@ from ortkit.kernels.layouts.fp32_panels import panels
 from ortkit.kernels.signature import TensorSpec
 from ortkit.kernels.sizes import extent_of, product
 from ortkit.kernels.tuning.calibration import Calibration
-from ortkit.provider.own.draft import spec_of
-from ortkit.provider.own.heavy import Accepts, AnchoredGroup, Builder
+from ortkit.provider.own.anchored_groups import Accepts, AnchoredGroup, Builder
+from ortkit.provider.own.program_builder import spec_of
 from ortkit.provider.own.weights import Origin
 from ortkit.refusal import Refused
 from ortkit.rewrite.scope import Scope

@@ -26,18 +26,18 @@ from ortkit.precision.building import Builder
 from ortkit.precision.calibrate import Method
 from ortkit.precision.candidates import Asked, Chosen, Measured
 from ortkit.precision.choosing import Chooser
+from ortkit.precision.conv1d import widen_lines
 from ortkit.precision.data import Data, gather
 from ortkit.precision.forms import Form
-from ortkit.precision.left_over import left_over
-from ortkit.precision.lines import widen_lines
-from ortkit.precision.paying import WholeTime, time_whole
-from ortkit.precision.placing import lower_products
+from ortkit.precision.insert import lower_products
 from ortkit.precision.processor import bf16_refusal, weight_bits
 from ortkit.precision.products import PASS, Product, find_products
 from ortkit.precision.result import NodeOutcome, PrecisionReport
 from ortkit.precision.running import Runner, accuracies
 from ortkit.precision.smooth import smooth
 from ortkit.precision.static import StaticInt8, lower_convolutions
+from ortkit.precision.unfused import left_over
+from ortkit.precision.whole_model import WholeTime, time_whole
 from ortkit.rewrite.log import DENIED, RewriteLog
 from ortkit.rewrite.site import describe
 from ortkit.runtime.timing.variants import Variant
