@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from ortkit.measure.measurer import Measurer
     from ortkit.precision.lowering import CpuLowering
     from ortkit.verify.fixed_batch import BatchVerifier
-    from ortkit.verify.kernel_check import KernelReport
+    from ortkit.verify.kernels.check import KernelReport
     from ortkit.verify.verification import Gap, Verification
     from ortkit.verify.verifier import Verifier
 
@@ -345,7 +345,7 @@ class _Run:
         Raises:
             CheckError: A kernel is wrong, and nothing puts its region back.
         """
-        from ortkit.verify.kernel_check import SECONDS, check_kernels
+        from ortkit.verify.kernels.check import SECONDS, check_kernels
 
         while True:
             self.kernel_check = None
@@ -488,7 +488,7 @@ class _Run:
         from ortkit.precision.interface import lowered_names, with_float_interface
         from ortkit.precision.lower import HALF_DTYPES
         from ortkit.precision.rounding import rounding_model
-        from ortkit.verify.kernel_gaps import bfloat16_gap
+        from ortkit.verify.kernels.gaps import bfloat16_gap
 
         model = with_float_interface(candidate.model, lowered_names(candidate.log.hits))
         half = HALF_DTYPES[precision]

@@ -15,7 +15,7 @@ from ortkit.option_checks import check_precision, check_verification
 from ortkit.rewrite.options import Target
 from ortkit.rewrite.passes import Pass
 from ortkit.rewrite.pipeline import Instruments
-from ortkit.verify.covering import LOWERED_SETS, Level
+from ortkit.verify.inputs.covering import LOWERED_SETS, Level
 
 if TYPE_CHECKING:
     from ortkit.kernels.tuning.database import Chooser

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from ortkit.rewrite.failures import FailedPass
     from ortkit.rewrite.log import Hit, Miss
     from ortkit.rewrite.pipeline import Step
-    from ortkit.verify.kernel_check import KernelReport
+    from ortkit.verify.kernels.check import KernelReport
     from ortkit.verify.verification import Verification
 
 SCHEMA = "ortkit.optimize/"

@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from ortkit.candidate import Candidate
 from ortkit.verify.bisect import find_guilty
-from ortkit.verify.kernel_report import KernelReport
+from ortkit.verify.kernels.report import KernelReport
 from ortkit.verify.suspects import suspects
 from ortkit.verify.verification import Verification
 

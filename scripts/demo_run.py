@@ -15,7 +15,7 @@ import numpy as np
 from ortkit.graph.io.open import open_model
 from ortkit.kernels.metadata import library_path
 from ortkit.runtime.ort import import_onnxruntime
-from ortkit.verify.feeds import make_feeds
+from ortkit.verify.inputs.feeds import make_feeds
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession

@@ -15,7 +15,7 @@ from ortkit.temporary import TemporaryFolder
 if TYPE_CHECKING:
     from ortkit.comparison.node_result import NodeReport, ValueRow
     from ortkit.comparison.sides import NodeSide
-    from ortkit.verify.feeds import Feeds
+    from ortkit.verify.inputs.feeds import Feeds
 
 DIVERGES = 1
 #: Values in the table: the last ones before the first that diverges, that one, and what follows.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from ortkit.errors import RunError
 
 if TYPE_CHECKING:
-    from ortkit.verify.feeds import Feeds
+    from ortkit.verify.inputs.feeds import Feeds
 
 
 def candidate_feeds(
@@ -29,7 +29,7 @@ def candidate_feeds(
     """
     from ortkit.graph.io.open import open_model
     from ortkit.measure.inputs import usual_feeds
-    from ortkit.verify.given import load_feeds
+    from ortkit.verify.inputs.given import load_feeds
 
     opened = open_model(model)
     if inputs is not None:

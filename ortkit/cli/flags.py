@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from ortkit.errors import UserError
 
 if TYPE_CHECKING:
-    from ortkit.verify.covering import Level
+    from ortkit.verify.inputs.covering import Level
     from ortkit.verify.user_tolerance import UserTolerance
 
 

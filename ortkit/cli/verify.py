@@ -56,7 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
     level = coverage(arguments)
     from ortkit.graph.io.open import open_model
     from ortkit.runtime.libraries import library_of
-    from ortkit.verify.covering import LOWERED_SETS
+    from ortkit.verify.inputs.covering import LOWERED_SETS
     from ortkit.verify.verifier import verify_models
 
     usual = None if arguments.precision is None else LOWERED_SETS[level]

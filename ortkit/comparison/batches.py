@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from ortkit.verify.sizes import free_inputs
+from ortkit.verify.inputs.sizes import free_inputs
 
 _BATCH = re.compile(r"batch|^(b|n|bs|bsz)$", re.I)
 

@@ -23,7 +23,7 @@ from ortkit.runtime.workers.interleave import Samples, Schedule, take_turns
 from ortkit.runtime.workers.planning import plan_session
 from ortkit.runtime.workers.worker import SessionPlan
 from ortkit.temporary import TemporaryFolder
-from ortkit.verify.feeds import Feeds
+from ortkit.verify.inputs.feeds import Feeds
 from ortkit.verify.random_ops import random_outputs
 from ortkit.verify.reference import Request, compute_reference
 

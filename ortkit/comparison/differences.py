@@ -10,7 +10,7 @@ import numpy as np
 from ortkit.comparison.values import Distance, Statistics, distance, statistics
 from ortkit.verify.compare import OutputComparison, is_telling
 from ortkit.verify.conditioned import Moved, compare_conditioned, limits_of
-from ortkit.verify.feeds import Value
+from ortkit.verify.inputs.feeds import Value
 from ortkit.verify.perturbed_runs import runs_for
 from ortkit.verify.reference import Reference, Refusal
 

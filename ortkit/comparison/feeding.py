@@ -14,8 +14,8 @@ from ortkit.graph.io.open import open_model
 from ortkit.measure.inputs import usual_feeds
 from ortkit.runtime.workers.worker import SessionPlan, Worker, WorkerError
 from ortkit.verify.exchange import write_feeds
-from ortkit.verify.feeds import Feeds
-from ortkit.verify.given import load_feeds
+from ortkit.verify.inputs.feeds import Feeds
+from ortkit.verify.inputs.given import load_feeds
 
 
 def candidates(

@@ -20,7 +20,7 @@ from ortkit.comparison.reproducer import Step
 from ortkit.comparison.sides import Prepared
 from ortkit.graph.analysis.value_names import labels
 from ortkit.graph.walk import control_bodies, subgraphs
-from ortkit.verify.feeds import Value
+from ortkit.verify.inputs.feeds import Value
 
 _SEEN = "/seen"
 #: Ops whose bodies can give more out.

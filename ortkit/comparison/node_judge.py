@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from ortkit.comparison.cuts import Given
 from ortkit.verify.compare import OutputComparison, compare_outputs
-from ortkit.verify.feeds import Value
+from ortkit.verify.inputs.feeds import Value
 from ortkit.verify.tolerances import OWN_ERROR_FACTOR, TOLERANCES
 
 #: Floats are moved by this many of their epsilons to see which integers are near ties.

@@ -16,7 +16,7 @@ from ortkit.comparison.cuts import MADE, Given, element_type
 from ortkit.comparison.sides import Prepared
 from ortkit.runtime.tensor_files import Entry, read_manifest, write_manifest
 from ortkit.verify.exchange import read_values, write_feeds
-from ortkit.verify.feeds import Feeds, Value
+from ortkit.verify.inputs.feeds import Feeds, Value
 from ortkit.verify.sessions import Setting, run_sessions
 
 #: Added to the names of values whose shapes are looked for.

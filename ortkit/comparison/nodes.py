@@ -31,7 +31,7 @@ from ortkit.errors import RunError, UserError
 from ortkit.graph.analysis.provenance import align
 from ortkit.temporary import TemporaryFolder
 from ortkit.verify.compare import OutputComparison
-from ortkit.verify.feeds import Feeds, Value
+from ortkit.verify.inputs.feeds import Feeds, Value
 from ortkit.verify.precision import coarser_origins
 from ortkit.verify.tolerances import TOLERANCES
 

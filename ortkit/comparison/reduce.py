@@ -18,7 +18,7 @@ from ortkit.errors import ModelError, UserError
 from ortkit.graph.io.open import open_model
 from ortkit.graph.io.save import EXTERNAL_ABOVE_BYTES, save_model
 from ortkit.temporary import TemporaryFolder
-from ortkit.verify.feeds import Feeds
+from ortkit.verify.inputs.feeds import Feeds
 
 SCHEMA = "ortkit.reduce/1"
 

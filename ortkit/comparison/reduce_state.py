@@ -20,7 +20,7 @@ from ortkit.graph.io.open import open_model
 from ortkit.graph.io.save import save_model
 from ortkit.graph.shapes.infer import Shapes
 from ortkit.graph.symbolic.dims import Dim, Size
-from ortkit.verify.feeds import Feeds
+from ortkit.verify.inputs.feeds import Feeds
 
 #: Integers up to this many are sizes and indices: made-up ones would not do.
 _SMALL = 1024

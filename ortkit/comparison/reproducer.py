@@ -19,7 +19,7 @@ from ortkit.errors import UserError
 from ortkit.graph.io.open import open_model
 from ortkit.graph.io.save import save_model
 from ortkit.kernels.metadata import library_path
-from ortkit.verify.feeds import Value
+from ortkit.verify.inputs.feeds import Value
 
 ORIGINAL, CANDIDATE, INPUTS = "repro.onnx", "repro.candidate.onnx", "repro.npz"
 

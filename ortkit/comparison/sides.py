@@ -21,7 +21,7 @@ from ortkit.graph.io.save import save_model
 from ortkit.graph.shapes.infer import Shapes
 from ortkit.graph.walk import nodes_below
 from ortkit.kernels.signature import DOMAIN as FUSED_DOMAIN
-from ortkit.verify.feeds import Feeds
+from ortkit.verify.inputs.feeds import Feeds
 from ortkit.verify.random_ops import random_nodes
 from ortkit.verify.sessions import CPU
 

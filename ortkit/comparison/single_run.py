@@ -19,7 +19,7 @@ from ortkit.measure.inputs import usual_feeds
 from ortkit.runtime.feeds import finite_problems
 from ortkit.runtime.session import Session
 from ortkit.runtime.targets import short_name
-from ortkit.verify.given import load_arrays, load_feeds
+from ortkit.verify.inputs.given import load_arrays, load_feeds
 from ortkit.verify.limits import long_loop
 
 #: Half a day at the least; see `ortkit/verify/limits.py`.

@@ -25,7 +25,7 @@ from ortkit.runtime.intervals import Speedup, noise_floor, speedup_of
 from ortkit.runtime.workers.interleave import Samples
 from ortkit.runtime.workers.worker import SessionPlan, WorkerError
 from ortkit.verify.exchange import read_values
-from ortkit.verify.feeds import Feeds
+from ortkit.verify.inputs.feeds import Feeds
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,10 @@ import onnx_ir as ir
 from ortkit.errors import ModelError, UserError
 from ortkit.graph.io.npz import write_npz
 from ortkit.graph.symbolic.dims import names
-from ortkit.verify.feeds import FeedMaker, Feeds
-from ortkit.verify.given import load_given
-from ortkit.verify.plans import Plan
-from ortkit.verify.sizes import fitted, size_plans
+from ortkit.verify.inputs.feeds import FeedMaker, Feeds
+from ortkit.verify.inputs.given import load_given
+from ortkit.verify.inputs.plans import Plan
+from ortkit.verify.inputs.sizes import fitted, size_plans
 
 #: What a size's name says about it; the first pattern that is found decides.
 _USUAL: tuple[tuple[str, int], ...] = (

@@ -16,9 +16,9 @@ from ortkit.isolation.run import LATE, run_isolated
 from ortkit.precision import calibrate_child
 from ortkit.precision.static import Range
 from ortkit.runtime.ort import require_onnxruntime
-from ortkit.verify.feeds import Feeds
-from ortkit.verify.given import checked_feeds, load_arrays
-from ortkit.verify.sizes import free_inputs
+from ortkit.verify.inputs.feeds import Feeds
+from ortkit.verify.inputs.given import checked_feeds, load_arrays
+from ortkit.verify.inputs.sizes import free_inputs
 
 Method = Literal["auto", "minmax", "entropy", "percentile"]
 #: What `auto` starts from; the first gives whole ranges. See `ranges.py`.

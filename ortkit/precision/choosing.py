@@ -29,7 +29,7 @@ from ortkit.precision.static import Range, StaticInt8, has_ranges
 from ortkit.precision.trials import switched_model
 from ortkit.rewrite.log import RewriteLog
 from ortkit.rewrite.site import describe
-from ortkit.verify.feeds import Value
+from ortkit.verify.inputs.feeds import Value
 
 #: Block sizes of 4-bit weights. The larger, the fewer scales: the largest is taken of those whose
 #: error is at most `_BLOCK_SLACK` times the smallest one's.

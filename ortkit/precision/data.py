@@ -9,8 +9,8 @@ from pathlib import Path
 from ortkit.graph.io.open import open_model
 from ortkit.precision.calibrate import read_sets
 from ortkit.verify.exchange import read_values, write_feeds
-from ortkit.verify.feeds import Feeds
-from ortkit.verify.given import load_given
+from ortkit.verify.inputs.feeds import Feeds
+from ortkit.verify.inputs.given import load_given
 from ortkit.verify.reference import Refusal, Request, compute_reference
 
 #: Input sets of the user that accuracy is measured on; all are used for ranges.

@@ -43,7 +43,7 @@ from ortkit.rewrite.site import describe
 from ortkit.runtime.timing.variants import Variant
 from ortkit.verify.accuracy import OutputAccuracy, largest_error
 from ortkit.verify.exchange import read_values
-from ortkit.verify.feeds import Feeds, Value
+from ortkit.verify.inputs.feeds import Feeds, Value
 
 #: What the error of an output may be where the user does not say; see `accuracy.py`. In 4 bits
 #: weights without structure alone make it up to 0.34.

@@ -17,7 +17,7 @@ from ortkit.precision.trials import ERRORS, FLAGS, RANGES, errors_model, ranges_
 from ortkit.runtime.tensor_files import Entry, plain_item, read_manifest, write_manifest
 from ortkit.verify.accuracy import OutputAccuracy, largest_error, measure, worst
 from ortkit.verify.exchange import read_values
-from ortkit.verify.feeds import Value
+from ortkit.verify.inputs.feeds import Value
 from ortkit.verify.sessions import Setting, run_sessions
 
 _SECONDS = 600.0

@@ -30,8 +30,8 @@ from ortkit.temporary import TemporaryFolder
 from ortkit.trial.outlook import Facts, outlook
 from ortkit.trial.result import Holder, Latency, Prospect, Trial
 from ortkit.verify.budget import check_budget
-from ortkit.verify.covering import Level
 from ortkit.verify.fixed_batch import verifier_of
+from ortkit.verify.inputs.covering import Level
 from ortkit.verify.verification import Verification
 
 CPU = "CPUExecutionProvider"

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from ortkit.verify.feeds import Value
+from ortkit.verify.inputs.feeds import Value
 
 #: The worst row may be so many times as far off as the whole.
 ROW_FACTOR = 8.0

@@ -24,7 +24,7 @@ from ortkit.runtime.tensor_files import (
     read_manifest,
     write_manifest,
 )
-from ortkit.verify.kernel_library import CPU, Kernels, NotRun, kernels_here
+from ortkit.verify.kernels.library import CPU, Kernels, NotRun, kernels_here
 
 #: Added to the name of a value where it is an input and another model computes it.
 GIVEN = "/given"

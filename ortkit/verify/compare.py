@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ortkit.verify.feeds import Value
+from ortkit.verify.inputs.feeds import Value
 from ortkit.verify.rows import as_rows, row_errors
 from ortkit.verify.tolerances import TOLERANCES, allowed_eps
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ortkit.verify.compare import OutputComparison, compare_outputs
-from ortkit.verify.feeds import Value
+from ortkit.verify.inputs.feeds import Value
 from ortkit.verify.rows import as_rows, row_errors, row_spread
 from ortkit.verify.tolerances import CAPS, TOLERANCES
 

@@ -17,7 +17,7 @@ from ortkit.runtime.tensor_files import (
     read_manifest,
     write_manifest,
 )
-from ortkit.verify.feeds import Feeds, Value
+from ortkit.verify.inputs.feeds import Feeds, Value
 
 
 def write_feeds(folder: Path, feeds: Feeds) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from ortkit.verify.compare import compare_outputs
-from ortkit.verify.feeds import Value
+from ortkit.verify.inputs.feeds import Value
 from ortkit.verify.tolerances import TOLERANCES
 from ortkit.verify.user_tolerance import UserTolerance
 from ortkit.verify.verification import Gap

@@ -14,7 +14,7 @@ from ortkit.verify.budget import MORE_TIME, NO_TIME
 from ortkit.verify.compare import OutputComparison, compare_outputs, is_telling, worse
 from ortkit.verify.conditioned import Moved, compare_conditioned, disagreement, limits_of
 from ortkit.verify.exchange import read_values
-from ortkit.verify.feeds import Value
+from ortkit.verify.inputs.feeds import Value
 from ortkit.verify.perturbation import CHOICE_RUNS
 from ortkit.verify.perturbed_runs import runs_for, unit_of
 from ortkit.verify.reference import Reference

@@ -14,7 +14,7 @@ from ortkit.graph.constants import constant_array
 from ortkit.graph.walk import nodes_below, roots, subgraphs
 
 if TYPE_CHECKING:
-    from ortkit.verify.feeds import Feeds
+    from ortkit.verify.inputs.feeds import Feeds
 
 #: Trips of all loops in a run: ONNX Runtime takes some 10 us for one (1.31.1, 2026-11).
 MAX_TRIPS = 1 << 22

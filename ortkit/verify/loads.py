@@ -9,7 +9,7 @@ from ortkit.graph.io.open import open_model
 from ortkit.graph.io.save import save_model
 from ortkit.graph.io.text import is_text_suffix
 from ortkit.temporary import TemporaryFolder
-from ortkit.verify.kernel_gaps import fused_ops_in
+from ortkit.verify.kernels.gaps import fused_ops_in
 from ortkit.verify.limits import time_limit
 from ortkit.verify.sessions import Setting, run_sessions
 

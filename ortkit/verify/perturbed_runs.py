@@ -12,7 +12,7 @@ from ortkit.graph.io.save import save_model
 from ortkit.runtime.tensor_files import MANIFEST
 from ortkit.verify.budget import Budget
 from ortkit.verify.exchange import read_values
-from ortkit.verify.feeds import Value
+from ortkit.verify.inputs.feeds import Value
 from ortkit.verify.perturbation import CHOICE_RUNS, ROUNDINGS, RUNS, STEP, perturb
 from ortkit.verify.sessions import Setting, run_within
 from ortkit.verify.tolerances import TOLERANCES

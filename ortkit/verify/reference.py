@@ -13,20 +13,20 @@ from ortkit.errors import ModelError
 from ortkit.runtime.tensor_files import MANIFEST
 from ortkit.verify.budget import MORE_TIME, Budget
 from ortkit.verify.compare import compare_outputs, is_telling
-from ortkit.verify.covering import Level
 from ortkit.verify.exchange import read_values, write_feeds
 from ortkit.verify.expectations import mismatches
-from ortkit.verify.feeds import FeedMaker, Feeds, Value
-from ortkit.verify.given import load_given
-from ortkit.verify.guard_sets import with_guards_met
-from ortkit.verify.input_sets import InputSet, InputSets
+from ortkit.verify.inputs.covering import Level
+from ortkit.verify.inputs.feeds import FeedMaker, Feeds, Value
+from ortkit.verify.inputs.given import load_given
+from ortkit.verify.inputs.guard_sets import with_guards_met
+from ortkit.verify.inputs.sets import InputSet, InputSets
+from ortkit.verify.inputs.sizes import free_inputs
 from ortkit.verify.limits import SECONDS, long_loop, time_limit
 from ortkit.verify.perturbation import RUNS
 from ortkit.verify.perturbed_runs import PerturbedRuns
 from ortkit.verify.precision import coarsest_type
 from ortkit.verify.random_ops import random_outputs
 from ortkit.verify.sessions import SessionResult, Setting, run_within
-from ortkit.verify.sizes import free_inputs
 from ortkit.verify.tolerances import OWN_ERROR_FACTOR
 from ortkit.verify.user_tolerance import UserTolerance
 from ortkit.verify.verification import Gap

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ortkit.verify.budget import MORE_TIME, NO_TIME
 from ortkit.verify.judging import RANDOM
-from ortkit.verify.kernel_check import KernelReport
+from ortkit.verify.kernels.check import KernelReport
 from ortkit.verify.reference import Reference
 from ortkit.verify.rewrite_check import RewriteCheck
 from ortkit.verify.verification import Gap, Verification

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ortkit.verify.compare import OutputComparison
-from ortkit.verify.guard_coverage import GuardCoverage
+from ortkit.verify.inputs.guard_coverage import GuardCoverage
 
 
 @dataclass(frozen=True)

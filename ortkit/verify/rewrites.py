@@ -24,15 +24,16 @@ from ortkit.verify.budget import Budget
 from ortkit.verify.compare import OutputComparison
 from ortkit.verify.conditioned import Limits, Moved, compare_conditioned
 from ortkit.verify.exchange import read_values
-from ortkit.verify.feeds import Value
-from ortkit.verify.guard_coverage import (
+from ortkit.verify.inputs.feeds import Value
+from ortkit.verify.inputs.guard_coverage import (
     GuardCoverage,
     add_probes,
     guards_in_bodies,
     read_coverage,
 )
 from ortkit.verify.limits import value_bytes, weight_bytes
-from ortkit.verify.lowered_steps import NOT_LOWERED, LoweredSteps, lowered_steps
+from ortkit.verify.lowered.saturation import saturate
+from ortkit.verify.lowered.steps import NOT_LOWERED, LoweredSteps, lowered_steps
 from ortkit.verify.perturbation import perturb, perturb_constants
 from ortkit.verify.perturbed_runs import read_runs, runs_for, unit_of
 from ortkit.verify.random_ops import draws
@@ -43,7 +44,6 @@ from ortkit.verify.rounded_constants import (
     half_weights,
     rounded_constants,
 )
-from ortkit.verify.saturation import saturate
 from ortkit.verify.sessions import SessionResult, Setting, run_within
 from ortkit.verify.steps import (
     as_steps,

@@ -13,7 +13,7 @@ from ortkit.runtime.options import plain_text
 from ortkit.runtime.ort import require_onnxruntime
 from ortkit.verify import child
 from ortkit.verify.budget import NO_TIME, Budget
-from ortkit.verify.kernel_library import NotRun
+from ortkit.verify.kernels.library import NotRun
 from ortkit.verify.limits import memory_limit
 
 CPU = ("CPUExecutionProvider",)

@@ -17,7 +17,7 @@ from ortkit.graph.shapes.infer import Shapes
 from ortkit.graph.walk import subgraphs
 from ortkit.verify.child import GIVEN
 from ortkit.verify.exchange import read_values
-from ortkit.verify.feeds import Value
+from ortkit.verify.inputs.feeds import Value
 
 
 def computed_values(model: ir.Model) -> dict[str, ir.Value]:

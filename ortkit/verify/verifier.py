@@ -18,18 +18,18 @@ from ortkit.graph.io.open import open_model
 from ortkit.temporary import TemporaryFolder
 from ortkit.verify.allowance import Allowance
 from ortkit.verify.budget import Budget, check_budget
-from ortkit.verify.covering import Level
-from ortkit.verify.feeds import Feeds
+from ortkit.verify.inputs.covering import Level
+from ortkit.verify.inputs.feeds import Feeds
 from ortkit.verify.judging import judge
-from ortkit.verify.kernel_check import SECONDS, KernelReport, check_kernels
-from ortkit.verify.kernel_gaps import fused_ops_in, kernel_gaps
+from ortkit.verify.kernels.check import SECONDS, KernelReport, check_kernels
+from ortkit.verify.kernels.gaps import fused_ops_in, kernel_gaps
 from ortkit.verify.model_file import as_file
-from ortkit.verify.picks import give_picks, run_picks, shared_picks
 from ortkit.verify.precision import coarsest_type
 from ortkit.verify.reference import Reference, Refusal, Request, compute_reference
 from ortkit.verify.rejections import not_covered, wrong_kernels, wrong_values
 from ortkit.verify.rewrite_check import RewriteCheck
 from ortkit.verify.rewrites import RewriteStage
+from ortkit.verify.selection import give_picks, run_picks, shared_picks
 from ortkit.verify.sessions import Setting, run_within
 from ortkit.verify.summary import summarise
 from ortkit.verify.user_tolerance import UserTolerance

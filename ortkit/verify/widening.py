@@ -18,7 +18,7 @@ from ortkit.graph.inline import inline_functions
 from ortkit.graph.shapes.infer import Shapes
 from ortkit.graph.walk import nodes_below, roots
 from ortkit.verify.exchange import read_values, write_feeds
-from ortkit.verify.feeds import Value
+from ortkit.verify.inputs.feeds import Value
 
 HALVES = frozenset({ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
 _WIDE = ir.DataType.FLOAT

@@ -27,8 +27,8 @@ from ortkit.graph.symbolic.dims import names
 from ortkit.kernels.metadata import library_path
 from ortkit.runtime.heavy import HEAVY
 from ortkit.runtime.timing.variants import NotTimed, Variant, time_variants
-from ortkit.verify.feeds import FeedMaker
-from ortkit.verify.plans import Plan
+from ortkit.verify.inputs.feeds import FeedMaker
+from ortkit.verify.inputs.plans import Plan
 from scripts.benches import corpus, output
 from scripts.benches.cpu_table import Row, show
 from scripts.benches.cpu_turns import Engine, output_error, take_turns, this_python

@@ -26,9 +26,9 @@ from ortkit.graph.io.open import open_model
 from ortkit.graph.symbolic.dims import names
 from ortkit.kernels.metadata import library_path
 from ortkit.runtime.timing.variants import NotTimed, Variant, time_variants
-from ortkit.verify.feeds import FeedMaker
-from ortkit.verify.plans import Plan
-from ortkit.verify.sizes import size_plans
+from ortkit.verify.inputs.feeds import FeedMaker
+from ortkit.verify.inputs.plans import Plan
+from ortkit.verify.inputs.sizes import size_plans
 from scripts.benches import corpus, output
 
 ORIGINAL = "original"

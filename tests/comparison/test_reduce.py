@@ -17,7 +17,7 @@ from models.catalog import build
 from ortkit.comparison.reduce import Limits, Reduction, reduce_model
 from ortkit.errors import ModelError, UserError
 from ortkit.graph.io.open import open_model
-from ortkit.verify.feeds import make_feeds
+from ortkit.verify.inputs.feeds import make_feeds
 
 HEAD = '<ir_version: 10, opset_import: ["" : 21, "f" : 1]>'
 

@@ -10,7 +10,7 @@ import pytest
 from ortkit import Optimized, OptimizeOptions, optimize
 from ortkit.graph.io.text import from_text
 from ortkit.verify.compare import compare_outputs
-from ortkit.verify.feeds import make_feeds
+from ortkit.verify.inputs.feeds import make_feeds
 from tests.e2e.judge import interface
 from tests.e2e.suites import run, with_subgraphs
 

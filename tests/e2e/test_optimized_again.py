@@ -21,7 +21,7 @@ from ortkit.optimized import Optimized
 from ortkit.rewrite.log import DENIED
 from ortkit.runtime.session import Session
 from ortkit.targets.cpu import runs_here
-from ortkit.verify.feeds import make_feeds
+from ortkit.verify.inputs.feeds import make_feeds
 
 pytest.importorskip("onnxruntime")
 pytest.importorskip("tvm")

@@ -16,7 +16,7 @@ import pytest
 
 from models.catalog import build
 from ortkit import OptimizeOptions, optimize
-from ortkit.verify.feeds import Feeds, make_feeds
+from ortkit.verify.inputs.feeds import Feeds, make_feeds
 from tests.e2e.judge import interface
 
 ort = pytest.importorskip("onnxruntime")

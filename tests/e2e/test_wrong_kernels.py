@@ -24,7 +24,8 @@ from ortkit.kernels.link.linker import link_library
 from ortkit.kernels.signature import RegionSignature, body_text
 from ortkit.report import Report
 from ortkit.targets.target import Target
-from ortkit.verify import kernel_check, verifier
+from ortkit.verify import verifier
+from ortkit.verify.kernels import check
 
 pytest.importorskip("tvm")
 
@@ -163,10 +164,10 @@ def test_a_wrong_kernel_for_cuda_is_put_back_without_a_gpu(
     pytest.importorskip("triton")
     from ortkit.kernels.triton import source
     from ortkit.refusal import Refused
-    from ortkit.verify import kernel_check
+    from ortkit.verify.kernels import check
 
     monkeypatch.setenv("ORTKIT_CACHE", str(tmp_path))
-    monkeypatch.setattr(kernel_check, "device_count", lambda: 0)
+    monkeypatch.setattr(check, "device_count", lambda: 0)
     model = onnx.parser.parse_model(TEXT)
     options: dict[str, object] = {"target": "cuda", "arch": "sm_80"}
     plain = found(model, **options)
@@ -203,8 +204,8 @@ def _negative(step: Any) -> Any:
 
 def test_kernels_that_were_checked_are_not_checked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     checks: list[object] = []
-    real = kernel_check.check_kernels
-    for module in (kernel_check, verifier):
+    real = check.check_kernels
+    for module in (check, verifier):
         monkeypatch.setattr(
             module, "check_kernels", lambda *a, **o: checks.append(a) or real(*a, **o)
         )

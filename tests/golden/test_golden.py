@@ -10,7 +10,7 @@ import pytest
 from ortkit.graph.io.text import from_text
 from ortkit.passes.catalog import PASSES
 from ortkit.verify.compare import compare_outputs
-from ortkit.verify.feeds import make_feeds
+from ortkit.verify.inputs.feeds import make_feeds
 from tests.e2e.suites import run
 from tests.golden.golden import FOLDER, Golden, cases
 

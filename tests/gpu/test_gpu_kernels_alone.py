@@ -20,7 +20,7 @@ from ortkit.kernels.triton.build import write_images
 from ortkit.kernels.triton.source import VariantSource, sources_of
 from ortkit.refusal import Refused
 from ortkit.targets.target import Target
-from ortkit.verify.kernel_check import KernelRow, check_kernels
+from ortkit.verify.kernels.check import KernelRow, check_kernels
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "verify"))
 

@@ -16,7 +16,7 @@ MAY_IMPORT = {
     "bisection": "graph/* optimization rewrite verify",
     "candidate": "fusion/* measure report rewrite",
     "cli": "*",
-    "comparison": "graph/* kernels measure runtime/* verify",
+    "comparison": "graph/* kernels measure runtime/* verify/*",
     "custom_ops": "",
     "custom_ops/examples": "__init__",
     "custom_ops/examples/cpu": "custom_ops/tvm/gemm custom_ops/tvm/tile targets",
@@ -46,7 +46,7 @@ MAY_IMPORT = {
     ),
     "custom_ops/tvm/tile": "custom_ops/forms kernels kernels/region kernels/tvm",
     "doctor": "kernels/* provider/* targets",
-    "extend": "analysis graph/* kernels/* passes rewrite runtime targets verify",
+    "extend": "analysis graph/* kernels/* passes rewrite runtime targets",
     "extend/body": "analysis extend/check extend/declare graph/* passes rewrite runtime",
     "extend/build": "extend/declare extend/triton extend/tvm kernels/* targets",
     "extend/check": (
@@ -87,7 +87,7 @@ MAY_IMPORT = {
     "kernels/tuning": "kernels targets",
     "kernels/tvm": "kernels kernels/region targets",
     "load_stage": "options verify",
-    "measure": "graph/* kernels/* runtime/* targets verify",
+    "measure": "graph/* kernels/* runtime/* targets verify/*",
     "one_call": "extend/* optimization",
     "ops": "analysis",
     "ops/activations": "analysis rewrite",
@@ -96,32 +96,37 @@ MAY_IMPORT = {
     "optimization": (
         "candidate fused_source fusion/* graph/* kernel_stage kernels load_stage measure"
         " optimized options pipelines precision report rewrite rollback runtime/* targets"
-        " verify"
+        " verify/*"
     ),
     "optimized": "graph/* kernels report",
     "option_checks": "options verify",
-    "options": "graph/* kernels/* option_checks rewrite verify",
+    "options": "graph/* kernels/* option_checks rewrite verify/*",
     "pass_info": "passes rewrite",
     "passes": "analysis graph/* ops/* rewrite",
     "pipelines": "options passes precision rewrite targets",
-    "precision": "analysis graph/* isolation kernels/* rewrite runtime/* targets verify",
+    "precision": "analysis graph/* isolation kernels/* rewrite runtime/* targets verify/*",
     "provider": "graph runtime",
     "provider/conformance": "provider provider/own runtime",
     "provider/own": (
-        "fusion/* graph/* kernels/* measure passes provider rewrite runtime targets verify"
+        "fusion/* graph/* kernels/* measure passes provider rewrite runtime targets verify/*"
     ),
-    "report": "graph/* measure precision rewrite verify",
+    "report": "graph/* measure precision rewrite verify/*",
     "rewrite": "analysis graph/*",
-    "rollback": "candidate verify",
+    "rollback": "candidate verify/*",
     "runtime": "graph/* kernels",
     "runtime/memory": "graph/* kernels runtime runtime/profiling",
     "runtime/profiling": "graph/* kernels/* runtime runtime/workers",
     "runtime/timing": "runtime runtime/profiling runtime/workers",
     "runtime/workers": "runtime",
     "targets": "",
-    "trial": "graph/* measure optimization options report runtime/* verify",
+    "trial": "graph/* measure optimization options report runtime/* verify/*",
     "tune": "fusion/* graph/* kernels/* measure optimization options runtime/* targets",
-    "verify": "graph/* isolation kernels/* runtime targets",
+    "verify": (
+        "graph/* isolation kernels/* runtime targets verify/inputs verify/kernels verify/lowered"
+    ),
+    "verify/inputs": "graph/* verify",
+    "verify/kernels": "graph/* isolation kernels/* runtime targets verify verify/inputs",
+    "verify/lowered": "graph verify verify/inputs",
 }
 
 #: Package in a package -> its modules that other packages may import. A package that is missing
@@ -171,6 +176,8 @@ FACE = {
     ),
     "runtime/timing": "variants",
     "runtime/workers": "interleave planning worker",
+    "verify/inputs": "covering feeds given plans sizes",
+    "verify/kernels": "check gaps report",
 }
 
 #: (package, package) -> modules of the first that import the second against `MAY_IMPORT`. A test

@@ -26,8 +26,8 @@ from ortkit.measure.known import KnownTimes
 from ortkit.provider.own import building, failures, plan_cache
 from ortkit.runtime.profiling.document import read_profile_document
 from ortkit.runtime.profiling.peaks import load_peaks
-from ortkit.verify.kernel_models import KernelNode
-from ortkit.verify.kernel_verdicts import Verdicts
+from ortkit.verify.kernels.models import KernelNode
+from ortkit.verify.kernels.verdicts import Verdicts
 
 #: What a file may hold besides what was written.
 DAMAGE = {

@@ -15,7 +15,7 @@ from onnx import numpy_helper
 
 from ortkit.verify.compare import OutputComparison
 from ortkit.verify.exchange import write_feeds
-from ortkit.verify.lowered_steps import lowered_steps
+from ortkit.verify.lowered.steps import lowered_steps
 from ortkit.verify.rounded_constants import half_weights
 
 Arrays = Mapping[str, np.ndarray]

@@ -14,11 +14,11 @@ import onnxruntime
 import pytest
 from faulty_kernels import RELU, Fault, calling, faulty_library, has_compiler, signature
 
-from ortkit.verify import kernel_child, kernel_native
-from ortkit.verify.kernel_job import Job, Outcome
-from ortkit.verify.kernel_library import CPU, Kernels
-from ortkit.verify.kernel_models import kernel_nodes
-from ortkit.verify.kernel_process import Order, job_of
+from ortkit.verify.kernels import child, native
+from ortkit.verify.kernels.job import Job, Outcome
+from ortkit.verify.kernels.library import CPU, Kernels
+from ortkit.verify.kernels.models import kernel_nodes
+from ortkit.verify.kernels.process import Order, job_of
 
 pytestmark = pytest.mark.skipif(not has_compiler(), reason="no C compiler")
 WRONG = f"{RELU} * 1.0001f"
@@ -88,7 +88,7 @@ class _OnDevice(Kernels):
 
 def outcome(fault: Fault, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Outcome:
     library = str(faulty_library(fault, folder / "m.opt.ops.so"))
-    monkeypatch.setattr(kernel_native, "kernels_here", lambda *_: _OnDevice(library, [CPU], []))
+    monkeypatch.setattr(native, "kernels_here", lambda *_: _OnDevice(library, [CPU], []))
     monkeypatch.setattr(_Session, "bindings", [])
     (kernel,) = kernel_nodes(calling(signature()))
     job: Job = {
@@ -100,7 +100,7 @@ def outcome(fault: Fault, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Outc
         "seconds": 1.0,
         "most_seconds": 0.0,
     }
-    return kernel_child.Check(_Runtime(), job, 0, io.StringIO()).outcome()  # type: ignore[arg-type]
+    return child.Check(_Runtime(), job, 0, io.StringIO()).outcome()  # type: ignore[arg-type]
 
 
 def test_a_right_kernel_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,7 +146,7 @@ def test_a_kernel_for_other_gpus_is_not_run(
         raise RuntimeError("ortkit: f: its kernel does not run on this GPU (sm_80, ...)")
 
     faulty = Fault()
-    monkeypatch.setattr(kernel_native, "Runner", refuse)
-    monkeypatch.setattr(kernel_native, "device_body", lambda *_: None)
+    monkeypatch.setattr(native, "Runner", refuse)
+    monkeypatch.setattr(native, "device_body", lambda *_: None)
     found = outcome(faulty, tmp_path, monkeypatch)
     assert (found["verdict"], found["needs_hardware"]) == ("not run", True)

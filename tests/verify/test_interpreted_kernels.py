@@ -18,9 +18,9 @@ from ortkit.kernels.signature import RegionSignature, TensorSpec
 from ortkit.kernels.triton.source import VariantSource, sources_of
 from ortkit.refusal import Refused
 from ortkit.targets.target import Target
-from ortkit.verify import kernel_check
-from ortkit.verify.kernel_check import KernelReport, KernelRow, check_kernels
-from ortkit.verify.kernel_source import KernelSource, not_interpreted, sources_of_library
+from ortkit.verify.kernels import check
+from ortkit.verify.kernels.check import KernelReport, KernelRow, check_kernels
+from ortkit.verify.kernels.source import KernelSource, not_interpreted, sources_of_library
 from ortkit.verify.verification import Gap
 
 pytest.importorskip("triton")
@@ -32,7 +32,7 @@ BODY = '<opset_import: ["" : 20]> f (X, B) => (Y) { S = Add (X, B)  Y = Softmax 
 @pytest.fixture
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ORTKIT_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(kernel_check, "device_count", lambda: 0)
+    monkeypatch.setattr(check, "device_count", lambda: 0)
 
 
 def signature(dtype: str = "float32", rows: int | str = "n") -> RegionSignature:
@@ -94,8 +94,8 @@ def test_a_gelu_passes_where_one_plus_erf_cancels() -> None:
 
 def test_a_verdict_is_kept_where_sizes_were_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """The level is part of the key: another check of the same level has no more time."""
-    monkeypatch.setattr(kernel_check, "SECONDS", {"quick": 0.001, "full": 300.0})
-    monkeypatch.setattr(kernel_check, "_INTERPRETED", {"full": (0.01, 60.0)})
+    monkeypatch.setattr(check, "SECONDS", {"quick": 0.001, "full": 300.0})
+    monkeypatch.setattr(check, "_INTERPRETED", {"full": (0.01, 60.0)})
     region = signature()
     source = KernelSource(region, variants(region))
     rows = [
@@ -174,7 +174,7 @@ def test_what_the_interpreter_does_not_know_is_not_run() -> None:
 
 
 def test_a_slow_kernel_is_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernel_check, "_INTERPRETED", {"quick": (0.1, 1.5)})
+    monkeypatch.setattr(check, "_INTERPRETED", {"quick": (0.1, 1.5)})
     region = signature()
     endless = [
         changed(one, "    tl.store(y0", "    while True:\n        pass\n    tl.store(y0")
@@ -186,7 +186,7 @@ def test_a_slow_kernel_is_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_without_triton_nothing_is_interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ortkit.verify.kernel_source.find_spec", lambda _: None)
+    monkeypatch.setattr("ortkit.verify.kernels.source.find_spec", lambda _: None)
     region = signature()
     assert "not installed" in not_interpreted(KernelSource(region, variants(region)))
 

@@ -10,9 +10,11 @@ import pytest
 from faulty_kernels import RELU, Fault, calling, faulty_library, has_compiler, signature
 
 from ortkit.kernels.link.linker import find_shim
-from ortkit.verify import kernel_check, kernel_process, kernel_verdicts
-from ortkit.verify.kernel_check import SECONDS, KernelReport, check_kernels
-from ortkit.verify.kernel_verdicts import Verdicts
+from ortkit.verify.kernels import check as kernel_check
+from ortkit.verify.kernels import process
+from ortkit.verify.kernels import verdicts as kernel_verdicts
+from ortkit.verify.kernels.check import SECONDS, KernelReport, check_kernels
+from ortkit.verify.kernels.verdicts import Verdicts
 
 pytestmark = pytest.mark.skipif(not has_compiler(), reason="no C compiler")
 
@@ -166,8 +168,8 @@ def test_constants_of_zero_do_not_hide_what_is_done_with_them(tmp_path: Path) ->
 
 
 def test_a_kernel_that_does_not_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernel_process, "_TIMEOUT", 5.0)
-    monkeypatch.setattr(kernel_process, "_TIMEOUT_PER_KERNEL", 0.0)
+    monkeypatch.setattr(process, "_TIMEOUT", 5.0)
+    monkeypatch.setattr(process, "_TIMEOUT_PER_KERNEL", 0.0)
     fault = Fault(begin="while (n == 2) { static volatile int spins; ++spins; }")
     library = faulty_library(fault, tmp_path / "model.opt.ops.so")
     report = check_kernels(calling(signature(), signature("n", 5)), library)

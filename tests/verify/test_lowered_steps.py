@@ -27,7 +27,7 @@ from lowered_forms import (
 )
 
 from ortkit.verify.exchange import write_feeds
-from ortkit.verify.lowered_steps import lowered_steps
+from ortkit.verify.lowered.steps import lowered_steps
 from ortkit.verify.verifier import Verifier
 
 

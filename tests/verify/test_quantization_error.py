@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pytest
 
-from ortkit.verify.quantization_error import Excess, excess
+from ortkit.verify.lowered.quantization_error import Excess, excess
 
 DEPTH, WIDTH, ROWS, RUNS = 512, 32, 128, 8
 rng = np.random.default_rng(7)

@@ -13,7 +13,7 @@ from small_models import model, random_weights, save
 
 from models.catalog import build
 from ortkit.graph.symbolic.dims import Dim, Size
-from ortkit.verify.feeds import FeedMaker
+from ortkit.verify.inputs.feeds import FeedMaker
 from ortkit.verify.reference import Reference
 from ortkit.verify.verifier import Verifier, verify_models
 

@@ -13,8 +13,8 @@ import pytest
 from small_models import model, random_weights
 
 from ortkit.verify import child, sessions
-from ortkit.verify.covering import QUICK_SETS, covering
-from ortkit.verify.feeds import FeedMaker
+from ortkit.verify.inputs.covering import QUICK_SETS, covering
+from ortkit.verify.inputs.feeds import FeedMaker
 from ortkit.verify.reference import Reference
 from ortkit.verify.verifier import Verifier, verify_models
 

@@ -10,7 +10,7 @@ from onnx import TensorProto, helper
 from small_models import model, random_weights
 
 from ortkit.errors import ModelError, UserError
-from ortkit.verify.feeds import make_feeds
+from ortkit.verify.inputs.feeds import make_feeds
 
 TABLE = random_weights(11, 4)
 

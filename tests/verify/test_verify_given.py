@@ -14,7 +14,7 @@ from small_models import model, proto, random_weights, save
 
 from ortkit.cli.main import run as main
 from ortkit.errors import UserError
-from ortkit.verify.given import load_feeds, load_given
+from ortkit.verify.inputs.given import load_feeds, load_given
 from ortkit.verify.user_tolerance import UserTolerance
 from ortkit.verify.verifier import verify_models
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from small_models import model
 
-from ortkit.verify.feeds import FeedMaker
-from ortkit.verify.guards import guards_of, is_elementwise
+from ortkit.verify.inputs.feeds import FeedMaker
+from ortkit.verify.inputs.guards import guards_of, is_elementwise
 from ortkit.verify.verifier import verify_models
 
 F = np.float32

@@ -15,9 +15,9 @@ from ortkit.errors import ModelError, UserError
 from ortkit.graph.io.open import open_model
 from ortkit.measure.inputs import usual_feeds
 from ortkit.verify import sessions
-from ortkit.verify.feeds import make_feeds
+from ortkit.verify.inputs.feeds import make_feeds
+from ortkit.verify.inputs.sizes import AIMED_ELEMENTS, size_plans, sizes_of
 from ortkit.verify.limits import MAX_TRIPS, long_loop, memory_limit, time_limit
-from ortkit.verify.sizes import AIMED_ELEMENTS, size_plans, sizes_of
 from ortkit.verify.verifier import Verifier, verify_models
 
 

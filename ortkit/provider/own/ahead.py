@@ -23,8 +23,8 @@ from ortkit.provider.registration import register_provider, registered_providers
 from ortkit.runtime.ort import import_onnxruntime
 from ortkit.temporary import TemporaryFolder
 from ortkit.verify.compare import OutputComparison, compare_outputs, worse
-from ortkit.verify.feeds import FeedMaker, Feeds
-from ortkit.verify.given import load_feeds
+from ortkit.verify.inputs.feeds import FeedMaker, Feeds
+from ortkit.verify.inputs.given import load_feeds
 
 #: Larger weights are written beside the model: one protobuf file holds 2 GiB.
 _MOST_INSIDE = 1 << 30

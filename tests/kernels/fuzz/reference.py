@@ -19,7 +19,7 @@ from onnx import TensorProto, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from fuzz.values import FLOATS, Region
-from ortkit.verify.kernel_ops import OPS
+from ortkit.verify.kernels.ops import OPS
 
 SAMPLES = 8
 EPSILON = {"float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7, "float64": 2.0**-52}

@@ -16,8 +16,8 @@ from mutants.runner import Outcome
 from ortkit.kernels.signature import RegionSignature, TensorSpec
 from ortkit.kernels.triton.source import VariantSource, sources_of
 from ortkit.refusal import Refused
-from ortkit.verify.kernel_check import KernelRow, check_kernels
-from ortkit.verify.kernel_source import KernelSource
+from ortkit.verify.kernels.check import KernelRow, check_kernels
+from ortkit.verify.kernels.source import KernelSource
 
 #: By name: a pattern of Triton's code, and what takes its place; the first place is taken.
 _CHANGES: Mapping[str, tuple[str, str]] = {

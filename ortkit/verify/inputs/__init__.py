@@ -1,0 +1,1 @@
+"""Inputs that are made up, read or given: what they cover."""

@@ -1,0 +1,114 @@
+"""Input sets for guards that those of a covering design meet on one side only."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import count
+from pathlib import Path
+
+import onnx_ir as ir
+
+from ortkit.errors import ModelError
+from ortkit.graph.io.parts import share_weights, write_part
+from ortkit.verify.budget import Budget
+from ortkit.verify.exchange import read_values, write_feeds
+from ortkit.verify.inputs.covering import Level
+from ortkit.verify.inputs.guard_coverage import Side, add_probes, sides_met
+from ortkit.verify.inputs.plans import Style, styled
+from ortkit.verify.inputs.sets import InputSet, InputSets
+from ortkit.verify.sessions import Setting, run_within
+from ortkit.verify.steps import prune
+from ortkit.verify.widening import widened, widened_feeds
+
+#: What is tried: all elements on one side of what they are compared with, or far from it.
+_STYLES = (
+    Style("positive", "ones", edges=True),
+    Style("negative", "zeros", edges=True),
+    Style("huge", "ones"),
+    Style("zeros", "zeros"),
+)
+#: The number of sets that are added at most.
+_MOST_SETS: dict[Level, int] = {"quick": 2, "full": 4}
+#: The part of the time that is left in which all of them must run.
+_PART_OF_TIME = 0.1
+
+
+def with_guards_met(
+    sets: InputSets,
+    model: ir.Model,
+    level: Level,
+    budget: Budget,
+    folder: Path,
+    custom_ops: tuple[Path, ...] = (),
+) -> InputSets:
+    """Add sets on which guards are met on a side on which the others do not meet them.
+
+    Args:
+        sets: Of a covering design.
+        model: The original; not changed.
+        level: How much is covered.
+        budget: The time that is left.
+        folder: For files; made here.
+        custom_ops: Libraries that the model needs to load at all.
+    """
+    probed = widened(model)
+    guards = add_probes(probed)
+    reachable = [at for at, guard in enumerate(guards) if not guard.asks_for_nan]
+    wanted: set[Side] = {(at, side) for at in reachable for side in (True, False)}
+    prune(probed)
+    if not wanted or not probed.graph.inputs:
+        return sets
+    folder.mkdir()
+    weights = share_weights(probed, folder / "probed.onnx")
+    path = write_part(probed, folder / "probes.onnx", weights)
+    setting = Setting(path, folder, libraries=custom_ops, weights_folder=weights)
+    probes = _Probes(setting, len(guards), budget)
+    known = wanted & set[Side]().union(*probes.met(sets.first, "first"))
+    if known == wanted or not known:
+        return sets
+    more = _more(sets)
+    added: list[InputSet] = []
+    for each, sides in zip(more, probes.met(more, "more"), strict=True):
+        if not sides & wanted <= known and len(added) < _MOST_SETS[level]:
+            known |= sides
+            added.append(each)
+    return replace(sets, first=(*sets.first, *added), wanted=sets.wanted + len(added))
+
+
+@dataclass(frozen=True)
+class _Probes:
+    """A model that gives what its guards meet."""
+
+    setting: Setting
+    guards: int
+    budget: Budget
+
+    def met(self, sets: Sequence[InputSet], name: str) -> list[set[Side]]:
+        """Return the sides that each input set meets; none of those that did not run."""
+        folder = self.setting.results / name
+        feeds = []
+        for number, each in enumerate(sets):
+            write_feeds(given := folder / "given" / str(number), each.feeds)
+            feeds.append(widened_feeds(given, folder / "feeds"))
+        setting = replace(self.setting, results=folder / "results")
+        kept = self.budget.left * (1 - _PART_OF_TIME)
+        (found,) = run_within(
+            self.budget, [setting], feeds, len(feeds), folder / "job", kept_seconds=kept
+        )
+        done = [setting.results / each.name if each.name in found.done else None for each in feeds]
+        return [sides_met(self.guards, read_values(each) if each else {}) for each in done]
+
+
+def _more(sets: InputSets) -> list[InputSet]:
+    """Make sets of the sizes of the smallest one."""
+    plan, maker = sets.first[0].plan, sets.maker
+    found: list[InputSet] = []
+    if plan is None or maker is None:
+        return found
+    for style, seed in zip(_STYLES, count(sets.seed), strict=False):
+        try:
+            found.append(InputSet.of(maker, styled(replace(plan, seed=seed), style)))
+        except ModelError:  # as for the first ones
+            continue
+    return found

@@ -1,0 +1,1 @@
+"""Stage 2: each kernel alone, beside its function body."""

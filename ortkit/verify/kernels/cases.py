@@ -1,0 +1,107 @@
+"""The inputs of a kernel at the sizes of one case."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from math import prod
+from pathlib import Path
+
+import numpy as np
+import onnx
+
+from ortkit.verify.kernels.blocks import Operand
+from ortkit.verify.kernels.inputs import (
+    EIGHT_BITS,
+    ORDINARY,
+    SPECIAL,
+    USUAL,
+    Kind,
+    is_eight_bits,
+    least_integers,
+    like_constant,
+    made_up,
+    numpy_type,
+)
+from ortkit.verify.kernels.job import Case, InputSpec, KernelJob
+
+#: The case that is tried with all kinds of values: neither the first nor a large one.
+_SPECIAL_CASE = 1
+#: Where that has more elements it is the first one.
+_SPECIAL_ELEMENTS = 1 << 16
+
+
+class Cases:
+    """The cases of one kernel, and values for each."""
+
+    def __init__(
+        self,
+        kernel: KernelJob,
+        function: onnx.FunctionProto,
+        types: Mapping[str, np.dtype[np.generic]],
+    ) -> None:
+        """Read the constants.
+
+        Args:
+            kernel: The kernel.
+            function: Its body.
+            types: The types of the body's values, as far as they are known.
+        """
+        self._kernel = kernel
+        self._has_eight_bits = any(map(is_eight_bits, types.values()))
+        self._least = least_integers(frozenset(node.op_type for node in function.node))
+        self._constants = [_constants(spec, n) for n, spec in enumerate(kernel["inputs"])]
+        special = min(_SPECIAL_CASE, len(kernel["cases"]) - 1)
+        if special >= 0 and _elements(kernel["cases"][special]) > _SPECIAL_ELEMENTS:
+            special = 0
+        self._special = special
+
+    def order(self) -> Iterator[tuple[int, Kind, bool]]:
+        """Yield numbers of cases, kinds of values, and whether they are required.
+
+        The first size comes with one kind, one small size with all kinds, then required sizes.
+        """
+        usual = EIGHT_BITS if self._has_eight_bits else USUAL
+        cases = [
+            (number, usual[number % len(usual)], case["is_required"])
+            for number, case in enumerate(self._kernel["cases"])
+        ]
+        special = [(self._special, kind, True) for kind in self._kinds() if cases]
+        first = cases[:1] if self._special else []
+        others = [each for each in cases if each[0] not in (0, self._special)]
+        yield from (*first, *special)
+        yield from (each for each in others if each[2])
+        yield from (each for each in others if not each[2])
+
+    def _kinds(self) -> Sequence[Kind]:
+        """Return the kinds that one size is tried with."""
+        if self._has_eight_bits:
+            return EIGHT_BITS
+        return SPECIAL if self._kernel["special_values"] else ORDINARY
+
+    def inputs(self, number: int, kind: Kind) -> list[Operand]:
+        """Return values for all inputs of a case."""
+        return list(self._inputs(number, kind))
+
+    def _inputs(self, number: int, kind: Kind) -> Iterator[Operand]:
+        shapes = iter(self._kernel["cases"][number]["shapes"])
+        specs = zip(self._kernel["inputs"], self._constants, strict=True)
+        for index, (spec, constant) in enumerate(specs):
+            if constant is not None:
+                yield constant[kind == "other constants"]
+                continue
+            shape, dtype = tuple(next(shapes)), numpy_type(spec["type"])
+            yield Operand(made_up(dtype, shape, kind, number * 64 + index, self._least))
+
+
+def _constants(spec: InputSpec, seed: int) -> tuple[Operand, Operand] | None:
+    """Return a constant as the model has it, and another one; None for other inputs."""
+    if not spec["constant"]:
+        return None
+    data = Path(spec["constant"]).read_bytes()
+    known = np.frombuffer(data, numpy_type(spec["type"])).reshape(spec["shape"])
+    other = like_constant(known, seed)
+    return Operand(known, is_constant=True), Operand(other, is_constant=True)
+
+
+def _elements(case: Case) -> int:
+    return sum(prod(shape) for shape in case["shapes"])

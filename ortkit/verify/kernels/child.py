@@ -1,0 +1,241 @@
+"""The process that runs kernels beside their bodies, started by `kernel_check.py`.
+
+A kernel that crashes ends this process and not the caller's: what is about to run is noted first.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Protocol, TextIO
+
+import numpy as np
+import onnx
+
+from ortkit.verify.kernels.blocks import Operand, same_bytes
+from ortkit.verify.kernels.bodies import Body
+from ortkit.verify.kernels.cases import Cases
+from ortkit.verify.kernels.expected import FLOAT64, Expected
+from ortkit.verify.kernels.inputs import Kind
+from ortkit.verify.kernels.job import (
+    Job,
+    KernelJob,
+    NotRunError,
+    NotThisWayError,
+    Outcome,
+    WrongError,
+    one_line,
+)
+from ortkit.verify.kernels.judge import Found
+from ortkit.verify.kernels.reference import Reference
+
+
+class Ways(Protocol):
+    """How a kernel and its body are run."""
+
+    body: Body
+
+    @property
+    def note(self) -> str:
+        """What of the kernel was not run."""
+        ...
+
+    def ways(
+        self, operands: Sequence[Operand], body: Sequence[np.ndarray]
+    ) -> Iterator[tuple[str, Callable[[], list[np.ndarray]]]]:
+        """Yield ways to run the kernel, and what they are called."""
+        ...
+
+
+class _LateError(BaseException):
+    """The time of a kernel is over; the interpreter passes it on, as it is no Exception."""
+
+
+def main(job_file: str) -> None:
+    """Check the kernels of a job."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    job: Job = json.loads(Path(job_file).read_text(encoding="utf-8"))
+    if any(each["source"] for each in job["kernels"]):
+        os.environ["TRITON_INTERPRET"] = "1"  # read when triton is imported
+    import onnxruntime
+
+    with Path(job["status"]).open("a", encoding="utf-8") as status:
+        for number in range(job["first"], len(job["kernels"])):
+            check = Check(onnxruntime, job, number, status)
+            outcome = check.outcome()
+            check.note(outcome)
+
+
+@contextmanager
+def _limit(seconds: float) -> Iterator[None]:
+    """Raise `_LateError` in the block after some seconds of processor time; 0 for never."""
+
+    def end(*_: object) -> None:
+        raise _LateError
+
+    before = signal.signal(signal.SIGPROF, end)
+    signal.setitimer(signal.ITIMER_PROF, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
+
+
+@dataclass
+class Check:
+    """The check of one kernel."""
+
+    ort: ModuleType
+    job: Job
+    number: int
+    status: TextIO
+    runs: int = 0
+    tried: int = 0
+    is_late: bool = False
+    cases: int = 0
+    skipped: int = 0
+    left_out: int = 0
+    worst: Found = field(default_factory=Found)
+    why_skipped: str = ""
+    where: str = ""
+    reference: str = FLOAT64
+    remark: str = ""
+
+    @property
+    def kernel(self) -> KernelJob:
+        return self.job["kernels"][self.number]
+
+    def note(self, outcome: Outcome) -> None:
+        outcome["kernel"] = self.number
+        self.status.write(json.dumps(outcome) + "\n")
+        self.status.flush()
+
+    def outcome(self) -> Outcome:
+        """Run all cases; return the verdict."""
+        started = time.perf_counter()
+        verdict, reason, needs_hardware = "passed", "", False
+        try:
+            self._all_cases()
+        except NotRunError as error:
+            verdict, reason, needs_hardware = "not run", str(error), error.needs_hardware
+        except WrongError as error:
+            verdict, reason = "failed", ": ".join(filter(None, [self.where, str(error)]))
+        return {
+            "at": "done",
+            "verdict": verdict,
+            "reason": reason,
+            "needs_hardware": needs_hardware,
+            "error": _finite(self.worst.error),
+            "body_error": _finite(self.worst.body_error),
+            "ratio": _finite(self.worst.ratio),
+            "cases": self.cases,
+            "runs": self.runs,
+            "skipped": self.skipped,
+            "left_out": self.left_out,
+            "seconds": time.perf_counter() - started,
+            "reference": self.reference,
+            "note": self.remark,
+        }
+
+    def _all_cases(self) -> None:
+        function = onnx.FunctionProto.FromString(Path(self.kernel["function"]).read_bytes())
+        ways = _ways(self.ort, self.job, self.kernel)
+        try:
+            with _limit(self.job["most_seconds"]):
+                self._run_cases(ways, function)
+        except _LateError:
+            self.is_late = True
+        if not self.runs and self.is_late:
+            reason = f"it does not end within {self.job['most_seconds']:g} seconds"
+            raise NotRunError(reason, needs_hardware=True)
+        if not self.tried:
+            raise NotRunError(f"its body runs at no size that was tried: {self.why_skipped}")
+        self.remark = ways.note
+        if not self.runs:
+            raise NotRunError(self.remark, needs_hardware=True)
+
+    def _run_cases(self, ways: Ways, function: onnx.FunctionProto) -> None:
+        kernel, started = self.kernel, time.process_time()
+        part = self.job["seconds"] / len(self.job["kernels"])
+        types = ways.body.types
+        reference, cases = Reference(function, types), Cases(kernel, function, types)
+        left = set(range(len(kernel["cases"])))
+        self.left_out = len(left)
+        for number, kind, is_required in cases.order():
+            if number in kernel["bad_cases"]:
+                self.skipped += 1
+                left.discard(number)
+                continue
+            if time.process_time() - started > part and not is_required:
+                continue
+            self._try(ways, reference, number, kind, cases.inputs(number, kind))
+            left.discard(number)
+            self.left_out = len(left)
+
+    def _try(
+        self,
+        ways: Ways,
+        reference: Reference,
+        number: int,
+        kind: Kind,
+        operands: Sequence[Operand],
+    ) -> None:
+        """Run one case with one kind of values, in every way that a session may run it."""
+        shapes = ", ".join(str(list(x.array.shape)) for x in operands if not x.is_constant)
+        self.note({"at": "body", "case": number})
+        try:
+            body = ways.body.run(operands)
+        except Exception as error:  # noqa: BLE001  no such run: another size is tried
+            self.skipped += 1
+            self.why_skipped = one_line(error)
+            return
+        self.tried += 1
+        expected = Expected(reference, operands, body, is_zero_for_nan=ways.body.is_zero_for_nan)
+        if expected.precision != FLOAT64:
+            self.reference = expected.precision
+        first: list[np.ndarray] = []
+        for way, run in ways.ways(operands, body):
+            self.where = f"inputs {shapes or 'constant'}, {kind} values, {way}"
+            self.note({"at": "kernel", "case": number, "what": self.where})
+            try:
+                got = run()
+            except NotThisWayError:
+                continue
+            except Exception as error:
+                raise WrongError(one_line(error)) from error
+            self.runs += 1
+            if not first or not all(map(same_bytes, first, got)):
+                self._judge(expected, got)
+            first = first or got
+        self.cases += bool(first)
+
+    def _judge(self, expected: Expected, got: Sequence[np.ndarray]) -> None:
+        for index, found in enumerate(expected.judge(got, self.kernel["roundings"])):
+            if found.reason or found.ratio > self.worst.ratio:
+                self.worst = found
+            if found.reason:
+                raise WrongError(f"output {index} {found.reason}")
+
+
+def _ways(ort: ModuleType, job: Job, kernel: KernelJob) -> Ways:
+    """Return how a kernel is run: by Triton's interpreter if its source is given."""
+    from ortkit.verify.kernels.native import NativeWays
+
+    if not kernel["source"]:
+        return NativeWays(ort, job, kernel)
+    from ortkit.verify.kernels.interpreted import InterpretedWays
+
+    return InterpretedWays(ort, job, kernel)
+
+
+def _finite(number: float) -> float:
+    return number if np.isfinite(number) else -1.0

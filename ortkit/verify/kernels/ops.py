@@ -1,0 +1,57 @@
+"""Operators that onnx.reference lacks, computes with less than float64, or takes long for."""
+
+from __future__ import annotations
+
+import numpy as np
+from onnx.reference.op_run import OpRun
+
+from ortkit.verify.kernels.ops_activations import (
+    Erf,
+    Gelu,
+    HardSwish,
+    Mish,
+    Sigmoid,
+    Softplus,
+    Softsign,
+    Swish,
+)
+from ortkit.verify.kernels.ops_rows import (
+    LayerNormalization,
+    LogSoftmax,
+    ReduceLogSumExp,
+    RMSNormalization,
+)
+from ortkit.verify.kernels.ops_windows import Conv, MaxPool
+
+
+class Mean(OpRun):
+    """ONNX Mean-13; onnx.reference wants the first operand to have the result's shape."""
+
+    op_domain = ""
+
+    def _run(self, *operands: np.ndarray) -> tuple[np.ndarray]:
+        return (np.asarray(sum(operands) / np.float64(len(operands))),)
+
+
+class Sum(OpRun):
+    """ONNX Sum-13; as Mean."""
+
+    op_domain = ""
+
+    def _run(self, *operands: np.ndarray) -> tuple[np.ndarray]:
+        return (np.asarray(sum(operands)),)
+
+
+class CastLike(OpRun):
+    """A conversion to the type of another tensor; floats are float64 in both."""
+
+    op_domain = ""
+
+    def _run(self, x: np.ndarray, like: np.ndarray, **_: object) -> tuple[np.ndarray]:
+        return (x.astype(like.dtype),)
+
+
+OPS: tuple[type[OpRun], ...] = (
+    CastLike, Conv, Erf, Gelu, HardSwish, LayerNormalization, LogSoftmax, MaxPool, Mean, Mish,
+    RMSNormalization, ReduceLogSumExp, Sigmoid, Softplus, Softsign, Sum, Swish,
+)  # fmt: skip

@@ -1,0 +1,1 @@
+"""Stage 3: what a lower precision may cost each step."""
