@@ -38,9 +38,9 @@ if TYPE_CHECKING:
     from ortkit.extend.declare.tensor_types import UInt16 as UInt16
     from ortkit.extend.declare.tensor_types import UInt32 as UInt32
     from ortkit.extend.declare.tensor_types import UInt64 as UInt64
-    from ortkit.one_call import optimize as optimize
-    from ortkit.optimization import Optimized as Optimized
-    from ortkit.optimization import OptimizeOptions as OptimizeOptions
+    from ortkit.optimization.call import Optimized as Optimized
+    from ortkit.optimization.call import OptimizeOptions as OptimizeOptions
+    from ortkit.optimization.torch_modules import optimize as optimize
     from ortkit.provider.base import ExecutionProvider as ExecutionProvider
     from ortkit.provider.registration import register_provider as register_provider
     from ortkit.provider.registration import unregister_provider as unregister_provider
@@ -53,13 +53,13 @@ _PUBLIC = {
     "KernelError": "ortkit.errors",
     "MissingDependencyError": "ortkit.errors",
     "ModelError": "ortkit.errors",
-    "OptimizeOptions": "ortkit.optimization",
-    "Optimized": "ortkit.optimization",
+    "OptimizeOptions": "ortkit.optimization.call",
+    "Optimized": "ortkit.optimization.call",
     "OrtkitError": "ortkit.errors",
     "RunError": "ortkit.errors",
     "Session": "ortkit.runtime.session",
     "UserError": "ortkit.errors",
-    "optimize": "ortkit.one_call",
+    "optimize": "ortkit.optimization.torch_modules",
     "register_provider": "ortkit.provider.registration",
     "unregister_provider": "ortkit.provider.registration",
     "CustomOp": "ortkit.extend.declare.op",

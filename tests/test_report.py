@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from ortkit import OptimizeOptions, optimize
 from ortkit.graph.io.text import from_text
-from ortkit.report import Refusal
+from ortkit.optimization.report import Refusal
 from ortkit.rewrite.passes import NodePass
 from ortkit.rewrite.site import Site
 

@@ -10,7 +10,7 @@ from ortkit.cli import show
 from ortkit.cli.flags import add_verification, sizes, verification
 
 if TYPE_CHECKING:
-    from ortkit.bisection import Bisection
+    from ortkit.optimization.bisect import Bisection
 
 CODES = {"sound": 0, "guilty": 1, "not found": 1, "not possible": 2}
 
@@ -34,8 +34,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Optimize, and bisect if the result is wrong; nothing is written."""
     shapes = sizes(arguments.shape)
-    from ortkit.bisection import bisect_model
-    from ortkit.optimization import OptimizeOptions
+    from ortkit.optimization.bisect import bisect_model
+    from ortkit.optimization.call import OptimizeOptions
 
     with show.progress(quiet=arguments.json) as progress:
         options = OptimizeOptions(

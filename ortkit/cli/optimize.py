@@ -27,8 +27,8 @@ from ortkit.errors import UserError
 
 if TYPE_CHECKING:
     from ortkit.measure.result import Measurement, RegionTiming
-    from ortkit.optimization import Optimized
-    from ortkit.report import Report
+    from ortkit.optimization.call import Optimized
+    from ortkit.optimization.report import Report
     from ortkit.rewrite.passes import Pass
     from ortkit.rewrite.pipeline import Instruments
 
@@ -113,7 +113,7 @@ def run(arguments: argparse.Namespace) -> int:
     schema = verdicts.json_schema(arguments, is_written=has_document)
     from ortkit.graph.io.atomic import write_whole
     from ortkit.kernels.tuning.database import chooser_after
-    from ortkit.optimization import OptimizeOptions, optimize
+    from ortkit.optimization.call import OptimizeOptions, optimize
 
     with show.progress(quiet=arguments.quiet or arguments.json) as progress:
         options = OptimizeOptions(

@@ -14,7 +14,7 @@ def optimized_form(model: Path, folder: Path, progress: Callable[[str], None]) -
     Raises:
         ModelError: It is not a valid model.
     """
-    from ortkit.optimization import OptimizeOptions, optimize
+    from ortkit.optimization.call import OptimizeOptions, optimize
 
     made = optimize(model, OptimizeOptions(progress=progress))
     path = folder / f"{model.stem}.opt.onnx"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ortkit.cli import show
 
 if TYPE_CHECKING:
-    from ortkit.pass_info import PassInfo
+    from ortkit.optimization.pass_info import PassInfo
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """List passes, or describe one."""
-    from ortkit.pass_info import SCHEMA, describe_pass, list_passes
+    from ortkit.optimization.pass_info import SCHEMA, describe_pass, list_passes
 
     if arguments.what == "show":
         infos: tuple[PassInfo, ...] = (describe_pass(arguments.name),)

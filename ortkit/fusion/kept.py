@@ -2,7 +2,7 @@
 
 A model that was optimized before is taken apart into the bodies of its fused nodes, and regions
 are formed again. What today's passes do not form again stays a fused node; see
-`ortkit.fused_source`.
+`ortkit.optimization.fused_source`.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from ortkit.fusion.gemm.cpu_fp32_cost import multiplies
 from ortkit.fusion.regions.describe import tensor_spec
 from ortkit.fusion.regions.lower import import_body
 from ortkit.fusion.regions.region import PASS
+from ortkit.fusion.regions.report import RegionReport
 from ortkit.fusion.regions.select import Accepts
 from ortkit.fusion.regions.sizes import join_untold
 from ortkit.graph.io.convert import first_line, to_ir
 from ortkit.graph.shapes.infer import Shapes
 from ortkit.graph.walk import subgraphs
 from ortkit.kernels.signature import DOMAIN, RegionSignature, TensorSpec, body_text
-from ortkit.report import RegionReport
 from ortkit.rewrite.log import DENIED, RewriteLog
 from ortkit.rewrite.scope import PURE_DOMAINS, Scope
 from ortkit.rewrite.site import describe

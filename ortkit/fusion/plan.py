@@ -44,6 +44,7 @@ from ortkit.fusion.regions.cuda_cost_model import CudaCostModel
 from ortkit.fusion.regions.duplicate import Candidate
 from ortkit.fusion.regions.lower import drop_unread, lower_region, restore_order
 from ortkit.fusion.regions.region import PASS
+from ortkit.fusion.regions.report import RegionReport
 from ortkit.fusion.regions.select import Accepts, candidates
 from ortkit.graph.walk import control_bodies
 from ortkit.kernels.build.library import build_library, refusal
@@ -52,7 +53,6 @@ from ortkit.kernels.signature import RegionSignature, by_key
 from ortkit.kernels.tuning.calibration import load_calibration
 from ortkit.kernels.tuning.database import Chooser
 from ortkit.refusal import Refused
-from ortkit.report import RegionReport
 from ortkit.rewrite.log import DENIED
 from ortkit.rewrite.scope import Scope
 from ortkit.targets.target import Target

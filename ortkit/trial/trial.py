@@ -21,7 +21,7 @@ from ortkit.graph.io.save import save_model
 from ortkit.measure.inputs import shapes_in, write_inputs
 from ortkit.measure.result import Ceiling
 from ortkit.measure.whole import ceiling_of
-from ortkit.optimization import Optimized, OptimizeOptions, optimize
+from ortkit.optimization.call import Optimized, OptimizeOptions, optimize
 from ortkit.runtime.heavy import HEAVY
 from ortkit.runtime.ort import require_onnxruntime
 from ortkit.runtime.profiling.result import Profile

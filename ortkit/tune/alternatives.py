@@ -13,8 +13,8 @@ from ortkit.errors import OrtkitError
 from ortkit.fusion.conv import finder
 from ortkit.fusion.regions.region import PASS as REGIONS
 from ortkit.kernels.tuning.database import Chooser
-from ortkit.optimization import Optimized, optimize
-from ortkit.options import OptimizeOptions
+from ortkit.optimization.call import Optimized, optimize
+from ortkit.optimization.options import OptimizeOptions
 from ortkit.runtime.intervals import noise_floor, speedup_of
 from ortkit.runtime.settings import SessionSettings
 from ortkit.runtime.timing.variants import CPU

@@ -16,8 +16,8 @@ from ortkit.kernels.tuning.calibration import machine
 from ortkit.kernels.tuning.database import Chooser, Place, cache_file
 from ortkit.kernels.tuning.defaults import default_choices
 from ortkit.measure.inputs import shapes_in, write_inputs
-from ortkit.optimization import Optimized, optimize
-from ortkit.options import OptimizeOptions
+from ortkit.optimization.call import Optimized, optimize
+from ortkit.optimization.options import OptimizeOptions
 from ortkit.runtime.ort import require_onnxruntime
 from ortkit.runtime.settings import SessionSettings
 from ortkit.runtime.timing.variants import NotTimed, Timing, Variant, time_variants

@@ -24,8 +24,8 @@ from ortkit.fusion.regions import cost_model
 from ortkit.graph.io.encode import skeleton
 from ortkit.graph.io.open import open_model
 from ortkit.kernels.build.library import LibraryBuild
-from ortkit.options import OptimizeOptions
-from ortkit.pipelines import lowering_of, pipeline_of, target_of
+from ortkit.optimization.options import OptimizeOptions
+from ortkit.optimization.passes import lowering_of, pipeline_of, target_of
 from ortkit.targets.target import Target
 from scripts.baselines.listing import FOLDER, conclude, digest
 

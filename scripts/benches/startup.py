@@ -16,7 +16,7 @@ def measure(peers_python: Path | None, rounds: int) -> list[dict[str, object]]:
         "python -c pass": [python, "-c", "pass"],
         "ortkit --help": [python, "-m", "ortkit", "--help"],
         "import ortkit": [python, "-c", "import ortkit"],
-        "import ortkit.optimization": [python, "-c", "import ortkit.optimization"],
+        "import ortkit.optimization.call": [python, "-c", "import ortkit.optimization.call"],
         "import onnx, onnx_ir": [python, "-c", "import onnx, onnx_ir"],
     }
     if peers_python is not None:

@@ -20,7 +20,7 @@ from ortkit.comparison.sides import NodeSide
 from ortkit.errors import RunError, UserError
 from ortkit.graph.io.open import open_model
 from ortkit.kernels.metadata import library_path
-from ortkit.optimization import OptimizeOptions, optimize
+from ortkit.optimization.call import OptimizeOptions, optimize
 from ortkit.verify.inputs.feeds import Feeds, make_feeds
 
 HEAD = '<ir_version: 10, opset_import: ["" : 21, "f" : 1]>'

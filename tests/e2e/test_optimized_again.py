@@ -17,7 +17,7 @@ from models.catalog import BUILDERS, build
 from ortkit import OptimizeOptions, optimize
 from ortkit.cli.main import run
 from ortkit.kernels.layouts.bf16_blocks import pack_weight, unpack_text
-from ortkit.optimized import Optimized
+from ortkit.optimization.result import Optimized
 from ortkit.rewrite.log import DENIED
 from ortkit.runtime.session import Session
 from ortkit.targets.cpu import runs_here

@@ -11,7 +11,7 @@ import onnx.parser
 import pytest
 
 from ortkit import OptimizeOptions, optimize
-from ortkit.report import Report
+from ortkit.optimization.report import Report
 from ortkit.rewrite.passes import NodePass
 from ortkit.rewrite.site import Site
 from ortkit.verify.verification import Verification
@@ -125,7 +125,7 @@ def test_where_no_rewrite_has_the_name_those_of_its_step_are_tried(verdicts: lis
 def test_what_verification_cannot_name_is_searched_for(
     verdicts: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ortkit.rollback.suspects", lambda *_: [])
+    monkeypatch.setattr("ortkit.optimization.rollback.suspects", lambda *_: [])
     wrong = Replace(rows=(("wrong", "Relu", "Abs"),))
     report = run(chain("m = Relu(h19)"), wrong)
     assert report.rolled_back == ("replace:wrong:m",)

@@ -22,7 +22,7 @@ from ortkit.kernels.backend import Kernel
 from ortkit.kernels.build.library import LibraryBuild, build_kernels
 from ortkit.kernels.link.linker import link_library
 from ortkit.kernels.signature import RegionSignature, body_text
-from ortkit.report import Report
+from ortkit.optimization.report import Report
 from ortkit.targets.target import Target
 from ortkit.verify import verifier
 from ortkit.verify.kernels import check
@@ -150,7 +150,7 @@ def test_without_verification_no_kernel_is_checked() -> None:
 def test_a_wrong_kernel_that_nothing_puts_back_is_an_error(
     break_kernels: Break, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from ortkit.candidate import Candidate
+    from ortkit.optimization.candidate import Candidate
 
     break_kernels(lambda op: "gelu" in op)
     monkeypatch.setattr(Candidate, "rewrites_of", lambda *_: frozenset())

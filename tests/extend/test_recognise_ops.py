@@ -13,7 +13,7 @@ import pytest
 
 import ortkit
 from ortkit import OptimizeOptions, RecogniseOps, optimize
-from ortkit.optimized import Optimized
+from ortkit.optimization.result import Optimized
 from ortkit.runtime.python_ops import OPS
 
 OPSET = '<opset_import: ["" : 20]> '

@@ -18,7 +18,7 @@ import ortkit
 from ortkit.errors import UserError
 from ortkit.fusion.regions.cuda_cost_model import CudaCostModel
 from ortkit.kernels.signature import DOMAIN
-from ortkit.options import KernelChoice
+from ortkit.optimization.options import KernelChoice
 
 CONV = """<ir_version: 10, opset_import: ["" : 20]>
 g (float[1, 64, 112, 112] x, float[64, 64, 3, 3] w) => (float[1, 64, 112, 112] y) {

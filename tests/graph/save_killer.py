@@ -25,7 +25,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from ortkit.graph.io.open import open_model
 from ortkit.graph.io.save import save_model
-from ortkit.optimized import Optimized
+from ortkit.optimization.result import Optimized
 
 #: All that changes what lies in a folder, or in a file of it.
 OPERATIONS = (

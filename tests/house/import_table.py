@@ -10,11 +10,9 @@ EVERYWHERE = frozenset(
 #: Package -> the packages that it may import, in addition to itself and `EVERYWHERE`. A module
 #: beside the packages is a package of its own. `x/*` is x with all packages in it, `*` is all.
 MAY_IMPORT = {
-    "__init__": "extend/* one_call optimization provider runtime",
+    "__init__": "extend/* optimization provider runtime",
     "__main__": "cli",
     "analysis": "graph/* rewrite",
-    "bisection": "graph/* optimization rewrite verify",
-    "candidate": "fusion/* measure report rewrite",
     "cli": "*",
     "comparison": "graph/* kernels measure runtime/* verify/*",
     "custom_ops": "",
@@ -57,13 +55,12 @@ MAY_IMPORT = {
     "extend/torch": "extend/build extend/check extend/declare extend/triton kernels/* passes",
     "extend/triton": "extend/declare kernels/* targets",
     "extend/tvm": "extend/check extend/declare kernels/* targets",
-    "fused_source": "candidate fusion/* graph kernels options passes rewrite",
     "fusion": (
         "analysis fusion/attention fusion/conv fusion/decompose fusion/gemm fusion/regions"
         " graph/* kernels/* ops/* rewrite targets"
     ),
     "fusion/attention": "fusion/regions graph/* kernels/* ops/* rewrite",
-    "fusion/conv": "fusion/regions graph/* kernels/* report rewrite",
+    "fusion/conv": "fusion/regions graph/* kernels/* rewrite",
     "fusion/decompose": "fusion/attention fusion/gemm fusion/regions ops/* rewrite",
     "fusion/gemm": "analysis fusion/conv fusion/regions graph/* kernels/* rewrite targets",
     "fusion/regions": "fusion graph/* kernels/* rewrite",
@@ -77,7 +74,6 @@ MAY_IMPORT = {
     "graph/shapes/rules": "graph graph/symbolic",
     "graph/symbolic": "",
     "isolation": "",
-    "kernel_stage": "fusion kernels/* options report rewrite targets",
     "kernels": "kernels/build targets",
     "kernels/build": "kernels kernels/link kernels/tuning targets",
     "kernels/layouts": "kernels",
@@ -86,41 +82,31 @@ MAY_IMPORT = {
     "kernels/triton": "kernels kernels/build kernels/region targets",
     "kernels/tuning": "kernels targets",
     "kernels/tvm": "kernels kernels/region targets",
-    "load_stage": "options verify",
     "measure": "graph/* kernels/* runtime/* targets verify/*",
-    "one_call": "extend/* optimization",
     "ops": "analysis",
     "ops/activations": "analysis rewrite",
     "ops/attention": "analysis graph/* rewrite",
     "ops/rotary": "analysis graph/* rewrite",
     "optimization": (
-        "candidate fused_source fusion/* graph/* kernel_stage kernels load_stage measure"
-        " optimized options pipelines precision report rewrite rollback runtime/* targets"
+        "extend/* fusion/* graph/* kernels/* measure passes precision rewrite runtime/* targets"
         " verify/*"
     ),
-    "optimized": "graph/* kernels report",
-    "option_checks": "options verify",
-    "options": "graph/* kernels/* option_checks rewrite verify/*",
-    "pass_info": "passes rewrite",
     "passes": "analysis graph/* ops/* rewrite",
-    "pipelines": "options passes precision rewrite targets",
     "precision": "analysis graph/* isolation kernels/* rewrite runtime/* targets verify/*",
     "provider": "graph runtime",
     "provider/conformance": "provider provider/own runtime",
     "provider/own": (
         "fusion/* graph/* kernels/* measure passes provider rewrite runtime targets verify/*"
     ),
-    "report": "graph/* measure precision rewrite verify/*",
     "rewrite": "analysis graph/*",
-    "rollback": "candidate verify/*",
     "runtime": "graph/* kernels",
     "runtime/memory": "graph/* kernels runtime runtime/profiling",
     "runtime/profiling": "graph/* kernels/* runtime runtime/workers",
     "runtime/timing": "runtime runtime/profiling runtime/workers",
     "runtime/workers": "runtime",
     "targets": "",
-    "trial": "graph/* measure optimization options report runtime/* verify/*",
-    "tune": "fusion/* graph/* kernels/* measure optimization options runtime/* targets",
+    "trial": "graph/* measure optimization runtime/* verify/*",
+    "tune": "fusion/* graph/* kernels/* measure optimization runtime/* targets",
     "verify": (
         "graph/* isolation kernels/* runtime targets verify/inputs verify/kernels verify/lowered"
     ),
@@ -141,7 +127,7 @@ FACE = {
     "fusion/attention": "cpu",
     "fusion/conv": "block bodies chains cuda_layout finder",
     "fusion/gemm": "cpu_fp32 cpu_fp32_bodies cpu_fp32_cost",
-    "fusion/regions": "access cost_model describe duplicate members region select sizes",
+    "fusion/regions": "access cost_model describe duplicate members region report select sizes",
     "graph/analysis": (
         "channels_last cost diff flops inspection provenance summary value_names weights"
     ),
@@ -183,7 +169,6 @@ FACE = {
 #: (package, package) -> modules of the first that import the second against `MAY_IMPORT`. A test
 #: fails if one of them no longer does, so that entries go and none stays in vain.
 KNOWN_EXCEPTIONS = {
-    ("fusion", "report"): "kept plan",
     ("runtime", "__init__"): "child_process",
     ("runtime", "runtime/memory"): "arenas session",
     ("runtime", "runtime/profiling"): "session",

@@ -8,7 +8,7 @@ import onnx.parser
 import pytest
 from timed_model import TEXT, WIDTH, Fused
 
-from ortkit.optimization import OptimizeOptions, optimize
+from ortkit.optimization.call import OptimizeOptions, optimize
 
 
 @pytest.fixture(scope="session")

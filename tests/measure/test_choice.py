@@ -10,12 +10,12 @@ import onnx
 import pytest
 from timed_model import Fused
 
-from ortkit.candidate import Candidate
 from ortkit.errors import UserError
 from ortkit.measure import measurer, whole
 from ortkit.measure.regions import RegionJob
 from ortkit.measure.result import RegionTiming
-from ortkit.optimization import Optimized, OptimizeOptions, optimize
+from ortkit.optimization.call import Optimized, OptimizeOptions, optimize
+from ortkit.optimization.candidate import Candidate
 from ortkit.runtime.timing.variants import NotTimed
 
 Whole = Mapping[str, float]

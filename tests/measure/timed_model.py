@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from ortkit.optimization import Optimized
+from ortkit.optimization.call import Optimized
 
 WIDTH = 512
 TEXT = f"""<ir_version: 10, opset_import: ["" : 20]>

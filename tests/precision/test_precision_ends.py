@@ -18,7 +18,7 @@ import ortkit
 from ortkit.cli.main import run
 from ortkit.errors import UserError
 from ortkit.graph.io.open import open_model
-from ortkit.options import Precision
+from ortkit.optimization.options import Precision
 from ortkit.precision.interface import LowerInterface, lowered_names, with_float_interface
 from ortkit.rewrite.log import RewriteLog
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from tuned_regions import WIDTH
 
-from ortkit.optimization import Optimized, optimize
-from ortkit.options import OptimizeOptions
+from ortkit.optimization.call import Optimized, optimize
+from ortkit.optimization.options import OptimizeOptions
 from ortkit.runtime.settings import SessionSettings
 from ortkit.tune import alternatives
 from ortkit.tune.alternatives import Alternatives, Way, ways_of

@@ -15,7 +15,7 @@ from tuned_regions import WIDTH
 from ortkit.errors import KernelError, UserError
 from ortkit.kernels.tuning.database import Record, TunedDatabase, database_text, load_database
 from ortkit.kernels.tvm.backend import TvmBackend
-from ortkit.optimization import OptimizeOptions, optimize
+from ortkit.optimization.call import OptimizeOptions, optimize
 from ortkit.tune import loop, tuner
 from ortkit.tune.region import TuningRegion
 from ortkit.tune.timing import time_all

@@ -356,6 +356,7 @@ def test_the_child_imports_nothing_large() -> None:
         "ortkit.runtime.tensor_files",
         "ortkit.verify",
         "ortkit.verify.child",
+        "ortkit.verify.kernels",
         "ortkit.verify.kernels.library",
         "ortkit.version",
     }

@@ -9,7 +9,7 @@ import onnx_ir as ir
 from ortkit.fusion.conv.chains import Chain
 from ortkit.fusion.conv.lower import lower_chain
 from ortkit.fusion.conv.targets import target_of
-from ortkit.report import RegionReport
+from ortkit.fusion.regions.report import RegionReport
 from ortkit.rewrite.scope import Scope
 
 

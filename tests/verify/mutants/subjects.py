@@ -19,7 +19,7 @@ from models.catalog import build
 from mutants.architectures import convs, mixed
 from mutants.inputs import Arrays, input_sets
 from mutants.weights import in_type, rounding, trained_like
-from ortkit.optimization import OptimizeOptions
+from ortkit.optimization.call import OptimizeOptions
 from ortkit.temporary import TemporaryFolder
 
 #: How the number types are told in the table; a model of each is run by ONNX Runtime on CPUs.

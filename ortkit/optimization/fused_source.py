@@ -14,14 +14,14 @@ from dataclasses import dataclass, replace
 import onnx
 import onnx_ir as ir
 
-from ortkit.candidate import Candidate
 from ortkit.fusion.kept import KEPT, kind_of_op
 from ortkit.fusion.regions.access import VIEWS
 from ortkit.fusion.regions.region import PASS
 from ortkit.graph.walk import nodes_below
 from ortkit.kernels.metadata import LIBRARY_TARGET_KEY
 from ortkit.kernels.signature import DOMAIN
-from ortkit.options import OptimizeOptions
+from ortkit.optimization.candidate import Candidate
+from ortkit.optimization.options import OptimizeOptions
 from ortkit.passes.inline_functions import InlineFunctions
 from ortkit.rewrite.pipeline import Pipeline
 

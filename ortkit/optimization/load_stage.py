@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ortkit.errors import InternalError, MissingDependencyError, RunError
-from ortkit.options import OptimizeOptions
+from ortkit.optimization.options import OptimizeOptions
 from ortkit.verify.loads import Loads, try_to_load
 
 LOADS = "yes"

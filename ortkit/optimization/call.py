@@ -14,20 +14,21 @@ from typing import TYPE_CHECKING
 import onnx
 import onnx_ir as ir
 
-from ortkit.candidate import Candidate
 from ortkit.env import ends_on_pass_error
 from ortkit.errors import CheckError, KernelError, MissingDependencyError, UserError
-from ortkit.fused_source import FusedSource, keeping, mark_calls, take_marks
+from ortkit.fusion.regions.report import RegionReport
 from ortkit.graph.analysis.summary import Summary
 from ortkit.graph.io.convert import paused_collector
 from ortkit.graph.io.open import open_model
 from ortkit.graph.io.save import save_model
-from ortkit.kernel_stage import compile_kernels, foreign_note
 from ortkit.kernels.metadata import LIBRARY_SUFFIX
-from ortkit.optimized import Optimized as Optimized
-from ortkit.options import OptimizeOptions as OptimizeOptions
-from ortkit.pipelines import lowering_of, pipeline_of, target_of, tidied
-from ortkit.report import RegionReport, Report
+from ortkit.optimization.candidate import Candidate
+from ortkit.optimization.fused_source import FusedSource, keeping, mark_calls, take_marks
+from ortkit.optimization.kernels import compile_kernels, foreign_note
+from ortkit.optimization.options import OptimizeOptions as OptimizeOptions
+from ortkit.optimization.passes import lowering_of, pipeline_of, target_of, tidied
+from ortkit.optimization.report import Report
+from ortkit.optimization.result import Optimized as Optimized
 from ortkit.rewrite.failures import FailedPass, PassError, blamed
 from ortkit.rewrite.pipeline import PipelineResult
 from ortkit.temporary import TemporaryFolder
@@ -379,7 +380,7 @@ class _Run:
 
     def verified(self, candidate: Candidate) -> tuple[Candidate, Verification]:
         """Check against the source; roll back the rewrites that break it, and name them."""
-        from ortkit.rollback import Attempt, roll_back
+        from ortkit.optimization.rollback import Attempt, roll_back
         from ortkit.verify.fixed_batch import verifier_of
 
         options = self.options
@@ -432,7 +433,7 @@ class _Run:
             RunError: It does not load the source.
             CheckError: It loads no result, not even one without rewrites.
         """
-        from ortkit.load_stage import LOADS, LoadStage
+        from ortkit.optimization.load_stage import LOADS, LoadStage
         from ortkit.verify.bisect import find_guilty
 
         is_verified = verification is not None and verification.is_good and verification.has_run

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any, overload
 
 from ortkit.errors import UserError
-from ortkit.optimization import Optimized, OptimizeOptions, Source
-from ortkit.optimization import optimize as optimize_model
+from ortkit.optimization.call import Optimized, OptimizeOptions, Source
+from ortkit.optimization.call import optimize as optimize_model
 
 
 @overload

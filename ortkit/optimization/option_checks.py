@@ -8,7 +8,7 @@ from ortkit.errors import UserError
 from ortkit.verify.budget import check_budget
 
 if TYPE_CHECKING:
-    from ortkit.options import OptimizeOptions
+    from ortkit.optimization.options import OptimizeOptions
 
 
 def check_verification(options: OptimizeOptions) -> None:

@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 import onnx_ir as ir
 
-from ortkit.candidate import Candidate
+from ortkit.optimization.candidate import Candidate
 from ortkit.verify.bisect import find_guilty
 from ortkit.verify.kernels.report import KernelReport
 from ortkit.verify.suspects import suspects

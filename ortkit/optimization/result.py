@@ -21,7 +21,7 @@ from ortkit.kernels.metadata import (
     library_path,
 )
 from ortkit.kernels.trust import digest, trust
-from ortkit.report import Report
+from ortkit.optimization.report import Report
 from ortkit.temporary import TemporaryFolder
 
 

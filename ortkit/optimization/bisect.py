@@ -10,7 +10,7 @@ from typing import Literal
 
 from ortkit.graph.io.open import open_model
 from ortkit.graph.io.save import save_model
-from ortkit.optimization import OptimizeOptions, Source, optimize
+from ortkit.optimization.call import OptimizeOptions, Source, optimize
 from ortkit.rewrite.log import Hit
 from ortkit.temporary import TemporaryFolder
 from ortkit.verify.fixed_batch import verifier_of

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
-from ortkit.report import RegionReport
+from ortkit.fusion.regions.report import RegionReport
 from ortkit.rewrite.log import RewriteLog
 from ortkit.rewrite.pipeline import PipelineResult
 

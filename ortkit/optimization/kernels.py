@@ -8,8 +8,8 @@ from pathlib import Path
 import onnx
 
 from ortkit.errors import KernelError, MissingDependencyError
-from ortkit.options import OptimizeOptions
-from ortkit.report import RegionReport
+from ortkit.fusion.regions.report import RegionReport
+from ortkit.optimization.options import OptimizeOptions
 from ortkit.rewrite.pipeline import PipelineResult
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Container
 from dataclasses import replace
 
-from ortkit.options import OptimizeOptions
+from ortkit.optimization.options import OptimizeOptions
 from ortkit.passes.select import load_pass, select_passes
 from ortkit.rewrite.options import Target
 from ortkit.rewrite.pipeline import Pipeline, PipelineResult

@@ -1,0 +1,1 @@
+"""The one call: open, rewrite, compile, verify, measure, report."""
