@@ -21,8 +21,9 @@ ROUNDINGS: dict[str, float] = {
 #: Winograd's are NaN where one is, and attention does not read what a mask hides.
 #: The maximum of a window with NaN is NaN; ONNX Runtime passes over NaN there.
 SPECIAL_VALUES_DIFFER = ("winograd_conv", "attention", "max_pool")
-#: Kinds whose kernels for CUDA give 0 where their bodies divide 0 by 0: a query that sees no key.
-ZERO_FOR_NAN = ("attention",)
+#: Kinds whose kernels for CUDA give numbers where their bodies divide 0 by 0: 0, or the bias of the
+#: values, for a query that sees no key.
+NUMBER_FOR_NAN = ("attention",)
 
 
 def roundings_of(op_type: str) -> float:
@@ -37,9 +38,9 @@ def special_values_differ(op_type: str) -> bool:
     return _has_part(op_type, SPECIAL_VALUES_DIFFER)
 
 
-def is_zero_for_nan(op_type: str) -> bool:
-    """Return whether a fused operator for CUDA gives 0 where its body gives NaN for numbers."""
-    return _has_part(op_type, ZERO_FOR_NAN)
+def is_number_for_nan(op_type: str) -> bool:
+    """Return whether a fused operator for CUDA gives a number where its body gives NaN."""
+    return _has_part(op_type, NUMBER_FOR_NAN)
 
 
 def _has_part(op_type: str, parts: tuple[str, ...]) -> bool:

@@ -1,7 +1,7 @@
 """One value against its reference, with a tolerance that comes from the model's conditioning.
 
 A float may be off by the larger of two things. The floor is a few epsilons of its type at the
-scale of its row. The spread is how far its row moves in runs with perturbed values
+scale of its row. The spread is twice how far its row moves in runs with perturbed values
 (`perturbation.py`), as far as a cap. Beyond the cap the value is ill-conditioned on these inputs:
 an error there proves nothing, and the value is inconclusive.
 
@@ -19,7 +19,7 @@ import numpy as np
 from ortkit.verify.compare import OutputComparison, compare_outputs
 from ortkit.verify.inputs.feeds import Value
 from ortkit.verify.rows import as_rows, row_errors, row_spread
-from ortkit.verify.tolerances import CAPS, TOLERANCES
+from ortkit.verify.tolerances import CAPS, SPREAD_FACTOR, TOLERANCES
 
 
 @dataclass(frozen=True)
@@ -52,12 +52,17 @@ class Moved:
         runs = [_saturated(run, largest) for run in _like(exact, self.runs)]
         return Moved(_saturated(exact, largest), runs, self.cap)
 
-    def spread(self, shape: tuple[int, ...]) -> np.ndarray:
-        """Return how far the runs move each row at most, with the value as `shape` of rows."""
+    def spread(self, shape: tuple[int, ...], scales: np.ndarray) -> np.ndarray:
+        """Return how far the runs move each row at most, as parts of the rows' scales.
+
+        Args:
+            shape: The value's shape as rows.
+            scales: Of these rows.
+        """
         exact = self.exact
         assert isinstance(exact, np.ndarray)
         rows = [run.reshape(shape) for run in _like(exact, self.runs)]
-        return row_spread(exact.reshape(shape), rows)
+        return row_spread(exact.reshape(shape), rows, scales)
 
 
 def limits_of(coarsest: str) -> Limits:
@@ -139,7 +144,7 @@ def _compare_floats(
     leading, rows = as_rows(expected)
     errors, scales = row_errors(rows, actual.reshape(rows.shape))
     parts = errors / epsilon
-    spreads = [(each.spread(rows.shape) / scales, each.cap) for each in moved]
+    spreads = [(SPREAD_FACTOR * each.spread(rows.shape, scales), each.cap) for each in moved]
     bounded = sum((np.minimum(spread, cap) for spread, cap in spreads), np.zeros(len(rows)))
     allowed = np.maximum(floor, bounded / epsilon)
     row = int(np.argmax(parts / allowed)) if parts.size else 0

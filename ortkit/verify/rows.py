@@ -34,24 +34,32 @@ def row_errors(expected: np.ndarray, actual: np.ndarray) -> tuple[np.ndarray, np
     return np.asarray(np.maximum(errors / scales, outliers)), scales
 
 
-def row_spread(expected: np.ndarray, runs: Sequence[np.ndarray]) -> np.ndarray:
-    """Return how far runs with perturbed values move each row at most: [rows, n] each -> [rows].
+def row_spread(expected: np.ndarray, runs: Sequence[np.ndarray], scales: np.ndarray) -> np.ndarray:
+    """Return how far runs with perturbed values move each row at most, over its scale.
 
-    A row in which a run has NaN or infinity and `expected` has not has an infinite spread. A row
-    with next to nothing but 0 is taken to move at least as far as half of the rows do: a Relu has
-    cut off what would tell.
+    The measure is that of `row_errors`. A row in which a run has NaN or infinity and `expected`
+    has not has an infinite spread. A row with next to nothing but 0 is taken to move at least as
+    far as half of the rows do: a Relu has cut off what would tell.
+
+    Args:
+        expected: Rows, as [rows, n].
+        runs: The same in each run.
+        scales: Of the rows, as `row_errors` returns them.
     """
-    spread = np.zeros(len(expected))
+    spread, outliers = np.zeros(len(expected)), np.zeros(len(expected))
     for run in runs:
         at = 0
         for want, got in zip(_blocks(expected), _blocks(run), strict=True):
-            errors = _measure(want, got)[0]
-            spread[at : at + len(want)] = np.maximum(spread[at : at + len(want)], errors)
+            errors, _, relative = _measure(want, got)
+            part = slice(at, at + len(want))
+            spread[part] = np.maximum(spread[part], errors)
+            outliers[part] = np.maximum(outliers[part], relative)
             at += len(want)
     if not len(spread):
         return spread
     is_sparse = (expected != 0).sum(axis=1) < _MIN_ROW
-    return np.where(is_sparse, np.maximum(spread, np.median(spread)), spread)
+    spread = np.where(is_sparse, np.maximum(spread, np.median(spread)), spread)
+    return np.asarray(np.maximum(spread / scales, outliers))
 
 
 def as_rows(array: np.ndarray) -> tuple[tuple[int, ...], np.ndarray]:

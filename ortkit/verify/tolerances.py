@@ -51,6 +51,10 @@ CAPS = {
     "float32": 2.0**-7, "float16": 2.0**-4, "bfloat16": 2.0**-3, "int8": 2.0**-4,
 }  # fmt: skip
 
+#: What a row may be off, as a multiple of how far the perturbed runs move it at most: the runs are
+#: eight draws of what roundings do, and a candidate is another one.
+SPREAD_FACTOR = 2.0
+
 #: A node of a model may be off by so many times what another run of it is.
 OWN_ERROR_FACTOR = 4.0
 

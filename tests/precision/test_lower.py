@@ -265,7 +265,8 @@ def test_bfloat16_is_judged_without_a_device() -> None:
     verification = made.report.verification
     assert verification is not None
     assert verification.verdict == "partly", verification.reason
-    assert [gap.what for gap in verification.not_compared] == ["4 kernels"]
+    # Interpreted alone, and not run with the whole model.
+    assert [gap.what for gap in verification.not_compared] == ["4 kernels", "4 kernels"]
     assert "every value rounded to bfloat16" in verification.reason
     # bfloat16 rounds to 1/256: the error is there, so something was rounded.
     assert max(each.max_error_eps for each in verification.outputs) > 2.0**-10 / 2.0**-23

@@ -1,4 +1,4 @@
-"""The process that runs kernels beside their bodies, started by `kernel_check.py`.
+"""The process that runs kernels beside their bodies, started by `kernels/check.py`.
 
 A kernel that crashes ends this process and not the caller's: what is about to run is noted first.
 """
@@ -199,7 +199,9 @@ class Check:
             self.why_skipped = one_line(error)
             return
         self.tried += 1
-        expected = Expected(reference, operands, body, is_zero_for_nan=ways.body.is_zero_for_nan)
+        expected = Expected(
+            reference, operands, body, is_number_for_nan=ways.body.is_number_for_nan
+        )
         if expected.precision != FLOAT64:
             self.reference = expected.precision
         first: list[np.ndarray] = []

@@ -23,7 +23,7 @@ class Expected:
         operands: Sequence[Operand],
         body: Sequence[np.ndarray],
         *,
-        is_zero_for_nan: bool,
+        is_number_for_nan: bool,
     ) -> None:
         """Compute the body in float64; where that fails, working precision takes its place.
 
@@ -31,9 +31,9 @@ class Expected:
             reference: The body in float64.
             operands: Its inputs.
             body: Its results in working precision.
-            is_zero_for_nan: Whether the kernel may give 0 where both are NaN.
+            is_number_for_nan: Whether the kernel may give a number where both are NaN.
         """
-        self._is_zero_for_nan = is_zero_for_nan
+        self._is_number_for_nan = is_number_for_nan
         self._reference = reference
         self._inputs = [each.wide for each in operands]
         self._body = body
@@ -60,7 +60,7 @@ class Expected:
         for index, (exact, body, result) in enumerate(
             zip(self._exact, self._body, got, strict=True)
         ):
-            if self._is_zero_for_nan:
+            if self._is_number_for_nan:
                 result = _with_nan(result, exact, body)
             yield judge_output(index, exact, body, result, roundings=roundings, moved=self._moved)
 
@@ -72,6 +72,6 @@ class Expected:
 
 
 def _with_nan(result: np.ndarray, exact: np.ndarray, body: np.ndarray) -> np.ndarray:
-    """Return a result with NaN for each 0 where the body gives NaN."""
-    is_nan = (result == 0) & (exact != exact) & (body != body)
+    """Return a result with NaN for each number where the body gives NaN."""
+    is_nan = np.isfinite(result.astype(np.float64)) & (exact != exact) & (body != body)
     return np.where(is_nan, np.asarray(np.nan, result.dtype), result) if is_nan.any() else result

@@ -1,4 +1,4 @@
-"""What `kernel_check.py` and the process that runs kernels tell each other, as JSON's types."""
+"""What `kernels/check.py` and the process that runs kernels tell each other, as JSON's types."""
 
 from __future__ import annotations
 

@@ -16,6 +16,7 @@ from ortkit.verify.kernels.ops_activations import (
     Swish,
 )
 from ortkit.verify.kernels.ops_rows import (
+    GroupNormalization,
     LayerNormalization,
     LogSoftmax,
     ReduceLogSumExp,
@@ -52,6 +53,6 @@ class CastLike(OpRun):
 
 
 OPS: tuple[type[OpRun], ...] = (
-    CastLike, Conv, Erf, Gelu, HardSwish, LayerNormalization, LogSoftmax, MaxPool, Mean, Mish,
-    RMSNormalization, ReduceLogSumExp, Sigmoid, Softplus, Softsign, Sum, Swish,
+    CastLike, Conv, Erf, Gelu, GroupNormalization, HardSwish, LayerNormalization, LogSoftmax, MaxPool,
+    Mean, Mish, RMSNormalization, ReduceLogSumExp, Sigmoid, Softplus, Softsign, Sum, Swish,
 )  # fmt: skip

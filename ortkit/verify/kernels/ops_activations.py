@@ -1,4 +1,4 @@
-"""Functions of one value in float64, for `kernel_ops.py`."""
+"""Functions of one value in float64, for `kernels/ops.py`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Norms and reductions in float64, for `kernel_ops.py`."""
+"""Norms and reductions in float64, for `kernels/ops.py`."""
 
 from __future__ import annotations
 
@@ -45,6 +45,33 @@ class LayerNormalization(OpRun):
         variance = _mean(moved * moved, axes)
         result = moved / np.sqrt(variance + (1e-5 if epsilon is None else epsilon)) * scale
         return (result if bias is None else result + bias,)
+
+
+class GroupNormalization(OpRun):
+    """ONNX GroupNormalization-21; -18 has a scale and a bias for each group."""
+
+    op_domain = ""
+
+    def _run(
+        self,
+        x: np.ndarray,
+        scale: np.ndarray,
+        bias: np.ndarray,
+        epsilon: float | None = None,
+        num_groups: int | None = None,
+        stash_type: int | None = None,
+    ) -> tuple[np.ndarray]:
+        del stash_type  # float64 is wider than any
+        assert num_groups is not None
+        groups = x.reshape(x.shape[0], num_groups, -1)
+        moved = groups - _mean(groups, (2,))
+        variance = _mean(moved * moved, (2,))
+        normal = moved / np.sqrt(variance + (1e-5 if epsilon is None else epsilon))
+        channels = (1, x.shape[1], *[1] * (x.ndim - 2))
+        factor, shift = (
+            np.repeat(each, x.shape[1] // len(each)).reshape(channels) for each in (scale, bias)
+        )
+        return (normal.reshape(x.shape) * factor + shift,)
 
 
 class RMSNormalization(OpRun):

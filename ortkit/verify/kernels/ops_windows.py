@@ -1,4 +1,4 @@
-"""Convolution and pooling in float64, for `kernel_ops.py`."""
+"""Convolution and pooling in float64, for `kernels/ops.py`."""
 
 from __future__ import annotations
 

@@ -86,5 +86,5 @@ def is_gluon(variant: VariantSource) -> bool:
 
 
 def write_source(kernel: KernelSource, path: Path) -> None:
-    """Write a source for `kernel_interpreted.py`, which a process of ours reads."""
+    """Write a source for `kernels/interpreted.py`, which a process of ours reads."""
     path.write_bytes(pickle.dumps(kernel))
