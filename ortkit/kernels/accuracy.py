@@ -21,8 +21,8 @@ ROUNDINGS: dict[str, float] = {
 #: Winograd's are NaN where one is, and attention does not read what a mask hides.
 #: The maximum of a window with NaN is NaN; ONNX Runtime passes over NaN there.
 SPECIAL_VALUES_DIFFER = ("winograd_conv", "attention", "max_pool")
-#: Kinds whose kernels for CUDA give numbers where their bodies divide 0 by 0: 0, or the bias of the
-#: values, for a query that sees no key.
+#: Kinds whose kernels for CUDA give numbers where their bodies divide 0 by 0: a query that sees no
+#: key gets 0, or the bias of the values.
 NUMBER_FOR_NAN = ("attention",)
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -44,16 +44,18 @@ class Moved:
     runs: Sequence[Value]
     cap: float
     """The part of a row's scale beyond which the spread allows no more."""
+    factor: float = SPREAD_FACTOR
+    """How many times the spread a row may be off."""
 
     def saturated(self, largest: float) -> Moved:
         """Return this with all magnitudes of at most `largest`."""
         exact = self.exact
         assert isinstance(exact, np.ndarray)
         runs = [_saturated(run, largest) for run in _like(exact, self.runs)]
-        return Moved(_saturated(exact, largest), runs, self.cap)
+        return replace(self, exact=_saturated(exact, largest), runs=runs)
 
     def spread(self, shape: tuple[int, ...], scales: np.ndarray) -> np.ndarray:
-        """Return how far the runs move each row at most, as parts of the rows' scales.
+        """Return what each row may be off for the runs, as parts of the rows' scales.
 
         Args:
             shape: The value's shape as rows.
@@ -62,7 +64,7 @@ class Moved:
         exact = self.exact
         assert isinstance(exact, np.ndarray)
         rows = [run.reshape(shape) for run in _like(exact, self.runs)]
-        return row_spread(exact.reshape(shape), rows, scales)
+        return self.factor * row_spread(exact.reshape(shape), rows, scales)
 
 
 def limits_of(coarsest: str) -> Limits:
@@ -144,7 +146,7 @@ def _compare_floats(
     leading, rows = as_rows(expected)
     errors, scales = row_errors(rows, actual.reshape(rows.shape))
     parts = errors / epsilon
-    spreads = [(SPREAD_FACTOR * each.spread(rows.shape, scales), each.cap) for each in moved]
+    spreads = [(each.spread(rows.shape, scales), each.cap) for each in moved]
     bounded = sum((np.minimum(spread, cap) for spread, cap in spreads), np.zeros(len(rows)))
     allowed = np.maximum(floor, bounded / epsilon)
     row = int(np.argmax(parts / allowed)) if parts.size else 0

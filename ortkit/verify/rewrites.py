@@ -363,8 +363,8 @@ class RewriteStage:
                 want, got = expected[name], actual[name]
                 moved = [
                     Moved(want, [run[name] for run in runs[_PERTURBED]], LIMITS.cap),
-                    Moved(want, [run[name] for run in runs[_LOST]], constants_cap),
-                    Moved(got, [run[name] for run in runs[_NEW]], constants_cap),
+                    Moved(want, [run[name] for run in runs[_LOST]], constants_cap, 1.0),
+                    Moved(got, [run[name] for run in runs[_NEW]], constants_cap, 1.0),
                 ]
                 found = compare_conditioned(name, want, got, limits, moved)
                 is_off = not found.equal or found.is_inconclusive

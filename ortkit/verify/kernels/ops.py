@@ -53,6 +53,7 @@ class CastLike(OpRun):
 
 
 OPS: tuple[type[OpRun], ...] = (
-    CastLike, Conv, Erf, Gelu, GroupNormalization, HardSwish, LayerNormalization, LogSoftmax, MaxPool,
-    Mean, Mish, RMSNormalization, ReduceLogSumExp, Sigmoid, Softplus, Softsign, Sum, Swish,
+    CastLike, Conv, Erf, Gelu, GroupNormalization, HardSwish, LayerNormalization, LogSoftmax,
+    MaxPool, Mean, Mish, RMSNormalization, ReduceLogSumExp, Sigmoid, Softplus, Softsign, Sum,
+    Swish,
 )  # fmt: skip
