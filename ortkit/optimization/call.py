@@ -434,7 +434,7 @@ class _Run:
             CheckError: It loads no result, not even one without rewrites.
         """
         from ortkit.optimization.load_stage import LOADS, LoadStage
-        from ortkit.verify.bisect import find_guilty
+        from ortkit.verify.bisect import find_breaking_rewrites
 
         is_verified = verification is not None and verification.is_good and verification.has_run
         if is_verified and not self._is_verified_in_other_form:
@@ -463,15 +463,15 @@ class _Run:
             everything = frozenset(ids)
             self.options.progress("find the breaking rewrite")
             try:
-                guilty = find_guilty(ids, loads_without)
+                breaking = find_breaking_rewrites(ids, loads_without)
             except CheckError as error:
                 raise CheckError(
                     f"no result loads in ONNX Runtime, with no rewrite either: {self.load_check}",
                     where=self._name(),
                     fix="report it with the model; nothing was written",
                 ) from error
-            loads_without(frozenset(guilty))
-            self.rolled_back = (*self.rolled_back, *guilty)
+            loads_without(frozenset(breaking))
+            self.rolled_back = (*self.rolled_back, *breaking)
         return best
 
     @property

@@ -9,7 +9,7 @@ from typing import TypeAlias
 import onnx_ir as ir
 
 from ortkit.optimization.candidate import Candidate
-from ortkit.verify.bisect import find_guilty
+from ortkit.verify.bisect import find_breaking_rewrites
 from ortkit.verify.kernels.report import KernelReport
 from ortkit.verify.suspects import suspects
 from ortkit.verify.verification import Verification
@@ -70,14 +70,14 @@ class _Rollback:
     def run(self) -> RolledBack:
         named, is_certain = self._named()
         if not is_certain:
-            find_guilty(self._order(named) if named else self.ids, self._is_good)
+            find_breaking_rewrites(self._order(named) if named else self.ids, self._is_good)
         return RolledBack(tuple(self._order(self.best_denied)), self.best)
 
     def _named(self) -> tuple[frozenset[str], bool]:
         """Deny what made wrong values until the result is good.
 
         Returns:
-            What was denied, empty if that does not help, and whether all of it is guilty: each
+            What was denied, empty if that does not help, and whether all of it is breaking: each
             is then the only rewrite that made a value that is wrong.
         """
         denied: frozenset[str] = frozenset()

@@ -1,4 +1,4 @@
-"""The ways of computing a product in fewer bits, each as nodes that ONNX Runtime has."""
+"""The ways of computing a product in a lower precision, each as nodes that ONNX Runtime has."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _FLOAT = ir.DataType.FLOAT
 
 
 class Form(Protocol):
-    """One product in fewer bits."""
+    """One product in a lower precision."""
 
     @property
     def product(self) -> Product:

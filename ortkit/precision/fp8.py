@@ -1,4 +1,4 @@
-"""Products in eight-bit floats on CUDA: which gain, and what they become.
+"""Products in fp8 on CUDA: which gain, and what they become.
 
 Before:
     y = MatMul(x, W)                                                     # float16
@@ -37,7 +37,7 @@ from ortkit.rewrite.log import RewriteLog
 from ortkit.rewrite.site import describe
 from ortkit.runtime.timing.variants import Variant
 
-#: DequantizeLinear has had eight-bit floats since then; axes are an input.
+#: DequantizeLinear has had fp8 since then; axes are an input.
 _OPSET = 19
 _FLOAT, _FP8 = ir.DataType.FLOAT, ir.DataType.FLOAT8E4M3FN
 _HALF_DTYPES = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)

@@ -18,7 +18,7 @@ _SECONDS = 300.0
 
 @dataclass(frozen=True)
 class Gain:
-    """What one product takes, in us: the least of several runs by turns."""
+    """What one product takes, in us: the least of several interleaved runs."""
 
     float_us: float
     lowered_us: float

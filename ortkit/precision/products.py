@@ -1,4 +1,4 @@
-"""The products with constant weights: what can be computed in fewer bits on a CPU."""
+"""The products with constant weights: what a CPU can compute in a lower precision."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The process that times a switched model, started by `gains.py`: one trace of runs by turns."""
+"""The process that times a switched model for `gains.py`: one trace of interleaved runs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _CONVERSIONS = frozenset(
 
 
 class Job(TypedDict):
-    """A model, and input sets to run in turns."""
+    """A model, and input sets to run interleaved."""
 
     model: str
     feeds: list[str]

@@ -52,7 +52,7 @@ class PrecisionReport:
     """Norms whose outliers were moved into the weights behind them."""
     notes: tuple[str, ...]
     time: WholeTime | None = None
-    """Of the whole model in float32 and in fewer bits; None if it was not timed."""
+    """Of the whole model in float32 and in the lower precision; None if it was not timed."""
 
     @property
     def lowered(self) -> int:

@@ -56,7 +56,7 @@ class Runner:
         setting = Setting(model, place / "results", optimize, libraries)
         (result,) = run_sessions([setting], sets, len(sets), place / "job", _SECONDS)
         if not result.is_loaded or len(result.done) < len(sets):
-            raise CheckError(f"a trial of fewer bits does not run: {result.problem}")
+            raise CheckError(f"a trial in a lower precision does not run: {result.problem}")
         return place / "results"
 
     def ranges(self, model: ir.Model, products: Sequence[Product]) -> dict[str, np.ndarray]:

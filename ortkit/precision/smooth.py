@@ -28,7 +28,7 @@ from ortkit.rewrite.site import describe
 
 #: How much of an outlier goes into the weights; each is tried.
 STRENGTHS = (0.5, 0.75)
-#: A channel is an outlier if it is so many times as large as the median one.
+#: A channel is an outlier if it is this many times as large as the median one.
 OUTLIER = 6.0
 #: What smoothing must leave of the squared error to be worth it.
 WORTH = 0.9

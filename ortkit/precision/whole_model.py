@@ -1,4 +1,4 @@
-"""Whether a model in fewer bits is faster as a whole: in turns with the same one in float32."""
+"""Whether a model in a lower precision is faster as a whole, interleaved with the float32 one."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def time_whole(
     """Time both in turns.
 
     Args:
-        lowered: The model in fewer bits.
+        lowered: The model in a lower precision.
         plain: The same in float32.
         feeds: Folder of an input set, as `verify.exchange` writes it.
         folder: For files.

@@ -1,4 +1,4 @@
-"""How far a model in fewer bits is from the original: the numbers that a budget is held to.
+"""How far a model in a lower precision is from the original: the numbers that a budget is held to.
 
 The error of an output is the norm of the difference over the norm of the output (the inverse of
 the signal-to-noise ratio's root), or an eighth of the worst row's if that is more, so that no row
@@ -16,7 +16,7 @@ import numpy as np
 
 from ortkit.verify.inputs.feeds import Value
 
-#: The worst row may be so many times as far off as the whole.
+#: The worst row may be this many times as far off as the whole.
 ROW_FACTOR = 8.0
 #: Rows are judged at this part of the rows' root mean square at least.
 ROW_FLOOR = 0.25

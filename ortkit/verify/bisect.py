@@ -10,7 +10,7 @@ IsGood = Callable[[frozenset[str]], bool]
 """Given the ids to deny, run the pipeline without them and verify the result."""
 
 
-def find_guilty(
+def find_breaking_rewrites(
     rewrite_ids: Sequence[str], is_good: IsGood, *, max_checks: int = 100
 ) -> tuple[str, ...]:
     """Find few rewrites whose denial makes the result good.
@@ -24,7 +24,7 @@ def find_guilty(
         rewrite_ids: In the order in which they are applied. With none denied the result must
             be bad; this is not checked again.
         is_good: Costly; called once per set of ids.
-        max_checks: After so many calls the smallest set known to be good is returned, which
+        max_checks: After this many calls the smallest set known to be good is returned, which
             may deny more than is necessary.
 
     Returns:
@@ -68,17 +68,17 @@ class _Search:
 
     def collect(self) -> None:
         """Find one culprit after the other, until denying those found is enough."""
-        guilty: frozenset[str] = frozenset()
+        breaking: frozenset[str] = frozenset()
         low = 0  # the first `low` ids may be allowed, with all later ones denied
-        while not self.ask(guilty) and self.checks_left > 0:
+        while not self.ask(breaking) and self.checks_left > 0:
             high = len(self.ids)
             while high - low > 1:
                 middle = (low + high) // 2
-                if self.ask(guilty | frozenset(self.ids[middle:])):
+                if self.ask(breaking | frozenset(self.ids[middle:])):
                     low = middle
                 else:
                     high = middle
-            guilty |= {self.ids[low]}
+            breaking |= {self.ids[low]}
             low += 1
 
     def shrink(self) -> None:

@@ -51,7 +51,7 @@ class Job(TypedDict):
 
     runs: list[Run]
     feeds: list[str]
-    wanted: int  # stop when so many input sets ran in the first session; the rest follow it
+    wanted: int  # stop when this many input sets ran in the first session; the rest follow it
     status: str
     memory_bytes: int  # what the process may allocate; 0 for no limit
 

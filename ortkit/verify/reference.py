@@ -107,7 +107,7 @@ class Reference:
     notes: tuple[str, ...] = ()
     """What is odd about given input sets."""
     tolerance: UserTolerance | None = None
-    """What the user allows a candidate to be off, besides what is judged anyway."""
+    """What the user allows a candidate to be off, in addition to what is judged anyway."""
     mismatches: tuple[Gap, ...] = ()
     """Expected outputs that came with them and that the original does not give."""
 

@@ -86,7 +86,7 @@ def give_picks(model: ir.Model, names: Sequence[str]) -> None:
         results = [] if node.op_type in _SELECTS or pick.is_graph_output() else [pick]
         for number, value in enumerate(node.inputs):
             if value is not None:
-                # A candidate in fewer bits may pick from fewer.
+                # A candidate in a lower precision may pick from fewer.
                 is_data = number == 0 and node.op_type in _PICKS
                 to = {"to": int(ir.DataType.FLOAT)}
                 copy = ir.node("Cast", [value], to) if is_data else ir.node("Identity", [value])

@@ -18,7 +18,7 @@ from ortkit.verify.limits import memory_limit
 
 CPU = ("CPUExecutionProvider",)
 _CHILD = child.__name__
-#: A session that did not end in so many times the time of another one computes something else.
+#: A session that did not end in this many times the time of another one computes something else.
 _SLOW_FACTOR = 10.0
 _SLOW_SECONDS = 2.0
 

@@ -55,7 +55,7 @@ CAPS = {
 #: eight draws of what roundings do, and a candidate is another one.
 SPREAD_FACTOR = 2.0
 
-#: A node of a model may be off by so many times what another run of it is.
+#: A node of a model may be off by this many times what another run of it is.
 OWN_ERROR_FACTOR = 4.0
 
 #: Rows smaller than this part of the tensor's largest magnitude are judged at this part:
@@ -65,7 +65,7 @@ PEAK_PART = 2.0**-10
 #: No row is judged at a smaller scale: what is left of values of size one that cancel.
 SCALE_FLOOR = 2.0**-20
 
-#: Elements larger than so many times their row's median are sentinels (-1e9 in a mask): each is
+#: Elements larger than this many times their row's median are sentinels (-1e9 in a mask): each is
 #: judged by its own size, and they do not set the scale of the others.
 SENTINEL_FACTOR = 2.0**12
 

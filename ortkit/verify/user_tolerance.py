@@ -18,8 +18,8 @@ _BLOCK = 1 << 20
 class UserTolerance:
     """Bounds on `|actual - expected|`, element by element: `atol + rtol * |expected|`.
 
-    It is held to besides the judgement of `verify/compare.py`, never instead of it. A number
-    that is not given is 0, as soon as one is given for the output or for all.
+    It is held to in addition to the judgement of `verify/compare.py`, never instead of it. A
+    number that is not given is 0, as soon as one is given for the output or for all.
     """
 
     atol: float | None = None

@@ -79,7 +79,7 @@ class Verifier:
             memory_mib: For each process; by default 1.5 times the weights in float32, and 512.
             custom_ops: Libraries that original and candidates need to load at all.
             given: Input sets, instead of made ones and of `inputs`.
-            tolerance: What results may be off, besides what is judged anyway.
+            tolerance: What results may be off, in addition to what is judged anyway.
             most_sets: The number of input sets of a covering design at most.
             budget: What is left of another verification's time, instead of `seconds`.
         """

@@ -1,6 +1,6 @@
 """One thing has one name, the one of the field: phrases that were replaced do not come back.
 
-Only phrases without a plain use stand here. The list of exempt places may only shrink.
+Only phrases without a plain use stand here.
 """
 
 from __future__ import annotations
@@ -8,8 +8,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
-
-import pytest
 
 ROOT = Path(__file__).parents[2]
 PLACES = ("ortkit", "custom_ops", "docs", "scripts", "README.md", "CONTRIBUTING.md")
@@ -43,9 +41,6 @@ RETIRED = {
 }
 PATTERN = re.compile("|".join(f"({old})" for old in RETIRED))
 
-#: Not yet rewritten; entries go when nothing is left in them.
-EXEMPT = ("ortkit/verify/", "ortkit/precision/", "docs/architecture.md")
-
 
 def _files() -> Iterator[tuple[str, str]]:
     """Yield the path and the text of each source and page."""
@@ -64,17 +59,8 @@ def _retired(text: str) -> list[str]:
 
 
 def test_retired_phrases_stay_away() -> None:
-    found = {
-        name: phrases
-        for name, text in _files()
-        if not name.startswith(EXEMPT) and (phrases := _retired(text))
-    }
+    found = {name: phrases for name, text in _files() if (phrases := _retired(text))}
     assert found == {}
-
-
-@pytest.mark.parametrize("exempt", EXEMPT)
-def test_exempt_places_still_need_it(exempt: str) -> None:
-    assert any(_retired(text) for name, text in _files() if name.startswith(exempt))
 
 
 def test_a_phrase_is_seen_across_lines() -> None:

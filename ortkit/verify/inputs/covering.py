@@ -13,7 +13,7 @@ QUICK_SETS = 4
 #: Random sets for models that compute in lower precision: their error is one on usual numbers.
 LOWERED_SETS: Mapping[Level, int] = {"quick": 2, "full": 8}
 _MOST_SETS = 12
-#: A set is added only if it brings a new value, or so many new pairs of values.
+#: A set is added only if it brings a new value, or this many new pairs of values.
 _LEAST_PAIRS = 1
 
 _Choice: TypeAlias = dict[str, int]

@@ -203,9 +203,9 @@ def _use(
         return InputUse("length", _axis_size(node.inputs[0], axis, arguments))
     is_compared = node.op_type in _COMPARISONS and _rank(source) >= 2 and _asks_flags(node, index)
     is_cast = node.op_type == "Cast" and node.attributes.get_int("to", 0) == ir.DataType.BOOL
-    is_flipped = node.op_type == "Sub" and index == 1 and _is_one(node.inputs[0])
+    is_complement = node.op_type == "Sub" and index == 1 and _is_one(node.inputs[0])
     is_chosen = node.op_type == "Where" and index == 0
-    if (is_compared and not is_float(source)) or is_cast or is_flipped or is_chosen:
+    if (is_compared and not is_float(source)) or is_cast or is_complement or is_chosen:
         return InputUse("mask")
     meaning = _MEANINGS.get((node.op_type, index))
     if meaning is None or (is_float(source) and meaning not in _FLOATS_BY_MEANING):

@@ -13,14 +13,14 @@ import numpy as np
 Kind = Literal[
     "normal", "other constants", "large", "positive", "negative", "zeros", "nan", "infinity"
 ]
-#: What the sizes of a kernel are tried with by turns.
+#: What the sizes of a kernel are tried with, one kind after the other.
 USUAL: tuple[Kind, ...] = ("normal", "other constants", "large", "normal", "positive")
 #: What one size of each kernel is tried with: all kinds, or all of numbers.
 ORDINARY: tuple[Kind, ...] = (
     "normal", "other constants", "large", "positive", "negative", "zeros",
 )  # fmt: skip
 SPECIAL: tuple[Kind, ...] = (*ORDINARY, "nan", "infinity")
-#: What kernels with eight-bit floats are tried with: factors that they multiply after a sum
+#: What kernels with fp8 are tried with: factors that they multiply after a sum
 #: overflow elsewhere than in their bodies.
 EIGHT_BITS: tuple[Kind, ...] = ("normal", "other constants", "positive", "zeros")
 _LARGE = 100.0

@@ -28,7 +28,7 @@ _COMPUTED_IN = "float32"
 _MOVED_RUNS = 8
 
 Moved = Callable[[float, int], Sequence[np.ndarray] | None]
-"""The reference's outputs with an error of up to so many epsilons in each rounding, by a seed;
+"""The reference's outputs with an error of up to this many epsilons in each rounding, by a seed;
 None where it cannot be run so."""
 
 
