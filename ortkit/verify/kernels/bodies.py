@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from ortkit.kernels.accuracy import is_number_for_nan
+from ortkit.kernels.accuracy import is_number_for_nan, special_values_differ_on_cuda
 from ortkit.verify.kernels.blocks import Operand
 from ortkit.verify.kernels.inputs import is_floating, numpy_type
 from ortkit.verify.kernels.job import KernelJob, NotRunError, one_line
@@ -33,11 +33,14 @@ class Body:
         run: Computes its outputs.
         types: The types that its values are rounded to; empty if ONNX Runtime decides.
         is_number_for_nan: Whether its kernel gives numbers where the body gives NaN.
+        special_values_differ: Whether its kernel answers NaN and infinities otherwise, for the
+            device that it is for.
     """
 
     run: Callable[[Sequence[Operand]], list[np.ndarray]]
     types: Types = field(default_factory=dict)
     is_number_for_nan: bool = False
+    special_values_differ: bool = False
 
 
 def session_body(ort: ModuleType, kernel: KernelJob, custom_ops: Sequence[str]) -> Body:
@@ -66,7 +69,7 @@ def device_body(ort: ModuleType, kernel: KernelJob, custom_ops: Sequence[str]) -
     types = value_types(function, [spec["type"] for spec in kernel["inputs"]])
     if not any(is_floating(dtype) and dtype not in _OWN for dtype in types.values()):
         body = session_body(ort, kernel, custom_ops)
-        return replace(body, is_number_for_nan=is_number_for_nan(kernel["op"]))
+        return _for_device(body, kernel["op"])
     reference = Reference(function, types)
     if missing := [name for name in function.output if name not in types]:
         raise NotRunError(f"the type of its result {missing[0]!r} is not known")
@@ -77,7 +80,15 @@ def device_body(ort: ModuleType, kernel: KernelJob, custom_ops: Sequence[str]) -
         with np.errstate(all="ignore"):
             return [x.astype(dtype) for x, dtype in zip(found, outputs, strict=True)]
 
-    return Body(rounded, types, is_number_for_nan(kernel["op"]))
+    return _for_device(Body(rounded, types), kernel["op"])
+
+
+def _for_device(body: Body, op_type: str) -> Body:
+    return replace(
+        body,
+        is_number_for_nan=is_number_for_nan(op_type),
+        special_values_differ=special_values_differ_on_cuda(op_type),
+    )
 
 
 def value_types(function: onnx.FunctionProto, inputs: Sequence[int]) -> Types:

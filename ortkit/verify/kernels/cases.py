@@ -38,6 +38,8 @@ class Cases:
         kernel: KernelJob,
         function: onnx.FunctionProto,
         types: Mapping[str, np.dtype[np.generic]],
+        *,
+        has_special: bool,
     ) -> None:
         """Read the constants.
 
@@ -45,8 +47,10 @@ class Cases:
             kernel: The kernel.
             function: Its body.
             types: The types of the body's values, as far as they are known.
+            has_special: Whether NaN and infinities are among the values.
         """
         self._kernel = kernel
+        self._has_special = has_special
         self._has_eight_bits = any(map(is_eight_bits, types.values()))
         self._least = least_integers(frozenset(node.op_type for node in function.node))
         self._constants = [_constants(spec, n) for n, spec in enumerate(kernel["inputs"])]
@@ -76,7 +80,7 @@ class Cases:
         """Return the kinds that one size is tried with."""
         if self._has_eight_bits:
             return EIGHT_BITS
-        return SPECIAL if self._kernel["special_values"] else ORDINARY
+        return SPECIAL if self._has_special else ORDINARY
 
     def inputs(self, number: int, kind: Kind) -> list[Operand]:
         """Return values for all inputs of a case."""

@@ -167,7 +167,9 @@ class Check:
         kernel, started = self.kernel, time.process_time()
         part = self.job["seconds"] / len(self.job["kernels"])
         types = ways.body.types
-        reference, cases = Reference(function, types), Cases(kernel, function, types)
+        has_special = kernel["special_values"] and not ways.body.special_values_differ
+        reference = Reference(function, types)
+        cases = Cases(kernel, function, types, has_special=has_special)
         left = set(range(len(kernel["cases"])))
         self.left_out = len(left)
         for number, kind, is_required in cases.order():

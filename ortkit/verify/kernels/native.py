@@ -10,11 +10,20 @@ import numpy as np
 
 from ortkit.verify.kernels.blocks import DeviceBlock, HostBlock, Operand, Place, guarded
 from ortkit.verify.kernels.bodies import device_body, session_body
-from ortkit.verify.kernels.job import Job, KernelJob, NotRunError, WrongError, one_line
+from ortkit.verify.kernels.job import (
+    Job,
+    KernelJob,
+    NotRunError,
+    NotThisWayError,
+    WrongError,
+    one_line,
+)
 from ortkit.verify.kernels.library import kernels_here
 from ortkit.verify.kernels.models import DOMAIN
 from ortkit.verify.kernels.runs import Runner
 
+#: What a kernel says of tensors that it does not read, instead of reading them wrongly.
+_UNALIGNED = "begins at an address that is no multiple of"
 #: What a library says where it has no code for this GPU; see custom_ops/native/cuda_kernel.cc.
 _OTHER_GPU = "its kernel does not run on this GPU"
 
@@ -67,9 +76,23 @@ class NativeWays:
         on_one = partial(guarded, self._one.run_blocks, self._place, operands, specs)
         one = "CUDA" if self._is_cuda else "1 thread"
         yield one, partial(on_one, is_aligned=True)
-        yield f"{one}, unaligned tensors", partial(on_one, is_aligned=False)
+        yield f"{one}, unaligned tensors", partial(_unaligned, partial(on_one, is_aligned=False))
         if self._two is not None:
             on_two = partial(guarded, self._two.run_blocks, self._place, operands, specs)
             yield "2 threads", partial(on_two, is_aligned=True)
         arrays = [each.array for each in operands]
         yield f"{one}, tensors of other nodes", partial(self._inside.run, arrays)
+
+
+def _unaligned(run: Run) -> list[np.ndarray]:
+    """Run a kernel on unaligned tensors.
+
+    Raises:
+        NotThisWayError: It refuses them.
+    """
+    try:
+        return run()
+    except Exception as error:
+        if _UNALIGNED in str(error):
+            raise NotThisWayError(one_line(error)) from error
+        raise
