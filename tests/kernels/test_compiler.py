@@ -160,7 +160,7 @@ def test_the_process_ends_with_its_caller(tmp_path: Path) -> None:
     code = (
         "import sys, os; from pathlib import Path; from ortkit.kernels.catalog import BACKENDS; "
         "BACKENDS['odd'] = 'odd_backends:OddBackend'; import test_compiler as t; "
-        f"from ortkit.kernels import compiler; jobs = t.jobs(Path({str(tmp_path / '0')!r}), "
+        f"from ortkit.kernels.build import compiler; jobs = t.jobs(Path({str(tmp_path / '0')!r}), "
         "['fine', 'hangs'], 'odd'); "
         "tell = lambda done, total: done and print(t.process().pid, flush=True); "
         "compiler.compile_all(jobs, tell, 2.0)"

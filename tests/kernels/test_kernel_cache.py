@@ -275,7 +275,7 @@ WARM = """
 import sys
 from pathlib import Path
 from fused_model import unary
-from ortkit.kernels import compiler
+from ortkit.kernels.build import compiler
 from ortkit.kernels.build.library import build_library
 from ortkit.kernels.build.cache import KernelCache
 from ortkit.targets.target import Target
