@@ -1,4 +1,5 @@
-"""The custom-op shim that every model's kernel library contains: an archive and its header.
+"""Hand-written kernels, readers of the bodies that they are for, and the native shim.
 
-Both are package data, built by custom_ops/CMakeLists.txt when ortkit is installed.
+The shim that every kernel library contains is an archive and its headers: package data, built by
+custom_ops/CMakeLists.txt when ortkit is installed.
 """

@@ -1,7 +1,7 @@
 """Kernels: from a region's signature to one shared library that any ONNX Runtime loads.
 
-In the order in which a region meets them: `signature` (what is to be computed), `layout` (its
-iteration space), `backend` and `catalog` (who compiles it), `tvm/`, `compiler` and
-`compile_child` (in processes of their own), `cache` and `record`, `manifest` and `link` (the
-library), `build` (all of it in one call), `calibration` (what work costs).
+In the order in which a region meets them: `signature` (what is to be computed), `region` (how a
+body is read and what its loops are), `backend` and `catalog` (who compiles it), `tvm` and
+`triton`, `build` (processes that compile, the cache), `link` (the manifest and the library),
+`tuning` (what work costs, which choices are fastest).
 """

@@ -45,7 +45,7 @@ class DynamicInt8:
     bits: int = 8
     """7 where the processor adds pairs of products in 16 bits, which 8 bits overflow."""
     means: np.ndarray | None = None
-    """Of what is multiplied, by column; see `shifts.py`."""
+    """Of what is multiplied, by column; see `bias_correction.py`."""
     name: str = "int8"
 
     @cached_property
@@ -114,7 +114,7 @@ class BlockInt4:
     block: int = 32
     bits: int = 4
     means: np.ndarray | None = None
-    """Of what is multiplied, by column; see `shifts.py`."""
+    """Of what is multiplied, by column; see `bias_correction.py`."""
 
     @property
     def name(self) -> str:

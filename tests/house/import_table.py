@@ -98,7 +98,7 @@ MAY_IMPORT = {
     "provider/own": (
         "fusion/* graph/* kernels/* measure passes provider rewrite runtime targets verify/*"
     ),
-    "rewrite": "analysis graph/*",
+    "rewrite": "graph/*",
     "runtime": "graph/* kernels",
     "runtime/memory": "graph/* kernels runtime runtime/profiling",
     "runtime/profiling": "graph/* kernels/* runtime runtime/workers",

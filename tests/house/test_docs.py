@@ -15,7 +15,7 @@ from ortkit.cli.main import parser
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(
     page
-    for pattern in ("*.md", "docs/**/*.md", "models/*.md", "ortkit/**/*.md")
+    for pattern in ("*.md", "docs/**/*.md", "models/*.md", "ortkit/**/*.md", "custom_ops/*.md")
     for page in ROOT.glob(pattern)
 )
 LINK = re.compile(r"\[[^]]*\]\(([^)\s]+)\)")
