@@ -21,9 +21,6 @@ ROUNDINGS: dict[str, float] = {
 #: Winograd's are NaN where one is, and attention does not read what a mask hides.
 #: The maximum of a window with NaN is NaN; ONNX Runtime passes over NaN there.
 SPECIAL_VALUES_DIFFER = ("winograd_conv", "attention", "max_pool")
-#: Kinds whose kernels for CUDA answer them otherwise, in addition: a convolution with windows of 7
-#: has weights of 0 in an eighth row and column, and NaN there spreads to its neighbours.
-SPECIAL_VALUES_DIFFER_ON_CUDA = ("conv",)
 #: Kinds whose kernels for CUDA give numbers where their bodies divide 0 by 0: a query that sees no
 #: key gets 0, or the bias of the values.
 NUMBER_FOR_NAN = ("attention",)
@@ -39,11 +36,6 @@ def roundings_of(op_type: str) -> float:
 def special_values_differ(op_type: str) -> bool:
     """Return whether a fused operator may answer NaN and infinities otherwise than its body."""
     return _has_part(op_type, SPECIAL_VALUES_DIFFER)
-
-
-def special_values_differ_on_cuda(op_type: str) -> bool:
-    """Return whether a fused operator for CUDA may, where one for a CPU may not."""
-    return _has_part(op_type, SPECIAL_VALUES_DIFFER_ON_CUDA)
 
 
 def is_number_for_nan(op_type: str) -> bool:

@@ -2,7 +2,7 @@
 
 For each model three sessions are interleaved: plain ONNX Runtime, ONNX Runtime with the provider,
 and what `ortkit optimize` writes with its kernel library. Creation is timed in processes of their
-own, with an empty cache and again. What one group costs is told by a chain of them.
+own, with an empty cache and again. A chain of groups shows what one of them costs.
 """
 
 from __future__ import annotations

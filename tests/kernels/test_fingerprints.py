@@ -18,7 +18,12 @@ BACKENDS = {
     "tvm": (tvm_backend, tvm_backend.TvmBackend()),
     "triton": (triton_backend, triton_backend.TritonBackend()),
 }
-CHANGES = ("kernels/{}/inner/new.py", "kernels/region/inner/new.py", "custom_ops/{}/inner/new.py")
+CHANGES = (
+    "kernels/{}/inner/new.py",
+    "kernels/region/inner/new.py",
+    "custom_ops/{}/inner/new.py",
+    "custom_ops/forms/inner/new.py",
+)
 
 
 @pytest.fixture
@@ -29,6 +34,7 @@ def copies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         kernels = Path(str(module.__file__)).parents[1]
         shutil.copytree(kernels, tmp_path / "kernels", dirs_exist_ok=True)
         monkeypatch.setattr(module, "__file__", str(tmp_path / "kernels" / name / "backend.py"))
+    for name in (*BACKENDS, "forms"):
         package = import_module(f"ortkit.custom_ops.{name}")
         templates = tmp_path / "custom_ops" / name
         shutil.copytree(package.__path__[0], templates)

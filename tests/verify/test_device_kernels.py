@@ -150,3 +150,35 @@ def test_a_kernel_for_other_gpus_is_not_run(
     monkeypatch.setattr(native, "device_body", lambda *_: None)
     found = outcome(faulty, tmp_path, monkeypatch)
     assert (found["verdict"], found["needs_hardware"]) == ("not run", True)
+
+
+def test_a_refusal_of_unaligned_tensors_is_noted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = native.guarded
+
+    def refusing(*args: Any, is_aligned: bool) -> Any:
+        if not is_aligned:
+            raise RuntimeError("f: tensor 'x' begins at an address that is no multiple of 16")
+        return real(*args, is_aligned=is_aligned)
+
+    monkeypatch.setattr(native, "guarded", refusing)
+    found = outcome(Fault(), tmp_path, monkeypatch)
+    assert (found["verdict"], found["note"]) == ("passed", "it refuses unaligned tensors")
+    assert found["runs"] == 2 * found["cases"]
+
+
+def test_another_error_with_unaligned_tensors_is_a_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = native.guarded
+
+    def failing(*args: Any, is_aligned: bool) -> Any:
+        if not is_aligned:
+            raise RuntimeError("misaligned address")
+        return real(*args, is_aligned=is_aligned)
+
+    monkeypatch.setattr(native, "guarded", failing)
+    found = outcome(Fault(), tmp_path, monkeypatch)
+    assert found["verdict"] == "failed"
+    assert "unaligned tensors: misaligned address" in found["reason"]

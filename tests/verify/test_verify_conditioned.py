@@ -166,3 +166,25 @@ def test_a_quantized_original_is_judged_by_its_own_steps(tmp_path: Path) -> None
         assert verifier.check(quantized(1 + 2 * EPS)).verdict == "yes"
         for factor in (1.01, 1.5):
             assert verifier.check(quantized(factor)).verdict == "no"
+
+
+def test_a_row_may_be_off_by_twice_its_spread() -> None:
+    want, moved = rows(), rows()
+    moved[1] += np.float32(2**-10)
+    for times, is_right in ((1.9, True), (2.2, False)):
+        got = rows()
+        got[1] += np.float32(times * 2**-10)
+        assert compare_conditioned("y", want, got, LIMITS, spread(want, moved)).equal == is_right
+
+
+def test_numbers_far_larger_than_their_row_are_moved_as_they_are_judged() -> None:
+    """Such a number is judged by its own size, and so is how far the runs move it."""
+    want = np.full((2, 32), 1e-9, np.float32)
+    want[0, :4] = 100.0
+    moved, got = want.copy(), want.copy()
+    moved[0, 0] *= np.float32(1 + 100 * EPS)
+    got[0, 0] *= np.float32(1 + 90 * EPS)
+    assert not compare_conditioned("y", want, got, LIMITS).equal
+    assert compare_conditioned("y", want, got, LIMITS, spread(want, moved)).equal
+    got[0, 0] *= np.float32(1 + 200 * EPS)
+    assert not compare_conditioned("y", want, got, LIMITS, spread(want, moved)).equal

@@ -1,1 +1,1 @@
-"""What is told of a model: its cost, its differences from another, where its values come from."""
+"""Reports on a model: its cost, its differences from another, where its values come from."""

@@ -15,11 +15,13 @@ from ortkit.errors import InternalError, KernelError
 from ortkit.kernels.build.sources import ending
 from ortkit.kernels.cuda import MAX_ARGUMENTS, CudaKernel, architectures_of, resolve_cuda
 from ortkit.kernels.signature import RegionSignature
+from ortkit.kernels.template_files import template_files
 from ortkit.kernels.triton.choices import read_choices
 from ortkit.kernels.triton.configs import kind_of, parameters_of
+from ortkit.kernels.triton.hand import PACKAGE
 from ortkit.kernels.triton.source import VariantSource, sources_of
 from ortkit.kernels.triton.space import space_of
-from ortkit.kernels.triton.templates import template_for, template_sources
+from ortkit.kernels.triton.templates import template_for
 from ortkit.refusal import Refused
 from ortkit.targets.target import Target
 
@@ -41,7 +43,7 @@ class TritonBackend:
         here = Path(__file__).parent
         digest = hashlib.sha256()
         operators = sorted((here.parent / "region").rglob("*.py"))  # and how bodies are read
-        sources = (*sorted(here.rglob("*.py")), *operators, *template_sources())
+        sources = (*sorted(here.rglob("*.py")), *operators, *template_files(PACKAGE))
         for source in (*sources, here.parent / "sizes.py", here.parent / "cuda.py"):
             digest.update(source.read_bytes())
         return f"{self.name} {_version('triton')} {digest.hexdigest()[:16]}"

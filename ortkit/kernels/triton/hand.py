@@ -20,7 +20,6 @@ from ortkit.kernels.triton.parameters import POINTERS, Parameter
 from ortkit.kernels.triton.source import StepSource, VariantSource
 
 PACKAGE = "ortkit.custom_ops.triton"
-FORMS = "ortkit.custom_ops.forms"
 _MULTIPLE = 16
 
 

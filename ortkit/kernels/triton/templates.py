@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from importlib import import_module
-from pathlib import Path
 from typing import Protocol, cast
 
 from ortkit.kernels.signature import RegionSignature
-from ortkit.kernels.triton.hand import FORMS, PACKAGE
+from ortkit.kernels.triton.hand import PACKAGE
 from ortkit.kernels.triton.source import VariantSource
 from ortkit.refusal import Refused
 
@@ -43,9 +42,3 @@ def template_for(signature: RegionSignature) -> Template | Refused | None:
         if found is not None:
             return cast(Template | Refused, found)
     return None
-
-
-def template_sources() -> list[Path]:
-    """Return the source files of the templates and of the readers of bodies, at any depth."""
-    folders = [each for name in (PACKAGE, FORMS) for each in import_module(name).__path__]
-    return sorted(path for folder in folders for path in Path(folder).rglob("*.py"))

@@ -17,16 +17,17 @@ from ortkit.kernels.backend import Kernel, Launch
 from ortkit.kernels.region.bounds import exceeds_bounds
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.sizes import symbols_of
+from ortkit.kernels.template_files import template_files
 from ortkit.kernels.tunable import symbol_of
 from ortkit.kernels.tvm.choices import VALUES, read_choices
 from ortkit.kernels.tvm.parameters import kind_of, parameters_of
 from ortkit.kernels.tvm.plan import plan_of
 from ortkit.kernels.tvm.schedule import Schedule
 from ortkit.kernels.tvm.templates import (
+    PACKAGE,
     TunableTemplate,
     refusal_of,
     template_for,
-    template_sources,
 )
 from ortkit.refusal import Refused
 from ortkit.targets.cpu import resolve
@@ -50,7 +51,7 @@ class TvmBackend:
         here = Path(__file__).parent
         digest = hashlib.sha256()
         shared = (*sorted((here.parent / "region").rglob("*.py")), here.parent / "sizes.py")
-        sources = (*sorted(here.rglob("*.py")), *shared, *template_sources())
+        sources = (*sorted(here.rglob("*.py")), *shared, *template_files(PACKAGE))
         for source in sources:
             digest.update(source.read_bytes())
         versions = [_version("apache-tvm"), _version("apache-tvm-ffi")]

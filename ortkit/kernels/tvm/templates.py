@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from importlib import import_module
-from pathlib import Path
 from typing import Any, Protocol, cast, runtime_checkable
 
 from ortkit.kernels.backend import Launch
@@ -11,8 +10,7 @@ from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.tvm.choices import Choices
 from ortkit.refusal import Refused
 
-_PACKAGE = "ortkit.custom_ops.tvm"
-FORMS = "ortkit.custom_ops.forms"
+PACKAGE = "ortkit.custom_ops.tvm"
 #: Modules of the package; each has `match(signature) -> Template | Refused | None`.
 TEMPLATES = (
     "gemm.bf16",
@@ -63,7 +61,7 @@ class TunableTemplate(Template, Protocol):
 def template_for(signature: RegionSignature) -> Template | Refused | None:
     """Return the template for a region, why there is none where one nearly fits, or None."""
     for name in TEMPLATES:
-        found = import_module(f"{_PACKAGE}.{name}").match(signature)
+        found = import_module(f"{PACKAGE}.{name}").match(signature)
         if found is not None:
             return cast(Template | Refused, found)
     return None
@@ -73,9 +71,3 @@ def refusal_of(template: Template, level: str) -> Refused | None:
     """Say why a template has no kernel for a processor level; most have one for each."""
     refuses = getattr(template, "refuses", None)
     return None if refuses is None else cast(Refused | None, refuses(level))
-
-
-def template_sources() -> list[Path]:
-    """Return the source files of the templates and of the readers of bodies, at any depth."""
-    folders = [each for name in (_PACKAGE, FORMS) for each in import_module(name).__path__]
-    return sorted(path for folder in folders for path in Path(folder).rglob("*.py"))

@@ -43,7 +43,7 @@ class NativeWays:
         here = kernels_here(ort, job["library"], [f"{DOMAIN}::{kernel['op']}"])
         for each in here.not_run:
             raise NotRunError(each["reason"], needs_hardware=each["needs_hardware"])
-        self._is_cuda = here.is_cuda
+        self._is_cuda, self._note = here.is_cuda, ""
         self._place: Place = partial(DeviceBlock, ort) if here.is_cuda else HostBlock
         body = device_body if here.is_cuda else session_body
         self.body = body(ort, kernel, job["custom_ops"])
@@ -60,8 +60,8 @@ class NativeWays:
 
     @property
     def note(self) -> str:
-        """What is not run; nothing."""
-        return ""
+        """What the kernel refuses to run."""
+        return self._note
 
     def ways(
         self, operands: Sequence[Operand], body: Sequence[np.ndarray]
@@ -76,23 +76,26 @@ class NativeWays:
         on_one = partial(guarded, self._one.run_blocks, self._place, operands, specs)
         one = "CUDA" if self._is_cuda else "1 thread"
         yield one, partial(on_one, is_aligned=True)
-        yield f"{one}, unaligned tensors", partial(_unaligned, partial(on_one, is_aligned=False))
+        yield (
+            f"{one}, unaligned tensors",
+            partial(self._unaligned, partial(on_one, is_aligned=False)),
+        )
         if self._two is not None:
             on_two = partial(guarded, self._two.run_blocks, self._place, operands, specs)
             yield "2 threads", partial(on_two, is_aligned=True)
         arrays = [each.array for each in operands]
         yield f"{one}, tensors of other nodes", partial(self._inside.run, arrays)
 
+    def _unaligned(self, run: Run) -> list[np.ndarray]:
+        """Run the kernel on unaligned tensors.
 
-def _unaligned(run: Run) -> list[np.ndarray]:
-    """Run a kernel on unaligned tensors.
-
-    Raises:
-        NotThisWayError: It refuses them.
-    """
-    try:
-        return run()
-    except Exception as error:
-        if _UNALIGNED in str(error):
-            raise NotThisWayError(one_line(error)) from error
-        raise
+        Raises:
+            NotThisWayError: It refuses them; `note` says so.
+        """
+        try:
+            return run()
+        except Exception as error:
+            if _UNALIGNED not in str(error):
+                raise
+            self._note = "it refuses unaligned tensors"
+            raise NotThisWayError(self._note) from error

@@ -1,0 +1,78 @@
+"""What of a body decides how its kernel is judged, and operators that onnx.reference lacks."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx.reference import ReferenceEvaluator
+
+from ortkit.kernels.accuracy import is_number_for_nan, special_values_differ
+from ortkit.verify.kernels.blocks import Operand
+from ortkit.verify.kernels.bodies import pads_windows
+from ortkit.verify.kernels.expected import Expected
+from ortkit.verify.kernels.ops import OPS
+from ortkit.verify.kernels.reference import Reference
+
+HEAD = '<opset_import: ["" : 21]> f '
+
+
+def function(text: str) -> onnx.FunctionProto:
+    return onnx.parser.parse_function(HEAD + text)
+
+
+@pytest.mark.parametrize(
+    ("attributes", "is_padded"),
+    [
+        ("kernel_shape = [7, 7], strides = [2, 2]", True),
+        ("kernel_shape = [4, 4], strides = [2, 2]", False),
+        ("kernel_shape = [3, 3], strides = [1, 1]", False),
+        ("kernel_shape = [2, 2], strides = [2, 2], dilations = [2, 2]", True),
+        ("kernel_shape = [7, 8], strides = [1, 4]", False),
+    ],
+)
+def test_windows_that_space_to_depth_pads(attributes: str, is_padded: bool) -> None:
+    assert pads_windows(function(f"(x, w) => (y) {{ y = Conv<{attributes}>(x, w) }}")) == is_padded
+
+
+def test_kinds_are_found_in_the_middle_of_a_name() -> None:
+    differ = ("attention", "cast_attention_cast", "bias_attention", "max_pool_relu")
+    kinds = dict.fromkeys(differ, True) | dict.fromkeys(("attentions", "product", "conv"), False)
+    assert {kind: special_values_differ(f"{kind}_0123456789ab") for kind in kinds} == kinds
+    assert is_number_for_nan("cast_attention_cast_0123456789ab")
+    assert not is_number_for_nan("softmax_0123456789ab")
+
+
+@pytest.mark.parametrize("is_allowed", [True, False])
+def test_a_number_where_the_body_divides_nothing_by_nothing(is_allowed: bool) -> None:
+    body = Reference(function("(x) => (y) { y = Softmax(x) }"))
+    x = np.array([[-np.inf, -np.inf], [0.0, 0.0]], np.float32)
+    with np.errstate(all="ignore"):
+        (known,) = body([x.astype(np.float64)])
+    expected = Expected(body, [Operand(x)], [known.astype(np.float32)],
+                        is_number_for_nan=is_allowed)  # fmt: skip
+    got = np.array([[0.25, 0.25], [0.5, 0.5]], np.float32)
+    (found,) = expected.judge([got], 1.0)
+    assert (found.reason == "") == is_allowed
+    got[1, 0] = 0.75
+    (found,) = expected.judge([got], 1.0)
+    assert found.reason
+
+
+@pytest.mark.parametrize(("opset", "scales"), [(18, 2), (21, 6)])
+def test_group_normalization_is_the_one_of_onnx(opset: int, scales: int) -> None:
+    text = f"""<ir_version: 9, opset_import: ["" : {opset}]>
+        g (float[2, 6, 3, 5] x, float[{scales}] s, float[{scales}] b) => (float[2, 6, 3, 5] y)
+        {{ y = GroupNormalization<num_groups = 2, epsilon = 0.01>(x, s, b) }}"""
+    model = onnx.parser.parse_model(text)
+    rng = np.random.default_rng(0)
+    feeds = {"x": rng.normal(3, 2, (2, 6, 3, 5)), "s": rng.normal(size=scales),
+             "b": rng.normal(size=scales)}  # fmt: skip
+    feeds = {name: array.astype(np.float32) for name, array in feeds.items()}
+    session = onnxruntime.InferenceSession(model.SerializeToString(),
+                                           providers=["CPUExecutionProvider"])  # fmt: skip
+    (want,) = session.run(None, feeds)
+    wide = {name: array.astype(np.float64) for name, array in feeds.items()}
+    (got,) = ReferenceEvaluator(model, new_ops=list(OPS)).run(None, wide)
+    np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
