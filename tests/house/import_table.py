@@ -83,6 +83,7 @@ MAY_IMPORT = {
     "kernels/tuning": "kernels targets",
     "kernels/tvm": "kernels kernels/region targets",
     "measure": "graph/* kernels/* runtime/* targets verify/*",
+    "operators": "",
     "ops": "analysis",
     "ops/activations": "analysis rewrite",
     "ops/attention": "analysis graph/* rewrite",
