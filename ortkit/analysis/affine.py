@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import onnx_ir as ir
 
+from ortkit.operators import where
 from ortkit.rewrite.site import Site
 
 #: Ops that move elements, take some or repeat them, but leave every one of them as it is, so a
@@ -16,7 +17,7 @@ LAYOUT = frozenset(
     {"DepthToSpace", "Expand", "Flatten", "Gather", "GatherElements", "GatherND", "Reshape",
      "Slice", "SpaceToDepth", "Squeeze", "Tile", "Transpose", "Unsqueeze"}
 )  # fmt: skip
-ARITHMETIC = frozenset({"Add", "Div", "Mul", "Neg", "Sub"})
+ARITHMETIC = where(affine=True, inputs=(2, 2)) | {"Neg"}
 #: Before opset 7 arithmetic broadcast by attribute, and BatchNormalization had is_test.
 FIRST_OPSET = 7
 

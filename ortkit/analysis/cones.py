@@ -15,20 +15,15 @@ import numpy as np
 import onnx_ir as ir
 
 from ortkit.analysis.float64_eval import FLOATS, OPS, Array, as_sample
+from ortkit.operators import where
 from ortkit.rewrite.scope import Scope
 
 #: Ops that scale and shift: a cone of these alone is no activation.
-AFFINE = frozenset({"Add", "Cast", "Div", "Identity", "Mean", "Mul", "Neg", "Sub", "Sum"})
-#: Ops that look at each element alone, and whose operands broadcast.
-POINTWISE = AFFINE | {
-    "Abs", "And", "Celu", "Clip", "Cos", "Elu", "Equal", "Erf", "Exp", "Gelu", "Greater",
-    "GreaterOrEqual", "HardSigmoid", "HardSwish", "IsNaN", "LeakyRelu", "Less", "LessOrEqual",
-    "Log", "Max", "Min", "Mish", "Not", "Or", "PRelu", "Pow", "Reciprocal", "Relu", "Round",
-    "Selu", "Sigmoid", "Sign", "Sin", "Softplus", "Softsign", "Sqrt", "Swish", "Tanh",
-    "ThresholdedRelu", "Where", "Xor",
-}  # fmt: skip
+AFFINE = where(affine=True)
+#: Ops that look at each element alone, whose operands broadcast and whose numbers are known.
+POINTWISE = where(access="elementwise") & OPS.keys()
 #: The same in ONNX Runtime's domain, with one input.
-CONTRIB = frozenset({"FastGelu", "Gelu", "QuickGelu"})
+CONTRIB = where(domain="com.microsoft", access="elementwise") - {"BiasGelu"}
 NODE_LIMIT = 24
 #: More steps that are not affine than any activation takes, so that long chains stay cheap.
 BEND_LIMIT = 8

@@ -4,16 +4,9 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-RANDOM = frozenset(
-    {
-        "Bernoulli",
-        "Multinomial",
-        "RandomNormal",
-        "RandomNormalLike",
-        "RandomUniform",
-        "RandomUniformLike",
-    }
-)
+from ortkit.operators import where
+
+RANDOM = where(random=True) - {"Dropout"}  # whose inputs say whether
 
 
 def is_random(node: ir.Node) -> bool:

@@ -16,14 +16,12 @@ from functools import cached_property
 
 import onnx_ir as ir
 
-from ortkit.analysis.float64_eval import FLOATS
+from ortkit.analysis.float64_eval import FLOATS, OPS
 from ortkit.graph.symbolic.dims import Size
+from ortkit.operators import where
 from ortkit.rewrite.scope import Scope
 
-REDUCTIONS = frozenset(
-    {"ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean",
-     "ReduceMin", "ReduceSum", "ReduceSumSquare"}
-)  # fmt: skip
+REDUCTIONS = where(access="reduction") & OPS.keys()
 POINTWISE = frozenset(
     {"Abs", "Add", "Cast", "Clip", "Div", "Exp", "Identity", "Log", "Max", "Mean", "Min", "Mul",
      "Neg", "Pow", "Reciprocal", "Sqrt", "Sub", "Sum"}

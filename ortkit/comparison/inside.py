@@ -20,11 +20,12 @@ from ortkit.comparison.reproducer import Step
 from ortkit.comparison.sides import Prepared
 from ortkit.graph.analysis.value_names import labels
 from ortkit.graph.walk import control_bodies, subgraphs
+from ortkit.operators import where
 from ortkit.verify.inputs.feeds import Value
 
 _SEEN = "/seen"
 #: Ops whose bodies can give more out.
-_OPEN = frozenset({"If", "Loop", "Scan"})
+_OPEN = where(access="control") - {"SequenceMap"}  # which gives sequences
 
 
 def where_inside(runner: Runner, before: Prepared, after: Prepared, step: Step) -> str:

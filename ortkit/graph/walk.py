@@ -6,7 +6,9 @@ from collections.abc import Iterator
 
 import onnx_ir as ir
 
-CONTROL_FLOW = frozenset({"If", "Loop", "Scan", "SequenceMap"})
+from ortkit.operators import where
+
+CONTROL_FLOW = where(access="control")
 
 
 def nodes_below(root: ir.Graph | ir.Function | ir.GraphView) -> Iterator[ir.Node]:

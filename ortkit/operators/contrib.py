@@ -10,7 +10,7 @@ MICROSOFT = "com.microsoft"
 
 _op = partial(OpInfo, MICROSOFT)
 _pointwise = partial(_op, access="elementwise")
-_skip_norm = partial(_op, access="normalization", row_norm=True)
+_skip_norm = partial(_op, access="normalization", row_norm=True, data_inputs=(0, 1))
 _attention = partial(_op, access="attention")
 _random = partial(_op, access="other", random=True)
 

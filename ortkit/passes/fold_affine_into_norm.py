@@ -11,10 +11,11 @@ import onnx_ir as ir
 
 from ortkit.analysis.affine import Channels, can_drop, chain_after, drop_chain
 from ortkit.analysis.weight_arithmetic import rounded
+from ortkit.operators import where
 from ortkit.rewrite.passes import NodePass
 from ortkit.rewrite.site import Site
 
-ROW_NORMS = ("LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization")
+ROW_NORMS = tuple(sorted(where(row_norm=True)))
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from typing import ClassVar
 import numpy as np
 import onnx_ir as ir
 
+from ortkit.operators import where
 from ortkit.rewrite.passes import NodePass
 from ortkit.rewrite.site import Site
 
@@ -37,9 +38,7 @@ class FoldCastsIntoNorm(NodePass):
     """
 
     name: ClassVar[str] = "fold-casts-into-norm"
-    ops: ClassVar[Sequence[str]] = (
-        "LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization",
-    )  # fmt: skip
+    ops: ClassVar[Sequence[str]] = tuple(sorted(where(row_norm=True)))
 
     def rewrite(self, site: Site) -> None:
         cast = site.producer(site.input(0), "Cast")

@@ -10,6 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortkit.graph.symbolic.dims import Size
+from ortkit.operators import where
 from ortkit.rewrite.passes import NodePass
 from ortkit.rewrite.site import Site
 
@@ -43,9 +44,7 @@ class FuseSkipNorm(NodePass):
     """
 
     name: ClassVar[str] = "fuse-skip-norm"
-    ops: ClassVar[Sequence[str]] = (
-        "LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization",
-    )  # fmt: skip
+    ops: ClassVar[Sequence[str]] = tuple(sorted(where(row_norm=True)))
 
     def rewrite(self, site: Site) -> None:
         target = site.scope.target

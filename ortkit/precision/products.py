@@ -12,6 +12,7 @@ import onnx_ir as ir
 from ortkit.graph.constants import constant_array, is_constant
 from ortkit.graph.shapes.infer import Shapes
 from ortkit.graph.walk import control_bodies, control_nodes_below
+from ortkit.operators import where
 from ortkit.rewrite.log import RewriteLog
 from ortkit.rewrite.site import describe
 
@@ -19,7 +20,7 @@ PASS = "lower-precision"
 _OPS = ("MatMul", "Gemm", "Conv")
 _FLOAT = ir.DataType.FLOAT
 #: Nodes that tell that a model is quantized already where they stand.
-QUANTIZED = frozenset({"DequantizeLinear", "QuantizeLinear", "DynamicQuantizeLinear"})
+QUANTIZED = where(access="quantize")
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,6 +7,8 @@ from functools import cache
 import onnx
 import onnx_ir as ir
 
+from ortkit.operators import where
+
 #: Safe in half precision: products whose kernels accumulate in float32, norms and softmax whose
 #: kernels keep their statistics in float32, and what neither grows values nor sums many.
 _STANDARD = frozenset(
@@ -33,14 +35,11 @@ _MICROSOFT = frozenset(
         "SkipSimplifiedLayerNormalization",
     }
 )  # fmt: skip
+_PRODUCTS = frozenset({"attention", "conv", "matmul"})
 #: What makes a run worth its casts: the products and attention.
-HEAVY = frozenset(
-    {
-        "Attention", "Conv", "ConvTranspose", "FusedConv", "FusedGemm", "FusedMatMul", "Gemm",
-        "GroupQueryAttention", "MatMul", "MatMulNBits", "MultiHeadAttention", "NhwcConv",
-        "PackedAttention",
-    }
-)  # fmt: skip
+HEAVY = (where(access=_PRODUCTS) | where(domain="com.microsoft", access=_PRODUCTS)) & (
+    _STANDARD | _MICROSOFT
+)
 #: They average what may have been squared: as coarse as what they read, never coarser.
 REDUCTIONS = frozenset({"ReduceMean", "GlobalAveragePool", "AveragePool", "Mean", "Sum"})
 #: Here constants beyond the range stand for infinity: masks.

@@ -21,6 +21,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortkit.graph.constants import constant_array, is_constant
+from ortkit.operators import where
 from ortkit.precision.building import Builder
 from ortkit.precision.products import PASS, Product
 from ortkit.rewrite.log import RewriteLog
@@ -33,7 +34,7 @@ OUTLIER = 6.0
 #: What smoothing must leave of the squared error to be worth it.
 WORTH = 0.9
 
-_NORMS = ("LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization")
+_NORMS = where(row_norm=True)
 _SMALL = 1e-5
 
 

@@ -13,6 +13,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortkit.graph.constants import is_constant
+from ortkit.operators import where
 from ortkit.precision.building import Builder
 from ortkit.precision.forms import activated
 from ortkit.precision.products import Product
@@ -25,7 +26,7 @@ _COMPUTED = frozenset(
      "Sigmoid"}
 )  # fmt: skip
 #: Operators that only move numbers: what they give has the scale of what they read.
-_MOVED = frozenset({"Flatten", "MaxPool", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
+_MOVED = where(reshapes=True) | {"MaxPool", "Transpose"}
 #: What is absorbed by the rounding behind it.
 _ABSORBED = frozenset({"Clip", "Relu"})
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from ortkit.errors import RunError, UserError
+from ortkit.operators import where
 from ortkit.runtime.capture_gate import GATE
 from ortkit.runtime.feeds import Array, shape_of
 from ortkit.runtime.memory_devices import Places
@@ -26,12 +27,7 @@ MOST_GRAPHS = 32
 #: Values of inputs that the host reads become part of what a graph is for; these are few.
 _MOST_HOST_BYTES = 4096
 #: A replay would give the same numbers again.
-_RANDOM = frozenset(
-    {
-        "Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform",
-        "RandomUniformLike",
-    }
-)  # fmt: skip
+_RANDOM = where(random=True) - {"Dropout"}  # which does nothing but in training
 
 
 @dataclass(frozen=True)

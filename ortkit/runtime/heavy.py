@@ -2,21 +2,11 @@
 
 from __future__ import annotations
 
+from ortkit.operators import where
+
+_PRODUCTS = frozenset({"attention", "conv", "matmul", "recurrent"})
 #: As ONNX Runtime's profile calls them, its own fused forms included. Attention is here as a
 #: whole: how much of it is products the profile does not say.
-HEAVY = frozenset(
-    {
-        "Attention", "Conv", "ConvInteger", "ConvTranspose", "DecoderMaskedMultiHeadAttention",
-        "DeformConv", "DynamicQuantizeMatMul", "Einsum", "FusedConv", "FusedGemm", "FusedMatMul",
-        "GRU", "Gemm", "GroupQueryAttention", "LSTM", "MatMul", "MatMulInteger",
-        "MatMulIntegerToFloat", "MatMulNBits", "MoE", "MultiHeadAttention", "NhwcConv",
-        "NhwcFusedConv", "QAttention", "QGemm", "QLinearConv", "QLinearMatMul", "RNN",
-    }
-)  # fmt: skip
+HEAVY = where(access=_PRODUCTS) | where(domain="com.microsoft", access=_PRODUCTS) | {"MoE"}
 #: Those of them that compute in integers already.
-INTEGER = frozenset(
-    {
-        "ConvInteger", "DynamicQuantizeMatMul", "MatMulInteger", "MatMulIntegerToFloat",
-        "QAttention", "QGemm", "QLinearConv", "QLinearMatMul",
-    }
-)  # fmt: skip
+INTEGER = where(integer=True) | where(domain="com.microsoft", integer=True)

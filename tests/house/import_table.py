@@ -12,9 +12,9 @@ EVERYWHERE = frozenset(
 MAY_IMPORT = {
     "__init__": "extend/* optimization provider runtime",
     "__main__": "cli",
-    "analysis": "graph/* rewrite",
+    "analysis": "graph/* operators rewrite",
     "cli": "*",
-    "comparison": "graph/* kernels measure runtime/* verify/*",
+    "comparison": "graph/* kernels measure operators runtime/* verify/*",
     "custom_ops": "",
     "custom_ops/examples": "__init__",
     "custom_ops/examples/cpu": "custom_ops/tvm/gemm custom_ops/tvm/tile targets",
@@ -59,19 +59,21 @@ MAY_IMPORT = {
         "analysis fusion/attention fusion/conv fusion/decompose fusion/gemm fusion/regions"
         " graph/* kernels/* ops/* rewrite targets"
     ),
-    "fusion/attention": "fusion/regions graph/* kernels/* ops/* rewrite",
+    "fusion/attention": "fusion/regions graph/* kernels/* operators ops/* rewrite",
     "fusion/conv": "fusion/regions graph/* kernels/* rewrite",
     "fusion/decompose": "fusion/attention fusion/gemm fusion/regions ops/* rewrite",
-    "fusion/gemm": "analysis fusion/conv fusion/regions graph/* kernels/* rewrite targets",
-    "fusion/regions": "fusion graph/* kernels/* rewrite",
-    "graph": "",
-    "graph/analysis": "graph graph/io graph/shapes graph/symbolic",
-    "graph/batch": "graph graph/shapes graph/shapes/rules graph/symbolic",
+    "fusion/gemm": (
+        "analysis fusion/conv fusion/regions graph/* kernels/* operators rewrite targets"
+    ),
+    "fusion/regions": "fusion graph/* kernels/* operators rewrite",
+    "graph": "operators",
+    "graph/analysis": "graph graph/io graph/shapes graph/symbolic operators",
+    "graph/batch": "graph graph/shapes graph/shapes/rules graph/symbolic operators",
     "graph/check": "graph",
     "graph/io": "graph graph/check",
     "graph/opsets": "graph graph/check graph/shapes graph/symbolic",
-    "graph/shapes": "graph graph/shapes/rules graph/symbolic",
-    "graph/shapes/rules": "graph graph/symbolic",
+    "graph/shapes": "graph graph/shapes/rules graph/symbolic operators",
+    "graph/shapes/rules": "graph graph/symbolic operators",
     "graph/symbolic": "",
     "isolation": "",
     "kernels": "kernels/build targets",
@@ -92,17 +94,19 @@ MAY_IMPORT = {
         "extend/* fusion/* graph/* kernels/* measure passes precision rewrite runtime/* targets"
         " verify/*"
     ),
-    "passes": "analysis graph/* ops/* rewrite",
-    "precision": "analysis graph/* isolation kernels/* rewrite runtime/* targets verify/*",
+    "passes": "analysis graph/* operators ops/* rewrite",
+    "precision": (
+        "analysis graph/* isolation kernels/* operators rewrite runtime/* targets verify/*"
+    ),
     "provider": "graph runtime",
-    "provider/conformance": "provider provider/own runtime",
+    "provider/conformance": "operators provider provider/own runtime",
     "provider/own": (
         "fusion/* graph/* kernels/* measure passes provider rewrite runtime targets verify/*"
     ),
     "rewrite": "graph/*",
-    "runtime": "graph/* kernels",
-    "runtime/memory": "graph/* kernels runtime runtime/profiling",
-    "runtime/profiling": "graph/* kernels/* runtime runtime/workers",
+    "runtime": "graph/* kernels operators",
+    "runtime/memory": "graph/* kernels operators runtime runtime/profiling",
+    "runtime/profiling": "graph/* kernels/* operators runtime runtime/workers",
     "runtime/timing": "runtime runtime/profiling runtime/workers",
     "runtime/workers": "runtime",
     "targets": "",
@@ -111,7 +115,7 @@ MAY_IMPORT = {
     "verify": (
         "graph/* isolation kernels/* runtime targets verify/inputs verify/kernels verify/lowered"
     ),
-    "verify/inputs": "graph/* verify",
+    "verify/inputs": "graph/* operators verify",
     "verify/kernels": "graph/* isolation kernels/* runtime targets verify verify/inputs",
     "verify/lowered": "graph verify verify/inputs",
 }
@@ -144,7 +148,7 @@ FACE = {
     "kernels/build": "cache compiler library",
     "kernels/layouts": "bf16_blocks fp32_panels",
     "kernels/link": "csource linker manifest named_ops",
-    "kernels/region": "dtypes emitter ops reader vectormath",
+    "kernels/region": "dtypes emitter ops reader vectormath views",
     "kernels/triton": "build choices emit expr hand interpreter launches maps parameters source",
     "kernels/tuning": "calibration database defaults gemm_times",
     "kernels/tvm": "build choices emit",

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
+from ortkit.operators import where
 from ortkit.rewrite.scope import Scope
 
-_MOVES = frozenset({"Cast", "Expand", "Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
+_MOVES = where(reshapes=True) | {"Cast", "Expand", "Identity"}
 _COMPARES = frozenset({"Greater", "GreaterOrEqual"})
 #: Longer ways back are not gone.
 _FAR = 8

@@ -81,7 +81,7 @@ def beside_convolutions(scope: Scope) -> frozenset[ir.Node]:
         return frozenset()
     found = set()
     for node in scope.root:
-        if access_of(node) != "pointwise" or scope.shapes.rank(node.outputs[0]) != 4:
+        if access_of(node) != "elementwise" or scope.shapes.rank(node.outputs[0]) != 4:
             continue
         makers = {value.producer() for value in node.inputs if value is not None}
         readers = {use.node for value in node.outputs for use in value.uses()}

@@ -93,7 +93,7 @@ def _epilogue_nodes(scope: Scope, product: ir.Node, excluded: set[ir.Node]) -> l
         reader = use.node
         if reader.graph is not graph or reader in excluded or len(reader.outputs) != 1:
             break
-        if access_of(reader) != "pointwise" or scope.shapes.shape(reader.outputs[0]) != shape:
+        if access_of(reader) != "elementwise" or scope.shapes.shape(reader.outputs[0]) != shape:
             break
         found.append(reader)
         node = reader

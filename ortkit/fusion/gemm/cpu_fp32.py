@@ -19,6 +19,7 @@ from ortkit.fusion.regions.members import is_reshape
 from ortkit.graph.io.file_tensors import read_once
 from ortkit.graph.symbolic.dims import Size
 from ortkit.kernels.layouts.fp32_panels import Array
+from ortkit.operators import where
 from ortkit.refusal import Refused
 from ortkit.rewrite.scope import Scope
 from ortkit.rewrite.site import Site
@@ -28,7 +29,7 @@ LEAST_ROWS, LEAST_SIDE = 16, 64
 #: Longer epilogues are split.
 MAX_EPILOGUE_OPS = 8
 #: ONNX Runtime's own functions of one value.
-_OWN_STEPS = frozenset({"FastGelu", "Gelu", "QuickGelu"})
+_OWN_STEPS = where(domain="com.microsoft", access="elementwise") - {"BiasGelu"}
 
 
 @dataclass(frozen=True)

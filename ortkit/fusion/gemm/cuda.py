@@ -22,13 +22,14 @@ from ortkit.fusion.regions.duplicate import Candidate
 from ortkit.fusion.regions.region import FusedRegion, region_of
 from ortkit.fusion.regions.select import Accepts
 from ortkit.kernels.signature import RegionSignature
+from ortkit.operators import where
 from ortkit.rewrite.scope import Scope
 
 KIND = "product"
 HALF_DTYPES = frozenset({ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
 #: Most nodes of an epilogue, and most additional operands that they read.
 MAX_EPILOGUE_OPS, MAX_EPILOGUE_READS = 8, 4
-NORMS = frozenset({"LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization"})
+NORMS = where(row_norm=True)
 
 
 @dataclass(frozen=True)
@@ -307,7 +308,7 @@ def _partner(
 
 def _is_step(scope: Scope, node: ir.Node, value: ir.Value) -> bool:
     """Say whether a node computes its one result element by element, of the type of `value`."""
-    if access_of(node) != "pointwise" or len(node.outputs) != 1:
+    if access_of(node) != "elementwise" or len(node.outputs) != 1:
         return False
     shapes, output = scope.shapes, node.outputs[0]
     return shapes.same_shape(output, value) and shapes.dtype(output) == shapes.dtype(value)

@@ -18,6 +18,7 @@ from ortkit.fusion.regions.cost_model import CostModel, Prediction, nominal
 from ortkit.fusion.regions.members import is_reshape
 from ortkit.fusion.regions.parameters import parameter_inputs
 from ortkit.fusion.regions.region import FusedRegion
+from ortkit.operators import where
 
 #: Bytes per nanosecond of the memory, and the part of it that generated kernels reach.
 BANDWIDTH, REACHED = 2900.0, 0.94
@@ -34,7 +35,7 @@ ORT_REACHES: Mapping[str, float] = {
 _ELSE = 0.85
 #: ONNX Runtime's norms, one block of threads for each row: 12,288 rows of 128 take 11.5
 #: microseconds in two launches (heads of queries and keys on an H100, 2026-11).
-_NORMS = frozenset({"LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization"})
+_NORMS = where(row_norm=True)
 _NORM_ROW_NS = 0.69
 
 

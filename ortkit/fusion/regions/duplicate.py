@@ -102,9 +102,9 @@ class _Recomputing:
     def _readers(self, number: int, node: ir.Node) -> list[int] | None:
         """Return the regions that read the node; None if others do, or it is not cheap enough."""
         access = access_of(node)
-        if access not in ("pointwise", "view"):
+        if access not in ("elementwise", "view"):
             return None
-        if access == "pointwise" and self._cost.operations(node) > CHEAP:
+        if access == "elementwise" and self._cost.operations(node) > CHEAP:
             return None
         readers: dict[int, None] = {}
         for value in node.outputs:
@@ -118,7 +118,7 @@ class _Recomputing:
         limit = VIEW_READERS if access == "view" else POINTWISE_READERS
         if set(readers) <= {number} or len(readers) > limit:
             return None
-        if access == "pointwise" and any(self._repeats(node, each) for each in readers):
+        if access == "elementwise" and any(self._repeats(node, each) for each in readers):
             return None
         return list(readers)
 

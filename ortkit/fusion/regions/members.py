@@ -6,9 +6,11 @@ from collections.abc import Iterable
 
 import onnx_ir as ir
 
-from ortkit.fusion.regions.access import RESHAPES, Access, access_of
+from ortkit.fusion.regions.access import RESHAPES, access_of
 from ortkit.fusion.regions.parameters import has_static_parameters
 from ortkit.graph.symbolic.dims import Size
+from ortkit.operators import where
+from ortkit.operators.info import Access
 from ortkit.refusal import Refused
 from ortkit.rewrite.scope import Scope, is_unused
 
@@ -36,7 +38,7 @@ BLOCKED = frozenset(
 #: What it computes at the end of a convolution, or of a Gemm, of any rank.
 EPILOGUES = frozenset({"Clip", "HardSigmoid", "LeakyRelu", "Relu", "Sigmoid", "Tanh"})
 CONVOLUTIONS = frozenset({"Conv", "ConvTranspose", "FusedConv"})
-_QUANTIZED = frozenset({"DequantizeLinear", "QuantizeLinear", "DynamicQuantizeLinear"})
+_QUANTIZED = where(access="quantize")
 
 
 class Members:
@@ -72,9 +74,9 @@ class Members:
             return "integers of sizes and indices are no work"
         if _is_quantized(node):
             return "it belongs to a quantized group"
-        if access in ("pointwise", "norm") and self._is_epilogue(node):
+        if access in ("elementwise", "normalization") and self._is_epilogue(node):
             return "ONNX Runtime computes it at the end of the convolution"
-        if access != "pointwise" and not has_static_parameters(scope, node):
+        if access != "elementwise" and not has_static_parameters(scope, node):
             return f"{node.op_type} with parameters that are no constants"
         if _reads_statistics(node):
             return "statistics of the norm are read"

@@ -6,28 +6,17 @@ import numpy as np
 import onnx_ir as ir
 
 from ortkit.graph.shapes.reshape import reshape_target
+from ortkit.operators import operator
 from ortkit.rewrite.scope import Scope
 
 #: Constants of up to this many integers are written into a body: axes, sizes, positions.
 PARAMETERS = 64
-#: Inputs that say how, by operator; all others are data.
-_PARAMETER_INPUTS: dict[str, tuple[int, ...]] = {
-    "Expand": (1,),
-    "Gather": (1,),
-    "Pad": (1, 3),
-    "Reshape": (1,),
-    "Slice": (1, 2, 3, 4),
-    "Split": (1,),
-    "Squeeze": (1,),
-    "Unsqueeze": (1,),
-}
 
 
 def parameter_inputs(node: ir.Node) -> tuple[int, ...]:
     """Return which inputs say how, and are no data."""
-    if node.op_type.startswith("Reduce"):
-        return (1,)
-    return _PARAMETER_INPUTS.get(node.op_type, ())
+    info = operator(node.domain, node.op_type)
+    return () if info is None else info.parameter_inputs
 
 
 def has_static_parameters(scope: Scope, node: ir.Node) -> bool:

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
-from ortkit.fusion.regions.access import Access
 from ortkit.fusion.regions.cost_model import CostModel
 from ortkit.fusion.regions.members import Members
 from ortkit.fusion.regions.space import NodeSpace, Space
+from ortkit.operators.info import Access
 from ortkit.refusal import Refused
 from ortkit.rewrite.scope import Scope, captured_values
 
@@ -177,7 +177,7 @@ class _Partitioner:
         A GPU waits for memory, not for a few operations, and a launch less is worth more. Only
         one reads what the group makes, since an output would be of another shape.
         """
-        if self._scope.target.kind == "cpu" or access != "pointwise" or space.row is not None:
+        if self._scope.target.kind == "cpu" or access != "elementwise" or space.row is not None:
             return False
         if any(len(value.uses()) > 1 or value.is_graph_output() for value in values):
             return False

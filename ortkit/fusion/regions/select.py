@@ -146,7 +146,7 @@ def _places(nodes: Sequence[ir.Node]) -> list[int]:
     """Return where a group may be cut; in a large one only beside what is not pointwise."""
     if len(nodes) <= MAX_CUTS:
         return list(range(1, len(nodes)))
-    plain = [access_of(node) == "pointwise" for node in nodes]
+    plain = [access_of(node) == "elementwise" for node in nodes]
     return [
         place
         for place in range(1, len(nodes))

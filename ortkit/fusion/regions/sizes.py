@@ -23,7 +23,7 @@ def equal_sizes(scope: Scope, nodes: Iterable[ir.Node]) -> dict[Size, Size]:
     """
     found: dict[Size, Size] = {}
     for node in nodes:
-        if access_of(node) != "pointwise":
+        if access_of(node) != "elementwise":
             continue
         shapes = [scope.shapes.shape(value) for value in node.inputs if value is not None]
         for left, right in combinations([shape for shape in shapes if shape is not None], 2):

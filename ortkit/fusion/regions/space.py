@@ -10,19 +10,16 @@ from typing import TypeAlias
 
 import onnx_ir as ir
 
-from ortkit.fusion.regions.access import Access
 from ortkit.graph.symbolic.dims import Size
+from ortkit.operators import operator, where
+from ortkit.operators.info import Access
 from ortkit.rewrite.scope import Scope
 
 Shape: TypeAlias = tuple[Size, ...]
 Row: TypeAlias = tuple[object, ...]
 """What is reduced together: the sizes of trailing axes, or a shape and inner axes of it."""
 
-#: Inputs that share the iteration space; others of the same op are scales, tables and the like.
-_SPACE_INPUTS: dict[str, tuple[int, ...]] = {
-    "SkipLayerNormalization": (0, 1),
-    "SkipSimplifiedLayerNormalization": (0, 1),
-}
+_ROW_NORMS = where(row_norm=True)
 
 
 @dataclass
@@ -62,7 +59,7 @@ class NodeSpace:
             source = self._node.inputs[0]
             assert source is not None
             own = Space({self._shape(source)}, set(self.shapes), self._row())
-        elif self._family == "pointwise" and self.shapes[0] in space.rows:
+        elif self._family == "elementwise" and self.shapes[0] in space.rows:
             own = Space()
         else:
             own = Space(set(self.shapes), set(), self._row())
@@ -72,14 +69,16 @@ class NodeSpace:
         """Say whether the node may read `value`, made in `space`, in the same kernel."""
         shape = self._shape(value)
         match self._family:
-            case "pointwise":
+            case "elementwise":
                 if shape == self.shapes[0]:
                     return shape in space.frames or shape in space.rows
                 return shape in space.rows and self.shapes[0] in space.frames
             case "view":
                 return value is self._node.inputs[0] or self._node.op_type == "Concat"
-            case "norm" | "reduction" | "rotary":
-                inputs = _SPACE_INPUTS.get(self._node.op_type, (0,))
+            case _:
+                # Others are scales, tables and the like.
+                info = operator(self._node.domain, self._node.op_type)
+                inputs = () if info is None else info.data_inputs
                 if not any(self._node.inputs[index] is value for index in inputs):
                     return False
                 row = self._row()
@@ -91,7 +90,7 @@ class NodeSpace:
         return shape[start:]
 
     def _row(self) -> Row | None:
-        if self._family not in ("norm", "reduction"):
+        if self._family not in ("normalization", "reduction"):
             return None
         source = self._node.inputs[0]
         shape = None if source is None else self._scope.shapes.shape(source)
@@ -109,7 +108,7 @@ class NodeSpace:
 
 def reduced_axes(scope: Scope, node: ir.Node, rank: int) -> tuple[int, ...]:
     """Return the axes that a norm or a reduction runs along, ascending and not negative."""
-    if node.op_type in ("LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization"):
+    if node.op_type in _ROW_NORMS:
         return tuple(range(_int(node, "axis", -1) % max(rank, 1), rank))
     if node.op_type == "InstanceNormalization":
         return tuple(range(2, rank))

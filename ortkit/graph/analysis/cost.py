@@ -22,6 +22,7 @@ from ortkit.graph.symbolic.dims import (
     substitute,
 )
 from ortkit.graph.walk import nodes_below
+from ortkit.operators import where
 
 #: What a size is taken to be when nobody gave it.
 ASSUMED = 1
@@ -29,12 +30,11 @@ ASSUMED = 1
 _TERMS = 12
 
 #: Hand on their input's memory; nothing is moved.
-_VIEWS = frozenset(
-    {
-        "Constant", "Dropout", "Flatten", "Identity", "If", "Loop", "Reshape", "Scan",
-        "SequenceMap", "Shape", "Size", "Squeeze", "Unsqueeze",
-    }
-)  # fmt: skip
+_VIEWS = (
+    where(access="control")
+    | where(reshapes=True)
+    | {"Constant", "Dropout", "Identity", "Shape", "Size"}
+)
 #: Read as much of their first input as they write.
 _PICKING = frozenset({"Compress", "Gather", "GatherElements", "GatherND", "Slice"})
 

@@ -7,28 +7,23 @@ from collections.abc import Mapping
 from ortkit.graph.batch import along, layout, products
 from ortkit.graph.batch.site import Rule
 from ortkit.graph.shapes.rules import elementwise
+from ortkit.operators import where
 
 _SAMPLES = (
     "Conv ConvTranspose ConvInteger QLinearConv AveragePool LpPool GlobalAveragePool"
     " GlobalMaxPool GlobalLpPool InstanceNormalization GroupNormalization LRN SpaceToDepth"
     " DepthToSpace"
 )
-_REDUCTIONS = (
-    "ReduceSum ReduceProd ReduceMax ReduceMin ReduceMean ReduceL1 ReduceL2 ReduceLogSum"
-    " ReduceLogSumExp ReduceSumSquare"
-)
 _STANDARD: Mapping[str, Rule] = {
     **dict.fromkeys(elementwise.RULES, along.elementwise),
     **dict.fromkeys(_SAMPLES.split(), along.samples),
-    **dict.fromkeys(_REDUCTIONS.split(), along.reduce),
+    **dict.fromkeys(where(access="reduction", dtype="input"), along.reduce),
     **dict.fromkeys(("Softmax", "LogSoftmax", "Hardmax"), along.softmax),
-    **dict.fromkeys(
-        ("LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization"), along.norm
-    ),
+    **dict.fromkeys(where(row_norm=True), along.norm),
     **dict.fromkeys(("ArgMax", "ArgMin"), along.arg_reduce),
     **dict.fromkeys(("CumSum", "CumProd"), along.cumulative),
     **dict.fromkeys(("QuantizeLinear", "DequantizeLinear"), along.quantize),
-    **dict.fromkeys(("Reshape", "Flatten", "Squeeze", "Unsqueeze"), layout.reshape),
+    **dict.fromkeys(where(reshapes=True), layout.reshape),
     "BatchNormalization": along.batch_norm,
     "MaxPool": along.max_pool,
     "Dropout": along.dropout,
@@ -58,11 +53,9 @@ _STANDARD: Mapping[str, Rule] = {
     "LSTM": products.recurrent(2),
 }
 _CONTRIB: Mapping[str, Rule] = {
-    **dict.fromkeys(("Gelu", "FastGelu", "QuickGelu", "BiasGelu"), along.elementwise),
+    **dict.fromkeys(where(domain="com.microsoft", access="elementwise"), along.elementwise),
     **dict.fromkeys(("QuantizeLinear", "DequantizeLinear"), along.quantize),
-    **dict.fromkeys(
-        ("SkipLayerNormalization", "SkipSimplifiedLayerNormalization"), along.skip_norm
-    ),
+    **dict.fromkeys(where(domain="com.microsoft", row_norm=True), along.skip_norm),
     "FusedConv": along.samples,
     "RotaryEmbedding": products.rotary,
     "FusedMatMul": products.matmul,

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
+from ortkit.operators import where
+
 Array = np.ndarray
 #: numpy's own number types: those of ml_dtypes have kind "f" too, but neither saturate nor
 #: round as ONNX says.
@@ -213,7 +215,4 @@ EXACT: Mapping[str, Callable[[Call], Array | None]] = {
 }
 
 #: Those that only move elements, whatever type these have.
-MOVES = frozenset(
-    {"Concat", "Expand", "Gather", "Identity", "Reshape", "Shape", "Slice", "Squeeze",
-     "Transpose", "Unsqueeze", "Where"}
-)  # fmt: skip
+MOVES = (where(moves_only=True) & EXACT.keys()) | {"Shape", "Where"}

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ortkit.graph.symbolic.dims import Size
+from ortkit.operators import where
 
 #: Ops that keep the elements and their order, and change only the shape.
-RESHAPES = ("Reshape", "Flatten", "Squeeze", "Unsqueeze")
+RESHAPES = tuple(sorted(where(reshapes=True)))
 
 
 def static(sizes: Sequence[Size] | None) -> tuple[int, ...] | None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import onnx
 
+from ortkit.operators import where
 from ortkit.provider.conformance.cases import Case, Value, difference, run_session
 from ortkit.provider.conformance.verdict import Verdict
 from ortkit.runtime.ort import import_onnxruntime
@@ -16,12 +17,7 @@ _CPU = "CPUExecutionProvider"
 #: Messages are cut here.
 _LONGEST = 300
 #: Random outputs agree with nothing but in type and shape.
-_RANDOM = frozenset(
-    {
-        "Bernoulli", "Dropout", "Multinomial", "RandomNormal", "RandomNormalLike",
-        "RandomUniform", "RandomUniformLike",
-    }
-)  # fmt: skip
+_RANDOM = where(random=True)
 
 
 def judge(case: Case, provider: str, options: Mapping[str, str]) -> Verdict:

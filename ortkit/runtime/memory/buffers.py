@@ -10,11 +10,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from ortkit.operators import where
+
 #: The arena's grain (BFCArena::kMinAllocationSize).
 GRAIN = 256
 _MOST_STEPS = 4096
 #: Their output is their first input's memory.
-VIEWS = frozenset({"Dropout", "Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
+VIEWS = where(reshapes=True) | {"Dropout", "Identity"}
 
 
 @dataclass(frozen=True)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ortkit.operators import where
 from ortkit.runtime.heavy import HEAVY
 from ortkit.runtime.profiling.events import NodeSignature, TensorShape
 
 #: Operators that hand on their input's memory where ONNX Runtime can: what they move, if
 #: anything, the trace does not say.
-_VIEWS = frozenset(
-    {"Flatten", "Identity", "If", "Loop", "Reshape", "Scan", "SequenceMap", "Squeeze", "Unsqueeze"}
-)
+_VIEWS = where(access="control") | where(reshapes=True) | {"Identity"}
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
+from ortkit.operators import where
+
 #: (dtype, dims) as numpy calls the type: `("float32", (1, 16))`.
 TensorShape: TypeAlias = tuple[str, tuple[int, ...]]
-#: Operators whose nodes hold graphs; their time includes that of the nodes in these. As
-#: `ortkit.graph.walk.CONTROL_FLOW`, which would cost a profile's reader onnx-ir's import.
-HOLDERS = frozenset({"If", "Loop", "Scan", "SequenceMap"})
+#: Operators whose nodes hold graphs; their time includes that of the nodes in these.
+HOLDERS = where(access="control")
 
 
 @dataclass(frozen=True)

@@ -16,10 +16,11 @@ import onnx_ir as ir
 from ortkit.graph.constants import constant_array
 from ortkit.graph.shapes.infer import Shapes
 from ortkit.graph.walk import nodes_below, subgraphs
+from ortkit.operators import where
 from ortkit.verify.inputs.feeds import Value
 from ortkit.verify.steps import captured, computed_values
 
-_COMPARISONS = frozenset({"Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"})
+_COMPARISONS = where(access="elementwise", dtype="bool", broadcasts=True)
 _CHOICES = frozenset({"Where", "If"})
 #: Operators behind which a condition is the same one.
 _CARRIERS = frozenset({

@@ -11,6 +11,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortkit.graph.constants import constant_array
+from ortkit.operators import where
 
 Meaning: TypeAlias = Literal[
     "free", "index", "mask", "additive mask", "position", "length", "target shape", "ones",
@@ -93,7 +94,7 @@ _TIMED: dict[tuple[str, int], tuple[str, int]] = {
 #: Numbers of keys by row, and what leads from a mask to them.
 _COUNTS = frozenset({("GroupQueryAttention", 5), ("Attention", 6)})
 _COUNTING = frozenset({"Add", "Cast", "Identity", "ReduceSum", "Reshape", "Squeeze", "Sub"})
-_COMPARISONS = ("Equal", "Greater", "Less", "GreaterOrEqual", "LessOrEqual", "Not", "And", "Or")
+_COMPARISONS = where(access="elementwise", dtype="bool", broadcasts=True) | {"And", "Not", "Or"}
 _FLOATS_BY_MEANING = ("unit", "positive", "narrow", "at least one", "divisor", "corners", "ones")
 
 

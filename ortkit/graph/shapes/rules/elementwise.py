@@ -17,6 +17,7 @@ from ortkit.graph.shapes.rules.call import (
     UnknownError,
 )
 from ortkit.graph.symbolic.dims import broadcast
+from ortkit.operators import OpInfo, operator, where
 
 BOOL = ir.DataType.BOOL
 
@@ -54,11 +55,6 @@ def identity(call: Call) -> None:
     call.put(0, call.fact(0))
 
 
-def predicate(call: Call) -> None:
-    """Output 0 is a bool for each element of input 0."""
-    call.out(dtype=BOOL, shape=call.fact(0).shape)
-
-
 def _unary(function: Callable[[Element], Element]) -> Rule:
     def rule(call: Call) -> None:
         fact = call.fact(0)
@@ -71,8 +67,8 @@ def _unary(function: Callable[[Element], Element]) -> Rule:
 
 
 def _negation(call: Call) -> None:
-    predicate(call)
     fact = call.fact(0)
+    call.out(dtype=BOOL, shape=fact.shape)
     if fact.elements is not None and fact.shape is not None:
         call.out(elements=el.apply(call, el.negation, [fact], fact.shape, BOOL))
 
@@ -154,7 +150,7 @@ def _arithmetic(call: Call, function: Callable[..., Element] | None = None) -> N
     call.out(elements=total.elements)
 
 
-def _binary(function: Callable[[Element, Element], Element] | None) -> Rule:
+def _binary(function: Callable[[Element, Element], Element]) -> Rule:
     return lambda call: _arithmetic(call, function)
 
 
@@ -181,7 +177,7 @@ def _compare(function: Callable[[Element, Element], Element]) -> Rule:
 
 
 def _first(call: Call) -> None:
-    """Output 0 has the type of input 0 and the broadcast shape: Pow, BitShift."""
+    """Output 0 has the type of input 0 and the broadcast shape: Pow."""
     call.out(dtype=call.dtype(0))
     call.out(shape=_shape_of_all(call))
 
@@ -213,23 +209,27 @@ def _dropout(call: Call) -> None:
     call.out(1, dtype=call.dtype(0) if call.version < 10 else BOOL, shape=call.fact(0).shape)
 
 
-_SAME_NAMES = (
-    "Acos Acosh Asin Asinh Atan Atanh BitwiseNot Celu Cos Cosh Elu Erf Exp Gelu "
-    "HardSigmoid HardSwish LeakyRelu Log Mish Reciprocal Relu Round Selu Shrink Sigmoid Sign "
-    "Sin Sinh Softplus Softsign Sqrt Swish Tan Tanh ThresholdedRelu ScaledTanh Affine "
-    "ParametricSoftplus Scale"
-)
+def _rule_of(info: OpInfo) -> Rule:
+    """Return the rule that follows from what is known of a pointwise operator."""
 
-RULES: dict[str, Rule] = {
-    **dict.fromkeys(_SAME_NAMES.split(), same),
+    def rule(call: Call) -> None:
+        if info.dtype == "input":
+            call.out(dtype=_first_dtype(call) if info.broadcasts else call.dtype(0))
+        else:
+            call.out(dtype=BOOL if info.dtype == "bool" else call.type_attribute("to"))
+        call.out(shape=_shape_of_all(call) if info.broadcasts else call.fact(0).shape)
+
+    return rule
+
+
+#: Contents are followed here, or types are others than the row of the operator can say.
+_OWN_RULES: dict[str, Rule] = {
     "Identity": identity,
     "Neg": _unary(el.negated),
     "Abs": _unary(el.absolute),
     "Floor": _unary(el.floor),
     "Ceil": _unary(el.ceil),
     "Not": _negation,
-    "IsNaN": predicate,
-    "IsInf": predicate,
     "Cast": _cast,
     "CastLike": _cast_like,
     "Add": _binary(el.added),
@@ -240,14 +240,9 @@ RULES: dict[str, Rule] = {
     "Max": _binary(el.larger),
     "Min": _binary(el.smaller),
     "Sum": _binary(el.added),
-    "Mean": _binary(None),
     "Pow": _first,
-    "BitShift": _first,
     # The standard wants the slope to broadcast to the input; ONNX Runtime takes either way.
     "PRelu": _first,
-    "BitwiseAnd": _binary(None),
-    "BitwiseOr": _binary(None),
-    "BitwiseXor": _binary(None),
     "Equal": _compare(el.equal),
     "Greater": _compare(el.greater),
     "Less": _compare(el.less),
@@ -259,4 +254,12 @@ RULES: dict[str, Rule] = {
     "Where": _where,
     "Clip": _clip,
     "Dropout": _dropout,
+}
+#: ONNX Runtime's own in ONNX's domain, from the first versions of the standard.
+_OLD = ("Affine", "ParametricSoftplus", "Scale", "ScaledTanh")
+_ROWS = (operator("", op_type) for op_type in sorted(where(access="elementwise")))
+RULES: dict[str, Rule] = {
+    **{row.op_type: _rule_of(row) for row in _ROWS if row is not None},
+    **dict.fromkeys(_OLD, same),
+    **_OWN_RULES,
 }
