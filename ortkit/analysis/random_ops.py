@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from ortkit.operators import where
-
-RANDOM = where(random=True) - {"Dropout"}  # whose inputs say whether
+from ortkit.operators import operator
 
 
 def is_random(node: ir.Node) -> bool:
     """Say whether two runs of `node` may differ."""
-    if node.domain == "" and node.op_type == "Dropout":
-        return len(node.inputs) > 2
-    return node.domain == "" and node.op_type in RANDOM
+    info = operator(node.domain, node.op_type)
+    if info is None or not info.random:
+        return False
+    return info.training_input is None or len(node.inputs) > info.training_input

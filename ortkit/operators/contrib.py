@@ -16,10 +16,10 @@ _random = partial(_op, access="other", random=True)
 
 CONTRIB = (
     _attention("Attention", inputs=(2, 7)),
-    _random("BiasDropout", inputs=(2, 5)),
+    _random("BiasDropout", inputs=(2, 5), training_input=4),
     _pointwise("BiasGelu", inputs=(2, 2), broadcasts=True, data_inputs=(0, 1)),
-    _random("BitmaskBiasDropout", inputs=(2, 5)),
-    _random("BitmaskDropout", inputs=(1, 3)),
+    _random("BitmaskBiasDropout", inputs=(2, 5), training_input=4),
+    _random("BitmaskDropout", inputs=(1, 3), training_input=2),
     _attention("DecoderMaskedMultiHeadAttention", inputs=(1, 11)),
     _op("DequantizeLinear", "quantize", (2, 3), "other"),
     _op("DynamicQuantizeMatMul", "matmul", (3, 5), integer=True),

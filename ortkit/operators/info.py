@@ -34,7 +34,9 @@ class OpInfo:
         broadcasts: All inputs broadcast to one shape, that of the output.
         commutative: The inputs may change places; the result is equal bit by bit.
         affine: Scales and shifts each data input where all others are constants, but for rounding.
-        random: Two runs may differ: always, or in training.
+        random: Two runs may differ.
+        training_input: The input that says whether it is in training; without it, it is neither
+            that nor random.
         moves_only: Each element of the output is one of the data input's, unchanged.
         reshapes: All elements stay, in their order; only the shape changes.
         row_norm: Divides each row by its deviation or root mean square, then scales it.
@@ -53,6 +55,7 @@ class OpInfo:
     commutative: bool = False
     affine: bool = False
     random: bool = False
+    training_input: int | None = None
     moves_only: bool = False
     reshapes: bool = False
     row_norm: bool = False

@@ -43,8 +43,7 @@ QUANTIZE = (
 
 RANDOM = (
     _random("Bernoulli", inputs=(1, 1), dtype="other"),
-    # Only in training: its third input says whether.
-    _random("Dropout", inputs=(1, 3)),
+    _random("Dropout", inputs=(1, 3), training_input=2),
     _random("Multinomial", inputs=(1, 1), dtype="other"),
     _random("RandomNormal", inputs=(0, 0), dtype="other"),
     _random("RandomNormalLike", inputs=(1, 1), dtype="other"),

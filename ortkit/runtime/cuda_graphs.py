@@ -27,7 +27,7 @@ MOST_GRAPHS = 32
 #: Values of inputs that the host reads become part of what a graph is for; these are few.
 _MOST_HOST_BYTES = 4096
 #: A replay would give the same numbers again.
-_RANDOM = where(random=True) - {"Dropout"}  # which does nothing but in training
+_RANDOM = where(random=True, training_input=None)
 
 
 @dataclass(frozen=True)

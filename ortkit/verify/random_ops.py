@@ -8,13 +8,7 @@ import onnx_ir as ir
 
 from ortkit.graph.constants import constant_array
 from ortkit.graph.walk import nodes_below, roots
-
-_RANDOM = frozenset(
-    {
-        "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial",
-        "Bernoulli", "BitmaskDropout", "Sampling",
-    }
-)  # fmt: skip
+from ortkit.operators import operator
 
 
 def random_outputs(model: ir.Model) -> tuple[str, ...]:
@@ -71,9 +65,11 @@ def _subgraphs(node: ir.Node) -> Iterator[ir.Graph]:
 
 
 def _is_random(node: ir.Node) -> bool:
-    if node.op_type != "Dropout" or node.domain != "":
-        return node.op_type in _RANDOM
-    mode = node.inputs[2] if len(node.inputs) > 2 else None
+    info = operator(node.domain, node.op_type)
+    if info is None or not info.random or info.training_input is None:
+        return info is not None and info.random
+    index = info.training_input
+    mode = node.inputs[index] if len(node.inputs) > index else None
     if mode is None:
         return False
     array = constant_array(mode, limit=1)

@@ -58,12 +58,6 @@ SAME = [
         why=_NOT_KNOWN,
     ),
     Same(
-        "verify.random_ops._RANDOM",
-        where(random=True) | where(domain=MS, random=True),
-        less="BiasDropout BitmaskBiasDropout Dropout",
-        why="Dropout's inputs say whether; the others were forgotten",
-    ),
-    Same(
         "extend.body.match._COMMUTATIVE",
         where(commutative=True),
         less="BitwiseAnd BitwiseOr BitwiseXor",
