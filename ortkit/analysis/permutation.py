@@ -9,26 +9,16 @@ import numpy as np
 import onnx_ir as ir
 
 from ortkit.graph.symbolic.dims import Size
+from ortkit.operators import where
 from ortkit.rewrite.site import Site
 
 Perm = tuple[int, ...]
 
-#: One output of the shape of input 0; further inputs are numbers.
-UNARY = frozenset(
-    {"Abs", "Cast", "Ceil", "Celu", "Clip", "Cos", "Elu", "Erf", "Exp", "Floor", "Gelu",
-     "HardSigmoid", "HardSwish", "Identity", "IsInf", "IsNaN", "LeakyRelu", "Log", "Mish", "Neg",
-     "Not", "Reciprocal", "Relu", "Round", "Selu", "Sigmoid", "Sign", "Sin", "Softplus",
-     "Softsign", "Sqrt", "Tanh", "ThresholdedRelu"}
-)  # fmt: skip
+#: The output has the shape of input 0; further inputs are numbers, or a type.
+UNARY = where(access="elementwise", broadcasts=False, data_inputs=(0,))
 #: All inputs broadcast together.
-BROADCASTING = frozenset(
-    {"Add", "And", "Div", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Max",
-     "Mean", "Min", "Mod", "Mul", "Or", "PRelu", "Pow", "Sub", "Sum", "Where", "Xor"}
-)  # fmt: skip
-REDUCTIONS = frozenset(
-    {"ReduceL1", "ReduceL2", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum",
-     "ReduceSumSquare", "ReduceLogSumExp"}
-)  # fmt: skip
+BROADCASTING = where(broadcasts=True)
+REDUCTIONS = where(access="reduction", dtype="input")
 #: Before these opsets broadcasting went by attribute, and Softmax joined axes.
 FIRST_OPSET = 7
 SOFTMAX_PER_AXIS = 13

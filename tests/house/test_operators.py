@@ -40,24 +40,6 @@ SAME = [
         why="Concat and Split have several values; " + _NOT_KNOWN,
     ),
     Same(
-        "analysis.permutation.UNARY",
-        where(access="elementwise", broadcasts=False),
-        less="Acos Acosh Asin Asinh Atan Atanh BitwiseNot CastLike Cosh Shrink Sinh Swish Tan",
-        why=_NOT_KNOWN,
-    ),
-    Same(
-        "analysis.permutation.BROADCASTING",
-        where(broadcasts=True),
-        less="BitShift BitwiseAnd BitwiseOr BitwiseXor",
-        why=_NOT_KNOWN,
-    ),
-    Same(
-        "analysis.permutation.REDUCTIONS",
-        where(access="reduction", dtype="input"),
-        less="ReduceLogSum",
-        why=_NOT_KNOWN,
-    ),
-    Same(
         "extend.body.match._COMMUTATIVE",
         where(commutative=True),
         less="BitwiseAnd BitwiseOr BitwiseXor",
