@@ -8,11 +8,13 @@ from typing import ClassVar
 
 import onnx_ir as ir
 
+from ortkit.operators import where
 from ortkit.rewrite.passes import NodePass
 from ortkit.rewrite.site import Site
 
-COMMUTATIVE = ("Add", "And", "Equal", "Mul", "Or", "Xor")
-BINARY = (*COMMUTATIVE, "Div", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Pow", "Sub")
+COMMUTATIVE = tuple(sorted(where(commutative=True, inputs=(2, 2))))
+#: All of two operands but PRelu, whose slope is a weight.
+BINARY = tuple(sorted(where(broadcasts=True, inputs=(2, 2)) - {"PRelu"}))
 
 
 @dataclass(frozen=True)

@@ -53,6 +53,15 @@ def bias_norm() -> ortkit.CustomOp:
     return op
 
 
+def without() -> ortkit.CustomOp:
+    @ortkit.custom_op("tests.found::Without")
+    def op(x: ortkit.Int32["*shape"], b: ortkit.Int32["*shape"]) -> ortkit.Int32["*shape"]:
+        return x & ~b
+
+    op.body(OPSET + "f (x, b) => (y) { c = BitwiseNot(b) y = BitwiseAnd(x, c) }")
+    return op
+
+
 def optimized(text: str, *ops: ortkit.CustomOp) -> Optimized:
     # Where x is infinite, one of the spellings is NaN.
     options = OptimizeOptions(extra_passes=(RecogniseOps(ops),), kernels="off", samples=2)
@@ -108,6 +117,13 @@ def test_several_inputs_are_found_by_their_nodes() -> None:
     text = f"g (float[k,m,6] x, float[6] b) => (float[k,m,6] y) {{ {body} y = Sub(t, m) }}"
     result = optimized(text, bias_norm())
     assert op_types(result) == ["tests.found::BiasPeak"]
+    assert [value.name for value in result.model.graph[0].inputs] == ["x", "b"]
+
+
+def test_operands_of_bitwise_logic_may_change_places() -> None:
+    body = "c = BitwiseNot(b) y = BitwiseAnd(c, x)"
+    result = optimized(f"g (int32[n] x, int32[n] b) => (int32[n] y) {{ {body} }}", without())
+    assert op_types(result) == ["tests.found::Without"]
     assert [value.name for value in result.model.graph[0].inputs] == ["x", "b"]
 
 

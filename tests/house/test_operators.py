@@ -40,12 +40,6 @@ SAME = [
         why="Concat and Split have several values; " + _NOT_KNOWN,
     ),
     Same(
-        "extend.body.match._COMMUTATIVE",
-        where(commutative=True),
-        less="BitwiseAnd BitwiseOr BitwiseXor",
-        why=_NOT_KNOWN,
-    ),
-    Same(
         "extend.declare.variants._POINTWISE",
         POINTWISE | where(domain=MS, access="elementwise"),
         less="Acos Acosh Asin Asinh Atan Atanh BiasGelu BitShift BitwiseAnd BitwiseNot BitwiseOr "
@@ -60,18 +54,6 @@ SAME = [
         "SpaceToDepth",
         more="Cast",
         why="Concat has several values; " + _NOT_KNOWN,
-    ),
-    Same(
-        "passes.normalize_operands.COMMUTATIVE",
-        where(commutative=True, inputs=(2, 2)),
-        less="BitwiseAnd BitwiseOr BitwiseXor",
-        why=_NOT_KNOWN,
-    ),
-    Same(
-        "passes.normalize_operands.BINARY",
-        where(broadcasts=True, inputs=(2, 2)),
-        less="BitShift BitwiseAnd BitwiseOr BitwiseXor Mod PRelu",
-        why="the slope of PRelu is a weight; " + _NOT_KNOWN,
     ),
     Same(
         "ops.attention.value_ranges.FIRST",

@@ -13,9 +13,10 @@ import onnx_ir as ir
 
 from ortkit.analysis.cones import POINTWISE
 from ortkit.analysis.float64_eval import Array, as_sample
+from ortkit.operators import where
 from ortkit.rewrite.scope import Scope
 
-_COMMUTATIVE = frozenset({"Add", "And", "Equal", "Max", "Mean", "Min", "Mul", "Or", "Sum", "Xor"})
+_COMMUTATIVE = where(commutative=True)
 #: Constants of a body beyond this many elements are not compared.
 _MOST_ELEMENTS = 1 << 16
 _TOLERANCE = 1e-6
