@@ -13,10 +13,7 @@ from ortkit.rewrite.site import Site
 
 #: Ops that move elements, take some or repeat them, but leave every one of them as it is, so a
 #: uniform scale may pass. Each has its data as input 0.
-LAYOUT = frozenset(
-    {"DepthToSpace", "Expand", "Flatten", "Gather", "GatherElements", "GatherND", "Reshape",
-     "Slice", "SpaceToDepth", "Squeeze", "Tile", "Transpose", "Unsqueeze"}
-)  # fmt: skip
+LAYOUT = where(access="view", moves_only=True) - {"Concat", "Split"}  # of several values
 ARITHMETIC = where(affine=True, inputs=(2, 2)) | {"Neg"}
 #: Before opset 7 arithmetic broadcast by attribute, and BatchNormalization had is_test.
 FIRST_OPSET = 7

@@ -8,14 +8,14 @@ from typing import ClassVar
 
 import onnx_ir as ir
 
+from ortkit.operators import where
 from ortkit.rewrite.passes import NodePass
 from ortkit.rewrite.site import Site
 
 #: Inputs that hold an initial state, by op.
 STATES = {"GRU": (5,), "LSTM": (5, 6), "RNN": (5,)}
 #: Ops whose result is zero everywhere if their first input is.
-KEEP_ZERO = ("Cast", "Expand", "Gather", "Identity", "Reshape", "Slice", "Split", "Squeeze",
-             "Tile", "Transpose", "Unsqueeze")  # fmt: skip
+KEEP_ZERO = tuple(sorted((where(moves_only=True) - {"Concat"}) | {"Cast"}))
 #: Longest chain that is followed, and largest constant that is read.
 DEPTH, ELEMENTS = 8, 1 << 16
 

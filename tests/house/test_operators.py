@@ -34,32 +34,12 @@ class Same:
 _NOT_KNOWN = "nobody looked at these operators: they may join"
 SAME = [
     Same(
-        "analysis.affine.LAYOUT",
-        MOVES,
-        less="Compress Concat Identity ReverseSequence Split",
-        why="Concat and Split have several values; " + _NOT_KNOWN,
-    ),
-    Same(
         "extend.declare.variants._POINTWISE",
         POINTWISE | where(domain=MS, access="elementwise"),
         less="Acos Acosh Asin Asinh Atan Atanh BiasGelu BitShift BitwiseAnd BitwiseNot BitwiseOr "
         "BitwiseXor CastLike Cosh IsInf IsNaN Shrink Sinh",
         more="Constant",
         why=_NOT_KNOWN,
-    ),
-    Same(
-        "passes.drop_zero_state.KEEP_ZERO",
-        MOVES,
-        less="Compress Concat DepthToSpace Flatten GatherElements GatherND ReverseSequence "
-        "SpaceToDepth",
-        more="Cast",
-        why="Concat has several values; " + _NOT_KNOWN,
-    ),
-    Same(
-        "ops.attention.value_ranges.FIRST",
-        MOVES,
-        less="Compress Concat DepthToSpace ReverseSequence SpaceToDepth Split",
-        why="Concat and Split have several values; " + _NOT_KNOWN,
     ),
     Same(
         "runtime.profiling.advice._MOVES",

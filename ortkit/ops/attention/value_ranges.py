@@ -10,6 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
+from ortkit.operators import where
+
 #: Numbers kept one by one.
 MOST = 16
 #: Elements of an array that are looked at one by one.
@@ -167,12 +169,7 @@ def _any_of(given: Sequence[Held | None]) -> Held | None:
 
 ONE, MINUS = Held((1.0,)), Held((-1.0,))
 #: Ops whose result holds elements of their first input.
-FIRST = frozenset(
-    {
-        "Expand", "Flatten", "Gather", "GatherElements", "GatherND", "Identity", "Reshape",
-        "Slice", "Squeeze", "Tile", "Transpose", "Unsqueeze",
-    }
-)  # fmt: skip
+FIRST = where(moves_only=True) - {"Concat", "Split"}
 #: Others that `_made` knows.
 OTHERS = frozenset(
     {
