@@ -23,6 +23,7 @@ ELEMENTWISE = (
     _unary("Asinh"),
     _unary("Atan"),
     _unary("Atanh"),
+    _unary("BitCast", dtype="attribute"),
     _binary("BitShift"),
     _binary("BitwiseAnd", commutative=True),
     _unary("BitwiseNot"),

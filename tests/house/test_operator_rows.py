@@ -20,7 +20,7 @@ from ortkit.operators.catalog import CATALOG
 
 #: Of ONNX, and no set asks for them yet. A new operator of the standard gets a row or comes here.
 WITHOUT_A_ROW = """
-AffineGrid AveragePool BatchNormalization BitCast BlackmanWindow CausalConvWithState CenterCropPad
+AffineGrid AveragePool BatchNormalization BlackmanWindow CausalConvWithState CenterCropPad
 Col2Im ConcatFromSequence Constant ConstantOfShape CumProd CumSum DFT Det EyeLike GlobalAveragePool
 GlobalLpPool GlobalMaxPool GridSample HammingWindow HannWindow Hardmax ImageDecoder LRN
 LinearAttention LpNormalization LpPool MaxPool MaxRoiPool MaxUnpool MeanVarianceNormalization

@@ -21,8 +21,8 @@ TYPE_NUMBERS = {name: number for number, name in ELEMENT_TYPES.items()}
 _BFLOAT16 = TYPE_NUMBERS["bfloat16"]
 # numpy computes with these, if at all, only by rounding after each step.
 _WIDER = {"bfloat16": "float32", "float16": "float32"}
-# Operators that opset 20 lacks.
-_LATE = {"Swish"}
+#: The opset of operators that 20 lacks.
+LATE = {"BitCast": 26, "Swish": 24}
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ def _model(node: Node) -> onnx.ModelProto:
         values,
         [helper.make_tensor_value_info("y", TYPE_NUMBERS[output], ["n"])],
     )
-    opsets = [helper.make_opsetid("", 24 if node.op_type in _LATE else 20)]
+    opsets = [helper.make_opsetid("", LATE.get(node.op_type, 20))]
     return helper.make_model(graph, opset_imports=opsets, ir_version=10)
 
 

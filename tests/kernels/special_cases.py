@@ -13,7 +13,7 @@ import onnx.parser
 import onnxruntime as ort
 from elementwise import Array, numpy_dtype
 from onnx import helper
-from single_node import TYPE_NUMBERS, Node, as_array, as_value
+from single_node import LATE, TYPE_NUMBERS, Node, as_array, as_value
 from test_pointwise import OURS, VARIANTS
 
 from ortkit.kernels.region.dtypes import ELEMENT_TYPES
@@ -112,7 +112,7 @@ class Cases:
                                    for key, value in attributes.items())  # fmt: skip
                     given = f"<{text[:-2]}>" if text else ""
                     call = f"OUT = {op_type} {given} ({', '.join(['X', 'Y', 'X'][:operands])})"
-                    opset = 24 if op_type == "Swish" else 20
+                    opset = LATE.get(op_type, 20)
                     self.add(f"{op_type}{given}/{operands}", call, opset)
 
     def with_constants(self, constants: Sequence[float]) -> None:
@@ -186,7 +186,7 @@ def regions(
     cases: Sequence[Case], dtype: str, outputs: dict[str, Answers]
 ) -> Iterator[tuple[RegionSignature, list[Case]]]:
     """Yield regions of up to 24 cases each."""
-    for opset in (20, 24):
+    for opset in (20, *LATE.values()):
         alike = [case for case in cases if case.opset == opset and case.output in outputs]
         for start in range(0, len(alike), 24):
             part = alike[start : start + 24]

@@ -33,6 +33,7 @@ HEAD = '<opset_import: ["" : 20]>'
 # Not ONNX operators; test_vectormath.py has the first.
 OURS = {"exp_nonpositive"}
 VARIANTS: Mapping[str, list[dict[str, float | int | str]]] = {
+    "BitCast": [{"to": number} for number in TYPE_NUMBERS.values()],
     "BitShift": [{"direction": "LEFT"}, {"direction": "RIGHT"}],
     "Cast": [{"to": number} for number in TYPE_NUMBERS.values()],
     "Celu": [{}, {"alpha": 0.6}],

@@ -13,10 +13,10 @@ from collections.abc import Mapping
 ARITHMETIC_NS = 0.1
 ORT_NS: Mapping[str, float] = {
     "Acos": 5.0, "Acosh": 5.0, "Add": 0.11, "And": 0.1, "ArgMax": 1.0, "ArgMin": 1.0, "Asin": 5.0,
-    "Asinh": 5.0, "Atan": 5.0, "Atanh": 5.0, "BiasGelu": 0.55, "Cast": 0.12, "Celu": 0.6,
-    "Concat": 0.19, "Cos": 1.4, "Cosh": 5.0, "Div": 0.19, "Elu": 0.55, "Erf": 0.41, "Exp": 0.12,
-    "Expand": 0.2, "FastGelu": 0.45, "Floor": 0.28, "Gather": 0.15, "Gelu": 0.52, "Greater": 0.17,
-    "GreaterOrEqual": 0.17, "GroupNormalization": 2.0, "HardSwish": 0.24,
+    "Asinh": 5.0, "Atan": 5.0, "Atanh": 5.0, "BiasGelu": 0.55, "BitCast": 0.05, "Cast": 0.12,
+    "Celu": 0.6, "Concat": 0.19, "Cos": 1.4, "Cosh": 5.0, "Div": 0.19, "Elu": 0.55, "Erf": 0.41,
+    "Exp": 0.12, "Expand": 0.2, "FastGelu": 0.45, "Floor": 0.28, "Gather": 0.15, "Gelu": 0.52,
+    "Greater": 0.17, "GreaterOrEqual": 0.17, "GroupNormalization": 2.0, "HardSwish": 0.24,
     "InstanceNormalization": 0.4, "LayerNormalization": 0.4, "Less": 0.17,
     "LessOrEqual": 0.17, "Log": 1.4, "LogSoftmax": 0.24, "Mish": 9.0, "Mod": 5.0, "Mul": 0.12,
     "PRelu": 1.4, "Pad": 0.19, "Pow": 0.9, "QuickGelu": 0.26, "RMSNormalization": 0.21,

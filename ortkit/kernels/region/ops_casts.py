@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from ortkit.kernels.region.dtypes import (
     DTYPES,
     ELEMENT_TYPES,
+    INTEGERS,
     bits_of,
     compute_dtype,
     rounded,
@@ -35,6 +36,20 @@ def _cast_like_type(dtypes: Sequence[str], _attributes: Attributes) -> str | Ref
     if len(dtypes) != 2 or dtypes[1] not in DTYPES:
         return Refused(f"operands of type {', '.join(dtypes)}")
     return dtypes[1]
+
+
+def _bit_cast_type(dtypes: Sequence[str], attributes: Attributes) -> str | Refused:
+    to = ELEMENT_TYPES.get(int(attributes["to"]), f"element type {attributes['to']}")
+    # Short floats are float32 here, and a bool is no byte.
+    if len(dtypes) != 1 or not {dtypes[0], to} <= {*INTEGERS, "float32", "float64"}:
+        return Refused(f"the bits of {', '.join(dtypes)} as {to}")
+    if bits_of(dtypes[0]) != bits_of(to):
+        return Refused(f"{dtypes[0]} and {to} differ in size")
+    return to
+
+
+def _bit_cast(e: Emitter, attributes: Attributes, operands: Sequence[Expr]) -> Expr:
+    return e.bitcast(operands[0], ELEMENT_TYPES[int(attributes["to"])])
 
 
 def _cast(e: Emitter, attributes: Attributes, operands: Sequence[Expr]) -> Expr:
@@ -75,6 +90,7 @@ def _to_integer(e: Emitter, x: Expr, to: str) -> Expr:
 
 
 CASTS: Mapping[str, PointwiseOp] = {
+    "BitCast": op(0, _bit_cast_type, _bit_cast, to=0),
     "Cast": op(1, _cast_type, _cast, to=0, saturate=1),
     "CastLike": op(1, _cast_like_type, _cast_like, saturate=1),
 }

@@ -15,6 +15,7 @@ from fused_model import bias_gelu
 from fuzz.grow import numbered_region
 from interpreter import chosen
 from onnx import helper
+from single_node import LATE
 from test_pointwise import BODIES, HEAD, OURS, nodes
 from test_region_kernels import CASES
 from test_region_kernels import signature_of as signature_of_case
@@ -145,7 +146,7 @@ def assert_operator_compiles(op_type: str, folder: Path) -> None:
             inputs += [TensorSpec(name, dtype, (100,)) for name, dtype in dtypes]
             assert isinstance(node.output, str)
             outputs.append(TensorSpec(f"Y{place}", node.output, (100,)))
-        opset = helper.make_opsetid("", 24 if op_type == "Swish" else 20)
+        opset = helper.make_opsetid("", LATE.get(op_type, 20))
         names, results = [spec.name for spec in inputs], [spec.name for spec in outputs]
         function = helper.make_function("d", "f", names, results, written, [opset])
         signature = RegionSignature("op", body_text(function), tuple(inputs), tuple(outputs))

@@ -11,7 +11,7 @@ import pytest
 from fused_model import unary
 from interpreter import Interpreter
 from onnx import helper
-from single_node import Node, cut, run_by_onnxruntime, run_by_reference
+from single_node import LATE, Node, cut, run_by_onnxruntime, run_by_reference
 from test_pointwise import INEXACT_IN_RUNTIME, OURS, assert_equal, feeds, nodes
 from test_vectormath import CASES
 
@@ -33,7 +33,7 @@ def region(node: Node) -> RegionSignature:
     """The node as a region; bounds of Clip are scalars."""
     names = [f"X{i}" for i in range(len(node.inputs))]
     written = helper.make_node(node.op_type, names, ["Y"], **node.attributes)
-    opset = helper.make_opsetid("", 24 if node.op_type == "Swish" else 20)
+    opset = helper.make_opsetid("", LATE.get(node.op_type, 20))
     function = helper.make_function("d", "f", names, ["Y"], [written], [opset])
     inputs = tuple(
         TensorSpec(name, dtype, () if node.op_type == "Clip" and place else ("n",))
