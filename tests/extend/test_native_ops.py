@@ -238,6 +238,16 @@ def test_a_body_alone_runs_as_a_function(built: tuple[Path, OpsBuild]) -> None:
         np.testing.assert_array_equal(one.run({"x": np.float16([-1, 2])})["y"], [1, 3])
 
 
+def test_every_pointwise_operator_takes_any_number_of_axes(tmp_path: Path, built: object) -> None:
+    @ortkit.custom_op("tests.axes::Op")
+    def op(x: ortkit.Float32["*s"]) -> ortkit.Float32["*s"]:
+        return x
+
+    op.body(OPSET + "f (x) => (y) { a = Asinh(x) m = IsInf(x) y = Where(m, x, a) }")
+    assert build_ops([op], tmp_path / "x.so").library is not None
+    del OPS[("tests.axes", "Op", 1)]
+
+
 @pytest.mark.parametrize(
     ("body", "message"),
     [

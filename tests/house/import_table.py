@@ -45,13 +45,13 @@ MAY_IMPORT = {
     "custom_ops/tvm/tile": "custom_ops/forms kernels kernels/region kernels/tvm",
     "doctor": "kernels/* provider/* targets",
     "extend": "analysis graph/* kernels/* passes rewrite runtime targets",
-    "extend/body": "analysis extend/check extend/declare graph/* passes rewrite runtime",
+    "extend/body": "analysis extend/check extend/declare graph/* operators passes rewrite runtime",
     "extend/build": "extend/declare extend/triton extend/tvm kernels/* targets",
     "extend/check": (
         "extend/body extend/build extend/declare extend/triton extend/tvm kernels/* runtime"
         " targets verify"
     ),
-    "extend/declare": "extend/body extend/check extend/torch kernels/* runtime",
+    "extend/declare": "extend/body extend/check extend/torch kernels/* operators runtime",
     "extend/torch": "extend/build extend/check extend/declare extend/triton kernels/* passes",
     "extend/triton": "extend/declare kernels/* targets",
     "extend/tvm": "extend/check extend/declare kernels/* targets",
@@ -117,7 +117,7 @@ MAY_IMPORT = {
     ),
     "verify/inputs": "graph/* operators verify",
     "verify/kernels": "graph/* isolation kernels/* runtime targets verify verify/inputs",
-    "verify/lowered": "graph verify verify/inputs",
+    "verify/lowered": "graph operators verify verify/inputs",
 }
 
 #: Package in a package -> its modules that other packages may import. A package that is missing

@@ -15,6 +15,7 @@ import onnx.parser
 
 from ortkit.errors import UserError
 from ortkit.extend.declare.op_schema import Attribute, OpSchema
+from ortkit.operators import operator
 
 if TYPE_CHECKING:
     from onnxscript import OnnxFunction
@@ -270,24 +271,17 @@ def _without_cast_like(node: onnx.NodeProto, types: dict[str, str]) -> None:
         node.attribute.append(onnx.helper.make_attribute("to", code))
         types[node.output[0]] = to
         return
-    if node.op_type in _SAME_TYPE and node.input and node.input[0] in types:
-        types[node.output[0]] = types[node.input[0]]
+    info = operator(node.domain, node.op_type)
+    if info is None or info.dtype != "input" or len(node.input) <= info.data_inputs[0]:
+        return
+    if (dtype := types.get(node.input[info.data_inputs[0]])) is not None:
+        types[node.output[0]] = dtype
 
 
 def _dtype(name: str) -> np.dtype[Any]:
     import ml_dtypes
 
     return np.dtype(ml_dtypes.bfloat16 if name == "bfloat16" else name)
-
-
-#: Whose first output has the type of their first input.
-_SAME_TYPE = frozenset({
-    "Abs", "Add", "Ceil", "Clip", "Cos", "Div", "Elu", "Erf", "Exp", "Expand", "Floor", "Gelu",
-    "HardSigmoid", "Identity", "LayerNormalization", "LeakyRelu", "Log", "MatMul", "Max", "Mean",
-    "Min", "Mish", "Mul", "Neg", "Pow", "Reciprocal", "ReduceMax", "ReduceMean", "ReduceMin",
-    "ReduceSum", "ReduceSumSquare", "Relu", "Reshape", "Round", "Sigmoid", "Sign", "Sin",
-    "Softmax", "Softplus", "Softsign", "Sqrt", "Sub", "Sum", "Tanh", "Transpose", "Unsqueeze",
-})  # fmt: skip
 
 
 def control_flow(function: onnx.FunctionProto) -> str:

@@ -18,20 +18,17 @@ from ortkit.extend.declare.op_schema import OpInput, OpSchema, Types
 from ortkit.extend.declare.size_rules import SizeRule
 from ortkit.extend.declare.tensor_types import Dim, TensorType
 from ortkit.kernels.signature import RegionSignature, TensorSpec, body_text
+from ortkit.operators import where
 
 #: With any number of axes in front: what follows must not count axes from there.
-_ROW_OPS = frozenset({
-    "LayerNormalization", "LogSoftmax", "RMSNormalization", "ReduceL1", "ReduceL2", "ReduceMax",
-    "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum", "ReduceSumSquare", "Softmax",
-})  # fmt: skip
-_POINTWISE = frozenset({
-    "Abs", "Add", "And", "Cast", "Ceil", "Celu", "Clip", "Constant", "Cos", "Div", "Elu", "Equal",
-    "Erf", "Exp", "FastGelu", "Floor", "Gelu", "Greater", "GreaterOrEqual", "HardSigmoid",
-    "HardSwish", "Identity", "LeakyRelu", "Less", "LessOrEqual", "Log", "Max", "Mean", "Min",
-    "Mish", "Mod", "Mul", "Neg", "Not", "Or", "PRelu", "Pow", "QuickGelu", "Reciprocal", "Relu",
-    "Round", "Selu", "Sigmoid", "Sign", "Sin", "Softplus", "Softsign", "Sqrt", "Sub", "Sum",
-    "Swish", "Tan", "Tanh", "ThresholdedRelu", "Where", "Xor",
-})  # fmt: skip
+_ROW_OPS = (
+    where(access="reduction", dtype="input") | where(row_norm=True) | {"LogSoftmax", "Softmax"}
+)
+_POINTWISE = (
+    where(access="elementwise")
+    | where(domain="com.microsoft", access="elementwise")
+    | {"Constant"}
+)
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from ortkit.operators import where
 from ortkit.runtime.heavy import HEAVY
 from ortkit.runtime.profiling.products import REASONS, waiting, why_slow
 from ortkit.runtime.profiling.providers import ASYNCHRONOUS
@@ -19,13 +20,10 @@ MOST = 5
 #: Part of a run below which nothing is said.
 LEAST_GAIN = 0.01
 _CPU = "CPUExecutionProvider"
-#: Gather is none of them: a table that is looked up in has to be read.
-_MOVES = frozenset(
-    {
-        "Cast", "Concat", "DepthToSpace", "Expand", "Identity", "Pad", "Reshape",
-        "Slice", "SpaceToDepth", "Split", "Squeeze", "Tile", "Transpose", "Unsqueeze",
-    }
-)  # fmt: skip
+#: Gather and its like are none of them: a table that is looked up in has to be read.
+_MOVES = (
+    where(access="view", moves_only=True) - {"Compress", "Gather", "GatherElements", "GatherND"}
+) | {"Cast", "Identity", "Pad"}
 _REORDERS = frozenset({"ReorderInput", "ReorderOutput"})
 _COPIES = frozenset({"MemcpyFromHost", "MemcpyToHost"})
 #: Tensors of up to this many integers are sizes and indices, not data.

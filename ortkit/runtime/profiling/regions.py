@@ -6,22 +6,17 @@ from collections.abc import Mapping, Sequence
 
 import onnx_ir as ir
 
+from ortkit.operators import where
 from ortkit.runtime.profiling.events import NodeSignature, TensorShape
 from ortkit.runtime.profiling.work import matched_inputs, tensor_bytes
 
 #: What is computed element by element, or row by row, and what only moves elements.
-_POINTWISE = (
-    "Abs Add And BiasGelu BitwiseAnd Cast Ceil Clip Cos Div Elu Equal Erf Exp FastGelu Floor Gelu "
-    "Greater GreaterOrEqual HardSigmoid HardSwish IsInf IsNaN LeakyRelu Less LessOrEqual Log Max "
-    "Min Mish Mod Mul Neg Not Or Pow PRelu QuickGelu Reciprocal Relu Round Selu Sigmoid Sign Sin "
-    "Softplus Softsign Sqrt Sub Swish Tanh ThresholdedRelu Where Xor"
+_ACCESS = frozenset({"elementwise", "normalization", "reduction"})
+FUSIBLE = (
+    where(access=_ACCESS)
+    | where(domain="com.microsoft", access=_ACCESS)
+    | {"BiasSoftmax", "Transpose"}
 )
-_BY_ROWS = (
-    "BiasSoftmax LayerNormalization LogSoftmax RMSNormalization ReduceMax ReduceMean ReduceMin "
-    "ReduceSum ReduceSumSquare SimplifiedLayerNormalization SkipLayerNormalization "
-    "SkipSimplifiedLayerNormalization Softmax"
-)
-FUSIBLE = frozenset(f"{_POINTWISE} {_BY_ROWS} Transpose".split())
 _DOMAINS = ("", "ai.onnx", "com.microsoft")
 
 

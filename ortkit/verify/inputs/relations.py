@@ -18,14 +18,11 @@ from ortkit.graph.symbolic.dims import (
     replace_atoms,
     sole_atom,
 )
+from ortkit.operators import where
 from ortkit.verify.inputs.caches import Cache, caches_of
 
-#: Operators whose inputs broadcast, with the index of the first input that does.
-_BROADCASTING = frozenset({
-    "Add", "And", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "Div", "Equal", "Greater",
-    "GreaterOrEqual", "Less", "LessOrEqual", "Max", "Min", "Mod", "Mul", "Or", "Pow", "Sub",
-    "Sum", "Where", "Xor",
-})  # fmt: skip
+#: Operators whose inputs broadcast.
+_BROADCASTING = where(broadcasts=True)
 _Pair = tuple[Size, Size]
 
 

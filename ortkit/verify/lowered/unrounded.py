@@ -18,14 +18,12 @@ import onnx_ir as ir
 
 from ortkit.graph.constants import constant_array, constant_tensor, is_constant
 from ortkit.graph.walk import names_in, take_name
+from ortkit.operators import where
 from ortkit.verify.perturbation import uniform_nodes
 
 _FLOAT = ir.DataType.FLOAT
 #: Operators that move numbers and compute none. All inputs of Concat are data, else the first.
-_MOVES = frozenset(
-    {"Concat", "Expand", "Flatten", "Gather", "Identity", "MaxPool", "Reshape", "Slice",
-     "Squeeze", "Tile", "Transpose", "Unsqueeze"}
-)  # fmt: skip
+_MOVES = (where(moves_only=True) - {"Split"}) | {"MaxPool"}
 #: Bits behind the leading one, of types that weights are rounded to.
 _FRACTION_BITS: Mapping[str, int] = {
     "FLOAT16": 10, "BFLOAT16": 7, "FLOAT8E4M3FN": 3, "FLOAT8E4M3FNUZ": 3, "FLOAT8E5M2": 2,
