@@ -88,8 +88,8 @@ MAY_IMPORT = {
     "operators": "",
     "ops": "analysis",
     "ops/activations": "analysis rewrite",
-    "ops/attention": "analysis graph/* rewrite",
-    "ops/rotary": "analysis graph/* rewrite",
+    "ops/attention": "analysis graph/* operators rewrite",
+    "ops/rotary": "analysis graph/* operators rewrite",
     "optimization": (
         "extend/* fusion/* graph/* kernels/* measure passes precision rewrite runtime/* targets"
         " verify/*"
@@ -113,7 +113,8 @@ MAY_IMPORT = {
     "trial": "graph/* measure optimization runtime/* verify/*",
     "tune": "fusion/* graph/* kernels/* measure optimization runtime/* targets",
     "verify": (
-        "graph/* isolation kernels/* runtime targets verify/inputs verify/kernels verify/lowered"
+        "graph/* isolation kernels/* operators runtime targets verify/inputs verify/kernels"
+        " verify/lowered"
     ),
     "verify/inputs": "graph/* operators verify",
     "verify/kernels": "graph/* isolation kernels/* runtime targets verify verify/inputs",

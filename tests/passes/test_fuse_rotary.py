@@ -138,6 +138,16 @@ def test_doubled_tables_are_halved() -> None:
     assert sizes.count(HALF) >= 2 and "Slice" not in kinds(made)
 
 
+def test_tables_of_any_function_are_halved() -> None:
+    def wide(t: Tape, x: str, _a: Angles, fit: Fit) -> str:
+        positions = t.unsqueeze(t.op("Cast", "ids", to=spell.kind_of(t)), 2)
+        angle = t.op("Softsign", t.mul(positions, t.data(np.tile(spell.FREQUENCIES, 2))))
+        cos, sin = (fit(t.op(name, angle)) for name in ("Cos", "Sin"))
+        return t.add(t.mul(x, cos), t.mul(t.turned(x), sin))
+
+    assert "Softsign" in kinds(assert_fused(spell.build(wide, spell.given)))
+
+
 def test_a_view_of_a_flat_value_is_turned_there() -> None:
     made = fused(spell.build(spell.rotate_half, layout="flat"))
     node = rotary(made)

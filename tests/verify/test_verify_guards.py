@@ -26,6 +26,7 @@ F = np.float32
         ("a = Sub(x, c) y = Relu(a)", {1000.0}),
         ("a = Reshape(x, s) y = Greater(a, c)", {1000.0}),
         ("y = HardSwish(x)", {-3.0, 3.0}),
+        ("a = Gather(x, s) y = Greater(a, c)", {1000.0}),
         ("a = MatMul(x, x) y = Greater(a, c)", set()),
     ],
 )
@@ -71,8 +72,10 @@ def test_integers_meet_guards_within_their_type() -> None:
         ("y = Softmax(x)", False),
         ("y = Cast <to = 7> (x)", False),
         ("a = Reshape(x, s) y = Cast <to = 10> (a)", True),
+        ("a = Tan(x) y = Mean(a, x)", True),
+        ("y = CastLike(x, i)", False),
     ],
 )
 def test_elementwise_models_are_told_from_others(body: str, answer: bool) -> None:
-    built = model(f"g (float[n, 8] x, bool[n, 8] c) => (float[] y) {{ {body} }}")
+    built = model(f"g (float[n, 8] x, bool[n, 8] c, int32[n] i) => (float[] y) {{ {body} }}")
     assert is_elementwise(built) is answer

@@ -7,21 +7,15 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
+from ortkit.operators import where
 from ortkit.ops.rotary.steps import CHANNEL, Labels, channel_axes, operand_labels, slice_ranges
 from ortkit.rewrite.site import Site
 
 #: Above this a product with a constant is a projection, whose columns nobody compares.
 SMALL = 1 << 16
 
-ELEMENTWISE = frozenset(
-    {
-        *("Abs", "Cast", "Ceil", "Cos", "Erf", "Exp", "Floor", "Log", "Reciprocal", "Relu"),
-        *("Round", "Sigmoid", "Sign", "Sin", "Sqrt", "Tanh", "Not"),
-        *("Add", "Div", "Max", "Min", "Mod", "Mul", "Pow", "Sub", "Sum", "Where"),
-        *("And", "Or", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Clip"),
-    }
-)
-"""Element by element, with operands that broadcast."""
+ELEMENTWISE = where(access="elementwise") - {"Identity", "Neg"}
+"""Element by element, with operands that broadcast; the other two are linear, which says more."""
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortkit.graph.constants import constant_array
+from ortkit.operators import where
 
 _Inverse = Callable[[float], float]
 
@@ -21,11 +22,9 @@ _COMPARISONS = frozenset({
     "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Max", "Min", "Mod",
     "BitShift",
 })  # fmt: skip
-_CARRIERS = frozenset({
-    "Cast", "CastLike", "Expand", "Flatten", "Identity", "Reshape", "Slice", "Squeeze", "Tile",
-    "Transpose", "Unsqueeze", "Ceil", "Floor", "Round", "DepthToSpace", "SpaceToDepth", "Pad",
-    "Concat", "Dropout",
-})  # fmt: skip
+_CARRIERS = where(moves_only=True) | {
+    "Cast", "CastLike", "Ceil", "Dropout", "Floor", "Pad", "Round",
+}  # fmt: skip
 #: Operators that treat numbers below and above 0 differently.
 _AT_ZERO = frozenset({
     "Relu", "LeakyRelu", "PRelu", "Elu", "Selu", "Celu", "Sign", "ThresholdedRelu",
@@ -42,15 +41,13 @@ _INVERSES: Mapping[str, _Inverse] = {
     "Sigmoid": lambda t: math.log(t / (1 - t)),
 }
 #: Operators that compute each element from one element of each input, or move elements.
-_ELEMENTWISE = frozenset({
-    "Abs", "Add", "And", "Cast", "Ceil", "Celu", "Clip", "Concat", "Constant", "Div", "Elu",
-    "Equal", "Erf", "Exp", "Expand", "Floor", "Flatten", "Gelu", "Greater", "GreaterOrEqual",
-    "HardSigmoid", "HardSwish", "Identity", "IsInf", "IsNaN", "LeakyRelu", "Less",
-    "LessOrEqual", "Log", "Max", "Min", "Mish", "Mul", "Neg", "Not", "Or", "PRelu", "Pow",
-    "Reciprocal", "Relu", "Reshape", "Round", "Selu", "Shape", "Sigmoid", "Sign", "Slice",
-    "Softplus", "Softsign", "Sqrt", "Squeeze", "Sub", "Sum", "Swish", "Tanh", "ThresholdedRelu",
-    "Transpose", "Unsqueeze", "Where", "Xor", "BiasGelu", "FastGelu", "QuickGelu",
-})  # fmt: skip
+#: Of types that an attribute names only Cast, which `_makes_integers` looks at.
+_ELEMENTWISE = (
+    where(access="elementwise", dtype=frozenset({"input", "bool"}))
+    | where(domain="com.microsoft", access="elementwise")
+    | where(moves_only=True)
+    | {"Cast", "Constant", "Shape"}
+)
 
 
 def guards_of(value: ir.Value, model: ir.Model) -> tuple[float, ...]:
