@@ -387,7 +387,7 @@ class _Run:
             self._stage("verify"),
             verifier_of(
                 self.original(),
-                samples=options.input_sets,
+                samples=options.samples,
                 coverage=options.coverage,
                 inputs=options.inputs,
                 shapes=options.shapes,
@@ -395,6 +395,7 @@ class _Run:
                 memory_mib=options.verify_memory,
                 given=() if self.lowering is None else self.lowering.given,
                 tolerance=options.tolerance,
+                is_usual=options.precision != "fp32",
             ) as verifier,
         ):
             verification = self._checked(verifier, candidate)
@@ -583,7 +584,8 @@ def _new_lowering(run: _Run) -> CpuLowering:
     options = run.options
     request = CpuRequest(
         options.precision, options.max_error, options.calibration, options.calibrate,
-        options.inputs, options.input_sets or 1, options.shapes, options.threads, options.cpu,
+        options.inputs, options.samples or options.coverage, options.shapes, options.threads,
+        options.cpu,
     )  # fmt: skip
     lowering = Fp8Lowering if options.precision == "fp8" else CpuLowering
     return lowering(run.original(), request, run.work / "precision", options.progress)

@@ -23,8 +23,8 @@ from ortkit.verify.allowance import DEFAULT, Allowance
 from ortkit.verify.budget import Budget
 from ortkit.verify.compare import OutputComparison
 from ortkit.verify.conditioned import Limits, Moved, compare_conditioned
+from ortkit.verify.constant_error import unexplained
 from ortkit.verify.exchange import read_values
-from ortkit.verify.inputs.feeds import Value
 from ortkit.verify.inputs.guard_coverage import (
     GuardCoverage,
     add_probes,
@@ -133,7 +133,7 @@ class RewriteStage:
         names = self._shared(computed_values(wide), own)
         found = self._compared(wide, names, folder / "all")
         if not found.problem and (keeps_names or not found.wrong):
-            return self._with_guards(found)
+            return replace(found, guards=self._guards)
         # Another tool may give a name to another value. What is computed of it is compared then.
         doubtful = set(names) - align(self._original, wide).values
         if found.wrong:
@@ -141,25 +141,7 @@ class RewriteStage:
         if not doubtful:
             return found
         certain = [name for name in names if name not in doubtful]
-        return self._with_guards(self._compared(wide, certain, folder / "certain"))
-
-    def _with_guards(self, found: RewriteCheck) -> RewriteCheck:
-        """Add the guards of the original that the input sets meet; they are measured once."""
-        if found.wrong or found.late:
-            return found
-        if self._guards is None:
-            model, folder = self._original.clone(), self._folder / "guards"
-            guards, in_bodies = add_probes(model), guards_in_bodies(model)
-            runs: list[dict[str, Value]] = []
-            if guards:
-                folder.mkdir()
-                setting = self._setting(model, self._weights, folder / "asked")
-                (result,) = self._sessions(folder / "job", setting)
-                if result.problem:
-                    return found
-                runs = [read_values(setting.results / each.name) for each in self._feeds]
-            self._guards = read_coverage(guards, runs, in_bodies)
-        return replace(found, guards=self._guards)
+        return replace(self._compared(wide, certain, folder / "certain"), guards=self._guards)
 
     def _compared(self, wide: ir.Model, names: Sequence[str], folder: Path) -> RewriteCheck:
         """Compare the values named, each computed from the others; as many at a time as fit."""
@@ -189,7 +171,12 @@ class RewriteStage:
             as_steps(model, names, compared)
             prune(model)
         whole = self._original.clone()
-        give(whole, {*compared, *given_names(steps), *given_names(own_steps)})
+        wanted = {*compared, *given_names(steps), *given_names(own_steps)}
+        guards = None
+        if self._guards is None:  # the original's run says which guards the input sets meet
+            guards = add_probes(whole)
+            wanted.update(value.name or "" for value in whole.graph.outputs)
+        give(whole, wanted)
         results = self._sessions(
             folder / "job",
             self._setting(whole, self._weights, folder / "expected"),
@@ -202,6 +189,9 @@ class RewriteStage:
         problem = next((each.problem for each in results if each.problem), "")
         if problem:
             return RewriteCheck(problem=problem)
+        if guards is not None:
+            runs = [read_values(folder / "expected" / each.name) for each in self._feeds]
+            self._guards = read_coverage(guards, runs, guards_in_bodies(self._original))
         lowered = self._lowered(wide, steps, own_steps, folder)
         rounded = lowered.floats | lowered.others
         exact = [name for name in compared if name not in rounded]
@@ -367,6 +357,10 @@ class RewriteStage:
                     Moved(got, [run[name] for run in runs[_NEW]], constants_cap, 1.0),
                 ]
                 found = compare_conditioned(name, want, got, limits, moved)
+                if found.equal and not found.is_inconclusive:
+                    of = [[run[name] for run in runs[kind]] for kind in (_LOST, _NEW, _PERTURBED)]
+                    if reason := unexplained(want, got, *of, limits.largest):
+                        found = replace(found, equal=False, reason=reason)
                 is_off = not found.equal or found.is_inconclusive
                 if is_off and (name not in off or off[name].equal):
                     off[name] = found

@@ -57,6 +57,17 @@ def parses(source: str) -> bool:
     return True
 
 
+def function_at(source: str, line: int) -> int:
+    """Return the first line of the innermost function that a line is in; 0 for none."""
+    found = 0
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            first = min([node.lineno, *(each.lineno for each in node.decorator_list)])
+            if node.body[0].lineno <= line <= (node.end_lineno or 0):
+                found = max(found, first)
+    return found
+
+
 def _code(tree: ast.Module) -> Iterator[ast.AST]:
     """Yield nodes that are run: no annotations, and nothing that is there for type checkers."""
     waiting: list[ast.AST] = [tree]

@@ -41,6 +41,26 @@ def test_a_fault_before_a_saturating_operator_is_found_where_it_is(kind: str, pa
     assert found.outputs == ()
 
 
+ROUNDED = """g (float16[n, 64] x) => (float16[n, 64] y) {
+  m = MatMul(x, w) t = Tanh(m) y = MatMul(t, v)
+}"""
+
+
+@pytest.mark.parametrize(("part", "verdict"), [(0.0, "good"), (1.5, "no"), (-1.5, "no")])
+def test_constants_are_off_by_roundings_and_not_all_alike(part: float, verdict: str) -> None:
+    """Epsilons by which all weights of one matrix are off; rounding moves each by a half."""
+    drawn = np.random.default_rng(5).uniform(-0.5, 0.5, (64, 64)) + part
+    w, v = random_weights(64, 64), random_weights(64, 64, seed=1)
+    original, candidate = (
+        model(ROUNDED, {"w": each.astype(np.float16), "v": v.astype(np.float16)})
+        for each in (w, w * (1 + drawn * 2.0**-10))
+    )
+    found = verify_models(original, candidate)
+    assert found.is_good == (verdict == "good"), found.reason
+    if verdict == "no":
+        assert "times what rounding its constants may cost" in found.reason
+
+
 NORM = """g (float16[n, 32] x) => (float16[n, 32] y) {
   s = Mul(x, x) m = ReduceMean<axes = [-1]>(s) e = Add(m, epsilon) r = Sqrt(e) d = Div(x, r)
   y = Mul(d, scale)

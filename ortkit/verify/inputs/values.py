@@ -104,6 +104,7 @@ def _styled(made: np.ndarray, dtype: ir.DataType, plan: Plan) -> np.ndarray:
         case "huge":
             return np.asarray(made * factor * factor)
         case "sparse" if made.ndim:
+            made = made if dtype.bitwidth <= 8 else made / _LARGE
             made.reshape(-1)[::7] = 0.0
             made.reshape(-1, made.shape[-1] or 1)[1::4] = 0.0
         case "zeros":
