@@ -351,16 +351,18 @@ class RewriteStage:
             }
             for name in wanted:
                 want, got = expected[name], actual[name]
+                near, lost, new = (
+                    [run[name] for run in runs[kind]] for kind in (_PERTURBED, _LOST, _NEW)
+                )
                 moved = [
-                    Moved(want, [run[name] for run in runs[_PERTURBED]], LIMITS.cap),
-                    Moved(want, [run[name] for run in runs[_LOST]], constants_cap, 1.0),
-                    Moved(got, [run[name] for run in runs[_NEW]], constants_cap, 1.0),
+                    Moved(want, near, LIMITS.cap),
+                    Moved(want, lost, constants_cap, 1.0),
+                    Moved(got, new, constants_cap, 1.0),
                 ]
                 found = compare_conditioned(name, want, got, limits, moved)
                 if found.equal and not found.is_inconclusive:
-                    of = [[run[name] for run in runs[kind]] for kind in (_LOST, _NEW, _PERTURBED)]
-                    if reason := unexplained(want, got, *of, limits.largest):
-                        found = replace(found, equal=False, reason=reason)
+                    reason = unexplained(want, got, lost, new, near, limits.largest)
+                    found = replace(found, equal=False, reason=reason) if reason else found
                 is_off = not found.equal or found.is_inconclusive
                 if is_off and (name not in off or off[name].equal):
                     off[name] = found
