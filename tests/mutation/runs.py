@@ -67,7 +67,7 @@ class Run:
 def sample(
     count: int, seed: int = 0, packages: Sequence[str] = PACKAGES
 ) -> list[tuple[str, Mutant]]:
-    """Draw changes, as many of each package."""
+    """Draw changes, as many of each package and of each in turn."""
     drawn = []
     for package in PACKAGES:
         places = [
@@ -77,8 +77,8 @@ def sample(
         ]
         random.Random(seed).shuffle(places)
         valid = (each for each in places if parses(each[1].of(_source(each[0]))))
-        drawn += islice(valid, -(-count // len(PACKAGES)))
-    return drawn[:count]
+        drawn.append(islice(valid, -(-count // len(PACKAGES))))
+    return [each for row in zip(*drawn, strict=True) for each in row][:count]
 
 
 @cache
