@@ -69,7 +69,10 @@ def function_at(source: str, line: int) -> int:
 
 
 def _code(tree: ast.Module) -> Iterator[ast.AST]:
-    """Yield nodes that are run: no annotations, and nothing that is there for type checkers."""
+    """Yield nodes that are run: no annotations, and nothing that is there for type checkers.
+
+    How a dataclass is made is left out, too: nothing depends on `frozen` where nothing is wrong.
+    """
     waiting: list[ast.AST] = [tree]
     while waiting:
         node = waiting.pop()
@@ -78,6 +81,8 @@ def _code(tree: ast.Module) -> Iterator[ast.AST]:
             continue
         for name, value in ast.iter_fields(node):
             if name in ("annotation", "returns", "type_params"):
+                continue
+            if isinstance(node, ast.ClassDef) and name == "decorator_list":
                 continue
             children = value if isinstance(value, list) else [value]
             waiting += [child for child in children if isinstance(child, ast.AST)]
