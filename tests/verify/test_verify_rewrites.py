@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import onnx_ir as ir
 import pytest
@@ -10,6 +12,7 @@ from small_models import model, random_weights
 import ortkit
 from models.catalog import build
 from ortkit.verify import rewrites
+from ortkit.verify.perturbation import Epsilon
 from ortkit.verify.verifier import Verifier, verify_models
 from ortkit.verify.widening import widened
 
@@ -39,6 +42,27 @@ def test_a_fault_before_a_saturating_operator_is_found_where_it_is(kind: str, pa
     assert found.reason.startswith("value 'b', computed from the original's values in float32: ")
     assert [each.name for each in found.values.wrong] == ["b"]
     assert found.outputs == ()
+
+
+@pytest.mark.parametrize("close", [0.0, 1e6])
+def test_what_few_runs_do_not_allow_is_compared_with_more(
+    close: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As if there were next to no floor, and the first runs showed nothing."""
+    perturb, calls = rewrites.perturb, list[str]()
+
+    def perturb_later(model: ir.Model, epsilon: Epsilon) -> None:
+        calls.append("")
+        if len(calls) > 1:
+            perturb(model, epsilon)
+
+    original = ir.from_proto(build("bert"))
+    options = ortkit.OptimizeOptions(kernels="off", verify=False, check_load=False)
+    candidate = ortkit.optimize(original, options).model
+    monkeypatch.setattr(rewrites, "LIMITS", replace(rewrites.LIMITS, floor_eps={"float32": 0.5}))
+    monkeypatch.setattr(rewrites, "perturb", perturb_later)
+    monkeypatch.setattr(rewrites, "_CLOSE", close)
+    assert verify_models(original, candidate).verdict == ("yes" if close else "no")
 
 
 ROUNDED = """g (float16[n, 64] x) => (float16[n, 64] y) {
