@@ -16,6 +16,7 @@ from mutants.inputs import input_sets
 from mutants.kinds import Kind, plant_one
 from mutants.observe import LOWERED, ROUNDING, LoweringObserver, Observer
 from mutants.subjects import Subject, candidates, original
+from ortkit.errors import ModelError
 from ortkit.temporary import TemporaryFolder
 from ortkit.verify.verifier import Verifier
 
@@ -161,7 +162,10 @@ def _judged(
             continue
         is_caught, reason = False, "moves nothing"
         if moved > least:
-            is_caught, reason = check(verifier, fault)
+            try:
+                is_caught, reason = check(verifier, fault)
+            except ModelError:
+                continue  # ONNX Runtime loads it, and yet it is no valid model: no fault either
             judged += 1
         row = f"{group}, {fault.kind}"
         yield Outcome(row, subject, fault.name, moved, moved > least, is_caught, reason)
