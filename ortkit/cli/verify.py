@@ -56,10 +56,8 @@ def run(arguments: argparse.Namespace) -> int:
     level = coverage(arguments)
     from ortkit.graph.io.open import open_model
     from ortkit.runtime.libraries import library_of
-    from ortkit.verify.inputs.covering import LOWERED_SETS
     from ortkit.verify.verifier import verify_models
 
-    usual = None if arguments.precision is None else LOWERED_SETS[level]
     with show.progress(quiet=arguments.json) as progress:
         progress("check the models")
         for path in (arguments.original, arguments.candidate):
@@ -71,8 +69,9 @@ def run(arguments: argparse.Namespace) -> int:
         found = verify_models(
             arguments.original,
             arguments.candidate,
-            samples=usual if arguments.samples is None else arguments.samples,
+            samples=arguments.samples,
             coverage=level,
+            is_usual=arguments.precision is not None,
             seconds=arguments.verify_seconds,
             memory_mib=arguments.verify_memory,
             computed_in=computed_in,

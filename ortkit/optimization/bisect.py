@@ -100,13 +100,14 @@ def _all_rewrites(source: Source, options: OptimizeOptions) -> tuple[tuple[Hit, 
             save_model(open_model(source), original)
         with verifier_of(
             original,
-            samples=options.input_sets,
+            samples=options.samples,
             coverage=options.coverage,
             inputs=options.inputs,
             shapes=options.shapes,
             seconds=options.verify_seconds,
             memory_mib=options.verify_memory,
             tolerance=options.tolerance,
+            is_usual=options.precision != "fp32",
         ) as verifier:
             found = verifier.check(candidate, library=broken.library, keeps_names=True)
         return broken.report.hits, found.reason

@@ -76,11 +76,7 @@ def optimize(source: Source, options: OptimizeOptions | None = None) -> Optimize
             if run.options.verify:
                 candidate, verification = run.verified(run.with_right_kernels(candidate))
         if run.options.check_load:
-            loaded = run.loadable(candidate, verification)
-            if loaded is not candidate and verification is not None:
-                reason = "rewrites were rolled back after it, so that the result loads"
-                verification = replace(verification, verdict="not possible", reason=reason)
-            candidate = loaded
+            candidate, verification = run.loaded(candidate, verification)
     except BaseException:
         folder.cleanup()
         raise
@@ -102,6 +98,8 @@ class _Run:
         self.seconds: dict[str, float] = {}
         self.work = work
         self.rolled_back: tuple[str, ...] = ()
+        self.not_loading: tuple[str, ...] = ()
+        """Rewrites that keep a result from loading."""
         self.dropped: frozenset[str] = frozenset()
         """Regions whose kernels do not pay."""
         self.slow_kernels = ""
@@ -167,6 +165,7 @@ class _Run:
         self._opened = None
         target = target_of(self.options)
         denied = denied | self.options.denied | self.dropped | self.wrong_kernels.keys()
+        denied |= frozenset(self.not_loading)
         bodies = self.fused.kept_but(denied) if kernels and not self.slow_kernels else {}
         mark_calls(model)
         with self._stage("rewrite"), paused_collector():
@@ -388,7 +387,7 @@ class _Run:
             self._stage("verify"),
             verifier_of(
                 self.original(),
-                samples=options.input_sets,
+                samples=options.samples,
                 coverage=options.coverage,
                 inputs=options.inputs,
                 shapes=options.shapes,
@@ -396,6 +395,7 @@ class _Run:
                 memory_mib=options.verify_memory,
                 given=() if self.lowering is None else self.lowering.given,
                 tolerance=options.tolerance,
+                is_usual=options.precision != "fp32",
             ) as verifier,
         ):
             verification = self._checked(verifier, candidate)
@@ -404,8 +404,11 @@ class _Run:
 
             everything = frozenset(hit.id for hit in candidate.log.hits)
 
+            before = self.rolled_back
+
             def attempt(denied: frozenset[str]) -> Attempt:
                 # Denied rewrites make room for others, which have ids of their own.
+                denied |= frozenset(before)
                 made = self.candidate(denied, fuel=0 if denied >= everything else None)
                 self.kernel_check = None
                 if not denied >= everything:
@@ -416,7 +419,8 @@ class _Run:
             found = roll_back(
                 Attempt(candidate, verification), attempt, partial(open_model, self.source)
             )
-            self.rolled_back, self.kernel_check = found.ids, found.best.kernels
+            self.rolled_back = (*before, *found.ids)
+            self.kernel_check = found.best.kernels
         return found.best.candidate, self._with_gaps(found.best.verification)
 
     def _with_gaps(self, verification: Verification) -> Verification:
@@ -425,6 +429,17 @@ class _Run:
         if checked is None or not checked.rows:
             return verification
         return verification.beside(checked.gaps, checked.summary())
+
+    def loaded(
+        self, candidate: Candidate, verification: Verification | None
+    ) -> tuple[Candidate, Verification | None]:
+        """Return a candidate that loads, and what verification found of that very candidate."""
+        while (found := self.loadable(candidate, verification)) is not candidate:
+            candidate = found
+            if verification is None:
+                break
+            candidate, verification = self.verified(self.with_right_kernels(candidate))
+        return candidate, verification
 
     def loadable(self, candidate: Candidate, verification: Verification | None) -> Candidate:
         """Return a candidate that ONNX Runtime loads, without rewrites that keep it from that.
@@ -471,7 +486,7 @@ class _Run:
                     fix="report it with the model; nothing was written",
                 ) from error
             loads_without(frozenset(breaking))
-            self.rolled_back = (*self.rolled_back, *breaking)
+            self.not_loading = (*self.not_loading, *breaking)
         return best
 
     @property
@@ -520,7 +535,7 @@ class _Run:
             hits=tuple(result.log.hits),
             misses=tuple(result.log.misses),
             regions=candidate.regions,
-            rolled_back=(*self.wrong_kernels, *self.rolled_back),
+            rolled_back=(*self.wrong_kernels, *self.rolled_back, *self.not_loading),
             denied_in_vain=tuple(sorted(self.options.denied - result.log.met)),
             failed_passes=tuple(self.failed.values()),
             load_check=self.load_check,
@@ -569,7 +584,8 @@ def _new_lowering(run: _Run) -> CpuLowering:
     options = run.options
     request = CpuRequest(
         options.precision, options.max_error, options.calibration, options.calibrate,
-        options.inputs, options.input_sets or 1, options.shapes, options.threads, options.cpu,
+        options.inputs, options.samples or options.coverage, options.shapes, options.threads,
+        options.cpu,
     )  # fmt: skip
     lowering = Fp8Lowering if options.precision == "fp8" else CpuLowering
     return lowering(run.original(), request, run.work / "precision", options.progress)

@@ -15,7 +15,7 @@ from ortkit.optimization.option_checks import check_precision, check_verificatio
 from ortkit.rewrite.options import Target
 from ortkit.rewrite.passes import Pass
 from ortkit.rewrite.pipeline import Instruments
-from ortkit.verify.inputs.covering import LOWERED_SETS, Level
+from ortkit.verify.inputs.covering import Level
 
 if TYPE_CHECKING:
     from ortkit.kernels.tuning.database import Chooser
@@ -164,15 +164,6 @@ class OptimizeOptions:
     def coverage(self) -> Level:
         """How much verification covers."""
         return "quick" if isinstance(self.verify, bool) else self.verify
-
-    @property
-    def input_sets(self) -> int | None:
-        """The number of random input sets for verification, None for a covering design.
-
-        Lower precision is judged on usual numbers, as it was chosen on those.
-        """
-        usual = None if self.precision == "fp32" else LOWERED_SETS[self.coverage]
-        return self.samples or usual
 
     @property
     def lowers_on_cpu(self) -> bool:

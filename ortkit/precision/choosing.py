@@ -58,7 +58,7 @@ class Chooser:
     ) -> None:
         self.asked, self.data, self.folder, self.log = asked, data, folder, log
         self.progress = progress
-        self.runner = Runner(folder / "trials", data.judged)
+        self.runner = Runner(folder / "trials", data.tried)
         self.ranges: dict[str, Range] = {}
         self._means: dict[str, np.ndarray] = {}
         self._switched = folder
@@ -99,7 +99,7 @@ class Chooser:
         shapes = Shapes.infer(model)
         wanted = [one for one in products if self._fits(one, shapes)]
         if self.asked.precision != "bf16" and not self.data.is_random:
-            sets = (self.data.calibrating or self.data.judged)[:FITTED]
+            sets = (self.data.calibrating or self.data.tried)[:FITTED]
             self._means = find_means(Runner(self.folder / "means", sets), model, wanted)
         variants: list[Form] = []
         for product in wanted:
@@ -197,9 +197,9 @@ class Chooser:
         )
         started = time.perf_counter()
         (self._floats,) = self.runner.with_flags(
-            self._switched, [[False] * count], self.data.judged
+            self._switched, [[False] * count], self.data.tried
         )
-        self._run_seconds = (time.perf_counter() - started) / len(self.data.judged)
+        self._run_seconds = (time.perf_counter() - started) / len(self.data.tried)
         gains = self._gains([isinstance(form, StaticInt8) for form, _ in forms])
         harms = self._harms(count)
         measured = []
@@ -212,7 +212,7 @@ class Chooser:
         if self.asked.precision == "bf16":
             return None  # trials round in float32: what the kernels take is measured as a whole
         found = measure_gains(
-            self._switched, chained, self.data.judged[0], self.folder / "gains",
+            self._switched, chained, self.data.tried[0], self.folder / "gains",
             self.asked.threads,
         )  # fmt: skip
         if isinstance(found, str):
@@ -238,10 +238,10 @@ class Chooser:
         ]
 
     def _errors(self, choices: Sequence[Sequence[bool]]) -> list[float]:
-        return self._errors_on(choices, len(self.data.judged))
+        return self._errors_on(choices, len(self.data.tried))
 
     def _errors_on(self, choices: Sequence[Sequence[bool]], samples: int) -> list[float]:
-        found = self.runner.with_flags(self._switched, choices, self.data.judged[:samples])
+        found = self.runner.with_flags(self._switched, choices, self.data.tried[:samples])
         return [_number(error_of(self._floats[:samples], one)) for one in found]
 
     def _miss(self, product: Product, reason: str) -> None:

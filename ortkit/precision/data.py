@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ortkit.graph.io.open import open_model
 from ortkit.precision.calibrate import read_sets
 from ortkit.verify.exchange import read_values, write_feeds
+from ortkit.verify.inputs.covering import Level
 from ortkit.verify.inputs.feeds import Feeds
 from ortkit.verify.inputs.given import load_given
 from ortkit.verify.reference import Refusal, Request, compute_reference
 
 #: Input sets of the user that accuracy is measured on; all are used for ranges.
 JUDGED = 4
+#: Made-up sets that products are chosen on: each takes a run of every choice that is tried.
+_TRIED = 2
 
 
 @dataclass(frozen=True)
@@ -29,6 +32,8 @@ class Data:
     """What is judged on."""
     text: str
     is_random: bool
+    tried: tuple[Path, ...]
+    """What products are chosen and timed on."""
 
 
 def gather(
@@ -37,7 +42,7 @@ def gather(
     *,
     inputs: Path | None,
     calibrate: Path | None,
-    samples: int,
+    samples: int | Level,
     shapes: Mapping[str, int],
 ) -> Data | str:
     """Read the user's input sets, or make some up that the model runs on.
@@ -63,19 +68,25 @@ def gather(
     judged_sets = _written(judged, folder / "judged")
     # What is judged on serves as calibration data where nothing else does.
     calibrating = _written(ranged, folder / "calibrating") if ranged else judged_sets
-    return Data(judged_sets, calibrating, tuple(judged), text, is_random=False)
+    return Data(judged_sets, calibrating, tuple(judged), text, is_random=False, tried=judged_sets)
 
 
-def _made_up(original: Path, folder: Path, samples: int, shapes: Mapping[str, int]) -> Data | str:
-    request = Request(open_model(original), original, samples=samples, shapes=shapes)
+def _made_up(
+    original: Path, folder: Path, samples: int | Level, shapes: Mapping[str, int]
+) -> Data | str:
+    request = Request(
+        open_model(original), original, samples=samples, shapes=shapes, is_usual=True
+    )
     found = compute_reference(request, folder / "reference")
     if isinstance(found, Refusal):
         return found.reason
+    few = compute_reference(replace(request, samples=_TRIED), folder / "tried")
+    tried = found.feeds[:1] if isinstance(few, Refusal) else few.feeds
     if len(found.excluded) == len(found.outputs):
         return "every output depends on random numbers"
     text = "made-up random inputs, which say little about real ones"
     given = tuple(read_values(each) for each in found.feeds)
-    return Data(found.feeds, (), given, text, is_random=True)
+    return Data(found.feeds, (), given, text, is_random=True, tried=tried)
 
 
 def _written(sets: Sequence[Feeds], folder: Path) -> tuple[Path, ...]:

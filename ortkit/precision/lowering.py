@@ -43,6 +43,7 @@ from ortkit.rewrite.site import describe
 from ortkit.runtime.timing.variants import Variant
 from ortkit.verify.accuracy import OutputAccuracy, largest_error
 from ortkit.verify.exchange import read_values
+from ortkit.verify.inputs.covering import Level
 from ortkit.verify.inputs.feeds import Feeds, Value
 
 #: What the error of an output may be where the user does not say; see `accuracy.py`. In 4 bits
@@ -61,7 +62,7 @@ class CpuRequest:
     method: Method
     calibrate: Path | None
     inputs: Path | None
-    samples: int
+    samples: int | Level
     shapes: Mapping[str, int]
     threads: int
     cpu: str
@@ -249,7 +250,7 @@ class CpuLowering:
         if self.data is None or self.request.precision == "int4":
             return True  # 4 bits are asked for to save memory
         found = time_whole(
-            lowered, plain, self.data.judged[0], self.folder / "time", self.request.threads
+            lowered, plain, self.data.tried[0], self.folder / "time", self.request.threads
         )
         if isinstance(found, str):
             self._notes.append(f"the whole model was not timed: {found}")

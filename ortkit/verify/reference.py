@@ -21,6 +21,7 @@ from ortkit.verify.inputs.given import load_given
 from ortkit.verify.inputs.guard_sets import with_guards_met
 from ortkit.verify.inputs.sets import InputSet, InputSets
 from ortkit.verify.inputs.sizes import free_inputs
+from ortkit.verify.inputs.usual import usual_plans
 from ortkit.verify.limits import SECONDS, long_loop, time_limit
 from ortkit.verify.perturbation import RUNS
 from ortkit.verify.perturbed_runs import PerturbedRuns
@@ -66,6 +67,8 @@ class Request:
     """What is left of another verification's; None: a new one."""
     tolerance: UserTolerance | None = None
     """What the user allows a candidate, and expected outputs, to be off."""
+    is_usual: bool = False
+    """Whether the sets of a covering design have usual numbers only, as for lower precision."""
 
 
 @dataclass(frozen=True)
@@ -100,6 +103,9 @@ class Reference:
     """The original's runs with optimizations off and on."""
     late: tuple[Gap, ...] = ()
     """Input sets that there was no time for."""
+    unstable: tuple[Path, ...] = ()
+    """Input sets of large numbers on which ONNX Runtime's own optimizations change the results:
+    outputs cannot be held to a tolerance, single steps can."""
     about: tuple[str, ...] = ()
     """By input set, its sizes and kinds of values."""
     dropped: tuple[str, ...] = ()
@@ -149,7 +155,7 @@ def compute_reference(request: Request, folder: Path) -> Reference | Refusal:
         request = replace(request, seconds=time_limit(request.model, *feeds))
     runner = _Runner(request, folder)
     is_covering = made.maker is not None and request.most_sets is None
-    if is_covering and not isinstance(request.samples, int):
+    if is_covering and not request.is_usual and not isinstance(request.samples, int):
         rest = (runner.budget, folder / "guards", request.custom_ops)
         made = with_guards_met(made, request.model, request.samples, *rest)
     plain, optimized = runner.run_without_hung("first", made.first, len(made.first))
@@ -211,7 +217,14 @@ def _input_sets(request: Request) -> InputSets:
     if request.inputs is not None:
         return InputSets.given(load_given(request.inputs, request.model))
     maker = FeedMaker.of(request.model, request.shapes or {})
-    return InputSets.made(maker, request.samples, request.seed, request.most_sets)
+    samples, seed = request.samples, request.seed
+    if isinstance(samples, int):
+        return InputSets.made(maker, samples, seed)
+    if request.is_usual:
+        plans = usual_plans(maker, request.model, samples, seed)
+    else:
+        plans = maker.covering(samples, seed)
+    return InputSets.made(maker, plans, seed, request.most_sets)
 
 
 class _Runner:
@@ -228,6 +241,7 @@ class _Runner:
         """The input sets of the latest run, by their names 0, 1, ..."""
         self.dropped: dict[str, None] = {}
         self.late: list[Gap] = []
+        self.unstable: list[Path] = []
 
     def run_without_hung(
         self, name: str, sets: Sequence[InputSet], wanted: int
@@ -295,6 +309,7 @@ class _Runner:
                 self._drop(name, "every output is empty, NaN or infinite")
             elif not self._is_stable(name, compared):
                 self._drop(name, "ONNX Runtime's own optimizations change the results")
+                self._keep_for_steps(self.sets[int(name)])
             else:
                 used.append(name)
         return used
@@ -313,6 +328,13 @@ class _Runner:
             each.equal and OWN_ERROR_FACTOR * each.max_error_eps <= each.allowed_eps
             for each in found
         )
+
+    def _keep_for_steps(self, unstable: InputSet) -> None:
+        """Write a set of large numbers once more: names of later ones are those of this one."""
+        if unstable.plan is not None and unstable.plan.floats == "large":
+            place = self.folder / "unstable" / f"unstable{len(self.unstable)}"
+            write_feeds(place, unstable.feeds)
+            self.unstable.append(place)
 
     def _drop(self, name: str, why: str) -> None:
         self.dropped[f"{self.sets[int(name)].text}: {why}"] = None
@@ -342,6 +364,7 @@ class _Runner:
             budget=self.budget,
             sessions=sessions,
             late=tuple(self.late),
+            unstable=tuple(self.unstable),
             about=tuple(self.sets[int(each)].text for each in good),
             dropped=tuple(self.dropped),
         )

@@ -63,6 +63,7 @@ class Verifier:
         given: Sequence[Feeds] = (),
         tolerance: UserTolerance | None = None,
         most_sets: int | None = None,
+        is_usual: bool = False,
         budget: Budget | None = None,
     ) -> None:
         """Say what to verify against.
@@ -81,6 +82,7 @@ class Verifier:
             given: Input sets, instead of made ones and of `inputs`.
             tolerance: What results may be off, in addition to what is judged anyway.
             most_sets: The number of input sets of a covering design at most.
+            is_usual: Whether these have usual numbers only, as for candidates in lower precision.
             budget: What is left of another verification's time, instead of `seconds`.
         """
         if samples is not None and samples < 1:
@@ -105,6 +107,7 @@ class Verifier:
             given=tuple(given),
             tolerance=tolerance,
             most_sets=most_sets,
+            is_usual=is_usual,
             budget=budget,
         )
         self._shares_time = budget is not None
@@ -290,7 +293,10 @@ class Verifier:
             assert self._opened is not None
             options = (state.budget, self._custom_ops)
             self._stage = RewriteStage(
-                self._opened, state.feeds, self._folder() / "rewrites", *options
+                self._opened,
+                (*state.feeds, *state.unstable),
+                self._folder() / "rewrites",
+                *options,
             )
         return self._stage
 
@@ -356,6 +362,7 @@ def verify_models(
     seconds: float | None = None,
     memory_mib: int | None = None,
     tolerance: UserTolerance | None = None,
+    is_usual: bool = False,
     computed_in: str = "",
     stated: float = 0.0,
 ) -> Verification:
@@ -376,6 +383,7 @@ def verify_models(
         seconds=seconds,
         memory_mib=memory_mib,
         tolerance=tolerance,
+        is_usual=is_usual,
     ) as verifier:
         return verifier.check(
             candidate, library=library, refusal=refusal, computed_in=computed_in, stated=stated

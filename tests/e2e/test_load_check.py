@@ -17,9 +17,9 @@ import pytest
 from ortkit import CheckError, OptimizeOptions, optimize
 from ortkit.cli.main import run
 from ortkit.errors import RunError
-from ortkit.rewrite.passes import NodePass
+from ortkit.rewrite.passes import NodePass, Pass
 from ortkit.rewrite.site import Site
-from ortkit.verify.loads import try_to_load
+from ortkit.verify.loads import Loads, try_to_load
 
 ort = pytest.importorskip("onnxruntime")
 TEXT = """<ir_version: 10, opset_import: ["" : 20]>
@@ -57,6 +57,31 @@ class NegToNothing(NodePass):
             site.replace(site.op("Nothing", [site.input(0)], domain="nowhere"))
 
 
+@dataclass(frozen=True)
+class NegToSub(NodePass):
+    """A rewrite that is right."""
+
+    name: ClassVar[str] = "neg-to-sub"
+    ops: ClassVar[Sequence[str]] = ("Neg",)
+
+    def rewrite(self, site: Site) -> None:
+        if site.claim("subtract"):
+            x = site.input(0)
+            site.replace(site.op("Sub", [site.op("Sub", [x, x]), x]))
+
+
+@dataclass(frozen=True)
+class SoftplusToSigmoid(NodePass):
+    """A rewrite that is wrong."""
+
+    name: ClassVar[str] = "softplus-to-sigmoid"
+    ops: ClassVar[Sequence[str]] = ("Softplus",)
+
+    def rewrite(self, site: Site) -> None:
+        if site.claim("wrong"):
+            site.replace(site.op("Sigmoid", [site.input(0)]))
+
+
 def save(folder: Path, text: str) -> Path:
     path = folder / "m.onnx"
     onnx.save(onnx.parser.parse_model(text), path)
@@ -76,6 +101,32 @@ def test_a_rewrite_that_keeps_the_result_from_loading_is_rolled_back(text: str) 
     kept = [node.op_type for node in optimized.model.graph]
     assert "Neg" in kept
     assert "Identity" not in kept
+
+
+@pytest.mark.parametrize("wrong", [False, True], ids=["all right", "one rewrite wrong"])
+def test_what_is_left_after_a_rollback_at_load_is_verified(
+    wrong: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is verified is not what is written, so that only loading shows it."""
+
+    def refuse_sub(model: Path, library: Path | None = None) -> Loads:
+        ops = {node.op_type for node in onnx.load(model).graph.node}
+        return Loads("", "Sub is not there" if "Sub" in ops else "")
+
+    monkeypatch.setattr("ortkit.optimization.load_stage.try_to_load", refuse_sub)
+    passes: tuple[Pass, ...] = (NegToSub(), SoftplusToSigmoid()) if wrong else (NegToSub(),)
+    options = OptimizeOptions(target="cuda", precision="bf16", extra_passes=passes, kernels="off")
+    optimized = optimize(onnx.parser.parse_model(TEXT), options)
+    found = optimized.report.verification
+    rolled_back = ("softplus-to-sigmoid:wrong:z",) if wrong else ()
+    assert optimized.report.rolled_back == (*rolled_back, "neg-to-sub:subtract:b")
+    assert found is not None
+    assert found.verdict in ("yes", "partly"), found.reason
+    assert found.outputs
+    assert optimized.report.load_check == "yes"
+    assert [node.op_type for node in optimized.model.graph if node.op_type in ("Neg", "Sub")] == [
+        "Neg"
+    ]
 
 
 @pytest.mark.parametrize("body", DOES_NOT_LOAD.values(), ids=DOES_NOT_LOAD)

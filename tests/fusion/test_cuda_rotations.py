@@ -124,6 +124,16 @@ def test_what_no_region_takes_is_as_it_was(name: str, is_wanted: bool) -> None:
     assert ir.to_proto(scope.model) == before
 
 
+@pytest.mark.parametrize("opset", [12, 13])
+def test_split_has_an_input_for_its_sizes_since_opset_13(opset: int) -> None:
+    model = model_of(*FORMS["operands"][:2])
+    model.opset_import[0].version = opset
+    scope = scope_of(ir.from_proto(model))
+    with decomposed_rotations([scope], lambda *_: True):
+        kinds = [node.op_type for node in scope.model.graph]
+    assert ("Split" in kinds) == (opset >= 13)
+
+
 @pytest.mark.parametrize("name", LEFT)
 def test_other_rotations_are_left(name: str) -> None:
     scope = scope_of(ir.from_proto(model_of(*LEFT[name])))

@@ -57,8 +57,22 @@ def parses(source: str) -> bool:
     return True
 
 
+def function_at(source: str, line: int) -> int:
+    """Return the first line of the innermost function that a line is in; 0 for none."""
+    found = 0
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            first = min([node.lineno, *(each.lineno for each in node.decorator_list)])
+            if node.body[0].lineno <= line <= (node.end_lineno or 0):
+                found = max(found, first)
+    return found
+
+
 def _code(tree: ast.Module) -> Iterator[ast.AST]:
-    """Yield nodes that are run: no annotations, and nothing that is there for type checkers."""
+    """Yield nodes that are run: no annotations, and nothing that is there for type checkers.
+
+    How a dataclass is made is left out, too: nothing depends on `frozen` where nothing is wrong.
+    """
     waiting: list[ast.AST] = [tree]
     while waiting:
         node = waiting.pop()
@@ -67,6 +81,8 @@ def _code(tree: ast.Module) -> Iterator[ast.AST]:
             continue
         for name, value in ast.iter_fields(node):
             if name in ("annotation", "returns", "type_params"):
+                continue
+            if isinstance(node, ast.ClassDef) and name == "decorator_list":
                 continue
             children = value if isinstance(value, list) else [value]
             waiting += [child for child in children if isinstance(child, ast.AST)]

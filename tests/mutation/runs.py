@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
-import signal
-import subprocess
 import sys
 import tempfile
-import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cache
-from itertools import islice
+from itertools import accumulate, islice
 from pathlib import Path
-from typing import Literal, TypeAlias
+from types import TracebackType
+from typing import Literal, Self, TypeAlias
 
-from tests.mutation.mutants import Mutant, mutants_of, parses
+from tests.mutation.mutants import Mutant, function_at, mutants_of, parses
+from tests.mutation.warm import Job, Server
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("ortkit/kernels", "ortkit/fusion", "custom_ops")
-_HOOK = Path(__file__).parent / "hook"
 #: By the start of a path, the tests that are run where no test file imports the module.
 _TESTS = {
     "ortkit/kernels/triton": "tests/kernels/triton",
@@ -39,6 +38,12 @@ _TESTS = {
 _SLACK, _SLACK_SECONDS = 3.0, 60.0
 #: Seconds that tests take at most without a change.
 _HANGS = 3600.0
+#: Seconds of the tests that are run against one change, those that call it, and the others.
+_MOST_SECONDS = 20.0
+#: Changes here do not change the code of kernels, so that known ones may be used.
+_MAKES_NO_CODE = ("ortkit/fusion", "ortkit/ops", "ortkit/rewrite", "ortkit/passes")
+#: The status of pytest where all tests were left out.
+_NO_TESTS = 5
 Verdict: TypeAlias = Literal["killed", "survived", "timed out"]
 
 
@@ -62,7 +67,7 @@ class Run:
 def sample(
     count: int, seed: int = 0, packages: Sequence[str] = PACKAGES
 ) -> list[tuple[str, Mutant]]:
-    """Draw changes, as many of each package."""
+    """Draw changes, as many of each package and of each in turn."""
     drawn = []
     for package in PACKAGES:
         places = [
@@ -72,8 +77,8 @@ def sample(
         ]
         random.Random(seed).shuffle(places)
         valid = (each for each in places if parses(each[1].of(_source(each[0]))))
-        drawn += islice(valid, -(-count // len(PACKAGES)))
-    return drawn[:count]
+        drawn.append(islice(valid, -(-count // len(PACKAGES))))
+    return [each for row in zip(*drawn, strict=True) for each in row][:count]
 
 
 @cache
@@ -81,28 +86,112 @@ def _source(file: str) -> str:
     return (ROOT / file).read_text(encoding="utf-8")
 
 
-def run(file: str, mutant: Mutant, tests: Sequence[str] | None = None) -> Run:
-    """Run the tests of a file against one change of it.
+class Runner:
+    """Runs tests against changes, those first that call the changed function."""
 
-    Raises:
-        AssertionError: The tests fail without any change.
-    """
-    wanted = tuple(tests or relevant_tests(file))
-    limit = _SLACK_SECONDS + _SLACK * _seconds(wanted)
-    with tempfile.TemporaryDirectory(prefix="mutation-") as folder:
-        changed = Path(folder) / "source.py"
+    def __enter__(self) -> Self:
+        """Start the process that runs tests."""
+        self._stack = ExitStack()
+        self._server = self._stack.enter_context(Server())
+        folder = tempfile.TemporaryDirectory(prefix="mutation-")
+        self._folder = Path(self._stack.enter_context(folder))
+        self._known: dict[str, dict[str, _Test]] = {}
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """End it."""
+        self._stack.close()
+
+    def run(self, file: str, mutant: Mutant, tests: Sequence[str] | None = None) -> Run:
+        """Run the tests of a file against one change of it.
+
+        Raises:
+            AssertionError: The tests fail without any change.
+        """
+        known: dict[str, _Test] = {}
+        for each in tests or relevant_tests(file):
+            known |= self._tests(each)
+        place = (os.path.realpath(ROOT / file), function_at(_source(file), mutant.line))
+        calling = [name for name, test in known.items() if place in test.calls]
+        # What runs in other processes is called by no test. Then, and where those that call it do
+        # not notice, all are run.
+        for wanted in (calling, [name for name in known if name not in calling]):
+            chosen = _cheapest(wanted, known)
+            if chosen and (verdict := self._verdict(chosen, known, file, mutant)) != "survived":
+                return Run(file, mutant, verdict)
+        return Run(file, mutant, "survived")
+
+    def _verdict(
+        self, tests: Sequence[str], known: Mapping[str, _Test], file: str, mutant: Mutant
+    ) -> Verdict:
+        changed = self._folder / "source.py"
         changed.write_text(mutant.of(_source(file)), encoding="utf-8")
         target = {"MUTATED_FILE": os.path.realpath(ROOT / file), "MUTATED_SOURCE": str(changed)}
-        return Run(file, mutant, _verdict(wanted, target, limit))
+        limit = _SLACK_SECONDS + _SLACK * sum(known[name].seconds for name in tests)
+        with self._cache(is_kept=file.startswith(_MAKES_NO_CODE)) as surroundings:
+            job: Job = {
+                "tests": list(tests), "surroundings": {**target, **surroundings},
+                "seconds": limit, "calls": "",
+            }  # fmt: skip
+            status = self._server.run(job)
+        return "timed out" if status is None else "killed" if status else "survived"
+
+    def _tests(self, path: str) -> dict[str, _Test]:
+        """Run the tests of a file or folder without a change, once.
+
+        Raises:
+            AssertionError: They fail.
+        """
+        if path not in self._known:
+            calls = self._folder / "calls.json"
+            with self._cache(is_kept=True) as surroundings:
+                job: Job = {
+                    "tests": [path], "surroundings": surroundings, "seconds": _HANGS,
+                    "calls": str(calls),
+                }  # fmt: skip
+                status = self._server.run(job)
+            assert status in (0, _NO_TESTS), f"without a change, {path}: {status}"
+            found = json.loads(calls.read_text(encoding="utf-8"))
+            self._known[path] = {
+                name: _Test(test["seconds"], frozenset(map(tuple, test["calls"])))
+                for name, test in found.items()
+            }
+        return self._known[path]
+
+    @contextmanager
+    def _cache(self, *, is_kept: bool) -> Iterator[dict[str, str]]:
+        """Yield what names a folder for compiled kernels, a new one where they may be no good."""
+        if is_kept:
+            yield {"ORTKIT_CACHE": str(self._folder / "cache")}
+            return
+        with tempfile.TemporaryDirectory(prefix="mutation-") as folder:
+            yield {"ORTKIT_CACHE": folder}
 
 
-@cache
-def _seconds(tests: tuple[str, ...]) -> float:
-    """Return how long tests take without a change."""
-    started = time.monotonic()
-    verdict = _verdict(tests, {}, _HANGS)
-    assert verdict == "survived", f"without a change, {' '.join(tests)}: {verdict}"
-    return time.monotonic() - started
+@dataclass(frozen=True)
+class _Test:
+    """What is known of a test without a change."""
+
+    seconds: float
+    calls: frozenset[tuple[str, int]]
+
+
+def _cheapest(tests: Sequence[str], known: Mapping[str, _Test]) -> list[str]:
+    """Return tests, the shortest first, as far as they take no longer than the limit together."""
+    order = sorted(tests, key=lambda name: known[name].seconds)
+    ends = accumulate(known[name].seconds for name in order)
+    return [name for name, end in zip(order, ends, strict=True) if end <= _MOST_SECONDS]
+
+
+def run(file: str, mutant: Mutant, tests: Sequence[str] | None = None) -> Run:
+    """Run the tests of a file against one change of it; see `Runner.run`."""
+    with Runner() as runner:
+        return runner.run(file, mutant, tests)
 
 
 def relevant_tests(file: str) -> list[str]:
@@ -120,35 +209,11 @@ def relevant_tests(file: str) -> list[str]:
     return found or [_TESTS[max(key for key in _TESTS if file.startswith(key))]]
 
 
-def _verdict(tests: Sequence[str], target: Mapping[str, str], limit: float) -> Verdict:
-    """Run tests with a change, or none, for `limit` seconds at most."""
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider",
-               "-m", "not slow", *tests]  # fmt: skip
-    with tempfile.TemporaryDirectory(prefix="mutation-") as cache_folder:
-        surroundings = {
-            **os.environ,
-            **target,
-            "PYTHONPATH": os.pathsep.join([str(_HOOK), os.environ.get("PYTHONPATH", "")]),
-            "ORTKIT_CACHE": cache_folder,  # kernels that a change makes are no good ones
-        }
-        process = subprocess.Popen(
-            command, cwd=ROOT, env=surroundings, start_new_session=True,
-            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        )  # fmt: skip
-        try:
-            return "survived" if process.wait(limit) == 0 else "killed"
-        except subprocess.TimeoutExpired:
-            return "timed out"
-        finally:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-
-
 def runs(count: int, seed: int = 0) -> Iterator[Run]:
     """Run a sample."""
-    for file, mutant in sample(count, seed):
-        yield run(file, mutant)
+    with Runner() as runner:
+        for file, mutant in sample(count, seed):
+            yield runner.run(file, mutant)
 
 
 def table(found: Sequence[Run]) -> str:
@@ -171,9 +236,10 @@ def main() -> None:
         print(table(found))  # noqa: T201
         return
     file, first, last, *tests = sys.argv[1:]
-    for mutant in mutants_of(_source(file)):
-        if int(first) <= mutant.line <= int(last) and parses(mutant.of(_source(file))):
-            print(run(file, mutant, tests), flush=True)  # noqa: T201
+    with Runner() as runner:
+        for mutant in mutants_of(_source(file)):
+            if int(first) <= mutant.line <= int(last) and parses(mutant.of(_source(file))):
+                print(runner.run(file, mutant, tests), flush=True)  # noqa: T201
 
 
 if __name__ == "__main__":

@@ -14,6 +14,11 @@ def f(é, n: int = 3) -> list[int]:
     if not n or é <= n and n in é:
         return None
     return é + [n]
+
+
+@dataclass(frozen=True)
+class C:
+    """Holds nothing."""
 '''
 #: The share of changes that tests must notice, in percent, in each package.
 FLOOR = 50.0

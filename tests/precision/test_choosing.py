@@ -35,7 +35,7 @@ def chosen(
     x = floats(4, weight.shape[0], seed=3) if x is None else x
     write_feeds(folder / "0", {"x": x})
     sets, log = (folder / "0",), RewriteLog()
-    data = Data(sets, sets, ({"x": x},), "given", is_random=False)
+    data = Data(sets, sets, ({"x": x},), "given", is_random=False, tried=sets)
     model = model_of("g (float[n, k] x) => (float[n, m] y) { y = MatMul(x, w) }", w=weight)
     chooser = Chooser(Asked(precision, 0.9), data, folder / "work", log, lambda _: None)
     result = chooser.run(model)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import onnx_ir as ir
 import pytest
@@ -10,6 +12,7 @@ from small_models import model, random_weights
 import ortkit
 from models.catalog import build
 from ortkit.verify import rewrites
+from ortkit.verify.perturbation import Epsilon
 from ortkit.verify.verifier import Verifier, verify_models
 from ortkit.verify.widening import widened
 
@@ -39,6 +42,52 @@ def test_a_fault_before_a_saturating_operator_is_found_where_it_is(kind: str, pa
     assert found.reason.startswith("value 'b', computed from the original's values in float32: ")
     assert [each.name for each in found.values.wrong] == ["b"]
     assert found.outputs == ()
+
+
+@pytest.mark.parametrize("close", [0.0, 1e6])
+def test_what_few_runs_do_not_allow_is_compared_with_more(
+    close: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As if there were next to no floor, and the first runs showed nothing."""
+    perturb, calls = rewrites.perturb, list[str]()
+
+    def perturb_later(model: ir.Model, epsilon: Epsilon) -> None:
+        calls.append("")
+        if len(calls) > 1:
+            perturb(model, epsilon)
+
+    text = "g (float[n, 16] x) => (float[n, 16] y) {{ {} }}"
+    original, candidate = (
+        model(text.format(body), {"w": random_weights(16)})
+        for body in (
+            "square = Mul(x, x) sum = Add(square, x) y = Mul(sum, w)",
+            "part = Mul(x, w) rest = Mul(x, part) y = Add(rest, part)",
+        )
+    )
+    monkeypatch.setattr(rewrites, "LIMITS", replace(rewrites.LIMITS, floor_eps={"float32": 1e-3}))
+    monkeypatch.setattr(rewrites, "perturb", perturb_later)
+    monkeypatch.setattr(rewrites, "_CLOSE", close)
+    assert verify_models(original, candidate).verdict == ("yes" if close else "no")
+
+
+ROUNDED = """g (float16[n, 64] x) => (float16[n, 64] y) {
+  m = MatMul(x, w) t = Tanh(m) y = MatMul(t, v)
+}"""
+
+
+@pytest.mark.parametrize(("part", "verdict"), [(0.0, "good"), (1.5, "no"), (-1.5, "no")])
+def test_constants_are_off_by_roundings_and_not_all_alike(part: float, verdict: str) -> None:
+    """Epsilons by which all weights of one matrix are off; rounding moves each by a half."""
+    drawn = np.random.default_rng(5).uniform(-0.5, 0.5, (64, 64)) + part
+    w, v = random_weights(64, 64), random_weights(64, 64, seed=1)
+    original, candidate = (
+        model(ROUNDED, {"w": each.astype(np.float16), "v": v.astype(np.float16)})
+        for each in (w, w * (1 + drawn * 2.0**-10))
+    )
+    found = verify_models(original, candidate)
+    assert found.is_good == (verdict == "good"), found.reason
+    if verdict == "no":
+        assert "times what rounding its constants may cost" in found.reason
 
 
 NORM = """g (float16[n, 32] x) => (float16[n, 32] y) {

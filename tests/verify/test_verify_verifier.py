@@ -40,9 +40,9 @@ def two_layers() -> Iterator[Verifier]:
 
 def test_a_model_agrees_with_itself(two_layers: Verifier, tmp_path: Path) -> None:
     found = two_layers.check(save(tmp_path, "m", proto(TWO_LAYERS, WEIGHTS)))
-    assert (found.verdict, found.samples) == ("yes", 3)
+    assert (found.verdict, found.samples) == ("yes", 4)
     assert [each.name for each in found.outputs] == ["hidden", "logits"]
-    assert "2 outputs, 3 input sets; largest error " in found.reason
+    assert "2 outputs, 4 input sets; largest error " in found.reason
     text = json.dumps(found.to_json(), allow_nan=False)
     assert json.loads(text)["verdict"] == "yes"
 

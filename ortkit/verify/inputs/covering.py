@@ -10,8 +10,6 @@ Level: TypeAlias = Literal["quick", "full"]
 """How much is covered: `quick` makes 4 sets, `full` up to 12 and runs kernels at all sizes."""
 
 QUICK_SETS = 4
-#: Random sets for models that compute in lower precision: their error is one on usual numbers.
-LOWERED_SETS: Mapping[Level, int] = {"quick": 2, "full": 8}
 _MOST_SETS = 12
 #: A set is added only if it brings a new value, or this many new pairs of values.
 _LEAST_PAIRS = 1

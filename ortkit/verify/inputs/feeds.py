@@ -17,7 +17,7 @@ from ortkit.verify.inputs.covering import Level, covering
 from ortkit.verify.inputs.fixed_dims import demanded_sizes
 from ortkit.verify.inputs.guards import guards_of, is_elementwise
 from ortkit.verify.inputs.input_semantics import MASKS, InputUse, input_use
-from ortkit.verify.inputs.plans import SPECIAL, STYLES, Plan, styled, tamer
+from ortkit.verify.inputs.plans import SPECIAL, STYLES, USUAL_STYLES, Plan, styled, tamer
 from ortkit.verify.inputs.relations import related_sizes, substituted
 from ortkit.verify.inputs.sizes import (
     MAX_ELEMENTS,
@@ -43,7 +43,7 @@ _SEQUENCE_LENGTH = 3
 #: A model with more bytes of weights computes 128 tokens in seconds.
 _HEAVY_BYTES = 1 << 30
 #: Sets of a covering design for a model without free sizes.
-_LEAST_STYLES: Mapping[Level, int] = {"quick": 3, "full": 8}
+_LEAST_STYLES: Mapping[Level, int] = {"quick": 4, "full": 8}
 
 
 @dataclass(frozen=True)
@@ -102,8 +102,25 @@ class FeedMaker:
         """Make `samples` input sets over which every dynamic size takes two values."""
         return tuple(self.make(plan) for plan in self.plans(samples, seed))
 
-    def covering(self, level: Level, seed: int) -> tuple[Plan, ...]:
-        """Plan the sets of a covering design: sizes, special values, masks of all kinds."""
+    @property
+    def batches(self) -> frozenset[str]:
+        """The names of the free sizes that are batches."""
+        return batch_names(self.shapes) - self.fixed.keys() - self.related.keys()
+
+    def with_batch(self, plan: Plan, rows: int) -> Plan:
+        """Return a plan with another batch, or less where its inputs would be large."""
+        sizes = {**plan.sizes, **dict.fromkeys(self.batches, rows)}
+        return replace(plan, sizes=self._fitted(sizes, 0))
+
+    def covering(self, level: Level, seed: int, *, is_usual: bool = False) -> tuple[Plan, ...]:
+        """Plan the sets of a covering design: sizes, values, masks of all kinds.
+
+        Args:
+            level: How much is covered.
+            seed: Decides the numbers.
+            is_usual: Whether all numbers are usual ones.
+        """
+        styles = USUAL_STYLES if is_usual else STYLES
         kinds = {
             atom.label: "past"
             for cache in self.caches
@@ -115,10 +132,10 @@ class FeedMaker:
         least = _LEAST_STYLES[level]
         sizes = [chosen[i % len(chosen)] for i in range(max(least, len(chosen)))]
         plans = [
-            styled(Plan(self._fitted(each, i), seed + i), STYLES[i % len(STYLES)])
+            styled(Plan(self._fitted(each, i), seed + i), styles[i % len(styles)])
             for i, each in enumerate(sizes)
         ]
-        if self.is_elementwise:
+        if self.is_elementwise and not is_usual:
             plans.append(styled(Plan(plans[1].sizes, seed + len(plans)), SPECIAL))
         return tuple(plans)
 

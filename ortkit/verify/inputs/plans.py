@@ -10,9 +10,9 @@ from typing import Literal, TypeAlias
 Floats: TypeAlias = Literal[
     "normal", "large", "sparse", "zeros", "special", "positive", "negative", "huge"
 ]
-"""Floats of unknown meaning: N(0, 1); scaled by 100; with zero rows; all zero; with infinities,
-NaN, the largest and the smallest numbers of the type; scaled by 100 and of one sign; scaled by
-100 twice."""
+"""Floats of unknown meaning: N(0, 1); scaled by 100; by 1/100, with zero rows; all zero; with
+infinities, NaN, the largest and the smallest numbers of the type; scaled by 100 and of one sign;
+positive and scaled by 100 twice."""
 Masks: TypeAlias = Literal["right", "left", "holes", "mixed", "ones", "zeros"]
 """Where the zeros of a mask are: at the end, at the start, anywhere but in front; `mixed` takes
 in turn left padding, a row of zeros, holes and a row of ones; nowhere; everywhere."""
@@ -54,9 +54,9 @@ class Plan:
 
 
 _FLOATS: dict[Floats, str] = {
-    "normal": "", "large": "large values", "sparse": "zero rows", "zeros": "zeros",
-    "special": "infinities and NaN", "positive": "large positive values",
-    "negative": "large negative values", "huge": "huge values",
+    "normal": "", "large": "large values", "sparse": "small values and zero rows",
+    "zeros": "zeros", "special": "infinities and NaN", "positive": "large positive values",
+    "negative": "large negative values", "huge": "huge positive values",
 }  # fmt: skip
 _MASKS: dict[Masks, str] = {
     "right": "", "left": "masks padded on the left", "holes": "masks with holes",
@@ -85,6 +85,8 @@ STYLES = (
     Style("normal", "holes"),
 )
 SPECIAL = Style("special", edges=True)
+#: The styles for models in lower precision.
+USUAL_STYLES = (Style(), Style(mask="left"), Style(mask="holes"), Style())
 
 #: Lengths that most tables of positions have room for, tried where longer ones do not run.
 _SHORTER = (127, 61, 16)

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from itertools import zip_longest
 
 from ortkit.errors import ModelError
-from ortkit.verify.inputs.covering import Level
 from ortkit.verify.inputs.feeds import FeedMaker, Feeds
 from ortkit.verify.inputs.given import Given
 from ortkit.verify.inputs.input_semantics import is_float
@@ -75,14 +74,14 @@ class InputSets:
 
     @staticmethod
     def made(
-        maker: FeedMaker, samples: int | Level, seed: int, most: int | None = None
+        maker: FeedMaker, samples: int | Sequence[Plan], seed: int, most: int | None = None
     ) -> InputSets:
         """Make random sets, or those of a covering design, the smallest first.
 
         Args:
             maker: Makes them.
-            samples: The number of random sets, or how much is covered.
-            seed: Decides the numbers.
+            samples: The number of random sets, or the design.
+            seed: Decides the numbers of random sets, and of others that take their place.
             most: The number of sets of a covering design at most.
 
         Raises:
@@ -93,7 +92,7 @@ class InputSets:
         elif isinstance(samples, int):
             plans = maker.plans(samples, seed)
         else:
-            plans = maker.covering(samples, seed)[:most]
+            plans = tuple(samples)[:most]
         sets: list[InputSet] = []
         failed: dict[str, ModelError] = {}
         for plan in plans:

@@ -102,8 +102,9 @@ def _styled(made: np.ndarray, dtype: ir.DataType, plan: Plan) -> np.ndarray:
         case "positive" | "negative":
             return np.asarray(np.abs(made) * (factor if plan.floats == "positive" else -factor))
         case "huge":
-            return np.asarray(made * factor * factor)
+            return np.asarray(np.abs(made) * factor * factor)
         case "sparse" if made.ndim:
+            made = made if dtype.bitwidth <= 8 else made / _LARGE
             made.reshape(-1)[::7] = 0.0
             made.reshape(-1, made.shape[-1] or 1)[1::4] = 0.0
         case "zeros":

@@ -156,7 +156,12 @@ def _constant(factor: float):
         if at is None or not np.isfinite(site.array(at)).all():
             return False
         array = site.array(at)
-        site.set_array(at, (array * factor).astype(array.dtype))
+        made = (array * factor).astype(array.dtype)
+        # A number of its type next to it: a rewrite that rounds may be off by half of that, and
+        # one number does not tell how it was rounded.
+        if made in (array, np.nextafter(array, made)):
+            return False
+        site.set_array(at, made)
         return True
 
     return plant

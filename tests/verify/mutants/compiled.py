@@ -92,7 +92,8 @@ def compiled(original: onnx.ModelProto, folder: Path) -> Iterator[Compiled]:
         pairs = [(signature, kernel)
                  for signature, kernel in zip(wanted, built.found, strict=True)
                  if isinstance(kernel, Kernel)]  # fmt: skip
-        signatures, kernels = zip(*pairs, strict=True)
+        signatures = tuple(signature for signature, _ in pairs)
+        kernels = tuple(kernel for _, kernel in pairs)
         yield Compiled(model, signatures, kernels, folder)
 
 

@@ -1,0 +1,66 @@
+"""Whether the rounding of constants in half precision explains the error of a value.
+
+The spread of runs with perturbed constants bounds rows by their largest deviation. An error that
+all elements have alike, such as weights of a norm that is folded with another epsilon, hides below
+it. Like that of a lowered step, the error is therefore compared with what rounding makes usually:
+as a whole, at each index of each axis, and along the value itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from ortkit.verify.inputs.feeds import Value
+from ortkit.verify.lowered.quantization_error import excess
+from ortkit.verify.perturbation import ROUNDINGS
+
+
+def unexplained(
+    expected: Value,
+    actual: Value,
+    lost: Sequence[Value],
+    new: Sequence[Value],
+    perturbed: Sequence[Value],
+    largest: float,
+) -> str:
+    """Say how much of an error rounded constants do not explain; empty if they do.
+
+    Args:
+        expected: The original's value.
+        actual: The candidate's.
+        lost: The original's, with constants perturbed that the candidate lacks.
+        new: The candidate's, with constants perturbed that the original lacks.
+        perturbed: The original's, with all values perturbed by roundings of float32.
+        largest: The largest number of the constants' type; larger ones saturate.
+    """
+    if not isinstance(expected, np.ndarray) or not isinstance(actual, np.ndarray):
+        return ""
+    if expected.dtype != np.float32 or not (lost or new):
+        return ""
+    if not np.abs(expected).max(initial=0.0) < largest:
+        return ""
+    own, theirs, around = (_arrays(runs, expected) for runs in (lost, new, perturbed))
+
+    def runs() -> Iterator[np.ndarray]:
+        for number in range(max(len(own), len(theirs))):
+            made = actual.astype(np.float64)
+            for of, base in ((own, expected), (theirs, actual)):
+                if of:
+                    # Runs are moved by several roundings, so that few of them show the largest.
+                    made += (of[number % len(of)].astype(np.float64) - base) / ROUNDINGS
+            if around:
+                made += around[number % len(around)].astype(np.float64) - expected
+            yield made
+
+    with np.errstate(all="ignore"):
+        worst = excess(expected, actual, runs())
+    if worst.ratio <= 1.0:
+        return ""
+    place = f": {worst.place}" if worst.place else ""
+    return f"off by {worst.ratio:.3g} times what rounding its constants may cost{place}"
+
+
+def _arrays(runs: Sequence[Value], like: np.ndarray) -> list[np.ndarray]:
+    return [run for run in runs if isinstance(run, np.ndarray) and run.shape == like.shape]
