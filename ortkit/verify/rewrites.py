@@ -154,7 +154,7 @@ class RewriteStage:
             if guards:
                 folder.mkdir()
                 setting = self._setting(model, self._weights, folder / "asked")
-                (result,) = self._sessions(folder / "job", setting)
+                (result,) = self._sessions(setting)
                 if result.problem:
                     return found
                 runs = [read_values(setting.results / each.name) for each in self._feeds]
@@ -191,7 +191,6 @@ class RewriteStage:
         whole = self._original.clone()
         give(whole, {*compared, *given_names(steps), *given_names(own_steps)})
         results = self._sessions(
-            folder / "job",
             self._setting(whole, self._weights, folder / "expected"),
             self._setting(
                 steps, self._candidate_weights, folder / "actual", given=folder / "expected"
@@ -258,7 +257,7 @@ class RewriteStage:
             self._setting(model, weights, folder / name, given, count)
             for name, model, count in found.runs
         ]
-        results = self._sessions(folder / "explaining_job", *settings) if settings else []
+        results = self._sessions(*settings) if settings else []
         return found.without_models() if any(each.problem for each in results) else found
 
     def _batches(self, names: Sequence[str]) -> Iterator[list[str]]:
@@ -316,7 +315,7 @@ class RewriteStage:
                 changed = part(model)
                 perturb_constants(changed, {n: epsilon_of(kind) for n, kind in constants.items()})
                 settings.append(self._setting(changed, weights, runs / name, given, count))
-        return self._sessions(runs / "job", *settings)
+        return self._sessions(*settings)
 
     def _setting(
         self,
@@ -336,9 +335,9 @@ class RewriteStage:
             repeats=repeats,
         )
 
-    def _sessions(self, job: Path, *settings: Setting) -> list[SessionResult]:
+    def _sessions(self, *settings: Setting) -> list[SessionResult]:
         feeds, kept = self._feeds, self._kept_seconds
-        return run_within(self._budget, settings, feeds, len(feeds), job, kept_seconds=kept)
+        return run_within(self._budget, settings, feeds, len(feeds), kept_seconds=kept)
 
     def _off(
         self,

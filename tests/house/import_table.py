@@ -14,7 +14,7 @@ MAY_IMPORT = {
     "__main__": "cli",
     "analysis": "graph/* rewrite",
     "cli": "*",
-    "comparison": "graph/* kernels measure runtime/* verify/*",
+    "comparison": "graph/* isolation kernels measure runtime/* verify/*",
     "custom_ops": "",
     "custom_ops/examples": "__init__",
     "custom_ops/examples/cpu": "custom_ops/tvm/gemm custom_ops/tvm/tile targets",
@@ -82,7 +82,7 @@ MAY_IMPORT = {
     "kernels/triton": "kernels kernels/build kernels/region targets",
     "kernels/tuning": "kernels targets",
     "kernels/tvm": "kernels kernels/region targets",
-    "measure": "graph/* kernels/* runtime/* targets verify/*",
+    "measure": "graph/* isolation kernels/* runtime/* targets verify/*",
     "ops": "analysis",
     "ops/activations": "analysis rewrite",
     "ops/attention": "analysis graph/* rewrite",
@@ -96,17 +96,18 @@ MAY_IMPORT = {
     "provider": "graph runtime",
     "provider/conformance": "provider provider/own runtime",
     "provider/own": (
-        "fusion/* graph/* kernels/* measure passes provider rewrite runtime targets verify/*"
+        "fusion/* graph/* isolation kernels/* measure passes provider rewrite runtime targets"
+        " verify/*"
     ),
     "rewrite": "graph/*",
     "runtime": "graph/* kernels",
-    "runtime/memory": "graph/* kernels runtime runtime/profiling",
+    "runtime/memory": "graph/* isolation kernels runtime runtime/profiling",
     "runtime/profiling": "graph/* kernels/* runtime runtime/workers",
     "runtime/timing": "runtime runtime/profiling runtime/workers",
     "runtime/workers": "runtime",
     "targets": "",
     "trial": "graph/* measure optimization runtime/* verify/*",
-    "tune": "fusion/* graph/* kernels/* measure optimization runtime/* targets",
+    "tune": "fusion/* graph/* isolation kernels/* measure optimization runtime/* targets",
     "verify": (
         "graph/* isolation kernels/* runtime targets verify/inputs verify/kernels verify/lowered"
     ),
