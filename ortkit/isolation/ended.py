@@ -19,7 +19,7 @@ class Crashed(Ended):
 
     signal: int
     said: str = field(default="", compare=False)
-    """The last line that it printed."""
+    """The last lines that it printed, as one."""
 
     def __str__(self) -> str:
         return f"crashed with signal {self.signal} ({signal.strsignal(self.signal)})"

@@ -28,6 +28,8 @@ from ortkit.isolation.processes import (
 
 #: Until a process has begun to read its task.
 _START_SECONDS = 60.0
+#: Of what a process printed before it crashed.
+_SAID_LINES = 3
 Imports = Literal["ortkit", "nothing"]
 """What a process has imported before its job: the job's module, or nothing."""
 
@@ -208,7 +210,7 @@ class IsolatedTask:
         """
         self._log = tempfile.TemporaryFile()  # noqa: SIM115  closed in `close`
         self._read = 0
-        self._seen_end = False
+        self._end: Ended | None = None
         variables = {**os.environ, **(environment or {})}
         ours, theirs = socket.socketpair()
         self._channel = Channel(ours)
@@ -231,28 +233,30 @@ class IsolatedTask:
 
     def send(self, value: object, until: float) -> None:
         """Send a value; what keeps it from that `receive` tells."""
-        with suppress(OSError):  # also where time is up
-            self._channel.send(value, until)
+        if self._end is None:
+            with suppress(OSError):  # also where time is up
+                self._channel.send(value, until)
 
     def receive(self, seconds: float, until: float) -> Answer | Over | Ended:
         """Return the next answer; if the process ended, or has to be killed for that, how."""
-        try:
-            answer: Answer | Over | Ended = self._channel.receive(until)
-        except TimeoutError:
-            self.process.kill()
-            self._seen_end = True
-            return TimedOut(seconds)
-        except EOFError:
-            self._seen_end = True
-            return self._ended()
-        # What is printed later is about what comes later.
-        self._read = os.fstat(self._log.fileno()).st_size
-        return answer
+        if self._end is None:
+            try:
+                answer: Answer | Over | Ended = self._channel.receive(until)
+            except TimeoutError:
+                self.process.kill()
+                self._end = TimedOut(seconds)
+            except EOFError:
+                self._end = self._ended()
+            else:
+                # What is printed later is about what comes later.
+                self._read = os.fstat(self._log.fileno()).st_size
+                return answer
+        return self._end
 
     @property
     def is_alive(self) -> bool:
         """Whether the process has not ended."""
-        return not self._seen_end and self.process.wait(0) is None
+        return self._end is None and self.process.wait(0) is None
 
     def _ended(self) -> Ended:
         code = self.process.wait(END_SECONDS)
@@ -262,11 +266,12 @@ class IsolatedTask:
         self._log.seek(self._read)
         lines = self._log.read().decode(errors="replace").strip().splitlines()
         if code < 0:
-            return Crashed(-code, lines[-1] if lines else "")
+            return Crashed(-code, " | ".join(line.strip() for line in lines[-_SAID_LINES:]))
         return Failed(lines[-1] if lines else "no output", code)
 
     def close(self) -> None:
         """End the process."""
+        self._end = self._end or Crashed(signal.SIGKILL)
         self.process.kill()
         self._channel.close()
         self._log.close()

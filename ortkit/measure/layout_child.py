@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ from ortkit.runtime.native_library import NotAvailableError
 from ortkit.runtime.ort import import_onnxruntime
 from ortkit.runtime.profiling.devices import joined
 from ortkit.runtime.profiling.trace import read_trace
+from ortkit.runtime.rounds import interleaved
 from ortkit.runtime.session import Session
 from ortkit.runtime.targets import CUDA
 
@@ -80,7 +82,9 @@ def run_variants(job: LayoutsJob) -> list[Ran]:
         on_device = any(CUDA in session.providers for session in sessions.values())
         activity, reason = _recording() if on_device else (None, "")
         try:
-            _rounds(sessions, feeds, job.seconds * len(sessions))
+            until = time.perf_counter() + job.seconds * len(sessions)
+            turns = [partial(session.run, feeds) for session in sessions.values()]
+            interleaved(turns, _MOST_RUNS, least=_LEAST_RUNS, until=until)
         finally:
             if activity is not None:
                 activity.__exit__(None, None, None)
@@ -113,12 +117,3 @@ def _kernels(path: Path, activity: CudaActivity, since: int) -> Iterator[tuple[i
     for kernel in trace.kernels:
         if kernel.node >= 0 and kernel.run >= 0:
             yield kernel.run, ops[kernel.node], kernel.duration_us
-
-
-def _rounds(sessions: dict[int, Session], feeds: dict[str, Any], seconds: float) -> None:
-    until = time.perf_counter() + seconds
-    for number in range(_MOST_RUNS):
-        if number >= _LEAST_RUNS and time.perf_counter() > until:
-            break
-        for session in sessions.values():
-            session.run(feeds)

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ortkit.runtime.opening import SessionPlan, open_session
-from ortkit.runtime.rounds import fastest_run, there_and_back
+from ortkit.runtime.rounds import fastest_run, interleaved, there_and_back
 from ortkit.runtime.settings import SessionSettings
 
 _TYPES = {
@@ -59,11 +60,9 @@ def _timed(model: Path, job: CasesJob) -> CaseTimes:
     settings = SessionSettings(threads=job.threads)
     body = SessionPlan(model, settings=settings)
     kernel = SessionPlan(model, (job.library,), settings=settings)
-    times = there_and_back(
-        lambda: _turn(body, job.seconds), lambda: _turn(kernel, job.seconds),
-        job.rounds,
-    )  # fmt: skip
-    return CaseTimes(*times)
+    turns = [partial(_turn, plan, job.seconds) for plan in (body, kernel)]
+    bodies, kernels = interleaved(turns, job.rounds, order=there_and_back)
+    return CaseTimes(tuple(bodies), tuple(kernels))
 
 
 def _turn(plan: SessionPlan, seconds: float) -> float:

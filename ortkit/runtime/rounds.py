@@ -6,18 +6,23 @@ in a round can decide. Imports nothing large: these loops run in processes that 
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeAlias, TypeVar
 
 _WARM_UP = 3
 _LEAST_RUNS, _MOST_RUNS = 5, 2000
 
 Item = TypeVar("Item")
+Taken = TypeVar("Taken")
+
+Order: TypeAlias = Callable[[Sequence[int], int], Iterable[int]]
+"""Returns the order of a round: of all places, for the round's number."""
 
 
 def rotated(items: Sequence[Item], number: int) -> list[Item]:
-    """Return the order of a round: it begins with another each second time and turns back else.
+    """Return the order of a round: another is first each second time, and the next turns back.
 
     Args:
         items: What has turns.
@@ -27,19 +32,42 @@ def rotated(items: Sequence[Item], number: int) -> list[Item]:
     return order if number % 2 == 0 else order[::-1]
 
 
-def there_and_back(
-    first: Callable[[], float], second: Callable[[], float], rounds: int
-) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Return what two take: of each two turns a round, in the order first, second, second, first.
+def there_and_back(items: Sequence[Item], number: int) -> list[Item]:
+    """Return an order with two turns of each: how they differ is noise.
 
-    How a turn differs from the other one of its round is noise; see `measure.result.compare`.
+    `measure.result.compare` takes times in this order.
     """
-    firsts, seconds = list[float](), list[float]()
-    for _ in range(rounds):
-        firsts.append(first())
-        seconds += [second(), second()]
-        firsts.append(first())
-    return tuple(firsts), tuple(seconds)
+    del number
+    return [*items, *items[::-1]]
+
+
+def interleaved(
+    turns: Sequence[Callable[[], Taken]],
+    rounds: int,
+    *,
+    order: Order = rotated,
+    least: int = 1,
+    until: float = math.inf,
+) -> list[list[Taken]]:
+    """Take turns, round after round.
+
+    Args:
+        turns: Each takes one turn and returns what came of it, mostly seconds.
+        rounds: How many at most.
+        order: In which order they come in a round.
+        least: How many rounds there are, whatever the time.
+        until: When no further round begins, as `time.perf_counter` counts.
+
+    Returns:
+        What came of the turns of each.
+    """
+    taken: list[list[Taken]] = [[] for _ in turns]
+    for number in range(rounds):
+        if number >= least and time.perf_counter() > until:
+            break
+        for place in order(range(len(turns)), number):
+            taken[place].append(turns[place]())
+    return taken
 
 
 def fastest_run(run: Callable[[], object], seconds: float) -> float:

@@ -13,12 +13,14 @@ import ctypes
 import fcntl
 import time
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ortkit.tune.timing_child import KernelTimes, TimedTensor, empty, filled, is_equal
+from ortkit.runtime.rounds import interleaved
+from ortkit.tune.timing_child import KernelTimes, TimedTensor, empty, filled, is_equal, times_of
 
 _SUCCESS, _OUT_OF_MEMORY = 0, 2
 _L2_BYTES, _MAJOR, _MINOR = 38, 75, 76  # CU_DEVICE_ATTRIBUTE_...
@@ -190,18 +192,16 @@ def _timed_alone(cuda: _Cuda, job: CudaTimingJob) -> KernelTimes:
         first = first or found
         if not all(map(is_equal, job.outputs, first, found)):
             problems[number] = "it computes something else than the default"
-    times: list[list[float]] = [[] for _ in range(count)]
     alive = [number for number in range(count) if not problems[number]]
     cold = _Cold(cuda)
-    for number in alive * _WARM_UPS:
-        cold.nanoseconds(kernels[number])
-    until = time.monotonic() + job.seconds
-    for turn in range(job.rounds):
-        if turn and time.monotonic() > until:
-            break
-        for number in random.permutation(alive):
-            times[number].append(cold.nanoseconds(kernels[int(number)]))
-    return KernelTimes(tuple(map(tuple, times)), tuple(problems))
+    turns = [partial(cold.nanoseconds, kernels[number]) for number in alive]
+    for turn in turns * _WARM_UPS:
+        turn()
+    taken = interleaved(
+        turns, job.rounds, order=lambda places, _: random.permutation(places),
+        until=time.perf_counter() + job.seconds,
+    )  # fmt: skip
+    return times_of(count, alive, taken, problems)
 
 
 class _Cold:

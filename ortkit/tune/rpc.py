@@ -27,7 +27,7 @@ from ortkit.temporary import TemporaryFolder
 from ortkit.tune import timing_cpu
 from ortkit.tune.cases import TuneCase, tensors_of
 from ortkit.tune.timing import Effort, Times, time_with
-from ortkit.tune.timing_child import POISON, KernelTimes, empty, filled, interleaved, is_equal
+from ortkit.tune.timing_child import POISON, KernelTimes, empty, filled, is_equal, time_kernels
 
 _ADDRESS = re.compile(r"rpc://(?P<host>[^/:]+|\[[0-9a-fA-F:]+\]):(?P<port>\d+)/(?P<key>[^/]+)")
 _SERVER = "python -m tvm.exec.rpc_server --host 127.0.0.1"
@@ -303,7 +303,7 @@ def _timed(
     def is_same(first: Sequence[np.ndarray], found: Sequence[np.ndarray]) -> bool:
         return all(map(is_equal, specs[inputs:], first, found))
 
-    return interleaved(
+    return time_kernels(
         len(kernels), nanoseconds, outputs, is_same, effort.rounds, effort.seconds, random
     )
 

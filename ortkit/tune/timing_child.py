@@ -11,9 +11,12 @@ import ctypes
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
+
+from ortkit.runtime.rounds import interleaved
 
 #: As ONNX Runtime aligns its tensors.
 _ALIGNMENT = 64
@@ -89,12 +92,12 @@ def time_on_cpu(job: CpuTimingJob) -> KernelTimes:
     def is_same(first: Sequence[np.ndarray], found: Sequence[np.ndarray]) -> bool:
         return all(map(is_equal, job.outputs, first, found))
 
-    return interleaved(
+    return time_kernels(
         count, nanoseconds, results, is_same, job.rounds, job.seconds, random, estimate=unit
     )
 
 
-def interleaved(
+def time_kernels(
     count: int,
     nanoseconds: Callable[[int, int], float],
     outputs: Callable[..., list[np.ndarray]],
@@ -134,12 +137,18 @@ def interleaved(
         once = max(1.0, min(nanoseconds(number, 1) for _ in range(3)))
         runs[number] = max(1, int(1e9 * seconds / once))
         most = max(_HOPELESS * once, _SOON) if number == 0 else most
-    times: list[list[float]] = [[] for _ in range(count)]
     alive = [number for number in range(count) if not problems[number]]
-    for _ in range(rounds):
-        for number in random.permutation(alive):
-            times[number].append(nanoseconds(int(number), runs[number]))
-    return KernelTimes(tuple(map(tuple, times)), tuple(problems))
+    turns = [partial(nanoseconds, number, runs[number]) for number in alive]
+    taken = interleaved(turns, rounds, order=lambda places, _: random.permutation(places))
+    return times_of(count, alive, taken, problems)
+
+
+def times_of(
+    count: int, alive: Sequence[int], taken: Sequence[Sequence[float]], problems: Sequence[str]
+) -> KernelTimes:
+    """Return what those took that were timed, and nothing for the others."""
+    times = dict(zip(alive, map(tuple, taken), strict=True))
+    return KernelTimes(tuple(times.get(number, ()) for number in range(count)), tuple(problems))
 
 
 def empty(tensor: TimedTensor) -> np.ndarray:

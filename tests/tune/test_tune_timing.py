@@ -22,7 +22,7 @@ from ortkit.tune.timing_child import (
     CpuTimingJob,
     KernelTimes,
     TimedTensor,
-    interleaved,
+    time_kernels,
     time_on_cpu,
 )
 
@@ -163,7 +163,7 @@ def test_nobody_waits_for_a_kernel_without_hope(is_estimated: bool) -> None:
         ran[number] += runs
         return taken[number]
 
-    found = interleaved(
+    found = time_kernels(
         3,
         nanoseconds,
         lambda *, reset: [np.zeros(1)],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -17,7 +18,7 @@ from ortkit.provider.own.kernels import kernel_of
 from ortkit.provider.own.weights import aligned
 from ortkit.provider.registration import register_provider
 from ortkit.runtime.opening import SessionPlan, open_session
-from ortkit.runtime.rounds import fastest_run, there_and_back
+from ortkit.runtime.rounds import fastest_run, interleaved, there_and_back
 
 
 @dataclass(frozen=True)
@@ -88,13 +89,13 @@ def time_groups(job: GroupsJob, tell: Callable[[GroupTimes], None]) -> None:
 def _timed(group: TimedGroup, job: GroupsJob) -> GroupTimes:
     feeds = _runnable(group)
 
-    def turn(session: Any) -> float:
+    def turn(make: Callable[[TimedGroup], Any]) -> float:
+        session = make(group)
         return fastest_run(lambda: session.run(None, feeds), job.seconds)
 
-    nodes, program = there_and_back(
-        lambda: turn(_nodes_session(group)), lambda: turn(_program_session(group)), job.rounds
-    )
-    return GroupTimes(group.symbol, nodes, program)
+    turns = [partial(turn, make) for make in (_nodes_session, _program_session)]
+    nodes, programs = interleaved(turns, job.rounds, order=there_and_back)
+    return GroupTimes(group.symbol, tuple(nodes), tuple(programs))
 
 
 def _runnable(group: TimedGroup) -> dict[str, np.ndarray]:
