@@ -97,7 +97,6 @@ def _serve(channel: Channel) -> int:
             return end.code or 0
         channel.send(Failed(str(end.code)))
     except Exception as error:  # noqa: BLE001  the caller says what is to be done
-        traceback.print_exc()
         channel.send(_failed(error))
     return 0
 
@@ -109,20 +108,26 @@ def _do(channel: Channel, task: Task) -> None:
         task.function(task.job, lambda value: channel.send(Answer(value)))
         channel.send(Over())
     else:
-        held = task.function(task.job)
-        with suppress(EOFError):  # nobody calls it any more
-            while True:
-                _answer(channel, held, channel.receive())
+        _hold(channel, task)
 
 
-def _answer(channel: Channel, held: object, call: Call) -> None:
+def _hold(channel: Channel, task: Task) -> None:
+    """Answer calls until nobody calls any more; an object that cannot be made answers with why."""
     try:
-        answer = Answer(getattr(held, call.method)(*call.arguments, **call.named))
+        held, failed = task.function(task.job), None
     except Exception as error:  # noqa: BLE001  as above
-        traceback.print_exc()
-        channel.send(_failed(error))
-    else:
-        channel.send(answer)
+        held, failed = None, _failed(error)
+    with suppress(EOFError):
+        while True:
+            call: Call = channel.receive()
+            channel.send(failed or _answer(held, call))
+
+
+def _answer(held: object, call: Call) -> Answer | Failed:
+    try:
+        return Answer(getattr(held, call.method)(*call.arguments, **call.named))
+    except Exception as error:  # noqa: BLE001  as above
+        return _failed(error)
 
 
 def _failed(error: Exception) -> Failed:

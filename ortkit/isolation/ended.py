@@ -30,6 +30,8 @@ class TimedOut(Ended):
     """The process was killed for its time."""
 
     seconds: float
+    said: str = field(default="", compare=False)
+    """The last lines that it printed, as one."""
 
     def __str__(self) -> str:
         return f"did not finish within {self.seconds:.0f} seconds"

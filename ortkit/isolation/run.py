@@ -19,17 +19,15 @@ from ortkit.isolation.ended import Crashed, Ended, Failed, TimedOut
 from ortkit.isolation.processes import (
     COMMON,
     END_SECONDS,
+    START_SECONDS,
     ForkedProcess,
     NewProcess,
     Process,
     ServerKind,
+    last_lines,
     module_path,
 )
 
-#: Until a process has begun to read its task.
-_START_SECONDS = 60.0
-#: Of what a process printed before it crashed.
-_SAID_LINES = 3
 Imports = Literal["ortkit", "nothing"]
 """What a process has imported before its job: the job's module, or nothing."""
 
@@ -227,7 +225,9 @@ class IsolatedTask:
             self._channel.close()
             self._log.close()
             raise InternalError(f"no process can be started: {error}") from error
-        until = time.monotonic() + _START_SECONDS
+        if imports != "nothing" and server.current is not None:
+            variables |= server.current.environment
+        until = time.monotonic() + START_SECONDS
         self.send(Surroundings(module_path(), str(Path.cwd()), variables), until)
         self.send(Task(kind, function, job), until)
 
@@ -244,7 +244,7 @@ class IsolatedTask:
                 answer: Answer | Over | Ended = self._channel.receive(until)
             except TimeoutError:
                 self.process.kill()
-                self._end = TimedOut(seconds)
+                self._end = TimedOut(seconds, self._said())
             except EOFError:
                 self._end = self._ended()
             else:
@@ -263,11 +263,14 @@ class IsolatedTask:
         if code is None:
             self.process.kill()
             code = -signal.SIGKILL
-        self._log.seek(self._read)
-        lines = self._log.read().decode(errors="replace").strip().splitlines()
+        said = self._said()
         if code < 0:
-            return Crashed(-code, " | ".join(line.strip() for line in lines[-_SAID_LINES:]))
-        return Failed(lines[-1] if lines else "no output", code)
+            return Crashed(-code, said)
+        return Failed(said.rpartition(" | ")[2] or "no output", code)
+
+    def _said(self) -> str:
+        """Return what was printed since the last answer."""
+        return last_lines(self._log, self._read)
 
     def close(self) -> None:
         """End the process."""

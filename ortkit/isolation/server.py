@@ -25,18 +25,19 @@ from ortkit.parent import end_with_parent
 MOST_BYTES = 1024
 
 
-def main(control: int, idle_seconds: float, preload: str) -> None:
+def main(control: int, idle_seconds: float, preload: str = "", argument: str = "") -> None:
     """Serve jobs until the caller is gone, or none comes for `idle_seconds`.
 
     Args:
         control: The descriptor of a socket of datagrams.
         idle_seconds: How long to wait for a job while none runs.
         preload: A function that is called first, as "module:function"; empty for none.
+        argument: Its argument.
     """
     if preload:
         module, _, function = preload.partition(":")
         with suppress(Exception):  # the job says why
-            getattr(import_module(module), function)()
+            getattr(import_module(module), function)(argument)
     with socket.socket(fileno=control) as requests:
         _Server(requests, idle_seconds).run()
 

@@ -16,7 +16,7 @@ from types import ModuleType
 
 import pytest
 
-from ortkit.errors import UserError
+from ortkit.errors import InternalError, UserError
 from ortkit.isolation import processes
 from ortkit.isolation.ended import Crashed, Ended, Failed, TimedOut
 from ortkit.isolation.processes import COMMON, Server, ServerKind
@@ -30,8 +30,11 @@ from ortkit.errors import UserError
 
 loaded = []
 
-def load():
-    loaded.append(os.getpid())
+def load(name):
+    loaded.append(name)
+    print('loading prints this')
+    if name == 'broken':
+        os.kill(os.getpid(), signal.SIGILL)
 
 def about(name):
     return os.getpid(), os.getcwd(), os.environ[name], os.listdir('/proc/self/fd')
@@ -39,8 +42,12 @@ def about(name):
 def modules(_):
     return [*sys.modules]
 
-def who_loaded(_):
-    return loaded, os.getppid()
+class Loads:
+    def __init__(self, _):
+        pass
+
+    def what(self):
+        return loaded, os.environ.get('TMPDIR', '')
 
 def crash(number):
     print('on the way')
@@ -211,9 +218,9 @@ def test_what_takes_too_long_is_killed_with_what_it_started(
     imports: Imports, jobs: ModuleType, tmp_path: Path
 ) -> None:
     told = tmp_path / "told"
-    found = run_isolated(jobs.hang, str(told), timeout_seconds=3.0, imports=imports)
-    assert found == TimedOut(3.0)
-    assert str(found) == "did not finish within 3 seconds"
+    found = run_isolated(jobs.hang, str(told), timeout_seconds=10.0, imports=imports)
+    assert found == TimedOut(10.0)
+    assert str(found) == "did not finish within 10 seconds"
     running = [int(each) for each in told.read_text().split()]
     assert until(lambda: not any(map(is_running, running)))
     assert run_isolated(jobs.wait, 0, timeout_seconds=SECONDS) == 0
@@ -272,7 +279,9 @@ def test_methods_of_an_object_that_stays(imports: Imports, jobs: ModuleType) -> 
 
 def test_an_object_that_cannot_be_made(jobs: ModuleType) -> None:
     with IsolatedObject(jobs.fail, "no luck") as held:
-        assert held.call(SECONDS, jobs.Adder.add, 1) == Failed("ValueError: no luck")
+        for _ in range(3):
+            assert held.call(SECONDS, jobs.Adder.add, 1) == Failed("ValueError: no luck")
+        assert held.is_alive
 
 
 @both
@@ -306,16 +315,40 @@ def test_a_server_without_work_ends(jobs: ModuleType, monkeypatch: pytest.Monkey
 
 
 def test_a_server_of_its_own_has_loaded_something(jobs: ModuleType) -> None:
-    kind = ServerKind("isolated_jobs:load", idle_seconds=30.0)
-    with IsolatedObject(jobs.who_loaded, None, server=kind):
-        pass
+    kind = ServerKind(jobs.load, "toolchain", purpose="tool", idle_seconds=30.0)
+    pids = []
     for _ in range(2):
-        with IsolatedObject(jobs.Adder, 0, server=kind) as held:
-            assert held.call(SECONDS, jobs.Adder.add, 1) == 1
+        with IsolatedObject(jobs.Loads, None, server=kind) as held:
+            loaded, folder = held.call(SECONDS, jobs.Loads.what)
+            assert loaded == ["toolchain"]
+            assert Path(folder).is_dir()
+            pids.append(kind.current and kind.current.pid)
+    assert pids[0] == pids[1]
     server = kind.current
     assert server is not None and server.is_usable
     kind.end()
     assert not server.is_usable
+    assert not Path(folder).exists()
+
+
+def test_a_server_that_crashes_when_it_loads_is_an_error(jobs: ModuleType) -> None:
+    kind = ServerKind(jobs.load, "broken")
+    with pytest.raises(InternalError, match=r"crashed with signal 4 \(SIGILL\)"):
+        IsolatedObject(jobs.Loads, None, server=kind)
+
+
+def test_threads_that_find_the_server_gone_start_one_other(jobs: ModuleType) -> None:
+    """None of them ends the server that another has started."""
+    for _ in range(3):
+        assert run_isolated(jobs.wait, 0, timeout_seconds=SECONDS) == 0
+        assert COMMON.current is not None
+        os.kill(COMMON.current.pid, signal.SIGKILL)
+        with ThreadPoolExecutor(8) as threads:
+            started = [
+                threads.submit(run_isolated, jobs.wait, 0.2, timeout_seconds=SECONDS)
+                for _ in range(8)
+            ]
+            assert [each.result() for each in started] == [0.2] * 8
 
 
 def test_a_forked_process_has_a_server_of_its_own(jobs: ModuleType, tmp_path: Path) -> None:
