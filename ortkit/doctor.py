@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import subprocess
@@ -15,7 +14,10 @@ from typing import Literal
 
 from ortkit import env
 from ortkit.errors import OrtkitError
+from ortkit.isolation.ended import Crashed, Ended, Failed
+from ortkit.isolation.run import run_isolated
 from ortkit.private_folder import private_folder_refusal
+from ortkit.targets.probes import Probed, gpus_here, onnxruntime_here, tvm_here
 from ortkit.version import __version__
 
 SCHEMA = "ortkit.doctor/1"
@@ -138,13 +140,13 @@ def _runtime() -> Iterator[Finding]:
             f"pip uninstall -y {' '.join(installed)}, then install one of them",
         )  # fmt: skip
     name = installed[0] if len(installed) == 1 else "onnxruntime"
-    loaded = _probe(_RUNTIME_PROBE)
+    loaded = _probe(onnxruntime_here)
     if isinstance(loaded, str):
         fix = f"pip install --force-reinstall {name}"
         yield Finding("runtime", name, "broken", f"does not load: {loaded}", fix)
         return
-    yield Finding("runtime", name, "ok", str(loaded["version"]))
-    providers = ", ".join(text.removesuffix("ExecutionProvider") for text in loaded["providers"])
+    yield Finding("runtime", name, "ok", loaded.version)
+    providers = ", ".join(text.removesuffix("ExecutionProvider") for text in loaded.names)
     yield Finding("runtime", "providers", "ok", providers)
 
 
@@ -174,14 +176,14 @@ def _tvm() -> Finding:
     if installed is None and find_spec("tvm") is None:
         fix = 'for CPU kernels: pip install "ortkit[cpu]"'
         return Finding("kernels", "tvm", "missing", "not installed", fix)
-    loaded = _probe(_TVM_PROBE)
+    loaded = _probe(tvm_here)
     if isinstance(loaded, str):
         fix = "pip install --force-reinstall apache-tvm"
         return Finding("kernels", "tvm", "broken", f"does not load: {loaded}", fix)
-    if not loaded["llvm"]:
+    if not loaded.names:
         fix = "pip install apache-tvm (its wheels have LLVM)"
         return Finding("kernels", "tvm", "broken", "built without LLVM", fix)
-    return Finding("kernels", "tvm", "ok", installed or str(loaded["version"]))
+    return Finding("kernels", "tvm", "ok", installed or loaded.version)
 
 
 def _compiler() -> Finding:
@@ -240,13 +242,13 @@ def _provider() -> Iterator[Finding]:
 
 
 def _gpu() -> Iterator[Finding]:
-    loaded = _probe(_CUDA_PROBE)
-    if isinstance(loaded, str) or not loaded["gpus"]:
+    loaded = _probe(gpus_here)
+    if isinstance(loaded, str) or not loaded.names:
         reason = loaded if isinstance(loaded, str) else "no GPU"
         yield Finding("gpu", "NVIDIA driver", "optional", reason)
         return
-    yield Finding("gpu", "NVIDIA driver", "ok", f"CUDA {loaded['version']}")
-    for index, name in enumerate(loaded["gpus"]):
+    yield Finding("gpu", "NVIDIA driver", "ok", f"CUDA {loaded.version}")
+    for index, name in enumerate(loaded.names):
         yield Finding("gpu", f"GPU {index}", "ok", str(name))
 
 
@@ -293,55 +295,14 @@ def _version(distribution: str) -> str | None:
         return None
 
 
-_RUNTIME_PROBE = """
-import onnxruntime as ort
-result = {"version": ort.__version__, "providers": ort.get_available_providers()}
-"""
-_TVM_PROBE = """
-import tvm
-result = {"version": tvm.__version__, "llvm": bool(tvm.runtime.enabled("llvm"))}
-"""
-_CUDA_PROBE = """
-import ctypes
-try:
-    cuda = ctypes.CDLL("libcuda.so.1")
-except OSError:
-    raise SystemExit("no driver (libcuda.so.1)")
-if code := cuda.cuInit(0):
-    raise SystemExit(f"cuInit fails with {code}")
-number, name, gpus = ctypes.c_int(), ctypes.create_string_buffer(256), []
-cuda.cuDriverGetVersion(ctypes.byref(number))
-driver = f"{number.value // 1000}.{number.value % 1000 // 10}"
-cuda.cuDeviceGetCount(ctypes.byref(number))
-for index in range(number.value):
-    device = ctypes.c_int()
-    cuda.cuDeviceGet(ctypes.byref(device), index)
-    cuda.cuDeviceGetName(name, 256, device)
-    gpus.append(name.value.decode())
-result = {"version": driver, "gpus": gpus}
-"""
-
-
-def _probe(code: str) -> dict[str, list[str]] | str:
-    """Run `code` in a Python of its own; return its `result`, or in a line why there is none."""
+def _probe(look: Callable[[None], Probed]) -> Probed | str:
+    """Call a function in a process of its own; return in a line why it returns nothing."""
     env.keep_telemetry_off()
-    # -P: a file in the current folder must not stand in for a package.
-    command = [sys.executable, "-P", "-c", f"{code}\nimport json\nprint(json.dumps(result))"]
-    try:
-        ended = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace",
-            timeout=PROBE_SECONDS, check=False,
-        )  # fmt: skip
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return str(error)
-    if ended.returncode < 0:
-        return f"crashes with signal {-ended.returncode}"
-    if ended.returncode > 0:
-        return (ended.stderr.strip().splitlines() or ["no message"])[-1]
-    try:
-        found: dict[str, list[str]] = json.loads(ended.stdout.strip().splitlines()[-1])
-    except (ValueError, IndexError):
-        return "prints something unexpected when loaded"
+    found = run_isolated(look, None, timeout_seconds=PROBE_SECONDS, imports="nothing")
+    if isinstance(found, Crashed):
+        return f"crashes with signal {found.signal}"
+    if isinstance(found, Ended):
+        return found.problem if isinstance(found, Failed) else str(found)
     return found
 
 

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -164,40 +163,6 @@ def test_what_is_made_while_others_sweep_is_never_lost(tmp_path: Path) -> None:
         for one in sweepers:
             one.kill()
             one.communicate()
-
-
-CALLER = """
-import subprocess, sys
-from pathlib import Path
-from ortkit.runtime.child_process import child_command, script_command
-module, script = sys.argv[1:]
-sys.path.append(str(Path(module).parent))
-for command in (child_command(Path(module).stem), script_command(script)):
-    child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    assert child.stdout.readline() == "begun\\n"
-    print(child.pid, flush=True)
-child.wait()
-"""
-
-
-def test_processes_end_when_their_caller_is_killed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sleep = 'import time\ndef main():\n    print("begun", flush=True)\n    time.sleep(600)\n'
-    (tmp_path / "sleeping_module.py").write_text(sleep)
-    (tmp_path / "script.py").write_text(f"{sleep}main()\n")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    files = [str(tmp_path / name) for name in ("sleeping_module.py", "script.py")]
-    with subprocess.Popen(
-        [sys.executable, "-c", CALLER, *files], stdout=subprocess.PIPE, text=True
-    ) as caller:
-        assert caller.stdout is not None
-        children = [int(caller.stdout.readline()) for _ in range(2)]
-        caller.kill()
-    until = time.monotonic() + 60
-    while any(is_running(child) for child in children) and time.monotonic() < until:
-        time.sleep(0.02)
-    assert not any(is_running(child) for child in children)
 
 
 def test_a_process_whose_caller_has_ended_ends() -> None:

@@ -50,8 +50,8 @@ def _feeds(arguments: argparse.Namespace, before: NodeSide, folder: Path) -> Fee
     from ortkit.cli.feeds import candidate_feeds, feeds_for
     from ortkit.comparison.feeding import first_that_runs
     from ortkit.errors import RunError
+    from ortkit.runtime.opening import SessionPlan
     from ortkit.runtime.settings import SessionSettings
-    from ortkit.runtime.workers.worker import SessionPlan
 
     wanted = arguments.models[0], arguments.inputs, sizes(arguments.shape)
     plan = SessionPlan(

@@ -18,10 +18,10 @@ from ortkit.comparison.rows import Row, make_rows
 from ortkit.comparison.verdicts import Evidence, skipped
 from ortkit.errors import UserError
 from ortkit.graph.io.open import open_model
+from ortkit.runtime.opening import SessionPlan
 from ortkit.runtime.settings import Optimizations, SessionSettings
-from ortkit.runtime.workers.interleave import Samples, Schedule, take_turns
+from ortkit.runtime.workers.interleave import Samples, Schedule, run_interleaved
 from ortkit.runtime.workers.planning import plan_session
-from ortkit.runtime.workers.worker import SessionPlan
 from ortkit.temporary import TemporaryFolder
 from ortkit.verify.inputs.feeds import Feeds
 from ortkit.verify.random_ops import random_outputs
@@ -189,10 +189,9 @@ class _Subject:
     def _samples(self, name: str, folder: Path, refusals: Sequence[str]) -> dict[int, Samples]:
         """Return what each row took by its number, and as 0 what the first took once more."""
         numbers = [row.number for row, no in zip(self.rows, refusals, strict=True) if not no]
-        taken = take_turns(
+        taken = run_interleaved(
             [*(self.plans[number - 1] for number in numbers), self.plans[0]],
             folder / "feeds",
-            folder,
             self.options.schedule,
             arenas=True,
             results=[folder / f"results{number}" for number in (*numbers, 0)],

@@ -12,7 +12,8 @@ from ortkit.comparison.batches import BatchAxis, set_batch
 from ortkit.errors import RunError, UserError
 from ortkit.graph.io.open import open_model
 from ortkit.measure.inputs import usual_feeds
-from ortkit.runtime.workers.worker import SessionPlan, Worker, WorkerError
+from ortkit.runtime.opening import SessionPlan
+from ortkit.runtime.workers.worker import Worker, WorkerError
 from ortkit.verify.exchange import write_feeds
 from ortkit.verify.inputs.feeds import Feeds
 from ortkit.verify.inputs.given import load_feeds
@@ -78,7 +79,7 @@ def first_that_runs(
             write_feeds(place, feeds)
             try:
                 if worker is None or not worker.is_alive:
-                    worker = stack.enter_context(Worker(folder / "probe.log"))
+                    worker = stack.enter_context(Worker())
                     version = worker.load(plan, timeout_seconds).version
                 worker.feed(place, timeout_seconds)
             except WorkerError as error:

@@ -86,7 +86,7 @@ class Runner:
                 )
             )
         try:
-            found = run_sessions(settings, feeds, len(feeds), place / "job", self.timeout_seconds)
+            found = run_sessions(settings, feeds, len(feeds), self.timeout_seconds)
         finally:
             for setting in settings:
                 setting.model.unlink()

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import json
-import signal
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 
-from ortkit.comparison import optimize_child
+from ortkit.comparison.optimize_child import write_optimized
 from ortkit.comparison.sides import NodeSide
 from ortkit.errors import UserError
-from ortkit.runtime.child_process import child_command
+from ortkit.isolation.ended import TimedOut
+from ortkit.isolation.run import run_isolated
+from ortkit.runtime.opening import SessionPlan
 from ortkit.runtime.ort import require_onnxruntime
+from ortkit.runtime.settings import Optimizations, SessionSettings
 
 _TIMEOUT_SECONDS = 600.0
+LEVELS: tuple[Optimizations, ...] = ("off", "basic", "extended", "all")
 
 
 def optimized_side(side: NodeSide, level: str, folder: Path) -> NodeSide:
@@ -26,45 +27,33 @@ def optimized_side(side: NodeSide, level: str, folder: Path) -> NodeSide:
     Raises:
         UserError: There is no such level, or ONNX Runtime does not load the model.
     """
-    if level not in optimize_child.LEVELS:
+    wanted = next((each for each in LEVELS if each == level), None)
+    if wanted is None:
         raise UserError(
             f"no such level: {level}",
             where="--optimizations",
-            fix=f"choose of {', '.join(optimize_child.LEVELS)}",
+            fix=f"choose of {', '.join(LEVELS)}",
         )
-    if level == "off":
+    if wanted == "off":
         return side
     require_onnxruntime()
     folder.mkdir(parents=True, exist_ok=True)
-    made = folder / f"{side.model.stem}.{level}.onnx"
-    job: optimize_child.OptimizeJob = {
-        "model": str(side.model),
-        "made": str(made),
-        "level": level,
-        "providers": list(side.providers),
-        "libraries": [str(path.absolute()) for path in side.libraries],
-    }
-    job_file = folder / f"{made.name}.json"
-    job_file.write_text(json.dumps(job), encoding="utf-8")
-    command = child_command(optimize_child.__name__, str(job_file))
-    try:
-        done = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=_TIMEOUT_SECONDS,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
+    path = folder / f"{side.model.stem}.{level}.onnx"
+    settings = SessionSettings(
+        optimizations=wanted, optimized_model=path, config=_saved_config(path)
+    )
+    providers = tuple((name, dict[str, str]()) for name in side.providers)
+    plan = SessionPlan(side.model, side.libraries, providers, settings)
+    problem = run_isolated(write_optimized, plan, timeout_seconds=_TIMEOUT_SECONDS)
+    if isinstance(problem, TimedOut):
         raise UserError(
             f"ONNX Runtime does not load it within {_TIMEOUT_SECONDS:g} seconds", where=side.name
-        ) from None
-    if done.returncode:
-        lines = done.stderr.strip().splitlines() or ["no output"]
-        how = lines[-1]
-        if done.returncode < 0:
-            how = f"crashed with signal {-done.returncode} ({signal.strsignal(-done.returncode)})"
-        raise UserError(f"ONNX Runtime does not optimize it: {how}", where=side.name)
-    return replace(side, model=made, says=f"{side.name}, ONNX Runtime's optimizations {level}")
+        )
+    if problem:
+        raise UserError(f"ONNX Runtime does not optimize it: {problem}", where=side.name)
+    return replace(side, model=path, says=f"{side.name}, ONNX Runtime's optimizations {level}")
+
+
+def _saved_config(path: Path) -> dict[str, str]:
+    prefix = "session.optimized_model_external_initializers"
+    return {f"{prefix}_file_name": f"{path.name}.data", f"{prefix}_min_size_in_bytes": "1024"}

@@ -11,8 +11,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from ortkit.runtime.opening import SessionPlan
 from ortkit.runtime.targets import CUDA
-from ortkit.runtime.workers.worker import SessionPlan, Worker
+from ortkit.runtime.workers.worker import Worker
 
 _OPTION = "use_tf32"
 
@@ -38,7 +39,7 @@ def keep_exact(plan: SessionPlan, feeds: Path, results: Path, timeout_seconds: f
     Raises:
         WorkerError: It does not run so.
     """
-    with Worker(results.with_suffix(".log")) as worker:
+    with Worker() as worker:
         worker.load(without_tf32(plan), timeout_seconds)
         worker.feed(feeds, timeout_seconds)
         worker.keep(results, timeout_seconds)

@@ -22,8 +22,9 @@ from ortkit.comparison.rows import Row
 from ortkit.errors import RunError
 from ortkit.runtime.feeds import finite_problems
 from ortkit.runtime.intervals import Speedup, noise_floor, speedup_of
+from ortkit.runtime.opening import SessionPlan
 from ortkit.runtime.workers.interleave import Samples
-from ortkit.runtime.workers.worker import SessionPlan, WorkerError
+from ortkit.runtime.workers.worker import WorkerError
 from ortkit.verify.exchange import read_values
 from ortkit.verify.inputs.feeds import Feeds
 

@@ -1,14 +1,13 @@
-"""The process that jobs are forked from; started by `run.py`.
+"""The process that jobs are forked from; started by `processes.py`.
 
 It imports our modules that jobs run and starts no threads of its own, so that forking is safe: the
-caller's process may have ONNX Runtime's threads. The caller sends two descriptors for a job: one
-end of a socket, and the file that the job prints to. The job is read from the socket by the forked
-process. Its exit status goes back on the socket; a caller that shuts the socket ends the job.
+caller's process may have ONNX Runtime's threads. The caller sends three descriptors for a job: a
+socket on which the process's number and its exit status come back, the job's channel, and the
+file that the job prints to. A caller that shuts the socket ends the job.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import select
 import signal
@@ -17,31 +16,28 @@ import sys
 import traceback
 from contextlib import suppress
 from importlib import import_module
-from typing import NoReturn, TypedDict
+from typing import NoReturn
 
+from ortkit.isolation.child import main as run_job
 from ortkit.parent import end_with_parent
 
-#: What the caller sends with the two descriptors; the module's name follows.
+#: What the caller sends with the three descriptors: the name of the job's module.
 MOST_BYTES = 1024
 
 
-class Job(TypedDict):
-    """What a forked process does."""
-
-    module: str  # whose `main` is called
-    arguments: list[str]
-    path: list[str]  # sys.path
-    folder: str  # the working folder
-    environment: dict[str, str]
-
-
-def main(control: int, idle_seconds: float) -> None:
+def main(control: int, idle_seconds: float, preload: str = "", argument: str = "") -> None:
     """Serve jobs until the caller is gone, or none comes for `idle_seconds`.
 
     Args:
         control: The descriptor of a socket of datagrams.
         idle_seconds: How long to wait for a job while none runs.
+        preload: A function that is called first, as "module:function"; empty for none.
+        argument: Its argument.
     """
+    if preload:
+        module, _, function = preload.partition(":")
+        with suppress(Exception):  # the job says why
+            getattr(import_module(module), function)(argument)
     with socket.socket(fileno=control) as requests:
         _Server(requests, idle_seconds).run()
 
@@ -89,22 +85,23 @@ class _Server:
         return self._requests.fileno() not in events or self._accept()
 
     def _accept(self) -> bool:
-        content, descriptors, *_ = socket.recv_fds(self._requests, MOST_BYTES, 2)
-        if len(descriptors) != 2:
+        content, descriptors, *_ = socket.recv_fds(self._requests, MOST_BYTES, 3)
+        if len(descriptors) != 3:
             return False  # the caller is gone
         _import_early(content.decode())
-        link, log = socket.socket(fileno=descriptors[0]), descriptors[1]
+        link, channel, log = socket.socket(fileno=descriptors[0]), *descriptors[1:]
         server, process = os.getpid(), os.fork()
         if process == 0:
-            self._become_a_job(server, link, log)
+            link.close()
+            self._become_a_job(server, channel, log)
+        os.close(channel)
         os.close(log)
         self._running[process] = link
         with suppress(OSError):
-            link.sendall(b"started\n")
+            link.send(str(process).encode())
         return True
 
-    def _become_a_job(self, server: int, link: socket.socket, log: int) -> NoReturn:
-        code = 1
+    def _become_a_job(self, server: int, channel: int, log: int) -> NoReturn:
         try:
             end_with_parent(server)
             os.setsid()
@@ -117,16 +114,11 @@ class _Server:
             for target in (1, 2):
                 os.dup2(log, target)
             os.close(log)
-            with link, link.makefile("rb") as lines:
-                job: Job = json.loads(lines.readline())
-            code = _run(job)
+            run_job(channel)
         except BaseException:  # noqa: BLE001  nothing of the server may run on in this process
             traceback.print_exc()
-        finally:
-            for stream in (sys.stdout, sys.stderr):
-                with suppress(Exception):
-                    stream.flush()
-            os._exit(code)
+            sys.stderr.flush()
+        os._exit(1)
 
     def _reap(self) -> None:
         for process in list(self._running):
@@ -136,7 +128,7 @@ class _Server:
 
     def _answer(self, process: int, status: int) -> None:
         with self._running.pop(process) as link, suppress(OSError):
-            link.sendall(f"{os.waitstatus_to_exitcode(status)}\n".encode())
+            link.send(str(os.waitstatus_to_exitcode(status)).encode())
 
     def _kill(self, process: int) -> None:
         """End a job and what it started."""
@@ -150,19 +142,3 @@ def _import_early(module: str) -> None:
     if module.startswith("ortkit."):
         with suppress(Exception):  # the job says why
             import_module(module)
-
-
-def _run(job: Job) -> int:
-    """Run a job in this process and return its exit status."""
-    sys.path[:] = job["path"]
-    os.chdir(job["folder"])
-    os.environ.clear()
-    os.environ.update(job["environment"])
-    try:
-        import_module(job["module"]).main(*job["arguments"])
-    except SystemExit as end:
-        if end.code is None or isinstance(end.code, int):
-            return end.code or 0
-        sys.stderr.write(f"{end.code}\n")
-        return 1
-    return 0

@@ -7,8 +7,6 @@ conversions around it take. What does not exist is listed with the reason.
 
 from __future__ import annotations
 
-import json
-import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
@@ -18,8 +16,10 @@ import onnx
 
 from ortkit.errors import OrtkitError, RunError
 from ortkit.graph.io.open import open_model
+from ortkit.isolation.ended import Ended, Failed
+from ortkit.isolation.run import run_isolated
 from ortkit.measure.layout_cases import LayoutCase, layout_cases
-from ortkit.measure.layout_child import WARM_UP, Job, Ran
+from ortkit.measure.layout_child import WARM_UP, LayoutsJob, Ran, TracedVariant, run_variants
 from ortkit.measure.layout_kernels import own_kernel
 from ortkit.measure.layout_models import (
     LayoutVariant,
@@ -31,7 +31,6 @@ from ortkit.measure.layout_models import (
 )
 from ortkit.measure.layout_result import Layouts, LayoutTime, NodeLayouts
 from ortkit.measure.result import LEAST_NOISE
-from ortkit.runtime.child_process import child_command
 from ortkit.runtime.memory.nodes import place_events
 from ortkit.runtime.memory.point import PointPlan
 from ortkit.runtime.memory.point_child import SAVED_WEIGHTS
@@ -42,7 +41,6 @@ from ortkit.temporary import TemporaryFolder
 MOST_CASES = 12
 _SECONDS = 0.2
 _TIMEOUT_SECONDS = 300.0
-_CHILD = "ortkit.measure.layout_child"
 _CUDA = "CUDAExecutionProvider"
 
 
@@ -90,12 +88,11 @@ def _cases(plan: PointPlan, folder: Path) -> tuple[tuple[LayoutCase, ...], bool]
                 "session.disable_prepacking": "1",
             },
         }
-        variant = {"model": str(plan.model.absolute()), "settings": settings,
-                   "trace": str(own / "trace")}  # fmt: skip
-        (ran,) = _run([variant], plan.feeds, own)
-        if ran["problem"]:
-            raise RunError(ran["problem"], where=str(plan.model))
-        trace = read_trace(Path(ran["trace"]))
+        variant = TracedVariant(plan.model.absolute(), settings, own / "trace")
+        (ran,) = _run([variant], plan.feeds)
+        if ran.trace is None:
+            raise RunError(ran.problem, where=str(plan.model))
+        trace = read_trace(ran.trace)
         events = [event for event in trace.nodes if event.run >= WARM_UP]
         places = place_events(events, open_model(graph)) if graph.is_file() else []
         # Names repeat from run to run, and nodes without one are told apart by their order.
@@ -123,60 +120,38 @@ def _measured(
     feeds.mkdir()
     arrays = enumerate(feeds_of(case).items())
     write_manifest(feeds, [of_plain(name, place, one, feeds) for place, (name, one) in arrays])
-    jobs = []
+    traced = []
     for place, variant in enumerate(variants):
         path = folder / f"variant{place}.onnx"
         onnx.save(variant.model, path)
         given = {**settings, **variant.settings, **extra.get(place, {})}
-        jobs.append(
-            {"model": str(path), "settings": given, "trace": str(folder / f"trace{place}")}
-        )
-    ran = _run(jobs, feeds, folder)
+        traced.append(TracedVariant(path, given, folder / f"trace{place}"))
+    ran = _run(traced, feeds)
     times = [_time(variant, one, on_cuda) for variant, one in zip(variants, ran, strict=True)]
     return (*times, *missing)
 
 
-def _run(variants: Sequence[Mapping[str, Any]], feeds: Path, folder: Path) -> list[Ran]:
+def _run(variants: Sequence[TracedVariant], feeds: Path) -> list[Ran]:
     """Run variants side by side; if that ends the process, each alone."""
-    result = folder / "result.json"
-    result.unlink(missing_ok=True)
-    job: Job = {
-        "variants": [dict(one) for one in variants],  # type: ignore[misc]
-        "feeds": str(feeds.absolute()),
-        "seconds": _SECONDS,
-        "result": str(result),
-    }
-    job_file = folder / "job.json"
-    job_file.write_text(json.dumps(job), encoding="utf-8")
-    problem = "did not end"
-    try:
-        ended = subprocess.run(
-            child_command(_CHILD, str(job_file)), stdin=subprocess.DEVNULL, capture_output=True,
-            timeout=_TIMEOUT_SECONDS, check=False,
-        )  # fmt: skip
-        problem = f"the process crashed with signal {-ended.returncode}"
-        if ended.returncode > 0:
-            lines = ended.stderr.decode(errors="replace").strip().splitlines()
-            problem = lines[-1] if lines else f"the process ended with {ended.returncode}"
-    except subprocess.TimeoutExpired:
-        pass
-    if result.is_file():
-        ran: list[Ran] = json.loads(result.read_text(encoding="utf-8"))
+    job = LayoutsJob(tuple(variants), feeds.absolute(), _SECONDS)
+    ran = run_isolated(run_variants, job, timeout_seconds=_TIMEOUT_SECONDS)
+    if not isinstance(ran, Ended):
         return ran
     if len(variants) == 1:
-        return [{"trace": "", "problem": problem, "device": [], "no_device": ""}]
-    return [one for variant in variants for one in _run([variant], feeds, folder)]
+        problem = ran.problem if isinstance(ran, Failed) else f"the process {ran}"
+        return [Ran(problem=problem)]
+    return [each for variant in variants for each in _run([variant], feeds)]
 
 
 def _time(variant: LayoutVariant, ran: Ran, on_cuda: bool) -> LayoutTime:
     head = (variant.layout, variant.dtype, variant.by)
-    if ran["problem"]:
-        problem = ran["problem"]
+    if ran.trace is None:
+        problem = ran.problem
         if "Could not find an implementation" in problem or "node_provider_type" in problem:
             problem = "no kernel: ONNX Runtime has no implementation for this type"
         return LayoutTime(*head, None, None, 0.0, problem)
     try:
-        trace = read_trace(Path(ran["trace"]))
+        trace = read_trace(ran.trace)
     except OrtkitError as error:
         return LayoutTime(*head, None, None, 0.0, error.problem)
     if problem := _absence(variant, trace, on_cuda):
@@ -185,9 +160,9 @@ def _time(variant: LayoutVariant, ran: Ran, on_cuda: bool) -> LayoutTime:
         head = (variant.transposed, variant.dtype, variant.by)
     work: dict[int, float] = {}
     rest: dict[int, float] = {}
-    parts = ran["device"] if on_cuda else _parts(trace)
-    if on_cuda and not ran["device"]:
-        reason = ran["no_device"] or "no kernel of the device was seen"
+    parts = ran.device if on_cuda else _parts(trace)
+    if on_cuda and not ran.device:
+        reason = ran.no_device or "no kernel of the device was seen"
         return LayoutTime(*head, None, None, 0.0, f"times of the device: {reason}")
     for run, op, taken in parts:
         if run >= WARM_UP:

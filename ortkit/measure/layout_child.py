@@ -1,4 +1,4 @@
-"""The process that runs what layouts are compared on, and leaves ONNX Runtime's traces.
+"""What layouts are compared on, run in a process of its own that leaves ONNX Runtime's traces.
 
 All variants of a node are loaded at once and run interleaved, so that what disturbs one disturbs
 all.
@@ -6,12 +6,13 @@ all.
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any
 
 from ortkit.errors import OrtkitError
 from ortkit.runtime.memory.point_child import read_feeds
@@ -19,6 +20,7 @@ from ortkit.runtime.native_library import NotAvailableError
 from ortkit.runtime.ort import import_onnxruntime
 from ortkit.runtime.profiling.devices import joined
 from ortkit.runtime.profiling.trace import read_trace
+from ortkit.runtime.rounds import interleaved
 from ortkit.runtime.session import Session
 from ortkit.runtime.targets import CUDA
 
@@ -30,69 +32,67 @@ WARM_UP = 3
 _LEAST_RUNS, _MOST_RUNS = 8, 200
 
 
-class Variant(TypedDict):
-    """One model, how to load it, and where its trace goes."""
+@dataclass(frozen=True)
+class TracedVariant:
+    """One model, the arguments of its `Session`, and the start of its trace's name."""
 
-    model: str
-    settings: dict[str, Any]
-    trace: str  # start of a file's name
-
-
-class Job(TypedDict):
-    """Models with the same inputs."""
-
-    variants: list[Variant]
-    feeds: str  # a folder of tensors
-    seconds: float  # for each variant
-    result: str
+    model: Path
+    settings: Mapping[str, Any]
+    trace: Path
 
 
-class Ran(TypedDict):
+@dataclass(frozen=True)
+class LayoutsJob:
+    """Models with the same inputs: a folder of tensors; `seconds` are those of each variant."""
+
+    variants: tuple[TracedVariant, ...]
+    feeds: Path
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Ran:
     """What came of a variant: the trace, or the problem."""
 
-    trace: str
-    problem: str
-    device: list[tuple[int, str, float]]  # run, operator and microseconds of kernels on a GPU
-    no_device: str  # why there are none although it ran on one
+    trace: Path | None = None
+    problem: str = ""
+    device: tuple[tuple[int, str, float], ...] = ()
+    """Run, operator and microseconds of kernels on a GPU."""
+    no_device: str = ""
+    """Why there are none although it ran on one."""
 
 
-def main(job_file: str) -> None:
-    """Run a job and write its result."""
-    job: Job = json.loads(Path(job_file).read_text(encoding="utf-8"))
-    Path(job["result"]).write_text(json.dumps(_run(job)), encoding="utf-8")
-
-
-def _run(job: Job) -> list[Ran]:
-    feeds = read_feeds(import_onnxruntime(), Path(job["feeds"]))
-    ran: list[Ran] = [
-        {"trace": "", "problem": "", "device": [], "no_device": ""} for _ in job["variants"]
-    ]
+def run_variants(job: LayoutsJob) -> list[Ran]:
+    """Run all variants interleaved."""
+    feeds = read_feeds(import_onnxruntime(), job.feeds)
+    ran = [Ran() for _ in job.variants]
     with ExitStack() as opened:
         sessions: dict[int, Session] = {}
-        for place, variant in enumerate(job["variants"]):
+        for place, variant in enumerate(job.variants):
             try:
-                settings = {**variant["settings"], "trace_prefix": variant["trace"]}
+                settings = {**variant.settings, "trace_prefix": str(variant.trace)}
                 session = opened.enter_context(
-                    Session(variant["model"], spinning=False, **settings)
+                    Session(str(variant.model), spinning=False, **settings)
                 )
                 for _ in range(WARM_UP):
                     session.run(feeds)
                 sessions[place] = session
             except OrtkitError as error:
-                ran[place]["problem"] = error.problem
+                ran[place] = Ran(problem=error.problem)
         on_device = any(CUDA in session.providers for session in sessions.values())
         activity, reason = _recording() if on_device else (None, "")
         try:
-            _rounds(sessions, feeds, job["seconds"] * len(sessions))
+            until = time.perf_counter() + job.seconds * len(sessions)
+            turns = [partial(session.run, feeds) for session in sessions.values()]
+            interleaved(turns, _MOST_RUNS, least=_LEAST_RUNS, until=until)
         finally:
             if activity is not None:
                 activity.__exit__(None, None, None)
         for place, session in sessions.items():
             since = session.onnxruntime.get_profiling_start_time_ns()
-            ran[place]["trace"] = str(session.onnxruntime.end_profiling())
-            ran[place]["no_device"] = reason
-            if activity is not None:
-                ran[place]["device"] = list(_kernels(ran[place]["trace"], activity, since))
+            trace = Path(session.onnxruntime.end_profiling())
+            device = () if activity is None else tuple(_kernels(trace, activity, since))
+            ran[place] = Ran(trace, device=device, no_device=reason)
     return ran
 
 
@@ -109,20 +109,11 @@ def _recording() -> tuple[CudaActivity | None, str]:
         return None, str(error)
 
 
-def _kernels(path: str, activity: CudaActivity, since: int) -> Iterator[tuple[int, str, float]]:
+def _kernels(path: Path, activity: CudaActivity, since: int) -> Iterator[tuple[int, str, float]]:
     """Yield the kernels that this session's nodes launched, and no other session's."""
-    trace = read_trace(Path(path))
+    trace = read_trace(path)
     trace = joined(trace, activity.events(since))
     ops = [trace.nodes.signatures[place].op for place in trace.nodes.signature]
     for kernel in trace.kernels:
         if kernel.node >= 0 and kernel.run >= 0:
             yield kernel.run, ops[kernel.node], kernel.duration_us
-
-
-def _rounds(sessions: dict[int, Session], feeds: dict[str, Any], seconds: float) -> None:
-    until = time.perf_counter() + seconds
-    for number in range(_MOST_RUNS):
-        if number >= _LEAST_RUNS and time.perf_counter() > until:
-            break
-        for session in sessions.values():
-            session.run(feeds)

@@ -1,4 +1,4 @@
-"""The process that times regions: `python region_child.py JOB.json`; needs nothing of ortkit.
+"""Regions timed in a process of their own, which has nothing else imported; see `regions.py`.
 
 Each turn has a session of its own, because where a session puts its buffers is decided once, and
 differs from session to session.
@@ -6,17 +6,18 @@ differs from session to session.
 
 from __future__ import annotations
 
-import json
-import sys
-import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 import numpy as np
 
-_WARM_UP = 3
-_LEAST_RUNS, _MOST_RUNS = 5, 2000
+from ortkit.runtime.opening import SessionPlan, open_session
+from ortkit.runtime.rounds import fastest_run, interleaved, there_and_back
+from ortkit.runtime.settings import SessionSettings
+
 _TYPES = {
     "float": np.float32, "double": np.float64, "float16": np.float16, "bool": np.bool_,
     "int8": np.int8, "int16": np.int16, "int32": np.int32, "int64": np.int64,
@@ -24,70 +25,53 @@ _TYPES = {
 }  # fmt: skip
 
 
-class Job(TypedDict):
+@dataclass(frozen=True)
+class CasesJob:
     """Small models, each to be timed with and without the library."""
 
-    models: list[str]
-    library: str
-    threads: int  # 0: ONNX Runtime decides
+    models: tuple[Path, ...]
+    library: Path
+    threads: int
+    """0: ONNX Runtime decides."""
     rounds: int
-    seconds: float  # of one turn
-    result: str
+    seconds: float
+    """Of one turn."""
 
 
-class Timed(TypedDict):
+@dataclass(frozen=True)
+class CaseTimes:
     """Of one model the seconds of the fastest run of each turn; `problem` is empty if there."""
 
-    body: list[float]
-    kernel: list[float]
-    problem: str
+    body: tuple[float, ...] = ()
+    kernel: tuple[float, ...] = ()
+    problem: str = ""
 
 
-def main(job_file: str) -> None:
-    """Run a job; the result is written again after each model, so that a crash keeps it."""
-    job: Job = json.loads(Path(job_file).read_text(encoding="utf-8"))
-    done: list[Timed] = []
-    for model in job["models"]:
+def time_cases(job: CasesJob, tell: Callable[[CaseTimes], None]) -> None:
+    """Time one model after the other."""
+    for model in job.models:
         try:
-            done.append(_timed(model, job))
+            tell(_timed(model, job))
         except Exception as error:  # noqa: BLE001  whatever stops a session is the result
-            problem = " ".join(str(error).split()) or type(error).__name__
-            done.append({"body": [], "kernel": [], "problem": problem})
-        written = Path(job["result"] + ".new")
-        written.write_text(json.dumps(done), encoding="utf-8")
-        written.replace(job["result"])
+            tell(CaseTimes(problem=" ".join(str(error).split()) or type(error).__name__))
 
 
-def _timed(model: str, job: Job) -> Timed:
-    found: Timed = {"body": [], "kernel": [], "problem": ""}
-    for _ in range(job["rounds"]):
-        for is_kernel in (False, True, True, False):
-            taken = _turn(model, job, is_kernel=is_kernel)
-            found["kernel" if is_kernel else "body"].append(taken)
-    return found
+def _timed(model: Path, job: CasesJob) -> CaseTimes:
+    settings = SessionSettings(threads=job.threads)
+    body = SessionPlan(model, settings=settings)
+    kernel = SessionPlan(model, (job.library,), settings=settings)
+    turns = [partial(_turn, plan, job.seconds) for plan in (body, kernel)]
+    bodies, kernels = interleaved(turns, job.rounds, order=there_and_back)
+    return CaseTimes(tuple(bodies), tuple(kernels))
 
 
-def _turn(model: str, job: Job, *, is_kernel: bool) -> float:
+def _turn(plan: SessionPlan, seconds: float) -> float:
     """Return the fastest of some runs of a new session."""
     import onnxruntime as ort
 
-    options = ort.SessionOptions()
-    options.log_severity_level = 4
-    options.intra_op_num_threads = job["threads"]
-    if is_kernel:
-        options.add_session_config_entry("ortkit.fused.target", "cpu")
-        options.register_custom_ops_library(job["library"])
-    session = ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    session = open_session(ort, plan)
     binding = _binding(session)
-    for _ in range(_WARM_UP):
-        session.run_with_iobinding(binding)
-    taken: list[float] = []
-    until = time.perf_counter() + job["seconds"]
-    while len(taken) < _MOST_RUNS and (len(taken) < _LEAST_RUNS or time.perf_counter() < until):
-        started = time.perf_counter()
-        session.run_with_iobinding(binding)
-        taken.append(time.perf_counter() - started)
-    return min(taken)
+    return fastest_run(lambda: session.run_with_iobinding(binding), seconds)
 
 
 def _binding(session: Any) -> Any:
@@ -116,7 +100,3 @@ def made_up(dtype: np.dtype[Any], shape: Sequence[int], seed: int) -> np.ndarray
     if dtype.kind in "biu":
         return np.asarray(random.integers(0, 2, shape)).astype(dtype)
     return np.asarray(random.uniform(0.5, 1.0, shape)).astype(dtype)
-
-
-if __name__ == "__main__":
-    main(sys.argv[1])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,13 +11,14 @@ import onnx
 import onnx_ir as ir
 
 from ortkit.errors import UserError
+from ortkit.isolation.ended import Ended, Failed
+from ortkit.isolation.run import stream_isolated
 from ortkit.kernels.build.library import toolchain
 from ortkit.kernels.tuning.calibration import machine
-from ortkit.measure import region_child
 from ortkit.measure.fused import FusedCase, case_model, fused_cases
 from ortkit.measure.known import KnownTimes
+from ortkit.measure.region_child import CasesJob, CaseTimes, time_cases
 from ortkit.measure.result import Compared, RegionTiming, compare
-from ortkit.runtime.child_process import script_command
 from ortkit.runtime.ort import import_onnxruntime
 from ortkit.runtime.timing.variants import NotTimed, Variant, time_variants
 
@@ -84,9 +83,9 @@ def time_regions(job: RegionJob) -> tuple[RegionTiming, ...] | NotTimed:
     before = known.load()
     new = [case for case in cases if _name(case) not in before]
     timed = _settled(job, new)
-    quiet = {name: one for name, one in timed.items() if _is_quiet(one)}
-    if quiet:
-        known.add(quiet)
+    low_noise = {name: one for name, one in timed.items() if _is_low_noise(one)}
+    if low_noise:
+        known.add(low_noise)
     return tuple(
         _region(case, before.get(_name(case)) or timed[_name(case)], _name(case) in before)
         for case in cases
@@ -105,7 +104,7 @@ def _name(case: FusedCase) -> str:
     return f"{case.op.rpartition('_')[2]} {weights} {' '.join(case.described)}"
 
 
-def _is_quiet(one: Compared | str) -> TypeGuard[Compared]:
+def _is_low_noise(one: Compared | str) -> TypeGuard[Compared]:
     return isinstance(one, Compared) and one.noise <= MOST_NOISE
 
 
@@ -122,7 +121,7 @@ def _settled(job: RegionJob, cases: Sequence[FusedCase]) -> dict[str, Compared |
                 best[_name(case)] = one
         # What crashed would do so again.
         left = [case for case in left if isinstance(one := best[_name(case)], Compared)
-                and not _is_quiet(one)]  # fmt: skip
+                and not _is_low_noise(one)]  # fmt: skip
         if not left:
             break
     return best
@@ -130,61 +129,38 @@ def _settled(job: RegionJob, cases: Sequence[FusedCase]) -> dict[str, Compared |
 
 def _timed(job: RegionJob, cases: Sequence[FusedCase]) -> list[Compared | str]:
     """Return for each case its times, or why it has none."""
+    models, copies = [], []
+    for number, case in enumerate(cases):
+        small = case_model(job.model, case)
+        models.append(job.folder / f"region{number}.onnx")
+        copies.append(len(small.graph.node))
+        onnx.save(small, models[-1])
     found: list[Compared | str] = []
     while len(found) < len(cases):
         # A crash ends the process: the case it was at has no times, the others go on.
-        left = cases[len(found) :]
-        done, problem = _run(job, left)
-        found += done
-        if len(done) < len(left):
-            found.append(problem)
+        left = tuple(models[len(found) :])
+        timing = CasesJob(left, job.library, job.threads, ROUNDS, _TURN_SECONDS)
+        seconds = _TIMEOUT_SECONDS * len(left)
+        for told in stream_isolated(
+            time_cases, timing, timeout_seconds=seconds, imports="nothing"
+        ):
+            found.append(
+                _problem(told) if isinstance(told, Ended) else _compared(told, copies[len(found)])
+            )
     return found
 
 
-def _run(job: RegionJob, cases: Sequence[FusedCase]) -> tuple[list[Compared | str], str]:
-    """Time cases in one process; returns those that it came to, and how it ended."""
-    models: list[str] = []
-    copies: list[int] = []
-    for number, case in enumerate(cases):
-        made = case_model(job.model, case)
-        models.append(str(job.folder / f"region{number}.onnx"))
-        copies.append(len(made.graph.node))
-        onnx.save(made, models[-1])
-    result, job_file = job.folder / "regions.json", job.folder / "regions-job.json"
-    result.unlink(missing_ok=True)
-    given: region_child.Job = {
-        "models": models,
-        "library": str(job.library.absolute()),
-        "threads": job.threads,
-        "rounds": ROUNDS,
-        "seconds": _TURN_SECONDS,
-        "result": str(result),
-    }
-    job_file.write_text(json.dumps(given), encoding="utf-8")
-    command = script_command(region_child.__file__, str(job_file))
-    try:
-        ended = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, check=False,
-            timeout=_TIMEOUT_SECONDS * len(cases),
-        )  # fmt: skip
-        problem = f"the process crashed with signal {-ended.returncode}"
-        if ended.returncode >= 0:
-            lines = ended.stderr.decode(errors="replace").strip().splitlines()
-            problem = lines[-1] if lines else f"the process ended with {ended.returncode}"
-    except subprocess.TimeoutExpired:
-        problem = "a run did not end"
-    timed: list[region_child.Timed] = []
-    if result.is_file():
-        timed = json.loads(result.read_text(encoding="utf-8"))
-    found = [_compared(one, count) for one, count in zip(timed, copies, strict=False)]
-    return found, problem
+def _problem(ended: Ended) -> str:
+    return ended.problem if isinstance(ended, Failed) else f"the process {ended}"
 
 
-def _compared(timed: region_child.Timed, copies: int) -> Compared | str:
+def _compared(times: CaseTimes, copies: int) -> Compared | str:
     """Return the microseconds of one of the copies."""
-    if timed["problem"]:
-        return timed["problem"]
-    body, kernel = ([1e6 / copies * one for one in timed[key]] for key in ("body", "kernel"))
+    if times.problem:
+        return times.problem
+    body, kernel = (
+        [1e6 / copies * each for each in taken] for taken in (times.body, times.kernel)
+    )
     return compare(body, kernel)
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from statistics import median
 
 from ortkit.measure.result import Ceiling
 from ortkit.runtime.heavy import HEAVY
 from ortkit.runtime.profiling.result import Profile
+from ortkit.runtime.rounds import interleaved, there_and_back
 from ortkit.runtime.timing.variants import NotTimed, Timing, Variant, time_variants
 from ortkit.temporary import TemporaryFolder
 
@@ -32,25 +34,35 @@ def time_whole(
         folder: For what the processes write.
         threads: Of a session; 0: ONNX Runtime decides.
     """
-    taken: dict[str, list[float]] = {name: [] for name in variants}
+    turns = [
+        partial(_turn, name, variant, feeds, folder, threads) for name, variant in variants.items()
+    ]
     until = time.perf_counter() + _MOST_SECONDS
-    for number in range(ROUNDS):
-        if number and time.perf_counter() > until:
-            break
-        for name in (*variants, *reversed(list(variants))):
-            with TemporaryFolder("job", inside=folder) as job:
-                found = time_variants(
-                    [variants[name]],
-                    [feeds],
-                    job,
-                    seconds=_SECONDS,
-                    timeout_seconds=_TIMEOUT_SECONDS,
-                    threads=threads,
-                )
-            if isinstance(found, NotTimed):
-                return NotTimed(f"{name}: {found.reason}")
-            taken[name].append(1e3 * median(found.seconds[0]))
-    return taken
+    try:
+        taken = interleaved(turns, ROUNDS, order=there_and_back, until=until)
+    except _NotTimedError as error:
+        return NotTimed(str(error))
+    return dict(zip(variants, taken, strict=True))
+
+
+class _NotTimedError(Exception):
+    """Why a turn has no time."""
+
+
+def _turn(name: str, variant: Variant, feeds: Path, folder: Path, threads: int) -> float:
+    """Return the milliseconds of a run in a process of its own."""
+    with TemporaryFolder("job", inside=folder) as job:
+        found = time_variants(
+            [variant],
+            [feeds],
+            job,
+            seconds=_SECONDS,
+            timeout_seconds=_TIMEOUT_SECONDS,
+            threads=threads,
+        )
+    if isinstance(found, NotTimed):
+        raise _NotTimedError(f"{name}: {found.reason}")
+    return 1e3 * median(found.seconds[0])
 
 
 def profile_whole(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,8 +11,9 @@ import numpy as np
 import onnx_ir as ir
 
 from ortkit.errors import UserError
-from ortkit.isolation.run import LATE, run_isolated
-from ortkit.precision import calibrate_child
+from ortkit.isolation.ended import Ended, TimedOut
+from ortkit.isolation.run import run_isolated
+from ortkit.precision.calibrate_child import CalibrationJob, calibrated_ranges
 from ortkit.precision.static import Range
 from ortkit.runtime.ort import require_onnxruntime
 from ortkit.verify.inputs.feeds import Feeds
@@ -101,22 +101,11 @@ def find_ranges(
     """
     require_onnxruntime()
     folder.mkdir(parents=True)
-    job: calibrate_child.Job = {
-        "model": str(model),
-        "feeds": [str(each) for each in sets],
-        "methods": list(methods),
-        "operators": list(operators),
-        "results": str(folder / "ranges.json"),
-    }
-    job_file = folder / "job.json"
-    job_file.write_text(json.dumps(job), encoding="utf-8")
-    ended = run_isolated(
-        calibrate_child.__name__, str(job_file), log=folder / "log.txt", timeout_seconds=_SECONDS
-    )
-    if ended:
-        fix = "give fewer samples" if ended.startswith(LATE) else _FIX
-        raise UserError(f"calibration failed: the process {ended}", where="--calibrate", fix=fix)
-    found = json.loads((folder / "ranges.json").read_text(encoding="utf-8"))
+    job = CalibrationJob(model, tuple(sets), tuple(methods), tuple(operators), folder)
+    found = run_isolated(calibrated_ranges, job, timeout_seconds=_SECONDS)
+    if isinstance(found, Ended):
+        fix = "give fewer samples" if isinstance(found, TimedOut) else _FIX
+        raise UserError(f"calibration failed: the process {found}", where="--calibrate", fix=fix)
     return {
         method: {
             name: (low, high)

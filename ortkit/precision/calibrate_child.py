@@ -1,35 +1,31 @@
-"""The process that runs ONNX Runtime's calibration, started by `calibrate.py`."""
+"""ONNX Runtime's calibration, in a process of its own; see `calibrate.py`."""
 
 from __future__ import annotations
 
-import json
-import resource
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 from ortkit.runtime.tensor_files import plain_value, read_manifest
 
 
-class Job(TypedDict):
-    """A model, input sets, and how to find ranges."""
+@dataclass(frozen=True)
+class CalibrationJob:
+    """A model, folders of input sets, and how to find ranges; `folder` is for models."""
 
-    model: str
-    feeds: list[str]
-    methods: list[str]
-    operators: list[str]
-    results: str
-    """Where to write, for each method, the range of each value by name."""
-
-
-def main(job_file: str) -> None:
-    """Run a job."""
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    job: Job = json.loads(Path(job_file).read_text(encoding="utf-8"))
-    found = {method: _ranges(job, method) for method in job["methods"]}
-    Path(job["results"]).write_text(json.dumps(found), encoding="utf-8")
+    model: Path
+    feeds: tuple[Path, ...]
+    methods: tuple[str, ...]
+    operators: tuple[str, ...]
+    folder: Path
 
 
-def _ranges(job: Job, method: str) -> dict[str, list[float]]:
+def calibrated_ranges(job: CalibrationJob) -> dict[str, dict[str, tuple[float, float]]]:
+    """Return for each method the range of each value by name."""
+    return {method: _ranges(job, method) for method in job.methods}
+
+
+def _ranges(job: CalibrationJob, method: str) -> dict[str, tuple[float, float]]:
     from onnxruntime.quantization.calibrate import CalibrationMethod, create_calibrator
 
     methods = {
@@ -38,15 +34,15 @@ def _ranges(job: Job, method: str) -> dict[str, list[float]]:
         "percentile": CalibrationMethod.Percentile,
     }
     calibrator = create_calibrator(
-        Path(job["model"]), job["operators"],
-        augmented_model_path=str(Path(job["results"]).with_name(f"{method}.onnx")),
+        job.model, list(job.operators),
+        augmented_model_path=str(job.folder / f"{method}.onnx"),
         calibrate_method=methods[method], extra_options={"symmetric": False},
     )  # fmt: skip
-    for folder in job["feeds"]:
+    for folder in job.feeds:
         # One at a time: the values of all sets at once may not fit into memory.
-        calibrator.collect_data(_Reader(Path(folder)))
+        calibrator.collect_data(_Reader(folder))
     return {
-        name: [float(data.range_value[0].min()), float(data.range_value[1].max())]
+        name: (float(data.range_value[0].min()), float(data.range_value[1].max()))
         for name, data in calibrator.compute_data().items()
     }
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ortkit.isolation.ended import Ended
 from ortkit.isolation.run import run_isolated
-from ortkit.precision import profile_child
+from ortkit.precision.profile_child import GainsJob, NodeTimes, node_times
 from ortkit.precision.running import write_flags
 from ortkit.precision.trials import TRIAL
+from ortkit.runtime.opening import SessionPlan
+from ortkit.runtime.settings import SessionSettings
 
-_TURNS = 8
+_ROUNDS = 8
 _SECONDS = 300.0
 
 
@@ -48,28 +50,22 @@ def measure_gains(
     count = len(chained)
     for name, flag in (("float", False), ("lowered", True)):
         write_flags(folder / name, feeds, [flag] * count)
-    job: profile_child.Job = {
-        "model": str(switched),
-        "feeds": [str(folder / "float"), str(folder / "lowered")],
-        "turns": _TURNS,
-        "threads": threads,
-        "prefix": TRIAL,
-        "chained": [f"{TRIAL}/{number}" for number in range(count) if chained[number]],
-        "results": str(folder / "times.json"),
-    }
-    job_file = folder / "job.json"
-    job_file.write_text(json.dumps(job), encoding="utf-8")
-    ended = run_isolated(
-        profile_child.__name__, str(job_file), log=folder / "log.txt", timeout_seconds=_SECONDS
+    settings = SessionSettings(threads=threads, trace_prefix=folder / "trace")
+    job = GainsJob(
+        SessionPlan(switched, settings=settings),
+        (folder / "float", folder / "lowered"),
+        _ROUNDS,
+        TRIAL,
+        frozenset(f"{TRIAL}/{number}" for number in range(count) if chained[number]),
     )
-    if ended:
-        return f"not timed: the process {ended}"
-    times = json.loads((folder / "times.json").read_text(encoding="utf-8"))
+    times = run_isolated(node_times, job, timeout_seconds=_SECONDS)
+    if isinstance(times, Ended):
+        return f"not timed: the process {times}"
     gains = _gains(times, count)
     return gains if gains is not None else "not timed: the trace lacks nodes"
 
 
-def _gains(times: dict[str, list[list[int]]], count: int) -> list[Gain] | None:
+def _gains(times: NodeTimes, count: int) -> list[Gain] | None:
     found = [times.get(f"{TRIAL}/{number}") for number in range(count)]
     if any(one is None or not all(one) for one in found):
         return None

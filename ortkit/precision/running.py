@@ -54,7 +54,7 @@ class Runner:
         """
         place = self._fresh("run")
         setting = Setting(model, place / "results", optimize, libraries)
-        (result,) = run_sessions([setting], sets, len(sets), place / "job", _SECONDS)
+        (result,) = run_sessions([setting], sets, len(sets), _SECONDS)
         if not result.is_loaded or len(result.done) < len(sets):
             raise CheckError(f"a trial in a lower precision does not run: {result.problem}")
         return place / "results"

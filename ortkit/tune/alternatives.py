@@ -16,10 +16,10 @@ from ortkit.kernels.tuning.database import Chooser
 from ortkit.optimization.call import Optimized, optimize
 from ortkit.optimization.options import OptimizeOptions
 from ortkit.runtime.intervals import noise_floor, speedup_of
+from ortkit.runtime.opening import SessionPlan
 from ortkit.runtime.settings import SessionSettings
 from ortkit.runtime.timing.variants import CPU
-from ortkit.runtime.workers.interleave import Schedule, take_turns
-from ortkit.runtime.workers.worker import SessionPlan
+from ortkit.runtime.workers.interleave import Schedule, run_interleaved
 from ortkit.tune.result import Alternative
 
 _ATTENTION = "fuse-attention"
@@ -187,7 +187,7 @@ class Alternatives:
         # The default twice: by what it differs from itself others have to exceed.
         plans = (self.plan, other, self.plan)
         schedule = Schedule(self.seconds, processes=_PROCESSES)
-        base, timed, again = take_turns(plans, self.feeds, self.folder, schedule)
+        base, timed, again = run_interleaved(plans, self.feeds, schedule)
         if problem := base.problem or timed.problem or again.problem:
             return _nothing(way, problem)
         floor = noise_floor(speedup_of(base.rounds, again.rounds), (base.rounds, again.rounds))

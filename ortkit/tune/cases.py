@@ -9,7 +9,7 @@ from math import prod
 
 from ortkit.kernels.signature import RegionSignature, TensorSpec
 from ortkit.kernels.sizes import Extent, extent_of, symbols_of
-from ortkit.tune.timing_child import Tensor
+from ortkit.tune.timing_child import TimedTensor
 
 Shape = tuple[int, ...]
 #: ONNX TensorProto.DataType -> numpy's name, the coarser one first.
@@ -62,24 +62,18 @@ class TuneCase:
         return extent.factor * prod(self.numbers[name] for name in extent.symbols)
 
 
-def tensors_of(case: TuneCase) -> tuple[list[Tensor], list[Tensor]]:
+def tensors_of(case: TuneCase) -> tuple[tuple[TimedTensor, ...], tuple[TimedTensor, ...]]:
     """Return a region's inputs and outputs as processes that time its kernels are told them."""
     signature = case.signature
     rounded = _rounds_to(signature)
-    inputs: list[Tensor] = [{"dtype": one.dtype, "shape": [*case.shape(one)]}
-                            for one in signature.inputs]  # fmt: skip
+    inputs = tuple(TimedTensor(one.dtype, case.shape(one)) for one in signature.inputs)
     # A user's kernel may add up along any axis, in the order of its loops.
-    lengths = [size for one in inputs for size in one["shape"]]
+    lengths = [size for one in inputs for size in one.shape]
     terms = 0 if signature.body else max(lengths, default=0)
-    outputs: list[Tensor] = [
-        {
-            "dtype": one.dtype,
-            "shape": [*case.shape(one)],
-            "precision": rounded if rounded and one.dtype == "float32" else one.dtype,
-            "terms": terms,
-        }
+    outputs = tuple(
+        TimedTensor(one.dtype, case.shape(one), rounded if one.dtype == "float32" else "", terms)
         for one in signature.outputs
-    ]
+    )
     return inputs, outputs
 
 

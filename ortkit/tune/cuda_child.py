@@ -1,4 +1,4 @@
-"""The process that times kernels on a GPU; see `processes.run_child`.
+"""Kernels timed on a GPU in a process of their own; see `timing_cuda.py`.
 
 Through CUDA's driver interface alone, so that nothing has to be installed in addition to the
 driver. All kernels compute the same on the same memory, interleaved, in an order that changes from
@@ -11,15 +11,16 @@ from __future__ import annotations
 
 import ctypes
 import fcntl
-import json
-import sys
 import time
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 import numpy as np
 
-from ortkit.tune.timing_child import Result, Tensor, empty, filled, is_equal
+from ortkit.runtime.rounds import interleaved
+from ortkit.tune.timing_child import KernelTimes, TimedTensor, empty, filled, is_equal, times_of
 
 _SUCCESS, _OUT_OF_MEMORY = 0, 2
 _L2_BYTES, _MAJOR, _MINOR = 38, 75, 76  # CU_DEVICE_ATTRIBUTE_...
@@ -27,42 +28,64 @@ _SHARED_BYTES = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 _WARM_UPS = 2
 
 
-class Launch(TypedDict):
+@dataclass(frozen=True)
+class Gpu:
+    """The GPU that kernels are timed on: the first one that CUDA shows."""
+
+    name: str
+    architecture: int
+    """Major * 10 + minor."""
+
+    @property
+    def level(self) -> str:
+        """Its own images, as targets name them."""
+        return f"sm_{self.architecture}"
+
+
+@dataclass(frozen=True)
+class CudaLaunch:
     """One step of a kernel."""
 
-    image: str  # a cubin or PTX
+    image: Path
+    """A cubin or PTX."""
     entry: str
-    grid: list[int]
+    grid: tuple[int, ...]
     threads: int
     shared: int
-    arguments: list[list[Any]]  # "tensor" or "scratch" and its place; "size32", "size64", "null"
+    arguments: tuple[tuple[str, int], ...]
+    """"tensor" or "scratch" and its place; "size32", "size64", "null"."""
 
 
-class Job(TypedDict):
+@dataclass(frozen=True)
+class CudaTimingJob:
     """Kernels, the first of which is what the others are compared with."""
 
-    kernels: list[list[Launch]]
-    scratch: list[list[int]]  # bytes of each block of each kernel
-    inputs: list[Tensor]
-    outputs: list[Tensor]
+    kernels: tuple[tuple[CudaLaunch, ...], ...]
+    scratch: tuple[tuple[int, ...], ...]
+    """Bytes of each block of each kernel."""
+    inputs: tuple[TimedTensor, ...]
+    outputs: tuple[TimedTensor, ...]
     rounds: int
-    seconds: float  # when to stop, after one round at least
-    device: int
-    lock: str  # a file: whoever has it locked times on this GPU
-    result: str
+    seconds: float
+    """When to stop, after one round at least."""
+    lock: Path
+    """Whoever has it locked times on this GPU."""
+    device: int = 0
 
 
-def main(job_file: str = "") -> None:
-    """Run a job and write its result; without one say which GPU there is."""
-    if not job_file:
-        cuda = _Cuda(0)
-        answer = {"name": cuda.name, "architecture": cuda.architecture}
-        sys.stdout.write(json.dumps(answer))
-        return
-    job: Job = json.loads(Path(job_file).read_text(encoding="utf-8"))
-    written = Path(job["result"] + ".new")
-    written.write_text(json.dumps(_timed(job)), encoding="utf-8")
-    written.replace(job["result"])
+def gpu_here(device: int) -> Gpu:
+    """Say which GPU there is."""
+    cuda = _Cuda(device)
+    return Gpu(cuda.name, cuda.architecture)
+
+
+def time_on_cuda(job: CudaTimingJob) -> KernelTimes:
+    """Time kernels while no other process does on this GPU."""
+    cuda = _Cuda(job.device)
+    cuda.open()
+    with job.lock.open("w", encoding="utf-8") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        return _timed_alone(cuda, job)
 
 
 class _Cuda:
@@ -111,19 +134,21 @@ class _Cuda:
 class _Step:
     """One launch, ready to be called."""
 
-    def __init__(self, cuda: _Cuda, step: Launch, tensors: list[int], scratch: list[int]) -> None:
+    def __init__(
+        self, cuda: _Cuda, step: CudaLaunch, tensors: list[int], scratch: list[int]
+    ) -> None:
         module, self.function = ctypes.c_void_p(), ctypes.c_void_p()
-        image = Path(step["image"]).read_bytes()
+        image = step.image.read_bytes()
         cuda.call("cuModuleLoadData", ctypes.byref(module), image)
-        entry = step["entry"].encode()
+        entry = step.entry.encode()
         cuda.call("cuModuleGetFunction", ctypes.byref(self.function), module, entry)
-        if step["shared"] > 48 << 10:
-            size = ctypes.c_int(step["shared"])
+        if step.shared > 48 << 10:
+            size = ctypes.c_int(step.shared)
             cuda.call("cuFuncSetAttribute", self.function, _SHARED_BYTES, size)
         self.cuda, self.step = cuda, step
         places = {"tensor": tensors, "scratch": scratch}
         self.values: list[Any] = []
-        for kind, value in [*step["arguments"], ["null", 0], ["null", 0]]:
+        for kind, value in [*step.arguments, ("null", 0), ("null", 0)]:
             if kind in places:
                 self.values.append(ctypes.c_uint64(places[kind][value]))
             elif kind == "size32":
@@ -134,34 +159,26 @@ class _Step:
         self.parameters = (ctypes.c_void_p * len(self.values))(*addresses)
 
     def launch(self) -> None:
-        grid = self.step["grid"]
+        grid = self.step.grid
         if 0 in grid:
             return
         self.cuda.call(
-            "cuLaunchKernel", self.function, *grid, self.step["threads"], 1, 1,
-            self.step["shared"], None, self.parameters, None,
+            "cuLaunchKernel", self.function, *grid, self.step.threads, 1, 1,
+            self.step.shared, None, self.parameters, None,
         )  # fmt: skip
 
 
-def _timed(job: Job) -> Result:
-    cuda = _Cuda(job["device"])
-    cuda.open()
-    with Path(job["lock"]).open("w", encoding="utf-8") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        return _timed_alone(cuda, job)
-
-
-def _timed_alone(cuda: _Cuda, job: Job) -> Result:
+def _timed_alone(cuda: _Cuda, job: CudaTimingJob) -> KernelTimes:
     random = np.random.default_rng(0)
-    inputs = [filled(tensor, random) for tensor in job["inputs"]]
-    outputs = [empty(tensor) for tensor in job["outputs"]]
+    inputs = [filled(tensor, random) for tensor in job.inputs]
+    outputs = [empty(tensor) for tensor in job.outputs]
     tensors = [cuda.memory(array.nbytes) for array in (*inputs, *outputs)]
     for pointer, array in zip(tensors, inputs, strict=False):
         _copy(cuda, "cuMemcpyHtoD_v2", pointer, array)
-    count = len(job["kernels"])
+    count = len(job.kernels)
     problems, kernels = [""] * count, list[list[_Step]]()
     first: list[np.ndarray] = []
-    for number, (steps, sizes) in enumerate(zip(job["kernels"], job["scratch"], strict=True)):
+    for number, (steps, sizes) in enumerate(zip(job.kernels, job.scratch, strict=True)):
         try:
             scratch = [cuda.memory(size) for size in sizes]
             kernels.append([_Step(cuda, one, tensors, scratch) for one in steps])
@@ -173,20 +190,18 @@ def _timed_alone(cuda: _Cuda, job: Job) -> Result:
             problems[number] = str(error)
             continue
         first = first or found
-        if not all(map(is_equal, job["outputs"], first, found)):
+        if not all(map(is_equal, job.outputs, first, found)):
             problems[number] = "it computes something else than the default"
-    times: list[list[float]] = [[] for _ in range(count)]
     alive = [number for number in range(count) if not problems[number]]
     cold = _Cold(cuda)
-    for number in alive * _WARM_UPS:
-        cold.nanoseconds(kernels[number])
-    until = time.monotonic() + job["seconds"]
-    for turn in range(job["rounds"]):
-        if turn and time.monotonic() > until:
-            break
-        for number in random.permutation(alive):
-            times[number].append(cold.nanoseconds(kernels[int(number)]))
-    return {"times": times, "problems": problems}
+    turns = [partial(cold.nanoseconds, kernels[number]) for number in alive]
+    for turn in turns * _WARM_UPS:
+        turn()
+    taken = interleaved(
+        turns, job.rounds, order=lambda places, _: random.permutation(places),
+        until=time.perf_counter() + job.seconds,
+    )  # fmt: skip
+    return times_of(count, alive, taken, problems)
 
 
 class _Cold:

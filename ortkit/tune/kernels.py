@@ -9,17 +9,19 @@ from pathlib import Path
 from typing import Protocol
 
 from ortkit.errors import UserError
+from ortkit.isolation.ended import Ended, Failed
+from ortkit.isolation.forked import in_processes
 from ortkit.kernels.backend import Kernel
 from ortkit.kernels.build.compiler import cores
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.sizes import symbols_of
 from ortkit.kernels.tuning.calibration import processor
 from ortkit.kernels.tuning.database import Place, cache_file
+from ortkit.refusal import Refused
 from ortkit.targets.cpu import resolve
 from ortkit.targets.target import Target
 from ortkit.temporary import TemporaryFolder
 from ortkit.tune.cases import TuneCase
-from ortkit.tune.forked import in_processes
 from ortkit.tune.loop import Loop
 from ortkit.tune.options import TuneOptions
 from ortkit.tune.region import BATCH, Proposer, TuningRegion
@@ -208,11 +210,18 @@ def _timer(kernel: WrittenKernel) -> Timer:
                 partial(_compiled, kernel, target, folder / str(number), each)
                 for number, each in enumerate(choices)
             ]
-            made = in_processes(calls, cores(), _COMPILE_SECONDS)
+            found = in_processes(calls, cores(), _COMPILE_SECONDS)
+            made = [_refused(each) if isinstance(each, Ended) else each for each in found]
             request = Request(case, backend, choices)
             return times_of(measured_here, request, made, effort, folder)
 
     return time
+
+
+def _refused(ended: Ended) -> Refused:
+    if isinstance(ended, Failed) and ended.status == 1:
+        return Refused(ended.problem)
+    return Refused(f"the process that compiles it {ended}")
 
 
 def _compiled(kernel: WrittenKernel, target: Target, folder: Path, choices: str) -> Kernel:

@@ -1,41 +1,35 @@
-"""The processes that time kernels: a crash or a hang there costs one batch and is one line."""
+"""Kernels are timed in a process: a crash or a hang there costs one batch and is one line."""
 
 from __future__ import annotations
 
-import json
-import subprocess
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable
+from typing import TypeVar
 
 from ortkit.errors import KernelError
-from ortkit.runtime.child_process import child_command
+from ortkit.isolation.ended import Ended, TimedOut
+from ortkit.isolation.run import Imports, run_isolated
+from ortkit.tune.timing_child import KernelTimes
 
 TIMEOUT_SECONDS = 60.0
 
+Job = TypeVar("Job")
 
-def run_child(module: str, folder: Path, timeout_seconds: float = TIMEOUT_SECONDS) -> Any:
-    """Let a module's `main` work on `folder`/job.json, and return what it wrote as JSON.
 
-    Args:
-        module: Its full name.
-        folder: With the job, whose `result` is `folder`/result.json.
-        timeout_seconds: How long it may take.
+def timed_in_process(
+    time: Callable[[Job], KernelTimes],
+    job: Job,
+    *,
+    imports: Imports = "ortkit",
+    timeout_seconds: float = TIMEOUT_SECONDS,
+) -> KernelTimes:
+    """Let a function time kernels in a process of its own; see `run_isolated`.
 
     Raises:
         KernelError: It crashed, failed, or did not end.
     """
-    result = folder / "result.json"
-    result.unlink(missing_ok=True)
-    try:
-        ended = subprocess.run(
-            child_command(module, str(folder / "job.json")),
-            stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=timeout_seconds,
-        )  # fmt: skip
-    except subprocess.TimeoutExpired as error:
-        raise KernelError(f"kernels did not end within {timeout_seconds:g} seconds") from error
-    if ended.returncode != 0:
-        lines = ended.stderr.decode(errors="replace").strip().splitlines()
-        how = f"crashed with signal {-ended.returncode}" if ended.returncode < 0 else "failed"
-        last = f": {lines[-1]}" if lines else ""
-        raise KernelError(f"the process that times kernels {how}{last}")
-    return json.loads(result.read_text("utf-8"))
+    found = run_isolated(time, job, timeout_seconds=timeout_seconds, imports=imports)
+    if isinstance(found, TimedOut):
+        raise KernelError(f"kernels did not end within {timeout_seconds:g} seconds")
+    if isinstance(found, Ended):
+        raise KernelError(f"the process that times kernels {found}")
+    return found

@@ -27,7 +27,7 @@ from ortkit.temporary import TemporaryFolder
 from ortkit.tune import timing_cpu
 from ortkit.tune.cases import TuneCase, tensors_of
 from ortkit.tune.timing import Effort, Times, time_with
-from ortkit.tune.timing_child import POISON, Result, empty, filled, is_equal, turns
+from ortkit.tune.timing_child import POISON, KernelTimes, empty, filled, is_equal, time_kernels
 
 _ADDRESS = re.compile(r"rpc://(?P<host>[^/:]+|\[[0-9a-fA-F:]+\]):(?P<port>\d+)/(?P<key>[^/]+)")
 _SERVER = "python -m tvm.exec.rpc_server --host 127.0.0.1"
@@ -216,7 +216,7 @@ class Tracker:
 
     def _measured(
         self, case: TuneCase, kernels: Sequence[Kernel | CudaKernel], effort: Effort, folder: Path
-    ) -> list[Result]:
+    ) -> list[KernelTimes]:
         for_cpu = [one for one in kernels if isinstance(one, Kernel)]
         tensors = len(case.signature.inputs) + len(case.signature.outputs)
         source = _CALLS + _TIME % {"tensors": tensors, "sizes": len(case.sizes)}
@@ -225,7 +225,7 @@ class Tracker:
 
     def _process(
         self, library: Path, kernels: Sequence[Kernel], case: TuneCase, effort: Effort
-    ) -> Result:
+    ) -> KernelTimes:
         """Measure in one session; a server has a process for each."""
         session = self._request()
         try:
@@ -278,7 +278,7 @@ def tracker_of(address: str) -> Tracker:
 
 def _timed(
     session: Any, function: Any, kernels: Sequence[Kernel], case: TuneCase, effort: Effort
-) -> Result:
+) -> KernelTimes:
     random = np.random.default_rng(0)
     given, made = tensors_of(case)
     specs, inputs = [*given, *made], len(given)
@@ -303,7 +303,7 @@ def _timed(
     def is_same(first: Sequence[np.ndarray], found: Sequence[np.ndarray]) -> bool:
         return all(map(is_equal, specs[inputs:], first, found))
 
-    return turns(
+    return time_kernels(
         len(kernels), nanoseconds, outputs, is_same, effort.rounds, effort.seconds, random
     )
 

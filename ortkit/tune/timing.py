@@ -18,7 +18,7 @@ from ortkit.targets.target import Target
 from ortkit.temporary import TemporaryFolder
 from ortkit.tune import timing_cpu, timing_cuda
 from ortkit.tune.cases import TuneCase
-from ortkit.tune.timing_child import Result
+from ortkit.tune.timing_child import KernelTimes
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ _STARTING = 4
 Timer: TypeAlias = Callable[[TuneCase, Target, str, Sequence[str], Effort], list[Times]]
 #: Measures compiled kernels: once for each process, with the folder to work in.
 Measure: TypeAlias = Callable[
-    [TuneCase, Sequence[Kernel | CudaKernel], Effort, Path], Sequence[Result]
+    [TuneCase, Sequence[Kernel | CudaKernel], Effort, Path], Sequence[KernelTimes]
 ]
 
 
@@ -180,15 +180,15 @@ def times_of(
     compiled = {each: one for each, one in pairs if not isinstance(one, Refused)}
     results = measure(request.case, list(compiled.values()), effort, folder)
     for number, each in enumerate(compiled):
-        problem = next((one["problems"][number] for one in results if one["problems"][number]), "")
-        times = () if problem else tuple(tuple(one["times"][number]) for one in results)
+        problem = next((one.problems[number] for one in results if one.problems[number]), "")
+        times = () if problem else tuple(one.times[number] for one in results)
         found[each] = Times(each, times, problem)
     return [found[each] for each in request.choices]
 
 
 def measured_here(
     case: TuneCase, kernels: Sequence[Kernel | CudaKernel], effort: Effort, folder: Path
-) -> list[Result]:
+) -> list[KernelTimes]:
     """Measure kernels on this machine; see `Measure`.
 
     Raises:
@@ -197,12 +197,10 @@ def measured_here(
     for_cpu = [one for one in kernels if isinstance(one, Kernel)]
     for_cuda = [one for one in kernels if isinstance(one, CudaKernel)]
     if for_cuda:
-        return [
-            timing_cuda.run(for_cuda, case, effort.rounds, folder) for _ in range(effort.processes)
-        ]
+        return [timing_cuda.run(for_cuda, case, effort.rounds) for _ in range(effort.processes)]
     library = timing_cpu.link(for_cpu, case, folder)
     return [
-        timing_cpu.run(library, for_cpu, case, effort.rounds, effort.seconds, folder)
+        timing_cpu.run(library, for_cpu, case, effort.rounds, effort.seconds)
         for _ in range(effort.processes)
     ]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,9 +12,9 @@ from ortkit.kernels.link.linker import find_linker
 from ortkit.kernels.sizes import product
 from ortkit.targets.cpu import ASK_FOR_TILES, has_tiles
 from ortkit.temporary import tools_in
-from ortkit.tune import timing_child
 from ortkit.tune.cases import TuneCase, tensors_of
-from ortkit.tune.processes import run_child
+from ortkit.tune.processes import timed_in_process
+from ortkit.tune.timing_child import CpuTimingJob, KernelTimes, time_on_cpu
 
 # The time of the thread: what other processes take of the processor does not count.
 _SOURCE = """#define _POSIX_C_SOURCE 199309L
@@ -100,8 +99,7 @@ def run(
     case: TuneCase,
     rounds: int,
     seconds: float,
-    folder: Path,
-) -> timing_child.Result:
+) -> KernelTimes:
     """Time the kernels of a library in a process of their own.
 
     Args:
@@ -110,22 +108,11 @@ def run(
         case: The region, and its sizes.
         rounds: Of all kernels interleaved.
         seconds: Of one turn.
-        folder: For what the process reads and writes.
 
     Raises:
         KernelError: The process crashed, or did not end.
     """
     inputs, outputs = tensors_of(case)
-    job: timing_child.Job = {
-        "library": str(library),
-        "units": [units_of(one, case) for one in kernels],
-        "inputs": inputs,
-        "outputs": outputs,
-        "sizes": list(case.sizes),
-        "rounds": rounds,
-        "seconds": seconds,
-        "result": str(folder / "result.json"),
-    }
-    (folder / "job.json").write_text(json.dumps(job), encoding="utf-8")
-    found: timing_child.Result = run_child(timing_child.__name__, folder)
-    return found
+    units = tuple(units_of(one, case) for one in kernels)
+    job = CpuTimingJob(library, units, inputs, outputs, case.sizes, rounds, seconds)
+    return timed_in_process(time_on_cpu, job)

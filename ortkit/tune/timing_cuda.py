@@ -2,40 +2,24 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from ortkit import env
 from ortkit.errors import KernelError, UserError
+from ortkit.isolation.ended import Ended, Failed
+from ortkit.isolation.run import run_isolated
 from ortkit.kernels.cuda import ARCHITECTURES, CeilDiv, CudaKernel, Image, Variant
 from ortkit.private_folder import make_private_folder
-from ortkit.runtime.child_process import child_command
-from ortkit.tune import cuda_child
 from ortkit.tune.cases import TuneCase, tensors_of
-from ortkit.tune.processes import run_child
-from ortkit.tune.timing_child import Result
+from ortkit.tune.cuda_child import CudaLaunch, CudaTimingJob, gpu_here, time_on_cuda
+from ortkit.tune.cuda_child import Gpu as Gpu
+from ortkit.tune.processes import TIMEOUT_SECONDS, timed_in_process
+from ortkit.tune.timing_child import KernelTimes
 
 #: Of all turns of one process; few are enough where a kernel takes long.
 _SECONDS = 5.0
-
-
-@dataclass(frozen=True)
-class Gpu:
-    """The GPU that kernels are timed on: the first one that CUDA shows."""
-
-    name: str
-    architecture: int
-    """Major * 10 + minor."""
-
-    @property
-    def level(self) -> str:
-        """Its own images, as targets name them."""
-        return f"sm_{self.architecture}"
 
 
 @cache
@@ -45,32 +29,25 @@ def this_gpu() -> Gpu:
     Raises:
         UserError: There is none that CUDA's driver knows, or none that kernels are made for.
     """
-    ended = subprocess.run(
-        child_command(cuda_child.__name__),
-        stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", check=False,
-    )  # fmt: skip
-    if ended.returncode != 0:
-        last = ended.stderr.strip().rpartition("\n")[2]
+    gpu = run_isolated(gpu_here, 0, timeout_seconds=TIMEOUT_SECONDS, imports="nothing")
+    if isinstance(gpu, Ended):
         raise UserError(
-            f"no GPU can be used here: {last}",
+            f"no GPU can be used here: {gpu.problem if isinstance(gpu, Failed) else gpu}",
             where="--target cuda",
             fix="tune on a machine with one, and bring the database with --db",
         )
-    found = json.loads(ended.stdout)
-    gpu = Gpu(str(found["name"]), int(found["architecture"]))
     if gpu.architecture not in ARCHITECTURES:
         raise UserError(f"no kernels are made for {gpu.level} ({gpu.name})")
     return gpu
 
 
-def run(kernels: Sequence[CudaKernel], case: TuneCase, rounds: int, folder: Path) -> Result:
+def run(kernels: Sequence[CudaKernel], case: TuneCase, rounds: int) -> KernelTimes:
     """Time kernels on the GPU of this machine, each launch with a cold L2 cache.
 
     Args:
         kernels: For its architecture.
         case: The region, and its sizes.
         rounds: Of all kernels interleaved.
-        folder: For what the process reads and writes.
 
     Raises:
         KernelError: The process crashed, or did not end.
@@ -79,20 +56,17 @@ def run(kernels: Sequence[CudaKernel], case: TuneCase, rounds: int, folder: Path
     architecture = this_gpu().architecture
     inputs, outputs = tensors_of(case)
     launches = [launches_of(one, case, architecture) for one in kernels]
-    job: cuda_child.Job = {
-        "kernels": [steps for steps, _ in launches],
-        "scratch": [scratch for _, scratch in launches],
-        "inputs": inputs,
-        "outputs": outputs,
-        "rounds": rounds,
-        "seconds": _SECONDS,
-        "device": 0,
-        "lock": str(_lock()),
-        "result": str(folder / "result.json"),
-    }
-    (folder / "job.json").write_text(json.dumps(job), encoding="utf-8")
-    found: Result = run_child(cuda_child.__name__, folder)
-    return found
+    job = CudaTimingJob(
+        tuple(tuple(steps) for steps, _ in launches),
+        tuple(tuple(scratch) for _, scratch in launches),
+        inputs,
+        outputs,
+        rounds,
+        _SECONDS,
+        _lock(),
+    )
+    # A new one, so that CUDA's driver is looked for as the environment says.
+    return timed_in_process(time_on_cuda, job, imports="nothing")
 
 
 def _lock() -> Path:
@@ -114,7 +88,7 @@ def _lock() -> Path:
 
 def launches_of(
     kernel: CudaKernel, case: TuneCase, architecture: int
-) -> tuple[list[cuda_child.Launch], list[int]]:
+) -> tuple[list[CudaLaunch], list[int]]:
     """Return what is launched at the sizes of a case, and the bytes of its scratch memory.
 
     Chooses as the shim does: the first variant that has code for the GPU and whose conditions
@@ -157,21 +131,15 @@ def _holds(variant: Variant, case: TuneCase) -> bool:
     return True
 
 
-def _launch(variant: Variant, place: int, image: Image, case: TuneCase) -> cuda_child.Launch:
+def _launch(variant: Variant, place: int, image: Image, case: TuneCase) -> CudaLaunch:
     step = variant.steps[place]
 
     def blocks(count: CeilDiv) -> int:
         return -(-case.value(count.extent) // count.divisor)
 
-    arguments: list[list[Any]] = []
-    for one in step.arguments:
-        value = one.index if one.extent is None else case.value(one.extent)
-        arguments.append([one.kind, value])
-    return {
-        "image": str(image.path),
-        "entry": step.entry,
-        "grid": [blocks(one) for one in step.grid],
-        "threads": step.threads,
-        "shared": step.shared_bytes,
-        "arguments": arguments,
-    }
+    arguments = tuple(
+        (one.kind, one.index if one.extent is None else case.value(one.extent))
+        for one in step.arguments
+    )
+    grid = tuple(blocks(one) for one in step.grid)
+    return CudaLaunch(image.path, step.entry, grid, step.threads, step.shared_bytes, arguments)

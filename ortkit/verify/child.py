@@ -1,19 +1,21 @@
-"""The process that runs the sessions, started by `sessions.py`.
+"""The sessions that `sessions.py` runs in a process of its own.
 
-A crash of ONNX Runtime or of a kernel ends this process and not the caller's. It imports
-numpy, onnxruntime and how tensors lie in files, so that it starts fast.
+A crash of ONNX Runtime or of a kernel ends that process and not the caller's. This module imports
+little, so that the process takes little memory.
 """
 
 from __future__ import annotations
 
-import json
 import resource
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any, TypedDict
+from typing import Any, Literal
 
+from ortkit.runtime.opening import SessionPlan, open_session
+from ortkit.runtime.settings import SessionSettings
 from ortkit.runtime.tensor_files import (
     Entry,
     Item,
@@ -28,67 +30,81 @@ from ortkit.verify.kernels.library import CPU, Kernels, NotRun, kernels_here
 
 #: Added to the name of a value where it is an input and another model computes it.
 GIVEN = "/given"
+#: Threads that wait for work would take a third of the processor time of a run of bert-base.
+_CONFIG = {"session.intra_op.allow_spinning": "0"}
 
 
-class Run(TypedDict):
-    """One session: a model under one setting."""
+@dataclass(frozen=True)
+class Setting:
+    """One model under one setting."""
 
-    model: str
-    weights_folder: str  # where external data lies when `model` was moved; else ""
-    optimize: bool
-    prepack: bool
-    libraries: list[str]
-    providers: list[str]
-    kernels: str  # the library of the kernels, else ""
-    fused: list[str]  # the operators that they are for; both decide the providers
-    results: str
-    given: str  # the results of an earlier run, which come as inputs named `NAME/given`; else ""
-    repeats: int  # how often each input set is run; the results lie in folders 0, 1, ... if > 1
-
-
-class Job(TypedDict):
-    """Sessions to run one after the other, each on the same input sets."""
-
-    runs: list[Run]
-    feeds: list[str]
-    wanted: int  # stop when this many input sets ran in the first session; the rest follow it
-    status: str
-    memory_bytes: int  # what the process may allocate; 0 for no limit
+    model: Path
+    results: Path
+    optimize: bool = False
+    libraries: tuple[Path, ...] = ()
+    providers: tuple[str, ...] = (CPU,)
+    kernels: Path | None = None
+    """The library of the model's kernels; where they run decides the providers."""
+    fused: tuple[str, ...] = ()
+    """The operators that they are for."""
+    weights_folder: Path | None = None
+    """Where external data lies when it is not beside `model`."""
+    prepack: bool = True
+    """Whether constants are laid out for kernels, which is most of the time of loading."""
+    given: Path | None = None
+    """Results of an earlier setting, which are inputs named `NAME/given` of this one."""
+    repeats: int = 1
+    """How often each input set is run; if more than once, `results` has folders 0, 1, ..."""
 
 
-class Outcome(TypedDict, total=False):
-    """One line of the status file; `at` is what was being done, for when nothing follows."""
+@dataclass(frozen=True)
+class SettingsJob:
+    """Sessions to run one after the other, each on the same input sets.
 
-    run: int
-    at: str  # "load", "loaded", "run", "done" or "failed"
-    feeds: str
-    seconds: float
-    inputs: list[str]
-    outputs: list[str]
-    not_run: list[NotRun]
-    message: str
+    Args:
+        settings: The sessions.
+        feeds: Folders of input sets.
+        wanted: After how many good input sets the first session stops; the others run those.
+        memory_bytes: What the process may allocate; 0 for no limit.
+    """
+
+    settings: tuple[Setting, ...]
+    feeds: tuple[Path, ...]
+    wanted: int
+    memory_bytes: int
 
 
-def main(job_file: str) -> None:
-    """Run a job; every step is noted before and after, so that a crash shows where it was."""
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    job: Job = json.loads(Path(job_file).read_text(encoding="utf-8"))
-    if job["memory_bytes"]:
-        _limit_memory(job["memory_bytes"])
+@dataclass(frozen=True)
+class Outcome:
+    """A step of a session that begins or ended: the last one says where a process crashed."""
+
+    number: int
+    """Of the session."""
+    at: Literal["load", "loaded", "run", "done", "failed"]
+    feeds: str = ""
+    """Name of the input set."""
+    seconds: float = 0.0
+    inputs: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
+    not_run: tuple[NotRun, ...] = ()
+    message: str = ""
+
+
+def run_settings(job: SettingsJob, tell: Callable[[Outcome], None]) -> None:
+    """Run all sessions and tell each step before and after."""
+    if job.memory_bytes:
+        _limit_memory(job.memory_bytes)
     import onnxruntime
 
-    feeds = job["feeds"]
-    with Path(job["status"]).open("a", encoding="utf-8") as status:
-        for index, run in enumerate(job["runs"]):
-            done: list[str] = []
-            for outcome in _outcomes(onnxruntime, run, feeds, job["wanted"]):
-                outcome["run"] = index
-                status.write(json.dumps(outcome) + "\n")
-                status.flush()
-                if outcome["at"] == "done":
-                    done.append(outcome["feeds"])
-            if index == 0:
-                feeds = done
+    feeds = job.feeds
+    for number, setting in enumerate(job.settings):
+        done = []
+        for outcome in _outcomes(onnxruntime, number, setting, feeds, job.wanted):
+            tell(outcome)
+            if outcome.at == "done":
+                done.append(outcome.feeds)
+        if number == 0:
+            feeds = tuple(each for each in feeds if each.name in done)
 
 
 def _limit_memory(wanted: int) -> None:
@@ -104,77 +120,66 @@ def _lift_memory_limit() -> None:
     resource.setrlimit(resource.RLIMIT_DATA, (most, most))
 
 
-def _outcomes(ort: ModuleType, run: Run, feeds: Sequence[str], wanted: int) -> Iterator[Outcome]:
+def _outcomes(
+    ort: ModuleType, number: int, setting: Setting, feeds: Sequence[Path], wanted: int
+) -> Iterator[Outcome]:
     """Load one model and run it on the input sets, until `wanted` of them ran."""
-    yield {"at": "load"}
+    yield Outcome(number, "load")
     started = time.perf_counter()
     try:
-        kernels = Kernels("", run["providers"], [])
-        if run["kernels"]:
-            kernels = kernels_here(ort, run["kernels"], run["fused"])
+        kernels = Kernels("", setting.providers, [])
+        if setting.kernels is not None:
+            kernels = kernels_here(ort, str(setting.kernels.absolute()), setting.fused)
         if list(kernels.providers) != [CPU]:
             _lift_memory_limit()
-        session = _session(ort, run, kernels)
+        session = _session(ort, setting, kernels)
     except Exception as error:  # noqa: BLE001  whatever stops a session is the verdict
-        yield {"at": "failed", "message": _line(error)}
+        yield Outcome(number, "failed", message=_line(error))
         return
-    yield {
-        "at": "loaded",
-        "seconds": time.perf_counter() - started,
-        "inputs": [value.name for value in session.get_inputs()],
-        "outputs": [value.name for value in session.get_outputs()],
-        "not_run": list(kernels.not_run),
-    }
+    yield Outcome(
+        number,
+        "loaded",
+        seconds=time.perf_counter() - started,
+        inputs=tuple(value.name for value in session.get_inputs()),
+        outputs=tuple(value.name for value in session.get_outputs()),
+        not_run=tuple(kernels.not_run),
+    )
     count = 0
     for folder in feeds:
         if count == wanted:
             return
-        yield {"at": "run", "feeds": folder}
+        yield Outcome(number, "run", folder.name)
         started = time.perf_counter()
         try:
-            _run_set(ort, session, run, Path(folder))
+            _run_set(ort, session, setting, folder)
         except Exception as error:  # noqa: BLE001  as above
-            yield {"at": "failed", "feeds": folder, "message": _line(error)}
+            yield Outcome(number, "failed", folder.name, message=_line(error))
             continue
         count += 1
-        yield {"at": "done", "feeds": folder, "seconds": time.perf_counter() - started}
+        yield Outcome(number, "done", folder.name, time.perf_counter() - started)
 
 
-def _session(ort: ModuleType, run: Run, kernels: Kernels) -> Any:
-    options = ort.SessionOptions()
-    options.log_severity_level = 4
-    level = ort.GraphOptimizationLevel
-    options.graph_optimization_level = (
-        level.ORT_ENABLE_ALL if run["optimize"] else level.ORT_DISABLE_ALL
+def _session(ort: ModuleType, setting: Setting, kernels: Kernels) -> Any:
+    settings = SessionSettings(
+        optimizations="all" if setting.optimize else "off",
+        config=_CONFIG if setting.prepack else {**_CONFIG, "session.disable_prepacking": "1"},
     )
-    options.add_session_config_entry(*kernels.target)
-    # Threads that wait for work would take a third of the processor time of a run of bert-base.
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    if not run["prepack"]:
-        options.add_session_config_entry("session.disable_prepacking", "1")
-    for library in filter(None, [*run["libraries"], kernels.library]):
-        options.register_custom_ops_library(library)
-    model: str | bytes = run["model"]
-    if run["weights_folder"]:
-        # A model that lies elsewhere than its weights must be given as bytes: only then
-        # does ONNX Runtime (1.31.1) take the folder from this option.
-        options.add_session_config_entry(
-            "session.model_external_initializers_file_folder_path", run["weights_folder"]
-        )
-        model = Path(run["model"]).read_bytes()
-    # Without the fallback: it prints, and tries once more what failed.
-    return ort.InferenceSession(model, options, providers=kernels.providers, enable_fallback=0)
+    libraries = [*setting.libraries, *([Path(kernels.library)] if kernels.library else [])]
+    plan = SessionPlan(
+        setting.model, tuple(libraries), kernels.with_options, settings,
+        weights_folder=setting.weights_folder,
+    )  # fmt: skip
+    return open_session(ort, plan)
 
 
-def _run_set(ort: ModuleType, session: Any, run: Run, feeds: Path) -> None:
+def _run_set(ort: ModuleType, session: Any, setting: Setting, feeds: Path) -> None:
     """Run one input set as often as is wanted."""
-    given = Path(run["given"]) / feeds.name if run["given"] else None
-    results = Path(run["results"])
-    if run["repeats"] == 1:
-        _run_once(ort, session, feeds, given, results / feeds.name)
+    given = None if setting.given is None else setting.given / feeds.name
+    if setting.repeats == 1:
+        _run_once(ort, session, feeds, given, setting.results / feeds.name)
         return
-    for number in range(run["repeats"]):
-        _run_once(ort, session, feeds, given, results / str(number) / feeds.name)
+    for number in range(setting.repeats):
+        _run_once(ort, session, feeds, given, setting.results / str(number) / feeds.name)
 
 
 def _run_once(

@@ -76,7 +76,7 @@ def try_to_load(model: Path, library: Path | None = None) -> Loads:
             Setting(model, folder / "deployed", True, kernels=library, fused=fused_ops_in(model)),
         ]
         seconds = time_limit(open_model(model), {})
-        plain, deployed = run_sessions(settings, (), 0, folder / "job", seconds)
+        plain, deployed = run_sessions(settings, (), 0, seconds)
         if plain.is_ended:  # the process did not come to the second one
-            (deployed,) = run_sessions(settings[1:], (), 0, folder / "again", seconds)
+            (deployed,) = run_sessions(settings[1:], (), 0, seconds)
     return Loads(plain.problem, deployed.problem)

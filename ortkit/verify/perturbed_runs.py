@@ -73,7 +73,7 @@ class PerturbedRuns:
         results = folder / "results"
         setting = Setting(path, results, libraries=self._custom_ops, repeats=count)
         wide = [widened_feeds(each, folder / "feeds") for each in self._feeds]
-        (found,) = run_within(self._budget, [setting], wide, len(wide), folder / "job")
+        (found,) = run_within(self._budget, [setting], wide, len(wide))
         self.is_late = self.is_late or found.is_late
         return results
 

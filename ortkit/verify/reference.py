@@ -283,9 +283,7 @@ class _Runner:
         paths = [self.stage / "feeds" / str(index) for index in range(len(feeds))]
         # Where some sets do not end, the others are run again.
         kept = max(0.0, self.budget.left - self.budget.seconds / 2)
-        plain, optimized = run_within(
-            self.budget, settings, paths, wanted, self.stage / "job", kept_seconds=kept
-        )
+        plain, optimized = run_within(self.budget, settings, paths, wanted, kept_seconds=kept)
         return plain, optimized
 
     def usable(

@@ -178,7 +178,6 @@ class RewriteStage:
             wanted.update(value.name or "" for value in whole.graph.outputs)
         give(whole, wanted)
         results = self._sessions(
-            folder / "job",
             self._setting(whole, self._weights, folder / "expected"),
             self._setting(
                 steps, self._candidate_weights, folder / "actual", given=folder / "expected"
@@ -256,7 +255,7 @@ class RewriteStage:
             self._setting(model, weights, folder / name, given, count)
             for name, model, count in found.runs
         ]
-        results = self._sessions(folder / "explaining_job", *settings) if settings else []
+        results = self._sessions(*settings) if settings else []
         return found.without_models() if any(each.problem for each in results) else found
 
     def _batches(self, names: Sequence[str]) -> Iterator[list[str]]:
@@ -315,7 +314,7 @@ class RewriteStage:
                 changed = part(model)
                 perturb_constants(changed, {n: epsilon_of(kind) for n, kind in constants.items()})
                 settings.append(self._setting(changed, weights, runs / name, given, count))
-        return self._sessions(runs / "job", *settings)
+        return self._sessions(*settings)
 
     def _setting(
         self,
@@ -335,9 +334,9 @@ class RewriteStage:
             repeats=repeats,
         )
 
-    def _sessions(self, job: Path, *settings: Setting) -> list[SessionResult]:
+    def _sessions(self, *settings: Setting) -> list[SessionResult]:
         feeds, kept = self._feeds, self._kept_seconds
-        return run_within(self._budget, settings, feeds, len(feeds), job, kept_seconds=kept)
+        return run_within(self._budget, settings, feeds, len(feeds), kept_seconds=kept)
 
     def _off(
         self,

@@ -125,7 +125,7 @@ def run_picks(
     folder.mkdir(parents=True)
     path = save_model(model, folder / "picks.onnx", external_data=True).model
     setting = Setting(path, folder / "results", False, custom_ops)
-    (result,) = run_within(budget, [setting], feeds, len(feeds), folder / "job")
+    (result,) = run_within(budget, [setting], feeds, len(feeds))
     if len(result.done) < len(feeds):
         return None
     found = [(each, read_values(setting.results / each.name)) for each in feeds]

@@ -2,53 +2,30 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from ortkit.errors import InternalError
-from ortkit.isolation.run import LATE, run_isolated
+from ortkit.isolation.ended import Ended, TimedOut
+from ortkit.isolation.run import stream_isolated
 from ortkit.runtime.options import plain_text
 from ortkit.runtime.ort import require_onnxruntime
-from ortkit.verify import child
 from ortkit.verify.budget import NO_TIME, Budget
+from ortkit.verify.child import Outcome, SettingsJob, run_settings
+from ortkit.verify.child import Setting as Setting
 from ortkit.verify.kernels.library import NotRun
 from ortkit.verify.limits import memory_limit
 
 CPU = ("CPUExecutionProvider",)
-_CHILD = child.__name__
 #: A session that did not end in this many times the time of another one computes something else.
 _SLOW_FACTOR = 10.0
 _SLOW_SECONDS = 2.0
 
 
-@dataclass(frozen=True)
-class Setting:
-    """One model under one setting."""
-
-    model: Path
-    results: Path
-    optimize: bool = False
-    libraries: tuple[Path, ...] = ()
-    providers: tuple[str, ...] = CPU
-    kernels: Path | None = None
-    """The library of the model's kernels; where they run decides the providers."""
-    fused: tuple[str, ...] = ()
-    """The operators that they are for."""
-    weights_folder: Path | None = None
-    """Where external data lies when it is not beside `model`."""
-    prepack: bool = True
-    """Whether constants are laid out for kernels, which is most of the time of loading."""
-    given: Path | None = None
-    """Results of an earlier setting, which are inputs named `NAME/given` of this one."""
-    repeats: int = 1
-    """How often each input set is run; if more than once, `results` has folders 0, 1, ..."""
-
-
 @dataclass
 class SessionResult:
-    """What became of one session; filled while the status file is read."""
+    """What became of one session; filled while its process runs."""
 
     inputs: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()
@@ -79,7 +56,6 @@ def run_sessions(
     settings: Sequence[Setting],
     feeds: Sequence[Path],
     wanted: int,
-    folder: Path,
     timeout_seconds: float,
     memory: int | None = None,
 ) -> list[SessionResult]:
@@ -90,7 +66,6 @@ def run_sessions(
         feeds: Folders of input sets, named differently.
         wanted: After how many good input sets the first session stops; the others run
             those on which the first one was good.
-        folder: For the job's own files; made here.
         timeout_seconds: For all sessions together; 0: none is run.
         memory: The bytes that the process may allocate; None: as many as are there.
 
@@ -101,23 +76,22 @@ def run_sessions(
     require_onnxruntime()
     if timeout_seconds <= 0:
         return [SessionResult(problem=NO_TIME, is_late=True) for _ in settings]
-    folder.mkdir(parents=True)
-    status = folder / "status.jsonl"
-    status.touch()
-    job: child.Job = {
-        "runs": [_run(setting) for setting in settings],
-        "feeds": [str(path) for path in feeds],
-        "wanted": wanted,
-        "status": str(status),
+    is_on_cpu = all(setting.providers == CPU for setting in settings)
+    job = SettingsJob(
+        tuple(settings),
+        tuple(feeds),
+        wanted,
         # CUDA reserves more addresses than there is memory.
-        "memory_bytes": memory_limit(memory) if all(s.providers == CPU for s in settings) else 0,
-    }
-    job_file = folder / "job.json"
-    job_file.write_text(json.dumps(job), encoding="utf-8")
-    ended = run_isolated(
-        _CHILD, str(job_file), log=folder / "log.txt", timeout_seconds=timeout_seconds
+        memory_limit(memory) if is_on_cpu else 0,
     )
-    results = _read(status, len(settings), ended)
+    results = [SessionResult() for _ in settings]
+    stopped: int | None = None
+    for outcome in stream_isolated(run_settings, job, timeout_seconds=timeout_seconds):
+        if isinstance(outcome, Ended):
+            _note_end(results, stopped, outcome)
+        else:
+            stopped = outcome.number
+            _note(results[stopped], outcome)
     _note_late(results, timeout_seconds)
     return results
 
@@ -127,7 +101,6 @@ def run_within(
     settings: Sequence[Setting],
     feeds: Sequence[Path],
     wanted: int,
-    folder: Path,
     *,
     kept_seconds: float = 0.0,
 ) -> list[SessionResult]:
@@ -138,7 +111,6 @@ def run_within(
         settings: As for `run_sessions`.
         feeds: As for `run_sessions`.
         wanted: As for `run_sessions`.
-        folder: As for `run_sessions`.
         kept_seconds: What is to be left after them.
 
     Raises:
@@ -147,70 +119,48 @@ def run_within(
     """
     with budget.running():
         seconds = budget.left - kept_seconds
-        return run_sessions(settings, feeds, wanted, folder, seconds, budget.memory)
+        return run_sessions(settings, feeds, wanted, seconds, budget.memory)
 
 
-def _run(setting: Setting) -> child.Run:
-    return {
-        "model": str(setting.model),
-        "weights_folder": str(setting.weights_folder or ""),
-        "optimize": setting.optimize,
-        "prepack": setting.prepack,
-        "libraries": [str(path.absolute()) for path in setting.libraries],
-        "providers": list(setting.providers),
-        "kernels": "" if setting.kernels is None else str(setting.kernels.absolute()),
-        "fused": list(setting.fused),
-        "results": str(setting.results),
-        "given": str(setting.given or ""),
-        "repeats": setting.repeats,
-    }
-
-
-def _read(status: Path, count: int, ended: str) -> list[SessionResult]:
-    results = [SessionResult() for _ in range(count)]
-    lines = status.read_text(encoding="utf-8").splitlines()
-    outcomes: list[child.Outcome] = [json.loads(line) for line in lines if line.endswith("}")]
-    for outcome in outcomes:
-        _note(results[outcome["run"]], outcome)
-    if not ended:
-        return results
-    if not outcomes and not ended.startswith(LATE):
+def _note_end(results: Sequence[SessionResult], stopped: int | None, ended: Ended) -> None:
+    """Mark the session at which the process ended, and those after it."""
+    if stopped is None and not isinstance(ended, TimedOut):
         raise InternalError(f"the verification process {ended}")
-    stopped = outcomes[-1]["run"] if outcomes else 0
+    at = stopped or 0
     # Between two sessions the one that was running is done: it is the next that stopped.
-    results[stopped].problem = ended
-    results[stopped].is_ended = True
-    for result in results[stopped + 1 :]:
+    results[at].problem = str(ended)
+    results[at].is_ended = True
+    results[at].is_late = isinstance(ended, TimedOut)
+    for result in results[at + 1 :]:
         result.problem = "not run"
-    return results
 
 
 def _note_late(results: Sequence[SessionResult], timeout_seconds: float) -> None:
     """Mark the session that ran out of time, with its time, and those after it."""
     ended = next((at for at, each in enumerate(results) if each.is_ended), None)
-    if ended is None or not results[ended].problem.startswith(LATE):
+    if ended is None or not results[ended].is_late:
         return
     results[ended].seconds = timeout_seconds - sum(each.seconds for each in results[:ended])
     for each in results[ended:]:
         each.is_late = True
 
 
-def _note(result: SessionResult, outcome: child.Outcome) -> None:
-    """Add one line of the status file to what is known of its session."""
-    result.seconds += outcome.get("seconds", 0.0)
-    match outcome["at"]:
+def _note(result: SessionResult, outcome: Outcome) -> None:
+    """Add a step to what is known of its session."""
+    result.seconds += outcome.seconds
+    match outcome.at:
         case "loaded":
             result.is_loaded = True
-            result.inputs = tuple(outcome["inputs"])
-            result.outputs = tuple(outcome["outputs"])
-            result.not_run = tuple(outcome["not_run"])
+            result.inputs = outcome.inputs
+            result.outputs = outcome.outputs
+            result.not_run = outcome.not_run
         case "run":
-            result.running = Path(outcome["feeds"]).name
+            result.running = outcome.feeds
         case "done":
-            result.done.append(result.running)
+            result.done.append(outcome.feeds)
             result.running = ""
         case "failed":
             if result.running:
-                result.failed[result.running] = plain_text(outcome["message"])
+                result.failed[result.running] = plain_text(outcome.message)
                 result.running = ""
-            result.problem = result.problem or plain_text(outcome["message"])
+            result.problem = result.problem or plain_text(outcome.message)

@@ -246,7 +246,7 @@ class Verifier:
             path, folder / "optimized", True, custom_ops, kernels=library, fused=ops
         )
         settings = [Setting(path, folder / "plain", False, custom_ops), deployed]
-        results = run_within(state.budget, settings, state.feeds, len(state.feeds), folder / "job")
+        results = run_within(state.budget, settings, state.feeds, len(state.feeds))
         judged = judge(state, folder, results, allowance)
         if any(not each.equal or each.is_inconclusive for each in judged.outputs):
             beside = self._beside_picks(

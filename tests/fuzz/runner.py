@@ -1,6 +1,6 @@
 """Runs commands of ortkit on malformed models, one process each, forked from one that is warm.
 
-`python -m tests.fuzz.runner FOLDER FIRST COUNT STEP [--whole]` writes one line of JSON a case.
+`python -m tests.fuzz.runner FOLDER FIRST COUNT STEP` writes one line of JSON a case.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ import onnx
 import onnxruntime
 
 from ortkit.cli.main import run
-from ortkit.verify import child, sessions
 from tests.fuzz.cases import write_case
 from tests.fuzz.seeds import seeds
 
@@ -165,23 +164,6 @@ def _forked(work: Callable[[], int], error: Path, seconds: float) -> int:
         pause = min(2 * pause, 0.05)
 
 
-def _child_in_a_fork(job: Path, log: Path, timeout_seconds: float) -> str:
-    """Run the sessions of a verification as `sessions._run_child` does, in a warm process."""
-
-    def work() -> int:
-        child.main(str(job))
-        return 0
-
-    status = _forked(work, log, timeout_seconds)
-    if os.WIFSIGNALED(status):
-        number = os.WTERMSIG(status)
-        if number == signal.SIGKILL:
-            return f"did not finish within {timeout_seconds:g} seconds"
-        return f"crashed with signal {number}"
-    code = os.WEXITSTATUS(status)
-    return f"ended with status {code}" if code else ""
-
-
 def _warm_up(folder: Path, model: onnx.ModelProto) -> None:
     """Import what the commands import on a good model, but without starting any thread here."""
     path, names = folder / "good.onnx", folder / "modules.json"
@@ -201,10 +183,8 @@ def _warm_up(folder: Path, model: onnx.ModelProto) -> None:
     gc.freeze()  # so that the collector writes to no page that is shared
 
 
-def main(folder: str, first: str, count: str, step: str, *flags: str) -> None:
+def main(folder: str, first: str, count: str, step: str) -> None:
     """Judge the cases FIRST, FIRST + STEP, ...; print the faults of each as a line of JSON."""
-    if "--whole" not in flags:
-        sessions._run_child = _child_in_a_fork
     bases = seeds()
     Path(folder).mkdir(parents=True, exist_ok=True)
     _warm_up(Path(folder), bases[0])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -246,7 +247,7 @@ def test_on_a_gpu_only_the_times_of_the_device_count(
     for _ in range(WARM_UP + 4):
         session.run(None, feeds_of(case))
     trace = session.end_profiling()
-    ran: Ran = {"trace": trace, "problem": "", "device": [], "no_device": "no CUPTI"}
+    ran = Ran(Path(trace), no_device="no CUPTI")
     found = layout._time(variant, ran, on_cuda=True)
     assert found.problem == "no kernel on CUDA: it runs on the CPU"
     monkeypatch.setattr(layout, "_absence", lambda *_: "")
@@ -254,5 +255,5 @@ def test_on_a_gpu_only_the_times_of_the_device_count(
     assert (found.kernel_us, found.problem) == (None, "times of the device: no CUPTI")
     runs, kernels = range(WARM_UP + 4), (("Conv", 9.0), ("Cast", 2.0))
     parts = [(run, op, taken) for run in runs for op, taken in kernels]
-    found = layout._time(variant, {**ran, "device": parts}, on_cuda=True)
+    found = layout._time(variant, replace(ran, device=tuple(parts)), on_cuda=True)
     assert (found.kernel_us, found.conversion_us, found.total_us) == (9.0, 2.0, 11.0)

@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import fake_regions
 import numpy as np
 import onnx
 import onnx_ir as ir
@@ -14,7 +15,7 @@ import pytest
 from timed_model import Fused
 
 from ortkit.errors import UserError
-from ortkit.measure import region_child, regions
+from ortkit.measure import regions
 from ortkit.measure.fused import FusedCase, case_model, fused_cases, made_up
 from ortkit.measure.regions import RegionJob, time_regions
 from ortkit.runtime.timing.variants import NotTimed
@@ -84,59 +85,32 @@ def test_a_library_that_does_not_load_is_a_reason(job: RegionJob, tmp_path: Path
     assert "no.so" in found.reason
 
 
-CRASH = """
-import json, os, signal, sys
-job = json.load(open(sys.argv[1]))
-done = [{"body": [2.0] * 4, "kernel": [1.0] * 4, "problem": ""}] * (len(job["models"]) - 1)
-json.dump(done[:1], open(job["result"], "w"))
-if len(job["models"]) > 1:
-    os.kill(os.getpid(), signal.SIGSEGV)
-os.kill(os.getpid(), signal.SIGABRT)
-"""
-
-
 def test_a_crash_costs_the_region_that_it_was_at(
-    job: RegionJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    job: RegionJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first region is timed, the second crashes; nothing was timed after it."""
-    (tmp_path / "crash.py").write_text(CRASH)
-    monkeypatch.setattr(region_child, "__file__", str(tmp_path / "crash.py"))
+    monkeypatch.setattr(regions, "time_cases", fake_regions.crash)
     found = time_regions(job)
     assert not isinstance(found, NotTimed)
     problems = [one.problem for one in found]
     assert problems[0] == ""
-    assert problems[1] == "the process crashed with signal 11"
+    assert problems[1] == "the process crashed with signal 11 (Segmentation fault)"
     assert all(one.kept for one in found)
     assert found[0].ratio == pytest.approx(2)
-
-
-NOISY = """
-import json, sys
-from pathlib import Path
-job = json.load(open(sys.argv[1]))
-tries = Path(sys.argv[0] + ".tries")
-tries.write_text((tries.read_text() if tries.exists() else "") + str(len(job["models"])))
-noisy = {"body": [2.0, 1.2, 2.0, 1.2], "kernel": [1.0] * 4, "problem": ""}
-quiet = {"body": [2.0] * 4, "kernel": [1.0] * 4, "problem": ""}
-done = [noisy] * len(job["models"])
-if len(tries.read_text()) == 2:
-    done[0] = quiet
-json.dump(done, open(job["result"], "w"))
-"""
 
 
 def test_noisy_times_are_taken_again_and_not_kept(
     job: RegionJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "noisy.py").write_text(NOISY)
-    monkeypatch.setattr(region_child, "__file__", str(tmp_path / "noisy.py"))
+    monkeypatch.setattr(regions, "time_cases", fake_regions.noisy)
+    monkeypatch.setenv(fake_regions.TRIES, str(tmp_path / "tries"))
     found = time_regions(job)
     assert not isinstance(found, NotTimed)
     first, *others = found
     assert (first.noise, first.kept) == (0.01, True)
     assert others
     assert all(one.noise == pytest.approx(2 / 1.2 - 1) and not one.kept for one in others)
-    tries = (tmp_path / "noisy.py.tries").read_text()
+    tries = (tmp_path / "tries").read_text()
     assert tries == f"{len(found)}{len(found)}{len(others)}"
     again = time_regions(job)
     assert not isinstance(again, NotTimed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from ortkit.kernels.build.library import missing_toolchain
 from ortkit.provider.own import measured
 from ortkit.provider.own.building import build
 from ortkit.provider.own.measured import group_model, slow_groups
+from ortkit.provider.own.measured_child import GroupTimes, TimedGroup
 from ortkit.provider.own.options import NAME
 from ortkit.provider.own.planning import plan
 from ortkit.provider.registration import registered_providers
@@ -63,21 +65,21 @@ def test_groups_are_timed_beside_their_nodes(
     found = build(plan(ir.from_proto(proto()), Target(), 3), Target(), "auto", tmp_path)
     assert found.library is not None
     timed: list[Any] = []
-    run = measured._run
+    run = measured._timed
 
     def recording(*given: Any) -> Any:
         timed.extend(run(*given))
         return timed
 
-    monkeypatch.setattr(measured, "_run", recording)
+    monkeypatch.setattr(measured, "_timed", recording)
     slow_groups(found.plan.claims, found.library)
     symbols = {claim.program.symbol for claim in found.plan.claims}
     assert len(symbols) == 2
-    assert {one["symbol"] for one in timed} == symbols
-    assert [one["problem"] for one in timed] == ["", ""]
+    assert {one.symbol for one in timed} == symbols
+    assert [one.problem for one in timed] == ["", ""]
     for one in timed:
-        assert len(one["nodes"]) == len(one["program"]) == 6
-        assert min(*one["nodes"], *one["program"]) > 0
+        assert len(one.nodes) == len(one.program) == 6
+        assert min(*one.nodes, *one.program) > 0
 
 
 def test_what_does_not_pay_is_left_and_that_is_remembered(
@@ -85,16 +87,16 @@ def test_what_does_not_pay_is_left_and_that_is_remembered(
 ) -> None:
     calls: list[int] = []
 
-    def timed(groups: Any, folder: Path) -> Any:
+    def timed(groups: Sequence[TimedGroup]) -> list[GroupTimes]:
         calls.append(len(groups))
         times = {"Softmax": (1.0, 1.0), "Tanh": (2.0, 1.0)}
         return [
-            {"symbol": one["symbol"], "problem": "", "nodes": [before] * 6, "program": [after] * 6}
+            GroupTimes(one.symbol, (before,) * 6, (after,) * 6)
             for one in groups
-            for before, after in [times[onnx.load(one["model"]).graph.node[-1].op_type]]
+            for before, after in [times[onnx.load(one.model).graph.node[-1].op_type]]
         ]
 
-    monkeypatch.setattr(measured, "_run", timed)
+    monkeypatch.setattr(measured, "_timed", timed)
     assert claimed(tmp_path) == {"Mul", "Softmax", "Exp", "Tanh"}
     assert calls == []
     for _ in range(2):
@@ -103,13 +105,10 @@ def test_what_does_not_pay_is_left_and_that_is_remembered(
 
 
 def test_what_cannot_be_timed_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def timed(groups: Any, folder: Path) -> Any:
-        nothing: list[float] = []
-        return [
-            {"symbol": groups[0]["symbol"], "problem": "no", "nodes": nothing, "program": nothing}
-        ]
+    def timed(groups: Sequence[TimedGroup]) -> list[GroupTimes]:
+        return [GroupTimes(groups[0].symbol, problem="no")]
 
-    monkeypatch.setattr(measured, "_run", timed)
+    monkeypatch.setattr(measured, "_timed", timed)
     assert claimed(tmp_path, measure="1") == {"Mul", "Softmax", "Exp", "Tanh"}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -14,9 +15,10 @@ import pytest
 from onnx import helper, numpy_helper
 
 from ortkit.errors import ModelError, RunError
-from ortkit.runtime.child_process import child_command
+from ortkit.runtime.memory import point
 from ortkit.runtime.memory.node_table import NodeMemory
 from ortkit.runtime.memory.point import PointPlan, measure_point
+from ortkit.runtime.memory.point_child import PointJob, Stages
 from ortkit.runtime.tensor_files import of_plain, write_manifest
 
 CPU = {"target": "cpu"}
@@ -28,6 +30,15 @@ TIMED = """
 import os, sys
 child = os.posix_spawn(sys.argv[1], sys.argv[1:], os.environ)
 print(os.wait4(child, 0)[2].ru_maxrss)
+"""
+#: Prints the peak of a job that it does.
+MEASURED = """
+import pickle, sys
+from pathlib import Path
+from ortkit.runtime.memory.point_child import measure_stages
+found = measure_stages(pickle.loads(Path(sys.argv[1]).read_bytes()))
+peaks = [each[0].process.peak for each in (found.loaded, found.first, found.last)]
+print(max(peaks) // 1024, flush=True)
 """
 
 
@@ -69,27 +80,13 @@ def test_a_point_is_what_the_tensors_are(model: Path, tmp_path: Path) -> None:
 
 def test_the_peak_agrees_with_another_program(model: Path, tmp_path: Path) -> None:
     x = np.ones(48 << 20, np.float32)
-    result = tmp_path / "result.json"
-    job = {
-        "model": str(model),
-        "feeds": str(feeds(tmp_path / "f", x=x)),
-        "settings": CPU,
-        "arena": {},
-        "run_config": {},
-        "sessions": 1,
-        "seconds": 0.0,
-        "trace": "",
-        "result": str(result),
-    }
-    (tmp_path / "job.json").write_text(json.dumps(job))
-    command = child_command("ortkit.runtime.memory.point_child", str(tmp_path / "job.json"))
+    plan = PointPlan(model, feeds(tmp_path / "f", x=x), CPU, seconds=0.0)
+    (tmp_path / "job").write_bytes(pickle.dumps(PointJob(plan)))
+    command = [sys.executable, "-c", MEASURED, str(tmp_path / "job")]
     done = subprocess.run(
         [sys.executable, "-S", "-c", TIMED, *command], capture_output=True, text=True, check=True
     )
-    most = 1024 * int(done.stdout)
-    found = json.loads(result.read_text())
-    assert found["problem"] == ""
-    peak = max(found[stage][0]["process"]["peak"] for stage in ("loaded", "first", "last"))
+    peak, most = (1024 * int(line) for line in done.stdout.splitlines())
     assert peak == pytest.approx(most, rel=0.05)
     assert most > 3 * x.nbytes
 
@@ -165,15 +162,14 @@ def test_a_run_that_does_not_end_is_given_up(model: Path, tmp_path: Path) -> Non
         measure_point(PointPlan(model, folder, CPU, timeout_seconds=0.2))
 
 
-def test_a_result_that_is_cut_off_is_one_line(
+def on_a_full_disk(job: PointJob) -> Stages:
+    raise OSError(28, "No space left on device")
+
+
+def test_what_stops_the_process_is_one_line(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def on_a_full_disk(command: list[str], **_: object) -> subprocess.CompletedProcess[bytes]:
-        job = json.loads(Path(command[-1]).read_text("utf-8"))
-        Path(job["result"]).write_text("", "utf-8")
-        return subprocess.CompletedProcess([], 1, b"", b"OSError: No space left on device\n")
-
-    monkeypatch.setattr(subprocess, "run", on_a_full_disk)
+    monkeypatch.setattr(point, "measure_stages", on_a_full_disk)
     folder = feeds(tmp_path / "f", x=np.ones(4, np.float32))
     with pytest.raises(RunError, match="No space left"):
         measure_point(PointPlan(model, folder, CPU))

@@ -24,8 +24,8 @@ LONG = 60.0
 
 
 @pytest.fixture
-def worker(tmp_path: Path) -> Iterator[Worker]:
-    with Worker(tmp_path / "log.txt") as made:
+def worker() -> Iterator[Worker]:
+    with Worker() as made:
         yield made
 
 
@@ -157,16 +157,15 @@ def test_one_that_does_not_answer_is_ended(loaded: Worker, tmp_path: Path) -> No
         loaded.usage()
 
 
-def test_it_ends_with_the_one_who_started_it(tmp_path: Path) -> None:
+def test_it_ends_with_the_one_who_started_it() -> None:
     code = (
         "import sys, time\n"
-        "from pathlib import Path\n"
         "from ortkit.runtime.workers.worker import Worker\n"
-        "with Worker(Path(sys.argv[1])) as worker:\n"
+        "with Worker() as worker:\n"
         "    worker.usage(); worker.stop()\n"
         "    print(worker.pid, flush=True); time.sleep(60)\n"
     )
-    command = [sys.executable, "-c", code, str(tmp_path / "log.txt")]
+    command = [sys.executable, "-c", code]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as caller:
         assert caller.stdout is not None
         pid = int(caller.stdout.readline())

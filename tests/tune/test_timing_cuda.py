@@ -88,21 +88,21 @@ def test_the_gpu_is_known_by_its_driver() -> None:
 @pytest.mark.usefixtures("driver")
 def test_kernels_are_timed_in_turns(tmp_path: Path) -> None:
     kernels = [kernel(built(tmp_path, by)) for by in ("2", "3", "2.00001f")]
-    found = run(kernels, CASE, 4, tmp_path)
-    assert found["problems"] == ["", "it computes something else than the default", ""]
-    assert [len(each) for each in found["times"]] == [4, 0, 4]
-    assert all(time > 0 for each in found["times"] for time in each)
+    found = run(kernels, CASE, 4)
+    assert found.problems == ("", "it computes something else than the default", "")
+    assert [len(each) for each in found.times] == [4, 0, 4]
+    assert all(time > 0 for each in found.times for time in each)
 
 
 @pytest.mark.usefixtures("driver")
 def test_an_image_that_does_not_load_costs_itself_only(tmp_path: Path) -> None:
     bad = tmp_path / "bad.cubin"
     bad.write_bytes(b"/nowhere\0")
-    found = run([kernel(built(tmp_path, "2")), kernel(bad)], CASE, 2, tmp_path)
-    assert found["problems"][0] == ""
-    assert "cuModuleLoadData failed: CUDA_ERROR_INVALID_IMAGE" in found["problems"][1]
+    found = run([kernel(built(tmp_path, "2")), kernel(bad)], CASE, 2)
+    assert found.problems[0] == ""
+    assert "cuModuleLoadData failed: CUDA_ERROR_INVALID_IMAGE" in found.problems[1]
     with pytest.raises(KernelError, match="cuModuleLoadData failed"):
-        run([kernel(bad)], CASE, 2, tmp_path)
+        run([kernel(bad)], CASE, 2)
 
 
 def test_the_first_variant_that_fits_is_launched() -> None:
@@ -113,11 +113,11 @@ def test_the_first_variant_that_fits_is_launched() -> None:
     images = tuple(Image(90, False, number, 0, Path(f"{number}")) for number in range(3))
     both = replace(first, variants=(small, other, first.variants[0]), images=images)
     (step,), scratch = launches_of(both, CASE, 90)
-    assert (step["image"], step["grid"], step["threads"]) == ("2", [2, 1, 1], 32)
-    assert step["arguments"][-1] == ["size32", 100]
+    assert (step.image, step.grid, step.threads) == (Path("2"), (2, 1, 1), 32)
+    assert step.arguments[-1] == ("size32", 100)
     assert scratch == [4]
-    assert launches_of(both, TuneCase(DOUBLE, (3,)), 90)[0][0]["image"] == "0"
-    assert launches_of(both, TuneCase(DOUBLE, (32,)), 90)[0][0]["image"] == "1"
+    assert launches_of(both, TuneCase(DOUBLE, (3,)), 90)[0][0].image == Path("0")
+    assert launches_of(both, TuneCase(DOUBLE, (32,)), 90)[0][0].image == Path("1")
     with pytest.raises(KernelError, match="no variant"):
         launches_of(replace(both, variants=(small,)), CASE, 90)
 
@@ -129,7 +129,7 @@ def test_code_of_its_own_goes_before_ptx() -> None:
         Image(90, False, 0, 0, Path("sm_90")), Image(100, False, 0, 0, Path("sm_100")),
     )  # fmt: skip
     several = replace(first, images=images)
-    ran = {one: launches_of(several, CASE, one)[0][0]["image"] for one in (80, 86, 89, 90, 120)}
+    ran = {one: launches_of(several, CASE, one)[0][0].image.name for one in (80, 86, 89, 90, 120)}
     assert ran == {80: "sm_80", 86: "sm_80", 89: "sm_80", 90: "sm_90", 120: "ptx"}
 
 

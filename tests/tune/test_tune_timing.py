@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 from pathlib import Path
 
@@ -15,10 +14,17 @@ from ortkit.kernels.build import compiler
 from ortkit.refusal import Refused
 from ortkit.targets.cpu import resolve, runs_here
 from ortkit.targets.target import Target
-from ortkit.tune import timing, timing_child, timing_cpu
+from ortkit.tune import timing, timing_cpu
 from ortkit.tune.cases import TuneCase
-from ortkit.tune.processes import run_child
+from ortkit.tune.processes import timed_in_process
 from ortkit.tune.timing import Effort, Request, time_all, time_choices
+from ortkit.tune.timing_child import (
+    CpuTimingJob,
+    KernelTimes,
+    TimedTensor,
+    time_kernels,
+    time_on_cpu,
+)
 
 TARGET = resolve(Target())
 QUICK = Effort(processes=2, rounds=3, seconds=1e-5)
@@ -97,19 +103,14 @@ def test_several_regions_are_compiled_together() -> None:
         assert all(one.fastest_ns > 0 for one in found)
 
 
-def run_library(tmp_path: Path, source: str, kernels: int) -> timing_child.Result:
+def run_library(tmp_path: Path, source: str, kernels: int) -> KernelTimes:
     """Run the timing process on a library in C; it has a kernel that writes 2 x or x + 1."""
     (tmp_path / "k.c").write_text(source)
     library = tmp_path / "k.so"
     subprocess.run(["cc", "-shared", "-fPIC", "-o", library, tmp_path / "k.c"], check=True)
-    tensor: timing_child.Tensor = {"dtype": "float32", "shape": [4]}
-    job: timing_child.Job = {
-        "library": str(library), "units": [4] * kernels, "inputs": [tensor], "outputs": [tensor],
-        "sizes": [], "rounds": 2, "seconds": 1e-6, "result": str(tmp_path / "result.json"),
-    }  # fmt: skip
-    (tmp_path / "job.json").write_text(json.dumps(job))
-    found: timing_child.Result = run_child(timing_child.__name__, tmp_path)
-    return found
+    tensor = TimedTensor("float32", (4,))
+    job = CpuTimingJob(library, (4,) * kernels, (tensor,), (tensor,), (), 2, 1e-6)
+    return timed_in_process(time_on_cpu, job)
 
 
 SOURCE = """#include <stdint.h>
@@ -121,8 +122,8 @@ int64_t ortkit_time(int32_t which, float **p, int64_t *s, int64_t units, int64_t
 
 def test_a_kernel_that_computes_something_else_is_not_timed(tmp_path: Path) -> None:
     found = run_library(tmp_path, SOURCE, 3)
-    assert found["problems"] == ["", "it computes something else than the default", ""]
-    assert found["times"] == [[100.0, 100.0], [], [100.0, 100.0]]
+    assert found.problems == ("", "it computes something else than the default", "")
+    assert found.times == ((100.0, 100.0), (), (100.0, 100.0))
 
 
 def test_a_crash_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,7 +151,7 @@ def test_a_kernel_that_writes_nothing_is_not_timed(tmp_path: Path) -> None:
     """What the one before it wrote is not taken for its own."""
     source = SOURCE.replace("for (int i", "if (which != 1) for (int i")
     found = run_library(tmp_path, source, 2)
-    assert found["problems"] == ["", "it computes something else than the default"]
+    assert found.problems == ("", "it computes something else than the default")
 
 
 @pytest.mark.parametrize("is_estimated", [True, False])
@@ -162,7 +163,7 @@ def test_nobody_waits_for_a_kernel_without_hope(is_estimated: bool) -> None:
         ran[number] += runs
         return taken[number]
 
-    found = timing_child.turns(
+    found = time_kernels(
         3,
         nanoseconds,
         lambda *, reset: [np.zeros(1)],
@@ -172,6 +173,6 @@ def test_nobody_waits_for_a_kernel_without_hope(is_estimated: bool) -> None:
         np.random.default_rng(0),
         estimate=taken.__getitem__ if is_estimated else lambda _: 0.0,
     )
-    assert found["problems"] == ["", "it takes more than 20 times as long as the default", ""]
+    assert found.problems == ("", "it takes more than 20 times as long as the default", "")
     assert ran[1] == (0 if is_estimated else 1)
-    assert [len(times) for times in found["times"]] == [2, 0, 2]
+    assert [len(times) for times in found.times] == [2, 0, 2]

@@ -5,7 +5,6 @@ Real GPUs: tests/gpu/test_gpu_kernels_alone.py.
 
 from __future__ import annotations
 
-import io
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +14,11 @@ import pytest
 from faulty_kernels import RELU, Fault, calling, faulty_library, has_compiler, signature
 
 from ortkit.verify.kernels import child, native
-from ortkit.verify.kernels.job import Job, Outcome
+from ortkit.verify.kernels.job import KernelsJob
 from ortkit.verify.kernels.library import CPU, Kernels
 from ortkit.verify.kernels.models import kernel_nodes
 from ortkit.verify.kernels.process import Order, job_of
+from ortkit.verify.kernels.report import KernelRow
 
 pytestmark = pytest.mark.skipif(not has_compiler(), reason="no C compiler")
 WRONG = f"{RELU} * 1.0001f"
@@ -86,27 +86,19 @@ class _OnDevice(Kernels):
         return True
 
 
-def outcome(fault: Fault, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Outcome:
+def outcome(fault: Fault, folder: Path, monkeypatch: pytest.MonkeyPatch) -> KernelRow:
     library = str(faulty_library(fault, folder / "m.opt.ops.so"))
     monkeypatch.setattr(native, "kernels_here", lambda *_: _OnDevice(library, [CPU], []))
     monkeypatch.setattr(_Session, "bindings", [])
     (kernel,) = kernel_nodes(calling(signature()))
-    job: Job = {
-        "library": library,
-        "custom_ops": [],
-        "kernels": [job_of(Order(kernel, ""), folder / "0")],
-        "first": 0,
-        "status": "",
-        "seconds": 1.0,
-        "most_seconds": 0.0,
-    }
-    return child.Check(_Runtime(), job, 0, io.StringIO()).outcome()  # type: ignore[arg-type]
+    job = KernelsJob(Path(library), (), (job_of(Order(kernel, ""), folder / "0"),), 0, 1.0, 0.0)
+    return child.Check(_Runtime(), job, 0, lambda _: None).row()  # type: ignore[arg-type]
 
 
 def test_a_right_kernel_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = outcome(Fault(), tmp_path, monkeypatch)
-    assert (found["verdict"], found["reason"]) == ("passed", "")
-    assert found["runs"] == 3 * found["cases"]
+    assert (found.verdict, found.reason) == ("passed", "")
+    assert found.runs == 3 * found.cases
     assert any(one.devices == {"cuda"} for one in _Session.bindings)
 
 
@@ -135,8 +127,8 @@ def test_a_fault_is_found(
     fault: Fault, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = outcome(fault, tmp_path, monkeypatch)
-    assert found["verdict"] == "failed"
-    assert words in found["reason"]
+    assert found.verdict == "failed"
+    assert words in found.reason
 
 
 def test_a_kernel_for_other_gpus_is_not_run(
@@ -149,7 +141,7 @@ def test_a_kernel_for_other_gpus_is_not_run(
     monkeypatch.setattr(native, "Runner", refuse)
     monkeypatch.setattr(native, "device_body", lambda *_: None)
     found = outcome(faulty, tmp_path, monkeypatch)
-    assert (found["verdict"], found["needs_hardware"]) == ("not run", True)
+    assert (found.verdict, found.needs_hardware) == ("not run", True)
 
 
 def test_a_refusal_of_unaligned_tensors_is_noted(
@@ -164,8 +156,8 @@ def test_a_refusal_of_unaligned_tensors_is_noted(
 
     monkeypatch.setattr(native, "guarded", refusing)
     found = outcome(Fault(), tmp_path, monkeypatch)
-    assert (found["verdict"], found["note"]) == ("passed", "it refuses unaligned tensors")
-    assert found["runs"] == 2 * found["cases"]
+    assert (found.verdict, found.note) == ("passed", "it refuses unaligned tensors")
+    assert found.runs == 2 * found.cases
 
 
 def test_another_error_with_unaligned_tensors_is_a_fault(
@@ -180,5 +172,5 @@ def test_another_error_with_unaligned_tensors_is_a_fault(
 
     monkeypatch.setattr(native, "guarded", failing)
     found = outcome(Fault(), tmp_path, monkeypatch)
-    assert found["verdict"] == "failed"
-    assert "unaligned tensors: misaligned address" in found["reason"]
+    assert found.verdict == "failed"
+    assert "unaligned tensors: misaligned address" in found.reason

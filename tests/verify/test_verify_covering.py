@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Mapping
+from importlib import import_module
 from itertools import combinations
 from pathlib import Path
 
@@ -233,9 +235,11 @@ def test_a_set_on_which_the_original_crashes_is_left_out(
         "        os.abort()\n",
     )
     source = inspect.getsource(child).replace(inspect.getsource(child._run_once), body)
-    (tmp_path / "crashing.py").write_text(source, encoding="utf-8")
+    (tmp_path / "crashing_child.py").write_text(source, encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(sessions, "_CHILD", "crashing")
+    monkeypatch.delitem(sys.modules, "crashing_child", raising=False)
+    crashing = import_module("crashing_child")
+    monkeypatch.setattr(sessions, "run_settings", crashing.run_settings)
     text = "g (float[batch, seq] x) => (float[batch, seq] y) { y = Softmax(x) }"
     found = used(model(text))
     assert [text.partition(";")[0] for text in found.about] == [

@@ -55,7 +55,7 @@ class Peaks:
 @pytest.fixture
 def peaks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Peaks:
     """Let processes that run sessions note their peaks."""
-    monkeypatch.setattr(sessions, "_CHILD", measured_child.__name__)
+    monkeypatch.setattr(sessions, "run_settings", measured_child.run_settings)
     monkeypatch.setenv(measured_child.PEAKS, str(tmp_path / "peaks"))
     return Peaks(tmp_path / "peaks")
 

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -277,17 +278,18 @@ def test_a_model_written_as_text(tmp_path: Path) -> None:
 
 
 def fake_child(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, body: str) -> None:
-    """Put a script in the child's place that notes a loaded session and then does `body`."""
-    (tmp_path / "fake.py").write_text(
-        "import json, os, sys, time\n"
-        "def main(job):\n"
-        "    status = open(json.load(open(job))['status'], 'a')\n"
-        "    status.write(json.dumps({'run': 0, 'at': 'load'}) + '\\n')\n"
-        f"    status.flush()\n    {body}\n",
+    """Put a function in the child's place that tells of a loaded session and does `body`."""
+    (tmp_path / "fake_child.py").write_text(
+        "import os, sys, time\n"
+        "from ortkit.verify.child import Outcome\n"
+        "def run_settings(job, tell):\n"
+        "    tell(Outcome(0, 'load'))\n"
+        f"    {body}\n",
         encoding="utf-8",
     )
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(sessions, "_CHILD", "fake")
+    monkeypatch.delitem(sys.modules, "fake_child", raising=False)
+    monkeypatch.setattr(sessions, "run_settings", import_module("fake_child").run_settings)
 
 
 @pytest.mark.parametrize(
@@ -353,8 +355,12 @@ def test_the_child_imports_nothing_large() -> None:
     assert not loaded & {"onnx", "onnx_ir", "ml_dtypes", "google.protobuf", "rich"}
     ours = {name for name in loaded if name.startswith("ortkit.")}
     assert ours == {
+        "ortkit.errors",
         "ortkit.runtime",
         "ortkit.runtime.library_target",
+        "ortkit.runtime.opening",
+        "ortkit.runtime.options",
+        "ortkit.runtime.settings",
         "ortkit.runtime.tensor_files",
         "ortkit.verify",
         "ortkit.verify.child",

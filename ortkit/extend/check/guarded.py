@@ -2,29 +2,36 @@
 
 from __future__ import annotations
 
-import json
-import os
 import signal
 import subprocess
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
 
 import numpy as np
 
 from ortkit.errors import KernelError
+from ortkit.extend.check.guarded_child import (
+    Begun,
+    CallFiles,
+    Done,
+    GuardedCall,
+    GuardedJob,
+    call_with_guards,
+)
 from ortkit.extend.check.op_cases import Array, Case, flat_sizes, numpy_dtype
 from ortkit.extend.declare.prepack import room_of
 from ortkit.extend.declare.size_rules import value_of
 from ortkit.extend.declare.variants import Form
+from ortkit.isolation.ended import Crashed, Ended, TimedOut
+from ortkit.isolation.run import stream_isolated
 from ortkit.kernels.backend import Kernel
 from ortkit.kernels.link.linker import find_linker
 from ortkit.kernels.sizes import extent_of, symbols_of
-from ortkit.runtime.child_process import child_command
 from ortkit.temporary import TemporaryFolder, tools_in
 
-_SECONDS = 120.0
+SECONDS = 120.0
 #: A kernel that ended this many processes is not called again.
 MOST_ENDINGS = 3
 
@@ -55,72 +62,74 @@ def call_guarded(form: Form, kernel: Kernel, cases: Sequence[Case]) -> list[Outc
             raise KernelError(f"{command[0]} failed: {linked.stderr.strip()[-300:]}")
         calls = [_call(form, kernel, case, folder, number) for number, case in enumerate(cases)]
         tensors = (*form.signature.inputs, *form.signature.outputs)
-        outcomes: list[Outcome] = []
-        ended = 0
-        while len(outcomes) < len(calls) and ended < MOST_ENDINGS:
-            ended += 1
-            job = {
-                "library": str(library), "symbol": kernel.symbol, "level": kernel.target.level,
-                "names": [one.name for one in tensors], "calls": calls[len(outcomes) :],
-                "inplace": kernel.launch.inplace,
-                "packs": [(one.input, one.kernel.symbol) for one in kernel.packs],
-            }  # fmt: skip
-            before = len(outcomes)
-            for problem in run_child("ortkit.extend.check.guarded_child", job):
-                number = len(outcomes)
-                outputs = () if problem else read_outputs(form, cases[number], calls[number])
-                outcomes.append(Outcome(problem, outputs))
-            assert len(outcomes) > before
-        return outcomes
+        job = GuardedJob(
+            library,
+            kernel.symbol,
+            kernel.target.level,
+            tuple(one.name for one in tensors),
+            tuple(calls),
+            tuple(kernel.launch.inplace),
+            tuple((one.input, one.kernel.symbol) for one in kernel.packs),
+        )
+
+        def run(left: int) -> Iterator[Begun | Done | Ended]:
+            part = replace(job, calls=job.calls[left:])
+            return stream_isolated(call_with_guards, part, timeout_seconds=SECONDS)
+
+        return outcomes_of(form, cases, [call.files for call in calls], run)
 
 
-def run_child(
-    module: str, job: Mapping[str, object], surroundings: Mapping[str, str] | None = None
-) -> list[str]:
-    """Return what was wrong with each call of a job, up to one that ended the process.
+def outcomes_of(
+    form: Form,
+    cases: Sequence[Case],
+    files: Sequence[CallFiles],
+    run: Callable[[int], Iterator[Begun | Done | Ended]],
+) -> list[Outcome]:
+    """Return what a kernel did in its cases, on fewer if it ends the process again and again.
 
     Args:
-        module: What runs it, such as `ortkit.extend.check.guarded_child`.
-        job: As that module says.
-        surroundings: Additional environment variables.
+        form: Of the kernel.
+        cases: To call it on.
+        files: Of each case.
+        run: Runs a process for the cases from a number on.
     """
-    command = child_command(module)
-    try:
-        done = subprocess.run(
-            command, input=json.dumps(job), capture_output=True, text=True, timeout=_SECONDS,
-            check=False, env={**os.environ, **(surroundings or {})},
-        )  # fmt: skip
-        lines, code = done.stdout.splitlines(), done.returncode
-    except subprocess.TimeoutExpired as error:
-        # What came until then is bytes, whatever was asked for.
-        lines, code = (error.stdout or b"").decode().splitlines(), None
+    outcomes: list[Outcome] = []
+    ended = 0
+    while len(outcomes) < len(cases) and ended < MOST_ENDINGS:
+        ended += 1
+        before = len(outcomes)
+        for problem in _problems(run(before)):
+            number = len(outcomes)
+            outputs = () if problem else _read_outputs(form, cases[number], files[number])
+            outcomes.append(Outcome(problem, outputs))
+        assert len(outcomes) > before
+    return outcomes
+
+
+def _problems(told: Iterable[Begun | Done | Ended]) -> list[str]:
+    """Return what was wrong with each call, up to one that ended the process."""
     found: dict[int, str] = {}
-    begun = -1
-    for line in lines:
-        word, number, *rest = line.split(" ", 2)
-        if word == "begin":
-            begun = int(number)
+    begun = 0
+    for each in told:
+        if isinstance(each, Begun):
+            begun = each.number
+        elif isinstance(each, Done):
+            found[each.number] = found.get(each.number) or each.problem
         else:
-            found[int(number)] = found.get(int(number), "") or "".join(rest)
-    if code == 0:
-        return [found[number] for number in sorted(found)]
-    if begun < 0 and code is not None:
-        last = [line for line in done.stderr.splitlines() if line.strip()][-1:]
-        return [f"its process ended with {code}: {' '.join(last)}"]
-    found[max(begun, 0)] = _ending(code)
-    return [found[number] for number in range(max(begun, 0) + 1)]
+            found[begun] = _ending(each)
+    return [found[number] for number in sorted(found)]
 
 
-def _ending(code: int | None) -> str:
-    if code is None:
-        return f"it does not come to an end within {_SECONDS:.0f} s"
-    if code in (-signal.SIGSEGV, -signal.SIGBUS):
+def _ending(ended: Ended) -> str:
+    if isinstance(ended, TimedOut):
+        return f"it does not come to an end within {ended.seconds:.0f} s"
+    if isinstance(ended, Crashed) and ended.signal in (signal.SIGSEGV, signal.SIGBUS):
         return "it reads or writes out of bounds"
-    return f"its process ended with {code}"
+    return f"its process {ended}"
 
 
-def write_inputs(form: Form, case: Case, folder: Path, number: int) -> dict[str, object]:
-    """Write the inputs of a call into files; returns what a child is told of its tensors."""
+def write_inputs(form: Form, case: Case, folder: Path, number: int) -> CallFiles:
+    """Write the inputs of a call into files."""
     sizes = flat_sizes(case.sizes)
     arrays = [one for one in case.inputs if one is not None]
     for name in form.attributes:
@@ -130,41 +139,38 @@ def write_inputs(form: Form, case: Case, folder: Path, number: int) -> dict[str,
     for index, array in enumerate(arrays):
         path = folder / f"{number}_{index}.in"
         path.write_bytes(np.ascontiguousarray(array).tobytes())
-        paths.append(str(path))
+        paths.append(path)
     outputs = []
     for one in form.signature.outputs:
         extents = [extent_of(dim) for dim in one.shape]
         elements = prod(value_of(extent, sizes) for extent in extents)
         outputs.append(elements * numpy_dtype(one.dtype).itemsize)
-    results = [str(folder / f"{number}_{index}.out") for index in range(len(outputs))]
-    return {"inputs": paths, "outputs": outputs, "results": results}
+    results = tuple(folder / f"{number}_{index}.out" for index in range(len(outputs)))
+    return CallFiles(tuple(paths), tuple(outputs), results)
 
 
-def _call(form: Form, kernel: Kernel, case: Case, folder: Path, number: int) -> dict[str, object]:
+def _call(form: Form, kernel: Kernel, case: Case, folder: Path, number: int) -> GuardedCall:
     sizes = flat_sizes(case.sizes)
-    call = write_inputs(form, case, folder, number)
+    files = write_inputs(form, case, folder, number)
     symbols = symbols_of((*form.signature.inputs, *form.signature.outputs))
     by_place = {f"s{place}": sizes[symbol] for place, symbol in enumerate(symbols)}
     units = prod(value_of(extent, by_place) for extent in kernel.launch.units)
-    outputs = call["outputs"]
-    assert isinstance(outputs, list)
-    return {
-        **call,
-        "sizes": [sizes[symbol] for symbol in symbols],
+    return GuardedCall(
+        files,
+        tuple(sizes[symbol] for symbol in symbols),
         # As in a session, where nothing is to be written no kernel is called.
-        "units": units if any(outputs) else 0,
-        "packs": [asdict(room_of(one, sizes)) for one in kernel.packs],
-    }
+        units if any(files.outputs) else 0,
+        tuple(room_of(one, sizes) for one in kernel.packs),
+    )
 
 
-def read_outputs(form: Form, case: Case, call: Mapping[str, object]) -> tuple[Array, ...]:
+def _read_outputs(form: Form, case: Case, files: CallFiles) -> tuple[Array, ...]:
     """Return what a call wrote."""
-    paths = call["results"]
-    assert isinstance(paths, list)
     found = []
-    for path, (_, kind) in zip(paths, form.op.schema.outputs.items(), strict=True):
+    for path, (_, kind) in zip(files.results, form.op.schema.outputs.items(), strict=True):
         shape = case.sizes.shape(kind)
         assert shape is not None
-        content = Path(path).read_bytes()
-        found.append(np.frombuffer(content, numpy_dtype(case.types[kind.kind])).reshape(shape))
+        found.append(
+            np.frombuffer(path.read_bytes(), numpy_dtype(case.types[kind.kind])).reshape(shape)
+        )
     return tuple(found)

@@ -1,21 +1,16 @@
-"""Calls a kernel with every tensor between pages that nobody may touch; a process of its own.
-
-Reads a job as JSON from stdin: the library, its function and the level of processors that it is
-for, and for each call files with the bytes of its inputs, the outputs' sizes in bytes, the named
-sizes and the units. Writes to stdout for each call `begin N`, then `end N` and what was found
-wrong; a process that ends between the two went out of bounds.
-"""
+"""A kernel called with every tensor between pages that nobody may touch; see `guarded.py`."""
 
 from __future__ import annotations
 
 import ctypes
-import json
 import mmap
-import sys
+from collections.abc import Callable
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
+from ortkit.extend.declare.prepack import Room
 from ortkit.targets.cpu import ask_for_tiles
 
 #: What is in memory that a kernel must not write, and in outputs that it must: of floats NaN, as
@@ -62,93 +57,151 @@ class Guarded:
         return ""
 
 
-def main() -> None:
-    """Do all calls of the job."""
-    job = json.load(sys.stdin)
-    ask_for_tiles(job["level"])
-    library = ctypes.CDLL(job["library"])
-    function = getattr(library, job["symbol"])
-    function.restype = ctypes.c_int32
-    job["packers"] = [getattr(library, symbol) for _, symbol in job["packs"]]
-    for number, call in enumerate(job["calls"]):
+@dataclass(frozen=True)
+class CallFiles:
+    """The tensors of one call."""
+
+    inputs: tuple[Path, ...]
+    """Files with their bytes."""
+    outputs: tuple[int, ...]
+    """Bytes of each."""
+    results: tuple[Path, ...]
+    """Where the outputs go."""
+
+
+@dataclass(frozen=True)
+class GuardedCall:
+    """One call of a kernel."""
+
+    files: CallFiles
+    sizes: tuple[int, ...]
+    """The named ones."""
+    units: int
+    packs: tuple[Room, ...]
+
+
+@dataclass(frozen=True)
+class GuardedJob:
+    """A kernel in a library, and its calls."""
+
+    library: Path
+    symbol: str
+    level: str
+    """Of the processors that it is for."""
+    names: tuple[str, ...]
+    """Of its tensors."""
+    calls: tuple[GuardedCall, ...]
+    inplace: tuple[tuple[int, int], ...]
+    packs: tuple[tuple[int, str], ...]
+    """Inputs that are packed, and the functions that do it."""
+
+
+@dataclass(frozen=True)
+class Begun:
+    """A call begins; a process that ends after it went out of bounds."""
+
+    number: int
+
+
+@dataclass(frozen=True)
+class Done:
+    """A call came to its end."""
+
+    number: int
+    problem: str
+    """What is wrong with it, empty if nothing is."""
+
+
+Tell: TypeAlias = Callable[[Begun | Done], None]
+
+
+def call_with_guards(job: GuardedJob, tell: Tell) -> None:
+    """Do all calls of a job."""
+    ask_for_tiles(job.level)
+    kernel = _Kernel(job)
+    for number, call in enumerate(job.calls):
         for at_end in (True, False):
-            print(f"begin {number}", flush=True)  # noqa: T201  to the process that started this
-            print(f"end {number} {_problem(function, job, call, at_end)}", flush=True)  # noqa: T201
+            tell(Begun(number))
+            tell(Done(number, kernel.problem(call, at_end)))
 
 
-def _problem(function: Any, job: dict[str, Any], call: dict[str, Any], at_end: bool) -> str:
-    """Return what is wrong with one call, empty if nothing is."""
-    units = call["units"]
-    # All at once, then in two parts: what is cut must come out the same.
-    cuts = [[0, units]] if units < 2 else [[0, units], [0, units // 3 or 1, units]]
-    results: list[list[bytes]] = []
-    for cut in cuts:
-        tensors = [
-            Guarded(content, len(content), at_end=at_end)
-            for content in (Path(path).read_bytes() for path in call["inputs"])
-        ]
-        outputs = [Guarded(None, size, at_end=at_end) for size in call["outputs"]]
-        packed, problem = _packed(job, call, tensors, at_end)
-        if problem:
+class _Kernel:
+    """A kernel with its functions."""
+
+    def __init__(self, job: GuardedJob) -> None:
+        library = ctypes.CDLL(str(job.library))
+        self.job = job
+        self.function = getattr(library, job.symbol)
+        self.function.restype = ctypes.c_int32
+        self.packers = [getattr(library, symbol) for _, symbol in job.packs]
+
+    def problem(self, call: GuardedCall, at_end: bool) -> str:
+        """Return what is wrong with one call, empty if nothing is."""
+        units = call.units
+        # All at once, then in two parts: what is cut must come out the same.
+        cuts = [[0, units]] if units < 2 else [[0, units], [0, units // 3 or 1, units]]
+        results: list[list[bytes]] = []
+        for cut in cuts:
+            tensors = [
+                Guarded(content, len(content), at_end=at_end)
+                for content in (path.read_bytes() for path in call.files.inputs)
+            ]
+            outputs = [Guarded(None, size, at_end=at_end) for size in call.files.outputs]
+            packed, problem = self._packed(call, tensors, at_end)
+            if problem:
+                return problem
+            pointers = [ctypes.c_void_p(one.address) for one in (*packed, *outputs)]
+            sizes = [ctypes.c_int64(size) for size in call.sizes]
+            for begin, end in pairwise(cut):
+                code = self.function(*pointers, *sizes, ctypes.c_int64(begin), ctypes.c_int64(end))
+                if code != 0:
+                    return f"it returned {code}"
+            for number, name in enumerate(self.job.names):
+                for one in {(*tensors, *outputs)[number], (*packed, *outputs)[number]}:
+                    if problem := one.problem(name):
+                        return problem
+            results.append([one.bytes() for one in outputs])
+        if any(one != results[0] for one in results):
+            return "cut in two, its work gives another result"
+        if self.job.inplace and (problem := self._in_place(call, results[0])):
             return problem
+        for index, path in enumerate(call.files.results):
+            path.write_bytes(results[0][index])
+        return ""
+
+    def _packed(
+        self, call: GuardedCall, tensors: list[Guarded], at_end: bool
+    ) -> tuple[list[Guarded], str]:
+        """Return the inputs as the kernel takes them, and what is wrong with packed ones."""
+        found = list(tensors)
+        pairs = zip(self.job.packs, self.packers, call.packs, strict=True)
+        for (place, _), function, room in pairs:
+            # It begins at a line, as in a session.
+            made = Guarded(None, -(-room.size // _LINE) * _LINE, at_end=at_end)
+            arguments: list[Any] = [
+                ctypes.c_void_p(tensors[place].address),
+                ctypes.c_void_p(made.address),
+            ]
+            arguments += [ctypes.c_int64(size) for size in (*room.sizes, 0, room.units)]
+            if room.size and room.units and function(*arguments):
+                return found, "packing an input failed"
+            if made.bytes()[room.size :].strip(bytes([_UNWRITTEN])) or made.problem(""):
+                return found, f"it writes beside the packed {self.job.names[place]}"
+            made.content = made.bytes()  # from now on an input
+            found[place] = made
+        return found, ""
+
+    def _in_place(self, call: GuardedCall, want: list[bytes]) -> str:
+        """Return what is wrong where outputs lie in inputs, empty if nothing is."""
+        inputs = [path.read_bytes() for path in call.files.inputs]
+        tensors = [Guarded(content, len(content), at_end=True) for content in inputs]
+        outputs = [Guarded(None, size, at_end=True) for size in call.files.outputs]
+        for source, result in self.job.inplace:
+            outputs[result] = tensors[source]
+        packed, _ = self._packed(call, tensors, at_end=True)
         pointers = [ctypes.c_void_p(one.address) for one in (*packed, *outputs)]
-        sizes = [ctypes.c_int64(size) for size in call["sizes"]]
-        for begin, end in pairwise(cut):
-            code = function(*pointers, *sizes, ctypes.c_int64(begin), ctypes.c_int64(end))
-            if code != 0:
-                return f"it returned {code}"
-        for number, name in enumerate(job["names"]):
-            for one in {(*tensors, *outputs)[number], (*packed, *outputs)[number]}:
-                if problem := one.problem(name):
-                    return problem
-        results.append([one.bytes() for one in outputs])
-    if any(one != results[0] for one in results):
-        return "cut in two, its work gives another result"
-    if job["inplace"] and (problem := _in_place(function, job, call, results[0])):
-        return problem
-    for index, path in enumerate(call["results"]):
-        Path(path).write_bytes(results[0][index])
-    return ""
-
-
-def _packed(
-    job: dict[str, Any], call: dict[str, Any], tensors: list[Guarded], at_end: bool
-) -> tuple[list[Guarded], str]:
-    """Return the inputs as the kernel takes them, and what is wrong with those that are packed."""
-    found = list(tensors)
-    pairs = zip(job["packs"], job["packers"], call["packs"], strict=True)
-    for (place, _), function, room in pairs:
-        # It begins at a line, as in a session.
-        made = Guarded(None, -(-room["size"] // _LINE) * _LINE, at_end=at_end)
-        arguments: list[Any] = [
-            ctypes.c_void_p(tensors[place].address),
-            ctypes.c_void_p(made.address),
-        ]
-        arguments += [ctypes.c_int64(size) for size in (*room["sizes"], 0, room["units"])]
-        if room["size"] and room["units"] and function(*arguments):
-            return found, "packing an input failed"
-        if made.bytes()[room["size"] :].strip(bytes([_UNWRITTEN])) or made.problem(""):
-            return found, f"it writes beside the packed {job['names'][place]}"
-        made.content = made.bytes()  # from now on an input
-        found[place] = made
-    return found, ""
-
-
-def _in_place(function: Any, job: dict[str, Any], call: dict[str, Any], want: list[bytes]) -> str:
-    """Return what is wrong where outputs lie in inputs, empty if nothing is."""
-    inputs = [Path(path).read_bytes() for path in call["inputs"]]
-    tensors = [Guarded(content, len(content), at_end=True) for content in inputs]
-    outputs = [Guarded(None, size, at_end=True) for size in call["outputs"]]
-    for source, result in job["inplace"]:
-        outputs[result] = tensors[source]
-    packed, _ = _packed(job, call, tensors, at_end=True)
-    pointers = [ctypes.c_void_p(one.address) for one in (*packed, *outputs)]
-    sizes = [ctypes.c_int64(size) for size in call["sizes"]]
-    function(*pointers, *sizes, ctypes.c_int64(0), ctypes.c_int64(call["units"]))
-    if [one.bytes() for one in outputs] != want:
-        return "in place, it gives another result"
-    return ""
-
-
-if __name__ == "__main__":
-    main()
+        sizes = [ctypes.c_int64(size) for size in call.sizes]
+        self.function(*pointers, *sizes, ctypes.c_int64(0), ctypes.c_int64(call.units))
+        if [one.bytes() for one in outputs] != want:
+            return "in place, it gives another result"
+        return ""

@@ -1,71 +1,104 @@
-"""Runs a Triton kernel in its interpreter, with tensors between pages that nobody may touch.
+"""A Triton kernel run by its interpreter, with tensors between pages that nobody may touch.
 
-A process of its own, with TRITON_INTERPRET=1. Reads a job as JSON from stdin: a folder, names of
-tensors, and for each call files with the bytes of its inputs, the outputs' sizes in bytes, the
-module's text, its function, the grid and the arguments. Answers as `guarded_child` does.
+In a process with TRITON_INTERPRET=1; see `interpreted.py`.
 """
 
 from __future__ import annotations
 
-import json
 import struct
-import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 
-from ortkit.extend.check.guarded_child import Guarded
+from ortkit.extend.check.guarded_child import Begun, CallFiles, Done, Guarded, Tell
 from ortkit.kernels.triton.interpreter import Tensor, descriptor, module_of, repair
 
 
-def main() -> None:
-    """Do all calls of the job."""
-    job = json.load(sys.stdin)
+@dataclass(frozen=True)
+class Argument:
+    """What is passed.
+
+    Args:
+        kind: Of the parameter.
+        type: Triton's.
+        value: A tensor's place, or a size.
+        map: Of a tensor map its sizes, strides in bytes, and the box.
+    """
+
+    kind: str
+    type: str
+    value: int
+    map: tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]] | None = None
+
+
+@dataclass(frozen=True)
+class InterpretedCall:
+    """One call of a kernel."""
+
+    files: CallFiles
+    problem: str = ""
+    """Why it cannot be called; empty if it can."""
+    text: str = ""
+    """Of its module."""
+    entry: str = ""
+    grid: tuple[int, ...] = ()
+    arguments: tuple[Argument, ...] = ()
+
+
+@dataclass(frozen=True)
+class InterpretedJob:
+    """Calls of a kernel with these tensors; `folder` is for modules."""
+
+    folder: Path
+    names: tuple[str, ...]
+    calls: tuple[InterpretedCall, ...]
+
+
+def interpret_with_guards(job: InterpretedJob, tell: Tell) -> None:
+    """Do all calls of a job."""
     repair()
     known: dict[str, ModuleType] = {}
     with np.errstate(all="ignore"):
-        for number, call in enumerate(job["calls"]):
+        for number, call in enumerate(job.calls):
             for at_end in (False, True):
-                print(f"begin {number}", flush=True)  # noqa: T201  to the starting process
-                problem = call["problem"] or _problem(job, call, known, at_end=at_end)
-                print(f"end {number} {problem}", flush=True)  # noqa: T201  to the starting process
+                tell(Begun(number))
+                problem = call.problem or _problem(job, call, known, at_end=at_end)
+                tell(Done(number, problem))
 
 
 def _problem(
-    job: dict[str, Any], call: dict[str, Any], known: dict[str, ModuleType], *, at_end: bool
+    job: InterpretedJob, call: InterpretedCall, known: dict[str, ModuleType], *, at_end: bool
 ) -> str:
     """Return what is wrong with one call, empty if nothing is."""
-    contents = [Path(path).read_bytes() for path in call["inputs"]]
+    contents = [path.read_bytes() for path in call.files.inputs]
     tensors = [Guarded(content, len(content), at_end=at_end) for content in contents]
-    outputs = [Guarded(None, size, at_end=at_end) for size in call["outputs"]]
+    outputs = [Guarded(None, size, at_end=at_end) for size in call.files.outputs]
     places = [*tensors, *outputs]
-    arguments = [_argument(one, places, contents) for one in call["arguments"]]
-    if all(call["grid"]):
-        function = getattr(module_of(call["text"], Path(job["folder"]), known), call["entry"])
+    arguments = [_value(one, places, contents) for one in call.arguments]
+    if all(call.grid):
+        function = getattr(module_of(call.text, job.folder, known), call.entry)
         try:
-            function[tuple(call["grid"])](*arguments)
+            function[call.grid](*arguments)
         except Exception as error:  # noqa: BLE001  the user's code, and the interpreter's own
             return " ".join(f"it raised {type(error).__name__}: {error}".split())
-    for name, one in zip(job["names"], places, strict=True):
+    for name, one in zip(job.names, places, strict=True):
         if problem := one.problem(name):
             return problem
-    for path, one in zip(call["results"], outputs, strict=True):
-        Path(path).write_bytes(one.bytes())
+    for path, one in zip(call.files.results, outputs, strict=True):
+        path.write_bytes(one.bytes())
     return ""
 
 
-def _argument(one: list[Any], places: list[Guarded], contents: list[bytes]) -> Any:
-    kind, type_, value, *map_ = one
-    if kind == "tensor":
-        return Tensor(places[value].address, type_)
-    if kind == "map":
-        return descriptor(Tensor(places[value].address, type_), *map_)
-    if kind == "number":
-        return struct.unpack("<f" if type_ == "fp32" else "<q", contents[value])[0]
-    return value
-
-
-if __name__ == "__main__":
-    main()
+def _value(argument: Argument, places: Sequence[Guarded], contents: Sequence[bytes]) -> Any:
+    if argument.kind == "tensor":
+        return Tensor(places[argument.value].address, argument.type)
+    if argument.map is not None:
+        return descriptor(Tensor(places[argument.value].address, argument.type), *argument.map)
+    if argument.kind == "number":
+        form = "<f" if argument.type == "fp32" else "<q"
+        return struct.unpack(form, contents[argument.value])[0]
+    return argument.value

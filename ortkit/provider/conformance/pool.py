@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-import json
-import os
-import selectors
 import signal
-import subprocess
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
-from typing import IO, Any, Self
+from dataclasses import replace
+from typing import Self
 
 from ortkit.errors import UserError
+from ortkit.isolation.ended import Crashed, Ended, Failed, TimedOut
+from ortkit.isolation.run import IsolatedObject
 from ortkit.provider.conformance.cases import case_folder
 from ortkit.provider.conformance.subject import Subject
-from ortkit.provider.conformance.verdict import Verdict, from_record
-from ortkit.runtime.child_process import child_command
+from ortkit.provider.conformance.verdict import Verdict
+from ortkit.provider.conformance.worker import CaseJudge, ConformanceJob
 
-_MODULE = "ortkit.provider.conformance.worker"
 #: A worker must have registered the provider by then.
 _START_SECONDS = 120.0
-_SAID_LINES = 3
 
 
 class Worker:
@@ -34,95 +29,37 @@ class Worker:
         Raises:
             UserError: The provider is not what was written, or does not register.
         """
-        told = {
-            "text": subject.text,
-            "library": None if subject.library is None else str(subject.library.resolve()),
-            "options": dict(subject.options),
-            "cases": str(case_folder().path),
-        }
-        self._said: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
-        self._process = subprocess.Popen(
-            child_command(_MODULE, json.dumps(told)),
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._said,
-        )  # fmt: skip
-        self._buffer = b""
-        answer = self._answer(_START_SECONDS)
-        if answer is None or "refused" in answer:
-            code, said = self._process.poll(), self._last_words()
+        library = None if subject.library is None else subject.library.resolve()
+        job = ConformanceJob(replace(subject, library=library), case_folder().path)
+        self._process = IsolatedObject(CaseJudge, job)
+        name = self._process.call(_START_SECONDS, CaseJudge.register)
+        if isinstance(name, Ended):
             self.close()
-            if answer is not None:
-                raise UserError(str(answer["refused"]))
+            if isinstance(name, Failed) and name.error is not None:
+                raise UserError(str(name.error))
             raise UserError(
-                f"the provider's process ended before any case ({_ending(code)}): {said}",
+                f"the provider's process ended before any case ({_ending(name)})",
                 where=subject.text,
             )
-        self.provider = str(answer["provider"])
+        self.provider = name
 
     def judge(self, case: str, seconds: float) -> Verdict:
         """Have a case judged; afterwards the process may be dead, see `is_alive`."""
         started = time.perf_counter()
-        assert self._process.stdin is not None
-        try:
-            self._process.stdin.write(case.encode() + b"\n")
-            self._process.stdin.flush()
-            answer = self._answer(seconds)
-        except BrokenPipeError:
-            answer = None
-        if answer is not None:
-            return from_record(answer)
+        found = self._process.call(seconds, CaseJudge.judge, case)
+        if isinstance(found, Verdict):
+            return found
         taken = round(time.perf_counter() - started, 3)
-        if self._process.poll() is None and taken < seconds:
-            self._process.wait(timeout=10)
-        code = self._process.poll()
-        if code is None:
-            self._process.kill()
-            return Verdict(case, "crash", (), f"no answer in {seconds:.0f} s", taken)
-        said = self._last_words()
-        return Verdict(case, "crash", (), f"{_ending(code)}{': ' if said else ''}{said}", taken)
+        return Verdict(case, "crash", (), _ending(found), taken)
 
     @property
     def is_alive(self) -> bool:
         """Whether it can take another case."""
-        return self._process.poll() is None
+        return self._process.is_alive
 
     def close(self) -> None:
         """End the process."""
-        if self._process.stdin is not None:
-            with suppress(BrokenPipeError):
-                self._process.stdin.close()
-        try:
-            self._process.wait(timeout=5)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        if self._process.stdout is not None:
-            self._process.stdout.close()
-        self._said.close()
-
-    def _answer(self, seconds: float) -> dict[str, Any] | None:
-        """Return the next line; None if none comes in time, or the process ends."""
-        assert self._process.stdout is not None
-        descriptor = self._process.stdout.fileno()
-        until = time.perf_counter() + seconds
-        with selectors.DefaultSelector() as selector:
-            selector.register(descriptor, selectors.EVENT_READ)
-            while b"\n" not in self._buffer:
-                left = until - time.perf_counter()
-                if left <= 0 or not selector.select(left):
-                    return None
-                read = os.read(descriptor, 1 << 16)
-                if not read:
-                    return None
-                self._buffer += read
-        line, _, self._buffer = self._buffer.partition(b"\n")
-        found: dict[str, Any] = json.loads(line)
-        return found
-
-    def _last_words(self) -> str:
-        """Return the end of what the process said on stderr."""
-        self._said.seek(0)
-        lines = self._said.read().decode(errors="replace").strip().splitlines()
-        return " | ".join(line.strip() for line in lines[-_SAID_LINES:])
+        self._process.close()
 
     def __enter__(self) -> Self:
         return self
@@ -197,12 +134,13 @@ def judge_all(
             raise
 
 
-def _ending(code: int | None) -> str:
-    if code is None:
-        return "still running"
-    if code < 0:
-        try:
-            return f"killed by {signal.Signals(-code).name}"
-        except ValueError:
-            return f"killed by signal {-code}"
-    return f"exit code {code}"
+def _ending(ended: Ended) -> str:
+    match ended:
+        case TimedOut(seconds):
+            return f"no answer in {seconds:.0f} s"
+        case Crashed(number, said):
+            names = {one.value: one.name for one in signal.Signals}
+            return f"killed by {names.get(number, f'signal {number}')}{said and f': {said}'}"
+        case Failed(problem, status):
+            return f"exit code {status}: {problem}"
+    return str(ended)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Literal
 
@@ -86,17 +85,3 @@ class Conformance:
             "counts": dict(self.counts),
             "cases": [asdict(one) for one in self.verdicts],
         }
-
-
-def from_record(record: dict[str, object]) -> Verdict:
-    """Return what a worker sent."""
-    claimed = record["claimed"]
-    assert isinstance(claimed, Iterable)
-    status = next(one for one in STATUSES if one == record["status"])
-    return Verdict(
-        str(record["case"]),
-        status,
-        tuple(map(str, claimed)),
-        str(record["detail"]),
-        float(str(record["seconds"])),
-    )

@@ -1,43 +1,41 @@
-"""A process that judges cases one after the other, named on stdin; a line of JSON for each."""
+"""Cases judged one after the other, in a process of their own; see `pool.py`."""
 
 from __future__ import annotations
 
-import json
 import os
-import sys
-from dataclasses import asdict
+from dataclasses import dataclass
 from pathlib import Path
 
-from ortkit.errors import OrtkitError
 from ortkit.provider.conformance.cases import load_case
 from ortkit.provider.conformance.judge import judge
 from ortkit.provider.conformance.subject import Subject
+from ortkit.provider.conformance.verdict import Verdict
 
 
-def main(text: str) -> None:
-    """Serve until stdin ends.
+@dataclass(frozen=True)
+class ConformanceJob:
+    """What is tested, and the folder of the cases."""
 
-    Args:
-        text: The subject as JSON: text, library, options; and the folder of the cases.
-    """
-    # What anything prints must not stand between the lines that are read.
-    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    # Read when onnxruntime is imported: many cases are of the opset that comes next.
-    os.environ.setdefault("ALLOW_RELEASED_ONNX_OPSET_ONLY", "0")
-    told = json.loads(text)
-    folder = Path(told["cases"])
-    library = Path(told["library"]) if told["library"] else None
-    subject = Subject(told["text"], library, told["options"])
-    try:
-        name = subject.register()
-    except OrtkitError as error:
-        answers.write(json.dumps({"refused": str(error)}) + "\n")
-        answers.flush()
-        return
-    answers.write(json.dumps({"provider": name}) + "\n")
-    answers.flush()
-    for line in sys.stdin:
-        verdict = judge(load_case(folder, line.strip()), name, subject.options)
-        answers.write(json.dumps(asdict(verdict)) + "\n")
-        answers.flush()
+    subject: Subject
+    cases: Path
+
+
+class CaseJudge:
+    """Judges cases of one provider."""
+
+    def __init__(self, job: ConformanceJob) -> None:
+        """Register nothing yet."""
+        # Read when onnxruntime is imported: many cases are of the opset that comes next.
+        os.environ.setdefault("ALLOW_RELEASED_ONNX_OPSET_ONLY", "0")
+        self._job = job
+        self._provider = ""
+
+    def register(self) -> str:
+        """Make the provider known; returns its name."""
+        self._provider = self._job.subject.register()
+        return self._provider
+
+    def judge(self, case: str) -> Verdict:
+        """Judge a case by its name."""
+        found = load_case(self._job.cases, case)
+        return judge(found, self._provider, self._job.subject.options)

@@ -7,25 +7,21 @@ give a model (see `ortkit.measure.inputs`).
 
 from __future__ import annotations
 
-import json
-import subprocess
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 
 import onnx_ir as ir
 
 from ortkit.errors import ModelError
 from ortkit.graph.io.npz import write_npz
+from ortkit.isolation.run import stream_isolated
 from ortkit.measure.inputs import write_inputs
 from ortkit.measure.result import compare
 from ortkit.provider.own.claim_set import Claim
-from ortkit.provider.own.measured_child import GroupJob, Job, Timed
-from ortkit.runtime.child_process import child_command
+from ortkit.provider.own.measured_child import GroupsJob, GroupTimes, TimedGroup, time_groups
 from ortkit.temporary import TemporaryFolder
 
-_CHILD = "ortkit.provider.own.measured_child"
 _ROUNDS, _TURN_SECONDS, _TIMEOUT_SECONDS = 3, 0.05, 60
 
 
@@ -46,12 +42,12 @@ def slow_groups(claims: Sequence[Claim], library: Path) -> dict[str, str]:
             for number, claim in enumerate(alone.values())
             if (group := _group(claim, library, folder / str(number))) is not None
         ]
-        timed = _run(groups, folder)
+        timed = _timed(groups)
     reasons: dict[str, str] = {}
-    for one in timed:
-        found = compare(one["nodes"], one["program"]) if not one["problem"] else None
+    for times in timed:
+        found = compare(times.nodes, times.program) if not times.problem else None
         if found is not None and found.verdict != "faster":
-            reasons[one["symbol"]] = f"measured: {found.ratio:.2f} times as fast as its nodes"
+            reasons[times.symbol] = f"measured: {found.ratio:.2f} times as fast as its nodes"
     return reasons
 
 
@@ -95,7 +91,7 @@ def group_model(claim: Claim) -> ir.Model:
     )
 
 
-def _group(claim: Claim, library: Path, folder: Path) -> GroupJob | None:
+def _group(claim: Claim, library: Path, folder: Path) -> TimedGroup | None:
     """Write what a group needs; None if there are no inputs for it."""
     folder.mkdir()
     alone = group_model(claim)
@@ -107,30 +103,20 @@ def _group(claim: Claim, library: Path, folder: Path) -> GroupJob | None:
         return None
     ir.save(alone, folder / "group.onnx")
     write_npz(folder / "weights.npz", {str(i): one for i, one in enumerate(claim.weights)})
-    return {
-        "model": str(folder / "group.onnx"),
-        "feeds": [str(path) for path in feeds],
-        "weights": str(folder / "weights.npz"),
-        "library": str(library),
-        "symbol": claim.program.symbol,
-        "inputs": list(claim.inputs),
-        "outputs": list(claim.outputs),
-    }
+    return TimedGroup(
+        folder / "group.onnx",
+        tuple(feeds),
+        folder / "weights.npz",
+        library,
+        claim.program.symbol,
+        tuple(claim.inputs),
+        tuple(claim.outputs),
+    )
 
 
-def _run(groups: Sequence[GroupJob], folder: Path) -> list[Timed]:
+def _timed(groups: Sequence[TimedGroup]) -> list[GroupTimes]:
     """Time groups; those after one that crashes are left out."""
-    job: Job = {
-        "groups": list(groups), "rounds": _ROUNDS, "seconds": _TURN_SECONDS,
-        "result": str(folder / "result.json"),
-    }  # fmt: skip
-    (folder / "job.json").write_text(json.dumps(job), "utf-8")
-    command = child_command(_CHILD, str(folder / "job.json"))
-    with suppress(subprocess.TimeoutExpired):
-        subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, check=False,
-            timeout=_TIMEOUT_SECONDS + len(groups),
-        )  # fmt: skip
-    result = folder / "result.json"
-    found: list[Timed] = json.loads(result.read_text("utf-8")) if result.is_file() else []
-    return found
+    job = GroupsJob(tuple(groups), _ROUNDS, _TURN_SECONDS)
+    seconds = _TIMEOUT_SECONDS + len(groups)
+    told = stream_isolated(time_groups, job, timeout_seconds=seconds)
+    return [times for times in told if isinstance(times, GroupTimes)]

@@ -1,12 +1,12 @@
-"""The process that times groups: see `measured`."""
+"""Groups timed in a process of their own; see `measured.py`."""
 
 from __future__ import annotations
 
-import json
-import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, TypedDict
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -17,38 +17,42 @@ from ortkit.provider.kernel import Kernel
 from ortkit.provider.own.kernels import kernel_of
 from ortkit.provider.own.weights import aligned
 from ortkit.provider.registration import register_provider
+from ortkit.runtime.opening import SessionPlan, open_session
+from ortkit.runtime.rounds import fastest_run, interleaved, there_and_back
 
-_WARM_UP, _LEAST_RUNS, _MOST_RUNS = 3, 5, 2000
 
-
-class GroupJob(TypedDict):
+@dataclass(frozen=True)
+class TimedGroup:
     """One group: its nodes as a model, and the program that stands for them."""
 
-    model: str
-    feeds: list[str]  # npz files, of which the first that runs counts
-    weights: str  # an npz file
-    library: str
+    model: Path
+    feeds: tuple[Path, ...]
+    """npz files, of which the first that runs counts."""
+    weights: Path
+    """An npz file."""
+    library: Path
     symbol: str
-    inputs: list[str]
-    outputs: list[str]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
 
 
-class Job(TypedDict):
+@dataclass(frozen=True)
+class GroupsJob:
     """All groups; `seconds` is the length of a turn."""
 
-    groups: list[GroupJob]
+    groups: tuple[TimedGroup, ...]
     rounds: int
     seconds: float
-    result: str
 
 
-class Timed(TypedDict):
+@dataclass(frozen=True)
+class GroupTimes:
     """Of one group the seconds of the fastest run of each turn; `problem` is empty if there."""
 
     symbol: str
-    nodes: list[float]
-    program: list[float]
-    problem: str
+    nodes: tuple[float, ...] = ()
+    program: tuple[float, ...] = ()
+    problem: str = ""
 
 
 class _OneGroup(ExecutionProvider):
@@ -56,7 +60,7 @@ class _OneGroup(ExecutionProvider):
 
     name: ClassVar[str] = "OrtkitMeasuringExecutionProvider"
     drop_constants: ClassVar[bool] = True
-    job: ClassVar[GroupJob]
+    group: ClassVar[TimedGroup]
 
     def get_capability(self, graph: GraphView) -> Iterable[Group]:
         """Return all nodes."""
@@ -64,44 +68,41 @@ class _OneGroup(ExecutionProvider):
 
     def compile(self, subgraph: GraphView) -> Kernel:
         """Return the program."""
-        job = self.job
-        with np.load(job["weights"]) as file:
+        group = self.group
+        with np.load(group.weights) as file:
             weights = tuple(aligned(file[name]) for name in file.files)
         return kernel_of(
-            subgraph, Path(job["library"]), job["symbol"], job["inputs"], job["outputs"], weights
+            subgraph, group.library, group.symbol, group.inputs, group.outputs, weights
         )
 
 
-def main(job_file: str) -> None:
-    """Run a job; the result is written again after each group, so that a crash keeps it."""
-    job: Job = json.loads(Path(job_file).read_text("utf-8"))
+def time_groups(job: GroupsJob, tell: Callable[[GroupTimes], None]) -> None:
+    """Time one group after the other."""
     register_provider(_OneGroup())
-    done: list[Timed] = []
-    for group in job["groups"]:
-        found: Timed = {"symbol": group["symbol"], "nodes": [], "program": [], "problem": ""}
+    for group in job.groups:
         try:
-            _time(group, job, found)
+            tell(_timed(group, job))
         except Exception as error:  # noqa: BLE001  whatever stops a session is the result
-            found["problem"] = str(error) or type(error).__name__
-        done.append(found)
-        written = Path(job["result"] + ".new")
-        written.write_text(json.dumps(done), "utf-8")
-        written.replace(job["result"])
+            tell(GroupTimes(group.symbol, problem=str(error) or type(error).__name__))
 
 
-def _time(group: GroupJob, job: Job, found: Timed) -> None:
+def _timed(group: TimedGroup, job: GroupsJob) -> GroupTimes:
     feeds = _runnable(group)
-    for _ in range(job["rounds"]):
-        for is_program in (False, True, True, False):
-            taken = _turn(_session(group, is_program=is_program), feeds, job["seconds"])
-            found["program" if is_program else "nodes"].append(taken)
+
+    def turn(make: Callable[[TimedGroup], Any]) -> float:
+        session = make(group)
+        return fastest_run(lambda: session.run(None, feeds), job.seconds)
+
+    turns = [partial(turn, make) for make in (_nodes_session, _program_session)]
+    nodes, programs = interleaved(turns, job.rounds, order=there_and_back)
+    return GroupTimes(group.symbol, tuple(nodes), tuple(programs))
 
 
-def _runnable(group: GroupJob) -> dict[str, np.ndarray]:
+def _runnable(group: TimedGroup) -> dict[str, np.ndarray]:
     """Return the first inputs that the nodes run on."""
-    session = _session(group, is_program=False)
+    session = _nodes_session(group)
     problem: Exception | None = None
-    for path in group["feeds"]:
+    for path in group.feeds:
         with np.load(path) as file:
             feeds = {name: file[name] for name in file.files}
         try:
@@ -113,29 +114,20 @@ def _runnable(group: GroupJob) -> dict[str, np.ndarray]:
     raise problem or ValueError("no inputs")
 
 
-def _session(group: GroupJob, *, is_program: bool) -> Any:
+def _nodes_session(group: TimedGroup) -> Any:
+    import onnxruntime as ort
+
+    return open_session(ort, SessionPlan(group.model))
+
+
+def _program_session(group: TimedGroup) -> Any:
     import onnxruntime as ort
 
     options = ort.SessionOptions()
     options.log_severity_level = 4
-    if not is_program:
-        return ort.InferenceSession(group["model"], options, providers=["CPUExecutionProvider"])
-    _OneGroup.job = group
+    _OneGroup.group = group
     # The nodes are what was claimed after ONNX Runtime's first rewrites.
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     devices = [one for one in ort.get_ep_devices() if one.ep_name == _OneGroup.name]
     options.add_provider_for_devices(devices, {"strict": "1"})
-    return ort.InferenceSession(group["model"], options)
-
-
-def _turn(session: Any, feeds: dict[str, np.ndarray], seconds: float) -> float:
-    """Return the fastest of some runs."""
-    for _ in range(_WARM_UP):
-        session.run(None, feeds)
-    taken: list[float] = []
-    until = time.perf_counter() + seconds
-    while len(taken) < _MOST_RUNS and (len(taken) < _LEAST_RUNS or time.perf_counter() < until):
-        started = time.perf_counter()
-        session.run(None, feeds)
-        taken.append(time.perf_counter() - started)
-    return min(taken)
+    return ort.InferenceSession(str(group.model), options)

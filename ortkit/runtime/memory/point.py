@@ -2,61 +2,26 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+import signal
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from statistics import median
-from typing import Any
 
-from ortkit.errors import RunError
-from ortkit.runtime.arenas import Arena, Unavailable
-from ortkit.runtime.child_process import child_command
-from ortkit.runtime.memory.devices import DeviceMemory
+from ortkit.errors import OrtkitError, RunError
+from ortkit.isolation.ended import Crashed, Ended, Failed, TimedOut
+from ortkit.isolation.run import run_isolated
+from ortkit.runtime.arenas import Unavailable
 from ortkit.runtime.memory.node_table import NodeMemory
 from ortkit.runtime.memory.nodes import read_node_memory
-from ortkit.runtime.memory.point_child import Job
+from ortkit.runtime.memory.point_child import NotLoadedError as NotLoadedError
+from ortkit.runtime.memory.point_child import PointJob, Stages, measure_stages
+from ortkit.runtime.memory.point_child import PointPlan as PointPlan
 from ortkit.runtime.memory.process import ProcessMemory
 from ortkit.runtime.memory.report import MemoryReport, to_json
 from ortkit.runtime.ort import require_onnxruntime
 from ortkit.temporary import TemporaryFolder
 
-
-class NotLoadedError(RunError):
-    """The session could not be made, so that no other inputs would do."""
-
-
 _NO_NODES: Mapping[str, object] = {"nodes": [], "peaks": []}
-_CHILD = "ortkit.runtime.memory.point_child"
-
-
-@dataclass(frozen=True)
-class PointPlan:
-    """What to load and to run.
-
-    Args:
-        model: A model file.
-        feeds: A folder of tensors.
-        settings: Arguments of `Session`, in addition to the model.
-        arena: Of a CPU arena that the sessions share, as `OrtArenaCfg` takes it; none: each has
-            its own.
-        run_config: Entries of the run options.
-        sessions: How many to load side by side.
-        seconds: How long to run after the first run.
-        nodes: Whether to trace a run for what each node takes.
-        timeout_seconds: When to give up.
-    """
-
-    model: Path
-    feeds: Path
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    arena: Mapping[str, int] = field(default_factory=dict)
-    run_config: Mapping[str, str] = field(default_factory=dict)
-    sessions: int = 1
-    seconds: float = 0.5
-    nodes: bool = False
-    timeout_seconds: float = 600.0
 
 
 @dataclass(frozen=True)
@@ -135,92 +100,42 @@ def measure_point(plan: PointPlan) -> Point:
     """
     require_onnxruntime()
     with TemporaryFolder("memory") as folder:
-        job: Job = {
-            "model": str(plan.model.absolute()),
-            "feeds": str(plan.feeds.absolute()),
-            "settings": dict(plan.settings),
-            "arena": dict(plan.arena),
-            "run_config": dict(plan.run_config),
-            "sessions": plan.sessions,
-            "seconds": plan.seconds,
-            "trace": str(folder) if plan.nodes else "",
-            "result": str(folder / "result.json"),
-        }
-        result = _run(job, folder, plan)
-        nodes = None
-        if plan.nodes:
-            nodes = read_node_memory(result["trace"])
-    return _point(result, nodes, is_shared=bool(plan.arena))
-
-
-def _run(job: Job, folder: Path, plan: PointPlan) -> dict[str, Any]:
-    job_file = folder / "job.json"
-    job_file.write_text(json.dumps(job), encoding="utf-8")
-    try:
-        ended = subprocess.run(
-            child_command(_CHILD, str(job_file)),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=plan.timeout_seconds,
-            check=False,
+        paths = replace(plan, model=plan.model.absolute(), feeds=plan.feeds.absolute())
+        job = PointJob(paths, folder if plan.nodes else None)
+        # With nothing imported, so that what is measured is the model's.
+        stages = run_isolated(
+            measure_stages, job, timeout_seconds=plan.timeout_seconds, imports="nothing"
         )
-    except subprocess.TimeoutExpired as error:
-        raise RunError(
-            f"did not end within {plan.timeout_seconds:.0f} seconds", where=str(plan.model)
-        ) from error
-    written = Path(job["result"])
-    if not written.is_file():
-        raise RunError(_how_it_ended(ended), where=str(plan.model))
-    try:
-        result: dict[str, Any] = json.loads(written.read_text(encoding="utf-8"))
-    except ValueError as error:  # the disk is full
-        raise RunError(_how_it_ended(ended), where=str(plan.model)) from error
-    if result["problem"]:
-        where = result["where"] or str(plan.model)
-        kind = RunError if result["is_loaded"] else NotLoadedError
-        raise kind(result["problem"], where=where, fix=result["fix"])
-    return result
+        if isinstance(stages, Ended):
+            raise _error(stages, str(plan.model))
+        nodes = None if stages.trace is None else read_node_memory(stages.trace)
+    return _point(stages, nodes, is_shared=bool(plan.arena))
 
 
-def _how_it_ended(ended: subprocess.CompletedProcess[bytes]) -> str:
-    if ended.returncode < 0:
-        # The system kills without a word when memory runs out (SIGKILL).
-        out = " (out of memory?)" if ended.returncode == -9 else ""
-        return f"the process crashed with signal {-ended.returncode}{out}"
-    lines = ended.stderr.decode(errors="replace").strip().splitlines()
-    return lines[-1] if lines else f"the process ended with {ended.returncode}"
+def _error(ended: Ended, where: str) -> OrtkitError:
+    if isinstance(ended, Failed):
+        return ended.error or RunError(ended.problem, where=where)
+    if isinstance(ended, TimedOut):
+        return RunError(f"did not end within {ended.seconds:.0f} seconds", where=where)
+    # The system kills without a word when memory runs out.
+    is_killed = ended == Crashed(signal.SIGKILL)
+    return RunError(f"the process {ended}{' (out of memory?)' if is_killed else ''}", where=where)
 
 
-def _point(
-    result: Mapping[str, Any], nodes: NodeMemory | Unavailable | None, *, is_shared: bool
-) -> Point:
-    last = [_report(one) for one in result["last"]]
+def _point(stages: Stages, nodes: NodeMemory | Unavailable | None, *, is_shared: bool) -> Point:
     # A session's first arena is that of its first provider.
-    held = [one.arenas[0].held for one in last if one.arenas]
+    held = [report.arenas[0].held for report in stages.last if report.arenas]
     return Point(
-        before=ProcessMemory(**result["before"]),
-        loaded=_report(result["loaded"][0]),
-        first=_report(result["first"][0]),
-        last=last[0],
+        before=stages.before,
+        loaded=stages.loaded[0],
+        first=stages.first[0],
+        last=stages.last[0],
         held=(held[0] if is_shared else sum(held)) if held else None,
-        output_bytes=result["output_bytes"],
-        peak_is_reset=result["peak_is_reset"],
-        load_seconds=result["load_seconds"],
-        first_seconds=result["first_seconds"],
-        run_seconds=tuple(result["run_seconds"]),
-        notes=tuple(result["notes"]),
+        output_bytes=stages.output_bytes,
+        peak_is_reset=stages.peak_is_reset,
+        load_seconds=stages.load_seconds,
+        first_seconds=stages.first_seconds,
+        run_seconds=stages.run_seconds,
+        notes=stages.notes,
         nodes=nodes,
     )
-
-
-def _report(content: Mapping[str, Any]) -> MemoryReport:
-    return MemoryReport(
-        tuple(Arena(**one) for one in content["arenas"]),
-        None if content["process"] is None else ProcessMemory(**content["process"]),
-        tuple(DeviceMemory(**one) for one in content["devices"]),
-        _missing(content["unavailable"]),
-    )
-
-
-def _missing(content: Sequence[Mapping[str, str]]) -> tuple[Unavailable, ...]:
-    return tuple(Unavailable(one["what"], one["reason"]) for one in content)

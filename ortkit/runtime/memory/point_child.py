@@ -1,4 +1,4 @@
-"""The process that loads a model and runs it, and says what memory each of the two took.
+"""A model loaded and run in a process of its own, and what memory each of the two took.
 
 Of its own, because neither ONNX Runtime's counters nor the system's peaks start again with a
 second session.
@@ -6,17 +6,17 @@ second session.
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
-from typing import Any, TypedDict
+from typing import Any
 
-from ortkit.errors import OrtkitError
-from ortkit.runtime.memory.process import process_memory, reset_peak
-from ortkit.runtime.memory.report import report_of
+from ortkit.errors import OrtkitError, RunError
+from ortkit.runtime.memory.process import ProcessMemory, process_memory, reset_peak
+from ortkit.runtime.memory.report import MemoryReport, report_of
 from ortkit.runtime.ort import import_onnxruntime
 from ortkit.runtime.session import Session
 from ortkit.runtime.tensor_files import (
@@ -33,66 +33,118 @@ _PROVIDERS = {"Cpu": "CPUExecutionProvider", "Cuda": "CUDAExecutionProvider"}
 SAVED_WEIGHTS = "session.optimized_model_external_initializers_file_name"
 
 
-class Job(TypedDict):
-    """What to load, how, and what to run."""
-
-    model: str
-    feeds: str  # a folder of tensors
-    settings: dict[str, Any]  # of the sessions
-    arena: dict[str, int]  # of an arena that the sessions share, as OrtArenaCfg takes it
-    run_config: dict[str, str]
-    sessions: int
-    seconds: float  # how long to run, after the first run
-    trace: str  # a folder for the trace of a further session; "" for none
-    result: str
+class NotLoadedError(RunError):
+    """The session could not be made, so that no other inputs would do."""
 
 
-def main(job_file: str) -> None:
-    """Run a job and write its result, or what stopped it."""
-    job: Job = json.loads(Path(job_file).read_text(encoding="utf-8"))
-    result: dict[str, Any] = {"problem": "", "is_loaded": False}
-    try:
-        _measure(job, result)
-    except OrtkitError as error:
-        result |= {"problem": error.problem, "where": error.where, "fix": error.fix}
-    except Exception as error:  # noqa: BLE001  whatever stops a session is the result
-        problem = " ".join(str(error).split()) or type(error).__name__
-        result |= {"problem": problem, "where": "", "fix": ""}
-    Path(job["result"]).write_text(json.dumps(result), encoding="utf-8")
+@dataclass(frozen=True)
+class PointPlan:
+    """What to load and to run.
+
+    Args:
+        model: A model file.
+        feeds: A folder of tensors.
+        settings: Arguments of `Session`, in addition to the model.
+        arena: Of a CPU arena that the sessions share, as `OrtArenaCfg` takes it; none: each has
+            its own.
+        run_config: Entries of the run options.
+        sessions: How many to load side by side.
+        seconds: How long to run after the first run.
+        nodes: Whether to trace a run for what each node takes.
+        timeout_seconds: When to give up.
+    """
+
+    model: Path
+    feeds: Path
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    arena: Mapping[str, int] = field(default_factory=dict)
+    run_config: Mapping[str, str] = field(default_factory=dict)
+    sessions: int = 1
+    seconds: float = 0.5
+    nodes: bool = False
+    timeout_seconds: float = 600.0
 
 
-def _measure(job: Job, result: dict[str, Any]) -> None:
+@dataclass(frozen=True)
+class PointJob:
+    """A plan, and a folder for the trace of a further session; None for none."""
+
+    plan: PointPlan
+    trace: Path | None = None
+
+
+@dataclass(frozen=True)
+class Stages:
+    """What was measured; reports are by session. `Point` describes the fields."""
+
+    before: ProcessMemory
+    peak_is_reset: bool
+    load_seconds: float
+    loaded: tuple[MemoryReport, ...]
+    notes: tuple[str, ...]
+    first_seconds: float
+    output_bytes: int
+    first: tuple[MemoryReport, ...]
+    run_seconds: tuple[float, ...]
+    last: tuple[MemoryReport, ...]
+    trace: Mapping[str, Any] | None
+    """What `read_node_memory` takes."""
+
+
+def measure_stages(job: PointJob) -> Stages:
+    """Load and run.
+
+    Raises:
+        NotLoadedError: The model does not load.
+        RunError: It does not run.
+    """
+    plan = job.plan
     ort = import_onnxruntime()
-    feeds = read_feeds(ort, Path(job["feeds"]))
-    if job["arena"]:
-        _make_shared_arena(ort, job["arena"])
-    _warm_up_reading(job)
-    result["peak_is_reset"] = reset_peak()
-    result["before"] = process_memory().to_json()
     with ExitStack() as opened:
-        started = time.perf_counter()
-        sessions = [
-            opened.enter_context(Session(job["model"], **job["settings"]))
-            for _ in range(job["sessions"])
-        ]
-        result["is_loaded"] = True
-        result["load_seconds"] = time.perf_counter() - started
-        result["loaded"] = _reports(sessions)
-        result["notes"] = list(sessions[0].notes)
-        runs = [_runner(ort, session, feeds, job["run_config"]) for session in sessions]
-        reset_peak()
-        taken = [_timed(run) for run in runs]
-        result["first_seconds"] = taken[0][0]
-        result["output_bytes"] = taken[0][1]
-        result["first"] = _reports(sessions)
-        reset_peak()
-        result["run_seconds"] = _repeated(runs, job["seconds"])
-        result["last"] = _reports(sessions)
-    if job["trace"]:
-        result["trace"] = _traced(job, feeds)
+        with _explained(NotLoadedError, plan.model):
+            feeds = read_feeds(ort, plan.feeds)
+            if plan.arena:
+                _make_shared_arena(ort, plan.arena)
+            _warm_up_reading(plan)
+            peak_is_reset = reset_peak()
+            before = process_memory()
+            started = time.perf_counter()
+            sessions = [
+                opened.enter_context(Session(str(plan.model), **plan.settings))
+                for _ in range(plan.sessions)
+            ]
+            load_seconds = time.perf_counter() - started
+        with _explained(RunError, plan.model):
+            loaded = _reports(sessions)
+            runs = [_runner(ort, session, feeds, plan.run_config) for session in sessions]
+            reset_peak()
+            taken = [_timed(run) for run in runs]
+            first = _reports(sessions)
+            reset_peak()
+            run_seconds = _repeated(runs, plan.seconds)
+            last = _reports(sessions)
+            notes = sessions[0].notes
+    with _explained(RunError, plan.model):
+        trace = None if job.trace is None else _traced(plan, job.trace, feeds)
+    return Stages(
+        before, peak_is_reset, load_seconds, loaded, tuple(notes), *taken[0], first,
+        tuple(run_seconds), last, trace,
+    )  # fmt: skip
 
 
-def _warm_up_reading(job: Job) -> None:
+@contextmanager
+def _explained(kind: type[RunError], model: Path) -> Iterator[None]:
+    """Raise whatever stops the block as an error of this kind."""
+    try:
+        yield
+    except OrtkitError as error:
+        raise kind(error.problem, where=error.where or str(model), fix=error.fix) from error
+    except Exception as error:
+        problem = " ".join(str(error).split()) or type(error).__name__
+        raise kind(problem, where=str(model)) from error
+
+
+def _warm_up_reading(plan: PointPlan) -> None:
     """Read a report once, so that what that itself takes does not count as the session's."""
     import onnx.parser
 
@@ -100,7 +152,7 @@ def _warm_up_reading(job: Job) -> None:
         '<ir_version: 8, opset_import: ["" : 17]> g (float[1] x) => (float[1] y) { y = Neg (x) }'
     )
     tiny = onnx.parser.parse_model(text)
-    settings = {key: job["settings"][key] for key in ("target",) if key in job["settings"]}
+    settings = {key: plan.settings[key] for key in ("target",) if key in plan.settings}
     # With the same target: a device's libraries and context are not the model's either.
     with Session(tiny, **settings, fallback=True) as session:
         report_of(session)
@@ -113,8 +165,8 @@ def _make_shared_arena(ort: ModuleType, config: Mapping[str, int]) -> None:
     ort.create_and_register_allocator(memory, ort.OrtArenaCfg(dict(config)))
 
 
-def _reports(sessions: list[Session]) -> list[dict[str, object]]:
-    return [report_of(session).to_json() for session in sessions]
+def _reports(sessions: list[Session]) -> tuple[MemoryReport, ...]:
+    return tuple(report_of(session) for session in sessions)
 
 
 def _runner(
@@ -157,24 +209,23 @@ def _repeated(runs: list[Callable[[], Any]], seconds: float) -> list[float]:
     return taken
 
 
-def _traced(job: Job, feeds: Mapping[str, Any]) -> dict[str, Any]:
+def _traced(plan: PointPlan, folder: Path, feeds: Mapping[str, Any]) -> dict[str, Any]:
     """Run once more in a session that writes what each node took, and the graph that it runs."""
-    folder = Path(job["trace"])
     graph = folder / "executed.onnx"
     settings = {
-        **job["settings"],
+        **plan.settings,
         # A planned block would be one allocation for all nodes.
         "memory_pattern": False,
         "trace_prefix": str(folder / "trace"),
         "optimized_model": str(graph),
-        "config": {**job["settings"].get("config", {}), SAVED_WEIGHTS: "executed.weights"},
+        "config": {**plan.settings.get("config", {}), SAVED_WEIGHTS: "executed.weights"},
     }
     try:
-        session = Session(job["model"], **settings)
+        session = Session(str(plan.model), **settings)
         problem = ""
     except OrtkitError as error:  # a graph with parts of another compiler cannot be saved
         del settings["optimized_model"], settings["config"]
-        session = Session(job["model"], **settings)
+        session = Session(str(plan.model), **settings)
         problem = f"ONNX Runtime does not save the graph that it runs: {error.problem}"
     with session:
         peaks = {

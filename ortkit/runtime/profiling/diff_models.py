@@ -14,15 +14,15 @@ from ortkit.graph.analysis.provenance import align
 from ortkit.graph.io.open import open_model
 from ortkit.graph.io.ort_dump import read_written
 from ortkit.runtime.intervals import FEWEST_ROUNDS, median_of, noise_floor, speedup_of
+from ortkit.runtime.opening import SessionPlan
 from ortkit.runtime.profiling.context import Joined
 from ortkit.runtime.profiling.diff import ProfileDiff, diff_profiles
+from ortkit.runtime.profiling.diff_rounds import Traced, trace_interleaved
 from ortkit.runtime.profiling.diff_sides import side_of_traces
-from ortkit.runtime.profiling.diff_turns import Traced, trace_in_turns
 from ortkit.runtime.profiling.joining import joined_of
 from ortkit.runtime.settings import SessionSettings
-from ortkit.runtime.workers.interleave import Samples, Schedule, take_turns
+from ortkit.runtime.workers.interleave import Samples, Schedule, run_interleaved
 from ortkit.runtime.workers.planning import plan_session
-from ortkit.runtime.workers.worker import SessionPlan
 
 _LEAST_RUNS = 6
 
@@ -93,10 +93,10 @@ def diff_models(
         RunError: One of them does not load or run.
     """
     first, second = (open_model(path) for path in models)
-    samples = _whole_runs(models, plans, feeds, folder, options)
+    samples = _whole_runs(models, plans, feeds, options)
     control = speedup_of(samples[0].rounds, samples[2].rounds)
     speedup = speedup_of(samples[0].rounds, samples[1].rounds, floor=noise_floor(control))
-    traced = trace_in_turns(
+    traced = trace_interleaved(
         plans, feeds, folder, runs=options.runs, processes=options.processes,
         timeout_seconds=options.timeout_seconds, progress=options.progress,
     )  # fmt: skip
@@ -123,16 +123,13 @@ def _whole_runs(
     models: tuple[Path, Path],
     plans: tuple[SessionPlan, SessionPlan],
     feeds: Path,
-    folder: Path,
     options: DiffOptions,
 ) -> list[Samples]:
     """Time A, B and A once more, without tracing: what A differs from itself by is noise."""
     rounds = 0
     while True:
         schedule = Schedule(options.seconds, rounds, options.processes, options.timeout_seconds)
-        samples = take_turns(
-            [*plans, plans[0]], feeds, folder, schedule, progress=options.progress
-        )
+        samples = run_interleaved([*plans, plans[0]], feeds, schedule, progress=options.progress)
         for one, path in zip(samples, (*models, models[0]), strict=True):
             if one.problem:
                 raise RunError(one.problem, where=str(path))

@@ -11,7 +11,7 @@ from ortkit.runtime.profiling.build import profile_of
 from ortkit.runtime.profiling.context import Context, Joined
 from ortkit.runtime.profiling.diff import Side, Work
 from ortkit.runtime.profiling.diff_interval import Medians
-from ortkit.runtime.profiling.diff_turns import Traced
+from ortkit.runtime.profiling.diff_rounds import Traced
 from ortkit.runtime.profiling.result import Profile, Row, Times
 
 Numbers = npt.NDArray[np.float64]

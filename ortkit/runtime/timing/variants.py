@@ -10,11 +10,12 @@ from pathlib import Path
 
 from ortkit.runtime.intervals import Speedup as Speedup
 from ortkit.runtime.intervals import speedup as speedup
+from ortkit.runtime.opening import SessionPlan
 from ortkit.runtime.profiling.build import read_profile
 from ortkit.runtime.profiling.result import Profile
 from ortkit.runtime.settings import SessionSettings
-from ortkit.runtime.workers.interleave import Schedule, take_turns
-from ortkit.runtime.workers.worker import SessionPlan, Worker, WorkerError
+from ortkit.runtime.workers.interleave import Schedule, run_interleaved
+from ortkit.runtime.workers.worker import Worker, WorkerError
 
 CPU = ("CPUExecutionProvider",)
 #: An input set of which fewer runs fit into the time gives way to the next.
@@ -96,9 +97,9 @@ def time_variants(
         for one in variants
     ]
     try:
-        path = _first_that_runs(plans[0], feeds, folder, seconds, left())
+        path = _first_that_runs(plans[0], feeds, seconds, left())
         schedule = Schedule(seconds / len(plans), processes=1, timeout_seconds=left())
-        taken = take_turns(plans, path, folder, schedule)
+        taken = run_interleaved(plans, path, schedule)
         if problem := next((one.problem for one in taken if one.problem), ""):
             return NotTimed(problem)
         trace = _profiled(plans[0], path, folder, profile_seconds, left())
@@ -114,7 +115,7 @@ def time_variants(
 
 
 def _first_that_runs(
-    plan: SessionPlan, feeds: Sequence[Path], folder: Path, seconds: float, timeout_seconds: float
+    plan: SessionPlan, feeds: Sequence[Path], seconds: float, timeout_seconds: float
 ) -> Path:
     """Return the first input set that runs, the last one that does if all take long.
 
@@ -125,7 +126,7 @@ def _first_that_runs(
         return feeds[0]
     problem: WorkerError | None = None
     slow: Path | None = None
-    with Worker(folder / "worker.log") as worker:
+    with Worker() as worker:
         worker.load(plan, timeout_seconds)
         for path in feeds:
             try:
@@ -152,7 +153,7 @@ def _profiled(
     if seconds <= 0:
         return None
     settings = dataclasses.replace(plan.settings, trace_prefix=folder / "profile")
-    with Worker(folder / "worker.log") as worker:
+    with Worker() as worker:
         worker.load(dataclasses.replace(plan, settings=settings), timeout_seconds)
         worker.feed(feeds, timeout_seconds)
         worker.turn(seconds, timeout_seconds, most=_MOST_PROFILED)

@@ -1,4 +1,4 @@
-"""The process that holds one session: `main()`, told what to do by lines of JSON on stdin.
+"""A session in a process of its own, which is told what to do; see `worker.py`.
 
 It imports numpy, onnxruntime, how tensors lie in files and what a session's settings are, and
 nothing large: its memory is what a process that only runs the model needs.
@@ -8,23 +8,19 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import json
-import os
-import resource
-import signal
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import wraps
 from pathlib import Path
 from types import ModuleType
-from typing import Any, TypedDict
+from typing import Any, ParamSpec, TypedDict, TypeVar
 
 from ortkit.errors import UserError
-from ortkit.runtime.library_target import target_entry
-from ortkit.runtime.options import explained, session_options
+from ortkit.runtime.opening import SessionPlan, open_session
+from ortkit.runtime.options import explained
 from ortkit.runtime.placement import read_placement
-from ortkit.runtime.settings import SessionSettings
 from ortkit.runtime.tensor_files import (
     Entry,
     of_ort_value,
@@ -36,15 +32,6 @@ from ortkit.runtime.tensor_files import (
 )
 
 
-class Load(TypedDict):
-    """What session to make."""
-
-    model: str
-    libraries: list[str]
-    providers: list[tuple[str, dict[str, str]]]
-    settings: dict[str, Any]  # the fields of `SessionSettings`
-
-
 class Usage(TypedDict):
     """What the process uses, in bytes; -1 where the system does not say."""
 
@@ -52,7 +39,32 @@ class Usage(TypedDict):
     peak_resident: int
 
 
-Message = dict[str, Any]
+@dataclass(frozen=True)
+class Loaded:
+    """A session that was made."""
+
+    seconds: float
+    before: Usage
+    """Memory before it, with ONNX Runtime imported."""
+    after: Usage
+    providers: tuple[str, ...]
+    nodes: Mapping[str, int]
+    """By provider, after ONNX Runtime's own optimizations; empty if it does not say."""
+    version: str
+    outputs: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Turn:
+    """Runs one after the other."""
+
+    seconds: tuple[float, ...]
+    """Of each run."""
+    wall: float
+    """From the first's begin to the last's end."""
+    cpu: float
+    """Processor time of all threads meanwhile."""
+
 
 #: ONNX Runtime's names of element types that its `run` takes and gives as arrays.
 _AS_ARRAYS = frozenset(
@@ -62,102 +74,90 @@ _AS_ARRAYS = frozenset(
     }
 )  # fmt: skip
 
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
 
-def main() -> None:
-    """Answer each line on stdin with one on stdout, until stdin ends."""
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the caller ends this process
-    _be_the_first_to_go()
-    # Whatever a library prints must not stand between the answers.
-    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)
-    holder = _Holder()
-    for line in sys.stdin:
-        message: Message = json.loads(line)
+
+def _explains(method: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
+    """Let a method raise what stops a session as one line of ours."""
+
+    @wraps(method)
+    def explaining(*given: Arguments.args, **named: Arguments.kwargs) -> Result:
         try:
-            answer = getattr(holder, message.pop("do"))(**message)
-        except Exception as error:  # noqa: BLE001  whatever stops a session is the answer
-            answer = {"problem": str(explained(error))}
-        answers.write(json.dumps(answer) + "\n")
-        answers.flush()
+            return method(*given, **named)
+        except Exception as error:
+            raise explained(error) from error
+
+    return explaining
 
 
-class _Holder:
-    """The session and what it is run on."""
+class HeldSession:
+    """A session and what it is run on."""
 
-    def __init__(self) -> None:
+    def __init__(self, _: None = None) -> None:
+        """Hold nothing yet."""
         self.ort: ModuleType | None = None
         self.session: Any = None
-        self.call: Callable[[], Any] | None = None
+        self.run_once: Callable[[], Any] | None = None
+        # Where memory runs out, this process is the one to kill and not the caller.
+        with contextlib.suppress(OSError):
+            Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
 
-    def load(self, **asked: Any) -> Message:
+    @_explains
+    def load(self, plan: SessionPlan) -> Loaded:
         """Make the session."""
         import onnxruntime
 
         self.ort = onnxruntime
-        job = Load(**asked)  # type: ignore[typeddict-item]
         before = usage()
-        providers = [(name, options) for name, options in job["providers"]]
-        for name, _ in providers:
+        names = [name for name, _ in plan.providers]
+        for name in names:
             if name not in onnxruntime.get_available_providers():
                 raise ValueError(f"this ONNX Runtime has no {name}")
-        if any(name != "CPUExecutionProvider" for name, _ in providers):
+        if any(name != "CPUExecutionProvider" for name in names):
             with contextlib.suppress(AttributeError):
                 onnxruntime.preload_dlls()
-        options = session_options(SessionSettings(**job["settings"]), onnxruntime)
-        options.add_session_config_entry(*target_entry([name for name, _ in providers]))
-        for library in job["libraries"]:
-            options.register_custom_ops_library(library)
         started = time.perf_counter()
-        self.session = onnxruntime.InferenceSession(
-            job["model"], options, providers=providers, enable_fallback=0
-        )
+        self.session = open_session(onnxruntime, plan)
         seconds = time.perf_counter() - started
-        got = self.session.get_providers()
+        providers = tuple(self.session.get_providers())
         # ONNX Runtime goes on with the CPU and says so in a log only.
-        for name, _ in providers:
-            if name not in got:
+        for name in names:
+            if name not in providers:
                 raise ValueError(f"{name} was asked for and not got")
         after = usage()
         nodes = _nodes(self.session)
-        if nodes and providers[0][0] not in nodes:
-            raise ValueError(f"{providers[0][0]} takes none of the model's nodes")
-        return {
-            "seconds": seconds,
-            "before": before,
-            "after": after,
-            "providers": got,
-            "nodes": nodes,
-            "version": onnxruntime.__version__,
-            "outputs": [value.name for value in self.session.get_outputs()],
-        }
+        if nodes and names[0] not in nodes:
+            raise ValueError(f"{names[0]} takes none of the model's nodes")
+        return Loaded(
+            seconds, before, after, providers, nodes, onnxruntime.__version__,
+            tuple(value.name for value in self.session.get_outputs()),
+        )  # fmt: skip
 
-    def feed(self, folder: str) -> Message:
-        """Read the inputs from a folder of tensors and run for the first time."""
-        self.call = _call(self.ort, self.session, Path(folder))
-        return self._first_run()
+    @_explains
+    def feed(self, inputs: Path) -> float:
+        """Read inputs, a folder of tensors or an npz file; returns the first run's seconds."""
+        if inputs.suffix == ".npz":
+            self.run_once = self._with_arrays(inputs)
+        else:
+            self.run_once = _with_tensors(self.ort, self.session, inputs)
+        started = time.perf_counter()
+        self.run_once()
+        return time.perf_counter() - started
 
-    def feed_arrays(self, file: str) -> Message:
-        """Read the inputs from an npz file and run for the first time."""
+    def _with_arrays(self, file: Path) -> Callable[[], Any]:
         import numpy as np
 
         with np.load(file) as arrays:
             feeds = {name: arrays[name] for name in arrays.files}
         names, run = [v.name for v in self.session.get_outputs()], self.session.run
-        self.call = lambda: run(names, feeds)
-        return self._first_run()
+        return lambda: run(names, feeds)
 
-    def _first_run(self) -> Message:
-        assert self.call is not None
-        started = time.perf_counter()
-        self.call()
-        return {"seconds": time.perf_counter() - started}
-
-    def keep(self, folder: str) -> Message:
+    @_explains
+    def keep(self, results: Path) -> None:
         """Run once and write the outputs into a new folder of tensors."""
-        assert self.call is not None
-        values = self.call()
-        results = Path(folder)
+        assert self.run_once is not None
+        values = self.run_once()
         results.mkdir(parents=True)
         entries: list[Entry] = []
         names = [value.name for value in self.session.get_outputs()]
@@ -166,9 +166,9 @@ class _Holder:
             write = of_ort_value if is_ort_value else of_plain
             entries.append(write(name, index, value, results))
         write_manifest(results, entries)
-        return {}
 
-    def turn(self, seconds: float, most: int, settle: int) -> Message:
+    @_explains
+    def turn(self, seconds: float, most: int, settle: int) -> Turn:
         """Run again and again for some time, at least once; the first runs do not count.
 
         Args:
@@ -176,7 +176,7 @@ class _Holder:
             most: How many of them there may be.
             settle: How many runs come before them: others had the caches meanwhile.
         """
-        call, clock = self.call, time.perf_counter
+        call, clock = self.run_once, time.perf_counter
         assert call is not None
         taken: list[float] = []
         gc.disable()
@@ -192,30 +192,30 @@ class _Holder:
                 taken.append(ended - started)
                 if ended >= until or len(taken) >= most:
                     break
-            return {"seconds": taken, "wall": ended - began, "cpu": time.process_time() - cpu}
+            return Turn(tuple(taken), ended - began, time.process_time() - cpu)
         finally:
             gc.enable()
 
-    def use(self) -> Message:
+    def usage(self) -> Usage:
         """Say what the process uses, and has used at most."""
-        return {"usage": usage()}
+        return usage()
 
-    def count(self) -> Message:
-        """Say what the session's allocators count.
+    @_explains
+    def arenas(self) -> tuple[list[Mapping[str, object]], list[str]]:
+        """Return what the session's allocators count, and what is not known of it and why.
 
         To be asked last: finding them takes small sessions of its own.
         """
         from ortkit.runtime.arenas import arenas_of
 
         arenas, missing = arenas_of(self.session)
-        return {
-            "arenas": [arena.to_json() for arena in arenas],
-            "missing": [f"{each.what}: {each.reason}" for each in missing],
-        }
+        counts: list[Mapping[str, object]] = [arena.to_json() for arena in arenas]
+        return counts, [f"{each.what}: {each.reason}" for each in missing]
 
-    def trace(self) -> Message:
-        """End profiling; returns the file."""
-        return {"file": str(self.session.end_profiling())}
+    @_explains
+    def end_profiling(self) -> Path:
+        """End profiling; returns the trace."""
+        return Path(self.session.end_profiling())
 
 
 def usage() -> Usage:
@@ -241,7 +241,7 @@ def _nodes(session: Any) -> dict[str, int]:
         return {}
 
 
-def _call(ort: ModuleType | None, session: Any, folder: Path) -> Callable[[], Any]:
+def _with_tensors(ort: ModuleType | None, session: Any, folder: Path) -> Callable[[], Any]:
     """Return what runs the session once on the inputs in a folder."""
     assert ort is not None
     declared: Mapping[str, str] = {value.name: value.type for value in session.get_inputs()}
@@ -260,9 +260,3 @@ def _call(ort: ModuleType | None, session: Any, folder: Path) -> Callable[[], An
 def _is_array(kind: str) -> bool:
     """Say whether `run` takes and gives this type; sequences and maps it does."""
     return not kind.startswith("tensor(") or kind[len("tensor(") : -1] in _AS_ARRAYS
-
-
-def _be_the_first_to_go() -> None:
-    """Where memory runs out, this process is the one to kill and not the caller."""
-    with contextlib.suppress(OSError):
-        Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")

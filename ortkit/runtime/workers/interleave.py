@@ -17,8 +17,10 @@ from pathlib import Path
 from statistics import median
 
 from ortkit.errors import UserError
-from ortkit.runtime.workers.child import Usage
-from ortkit.runtime.workers.worker import Loaded, SessionPlan, Turn, Worker, WorkerError
+from ortkit.runtime.opening import SessionPlan
+from ortkit.runtime.rounds import rotated
+from ortkit.runtime.workers.child import Loaded, Turn, Usage
+from ortkit.runtime.workers.worker import Worker, WorkerError
 
 #: Of one turn, where a run takes less: long enough for a median, short enough that drift
 #: hits all alike.
@@ -100,10 +102,9 @@ def _silent(what: str) -> None:
     """Ignore progress."""
 
 
-def take_turns(
+def run_interleaved(
     plans: Sequence[SessionPlan],
     feeds: Path,
-    folder: Path,
     schedule: Schedule | None = None,
     *,
     results: Sequence[Path | None] = (),
@@ -115,7 +116,6 @@ def take_turns(
     Args:
         plans: The sessions. One that fails is left out from then on.
         feeds: A folder of tensors or an npz file.
-        folder: For what the processes print.
         schedule: How long and how often.
         results: Where the outputs of each session's first run go: new folders of tensors.
         arenas: Whether the allocators of the first processes are asked what they count.
@@ -124,27 +124,25 @@ def take_turns(
     Raises:
         MissingDependencyError: ONNX Runtime is not installed.
     """
-    contest = _Contest(plans, feeds, folder, schedule or Schedule(), arenas, progress)
-    for number in range(contest.schedule.processes):
-        contest.hold(number, results if number == 0 else ())
-    return contest.samples
+    running = _Interleaved(plans, feeds, schedule or Schedule(), arenas, progress)
+    for number in range(running.schedule.processes):
+        running.hold(number, results if number == 0 else ())
+    return running.samples
 
 
-class _Contest:
+class _Interleaved:
     """The sessions and what they took so far."""
 
     def __init__(
         self,
         plans: Sequence[SessionPlan],
         feeds: Path,
-        folder: Path,
         schedule: Schedule,
         arenas: bool,
         progress: Callable[[str], None],
     ) -> None:
         self.plans = plans
         self.feeds = feeds
-        self.folder = folder
         self.schedule = schedule
         self.arenas = arenas
         self.progress = progress
@@ -155,10 +153,9 @@ class _Contest:
         """Start one process for each session, run them, and end them."""
         with contextlib.ExitStack() as stack:
             self.workers = {}
-            for index in self._order(number):
+            for index in rotated(range(len(self.plans)), number):
                 if not self.samples[index].problem:
-                    log = self.folder / f"worker{index}.log"
-                    self.workers[index] = stack.enter_context(Worker(log))
+                    self.workers[index] = stack.enter_context(Worker())
                     self.progress(f"process {number + 1}: load session {index + 1}")
                     self._guarded(index, lambda i: self._load(i, results[i] if results else None))
             self.progress(f"process {number + 1}: warm up")
@@ -167,12 +164,6 @@ class _Contest:
             self._rounds()
             for index in list(self.workers):
                 self._guarded(index, self._note_usage)
-
-    def _order(self, number: int) -> list[int]:
-        """Return the sessions, beginning with another each time and turning back each second."""
-        count = len(self.plans)
-        rotated_order = [(index + number // 2) % count for index in range(count)]
-        return rotated_order if number % 2 == 0 else rotated_order[::-1]
 
     def _guarded(self, index: int, step: Callable[[int], None]) -> None:
         """Do something with a worker; if that fails the session is left out, and has a reason."""
@@ -222,7 +213,7 @@ class _Contest:
         until = time.perf_counter() + self._seconds()
         number = 0
         while self.workers and self._goes_on(number, until):
-            for index in self._order(number):
+            for index in rotated(range(len(self.plans)), number):
                 if index in self.workers:
                     self._guarded(index, lambda i: self.samples[i].add(self._turn(i)))
             number += 1

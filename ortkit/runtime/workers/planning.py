@@ -7,11 +7,11 @@ from pathlib import Path
 
 from ortkit.errors import RunError
 from ortkit.runtime.libraries import extensions_library, fused_ops, kernel_library
+from ortkit.runtime.opening import SessionPlan
 from ortkit.runtime.ort import import_onnxruntime
 from ortkit.runtime.settings import SessionSettings
 from ortkit.runtime.source import loadable
 from ortkit.runtime.targets import resolve
-from ortkit.runtime.workers.worker import SessionPlan
 
 
 def plan_session(

@@ -93,9 +93,7 @@ class _Probes:
             feeds.append(widened_feeds(given, folder / "feeds"))
         setting = replace(self.setting, results=folder / "results")
         kept = self.budget.left * (1 - _PART_OF_TIME)
-        (found,) = run_within(
-            self.budget, [setting], feeds, len(feeds), folder / "job", kept_seconds=kept
-        )
+        (found,) = run_within(self.budget, [setting], feeds, len(feeds), kept_seconds=kept)
         done = [setting.results / each.name if each.name in found.done else None for each in feeds]
         return [sides_met(self.guards, read_values(each) if each else {}) for each in done]
 

@@ -43,20 +43,20 @@ class Body:
     special_values_differ: bool = False
 
 
-def session_body(ort: ModuleType, kernel: KernelJob, custom_ops: Sequence[str]) -> Body:
+def session_body(ort: ModuleType, kernel: KernelJob, custom_ops: Sequence[Path]) -> Body:
     """Return the body as ONNX Runtime runs it on the CPU.
 
     Raises:
         NotRunError: ONNX Runtime does not load it.
     """
     try:
-        session = Runner(ort, kernel["plain"], custom_ops, Kernels("", [CPU], []), threads=1)
+        session = Runner(ort, kernel.plain, custom_ops, Kernels("", [CPU], []), threads=1)
     except Exception as error:
         raise NotRunError(f"ONNX Runtime does not load its body: {one_line(error)}") from error
     return Body(lambda operands: session.run([each.array for each in operands]))
 
 
-def device_body(ort: ModuleType, kernel: KernelJob, custom_ops: Sequence[str]) -> Body:
+def device_body(ort: ModuleType, kernel: KernelJob, custom_ops: Sequence[Path]) -> Body:
     """Return the body of a kernel for CUDA.
 
     ONNX Runtime's CPU provider computes float16 in float32, and has next to no bfloat16. A body
@@ -65,11 +65,11 @@ def device_body(ort: ModuleType, kernel: KernelJob, custom_ops: Sequence[str]) -
     Raises:
         NotRunError: ONNX Runtime does not load it, or the types of its results are not known.
     """
-    function = onnx.FunctionProto.FromString(Path(kernel["function"]).read_bytes())
-    types = value_types(function, [spec["type"] for spec in kernel["inputs"]])
+    function = onnx.FunctionProto.FromString(kernel.function.read_bytes())
+    types = value_types(function, [spec.type for spec in kernel.inputs])
     if not any(is_floating(dtype) and dtype not in _OWN for dtype in types.values()):
         body = session_body(ort, kernel, custom_ops)
-        return _for_device(body, kernel["op"], function)
+        return _for_device(body, kernel.op, function)
     reference = Reference(function, types)
     if missing := [name for name in function.output if name not in types]:
         raise NotRunError(f"the type of its result {missing[0]!r} is not known")
@@ -80,7 +80,7 @@ def device_body(ort: ModuleType, kernel: KernelJob, custom_ops: Sequence[str]) -
         with np.errstate(all="ignore"):
             return [x.astype(dtype) for x, dtype in zip(found, outputs, strict=True)]
 
-    return _for_device(Body(rounded, types), kernel["op"], function)
+    return _for_device(Body(rounded, types), kernel.op, function)
 
 
 def _for_device(body: Body, op_type: str, function: onnx.FunctionProto) -> Body:

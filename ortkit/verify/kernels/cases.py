@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from math import prod
-from pathlib import Path
 
 import numpy as np
 import onnx
@@ -22,7 +21,7 @@ from ortkit.verify.kernels.inputs import (
     made_up,
     numpy_type,
 )
-from ortkit.verify.kernels.job import Case, InputSpec, KernelJob
+from ortkit.verify.kernels.job import CaseSizes, InputSpec, KernelJob
 
 #: The case that is tried with all kinds of values: neither the first nor a large one.
 _SPECIAL_CASE = 1
@@ -53,9 +52,9 @@ class Cases:
         self._has_special = has_special
         self._has_eight_bits = any(map(is_eight_bits, types.values()))
         self._least = least_integers(frozenset(node.op_type for node in function.node))
-        self._constants = [_constants(spec, n) for n, spec in enumerate(kernel["inputs"])]
-        special = min(_SPECIAL_CASE, len(kernel["cases"]) - 1)
-        if special >= 0 and _elements(kernel["cases"][special]) > _SPECIAL_ELEMENTS:
+        self._constants = [_constants(spec, n) for n, spec in enumerate(kernel.inputs)]
+        special = min(_SPECIAL_CASE, len(kernel.cases) - 1)
+        if special >= 0 and _elements(kernel.cases[special]) > _SPECIAL_ELEMENTS:
             special = 0
         self._special = special
 
@@ -66,8 +65,8 @@ class Cases:
         """
         usual = EIGHT_BITS if self._has_eight_bits else USUAL
         cases = [
-            (number, usual[number % len(usual)], case["is_required"])
-            for number, case in enumerate(self._kernel["cases"])
+            (number, usual[number % len(usual)], case.is_required)
+            for number, case in enumerate(self._kernel.cases)
         ]
         special = [(self._special, kind, True) for kind in self._kinds() if cases]
         first = cases[:1] if self._special else []
@@ -87,25 +86,25 @@ class Cases:
         return list(self._inputs(number, kind))
 
     def _inputs(self, number: int, kind: Kind) -> Iterator[Operand]:
-        shapes = iter(self._kernel["cases"][number]["shapes"])
-        specs = zip(self._kernel["inputs"], self._constants, strict=True)
+        shapes = iter(self._kernel.cases[number].shapes)
+        specs = zip(self._kernel.inputs, self._constants, strict=True)
         for index, (spec, constant) in enumerate(specs):
             if constant is not None:
                 yield constant[kind == "other constants"]
                 continue
-            shape, dtype = tuple(next(shapes)), numpy_type(spec["type"])
+            shape, dtype = tuple(next(shapes)), numpy_type(spec.type)
             yield Operand(made_up(dtype, shape, kind, number * 64 + index, self._least))
 
 
 def _constants(spec: InputSpec, seed: int) -> tuple[Operand, Operand] | None:
     """Return a constant as the model has it, and another one; None for other inputs."""
-    if not spec["constant"]:
+    if spec.constant is None:
         return None
-    data = Path(spec["constant"]).read_bytes()
-    known = np.frombuffer(data, numpy_type(spec["type"])).reshape(spec["shape"])
+    data = spec.constant.read_bytes()
+    known = np.frombuffer(data, numpy_type(spec.type)).reshape(spec.shape)
     other = like_constant(known, seed)
     return Operand(known, is_constant=True), Operand(other, is_constant=True)
 
 
-def _elements(case: Case) -> int:
-    return sum(prod(shape) for shape in case["shapes"])
+def _elements(case: CaseSizes) -> int:
+    return sum(prod(shape) for shape in case.shapes)

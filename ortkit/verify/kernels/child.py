@@ -1,21 +1,18 @@
-"""The process that runs kernels beside their bodies, started by `kernels/check.py`.
+"""Kernels run beside their bodies, in a process of its own; see `process.py`.
 
-A kernel that crashes ends this process and not the caller's: what is about to run is noted first.
+A kernel that crashes ends that process and not the caller's: what is about to run is told first.
 """
 
 from __future__ import annotations
 
-import json
 import os
-import resource
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from types import ModuleType
-from typing import Protocol, TextIO
+from typing import Protocol
 
 import numpy as np
 import onnx
@@ -26,16 +23,18 @@ from ortkit.verify.kernels.cases import Cases
 from ortkit.verify.kernels.expected import FLOAT64, Expected
 from ortkit.verify.kernels.inputs import Kind
 from ortkit.verify.kernels.job import (
-    Job,
     KernelJob,
+    KernelsJob,
     NotRunError,
     NotThisWayError,
-    Outcome,
+    Step,
+    Tell,
     WrongError,
     one_line,
 )
 from ortkit.verify.kernels.judge import Found
 from ortkit.verify.kernels.reference import Reference
+from ortkit.verify.kernels.report import KernelRow, Verdict
 
 
 class Ways(Protocol):
@@ -59,19 +58,14 @@ class _LateError(BaseException):
     """The time of a kernel is over; the interpreter passes it on, as it is no Exception."""
 
 
-def main(job_file: str) -> None:
-    """Check the kernels of a job."""
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    job: Job = json.loads(Path(job_file).read_text(encoding="utf-8"))
-    if any(each["source"] for each in job["kernels"]):
+def check_kernels(job: KernelsJob, tell: Tell) -> None:
+    """Tell the verdict on each kernel of a job, and before that what is about to run."""
+    if any(each.source for each in job.kernels):
         os.environ["TRITON_INTERPRET"] = "1"  # read when triton is imported
     import onnxruntime
 
-    with Path(job["status"]).open("a", encoding="utf-8") as status:
-        for number in range(job["first"], len(job["kernels"])):
-            check = Check(onnxruntime, job, number, status)
-            outcome = check.outcome()
-            check.note(outcome)
+    for number in range(job.first, len(job.kernels)):
+        tell(Check(onnxruntime, job, number, tell).row())
 
 
 @contextmanager
@@ -95,9 +89,9 @@ class Check:
     """The check of one kernel."""
 
     ort: ModuleType
-    job: Job
+    job: KernelsJob
     number: int
-    status: TextIO
+    tell: Tell
     runs: int = 0
     tried: int = 0
     is_late: bool = False
@@ -112,50 +106,47 @@ class Check:
 
     @property
     def kernel(self) -> KernelJob:
-        return self.job["kernels"][self.number]
+        return self.job.kernels[self.number]
 
-    def note(self, outcome: Outcome) -> None:
-        outcome["kernel"] = self.number
-        self.status.write(json.dumps(outcome) + "\n")
-        self.status.flush()
-
-    def outcome(self) -> Outcome:
+    def row(self) -> KernelRow:
         """Run all cases; return the verdict."""
         started = time.perf_counter()
-        verdict, reason, needs_hardware = "passed", "", False
+        verdict: Verdict = "passed"
+        reason, needs_hardware = "", False
         try:
             self._all_cases()
         except NotRunError as error:
             verdict, reason, needs_hardware = "not run", str(error), error.needs_hardware
         except WrongError as error:
             verdict, reason = "failed", ": ".join(filter(None, [self.where, str(error)]))
-        return {
-            "at": "done",
-            "verdict": verdict,
-            "reason": reason,
-            "needs_hardware": needs_hardware,
-            "error": _finite(self.worst.error),
-            "body_error": _finite(self.worst.body_error),
-            "ratio": _finite(self.worst.ratio),
-            "cases": self.cases,
-            "runs": self.runs,
-            "skipped": self.skipped,
-            "left_out": self.left_out,
-            "seconds": time.perf_counter() - started,
-            "reference": self.reference,
-            "note": self.remark,
-        }
+        return KernelRow(
+            op_type=self.kernel.op,
+            verdict=verdict,
+            reason=reason,
+            needs_hardware=needs_hardware,
+            error=_finite(self.worst.error),
+            body_error=_finite(self.worst.body_error),
+            ratio=_finite(self.worst.ratio),
+            cases=self.cases,
+            runs=self.runs,
+            skipped=self.skipped,
+            left_out=self.left_out,
+            seconds=time.perf_counter() - started,
+            reference=self.reference,
+            is_interpreted=self.kernel.source is not None,
+            note=self.remark,
+        )
 
     def _all_cases(self) -> None:
-        function = onnx.FunctionProto.FromString(Path(self.kernel["function"]).read_bytes())
+        function = onnx.FunctionProto.FromString(self.kernel.function.read_bytes())
         ways = _ways(self.ort, self.job, self.kernel)
         try:
-            with _limit(self.job["most_seconds"]):
+            with _limit(self.job.most_seconds):
                 self._run_cases(ways, function)
         except _LateError:
             self.is_late = True
         if not self.runs and self.is_late:
-            reason = f"it does not end within {self.job['most_seconds']:g} seconds"
+            reason = f"it does not end within {self.job.most_seconds:g} seconds"
             raise NotRunError(reason, needs_hardware=True)
         if not self.tried:
             raise NotRunError(f"its body runs at no size that was tried: {self.why_skipped}")
@@ -165,15 +156,15 @@ class Check:
 
     def _run_cases(self, ways: Ways, function: onnx.FunctionProto) -> None:
         kernel, started = self.kernel, time.process_time()
-        part = self.job["seconds"] / len(self.job["kernels"])
+        part = self.job.seconds / len(self.job.kernels)
         types = ways.body.types
-        has_special = kernel["special_values"] and not ways.body.special_values_differ
+        has_special = kernel.special_values and not ways.body.special_values_differ
         reference = Reference(function, types)
         cases = Cases(kernel, function, types, has_special=has_special)
-        left = set(range(len(kernel["cases"])))
+        left = set(range(len(kernel.cases)))
         self.left_out = len(left)
         for number, kind, is_required in cases.order():
-            if number in kernel["bad_cases"]:
+            if number in kernel.bad_cases:
                 self.skipped += 1
                 left.discard(number)
                 continue
@@ -193,7 +184,7 @@ class Check:
     ) -> None:
         """Run one case with one kind of values, in every way that a session may run it."""
         shapes = ", ".join(str(list(x.array.shape)) for x in operands if not x.is_constant)
-        self.note({"at": "body", "case": number})
+        self.tell(Step(self.number, "body", number))
         try:
             body = ways.body.run(operands)
         except Exception as error:  # noqa: BLE001  no such run: another size is tried
@@ -209,7 +200,7 @@ class Check:
         first: list[np.ndarray] = []
         for way, run in ways.ways(operands, body):
             self.where = f"inputs {shapes or 'constant'}, {kind} values, {way}"
-            self.note({"at": "kernel", "case": number, "what": self.where})
+            self.tell(Step(self.number, "kernel", number, self.where))
             try:
                 got = run()
             except NotThisWayError:
@@ -223,18 +214,18 @@ class Check:
         self.cases += bool(first)
 
     def _judge(self, expected: Expected, got: Sequence[np.ndarray]) -> None:
-        for index, found in enumerate(expected.judge(got, self.kernel["roundings"])):
+        for index, found in enumerate(expected.judge(got, self.kernel.roundings)):
             if found.reason or found.ratio > self.worst.ratio:
                 self.worst = found
             if found.reason:
                 raise WrongError(f"output {index} {found.reason}")
 
 
-def _ways(ort: ModuleType, job: Job, kernel: KernelJob) -> Ways:
+def _ways(ort: ModuleType, job: KernelsJob, kernel: KernelJob) -> Ways:
     """Return how a kernel is run: by Triton's interpreter if its source is given."""
     from ortkit.verify.kernels.native import NativeWays
 
-    if not kernel["source"]:
+    if not kernel.source:
         return NativeWays(ort, job, kernel)
     from ortkit.verify.kernels.interpreted import InterpretedWays
 

@@ -12,7 +12,6 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import partial
-from pathlib import Path
 from types import ModuleType
 
 import numpy as np
@@ -29,7 +28,7 @@ from ortkit.kernels.triton.launches import (
 from ortkit.kernels.triton.source import VariantSource
 from ortkit.verify.kernels.blocks import Block, HostBlock, Operand, guarded
 from ortkit.verify.kernels.bodies import device_body
-from ortkit.verify.kernels.job import Job, KernelJob, NotThisWayError, one_line
+from ortkit.verify.kernels.job import KernelJob, KernelsJob, NotThisWayError, one_line
 from ortkit.verify.kernels.native import Run
 from ortkit.verify.kernels.source import KernelSource, is_gluon
 
@@ -44,18 +43,19 @@ _NAN = 0xFF
 class InterpretedWays:
     """The variants of one kernel that Triton's interpreter runs, and the kernel's body."""
 
-    def __init__(self, ort: ModuleType, job: Job, kernel: KernelJob) -> None:
+    def __init__(self, ort: ModuleType, job: KernelsJob, kernel: KernelJob) -> None:
         """Read the kernel's source.
 
         Raises:
             NotRunError: ONNX Runtime does not load the body.
         """
-        found: KernelSource = pickle.loads(Path(kernel["source"]).read_bytes())
+        assert kernel.source is not None
+        found: KernelSource = pickle.loads(kernel.source.read_bytes())
         self._signature, self._sources = found.signature, found.variants
         self._variants = [source.variant([0] * len(source.steps)) for source in self._sources]
         self._tensors = len(self._signature.inputs) + len(self._signature.outputs)
-        self._seconds_of_run = _RUN_PART * job["most_seconds"]
-        self._seconds_of_case = _CASE_PART * job["most_seconds"]
+        self._seconds_of_run = _RUN_PART * job.most_seconds
+        self._seconds_of_case = _CASE_PART * job.most_seconds
         self._runs = Counter[int]()
         self._seconds: dict[int, float] = {}
         """Processor time for a block of threads, by the code that ran."""
@@ -66,8 +66,8 @@ class InterpretedWays:
             for number, source in enumerate(self._sources)
             if is_gluon(source)
         }
-        self.body = device_body(ort, kernel, job["custom_ops"])
-        self._interpreter = Interpreter(Path(kernel["source"]).parent)
+        self.body = device_body(ort, kernel, job.custom_ops)
+        self._interpreter = Interpreter(kernel.source.parent)
 
     @property
     def note(self) -> str:

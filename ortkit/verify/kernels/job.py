@@ -1,56 +1,65 @@
-"""What `kernels/check.py` and the process that runs kernels tell each other, as JSON's types."""
+"""What `kernels/process.py` and the process that runs kernels tell each other."""
 
 from __future__ import annotations
 
-from typing import TypedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+from ortkit.verify.kernels.report import KernelRow
 
 
-class InputSpec(TypedDict):
+@dataclass(frozen=True)
+class InputSpec:
     """An input of a kernel."""
 
     type: int
-    constant: str
-    """File with its bytes if the model holds it, else empty."""
-    shape: list[int]
+    constant: Path | None = None
+    """File with its bytes if the model holds it."""
+    shape: tuple[int, ...] = ()
     """Shape of a constant."""
 
 
-class Case(TypedDict):
+@dataclass(frozen=True)
+class CaseSizes:
     """Sizes to try."""
 
-    shapes: list[list[int]]
+    shapes: tuple[tuple[int, ...], ...]
     """Shapes of all inputs that are no constants."""
     is_required: bool
 
 
-class KernelJob(TypedDict):
+@dataclass(frozen=True)
+class KernelJob:
     """One kernel."""
 
     op: str
-    function: str
-    plain: str
-    """File of a model of the one node."""
-    in_place: str
+    function: Path
+    plain: Path
+    """A model of the one node."""
+    in_place: Path
     """The same with copies around it, so that its tensors are no inputs and outputs."""
-    source: str
-    """File of its source for Triton's interpreter; empty to run it by ONNX Runtime."""
-    inputs: list[InputSpec]
-    cases: list[Case]
+    source: Path | None
+    """Its source for Triton's interpreter; None to run it by ONNX Runtime."""
+    inputs: tuple[InputSpec, ...]
+    cases: tuple[CaseSizes, ...]
     roundings: float
     special_values: bool
     """Whether it answers NaN and infinities as its body does."""
-    bad_cases: list[int]
+    bad_cases: tuple[int, ...] = ()
     """Cases whose body ended the process."""
 
 
-class Job(TypedDict):
+@dataclass(frozen=True)
+class KernelsJob:
     """Kernels to check, one after the other."""
 
-    library: str
-    custom_ops: list[str]
-    kernels: list[KernelJob]
+    library: Path | None
+    custom_ops: tuple[Path, ...]
+    kernels: tuple[KernelJob, ...]
     first: int
-    status: str
+    """Where to begin."""
     seconds: float
     """Processor time for all kernels; beyond a kernel's part cases that are not required are left
     out."""
@@ -58,26 +67,17 @@ class Job(TypedDict):
     """Processor time after which a kernel is interrupted; 0 for none."""
 
 
-class Outcome(TypedDict, total=False):
-    """One line of the status file."""
+@dataclass(frozen=True)
+class Step:
+    """What is about to run, for when nothing follows."""
 
     kernel: int
-    at: str  # "body", "kernel" or "done"
+    what: Literal["body", "kernel"]
     case: int
-    what: str
-    verdict: str
-    reason: str
-    needs_hardware: bool
-    error: float
-    body_error: float
-    ratio: float
-    cases: int
-    runs: int
-    skipped: int
-    left_out: int
-    seconds: float
-    reference: str
-    note: str
+    where: str = ""
+
+
+Tell: TypeAlias = Callable[[Step | KernelRow], None]
 
 
 class NotRunError(Exception):

@@ -6,7 +6,7 @@ It imports nothing but the standard library, so that this process starts fast.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, TypedDict
@@ -41,6 +41,11 @@ class Kernels:
     def target(self) -> tuple[str, str]:
         """The entry of the session's configuration that chooses among the kernels."""
         return target_entry([one if isinstance(one, str) else one[0] for one in self.providers])
+
+    @property
+    def with_options(self) -> tuple[tuple[str, Mapping[str, str]], ...]:
+        """The providers, each with its options."""
+        return tuple((one, {}) if isinstance(one, str) else one for one in self.providers)
 
     @property
     def is_cuda(self) -> bool:

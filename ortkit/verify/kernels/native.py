@@ -11,8 +11,8 @@ import numpy as np
 from ortkit.verify.kernels.blocks import DeviceBlock, HostBlock, Operand, Place, guarded
 from ortkit.verify.kernels.bodies import device_body, session_body
 from ortkit.verify.kernels.job import (
-    Job,
     KernelJob,
+    KernelsJob,
     NotRunError,
     NotThisWayError,
     WrongError,
@@ -33,25 +33,25 @@ Run = Callable[[], list[np.ndarray]]
 class NativeWays:
     """The sessions of one kernel and of its body, on the device that the kernel is for."""
 
-    def __init__(self, ort: ModuleType, job: Job, kernel: KernelJob) -> None:
+    def __init__(self, ort: ModuleType, job: KernelsJob, kernel: KernelJob) -> None:
         """Open the sessions.
 
         Raises:
             NotRunError: The library has no such kernel, or this machine does not run it.
             WrongError: The kernel's sessions cannot be opened.
         """
-        here = kernels_here(ort, job["library"], [f"{DOMAIN}::{kernel['op']}"])
+        here = kernels_here(ort, str(job.library or ""), [f"{DOMAIN}::{kernel.op}"])
         for each in here.not_run:
             raise NotRunError(each["reason"], needs_hardware=each["needs_hardware"])
         self._is_cuda, self._note = here.is_cuda, ""
         self._place: Place = partial(DeviceBlock, ort) if here.is_cuda else HostBlock
         body = device_body if here.is_cuda else session_body
-        self.body = body(ort, kernel, job["custom_ops"])
-        runner = partial(Runner, ort, custom_ops=job["custom_ops"], kernels=here)
+        self.body = body(ort, kernel, job.custom_ops)
+        runner = partial(Runner, ort, custom_ops=job.custom_ops, kernels=here)
         try:
-            self._one = runner(kernel["plain"], threads=1)
-            self._two = None if here.is_cuda else runner(kernel["plain"], threads=2)
-            self._inside = runner(kernel["in_place"], threads=1)
+            self._one = runner(kernel.plain, threads=1)
+            self._two = None if here.is_cuda else runner(kernel.plain, threads=2)
+            self._inside = runner(kernel.in_place, threads=1)
         except Exception as error:
             reason = one_line(error)
             if _OTHER_GPU in reason:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 
+from ortkit.runtime.opening import SessionPlan, open_session
+from ortkit.runtime.settings import SessionSettings
 from ortkit.verify.kernels.blocks import Block
 from ortkit.verify.kernels.inputs import numpy_type
 from ortkit.verify.kernels.library import Kernels
@@ -20,25 +23,22 @@ class Runner:
     def __init__(
         self,
         ort: ModuleType,
-        model: str,
-        custom_ops: Sequence[str],
+        model: Path,
+        custom_ops: Sequence[Path],
         kernels: Kernels,
         *,
         threads: int,
     ) -> None:
         """Open it, with ONNX Runtime's optimizations off."""
-        options = ort.SessionOptions()
-        options.log_severity_level = 4
-        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-        options.intra_op_num_threads = threads
-        options.inter_op_num_threads = 1
-        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-        options.add_session_config_entry(*kernels.target)
-        for library in filter(None, [*custom_ops, kernels.library]):
-            options.register_custom_ops_library(library)
-        self._session: Any = ort.InferenceSession(
-            model, options, providers=kernels.providers, enable_fallback=0
+        settings = SessionSettings(
+            optimizations="off",
+            threads=threads,
+            inter_op_threads=1,
+            config={"session.intra_op.allow_spinning": "0"},
         )
+        libraries = [*custom_ops, *([Path(kernels.library)] if kernels.library else [])]
+        plan = SessionPlan(model, tuple(libraries), kernels.with_options, settings)
+        self._session = open_session(ort, plan)
         self._device = "cuda" if kernels.is_cuda else "cpu"
         self._inputs = [value.name for value in self._session.get_inputs()]
         self._outputs = [value.name for value in self._session.get_outputs()]

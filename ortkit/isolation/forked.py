@@ -1,4 +1,8 @@
-"""Calls in processes that are copies of this one: a crash or a hang there costs one of them."""
+"""Calls in processes that are copies of this one: a crash or a hang there costs one of them.
+
+For what cannot be imported elsewhere, such as code that a user has in memory. The caller may run
+no threads that the calls need.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +18,8 @@ from multiprocessing.process import BaseProcess
 from typing import TypeVar
 
 from ortkit.errors import OrtkitError
+from ortkit.isolation.ended import Crashed, Ended, Failed, TimedOut
 from ortkit.parent import end_with_parent
-from ortkit.refusal import Refused
 
 Result = TypeVar("Result")
 
@@ -29,7 +33,7 @@ class _Running:
 
 def in_processes(
     calls: Sequence[Callable[[], Result]], workers: int, seconds: float
-) -> list[Result | Refused]:
+) -> list[Result | Ended]:
     """Return for each call what it returns, or why it did not.
 
     No process is left when this ends, however it does.
@@ -40,7 +44,7 @@ def in_processes(
         seconds: How long one may take.
     """
     context = multiprocessing.get_context("fork")
-    found: list[Result | Refused] = [Refused("it was not begun")] * len(calls)
+    found: list[Result | Ended] = [Failed("it was not begun")] * len(calls)
     waiting, running = deque(range(len(calls))), dict[Connection, _Running]()
     try:
         while waiting or running:
@@ -61,21 +65,20 @@ def in_processes(
             for each in [each for each, one in running.items() if one.until < time.monotonic()]:
                 one = running.pop(each)
                 _end(each, one.process)
-                found[one.number] = Refused(f"it did not end within {seconds:g} seconds")
+                found[one.number] = TimedOut(seconds)
     finally:
         for each, one in running.items():
             _end(each, one.process)
     return found
 
 
-def _answer(answers: Connection, process: BaseProcess) -> Result | Refused:
+def _answer(answers: Connection, process: BaseProcess) -> Result | Ended:
     try:
-        found: Result | Refused = answers.recv()
+        found: Result | Ended = answers.recv()
     except EOFError:
         process.join()
         code = process.exitcode or 0
-        how = f"crashed with signal {-code}" if code < 0 else f"ended with code {code}"
-        return Refused(f"the process that compiles it {how}")
+        return Crashed(-code) if code < 0 else Failed("no result", code)
     finally:
         _end(answers, process)
     return found
@@ -97,11 +100,11 @@ def _run(call: Callable[[], Result], answer: Connection, parent: int) -> None:
     nothing = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nothing, 1)
     os.dup2(nothing, 2)
-    found: Result | Refused
+    found: Result | Ended
     try:
         found = call()
     except OrtkitError as error:
-        found = Refused(error.problem)
+        found = Failed(error.problem, error=error)
     except Exception as error:  # noqa: BLE001  one call, never the others
-        found = Refused(f"{type(error).__name__}: {error}")
+        found = Failed(f"{type(error).__name__}: {error}")
     answer.send(found)

@@ -12,9 +12,9 @@ from functools import partial
 import pytest
 
 from ortkit.errors import KernelError
-from ortkit.refusal import Refused
-from ortkit.tune import forked
-from ortkit.tune.forked import in_processes
+from ortkit.isolation import forked
+from ortkit.isolation.ended import Crashed, Failed, TimedOut
+from ortkit.isolation.forked import in_processes
 
 
 def crash() -> int:
@@ -39,17 +39,16 @@ def test_what_fails_costs_one_call() -> None:
     calls: list[Callable[[], int]] = [partial(pow, 2, 5), crash, fail, end, partial(pow, 2, 3)]
     first, *problems, last = in_processes(calls, 2, 60.0)
     assert (first, last) == (32, 8)
-    assert [one.reason for one in problems if isinstance(one, Refused)] == [
-        "the process that compiles it crashed with signal 11",
-        "no registers left",
-        "the process that compiles it ended with code 3",
-    ]
+    crashed, failed, ended = problems
+    assert (crashed, ended) == (Crashed(signal.SIGSEGV), Failed("no result", 3))
+    assert isinstance(failed, Failed) and isinstance(failed.error, KernelError)
+    assert failed.problem == "no registers left"
     assert multiprocessing.active_children() == []
 
 
 def test_what_hangs_is_ended() -> None:
     found = in_processes([hang, partial(pow, 2, 5)], 2, 0.5)
-    assert found == [Refused("it did not end within 0.5 seconds"), 32]
+    assert found == [TimedOut(0.5), 32]
     assert multiprocessing.active_children() == []
 
 

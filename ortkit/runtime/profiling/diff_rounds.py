@@ -12,9 +12,11 @@ import numpy as np
 import numpy.typing as npt
 
 from ortkit.errors import RunError
+from ortkit.runtime.opening import SessionPlan
 from ortkit.runtime.profiling.graph_file import GRAPH_CONFIG
 from ortkit.runtime.profiling.trace import Trace, read_trace
-from ortkit.runtime.workers.worker import SessionPlan, Worker, WorkerError
+from ortkit.runtime.rounds import rotated
+from ortkit.runtime.workers.worker import Worker, WorkerError
 
 #: Before the runs that count, in each process: its memory is planned and its caches are filled.
 _WARMUP_RUNS = 3
@@ -37,7 +39,7 @@ class Traced:
     """Which of the trace's runs count, in order: as many for both sessions."""
 
 
-def trace_in_turns(
+def trace_interleaved(
     plans: tuple[SessionPlan, SessionPlan],
     feeds: Path,
     folder: Path,
@@ -52,7 +54,7 @@ def trace_in_turns(
     Args:
         plans: The sessions.
         feeds: A folder of tensors or an npz file.
-        folder: For traces and what the processes print.
+        folder: For traces.
         runs: How many count, over all processes.
         processes: How many times each session is created.
         timeout_seconds: For a load or a turn.
@@ -76,22 +78,20 @@ def trace_in_turns(
             ]
             for one in sessions:
                 one.load(feeds)
-            _take_turns(sessions, each, start=number)
+            _rounds(sessions, each, start=number)
             for side, one in zip(found, sessions, strict=True):
                 side.append(one.traced())
     return found
 
 
-def _take_turns(sessions: Sequence[_Session], runs: int, *, start: int) -> None:
+def _rounds(sessions: Sequence[_Session], runs: int, *, start: int) -> None:
     for one in sessions:
         one.turn(0, _WARMUP_RUNS)
     settle = 1 if min(one.seconds for one in sessions) < _SHORT_RUN_SECONDS else 0
     done = 0
     while done < runs:
         count = min(_RUNS_OF_A_TURN, runs - done)
-        # The one that comes first takes turns, too.
-        order = sessions if (start + done // _RUNS_OF_A_TURN) % 2 == 0 else sessions[::-1]
-        for one in order:
+        for one in rotated(sessions, start + done // _RUNS_OF_A_TURN):
             one.turn(count, settle)
         done += count
 
@@ -108,18 +108,17 @@ class _Session:
         self.graph = folder / "graph.onnx" if graph else None
         self.where = str(plan.model)
         self.timeout = timeout_seconds
-        self.worker = Worker(folder / "worker.log")
+        self.worker = Worker()
         self.runs = 0
         self.counted: list[int] = []
         self.seconds = 0.0
         """Of the last run."""
 
     def __enter__(self) -> _Session:
-        self.worker.__enter__()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.worker.__exit__(None, None, None)
+        self.worker.kill()
 
     def load(self, feeds: Path) -> None:
         """Make the session, with its graph if that can be written, and run it once.
