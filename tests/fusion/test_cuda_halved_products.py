@@ -80,12 +80,7 @@ def test_what_nothing_took_is_as_it_was(name: str, is_lowered: bool) -> None:
         assert "Split" not in kinds
         assert ("w" in held) == ("Transpose" in kinds)
     else:
-        assert sorted(kinds) == sorted(node.op_type for node in before.graph.node)
-        assert held == {"w"}
-        names = [set(node.input) | set(node.output) for node in after.graph.node]
-        assert set().union(*names) == {
-            name for node in before.graph.node for name in (*node.input, *node.output)
-        }
+        assert after == before
     for one_output, other in zip(outputs_of(before), outputs_of(after), strict=True):
         np.testing.assert_allclose(one_output, other, rtol=2e-3, atol=2e-3)
 

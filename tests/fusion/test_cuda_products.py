@@ -131,11 +131,7 @@ def test_a_matrix_of_a_product_that_nothing_took_is_as_it_was() -> None:
     with decomposed([scope], [PretransposeWeight(lambda *_: True)]):
         kinds = [node.op_type for node in scope.model.graph]
         assert kinds.count("Transpose") == 2
-    after = ir.to_proto(scope.model)
-    assert [n.op_type for n in after.graph.node] == [n.op_type for n in before.graph.node]
-    assert {one.name for one in after.graph.initializer} == {
-        one.name for one in before.graph.initializer
-    }
+    assert ir.to_proto(scope.model) == before
 
 
 def test_products_of_one_row_pay_and_their_matrices_are_turned() -> None:
@@ -167,11 +163,7 @@ def test_a_skip_norm_that_nothing_took_is_there_again(body: str) -> None:
     scope = scope_of(ir.from_proto(before))
     with decomposed([scope], [DecomposeSkipNorm(lambda *_: True)]):
         assert [node.op_type for node in scope.model.graph].count("Add") == 2
-    after = ir.to_proto(scope.model)
-    onnx.checker.check_model(after)
-    assert [node.op_type for node in after.graph.node] == [n.op_type for n in before.graph.node]
-    for one, other in zip(outputs_of(before), outputs_of(after), strict=True):
-        np.testing.assert_array_equal(one, other)
+    assert ir.to_proto(scope.model) == before
 
 
 @pytest.mark.parametrize(

@@ -46,6 +46,8 @@ class DecomposeConvBias(Decomposition):
         bias = _bias(scope, conv)
         if conv in self.excluded or bias is None or not _pays(scope, conv):
             return
+        if not site.claim("conv-bias"):
+            return
         array = scope.array(bias)
         assert array is not None
         rank = len(scope.shapes.shape(product) or ())

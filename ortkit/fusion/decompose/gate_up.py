@@ -53,6 +53,8 @@ class DecomposeGateUp(Decomposition):
         split = _split_consumer(scope, site.node)
         if split is None or matrix is None or not self.wanted(scope, site.node):
             return
+        if not site.claim("gate-up"):
+            return
         array = scope.array(matrix)
         assert array is not None
         made = list[ir.Value]()

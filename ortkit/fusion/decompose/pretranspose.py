@@ -50,7 +50,8 @@ class PretransposeWeight(Decomposition):
 
     def rewrite(self, site: Site) -> None:
         weight = site.input(1)
-        assert weight is not None
+        if weight is None or not site.claim("weight"):
+            return
         transposed = weight.meta.get(_TRANSPOSED)
         if transposed is None or not transposed.is_initializer():
             array = site.array(weight)

@@ -48,7 +48,7 @@ class DecomposeRotary(Decomposition):
 
     def rewrite(self, site: Site) -> None:
         scope, node = site.scope, site.node
-        if site.opset < _SINCE or not _is_rotated(scope, node):
+        if site.opset < _SINCE or not _is_rotated(scope, node) or not site.claim("rotary"):
             return
         rotated = _Writer(scope, node, _width(scope, node)).rotated()
         rest = list(node.inputs[len(rotated) :])

@@ -54,7 +54,8 @@ class DecomposeSkipNorm(Decomposition):
             one.uses() or one.is_graph_output() for one in node.outputs[1:_SUM]
         ):
             return
-        if any(_is_of_product(site.scope, value, self.wanted) for value in node.inputs[:2]):
+        products = (_is_of_product(site.scope, one, self.wanted) for one in node.inputs[:2])
+        if any(products) and site.claim("skip-norm"):
             _split(site)
 
 
