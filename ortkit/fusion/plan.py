@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import onnx
@@ -20,34 +19,32 @@ from ortkit.fusion.body_check import invalid_body
 from ortkit.fusion.conv.chains import Chain, find_chains
 from ortkit.fusion.conv.cuda_layout import advise, beside_convolutions
 from ortkit.fusion.conv.plan import settle_chain
-from ortkit.fusion.decompose.attention import decomposed_attention
-from ortkit.fusion.decompose.conv_bias import split_biases
-from ortkit.fusion.decompose.gate_up import split_gate_up
-from ortkit.fusion.decompose.pretranspose import pretransposed_weights
-from ortkit.fusion.decompose.rotary import decomposed_rotations
-from ortkit.fusion.decompose.skip_norm import split_skip_norms
+from ortkit.fusion.decompose.attention import ComposeAttention
+from ortkit.fusion.decompose.conv_bias import DecomposeConvBias
+from ortkit.fusion.decompose.gate_up import DecomposeGateUp
+from ortkit.fusion.decompose.pretranspose import PretransposeWeight
+from ortkit.fusion.decompose.rotary import DecomposeRotary
+from ortkit.fusion.decompose.run import Decomposition, decomposed
+from ortkit.fusion.decompose.skip_norm import DecomposeSkipNorm
 from ortkit.fusion.gemm.cpu_bf16 import product_candidates
 from ortkit.fusion.gemm.cpu_fp32_cost import multiplies
 from ortkit.fusion.gemm.cpu_fp32_regions import ProductRegions
 from ortkit.fusion.gemm.cuda import (
     cuda_product_candidates,
-    prefers_split_gate_up,
-    prefers_transposed_weight,
-    takes_sum,
 )
 from ortkit.fusion.gemm.cuda_batched import batched_candidates
 from ortkit.fusion.gemm.cuda_fp8 import fp8_candidates
 from ortkit.fusion.gemm.cuda_split_k import split_k_candidates
-from ortkit.fusion.kept import find_kept, settle_kept
+from ortkit.fusion.kept import KeptNode, find_kept, settle_kept
 from ortkit.fusion.regions.cost_model import CostModel
 from ortkit.fusion.regions.cuda_cost_model import CudaCostModel
 from ortkit.fusion.regions.duplicate import Candidate
-from ortkit.fusion.regions.lower import drop_unread, lower_region, restore_order
+from ortkit.fusion.regions.lower import lower_region, restore_order
 from ortkit.fusion.regions.region import PASS
 from ortkit.fusion.regions.report import RegionReport
 from ortkit.fusion.regions.select import Accepts, candidates
 from ortkit.graph.walk import control_bodies
-from ortkit.kernels.build.library import build_library, refusal
+from ortkit.kernels.build.library import LibraryBuild, build_library, refusal
 from ortkit.kernels.cuda import CudaKernel
 from ortkit.kernels.signature import RegionSignature, by_key
 from ortkit.kernels.tuning.calibration import load_calibration
@@ -101,93 +98,37 @@ def compile_regions(
     def accepts(signature: RegionSignature) -> Refused | None:
         return refusal(signature, target, kernels) or invalid_body(signature, opsets)
 
-    def supports_attention(scope: Scope, node: ir.Node) -> bool:
-        cost = CudaCostModel(scope, load_calibration())
-        return takes_attention(scope, node, accepts, cost)
-
     # Bodies import the versions of the model.
     opsets = {"": scopes[0].opset()} if scopes else {}
-    graphs = [(scope, scope.root) for scope in scopes if isinstance(scope.root, ir.Graph)]
     chains = [
-        (scope, one) for scope, graph in graphs for one in find_chains(scope, graph, accepts)
-    ]
-    excluded = frozenset(node for _, chain in chains if not chain.reason for node in chain.nodes)
-    with ExitStack() as split:
-        if target.kind == "cuda":
-            if advise(scopes, excluded).options:
-                excluded |= frozenset(
-                    node for scope in scopes for node in beside_convolutions(scope)
-                )
-            else:
-                split.enter_context(split_biases(scopes, excluded))
-            split.enter_context(decomposed_attention(scopes, supports_attention))
-            split.enter_context(split_skip_norms(scopes, takes_sum))
-            split.enter_context(split_gate_up(scopes, prefers_split_gate_up))
-            split.enter_context(pretransposed_weights(scopes, prefers_transposed_weight))
-            split.enter_context(decomposed_rotations(scopes, supports_attention))
-        made = _compile(
-            scopes, path, kernels, target, count, sources, chooser, accepts, chains, excluded,
-            bodies or {},
-        )  # fmt: skip
-    for scope in scopes if target.kind == "cuda" else ():
-        drop_unread(scope)
-    return made
-
-
-def _compile(
-    scopes: Sequence[Scope],
-    path: Path,
-    kernels: str,
-    target: Target,
-    count: Callable[[int, int], None],
-    sources: Path | None,
-    chooser: Chooser | None,
-    accepts: Accepts,
-    chains: Sequence[tuple[Scope, Chain]],
-    excluded: frozenset[ir.Node],
-    bodies: Mapping[str, onnx.FunctionProto],
-) -> tuple[tuple[RegionReport, ...], Path | None, str]:
-    """Do the rest once chains of convolutions are found, see `compile_regions`."""
-    found = [
         (scope, one)
         for scope in scopes
-        for one in find_candidates(scope, accepts, target, excluded)
+        if isinstance(scope.root, ir.Graph)
+        for one in find_chains(scope, scope.root, accepts)
     ]
-    kept = list(find_kept(scopes, bodies, accepts, target)) if bodies else []
-    signatures = [each for _, chain in chains for each in chain.signatures.values()]
-    signatures += [one.signature for _, one in found if one.signature is not None]
-    signatures += [one.signature for one in kept if one.signature is not None]
-    wanted, shared = by_key(signatures)
-    reports: list[RegionReport] = []
-    replaced: dict[ir.Value, ir.Value] = {}
-    built = None
-    if wanted:
-        built = build_library(
-            list(wanted.values()), target, path, kernels, count=count, sources=sources,
-            chooser=chooser,
+    excluded = frozenset(node for _, chain in chains if not chain.reason for node in chain.nodes)
+    decompositions: Sequence[Decomposition] = ()
+    if target.kind == "cuda":
+        has_layout = bool(advise(scopes, excluded).options)
+        decompositions = _decompositions(accepts, excluded, has_layout=has_layout)
+        for scope in scopes if has_layout else ():
+            excluded |= frozenset(beside_convolutions(scope))
+    with decomposed(scopes, decompositions):
+        plan = _Plan(
+            chains,
+            [(scope, one) for scope in scopes
+             for one in find_candidates(scope, accepts, target, excluded)],
+            list(find_kept(scopes, bodies, accepts, target)) if bodies else [],
+            bodies or {},
         )  # fmt: skip
-    refused = dict(shared)
-    if built is not None:
-        refused |= {each.key: reason for each, reason in built.refused}
-    left_out = {
-        each.key: each.left_out_lines()
-        for each in (() if built is None else built.kernels)
-        if isinstance(each, CudaKernel)
-    }
-    for scope, chain in chains:
-        reports += settle_chain(scope, chain, refused, replaced)
-    for scope, one in found:
-        at, signature, reason = one.region.at, one.signature, one.reason
-        if signature is not None:
-            reason = refused.get(signature.key, "")
-            if any(node.graph is None for node in one.region.nodes):
-                reason = "nothing reads all of it any more"
-            if not reason and not lower_region(scope, one.region, signature, replaced):
-                reason = "rolled back or out of fuel"
-        emitted = None if reason or signature is None else signature.op_type
-        missing = () if emitted is None or signature is None else left_out.get(signature.key, ())
-        reports.append(replace(_report(one, at, reason, emitted), left_out=missing))
-    reports += settle_kept(kept, bodies, refused)
+        wanted, shared = by_key(plan.signatures())
+        built = None
+        if wanted:
+            built = build_library(
+                list(wanted.values()), target, path, kernels, count=count, sources=sources,
+                chooser=chooser,
+            )  # fmt: skip
+        reports = list(plan.lower(built, shared))
     for scope in scopes:
         restore_order(scope)
     if built is None:
@@ -200,6 +141,85 @@ def _compile(
     reports = [replace(one, sources=files.get(one.emitted_as or "", ())) for one in reports]
     library = None if built.library is None else built.library.path
     return tuple(reports), library, built.note
+
+
+def _decompositions(
+    accepts: Accepts, excluded: frozenset[ir.Node], *, has_layout: bool
+) -> Sequence[Decomposition]:
+    """Return what is decomposed on CUDA, in order; see `advise` for the layout."""
+
+    def takes(scope: Scope, node: ir.Node) -> bool:
+        cost = CudaCostModel(scope, load_calibration())
+        return takes_attention(scope, node, accepts, cost)
+
+    return (
+        *(() if has_layout else (DecomposeConvBias(excluded),)),
+        ComposeAttention(takes),
+        DecomposeSkipNorm(),
+        DecomposeGateUp(),
+        PretransposeWeight(),
+        DecomposeRotary(takes),
+    )
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """What may become fused nodes, as it was found; nothing is replaced yet."""
+
+    chains: Sequence[tuple[Scope, Chain]]
+    found: Sequence[tuple[Scope, Candidate]]
+    kept: Sequence[KeptNode]
+    bodies: Mapping[str, onnx.FunctionProto]
+
+    def signatures(self) -> Iterator[RegionSignature]:
+        """Yield what there are to be kernels for."""
+        for _, chain in self.chains:
+            yield from chain.signatures.values()
+        for signature in (
+            *(one.signature for _, one in self.found), *(one.signature for one in self.kept)
+        ):  # fmt: skip
+            if signature is not None:
+                yield signature
+
+    def lower(
+        self, built: LibraryBuild | None, shared: Mapping[str, str]
+    ) -> Iterator[RegionReport]:
+        """Put fused nodes in the place of what has a kernel, and report on each region.
+
+        Args:
+            built: What became of the signatures, None if there were none.
+            shared: Why there is no kernel for these keys.
+        """
+        refused, replaced = dict(shared), dict[ir.Value, ir.Value]()
+        left_out = dict[str, tuple[str, ...]]()
+        if built is not None:
+            refused |= {each.key: reason for each, reason in built.refused}
+            cuda = (each for each in built.kernels if isinstance(each, CudaKernel))
+            left_out = {each.key: each.left_out_lines() for each in cuda}
+        for scope, chain in self.chains:
+            yield from settle_chain(scope, chain, refused, replaced)
+        for scope, one in self.found:
+            yield _lower(scope, one, refused, replaced, left_out)
+        yield from settle_kept(self.kept, self.bodies, refused)
+
+
+def _lower(
+    scope: Scope,
+    one: Candidate,
+    refused: Mapping[str, str],
+    replaced: dict[ir.Value, ir.Value],
+    left_out: Mapping[str, tuple[str, ...]],
+) -> RegionReport:
+    at, signature, reason = one.region.at, one.signature, one.reason
+    if signature is not None:
+        reason = refused.get(signature.key, "")
+        if any(node.graph is None for node in one.region.nodes):
+            reason = "nothing reads all of it any more"
+        if not reason and not lower_region(scope, one.region, signature, replaced):
+            reason = "rolled back or out of fuel"
+    emitted = None if reason or signature is None else signature.op_type
+    missing = () if emitted is None or signature is None else left_out.get(signature.key, ())
+    return replace(_report(one, at, reason, emitted), left_out=missing)
 
 
 def find_candidates(

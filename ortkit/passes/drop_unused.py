@@ -34,9 +34,7 @@ class DropUnused(GraphPass):
                     continue
                 name = value.name or ""
                 if scope.log.claim(self.name, "initializer", name, f"initializer {name!r}"):
-                    del graph.initializers[name]
-                    if value.is_graph_input():
-                        graph.inputs.remove(value)
+                    scope.drop_initializer(value)
         self._functions(scope)
 
     def _functions(self, scope: Scope) -> None:

@@ -111,7 +111,6 @@ class FoldAffineIntoConv(NodePass):
         if is_new:
             site.set_input(1, site.constant(weight, f"{form.weight.name}/folded"))
         if bias.any() or site.input(2) is not None:
-            site.node.resize_inputs(3)
             site.set_input(2, site.constant(new_bias, f"{site.output.name}/bias"))
         return True
 

@@ -259,5 +259,4 @@ def _set_bias(site: Site, new: _New) -> None:
         return
     if "beta" in site.node.attributes:
         site.set_attribute("beta", 1.0)
-    site.node.resize_inputs(3)
     site.set_input(2, site.constant(new.bias, f"{site.output.name}/bias"))

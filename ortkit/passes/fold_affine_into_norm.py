@@ -93,8 +93,4 @@ def _channels(site: Site) -> Channels | None:
 
 
 def _set_weights(site: Site, inputs: Sequence[ir.Value | None]) -> None:
-    if len(inputs) > len(site.node.inputs):
-        site.node.resize_inputs(len(inputs))
-    for index, value in enumerate(inputs):
-        if value is not site.node.inputs[index]:
-            site.set_input(index, value)
+    site.scope.set_inputs(site.node, [*inputs, *site.node.inputs[len(inputs) :]])

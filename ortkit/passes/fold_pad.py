@@ -57,7 +57,7 @@ class FoldPad(NodePass):
         if not site.claim("pad"):
             return
         own = site.ints("pads") or (0,) * len(amounts)
-        site.node.attributes.pop("auto_pad", None)
+        site.set_attribute("auto_pad", None)
         site.set_attribute("pads", [a + b for a, b in zip(own, amounts, strict=True)])
         if site.node.op_type == "AveragePool":
             site.set_attribute("count_include_pad", 1)

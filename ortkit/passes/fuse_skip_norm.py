@@ -93,7 +93,7 @@ class FuseSkipNorm(NodePass):
             name=f"{site.output.name}/residual",
         )
         for unread in made[1:3]:
-            unread.name = ""
+            site.scope.leave_out(unread)
         site.replace(made[0])
         if is_shared:
             site.scope.replace(total, made[3])

@@ -69,8 +69,8 @@ class MergeEqualNodes(GraphPass):
             if same is None:
                 group.append(value)
             elif scope.log.claim(self.name, "initializer", value.name or "", f"{value.name!r}"):
-                value.replace_all_uses_with(same)
-                del graph.initializers[value.name or ""]
+                scope.replace(value, same)
+                scope.drop_initializer(value)
 
     def _nodes(self, scope: Scope, graph: ir.Graph | ir.Function, table: _Table) -> None:
         for node in list(graph):

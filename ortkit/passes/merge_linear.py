@@ -76,7 +76,6 @@ class MergeLinear(NodePass):
             site.set_attribute("alpha", 1.0)
             site.set_attribute("beta", 1.0)
             if has_bias or site.input(2) is not None:
-                site.node.resize_inputs(3)
                 site.set_input(2, site.constant(bias, f"{site.output.name}/bias"))
         site.set_input(0, inner.inputs[0])
 

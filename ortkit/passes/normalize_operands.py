@@ -45,9 +45,7 @@ class NormalizeOperands(NodePass):
         is_swapped = site.scope.is_constant(left) and not site.scope.is_constant(right)
         if is_swapped and site.node.op_type in COMMUTATIVE:
             if site.claim("order"):
-                site.node.replace_input_with(0, right)
-                site.node.replace_input_with(1, left)
-                site.scope.touched.append(site.node)
+                site.scope.set_inputs(site.node, [right, left])
             return
         for index, other in ((0, right), (1, left)):
             if self._flatten(site, index, other):

@@ -63,11 +63,7 @@ def _where(site: Site) -> None:
     negated = site.producer(condition, "Not")
     if negated is not None and len(branches) == 2:
         if site.claim("not"):
-            first, second = branches
-            # One is always read, so that neither is dropped as unused.
-            site.node.replace_input_with(1, second)
-            site.set_input(2, first)
-            site.set_input(0, negated.inputs[0])
+            site.scope.set_inputs(site.node, [negated.inputs[0], *reversed(branches)])
         return
     known = _uniform(site, condition)
     chosen = None if known is None else branches[0 if known else 1]

@@ -108,6 +108,4 @@ class UnsignActivations(NodePass):
 
 
 def _set_zero(site: Site, node: ir.Node, zero: ir.Value) -> None:
-    if len(node.inputs) < 3:
-        node.resize_inputs(3)
     site.scope.set_input(node, 2, zero)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
 
 #: Why what `RewriteLog.denied` names is not done.
@@ -65,6 +65,11 @@ class RewriteLog:
             return False
         self.hits.append(Hit(identity, pass_name, rule, node))
         return True
+
+    def retract(self, hits: Sequence[Hit]) -> None:
+        """Drop hits of rewrites that were undone; equal ones of others stay."""
+        gone = {id(hit) for hit in hits}
+        self.hits[:] = [hit for hit in self.hits if id(hit) not in gone]
 
     def miss(self, pass_name: str, node: str, reason: str, outputs: tuple[str, ...] = ()) -> None:
         """Record why a rewrite that was considered at `node` is not done."""

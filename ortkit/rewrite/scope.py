@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -18,8 +19,18 @@ from ortkit.graph.walk import (
     subgraphs,
     take_name,
 )
+from ortkit.rewrite.edits import (
+    REPLACED_BY,
+    AttributeSet,
+    Edit,
+    Independent,
+    InputsSet,
+    Inserted,
+    Replaced,
+)
 from ortkit.rewrite.log import RewriteLog
 from ortkit.rewrite.options import Target
+from ortkit.rewrite.transaction import Transaction
 
 #: Domains whose ops are known to have no effect but their outputs.
 PURE_DOMAINS = frozenset({"", "ai.onnx.ml", "com.microsoft"})
@@ -65,11 +76,14 @@ class Scope:
         self.target = target
         self.touched: list[ir.Node] = []
         """Nodes made, or standing next to an edit, since a sweep last took them."""
+        self.replacements = 0
+        """How often a value came to stand for another one."""
         self._whole = whole or Whole.of(model)
         self._names = self._whole.names
         self._shared: dict[tuple[ir.DataType, tuple[int, ...], bytes], ir.Value] = {}
         self._unnamed: set[ir.Value] = set()
         """Values made here that stand for none that was there: their names are made up."""
+        self._open: Transaction | None = None
 
     @property
     def is_function(self) -> bool:
@@ -89,7 +103,9 @@ class Scope:
 
     def import_domain(self, domain: str, version: int) -> None:
         """Import `domain` where it is not imported yet."""
-        self.root.opset_imports.setdefault(domain, version)
+        if domain not in self.root.opset_imports:
+            self.root.opset_imports[domain] = version
+            self._on_undo(lambda: self.root.opset_imports.pop(domain))
 
     def require_opset(self, version: int) -> bool:
         """Let the model's default domain have this version at least; False if that cannot be.
@@ -104,6 +120,7 @@ class Scope:
         return self.opset() >= version
 
     def _raise_opset(self, version: int) -> bool:
+        assert self._open is None, "what converts the whole model cannot be undone"
         about = f"opset {self.opset()}"
         if version > self.target.max_opset:
             reason = f"opset {version} is over the newest allowed, {self.target.max_opset}"
@@ -142,6 +159,40 @@ class Scope:
             return None
         return constant_array(value, limit)
 
+    # ---- undoing -----------------------------------------------------------------------
+
+    @contextmanager
+    def transaction(self) -> Iterator[Transaction]:
+        """Note all edits within the `with`, so that they can be undone; an exception undoes them.
+
+        Transactions do not nest, and the opset and the IR version stay as they are.
+        """
+        assert self._open is None, "a transaction is open"
+        opened = self._open = Transaction(self)
+        try:
+            yield opened
+        except BaseException:
+            self._open = None
+            opened.close()
+            opened.undo()
+            raise
+        self._open = None
+        opened.close()
+
+    def _note(self, edit: Edit) -> None:
+        if self._open is not None:
+            self._open.note(edit)
+
+    def _on_undo(self, take_back: Callable[[], object]) -> None:
+        self._note(Independent(take_back))
+
+    def forget(self, node: ir.Node) -> None:
+        """Free the names of a node that was removed, and forget what is known of its outputs."""
+        self._unnamed.difference_update(node.outputs)
+        self._names.difference_update((node.name or "", *(one.name or "" for one in node.outputs)))
+        for value in node.outputs:
+            self.shapes.learn(value, None)
+
     # ---- editing -----------------------------------------------------------------------
 
     def fresh(self, name: str) -> str:
@@ -150,8 +201,16 @@ class Scope:
 
     def rename(self, value: ir.Value, name: str) -> None:
         """Give `value`, whose name no nested graph hides, another one; the old one is free."""
-        self._names.discard(value.name or "")
+        before, is_unnamed = value.name, value in self._unnamed
+        self._on_undo(lambda: self._name(value, before or "", is_unnamed=is_unnamed))
+        self._names.discard(before or "")
         value.name = self.fresh(name)
+
+    def _name(self, value: ir.Value, name: str, *, is_unnamed: bool) -> None:
+        self._names.discard(value.name or "")
+        self._names.add(name)
+        value.name = name
+        (self._unnamed.add if is_unnamed else self._unnamed.discard)(value)
 
     def give_up_name(self, value: ir.Value) -> None:
         """Call `value` otherwise: its node now computes something else than the name stood for.
@@ -161,11 +220,18 @@ class Scope:
         self.rename(value, f"{value.name}/changed")
         self._unnamed.add(value)
 
+    def leave_out(self, value: ir.Value) -> None:
+        """Let a node not compute an output that nothing reads."""
+        before = value.name
+        self._on_undo(lambda: setattr(value, "name", before))
+        value.name = ""
+
     def swap_names(self, one: ir.Value, other: ir.Value) -> None:
         """Let each have the other's name: what one stood for is now computed by the other."""
         one.name, other.name = other.name, one.name
         if (one in self._unnamed) != (other in self._unnamed):
             self._unnamed ^= {one, other}
+        self._on_undo(lambda: self.swap_names(one, other))
 
     def insert(
         self,
@@ -177,8 +243,9 @@ class Scope:
         domain: str = "",
         outputs: int = 1,
         name: str,
+        after: bool = False,
     ) -> tuple[ir.Value, ...]:
-        """Insert a node before `before` and return its outputs, shapes inferred."""
+        """Insert a node before `before`, or after it, and return its outputs, shapes inferred."""
         node = ir.node(
             op_type, list(inputs), dict(attributes or {}), domain=domain, num_outputs=outputs
         )
@@ -186,7 +253,9 @@ class Scope:
         for value in node.outputs:
             value.name = self.fresh(name)
         self._unnamed.update(node.outputs)
-        _graph_of(before).insert_before(before, node)
+        graph = _graph_of(before)
+        (graph.insert_after if after else graph.insert_before)(before, node)
+        self._note(Inserted(node))
         self.shapes.infer_node(node)
         for value in node.outputs:
             self.note_type(value)
@@ -229,7 +298,28 @@ class Scope:
         self.root.register_initializer(value)
         if self.model.ir_version < OVERRIDABLE_SINCE_IR:
             self.root.inputs.append(value)
+        self._on_undo(lambda: self._give_back(value))
         return value
+
+    def _give_back(self, value: ir.Value) -> None:
+        """Drop an initializer, which stays if others came to read it."""
+        self.drop_initializer(value)
+        if not value.is_initializer():
+            self._names.discard(value.name or "")
+
+    def drop_initializer(self, value: ir.Value) -> None:
+        """Remove an initializer that nothing reads and no caller can give."""
+        graph = value.graph
+        is_read = bool(value.uses()) or value.is_graph_output()
+        is_given = value.is_graph_input() and self.model.ir_version >= OVERRIDABLE_SINCE_IR
+        if graph is None or not value.is_initializer() or is_read or is_given:
+            return
+        inputs = list(graph.inputs)
+        if value.is_graph_input():
+            graph.inputs.remove(value)
+            self._on_undo(lambda: graph.inputs.insert(inputs.index(value), value))
+        graph.initializers.pop(value.name or "")
+        self._on_undo(lambda: graph.register_initializer(value))
 
     def can_replace(self, old: ir.Value, new: ir.Value) -> str | None:
         """Return None if `new` may stand for `old` everywhere, else the reason why not."""
@@ -244,27 +334,53 @@ class Scope:
             return f"output {old.name!r} would be a value of an enclosing graph"
         return None
 
-    def replace(self, old: ir.Value, new: ir.Value) -> None:
+    def replace(self, old: ir.Value, new: ir.Value, but: ir.Node | None = None) -> None:
         """Let `new` stand for `old` everywhere; a graph output keeps its name and type.
 
         The caller has asked `can_replace`. What nothing reads any more is removed. A value
         keeps its name when another node computes it: names tell where nodes come from.
+
+        Args:
+            old: What was computed.
+            new: What computes the same.
+            but: A node that goes on reading `old`, from which it makes `new`.
         """
+        fact = self.shapes.fact(new)
+        self._on_undo(lambda: self.shapes.learn(new, fact))
         self.shapes.merge(new, old)
         self.touched.extend(old.consumers())
-        if old.is_graph_output() or self._takes_name(old, new):
-            new.name, old.name = old.name, new.name
-            self._unnamed.discard(new)
-        if old.is_graph_output():
-            new.type, new.shape = old.type, old.shape
-            new.doc_string = old.doc_string or new.doc_string
-            if old.metadata_props:
-                new.metadata_props.update(old.metadata_props)
-        old.replace_all_uses_with(new, replace_graph_outputs=True)
+        is_output = old.is_graph_output()
+        if is_output or self._takes_name(old, new):
+            self.swap_names(old, new)
+        if is_output:
+            self._declare(new, old.type, old.shape)
+            doc_string, metadata = new.doc_string, dict(new.metadata_props)
+            self._on_undo(lambda: _document(new, doc_string, metadata))
+            _document(new, old.doc_string or doc_string, metadata | dict(old.metadata_props))
+        self._read_instead(old, new, but)
         if (producer := new.producer()) is not None:
             self.touched.append(producer)
         if (producer := old.producer()) is not None:
             self.drop_if_unused(producer)
+
+    def _read_instead(self, old: ir.Value, new: ir.Value, but: ir.Node | None) -> None:
+        """Let all that reads or returns `old`, but for one node, read or return `new`."""
+        uses = tuple((use.node, use.idx) for use in old.uses() if use.node is not but)
+        others = () if self._open is None else new.uses()
+        graphs = [old.graph] if old.graph is not None and old.is_graph_output() else []
+        outputs = tuple(
+            (graph, place)
+            for graph in graphs
+            for place, value in enumerate(graph.outputs)
+            if value is old
+        )
+        for node, index in uses:
+            node.replace_input_with(index, new)
+        for graph, place in outputs:
+            graph.outputs[place] = new
+        self.replacements += 1
+        old.meta[REPLACED_BY] = new, self.replacements
+        self._note(Replaced(old, new, uses, frozenset(others), outputs))
 
     def _takes_name(self, old: ir.Value, new: ir.Value) -> bool:
         """Say whether `new` may have the name of `old`, which nothing will read any more."""
@@ -276,11 +392,67 @@ class Scope:
 
     def set_input(self, node: ir.Node, index: int, value: ir.Value | None) -> None:
         """Let input `index` of `node` read `value`; what nothing reads any more is removed."""
-        old = node.inputs[index]
-        node.replace_input_with(index, value)
+        inputs = [*node.inputs, *[None] * (index + 1 - len(node.inputs))]
+        inputs[index] = value
+        self.set_inputs(node, inputs)
+
+    def set_inputs(self, node: ir.Node, values: Sequence[ir.Value | None]) -> None:
+        """Let `node` read `values`, as many as there are; what nothing reads then is removed."""
+        before = node.inputs
+        node.resize_inputs(len(values))
+        for index, value in enumerate(values):
+            if node.inputs[index] is not value:
+                node.replace_input_with(index, value)
+        self._note(InputsSet(node, tuple(before), tuple(values)))
         self.touched.append(node)
-        if old is not None and (producer := old.producer()) is not None:
-            self.drop_if_unused(producer)
+        gone = (value.producer() for value in before if value is not None and value not in values)
+        for producer in dict.fromkeys(gone):
+            if producer is not None:
+                self.drop_if_unused(producer)
+
+    def set_attribute(
+        self, node: ir.Node, name: str, value: int | float | str | Sequence[int] | None
+    ) -> None:
+        """Set an attribute of `node`; None takes it away."""
+        before = tuple(node.attributes.values())
+        if value is None:
+            node.attributes.pop(name, None)
+        else:
+            node.attributes[name] = ir.convenience.convert_attribute(name, value)
+        self._note(AttributeSet(node, name, before, node.attributes.get(name)))
+        self.touched.append(node)
+
+    def declare(self, value: ir.Value, dtype: ir.DataType, shape: ir.Shape) -> None:
+        """Write down the element type and the shape of `value`."""
+        self._declare(value, ir.TensorType(dtype), shape)
+
+    def _declare(
+        self, value: ir.Value, type_: ir.TypeProtocol | None, shape: ir.Shape | None
+    ) -> None:
+        before = value.type, value.shape
+        self._on_undo(lambda: self._declare(value, *before))
+        value.type, value.shape = type_, shape
+
+    def forget_misses(self, node: str) -> None:
+        """Drop the reasons of a node, described so, that is now rewritten."""
+        misses = tuple(one for one in self.log.misses if one.node == node)
+        for miss in misses:
+            del self.log.misses[miss]
+        self._on_undo(lambda: self.log.misses.update(dict.fromkeys(misses)))
+
+    def remove(self, node: ir.Node) -> None:
+        """Remove a node that nothing reads."""
+        inner = (each for body in subgraphs(node) for each in nodes_below(body))
+        inputs = tuple((each, tuple(each.inputs)) for each in (node, *inner))
+        edit = None if self._open is None else self._open.removal(node, inputs)
+        for each, values in inputs[1:]:
+            for index in range(len(values)):
+                each.replace_input_with(index, None)
+        _graph_of(node).remove(node, safe=True)
+        if edit is None:
+            self._unnamed.difference_update(node.outputs)
+        else:
+            self._note(edit)
 
     def drop_if_unused(self, node: ir.Node) -> int:
         """Remove `node` if nothing reads it, then what only it read. Returns how many went."""
@@ -290,11 +462,7 @@ class Scope:
             if current.graph is None or not is_unused(current):
                 continue
             sources = [value.producer() for value in captured_values(current)]
-            for body in subgraphs(current):
-                for inner in nodes_below(body):
-                    for i in range(len(inner.inputs)):
-                        inner.replace_input_with(i, None)
-            current.graph.remove(current, safe=True)
+            self.remove(current)
             removed += 1
             for source in sources:
                 if source is not None:
@@ -318,6 +486,13 @@ def captured_values(node: ir.Node) -> Iterable[ir.Value]:
             found.update((id(value), value) for value in inner.inputs if value is not None)
         found.update((id(value), value) for value in body.outputs)
     return found.values()
+
+
+def _document(value: ir.Value, doc_string: str | None, metadata: Mapping[str, str]) -> None:
+    value.doc_string = doc_string
+    if metadata or value.metadata_props:
+        value.metadata_props.clear()
+        value.metadata_props.update(metadata)
 
 
 def _graph_of(node: ir.Node | None) -> ir.Graph:

@@ -172,10 +172,11 @@ class Site:
         """Let input `index` of this node read `value`."""
         self.scope.set_input(self.node, index, value)
 
-    def set_attribute(self, name: str, value: Integer | Real | str | Sequence[Integer]) -> None:
-        """Set an attribute of this node."""
-        self.node.attributes[name] = ir.convenience.convert_attribute(name, value)
-        self.scope.touched.append(self.node)
+    def set_attribute(
+        self, name: str, value: Integer | Real | str | Sequence[Integer] | None
+    ) -> None:
+        """Set an attribute of this node; None takes it away."""
+        self.scope.set_attribute(self.node, name, value)
 
 
 def describe(node: ir.Node) -> str:

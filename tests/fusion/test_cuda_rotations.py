@@ -11,7 +11,8 @@ from region_models import Eager, accept, scope_of
 from test_cuda_attention import run
 
 from ortkit.fusion.attention.cuda import cuda_attention_candidates, takes_attention
-from ortkit.fusion.decompose.rotary import decomposed_rotations
+from ortkit.fusion.decompose.rotary import DecomposeRotary
+from ortkit.fusion.decompose.run import decomposed
 from ortkit.fusion.regions.lower import lower_region
 from ortkit.graph.io.text import from_text
 from ortkit.kernels.tuning.calibration import Calibration
@@ -95,7 +96,7 @@ def test_apart_they_compute_the_same(name: str) -> None:
     def takes(of: Scope, node: ir.Node) -> bool:
         return takes_attention(of, node, accept, Eager(of, Calibration()))
 
-    with decomposed_rotations([scope], takes):
+    with decomposed([scope], [DecomposeRotary(takes)]):
         lower_attention(scope)
     fused = ir.to_proto(scope.model)
     onnx.checker.check_model(fused)
@@ -118,7 +119,7 @@ def test_apart_they_compute_the_same(name: str) -> None:
 def test_what_no_region_takes_is_as_it_was(name: str, is_wanted: bool) -> None:
     scope = scope_of(ir.from_proto(model_of(*FORMS[name][:2])))
     before = ir.to_proto(scope.model)
-    with decomposed_rotations([scope], lambda *_: is_wanted):
+    with decomposed([scope], [DecomposeRotary(lambda *_: is_wanted)]):
         inside = [node.op_type for node in scope.model.graph]
         assert ("Sub" in inside) == is_wanted
     assert ir.to_proto(scope.model) == before
@@ -138,5 +139,5 @@ def test_split_has_an_input_for_its_sizes_since_opset_13(opset: int) -> None:
 def test_other_rotations_are_left(name: str) -> None:
     scope = scope_of(ir.from_proto(model_of(*LEFT[name])))
     before = ir.to_proto(scope.model)
-    with decomposed_rotations([scope], lambda *_: True):
+    with decomposed([scope], [DecomposeRotary(lambda *_: True)]):
         assert ir.to_proto(scope.model) == before

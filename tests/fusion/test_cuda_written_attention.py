@@ -9,7 +9,8 @@ import pytest
 from region_models import Eager, accept, run, scope_of
 
 from ortkit.fusion.attention.cuda import cuda_attention_candidates, takes_attention
-from ortkit.fusion.decompose.attention import decomposed_attention
+from ortkit.fusion.decompose.attention import ComposeAttention
+from ortkit.fusion.decompose.run import decomposed
 from ortkit.fusion.regions.lower import lower_region
 from ortkit.graph.io.text import from_text
 from ortkit.kernels.signature import RegionSignature
@@ -91,26 +92,42 @@ def judge(signature: RegionSignature) -> Refused | None:
     return found if isinstance(found, Refused) else accept(signature)
 
 
-def written(name: str, *, is_lowered: bool) -> onnx.ModelProto:
-    scope = scope_of(ir.from_proto(model_of(name)), kind="cuda")
-    with decomposed_attention([scope], takes):
-        (one,) = cuda_attention_candidates(
-            scope, scope.model.graph, judge, Eager(scope, Calibration())
-        )
-        assert one.signature is not None, one.reason
-        assert set(one.region.inputs) <= {*scope.model.graph.inputs, one.region.inputs[-1]}
-        if is_lowered:
-            assert lower_region(scope, one.region, one.signature, {})
+def checked(scope: Scope) -> onnx.ModelProto:
     after = ir.to_proto(scope.model)
     onnx.checker.check_model(after, full_check=True)
     return after
 
 
-@pytest.mark.parametrize("is_lowered", [True, False], ids=["a region", "left"])
 @pytest.mark.parametrize("name", FORMS)
-def test_it_computes_what_was_written(name: str, is_lowered: bool) -> None:
-    """As a region, and as the function that stays where none was made of it."""
-    after = written(name, is_lowered=is_lowered)
+def test_a_region_computes_what_was_written(name: str) -> None:
+    scope = scope_of(ir.from_proto(model_of(name)), kind="cuda")
+    with decomposed([scope], [ComposeAttention(takes)]):
+        (one,) = cuda_attention_candidates(
+            scope, scope.model.graph, judge, Eager(scope, Calibration())
+        )
+        assert one.signature is not None, one.reason
+        assert set(one.region.inputs) <= {*scope.model.graph.inputs, one.region.inputs[-1]}
+        assert lower_region(scope, one.region, one.signature, {})
+    _is_function_of(scope, name)
+    assert [hit.rule for hit in scope.log.hits] == ["written-attention", "attention"]
+
+
+@pytest.mark.parametrize("name", ["a cap and a mask", "a softmax in float32"])
+def test_what_cannot_be_undone_is_a_function(name: str) -> None:
+    """Its mask is computed elsewhere since: the attention stays, with its body."""
+    scope = scope_of(ir.from_proto(model_of(name)), kind="cuda")
+    with decomposed([scope], [ComposeAttention(takes)]):
+        (attention,) = (node for node in scope.root if node.op_type == "Attention")
+        mask = attention.inputs[3]
+        assert mask is not None
+        maker = mask.producer()
+        assert maker is not None
+        scope.replace(mask, scope.insert(maker, maker.op_type, maker.inputs, name="other")[0])
+    _is_function_of(scope, name)
+
+
+def _is_function_of(scope: Scope, name: str) -> None:
+    after = checked(scope)
     ops = [node.op_type for node in after.graph.node]
     assert not {"Softmax", "MatMul", "Attention"} & set(ops)
     assert sum(op.startswith("attention_") for op in ops) == 1
@@ -120,20 +137,32 @@ def test_it_computes_what_was_written(name: str, is_lowered: bool) -> None:
     assert np.isfinite(found).all()
 
 
+@pytest.mark.parametrize("name", FORMS)
+def test_what_no_region_took_is_as_it_was_written(name: str) -> None:
+    scope = scope_of(ir.from_proto(model_of(name)), kind="cuda")
+    before = ir.to_proto(scope.model)
+    with decomposed([scope], [ComposeAttention(takes)]):
+        assert [hit.rule for hit in scope.log.hits] == ["written-attention"]
+    assert ir.to_proto(scope.model) == before
+    assert not scope.log.hits
+
+
+def test_it_is_refused_no_more_while_it_is_one_node() -> None:
+    scope = scope_of(ir.from_proto(model_of("a cap and a mask")), kind="cuda")
+    FuseAttention().run(scope)
+    misses = dict(scope.log.misses)
+    assert [one.pass_name for one in misses] == ["fuse-attention"]
+    with decomposed([scope], [ComposeAttention(takes)]):
+        assert not scope.log.misses
+    assert scope.log.misses == misses
+
+
 @pytest.mark.parametrize("denied", [True, False], ids=["denied", "no kernel"])
 def test_what_no_kernel_takes_stays_as_it_was_written(denied: bool) -> None:
     name = "a cap and a mask"
     ids = ["fuse-regions:written-attention:o"] if denied else []
     scope = scope_of(ir.from_proto(model_of(name)), denied=ids, kind="cuda")
     before = ir.to_proto(scope.model)
-    with decomposed_attention([scope], takes if denied else lambda *_: False):
+    with decomposed([scope], [ComposeAttention(takes if denied else lambda *_: False)]):
         assert ir.to_proto(scope.model) == before
     assert ir.to_proto(scope.model) == before
-
-
-def test_what_a_kernel_takes_is_refused_no_more() -> None:
-    scope = scope_of(ir.from_proto(model_of("a cap and a mask")), kind="cuda")
-    FuseAttention().run(scope)
-    assert [one.pass_name for one in scope.log.misses] == ["fuse-attention"]
-    with decomposed_attention([scope], takes):
-        assert not scope.log.misses

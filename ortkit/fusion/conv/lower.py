@@ -9,7 +9,7 @@ from ortkit.fusion.conv.block import Block
 from ortkit.fusion.conv.bodies import TO_NCHW, TO_NHWC, Described
 from ortkit.fusion.conv.chains import RULE, Chain, is_read_outside
 from ortkit.fusion.conv.finder import PASS
-from ortkit.fusion.regions.lower import drop_initializer, import_fused
+from ortkit.fusion.regions.lower import import_fused
 from ortkit.graph.analysis.value_names import CHANNELS_LAST
 from ortkit.rewrite.scope import Scope
 from ortkit.rewrite.site import describe
@@ -34,7 +34,7 @@ def lower_chain(scope: Scope, chain: Chain, replaced: dict[ir.Value, ir.Value]) 
     for block in reversed(chain.blocks):
         scope.drop_if_unused(block.last)
     for value in read:
-        drop_initializer(value)
+        scope.drop_initializer(value)
     return True
 
 
@@ -65,8 +65,8 @@ class _Lowering:
             name=f"{name}/fused",
         )
         for value, spec in zip(made, signature.outputs, strict=True):
-            value.type = ir.TensorType(ir.DataType.from_numpy(np.dtype(spec.dtype)))
-            value.shape = ir.Shape(spec.shape)
+            dtype = ir.DataType.from_numpy(np.dtype(spec.dtype))
+            scope.declare(value, dtype, ir.Shape(spec.shape))
         if block.pooled:
             self.means[block.output] = made[1]
         for old, new in zip(block.results, made, strict=False):

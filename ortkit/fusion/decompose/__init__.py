@@ -1,1 +1,1 @@
-"""Decompositions before regions are formed, taken back where no region wants them."""
+"""Decompositions before regions are formed, undone where no region wants them."""

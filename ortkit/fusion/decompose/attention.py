@@ -8,14 +8,15 @@ was written.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar
 
 import onnx_ir as ir
 
 from ortkit.fusion.attention.cuda import function_of
 from ortkit.fusion.attention.cuda_semantics import WRITTEN, Written
-from ortkit.fusion.regions.lower import drop_initializer
+from ortkit.fusion.decompose.run import Decomposition, Wanted
 from ortkit.fusion.regions.region import PASS
 from ortkit.ops.attention import emit, mask_emit
 from ortkit.ops.attention.find import find_core
@@ -29,64 +30,46 @@ from ortkit.rewrite.scope import Scope
 from ortkit.rewrite.site import Site, describe
 
 
-@contextmanager
-def decomposed_attention(
-    scopes: Sequence[Scope], wanted: Callable[[Scope, ir.Node], bool]
-) -> Iterator[None]:
-    """Write attentions that a kernel takes as one node; those that still are become functions.
+@dataclass(frozen=True)
+class ComposeAttention(Decomposition):
+    """Write attention that a kernel takes as one node.
 
-    Args:
-        scopes: Whose graphs are looked at.
-        wanted: Says of an attention whether a kernel takes it.
+    Skips:
+        * What is no attention; `fuse-attention` says why.
+        * Other types than float16, keys and values with a cache.
     """
-    found = [(scope, node) for scope in scopes for node in _all_written(scope, wanted)]
-    try:
-        yield
-    finally:
-        for scope, node in found:
-            if node.graph is not None:
-                function_of(scope, node)
 
+    wanted: Wanted
+    """Says of an attention whether a kernel takes it."""
 
-def _all_written(scope: Scope, wanted: Callable[[Scope, ir.Node], bool]) -> Iterator[ir.Node]:
-    if not isinstance(scope.root, ir.Graph):
-        return
-    facts = Facts(scope)
-    for node in list(scope.root):
-        if node.graph is None or (node.domain, node.op_type) != ("", "Softmax"):
-            continue
-        try:
-            made = _written(Site(scope, node, PASS), facts, wanted)
-        except RefusedError:
-            continue  # `fuse-attention` said why
-        if made is not None:
-            yield made
+    name: ClassVar[str] = PASS
+    ops: ClassVar[Sequence[str]] = ("Softmax",)
 
+    _facts: dict[Scope, Facts] = field(default_factory=dict, repr=False, compare=False)
 
-def _written(site: Site, facts: Facts, wanted: Callable[[Scope, ir.Node], bool]) -> ir.Node | None:
-    scope, core = site.scope, find_core(site)
-    attention, _ = understand(site, facts, core, _check)
-    last = core.result.producer()
-    assert last is not None
-    there = Site(scope, last, PASS)
-    before = set(last.graph.initializers) if isinstance(last.graph, ir.Graph) else set()
-    mask = mask_emit.standard(there, attention, facts)
-    made = emit.onnx_attention(there, attention, mask)
-    node = made.producer()
-    assert node is not None
-    node.meta[WRITTEN] = Written(core.zeroes_nan)
-    if wanted(scope, node) and there.claim("written-attention"):
-        refused = describe(site.node)
-        for miss in [one for one in scope.log.misses if one.node == refused]:
-            del scope.log.misses[miss]
+    def rewrite(self, site: Site) -> None:
+        scope = site.scope
+        facts = self._facts.setdefault(scope, Facts(scope))
+        core = find_core(site)
+        attention, _ = understand(site, facts, core, _check)
+        last = core.result.producer()
+        assert last is not None
+        there = Site(scope, last, self.name)
+        made = emit.onnx_attention(there, attention, mask_emit.standard(there, attention, facts))
+        node = made.producer()
+        assert node is not None
+        node.meta[WRITTEN] = Written(core.zeroes_nan)
+        if not self.wanted(scope, node) or not there.claim("written-attention"):
+            raise RefusedError("no kernel takes it")
+        scope.forget_misses(describe(site.node))
         measure_elsewhere(there, core, attention.heads, facts)
         there.replace(emit.result(there, attention, made), attention.heads.result.value)
-        return node
-    scope.drop_if_unused(node)
-    assert isinstance(scope.root, ir.Graph)
-    for name in [name for name in scope.root.initializers if name not in before]:
-        drop_initializer(scope.root.initializers[name])
-    return None
+
+    def finish(self, scope: Scope) -> None:
+        """Write attentions that parts of which went elsewhere as functions with their bodies."""
+        for node in list(scope.root):
+            if WRITTEN in node.meta:
+                function_of(scope, node)
 
 
 def _check(_: Site, attention: Attention) -> None:

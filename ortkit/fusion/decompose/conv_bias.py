@@ -8,60 +8,56 @@ region; where it becomes none, it goes back.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import onnx_ir as ir
 
+from ortkit.fusion.decompose.run import Decomposition
 from ortkit.fusion.regions.access import access_of
-from ortkit.fusion.regions.lower import drop_initializer
 from ortkit.fusion.regions.members import is_reshape
 from ortkit.rewrite.scope import Scope
+from ortkit.rewrite.site import Site
 
 _BIAS = 2
 _TYPES = frozenset({ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
 
 
 @dataclass(frozen=True)
-class _Split:
-    """A convolution without its bias, and the Add that has it now."""
+class DecomposeConvBias(Decomposition):
+    """Give the bias of a convolution a node of its own.
 
-    scope: Scope
-    conv: ir.Node
-    add: ir.Node
-    bias: ir.Value
-
-
-@contextmanager
-def split_biases(
-    scopes: Sequence[Scope], excluded: frozenset[ir.Node] = frozenset()
-) -> Iterator[None]:
-    """Give biases nodes of their own; at the end those that are still there go back.
-
-    Args:
-        scopes: Whose graphs are looked at.
-        excluded: Convolutions that have kernels, biases and all.
+    Before:
+        y = Conv(x, w, b)
+    After:
+        y = Add(Conv(x, w), column(b))
     """
-    splits = [one for scope in scopes for one in _split_all(scope, excluded)]
-    try:
-        yield
-    finally:
-        for one in splits:
-            _join(one)
 
+    name: ClassVar[str] = "decompose-conv-bias"
+    ops: ClassVar[Sequence[str]] = ("Conv", "ConvTranspose")
 
-def _split_all(scope: Scope, excluded: frozenset[ir.Node]) -> Iterator[_Split]:
-    if not isinstance(scope.root, ir.Graph):
-        return
-    for node in list(scope.root):
-        if node in excluded:
-            continue
-        if node.op_type in ("Conv", "ConvTranspose") and not node.domain:
-            bias = _bias(scope, node)
-            if bias is not None and _pays(scope, node):
-                yield _split(scope, node, bias)
+    excluded: frozenset[ir.Node] = frozenset()
+    """Convolutions that have kernels, biases and all."""
+
+    def rewrite(self, site: Site) -> None:
+        scope, conv, product = site.scope, site.node, site.output
+        bias = _bias(scope, conv)
+        if conv in self.excluded or bias is None or not _pays(scope, conv):
+            return
+        if not site.claim("conv-bias"):
+            return
+        array = scope.array(bias)
+        assert array is not None
+        rank = len(scope.shapes.shape(product) or ())
+        column = np.reshape(array, (-1, *[1] * (rank - 2)))
+        shift = site.constant(column, f"{bias.name}/column")
+        (biased,) = scope.insert(
+            conv, "Add", [product, shift], name=f"{product.name}/product", after=True
+        )
+        scope.replace(product, biased, but=biased.producer())
+        scope.set_inputs(conv, conv.inputs[:_BIAS])
 
 
 def _bias(scope: Scope, conv: ir.Node) -> ir.Value | None:
@@ -85,44 +81,3 @@ def _pays(scope: Scope, conv: ir.Node) -> bool:
         ends = {use.node.op_type for use in reader.outputs[0].uses()}
         return reader.op_type != "Relu" and not (reader.op_type == "Add" and ends == {"Relu"})
     return bool(readers)
-
-
-def _split(scope: Scope, conv: ir.Node, bias: ir.Value) -> _Split:
-    product, graph = conv.outputs[0], conv.graph
-    assert graph is not None
-    array = scope.array(bias)
-    assert array is not None
-    rank = len(scope.shapes.shape(product) or ())
-    column = np.reshape(array, (-1, *[1] * (rank - 2)))
-    shift = scope.constant(column, f"{bias.name}/column", conv)
-    (biased,) = scope.insert(conv, "Add", [product, shift], name=f"{product.name}/product")
-    add = biased.producer()
-    assert add is not None
-    conv.resize_inputs(_BIAS)
-    graph.remove(conv)
-    graph.insert_before(add, conv)
-    _hand_over(scope, product, biased, add)
-    return _Split(scope, conv, add, bias)
-
-
-def _join(one: _Split) -> None:
-    """Give the convolution its bias back if the Add is still there, and alone reads from it."""
-    add, product = one.add, one.conv.outputs[0]
-    if add.graph is None or {use.node for use in product.uses()} != {add}:
-        drop_initializer(one.bias)
-        return
-    one.conv.resize_inputs(_BIAS + 1)
-    one.conv.replace_input_with(_BIAS, one.bias)
-    shift = add.inputs[1]
-    _hand_over(one.scope, add.outputs[0], product, add)
-    add.graph.remove(add, safe=True)
-    if shift is not None:
-        drop_initializer(shift)
-
-
-def _hand_over(scope: Scope, old: ir.Value, new: ir.Value, add: ir.Node) -> None:
-    """Let all that reads `old`, but for `add`, read `new`, under the same name."""
-    for use in tuple(old.uses()):
-        if use.node is not add:
-            use.node.replace_input_with(use.idx, new)
-    scope.swap_names(old, new)

@@ -8,16 +8,18 @@ kernel rotates both. Where attention did not go into a region the operator is as
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import onnx_ir as ir
 
 from ortkit.fusion.attention.cuda_semantics import GROUPED
-from ortkit.fusion.regions.lower import drop_initializer
+from ortkit.fusion.decompose.run import Decomposition, Wanted
+from ortkit.refusal import RefusedError
 from ortkit.rewrite.scope import Scope
+from ortkit.rewrite.site import Site
 
 #: Inputs of GroupQueryAttention.
 _COS, _SIN, _POSITIONS = 7, 8, 9
@@ -26,49 +28,36 @@ _SINCE = 13
 
 
 @dataclass(frozen=True)
-class _Rotation:
-    """An attention whose rotation is apart from it, and what the node was."""
+class DecomposeRotary(Decomposition):
+    """Let attention read rotated queries and keys, and rotate no more.
 
-    scope: Scope
-    node: ir.Node
-    inputs: tuple[ir.Value | None, ...]
-    attribute: ir.Attr
-    sizes: tuple[ir.Value, ...]
-    """Constants that the rotation reads."""
+    Before:
+        y = GroupQueryAttention<do_rotary = 1>(q, k, v, ..., cos, sin)
+    After:
+        y = GroupQueryAttention<do_rotary = 0>(rotated(q), rotated(k), v, ...)
 
-
-@contextmanager
-def decomposed_rotations(
-    scopes: Sequence[Scope], wanted: Callable[[Scope, ir.Node], bool]
-) -> Iterator[None]:
-    """Write rotations in attention as nodes before it; attentions that still are go back.
-
-    Args:
-        scopes: Whose graphs are looked at.
-        wanted: Says of an attention without its rotation whether a kernel takes it.
+    Skips:
+        * Pairs of neighbours, parts of heads, positions that are given.
     """
-    found = [one for scope in scopes for one in _all_apart(scope, wanted)]
-    try:
-        yield
-    finally:
-        for one in found:
-            if one.node.graph is not None:
-                _together(one)
-            else:
-                _drop_unread(one.scope, one.inputs)
 
+    wanted: Wanted
+    """Says of an attention without its rotation whether a kernel takes it."""
 
-def _all_apart(scope: Scope, wanted: Callable[[Scope, ir.Node], bool]) -> Iterator[_Rotation]:
-    if not isinstance(scope.root, ir.Graph) or scope.opset() < _SINCE:
-        return
-    for node in list(scope.root):
-        if (node.domain, node.op_type) != GROUPED or not _is_rotated(scope, node):
-            continue
-        one = _apart(scope, node)
-        if wanted(scope, node):
-            yield one
-        else:
-            _together(one)
+    name: ClassVar[str] = "decompose-rotary"
+    ops: ClassVar[Sequence[str]] = ("::".join(GROUPED),)
+
+    def rewrite(self, site: Site) -> None:
+        scope, node = site.scope, site.node
+        if site.opset < _SINCE or not _is_rotated(scope, node) or not site.claim("rotary"):
+            return
+        rotated = _Writer(scope, node, _width(scope, node)).rotated()
+        rest = list(node.inputs[len(rotated) :])
+        for place in (_COS, _SIN):
+            rest[place - len(rotated)] = None
+        scope.set_inputs(node, [*rotated, *rest])
+        scope.set_attribute(node, "do_rotary", 0)
+        if not self.wanted(scope, node):
+            raise RefusedError("no kernel takes the attention without its rotation")
 
 
 def _is_rotated(scope: Scope, node: ir.Node) -> bool:
@@ -112,39 +101,6 @@ def _columns(scope: Scope, value: ir.Value | None) -> int:
     return shape[-1] if shape and isinstance(shape[-1], int) else 0
 
 
-def _apart(scope: Scope, node: ir.Node) -> _Rotation:
-    """Let a node read rotated queries and keys, and rotate no more."""
-    writer = _Writer(scope, node, _width(scope, node))
-    rotated = writer.rotated()
-    was = _Rotation(
-        scope, node, tuple(node.inputs), node.attributes["do_rotary"], tuple(writer.sizes)
-    )
-    for place, value in enumerate(rotated):
-        node.replace_input_with(place, value)
-    for place in (_COS, _SIN):
-        node.replace_input_with(place, None)
-    node.attributes.add(ir.AttrInt64("do_rotary", 0))
-    return was
-
-
-def _together(one: _Rotation) -> None:
-    """Let the node rotate what it reads again."""
-    rotated = tuple(one.node.inputs[:3])
-    for place, value in enumerate(one.inputs):
-        one.node.replace_input_with(place, value)
-    one.node.attributes.add(one.attribute)
-    _drop_unread(one.scope, rotated)
-    for value in dict.fromkeys(one.sizes):
-        drop_initializer(value)
-
-
-def _drop_unread(scope: Scope, values: Sequence[ir.Value | None]) -> None:
-    """Remove what makes values that nothing reads any more."""
-    for node in dict.fromkeys(value.producer() for value in values if value is not None):
-        if node is not None:
-            scope.drop_if_unused(node)
-
-
 class _Writer:
     """Writes the rotation before a node."""
 
@@ -153,7 +109,6 @@ class _Writer:
         self._node = node
         self._width = width
         self._heads, self._kv_heads = _counts(node)
-        self.sizes: list[ir.Value] = []
         self._tables = [
             self._op("Unsqueeze", node.inputs[place], self._integers(1)) for place in (_COS, _SIN)
         ]
@@ -239,5 +194,4 @@ class _Writer:
 
     def _integers(self, *values: int) -> ir.Value:
         array = np.array(values, np.int64)
-        self.sizes.append(self._scope.constant(array, f"{self._node.name}/sizes", self._node))
-        return self.sizes[-1]
+        return self._scope.constant(array, f"{self._node.name}/sizes", self._node)

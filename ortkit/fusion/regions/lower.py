@@ -55,7 +55,7 @@ def lower_region(
         scope.replace(old, new)
         replaced[old] = new
     for value in written:
-        drop_initializer(value)
+        scope.drop_initializer(value)
     return True
 
 
@@ -106,15 +106,7 @@ def drop_unread(scope: Scope) -> None:
     """Remove the initializers that nothing reads: matrices that regions hold in another form."""
     if isinstance(scope.root, ir.Graph):
         for value in list(scope.root.initializers.values()):
-            drop_initializer(value)
-
-
-def drop_initializer(value: ir.Value) -> None:
-    """Remove an initializer that only nodes that are gone have read."""
-    if not value.is_initializer() or value.uses() or value.is_graph_output():
-        return
-    if value.graph is not None and not value.is_graph_input() and value.name is not None:
-        value.graph.initializers.pop(value.name, None)
+            scope.drop_initializer(value)
 
 
 def _is_ordered(graph: ir.Graph) -> bool:

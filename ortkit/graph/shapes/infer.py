@@ -175,6 +175,13 @@ class Shapes:
         """Keep for `kept` the more precise of what is known of two equal values."""
         self._facts[kept] = more_precise(self.fact(kept), self.fact(other))
 
+    def learn(self, value: ir.Value, fact: Fact | None) -> None:
+        """Know `fact` of `value`; None: what its node makes of it, when it is asked for."""
+        if fact is None:
+            self._facts.pop(value, None)
+        else:
+            self._facts[value] = fact
+
     # ---- what rules ask for ------------------------------------------------------------
 
     def fresh(self) -> Dim:

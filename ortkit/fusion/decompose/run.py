@@ -1,0 +1,70 @@
+"""Decompositions around the search for regions: each in a transaction, undone if it was no use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import onnx_ir as ir
+
+from ortkit.fusion.regions.lower import drop_unread
+from ortkit.refusal import RefusedError
+from ortkit.rewrite.passes import NodePass
+from ortkit.rewrite.scope import Scope
+from ortkit.rewrite.site import Site
+from ortkit.rewrite.transaction import Transaction
+
+Wanted: TypeAlias = Callable[[Scope, ir.Node], bool]
+"""Says of a node whether a kernel is faster with it."""
+
+
+@dataclass(frozen=True)
+class Decomposition(NodePass):
+    """Writes an operator in parts that fuse better; `RefusedError` undoes what was begun."""
+
+    def find(self, scope: Scope) -> Iterator[ir.Node]:
+        """Yield the nodes of the main graph that it looks at; earlier ones are rewritten then."""
+        for node in list(scope.root):
+            kind = f"{node.domain}::{node.op_type}" if node.domain else node.op_type
+            if node.graph is not None and kind in self.ops:
+                yield node
+
+    def finish(self, scope: Scope) -> None:
+        """Let what could not be undone be valid where no kernel computes it."""
+
+
+@contextmanager
+def decomposed(scopes: Sequence[Scope], decompositions: Sequence[Decomposition]) -> Iterator[None]:
+    """Decompose main graphs; at the end what no region took a part of is undone.
+
+    Args:
+        scopes: Whose graphs are looked at; bodies of functions are left.
+        decompositions: In the order in which they run.
+    """
+    graphs = [scope for scope in scopes if not scope.is_function]
+    done = [
+        each for one in decompositions for scope in graphs for each in _transactions(one, scope)
+    ]
+    try:
+        yield
+    finally:
+        for transaction in reversed(done):
+            if transaction.can_undo() is None:
+                transaction.undo()
+        for scope in graphs if decompositions else ():
+            for one in decompositions:
+                one.finish(scope)
+            drop_unread(scope)
+
+
+def _transactions(decomposition: Decomposition, scope: Scope) -> Iterator[Transaction]:
+    for node in decomposition.find(scope):
+        try:
+            with scope.transaction() as transaction:
+                decomposition.rewrite(Site(scope, node, decomposition.name))
+        except RefusedError:
+            continue
+        if not transaction.is_empty:
+            yield transaction
