@@ -88,9 +88,11 @@ MAY_IMPORT = {
     "ops/attention": "analysis graph/* rewrite",
     "ops/rotary": "analysis graph/* rewrite",
     "optimization": (
-        "extend/* fusion/* graph/* kernels/* measure passes precision rewrite runtime/* targets"
-        " verify/*"
+        "extend/* fusion/* graph/* kernels/* measure page/* passes precision rewrite runtime/*"
+        " targets verify/*"
     ),
+    "page": "",
+    "page/graph": "graph/* page",
     "passes": "analysis graph/* ops/* rewrite",
     "precision": "analysis graph/* isolation kernels/* rewrite runtime/* targets verify/*",
     "provider": "graph runtime",
@@ -101,7 +103,7 @@ MAY_IMPORT = {
     "rewrite": "graph/*",
     "runtime": "graph/* kernels",
     "runtime/memory": "graph/* kernels runtime runtime/profiling",
-    "runtime/profiling": "graph/* kernels/* runtime runtime/workers",
+    "runtime/profiling": "graph/* kernels/* page runtime runtime/workers",
     "runtime/timing": "runtime runtime/profiling runtime/workers",
     "runtime/workers": "runtime",
     "targets": "",
@@ -153,6 +155,7 @@ FACE = {
         " understand understood"
     ),
     "ops/rotary": "channels emit layout match steps",
+    "page/graph": "build compared document write",
     "provider/conformance": "cases conform subject verdict",
     "provider/own": "ahead building failures",
     "runtime/memory": "arena_options node_table nodes point point_child",

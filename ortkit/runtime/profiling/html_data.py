@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+from ortkit.page.text import time_text
 from ortkit.runtime.profiling.advice import Advice
 from ortkit.runtime.profiling.events import TensorShape
 from ortkit.runtime.profiling.html import Page
@@ -46,15 +47,6 @@ def page_of(profile: Profile, advice: Sequence[Advice] = ()) -> Page:
         notes=notes,
         data=data,
     )
-
-
-def time_text(us: float) -> str:
-    """Return a time for people: `12.3 ms`."""
-    for unit in ("µs", "ms"):
-        if us < 999.5:  # what is rounded to 1000 is one of the next unit
-            return f"{us:.3g} {unit}"
-        us /= 1000
-    return f"{us:.3g} s" if us < 1000 else f"{us:,.0f} s"
 
 
 def _subtitle(profile: Profile) -> str:

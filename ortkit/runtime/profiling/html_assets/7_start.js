@@ -1,8 +1,4 @@
-// Everything is drawn once, in the theme that the system asks for.
-document.documentElement.dataset.theme = matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
-byId("theme").textContent = document.documentElement.dataset.theme === "dark" ? "Light" : "Dark";
-byId("theme").addEventListener("click", () => setTheme(document.documentElement.dataset.theme === "dark" ? "light" : "dark"));
-
+// Everything is drawn once.
 const legend = (name, colour) => {
   const item = make("li", name);
   item.prepend(make("i"));
