@@ -129,6 +129,9 @@ def test_a_link_leads_to_a_node_or_to_what_makes_a_value(
     assert titles(browser, ".chosen .title") == ["Tanh"]
     shown(browser, page, "y")
     assert titles(browser, ".chosen .title") == ["mul_tanh_add"]
+    browser.call("Page.navigate", url="about:blank")
+    browser.call("Page.navigate", url=f"{page.as_uri()}#node=/b/Constant")
+    browser.wait("document.querySelector('#pane-0 .chosen .title')?.textContent === 'Constant'")
 
 
 def test_groups_open_and_close(browser: Chromium, tmp_path: Path) -> None:
