@@ -19,8 +19,14 @@ MOST_ROWS = 20_000
 _DIGITS = 5
 
 
-def page_of(profile: Profile, advice: Sequence[Advice] = ()) -> Page:
-    """Return the page of a profile; the timeline is that of a quiet run."""
+def page_of(profile: Profile, advice: Sequence[Advice] = (), graph_page: str = "") -> Page:
+    """Return the page of a profile; the timeline is that of the median run.
+
+    Args:
+        profile: What to show.
+        advice: What to do about it.
+        graph_page: Address of the model's own page, relative to this one, which nodes link to.
+    """
     rows = profile.rows[:MOST_ROWS]
     timeline = timeline_of(profile, len(rows))
     notes = [*profile.notes, *timeline.notes]
@@ -36,6 +42,7 @@ def page_of(profile: Profile, advice: Sequence[Advice] = ()) -> Page:
         "ops": _ops(profile.ops),
         "kernels": _kernels(profile.kernels),
         "peaks": _peaks(profile.peaks, rows),
+        "graph_page": graph_page,
         "peaks_missing": "the peaks of this machine are not known",
     }
     about = profile.about

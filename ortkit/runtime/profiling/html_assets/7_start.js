@@ -10,7 +10,7 @@ if (ops.length > colours.size) legend("other", OTHER);
 byId("legend").append(make("li", "pale: several nodes, in the colour of what most of their time goes to"));
 if (data.run.number)
   byId("timeline-what").textContent = [
-    `run ${data.run.number} of ${countText(data.run.of)}, a quarter of which are faster: ${timeText(data.run.duration)}`,
+    `run ${data.run.number} of ${countText(data.run.of)}, the median: ${timeText(data.run.duration)}`,
     plural(data.bars.start.length, "bar"),
     hasMemory ? `below: memory in use, ${data.memory.of.replace("ExecutionProvider", "")} arena` : data.memory.missing,
   ].join("; ");
