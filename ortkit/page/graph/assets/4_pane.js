@@ -31,6 +31,7 @@ class Pane {
       button("⊞", "Open all groups", () => this.setOpen(new Set(graph.groups.keys())));
       button("⊟", "Close all groups", () => this.setOpen(new Set([0])));
     }
+    button("SVG", "Save this graph as a picture, open groups as they are", () => savePicture(this));
     this.svg = svg("svg", { tabindex: 0, role: "group", "aria-label": `${graph.title}: arrow keys move, plus and minus zoom, 0 shows all` });
     this.scene = svg("g", { class: "scene" });
     this.svg.append(this.scene);
