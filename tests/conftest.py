@@ -8,6 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.sampling import cases_left_out
+
 # Read when onnxruntime is imported: lets it load models of the opset that onnx releases next,
 # which many of onnx's own test cases are written in.
 os.environ["ALLOW_RELEASED_ONNX_OPSET_ONLY"] = "0"
@@ -29,6 +31,22 @@ def _loaded_toolchain() -> Iterator[None]:
 
     with staying(_TOOLCHAIN_SECONDS):
         yield
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the options by which `scripts/test --all` runs what is sampled otherwise."""
+    group = parser.getgroup("ortkit")
+    group.addoption("--every-case", action="store_true", help="run all cases of sampled tests")
+    group.addoption("--sample-seed", type=int, default=0, help="which cases of them to run (0)")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out the cases of sampled tests that are not drawn."""
+    if config.getoption("--every-case") or any("::" in each for each in config.args):
+        return  # who names a test gets all of it
+    left_out = cases_left_out(items, config.getoption("--sample-seed"))
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item in items if item not in set(left_out)]
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

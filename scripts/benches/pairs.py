@@ -10,6 +10,8 @@ import numpy as np
 
 CONFIDENCE = 0.95
 _RESAMPLES = 2000
+#: Resamples that are drawn together, which bounds the memory.
+_AT_ONCE = 64
 
 
 @dataclass(frozen=True)
@@ -48,16 +50,29 @@ def ratio_of_medians(
     everything = np.concatenate(pairs, axis=1)
     value = float(np.median(everything[0]) / np.median(everything[1]))
     rng = np.random.default_rng(seed)
-    found = []
-    for _ in range(_RESAMPLES if everything.shape[1] < 2000 else _RESAMPLES // 8):
-        chosen = [pairs[i] for i in rng.integers(0, len(pairs), len(pairs))]
-        drawn = np.concatenate(
-            [one[:, rng.integers(0, one.shape[1], one.shape[1])] for one in chosen], axis=1
-        )
-        found.append(np.median(drawn[0]) / np.median(drawn[1]))
+    resamples = _RESAMPLES if everything.shape[1] < 2000 else _RESAMPLES // 8
+    counts = [min(_AT_ONCE, resamples - at) for at in range(0, resamples, _AT_ONCE)]
+    found = np.concatenate([_ratios(pairs, count, rng) for count in counts])
     tail = (1 - CONFIDENCE) / 2
     low, high = np.quantile(found, (tail, 1 - tail))
     return Ratio(value, float(low), float(high))
+
+
+def _ratios(pairs: Sequence[np.ndarray], count: int, rng: np.random.Generator) -> np.ndarray:
+    """Draw `count` resamples of processes [2, runs] and return their ratios [count]."""
+    lengths = np.array([one.shape[1] for one in pairs])
+    longest = int(lengths.max())
+    table = np.full((2, len(pairs), longest), np.nan)
+    for process, one in enumerate(pairs):
+        table[:, process, : one.shape[1]] = one
+    chosen = rng.integers(0, len(pairs), (count, len(pairs)))
+    drawn_lengths = lengths[chosen][..., None]
+    runs = (rng.random((count, len(pairs), longest)) * drawn_lengths).astype(np.intp)
+    drawn = table[:, chosen[..., None], runs]
+    drawn[:, np.arange(longest) >= drawn_lengths] = np.nan
+    median = np.median if (lengths == longest).all() else np.nanmedian
+    before, after = median(drawn.reshape(2, count, -1), axis=2)
+    return np.asarray(before / after)
 
 
 def geometric_mean(values: Sequence[float]) -> float:

@@ -45,6 +45,13 @@ def call(capfd: pytest.CaptureFixture[str]) -> Call:
     return called
 
 
+@pytest.fixture
+def brief_timing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let `ortkit try` time for a moment, however many seconds it is given."""
+    monkeypatch.setattr("ortkit.trial.trial._MOST_TIMING_SECONDS", 0.4)
+    monkeypatch.setattr("ortkit.trial.trial._MOST_PROFILE_SECONDS", 0.1)
+
+
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder of models: small, other (computes something else), bert; and a library."""

@@ -94,6 +94,7 @@ def test_bisect_finds_nothing_to_blame(call, folder: Path) -> None:
     assert "nothing is broken by" in done.out
 
 
+@pytest.mark.usefixtures("brief_timing")
 def test_try_measures_and_writes_nothing(call, folder: Path) -> None:
     before = sorted(folder.iterdir())
     done = call("try", folder / "bert.onnx", "--seconds", "20", "--shape", "sequence=16")

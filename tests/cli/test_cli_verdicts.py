@@ -146,6 +146,7 @@ def test_outputs_without_numbers_are_not_compared(call, tmp_path: Path) -> None:
     assert "give --inputs FILE.npz" in done.err
 
 
+@pytest.mark.usefixtures("brief_timing")
 def test_both_schemas_of_a_document(call, tmp_path: Path) -> None:
     model = save(tmp_path, PARTLY)
     done = call("optimize", model, "--kernels", "off", "--json", "--report", tmp_path / "r.json")
@@ -272,6 +273,7 @@ def test_kernels_for_cuda_are_hardware_without_cuda(call, tmp_path: Path) -> Non
 # ---- try and verify -----------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("brief_timing")
 @pytest.mark.parametrize(
     ("text", "flags", "code", "said"),
     [
@@ -299,6 +301,7 @@ def test_verify_says_no_on_stderr_too(call, tmp_path: Path) -> None:
         assert done.err.startswith("ortkit: the results differ: output 'y'")
 
 
+@pytest.mark.usefixtures("brief_timing")
 def test_no_time_left_names_the_flag(
     call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

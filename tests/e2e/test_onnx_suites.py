@@ -96,6 +96,7 @@ def test_stored_cases(kind: str, count: int, runs: int, tmp_path: Path) -> None:
     assert counts["run"] >= runs
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("index", range(9))
 def test_image_networks(index: int, tmp_path: Path) -> None:
     cases = light_cases()

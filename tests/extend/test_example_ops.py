@@ -40,6 +40,7 @@ def ops() -> Iterator[dict[str, CustomOp]]:
         del OPS[key]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", sorted(NAMES))
 def test_an_example_is_right(ops: dict[str, CustomOp], name: str) -> None:
     found = check_op(ops[name], dtypes=["float32"])
@@ -77,6 +78,7 @@ def test_one_runs_in_a_session(ops: dict[str, CustomOp]) -> None:
     np.testing.assert_array_equal(found, ops["QuantizedProduct"](x, z, w, s))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("level", LEVELS)
 def test_the_quantized_product_of_each_level_is_exact(
     ops: dict[str, CustomOp], level: str

@@ -128,6 +128,7 @@ def test_a_function_that_others_read_too_is_left() -> None:
     assert tails == [["Conv"], ["Conv"]]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("net", "sizes"),
     [

@@ -124,6 +124,7 @@ def test_other_products_are_not_looked_at() -> None:
     assert reasons(proto) == []
 
 
+@pytest.mark.sampled(3)
 @runs_wide
 @pytest.mark.parametrize(
     ("nodes", "inputs", "sizes"),

@@ -2,65 +2,20 @@
 
 from __future__ import annotations
 
-import ast
 from collections import defaultdict
-from collections.abc import Iterator
 from functools import cache
-from pathlib import Path
 
 import pytest
 from import_table import EVERYWHERE, FACE, KNOWN_EXCEPTIONS, MAY_IMPORT
 
-import ortkit
+from tests.import_graph import imports, modules, package_of
 
-SOURCE = Path(ortkit.__file__).parent
-KERNELS = SOURCE.parent / "custom_ops"
 #: Only at the place of use: each costs more than everything of ours together.
 HEAVY = {"onnxruntime", "tvm", "triton", "torch", "transformers", "onnxscript"}
 #: Written as users write theirs, and loaded where what they import is used.
 EXAMPLES = "custom_ops/examples"
 LIGHT = EVERYWHERE | {"__init__", "__main__", "cli"}
 Edges = dict[tuple[str, str], set[tuple[str, str]]]
-
-
-@cache
-def modules() -> dict[str, Path]:
-    """Return the files by the names that they are imported by."""
-    found = {}
-    for root, prefix in ((SOURCE, "ortkit"), (KERNELS, "ortkit.custom_ops")):
-        for path in sorted(root.rglob("*.py")):
-            parts = path.relative_to(root).with_suffix("").parts
-            parts = parts[:-1] if parts[-1] == "__init__" else parts
-            found[".".join((prefix, *parts))] = path
-    return found
-
-
-def package_of(name: str) -> str:
-    """Return the package of a module: folders with /, a module beside them by its own name."""
-    is_folder = modules()[name].stem == "__init__"
-    parts = name.split(".")[1:]
-    if not parts:
-        return "__init__"
-    return "/".join(parts if is_folder or len(parts) == 1 else parts[:-1])
-
-
-def imports(name: str, *, top_level_only: bool = False) -> Iterator[str]:
-    """Yield the modules that a module imports, also those that only a type checker sees."""
-    path = modules()[name]
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    for node in tree.body if top_level_only else ast.walk(tree):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            above = name.split(".")[: -node.level or None]
-            if node.level and path.stem == "__init__":
-                above = name.split(".")[: len(above) + 1]
-            start = ".".join(above) if node.level else ""
-            base = ".".join(part for part in (start, node.module) if part)
-            yield from (
-                whole if (whole := f"{base}.{each.name}") in modules() else base
-                for each in node.names
-            )
 
 
 @cache

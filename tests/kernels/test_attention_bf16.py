@@ -107,6 +107,7 @@ def assert_near(case: Case, inputs: dict[str, np.ndarray], got: np.ndarray) -> N
     assert np.linalg.norm(got - exact) <= 5e-3 * np.linalg.norm(exact)
 
 
+@pytest.mark.sampled(4)
 @here
 @pytest.mark.parametrize("name", FORMS)
 def test_every_size_against_float64(name: str, library: LibraryBuild) -> None:
@@ -257,6 +258,7 @@ def test_a_sum_that_is_rounded_is_refused() -> None:
     assert "sum that is rounded" in found.reason
 
 
+@pytest.mark.sampled(3)
 @here
 @pytest.mark.parametrize("choices", ["keys=32", "keys=512", "panel=1", "panel=6,keys=64"])
 @pytest.mark.parametrize("name", ["narrow_causal", "wide", "fixed"])

@@ -70,6 +70,7 @@ def library(tmp_path_factory: pytest.TempPathFactory, cache: KernelCache) -> Lib
     return build_library([case.signature for case in cases], Target(), path, cache=cache)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", FORMS)
 def test_every_size_is_as_accurate_as_onnx_runtime(name: str, library: LibraryBuild) -> None:
     case = FORMS[name]
@@ -95,6 +96,7 @@ def test_more_keys_than_scratch_holds(build: Build) -> None:
     assert_as_exact(case, inputs, run(case, inputs, build(case.signature)))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "level", [level for level in LEVELS if runs_here(level) and level != native_level()]
 )

@@ -42,6 +42,7 @@ def narrowed(signature: RegionSignature, source: bool, result: bool) -> RegionSi
     return replace(signature, body=body, inputs=inputs, outputs=outputs)
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("level", dict.fromkeys(["native", native_level().removesuffix("-amx")]))
 @pytest.mark.parametrize("ends", ENDS)
 @pytest.mark.parametrize("case", CASES)

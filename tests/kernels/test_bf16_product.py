@@ -112,6 +112,7 @@ class Kernels:
         return session(self.model, self.path, threads)
 
 
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("form", FORMS)
 def test_results(form: str, level: str, tmp_path: Path, cache: KernelCache) -> None:
@@ -135,6 +136,7 @@ def test_the_body_computes_the_same(level: str, tmp_path: Path, cache: KernelCac
     np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("source", ["bfloat16", "float32"])
 def test_threads_do_not_change_results(

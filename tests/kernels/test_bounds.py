@@ -67,6 +67,7 @@ def check(signature: RegionSignature, cases: list[str], folder: Path) -> None:
     assert result.stdout.strip() == "within bounds", (result.returncode, result.stderr)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("columns", STATIC)
 def test_rows_of_known_size(columns: int, tmp_path: Path) -> None:
     check(bias_gelu("n", columns), [f"{rows}:{columns}" for rows in (1, 2, 5)], tmp_path)

@@ -103,6 +103,7 @@ ALL: Mapping[str, tuple[RegionSignature, dict[str, int]]] = (
 )
 
 
+@pytest.mark.sampled(13)
 @pytest.mark.parametrize("case", ALL)
 def test_kernels_agree_with_their_bodies(case: str, build: Build) -> None:
     signature, sizes = ALL[case]
@@ -118,6 +119,7 @@ def test_kernels_agree_with_their_bodies(case: str, build: Build) -> None:
             np.testing.assert_allclose(got, want, rtol=0, atol=2e-5)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("level", ["x86-64-v2", "x86-64-v3"])
 @pytest.mark.parametrize(
     "case",

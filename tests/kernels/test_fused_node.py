@@ -30,6 +30,7 @@ def run(
     return session(model, library, threads).run(None, feeds)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("columns", [1, 7, 16, 37, 768])
 def test_same_results_with_and_without_the_library(
@@ -71,6 +72,7 @@ def test_one_dense_axis_of_unknown_size(size: int, build: Build) -> None:
 
 
 # Which dims of [b, h, q, k] the second operand has; each makes another nest of axes.
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("mask", ["b11k", "1hq1", "b1q1", "11qk", "b1qk", "1h1k", "1111"])
 @pytest.mark.parametrize("sizes", [{"b": 2, "q": 3, "k": 5}, {"b": 3, "q": 33, "k": 61}])
 def test_broadcasts_in_between(mask: str, sizes: dict[str, int], build: Build) -> None:

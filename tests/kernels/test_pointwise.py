@@ -145,6 +145,7 @@ def assert_equal(node: Node, found: Array, expected: Array) -> None:
     np.testing.assert_allclose(found, expected, rtol=tolerance, atol=tolerance, err_msg=node.name)
 
 
+@pytest.mark.sampled(18)
 @pytest.mark.parametrize("op_type", sorted(set(POINTWISE_OPS) - OURS))
 def test_operator_in_every_type(op_type: str, tmp_path: Path) -> None:
     found = list(nodes(op_type))
@@ -202,6 +203,7 @@ BODIES = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", sorted(BODIES))
 def test_bodies_of_several_operators(name: str, build: Build) -> None:
     body = f"{HEAD} f (X, Z, S, B) => (Y) {{ {BODIES[name].replace('C0', 'X')} }}"

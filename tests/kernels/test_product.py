@@ -68,6 +68,7 @@ def library(build: Build, signature: RegionSignature) -> Path:
     return Path(made.path)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("columns", "depth", "tail", "has_bias"),
     [
@@ -93,6 +94,7 @@ def test_any_number_of_rows(
         assert np.array_equal(both.run(None, given)[0], got)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("rows", [1, 8, 9, 48, 150])
 @pytest.mark.parametrize("width", [16, 32, 64])
 def test_known_rows_and_other_panels(rows: int, width: int, build: Build) -> None:
@@ -138,6 +140,7 @@ def test_rows_of_several_axes(build: Build) -> None:
             np.testing.assert_allclose(got, session(model).run(None, given)[0], rtol=0, atol=2e-5)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("rows", ["n", 48])
 @pytest.mark.parametrize("choices", ["pixels=4", "panel=1", "pixels=10,panel=2"])
 def test_every_tile_computes_the_same(rows: int | str, choices: str, tmp_path: Path) -> None:

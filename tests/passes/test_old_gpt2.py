@@ -132,6 +132,7 @@ def assert_same(before: onnx.ModelProto, after: Path, seq: int | str, past: int 
             np.testing.assert_allclose(second, first, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("spelling", MASKS)
 @pytest.mark.parametrize(
     ("opset", "seq", "past"),

@@ -64,6 +64,7 @@ def names(found: Plan) -> list[str]:
     return [claim.program.name for claim in found.claims]
 
 
+@pytest.mark.sampled(3)
 @runs_wide
 @pytest.mark.parametrize(
     ("nodes", "matrix", "bias", "name"),
@@ -93,6 +94,7 @@ def test_products_compute_what_their_nodes_compute(
     assert max(errors.values()) < 16 * EPSILON, errors
 
 
+@pytest.mark.sampled(3)
 @runs_wide
 @pytest.mark.parametrize(
     ("inputs", "shapes"),

@@ -64,6 +64,7 @@ def test_a_fault_in_a_decoder_of_genai_is_found(tmp_path: Path) -> None:
     assert verify_models(path, save(tmp_path, "w", wrong)).verdict == "no"
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("spelling", ["dynamo", "ts"])
 @pytest.mark.parametrize(
     "names",

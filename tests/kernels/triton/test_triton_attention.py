@@ -24,6 +24,7 @@ MOST_STACK = 16
 MOST_STACK_OF_MASKS = 64
 
 
+@pytest.mark.sampled(35)
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("sizes", [SIZES, WHOLE], ids=["cut", "whole"])
 def test_it_computes_attention(name: str, sizes: dict[str, int], interpreter: Interpreter) -> None:
@@ -38,6 +39,7 @@ def test_it_computes_attention(name: str, sizes: dict[str, int], interpreter: In
         np.testing.assert_array_equal(made, wanted)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", [name for name in CASES if name.startswith("a row of")])
 def test_a_row_is_written_in_place(name: str, interpreter: Interpreter) -> None:
     """Present and past are one: nothing else of it changes, and what a mask leaves is not read."""
@@ -59,6 +61,7 @@ def test_few_rows_of_a_cache_are_read_in_small_blocks(past: int | str, stages: i
     assert sources[0].steps[0].stages == stages
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "name", ["causal", "chosen keys", "one query", "width 128", "a cache of shared heads"]
 )

@@ -50,6 +50,7 @@ def check(case: Case, sizes: dict[str, int], interpreter: Interpreter) -> None:
         assert_close(found, case.expected(feeds))
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("name", TAKEN)
 def test_it_computes_attention(name: str, interpreter: Interpreter) -> None:
     check(CASES[name], SIZES, interpreter)
@@ -60,6 +61,7 @@ def test_it_computes_attention_of_whole_blocks(name: str, interpreter: Interpret
     check(CASES[name], WHOLE, interpreter)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "name",
     [

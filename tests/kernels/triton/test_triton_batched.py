@@ -89,6 +89,7 @@ TILES = (
 )
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", CASES)
 def test_all_variants_compute_what_the_body_does(name: str, interpreter: Interpreter) -> None:
     signature = CASES[name].signature()
@@ -112,6 +113,7 @@ def test_tiles_of_every_kind(name: str, tile: Tile, interpreter: Interpreter) ->
     assert_close(got, expected(signature, feeds))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "name", ["experts of the same rows", "gated", "of columns", "with its rows"]
 )

@@ -142,6 +142,7 @@ CASES["a row with its norm, gated"] = replace(
 )
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", CASES)
 def test_regions_compute_what_their_bodies_do(name: str, interpreter: Interpreter) -> None:
     signature = CASES[name].signature()
@@ -231,6 +232,7 @@ def test_what_is_refused(name: str) -> None:
     assert isinstance(template_for(REFUSED[name].signature()), Refused)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("name", "depth", "columns"),
     [

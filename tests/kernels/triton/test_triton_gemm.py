@@ -99,6 +99,7 @@ def hopper_sources(signature: RegionSignature) -> list[VariantSource]:
     return [one for one in template_of(signature).variants() if one.steps[0].is_gluon]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", CASES)
 def test_all_variants_compute_what_the_body_does(name: str, interpreter: Interpreter) -> None:
     signature = CASES[name].signature()

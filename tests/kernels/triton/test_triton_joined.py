@@ -77,6 +77,7 @@ CASES = {
 }  # fmt: skip
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", CASES)
 def test_regions_compute_what_their_bodies_do(name: str, interpreter: Interpreter) -> None:
     signature = CASES[name].signature()

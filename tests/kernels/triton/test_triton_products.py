@@ -106,6 +106,7 @@ CASES = {
 }  # fmt: skip
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", CASES)
 def test_regions_compute_what_their_bodies_do(name: str, interpreter: Interpreter) -> None:
     signature = CASES[name].signature()
@@ -122,6 +123,7 @@ def test_regions_compute_what_their_bodies_do(name: str, interpreter: Interprete
         assert error <= 4 * 2**-11 * max(largest, 1), f"variant {number}: {error} of {largest}"
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("columns", [768, 2048, 4096])
 @pytest.mark.parametrize("name", ["nothing else", "a norm, gated", "a layer's norm"])
 def test_no_registers_are_spilled(name: str, columns: int, tmp_path: Path) -> None:
