@@ -81,15 +81,15 @@ def _notes(report: Report) -> Iterable[str]:
 
 def _tables(report: Report) -> Iterable[Table]:
     alike = Counter(
-        (one.kind, one.nodes, _us(one, one.predicted_before_ns), _us(one, one.predicted_after_ns),
-         one.emitted_as or "", one.reason)
+        (one.kind, one.nodes, _gain(one), one.emitted_as or f"unchanged: {one.reason}")
         for one in report.regions
-    )  # fmt: skip
+    )
     yield Table(
         "Regions",
-        ("kind", "nodes", "places", "before µs", "as a kernel µs", "kernel", "unchanged because"),
+        ("kind", "nodes", "places", "predicted ratio", "became"),
         tuple((*row[:2], places, *row[2:]) for row, places in alike.items()),
-        "predicted for each place, on one thread or GPU; a size that is not known counts as 128",
+        "ONNX Runtime's nodes against one kernel, on one thread or GPU; a size that is not known "
+        "counts as 128",
     )
     counts = {op: (report.before.ops.get(op, 0), report.after.ops.get(op, 0))
               for op in {**report.before.ops, **report.after.ops}}  # fmt: skip
@@ -122,8 +122,11 @@ def _tables(report: Report) -> Iterable[Table]:
     )
 
 
-def _us(region: RegionReport, ns: int) -> float | None:
-    return None if region.kept_from else ns / 1e3
+def _gain(region: RegionReport) -> float | None:
+    """Return how many times as fast a kernel is predicted to be; None for what is kept."""
+    if region.kept_from or not region.predicted_after_ns:
+        return None
+    return region.predicted_before_ns / region.predicted_after_ns
 
 
 class _Facts:
@@ -186,8 +189,9 @@ class _Facts:
 
 
 def _predicted(region: RegionReport) -> _Rows:
-    if region.kept_from or not region.predicted_after_ns:
+    gain = _gain(region)
+    if gain is None:
         return []
-    before, after = region.predicted_before_ns, region.predicted_after_ns
-    times = f"{time_text(before / 1e3)} → {time_text(after / 1e3)}"
-    return [("predicted", f"{before / after:.2f} times as fast ({times}; unknown sizes as 128)")]
+    times = (region.predicted_before_ns, region.predicted_after_ns)
+    before, after = (time_text(ns / 1e3) for ns in times)
+    return [("predicted", f"{gain:.2f} times as fast ({before} → {after}; unknown sizes as 128)")]

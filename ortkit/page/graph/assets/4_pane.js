@@ -53,7 +53,9 @@ class Pane {
     this.fit();
     if (this.view.k < 0.62) {
       const k = Math.max(0.62, Math.min(1, (this.size.w - 24) / this.placed.w));
-      this.look(this.placed.w / 2, this.size.h / 2 / k - 14 / k, k);
+      const first = [...this.placed.boxes.values()].filter((box) => box.y < this.size.h / k && !box.open);
+      const x = first.reduce((sum, box) => sum + middle(box), 0) / first.length;
+      this.look(x, this.size.h / 2 / k - 14 / k, k);
     }
   }
   fit() {
