@@ -38,8 +38,9 @@ def strong_components(successors: Mapping[int, Iterable[int]]) -> list[list[int]
                 if work:
                     low[work[-1][0]] = min(low[work[-1][0]], low[item])
                 if low[item] == index[item]:
-                    at = stack.index(item)
-                    component, stack[at:] = stack[at:], []
+                    component = [stack.pop()]
+                    while component[-1] != item:
+                        component.append(stack.pop())
                     on_stack.difference_update(component)
                     if len(component) > 1:
                         found.append(component)
