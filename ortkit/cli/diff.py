@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ortkit.cli import show
+from ortkit.cli.flags import check_written
 
 if TYPE_CHECKING:
     from ortkit.graph.analysis.diff import Change, ModelDiff
@@ -23,21 +24,34 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("after", type=Path, metavar="B", help="an ONNX file")
     add("--all", action="store_true", help=f"show more than {SHOWN} changes of a kind")
     add("--exit-code", action="store_true", help="exit 1 if anything differs")
+    add("--html", type=Path, metavar="OUT.html", help="write a page: both graphs, and the changes")
     add("--json", action="store_true", help="print one JSON document")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Compare and print."""
+    check_written({"--html": arguments.html}, (arguments.before, arguments.after))
     from ortkit.graph.analysis.diff import diff_models
 
     with show.progress(quiet=arguments.json) as progress:
         progress("compare")
         diff = diff_models(arguments.before, arguments.after)
+        if arguments.html is not None:
+            _write_page(arguments, diff)
     if arguments.json:
         show.document(diff.to_json())
     else:
         _show(diff, None if arguments.all else SHOWN)
     return 1 if arguments.exit_code and not diff.is_same else 0
+
+
+def _write_page(arguments: argparse.Namespace, diff: ModelDiff) -> None:
+    from ortkit.graph.io.open import open_model
+    from ortkit.page.graph.compared import page_of_diff
+    from ortkit.page.graph.write import write_page
+
+    before, after = map(open_model, (arguments.before, arguments.after))
+    write_page(page_of_diff(before, after, diff), arguments.html)
 
 
 def _show(diff: ModelDiff, limit: int | None) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ortkit.cli import show
-from ortkit.cli.flags import sizes
+from ortkit.cli.flags import check_written, sizes
 
 if TYPE_CHECKING:
     from ortkit.graph.analysis.cost import Cost
@@ -20,22 +20,34 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("model", type=Path, metavar="MODEL", help="an ONNX file")
     add("--shape", action="append", default=[], metavar="NAME=SIZE",
         help="value of a named size for the cost (else 1); may be repeated")  # fmt: skip
+    add("--html", type=Path, metavar="OUT.html", help="write a page: the graph, and what it costs")
     add("--json", action="store_true", help="print one JSON document")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Read the model and print what it is."""
+    check_written({"--html": arguments.html}, (arguments.model,))
     given = sizes(arguments.shape)
     from ortkit.graph.analysis.inspection import inspect_model
 
     with show.progress(quiet=arguments.json) as progress:
         progress("read the model")
         inspection = inspect_model(arguments.model, given)
+        if arguments.html is not None:
+            _write_page(arguments, inspection)
     if arguments.json:
         show.document(inspection.to_json())
     else:
         _show(inspection)
     return 0
+
+
+def _write_page(arguments: argparse.Namespace, inspection: Inspection) -> None:
+    from ortkit.graph.io.open import open_model
+    from ortkit.page.graph.compared import page_of_inspection
+    from ortkit.page.graph.write import write_page
+
+    write_page(page_of_inspection(open_model(arguments.model), inspection), arguments.html)
 
 
 def _show(found: Inspection) -> None:

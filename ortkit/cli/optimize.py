@@ -101,6 +101,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="save the generated code of the kernels, to read")  # fmt: skip
     add("--report", type=Path, metavar="FILE",
         help="write the whole report; .html: the trade-off of --precision")  # fmt: skip
+    add("--html", type=Path, metavar="OUT.html",
+        help="write a page: the graph before and after, and the report")  # fmt: skip
     add("--json", action="store_true", help="print the report as one JSON document")
     verdicts.add_flags(parser)
     add("--quiet", action="store_true", help="print nothing but errors")
@@ -150,11 +152,16 @@ def run(arguments: argparse.Namespace) -> int:
         if is_page(arguments.report):
             check_page(arguments.report, lowers=options.lowers_on_cpu)
         optimized = optimize(arguments.model, options)
+        pages: tuple[Path, ...] = ()
+        if arguments.html is not None:
+            progress("page")  # before `--in-place` writes over the source
+            pages = (optimized.save_html(arguments.html),)
         progress("save")
         files = optimized.save(output, embed_library=arguments.embed_library)
         _note_trust(optimized)
         if arguments.keep_source is not None:
             files += optimized.save_sources(arguments.keep_source)
+        files += pages
     report = optimized.report
     for failed in report.failed_passes:
         show.note(f"ortkit: warning: {failed.text}")
@@ -219,14 +226,14 @@ def _output(arguments: argparse.Namespace) -> Path:
     if arguments.in_place:
         if arguments.output is not None:
             raise UserError("both --in-place and --output are given", fix="drop one of them")
-        check_written({"--report": arguments.report}, (model,))
+        check_written({"--report": arguments.report, "--html": arguments.html}, (model,))
         return model
     output: Path = arguments.output or beside(model, ".opt.onnx")
     if output.exists() and model.exists() and output.samefile(model):
         raise UserError(
             "the output is the input", where=str(output), fix="name another, or say --in-place"
         )
-    written = {"--output": output, "--report": arguments.report}
+    written = {"--output": output, "--report": arguments.report, "--html": arguments.html}
     check_written(written, (model, arguments.inputs, arguments.calibrate, arguments.db))
     return output
 

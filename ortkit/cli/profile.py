@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 from ortkit.cli import profile_diff, show
 from ortkit.cli.flags import add_trust, check_written, sizes
@@ -37,6 +39,8 @@ def add_arguments(parser: Parser) -> None:
     add("--top", type=int, default=10, metavar="N", help="nodes to show (default: 10)")
     add("--trace", type=Path, metavar="OUT.json", help="write a trace for ui.perfetto.dev")
     add("--html", type=Path, metavar="OUT.html", help="write a page with timeline and tables")
+    add("--graph", type=Path, metavar="PAGE.html",
+        help="page of `optimize --html` or `inspect --html` that the nodes link to")  # fmt: skip
     add_trust(parser)
     add("--json", action="store_true", help="print one JSON document")
     summary = "compare two profiles: what got faster or slower, beyond the noise"
@@ -67,7 +71,7 @@ def run(arguments: argparse.Namespace) -> int:
         from ortkit.runtime.profiling.html import write_page
         from ortkit.runtime.profiling.html_data import page_of
 
-        write_page(page_of(profile, advice), arguments.html)
+        write_page(page_of(profile, advice, _graph_page(arguments)), arguments.html)
     if arguments.json:
         from dataclasses import asdict
 
@@ -80,11 +84,21 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _graph_page(arguments: argparse.Namespace) -> str:
+    """Return the way from the page to that of the graph, empty if there is none."""
+    if arguments.graph is None:
+        return ""
+    way = os.path.relpath(arguments.graph.resolve(), arguments.html.resolve().parent)
+    return quote(way)
+
+
 def _check(arguments: argparse.Namespace) -> None:
     if arguments.model is None and arguments.trace_file is None:
         raise UserError("there is nothing to profile", fix="give a MODEL, or --from TRACE")
     if arguments.top < 0:
         raise UserError(f"{arguments.top} rows", where="--top", fix="give 0 or more")
+    if arguments.graph is not None and arguments.html is None:
+        raise UserError("only a page has links", where="--graph", fix="add --html OUT.html")
     written = {"--trace": arguments.trace, "--html": arguments.html}
     check_written(written, (arguments.model, arguments.trace_file, arguments.inputs))
     if arguments.html is not None:

@@ -86,6 +86,7 @@ def optimize(source: Source, options: OptimizeOptions | None = None) -> Optimize
         run.report(candidate, verification),
         folder,
         candidate.sources,
+        run.source,
     )
 
 

@@ -11,7 +11,9 @@ from pathlib import Path
 import onnx_ir as ir
 
 from ortkit.errors import UserError
+from ortkit.graph.analysis.summary import Summary
 from ortkit.graph.io.atomic import Draft
+from ortkit.graph.io.open import ModelSource, open_model
 from ortkit.graph.io.save import save_model
 from ortkit.kernels.metadata import (
     EMBEDDED_KEY,
@@ -35,6 +37,7 @@ class Optimized:
     report: Report
     _folder: TemporaryFolder = field(repr=False)
     _sources: Path | None = field(default=None, repr=False)
+    _source: ModelSource | None = field(default=None, repr=False)
 
     def save(
         self, path: str | os.PathLike[str], *, embed_library: bool = False
@@ -62,6 +65,33 @@ class Optimized:
         written = save_model(self.model, target, beside=beside)
         files = (written.model, written.data, *(draft.path for draft in beside))
         return tuple(path for path in files if path is not None)
+
+    def save_html(self, path: str | os.PathLike[str]) -> Path:
+        """Write a page with the graph before and after, side by side, and the report.
+
+        It loads nothing from anywhere. The source is read again, if it is a file.
+
+        Returns:
+            The file written.
+
+        Raises:
+            ModelError: The source is no longer there.
+            UserError: The file cannot be written, or the source has changed meanwhile.
+        """
+        from ortkit.optimization.page import page_of
+        from ortkit.page.graph.write import write_page
+
+        target = _path(path)
+        if self._source is None:
+            raise UserError("the source was not kept", where=str(target))
+        source = open_model(self._source)
+        if Summary.of(source) != self.report.before:
+            raise UserError(
+                "the model has changed since it was optimized", where=self.report.source,
+                fix="write the page before the model is written over",
+            )  # fmt: skip
+        write_page(page_of(self.report, source, self.model), target)
+        return target
 
     def save_sources(self, folder: str | os.PathLike[str]) -> tuple[Path, ...]:
         """Write the generated code of the kernels that the model has, to read.

@@ -130,7 +130,7 @@ def test_split_has_an_input_for_its_sizes_since_opset_13(opset: int) -> None:
     model = model_of(*FORMS["operands"][:2])
     model.opset_import[0].version = opset
     scope = scope_of(ir.from_proto(model))
-    with decomposed_rotations([scope], lambda *_: True):
+    with decomposed([scope], [DecomposeRotary(lambda *_: True)]):
         kinds = [node.op_type for node in scope.model.graph]
     assert ("Split" in kinds) == (opset >= 13)
 

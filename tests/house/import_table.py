@@ -91,9 +91,11 @@ MAY_IMPORT = {
     "ops/attention": "analysis graph/* operators rewrite",
     "ops/rotary": "analysis graph/* operators rewrite",
     "optimization": (
-        "extend/* fusion/* graph/* kernels/* measure passes precision rewrite runtime/* targets"
-        " verify/*"
+        "extend/* fusion/* graph/* kernels/* measure page/* passes precision rewrite runtime/*"
+        " targets verify/*"
     ),
+    "page": "",
+    "page/graph": "graph/* page",
     "passes": "analysis graph/* operators ops/* rewrite",
     "precision": (
         "analysis graph/* isolation kernels/* operators rewrite runtime/* targets verify/*"
@@ -107,7 +109,7 @@ MAY_IMPORT = {
     "rewrite": "graph/*",
     "runtime": "graph/* kernels operators",
     "runtime/memory": "graph/* isolation kernels operators runtime runtime/profiling",
-    "runtime/profiling": "graph/* kernels/* operators runtime runtime/workers",
+    "runtime/profiling": "graph/* kernels/* operators page runtime runtime/workers",
     "runtime/timing": "runtime runtime/profiling runtime/workers",
     "runtime/workers": "isolation runtime",
     "targets": "",
@@ -160,6 +162,7 @@ FACE = {
         " understand understood"
     ),
     "ops/rotary": "channels emit layout match steps",
+    "page/graph": "build compared document write",
     "provider/conformance": "cases conform subject verdict",
     "provider/own": "ahead building failures",
     "runtime/memory": "arena_options node_table nodes point point_child",

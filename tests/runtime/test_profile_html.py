@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -214,6 +215,21 @@ class TestInChromium:
         assert end - start < 0.9 * browser.value(
             "document.getElementById('timeline').data[1].x.at(-1)"
         )
+
+    def test_a_node_links_to_its_place_in_the_graph(
+        self, browser: Chromium, tmp_path: Path
+    ) -> None:
+        content = page(nodes=4)
+        shown(browser, content, tmp_path)
+        browser.click("#nodes tbody button")
+        assert browser.value("document.querySelector('#details a')") is None
+        parts: Any = content.data
+        parts["graph_page"] = "../graph%20of%20it.html"
+        shown(browser, content, tmp_path)
+        browser.click("#nodes tbody button")
+        name = column(browser, "nodes", "Node")[0]
+        link = browser.value("document.querySelector('#details a').getAttribute('href')")
+        assert link == f"../graph%20of%20it.html#node={quote(name, safe='')}"
 
     def test_dark_and_light(self, browser: Chromium, tmp_path: Path) -> None:
         shown(browser, page(), tmp_path)

@@ -13,6 +13,7 @@ import onnx
 import onnx.parser
 import pytest
 
+from ortkit.page.text import bytes_text
 from ortkit.runtime.profiling import html_data, html_timeline
 from ortkit.runtime.profiling.advice import Advice
 from ortkit.runtime.profiling.document import profile_from
@@ -83,10 +84,24 @@ def test_bars_are_one_run_and_nest(profile: Profile) -> None:
     assert (data["run"]["of"], len(data["lanes"])) == (7, 1)
 
 
-def test_the_run_shown_is_a_quiet_one(profile: Profile) -> None:
+def test_the_run_shown_is_the_median(profile: Profile) -> None:
     assert profile.trace is not None
     taken = sorted(profile.trace.runs[run].duration_us for run in profile.counted)
-    assert page_of(profile).data["run"]["duration"] == taken[1]  # type: ignore[index]
+    assert page_of(profile).data["run"]["duration"] == taken[3]  # type: ignore[index]
+
+
+def test_runs_that_were_disturbed_are_said(profile: Profile) -> None:
+    assert profile.trace is not None
+    number = profile.counted[0]
+    runs = list(profile.trace.runs)
+    for one in profile.counted:
+        runs[one] = dataclasses.replace(runs[one], duration_us=1000)
+    said = "1 of 7 runs took more than 2 times the median, at most 2.5 ms"
+    for duration, is_said in ((2000, False), (2500, True)):
+        runs[number] = dataclasses.replace(runs[number], duration_us=duration)
+        trace = dataclasses.replace(profile.trace, runs=runs)
+        notes = page_of(dataclasses.replace(profile, trace=trace)).notes
+        assert any(note.startswith(said) for note in notes) is is_said
 
 
 def test_tables_are_the_rows_of_the_profile(profile: Profile) -> None:
@@ -111,10 +126,10 @@ def test_memory_is_that_of_the_run(profile: Profile) -> None:
 
 @pytest.mark.parametrize(
     ("count", "said"),
-    [(0, "0 B"), (512, "512 B"), (999.9, "1 kB"), (344.3e6, "344 MB"), (2.5e12, "2,500.00 GB")],
+    [(0, "0 B"), (512, "512 B"), (999.9, "1 kB"), (344.3e6, "344 MB"), (2.5e12, "2.5 TB")],
 )
 def test_sizes_are_for_people(count: float, said: str) -> None:
-    assert html_timeline.bytes_text(count) == said
+    assert bytes_text(count) == said
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+from ortkit.page.text import time_text
 from ortkit.runtime.profiling.advice import Advice
 from ortkit.runtime.profiling.events import TensorShape
 from ortkit.runtime.profiling.html import Page
@@ -18,8 +19,14 @@ MOST_ROWS = 20_000
 _DIGITS = 5
 
 
-def page_of(profile: Profile, advice: Sequence[Advice] = ()) -> Page:
-    """Return the page of a profile; the timeline is that of a quiet run."""
+def page_of(profile: Profile, advice: Sequence[Advice] = (), graph_page: str = "") -> Page:
+    """Return the page of a profile; the timeline is that of the median run.
+
+    Args:
+        profile: What to show.
+        advice: What to do about it.
+        graph_page: Address of the model's own page, relative to this one, which nodes link to.
+    """
     rows = profile.rows[:MOST_ROWS]
     timeline = timeline_of(profile, len(rows))
     notes = [*profile.notes, *timeline.notes]
@@ -35,6 +42,7 @@ def page_of(profile: Profile, advice: Sequence[Advice] = ()) -> Page:
         "ops": _ops(profile.ops),
         "kernels": _kernels(profile.kernels),
         "peaks": _peaks(profile.peaks, rows),
+        "graph_page": graph_page,
         "peaks_missing": "the peaks of this machine are not known",
     }
     about = profile.about
@@ -46,15 +54,6 @@ def page_of(profile: Profile, advice: Sequence[Advice] = ()) -> Page:
         notes=notes,
         data=data,
     )
-
-
-def time_text(us: float) -> str:
-    """Return a time for people: `12.3 ms`."""
-    for unit in ("µs", "ms"):
-        if us < 999.5:  # what is rounded to 1000 is one of the next unit
-            return f"{us:.3g} {unit}"
-        us /= 1000
-    return f"{us:.3g} s" if us < 1000 else f"{us:,.0f} s"
 
 
 def _subtitle(profile: Profile) -> str:

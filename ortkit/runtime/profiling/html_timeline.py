@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from ortkit.page.text import bytes_text, plural, time_text
 from ortkit.runtime.profiling.events import DeviceEvent, Memory
 from ortkit.runtime.profiling.result import Profile, Row
 from ortkit.runtime.profiling.trace import Trace
@@ -15,6 +16,8 @@ from ortkit.runtime.profiling.trace import Trace
 #: Bars beyond this, the shortest, are left out, which the page says.
 MOST_BARS = 40_000
 _DEEPEST = 60
+#: A run that takes this many times the median is an outlier.
+_OUTLIER = 2
 
 Numbers = npt.NDArray[np.int64]
 
@@ -69,7 +72,7 @@ class Timeline:
 
 
 def timeline_of(profile: Profile, rows: int) -> Timeline:
-    """Return a quiet run; of a profile without its trace there is none.
+    """Return the median run; of a profile without its trace there is none.
 
     Args:
         profile: What to show.
@@ -79,7 +82,7 @@ def timeline_of(profile: Profile, rows: int) -> Timeline:
     if trace is None or profile.row_of is None or not profile.counted:
         missing = "a saved profile does not hold its trace: there is no run to show"
         return Timeline(runs=profile.runs, memory_missing=missing, notes=(missing,))
-    run = _quiet_run(trace, profile.counted)
+    run = _median_run(trace, profile.counted)
     event = trace.runs[run]
     chosen = np.flatnonzero(trace.nodes.run == run)
     kernels = [one for one in trace.kernels if one.run == run]
@@ -89,7 +92,8 @@ def timeline_of(profile: Profile, rows: int) -> Timeline:
         label if label or node >= 0 else profile.rows[was].name
         for label, node, was in zip(bars.label, kept, bars.node, strict=True)
     ]
-    notes = [f"the timeline leaves out the {left:,} shortest of its bars"] if left else []
+    notes = [*_outliers(trace, profile.counted, event.duration_us)]
+    notes += [f"the timeline leaves out the {left:,} shortest of its bars"] * bool(left)
     ends = map(sum, zip(bars.start, bars.duration, strict=True))
     whole = max([1.0, float(event.duration_us), *ends])  # whole microseconds: a run may take 0
     times, used, owner, missing = _memory(trace, chosen, event.start_us)
@@ -108,19 +112,23 @@ def timeline_of(profile: Profile, rows: int) -> Timeline:
     )
 
 
-def bytes_text(count: float) -> str:
-    """Return a size for people: `12.3 MB`."""
-    for unit in ("B", "kB", "MB"):
-        if count < 999.5:  # what is rounded to 1000 is one of the next unit
-            return f"{count:.3g} {unit}"
-        count /= 1000
-    return f"{count:,.2f} GB"
-
-
-def _quiet_run(trace: Trace, counted: Sequence[int]) -> int:
-    """Return the run at the lower quartile: other processes disturb the slower ones."""
+def _median_run(trace: Trace, counted: Sequence[int]) -> int:
+    """Return the run of median duration, of two in the middle the shorter."""
     ordered = sorted(counted, key=lambda run: trace.runs[run].duration_us)
-    return ordered[(len(ordered) - 1) // 4]
+    return ordered[(len(ordered) - 1) // 2]
+
+
+def _outliers(trace: Trace, counted: Sequence[int], median_us: float) -> Sequence[str]:
+    """Say how many runs took far longer than the median: the machine did something else."""
+    taken = [float(trace.runs[run].duration_us) for run in counted]
+    slow = [one for one in taken if one > _OUTLIER * median_us]
+    if not slow:
+        return ()
+    count = f"{len(slow):,} of {plural(len(taken), 'run')}"
+    return (
+        f"{count} took more than {_OUTLIER} times the median, "
+        f"at most {time_text(max(slow))}: the machine did something else meanwhile",
+    )
 
 
 def _bars(

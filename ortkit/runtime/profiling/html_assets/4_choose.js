@@ -16,6 +16,10 @@ const tell = (index, bar) => {
   if (shapesText(one)) parts.push(field("Shapes", shapesText(one)));
   if (one.device !== null) parts.push(field("Device", `${timeText(one.device)} a run`));
   if (one.origins.some((name) => name !== one.name)) parts.push(field(`Stands for ${plural(one.origins.length, "node")}`, one.origins.join(", ")));
+  if (data.graph_page) {
+    const link = make("a", "show it in the graph", { href: `${data.graph_page}#node=${encodeURIComponent(one.name)}` });
+    parts[0].append(" ", link);
+  }
   details.replaceChildren(...parts);
 };
 const chooseBar = (bar, move = true) => {

@@ -1,8 +1,4 @@
-// Everything is drawn once, in the theme that the system asks for.
-document.documentElement.dataset.theme = matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
-byId("theme").textContent = document.documentElement.dataset.theme === "dark" ? "Light" : "Dark";
-byId("theme").addEventListener("click", () => setTheme(document.documentElement.dataset.theme === "dark" ? "light" : "dark"));
-
+// Everything is drawn once.
 const legend = (name, colour) => {
   const item = make("li", name);
   item.prepend(make("i"));
@@ -14,7 +10,7 @@ if (ops.length > colours.size) legend("other", OTHER);
 byId("legend").append(make("li", "pale: several nodes, in the colour of what most of their time goes to"));
 if (data.run.number)
   byId("timeline-what").textContent = [
-    `run ${data.run.number} of ${countText(data.run.of)}, a quarter of which are faster: ${timeText(data.run.duration)}`,
+    `run ${data.run.number} of ${countText(data.run.of)}, the median: ${timeText(data.run.duration)}`,
     plural(data.bars.start.length, "bar"),
     hasMemory ? `below: memory in use, ${data.memory.of.replace("ExecutionProvider", "")} arena` : data.memory.missing,
   ].join("; ");

@@ -1,0 +1,1 @@
+"""Pages that show results in a browser: one file each, which loads nothing."""

@@ -1,0 +1,42 @@
+"""The pictures of the documentation are what `scripts/pictures` makes today."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from tests.runtime import chromium
+
+ROOT = Path(__file__).parents[2]
+
+
+def _without_style(picture: str) -> str:
+    """Return a picture without its styles, which each browser's version writes in its own way."""
+    return re.sub(r"<style>.*?</style>", "", picture, flags=re.DOTALL)
+
+
+@chromium.needed
+def test_pictures_are_up_to_date(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = importlib.util.spec_from_file_location("pictures", ROOT / "scripts" / "pictures.py")
+    assert spec is not None and spec.loader is not None
+    pictures = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(pictures)
+    monkeypatch.setenv("ORTKIT_CACHE", str(tmp_path))  # restored afterwards
+    made = pictures.main(tmp_path / "images").read_text(encoding="utf-8")
+    kept = (ROOT / "docs" / "images" / pictures.FILE).read_text(encoding="utf-8")
+    assert _without_style(kept) == _without_style(made), "run scripts/pictures"
+
+
+def test_a_picture_stands_alone_and_is_light_and_dark() -> None:
+    text = (ROOT / "docs" / "images" / "before_after.svg").read_text(encoding="utf-8")
+    root = ElementTree.fromstring(text)
+    titles = [one.text or "" for one in root.iter() if one.get("class") == "head"]
+    before, after = (int(re.findall(r"\d+", title)[0]) for title in titles)
+    boxes = [one for one in root.iter() if "item" in (one.get("class") or "").split()]
+    assert before > 5 * after and len(boxes) == before + after
+    assert "prefers-color-scheme" in text and "--on-fused" in text
+    assert not re.search(r"href|@import|url\(|<script", text)
