@@ -40,9 +40,14 @@ def package_of(name: str) -> str:
 
 def imports(name: str, *, top_level_only: bool = False) -> Iterator[str]:
     """Yield the modules that a module imports, also those that only a type checker sees."""
+    yield from _imports(name, top_level_only=top_level_only)
+
+
+@cache
+def _imports(name: str, *, top_level_only: bool) -> tuple[str, ...]:
     path = modules()[name]
     tree = _tree(path)
-    yield from _imported(tree.body if top_level_only else ast.walk(tree), name, path)
+    return tuple(_imported(tree.body if top_level_only else ast.walk(tree), name, path))
 
 
 def imports_of_file(path: Path) -> Iterator[str]:

@@ -20,6 +20,7 @@ from ortkit.cli.flags import (
     tolerance,
     verification,
 )
+from ortkit.cli.optimize_tables import headline, show_summary, show_tables
 from ortkit.cli.precision_page import check_page, is_page, write_page
 from ortkit.cli.precision_tables import show_precision
 from ortkit.cli.tree import suggestion
@@ -105,7 +106,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="write a page: the graph before and after, and the report")  # fmt: skip
     add("--json", action="store_true", help="print the report as one JSON document")
     verdicts.add_flags(parser)
-    add("--quiet", action="store_true", help="print nothing but errors")
+    add("-q", "--quiet", action="store_true", help="print nothing but errors")
+    add("-v", "--verbose", action="store_true",
+        help="also print tables of operators, rewrites and regions")  # fmt: skip
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -178,7 +181,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         show.document({**report.to_json(arguments.why, schema), **written})
     elif not arguments.quiet:
-        _show(optimized, files)
+        _show(optimized, arguments.model.name, files, verbose=arguments.verbose)
         if arguments.why is not None:
             _show_why(report, arguments.why)
     verdicts.say(outcome, report.verification)
@@ -260,30 +263,17 @@ def _objections(report: Report) -> list[str]:
     return [f"{what}: {len(found)}" for what, found in counts.items() if found]
 
 
-def _show(optimized: Optimized, files: tuple[Path, ...]) -> None:
+def _show(optimized: Optimized, name: str, files: tuple[Path, ...], *, verbose: bool) -> None:
     from ortkit.kernels.cache_files import is_said
 
     report = optimized.report
-    changed = sorted(
-        set(report.before.ops) | set(report.after.ops),
-        key=lambda op: (report.after.ops.get(op, 0) - report.before.ops.get(op, 0), op),
-    )
-    rows = [
-        (op, report.before.ops.get(op, 0), report.after.ops.get(op, 0))
-        for op in changed
-        if report.before.ops.get(op, 0) != report.after.ops.get(op, 0)
-    ]
-    rows.append(("all nodes", report.before.nodes, report.after.nodes))
-    show.table("", ("op", "before", "after"), rows)
-    passes = report.rewrites_by_pass().items()
-    show.table("", ("pass", "rewrites"), [(name, count) for name, count in passes])
-    if report.regions:
-        columns = ("region", "nodes", "places", "before, µs", "as a kernel", "became")
-        show.table("", columns, _regions(report))
-        where = "one GPU" if report.target == "cuda" else "one thread"
-        show.line(f"predicted for each place, {where}; sizes that are not known count as 128")
-        show.line()
-        _show_left_out(report)
+    show.line(headline(report, name))
+    show.line()
+    if verbose:
+        show_tables(report)
+    else:
+        show_summary(report)
+    _show_left_out(report)
     if report.measurement is not None:
         _show_measurement(report.measurement)
     if report.precision is not None:
@@ -351,27 +341,6 @@ def _show_why(report: Report, what: str) -> None:
         return
     rows = [(one.pass_name, one.node, one.reason, one.times) for one in refusals]
     show.table("", ("pass", "node", "refused because", "times"), rows)
-
-
-def _regions(
-    report: Report,
-) -> list[tuple[str, int, int, float | None, float | None, str]]:
-    """Return a row for each kind of region and what became of it, what saves most first.
-
-    Nothing is predicted of nodes that are kept as the source has them.
-    """
-    alike = Counter(
-        (
-            one.kind,
-            one.nodes,
-            None if one.kept_from else one.predicted_before_ns / 1e3,
-            None if one.kept_from else one.predicted_after_ns / 1e3,
-            one.emitted_as or f"unchanged: {one.reason}",
-        )
-        for one in report.regions
-    )
-    rows = [(*row[:2], places, *row[2:]) for row, places in alike.items()]
-    return sorted(rows, key=lambda row: row[2] * ((row[4] or 0) - (row[3] or 0)))
 
 
 def _verdict(report: Report) -> str:

@@ -20,12 +20,12 @@ def summarise(
     gaps: tuple[Gap, ...],
 ) -> str:
     """Say in one line what was compared, and what was not."""
-    parts = [f"{len(outputs)} outputs, {len(reference.feeds)} input sets"]
+    parts = [f"{_counted(len(outputs), 'output')}, {_counted(len(reference.feeds), 'input set')}"]
     parts.append(f"largest error {_largest_error(outputs, stated)}")
     if ties := sum(each.near_ties for each in outputs):
-        parts.append(f"{ties} near ties")
+        parts.append(_counted(ties, "near tie"))
     if rewrites.compared:
-        parts.append(f"{len(rewrites.compared)} values in float32")
+        parts.append(f"{_counted(len(rewrites.compared), 'value')} in float32")
     if rewrites.inconclusive:
         names = ", ".join(each.name for each in rewrites.inconclusive[:_MOST_NAMED])
         parts.append(f"ill-conditioned: {names}")
@@ -34,6 +34,10 @@ def summarise(
     if gaps:
         parts.append(f"not compared: {told(gaps)}")
     return "; ".join(parts)
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _largest_error(outputs: tuple[OutputComparison, ...], stated: float) -> str:

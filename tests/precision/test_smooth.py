@@ -102,4 +102,5 @@ def test_int8_is_more_exact_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
         assert result.smoothed == int(smoothing)
         return result.error or 1.0
 
-    assert error(smoothing=True) < 0.6 * error(smoothing=False)
+    # The error is that of the worst of all input sets, also of those without large channels.
+    assert error(smoothing=True) < 0.7 * error(smoothing=False)

@@ -1,0 +1,113 @@
+"""What `ortkit optimize` prints of a report: one line, a summary, or tables."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from ortkit.cli import show
+
+if TYPE_CHECKING:
+    from ortkit.optimization.report import Report
+
+#: Names in a line of the summary; the tables have all.
+_SHOWN = 6
+
+
+def headline(report: Report, name: str) -> str:
+    """Return the one line that says what came of a model."""
+    kernels = Counter(one.emitted_as for one in report.regions if one.emitted_as)
+    parts = [f"{report.before.nodes:,} -> {_count(report.after.nodes, 'node')}"]
+    if kernels:
+        places = kernels.total()
+        where = "" if places == len(kernels) else f" in {_count(places, 'place')}"
+        parts.append(f"{_count(len(kernels), 'kernel')}{where}")
+    parts += [_verified(report), _timed(report)]
+    return f"{name}: {', '.join(parts)}"
+
+
+def show_summary(report: Report) -> None:
+    """Print what was fused and rewritten, one line each."""
+    kinds = Counter(one.kind for one in report.regions if one.emitted_as)
+    if kinds:
+        show.line(f"kernels   {_listed(kinds)}")
+    left = Counter(one.kind for one in report.regions if not one.emitted_as)
+    if left:
+        show.line(f"unfused   {_listed(left)}; the reasons: -v")
+    plain = {op: count for op, count in report.after.ops.items() if "::" not in op}
+    if plain:
+        show.line(f"operators {_listed(Counter(plain))}")
+    if hits := report.rewrites_by_pass():
+        show.line(f"rewrites  {_listed(Counter(hits))}")
+
+
+def show_tables(report: Report) -> None:
+    """Print operators before and after, rewrites by pass, and regions."""
+    show.table("", ("op", "before", "after"), _operators(report))
+    if passes := report.rewrites_by_pass():
+        show.table("", ("pass", "rewrites"), list(passes.items()))
+    if not report.regions:
+        return
+    columns = ("region", "nodes", "places", "before, µs", "as a kernel", "became")
+    show.table("", columns, _regions(report))
+    where = "one GPU" if report.target == "cuda" else "one thread"
+    show.line(f"predicted for each place, {where}; sizes that are not known count as 128")
+    show.line()
+
+
+def _operators(report: Report) -> list[tuple[str, int, int]]:
+    """Return a row for each operator whose count changed, what is gone first."""
+    before, after = report.before.ops, report.after.ops
+    rows = [(op, before.get(op, 0), after.get(op, 0)) for op in {*before, *after}]
+    changed = [row for row in rows if row[1] != row[2]]
+    changed.sort(key=lambda row: (row[2] - row[1], row[0]))
+    return [*changed, ("all nodes", report.before.nodes, report.after.nodes)]
+
+
+def _regions(
+    report: Report,
+) -> list[tuple[str, int, int, float | None, float | None, str]]:
+    """Return a row for each kind of region and what became of it, what saves most first.
+
+    Nothing is predicted of nodes that are kept as the source has them.
+    """
+    alike = Counter(
+        (
+            one.kind,
+            one.nodes,
+            None if one.kept_from else one.predicted_before_ns / 1e3,
+            None if one.kept_from else one.predicted_after_ns / 1e3,
+            one.emitted_as or f"unchanged: {one.reason}",
+        )
+        for one in report.regions
+    )
+    rows = [(*row[:2], places, *row[2:]) for row, places in alike.items()]
+    return sorted(rows, key=lambda row: row[2] * ((row[4] or 0) - (row[3] or 0)))
+
+
+def _verified(report: Report) -> str:
+    checked = report.verification
+    if checked is None:
+        return "not verified"
+    words = {"yes": "verified", "partly": "verified in part", "not possible": "not verified"}
+    return words.get(checked.verdict, "wrong")
+
+
+def _timed(report: Report) -> str:
+    measured = None if report.measurement is None else report.measurement.model
+    if measured is None:
+        return "not timed"
+    return f"{measured.ratio:.2f} times as fast (measured)"
+
+
+def _listed(counts: Counter[str]) -> str:
+    """Return names with their counts, the most frequent first."""
+    common = counts.most_common()
+    names = [f"{name} {count}" if count > 1 else name for name, count in common[:_SHOWN]]
+    if len(common) > _SHOWN:
+        names.append(f"{len(common) - _SHOWN} more")
+    return ", ".join(names)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
