@@ -30,6 +30,7 @@ from ortkit.verify.kernels.library import CPU, Kernels, NotRun, kernels_here
 
 #: Added to the name of a value where it is an input and another model computes it.
 GIVEN = "/given"
+_PAGE = resource.getpagesize()
 #: Threads that wait for work would take a third of the processor time of a run of bert-base.
 _CONFIG = {"session.intra_op.allow_spinning": "0"}
 
@@ -108,10 +109,22 @@ def run_settings(job: SettingsJob, tell: Callable[[Outcome], None]) -> None:
 
 
 def _limit_memory(wanted: int) -> None:
-    """Let allocations fail before the system runs out of memory and ends what it likes."""
+    """Let allocations fail before the system runs out of memory and ends what it likes.
+
+    What the process was forked with is shared with its server, and none of what it allocates.
+    """
     _, most = resource.getrlimit(resource.RLIMIT_DATA)
+    wanted += _data_bytes()
     given = wanted if most == resource.RLIM_INFINITY else min(wanted, most)
     resource.setrlimit(resource.RLIMIT_DATA, (given, most))
+
+
+def _data_bytes() -> int:
+    """Return what the kernel counts against RLIMIT_DATA, 0 where it does not say."""
+    try:
+        return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[5]) * _PAGE
+    except (OSError, ValueError, IndexError):
+        return 0
 
 
 def _lift_memory_limit() -> None:

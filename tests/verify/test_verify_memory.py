@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -127,3 +129,18 @@ def test_parts_share_one_data_file(tmp_path: Path, external: bool) -> None:
 def _session(ort: Any, model: onnx.ModelProto) -> Any:
     model.graph.output.append(onnx.ValueInfoProto(name="h3"))
     return ort.InferenceSession(model.SerializeToString())
+
+
+def test_what_a_process_inherits_is_not_what_it_allocates() -> None:
+    code = (
+        "import numpy, ortkit.verify.child as child\n"
+        "held = numpy.ones(400 << 20, numpy.uint8)\n"
+        "child._limit_memory(256 << 20)\n"
+        "more = numpy.ones(128 << 20, numpy.uint8)\n"
+        "try:\n    numpy.ones(256 << 20, numpy.uint8)\n"
+        "except MemoryError: print('limited')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False
+    )
+    assert (done.stdout, done.stderr) == ("limited\n", "")
