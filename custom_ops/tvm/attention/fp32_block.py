@@ -229,7 +229,7 @@ class Block:
                 at = column + lane
                 factor = exp_nonpositive(e, e.share(self._largest[at] - self._larger[at]))
                 e.store(self._factor, factor, at)
-                e.store(total, self._total[at] * factor, lane)
+                e.store(total, e.f32(0.0), lane)
                 e.store(self._largest, self._larger[at], at)
             largest.append(self._loaded(self._larger, column))
         with e.loop(count) as key:
@@ -242,7 +242,8 @@ class Block:
                     e.store(total, total[lane] + power, lane)
         for vector, total in enumerate(totals):
             with e.vector(VECTOR) as lane:
-                e.store(self._total, total[lane], e.i64(vector * VECTOR) + lane)
+                at = e.i64(vector * VECTOR) + lane
+                e.store(self._total, self._total[at] * self._factor[at] + total[lane], at)
 
     def _loaded(self, buffer: Buffer, at: Expr) -> Buffer:
         return vector_of(self.e, lambda lane: buffer[at + lane])
@@ -258,7 +259,11 @@ class Block:
 
     # ---- values
     def _add_values(self, first: Expr, count: Expr) -> None:
-        """Add a block of values times their exponentials, in tiles of queries and columns."""
+        """Add a block of values times their exponentials, in tiles of queries and columns.
+
+        Each block has sums of its own: with one sum for 1,500 keys, positive values were off by 26
+        epsilons (2026-11).
+        """
         e, v, rows = self.e, self.form.v, self.tiles.query_rows
         start = e.share(self.places.base(v, self.places.kv_head()) + first * e.i64(v.pitch))
         with e.loop(e.share(e.divide_up(self.places.queries_here(), rows))) as number:
@@ -282,9 +287,9 @@ class Block:
             for of_row, at_row in zip(registers, places, strict=True)
             for pair in zip(of_row, at_row, strict=True)
         ]
-        for register, place in pairs:
+        for register, _ in pairs:
             with e.vector(VECTOR) as lane:
-                e.store(register, self._sums[place + lane], lane)
+                e.store(register, e.f32(0.0), lane)
         with e.loop(count) as key:
             values = e.share(start + key * e.i64(v.pitch) + e.i64(column))
             powers = e.share(key * e.i64(self.places.lanes) + row)
@@ -298,7 +303,7 @@ class Block:
             )
         for register, place in pairs:
             with e.vector(VECTOR) as lane:
-                e.store(self._sums, register[lane], place + lane)
+                e.store(self._sums, self._sums[place + lane] + register[lane], place + lane)
 
     def _write(self) -> None:
         """Write the sums over their totals; zeros for a query none of whose scores counts."""
