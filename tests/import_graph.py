@@ -46,13 +46,13 @@ def imports(name: str, *, top_level_only: bool = False) -> Iterator[str]:
 @cache
 def _imports(name: str, *, top_level_only: bool) -> tuple[str, ...]:
     path = modules()[name]
-    tree = _tree(path)
-    return tuple(_imported(tree.body if top_level_only else ast.walk(tree), name, path))
+    parsed = tree(path)
+    return tuple(_imported(parsed.body if top_level_only else ast.walk(parsed), name, path))
 
 
 def imports_of_file(path: Path) -> Iterator[str]:
     """Yield what a file outside the package imports; a relative import is left out."""
-    for node in ast.walk(_tree(path)):
+    for node in ast.walk(tree(path)):
         if not (isinstance(node, ast.ImportFrom) and node.level):
             yield from _imported([node], "", path)
 
@@ -61,7 +61,7 @@ def catalog_entries(name: str) -> Iterator[str]:
     """Yield the modules that a module names in strings, whole or below a folder it names."""
     texts = {
         node.value
-        for node in ast.walk(_tree(modules()[name]))
+        for node in ast.walk(tree(modules()[name]))
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
     }
     folders = {"", *(text.rstrip(".") + "." for text in filter(_FOLDER.fullmatch, texts))}
@@ -71,7 +71,8 @@ def catalog_entries(name: str) -> Iterator[str]:
 
 
 @cache
-def _tree(path: Path) -> ast.Module:
+def tree(path: Path) -> ast.Module:
+    """Return the syntax tree of a file."""
     return ast.parse(path.read_text(encoding="utf-8"))
 
 

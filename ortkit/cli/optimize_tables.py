@@ -6,6 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from ortkit.cli import show
+from ortkit.text import plural
 
 if TYPE_CHECKING:
     from ortkit.optimization.report import Report
@@ -17,11 +18,11 @@ _SHOWN = 6
 def headline(report: Report, name: str) -> str:
     """Return the one line that says what came of a model."""
     kernels = Counter(one.emitted_as for one in report.regions if one.emitted_as)
-    parts = [f"{report.before.nodes:,} -> {_count(report.after.nodes, 'node')}"]
+    parts = [f"{report.before.nodes:,} -> {plural(report.after.nodes, 'node')}"]
     if kernels:
         places = kernels.total()
-        where = "" if places == len(kernels) else f" in {_count(places, 'place')}"
-        parts.append(f"{_count(len(kernels), 'kernel')}{where}")
+        where = "" if places == len(kernels) else f" in {plural(places, 'place')}"
+        parts.append(f"{plural(len(kernels), 'kernel')}{where}")
     parts += [_verified(report), _timed(report)]
     return f"{name}: {', '.join(parts)}"
 
@@ -107,7 +108,3 @@ def _listed(counts: Counter[str]) -> str:
     if len(common) > _SHOWN:
         names.append(f"{len(common) - _SHOWN} more")
     return ", ".join(names)
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -14,7 +14,8 @@ from ortkit.optimization.report import Report
 from ortkit.page.graph.build import document_of_two
 from ortkit.page.graph.document import Document, Graph, Table
 from ortkit.page.shell import Card
-from ortkit.page.text import bytes_text, plural, time_text
+from ortkit.page.text import bytes_text, time_text
+from ortkit.text import plural
 
 _Rows = list[tuple[str, str]]
 

@@ -33,8 +33,3 @@ def scaled(number: float, units: tuple[str, ...]) -> str:
             return f"{number:.3g} {unit}"
         number /= 1000
     return f"{number:,.3g} {units[-1]}"
-
-
-def plural(count: int, what: str) -> str:
-    """Return a count with its noun: `1 node`, `2,000 nodes`."""
-    return f"{count:,} {what}{'' if count == 1 else 's'}"

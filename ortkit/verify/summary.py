@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ortkit.text import plural
 from ortkit.verify.compare import OutputComparison
 from ortkit.verify.reference import Reference
 from ortkit.verify.rewrite_check import RewriteCheck
@@ -20,12 +21,12 @@ def summarise(
     gaps: tuple[Gap, ...],
 ) -> str:
     """Say in one line what was compared, and what was not."""
-    parts = [f"{_counted(len(outputs), 'output')}, {_counted(len(reference.feeds), 'input set')}"]
+    parts = [f"{plural(len(outputs), 'output')}, {plural(len(reference.feeds), 'input set')}"]
     parts.append(f"largest error {_largest_error(outputs, stated)}")
     if ties := sum(each.near_ties for each in outputs):
-        parts.append(_counted(ties, "near tie"))
+        parts.append(plural(ties, "near tie"))
     if rewrites.compared:
-        parts.append(f"{_counted(len(rewrites.compared), 'value')} in float32")
+        parts.append(f"{plural(len(rewrites.compared), 'value')} in float32")
     if rewrites.inconclusive:
         names = ", ".join(each.name for each in rewrites.inconclusive[:_MOST_NAMED])
         parts.append(f"ill-conditioned: {names}")
@@ -34,10 +35,6 @@ def summarise(
     if gaps:
         parts.append(f"not compared: {told(gaps)}")
     return "; ".join(parts)
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _largest_error(outputs: tuple[OutputComparison, ...], stated: float) -> str:

@@ -7,9 +7,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 
-from tests.import_graph import SOURCE, imports, modules, package_of
+from tests.import_graph import SOURCE, imports, modules, package_of, tree
 
 #: Folders that are lists: one pass or one command per file.
 LISTS = ("passes", "cli")
@@ -95,7 +94,7 @@ def _reached(graph: Mapping[str, set[str]], start: str) -> set[str]:
 def _refusals() -> Iterator[str]:
     """Yield classes and exceptions whose name speaks of a refusal."""
     for name, path in modules().items():
-        for node in ast.walk(_tree(path)):
+        for node in ast.walk(tree(path)):
             if isinstance(node, ast.ClassDef) and node.name.startswith(("Refus", "Refusal")):
                 yield f"{name.removeprefix('ortkit.')}.{node.name}"
 
@@ -107,16 +106,11 @@ def _target_tests(name: str) -> int:
         return 0
     return sum(
         isinstance(each, ast.Constant) and each.value in _KINDS
-        for node in ast.walk(_tree(path))
+        for node in ast.walk(tree(path))
         if isinstance(node, ast.Compare)
         for operand in (node.left, *node.comparators)
         for each in ast.walk(operand)
     )
-
-
-@cache
-def _tree(path: Path) -> ast.Module:
-    return ast.parse(path.read_text(encoding="utf-8"))
 
 
 if __name__ == "__main__":

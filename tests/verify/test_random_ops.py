@@ -1,4 +1,4 @@
-"""What draws random numbers is told from what does so only in training."""
+"""Operators that draw random numbers are distinguished from those that do so in training."""
 
 from __future__ import annotations
 

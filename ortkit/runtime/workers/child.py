@@ -1,4 +1,4 @@
-"""A session in a process of its own, which is told what to do; see `worker.py`.
+"""A session in a process of its own, driven by `worker.py`.
 
 It imports numpy, onnxruntime, how tensors lie in files and what a session's settings are, and
 nothing large: its memory is what a process that only runs the model needs.

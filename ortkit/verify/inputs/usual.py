@@ -10,8 +10,9 @@ from ortkit.verify.inputs.covering import Level
 from ortkit.verify.inputs.feeds import FeedMaker
 from ortkit.verify.inputs.plans import Plan
 
-#: A scale of one of 64 columns of 8 bits that is 5 % off is told from rounding in 5 of 10 cases on
-#: 3 rows and in 10 on 16, a scale of 4 bits that is doubled in 1 on 3 and in 10 on 64 (2026-11).
+#: A scale of one of 64 columns of 8 bits that is 5 % off is distinguished from rounding in 5 of
+#: 10 cases on 3 rows and in 10 on 16, a scale of 4 bits that is doubled in 1 on 3 and in 10 on 64
+#: (2026-11).
 _ROWS = 64
 #: Operations of a run with more rows: a quarter of a second on two cores.
 _MOST_OPERATIONS = 5_000_000_000

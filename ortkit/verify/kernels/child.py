@@ -1,6 +1,7 @@
 """Kernels run beside their bodies, in a process of its own; see `process.py`.
 
-A kernel that crashes ends that process and not the caller's: what is about to run is told first.
+A kernel that crashes ends that process and not the caller's: it reports first what is about to
+run.
 """
 
 from __future__ import annotations
