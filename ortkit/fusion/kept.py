@@ -23,7 +23,7 @@ from ortkit.fusion.regions.lower import import_body
 from ortkit.fusion.regions.region import PASS
 from ortkit.fusion.regions.report import RegionReport
 from ortkit.fusion.regions.select import Accepts
-from ortkit.fusion.regions.sizes import join_untold
+from ortkit.fusion.regions.sizes import join_unsolved
 from ortkit.graph.io.convert import first_line, to_ir
 from ortkit.graph.shapes.infer import Shapes
 from ortkit.graph.walk import subgraphs
@@ -164,7 +164,7 @@ def _signature(scope: Scope, node: ir.Node, body: onnx.FunctionProto) -> RegionS
         assert isinstance(inner.root, ir.Graph)
         if any(node.domain not in PURE_DOMAINS or any(subgraphs(node)) for node in inner.root):
             return "its body holds calls or graphs"
-        named = join_untold(inputs, _specs(inner, inner.root.outputs))
+        named = join_unsolved(inputs, _specs(inner, inner.root.outputs))
         return RegionSignature(kind_of_op(node.op_type), body_text(body), *named)
     except (InternalError, ModelError, onnx.parser.ParseError) as error:
         return f"no kernel has a body like its own: {first_line(error)}"

@@ -22,6 +22,7 @@ import onnx.parser
 import onnx.printer
 
 from ortkit.errors import InternalError
+from ortkit.kernels.sizes import Extent, extent_of
 
 DOMAIN = "ortkit.fused"
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -189,8 +190,6 @@ def canonical_dim(dim: int | str, symbols: dict[str, str]) -> str:
     """Return a size with its names numbered, in the order in which kernels are given them."""
     if isinstance(dim, int):
         return str(dim)
-    from ortkit.kernels.sizes import Extent, extent_of  # which needs this module
-
     extent = extent_of(dim)
     names = (symbols.setdefault(symbol, f"s{len(symbols)}") for symbol in extent.symbols)
     return str(Extent(extent.factor, tuple(names)))

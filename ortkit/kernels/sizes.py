@@ -6,11 +6,18 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import TypeAlias
-
-from ortkit.kernels.signature import TensorSpec
+from typing import Protocol, TypeAlias
 
 _PRODUCT = re.compile(r"[\w.:?!-]+(\*[\w.:?!-]+)*")
+
+
+class HasShape(Protocol):
+    """A tensor of a region: `TensorSpec`."""
+
+    @property
+    def shape(self) -> Sequence[int | str]:
+        """Its sizes; a string is a product of sizes known at run time."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -75,17 +82,17 @@ def product(extents: Iterable[Extent]) -> Extent:
     return result
 
 
-def symbols_of(tensors: Iterable[TensorSpec]) -> tuple[str, ...]:
+def symbols_of(tensors: Iterable[HasShape]) -> tuple[str, ...]:
     """Return the named sizes in the order of their first appearance: a kernel's parameters."""
     found = (symbol for t in tensors for dim in t.shape for symbol in extent_of(dim).symbols)
     return tuple(dict.fromkeys(found))
 
 
-def told_symbols(inputs: Iterable[TensorSpec]) -> frozenset[str]:
-    """Return the named sizes that the shapes of inputs tell, in order of the inputs' dims.
+def solvable_symbols(inputs: Iterable[HasShape]) -> frozenset[str]:
+    """Return the named sizes that follow from the shapes of inputs, in order of the inputs' dims.
 
-    A dim tells its one name that is not known yet, if that stands in it once: `4*batch` tells
-    batch. The native side solves them in the same order.
+    A dim determines its one name that is not known yet, if that stands in it once: `4*batch`
+    determines batch. The native side solves them in the same order.
     """
     known: set[str] = set()
     for tensor in inputs:

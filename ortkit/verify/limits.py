@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import onnx_ir as ir
 
+from ortkit.graph.analysis.weights import weights_of
 from ortkit.graph.constants import constant_array
 from ortkit.graph.walk import nodes_below, roots, subgraphs
 
@@ -44,18 +45,8 @@ def time_limit(model: ir.Model, *feeds: Feeds) -> float:
     return (
         SECONDS
         + nodes * _SECONDS_PER_NODE
-        + weight_bytes(model) * _SECONDS_PER_BYTE
+        + weights_of(model).bytes * _SECONDS_PER_BYTE
         + elements * _SECONDS_PER_ELEMENT
-    )
-
-
-def weight_bytes(model: ir.Model) -> int:
-    """Return the bytes of all initializers."""
-    return sum(
-        value.const_value.nbytes
-        for graph in model.graphs()
-        for value in graph.initializers.values()
-        if value.const_value is not None
     )
 
 

@@ -17,6 +17,7 @@ import onnx_ir as ir
 
 from ortkit.graph.analysis.channels_last import restore_channels_first
 from ortkit.graph.analysis.provenance import align
+from ortkit.graph.analysis.weights import weights_of
 from ortkit.graph.io.parts import share_weights, write_part
 from ortkit.graph.shapes.infer import Shapes
 from ortkit.verify.allowance import DEFAULT, Allowance
@@ -31,7 +32,7 @@ from ortkit.verify.inputs.guard_coverage import (
     guards_in_bodies,
     read_coverage,
 )
-from ortkit.verify.limits import value_bytes, weight_bytes
+from ortkit.verify.limits import value_bytes
 from ortkit.verify.lowered.saturation import saturate
 from ortkit.verify.lowered.steps import NOT_LOWERED, LoweredSteps, lowered_steps
 from ortkit.verify.perturbation import CHOICE_RUNS, perturb, perturb_constants
@@ -96,7 +97,7 @@ class RewriteStage:
         folder.mkdir(parents=True, exist_ok=True)
         self._feeds = [widened_feeds(each, folder / "feeds") for each in feeds]
         self._weights = share_weights(self._original, folder / "original.onnx")
-        self._most_bytes = value_bytes(weight_bytes(self._original), budget.memory)
+        self._most_bytes = value_bytes(weights_of(self._original).bytes, budget.memory)
         self._bytes = bytes_of_values(self._original, self._feeds)
 
     def check(

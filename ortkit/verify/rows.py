@@ -23,11 +23,13 @@ def row_errors(expected: np.ndarray, actual: np.ndarray) -> tuple[np.ndarray, np
         expected: The reference.
         actual: What is judged.
     """
-    pairs = zip(_blocks(expected), _blocks(actual), strict=True)
-    parts = [_measure(want, got) for want, got in pairs]
-    if not parts:
+    if not expected.size:
         return np.zeros(0), np.zeros(0)
-    errors, scales, outliers = (np.concatenate(part) for part in zip(*parts, strict=True))
+    parts = []
+    for want, got in zip(_blocks(expected), _blocks(actual), strict=True):
+        rows = _Rows(want)
+        parts.append((*rows.errors(got), rows.scale))
+    errors, outliers, scales = (np.concatenate(part) for part in zip(*parts, strict=True))
     # The peak is of ordinary rows: a row of -1e9 says nothing about the others.
     peak = scales[scales <= SENTINEL_FACTOR * np.median(scales)].max(initial=0.0)
     scales = np.asarray(np.maximum(scales, max(PEAK_PART * peak, SCALE_FLOOR)))
@@ -47,14 +49,14 @@ def row_spread(expected: np.ndarray, runs: Sequence[np.ndarray], scales: np.ndar
         scales: Of the rows, as `row_errors` returns them.
     """
     spread, outliers = np.zeros(len(expected)), np.zeros(len(expected))
-    for run in runs:
-        at = 0
-        for want, got in zip(_blocks(expected), _blocks(run), strict=True):
-            errors, _, relative = _measure(want, got)
-            part = slice(at, at + len(want))
+    at = 0
+    for want, *blocks in zip(_blocks(expected), *map(_blocks, runs), strict=True):
+        rows, part = _Rows(want), slice(at, at + len(want))
+        for got in blocks:
+            errors, relative = rows.errors(got)
             spread[part] = np.maximum(spread[part], errors)
             outliers[part] = np.maximum(outliers[part], relative)
-            at += len(want)
+        at += len(want)
     if not len(spread):
         return spread
     is_sparse = (expected != 0).sum(axis=1) < _MIN_ROW
@@ -73,18 +75,33 @@ def as_rows(array: np.ndarray) -> tuple[tuple[int, ...], np.ndarray]:
     return leading, array.reshape(int(np.prod(leading)), length)
 
 
-def _measure(want: np.ndarray, got: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return per row of [rows, n]: largest error, scale, largest relative error of sentinels."""
-    same = (want == got) | (np.isnan(want) & np.isnan(got))
-    finite = np.isfinite(want) & np.isfinite(got)
-    magnitude = np.where(np.isfinite(want), np.abs(want), 0.0)
-    median = np.median(magnitude, axis=1, keepdims=True)
-    is_sentinel = (magnitude > SENTINEL_FACTOR * median) & (median > 0)
-    with np.errstate(invalid="ignore", over="ignore"):
-        error = np.where(same, 0.0, np.where(finite, np.abs(want - got), np.inf))
-    scale = np.where(is_sentinel, 0.0, magnitude).max(axis=1)
-    relative = np.divide(error, magnitude, out=np.zeros_like(error), where=is_sentinel)
-    return np.where(is_sentinel, 0.0, error).max(axis=1), scale, relative.max(axis=1)
+class _Rows:
+    """Rows of a reference, as [rows, n], with what errors in them are compared with."""
+
+    def __init__(self, want: np.ndarray) -> None:
+        self._want = want
+        magnitude = np.abs(want)
+        magnitude[~np.isfinite(want)] = 0.0
+        median = np.median(magnitude, axis=1, keepdims=True)
+        is_sentinel = (magnitude > SENTINEL_FACTOR * median) & (median > 0)
+        self._sentinels = np.nonzero(is_sentinel)
+        self._magnitudes = magnitude[self._sentinels]
+        magnitude[self._sentinels] = 0.0
+        self.scale = magnitude.max(axis=1)
+
+    def errors(self, got: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return per row the largest error, and the largest relative error of sentinels."""
+        with np.errstate(invalid="ignore", over="ignore"):
+            error = np.abs(self._want - got)
+        unclear = np.nonzero(~np.isfinite(error))
+        if len(unclear[0]):
+            want, found = self._want[unclear], got[unclear]
+            same = (want == found) | (np.isnan(want) & np.isnan(found))
+            error[unclear] = np.where(same, 0.0, np.inf)
+        relative = np.zeros(len(error))
+        np.maximum.at(relative, self._sentinels[0], error[self._sentinels] / self._magnitudes)
+        error[self._sentinels] = 0.0
+        return error.max(axis=1), relative
 
 
 def _blocks(rows: np.ndarray) -> Iterator[np.ndarray]:

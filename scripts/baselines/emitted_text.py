@@ -58,7 +58,9 @@ def recorded(arguments: list[str]) -> dict[str, RegionSignature]:
         patch("ortkit.kernels.triton.build.write_images", leave_out),
         patch.object(subprocess.Popen, "__init__", leave_out),
     ):
-        pytest.main([*arguments, "-q", "--no-header", "--tb=no", "-p", "no:cacheprovider"])
+        pytest.main(
+            [*arguments, "--every-case", "-q", "--no-header", "--tb=no", "-p", "no:cacheprovider"]
+        )
     found: dict[str, RegionSignature] = {}
     for signature in made:
         try:

@@ -14,7 +14,7 @@ from ortkit.errors import InternalError
 from ortkit.fusion.regions.bodies import Call, needs_standard_form, standard_form
 from ortkit.fusion.regions.parameters import reshape_parameter
 from ortkit.fusion.regions.region import FusedRegion, is_written
-from ortkit.fusion.regions.sizes import equal_sizes, join_untold
+from ortkit.fusion.regions.sizes import equal_sizes, join_unsolved
 from ortkit.graph.symbolic.dims import Size
 from ortkit.kernels.signature import DOMAIN, RegionSignature, TensorSpec, body_text
 from ortkit.rewrite.scope import Scope
@@ -30,7 +30,7 @@ def describe_region(scope: Scope, region: FusedRegion) -> RegionSignature:
     return RegionSignature(
         region.kind,
         _text(_Body(scope, region).function().SerializeToString(deterministic=True)),
-        *join_untold(inputs, outputs),
+        *join_unsolved(inputs, outputs),
     )
 
 

@@ -11,7 +11,7 @@ import onnx_ir as ir
 from ortkit.fusion.regions.access import access_of
 from ortkit.graph.symbolic.dims import Size, sole_atom
 from ortkit.kernels.signature import TensorSpec
-from ortkit.kernels.sizes import Extent, extent_of, symbols_of, told_symbols
+from ortkit.kernels.sizes import Extent, extent_of, symbols_of, solvable_symbols
 from ortkit.rewrite.scope import Scope
 
 
@@ -45,17 +45,17 @@ def _is_cut(size: Size, whole: Size) -> bool:
     return all(isinstance(arg, int) and arg > 1 for arg in atom.args if arg != whole)
 
 
-def join_untold(
+def join_unsolved(
     inputs: Sequence[TensorSpec], others: Sequence[TensorSpec]
 ) -> tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:
-    """Return both with one name for each product whose factors no input tells.
+    """Return both with one name for each product whose factors follow from no input.
 
     Pixels of an image of any size are h * w in all that is made of rows of them: nothing needs
     h. A product is joined where its factors stand nowhere else.
     """
-    told = told_symbols(inputs)
+    known = solvable_symbols(inputs)
     every = (*inputs, *others)
-    parts = {_untold(extent_of(dim), told) for spec in every for dim in spec.shape}
+    parts = {_unsolved(extent_of(dim), known) for spec in every for dim in spec.shape}
     factors = [symbol for part in parts for symbol in set(part)]
     if len(factors) > len(set(factors)):
         return tuple(inputs), tuple(others)
@@ -65,15 +65,15 @@ def join_untold(
 
     def joined(dim: int | str) -> int | str:
         extent = extent_of(dim)
-        name = names.get(_untold(extent, told))
+        name = names.get(_unsolved(extent, known))
         if name is None:
             return dim
-        known = (symbol for symbol in extent.symbols if symbol in told)
-        return str(Extent(extent.factor, tuple(sorted((*known, name)))))
+        solved = (symbol for symbol in extent.symbols if symbol in known)
+        return str(Extent(extent.factor, tuple(sorted((*solved, name)))))
 
     found = [replace(spec, shape=tuple(map(joined, spec.shape))) for spec in every]
     return tuple(found[: len(inputs)]), tuple(found[len(inputs) :])
 
 
-def _untold(extent: Extent, told: frozenset[str]) -> tuple[str, ...]:
-    return tuple(symbol for symbol in extent.symbols if symbol not in told)
+def _unsolved(extent: Extent, known: frozenset[str]) -> tuple[str, ...]:
+    return tuple(symbol for symbol in extent.symbols if symbol not in known)

@@ -5,6 +5,7 @@ The public face, with the division and the rest of the arithmetic, is `ortkit.gr
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from typing import Literal, TypeAlias
 
@@ -83,8 +84,6 @@ class Dim:
         return f"Dim({self})"
 
     def __str__(self) -> str:
-        from ortkit.graph.symbolic.text import size_text
-
         return size_text(self)
 
     def __add__(self, other: Size) -> Size:
@@ -105,26 +104,6 @@ class Dim:
         return multiply(self, other)
 
     __rmul__ = __mul__
-
-    def __floordiv__(self, other: Size) -> Size:
-        from ortkit.graph.symbolic.division import floor_divide
-
-        return floor_divide(self, other)
-
-    def __rfloordiv__(self, other: Size) -> Size:
-        from ortkit.graph.symbolic.division import floor_divide
-
-        return floor_divide(other, self)
-
-    def __mod__(self, other: Size) -> Size:
-        from ortkit.graph.symbolic.division import remainder
-
-        return remainder(self, other)
-
-    def __rmod__(self, other: Size) -> Size:
-        from ortkit.graph.symbolic.division import remainder
-
-        return remainder(other, self)
 
     def atoms(self) -> Iterator[Atom]:
         """Yield every atom, those inside opaque expressions too; repeats are possible."""
@@ -253,3 +232,54 @@ def names(size: Size) -> frozenset[str]:
 def has_unknown(size: Size) -> bool:
     """Say whether `size` depends on an atom that has no name."""
     return isinstance(size, Dim) and any(atom.kind in ("size", "value") for atom in size.atoms())
+
+
+# ---- text --------------------------------------------------------------------------------
+
+
+def size_text(size: Size) -> str:
+    """Write a size, e.g. `2*seq + 1`; unknowns come as `?12`, unknown elements as `!12`."""
+    if isinstance(size, int):
+        return str(size)
+    text = ""
+    parts = sorted(
+        (-len(monomial), factor < 0, _term_text(monomial, abs(factor)), factor)
+        for monomial, factor in size.terms
+    )
+    for _, _, part, factor in parts:
+        if not text:
+            text = part if factor > 0 else f"-{part}"
+        else:
+            text += f" + {part}" if factor > 0 else f" - {part}"
+    return text
+
+
+def _term_text(monomial: Monomial, factor: int) -> str:
+    if not monomial:
+        return str(factor)
+    parts = [] if factor == 1 else [str(factor)]
+    for atom in dict.fromkeys(monomial):
+        power = monomial.count(atom)
+        text = _atom_text(atom, alone=len(parts) == 0 and len(monomial) == 1)
+        parts.append(text if power == 1 else f"{text}**{power}")
+    return "*".join(parts)
+
+
+def _atom_text(atom: Atom, *, alone: bool) -> str:
+    match atom.kind:
+        case "name":
+            return atom.label
+        case "size":
+            return f"?{atom.label}"
+        case "value":
+            return f"!{atom.label}"
+        case "floordiv" | "mod":
+            sign = "//" if atom.kind == "floordiv" else "%"
+            text = sign.join(_operand_text(arg) for arg in atom.args)
+            return text if alone else f"({text})"
+    return f"{atom.kind}({', '.join(size_text(arg) for arg in atom.args)})"
+
+
+def _operand_text(size: Size) -> str:
+    text = size_text(size)
+    return text if re.fullmatch(r"[\w.:?!]+", text) else f"({text})"

@@ -1,10 +1,10 @@
-"""Sizes as text: what ONNX calls `dim_param`, written and read."""
+"""Reads sizes from text: what ONNX calls `dim_param`; `terms.size_text` writes it."""
 
 from __future__ import annotations
 
 import re
 
-from ortkit.graph.symbolic.dims import Atom, Dim, Monomial, Size, add, combine, multiply
+from ortkit.graph.symbolic.dims import Dim, Size, add, combine, multiply
 
 _TOKEN = re.compile(
     r"\s*(?:(?P<number>\d+)"
@@ -14,54 +14,6 @@ _TOKEN = re.compile(
 _FUNCTIONS = {"max": "max", "Max": "max", "min": "min", "Min": "min", "broadcast": "broadcast"}
 #: Deeper or longer texts are taken as a name, not as an expression.
 _LIMIT = 200
-
-
-def size_text(size: Size) -> str:
-    """Write a size, e.g. `2*seq + 1`; unknowns come as `?12`, unknown elements as `!12`."""
-    if isinstance(size, int):
-        return str(size)
-    text = ""
-    parts = sorted(
-        (-len(monomial), factor < 0, _term_text(monomial, abs(factor)), factor)
-        for monomial, factor in size.terms
-    )
-    for _, _, part, factor in parts:
-        if not text:
-            text = part if factor > 0 else f"-{part}"
-        else:
-            text += f" + {part}" if factor > 0 else f" - {part}"
-    return text
-
-
-def _term_text(monomial: Monomial, factor: int) -> str:
-    if not monomial:
-        return str(factor)
-    parts = [] if factor == 1 else [str(factor)]
-    for atom in dict.fromkeys(monomial):
-        power = monomial.count(atom)
-        text = _atom_text(atom, alone=len(parts) == 0 and len(monomial) == 1)
-        parts.append(text if power == 1 else f"{text}**{power}")
-    return "*".join(parts)
-
-
-def _atom_text(atom: Atom, *, alone: bool) -> str:
-    match atom.kind:
-        case "name":
-            return atom.label
-        case "size":
-            return f"?{atom.label}"
-        case "value":
-            return f"!{atom.label}"
-        case "floordiv" | "mod":
-            sign = "//" if atom.kind == "floordiv" else "%"
-            text = sign.join(_operand_text(arg) for arg in atom.args)
-            return text if alone else f"({text})"
-    return f"{atom.kind}({', '.join(size_text(arg) for arg in atom.args)})"
-
-
-def _operand_text(size: Size) -> str:
-    text = size_text(size)
-    return text if re.fullmatch(r"[\w.:?!]+", text) else f"({text})"
 
 
 def parse_size(text: str) -> Size:

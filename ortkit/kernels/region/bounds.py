@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ortkit.kernels.signature import RegionSignature
-from ortkit.kernels.sizes import extent_of, told_symbols
+from ortkit.kernels.sizes import extent_of, solvable_symbols
 from ortkit.refusal import Refused
 
 # The bounds of custom_ops/native/manifest.h.
@@ -21,7 +21,7 @@ def exceeds_bounds(signature: RegionSignature) -> Refused | None:
         return Refused(f"{len(tensors)} inputs and outputs, at most {MAX_TENSORS} are supported")
     if max(len(tensor.shape) for tensor in tensors) > MAX_RANK:
         return Refused(f"a tensor of more than {MAX_RANK} dims")
-    known = told_symbols(signature.inputs)
+    known = solvable_symbols(signature.inputs)
     if len(known) > MAX_SYMBOLS:
         return Refused(f"{len(known)} named sizes, at most {MAX_SYMBOLS} are supported")
     for tensor in tensors:

@@ -15,7 +15,6 @@ from ortkit.graph.analysis.inspection import Inspection
 from ortkit.graph.analysis.value_names import labels
 from ortkit.graph.shapes.infer import Shapes
 from ortkit.graph.symbolic.dims import has_unknown
-from ortkit.graph.symbolic.text import size_text
 from ortkit.page.graph.build import document_of, document_of_two
 from ortkit.page.graph.document import Document, Graph, Table
 from ortkit.page.shell import Card
@@ -117,7 +116,7 @@ def _costs(model: ir.Model, graph: Graph) -> Mapping[int, Sequence[tuple[str, st
         texts = [
             "not known" if has_unknown(cost) else text(cost) if isinstance(cost, int) else formula
             for cost, text in zip(costs, (count_text, bytes_text), strict=True)
-            if len(formula := size_text(cost)) <= _LONGEST
+            if len(formula := str(cost)) <= _LONGEST
         ]
         found[at] = list(zip(("FLOPs", "bytes moved"), texts, strict=False))
     return found

@@ -13,7 +13,6 @@ from ortkit.graph.analysis.inspection import dtype_text
 from ortkit.graph.analysis.value_names import labels
 from ortkit.graph.shapes.infer import Shapes
 from ortkit.graph.symbolic.dims import has_unknown
-from ortkit.graph.symbolic.text import size_text
 from ortkit.graph.walk import subgraphs
 from ortkit.page.graph.document import Edge, Graph, Node, Value
 from ortkit.page.graph.families import family_of
@@ -138,7 +137,7 @@ class _Reader:
         shape = self.shapes.shape(value)
         if shape is None:
             return ""
-        texts = ("?" if has_unknown(size) else size_text(size) for size in shape)
+        texts = ("?" if has_unknown(size) else str(size) for size in shape)
         return f"[{', '.join(texts)}]"
 
 

@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from ortkit.fusion.regions.cost_model import Prediction
 from ortkit.fusion.regions.duplicate import Candidate
-from ortkit.fusion.regions.sizes import join_untold
+from ortkit.fusion.regions.sizes import join_unsolved
 from ortkit.graph.shapes.infer import Shapes
 from ortkit.kernels.signature import RegionSignature, TensorSpec
 from ortkit.provider.own.program import Program, Step
@@ -120,7 +120,7 @@ class ProgramBuilder:
         read = [specs[place] for place in self.inputs.values()]
         program = Program(
             root.region.kind,
-            join_untold(read, specs)[1],
+            join_unsolved(read, specs)[1],
             tuple(self.inputs.values()),
             self.constants,
             self.views,

@@ -10,6 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortkit.errors import ModelError
+from ortkit.graph.analysis.weights import weights_of
 from ortkit.graph.shapes.infer import Shapes
 from ortkit.graph.symbolic.dims import Size, sole_atom
 from ortkit.verify.inputs.caches import Cache, caches_of
@@ -33,7 +34,6 @@ from ortkit.verify.inputs.sizes import (
     sizes_of,
 )
 from ortkit.verify.inputs.values import make_value
-from ortkit.verify.limits import weight_bytes
 
 Value: TypeAlias = np.ndarray | list[np.ndarray] | None
 """A tensor, a sequence of tensors, or an optional that is absent."""
@@ -81,7 +81,7 @@ class FeedMaker:
         check_overrides(sizes, shapes)
         guards = tuple(guards_of(value, model) for value in inputs)
         uses = tuple(input_use(value, model) for value in inputs)
-        rest = (guards, is_elementwise(model), weight_bytes(model) > _HEAVY_BYTES)
+        rest = (guards, is_elementwise(model), weights_of(model).bytes > _HEAVY_BYTES)
         if all(isinstance(size, int) for shape in sizes for size in shape):
             return FeedMaker(inputs, sizes, uses, shapes, {}, {}, (), *rest)
         known = Shapes.infer(model)
