@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from ortkit.extend.build.library import OpsBuild
     from ortkit.extend.check.op_check import OpCheck
-    from ortkit.extend.declare.kernels import DeclaredKernel
+    from ortkit.extend.declare.kernel_options import DeclaredKernel
     from ortkit.extend.declare.op import CustomOp
 
 SCHEMA = "ortkit.ops/1"

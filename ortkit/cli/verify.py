@@ -56,7 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
     level = coverage(arguments)
     from ortkit.graph.io.open import open_model
     from ortkit.runtime.libraries import library_of
-    from ortkit.verify.verifier import verify_models
+    from ortkit.verify.pair import verify_models
 
     with show.progress(quiet=arguments.json) as progress:
         progress("check the models")

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import onnx_ir as ir
 
 from ortkit.refusal import Refused
-
-if TYPE_CHECKING:
-    from ortkit.rewrite.transaction import Transaction
 
 Inputs = tuple[ir.Value | None, ...]
 
@@ -20,16 +18,31 @@ Inputs = tuple[ir.Value | None, ...]
 REPLACED_BY = "ortkit.replaced-by"
 
 
+class Journal(Protocol):
+    """What an edit asks of the transaction that it is part of; see `Transaction`."""
+
+    @property
+    def inserted(self) -> AbstractSet[ir.Node]: ...
+    @property
+    def removed(self) -> AbstractSet[ir.Node]: ...
+    def forget(self, node: ir.Node) -> None: ...
+    def is_last_to_set(self, node: ir.Node) -> bool: ...
+    def can_read(self, value: ir.Value | None) -> bool: ...
+    def can_hand_back(self, value: ir.Value) -> bool: ...
+    def reads_alone(self, value: ir.Value) -> bool: ...
+    def lend(self, node: ir.Node, values: Inputs) -> None: ...
+
+
 class Edit(ABC):
     """One change of a graph."""
 
-    def refusal(self, transaction: Transaction) -> Refused | None:
+    def refusal(self, transaction: Journal) -> Refused | None:
         """Return why it can no longer be undone, None if it can."""
         del transaction
         return None
 
     @abstractmethod
-    def undo(self, transaction: Transaction) -> None:
+    def undo(self, transaction: Journal) -> None:
         """Take it back; what the transaction did after it has been taken back."""
 
 
@@ -39,7 +52,7 @@ class Independent(Edit):
 
     take_back: Callable[[], object]
 
-    def undo(self, transaction: Transaction) -> None:
+    def undo(self, transaction: Journal) -> None:
         del transaction
         self.take_back()
 
@@ -50,7 +63,7 @@ class Inserted(Edit):
 
     node: ir.Node
 
-    def refusal(self, transaction: Transaction) -> Refused | None:
+    def refusal(self, transaction: Journal) -> Refused | None:
         if self.node in transaction.removed:
             return None
         if self.node.graph is None:
@@ -59,10 +72,10 @@ class Inserted(Edit):
             return None
         return Refused("others read what only it computes")
 
-    def undo(self, transaction: Transaction) -> None:
+    def undo(self, transaction: Journal) -> None:
         assert self.node.graph is not None
         self.node.graph.remove(self.node, safe=True)
-        transaction.scope.forget(self.node)
+        transaction.forget(self.node)
 
 
 @dataclass(frozen=True)
@@ -82,12 +95,12 @@ class Removed(Edit):
     place: int
     inputs: tuple[tuple[ir.Node, Inputs], ...]
 
-    def refusal(self, transaction: Transaction) -> Refused | None:
+    def refusal(self, transaction: Journal) -> Refused | None:
         if all(transaction.can_read(value) for _, values in self.inputs for value in values):
             return None
         return Refused("what a node that it removed has read is gone")
 
-    def undo(self, transaction: Transaction) -> None:
+    def undo(self, transaction: Journal) -> None:
         earlier = reversed(self.order[: self.place])
         before = next((node for node in earlier if node.graph is self.graph), None)
         if before is not None:
@@ -116,7 +129,7 @@ class InputsSet(Edit):
             each for each in places if self.before[each : each + 1] != self.after[each : each + 1]
         )
 
-    def refusal(self, transaction: Transaction) -> Refused | None:
+    def refusal(self, transaction: Journal) -> Refused | None:
         if self.node in transaction.removed:
             return None
         if self.node.graph is None or not transaction.is_last_to_set(self.node):
@@ -125,7 +138,7 @@ class InputsSet(Edit):
             return None
         return Refused("what a node that it changed has read is gone")
 
-    def undo(self, transaction: Transaction) -> None:
+    def undo(self, transaction: Journal) -> None:
         changed, now = self.changed, self.node.inputs
         values = (
             value if place in changed else now[place] for place, value in enumerate(self.before)
@@ -151,7 +164,7 @@ class Replaced(Edit):
     others: frozenset[tuple[ir.Node, int]]
     outputs: tuple[tuple[ir.Graph, int], ...]
 
-    def refusal(self, transaction: Transaction) -> Refused | None:
+    def refusal(self, transaction: Journal) -> Refused | None:
         if not is_present(self.old) and self.old.producer() not in transaction.removed:
             return Refused("what it replaced is gone")
         # The node that makes it may compute something else since.
@@ -159,7 +172,7 @@ class Replaced(Edit):
             return None
         return Refused("others read what was left of a value that it replaced")
 
-    def undo(self, transaction: Transaction) -> None:
+    def undo(self, transaction: Journal) -> None:
         for node, index in self.uses:
             if node.inputs[index : index + 1] == (self.new,):
                 node.replace_input_with(index, self.old)
@@ -184,14 +197,14 @@ class AttributeSet(Edit):
     """All of its attributes, in order."""
     after: ir.Attr | None
 
-    def refusal(self, transaction: Transaction) -> Refused | None:
+    def refusal(self, transaction: Journal) -> Refused | None:
         if self.node in transaction.removed:
             return None
         if self.node.graph is not None and self.node.attributes.get(self.name) is self.after:
             return None
         return Refused("a node that it changed is gone, or was changed since")
 
-    def undo(self, transaction: Transaction) -> None:
+    def undo(self, transaction: Journal) -> None:
         del transaction
         self.node.attributes.clear()
         self.node.attributes.update((each.name, each) for each in self.before)

@@ -168,16 +168,16 @@ class Scope:
         Transactions do not nest, and the opset and the IR version stay as they are.
         """
         assert self._open is None, "a transaction is open"
-        opened = self._open = Transaction(self)
+        opened = self._open = Transaction(self.log, self.forget)
         try:
             yield opened
         except BaseException:
             self._open = None
-            opened.close()
+            opened.close(self.replacements)
             opened.undo()
             raise
         self._open = None
-        opened.close()
+        opened.close(self.replacements)
 
     def _note(self, edit: Edit) -> None:
         if self._open is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import onnx_ir as ir
 
@@ -17,10 +17,7 @@ from ortkit.rewrite.edits import (
     Replaced,
     is_present,
 )
-from ortkit.rewrite.log import Hit
-
-if TYPE_CHECKING:
-    from ortkit.rewrite.scope import Scope
+from ortkit.rewrite.log import Hit, RewriteLog
 
 
 class Transaction:
@@ -30,16 +27,22 @@ class Transaction:
     and a value that was replaced since is read as what stands for it.
     """
 
-    def __init__(self, scope: Scope) -> None:
-        """Begin to note the edits of `scope`; see `Scope.transaction`."""
-        self.scope = scope
+    def __init__(self, log: RewriteLog, forget: Callable[[ir.Node], None]) -> None:
+        """Begin to note edits; see `Scope.transaction`.
+
+        Args:
+            log: Of the scope.
+            forget: Called with a node that was inserted and is removed again.
+        """
+        self.forget = forget
+        self._log = log
         self.inserted: set[ir.Node] = set()
         self.removed: set[ir.Node] = set()
         self._edits: list[Edit] = []
         self._substitutes: set[ir.Value] = set()
         self._set: dict[ir.Node, dict[int, ir.Value | None]] = {}
         self._orders: dict[ir.Graph, tuple[list[ir.Node], dict[ir.Node, int]]] = {}
-        self._first_hit = len(scope.log.hits)
+        self._first_hit = len(log.hits)
         self._hits: list[Hit] = []
         self._replacements = 0
 
@@ -74,10 +77,14 @@ class Transaction:
         order, places = self._orders[graph]
         return Removed(node, graph, order, places.get(node, len(order)), inputs)
 
-    def close(self) -> None:
-        """End it: what its scope does from now on is none of it."""
-        self._hits = self.scope.log.hits[self._first_hit :]
-        self._replacements = self.scope.replacements
+    def close(self, replacements: int) -> None:
+        """End it: what its scope does from now on is none of it.
+
+        Args:
+            replacements: How many values of the scope had come to stand for others by now.
+        """
+        self._hits = self._log.hits[self._first_hit :]
+        self._replacements = replacements
 
     # ---- undoing -----------------------------------------------------------------------
 
@@ -97,7 +104,7 @@ class Transaction:
         """
         for edit in reversed(self._edits):
             edit.undo(self)
-        self.scope.log.retract(self._hits)
+        self._log.retract(self._hits)
         self._edits.clear()
 
     # ---- what edits ask ----------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +11,13 @@ import onnx
 import onnx_ir as ir
 from onnx import helper, numpy_helper
 
-from ortkit.provider.conformance.cases import NEWEST_IR_VERSION, Value, run_session, value_of
+from ortkit.provider.conformance.cases import (
+    NEWEST_IR_VERSION,
+    Value,
+    node_tests,
+    run_session,
+    value_of,
+)
 
 LIGHT = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
 
@@ -37,14 +42,9 @@ class Case:
 
 def node_cases() -> list[Case]:
     """Return the cases that onnx makes in memory, most of them of one node."""
-    from onnx.backend.test.loader import load_model_tests
-
-    with warnings.catch_warnings():  # some cases overflow on purpose
-        warnings.simplefilter("ignore", RuntimeWarning)
-        cases = load_model_tests(kind="node")
     return [
         Case(case.name, case.model, tuple(value_of(value) for value in case.data_sets[0][0]))
-        for case in cases
+        for case in node_tests()
     ]
 
 

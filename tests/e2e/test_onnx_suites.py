@@ -26,7 +26,7 @@ from tests.e2e.suites import (
 
 pytest.importorskip("onnxruntime")
 #: Of so many cases one is judged where the whole is not asked for.
-STRIDE = 8
+STRIDE = 16
 PARTS = 4
 # onnx's own evaluator divides by zero where the case wants it.
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
@@ -71,7 +71,7 @@ def test_some_node_cases(
     counts = judge(nodes[::STRIDE], tmp_path, change).counts
     assert counts["run"] > 0.7 * counts["cases"]
     assert counts["exact"] > counts["close"]
-    assert counts["rewrites"] > 50
+    assert counts["rewrites"] > 25
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ import pytest
 
 from ortkit import OptimizeOptions, optimize
 from ortkit.fusion.regions import cost_model
-from ortkit.verify.verifier import verify_models
+from ortkit.verify.pair import verify_models
 
 CHAIN = """<ir_version: 10, opset_import: ["" : 20]>
 g (float[n, 64] x) => (float[n, 64] y) { a = Tanh(x) b = Exp(a) y = Erf(b) }"""

@@ -101,7 +101,7 @@ MAY_IMPORT = {
         "analysis graph/* isolation kernels/* operators rewrite runtime/* targets verify/*"
     ),
     "provider": "graph runtime",
-    "provider/conformance": "isolation operators provider provider/own runtime",
+    "provider/conformance": "isolation kernels operators provider provider/own runtime",
     "provider/own": (
         "fusion/* graph/* isolation kernels/* measure passes provider rewrite runtime targets"
         " verify/*"
@@ -130,7 +130,7 @@ FACE = {
     "extend/body": "recognize",
     "extend/build": "library",
     "extend/check": "op_check",
-    "extend/declare": "find_ops kernels op tensor_types",
+    "extend/declare": "find_ops kernel_options op tensor_types",
     "extend/torch": "export",
     "extend/tvm": "searched traces tuning",
     "fusion/attention": "cpu",

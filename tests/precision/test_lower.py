@@ -232,7 +232,7 @@ def test_a_harmful_node_is_found_and_rolled_back() -> None:
     assert any(hit.id == "lower-precision:fp16:y" for hit in made.report.hits)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("name", "spelling", "kernels"),
     [

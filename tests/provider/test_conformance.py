@@ -14,7 +14,7 @@ import pytest
 
 from ortkit.cli.main import run
 from ortkit.errors import UserError
-from ortkit.provider.conformance.cases import chosen, difference
+from ortkit.provider.conformance.cases import chosen, difference, node_tests
 from ortkit.provider.conformance.conform import ConformanceOptions, conform
 from ortkit.provider.conformance.subject import Subject
 from ortkit.provider.conformance.verdict import Conformance
@@ -192,3 +192,20 @@ def test_our_provider_conforms_in_all_cases() -> None:
     assert found.faults == (), [(one.case, one.detail) for one in found.faults]
     assert len(found.verdicts) >= 1884
     assert found.counts["right"] > 300
+
+
+def test_cases_come_from_the_cache_of_the_same_versions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def load(kind: str) -> list[str]:
+        made.append(kind)
+        return ["a case"]
+
+    made: list[str] = []
+    monkeypatch.setenv("ORTKIT_CACHE", str(tmp_path))
+    monkeypatch.setattr("onnx.backend.test.loader.load_model_tests", load)
+    assert [node_tests(), node_tests()] == [["a case"]] * 2
+    assert made == ["node"]
+    monkeypatch.setattr("onnx.__version__", "0.0")
+    assert node_tests() == ["a case"]
+    assert made == ["node"] * 2

@@ -12,7 +12,7 @@ import pytest
 from ortkit.analysis.axes import Layout, Moves, moves, perm_of, targets, track
 from ortkit.graph.io.text import from_text
 from ortkit.graph.shapes.infer import Shapes
-from ortkit.graph.symbolic.dims import Dim
+from ortkit.graph.symbolic.dims import Dim, floor_divide
 
 B, S = Dim.named("b"), Dim.named("s")
 
@@ -172,8 +172,8 @@ def test_perm_of() -> None:
 def test_a_reshape_that_halves_an_axis_says_that_it_is_even() -> None:
     batch, length = Dim.named("b"), Dim.named("n")
     layout = Layout.of((batch, 8, length))
-    halved = layout.reshaped((batch, 8, length // 2, 2))
+    halved = layout.reshaped((batch, 8, floor_divide(length, 2), 2))
     assert halved is not None
     assert halved.source[2] == (*halved.result[2], *halved.result[3])
-    assert layout.reshaped((batch, 8, length // 2, 3)) is None
-    assert layout.reshaped((batch, 8, length // 3, 2)) is None
+    assert layout.reshaped((batch, 8, floor_divide(length, 2), 3)) is None
+    assert layout.reshaped((batch, 8, floor_divide(length, 3), 2)) is None

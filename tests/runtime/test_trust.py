@@ -279,7 +279,7 @@ def test_a_copy_without_memory_files(monkeypatch: pytest.MonkeyPatch) -> None:
         ["run"],
         ["profile", "--runs", "10"],
         ["memory"],
-        ["compare", "--rounds", "10", "--processes", "1"],
+        ["compare", "--rounds", "1", "--processes", "1"],
         ["compare", "--nodes"],
         ["verify"],
     ],
@@ -290,7 +290,7 @@ def test_commands_load_what_is_trusted_only(
 ) -> None:
     """With --trust the mark is there, so that its absence says something."""
     models = [str(beside)] * (2 if command[0] in ("compare", "verify") else 1)
-    if command == ["compare", "--rounds", "10", "--processes", "1"]:
+    if command == ["compare", "--rounds", "1", "--processes", "1"]:
         models[1] = str(shutil.copyfile(beside, tmp_path / "n.onnx"))
         shutil.copyfile(beside.with_name("m.ops.so"), tmp_path / "n.ops.so")
     call = [sys.executable, "-m", "ortkit", *command, *models]

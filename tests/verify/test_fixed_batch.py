@@ -12,7 +12,8 @@ from small_models import model, random_weights
 from ortkit import OptimizeOptions, optimize
 from ortkit.verify import fixed_batch
 from ortkit.verify.fixed_batch import BatchVerifier, verifier_of
-from ortkit.verify.verifier import Verifier, verify_models
+from ortkit.verify.pair import verify_models
+from ortkit.verify.verifier import Verifier
 
 WEIGHTS = {"w": random_weights(16, 16), "s": np.array([32 * 4, 16]), "t": np.array([32, 4, 16])}
 TEXT = """g (float[32, 4, 16] x) => (float[32, 4, 16] y) {{

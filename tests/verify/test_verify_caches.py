@@ -14,8 +14,9 @@ from small_models import model, random_weights, save
 from models.catalog import build
 from ortkit.graph.symbolic.dims import Dim, Size
 from ortkit.verify.inputs.feeds import FeedMaker
+from ortkit.verify.pair import verify_models
 from ortkit.verify.reference import Reference
-from ortkit.verify.verifier import Verifier, verify_models
+from ortkit.verify.verifier import Verifier
 
 
 def renamed(proto: onnx.ModelProto, names: dict[str, str]) -> onnx.ModelProto:

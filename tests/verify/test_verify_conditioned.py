@@ -10,8 +10,9 @@ import pytest
 from small_models import model, random_weights
 
 from ortkit.verify.conditioned import Limits, Moved, compare_conditioned
+from ortkit.verify.pair import verify_models
 from ortkit.verify.perturbation import perturb
-from ortkit.verify.verifier import Verifier, verify_models
+from ortkit.verify.verifier import Verifier
 from ortkit.verify.widening import widened
 
 LIMITS = Limits({"float32": 8.0}, 2.0**-6)

@@ -17,8 +17,9 @@ from small_models import model, random_weights
 from ortkit.verify import child, sessions
 from ortkit.verify.inputs.covering import QUICK_SETS, covering
 from ortkit.verify.inputs.feeds import FeedMaker
+from ortkit.verify.pair import verify_models
 from ortkit.verify.reference import Reference
-from ortkit.verify.verifier import Verifier, verify_models
+from ortkit.verify.verifier import Verifier
 
 SIZES = {"batch": (2, 3, 1, 3, 5), "seq": (7, 33, 131, 1, 16, 2)}
 

@@ -15,8 +15,8 @@ from small_models import model, proto, random_weights, save
 from ortkit.cli.main import run as main
 from ortkit.errors import UserError
 from ortkit.verify.inputs.given import load_feeds, load_given
+from ortkit.verify.pair import verify_models
 from ortkit.verify.user_tolerance import UserTolerance
-from ortkit.verify.verifier import verify_models
 
 DECLARED = "g (float[n, 3] x, bfloat16[n] h, int64[n] ids) => (float[] y) { y = Identity(x) }"
 

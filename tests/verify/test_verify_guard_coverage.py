@@ -9,7 +9,7 @@ import onnx_ir as ir
 import pytest
 from small_models import model, random_weights
 
-from ortkit.verify.verifier import verify_models
+from ortkit.verify.pair import verify_models
 
 F = np.float32
 WEIGHTS = {

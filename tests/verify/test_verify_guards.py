@@ -8,7 +8,7 @@ from small_models import model
 
 from ortkit.verify.inputs.feeds import FeedMaker
 from ortkit.verify.inputs.guards import guards_of, is_elementwise
-from ortkit.verify.verifier import verify_models
+from ortkit.verify.pair import verify_models
 
 F = np.float32
 

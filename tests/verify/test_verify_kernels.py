@@ -11,7 +11,7 @@ import onnxruntime as ort
 import pytest
 from onnx import numpy_helper
 
-from ortkit.verify import verifier
+from ortkit.verify import pair, verifier
 
 pytest.importorskip("tvm")
 
@@ -48,7 +48,7 @@ def test_minimal_filtering(difference: tuple[Path, Path], tmp_path: Path) -> Non
     assert run([*command, "--cpu", "x86-64-v3"]) == 0
     (function,) = onnx.load(candidate).functions
     assert function.name.startswith("winograd_conv")
-    found = verifier.verify_models(
+    found = pair.verify_models(
         original, candidate, inputs=inputs, library=candidate.with_suffix(".ops.so")
     )
     assert found.verdict == "partly", found.reason

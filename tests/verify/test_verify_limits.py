@@ -18,7 +18,8 @@ from ortkit.verify import sessions
 from ortkit.verify.inputs.feeds import make_feeds
 from ortkit.verify.inputs.sizes import AIMED_ELEMENTS, size_plans, sizes_of
 from ortkit.verify.limits import MAX_TRIPS, long_loop, memory_limit, time_limit
-from ortkit.verify.verifier import Verifier, verify_models
+from ortkit.verify.pair import verify_models
+from ortkit.verify.verifier import Verifier
 
 
 def relu(*shape: int | str) -> onnx.ModelProto:

@@ -20,7 +20,7 @@ from ortkit.graph.io.save import save_model
 from ortkit.runtime.ort import import_onnxruntime
 from ortkit.verify import sessions
 from ortkit.verify.limits import value_bytes
-from ortkit.verify.verifier import verify_models
+from ortkit.verify.pair import verify_models
 
 MIB = 1 << 20
 WIDTH, LAYERS = 1024, 16

@@ -8,7 +8,7 @@ import onnx
 import pytest
 
 from models.catalog import BUILDERS, build, spellings
-from ortkit.verify.verifier import verify_models
+from ortkit.verify.pair import verify_models
 
 
 @pytest.mark.sampled(4)

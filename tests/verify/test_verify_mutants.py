@@ -32,22 +32,18 @@ Measure: TypeAlias = Callable[[Subject, int], Iterator[Outcome]]
 #: What is run each time: how, the original, and how many faults of each form of a candidate.
 SAMPLE: dict[str, list[tuple[Measure, Subject, int]]] = {
     "float32": [
-        (measure, Subject("mixed", weights="trained"), 5),
-        (measure, Subject("bert"), 3),
-        (measure, Subject("llama", weights="trained"), 2),
-        (measure, Subject("convs", weights="trained"), 3),
+        (measure, Subject("mixed", weights="trained"), 4),
+        (measure, Subject("convs", weights="trained"), 2),
     ],
     "float16": [
         (measure, Subject("mixed", "float16", "trained"), 3),
-        (measure, Subject("bert", "float16"), 3),
     ],
     "bfloat16": [
         (measure, Subject("mixed", "bfloat16", "trained"), 3),
-        (measure, Subject("convs", "bfloat16"), 2),
     ],
     "quantized": [
-        (measure, Subject("mixed", "quantized"), 3),
-        (measure, Subject("convs", "quantized", "trained"), 3),
+        (measure, Subject("mixed", "quantized"), 2),
+        (measure, Subject("convs", "quantized", "trained"), 1),
     ],
     "kernels": [(measure_kernels, Subject("mixed"), 5)],
     "lowering": [(measure_lowering, Subject("mixed", weights="trained"), 3)],
@@ -78,7 +74,7 @@ def interpreter() -> Iterator[interpreted.Interpreter]:
 
 
 @pytest.mark.parametrize(
-    ("group", "count"), [("triton, unconditional", 6), ("triton, conditional", 3)]
+    ("group", "count"), [("triton, unconditional", 2), ("triton, conditional", 1)]
 )
 def test_kernels_for_gpus(
     group: str,

@@ -12,8 +12,9 @@ from small_models import model, random_weights
 import ortkit
 from models.catalog import build
 from ortkit.verify import rewrites
+from ortkit.verify.pair import verify_models
 from ortkit.verify.perturbation import Epsilon
-from ortkit.verify.verifier import Verifier, verify_models
+from ortkit.verify.verifier import Verifier
 from ortkit.verify.widening import widened
 
 HIDDEN = """g ({kind}[n, 16] x) => ({kind}[n, 16] y) {{

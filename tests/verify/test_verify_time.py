@@ -13,10 +13,11 @@ from small_models import model, random_weights
 
 from ortkit.verify import sessions
 from ortkit.verify.budget import Budget
+from ortkit.verify.pair import verify_models
 from ortkit.verify.perturbed_runs import PerturbedRuns
 from ortkit.verify.reference import Reference
 from ortkit.verify.sessions import SessionResult, Setting, run_sessions
-from ortkit.verify.verifier import Verifier, verify_models
+from ortkit.verify.verifier import Verifier
 
 FLAG = "--verify-seconds"
 #: A loop that makes many trips where the length is at least `limit`.

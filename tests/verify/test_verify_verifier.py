@@ -19,8 +19,9 @@ from small_models import model, proto, random_weights, save
 
 from ortkit.errors import MissingDependencyError, UserError
 from ortkit.verify import sessions
+from ortkit.verify.pair import verify_models
 from ortkit.verify.reference import Reference
-from ortkit.verify.verifier import Verifier, verify_models
+from ortkit.verify.verifier import Verifier
 
 TWO_LAYERS = """
 g (float[batch, 32] x) => (float[batch, 32] hidden, float[batch, 16] logits) {

@@ -11,7 +11,7 @@ import onnx.helper
 
 from ortkit.extend.body.function import opset_of
 from ortkit.extend.check.op_cases import Array, Case, numpy_dtype
-from ortkit.extend.declare.op import CustomOp
+from ortkit.extend.declare.declared_op import DeclaredOp
 from ortkit.extend.declare.op_schema import Types
 from ortkit.runtime.options import message
 from ortkit.runtime.ort import import_onnxruntime
@@ -30,7 +30,7 @@ class NoSession:
 
 
 def body_session(
-    op: CustomOp, body: onnx.FunctionProto, types: Types, there: Sequence[bool]
+    op: DeclaredOp, body: onnx.FunctionProto, types: Types, there: Sequence[bool]
 ) -> Callable[[Case], tuple[Array, ...]] | NoSession:
     """Return what runs a body on a case, or why nothing does."""
     ort = import_onnxruntime()
@@ -65,7 +65,7 @@ def body_session(
 
 
 def _model(
-    op: CustomOp,
+    op: DeclaredOp,
     body: onnx.FunctionProto,
     inputs: Sequence[tuple[str, str]],
     types: Types,

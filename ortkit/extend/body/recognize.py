@@ -13,7 +13,7 @@ from ortkit.analysis.cones import Cone, Order, cones_at
 from ortkit.analysis.float64_eval import Array, sample
 from ortkit.extend.body.function import at_opset, specialized
 from ortkit.extend.body.match import Body, Matched, match_body
-from ortkit.extend.declare.op import CustomOp
+from ortkit.extend.declare.declared_op import DeclaredOp
 from ortkit.extend.declare.tensor_types import TensorType
 from ortkit.graph.symbolic.dims import Size
 from ortkit.passes.inline_functions import KEPT_KEY
@@ -48,12 +48,12 @@ class RecogniseOps(GraphPass):
         * Attributes: an op is found with their defaults.
 
     Source:
-        The ops' bodies, `CustomOp.body`.
+        The ops' bodies, `DeclaredOp.body`.
     """
 
     name: ClassVar[str] = "recognise-ops"
 
-    ops: tuple[CustomOp, ...] = ()
+    ops: tuple[DeclaredOp, ...] = ()
 
     def run(self, scope: Scope) -> None:
         if scope.is_function:
@@ -70,7 +70,7 @@ class RecogniseOps(GraphPass):
 class _Known:
     """An op with its body as it is looked for."""
 
-    op: CustomOp
+    op: DeclaredOp
     function: ir.Function
     """With attributes, to be put into the model."""
     body: Body
@@ -79,7 +79,7 @@ class _Known:
     """At `_POINTS`, if it is a function of each element of its input."""
 
 
-def _body(op: CustomOp, opset: int) -> _Known | None:
+def _body(op: DeclaredOp, opset: int) -> _Known | None:
     found = op.bodies.get(frozenset())
     proto = None if found is None else at_opset(found, opset)
     schema = op.schema
@@ -171,7 +171,7 @@ def _write(site: Site, one: _Known, matched: Matched, order: Order) -> bool:
     return True
 
 
-def _misfit(site: Site, op: CustomOp, values: Sequence[ir.Value]) -> str:
+def _misfit(site: Site, op: DeclaredOp, values: Sequence[ir.Value]) -> str:
     """Say why values do not fit the op's declaration, empty if they do."""
     named: dict[str, object] = {}
     types: dict[str, str] = {}

@@ -16,9 +16,9 @@ from typing import Any
 
 from ortkit.errors import KernelError, OrtkitError
 from ortkit.extend.build.library import built_forms
-from ortkit.extend.declare.op import CustomOp
+from ortkit.extend.declare.declared_op import DeclaredOp
 from ortkit.extend.declare.op_schema import Attribute, Types
-from ortkit.extend.declare.prepack import room_of
+from ortkit.extend.declare.prepack import workspace_of
 from ortkit.extend.declare.size_rules import value_of
 from ortkit.extend.declare.variants import Form, forms_of
 from ortkit.kernels.backend import Kernel, Launch, PackedInput
@@ -81,12 +81,12 @@ class NativeKernel:
         ]  # fmt: skip
         kept = []
         for pack, function in self.packs:
-            room = room_of(pack, sizes)
-            kept.append(ctypes.create_string_buffer(room.size + _LINE))
+            workspace = workspace_of(pack, sizes)
+            kept.append(ctypes.create_string_buffer(workspace.size + _LINE))
             place = -(-ctypes.addressof(kept[-1]) // _LINE) * _LINE
             arguments = [*map(ctypes.c_void_p, (addresses[pack.input], place)),
-                         *map(ctypes.c_int64, (*room.sizes, 0, room.units))]  # fmt: skip
-            if room.size and room.units and function(*arguments):
+                         *map(ctypes.c_int64, (*workspace.sizes, 0, workspace.units))]  # fmt: skip
+            if workspace.size and workspace.units and function(*arguments):
                 raise KernelError("packing an input failed", where=self.form.op.id)
             addresses[pack.input] = place
         named = [sizes[symbol] for symbol in self.symbols]
@@ -128,7 +128,7 @@ def takes(form: Form, attributes: Mapping[str, Attribute], sizes: Mapping[str, i
 class NativeOp:
     """An op's kernels for the CPU, each set of types and inputs compiled when it first comes."""
 
-    def __init__(self, op: CustomOp) -> None:
+    def __init__(self, op: DeclaredOp) -> None:
         """Compile nothing yet."""
         self.op = op
         self.problem = ""

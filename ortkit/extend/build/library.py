@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ortkit.errors import KernelError, UserError
-from ortkit.extend.declare.op import CustomOp
+from ortkit.extend.declare.declared_op import DeclaredOp
 from ortkit.extend.declare.op_schema import Attribute, OpInput
 from ortkit.extend.declare.variants import Form, forms_of
 from ortkit.kernels.backend import Kernel
@@ -49,7 +49,7 @@ def _uncounted(done: int, total: int) -> None:
 
 
 def build_ops(
-    ops: Sequence[CustomOp],
+    ops: Sequence[DeclaredOp],
     path: Path,
     target: Target | None = None,
     *,
@@ -102,7 +102,7 @@ def build_ops(
 
 
 def _forms(
-    op: CustomOp, dtypes: Sequence[str] | None, target: Target, *, is_only: bool
+    op: DeclaredOp, dtypes: Sequence[str] | None, target: Target, *, is_only: bool
 ) -> Iterator[Form | tuple[str, str]]:
     """Yield what an op has for a target; nothing for one of two that it says nothing of."""
     try:
@@ -236,7 +236,7 @@ def _kind(one: OpInput) -> int:
     return OPTIONAL if one.type.is_optional else REQUIRED
 
 
-def _attribute(op: CustomOp, name: str) -> NamedAttribute:
+def _attribute(op: DeclaredOp, name: str) -> NamedAttribute:
     one = op.schema.attributes[name]
     return NamedAttribute(name, one.kind is float, _value(one.default))
 

@@ -21,7 +21,7 @@ from ortkit.extend.check.guarded_child import (
     call_with_guards,
 )
 from ortkit.extend.check.op_cases import Array, Case, flat_sizes, numpy_dtype
-from ortkit.extend.declare.prepack import room_of
+from ortkit.extend.declare.prepack import workspace_of
 from ortkit.extend.declare.size_rules import value_of
 from ortkit.extend.declare.variants import Form
 from ortkit.isolation.ended import Crashed, Ended, TimedOut
@@ -160,7 +160,7 @@ def _call(form: Form, kernel: Kernel, case: Case, folder: Path, number: int) -> 
         tuple(sizes[symbol] for symbol in symbols),
         # As in a session, where nothing is to be written no kernel is called.
         units if any(files.outputs) else 0,
-        tuple(room_of(one, sizes) for one in kernel.packs),
+        tuple(workspace_of(one, sizes) for one in kernel.packs),
     )
 
 

@@ -10,7 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from ortkit.extend.declare.prepack import Room
+from ortkit.extend.declare.prepack import Workspace
 from ortkit.targets.cpu import ask_for_tiles
 
 #: What is in memory that a kernel must not write, and in outputs that it must: of floats NaN, as
@@ -27,17 +27,17 @@ class Guarded:
         """Map memory; without content it is filled with a mark."""
         page = mmap.PAGESIZE
         pages = max(1, -(-size // page))
-        self.size, self.room = size, pages * page
+        self.size, self.workspace = size, pages * page
         self.memory = mmap.mmap(-1, (pages + 2) * page)
         base = ctypes.addressof(ctypes.c_char.from_buffer(self.memory))
-        self.begin = page + (self.room - size if at_end else 0)
-        self.memory[page : page + self.room] = bytes([_BYTE]) * self.room
+        self.begin = page + (self.workspace - size if at_end else 0)
+        self.memory[page : page + self.workspace] = bytes([_BYTE]) * self.workspace
         inside = bytes([_UNWRITTEN]) * size if content is None else content
         self.memory[self.begin : self.begin + size] = inside
         self.address = base + self.begin
         self.content = content
         libc = ctypes.CDLL(None, use_errno=True)
-        for guard in (base, base + page + self.room):
+        for guard in (base, base + page + self.workspace):
             if libc.mprotect(ctypes.c_void_p(guard), ctypes.c_size_t(page), _PROT_NONE) != 0:
                 raise OSError(ctypes.get_errno(), "mprotect")
 
@@ -49,7 +49,7 @@ class Guarded:
         """Say what was written that must not be."""
         page = mmap.PAGESIZE
         around = self.memory[page : self.begin]
-        around += self.memory[self.begin + self.size : page + self.room]
+        around += self.memory[self.begin + self.size : page + self.workspace]
         if around.strip(bytes([_BYTE])):
             return f"it writes beside {name}"
         if self.content is not None and self.bytes() != self.content:
@@ -77,7 +77,7 @@ class GuardedCall:
     sizes: tuple[int, ...]
     """The named ones."""
     units: int
-    packs: tuple[Room, ...]
+    packs: tuple[Workspace, ...]
 
 
 @dataclass(frozen=True)
@@ -175,17 +175,17 @@ class _Kernel:
         """Return the inputs as the kernel takes them, and what is wrong with packed ones."""
         found = list(tensors)
         pairs = zip(self.job.packs, self.packers, call.packs, strict=True)
-        for (place, _), function, room in pairs:
+        for (place, _), function, workspace in pairs:
             # It begins at a line, as in a session.
-            made = Guarded(None, -(-room.size // _LINE) * _LINE, at_end=at_end)
+            made = Guarded(None, -(-workspace.size // _LINE) * _LINE, at_end=at_end)
             arguments: list[Any] = [
                 ctypes.c_void_p(tensors[place].address),
                 ctypes.c_void_p(made.address),
             ]
-            arguments += [ctypes.c_int64(size) for size in (*room.sizes, 0, room.units)]
-            if room.size and room.units and function(*arguments):
+            arguments += [ctypes.c_int64(size) for size in (*workspace.sizes, 0, workspace.units)]
+            if workspace.size and workspace.units and function(*arguments):
                 return found, "packing an input failed"
-            if made.bytes()[room.size :].strip(bytes([_UNWRITTEN])) or made.problem(""):
+            if made.bytes()[workspace.size :].strip(bytes([_UNWRITTEN])) or made.problem(""):
                 return found, f"it writes beside the packed {self.job.names[place]}"
             made.content = made.bytes()  # from now on an input
             found[place] = made

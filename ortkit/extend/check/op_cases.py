@@ -11,8 +11,8 @@ from typing import Any, TypeAlias
 import ml_dtypes
 import numpy as np
 
-from ortkit.extend.declare.kernels import expanded
-from ortkit.extend.declare.op import CustomOp
+from ortkit.extend.declare.declared_op import DeclaredOp
+from ortkit.extend.declare.kernel_options import expanded
 from ortkit.extend.declare.op_schema import Attribute, Types
 from ortkit.extend.declare.size_rules import SizeRule
 from ortkit.extend.declare.sizes import Sizes
@@ -52,7 +52,7 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
 
 
 def cases_of(
-    op: CustomOp,
+    op: DeclaredOp,
     types: Types,
     there: Sequence[bool],
     seed: int = 0,
@@ -97,7 +97,7 @@ def flat_sizes(sizes: Sizes) -> dict[str, int]:
 
 
 def _sizes(
-    op: CustomOp, rules: Sequence[SizeRule], more: Sequence[Mapping[str, int]]
+    op: DeclaredOp, rules: Sequence[SizeRule], more: Sequence[Mapping[str, int]]
 ) -> Iterator[Sizes]:
     """Yield sizes: odd ones, then each name by itself, and the numbers of axes."""
     kinds = [one.type for one in op.schema.inputs]

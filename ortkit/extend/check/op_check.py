@@ -16,7 +16,7 @@ from ortkit.extend.build.library import built_forms
 from ortkit.extend.check.guarded import Outcome, call_guarded
 from ortkit.extend.check.interpreted import call_interpreted, is_small
 from ortkit.extend.check.op_cases import Array, Case, cases_of
-from ortkit.extend.declare.op import CustomOp
+from ortkit.extend.declare.declared_op import DeclaredOp
 from ortkit.extend.declare.op_schema import Types
 from ortkit.extend.declare.variants import Form, forms_of
 from ortkit.extend.triton.source import is_gluon
@@ -65,7 +65,7 @@ class OpCheck:
 
 
 def check_op(
-    op: CustomOp,
+    op: DeclaredOp,
     *,
     dtypes: Sequence[str] | None = None,
     seed: int = 0,
@@ -111,7 +111,7 @@ class _Expected:
 class _Check:
     """One call of `check_op`."""
 
-    def __init__(self, op: CustomOp, seed: int) -> None:
+    def __init__(self, op: DeclaredOp, seed: int) -> None:
         self.op, self.seed = op, seed
         self.faults: list[Fault] = []
         self.notes: list[str] = []
@@ -318,7 +318,7 @@ def _compared(name: str, want: Array, actual: Array) -> OutputComparison:
         return compare_outputs(name, want, actual)
 
 
-def _variadic(op: CustomOp, there: tuple[bool, ...]) -> tuple[bool, ...]:
+def _variadic(op: DeclaredOp, there: tuple[bool, ...]) -> tuple[bool, ...]:
     """Return which inputs there are, of a variadic one several."""
     return (*there, *(True,) * _MORE_VARIADIC) if op.schema.inputs[-1].is_variadic else there
 

@@ -6,10 +6,10 @@ import inspect
 from typing import TYPE_CHECKING, Any
 
 from ortkit.errors import UserError
-from ortkit.extend.declare.kernels import DeclaredKernel
+from ortkit.extend.declare.kernel_options import DeclaredKernel
 
 if TYPE_CHECKING:
-    from ortkit.extend.declare.op import CustomOp
+    from ortkit.extend.declare.declared_op import DeclaredOp
 
 
 def is_prim_func(function: Any) -> bool:
@@ -22,7 +22,7 @@ def python_function(function: Any) -> Any:
     return getattr(function, "fn", function)
 
 
-def attributes_of(op: CustomOp, kernel: DeclaredKernel) -> tuple[str, ...]:
+def attributes_of(op: DeclaredOp, kernel: DeclaredKernel) -> tuple[str, ...]:
     """Return the attributes that a kernel takes as numbers, in the order of their declaration.
 
     Raises:

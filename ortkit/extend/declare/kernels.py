@@ -3,23 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
-from functools import cached_property
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import fields
+from typing import Any
 
 from ortkit.errors import UserError
-from ortkit.extend.declare.op_schema import OpInput, Types
+from ortkit.extend.declare.declared_op import DeclaredOp
+from ortkit.extend.declare.kernel_options import TARGETS, DeclaredKernel, KernelOptions, expanded
 from ortkit.extend.declare.size_rules import SizeRule, Words
 
-if TYPE_CHECKING:
-    from ortkit.extend.declare.op import CustomOp
-
-Constant = bool | int | float | str | None
-#: What each backend makes kernels for.
-TARGETS: Mapping[str, Literal["cpu", "cuda"]] = {"tvm": "cpu", "triton": "cuda"}
-#: Of a variadic input, where a kernel does not say for how many tensors it is.
-_COUNTS = (1, 2, 3, 4)
 _MOST_WARPS = 32
 #: The first whose device copies boxes of tensors by itself.
 _FIRST_WITH_BOXES = 90
@@ -37,134 +28,8 @@ _OWN = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class KernelOptions:
-    """What a kernel is for, and how it is called.
-
-    Args:
-        dtypes: For words such as Float, the element types that it is for; none: all.
-        without: Optional inputs that its nodes are without.
-        counts: For how many tensors of a variadic input.
-        when: What must hold of the sizes: "n % 16 == 0 and m*n <= 4096".
-        constants: Passed by name; they may stand in `when` and `grid`.
-        split: For tvm: the first axis of all that is computed in parts.
-        units: Or what is counted between `begin` and `end`, which the function then has.
-        least: How many of them a part has at least; 0: as many as `work` says.
-        schedule: Called with a `tvm.s_tir.Schedule` of a function of TE.
-        work: How many points there are; empty: the elements of the largest output.
-        picoseconds: For one of them.
-        inplace: Pairs of an input and an output that may share memory.
-        packed: Inputs that it takes as `CustomOp.prepack` lays them out.
-        grid: For triton: such as ("m", "ceil(n / BLOCK)").
-        sizes: What parameters stand for that are called neither as a tensor nor as a size.
-        warps: Of 32 threads.
-        stages: How many turns of a loop are loaded ahead.
-        boxes: Tensors whose parameters are maps of them, for copies of boxes that the device does
-            by itself (TMA): how much of each of its axes is copied at once, numbers or constants.
-        architectures: The GPUs that it is for, such as 90; none: all. On others a kernel behind
-            it runs.
-        workers: Of a kernel in Gluon: additional warps, which `warp_specialize` gives roles.
-        registers: That a thread may have at first; 0: what Triton finds.
-    """
-
-    dtypes: tuple[str, ...] = ()
-    without: frozenset[str] = frozenset()
-    counts: tuple[int, ...] = _COUNTS
-    when: str = ""
-    constants: Mapping[str, Constant] = field(default_factory=dict)
-    split: str = ""
-    units: str = ""
-    least: int = 0
-    schedule: Any = None
-    work: str = ""
-    picoseconds: int = 300
-    inplace: tuple[tuple[str, str], ...] = ()
-    packed: tuple[str, ...] = ()
-    grid: tuple[str | int, ...] = ()
-    sizes: Mapping[str, str | int] = field(default_factory=dict)
-    warps: int = 4
-    stages: int = 3
-    boxes: Mapping[str, tuple[int | str, ...]] = field(default_factory=dict)
-    architectures: tuple[int, ...] = ()
-    workers: int = 0
-    registers: int = 0
-
-    def box(self, name: str) -> tuple[int, ...]:
-        """Return how much of each axis of a tensor is copied at once."""
-        found = (self.constants.get(one, 0) if isinstance(one, str) else one
-                 for one in self.boxes[name])  # fmt: skip
-        return tuple(one if isinstance(one, int) else 0 for one in found)
-
-
-@dataclass(frozen=True)
-class DeclaredKernel:
-    """One kernel of an op.
-
-    Args:
-        backend: "tvm" or "triton".
-        source: What the user wrote, or "module:function" of it.
-        number: Its place among the op's.
-        options: How it is called.
-    """
-
-    backend: Literal["tvm", "triton"]
-    source: Any
-    number: int
-    options: KernelOptions
-
-    @cached_property
-    def function(self) -> Any:
-        """What the user wrote.
-
-        Raises:
-            UserError: It is in a module that there is not, or that lacks it.
-        """
-        if not isinstance(self.source, str):
-            return self.source
-        module, _, name = self.source.partition(":")
-        try:
-            return getattr(import_module(module), name)
-        except (ImportError, AttributeError) as error:
-            raise UserError(f"the kernel {self.source} is not there: {error}") from error
-
-    @property
-    def target(self) -> Literal["cpu", "cuda"]:
-        """What it runs on."""
-        return TARGETS[self.backend]
-
-    @property
-    def name(self) -> str:
-        """What the user calls it."""
-        if isinstance(self.source, str):
-            return self.source.partition(":")[2]
-        inner = getattr(self.function, "fn", self.function)
-        found = getattr(inner, "__name__", "") or getattr(self.function, "__name__", "")
-        return str(found or f"{self.backend} kernel {self.number}")
-
-    def fits(self, op: CustomOp, types: Types, is_present: Sequence[bool]) -> bool:
-        """Say whether it is for these element types and these inputs."""
-        kinds = op.schema.kinds
-        chosen = [dtype for kind, dtype in types.items() if len(kinds[kind]) > 1]
-        if self.options.dtypes and any(one not in self.options.dtypes for one in chosen):
-            return False
-        inputs = op.schema.inputs
-        if inputs[-1].is_variadic:
-            return len(is_present) - len(inputs) + 1 in self.options.counts
-        absent = {one.name for one, flag in zip(inputs, is_present, strict=True) if not flag}
-        return absent == self.options.without
-
-
-def expanded(inputs: Sequence[OpInput], is_present: Sequence[bool]) -> list[OpInput]:
-    """Return the formal input of each of a node's, those that are absent included."""
-    last = inputs[-1]
-    if not last.is_variadic:
-        return list(inputs)
-    count = len(is_present) - len(inputs) + 1
-    return [*inputs[:-1], *(OpInput(f"{last.name}{i}", last.type) for i in range(count))]
-
-
 def declared_kernel(
-    op: CustomOp, backend: str, function: Any, options: Mapping[str, Any]
+    op: DeclaredOp, backend: str, function: Any, options: Mapping[str, Any]
 ) -> DeclaredKernel:
     """Check what was declared.
 
@@ -210,7 +75,7 @@ def _options(options: Mapping[str, Any], backend: str, where: str) -> KernelOpti
     return KernelOptions(**made)
 
 
-def _check(op: CustomOp, backend: str, options: KernelOptions, where: str) -> None:
+def _check(op: DeclaredOp, backend: str, options: KernelOptions, where: str) -> None:
     known = {dtype for dtypes in op.schema.kinds.values() for dtype in dtypes}
     for dtype in options.dtypes:
         if dtype not in known:
@@ -247,7 +112,7 @@ def _check(op: CustomOp, backend: str, options: KernelOptions, where: str) -> No
         raise UserError("split and units exclude each other", where=where)
 
 
-def _check_boxes(op: CustomOp, options: KernelOptions, where: str) -> None:
+def _check_boxes(op: DeclaredOp, options: KernelOptions, where: str) -> None:
     if options.workers % 4 or options.workers < 0:
         raise UserError(
             f"{options.workers} additional warps", where=where, fix="they come in groups of 4"
@@ -277,7 +142,7 @@ def _check_boxes(op: CustomOp, options: KernelOptions, where: str) -> None:
         )  # fmt: skip
 
 
-def presences(op: CustomOp, kernel: DeclaredKernel) -> list[tuple[bool, ...]]:
+def presences(op: DeclaredOp, kernel: DeclaredKernel) -> list[tuple[bool, ...]]:
     """Return which inputs nodes have that a kernel is for."""
     inputs = op.schema.inputs
     if inputs[-1].is_variadic:
@@ -285,7 +150,7 @@ def presences(op: CustomOp, kernel: DeclaredKernel) -> list[tuple[bool, ...]]:
     return [tuple(one.name not in kernel.options.without for one in inputs)]
 
 
-def words_of(op: CustomOp, kernel: DeclaredKernel, is_present: Sequence[bool]) -> Words:
+def words_of(op: DeclaredOp, kernel: DeclaredKernel, is_present: Sequence[bool]) -> Words:
     """Return the sizes and constants that a kernel's texts may name."""
     inputs = expanded(op.schema.inputs, is_present)
     kinds = [one.type for one, flag in zip(inputs, is_present, strict=True) if flag]
@@ -300,7 +165,7 @@ def words_of(op: CustomOp, kernel: DeclaredKernel, is_present: Sequence[bool]) -
 
 
 def rules_of(
-    op: CustomOp, kernel: DeclaredKernel, is_present: Sequence[bool]
+    op: DeclaredOp, kernel: DeclaredKernel, is_present: Sequence[bool]
 ) -> tuple[SizeRule, ...]:
     """Return the conditions on sizes under which a kernel is taken."""
     return words_of(op, kernel, is_present).rules(kernel.options.when)

@@ -3,148 +3,27 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
-
-import numpy as np
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Literal
 
 from ortkit.errors import UserError
-from ortkit.extend.declare.op_schema import (
-    OpInput,
-    OpSchema,
-    Types,
-    checked_attributes,
-    read_schema,
-)
-from ortkit.extend.declare.sizes import Sizes
-from ortkit.extend.declare.tensor_types import TensorType
+from ortkit.extend.declare.declared_op import DeclaredOp
+from ortkit.extend.declare.op_schema import read_schema
 from ortkit.runtime.python_ops import OPS
 
 if TYPE_CHECKING:
     import onnx
-
-    from ortkit.extend.declare.kernels import DeclaredKernel
-    from ortkit.extend.declare.prepack import Packing
-
-Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
 _NAME = re.compile(r"(?P<domain>[A-Za-z_][\w.-]*)::(?P<name>[A-Za-z_]\w*)")
 #: Domains whose ops ONNX Runtime has, or ortkit makes.
 _TAKEN = ("ai.onnx", "com.microsoft", "com.ms.internal", "ortkit.fused", "ortkit.python")
 
 
-class CustomOp:
-    """An op: its declaration, its reference, and what else was given to it.
+class CustomOp(DeclaredOp):
+    """An op that more can be given to: bodies, kernels, packed weights, gradients.
 
     Called with numpy arrays, it computes the reference and checks it against the declaration.
     """
-
-    def __init__(
-        self,
-        domain: str,
-        name: str,
-        version: int,
-        schema: OpSchema,
-        reference: Callable[..., object],
-    ) -> None:
-        """Use `ortkit.custom_op` instead."""
-        self.domain = domain
-        self.name = name
-        self.version = version
-        self.schema = schema
-        self.reference = reference
-        self.bodies: dict[frozenset[str], onnx.FunctionProto] = {}
-        """By the optional inputs that they are without."""
-        self.kernels: list[DeclaredKernel] = []
-        """Those that were written for it, in the order in which they are tried."""
-        self.packings: dict[str, Packing] = {}
-        """By the input that is packed."""
-        self.gradient: Callable[..., object] | None = None
-        """See `backward`."""
-        self.__doc__ = reference.__doc__
-
-    @property
-    def id(self) -> str:
-        """`mydomain::Name`."""
-        return f"{self.domain}::{self.name}"
-
-    @property
-    def place(self) -> str:
-        """Where it is defined: `file.py:12`."""
-        code = getattr(self.reference, "__code__", None)
-        return "" if code is None else f"{code.co_filename}:{code.co_firstlineno}"
-
-    def __call__(self, *inputs: object, **attributes: object) -> Any:
-        """Compute the reference.
-
-        Args:
-            inputs: Numpy arrays, None for an optional one that is absent.
-            attributes: By name.
-
-        Returns:
-            An array, or a tuple of several.
-
-        Raises:
-            UserError: Something does not fit the declaration.
-        """
-        arrays = [None if one is None else np.asarray(one) for one in inputs]
-        results = self.compute(arrays, attributes)
-        return results[0] if len(results) == 1 else results
-
-    def compute(
-        self, inputs: Sequence[Array | None], attributes: Mapping[str, object]
-    ) -> tuple[Array, ...]:
-        """Compute the reference, and check what comes in and goes out against the declaration.
-
-        Raises:
-            UserError: Something does not fit.
-        """
-        given = checked_attributes(self.schema, attributes, self.id)
-        there = [(one, array) for one, array in self.formal(inputs) if array is not None]
-        types = self.schema.bind_types([(one, array.dtype.name) for one, array in there], self.id)
-        sizes = Sizes()
-        sizes.learn([(one.name, one.type, array.shape) for one, array in there], self.id)
-        results = self.reference(*inputs, **given)
-        found = results if isinstance(results, tuple) else (results,)
-        if len(found) != len(self.schema.outputs):
-            raise UserError(
-                f"the reference returned {len(found)} results, declared are "
-                f"{len(self.schema.outputs)}", where=self.id,
-            )  # fmt: skip
-        return tuple(
-            self._checked(name, kind, result, types, sizes)
-            for (name, kind), result in zip(self.schema.outputs.items(), found, strict=True)
-        )
-
-    def formal(self, inputs: Sequence[Any]) -> Iterator[tuple[OpInput, Any]]:
-        """Yield each input with what the declaration calls it; trailing ones may be left out.
-
-        Raises:
-            UserError: There are too many, or a required one is absent.
-        """
-        declared = self.schema.inputs
-        is_open = declared[-1].is_variadic
-        if len(inputs) > len(declared) and not is_open:
-            raise UserError(f"{len(inputs)} inputs, declared are {len(declared)}", where=self.id)
-        for index in range(max(len(inputs), len(declared))):
-            one = declared[min(index, len(declared) - 1)]
-            value = inputs[index] if index < len(inputs) else None
-            if value is None and not one.type.is_optional:
-                raise UserError(f"the input {one.name} is missing", where=self.id)
-            yield one, value
-
-    def result_dtypes(
-        self, dtypes: Sequence[str | None], attributes: Mapping[str, object]
-    ) -> tuple[str, ...]:
-        """Return the outputs' element types in a node with inputs of these; None is absent.
-
-        Raises:
-            UserError: The node does not fit the declaration.
-        """
-        checked_attributes(self.schema, attributes, self.id)
-        there = [(one, dtype) for one, dtype in self.formal(dtypes) if dtype is not None]
-        types = self.schema.bind_types(there, self.id)
-        return tuple(types[kind.kind] for kind in self.schema.outputs.values())
 
     def body(self, source: Any = None, *, without: Sequence[str] = ()) -> Any:
         """Give the op a body; also a decorator: `@op.body` above `@onnxscript.script()`.
@@ -183,7 +62,7 @@ class CustomOp:
             function: For tvm one of TE (from placeholders to tensors, attributes by name) or a
                 PrimFunc over buffers, inputs first; for triton one of Triton. Or where it is,
                 "module:function", which is imported when the kernel is compiled.
-            options: See `ortkit.extend.declare.kernels.KernelOptions`.
+            options: See `ortkit.extend.declare.kernel_options.KernelOptions`.
 
         Raises:
             UserError: It is not a kernel of this op.
@@ -258,24 +137,6 @@ class CustomOp:
         if body is None or len(there) < len(self.schema.inputs) or not all(there):
             return None
         return at_opset(body, opset)
-
-    def _checked(
-        self, name: str, kind: TensorType, result: object, types: Types, sizes: Sizes
-    ) -> Array:
-        array, dtype = np.asarray(result), types[kind.kind]
-        if array.dtype.name != dtype:
-            raise UserError(
-                f"{name}: the reference returned {array.dtype.name}, declared is {kind.kind}, "
-                f"which is {dtype} here", where=self.id, fix=f"return it as {dtype}",
-            )  # fmt: skip
-        shape = sizes.shape(kind)
-        if shape is not None and array.shape != shape:
-            raise UserError(
-                f"{name}: the reference returned the shape {list(array.shape)}, declared is "
-                f"{kind}, which is {list(shape)} here", where=self.id,
-                fix="correct the annotation or the reference",
-            )  # fmt: skip
-        return array
 
     def __repr__(self) -> str:
         return f"<ortkit.custom_op {self.id} version {self.version}>"

@@ -6,52 +6,32 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ortkit.errors import UserError
 from ortkit.extend.check.op_cases import numpy_dtype
-from ortkit.extend.declare.kernels import DeclaredKernel, KernelOptions
+from ortkit.extend.declare.declared_op import DeclaredOp
+from ortkit.extend.declare.kernel_options import DeclaredKernel, KernelOptions, Packing
 from ortkit.extend.declare.size_rules import Words, value_of
 from ortkit.extend.declare.variants import DeclaredSignature, Form
 from ortkit.kernels.backend import PackedInput
 from ortkit.kernels.link.manifest import ELEMENT_TYPES
-from ortkit.kernels.sizes import Extent, symbols_of
-
-if TYPE_CHECKING:
-    from ortkit.extend.declare.op import CustomOp
+from ortkit.kernels.sizes import symbols_of
 
 _OPTIONS = ("constants", "schedule", "units")
 
 
-@dataclass(frozen=True)
-class Packing:
-    """How one input is prepacked.
-
-    Args:
-        input: Its name.
-        dtype: The element type that it becomes; empty: it keeps its own.
-        shape: What of the input's sizes is divided by what, rounded up.
-        words: What its texts may name: the input's sizes.
-        kernel: The function, from the input to the packed tensor.
-    """
-
-    input: str
-    dtype: str
-    shape: tuple[tuple[Extent, int], ...]
-    words: Words
-    kernel: DeclaredKernel
-
-    def form(self, form: Form) -> Form:
-        """Return what packs the input of a form; its packed tensor is no part of the signature."""
-        spec = next(one for one in form.signature.inputs if one.name == self.input)
-        content = f"{form.op.id} {form.op.version} packs {self.input} {spec.dtype}"
-        key = hashlib.sha256(content.encode()).hexdigest()[:12]
-        signature = DeclaredSignature(f"pack_{self.input}", "", (spec,), (), key)
-        return Form(form.op, form.types, form.is_present, signature, (), (), self.kernel)
+def packing_form(packing: Packing, form: Form) -> Form:
+    """Return what packs the input of a form; its packed tensor is no part of the signature."""
+    spec = next(one for one in form.signature.inputs if one.name == packing.input)
+    content = f"{form.op.id} {form.op.version} packs {packing.input} {spec.dtype}"
+    key = hashlib.sha256(content.encode()).hexdigest()[:12]
+    signature = DeclaredSignature(f"pack_{packing.input}", "", (spec,), (), key)
+    return Form(form.op, form.types, form.is_present, signature, (), (), packing.kernel)
 
 
 def declared_packing(
-    op: CustomOp,
+    op: DeclaredOp,
     name: str,
     function: Any,
     dtype: str,
@@ -89,8 +69,8 @@ def declared_packing(
 
 
 @dataclass(frozen=True)
-class Room:
-    """What a packed input takes in one run.
+class Workspace:
+    """The memory that a packed input takes in one run, and how it is filled.
 
     Args:
         size: Its bytes.
@@ -103,8 +83,8 @@ class Room:
     units: int
 
 
-def room_of(pack: PackedInput, named: Mapping[str, int]) -> Room:
-    """Return what a packed input takes.
+def workspace_of(pack: PackedInput, named: Mapping[str, int]) -> Workspace:
+    """Return the memory that a packed input takes.
 
     Args:
         pack: Of a kernel.
@@ -114,4 +94,4 @@ def room_of(pack: PackedInput, named: Mapping[str, int]) -> Room:
     by_place = {f"s{place}": size for place, size in enumerate(sizes)}
     dims = [-(-value_of(extent, by_place) // divisor) for extent, divisor in pack.shape]
     units = prod(value_of(extent, by_place) for extent in pack.kernel.launch.units)
-    return Room(prod(dims) * numpy_dtype(pack.dtype).itemsize, sizes, units)
+    return Workspace(prod(dims) * numpy_dtype(pack.dtype).itemsize, sizes, units)

@@ -12,8 +12,9 @@ import onnx
 
 from ortkit.errors import UserError
 from ortkit.extend.body.function import control_flow, specialized
-from ortkit.extend.declare.kernels import DeclaredKernel, expanded, presences, rules_of
-from ortkit.extend.declare.op import CustomOp
+from ortkit.extend.declare.declared_op import DeclaredOp
+from ortkit.extend.declare.kernel_options import DeclaredKernel, expanded
+from ortkit.extend.declare.kernels import presences, rules_of
 from ortkit.extend.declare.op_schema import OpInput, OpSchema, Types
 from ortkit.extend.declare.size_rules import SizeRule
 from ortkit.extend.declare.tensor_types import Dim, TensorType
@@ -47,7 +48,7 @@ class DeclaredSignature(RegionSignature):
 class Form:
     """One kernel that an op is to have: for which types and inputs, and what it computes."""
 
-    op: CustomOp
+    op: DeclaredOp
     types: Types
     is_present: tuple[bool, ...]
     signature: RegionSignature
@@ -75,7 +76,7 @@ class Form:
         return f"{words} by {self.declared.name} ({self.declared.backend}){when}"
 
 
-def _text(op: CustomOp, types: Types, is_present: Sequence[bool]) -> str:
+def _text(op: DeclaredOp, types: Types, is_present: Sequence[bool]) -> str:
     kinds = [dtype for kind, dtype in types.items() if len(op.schema.kinds[kind]) > 1]
     inputs = expanded(op.schema.inputs, is_present)
     absent = [one.name for one, flag in zip(inputs, is_present, strict=True) if not flag]
@@ -86,7 +87,7 @@ def _text(op: CustomOp, types: Types, is_present: Sequence[bool]) -> str:
 
 
 def forms_of(
-    op: CustomOp, dtypes: Sequence[str] | None = None, target: str = "cpu"
+    op: DeclaredOp, dtypes: Sequence[str] | None = None, target: str = "cpu"
 ) -> Iterator[Form | tuple[str, str]]:
     """Yield what an op can be compiled for, or the form and why it cannot be.
 
@@ -116,7 +117,7 @@ def forms_of(
         )  # fmt: skip
     for types in op.schema.choices(dtypes):
         for is_present in _presences(op, kernels):
-            fitting = [one for one in kernels if one.fits(op, types, is_present)]
+            fitting = [one for one in kernels if one.fits(op.schema, types, is_present)]
             for one in fitting:
                 try:
                     yield _declared(op, one, types, is_present)
@@ -126,7 +127,7 @@ def forms_of(
                 yield _generated(op, types, is_present, target, has_others=bool(fitting))
 
 
-def _presences(op: CustomOp, kernels: Sequence[DeclaredKernel]) -> list[tuple[bool, ...]]:
+def _presences(op: DeclaredOp, kernels: Sequence[DeclaredKernel]) -> list[tuple[bool, ...]]:
     found = dict.fromkeys(op.schema.presences())
     if op.schema.inputs[-1].is_variadic:
         found = dict.fromkeys(each for one in kernels for each in presences(op, one))
@@ -134,7 +135,7 @@ def _presences(op: CustomOp, kernels: Sequence[DeclaredKernel]) -> list[tuple[bo
 
 
 def _declared(
-    op: CustomOp, kernel: DeclaredKernel, types: Types, is_present: tuple[bool, ...]
+    op: DeclaredOp, kernel: DeclaredKernel, types: Types, is_present: tuple[bool, ...]
 ) -> Form:
     from ortkit.extend.declare.kernel_parameters import attributes_of
 
@@ -159,7 +160,7 @@ def _declared(
 
 
 def _generated(
-    op: CustomOp,
+    op: DeclaredOp,
     types: Types,
     is_present: tuple[bool, ...],
     target: str,
@@ -183,7 +184,7 @@ def _generated(
 
 
 def _form(
-    op: CustomOp,
+    op: DeclaredOp,
     body: onnx.FunctionProto,
     types: Types,
     is_present: tuple[bool, ...],

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from ortkit.errors import UserError
-from ortkit.extend.declare.op import CustomOp
+from ortkit.extend.declare.declared_op import DeclaredOp
 from ortkit.extend.declare.op_schema import checked_attributes
 from ortkit.extend.torch.body import compute_body, unknown_operator
 from ortkit.extend.torch.run import from_numpy, to_numpy
@@ -15,7 +15,7 @@ from ortkit.extend.torch.run import from_numpy, to_numpy
 Tensor: TypeAlias = Any
 
 
-def has_gradient(op: CustomOp) -> bool:
+def has_gradient(op: DeclaredOp) -> bool:
     """Say whether there is one for some nodes."""
     return op.gradient is not None or bool(op.bodies)
 
@@ -31,7 +31,7 @@ def remember(
 
 
 def register_backward(
-    op: CustomOp, name: str, arguments: Sequence[str], attributes: Sequence[str]
+    op: DeclaredOp, name: str, arguments: Sequence[str], attributes: Sequence[str]
 ) -> Callable[..., Any]:
     """Return what computes an op's gradients.
 
@@ -90,7 +90,7 @@ def register_backward(
     return backward
 
 
-def _derived(op: CustomOp) -> Callable[..., Any]:
+def _derived(op: DeclaredOp) -> Callable[..., Any]:
     """Return the gradients of the body, as torch's own operators have them.
 
     Not an op of its own: in one torch records nothing, and what another thread records it cannot
@@ -110,7 +110,7 @@ def _derived(op: CustomOp) -> Callable[..., Any]:
 
 
 def _by_numpy(
-    op: CustomOp,
+    op: DeclaredOp,
     gradients: Sequence[Tensor],
     tensors: Sequence[Tensor | None],
     attributes: Mapping[str, object],
@@ -130,7 +130,7 @@ def _by_numpy(
 
 
 def _by_body(
-    op: CustomOp,
+    op: DeclaredOp,
     gradients: Sequence[Tensor],
     tensors: Sequence[Tensor | None],
     attributes: Mapping[str, object],

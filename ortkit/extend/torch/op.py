@@ -17,7 +17,7 @@ from ortkit.extend.torch.gradient import has_gradient, register_backward, rememb
 from ortkit.extend.torch.run import Kernels, TorchRun, dtype_name, empty_outputs
 
 if TYPE_CHECKING:
-    from ortkit.extend.declare.op import CustomOp
+    from ortkit.extend.declare.declared_op import DeclaredOp
 
 #: Attribute types as torch's schemas have them.
 _TORCH_TYPES: dict[object, str] = {
@@ -27,10 +27,10 @@ _TORCH_TYPES: dict[object, str] = {
 
 
 #: The ops that were registered, for exports.
-_registered: dict[str, CustomOp] = {}
+_registered: dict[str, DeclaredOp] = {}
 
 
-def register_torch(op: CustomOp, kernels: Kernels = "auto") -> Any:
+def register_torch(op: DeclaredOp, kernels: Kernels = "auto") -> Any:
     """Register an op as `torch.ops.<domain>.<Name>` and return what calls it.
 
     On the CPU it runs the kernel that a library of `ortkit ops build` has, compiled when it is
@@ -86,7 +86,7 @@ def require_torch(what: str) -> None:
         )
 
 
-def torch_name(op: CustomOp) -> str:
+def torch_name(op: DeclaredOp) -> str:
     """Return what an op is called in torch: `my_domain::Name`."""
     return f"{op.domain.replace('.', '_').replace('-', '_')}::{op.name}"
 
@@ -99,7 +99,7 @@ def translations() -> dict[Any, Callable[..., Any]]:
     return found
 
 
-def translation(op: CustomOp) -> dict[Any, Callable[..., Any]]:
+def translation(op: DeclaredOp) -> dict[Any, Callable[..., Any]]:
     """Return what `torch.onnx.export(custom_translation_table=...)` needs to export the op."""
     import onnxscript
     import torch
@@ -112,7 +112,7 @@ def translation(op: CustomOp) -> dict[Any, Callable[..., Any]]:
     return {target: call}
 
 
-def _onnx_schema(op: CustomOp) -> Any:
+def _onnx_schema(op: DeclaredOp) -> Any:
     """Return the declaration as ONNX's own."""
     types = onnx.defs.OpSchema.AttrType
     kinds: dict[object, Any] = {
@@ -179,7 +179,7 @@ def _safe(name: str) -> str:
     return f"{name}_" if keyword.iskeyword(name) or name == "self" else name
 
 
-def _fakes(op: CustomOp, arguments: Sequence[Any]) -> tuple[Any, ...]:
+def _fakes(op: DeclaredOp, arguments: Sequence[Any]) -> tuple[Any, ...]:
     """Return empty tensors of the outputs' types and shapes."""
     sizes = Sizes()
     there = [(one, tensor) for one, tensor in op.formal(arguments) if tensor is not None]

@@ -12,7 +12,7 @@ import numpy as np
 from ortkit.errors import OrtkitError, UserError
 from ortkit.extend.build.call import NativeKernel, NativeOp, takes
 from ortkit.extend.check.op_cases import flat_sizes
-from ortkit.extend.declare.op import CustomOp
+from ortkit.extend.declare.declared_op import DeclaredOp
 from ortkit.extend.declare.op_schema import Attribute, Types, checked_attributes
 from ortkit.extend.declare.sizes import Sizes
 from ortkit.extend.declare.variants import Form, forms_of
@@ -39,7 +39,7 @@ def dtype_name(dtype: Any) -> str:
 class _Call:
     """What calls with tensors of the same shapes, types and attributes have in common."""
 
-    op: CustomOp
+    op: DeclaredOp
     is_present: tuple[bool, ...]
     attributes: Mapping[str, Attribute]
     types: Types
@@ -71,7 +71,7 @@ class _Call:
 class TorchRun:
     """An op's computation on tensors of any device."""
 
-    def __init__(self, op: CustomOp, kernels: Kernels) -> None:
+    def __init__(self, op: DeclaredOp, kernels: Kernels) -> None:
         """Compile nothing yet."""
         self.op, self.kernels = op, kernels
         self.native = NativeOp(op)
@@ -219,7 +219,7 @@ class TorchRun:
         return tuple(from_numpy(one, call.device) for one in results)
 
 
-def empty_outputs(op: CustomOp, types: Types, sizes: Sizes, like: Tensor) -> tuple[Tensor, ...]:
+def empty_outputs(op: DeclaredOp, types: Types, sizes: Sizes, like: Tensor) -> tuple[Tensor, ...]:
     """Return tensors of the outputs' shapes, on the device of another."""
     import torch
 

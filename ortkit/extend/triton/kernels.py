@@ -93,7 +93,7 @@ def _behind(form: Form) -> Iterator[VariantSource]:
     op, one = form.op, form.declared
     assert one is not None
     for other in op.kernels[one.number + 1 :]:
-        is_like = other.target == one.target and other.fits(op, form.types, form.is_present)
+        is_like = other.target == one.target and other.fits(op.schema, form.types, form.is_present)
         if not is_like or attributes_of(op, other) != form.attributes:
             continue
         rules = rules_of(op, other, form.is_present)

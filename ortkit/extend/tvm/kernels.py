@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from ortkit.errors import KernelError, MissingDependencyError, OrtkitError
+from ortkit.extend.declare.prepack import packing_form
 from ortkit.extend.declare.variants import Form
 from ortkit.extend.tvm.choices import read_choices
 from ortkit.extend.tvm.lowering import lowered
@@ -80,7 +81,7 @@ def compile_tvm(
 def _packed(made: Maker, name: str, target: Target, folder: Path) -> PackedInput:
     """Compile what packs an input of a kernel."""
     packing = made.packed[name]
-    form = packing.form(made.form)
+    form = packing_form(packing, made.form)
     packer = Maker(form, target.level, notes=made.notes, packing=packing)
     symbols = symbols_of(form.signature.inputs)
     places = [one.name for one in made.form.signature.inputs]

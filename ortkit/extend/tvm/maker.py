@@ -9,9 +9,9 @@ from math import ceil
 from typing import Any, TypeAlias
 
 from ortkit.errors import UserError
+from ortkit.extend.declare.kernel_options import Packing, expanded
 from ortkit.extend.declare.kernel_parameters import is_prim_func
-from ortkit.extend.declare.kernels import expanded, words_of
-from ortkit.extend.declare.prepack import Packing
+from ortkit.extend.declare.kernels import words_of
 from ortkit.extend.declare.size_rules import Words
 from ortkit.extend.declare.variants import Form
 from ortkit.extend.tvm.choices import DEFAULTS, Choices

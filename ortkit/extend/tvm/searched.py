@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ortkit.errors import KernelError, UserError
 from ortkit.extend.check.op_cases import numpy_dtype
-from ortkit.extend.declare.op import CustomOp
+from ortkit.extend.declare.declared_op import DeclaredOp
 from ortkit.extend.declare.variants import Form
 from ortkit.extend.tvm import tuning
 from ortkit.extend.tvm.kernels import compile_tvm, sized
@@ -105,7 +105,7 @@ class SearchedKernel:
 
 
 def searched_kernels(
-    ops: Sequence[CustomOp],
+    ops: Sequence[DeclaredOp],
     target: Target,
     given: Mapping[str, int],
     shapes: Mapping[str, Sequence[int]],

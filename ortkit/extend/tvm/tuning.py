@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ortkit.errors import KernelError, UserError
 from ortkit.extend.check.op_cases import flat_sizes
-from ortkit.extend.declare.op import CustomOp
+from ortkit.extend.declare.declared_op import DeclaredOp
 from ortkit.extend.declare.sizes import Sizes
 from ortkit.extend.declare.variants import Form, forms_of
 from ortkit.extend.tvm import choices as tvm_choices
@@ -84,7 +84,7 @@ class TeKernel:
 
 
 def te_kernels(
-    ops: Sequence[CustomOp], target: Target, shapes: Mapping[str, Sequence[int]] = NO_SHAPES
+    ops: Sequence[DeclaredOp], target: Target, shapes: Mapping[str, Sequence[int]] = NO_SHAPES
 ) -> list[TeKernel]:
     """Return all kernels of some ops whose schedule is ours to choose.
 
@@ -112,7 +112,7 @@ def te_kernels(
     return found
 
 
-def declared_forms(ops: Sequence[CustomOp]) -> Iterator[Form]:
+def declared_forms(ops: Sequence[DeclaredOp]) -> Iterator[Form]:
     """Yield the kernels that users wrote for TVM.
 
     Raises:

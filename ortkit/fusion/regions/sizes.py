@@ -11,7 +11,7 @@ import onnx_ir as ir
 from ortkit.fusion.regions.access import access_of
 from ortkit.graph.symbolic.dims import Size, sole_atom
 from ortkit.kernels.signature import TensorSpec
-from ortkit.kernels.sizes import Extent, extent_of, symbols_of, solvable_symbols
+from ortkit.kernels.sizes import Extent, extent_of, solvable_symbols, symbols_of
 from ortkit.rewrite.scope import Scope
 
 

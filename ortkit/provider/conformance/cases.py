@@ -16,6 +16,8 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
+from ortkit.env import cache_dir
+from ortkit.kernels.cache_files import keep_cached, read_sealed
 from ortkit.temporary import TemporaryFolder
 
 Value = np.ndarray | list[Any] | dict[Any, Any] | None
@@ -24,6 +26,8 @@ Value = np.ndarray | list[Any] | dict[Any, Any] | None
 NEWEST_IR_VERSION = 13
 #: This many cases are a sample: enough to meet most operators.
 SAMPLE = 150
+#: The file of the cache that holds all cases, and how it begins.
+_CACHED, _HEAD = "onnx-node-cases", b'{"holds": "pickle"}'
 
 
 @dataclass(frozen=True)
@@ -48,16 +52,26 @@ class Case:
 
 
 def node_cases() -> list[Case]:
-    """Return the cases that onnx makes in memory, most of them of one node, by name.
+    """Return the cases that onnx makes in memory, most of them of one node, by name."""
+    return sorted(map(_case, node_tests()), key=lambda case: case.name)
 
-    Takes several seconds: all are computed.
+
+def node_tests() -> list[Any]:
+    """Return onnx's `TestCase` objects of its node cases.
+
+    Computing them takes 5 s; they are kept in the cache for each version of onnx and numpy.
     """
+    path, key = cache_dir() / _CACHED, f"{_CACHED} onnx {onnx.__version__} numpy {np.__version__}"
+    if (kept := read_sealed(path, key)) is not None:
+        found: list[Any] = pickle.loads(kept.removeprefix(_HEAD))
+        return found
     from onnx.backend.test.loader import load_model_tests
 
     with warnings.catch_warnings(), np.errstate(all="ignore"):  # some overflow on purpose
         warnings.simplefilter("ignore")
         found = load_model_tests(kind="node")
-    return sorted(map(_case, found), key=lambda case: case.name)
+    keep_cached(path, key, _HEAD + pickle.dumps(found))
+    return found
 
 
 @dataclass(frozen=True)
