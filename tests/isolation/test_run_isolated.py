@@ -218,9 +218,9 @@ def test_what_takes_too_long_is_killed_with_what_it_started(
     imports: Imports, jobs: ModuleType, tmp_path: Path
 ) -> None:
     told = tmp_path / "told"
-    found = run_isolated(jobs.hang, str(told), timeout_seconds=10.0, imports=imports)
-    assert found == TimedOut(10.0)
-    assert str(found) == "did not finish within 10 seconds"
+    found = run_isolated(jobs.hang, str(told), timeout_seconds=5.0, imports=imports)
+    assert found == TimedOut(5.0)
+    assert str(found) == "did not finish within 5 seconds"
     running = [int(each) for each in told.read_text().split()]
     assert until(lambda: not any(map(is_running, running)))
     assert run_isolated(jobs.wait, 0, timeout_seconds=SECONDS) == 0

@@ -110,6 +110,7 @@ def test_rows_keep_four_bits_whatever_their_size() -> None:
 
 
 @pytest.mark.skipif(find_spec("triton") is None, reason="triton is not installed")
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("is_half", [True, False], ids=["float16", "float32"])
 def test_the_whole_call(is_half: bool) -> None:
     proto = model_of((1, 1), is_half=is_half)
