@@ -283,8 +283,12 @@ def last_lines(log: IO[bytes], begin: int = 0) -> str:
         begin: Where to begin in it, bytes.
     """
     log.seek(begin)
-    text = log.read().decode(errors="replace").strip()
-    lines = [" ".join(line.split()) for line in text.splitlines()]
+    return one_line(log.read().decode(errors="replace"))
+
+
+def one_line(text: str) -> str:
+    """Return the end of a text that a tool printed, as one line."""
+    lines = [" ".join(line.split()) for line in text.strip().splitlines()]
     return " | ".join(line for line in lines[-_MOST_LINES:] if line)[-_MOST_CHARACTERS:]
 
 

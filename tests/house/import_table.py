@@ -77,7 +77,7 @@ MAY_IMPORT = {
     "graph/symbolic": "",
     "isolation": "",
     "kernels": "kernels/build targets",
-    "kernels/build": "kernels kernels/link kernels/tuning targets",
+    "kernels/build": "isolation kernels kernels/link kernels/tuning targets",
     "kernels/layouts": "kernels",
     "kernels/link": "kernels kernels/region targets",
     "kernels/region": "kernels",

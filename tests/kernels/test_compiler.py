@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -13,6 +12,7 @@ from pathlib import Path
 import pytest
 from fused_model import bias_gelu, unary
 
+from ortkit.isolation.processes import Server
 from ortkit.kernels.backend import Kernel
 from ortkit.kernels.build import compiler
 from ortkit.kernels.build.compiler import Job, compile_all
@@ -23,9 +23,9 @@ from ortkit.targets.target import Target
 
 TARGET = Target("cpu", "x86-64-v3")
 FAILURES = {
-    "crashes": "the compiler crashed with signal 11 (SIGSEGV): "
+    "crashes": "the compiler crashed with signal 11 (Segmentation fault): "
     "compiling prints this | first line | LLVM ERROR: cannot select",
-    "exits": "the compiler ended with code 3: compiling prints this",
+    "exits": "the compiler ended with status 3: compiling prints this",
     "hangs": "the compiler did not end within 0.5 seconds: compiling prints this | scheduling",
     "fails": "a loop has no end | at line 7",
     "raises": "ZeroDivisionError: by zero",
@@ -41,8 +41,7 @@ def backends(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def fresh() -> None:
     """Let the next call start a process of its own."""
-    if compiler._current is not None:
-        compiler._current.close()
+    compiler._end_servers()
 
 
 def jobs(folder: Path, names: list[str], backend: str = "OddBackend") -> list[Job]:
@@ -58,9 +57,11 @@ def compiled(given: list[Job], seconds: float = 0.5) -> list[Kernel | Refused]:
     return compile_all(given, lambda done, total: None, seconds)
 
 
-def process() -> subprocess.Popen[bytes]:
-    assert compiler._current is not None
-    return compiler._current.process
+def process() -> Server:
+    """Return the process that workers are forked from."""
+    server = compiler._servers["odd_backends:OddBackend"].current
+    assert server is not None
+    return server
 
 
 def test_every_kernel_comes_back_in_its_place(tmp_path: Path) -> None:
@@ -106,8 +107,8 @@ def test_the_process_is_kept_and_survives_its_workers(tmp_path: Path) -> None:
         ("DoesNotLoad", "the toolchain does not load: libLLVM.so: cannot open shared object file"),
         (
             "CrashesWhenLoaded",
-            "the compiling process crashed with signal 4 (SIGILL): "
-            "illegal instruction in a constructor",
+            "the compiler does not start: no process can be started: the process that others are "
+            "forked from crashed with signal 4 (SIGILL): illegal instruction in a constructor",
         ),
     ],
 )
@@ -117,29 +118,21 @@ def test_a_broken_toolchain_is_a_reason_for_all(
     assert compiled(jobs(tmp_path, ["fine"] * 3, backend)) == [Refused(said)] * 3
 
 
-def test_a_process_that_ended_for_lack_of_work_is_replaced(
-    fresh: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_process_that_ended_for_lack_of_work_is_replaced(fresh: None, tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
     with compiler.staying(0.3):
         compiled(jobs(tmp_path / "a", ["fine"]))
         old = process()
-        assert old.wait(10) == 0
-        # As if it had ended between being looked at and being given work.
-        looks = iter([True])
-        monkeypatch.setattr(
-            compiler._Compiler, "is_usable", property(lambda _: next(looks, False))
-        )
+        until(lambda: not old.is_usable)
         assert isinstance(compiled(jobs(tmp_path / "b", ["fine"]))[0], Kernel)
-        assert next(looks, None) is None
         assert process().pid != old.pid
 
 
-def test_an_interrupt_ends_the_process_and_its_workers(fresh: None, tmp_path: Path) -> None:
+def test_an_interrupt_ends_all_workers(fresh: None, tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     compiled(jobs(tmp_path / "a", ["fine"]))
-    group = process().pid
+    server = process().pid
 
     def interrupt(done: int, total: int) -> None:
         if done == 1:
@@ -148,10 +141,8 @@ def test_an_interrupt_ends_the_process_and_its_workers(fresh: None, tmp_path: Pa
     (tmp_path / "b").mkdir()
     with pytest.raises(KeyboardInterrupt):
         compile_all(jobs(tmp_path / "b", ["fine", "hangs", *["fine"] * 7]), interrupt)
-    until = time.monotonic() + 5
-    while time.monotonic() < until and members(group):
-        time.sleep(0.02)
-    assert members(group) == []
+    until(lambda: not children(server))
+    assert process().pid == server
 
 
 def test_the_process_ends_with_its_caller(tmp_path: Path) -> None:
@@ -169,26 +160,40 @@ def test_the_process_ends_with_its_caller(tmp_path: Path) -> None:
         [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parent
     )
     assert caller.stdout is not None
-    group = int(caller.stdout.readline())
-    assert members(group)
+    server = int(caller.stdout.readline())
+    workers = children(server)
+    assert workers
     caller.kill()
     caller.wait()
-    until = time.monotonic() + 10
-    while time.monotonic() < until and members(group):
-        time.sleep(0.05)
-    assert members(group) == []
+    until(lambda: not any(map(is_alive, [server, *workers])))
 
 
-def members(group: int) -> list[int]:
-    """Return the living processes of a process group."""
-    found = []
+def until(holds: Callable[[], bool]) -> None:
+    """Wait until something holds."""
+    end = time.monotonic() + 10
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def children(process: int) -> list[int]:
+    """Return the living processes that a process has started."""
+    return [pid for pid, (_, parent) in statuses().items() if parent == process and is_alive(pid)]
+
+
+def is_alive(process: int) -> bool:
+    return statuses().get(process, ("Z", 0))[0] != "Z"
+
+
+def statuses() -> dict[int, tuple[str, int]]:
+    """Return the state and the parent of each process."""
+    found = {}
     for folder in Path("/proc").glob("[0-9]*"):
         try:
-            fields = (folder / "stat").read_text().rpartition(")")[2].split()
+            state, parent, *_ = (folder / "stat").read_text().rpartition(")")[2].split()
         except OSError:
             continue
-        if int(fields[2]) == group and fields[0] != "Z":
-            found.append(int(folder.name))
+        found[int(folder.name)] = state, int(parent)
     return found
 
 
@@ -201,10 +206,11 @@ def test_a_forked_process_does_not_use_its_parent_s(tmp_path: Path) -> None:
     if child == 0:
         made = compiled(jobs(tmp_path / "b", ["fine"]), 5.0)
         is_right = isinstance(made[0], Kernel) and process().pid != before
-        process().send_signal(signal.SIGKILL)
+        process().close()
         os._exit(0 if is_right else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert process().poll() is None
+    assert process().pid == before
+    assert process().is_usable
 
 
 def test_a_library_is_built_of_what_compiles(
@@ -217,5 +223,5 @@ def test_a_library_is_built_of_what_compiles(
     assert made.library.ops == (unary("Exp").op_type,)
     ((signature, reason),) = made.refused
     assert signature is bad
-    assert reason.startswith("tvm: the compiler crashed with signal 11 (SIGSEGV)")
+    assert reason.startswith("tvm: the compiler crashed with signal 11 (Segmentation fault)")
     assert reason.endswith("LLVM ERROR: cannot select")

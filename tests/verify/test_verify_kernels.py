@@ -11,7 +11,7 @@ import onnxruntime as ort
 import pytest
 from onnx import numpy_helper
 
-from ortkit.verify import pair, verifier
+from ortkit.verify import pair
 
 pytest.importorskip("tvm")
 
