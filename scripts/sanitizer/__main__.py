@@ -24,7 +24,7 @@ from pathlib import Path
 import numpy as np
 
 from ortkit.kernels.cuda import ARCHITECTURES, CudaKernel
-from ortkit.kernels.triton.source import sources_of
+from ortkit.kernels.triton.generate import sources_of
 from scripts.benches import output
 from scripts.sanitizer.cases import CASES
 from scripts.sanitizer.races import hand_overs, programs_of

@@ -162,7 +162,8 @@ def test_a_wrong_kernel_for_cuda_is_put_back_without_a_gpu(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     pytest.importorskip("triton")
-    from ortkit.kernels.triton import source
+    from ortkit.kernels.triton import generate
+    from ortkit.kernels.triton.source import VariantSource
     from ortkit.refusal import Refused
     from ortkit.verify.kernels import check
 
@@ -177,9 +178,9 @@ def test_a_wrong_kernel_for_cuda_is_put_back_without_a_gpu(
     assert "2 kernels interpreted alone in " in plain.verification.reason
     assert "interpreted, not run on a GPU" in plain.verification.reason
     wrong, right = (one.kind for one in plain.regions if one.emitted_as)
-    real = source.sources_of
+    real = generate.sources_of
 
-    def faulty(signature: RegionSignature, *choices: Any) -> tuple[source.VariantSource, ...]:
+    def faulty(signature: RegionSignature, *choices: Any) -> tuple[VariantSource, ...]:
         """Return another sign of the last result."""
         made = real(signature, *choices)
         assert not isinstance(made, Refused)
@@ -188,7 +189,7 @@ def test_a_wrong_kernel_for_cuda_is_put_back_without_a_gpu(
         assert all(step.text.count("tl.store(y0 + ") == 1 for one in made for step in one.steps)
         return tuple(replace(one, steps=tuple(map(_negative, one.steps))) for one in made)
 
-    monkeypatch.setattr(source, "sources_of", faulty)
+    monkeypatch.setattr(generate, "sources_of", faulty)
     report = found(model, **options)
     (rolled_back,) = report.rolled_back
     assert rolled_back.startswith(f"fuse-regions:{wrong}:")

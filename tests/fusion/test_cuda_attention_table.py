@@ -21,7 +21,7 @@ from ortkit.fusion.attention.cuda import cuda_attention_candidates
 from ortkit.fusion.regions.duplicate import Candidate
 from ortkit.graph.io.text import from_text
 from ortkit.kernels.signature import RegionSignature
-from ortkit.kernels.triton.source import sources_of
+from ortkit.kernels.triton.generate import sources_of
 from ortkit.kernels.tuning.calibration import Calibration
 from ortkit.refusal import Refused
 

@@ -14,7 +14,7 @@ from ortkit.fusion.decompose.run import decomposed
 from ortkit.fusion.regions.lower import lower_region
 from ortkit.graph.io.text import from_text
 from ortkit.kernels.signature import RegionSignature
-from ortkit.kernels.triton.source import sources_of
+from ortkit.kernels.triton.generate import sources_of
 from ortkit.kernels.tuning.calibration import Calibration
 from ortkit.passes.fuse_attention import FuseAttention
 from ortkit.refusal import Refused

@@ -17,7 +17,8 @@ from ortkit.kernels.cuda import CudaKernel, resolve_cuda
 from ortkit.kernels.link.linker import link_library
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.triton.build import write_images
-from ortkit.kernels.triton.source import VariantSource, sources_of
+from ortkit.kernels.triton.generate import sources_of
+from ortkit.kernels.triton.source import VariantSource
 from ortkit.refusal import Refused
 from ortkit.targets.target import Target
 from ortkit.verify.kernels.check import KernelRow, check_kernels

@@ -153,7 +153,9 @@ FACE = {
     "kernels/layouts": "bf16_blocks fp32_panels",
     "kernels/link": "csource linker manifest named_ops",
     "kernels/region": "dtypes emitter ops reader vectormath views",
-    "kernels/triton": "build choices emit expr hand interpreter launches maps parameters source",
+    "kernels/triton": (
+        "build choices emit expr generate hand interpreter launches maps parameters source"
+    ),
     "kernels/tuning": "calibration database defaults gemm_times",
     "kernels/tvm": "build choices emit",
     "ops/activations": "forms match reference",

@@ -15,7 +15,8 @@ from ortkit.kernels import objects as known
 from ortkit.kernels.build.library import build_library
 from ortkit.kernels.objects import known_origins
 from ortkit.kernels.signature import RegionSignature, TensorSpec
-from ortkit.kernels.triton.source import VariantSource, sources_of
+from ortkit.kernels.triton.generate import sources_of
+from ortkit.kernels.triton.source import VariantSource
 from ortkit.refusal import Refused
 from ortkit.targets.target import Target
 from ortkit.verify.kernels import check

@@ -1,4 +1,4 @@
-"""One run of tiles of a convolution by Winograd's minimal filtering: see `winograd_conv`."""
+"""One run of tiles of a convolution by Winograd's minimal filtering: see `winograd`."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 from ..tile.gemm_tile import Target, load_bias, multiply_add, write_vector
 from ..tile.registers import VECTOR, Tile, even_tile
+from .winograd_plan import WinogradPlan
 from .winograd_transforms import POINTS, SIDE, STEP, filtered, gathered, input_transform
 
 if TYPE_CHECKING:
     from ortkit.kernels.tvm.emit import Buffer, Expr
 
     from ..tile.emitter import TileEmitter
-    from .winograd import WinogradConv
 
 # Channels whose products are summed up at once: filters, pixels and sums are 1.1 MB together then,
 # on the stack of whichever thread runs.
@@ -27,7 +27,7 @@ class Run:
     """A run of tiles of one panel of `vectors` vectors: a part of its channels after another."""
 
     def __init__(
-        self, of: WinogradConv, e: TileEmitter, buffers: list[Buffer], level: str, vectors: int
+        self, of: WinogradPlan, e: TileEmitter, buffers: list[Buffer], level: str, vectors: int
     ) -> None:
         self.of = of
         self.e = e

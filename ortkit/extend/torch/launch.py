@@ -12,8 +12,9 @@ from ortkit.extend.declare.op_schema import Attribute
 from ortkit.extend.declare.size_rules import value_of
 from ortkit.extend.declare.variants import Form
 from ortkit.extend.triton.kernels import has_elements, sources_of_form
+from ortkit.kernels.triton.generate import sources_of
 from ortkit.kernels.triton.parameters import Parameter
-from ortkit.kernels.triton.source import StepSource, VariantSource, sources_of
+from ortkit.kernels.triton.source import StepSource, VariantSource
 from ortkit.refusal import Refused
 from ortkit.temporary import TemporaryFolder
 

@@ -18,8 +18,9 @@ from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.template_files import template_files
 from ortkit.kernels.triton.choices import read_choices
 from ortkit.kernels.triton.configs import kind_of, parameters_of
+from ortkit.kernels.triton.generate import sources_of
 from ortkit.kernels.triton.hand import PACKAGE
-from ortkit.kernels.triton.source import VariantSource, sources_of
+from ortkit.kernels.triton.source import VariantSource
 from ortkit.kernels.triton.space import space_of
 from ortkit.kernels.triton.templates import template_for
 from ortkit.refusal import Refused

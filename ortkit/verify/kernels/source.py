@@ -14,7 +14,7 @@ from pathlib import Path
 from ortkit.kernels.catalog import load_backend
 from ortkit.kernels.objects import Origin, known_origins
 from ortkit.kernels.signature import RegionSignature
-from ortkit.kernels.triton import source
+from ortkit.kernels.triton import generate
 from ortkit.kernels.triton.choices import read_choices
 from ortkit.kernels.triton.source import VariantSource
 from ortkit.refusal import Refused
@@ -60,7 +60,7 @@ def _generated(origin: Origin) -> KernelSource | Refused:
     choices = read_choices(origin.choices)
     if choices is None:
         return Refused(f"its choices {origin.choices!r} are not known")
-    variants = source.sources_of(origin.signature, choices)
+    variants = generate.sources_of(origin.signature, choices)
     return variants if isinstance(variants, Refused) else KernelSource(origin.signature, variants)
 
 

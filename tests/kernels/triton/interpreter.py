@@ -14,8 +14,9 @@ import numpy as np
 
 from ortkit.kernels.cuda import Variant
 from ortkit.kernels.signature import RegionSignature
+from ortkit.kernels.triton.generate import sources_of
 from ortkit.kernels.triton.launches import fitting, launches_of, shape_of, sizes_of
-from ortkit.kernels.triton.source import VariantSource, sources_of
+from ortkit.kernels.triton.source import VariantSource
 from ortkit.refusal import Refused
 
 #: Bytes around each tensor that kernels may not touch.

@@ -9,7 +9,8 @@ import pytest
 from ortkit.errors import KernelError
 from ortkit.kernels.triton.assembler import is_wrong, without_pairs
 from ortkit.kernels.triton.build import compile_step
-from ortkit.kernels.triton.source import StepSource, sources_of
+from ortkit.kernels.triton.generate import sources_of
+from ortkit.kernels.triton.source import StepSource
 from scripts.sanitizer.cases import Case
 
 SUM = "\tadd.s16x2 \t%r5, %r3, %r4;"

@@ -14,7 +14,8 @@ from triton_attention import CASES, PLAIN, SIZES, WHOLE, Case, assert_close, fee
 
 from ortkit.kernels.cuda import SHARED_BYTES
 from ortkit.kernels.triton.build import compile_step
-from ortkit.kernels.triton.source import StepSource, sources_of
+from ortkit.kernels.triton.generate import sources_of
+from ortkit.kernels.triton.source import StepSource
 from ortkit.refusal import Refused
 
 pytestmark = pytest.mark.skipif(find_spec("triton") is None, reason="triton is not installed")

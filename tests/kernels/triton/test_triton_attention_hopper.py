@@ -16,8 +16,9 @@ from triton_attention import CASES, SIZES, WHOLE, WIDE, Case, assert_close, feed
 from ortkit.kernels.cuda import SHARED_BYTES
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.triton.build import compile_step
+from ortkit.kernels.triton.generate import sources_of
 from ortkit.kernels.triton.launches import sizes_of
-from ortkit.kernels.triton.source import VariantSource, sources_of
+from ortkit.kernels.triton.source import VariantSource
 from ortkit.refusal import Refused
 
 pytestmark = pytest.mark.skipif(find_spec("triton") is None, reason="triton is not installed")

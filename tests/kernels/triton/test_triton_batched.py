@@ -16,7 +16,7 @@ from test_triton_gemm import assert_close, expected, feeds_of, hopper_sources, t
 from ortkit.kernels.cuda import MAX_GRID, SHARED_BYTES
 from ortkit.kernels.signature import RegionSignature, TensorSpec
 from ortkit.kernels.triton.build import compile_step
-from ortkit.kernels.triton.source import sources_of
+from ortkit.kernels.triton.generate import sources_of
 from ortkit.kernels.triton.templates import template_for
 from ortkit.refusal import Refused
 

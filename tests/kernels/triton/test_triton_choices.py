@@ -12,7 +12,7 @@ from ortkit.kernels.signature import RegionSignature, TensorSpec
 from ortkit.kernels.triton.backend import TritonBackend
 from ortkit.kernels.triton.choices import DEFAULTS, VALUES, read_choices
 from ortkit.kernels.triton.configs import configs_of
-from ortkit.kernels.triton.source import sources_of
+from ortkit.kernels.triton.generate import sources_of
 from ortkit.kernels.triton.space import space_of
 from ortkit.kernels.tunable import Tunable
 from ortkit.refusal import Refused

@@ -29,8 +29,9 @@ from ortkit.kernels.sizes import symbols_of
 from ortkit.kernels.triton.backend import TritonBackend
 from ortkit.kernels.triton.build import Compiled, compile_step
 from ortkit.kernels.triton.configs import configs_of, grid_of
+from ortkit.kernels.triton.generate import sources_of
 from ortkit.kernels.triton.launches import blocks_of
-from ortkit.kernels.triton.source import VariantSource, sources_of
+from ortkit.kernels.triton.source import VariantSource
 from ortkit.kernels.triton.space import space_of
 from ortkit.refusal import Refused
 from ortkit.targets.target import Target

@@ -20,7 +20,7 @@ from ortkit.fusion.conv.cuda_bodies import describe_cuda_block
 from ortkit.kernels.cuda import SHARED_BYTES
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.triton.build import compile_step
-from ortkit.kernels.triton.source import sources_of
+from ortkit.kernels.triton.generate import sources_of
 from ortkit.refusal import Refused
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "fusion"))

@@ -15,8 +15,9 @@ from fuzz.sessions import Sessions
 from fuzz.values import Region
 from interpreter import Interpreter
 
+from ortkit.kernels.triton.generate import sources_of
 from ortkit.kernels.triton.launches import block_count, fitting, sizes_of
-from ortkit.kernels.triton.source import VariantSource, sources_of
+from ortkit.kernels.triton.source import VariantSource
 from ortkit.refusal import Refused
 
 Record = Callable[[str, object], None]

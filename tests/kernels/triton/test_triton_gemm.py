@@ -22,7 +22,8 @@ from ortkit.kernels.sizes import Extent
 from ortkit.kernels.triton import build
 from ortkit.kernels.triton.backend import TritonBackend
 from ortkit.kernels.triton.build import Compiled, compile_step
-from ortkit.kernels.triton.source import StepSource, VariantSource, sources_of
+from ortkit.kernels.triton.generate import sources_of
+from ortkit.kernels.triton.source import StepSource, VariantSource
 from ortkit.kernels.triton.templates import template_for
 from ortkit.refusal import Refused
 from ortkit.targets.target import Target

@@ -24,7 +24,8 @@ from ortkit.kernels.cuda import SHARED_BYTES, CudaKernel, LeftOut
 from ortkit.kernels.triton import build
 from ortkit.kernels.triton.backend import TritonBackend
 from ortkit.kernels.triton.build import Compiled, compile_step
-from ortkit.kernels.triton.source import StepSource, sources_of
+from ortkit.kernels.triton.generate import sources_of
+from ortkit.kernels.triton.source import StepSource
 from ortkit.refusal import Refused
 from ortkit.targets.target import Target
 

@@ -12,8 +12,8 @@ from interpreter import Interpreter, chosen, numpy_dtype
 from test_region_kernels import CASES, Case, axes, signature_of
 
 from ortkit.kernels.signature import RegionSignature
+from ortkit.kernels.triton.generate import sources_of
 from ortkit.kernels.triton.launches import fitting, sizes_of
-from ortkit.kernels.triton.source import sources_of
 from ortkit.refusal import Refused
 
 #: The interpreter takes some milliseconds a block of threads.

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from ortkit.kernels.triton.configs import configs_of
+from ortkit.kernels.triton.generate import sources_of
 from ortkit.kernels.triton.hand import PACKAGE
-from ortkit.kernels.triton.source import sources_of
 from ortkit.kernels.triton.space import space_of
 from ortkit.kernels.triton.templates import template_for
 from ortkit.refusal import Refused

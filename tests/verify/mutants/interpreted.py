@@ -14,7 +14,8 @@ from mutants.draft import Rng
 from mutants.observe import ROUNDING
 from mutants.runner import Outcome
 from ortkit.kernels.signature import RegionSignature, TensorSpec
-from ortkit.kernels.triton.source import VariantSource, sources_of
+from ortkit.kernels.triton.generate import sources_of
+from ortkit.kernels.triton.source import VariantSource
 from ortkit.refusal import Refused
 from ortkit.verify.kernels.check import KernelRow, check_kernels
 from ortkit.verify.kernels.source import KernelSource
