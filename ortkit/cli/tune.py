@@ -99,7 +99,6 @@ def _tuned(source: Path, options: TuneOptions) -> TuneResult:
     from ortkit.extend.tvm.searched import searched_kernels
     from ortkit.extend.tvm.tuning import te_kernels
     from ortkit.measure.inputs import shapes_in
-    from ortkit.targets.cpu import resolve
     from ortkit.targets.target import Target
     from ortkit.tune.kernels import tune_kernels
 
@@ -108,7 +107,7 @@ def _tuned(source: Path, options: TuneOptions) -> TuneResult:
     options.progress("read kernels")
     path = str(source.resolve())
     ops = [one for one in find_ops([path]) if one.place.rpartition(":")[0] == path]
-    target = resolve(Target("cpu", options.cpu))
+    target = Target("cpu", options.cpu).resolved()
     shapes = {} if options.inputs is None else shapes_in(options.inputs)
     searches: list[Sequence[WrittenKernel]] = [te_kernels(ops, target, shapes)]
     notes: list[str] = []

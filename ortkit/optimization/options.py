@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from ortkit.errors import UserError
 from ortkit.graph.opsets.raising import NEWEST, OLDEST
-from ortkit.kernels.cuda import architectures_of
 from ortkit.optimization.option_checks import check_precision, check_verification
 from ortkit.rewrite.options import Target
 from ortkit.rewrite.passes import Pass
 from ortkit.rewrite.pipeline import Instruments
+from ortkit.targets.cuda import architectures_of
 from ortkit.verify.inputs.covering import Level
 
 if TYPE_CHECKING:

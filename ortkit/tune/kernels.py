@@ -18,7 +18,6 @@ from ortkit.kernels.sizes import symbols_of
 from ortkit.kernels.tuning.calibration import processor
 from ortkit.kernels.tuning.database import Place, cache_file
 from ortkit.refusal import Refused
-from ortkit.targets.cpu import resolve
 from ortkit.targets.target import Target
 from ortkit.temporary import TemporaryFolder
 from ortkit.tune.cases import TuneCase
@@ -115,7 +114,7 @@ def tune_kernels(
             where="--runner" if options.target == "cpu" else "--target", fix="leave it out",
         )  # fmt: skip
     _check_names(options.shapes, [one for kernels in searches for one in kernels])
-    target, store = resolve(Target("cpu", options.cpu)), TuneStore(options.db, options.merge)
+    target, store = Target("cpu", options.cpu).resolved(), TuneStore(options.db, options.merge)
     began, said = time.monotonic(), [*notes]
     regions: list[TuningRegion] = []
     shapes: dict[str, tuple[int, ...]] = {}

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from ortkit.errors import UserError
-from ortkit.targets.cpu import resolve, runs_here
+from ortkit.targets.cpu import runs_here
 from ortkit.targets.target import Target
 
 
@@ -56,7 +56,7 @@ class TuneOptions:
             raise UserError(f"{self.budget:g} s", where="--budget", fix="give more than 0")
         if self.threads < 0:
             raise UserError(f"{self.threads} threads", where="--threads", fix="use 0 or more")
-        if self.target == "cpu" and not runs_here(resolve(Target("cpu", self.cpu)).level):
+        if self.target == "cpu" and not runs_here(Target("cpu", self.cpu).resolved().level):
             raise UserError(
                 f"kernels for {self.cpu} do not run on this machine",
                 where="--cpu",

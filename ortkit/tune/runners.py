@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from ortkit.errors import UserError
 from ortkit.kernels.tuning.calibration import processor
-from ortkit.targets.cpu import resolve
 from ortkit.targets.target import Target
 from ortkit.tune.options import TuneOptions
 from ortkit.tune.timing import Timer, time_choices
@@ -52,7 +51,7 @@ def runner_for(options: TuneOptions) -> Iterator[Runner]:
         target = Target("cuda", gpu.level)
         yield Runner(time_choices, target, gpu.name, _REGIONS_ON_GPU, is_here=True)
         return
-    target = resolve(Target("cpu", options.cpu))
+    target = Target("cpu", options.cpu).resolved()
     if options.runner == LOCAL:
         yield Runner(time_choices, target, processor(), is_here=True)
     elif options.runner == RAY:

@@ -22,7 +22,7 @@ MAY_IMPORT = {
     "custom_ops/forms": (
         "custom_ops/tvm/tile kernels kernels/layouts kernels/region kernels/triton"
     ),
-    "custom_ops/triton": "kernels kernels/region kernels/triton",
+    "custom_ops/triton": "kernels kernels/region kernels/triton targets",
     "custom_ops/triton/attention": "custom_ops/forms kernels kernels/triton",
     "custom_ops/triton/conv": "custom_ops/forms custom_ops/triton kernels kernels/triton",
     "custom_ops/triton/gemm": (
@@ -106,7 +106,7 @@ MAY_IMPORT = {
         "fusion/* graph/* isolation kernels/* measure passes provider rewrite runtime targets"
         " verify/*"
     ),
-    "rewrite": "graph/*",
+    "rewrite": "graph/* targets",
     "runtime": "graph/* kernels operators",
     "runtime/memory": "graph/* isolation kernels operators runtime runtime/profiling",
     "runtime/profiling": "graph/* kernels/* operators page runtime runtime/workers",

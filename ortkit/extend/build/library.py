@@ -25,7 +25,6 @@ from ortkit.kernels.link.named_ops import (
     NamedOp,
 )
 from ortkit.refusal import Refused
-from ortkit.targets.cpu import resolve
 from ortkit.targets.target import Target
 from ortkit.temporary import TemporaryFolder
 
@@ -198,7 +197,7 @@ def _compiled(
         if form.declared.backend == "tvm":
             from ortkit.extend.tvm.searched import compile_tuned
 
-            return compile_tuned(form, resolve(target), folder, notes)
+            return compile_tuned(form, target.resolved(), folder, notes)
         from ortkit.extend.triton.kernels import compile_triton
 
         return compile_triton(form, target, folder)

@@ -24,7 +24,6 @@ from ortkit.kernels.backend import Kernel
 from ortkit.kernels.build.library import missing_toolchain
 from ortkit.refusal import Refused
 from ortkit.runtime.options import message
-from ortkit.targets.cpu import resolve
 from ortkit.targets.target import Target
 from ortkit.verify.compare import OutputComparison, compare_outputs
 
@@ -309,7 +308,7 @@ def _tuned(form: Form, target: Target) -> list[dict[str, int]]:
     split = form.declared.options.split
     return [
         {name: 2 * size + 3 if name == split else size for name, size in one.sizes.items()}
-        for one in traced_for(form, resolve(target), [])
+        for one in traced_for(form, target.resolved(), [])
     ]
 
 

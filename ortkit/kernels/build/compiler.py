@@ -22,7 +22,7 @@ from ortkit.kernels.build.compile_child import RESULT, Batch, Done, last_lines
 from ortkit.kernels.build.compile_child import Job as ChildJob
 from ortkit.kernels.build.record import kernel_from
 from ortkit.kernels.catalog import BACKENDS
-from ortkit.kernels.cuda import CudaKernel, architectures_of
+from ortkit.kernels.cuda import CudaKernel
 from ortkit.kernels.signature import RegionSignature
 from ortkit.refusal import Refused
 from ortkit.targets.target import Target
@@ -39,8 +39,6 @@ IDLE_SECONDS = 1.0
 #: From closing its pipes to its end: on a busy machine that takes seconds, and what ended for lack
 #: of work must not be taken for what crashed.
 _END_SECONDS = 10.0
-#: A worker for fewer kernels costs more than it saves; one for a GPU takes a second or more.
-_LEAST_PER_WORKER = {"cpu": 4, "cuda": 1}
 _START = (
     "import json, sys; path, idle = json.loads(sys.argv[1]); sys.path[:] = path; "
     "from ortkit.kernels.build.compile_child import main; main(idle)"
@@ -113,8 +111,7 @@ def staying(seconds: float) -> Iterator[None]:
 
 def seconds_for(target: Target) -> float:
     """Return how long a kernel for a target may take."""
-    images = len(architectures_of(target.level)) + 1 if target.kind == "cuda" else 1
-    return KERNEL_SECONDS * images
+    return KERNEL_SECONDS * (len(target.levels) + target.traits.has_portable_image)
 
 
 class _GoneError(Exception):
@@ -150,7 +147,7 @@ class _Compiler:
         self, jobs: Sequence[Job], count: Callable[[int, int], None], kernel_seconds: float
     ) -> list[Kernel | CudaKernel | Refused]:
         """Compile one batch. If it is interrupted, the process is ended."""
-        least = min(_LEAST_PER_WORKER[job.target.kind] for job in jobs)
+        least = min(job.target.traits.least_kernels for job in jobs)
         batch: Batch = {
             "jobs": [_child_job(job) for job in jobs],
             "workers": min(cores(), max(1, len(jobs) // least)),

@@ -15,7 +15,7 @@ from ortkit.kernels.build.cache import KernelCache, Slot, default_cache
 from ortkit.kernels.build.compiler import Job, compile_all
 from ortkit.kernels.build.sources import write_sources
 from ortkit.kernels.catalog import AUTOMATIC, load_backend
-from ortkit.kernels.cuda import CudaKernel, resolve_cuda
+from ortkit.kernels.cuda import CudaKernel
 from ortkit.kernels.link.linker import (
     KernelLibrary,
     Programs,
@@ -29,7 +29,6 @@ from ortkit.kernels.tunable import Tunable
 from ortkit.kernels.tuning import defaults
 from ortkit.kernels.tuning.database import Chooser, known_database
 from ortkit.refusal import Refused
-from ortkit.targets.cpu import resolve
 from ortkit.targets.target import Target
 from ortkit.temporary import TemporaryFolder, sweep_once
 
@@ -98,7 +97,7 @@ def build_library(
         KernelError: The C compiler failed to link.
     """
     started = time.perf_counter()
-    target = _resolved(target)
+    target = target.resolved()
     cache = cache or default_cache()
     with TemporaryFolder("build") as folder:
         chooser = chooser or known_database().chooser()
@@ -154,7 +153,7 @@ def build_kernels(
 
     The arguments and errors are those of `build_library`.
     """
-    target = _resolved(target)
+    target = target.resolved()
     with TemporaryFolder("build") as folder:
         chooser = known_database().chooser()
         build = _Build(
@@ -169,7 +168,7 @@ def refusal(signature: RegionSignature, target: Target, backend: str = "auto") -
 
     Cheap: no toolchain is loaded.
     """
-    chosen = _choose(_usable_backends(backend), signature, _resolved(target))
+    chosen = _choose(_usable_backends(backend), signature, target.resolved())
     return chosen if isinstance(chosen, Refused) else None
 
 
@@ -213,7 +212,7 @@ class _Build:
         self.compiled = 0
         self.note = ""
         self.origins: dict[str, Origin] = {}
-        """What kernels for CUDA are generated from, by op type."""
+        """What kernels that Python cannot call are generated from, by op type."""
         self._fingerprints = {one.name: one.fingerprint() for one in _available(backends)}
         self._backends = backends
         sweep_once(cache.folder)  # also where all kernels are there already
@@ -244,7 +243,7 @@ class _Build:
                 fingerprint = self._fingerprints[backend.name]
                 choices = self._choices(signature, backend)
                 slot = Slot(signature, backend.name, fingerprint, self.target, choices)
-                if self.target.kind == "cuda":
+                if not self.target.traits.is_host:
                     origin = Origin(signature, backend.name, fingerprint, choices)
                     self.origins[signature.op_type] = origin
                 if (kernel := self.cache.find(slot, self.folder)) is not None:
@@ -304,10 +303,6 @@ def _usable_backends(name: str) -> list[KernelBackend]:
         problem = f"the kernel backend {name!r} cannot be used: {missing.reason}"
         raise MissingDependencyError(problem)
     return [backend]
-
-
-def _resolved(target: Target) -> Target:
-    return resolve_cuda(target) if target.kind == "cuda" else resolve(target)
 
 
 def _available(backends: Sequence[KernelBackend]) -> list[KernelBackend]:
