@@ -26,7 +26,7 @@ from ortkit.optimization.candidate import Candidate
 from ortkit.optimization.fused_source import FusedSource, keeping, mark_calls, take_marks
 from ortkit.optimization.kernels import compile_kernels, foreign_note
 from ortkit.optimization.options import OptimizeOptions as OptimizeOptions
-from ortkit.optimization.passes import lowering_of, pipeline_of, target_of, tidied
+from ortkit.optimization.passes import lowering_of, pipeline_of, rewrite_options, tidied
 from ortkit.optimization.report import Report
 from ortkit.optimization.result import Optimized as Optimized
 from ortkit.rewrite.failures import FailedPass, PassError, blamed
@@ -164,7 +164,7 @@ class _Run:
     ) -> Candidate:
         model = self._opened or open_model(self.source)
         self._opened = None
-        target = target_of(self.options)
+        told = rewrite_options(self.options)
         denied = denied | self.options.denied | self.dropped | self.wrong_kernels.keys()
         denied |= frozenset(self.not_loading)
         bodies = self.fused.kept_but(denied) if kernels and not self.slow_kernels else {}
@@ -172,7 +172,7 @@ class _Run:
         with self._stage("rewrite"), paused_collector():
             result = keeping(self.pipeline.without(self.failed), bodies.keys()).run(
                 model,
-                target,
+                told,
                 denied=denied,
                 fuel=self.options.fuel if fuel is None else fuel,
                 instruments=self.options.instruments,
@@ -182,12 +182,12 @@ class _Run:
                 result = (
                     lowering_of(self.options)
                     .without(self.failed)
-                    .run(model, target, instruments=self.options.instruments, after=result)
+                    .run(model, told, instruments=self.options.instruments, after=result)
                 )
         if self.lowering is not None and lowered and LOWERING not in self.failed:
             with self._stage("precision"), blamed(LOWERING):
                 self.lowering.lower(model, result.log)
-                result = tidied(result, target, self.failed)
+                result = tidied(result, told, self.failed)
         with self._stage("kernels"):
             regions, library, note = self._regions(result, bodies) if kernels else ((), None, "")
         emitted = frozenset(one.emitted_as for one in regions if one.emitted_as is not None)

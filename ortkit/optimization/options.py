@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from ortkit.errors import UserError
 from ortkit.graph.opsets.raising import NEWEST, OLDEST
 from ortkit.optimization.option_checks import check_precision, check_verification
-from ortkit.rewrite.options import Target
+from ortkit.rewrite.options import RewriteOptions
 from ortkit.rewrite.passes import Pass
 from ortkit.rewrite.pipeline import Instruments
+from ortkit.targets.catalog import traits_of
 from ortkit.targets.cuda import architectures_of
+from ortkit.targets.target import Target
 from ortkit.verify.inputs.covering import Level
 
 if TYPE_CHECKING:
@@ -117,7 +119,7 @@ class OptimizeOptions:
     """Values for symbolic sizes in verification and measurement."""
     fold_limit: int = 1 << 20
     """Bytes by which one folded constant may exceed what it is made from."""
-    max_opset: int = Target.max_opset
+    max_opset: int = RewriteOptions.max_opset
     """The default domain's version may be raised up to this where a rewrite needs it."""
     denied: frozenset[str] = frozenset()
     """Ids of rewrites that must not happen, as the report names them."""
@@ -159,6 +161,12 @@ class OptimizeOptions:
                 where="--max-opset",
                 fix=f"use {OLDEST} to {NEWEST}",
             )
+
+    @property
+    def machine(self) -> Target:
+        """What kernels are made for."""
+        traits = traits_of(self.target)
+        return Target(self.target, getattr(self, traits.level_option))
 
     @property
     def coverage(self) -> Level:

@@ -23,7 +23,7 @@ from ortkit.runtime.memory_devices import places_of
 from ortkit.runtime.options import explained
 from ortkit.runtime.ort import import_onnxruntime
 from ortkit.runtime.placement import Placed, read_placement
-from ortkit.runtime.settings import Kernels, Optimizations, SessionSettings, Target
+from ortkit.runtime.settings import Kernels, Optimizations, SessionSettings, SessionTarget
 from ortkit.runtime.shared_caches import check_shared
 from ortkit.runtime.source import Saveable
 from ortkit.runtime.specs import TensorSpec, specs_of
@@ -47,7 +47,7 @@ class Session:
     def __init__(
         self,
         model: ModelSource | Saveable,
-        target: Target = "auto",
+        target: SessionTarget = "auto",
         *,
         kernels: Kernels = "auto",
         trust: bool = False,

@@ -181,7 +181,7 @@ CPU = Traits(
     has_nhwc_option=False,
     repeats_cheap_nodes=False,
     activations="ortkit.ops.activations.forms:ON_CPU",
-    without_kernel="ortkit.graph.opsets.kernels:ON_CPU",
+    without_kernel="ortkit.graph.opsets.kernels:CPU_WITHOUT_KERNEL",
     kernel_dtypes={
         "DepthToSpace": frozenset({"FLOAT", "DOUBLE"}),
         "InstanceNormalization": frozenset({"FLOAT"}),

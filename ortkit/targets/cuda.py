@@ -86,7 +86,7 @@ CUDA = Traits(
     has_nhwc_option=True,
     repeats_cheap_nodes=True,
     activations="ortkit.ops.activations.forms:ON_CUDA",
-    without_kernel="ortkit.graph.opsets.kernels:ON_CUDA",
+    without_kernel="ortkit.graph.opsets.kernels:CUDA_WITHOUT_KERNEL",
     kernel_dtypes={
         "DepthToSpace": _HALF_AND_FLOAT | {"DOUBLE"},
         "GroupQueryAttention": frozenset({"FLOAT16"}),

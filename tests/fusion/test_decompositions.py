@@ -27,7 +27,7 @@ from ortkit.graph.io.text import to_text
 from ortkit.kernels.build.library import LibraryBuild
 from ortkit.kernels.signature import RegionSignature
 from ortkit.optimization.options import OptimizeOptions
-from ortkit.optimization.passes import lowering_of, pipeline_of, target_of
+from ortkit.optimization.passes import lowering_of, pipeline_of, rewrite_options
 from ortkit.rewrite.pipeline import PipelineResult
 from ortkit.targets.target import Target
 
@@ -50,8 +50,8 @@ def rewritten(name: str) -> PipelineResult:
         target="cuda", level=2, precision="fp16", arch="sm_80", verify=False, check_load=False
     )
     model = open_model(models.build(name))
-    result = pipeline_of(options).run(model, target_of(options))
-    return lowering_of(options).run(model, target_of(options), after=result)
+    result = pipeline_of(options).run(model, rewrite_options(options))
+    return lowering_of(options).run(model, rewrite_options(options), after=result)
 
 
 def everything() -> Sequence[Decomposition]:

@@ -87,7 +87,7 @@ MAY_IMPORT = {
     "measure": "graph/* isolation kernels/* runtime/* targets verify/*",
     "operators": "",
     "ops": "analysis",
-    "ops/activations": "analysis rewrite",
+    "ops/activations": "analysis rewrite targets",
     "ops/attention": "analysis graph/* operators rewrite",
     "ops/rotary": "analysis graph/* operators rewrite",
     "optimization": (
@@ -96,7 +96,7 @@ MAY_IMPORT = {
     ),
     "page": "",
     "page/graph": "graph/* page",
-    "passes": "analysis graph/* operators ops/* rewrite",
+    "passes": "analysis graph/* operators ops/* rewrite targets",
     "precision": (
         "analysis graph/* isolation kernels/* operators rewrite runtime/* targets verify/*"
     ),
