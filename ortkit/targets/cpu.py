@@ -170,9 +170,9 @@ CPU = Traits(
     runs_here=runs_here,
     cost_model="ortkit.fusion.regions.cost_model:CostModel",
     families=(
-        "ortkit.fusion.gemm.cpu_bf16:find_candidates",
-        "ortkit.fusion.gemm.cpu_fp32_regions:find_candidates",
-        "ortkit.fusion.attention.cpu:find_candidates",
+        "ortkit.fusion.gemm.cpu_bf16:family",
+        "ortkit.fusion.gemm.cpu_fp32_regions:family",
+        "ortkit.fusion.attention.cpu:family",
     ),
     decompositions=(),
     convolutions="ortkit.fusion.conv.targets:ON_CPU",

@@ -66,11 +66,11 @@ CUDA = Traits(
     runs_here=lambda _: False,
     cost_model="ortkit.fusion.regions.cuda_cost_model:CudaCostModel",
     families=(
-        "ortkit.fusion.attention.cuda:find_candidates",
-        "ortkit.fusion.gemm.cuda_fp8:find_candidates",
-        "ortkit.fusion.gemm.cuda_split_k:find_candidates",
-        "ortkit.fusion.gemm.cuda:find_candidates",
-        "ortkit.fusion.gemm.cuda_batched:find_candidates",
+        "ortkit.fusion.attention.cuda:family",
+        "ortkit.fusion.gemm.cuda_fp8:family",
+        "ortkit.fusion.gemm.cuda_split_k:family",
+        "ortkit.fusion.gemm.cuda:family",
+        "ortkit.fusion.gemm.cuda_batched:family",
     ),
     decompositions=(
         "ortkit.fusion.decompose.conv_bias:DecomposeConvBias",

@@ -19,9 +19,8 @@ from ortkit.fusion.decompose.conv_bias import DecomposeConvBias
 from ortkit.fusion.decompose.gate_up import DecomposeGateUp
 from ortkit.fusion.decompose.pretranspose import PretransposeWeight
 from ortkit.fusion.decompose.rotary import DecomposeRotary
-from ortkit.fusion.decompose.run import Decomposition, decomposed
+from ortkit.fusion.decompose.run import Decomposition, Surroundings, decomposed
 from ortkit.fusion.decompose.skip_norm import DecomposeSkipNorm
-from ortkit.fusion.regions.select import Accepts
 from ortkit.graph.io.open import open_model
 from ortkit.graph.io.text import to_text
 from ortkit.kernels.build.library import LibraryBuild
@@ -100,13 +99,11 @@ EAGER = {"decompose-skip-norm", "decompose-gate-up", "pretranspose-weight"}
 in_order = plan._decompositions
 
 
-def eager(
-    accepts: Accepts, excluded: frozenset[ir.Node], *, has_layout: bool
-) -> Sequence[Decomposition]:
+def eager(target: Target, around: Surroundings) -> Sequence[Decomposition]:
     """Return what is decomposed, whatever the size: tiny models would not gain."""
     return [
         replace(one, wanted=lambda *_: True) if one.name in EAGER else one
-        for one in in_order(accepts, excluded, has_layout=has_layout)
+        for one in in_order(target, around)
     ]
 
 

@@ -60,12 +60,12 @@ MAY_IMPORT = {
         " graph/* kernels/* ops/* rewrite targets"
     ),
     "fusion/attention": "fusion/regions graph/* kernels/* operators ops/* rewrite",
-    "fusion/conv": "fusion/regions graph/* kernels/* rewrite",
+    "fusion/conv": "fusion/regions graph/* kernels/* rewrite targets",
     "fusion/decompose": "fusion/attention fusion/gemm fusion/regions ops/* rewrite",
     "fusion/gemm": (
         "analysis fusion/conv fusion/regions graph/* kernels/* operators rewrite targets"
     ),
-    "fusion/regions": "fusion graph/* kernels/* operators rewrite",
+    "fusion/regions": "fusion graph/* kernels/* operators rewrite targets",
     "graph": "operators",
     "graph/analysis": "graph graph/io graph/shapes graph/symbolic operators",
     "graph/batch": "graph graph/shapes graph/shapes/rules graph/symbolic operators",

@@ -31,7 +31,7 @@ _DEEP, _NEAR_BYTES, _DEEP_FACTOR = 2048, 2 << 20, 0.94
 
 def multiplies(target: Target) -> bool:
     """Say whether the rates hold on a target's processors."""
-    return target.kind == "cpu" and target.resolved().level.startswith(LEVELS)
+    return target.resolved().level.startswith(LEVELS)
 
 
 def predict_product(one: Product, calibration: Calibration) -> Prediction:
