@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from ortkit.cli import show
 from ortkit.cli.flags import sizes
 from ortkit.errors import UserError
+from ortkit.targets.catalog import KINDS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--budget", default="", metavar="TIME",
         help="time to take, such as 60s or 10m (default: 60s without --trials)")  # fmt: skip
     add("--trials", type=int, metavar="N", help="kernels to try at most")
-    add("--target", choices=("cpu", "cuda"), default="cpu", help="default: cpu")
+    add("--target", choices=KINDS, default="cpu", help="default: cpu")
     add("--level", type=int, choices=range(4), default=2, metavar="0..3", help="default: 2")
     add("--cpu", default="native", metavar="LEVEL",
         help="CPU the kernels are for: native (default), x86-64-v3, x86-64-v4, ...")  # fmt: skip

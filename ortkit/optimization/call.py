@@ -177,7 +177,7 @@ class _Run:
                 fuel=self.options.fuel if fuel is None else fuel,
                 instruments=self.options.instruments,
             )
-            if self.options.precision != "fp32" and not self.options.lowers_on_cpu:
+            if self.options.precision != "fp32" and not self.options.lowers_products:
                 # Once everything is recognized: casts would stand in the way.
                 result = (
                     lowering_of(self.options)
@@ -200,8 +200,8 @@ class _Run:
         return Candidate(model, result, explained, library, note, layout, sources, left)
 
     def _layout(self, model: ir.Model, result: PipelineResult) -> LayoutAdvice | None:
-        """Let the model say how its convolutions run best on CUDA."""
-        if self.options.target != "cuda" or LAYOUT in self.failed:
+        """Let the model say how its convolutions run best where a session can be told."""
+        if not self.options.machine.traits.has_nhwc_option or LAYOUT in self.failed:
             return None
         from ortkit.fusion.conv.cuda_layout import advise, record_advice
 
@@ -350,8 +350,9 @@ class _Run:
 
         while True:
             self.kernel_check = None
-            is_cuda = self.options.target == "cuda"
-            library = candidate.library if is_cuda else self._runnable(candidate)
+            is_host = self.options.machine.traits.is_host
+            # Whether there is a device for them the check itself finds out.
+            library = self._runnable(candidate) if is_host else candidate.library
             if library is None:
                 return candidate
             with self._stage("check kernels"):

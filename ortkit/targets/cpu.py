@@ -167,7 +167,6 @@ CPU = Traits(
     has_portable_image=False,
     least_kernels=4,
     has_signed_int8=has_signed_kernels,
-    runs_here=runs_here,
     cost_model="ortkit.fusion.regions.cost_model:CostModel",
     families=(
         "ortkit.fusion.gemm.cpu_bf16:family",

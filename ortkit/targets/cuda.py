@@ -63,7 +63,6 @@ CUDA = Traits(
     has_portable_image=True,  # the PTX
     least_kernels=1,  # one takes a second or more
     has_signed_int8=lambda _: True,
-    runs_here=lambda _: False,
     cost_model="ortkit.fusion.regions.cuda_cost_model:CudaCostModel",
     families=(
         "ortkit.fusion.attention.cuda:family",

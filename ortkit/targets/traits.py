@@ -34,7 +34,7 @@ class Traits:
     provider: str
     """ONNX Runtime's execution provider."""
     backends: tuple[str, ...]
-    """Kernel backends that compile for it, of `ortkit.kernels.catalog`."""
+    """Kernel backends that compile for it, of `ortkit.kernels.catalog`: what `auto` tries."""
     is_host: bool
     """Whether the host's processor computes, on the host's memory. Then a kernel is a function
     that Python calls, its time is what the host waits, and threads and arenas of a session
@@ -56,8 +56,6 @@ class Traits:
     """A compiling process for fewer kernels costs more than it saves."""
     has_signed_int8: Callable[[str], bool]
     """Whether ONNX Runtime has kernels for int8 activations at a level; else for uint8 only."""
-    runs_here: Callable[[str], bool]
-    """Whether the processor of this machine runs kernels for a level."""
 
     # ---- regions, in the order in which they are tried
 

@@ -51,7 +51,7 @@ MAY_IMPORT = {
         "extend/body extend/build extend/declare extend/triton extend/tvm isolation kernels/*"
         " runtime targets verify"
     ),
-    "extend/declare": "extend/body extend/check extend/torch kernels/* operators runtime",
+    "extend/declare": "extend/body extend/check extend/torch kernels/* operators runtime targets",
     "extend/torch": "extend/build extend/check extend/declare extend/triton kernels/* passes",
     "extend/triton": "extend/declare kernels/* targets",
     "extend/tvm": "extend/check extend/declare kernels/* targets",
@@ -113,7 +113,7 @@ MAY_IMPORT = {
     "runtime/timing": "runtime runtime/profiling runtime/workers",
     "runtime/workers": "isolation runtime",
     "targets": "",
-    "trial": "graph/* measure optimization runtime/* verify/*",
+    "trial": "graph/* measure optimization runtime/* verify/* targets",
     "tune": "fusion/* graph/* isolation kernels/* measure optimization runtime/* targets",
     "verify": (
         "graph/* isolation kernels/* operators runtime targets verify/inputs verify/kernels"
