@@ -58,8 +58,8 @@ def check_precision(options: OptimizeOptions) -> None:
         UserError: They contradict each other.
     """
     how = traits_of(options.target).precisions.get(options.precision)
-    is_there = how is not None and (options.has_regions or not how.needs_kernels)
-    if options.precision != "fp32" and not is_there:
+    is_offered = how is not None and (options.has_regions or not how.needs_kernels)
+    if options.precision != "fp32" and not is_offered:
         problem, fix = _NOT_THERE[options.precision]
         raise UserError(problem, where="--precision", fix=fix)
     if options.max_error is not None and not options.has_budget:
