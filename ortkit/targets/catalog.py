@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cache
 from importlib import import_module
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
-from ortkit.targets.traits import Traits
+if TYPE_CHECKING:  # the command line reads the names, and is to start fast
+    from ortkit.targets.traits import Traits
 
 Kind = Literal["cpu", "cuda"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -20,9 +21,7 @@ TARGETS: Mapping[str, str] = {
 
 def traits_of(kind: str) -> Traits:
     """Return the row of a target."""
-    found = load(TARGETS[kind])
-    assert isinstance(found, Traits)
-    return found
+    return cast("Traits", load(TARGETS[kind]))
 
 
 @cache

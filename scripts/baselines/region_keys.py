@@ -26,6 +26,7 @@ from ortkit.graph.io.open import open_model
 from ortkit.kernels.build.library import LibraryBuild
 from ortkit.optimization.options import OptimizeOptions
 from ortkit.optimization.passes import lowering_of, pipeline_of, rewrite_options
+from ortkit.targets.catalog import KINDS, load, traits_of
 from ortkit.targets.target import Target
 from scripts.baselines.listing import FOLDER, conclude, digest
 
@@ -104,6 +105,9 @@ def main(arguments: list[str]) -> int:
     given = parser.parse_args(arguments)
     if given.update and given.models:
         parser.error("--update lists all models")
+    for traits in map(traits_of, KINDS):
+        for place in (*traits.families, *traits.decompositions, traits.cost_model):
+            load(place)  # a module that takes over a limit does so before it is patched
     entries: dict[str, tuple[str, ...]] = {}
     with ExitStack() as stack:
         # What was measured or tuned on this machine decides nothing.
