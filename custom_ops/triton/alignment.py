@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ortkit.kernels.cuda import PTX_ARCHITECTURE, Condition
+from ortkit.kernels.cuda import Condition
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.sizes import Extent
 from ortkit.kernels.triton.hand import Call, hand_variant
 from ortkit.kernels.triton.source import VariantSource
+from ortkit.targets.cuda import PTX_ARCHITECTURE
 
 #: What ONNX Runtime allocates is aligned, and what is bound from outside hardly ever is not: for
 #: that PTX is enough, which takes half the time to make.

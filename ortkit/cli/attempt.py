@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from ortkit.cli import show, verdicts
 from ortkit.cli.flags import add_verification, coverage, sizes
+from ortkit.targets.catalog import KINDS
 
 if TYPE_CHECKING:
     from ortkit.trial.result import Latency, Prospect, Trial
@@ -17,7 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the subcommand's flags."""
     add = parser.add_argument
     add("model", type=Path, metavar="MODEL", help="an ONNX file")
-    add("--target", choices=("cpu", "cuda"), default="cpu", help="default: cpu")
+    add("--target", choices=KINDS, default="cpu", help="default: cpu")
     add("--level", type=int, choices=range(4), default=2, metavar="0..3", help="default: 2")
     add("--passes", default="", metavar="SPEC", help="these passes instead, or +a,-b")
     add("--seconds", type=float, default=60.0, metavar="S", help="time to take (default: 60)")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from ortkit.cli import show
 from ortkit.cli.flags import add_verification, sizes, verification
+from ortkit.targets.catalog import KINDS
 
 if TYPE_CHECKING:
     from ortkit.optimization.bisect import Bisection
@@ -19,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the subcommand's flags; those of `optimize` mean the same."""
     add = parser.add_argument
     add("model", type=Path, metavar="MODEL", help="an ONNX file")
-    add("--target", choices=("cpu", "cuda"), default="cpu", help="default: cpu")
+    add("--target", choices=KINDS, default="cpu", help="default: cpu")
     add("--level", type=int, choices=range(4), default=2, metavar="0..3", help="default: 2")
     add("--precision", choices=("fp32", "fp16", "bf16"), default="fp32", help="default: fp32")
     add("--passes", default="", metavar="SPEC", help="these passes instead, or +a,-b")

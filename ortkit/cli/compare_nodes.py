@@ -108,7 +108,7 @@ def _side(model: Path, provider: str, called: str, *, trust: bool) -> NodeSide:
     from ortkit.comparison.sides import NodeSide
     from ortkit.runtime.libraries import library_of
     from ortkit.runtime.ort import import_onnxruntime
-    from ortkit.runtime.targets import resolve, short_name
+    from ortkit.runtime.targets import CPU, resolve, short_name
 
     wanted = resolve(provider, import_onnxruntime(), fallback=False).wanted
     library = library_of(model, trust=trust)
@@ -120,7 +120,7 @@ def _side(model: Path, provider: str, called: str, *, trust: bool) -> NodeSide:
         model,
         tuple(one.name for one in wanted),
         library.loaded,
-        says=called if short == "cpu" else f"{called} on {short}",
+        says=called if wanted[0].name == CPU else f"{called} on {short}",
     )
 
 

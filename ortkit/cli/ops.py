@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from ortkit.cli import show
 from ortkit.cli.flags import check_written
+from ortkit.targets.catalog import KINDS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -51,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                 help="the library")  # fmt: skip
             sub.add_argument("--cpu", default="native", metavar="LEVEL",
                 help="CPU it is for: native (default), x86-64-v3, x86-64-v4, ...")  # fmt: skip
-            sub.add_argument("--target", choices=("cpu", "cuda"), default="cpu",
+            sub.add_argument("--target", choices=KINDS, default="cpu",
                 help="cuda: with kernels for GPUs too (default: cpu)")  # fmt: skip
             sub.add_argument("--arch", metavar="LIST",
                 help="GPUs that code is made for, such as sm_80,sm_90")  # fmt: skip
@@ -111,13 +112,15 @@ def _test(arguments: argparse.Namespace, ops: Sequence[CustomOp]) -> int:
 def _build(arguments: argparse.Namespace, ops: Sequence[CustomOp]) -> int:
     from ortkit.errors import UserError
     from ortkit.extend.build.library import build_ops
+    from ortkit.targets.catalog import traits_of
     from ortkit.targets.target import Target
 
     _check_dtypes(arguments.dtypes)
     check_written({"--output": arguments.output}, map(Path, arguments.sources))
-    if arguments.arch is not None and arguments.target != "cuda":
+    traits = traits_of(arguments.target)
+    if arguments.arch is not None and traits.level_option != "arch":
         raise UserError("--arch needs --target cuda")
-    cuda = Target("cuda", arguments.arch or "native") if arguments.target == "cuda" else None
+    cuda = None if traits.is_host else Target(arguments.target, arguments.arch or "native")
     with show.progress(quiet=arguments.json) as stages:
         stages("compile")
         build = build_ops(

@@ -25,6 +25,7 @@ from ortkit.cli.precision_page import check_page, is_page, write_page
 from ortkit.cli.precision_tables import show_precision
 from ortkit.cli.tree import suggestion
 from ortkit.errors import UserError
+from ortkit.targets.catalog import KINDS, traits_of
 
 if TYPE_CHECKING:
     from ortkit.measure.result import Measurement, RegionTiming
@@ -40,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("model", type=Path, metavar="MODEL", help="an ONNX file")
     add("-o", "--output", type=Path, metavar="OUT", help="default: MODEL.opt.onnx beside MODEL")
     add("--in-place", action="store_true", help="write over MODEL")
-    add("--target", choices=("cpu", "cuda"), default="cpu", help="default: cpu")
+    add("--target", choices=KINDS, default="cpu", help="default: cpu")
     add("--level", type=int, choices=range(4), default=2, metavar="0..3",
         help="0 clean, 1 folds, 2 fusions that pay (default), 3 every fusion")  # fmt: skip
     add("--precision", choices=("fp32", "fp16", "bf16", "fp8", "int8", "int4"), default="fp32",
@@ -153,7 +154,7 @@ def run(arguments: argparse.Namespace) -> int:
             count=progress.count,
         )
         if is_page(arguments.report):
-            check_page(arguments.report, lowers=options.lowers_on_cpu)
+            check_page(arguments.report, lowers=options.lowers_products)
         optimized = optimize(arguments.model, options)
         pages: tuple[Path, ...] = ()
         if arguments.html is not None:
@@ -241,10 +242,15 @@ def _output(arguments: argparse.Namespace) -> Path:
     return output
 
 
+def _is_bf16_as_a_whole(arguments: argparse.Namespace) -> bool:
+    how = traits_of(arguments.target).precisions.get("bf16")
+    return arguments.precision == "bf16" and how is not None and not how.by_product
+
+
 def _ending(report: Report, arguments: argparse.Namespace, output: Path) -> verdicts.Outcome:
     """Return how the command ends."""
     elsewhere = "the same command"
-    if arguments.in_place or (arguments.precision, arguments.target) == ("bf16", "cuda"):
+    if arguments.in_place or _is_bf16_as_a_whole(arguments):
         elsewhere = ""  # the original is gone; or values are in float32 there as well
     elif arguments.precision == "fp32":
         command = shlex.join(["ortkit", "verify", str(arguments.model), str(output)])

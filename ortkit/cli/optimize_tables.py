@@ -6,6 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from ortkit.cli import show
+from ortkit.targets.catalog import traits_of
 from ortkit.text import plural
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ def show_tables(report: Report) -> None:
         return
     columns = ("region", "nodes", "places", "before, µs", "as a kernel", "became")
     show.table("", columns, _regions(report))
-    where = "one GPU" if report.target == "cuda" else "one thread"
+    where = traits_of(report.target).predicted_on
     show.line(f"predicted for each place, {where}; sizes that are not known count as 128")
     show.line()
 

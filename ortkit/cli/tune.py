@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from ortkit.cli import show
 from ortkit.cli.flags import sizes
 from ortkit.errors import UserError
+from ortkit.targets.catalog import KINDS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--budget", default="", metavar="TIME",
         help="time to take, such as 60s or 10m (default: 60s without --trials)")  # fmt: skip
     add("--trials", type=int, metavar="N", help="kernels to try at most")
-    add("--target", choices=("cpu", "cuda"), default="cpu", help="default: cpu")
+    add("--target", choices=KINDS, default="cpu", help="default: cpu")
     add("--level", type=int, choices=range(4), default=2, metavar="0..3", help="default: 2")
     add("--cpu", default="native", metavar="LEVEL",
         help="CPU the kernels are for: native (default), x86-64-v3, x86-64-v4, ...")  # fmt: skip
@@ -99,7 +100,6 @@ def _tuned(source: Path, options: TuneOptions) -> TuneResult:
     from ortkit.extend.tvm.searched import searched_kernels
     from ortkit.extend.tvm.tuning import te_kernels
     from ortkit.measure.inputs import shapes_in
-    from ortkit.targets.cpu import resolve
     from ortkit.targets.target import Target
     from ortkit.tune.kernels import tune_kernels
 
@@ -108,7 +108,7 @@ def _tuned(source: Path, options: TuneOptions) -> TuneResult:
     options.progress("read kernels")
     path = str(source.resolve())
     ops = [one for one in find_ops([path]) if one.place.rpartition(":")[0] == path]
-    target = resolve(Target("cpu", options.cpu))
+    target = Target("cpu", options.cpu).resolved()
     shapes = {} if options.inputs is None else shapes_in(options.inputs)
     searches: list[Sequence[WrittenKernel]] = [te_kernels(ops, target, shapes)]
     notes: list[str] = []

@@ -194,4 +194,4 @@ def _inferred(scope: Scope, values: Sequence[ir.Value], body: onnx.FunctionProto
     graph = helper.make_graph(body.node, "body", inputs, outputs)
     proto = helper.make_model(graph, opset_imports=list(body.opset_import))
     model = to_ir(proto, "the body of a fused node")
-    return Scope(model, model.graph, Shapes.infer(model), RewriteLog(), scope.target)
+    return Scope(model, model.graph, Shapes.infer(model), RewriteLog(), scope.options)

@@ -9,57 +9,29 @@ from pathlib import Path
 import onnx
 import onnx_ir as ir
 
-from ortkit.fusion.attention.cpu import attention_candidates
-from ortkit.fusion.attention.cuda import (
-    cuda_attention_candidates,
-    takes_attention,
-    without_readers,
-)
+from ortkit.fusion.attention.cuda import without_readers
 from ortkit.fusion.body_check import invalid_body
 from ortkit.fusion.conv.chains import Chain, find_chains
 from ortkit.fusion.conv.cuda_layout import advise, beside_convolutions
 from ortkit.fusion.conv.plan import settle_chain
-from ortkit.fusion.decompose.attention import ComposeAttention
-from ortkit.fusion.decompose.conv_bias import DecomposeConvBias
-from ortkit.fusion.decompose.gate_up import DecomposeGateUp
-from ortkit.fusion.decompose.pretranspose import PretransposeWeight
-from ortkit.fusion.decompose.rotary import DecomposeRotary
-from ortkit.fusion.decompose.run import Decomposition, decomposed
-from ortkit.fusion.decompose.skip_norm import DecomposeSkipNorm
-from ortkit.fusion.gemm.cpu_bf16 import product_candidates
-from ortkit.fusion.gemm.cpu_fp32_cost import multiplies
-from ortkit.fusion.gemm.cpu_fp32_regions import ProductRegions
-from ortkit.fusion.gemm.cuda import (
-    cuda_product_candidates,
-)
-from ortkit.fusion.gemm.cuda_batched import batched_candidates
-from ortkit.fusion.gemm.cuda_fp8 import fp8_candidates
-from ortkit.fusion.gemm.cuda_split_k import split_k_candidates
+from ortkit.fusion.decompose.run import Decomposition, Surroundings, decomposed
 from ortkit.fusion.kept import KeptNode, find_kept, settle_kept
-from ortkit.fusion.regions.cost_model import CostModel
-from ortkit.fusion.regions.cuda_cost_model import CudaCostModel
+from ortkit.fusion.regions.cost_model import cost_model_of
 from ortkit.fusion.regions.duplicate import Candidate
+from ortkit.fusion.regions.family import Find, Search
 from ortkit.fusion.regions.lower import lower_region, restore_order
 from ortkit.fusion.regions.region import PASS
 from ortkit.fusion.regions.report import RegionReport
 from ortkit.fusion.regions.select import Accepts, candidates
 from ortkit.graph.walk import control_bodies
 from ortkit.kernels.build.library import LibraryBuild, build_library, refusal
-from ortkit.kernels.cuda import CudaKernel
 from ortkit.kernels.signature import RegionSignature, by_key
-from ortkit.kernels.tuning.calibration import load_calibration
 from ortkit.kernels.tuning.database import Chooser
 from ortkit.refusal import Refused
 from ortkit.rewrite.log import DENIED
 from ortkit.rewrite.scope import Scope
+from ortkit.targets.catalog import load
 from ortkit.targets.target import Target
-
-_PRODUCTS_ON_CUDA = (
-    fp8_candidates,
-    split_k_candidates,
-    cuda_product_candidates,
-    batched_candidates,
-)
 
 
 def compile_regions(
@@ -107,12 +79,10 @@ def compile_regions(
         for one in find_chains(scope, scope.root, accepts)
     ]
     excluded = frozenset(node for _, chain in chains if not chain.reason for node in chain.nodes)
-    decompositions: Sequence[Decomposition] = ()
-    if target.kind == "cuda":
-        has_layout = bool(advise(scopes, excluded).options)
-        decompositions = _decompositions(accepts, excluded, has_layout=has_layout)
-        for scope in scopes if has_layout else ():
-            excluded |= frozenset(beside_convolutions(scope))
+    has_layout = target.traits.has_nhwc_option and bool(advise(scopes, excluded).options)
+    decompositions = _decompositions(target, Surroundings(accepts, excluded, has_layout))
+    for scope in scopes if has_layout else ():
+        excluded |= frozenset(beside_convolutions(scope))
     with decomposed(scopes, decompositions):
         plan = _Plan(
             chains,
@@ -143,23 +113,10 @@ def compile_regions(
     return tuple(reports), library, built.note
 
 
-def _decompositions(
-    accepts: Accepts, excluded: frozenset[ir.Node], *, has_layout: bool
-) -> Sequence[Decomposition]:
-    """Return what is decomposed on CUDA, in order; see `advise` for the layout."""
-
-    def takes(scope: Scope, node: ir.Node) -> bool:
-        cost = CudaCostModel(scope, load_calibration())
-        return takes_attention(scope, node, accepts, cost)
-
-    return (
-        *(() if has_layout else (DecomposeConvBias(excluded),)),
-        ComposeAttention(takes),
-        DecomposeSkipNorm(),
-        DecomposeGateUp(),
-        PretransposeWeight(),
-        DecomposeRotary(takes),
-    )
+def _decompositions(target: Target, around: Surroundings) -> Sequence[Decomposition]:
+    """Return what is decomposed for a target, in order."""
+    made = [load(name).of(around) for name in target.traits.decompositions]
+    return [one for one in made if one is not None]
 
 
 @dataclass(frozen=True)
@@ -194,8 +151,7 @@ class _Plan:
         left_out = dict[str, tuple[str, ...]]()
         if built is not None:
             refused |= {each.key: reason for each, reason in built.refused}
-            cuda = (each for each in built.kernels if isinstance(each, CudaKernel))
-            left_out = {each.key: each.left_out_lines() for each in cuda}
+            left_out = {each.key: each.left_out_lines() for each in built.kernels}
         for scope, chain in self.chains:
             yield from settle_chain(scope, chain, refused, replaced)
         for scope, one in self.found:
@@ -228,26 +184,13 @@ def find_candidates(
     """Yield the regions of a main graph and of what is nested in it; see `Candidate`."""
     if not isinstance(scope.root, ir.Graph):
         return
-    is_cpu = scope.target.kind == "cpu"
-    cost = (CostModel if is_cpu else CudaCostModel)(scope, load_calibration())
-    products = ProductRegions(scope, accepts) if is_cpu and multiplies(target) else None
+    cost = cost_model_of(scope)
+    search = Search(scope, accepts, cost, target)
+    families: list[Find] = [load(name)(search) for name in target.traits.families]
     for graph in (scope.root, *_bodies(scope.root)):
-        for one in product_candidates(scope, graph, accepts, excluded) if is_cpu else ():
-            yield _allowed(scope, one)
-            excluded |= frozenset(() if one.signature is None else one.region.nodes)
-        for found in () if products is None else products.candidates(graph, excluded):
-            yield (one := _allowed(scope, found))
-            excluded |= frozenset(() if one.signature is None else one.region.nodes)
-        find_attention = attention_candidates if is_cpu else cuda_attention_candidates
-        attended = []
-        for found in find_attention(scope, graph, accepts, cost, excluded):
-            yield (one := _allowed(scope, found))
-            attended += [] if one.signature is None else [one.region]
-        excluded |= {node for region in attended for node in region.nodes}
-        excluded |= without_readers(attended)
-        for find_products in () if is_cpu else _PRODUCTS_ON_CUDA:
+        for find in families:
             made = []
-            for found in find_products(scope, graph, accepts, cost, excluded):
+            for found in find(graph, excluded):
                 yield (one := _allowed(scope, found))
                 made += [] if one.signature is None else [one.region]
             excluded |= {node for region in made for node in region.nodes} | without_readers(made)

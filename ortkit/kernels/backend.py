@@ -71,6 +71,10 @@ class Kernel:
     packs: tuple[PackedInput, ...] = ()
     """Inputs that it takes in another layout."""
 
+    def left_out_lines(self) -> tuple[str, ...]:
+        """Say what it is not compiled for: nothing, as it has one level."""
+        return ()
+
     @property
     def parts(self) -> tuple[Kernel, ...]:
         """Itself and what packs its inputs: all that is linked."""

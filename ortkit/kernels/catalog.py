@@ -12,8 +12,6 @@ BACKENDS: dict[str, str] = {
     "tvm": "ortkit.kernels.tvm.backend:TvmBackend",
     "triton": "ortkit.kernels.triton.backend:TritonBackend",
 }
-#: What `auto` tries, in that order.
-AUTOMATIC = ("tvm",)
 
 
 def load_backend(name: str) -> KernelBackend:

@@ -16,14 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from ortkit.errors import UserError
 from ortkit.kernels.sizes import ONE, Extent
+from ortkit.targets.cuda import PTX_ARCHITECTURE, architectures_of
 from ortkit.targets.target import Target
 
-#: Compute capabilities, major * 10 + minor, that images are made for.
-ARCHITECTURES = (80, 86, 89, 90, 100, 103, 120)
-#: PTX made for it runs on every later GPU; what is made for later ones does not carry forward.
-PTX_ARCHITECTURE = 80
 #: Bytes of shared memory that a block may ask for.
 SHARED_BYTES = {
     80: 163 << 10,
@@ -34,8 +30,6 @@ SHARED_BYTES = {
     103: 227 << 10,
     120: 99 << 10,
 }
-#: Without `--arch`: A100 and H100 have images of their own, all others run the PTX.
-DEFAULT_LEVEL = "sm_80,sm_90"
 #: CUDA's bounds of a grid.
 MAX_GRID = (2**31 - 1, 65535, 65535)
 #: The shim's bound of a step's arguments.
@@ -187,7 +181,7 @@ class CudaKernel:
     Args:
         key: The signature's.
         backend: The backend's name.
-        target: Of kind "cuda", resolved (`resolve_cuda`).
+        target: Of kind "cuda", resolved.
         variants: The first whose conditions hold is launched; the last one may have conditions
             too, and where none holds the kernel cannot run.
         images: For every step of every variant one per architecture of the target that is not
@@ -241,37 +235,6 @@ class CudaKernel:
                 what += f"; without PTX, GPUs that have no code of their own run {_BODY}"
             lines.append(what)
         return tuple(lines)
-
-
-def architectures_of(level: str) -> tuple[int, ...]:
-    """Return the architectures that a target's level names, in numeric order.
-
-    Args:
-        level: Such as "sm_80,sm_90"; "native" stands for `DEFAULT_LEVEL`, as kernels are made on
-            machines without a GPU.
-
-    Raises:
-        UserError: One is unknown, or there is none.
-    """
-    known = {f"sm_{number}": number for number in ARCHITECTURES}
-    names = (DEFAULT_LEVEL if level == "native" else level).split(",")
-    found = {known.get(name.strip(), 0) for name in names}
-    if 0 in found:
-        unknown = next(name.strip() for name in names if name.strip() not in known)
-        raise UserError(
-            f"no kernels can be built for the GPU architecture {unknown!r}",
-            fix=f"use some of {', '.join(known)}, separated by commas",
-        )
-    return tuple(sorted(found))
-
-
-def resolve_cuda(target: Target) -> Target:
-    """Return `target` with its level in the one spelling that equal levels share.
-
-    Raises:
-        UserError: See `architectures_of`.
-    """
-    return Target("cuda", ",".join(f"sm_{number}" for number in architectures_of(target.level)))
 
 
 def rename_extent(extent: Extent, symbols: Sequence[str]) -> Extent:

@@ -26,7 +26,7 @@ from ortkit.optimization.candidate import Candidate
 from ortkit.optimization.fused_source import FusedSource, keeping, mark_calls, take_marks
 from ortkit.optimization.kernels import compile_kernels, foreign_note
 from ortkit.optimization.options import OptimizeOptions as OptimizeOptions
-from ortkit.optimization.passes import lowering_of, pipeline_of, target_of, tidied
+from ortkit.optimization.passes import lowering_of, pipeline_of, rewrite_options, tidied
 from ortkit.optimization.report import Report
 from ortkit.optimization.result import Optimized as Optimized
 from ortkit.rewrite.failures import FailedPass, PassError, blamed
@@ -164,7 +164,7 @@ class _Run:
     ) -> Candidate:
         model = self._opened or open_model(self.source)
         self._opened = None
-        target = target_of(self.options)
+        told = rewrite_options(self.options)
         denied = denied | self.options.denied | self.dropped | self.wrong_kernels.keys()
         denied |= frozenset(self.not_loading)
         bodies = self.fused.kept_but(denied) if kernels and not self.slow_kernels else {}
@@ -172,22 +172,22 @@ class _Run:
         with self._stage("rewrite"), paused_collector():
             result = keeping(self.pipeline.without(self.failed), bodies.keys()).run(
                 model,
-                target,
+                told,
                 denied=denied,
                 fuel=self.options.fuel if fuel is None else fuel,
                 instruments=self.options.instruments,
             )
-            if self.options.precision != "fp32" and not self.options.lowers_on_cpu:
+            if self.options.precision != "fp32" and not self.options.lowers_products:
                 # Once everything is recognized: casts would stand in the way.
                 result = (
                     lowering_of(self.options)
                     .without(self.failed)
-                    .run(model, target, instruments=self.options.instruments, after=result)
+                    .run(model, told, instruments=self.options.instruments, after=result)
                 )
         if self.lowering is not None and lowered and LOWERING not in self.failed:
             with self._stage("precision"), blamed(LOWERING):
                 self.lowering.lower(model, result.log)
-                result = tidied(result, target, self.failed)
+                result = tidied(result, told, self.failed)
         with self._stage("kernels"):
             regions, library, note = self._regions(result, bodies) if kernels else ((), None, "")
         emitted = frozenset(one.emitted_as for one in regions if one.emitted_as is not None)
@@ -200,8 +200,8 @@ class _Run:
         return Candidate(model, result, explained, library, note, layout, sources, left)
 
     def _layout(self, model: ir.Model, result: PipelineResult) -> LayoutAdvice | None:
-        """Let the model say how its convolutions run best on CUDA."""
-        if self.options.target != "cuda" or LAYOUT in self.failed:
+        """Let the model say how its convolutions run best where a session can be told."""
+        if not self.options.machine.traits.has_nhwc_option or LAYOUT in self.failed:
             return None
         from ortkit.fusion.conv.cuda_layout import advise, record_advice
 
@@ -350,8 +350,9 @@ class _Run:
 
         while True:
             self.kernel_check = None
-            is_cuda = self.options.target == "cuda"
-            library = candidate.library if is_cuda else self._runnable(candidate)
+            is_host = self.options.machine.traits.is_host
+            # Whether there is a device for them the check itself finds out.
+            library = self._runnable(candidate) if is_host else candidate.library
             if library is None:
                 return candidate
             with self._stage("check kernels"):

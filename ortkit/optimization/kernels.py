@@ -38,13 +38,10 @@ def compile_kernels(
     """
     from ortkit.fusion.plan import compile_regions
     from ortkit.kernels.build.library import missing_toolchain
-    from ortkit.targets.target import Target
 
-    kind = options.target
-    backend = "triton" if kind == "cuda" else options.kernels
-    machine = Target(kind, options.cpu if kind == "cpu" else options.arch)
+    backend, machine = options.kernels, options.machine
     try:
-        if (missing := missing_toolchain(backend)) is not None:
+        if (missing := missing_toolchain(backend, machine)) is not None:
             raise missing
         regions, made, note = compile_regions(
             result.scopes, library, backend, machine, options.count,
@@ -55,18 +52,20 @@ def compile_kernels(
         if options.kernels != "auto":
             raise
         return (), None, str(error)
-    # Of kernels for CUDA the verification says whether they ran.
-    return regions, made, note or ("" if kind == "cuda" else foreign_note(made, options))
+    # Of kernels for devices the verification says whether they ran.
+    return regions, made, note or (foreign_note(made, options) if machine.traits.is_host else "")
 
 
 def foreign_note(library: Path | None, options: OptimizeOptions) -> str:
     """Say that this machine cannot run the kernels; empty if it can, or if there are none."""
+    from ortkit.targets.catalog import traits_of
     from ortkit.targets.cpu import native_level, runs_here
 
     if library is None:
         return ""
-    if options.target == "cuda":
-        return "kernels for CUDA are not timed here"
+    traits = traits_of(options.target)
+    if not traits.is_timed:
+        return f"kernels for {traits.title} are not timed here"
     if runs_here(options.cpu):
         return ""
     return f"kernels for {options.cpu} do not run on this machine, an {native_level()}"

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ortkit.errors import InternalError, MissingDependencyError, RunError
 from ortkit.optimization.options import OptimizeOptions
+from ortkit.targets.traits import HOST_PROVIDER
 from ortkit.verify.loads import Loads, try_to_load
 
 LOADS = "yes"
@@ -65,7 +66,11 @@ class LoadStage:
     @property
     def _is_for_others(self) -> bool:
         """Whether results may have operators that only other providers than the CPU's have."""
-        return self.options.target != "cpu" or self.options.precision in ("fp16", "bf16", "fp8")
+        return self.options.machine.traits.provider != HOST_PROVIDER or self.options.precision in (
+            "fp16",
+            "bf16",
+            "fp8",
+        )
 
     def _original(self) -> Loads:
         found = try_to_load(self.original())

@@ -2,13 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from ortkit.errors import UserError
+from ortkit.targets.catalog import traits_of
 from ortkit.verify.budget import check_budget
 
 if TYPE_CHECKING:
     from ortkit.optimization.options import OptimizeOptions
+
+#: Precision -> what to say where a target has none, or no kernels are made, and what to use.
+_NOT_THERE: Mapping[str, tuple[str, str]] = {
+    "fp16": (
+        "ONNX Runtime computes fp16 in float32 on CPUs",
+        "use --target cuda, or bf16 or int8",
+    ),
+    "bf16": (
+        "on CPUs bf16 is computed by kernels of ours",
+        "use --level 2 or 3, and not --kernels off",
+    ),
+    "int8": ("int8 is for CPUs", "use fp16 or bf16"),
+    "int4": ("int4 is for CPUs", "use fp16 or bf16"),
+    "fp8": (
+        "fp8 is computed by kernels of ours on CUDA",
+        "use --target cuda and --level 2 or 3, and not --kernels off",
+    ),
+}
 
 
 def check_verification(options: OptimizeOptions) -> None:
@@ -37,28 +57,11 @@ def check_precision(options: OptimizeOptions) -> None:
     Raises:
         UserError: They contradict each other.
     """
-    if options.precision == "fp16" and options.target == "cpu":
-        raise UserError(
-            "ONNX Runtime computes fp16 in float32 on CPUs",
-            where="--precision",
-            fix="use --target cuda, or bf16 or int8",
-        )
-    if options.precision == "bf16" and options.target == "cpu" and not options.has_regions:
-        raise UserError(
-            "on CPUs bf16 is computed by kernels of ours",
-            where="--precision",
-            fix="use --level 2 or 3, and not --kernels off",
-        )
-    if options.precision in ("int8", "int4") and options.target != "cpu":
-        raise UserError(
-            f"{options.precision} is for CPUs", where="--precision", fix="use fp16 or bf16"
-        )
-    if options.precision == "fp8" and (options.target == "cpu" or not options.has_regions):
-        raise UserError(
-            "fp8 is computed by kernels of ours on CUDA",
-            where="--precision",
-            fix="use --target cuda and --level 2 or 3, and not --kernels off",
-        )
+    how = traits_of(options.target).precisions.get(options.precision)
+    is_offered = how is not None and (options.has_regions or not how.needs_kernels)
+    if options.precision != "fp32" and not is_offered:
+        problem, fix = _NOT_THERE[options.precision]
+        raise UserError(problem, where="--precision", fix=fix)
     if options.max_error is not None and not options.has_budget:
         raise UserError(
             "only a lower precision on a CPU and fp8 have a budget",

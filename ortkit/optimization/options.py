@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from ortkit.errors import UserError
 from ortkit.graph.opsets.raising import NEWEST, OLDEST
-from ortkit.kernels.cuda import architectures_of
 from ortkit.optimization.option_checks import check_precision, check_verification
-from ortkit.rewrite.options import Target
+from ortkit.rewrite.options import RewriteOptions
 from ortkit.rewrite.passes import Pass
 from ortkit.rewrite.pipeline import Instruments
+from ortkit.targets.catalog import KINDS, Kind, traits_of
+from ortkit.targets.cuda import architectures_of
+from ortkit.targets.target import Target
 from ortkit.verify.inputs.covering import Level
 
 if TYPE_CHECKING:
@@ -29,7 +31,7 @@ Calibration = Literal["auto", "minmax", "entropy", "percentile"]
 KernelChoice = Literal["auto", "off", "tvm", "triton"]
 
 _CHOICES = {
-    "target": ("cpu", "cuda"),
+    "target": KINDS,
     "level": range(4),
     "precision": get_args(Precision),
     "calibration": get_args(Calibration),
@@ -63,7 +65,7 @@ def _uncounted(done: int, total: int) -> None:
 class OptimizeOptions:
     """How to optimize; the defaults are those of `ortkit optimize`."""
 
-    target: Literal["cpu", "cuda"] = "cpu"
+    target: Kind = "cpu"
     level: int = 2
     """0 clean, 1 folds, 2 fusions that pay on the target, 3 every recognised fusion."""
     passes: str = ""
@@ -89,7 +91,7 @@ class OptimizeOptions:
     """The CPU level that kernels are made for."""
     arch: str = "native"
     """The GPU architectures that kernels are made for, such as `sm_90,sm_100`; `native`: the
-    usual ones, `ortkit.kernels.cuda.DEFAULT_LEVEL`. PTX for all others is always there."""
+    usual ones, `ortkit.targets.cuda.DEFAULT_LEVEL`. PTX for all others is always there."""
     keep_source: bool = False
     """Keep the generated code of the kernels, for `Optimized.save_sources`."""
     verify: bool | Level = True
@@ -117,7 +119,7 @@ class OptimizeOptions:
     """Values for symbolic sizes in verification and measurement."""
     fold_limit: int = 1 << 20
     """Bytes by which one folded constant may exceed what it is made from."""
-    max_opset: int = Target.max_opset
+    max_opset: int = RewriteOptions.max_opset
     """The default domain's version may be raised up to this where a rewrite needs it."""
     denied: frozenset[str] = frozenset()
     """Ids of rewrites that must not happen, as the report names them."""
@@ -137,7 +139,8 @@ class OptimizeOptions:
             if isinstance(given := getattr(self, name), str | os.PathLike):
                 object.__setattr__(self, name, Path(given))
         self._check_values()
-        if self.measure and self.target != "cpu":
+        traits = traits_of(self.target)
+        if self.measure and not traits.is_timed:
             raise UserError(
                 f"models for {self.target} are not timed",
                 where="--measure",
@@ -146,10 +149,9 @@ class OptimizeOptions:
         check_verification(self)
         check_precision(self)
         architectures_of(self.arch)
-        wrong = {"cpu": "triton", "cuda": "tvm"}[self.target]
-        if self.kernels == wrong:
+        if self.kernels not in ("auto", "off", *traits.backends):
             raise UserError(
-                f"{wrong} makes no kernels for {self.target}",
+                f"{self.kernels} makes no kernels for {self.target}",
                 where="--kernels",
                 fix="use --kernels auto",
             )
@@ -161,20 +163,27 @@ class OptimizeOptions:
             )
 
     @property
+    def machine(self) -> Target:
+        """What kernels are made for."""
+        return Target(self.target, getattr(self, traits_of(self.target).level_option))
+
+    @property
     def coverage(self) -> Level:
         """How much verification covers."""
         return "quick" if isinstance(self.verify, bool) else self.verify
 
     @property
-    def lowers_on_cpu(self) -> bool:
-        """Whether products are to be computed in a lower precision on a CPU."""
-        return self.target == "cpu" and self.precision != "fp32"
+    def lowers_products(self) -> bool:
+        """Whether products are lowered one by one, by measurement."""
+        how = traits_of(self.target).precisions.get(self.precision)
+        return how is not None and how.by_product
 
     @property
     def has_budget(self) -> bool:
         """Whether products are computed in a lower precision as long as outputs are not too far
         off."""
-        return self.lowers_on_cpu or self.precision == "fp8"
+        how = traits_of(self.target).precisions.get(self.precision)
+        return how is not None and how.has_budget
 
     @property
     def has_regions(self) -> bool:

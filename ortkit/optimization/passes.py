@@ -7,16 +7,13 @@ from dataclasses import replace
 
 from ortkit.optimization.options import OptimizeOptions
 from ortkit.passes.select import load_pass, select_passes
-from ortkit.rewrite.options import Target
+from ortkit.rewrite.options import RewriteOptions
 from ortkit.rewrite.pipeline import Pipeline, PipelineResult
 
 
-def target_of(options: OptimizeOptions) -> Target:
-    """Return what the passes are told of the target."""
-    from ortkit.targets.cpu import has_signed_kernels
-
-    signed = options.target == "cpu" and has_signed_kernels(options.cpu)
-    return Target(options.target, options.level, options.max_opset, signed)
+def rewrite_options(options: OptimizeOptions) -> RewriteOptions:
+    """Return what passes are told."""
+    return RewriteOptions(options.machine, options.level, options.max_opset)
 
 
 def pipeline_of(options: OptimizeOptions) -> Pipeline:
@@ -43,14 +40,16 @@ def lowering_of(options: OptimizeOptions) -> Pipeline:
     return Pipeline((LowerPrecision(to), *ends, *map(load_pass, tidy)))
 
 
-def tidied(result: PipelineResult, target: Target, but: Container[str] = ()) -> PipelineResult:
+def tidied(
+    result: PipelineResult, options: RewriteOptions, but: Container[str] = ()
+) -> PipelineResult:
     """Look again at a model whose nodes were replaced; values without consumers go.
 
     Args:
         result: Of the passes before.
-        target: What the passes are told.
+        options: What the passes are told.
         but: Names of passes to leave out.
     """
     result.scopes = []
     tidy = Pipeline((load_pass("drop-unused"),)).without(but)
-    return tidy.run(result.model, target, after=result)
+    return tidy.run(result.model, options, after=result)

@@ -87,9 +87,7 @@ def _casts_to(site: Site, node: ir.Node, dtype: ir.DataType) -> bool:
 
 
 def _has_kernel(site: Site, half: ir.DataType) -> bool:
-    """ONNX Runtime 1.31.1 has no RMSNormalization of bfloat16 on the CPU."""
-    is_cpu, is_rms = site.scope.target.kind == "cpu", site.node.op_type == "RMSNormalization"
-    return half == ir.DataType.FLOAT16 or not (is_cpu and is_rms)
+    return half == ir.DataType.FLOAT16 or site.has_kernel(site.node.op_type, half)
 
 
 def _halved(site: Site, value: ir.Value, half: ir.DataType) -> np.ndarray | ir.Value | None:

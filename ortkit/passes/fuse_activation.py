@@ -143,13 +143,13 @@ def _write(site: Site, cone: Cone, found: Match, order: Order) -> bool:
     """Write `found` in place of the cone; False, with the reason left, where it stays."""
     scope, dtype = site.scope, site.dtype(cone.root)
     assert dtype is not None
-    target = scope.target
+    target, level = scope.target, scope.options.level
 
     def form_in(opset: int) -> Form | str:
-        return form_of(found, kind=target.kind, level=target.level, opset=opset, dtype=dtype)
+        return form_of(found, target=target, level=level, opset=opset, dtype=dtype)
 
     # Only those without a contrib op are worth a higher opset, for fewer nodes.
-    wants = SINCE.get(found.name, 0) if target.level >= 3 else 0
+    wants = SINCE.get(found.name, 0) if level >= 3 else 0
     form = form_in(max(site.opset, wants))
     refused = form if isinstance(form, str) else _refused(scope, cone, found, form)
     lower = form_in(site.opset)
@@ -170,7 +170,7 @@ def _write(site: Site, cone: Cone, found: Match, order: Order) -> bool:
 def _refused(scope: Scope, cone: Cone, found: Match, form: Form) -> str | None:
     """Return why `form` should not replace the cone; empty where it is within tolerance."""
     freed, target = cone.freed(), scope.target
-    if pays(freed, form, kind=target.kind, level=target.level):
+    if pays(freed, form, target=target, level=scope.options.level):
         return None
     if len(form) < len(freed):
         return f"{found.name} would be slower on {target.kind}"

@@ -39,7 +39,7 @@ class FuseBiasGelu(NodePass):
         add = site.producer(site.input(0), "Add")
         if add is None or len(site.node.inputs) != 1 or add.graph is not site.node.graph:
             return
-        if site.scope.target.level < LEVEL:
+        if site.scope.options.level < LEVEL:
             site.miss("a sum and its GELU are as fast apart, and what kernels are made from")
             return
         if not site.only_use(add.outputs[0]):

@@ -13,8 +13,6 @@ from ortkit.rewrite.passes import NodePass
 from ortkit.rewrite.site import Site
 
 ACTIVATIONS = ("Clip", "HardSigmoid", "HardSwish", "LeakyRelu", "Relu", "Sigmoid", "Tanh")
-#: What ONNX Runtime's CUDA provider takes inside a FusedConv.
-ON_CUDA = ("Relu",)
 #: Below this level what ONNX Runtime does by itself is left to it.
 LEVEL = 3
 
@@ -48,7 +46,7 @@ class FuseConvActivation(NodePass):
         end = _activation(site)
         if end is None or site.opset < 6:
             return
-        if site.scope.target.level < LEVEL:
+        if site.scope.options.level < LEVEL:
             site.miss("ONNX Runtime fuses it at load")
             return
         params = _params(site, end)
@@ -84,8 +82,8 @@ def _params(site: Site, end: ir.Node) -> tuple[float, ...] | str:
         return "FusedConv takes float32 only"
     if site.producer(site.input(1), "DequantizeLinear") is not None:
         return "its weight is dequantized, and the group stays whole"
-    if site.scope.target.kind == "cuda" and end.op_type not in ON_CUDA:
-        return f"FusedConv has no {end.op_type} on CUDA"
+    if end.op_type not in site.traits.fused_conv_activations:
+        return f"FusedConv has no {end.op_type} on {site.traits.title}"
     at_end = Site(site.scope, end, site.pass_name)
     match end.op_type:
         case "LeakyRelu":

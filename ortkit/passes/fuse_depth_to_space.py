@@ -18,8 +18,6 @@ from ortkit.rewrite.passes import NodePass
 from ortkit.rewrite.site import Site
 
 #: ONNX Runtime 1.31.1 has kernels of both ops for these types, on CUDA for 16 bits as well.
-TYPES = (ir.DataType.FLOAT, ir.DataType.DOUBLE)
-CUDA_TYPES = (*TYPES, ir.DataType.FLOAT16)
 #: From here on DepthToSpace has its mode.
 MODE_SINCE = 11
 #: The orders of deep channels, see `_Block`.
@@ -61,8 +59,7 @@ class FuseDepthToSpace(NodePass):
         block = to_pixels or to_channels
         if block is None:
             return
-        types = CUDA_TYPES if site.scope.target.kind == "cuda" else TYPES
-        if site.dtype(site.output) not in types or site.opset < MODE_SINCE:
+        if not site.has_kernel("DepthToSpace", site.dtype(site.output)) or site.opset < MODE_SINCE:
             site.miss("ONNX Runtime has no kernel of DepthToSpace for its type, or this opset")
             return
         x = chain[0].inputs[0]

@@ -45,7 +45,7 @@ class FuseGroupNorm(NodePass):
 
     def rewrite(self, site: Site) -> None:
         before = site.producer(site.input(0), "Reshape")
-        if site.scope.target.level < 3 or before is None or not site.only_use(site.output):
+        if site.scope.options.level < 3 or before is None or not site.only_use(site.output):
             return
         x, after = before.inputs[0], next(iter(site.output.consumers()))
         shape, rows = site.shape(x), site.shape(site.input(0))

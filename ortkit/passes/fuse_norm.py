@@ -105,7 +105,7 @@ class FuseNorm(NodePass):
             attributes["axis"] = -len(norm.region.frame.axes)
             kind = "LayerNormalization"
         if norm.rule == "rms-norm":
-            plain = site.dtype(norm.end) != ir.DataType.BFLOAT16 or site.scope.target.kind != "cpu"
+            plain = site.has_kernel("RMSNormalization", site.dtype(norm.end))
             since = site.opset >= RMS_NORM_SINCE
             kind = "RMSNormalization" if since and plain else "SimplifiedLayerNormalization"
         last.replace(last.op(kind, [norm.region.root, scale, *shift], attributes))
@@ -219,7 +219,7 @@ class _Search:
         shift: Weight,
     ) -> Norm | str:
         is_instance = rule == "instance-norm"
-        if is_instance and dtype != ir.DataType.FLOAT and self.site.scope.target.kind == "cpu":
+        if is_instance and not self.site.has_kernel("InstanceNormalization", dtype):
             return "only float32 has an InstanceNormalization kernel"
         axes = (1,) if is_instance else self.frame.axes
         factor = operand(self.site, scale, self.frame, axes, dtype)

@@ -189,10 +189,7 @@ def _ranges(site: Site, sums: Sequence[Sum]) -> Iterator[tuple[int, int, slice |
 def _plan(site: Site, places: Sequence[Place], found: Rotation) -> tuple[Layout, Angles] | str:
     """Return how the rotation is written as one node, or why it cannot be."""
     dtype = site.dtype(site.output)
-    kinds = {ir.DataType.FLOAT, ir.DataType.FLOAT16}
-    if site.scope.target.kind == "cuda":
-        kinds.add(ir.DataType.BFLOAT16)
-    if dtype not in kinds:
+    if not site.has_kernel("RotaryEmbedding", dtype):
         return f"RotaryEmbedding has no kernel for {dtype}"
     if any(site.dtype(home.value) != dtype for home in found.homes):
         return "the rotated value is of another element type"

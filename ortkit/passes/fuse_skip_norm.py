@@ -15,8 +15,6 @@ from ortkit.rewrite.passes import NodePass
 from ortkit.rewrite.site import Site
 
 DOMAIN = "com.microsoft"
-CPU_TYPES = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.DOUBLE)
-CUDA_TYPES = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 EPSILON = 1e-5
 
 
@@ -47,14 +45,13 @@ class FuseSkipNorm(NodePass):
     ops: ClassVar[Sequence[str]] = tuple(sorted(where(row_norm=True)))
 
     def rewrite(self, site: Site) -> None:
-        target = site.scope.target
-        if target.kind == "cpu" and target.level < 3:
+        if not site.traits.has_fast_skip_norm and site.scope.options.level < 3:
             return
         total = site.input(0)
         add = site.producer(total, "Add")
         if add is None or total is None or add.graph is not site.node.graph:
             return
-        reason = _why_not(site, total, CPU_TYPES if target.kind == "cpu" else CUDA_TYPES)
+        reason = _why_not(site, total)
         shape = site.shape(total)
         operands = None if shape is None else _operands(site, add, shape)
         weights = _weights(site)
@@ -99,11 +96,13 @@ class FuseSkipNorm(NodePass):
             site.scope.replace(total, made[3])
 
 
-def _why_not(site: Site, total: ir.Value, types: Sequence[ir.DataType]) -> str:
+def _why_not(site: Site, total: ir.Value) -> str:
     rank = site.rank(total)
     if any(value.uses() or value.is_graph_output() for value in site.node.outputs[1:]):
         return "its mean or deviation is read"
-    if site.dtype(total) not in types or site.dtype(site.output) != site.dtype(total):
+    if not site.has_kernel("SkipLayerNormalization", site.dtype(total)) or site.dtype(
+        site.output
+    ) != site.dtype(total):
         return "no kernel takes its element type"
     if rank not in (2, 3):
         return "what it reads has not two or three axes"

@@ -66,7 +66,7 @@ class FuseSoftmax(NodePass):
         if site.opset < ONE_AXIS_SINCE and not is_last:
             site.miss(f"before opset {ONE_AXIS_SINCE} the op takes the last axis only")
             return
-        if not is_last and site.scope.target.kind == "cpu" and site.scope.target.level < 3:
+        if not is_last and not site.traits.has_inner_softmax and site.scope.options.level < 3:
             site.miss("its axis is not the last one: ONNX Runtime would transpose for the op")
             return
         node = best.end.producer()

@@ -120,7 +120,7 @@ def _layout(
 
 
 def _pays(site: Site, shape: Sequence[Size], steps: Mapping[int, int], axis: int) -> bool:
-    if site.scope.target.level >= 3:
+    if site.scope.options.level >= 3:
         return True
     if len(shape) == 4 and axis == 1 and len(set(steps.values())) == 1 and len(steps) == 2:
         return site.dtype(site.output) in BLOCK_TYPES

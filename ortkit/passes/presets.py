@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ortkit.rewrite.options import Kind
+from ortkit.targets.catalog import Kind, traits_of
 
 #: (pass, first level it runs at); neighbours that look at single nodes share one worklist.
 ORDER: tuple[tuple[str, int], ...] = (
@@ -93,14 +93,9 @@ ORDER: tuple[tuple[str, int], ...] = (
 )
 
 
-#: Where a pass pays on CUDA from an earlier level on: on an H100 a GPT-2 or a Llama of 100 M
-#: parameters in float16 runs 1.05 to 1.3 times as fast with these as without (batch 1).
-ON_CUDA: Mapping[str, int] = {"fuse-bias-gelu": 2, "merge-parallel-matmuls": 2}
-
-
 def preset(level: int, kind: Kind = "cpu") -> tuple[str, ...]:
     """Return the names of the passes of a level on a kind of target, in order."""
-    firsts = ON_CUDA if kind == "cuda" else {}
+    firsts = traits_of(kind).earlier_passes
     return tuple(name for name, first in ORDER if firsts.get(name, first) <= level)
 
 

@@ -12,8 +12,8 @@ from importlib.metadata import entry_points
 from ortkit.errors import UserError
 from ortkit.passes.catalog import ENTRY_POINTS, PASSES
 from ortkit.passes.presets import NAMED, preset
-from ortkit.rewrite.options import Kind
 from ortkit.rewrite.passes import Pass
+from ortkit.targets.catalog import Kind
 
 ITEM = re.compile(r"(?P<sign>[+-]?)(?P<name>[A-Za-z][\w.-]*)(?:\{(?P<options>[^}]*)\})?")
 

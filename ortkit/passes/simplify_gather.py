@@ -198,7 +198,7 @@ def _concat(site: Site) -> None:
         site.miss("others read the parts")
         return
     run = static(shape[axis + 1 :])
-    if site.scope.target.level < 3 and (run is None or np.prod(run) < RUN):
+    if site.scope.options.level < 3 and (run is None or np.prod(run) < RUN):
         site.miss("the runs after the axis are short, or of unknown length")
     elif len(places) <= LONGEST and site.claim("parts"):
         site.replace(site.op("Gather", [first.source, site.constant(places)], {"axis": axis}))

@@ -42,7 +42,7 @@ class SplitGroupNorm(NodePass):
     ops: ClassVar[Sequence[str]] = ("GroupNormalization",)
 
     def rewrite(self, site: Site) -> None:
-        if site.scope.target.level >= 3:
+        if site.scope.options.level >= 3:
             return
         shape, groups = site.shape(site.input(0)), site.int("num_groups", 0)
         if shape is None or len(shape) < 3 or groups < 1:

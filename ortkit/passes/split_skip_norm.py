@@ -48,7 +48,7 @@ class SplitSkipNorm(NodePass):
     ops: ClassVar[Sequence[str]] = (*SKIPS, EMBED, "LayerNormalization")
 
     def rewrite(self, site: Site) -> None:
-        if site.scope.target.kind != "cpu" or site.scope.target.level >= 3:
+        if site.traits.has_fast_skip_norm or site.scope.options.level >= 3:
             return
         if site.node.domain == "":
             _part(site)

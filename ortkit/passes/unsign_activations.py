@@ -52,7 +52,7 @@ class UnsignActivations(NodePass):
     )  # fmt: skip
 
     def rewrite(self, site: Site) -> None:
-        if site.scope.target.kind != "cpu" or site.scope.target.has_signed_kernels:
+        if site.traits.has_signed_int8(site.scope.target.level):
             return
         if is_op(site.node, "QuantizeLinear"):
             self._activations(site)

@@ -44,7 +44,7 @@ class WidenConvolutions(GraphPass):
     name: ClassVar[str] = "widen-convolutions"
 
     def run(self, scope: Scope) -> None:
-        if scope.target.kind != "cpu" or scope.target.level >= 3:
+        if not scope.traits.has_blocked_conv_layout or scope.options.level >= 3:
             return
         chosen: list[ir.Node] = []
         for group in line_groups(scope):

@@ -9,7 +9,7 @@ from ortkit.analysis.conv1d import widen_lines as widen
 from ortkit.graph.shapes.infer import Shapes
 from ortkit.precision.products import PASS
 from ortkit.rewrite.log import RewriteLog
-from ortkit.rewrite.options import Target
+from ortkit.rewrite.options import RewriteOptions
 from ortkit.rewrite.scope import Scope
 from ortkit.rewrite.site import Site
 
@@ -23,7 +23,7 @@ def widen_lines(model: ir.Model) -> int:
     Returns:
         How many there were.
     """
-    scope = Scope(model, model.graph, Shapes.infer(model), RewriteLog(), Target())
+    scope = Scope(model, model.graph, Shapes.infer(model), RewriteLog(), RewriteOptions())
     found = [node for group in line_groups(scope) for node in group]
     found = [node for node in found if Site(scope, node, PASS).int("group", 1) == 1]
     widen(scope, found, PASS)

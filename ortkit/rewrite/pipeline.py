@@ -15,7 +15,7 @@ from ortkit.graph.shapes.infer import Shapes
 from ortkit.graph.walk import roots
 from ortkit.rewrite.failures import blamed
 from ortkit.rewrite.log import RewriteLog
-from ortkit.rewrite.options import Target
+from ortkit.rewrite.options import RewriteOptions
 from ortkit.rewrite.passes import GraphPass, ModelPass, NodePass, Pass
 from ortkit.rewrite.scope import Scope, Whole
 from ortkit.rewrite.site import describe
@@ -67,7 +67,7 @@ class Pipeline:
     def run(
         self,
         model: ir.Model,
-        target: Target,
+        options: RewriteOptions,
         *,
         denied: frozenset[str] = frozenset(),
         fuel: int | None = None,
@@ -78,7 +78,7 @@ class Pipeline:
 
         Args:
             model: The caller's private copy.
-            target: What to be fast on.
+            options: What to be fast on, and how far to go.
             denied: Ids of rewrites that must not happen.
             fuel: Stop rewriting after that many rewrites; None: no end.
             instruments: What to do after each group of passes.
@@ -90,10 +90,12 @@ class Pipeline:
         """
         result = after or PipelineResult(model, RewriteLog(denied, fuel))
         with _without_old_garbage():
-            self._rewrite(result, target, instruments)
+            self._rewrite(result, options, instruments)
         return result
 
-    def _rewrite(self, result: PipelineResult, target: Target, instruments: Instruments) -> None:
+    def _rewrite(
+        self, result: PipelineResult, options: RewriteOptions, instruments: Instruments
+    ) -> None:
         model, log = result.model, result.log
         # Watched one by one, passes cannot share a worklist.
         groups = list(_groups(self.passes, shared=not instruments.after))
@@ -105,7 +107,7 @@ class Pipeline:
                 hits = len(log.hits)
                 if settled_at[index] == hits:
                     continue  # nothing changed since this group last found nothing to do
-                step = _run_group(group, result, target, round_number)
+                step = _run_group(group, result, options, round_number)
                 # A sweep ends at its own fixed point; a graph pass says so by finding nothing.
                 is_fixed = step.rewrites == 0 or isinstance(group[0], NodePass)
                 settled_at[index] = len(log.hits) if is_fixed else None
@@ -123,7 +125,7 @@ class Pipeline:
             last_round = min(round_number + self.max_rounds, MOST_LOOKS * self.max_rounds)
             result.scopes = []
             settled_at = [None] * len(groups)
-        result.scopes = result.scopes or _scopes(model, log, target)
+        result.scopes = result.scopes or _scopes(model, log, options)
         log.forget_gone({describe(node) for scope in result.scopes for node in scope.nodes()})
 
 
@@ -171,7 +173,7 @@ def _groups(passes: Sequence[Pass], *, shared: bool) -> Iterator[tuple[Pass, ...
 
 
 def _run_group(
-    group: tuple[Pass, ...], result: PipelineResult, target: Target, round_number: int
+    group: tuple[Pass, ...], result: PipelineResult, options: RewriteOptions, round_number: int
 ) -> Step:
     """Run one group; `result.scopes` is empty afterwards if shapes must be inferred again."""
     started, log, first = time.perf_counter(), result.log, group[0]
@@ -182,7 +184,7 @@ def _run_group(
         if len(log.hits) > hits:
             result.scopes = []
     else:
-        result.scopes = result.scopes or _scopes(result.model, log, target)
+        result.scopes = result.scopes or _scopes(result.model, log, options)
         for scope in result.scopes:
             if isinstance(first, GraphPass):
                 with blamed(first.name):
@@ -198,6 +200,6 @@ def _run_group(
     )
 
 
-def _scopes(model: ir.Model, log: RewriteLog, target: Target) -> list[Scope]:
+def _scopes(model: ir.Model, log: RewriteLog, options: RewriteOptions) -> list[Scope]:
     shapes, whole = Shapes.infer(model), Whole.of(model)
-    return [Scope(model, root, shapes, log, target, whole) for root in roots(model)]
+    return [Scope(model, root, shapes, log, options, whole) for root in roots(model)]

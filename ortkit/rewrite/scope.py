@@ -29,8 +29,11 @@ from ortkit.rewrite.edits import (
     Replaced,
 )
 from ortkit.rewrite.log import RewriteLog
-from ortkit.rewrite.options import Target
+from ortkit.rewrite.options import RewriteOptions
 from ortkit.rewrite.transaction import Transaction
+from ortkit.targets.catalog import load
+from ortkit.targets.target import Target
+from ortkit.targets.traits import Traits
 
 #: Domains whose ops are known to have no effect but their outputs.
 PURE_DOMAINS = frozenset({"", "ai.onnx.ml", "com.microsoft"})
@@ -65,7 +68,7 @@ class Scope:
         root: ir.Graph | ir.Function,
         shapes: Shapes,
         log: RewriteLog,
-        target: Target,
+        options: RewriteOptions,
         whole: Whole | None = None,
     ) -> None:
         """Look at `root` of `model`; all scopes of one model share `whole`."""
@@ -73,7 +76,7 @@ class Scope:
         self.root = root
         self.shapes = shapes
         self.log = log
-        self.target = target
+        self.options = options
         self.touched: list[ir.Node] = []
         """Nodes made, or standing next to an edit, since a sweep last took them."""
         self.replacements = 0
@@ -84,6 +87,16 @@ class Scope:
         self._unnamed: set[ir.Value] = set()
         """Values made here that stand for none that was there: their names are made up."""
         self._open: Transaction | None = None
+
+    @property
+    def target(self) -> Target:
+        """What the result should be fast on."""
+        return self.options.target
+
+    @property
+    def traits(self) -> Traits:
+        """What that has."""
+        return self.options.target.traits
 
     @property
     def is_function(self) -> bool:
@@ -122,11 +135,11 @@ class Scope:
     def _raise_opset(self, version: int) -> bool:
         assert self._open is None, "what converts the whole model cannot be undone"
         about = f"opset {self.opset()}"
-        if version > self.target.max_opset:
-            reason = f"opset {version} is over the newest allowed, {self.target.max_opset}"
+        if version > self.options.max_opset:
+            reason = f"opset {version} is over the newest allowed, {self.options.max_opset}"
             self.log.miss(RAISE_OPSET, about, reason)
             return False
-        plan = plan_raise(self.model, version, self.shapes, self.target.kind)
+        plan = plan_raise(self.model, version, self.shapes, load(self.traits.without_kernel))
         if isinstance(plan, str):
             self.log.miss(RAISE_OPSET, about, plan)
             return False

@@ -10,6 +10,7 @@ import onnx_ir as ir
 
 from ortkit.graph.symbolic.dims import Size
 from ortkit.rewrite.scope import Attributes, Scope
+from ortkit.targets.traits import Traits
 
 # `Site.int` and `Site.float` hide the builtins from the annotations below.
 Integer: TypeAlias = int
@@ -24,6 +25,21 @@ class Site:
         self.node = node
         self.pass_name = pass_name
         self._claimed = ""
+
+    # ---- the target
+
+    @property
+    def traits(self) -> Traits:
+        """What the target has."""
+        return self.scope.traits
+
+    def has_kernel(self, op_type: str, dtype: ir.DataType | None) -> bool:
+        """Say whether the target's kernel of an operator takes an element type.
+
+        Of operators that its row does not name nothing is known, and true is returned.
+        """
+        known = self.traits.kernel_dtypes.get(op_type)
+        return known is None or (dtype is not None and dtype.name in known)
 
     # ---- reading -----------------------------------------------------------------------
 

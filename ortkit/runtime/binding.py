@@ -23,9 +23,9 @@ from ortkit.runtime.bound_memory import (
 from ortkit.runtime.capture_gate import GATE
 from ortkit.runtime.cuda_graphs import BoundGraph, CapturedRuns
 from ortkit.runtime.feeds import FeedReader, Given, shape_of
-from ortkit.runtime.memory_devices import Places
+from ortkit.runtime.memory_devices import GPU, HOST, Places
 from ortkit.runtime.options import explained
-from ortkit.runtime.sharing import as_array, device_of, wait_for_writers
+from ortkit.runtime.sharing import as_array, device_of, is_on_host, wait_for_writers
 from ortkit.runtime.specs import ONNX_CODES, TensorSpec
 
 #: ONNX Runtime shows them as arrays of another type, or not at all.
@@ -57,7 +57,7 @@ class Binding:
         self._open = [name for name in names if name not in outputs]
         self._places = places
         self._graph = graph
-        self._is_on_device = places.computes != "cpu"
+        self._is_on_device = places.computes != HOST
         self._is_closed = False
 
     def run(self, options: Any = None) -> Mapping[str, Value]:
@@ -127,7 +127,7 @@ class Binding:
         if not value.is_tensor():
             place = list(values).index(name)
             return self._io.copy_outputs_to_cpu()[place]
-        if value.device_name().lower() != "cpu" or value.data_type() in _NO_ARRAYS:
+        if not is_on_host(value) or value.data_type() in _NO_ARRAYS:
             return value
         return value.numpy()
 
@@ -224,15 +224,16 @@ def _check_graph(
 ) -> None:
     """Refuse memory that a graph could not read or write: it would use that of its capture."""
     for name, value in inputs.items():
-        wanted = "cpu" if name in places.on_host else "cuda"
-        if device_of(value) != wanted or (wanted == "cpu" and not isinstance(value, np.ndarray)):
+        is_host = name in places.on_host
+        wanted = HOST if is_host else GPU
+        if device_of(value) != wanted or (is_host and not isinstance(value, np.ndarray)):
             raise UserError(
-                f"is not in the {'host' if wanted == 'cpu' else 'device'}'s memory, where a CUDA "
+                f"is not in the {'host' if is_host else 'device'}'s memory, where a CUDA "
                 "graph reads it",
                 where=f"input {name!r}",
             )
     for name, value in outputs.items():
-        if device_of(value) != "cuda":
+        if device_of(value) != GPU:
             raise UserError(
                 "is not in the device's memory, where a CUDA graph writes it",
                 where=f"output {name!r}",
@@ -252,7 +253,7 @@ def run_on_values(
     for name, value in feeds.items():
         io.bind_ortvalue_input(name, as_ortvalue(ort, value))
     for name in names:
-        io.bind_output(name, "cpu", 0)
+        io.bind_output(name, HOST, 0)
     session.run_with_iobinding(io)
     by_name = {spec.name: spec for spec in specs}
     return {

@@ -10,7 +10,7 @@ import numpy as np
 
 from ortkit.errors import UserError
 from ortkit.runtime.feeds import shape_of
-from ortkit.runtime.memory_devices import Places
+from ortkit.runtime.memory_devices import HOST, Places
 from ortkit.runtime.options import explained
 from ortkit.runtime.sharing import device_of, shared
 from ortkit.runtime.specs import TensorSpec
@@ -27,7 +27,7 @@ def input_memory(ort: ModuleType, name: str, value: Any, places: Places) -> Valu
     """
     if not isinstance(value, np.ndarray):
         return value
-    if places.device != "cpu" and name not in places.on_host and value.dtype.kind not in "OUST":
+    if places.wants(name) != HOST and value.dtype.kind not in "OUST":
         try:
             return ort.OrtValue.ortvalue_from_numpy(
                 np.ascontiguousarray(value), places.device, places.number
@@ -79,7 +79,7 @@ def reserved_memory(
         raise UserError(f"no memory can be reserved for {spec}", fix="give an array")
     if any(size < 0 for size in shape):
         raise UserError(f"{list(shape)} is no shape", fix=f"the model has {spec}")
-    is_host = places.device == "cpu" or name in places.on_host
+    is_host = places.wants(name) == HOST
     if is_host and spec.onnx_code is None:
         try:
             return np.zeros(shape, spec.dtype)
@@ -88,7 +88,7 @@ def reserved_memory(
                 f"no room for {list(shape)}: {error}", where=str(spec), fix="use smaller shapes"
             ) from error
     element = spec.dtype if spec.onnx_code is None else spec.onnx_code
-    device, number = ("cpu", 0) if is_host else (places.device, places.number)
+    device, number = (HOST, 0) if is_host else (places.device, places.number)
     try:
         return ort.OrtValue.ortvalue_from_shape_and_type(list(shape), element, device, number)
     except RuntimeError as error:
@@ -145,7 +145,7 @@ def given_output(ort: ModuleType, spec: TensorSpec, place: object, places: Place
     where = f"output {spec.name!r}"
     if not isinstance(place, np.ndarray):
         value = _taken_over(ort, place, where)
-        if device_of(value) not in ("cpu", places.computes):
+        if device_of(value) not in (HOST, places.computes):
             raise UserError(f"is on {device_of(value)}, the session is not", where=where)
         if value.data_type() != spec.type:
             raise UserError(f"is {value.data_type()}, the model writes {spec}", where=where)

@@ -16,7 +16,7 @@ from ortkit.errors import RunError, UserError
 from ortkit.operators import where
 from ortkit.runtime.capture_gate import GATE
 from ortkit.runtime.feeds import Array, shape_of
-from ortkit.runtime.memory_devices import Places
+from ortkit.runtime.memory_devices import GPU, Places
 from ortkit.runtime.options import explained
 from ortkit.runtime.sharing import as_array, copy_into, wait_for_default_stream
 from ortkit.runtime.specs import TensorSpec
@@ -187,7 +187,7 @@ class CapturedRuns:
         for name in self._names:
             if self._specs[name].dtype is None or not self._specs[name].is_tensor:
                 raise UserError(f"{self._specs[name]} cannot be captured", where="cuda_graph")
-            io.bind_output(name, "cuda", self._places.number)
+            io.bind_output(name, GPU, self._places.number)
         slot = self._slot()
         try:
             # Uncaptured: lets kernels choose and reserve, and gives the outputs their memory.
@@ -219,7 +219,7 @@ class CapturedRuns:
             raise UserError(f"{spec} cannot be captured", where="cuda_graph")
         element = spec.dtype if spec.onnx_code is None else spec.onnx_code
         return self._ort.OrtValue.ortvalue_from_shape_and_type(
-            list(shape), element, "cuda", self._places.number
+            list(shape), element, GPU, self._places.number
         )
 
     def _slot(self) -> Slot:

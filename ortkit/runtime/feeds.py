@@ -12,7 +12,8 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from ortkit.errors import UserError
-from ortkit.runtime.sharing import device_of, shared, wait_for_writers
+from ortkit.runtime.memory_devices import GPU, HOST
+from ortkit.runtime.sharing import device_of, is_on_host, shared, wait_for_writers
 from ortkit.runtime.specs import TensorSpec, signature
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
@@ -29,7 +30,7 @@ class FeedReader:
     """Inputs with a default, which may be left out."""
     ort: ModuleType
     check_finite: bool = False
-    device: str = "cpu"
+    device: str = HOST
     """Where the session computes; memory of other devices is refused."""
     number: int = 0
     """Of the GPU."""
@@ -157,10 +158,10 @@ class FeedReader:
                 ) from error
         value = value.detach() if hasattr(value, "detach") else value
         self._check_device(spec, value)
-        if device_of(value) != "cpu":
+        if not is_on_host(value):
             wait_for_writers(self.number)
         value = value.contiguous() if hasattr(value, "contiguous") else value
-        if device_of(value) == "cpu":
+        if is_on_host(value):
             try:
                 return np.from_dlpack(value)
             except (BufferError, RuntimeError, TypeError):  # bfloat16 and the like
@@ -178,12 +179,12 @@ class FeedReader:
     def _check_device(self, spec: TensorSpec, value: object) -> None:
         # ONNX Runtime 1.31 reads such an address as one of the host's, and the process ends.
         device = device_of(value)
-        if device not in ("cpu", self.device):
+        if device not in (HOST, self.device):
             raise UserError(
                 f"is on {device}, the session computes on {self.device}",
                 where=f"input {spec.name!r}",
                 fix=f"move it, or make the session with target={device!r}"
-                if device == "cuda"
+                if device == GPU
                 else "move it",
             )
 

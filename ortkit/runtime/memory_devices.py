@@ -8,13 +8,16 @@ from typing import Any
 
 from ortkit.runtime.targets import CUDA
 
+#: What ONNX Runtime calls the host's memory and that of a GPU: devices, no targets.
+HOST, GPU = "cpu", "cuda"
+
 
 @dataclass(frozen=True)
 class Places:
     """The device that a session computes on, and what the host reads instead."""
 
     computes: str
-    """`cuda` or `cpu`."""
+    """`GPU` or `HOST`."""
     device: str
     """The same, or where a binding's memory is to be instead."""
     number: int
@@ -22,15 +25,19 @@ class Places:
     on_host: frozenset[str]
     """Inputs that kernels want in the host's memory, such as the ends of a Slice."""
 
+    def wants(self, name: str) -> str:
+        """Return the device that an input is read on."""
+        return HOST if name in self.on_host else self.device
+
 
 def places_of(session: Any) -> Places:
     """Ask an `InferenceSession` where its inputs are wanted."""
     if session.get_providers()[0] != CUDA:
-        return Places("cpu", "cpu", 0, frozenset())
+        return Places(HOST, HOST, 0, frozenset())
     names = [argument.name for argument in session.get_inputs()]
     infos = session.get_input_memory_infos()
     on_host = {name for name, info in zip(names, infos, strict=True) if info.name != "Cuda"}
-    return Places("cuda", "cuda", _number(session.get_provider_options()), frozenset(on_host))
+    return Places(GPU, GPU, _number(session.get_provider_options()), frozenset(on_host))
 
 
 def _number(options: Mapping[str, Mapping[str, str]]) -> int:

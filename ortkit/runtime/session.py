@@ -19,11 +19,11 @@ from ortkit.runtime.capture_gate import GATE, gated
 from ortkit.runtime.cuda_graphs import CapturedRuns
 from ortkit.runtime.feeds import Array, FeedReader, Given
 from ortkit.runtime.loading import load
-from ortkit.runtime.memory_devices import places_of
+from ortkit.runtime.memory_devices import HOST, places_of
 from ortkit.runtime.options import explained
 from ortkit.runtime.ort import import_onnxruntime
 from ortkit.runtime.placement import Placed, read_placement
-from ortkit.runtime.settings import Kernels, Optimizations, SessionSettings, Target
+from ortkit.runtime.settings import Kernels, Optimizations, SessionSettings, SessionTarget
 from ortkit.runtime.shared_caches import check_shared
 from ortkit.runtime.source import Saveable
 from ortkit.runtime.specs import TensorSpec, specs_of
@@ -47,7 +47,7 @@ class Session:
     def __init__(
         self,
         model: ModelSource | Saveable,
-        target: Target = "auto",
+        target: SessionTarget = "auto",
         *,
         kernels: Kernels = "auto",
         trust: bool = False,
@@ -159,7 +159,7 @@ class Session:
             self._places.number,
         )
         self._names = [spec.name for spec in self.outputs]
-        is_on_device = self._places.computes != "cpu"
+        is_on_device = self._places.computes != HOST
         self._run = gated(loaded.session.run) if is_on_device else loaded.session.run
         if loaded.failures is not None:
             self._run = loaded.failures.watched(self._run)
@@ -259,10 +259,10 @@ class Session:
             check_shared(open_model(model), share)
         places = self._places
         if device is not None:
-            if device not in ("cpu", places.computes):
+            if device not in (HOST, places.computes):
                 raise UserError(
                     f"{device!r} is not where the session computes", where="device",
-                    fix=" or ".join(dict.fromkeys((places.computes, "cpu"))),
+                    fix=" or ".join(dict.fromkeys((places.computes, HOST))),
                 )  # fmt: skip
             places = dataclasses.replace(places, device=device)
         with GATE:

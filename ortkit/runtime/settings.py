@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias, get_args
 
 from ortkit.errors import UserError
 
-Target: TypeAlias = str | Sequence[str | tuple[str, Mapping[str, object]]]
+SessionTarget: TypeAlias = str | Sequence[str | tuple[str, Mapping[str, object]]]
 """`auto`, `cpu`, `cuda`, an execution provider's name, or several with their options."""
 
 Kernels: TypeAlias = Literal["auto", "never", "require"] | str | os.PathLike[str]
@@ -38,7 +38,7 @@ _TYPES: Mapping[str, tuple[Any, str]] = {
 class SessionSettings:
     """All arguments of `Session` but the model; its arguments are described there."""
 
-    target: Target = "auto"
+    target: SessionTarget = "auto"
     kernels: Kernels = "auto"
     trust: bool = False
     fallback: bool = False

@@ -10,10 +10,11 @@ from typing import Any
 
 import numpy as np
 
+from ortkit.runtime.memory_devices import GPU, HOST
 from ortkit.runtime.specs import TensorSpec
 
 #: DLPack's numbers of devices whose work goes on while the host does something else.
-_ASYNCHRONOUS = {2: "cuda", 13: "cuda"}
+_ASYNCHRONOUS = {2: GPU, 13: GPU}
 _DEFAULT_STREAM = 0x1  # CU_STREAM_LEGACY
 #: Packages in addition to torch that work on the device.
 _OTHERS = ("cupy", "jax", "numba", "pycuda", "tensorflow", "cuda", "warp")
@@ -24,9 +25,14 @@ def device_of(value: object) -> str:
     if hasattr(value, "device_name"):
         return str(value.device_name()).lower()
     if not hasattr(value, "__dlpack_device__"):
-        return "cpu"
+        return HOST
     number = int(value.__dlpack_device__()[0])
-    return "cpu" if number == 1 else _ASYNCHRONOUS.get(number, f"device {number} of DLPack")
+    return HOST if number == 1 else _ASYNCHRONOUS.get(number, f"device {number} of DLPack")
+
+
+def is_on_host(value: object) -> bool:
+    """Say whether an array or OrtValue lies in the host's memory."""
+    return device_of(value) == HOST
 
 
 def shared(ort: ModuleType, value: Any) -> Any:
@@ -67,7 +73,7 @@ def as_array(ort: ModuleType, value: Any, spec: TensorSpec) -> Any:
         return value.numpy()
     # bfloat16 and the like, which ONNX Runtime's Python binding has no array for.
     shape = tuple(value.shape())
-    if device_of(value) != "cpu":
+    if not is_on_host(value):
         held = ort.OrtValue.ortvalue_from_shape_and_type(list(shape), spec.onnx_code)
         copy_into(held, value)
         value = held

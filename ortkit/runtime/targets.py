@@ -13,7 +13,7 @@ from pathlib import Path
 from types import ModuleType
 
 from ortkit.errors import MissingDependencyError, UserError
-from ortkit.runtime.settings import Target
+from ortkit.runtime.settings import SessionTarget
 
 SUFFIX = "ExecutionProvider"
 CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
@@ -46,11 +46,11 @@ class Providers:
     """What is not as it was asked for."""
 
 
-def resolve(target: Target, ort: ModuleType, *, fallback: bool) -> Providers:
+def resolve(target: SessionTarget, ort: ModuleType, *, fallback: bool) -> Providers:
     """Turn a target into providers that this ONNX Runtime has.
 
     Args:
-        target: See `Target`. `auto` is CUDA where the runtime and the machine have it.
+        target: See `SessionTarget`. `auto` is CUDA where the runtime and the machine have it.
         ort: The onnxruntime module.
         fallback: Whether one that is missing is left out with a note.
 

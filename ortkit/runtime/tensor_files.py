@@ -16,6 +16,8 @@ from typing import Any, TypedDict
 
 import numpy as np
 
+_HOST = "cpu"  # of the devices, as ONNX Runtime calls them
+
 
 class Item(TypedDict):
     """One tensor on disk: its ONNX element type, its shape, and its data."""
@@ -72,7 +74,7 @@ def ort_value(ort: ModuleType, folder: Path, item: Item) -> Any:
 def of_ort_value(name: str, index: int, value: Any, folder: Path) -> Entry:
     """Write a tensor of any type but string."""
     file = f"{index}.bin"
-    if value.device_name() != "cpu":  # its address means nothing here
+    if value.device_name() != _HOST:  # its address means nothing here
         return {"name": name, "kind": "tensor", "items": [plain_item(value.numpy(), folder, file)]}
     size = value.tensor_size_in_bytes()
     if size:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ortkit.errors import UserError
-from ortkit.targets.target import Target
+from ortkit.targets.traits import HOST_PROVIDER, LowPrecision, Traits
 
 # Level -> its value of OrtkitCpu in custom_ops/native/manifest.h.
 LEVELS: dict[str, int] = {
@@ -48,13 +48,13 @@ def machine() -> str:
     )
 
 
-def resolve(target: Target) -> Target:
-    """Return `target` with "native" replaced by this machine's level.
+def resolve_level(level: str) -> str:
+    """Return a level of this machine's kind, "native" replaced by the highest that it runs.
 
     Raises:
         UserError: The level is unknown, or belongs to another kind of machine.
     """
-    level = native_level() if target.level == "native" else target.level
+    level = native_level() if level == "native" else level
     if level not in LEVELS:
         raise UserError(
             f"no kernels can be built for the processor level {level!r}",
@@ -65,7 +65,7 @@ def resolve(target: Target) -> Target:
             f"kernels for {level} cannot be linked on {machine()}",
             fix=f"run ortkit on a machine of type {level.split('-v', 1)[0]}",
         )
-    return Target(target.kind, level)
+    return level
 
 
 def native_level() -> str:
@@ -151,3 +151,61 @@ def _has_tiles() -> bool:
         return False
     answer = call(_ARCH_PRCTL, _GET_XCOMP_SUPP, ctypes.byref(supported))
     return answer == 0 and bool(supported.value >> _TILE_DATA & 1)
+
+
+_HALF_AND_FLOAT = frozenset({"FLOAT", "FLOAT16"})
+
+CPU = Traits(
+    title="CPU",
+    provider=HOST_PROVIDER,
+    backends=("tvm",),
+    is_host=True,
+    predicted_on="one thread",
+    level_option="cpu",
+    resolve=resolve_level,
+    levels=lambda level: (level,),
+    has_portable_image=False,
+    least_kernels=4,
+    has_signed_int8=has_signed_kernels,
+    cost_model="ortkit.fusion.regions.cost_model:CostModel",
+    families=(
+        "ortkit.fusion.gemm.cpu_bf16:family",
+        "ortkit.fusion.gemm.cpu_fp32_regions:family",
+        "ortkit.fusion.attention.cpu:family",
+    ),
+    decompositions=(),
+    convolutions="ortkit.fusion.conv.targets:ON_CPU",
+    conv_epilogue="ortkit.fusion.regions.members:ends_convolution",
+    has_blocked_conv_layout=True,
+    has_nhwc_option=False,
+    repeats_cheap_nodes=False,
+    activations="ortkit.ops.activations.forms:ON_CPU",
+    without_kernel="ortkit.graph.opsets.kernels:CPU_WITHOUT_KERNEL",
+    kernel_dtypes={
+        "DepthToSpace": frozenset({"FLOAT", "DOUBLE"}),
+        "InstanceNormalization": frozenset({"FLOAT"}),
+        "MultiHeadAttention": frozenset({"FLOAT"}),
+        "RMSNormalization": frozenset({"FLOAT", "FLOAT16", "DOUBLE"}),
+        "RotaryEmbedding": _HALF_AND_FLOAT,
+        "SkipLayerNormalization": _HALF_AND_FLOAT | {"DOUBLE"},
+    },
+    fused_conv_activations=frozenset(
+        {"Clip", "HardSigmoid", "HardSwish", "LeakyRelu", "Relu", "Sigmoid", "Tanh"}
+    ),
+    has_fast_skip_norm=False,
+    has_inner_softmax=False,
+    attention_shares_heads=True,
+    attention_caps_scores=True,
+    attention_rounds_softmax=True,
+    prefers_multi_head_attention=False,
+    grouped_attention_outputs=1,
+    earlier_passes={},
+    precisions={
+        "bf16": LowPrecision(by_product=True, has_budget=True, needs_kernels=True),
+        "int8": LowPrecision(by_product=True, has_budget=True),
+        "int4": LowPrecision(by_product=True, has_budget=True),
+    },
+    is_timed=True,
+    runner="ortkit.tune.runners:processor_runner",
+    has_remote_runners=True,
+)

@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
-from typing import Literal
 
 import onnx_ir as ir
 
@@ -26,6 +25,7 @@ from ortkit.runtime.heavy import HEAVY
 from ortkit.runtime.ort import require_onnxruntime
 from ortkit.runtime.profiling.result import Profile
 from ortkit.runtime.timing.variants import NotTimed, Timing, Variant, speedup, time_variants
+from ortkit.targets.catalog import Kind, traits_of
 from ortkit.temporary import TemporaryFolder
 from ortkit.trial.outlook import Facts, outlook
 from ortkit.trial.result import Holder, Latency, Prospect, Trial
@@ -51,7 +51,7 @@ def _silent(stage: str) -> None:
 class TrialOptions:
     """How to try."""
 
-    target: Literal["cpu", "cuda"] = "cpu"
+    target: Kind = "cpu"
     level: int = 2
     passes: str = ""
     seconds: float = 60.0
@@ -102,7 +102,7 @@ class _Trial:
         self.candidate = folder / "candidate.onnx"
         self.started = time.perf_counter()
         self.notes: list[str] = []
-        self.providers = (CUDA, CPU) if options.target == "cuda" else (CPU,)
+        self.providers = traits_of(options.target).providers
 
     def left(self) -> float:
         """Return the seconds that are left, never less than a moment."""
@@ -232,7 +232,7 @@ class _Trial:
     def _outlook(
         self, before: Latency | None, profile: Profile | None, flops: int, model: ir.Model
     ) -> tuple[Prospect, ...]:
-        if before is None or profile is None or self.options.target != "cpu":
+        if before is None or profile is None or not traits_of(self.options.target).is_host:
             return ()
         facts = Facts(
             milliseconds=before.median_ms,

@@ -20,6 +20,7 @@ from ortkit.runtime.opening import SessionPlan
 from ortkit.runtime.settings import SessionSettings
 from ortkit.runtime.timing.variants import CPU
 from ortkit.runtime.workers.interleave import Schedule, run_interleaved
+from ortkit.targets.catalog import traits_of
 from ortkit.tune.result import Alternative
 
 _ATTENTION = "fuse-attention"
@@ -72,10 +73,11 @@ def ways_of(
             f"--passes=-{_ATTENTION}: attention as written",
             dataclasses.replace(options, passes=f"-{_ATTENTION}"),
         )
-    if options.target == "cuda":
-        if any(node.op_type == "Conv" for node in base.model.graph):
-            yield Way("prefer_nhwc: NHWC layout", provider_options={"prefer_nhwc": "1"})
-    elif settings.threads == 0:
+    traits = traits_of(options.target)
+    has_conv = any(node.op_type == "Conv" for node in base.model.graph)
+    if traits.has_nhwc_option and has_conv:
+        yield Way("prefer_nhwc: NHWC layout", provider_options={"prefer_nhwc": "1"})
+    if traits.is_host and settings.threads == 0:
         # What ONNX Runtime takes by itself is all cores.
         for count in sorted({1, cores // 2} - {0, cores}):
             yield Way(f"threads={count}", settings=dataclasses.replace(settings, threads=count))
@@ -92,7 +94,7 @@ def ways_of(
     for level, what in ((3, "every recognised fusion"), (1, "no fusions")):
         if level != options.level:
             yield Way(f"--level {level}: {what}", dataclasses.replace(options, level=level))
-    if options.target == "cpu":
+    if traits.is_host:
         for what, other in (
             ("spinning=False", dataclasses.replace(settings, spinning=False)),
             ("memory_pattern=False", dataclasses.replace(settings, memory_pattern=False)),

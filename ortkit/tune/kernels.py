@@ -18,7 +18,7 @@ from ortkit.kernels.sizes import symbols_of
 from ortkit.kernels.tuning.calibration import processor
 from ortkit.kernels.tuning.database import Place, cache_file
 from ortkit.refusal import Refused
-from ortkit.targets.cpu import resolve
+from ortkit.targets.catalog import traits_of
 from ortkit.targets.target import Target
 from ortkit.temporary import TemporaryFolder
 from ortkit.tune.cases import TuneCase
@@ -109,13 +109,17 @@ def tune_kernels(
     Raises:
         UserError: Options or a database make no sense, or nothing can be written.
     """
-    if options.target != "cpu" or options.runner != LOCAL:
+    is_host = traits_of(options.target).is_host
+    if not is_host or options.runner != LOCAL:
         raise UserError(
             "kernels of ops are tuned for this machine's processor",
-            where="--runner" if options.target == "cpu" else "--target", fix="leave it out",
+            where="--runner" if is_host else "--target", fix="leave it out",
         )  # fmt: skip
     _check_names(options.shapes, [one for kernels in searches for one in kernels])
-    target, store = resolve(Target("cpu", options.cpu)), TuneStore(options.db, options.merge)
+    target, store = (
+        Target(options.target, options.cpu).resolved(),
+        TuneStore(options.db, options.merge),
+    )
     began, said = time.monotonic(), [*notes]
     regions: list[TuningRegion] = []
     shapes: dict[str, tuple[int, ...]] = {}

@@ -6,10 +6,10 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
 
 from ortkit.errors import UserError
-from ortkit.targets.cpu import resolve, runs_here
+from ortkit.targets.catalog import KINDS, Kind, traits_of
+from ortkit.targets.cpu import runs_here
 from ortkit.targets.target import Target
 
 
@@ -21,7 +21,7 @@ def _silent(stage: str) -> None:
 class TuneOptions:
     """How to tune; the defaults are those of `ortkit tune`."""
 
-    target: Literal["cpu", "cuda"] = "cpu"
+    target: Kind = "cpu"
     trials: int | None = None
     """Kernels to try at most, of all regions together; None: as many as the time allows."""
     budget: float | None = None
@@ -48,7 +48,7 @@ class TuneOptions:
     """Called with what is being done, and what was found so far."""
 
     def __post_init__(self) -> None:
-        if self.target not in ("cpu", "cuda"):
+        if self.target not in KINDS:
             raise UserError(f"nothing is tuned for {self.target!r}", where="--target")
         if self.trials is not None and self.trials < 0:
             raise UserError(f"{self.trials} trials", where="--trials", fix="give 0 or more")
@@ -56,13 +56,14 @@ class TuneOptions:
             raise UserError(f"{self.budget:g} s", where="--budget", fix="give more than 0")
         if self.threads < 0:
             raise UserError(f"{self.threads} threads", where="--threads", fix="use 0 or more")
-        if self.target == "cpu" and not runs_here(resolve(Target("cpu", self.cpu)).level):
+        traits = traits_of(self.target)
+        if traits.is_host and not runs_here(Target(self.target, self.cpu).resolved().level):
             raise UserError(
                 f"kernels for {self.cpu} do not run on this machine",
                 where="--cpu",
                 fix="tune them on one that does, and bring the database with --db",
             )
-        if self.target == "cuda" and self.runner != "local":
+        if not traits.has_remote_runners and self.runner != "local":
             raise UserError(
                 f"kernels for GPUs are measured on this machine, not by {self.runner}",
                 where="--runner",

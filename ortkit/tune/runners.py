@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ortkit.errors import UserError
 from ortkit.kernels.tuning.calibration import processor
-from ortkit.targets.cpu import resolve
+from ortkit.targets.catalog import load, traits_of
 from ortkit.targets.target import Target
 from ortkit.tune.options import TuneOptions
 from ortkit.tune.timing import Timer, time_choices
@@ -39,6 +39,23 @@ class Runner:
     is_here: bool = False
 
 
+def processor_runner(options: TuneOptions) -> Runner:
+    """Return this machine's processor."""
+    target = Target(options.target, options.cpu).resolved()
+    return Runner(time_choices, target, processor(), is_here=True)
+
+
+def gpu_runner(options: TuneOptions) -> Runner:
+    """Return this machine's GPU.
+
+    Raises:
+        UserError: There is none, or kernels are not made for it.
+    """
+    gpu = this_gpu()
+    target = Target(options.target, gpu.level)
+    return Runner(time_choices, target, gpu.name, _REGIONS_ON_GPU, is_here=True)
+
+
 @contextmanager
 def runner_for(options: TuneOptions) -> Iterator[Runner]:
     """Return who measures kernels, and let go of it after the `with` block.
@@ -47,15 +64,11 @@ def runner_for(options: TuneOptions) -> Iterator[Runner]:
         UserError: There is no such runner, or nobody answers.
         MissingDependencyError: What it needs is not installed.
     """
-    if options.target == "cuda":
-        gpu = this_gpu()
-        target = Target("cuda", gpu.level)
-        yield Runner(time_choices, target, gpu.name, _REGIONS_ON_GPU, is_here=True)
-        return
-    target = resolve(Target("cpu", options.cpu))
     if options.runner == LOCAL:
-        yield Runner(time_choices, target, processor(), is_here=True)
-    elif options.runner == RAY:
+        yield load(traits_of(options.target).runner)(options)
+        return
+    target = Target(options.target, options.cpu).resolved()
+    if options.runner == RAY:
         from ortkit.tune.on_ray import ray_cluster
 
         with ray_cluster() as cluster:

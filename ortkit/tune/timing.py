@@ -149,7 +149,7 @@ def _timed(
                 return error
 
         # On a GPU they wait for each other, but for starting and loading.
-        with ThreadPoolExecutor(_STARTING if target.kind == "cuda" else 1) as pool:
+        with ThreadPoolExecutor(1 if target.traits.is_host else _STARTING) as pool:
             return list(pool.map(measured, range(len(requests))))
 
 

@@ -10,8 +10,9 @@ from ortkit import env
 from ortkit.errors import KernelError, UserError
 from ortkit.isolation.ended import Ended, Failed
 from ortkit.isolation.run import run_isolated
-from ortkit.kernels.cuda import ARCHITECTURES, CeilDiv, CudaKernel, Image, Variant
+from ortkit.kernels.cuda import CeilDiv, CudaKernel, Image, Variant
 from ortkit.private_folder import make_private_folder
+from ortkit.targets.cuda import ARCHITECTURES
 from ortkit.tune.cases import TuneCase, tensors_of
 from ortkit.tune.cuda_child import CudaLaunch, CudaTimingJob, gpu_here, time_on_cuda
 from ortkit.tune.cuda_child import Gpu as Gpu

@@ -21,6 +21,7 @@ from ortkit.optimization.options import OptimizeOptions
 from ortkit.runtime.ort import require_onnxruntime
 from ortkit.runtime.settings import SessionSettings
 from ortkit.runtime.timing.variants import NotTimed, Timing, Variant, time_variants
+from ortkit.targets.catalog import traits_of
 from ortkit.targets.target import Target
 from ortkit.temporary import TemporaryFolder
 from ortkit.tune.alternatives import Alternatives, ways_of
@@ -41,12 +42,6 @@ _TIMEOUT_SECONDS = 300.0
 _LEAST_FOR_KERNELS, _MOST_FOR_KERNELS = 0.25, 0.6
 #: The toolchain stays loaded while kernels are timed.
 _TOOLCHAIN_SECONDS = 60.0
-#: Who runs the whole model, and who makes its kernels.
-PROVIDERS = {
-    "cpu": ("CPUExecutionProvider",),
-    "cuda": ("CUDAExecutionProvider", "CPUExecutionProvider"),
-}
-_BACKENDS = {"cpu": "auto", "cuda": "triton"}
 #: Regions that take less of the time are left as they are.
 _LEAST_SHARE = 0.001
 
@@ -69,7 +64,7 @@ def tune(source: Path, options: TuneOptions | None = None) -> TuneResult:
     """
     require_onnxruntime()
     options = options or TuneOptions()
-    if (missing := missing_toolchain(_BACKENDS[options.target])) is not None:
+    if (missing := missing_toolchain(target=Target(options.target))) is not None:
         raise missing
     store = TuneStore(options.db, options.merge)
     with (
@@ -119,7 +114,7 @@ class Tuner:
         files = [cache_file(), *([self.options.db] if self.options.db is not None else [])]
         return TuneResult(
             source=str(self.source),
-            machine=machine() if self.options.target == "cpu" else self.runner.processor,
+            machine=machine() if self.target.traits.is_host else self.runner.processor,
             level=self.target.level,
             inputs={} if timing is None else shapes_in(timing.feeds),
             regions=tuple(one.result() for one in self.regions),
@@ -137,7 +132,7 @@ class Tuner:
 
     def _making(self, chooser: Chooser) -> OptimizeOptions:
         options = self.options
-        arch = self.target.level if options.target == "cuda" else "native"
+        arch = "native" if self.target.traits.is_host else self.target.level
         return OptimizeOptions(
             target=options.target, level=options.level, cpu=options.cpu, arch=arch, verify=False,
             check_load=False, chooser=chooser,
@@ -163,7 +158,7 @@ class Tuner:
                 seconds=_RUN_SECONDS,
                 profile_seconds=_PROFILE_SECONDS,
                 timeout_seconds=_TIMEOUT_SECONDS,
-                providers=PROVIDERS[self.options.target],
+                providers=traits_of(self.options.target).providers,
                 threads=self.options.threads,
             )
             if not isinstance(found, NotTimed):
@@ -185,8 +180,8 @@ class Tuner:
         uses = uses_in(timing.profile_file, fused_ops(optimized.model))
         cases, problems = cases_of(uses, asked.regions)
         self.notes += problems
-        if self.options.target == "cuda":
-            # What a profile says of nodes on a GPU is how long the host took to launch them.
+        if not self.target.traits.is_host:
+            # What a profile says of nodes on a device is how long the host took to launch them.
             cases = self._shares_measured(cases, timing.fastest[0])
         return [
             self._region(case, backend) for case, backend in cases if case.share >= _LEAST_SHARE
@@ -242,6 +237,6 @@ class Tuner:
         tried = Alternatives(
             self.source, base, making, settings, timing.feeds, self.folder,
             run_seconds=timing.fastest[0], expected=self.prepared,
-            providers=PROVIDERS[self.options.target],
+            providers=traits_of(self.options.target).providers,
         )  # fmt: skip
         return tried.try_all(ways, lambda: self.loop.left, self.options.progress)

@@ -25,7 +25,6 @@ from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.tunable import Tunable
 from ortkit.kernels.tuning.database import Place, Record
 from ortkit.runtime.intervals import speedup_of
-from ortkit.targets.cpu import resolve
 from ortkit.targets.target import Target
 from ortkit.tune.cases import TuneCase
 from ortkit.tune.region import BATCH, TuningRegion
@@ -43,7 +42,7 @@ _EFFORT = Effort(processes=5, rounds=25, seconds=0.002)
 def main() -> int:
     """Tune, time, print and write."""
     options = _parser().parse_args()
-    target = resolve(Target("cpu", options.cpu))
+    target = Target("cpu", options.cpu).resolved()
     results: dict[str, object] = {"machine": output.machine(None), "level": target.level}
     print(f"machine: {results['machine']}")
     rows: list[dict[str, object]] = []

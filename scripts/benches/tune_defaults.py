@@ -31,7 +31,6 @@ from ortkit.kernels.tunable import Tunable
 from ortkit.kernels.tuning.calibration import processor
 from ortkit.kernels.tuning.database import Place, Record
 from ortkit.kernels.tuning.defaults import FOLDER, SCHEMA
-from ortkit.targets.cpu import resolve
 from ortkit.targets.target import Target
 from ortkit.tune.cases import TuneCase
 from ortkit.tune.region import BATCH, TuningRegion
@@ -126,7 +125,7 @@ def _target(options: argparse.Namespace) -> tuple[Target, str, str]:
     if options.target == "cuda":
         gpu = this_gpu()
         return Target("cuda", gpu.level), gpu.name, "triton"
-    return resolve(Target("cpu", options.cpu)), processor(), "tvm"
+    return Target("cpu", options.cpu).resolved(), processor(), "tvm"
 
 
 def _members(backend: Tunable, target: Target, machine: str, only: str) -> list[Member]:

@@ -23,8 +23,9 @@ from pathlib import Path
 
 import numpy as np
 
-from ortkit.kernels.cuda import ARCHITECTURES, CudaKernel
+from ortkit.kernels.cuda import CudaKernel
 from ortkit.kernels.triton.generate import sources_of
+from ortkit.targets.cuda import ARCHITECTURES
 from scripts.benches import output
 from scripts.sanitizer.cases import CASES
 from scripts.sanitizer.races import hand_overs, programs_of

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from ortkit.kernels.tvm.backend import TvmBackend
-from ortkit.targets.cpu import resolve
 from ortkit.targets.target import Target
 from ortkit.tune.cases import TuneCase
 from scripts.benches import tune
@@ -38,7 +37,7 @@ def test_a_piece_is_tuned_and_written(
 def test_a_kernel_without_choices_is_left_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     signature = as_region(CASES[0].as_kernel())
     monkeypatch.setattr(TvmBackend, "parameters", lambda *_: {})
-    row = tune._tuned(TuneCase(signature), resolve(Target()), 1.0)
+    row = tune._tuned(TuneCase(signature), Target().resolved(), 1.0)
     assert row == {"problem": "a kernel without choices", "gain": None}
 
 

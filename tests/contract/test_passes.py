@@ -15,7 +15,7 @@ from ortkit.graph.check.model import check_model
 from ortkit.passes.catalog import PASSES
 from ortkit.passes.presets import ORDER
 from ortkit.passes.select import load_pass, select_passes
-from ortkit.rewrite.options import Target
+from ortkit.rewrite.options import RewriteOptions
 from ortkit.rewrite.passes import Pass
 from ortkit.rewrite.pipeline import Pipeline, PipelineResult
 from ortkit.verify.compare import compare_outputs
@@ -61,7 +61,7 @@ def apply(
     proto: onnx.ModelProto, *passes: Pass, fuel: int | None = None, level: int = 3
 ) -> tuple[onnx.ModelProto, PipelineResult]:
     model = ir.from_proto(proto)
-    result = Pipeline(passes).run(model, Target("cpu", level), fuel=fuel)
+    result = Pipeline(passes).run(model, RewriteOptions(level=level), fuel=fuel)
     check_model(model)
     after = ir.to_proto(model)
     note(f"{onnx.printer.to_text(proto)}\n---- after ----\n{onnx.printer.to_text(after)}")
@@ -119,6 +119,6 @@ def test_denied_rewrites_do_not_happen(model: onnx.ModelProto, data: st.DataObje
         return
     denied = frozenset(data.draw(st.lists(st.sampled_from(ids), min_size=1)))
     again = ir.from_proto(model)
-    second = Pipeline(select_passes("", 2)).run(again, Target(), denied=denied)
+    second = Pipeline(select_passes("", 2)).run(again, RewriteOptions(), denied=denied)
     assert not denied & {hit.id for hit in second.log.hits}
     assert_same_results(model, ir.to_proto(again), exact=False)

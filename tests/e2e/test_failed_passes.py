@@ -20,7 +20,7 @@ from ortkit.graph.check.model import check_model
 from ortkit.passes.drop_identity import DropIdentity
 from ortkit.rewrite.failures import PassError
 from ortkit.rewrite.log import RewriteLog
-from ortkit.rewrite.options import Target
+from ortkit.rewrite.options import RewriteOptions
 from ortkit.rewrite.passes import GraphPass, ModelPass, NodePass, Pass
 from ortkit.rewrite.pipeline import Pipeline
 from ortkit.rewrite.scope import Scope
@@ -127,7 +127,7 @@ def test_a_pipeline_by_itself_raises() -> None:
     """What the tests of single passes rely on."""
     model = ir.from_proto(onnx.parser.parse_model(TEXT))
     with pytest.raises(PassError, match="half-an-edit") as caught:
-        Pipeline((HalfAnEdit(),)).run(model, Target())
+        Pipeline((HalfAnEdit(),)).run(model, RewriteOptions())
     assert isinstance(caught.value.__cause__, IndexError)
 
 

@@ -17,7 +17,7 @@ from onnxscript.rewriter.pattern import RewriteRule
 from ortkit import OptimizeOptions, UserError, optimize
 from ortkit.extend.body.rewrite_rules import RewriteRules
 from ortkit.passes.select import catalog, select_passes
-from ortkit.rewrite.options import Target
+from ortkit.rewrite.options import RewriteOptions
 from ortkit.rewrite.passes import NodePass
 from ortkit.rewrite.pipeline import Pipeline
 from ortkit.rewrite.site import Site
@@ -53,7 +53,7 @@ class DropAbsOfNeg(NodePass):
 
 def test_an_onnxscript_rule_is_a_pass() -> None:
     graph = model()
-    result = Pipeline((RewriteRules.of(abs_then_relu()),)).run(graph, Target())
+    result = Pipeline((RewriteRules.of(abs_then_relu()),)).run(graph, RewriteOptions())
     assert ops(graph) == ["Neg", "Neg", "Abs"]
     assert [hit.id for hit in result.log.hits] == ["rewrite-rules:abs-relu:rule0"]
     assert result.settled
@@ -61,7 +61,7 @@ def test_an_onnxscript_rule_is_a_pass() -> None:
 
 def test_a_rule_without_fuel_changes_nothing() -> None:
     graph = model()
-    result = Pipeline((RewriteRules.of(abs_then_relu()),)).run(graph, Target(), fuel=0)
+    result = Pipeline((RewriteRules.of(abs_then_relu()),)).run(graph, RewriteOptions(), fuel=0)
     assert ops(graph) == ["Neg", "Neg", "Abs", "Relu"]
     assert not result.modified
 

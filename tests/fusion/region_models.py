@@ -21,8 +21,9 @@ from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.tuning.calibration import Calibration
 from ortkit.refusal import Refused
 from ortkit.rewrite.log import RewriteLog
-from ortkit.rewrite.options import Target
+from ortkit.rewrite.options import RewriteOptions
 from ortkit.rewrite.scope import Scope
+from ortkit.targets.target import Target
 
 HEAD = '<ir_version: 10, opset_import: ["" : 23, "com.microsoft" : 1]>'
 
@@ -43,7 +44,7 @@ def accept(signature: RegionSignature) -> Refused | None:
 
 def scope_of(model: ir.Model, denied: Sequence[str] = (), kind: str = "cpu") -> Scope:
     log = RewriteLog(frozenset(denied))
-    return Scope(model, model.graph, Shapes.infer(model), log, Target(kind, 2))
+    return Scope(model, model.graph, Shapes.infer(model), log, RewriteOptions(Target(kind), 2))
 
 
 def graphs_of(graph: ir.Graph) -> list[ir.Graph]:

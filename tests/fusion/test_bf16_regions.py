@@ -19,7 +19,7 @@ from ortkit.kernels.layouts.bf16_blocks import pack_weight, unpack_text
 from ortkit.kernels.signature import RegionSignature
 from ortkit.refusal import Refused
 from ortkit.rewrite.log import RewriteLog
-from ortkit.rewrite.options import Target as Kind
+from ortkit.rewrite.options import RewriteOptions
 from ortkit.rewrite.scope import Scope, Whole
 from ortkit.targets.target import Target
 
@@ -46,7 +46,7 @@ def found(body: str, judge: Accepts | None = None, rounded: bool = True) -> list
     model = open_model(proto)
     assert "packed" in names_in(model)
     scope = Scope(
-        model, model.graph, Shapes.infer(model), RewriteLog(), Kind("cpu", 2, 23), Whole.of(model)
+        model, model.graph, Shapes.infer(model), RewriteLog(), RewriteOptions(), Whole.of(model)
     )
     assert isinstance(scope.root, ir.Graph)
     return list(product_candidates(scope, scope.root, judge or takes_all))

@@ -19,15 +19,14 @@ from ortkit.fusion.decompose.conv_bias import DecomposeConvBias
 from ortkit.fusion.decompose.gate_up import DecomposeGateUp
 from ortkit.fusion.decompose.pretranspose import PretransposeWeight
 from ortkit.fusion.decompose.rotary import DecomposeRotary
-from ortkit.fusion.decompose.run import Decomposition, decomposed
+from ortkit.fusion.decompose.run import Decomposition, Surroundings, decomposed
 from ortkit.fusion.decompose.skip_norm import DecomposeSkipNorm
-from ortkit.fusion.regions.select import Accepts
 from ortkit.graph.io.open import open_model
 from ortkit.graph.io.text import to_text
 from ortkit.kernels.build.library import LibraryBuild
 from ortkit.kernels.signature import RegionSignature
 from ortkit.optimization.options import OptimizeOptions
-from ortkit.optimization.passes import lowering_of, pipeline_of, target_of
+from ortkit.optimization.passes import lowering_of, pipeline_of, rewrite_options
 from ortkit.rewrite.pipeline import PipelineResult
 from ortkit.targets.target import Target
 
@@ -50,8 +49,8 @@ def rewritten(name: str) -> PipelineResult:
         target="cuda", level=2, precision="fp16", arch="sm_80", verify=False, check_load=False
     )
     model = open_model(models.build(name))
-    result = pipeline_of(options).run(model, target_of(options))
-    return lowering_of(options).run(model, target_of(options), after=result)
+    result = pipeline_of(options).run(model, rewrite_options(options))
+    return lowering_of(options).run(model, rewrite_options(options), after=result)
 
 
 def everything() -> Sequence[Decomposition]:
@@ -100,13 +99,11 @@ EAGER = {"decompose-skip-norm", "decompose-gate-up", "pretranspose-weight"}
 in_order = plan._decompositions
 
 
-def eager(
-    accepts: Accepts, excluded: frozenset[ir.Node], *, has_layout: bool
-) -> Sequence[Decomposition]:
+def eager(target: Target, around: Surroundings) -> Sequence[Decomposition]:
     """Return what is decomposed, whatever the size: tiny models would not gain."""
     return [
         replace(one, wanted=lambda *_: True) if one.name in EAGER else one
-        for one in in_order(accepts, excluded, has_layout=has_layout)
+        for one in in_order(target, around)
     ]
 
 

@@ -18,11 +18,10 @@ from ortkit.fusion.plan import compile_regions
 from ortkit.fusion.regions.duplicate import Candidate
 from ortkit.kernels.build.library import missing_toolchain
 from ortkit.rewrite.scope import Scope
-from ortkit.targets.cpu import resolve
 from ortkit.targets.target import Target
 
 runs_wide = pytest.mark.skipif(
-    missing_toolchain() is not None or not resolve(Target()).level.startswith(LEVELS),
+    missing_toolchain() is not None or not Target().resolved().level.startswith(LEVELS),
     reason="products are for processors with AVX-512",
 )
 

@@ -26,8 +26,9 @@ import onnx_ir as ir
 from ortkit.graph.check.model import check_model
 from ortkit.graph.io.text import from_text, to_text
 from ortkit.passes.select import select_passes
-from ortkit.rewrite.options import Target
+from ortkit.rewrite.options import RewriteOptions
 from ortkit.rewrite.pipeline import Pipeline
+from ortkit.targets.target import Target
 
 FOLDER = Path(__file__).parent
 AFTER = "# ---- after ----"
@@ -90,7 +91,9 @@ class Golden:
         """Run the pass; return the case as it should be written, and the rewritten model."""
         model = from_text(self.before)
         passes = select_passes(self.passes, 0)
-        result = Pipeline(passes).run(model, Target("cpu", self.level))
+        result = Pipeline(passes).run(
+            model, RewriteOptions(Target("cpu", "x86-64-v3"), self.level)
+        )
         assert result.settled
         check_model(model)
         reasons = dict.fromkeys(miss.reason for miss in result.log.misses)

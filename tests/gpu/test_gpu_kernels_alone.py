@@ -13,7 +13,7 @@ import pytest
 
 import models
 from ortkit import OptimizeOptions, optimize
-from ortkit.kernels.cuda import CudaKernel, resolve_cuda
+from ortkit.kernels.cuda import CudaKernel
 from ortkit.kernels.link.linker import link_library
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.triton.build import write_images
@@ -60,7 +60,7 @@ def judged(
     signature: RegionSignature, sources: Sequence[VariantSource], folder: Path
 ) -> KernelRow:
     """Compile sources, link them and judge the library's kernel."""
-    target = resolve_cuda(Target("cuda", "native"))
+    target = Target("cuda", "native").resolved()
     made = write_images(sources, (90,), folder)
     kernel = CudaKernel(
         signature.key, "triton", target, made.variants, made.images, 0.0, made.left_out

@@ -16,7 +16,7 @@ from models.feeds import feeds
 from ortkit.graph.check.model import check_model
 from ortkit.graph.io.text import from_text, to_text
 from ortkit.graph.opsets.adapters import ADAPTERS
-from ortkit.graph.opsets.kernels import LAST_INLINED, WITHOUT_KERNEL
+from ortkit.graph.opsets.kernels import CPU_WITHOUT_KERNEL, CUDA_WITHOUT_KERNEL, LAST_INLINED
 from ortkit.graph.opsets.raising import NEWEST, OLDEST, Plan, plan_raise, raise_opset
 from ortkit.graph.opsets.schema_steps import history
 from ortkit.graph.walk import nodes_below
@@ -331,12 +331,14 @@ def test_what_onnx_runtime_does_not_run_is_not_emitted() -> None:
         if OLDEST < new <= NEWEST and runs(op_type, old) and not runs(op_type, new)
     }
     assert lost
-    assert lost <= set(ADAPTERS) | WITHOUT_KERNEL["cpu"]
+    assert lost <= set(ADAPTERS) | CPU_WITHOUT_KERNEL
 
 
-@pytest.mark.parametrize("kind", WITHOUT_KERNEL)
-def test_a_kernel_ends_at_a_version_that_changed_its_operator(kind: str) -> None:
-    for op_type, version in WITHOUT_KERNEL[kind]:
+@pytest.mark.parametrize("absent", [CPU_WITHOUT_KERNEL, CUDA_WITHOUT_KERNEL])
+def test_a_kernel_ends_at_a_version_that_changed_its_operator(
+    absent: frozenset[tuple[str, int]],
+) -> None:
+    for op_type, version in absent:
         assert version in history(op_type)
 
 
@@ -362,7 +364,7 @@ def test_a_gpu_keeps_its_kernels() -> None:
         g (float[1, 2, 4, 4] x) => (float[1, 2, 3, 3] y)
         { y = MaxPool <kernel_shape = [2, 2]> (x) }"""
     )
-    assert isinstance(plan_raise(model, 21, kind="cuda"), Plan)
+    assert isinstance(plan_raise(model, 21, without_kernel=CUDA_WITHOUT_KERNEL), Plan)
     reason = "MaxPool of opset 22: ONNX Runtime has no kernel for it (MaxPool 'y')"
-    assert plan_raise(model, 22, kind="cuda") == reason
+    assert plan_raise(model, 22, without_kernel=CUDA_WITHOUT_KERNEL) == reason
     assert isinstance(plan_raise(model, 22, kind="cpu"), Plan)

@@ -22,7 +22,7 @@ MAY_IMPORT = {
     "custom_ops/forms": (
         "custom_ops/tvm/tile kernels kernels/layouts kernels/region kernels/triton"
     ),
-    "custom_ops/triton": "kernels kernels/region kernels/triton",
+    "custom_ops/triton": "kernels kernels/region kernels/triton targets",
     "custom_ops/triton/attention": "custom_ops/forms kernels kernels/triton",
     "custom_ops/triton/conv": "custom_ops/forms custom_ops/triton kernels kernels/triton",
     "custom_ops/triton/gemm": (
@@ -51,7 +51,7 @@ MAY_IMPORT = {
         "extend/body extend/build extend/declare extend/triton extend/tvm isolation kernels/*"
         " runtime targets verify"
     ),
-    "extend/declare": "extend/body extend/check extend/torch kernels/* operators runtime",
+    "extend/declare": "extend/body extend/check extend/torch kernels/* operators runtime targets",
     "extend/torch": "extend/build extend/check extend/declare extend/triton kernels/* passes",
     "extend/triton": "extend/declare kernels/* targets",
     "extend/tvm": "extend/check extend/declare kernels/* targets",
@@ -60,12 +60,12 @@ MAY_IMPORT = {
         " graph/* kernels/* ops/* rewrite targets"
     ),
     "fusion/attention": "fusion/regions graph/* kernels/* operators ops/* rewrite",
-    "fusion/conv": "fusion/regions graph/* kernels/* rewrite",
+    "fusion/conv": "fusion/regions graph/* kernels/* rewrite targets",
     "fusion/decompose": "fusion/attention fusion/gemm fusion/regions ops/* rewrite",
     "fusion/gemm": (
         "analysis fusion/conv fusion/regions graph/* kernels/* operators rewrite targets"
     ),
-    "fusion/regions": "fusion graph/* kernels/* operators rewrite",
+    "fusion/regions": "fusion graph/* kernels/* operators rewrite targets",
     "graph": "operators",
     "graph/analysis": "graph graph/io graph/shapes graph/symbolic operators",
     "graph/batch": "graph graph/shapes graph/shapes/rules graph/symbolic operators",
@@ -87,7 +87,7 @@ MAY_IMPORT = {
     "measure": "graph/* isolation kernels/* runtime/* targets verify/*",
     "operators": "",
     "ops": "analysis",
-    "ops/activations": "analysis rewrite",
+    "ops/activations": "analysis rewrite targets",
     "ops/attention": "analysis graph/* operators rewrite",
     "ops/rotary": "analysis graph/* operators rewrite",
     "optimization": (
@@ -96,7 +96,7 @@ MAY_IMPORT = {
     ),
     "page": "",
     "page/graph": "graph/* page",
-    "passes": "analysis graph/* operators ops/* rewrite",
+    "passes": "analysis graph/* operators ops/* rewrite targets",
     "precision": (
         "analysis graph/* isolation kernels/* operators rewrite runtime/* targets verify/*"
     ),
@@ -106,14 +106,14 @@ MAY_IMPORT = {
         "fusion/* graph/* isolation kernels/* measure passes provider rewrite runtime targets"
         " verify/*"
     ),
-    "rewrite": "graph/*",
+    "rewrite": "graph/* targets",
     "runtime": "graph/* kernels operators",
     "runtime/memory": "graph/* isolation kernels operators runtime runtime/profiling",
     "runtime/profiling": "graph/* kernels/* operators page runtime runtime/workers",
     "runtime/timing": "runtime runtime/profiling runtime/workers",
     "runtime/workers": "isolation runtime",
     "targets": "",
-    "trial": "graph/* measure optimization runtime/* verify/*",
+    "trial": "graph/* measure optimization runtime/* verify/* targets",
     "tune": "fusion/* graph/* isolation kernels/* measure optimization runtime/* targets",
     "verify": (
         "graph/* isolation kernels/* operators runtime targets verify/inputs verify/kernels"

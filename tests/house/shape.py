@@ -8,11 +8,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 
-from tests.import_graph import SOURCE, imports, modules, package_of, tree
+from ortkit.targets.catalog import KINDS
+from tests.import_graph import imports, modules, package_of, tree
 
 #: Folders that are lists: one pass or one command per file.
 LISTS = ("passes", "cli")
-_KINDS = frozenset({"cpu", "cuda"})
+_KINDS = frozenset(KINDS)
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,7 @@ class Shape:
     refusals: tuple[str, ...]
     """Classes that say why something is not done."""
     target_tests: Mapping[str, int]
-    """Comparisons of a target's kind with a name, by module outside `targets`."""
+    """Decisions by a target's name, by module outside `targets`."""
 
     @property
     def largest_folder(self) -> tuple[str, int]:
@@ -66,7 +67,11 @@ def measure() -> Shape:
         package_cycles=cycles(packages),
         file_cycles=cycles(files),
         refusals=tuple(sorted(_refusals())),
-        target_tests={name: count for name in modules() if (count := _target_tests(name))},
+        target_tests={
+            name: count
+            for name, path in modules().items()
+            if (count := target_tests(name, tree(path)))
+        },
     )
 
 
@@ -99,18 +104,36 @@ def _refusals() -> Iterator[str]:
                 yield f"{name.removeprefix('ortkit.')}.{node.name}"
 
 
-def _target_tests(name: str) -> int:
-    """Count the comparisons with "cpu" or "cuda" in a module."""
-    path = modules()[name]
-    if path.is_relative_to(SOURCE / "targets"):
+def target_tests(name: str, parsed: ast.Module) -> int:
+    """Count where a module decides by a target's name.
+
+    That is a comparison or a `case` with a name, a table with a column for each, and a type of its
+    own of all names.
+    """
+    if name.startswith("ortkit.targets."):
         return 0
-    return sum(
-        isinstance(each, ast.Constant) and each.value in _KINDS
-        for node in ast.walk(tree(path))
-        if isinstance(node, ast.Compare)
-        for operand in (node.left, *node.comparators)
-        for each in ast.walk(operand)
-    )
+    return sum(map(_names_compared, ast.walk(parsed)))
+
+
+def _names_compared(node: ast.AST) -> int:
+    match node:
+        case ast.Compare():
+            return sum(map(_names, (node.left, *node.comparators)))
+        case ast.match_case():
+            return _names(node.pattern)
+        case ast.Dict(keys=keys):
+            return len(keys) if {_text(key) for key in keys} >= _KINDS else 0
+        case ast.Subscript(value=ast.Name(id="Literal")):
+            return int(_names(node.slice) >= len(_KINDS))
+    return 0
+
+
+def _names(node: ast.AST) -> int:
+    return sum(_text(each) in _KINDS for each in ast.walk(node))
+
+
+def _text(node: ast.AST | None) -> str:
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
 
 
 if __name__ == "__main__":

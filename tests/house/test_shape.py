@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import ast
+
 import pytest
 
-from tests.house.shape import LISTS, cycles, measure
+from tests.house.shape import LISTS, cycles, measure, target_tests
+from tests.import_graph import modules
 
 #: Modules of a folder that a person takes in; the lists grow with what they list.
 MOST_MODULES = 45
 #: Import cycles between modules that are left, and the modules of the largest.
 CYCLES, LARGEST_CYCLE = 13, 18
-#: Comparisons with a target's name that are to become traits of the target.
-TARGET_TESTS = 101
+#: Where one of the names is no target.
+NO_TARGETS = {
+    "ortkit.comparison.machine": "the first word of /proc/stat",
+    "ortkit.extend.torch.run": "torch's types of devices",
+}
 
 
 @pytest.mark.parametrize(
@@ -54,6 +60,28 @@ def test_there_is_one_type_of_refusal() -> None:
     }
 
 
-def test_targets_are_tested_by_name_less_and_less() -> None:
-    found = measure().target_tests
-    assert sum(found.values()) <= TARGET_TESTS, found
+def test_nothing_is_decided_by_a_name() -> None:
+    assert measure().target_tests.keys() == NO_TARGETS.keys()
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ('if target.kind == "cpu": pass', 1),
+        ('if kind not in ("cpu", "cuda"): pass', 2),
+        ('match kind:\n    case "cuda": pass', 1),
+        ('times = {"cpu": 1, "cuda": 2}', 2),
+        ('hardware = {"cpu": 0, "gpu": 1}', 0),
+        ('Kind = Literal["cpu", "cuda"]', 1),
+        ('target = Target("cuda", "sm_90")', 0),
+    ],
+)
+def test_decisions_are_counted(text: str, count: int) -> None:
+    assert target_tests("ortkit.somewhere", ast.parse(text)) == count
+    assert target_tests("ortkit.targets.cuda", ast.parse(text)) == 0
+
+
+def test_one_class_is_called_target() -> None:
+    texts = {name: path.read_text("utf-8") for name, path in modules().items()}
+    found = [name for name, text in texts.items() if "\nclass Target:" in text]
+    assert found == ["ortkit.targets.target"]

@@ -13,7 +13,6 @@ from ortkit.kernels.link import linker
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.sizes import symbols_of
 from ortkit.kernels.tvm.backend import TvmBackend
-from ortkit.targets.cpu import resolve
 from ortkit.targets.target import Target
 
 # A process of its own, as a stray access ends it. Arguments: library, symbol, how many sizes, and
@@ -57,7 +56,7 @@ STATIC = [1, 3, 7, 8, 15, 16, 17, 31, 33, 100]
 
 
 def check(signature: RegionSignature, cases: list[str], folder: Path) -> None:
-    kernel = TvmBackend().compile(signature, resolve(Target()), folder)
+    kernel = TvmBackend().compile(signature, Target().resolved(), folder)
     library = folder / "kernel.so"
     command = [*linker.find_linker(), "-shared", str(kernel.artifact), "-o", str(library), "-lm"]
     subprocess.run(command, check=True)

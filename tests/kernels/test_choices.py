@@ -17,7 +17,6 @@ from ortkit.kernels.signature import RegionSignature, TensorSpec
 from ortkit.kernels.tunable import Tunable, symbol_of
 from ortkit.kernels.tvm.backend import TvmBackend, _lowered
 from ortkit.kernels.tvm.choices import DEFAULTS, VALUES, read_choices
-from ortkit.targets.cpu import resolve
 from ortkit.targets.target import Target
 from ortkit.tune.cases import TuneCase
 from ortkit.tune.timing import Effort, time_choices
@@ -73,7 +72,7 @@ SHAPED = {
 
 def alternatives(signature: RegionSignature) -> list[str]:
     """Each parameter at each value, alone, and all of them at their last values."""
-    found = TvmBackend().parameters(signature, resolve(Target()))
+    found = TvmBackend().parameters(signature, Target().resolved())
     single = [f"{name}={value}" for name, values in found.items() for value in values[1:]]
     together = ",".join(f"{n}={values[-1]}" for n, values in found.items() if len(values) > 1)
     return [*single, together]
@@ -109,7 +108,7 @@ def test_all_choices_compute_the_same(name: str, tmp_path: Path, cache: KernelCa
 def test_all_tiles_of_kernels_by_hand_compute_the_same(name: str, level: str) -> None:
     """The smallest and largest of each parameter together, and alone where that is quick."""
     signature, sizes = SHAPED[name]
-    target, backend = resolve(Target("cpu", level)), TvmBackend()
+    target, backend = Target("cpu", level).resolved(), TvmBackend()
     found = backend.parameters(signature, target)
     assert all(values[0] == 0 < len(values) - 1 for values in found.values())
     assert backend.kind(signature, target)
@@ -182,7 +181,7 @@ def test_values_hold_the_defaults() -> None:
 
 def test_a_row_of_unknown_size_is_not_taken_for_long() -> None:
     """One that is shorter than a vector goes point by point."""
-    found = TvmBackend().parameters(REGIONS["rows of unknown size"], resolve(Target()))
+    found = TvmBackend().parameters(REGIONS["rows of unknown size"], Target().resolved())
     assert max(found["vector"]) == DEFAULTS.vector
 
 
@@ -197,7 +196,7 @@ def test_inverses_answer_as_divisions_at_the_far_ends(tmp_path: Path, cache: Ker
         expected = x / divisors
     library = tmp_path / "k.so"
     chosen = "reciprocal=1"
-    assert "reciprocal" in TvmBackend().parameters(signature, resolve(Target()))
+    assert "reciprocal" in TvmBackend().parameters(signature, Target().resolved())
     build_library([signature], Target(), library, cache=cache, chooser=lambda *_: chosen)
     (found,) = session(fused_model(signature), library).run(None, {"X": x, "D": divisors})
     assert (np.isnan(found) == np.isnan(expected)).all()
@@ -212,5 +211,5 @@ def test_powers_of_two_need_no_inverse() -> None:
     """LLVM multiplies by itself there, and rounds nothing."""
     for value, is_free in ((8.0, False), (0.25, False), (3.0, True), (0.1, True)):
         body = f"C = Constant <value_float = {value}> ()  Y = Div (X, C)"
-        found = TvmBackend().parameters(region(body, {"X": (64,)}, (64,)), resolve(Target()))
+        found = TvmBackend().parameters(region(body, {"X": (64,)}, (64,)), Target().resolved())
         assert ("reciprocal" in found) == is_free

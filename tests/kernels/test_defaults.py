@@ -18,7 +18,6 @@ from ortkit.kernels.tunable import Tunable
 from ortkit.kernels.tuning import defaults
 from ortkit.kernels.tuning.defaults import default_choices, table
 from ortkit.kernels.tvm.backend import TvmBackend
-from ortkit.targets.cpu import resolve
 from ortkit.targets.target import Target
 
 SIGNATURE = bias_gelu("n", 64)
@@ -78,7 +77,7 @@ def test_a_damaged_table_is_a_fault_of_ours(tables: Path) -> None:
 
 def test_kernels_are_made_as_the_table_says(tables: Path, cache: KernelCache) -> None:
     """Unless something is known of the region itself: that its rules are best, too."""
-    target = resolve(Target())
+    target = Target().resolved()
     name = "x86-64-v4" if target.level.startswith("x86-64-v4") else target.level
     write(tables, name, "vector=8")
 

@@ -159,7 +159,7 @@ def test_a_toolchain_that_fails_says_where(tmp_path: Path) -> None:
     from ortkit.kernels.tvm.backend import TvmBackend
 
     with pytest.raises(KernelError, match=r"missing/.*TVM failed on a kernel"):
-        TvmBackend().compile(unary("Exp"), cpu.resolve(Target()), tmp_path / "missing")
+        TvmBackend().compile(unary("Exp"), Target().resolved(), tmp_path / "missing")
 
 
 # ---- what is missing or cannot be written

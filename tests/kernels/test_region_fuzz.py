@@ -28,7 +28,6 @@ from ortkit.kernels.catalog import load_backend
 from ortkit.kernels.region import ops
 from ortkit.kernels.tunable import Tunable
 from ortkit.kernels.tuning.defaults import default_choices
-from ortkit.targets.cpu import resolve
 from ortkit.targets.target import Target
 
 Record = Callable[[str, object], None]
@@ -96,7 +95,7 @@ def test_a_wrong_kernel_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert check([region], KernelCache(tmp_path / "right"))[0] == []
     wrong = replace(ops.POINTWISE_OPS["Abs"], write=lambda e, _, x: x[0])
     monkeypatch.setitem(ops.POINTWISE_OPS, "Abs", wrong)
-    signature, target = region.signature(), resolve(Target())
+    signature, target = region.signature(), Target().resolved()
     choices = default_choices(signature, backend, target)
     slot = Slot(signature, backend.name, backend.fingerprint(), target, choices)
     assert isinstance(backend, Tunable)

@@ -12,7 +12,6 @@ import pytest
 from ortkit.kernels.backend import Kernel, Launch
 from ortkit.kernels.link.linker import link_library
 from ortkit.kernels.signature import RegionSignature
-from ortkit.targets.cpu import resolve
 from ortkit.targets.target import Target
 
 _COMPILER = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc")
@@ -29,7 +28,7 @@ def library_of_c(folder: Path, source: str, signature: RegionSignature, launch: 
     text.write_text(source)
     command = [*_COMPILER.split(), "-std=c11", "-O1", "-fPIC", "-c", str(text), "-o"]
     subprocess.run([*command, str(artifact)], check=True)
-    target = resolve(Target())
+    target = Target().resolved()
     kernel = Kernel("probe", "tests", target, artifact, "probe", launch, 0.0)
     link_library([kernel], [signature], folder / "probe.so", target)
     return folder / "probe.so"

@@ -10,16 +10,7 @@ from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 
-from ortkit.kernels.cuda import (
-    ONE_BLOCK,
-    Argument,
-    CeilDiv,
-    CudaKernel,
-    Image,
-    Step,
-    Variant,
-    resolve_cuda,
-)
+from ortkit.kernels.cuda import ONE_BLOCK, Argument, CeilDiv, CudaKernel, Image, Step, Variant
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.sizes import Extent
 from ortkit.targets.target import Target
@@ -68,7 +59,7 @@ def cuda_kernel(
         for one, is_ptx in kinds
     )
     level = ",".join(f"sm_{architecture}" for architecture in architectures)
-    target = resolve_cuda(Target("cuda", level))
+    target = Target("cuda", level).resolved()
     return CudaKernel(signature.key, "tests", target, tuple(variants), images, 0.0)
 
 

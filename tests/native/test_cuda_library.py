@@ -22,7 +22,6 @@ from ortkit.kernels.link import manifest_cuda
 from ortkit.kernels.link.linker import KernelLibrary, find_shim, link_library
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.sizes import ONE, Extent
-from ortkit.targets.cpu import resolve
 from ortkit.targets.target import Target
 from tests.kernels.fused_model import fused_model, random_input
 from tests.native.cuda_kernels import add_rows, add_step, cuda_kernel
@@ -53,7 +52,7 @@ def cpu_kernel(folder: Path, signature: RegionSignature) -> Kernel:
     command = ["cc", "-std=c11", "-O1", "-fPIC", "-c", "probe.c", "-o", "probe.o"]
     subprocess.run(command, cwd=folder, check=True)
     launch = Launch((Extent(1, ("s0",)),), Extent(1, ("s1",)), 100)
-    target = resolve(Target())
+    target = Target().resolved()
     return Kernel(signature.key, "tests", target, folder / "probe.o", "probe", launch, 0.0)
 
 

@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from ortkit.graph.io.text import from_text
 from ortkit.passes.select import select_passes
-from ortkit.rewrite.options import Target
+from ortkit.rewrite.options import RewriteOptions
 from ortkit.rewrite.pipeline import Pipeline
 
 LOWEST = -3.4028234663852886e38
@@ -75,7 +75,9 @@ class Case:
 def optimized(text: str, level: int, max_opset: int = 23) -> ir.Model:
     model = from_text(text)
     spec = "fold-sizes,fold-constants,drop-identity,fuse-attention,drop-unused"
-    result = Pipeline(select_passes(spec, 0)).run(model, Target("cpu", level, max_opset=max_opset))
+    result = Pipeline(select_passes(spec, 0)).run(
+        model, RewriteOptions(level=level, max_opset=max_opset)
+    )
     assert result.settled
     return model
 

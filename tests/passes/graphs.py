@@ -10,7 +10,7 @@ import onnx_ir as ir
 from onnx import helper, numpy_helper
 
 from ortkit.graph.check.model import check_model
-from ortkit.rewrite.options import Target
+from ortkit.rewrite.options import RewriteOptions
 from ortkit.rewrite.passes import Pass
 from ortkit.rewrite.pipeline import Pipeline, PipelineResult
 
@@ -94,7 +94,7 @@ def rewritten(
     model: onnx.ModelProto, passes: Sequence[Pass], level: int = 2
 ) -> tuple[onnx.ModelProto, PipelineResult]:
     """Run `passes` to their fixed point; the result must be valid."""
-    result = Pipeline(tuple(passes)).run(ir.from_proto(model), Target("cpu", level))
+    result = Pipeline(tuple(passes)).run(ir.from_proto(model), RewriteOptions(level=level))
     assert result.settled
     check_model(result.model)
     return ir.to_proto(result.model), result

@@ -11,8 +11,9 @@ import pytest
 
 from ortkit.graph.check.model import check_model
 from ortkit.passes.select import select_passes
-from ortkit.rewrite.options import Target
+from ortkit.rewrite.options import RewriteOptions
 from ortkit.rewrite.pipeline import Pipeline
+from ortkit.targets.target import Target
 from tests.passes.attention_cases import run
 from tests.passes.attention_graphs import attention_graph, feeds_of
 
@@ -24,7 +25,7 @@ GRAPHS = 100
 
 
 def optimized(model: ir.Model, level: int, kind: str = "cpu") -> tuple[ir.Model, list[str]]:
-    result = Pipeline(select_passes(PASSES, level)).run(model, Target(kind, level))
+    result = Pipeline(select_passes(PASSES, level)).run(model, RewriteOptions(Target(kind), level))
     assert result.settled
     check_model(model)
     return model, [hit.id for hit in result.log.hits]

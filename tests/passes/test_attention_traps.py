@@ -11,7 +11,7 @@ import pytest
 from ortkit.graph.check.model import check_model
 from ortkit.graph.io.text import from_text
 from ortkit.passes.select import select_passes
-from ortkit.rewrite.options import Target
+from ortkit.rewrite.options import RewriteOptions
 from ortkit.rewrite.pipeline import Pipeline
 from tests.passes.attention_cases import (
     GUARD,
@@ -120,7 +120,9 @@ REFUSED = {
 def test_it_is_refused(name: str) -> None:
     scores, inputs, reason, lowest = REFUSED[name]
     model = from_text(text_of(Case(scores, inputs, lowest=lowest)))
-    result = Pipeline(select_passes("drop-identity,fuse-attention", 0)).run(model, Target())
+    result = Pipeline(select_passes("drop-identity,fuse-attention", 0)).run(
+        model, RewriteOptions()
+    )
     assert "Softmax" in {node.op_type for node in model.graph}
     assert any(reason in miss.reason for miss in result.log.misses), result.log.misses
 

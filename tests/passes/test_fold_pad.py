@@ -10,7 +10,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from ortkit.graph.check.model import check_model
 from ortkit.passes.fold_pad import FoldPad
-from ortkit.rewrite.options import Target
+from ortkit.rewrite.options import RewriteOptions
 from ortkit.rewrite.pipeline import Pipeline
 
 PADS = (0, 0, 1, 0, 0, 0, 2, 1)
@@ -72,7 +72,7 @@ def run(proto: onnx.ModelProto) -> list[np.ndarray]:
 
 def fold(proto: onnx.ModelProto) -> tuple[bool, set[str]]:
     """Run the pass; return whether the Pad is gone, and the reasons if not."""
-    result = Pipeline((FoldPad(),)).run(ir.from_proto(proto), Target())
+    result = Pipeline((FoldPad(),)).run(ir.from_proto(proto), RewriteOptions())
     check_model(result.model)
     made = ir.to_proto(result.model)
     for got, want in zip(run(made), run(proto), strict=True):
@@ -160,5 +160,5 @@ def test_amounts_that_vary_stay() -> None:
     proto = model("Conv")
     del proto.graph.initializer[1]
     proto.graph.input.append(helper.make_tensor_value_info("pads", TensorProto.INT64, [8]))
-    result = Pipeline((FoldPad(),)).run(ir.from_proto(proto), Target())
+    result = Pipeline((FoldPad(),)).run(ir.from_proto(proto), RewriteOptions())
     assert not result.modified

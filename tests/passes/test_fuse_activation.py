@@ -13,8 +13,9 @@ import pytest
 from ortkit.graph.check.model import check_model
 from ortkit.passes.fuse_activation import FuseActivation, rounding_of
 from ortkit.passes.select import select_passes
-from ortkit.rewrite.options import Target
+from ortkit.rewrite.options import RewriteOptions
 from ortkit.rewrite.pipeline import Pipeline
+from ortkit.targets.target import Target
 from tests.passes.graphs import Graph, kinds, run
 
 PASSES = (FuseActivation(),)
@@ -220,7 +221,7 @@ def applied(
     model: onnx.ModelProto, level: int = 3, kind: str = "cpu", *, full: bool = False
 ) -> onnx.ModelProto:
     passes = select_passes("", level) if full else PASSES
-    result = Pipeline(passes).run(ir.from_proto(model), Target(kind, level))  # type: ignore[arg-type]
+    result = Pipeline(passes).run(ir.from_proto(model), RewriteOptions(Target(kind), level))  # type: ignore[arg-type]
     assert result.settled
     check_model(result.model)
     return ir.to_proto(result.model)
@@ -460,7 +461,7 @@ def test_mish_is_what_the_level_says(level: int, ops: int) -> None:
 @pytest.mark.parametrize(("newest", "ops"), [(17, 3), (23, 1)])
 def test_the_opset_is_raised_for_mish_where_it_may_be(newest: int, ops: int) -> None:
     model = written(SPELLINGS["Mish"][1], 15)
-    target = Target("cpu", 3, max_opset=newest)
+    target = RewriteOptions(level=3, max_opset=newest)
     made = ir.to_proto(Pipeline(PASSES).run(ir.from_proto(model), target).model)
     assert len(made.graph.node) == ops
     assert made.opset_import[0].version == (18 if newest >= 18 else 15)

@@ -10,7 +10,7 @@ import pytest
 
 from ortkit.graph.io.text import from_text
 from ortkit.passes.select import select_passes
-from ortkit.rewrite.options import Target
+from ortkit.rewrite.options import RewriteOptions
 from ortkit.rewrite.pipeline import Pipeline
 from tests.passes.attention_cases import (
     DROPPED,
@@ -177,7 +177,9 @@ def test_it_is_recognized_and_computes_the_same(name: str) -> None:
 def test_what_is_no_attention_stays(scores: str, inputs: str, reason: str | None) -> None:
     text = Case(scores, inputs).text
     model = from_text(text)
-    result = Pipeline(select_passes("drop-identity,fuse-attention", 0)).run(model, Target())
+    result = Pipeline(select_passes("drop-identity,fuse-attention", 0)).run(
+        model, RewriteOptions()
+    )
     ops = {node.op_type for node in model.graph}
     if reason is None:
         assert "Softmax" not in ops
@@ -240,7 +242,7 @@ def test_linear_layers_go_into_one_op_at_level_3(guard: str, lowest: str) -> Non
     random = np.random.default_rng(0)
     model = from_text(text)
     spec = "drop-identity,fuse-attention,drop-unused"
-    Pipeline(select_passes(spec, 0)).run(model, Target("cpu", 3))
+    Pipeline(select_passes(spec, 0)).run(model, RewriteOptions(level=3))
     ops = Counter((node.domain, node.op_type) for node in model.graph)
     assert ops["com.microsoft", "Attention"] == 1
     assert not ops["", "MatMul"]
@@ -270,7 +272,7 @@ g (float16[b,2,s,8] q, float16[b,2,t,8] k, float16[b,2,t,8] v, bool[b,t] keep)
 
 def test_a_softmax_in_float32_of_float16_is_computed_in_float32() -> None:
     model = from_text(HALF)
-    Pipeline(select_passes("fuse-attention,drop-unused", 0)).run(model, Target())
+    Pipeline(select_passes("fuse-attention,drop-unused", 0)).run(model, RewriteOptions())
     ops = Counter(node.op_type for node in model.graph)
     assert ops["Attention"] == 1 and ops["Cast"] == 4 and not ops["Softmax"]
     random = np.random.default_rng(0)
@@ -299,7 +301,7 @@ g (float[b,2,s,4] q, float[b,2,s,4] k, float[b,2,s,4] v, float[b,2,p,4] pk, floa
   y = MatMul(pr, nv)
 }""")
     before = model.clone()
-    Pipeline(select_passes("fuse-attention,drop-unused", 0)).run(model, Target())
+    Pipeline(select_passes("fuse-attention,drop-unused", 0)).run(model, RewriteOptions())
     ops = Counter(node.op_type for node in model.graph)
     assert ops["Attention"] == 1 and ops["Concat"] == 2
     random = np.random.default_rng(0)

@@ -12,7 +12,7 @@ from ortkit.fusion.regions.describe import describe_region
 from ortkit.fusion.regions.partition import partition
 from ortkit.fusion.regions.region import region_of
 from ortkit.passes.fuse_bias_gelu import FuseBiasGelu
-from ortkit.rewrite.options import Target
+from ortkit.rewrite.options import RewriteOptions
 from ortkit.rewrite.pipeline import Pipeline
 from tests.kernels.fused_model import fused_model, session
 from tests.passes.graphs import Graph, assert_refused, assert_rewritten, run
@@ -82,7 +82,7 @@ def test_a_region_computes_the_same_at_every_level(
     g = Graph(opset=20)
     model: onnx.ModelProto = g.model(g.op(op, biased(g), domain=domain, **attributes))
     model.opset_import.append(helper.make_opsetid("com.microsoft", 1))
-    result = Pipeline(PASSES).run(ir.from_proto(model), Target("cpu", level))
+    result = Pipeline(PASSES).run(ir.from_proto(model), RewriteOptions(level=level))
     scope = result.scopes[0]
     assert isinstance(scope.root, ir.Graph)
     (nodes,) = partition(scope, scope.root).groups

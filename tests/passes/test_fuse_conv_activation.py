@@ -8,8 +8,9 @@ import onnx_ir as ir
 import pytest
 
 from ortkit.passes.fuse_conv_activation import FuseConvActivation
-from ortkit.rewrite.options import Target
+from ortkit.rewrite.options import RewriteOptions
 from ortkit.rewrite.pipeline import Pipeline
+from ortkit.targets.target import Target
 from tests.passes.graphs import Graph, assert_refused, assert_rewritten
 
 PASSES = (FuseConvActivation(),)
@@ -100,5 +101,5 @@ def test_cuda_takes_relu_only() -> None:
     for op, count in (("Relu", 1), ("Sigmoid", 0)):
         g = Graph()
         model: onnx.ModelProto = g.model(g.op(op, conv(g)))
-        result = Pipeline(PASSES).run(ir.from_proto(model), Target("cuda", 3))
+        result = Pipeline(PASSES).run(ir.from_proto(model), RewriteOptions(Target("cuda"), 3))
         assert len(result.log.hits) == count

@@ -9,7 +9,7 @@ import pytest
 
 from ortkit.graph.check.model import check_model
 from ortkit.passes.fuse_norm import FuseNorm
-from ortkit.rewrite.options import Target
+from ortkit.rewrite.options import RewriteOptions
 from ortkit.rewrite.pipeline import Pipeline, PipelineResult
 from tests.passes.graphs import kinds, run
 from tests.passes.norm_spellings import (
@@ -35,7 +35,7 @@ CASES = {case.name: case for case in spellings()}
 
 
 def fused(model: onnx.ModelProto, **target: int) -> tuple[onnx.ModelProto, PipelineResult]:
-    result = Pipeline((FuseNorm(),)).run(ir.from_proto(model), Target("cpu", **target))
+    result = Pipeline((FuseNorm(),)).run(ir.from_proto(model), RewriteOptions(**target))
     assert result.settled
     check_model(result.model)
     return ir.to_proto(result.model), result

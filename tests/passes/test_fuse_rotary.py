@@ -13,21 +13,23 @@ from onnx import TensorProto, helper
 from ortkit.graph.check.model import check_model
 from ortkit.ops.rotary.reference import pairs, rotated
 from ortkit.passes.fuse_rotary import FuseRotary
-from ortkit.rewrite.options import Target
+from ortkit.rewrite.options import RewriteOptions
 from ortkit.rewrite.pipeline import Pipeline, PipelineResult
 from tests.passes import rotary_spellings as spell
 from tests.passes.graphs import kinds, run
 from tests.passes.rotary_spellings import HALF, INTERLEAVED, SPLIT_HALF, Angles, Fit, Tape
 
 pytest.importorskip("onnxruntime")
-CPU = Target()
+CPU = RewriteOptions()
 
 
-def fused(model: onnx.ModelProto, target: Target = CPU) -> onnx.ModelProto:
+def fused(model: onnx.ModelProto, target: RewriteOptions = CPU) -> onnx.ModelProto:
     return _fused(model, target)[0]
 
 
-def _fused(model: onnx.ModelProto, target: Target) -> tuple[onnx.ModelProto, PipelineResult]:
+def _fused(
+    model: onnx.ModelProto, target: RewriteOptions
+) -> tuple[onnx.ModelProto, PipelineResult]:
     result = Pipeline((FuseRotary(),)).run(ir.from_proto(model), target)
     assert result.settled
     check_model(result.model)
@@ -37,7 +39,7 @@ def _fused(model: onnx.ModelProto, target: Target) -> tuple[onnx.ModelProto, Pip
 def assert_fused(
     model: onnx.ModelProto,
     sizes: tuple[tuple[int, int], ...] = ((2, 5), (1, 1)),
-    target: Target = CPU,
+    target: RewriteOptions = CPU,
 ) -> onnx.ModelProto:
     """One node must be left of the rotation, and its numbers must be the original's."""
     made = fused(model, target)
@@ -89,9 +91,9 @@ def test_angles(rotation: Callable[..., str], angles: Callable[..., Angles], lay
 def test_opset(angles: Callable[..., Angles], max_opset: int, opset: int) -> None:
     model = spell.build(spell.rotate_half, angles, "flat", opset=opset)
     if angles is spell.given and max(opset, max_opset) < 23 and opset < 14:
-        assert "RotaryEmbedding" not in kinds(fused(model, Target(max_opset=max_opset)))
+        assert "RotaryEmbedding" not in kinds(fused(model, RewriteOptions(max_opset=max_opset)))
         return
-    made = assert_fused(model, target=Target(max_opset=max_opset))
+    made = assert_fused(model, target=RewriteOptions(max_opset=max_opset))
     is_standard = angles is spell.given and max(opset, max_opset) >= 23
     assert rotary(made).domain == ("" if is_standard else "com.microsoft")
 
@@ -103,12 +105,12 @@ def test_opset(angles: Callable[..., Angles], max_opset: int, opset: int) -> Non
 )
 def test_nothing_to_turn(angles: Callable[..., Angles], layout: str, max_opset: int) -> None:
     model = spell.build(spell.rotate_half, angles, layout)
-    assert_fused(model, ((0, 3), (2, 0)), Target(max_opset=max_opset))
+    assert_fused(model, ((0, 3), (2, 0)), RewriteOptions(max_opset=max_opset))
 
 
 def test_four_axes_by_batch_need_the_standard_operator() -> None:
     model = spell.build(spell.rotate_half, spell.given, "BHSD")
-    made, result = _fused(model, Target(max_opset=17))
+    made, result = _fused(model, RewriteOptions(max_opset=17))
     assert kinds(made) == kinds(model)
     assert any("need opset 23" in miss.reason for miss in result.log.misses)
 
@@ -421,7 +423,7 @@ NEARLY = {
 @pytest.mark.parametrize("rotation", NEARLY, ids=lambda f: f.__name__)
 def test_nearly(rotation: Callable[..., str], layout: str) -> None:
     model = spell.build(rotation, layout=layout)
-    made, result = _fused(model, Target(level=3))
+    made, result = _fused(model, RewriteOptions(level=3))
     if rotation is sum_of_three:  # two of the three are a rotation
         given = spell.feeds(model, 1, 5)
         np.testing.assert_allclose(run(made, given)[0], run(model, given)[0], atol=1e-5)
@@ -433,7 +435,7 @@ def test_nearly(rotation: Callable[..., str], layout: str) -> None:
 
 def test_no_kernel_for_double() -> None:
     model = spell.build(spell.rotate_half, dtype=np.float64)
-    made, result = _fused(model, Target())
+    made, result = _fused(model, RewriteOptions())
     assert "RotaryEmbedding" not in kinds(made)
     assert any("no kernel" in miss.reason for miss in result.log.misses)
 
@@ -444,14 +446,14 @@ def test_an_odd_number_of_channels(width: int) -> None:
     x, cos, sin = (t.input("n", 3, "s", width, name=name) for name in ("x", "cos", "sin"))
     middle = width // 2
     turned = t.join(t.op("Neg", t.cut(x, middle, spell.END)), t.cut(x, 0, middle))
-    made, result = _fused(t.model(t.add(t.mul(x, cos), t.mul(turned, sin))), Target())
+    made, result = _fused(t.model(t.add(t.mul(x, cos), t.mul(turned, sin))), RewriteOptions())
     assert not result.modified, kinds(made)
 
 
 def test_an_unknown_number_of_channels() -> None:
     t = Tape()
     x, cos, sin = (t.input("n", 3, "s", "d", name=name) for name in ("x", "cos", "sin"))
-    _, result = _fused(t.model(t.add(t.mul(x, cos), t.mul(t.turned(x), sin))), Target())
+    _, result = _fused(t.model(t.add(t.mul(x, cos), t.mul(t.turned(x), sin))), RewriteOptions())
     assert not result.modified
 
 

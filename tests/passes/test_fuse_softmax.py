@@ -11,7 +11,7 @@ import pytest
 
 from ortkit.graph.check.model import check_model
 from ortkit.passes.fuse_softmax import FuseSoftmax
-from ortkit.rewrite.options import Target
+from ortkit.rewrite.options import RewriteOptions
 from ortkit.rewrite.pipeline import Pipeline, PipelineResult
 from tests.passes.graphs import kinds, run
 from tests.passes.norm_spellings import Formula, Rows, Shape
@@ -20,7 +20,7 @@ pytest.importorskip("onnxruntime")
 
 
 def fused(model: onnx.ModelProto, level: int = 3) -> tuple[onnx.ModelProto, PipelineResult]:
-    result = Pipeline((FuseSoftmax(),)).run(ir.from_proto(model), Target("cpu", level))
+    result = Pipeline((FuseSoftmax(),)).run(ir.from_proto(model), RewriteOptions(level=level))
     assert result.settled
     check_model(result.model)
     return ir.to_proto(result.model), result

@@ -14,7 +14,7 @@ from ortkit.passes.fold_affine_into_norm import FoldAffineIntoNorm
 from ortkit.passes.fuse_group_norm import FuseGroupNorm
 from ortkit.passes.fuse_norm import FuseNorm
 from ortkit.passes.split_group_norm import SplitGroupNorm
-from ortkit.rewrite.options import Target
+from ortkit.rewrite.options import RewriteOptions
 from ortkit.rewrite.passes import Pass
 from ortkit.rewrite.pipeline import Pipeline, PipelineResult
 from tests.passes.graphs import kinds, run
@@ -28,7 +28,7 @@ FUSE: tuple[Pass, ...] = (FuseNorm(), FuseGroupNorm(), SplitGroupNorm(), FoldAff
 def applied(
     model: onnx.ModelProto, level: int, *passes: Pass
 ) -> tuple[onnx.ModelProto, PipelineResult]:
-    result = Pipeline(passes or FUSE).run(ir.from_proto(model), Target("cpu", level))
+    result = Pipeline(passes or FUSE).run(ir.from_proto(model), RewriteOptions(level=level))
     assert result.settled
     check_model(result.model)
     return ir.to_proto(result.model), result

@@ -13,8 +13,9 @@ import pytest
 from ortkit.graph.check.model import check_model
 from ortkit.graph.io.text import from_text
 from ortkit.passes.select import select_passes
-from ortkit.rewrite.options import Target
+from ortkit.rewrite.options import RewriteOptions
 from ortkit.rewrite.pipeline import Pipeline
+from ortkit.targets.target import Target
 
 #: What else is in the graph by name: (inputs) => (outputs) <constants> { nodes }.
 CASES = {
@@ -83,7 +84,7 @@ def model_of(text: str) -> ir.Model:
 @pytest.mark.parametrize("text", CASES.values(), ids=CASES)
 def test_nothing_raises(text: str, level: int, kind: str) -> None:
     model = model_of(text)
-    target = Target(kind, level)  # type: ignore[arg-type]
+    target = RewriteOptions(Target(kind), level)  # type: ignore[arg-type]
     result = Pipeline(select_passes("", level, kind)).run(model, target)
     assert result.settled
     check_model(model)

@@ -6,9 +6,10 @@ from itertools import pairwise
 
 import pytest
 
-from ortkit.passes.presets import ON_CUDA, ORDER, preset
+from ortkit.passes.presets import ORDER, preset
 from ortkit.passes.select import select_passes
-from ortkit.rewrite.options import Kind
+from ortkit.targets.catalog import Kind
+from ortkit.targets.cuda import CUDA
 
 
 @pytest.mark.parametrize("kind", ["cpu", "cuda"])
@@ -19,9 +20,9 @@ def test_a_level_holds_all_of_the_level_below(kind: Kind) -> None:
 
 def test_what_pays_on_cuda_runs_there_earlier() -> None:
     firsts = dict(ORDER)
-    for name, first in ON_CUDA.items():
+    for name, first in CUDA.earlier_passes.items():
         assert first < firsts[name]
         assert name in preset(first, "cuda")
         assert name not in preset(first, "cpu")
     chosen = {one.name for one in select_passes("", 2, "cuda")}
-    assert chosen - {one.name for one in select_passes("", 2)} == set(ON_CUDA)
+    assert chosen - {one.name for one in select_passes("", 2)} == set(CUDA.earlier_passes)

@@ -9,7 +9,7 @@ import pytest
 
 from ortkit.passes.merge_transposes import MergeTransposes
 from ortkit.passes.sink_transposes import SinkTransposes
-from ortkit.rewrite.options import Target
+from ortkit.rewrite.options import RewriteOptions
 from ortkit.rewrite.pipeline import Pipeline
 from tests.passes.graphs import Graph, assert_refused, assert_rewritten, feeds_of, kinds, run
 
@@ -157,7 +157,7 @@ def test_a_branch_that_reads_a_transposed_value() -> None:
     g.constants.append(onnx.numpy_helper.from_array(np.array(True), "flag"))
     y = g.op("If", "flag", then_branch=then, else_branch=other)
     model = g.model(y, back(g, x))
-    result = Pipeline((*PASSES, MergeTransposes())).run(ir.from_proto(model), Target())
+    result = Pipeline((*PASSES, MergeTransposes())).run(ir.from_proto(model), RewriteOptions())
     for got, want in zip(
         run(ir.to_proto(result.model), feeds_of(model)), run(model, feeds_of(model)), strict=True
     ):

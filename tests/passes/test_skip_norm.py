@@ -14,9 +14,10 @@ from ortkit.graph.check.model import check_model
 from ortkit.passes.fuse_skip_norm import FuseSkipNorm
 from ortkit.passes.select import select_passes
 from ortkit.passes.split_skip_norm import SplitSkipNorm
-from ortkit.rewrite.options import Target
+from ortkit.rewrite.options import RewriteOptions
 from ortkit.rewrite.passes import Pass
 from ortkit.rewrite.pipeline import Pipeline, PipelineResult
+from ortkit.targets.target import Target
 from tests.passes.graphs import kinds, run
 
 ort = pytest.importorskip("onnxruntime")
@@ -25,7 +26,7 @@ SKIP, SIMPLE = "SkipLayerNormalization", "SkipSimplifiedLayerNormalization"
 
 
 def applied(
-    model: onnx.ModelProto, target: Target, *passes: Pass
+    model: onnx.ModelProto, target: RewriteOptions, *passes: Pass
 ) -> tuple[onnx.ModelProto, PipelineResult]:
     result = Pipeline(passes or select_passes("", target.level)).run(ir.from_proto(model), target)
     assert result.settled
@@ -94,7 +95,7 @@ def kinds_in_runtime(model: onnx.ModelProto, path: Path) -> list[str]:
 def test_onnx_runtime_leaves_the_sum_alone(tmp_path: Path, bias: bool) -> None:
     model = residual(bias=bias)
     assert SKIP in kinds_in_runtime(model, tmp_path / "before.onnx"), "it did once"
-    made, _ = applied(model, Target("cpu", 2), SplitSkipNorm())
+    made, _ = applied(model, RewriteOptions(level=2), SplitSkipNorm())
     assert SKIP not in kinds_in_runtime(made, tmp_path / "after.onnx")
     assert kinds(made) == kinds(model)
     same(model, made, feeds())
@@ -106,14 +107,16 @@ def test_onnx_runtime_leaves_the_sum_alone(tmp_path: Path, bias: bool) -> None:
 @pytest.mark.parametrize("rank", [2, 3])
 def test_one_node_at_level_3(norm: str, shared: bool, bias: bool, rank: int) -> None:
     model = residual(norm, shared=shared, bias=bias, rank=rank)
-    made, _ = applied(model, Target("cpu", 3), FuseSkipNorm())
+    made, _ = applied(model, RewriteOptions(level=3), FuseSkipNorm())
     assert "Add" not in kinds(made)
     assert kinds(made).count(SIMPLE if norm == "RMSNormalization" else SKIP) == 2
     same(model, made, feeds(rank))
 
 
 def test_one_node_on_cuda_at_level_2() -> None:
-    made, _ = applied(residual(), Target("cuda", 2), FuseSkipNorm(), SplitSkipNorm())
+    made, _ = applied(
+        residual(), RewriteOptions(Target("cuda"), 2), FuseSkipNorm(), SplitSkipNorm()
+    )
     assert kinds(made) == ["Tanh", SKIP, "Tanh", SKIP]
 
 
@@ -121,9 +124,9 @@ def test_one_node_on_cuda_at_level_2() -> None:
 @pytest.mark.parametrize("norm", ["LayerNormalization", "RMSNormalization"])
 def test_the_presets_settle_and_find_nothing_the_second_time(level: int, norm: str) -> None:
     model = residual(norm, bias=True)
-    made, _ = applied(model, Target("cpu", level))
+    made, _ = applied(model, RewriteOptions(level=level))
     assert (SKIP in kinds(made) or SIMPLE in kinds(made)) == (level == 3)
-    _, again = applied(made, Target("cpu", level))
+    _, again = applied(made, RewriteOptions(level=level))
     assert not again.modified
     same(model, made, feeds())
 
@@ -132,8 +135,8 @@ def test_the_presets_settle_and_find_nothing_the_second_time(level: int, norm: s
 @pytest.mark.parametrize("shared", [False, True])
 def test_a_fused_model_is_split_again(norm: str, shared: bool) -> None:
     model = residual(norm, shared=shared, bias=True)
-    fused, _ = applied(model, Target("cpu", 3), FuseSkipNorm())
-    made, _ = applied(fused, Target("cpu", 2), SplitSkipNorm())
+    fused, _ = applied(model, RewriteOptions(level=3), FuseSkipNorm())
+    made, _ = applied(fused, RewriteOptions(level=2), SplitSkipNorm())
     assert {SKIP, SIMPLE}.isdisjoint(kinds(made))
     same(fused, made, feeds())
 
@@ -144,7 +147,7 @@ def test_a_deviation_that_is_read_keeps_the_node_whole() -> None:
     assert node.op_type == "LayerNormalization"
     node.output.extend(["", "deviation"])
     model.graph.output.append(helper.make_tensor_value_info("deviation", 1, None))
-    made, result = applied(model, Target("cpu", 3), FuseSkipNorm())
+    made, result = applied(model, RewriteOptions(level=3), FuseSkipNorm())
     assert kinds(made).count(SKIP) == 1
     assert any("deviation" in miss.reason for miss in result.log.misses)
 
@@ -178,7 +181,7 @@ def test_an_embedding_is_split(segments: bool, positions: bool) -> None:
     )
     opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
     model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
-    made, _ = applied(model, Target("cpu", 2), SplitSkipNorm())
+    made, _ = applied(model, RewriteOptions(level=2), SplitSkipNorm())
     assert kinds(made)[-1] == "LayerNormalization"
     assert kinds(made).count("Gather") == 2 + segments - (not positions)
     random = np.random.default_rng(0)

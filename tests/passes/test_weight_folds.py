@@ -10,7 +10,7 @@ from onnx import numpy_helper
 
 from ortkit.passes.fold_affine_into_conv import FoldAffineIntoConv
 from ortkit.passes.fold_affine_into_matmul import FoldAffineIntoMatmul
-from ortkit.rewrite.options import Target
+from ortkit.rewrite.options import RewriteOptions
 from ortkit.rewrite.pipeline import Pipeline, PipelineResult
 from tests.passes import graphs
 from tests.passes.graphs import Graph, assert_refused, assert_rewritten, feeds_of, kinds, run
@@ -161,7 +161,7 @@ def test_a_shared_weight_is_copied_within_the_limit(limit: int, left: int) -> No
     x, w = g.input(2, 3, 4, 4), g.constant(6, 3, 3, 3)
     ends = [g.batch_norm(g.op("Conv", x, w), 6) for _ in range(2)]
     model = g.model(*ends)
-    result = Pipeline((FoldAffineIntoConv(limit),)).run(ir.from_proto(model), Target())
+    result = Pipeline((FoldAffineIntoConv(limit),)).run(ir.from_proto(model), RewriteOptions())
     made = ir.to_proto(result.model)
     # With no room for a copy nothing folds: both need their own weight.
     assert kinds(made).count("BatchNormalization") == 2 * left
@@ -365,7 +365,7 @@ def test_any_fuel_gives_the_same_numbers(fuel: int) -> None:
     y = g.op("Conv", g.batch_norm(g.input(2, 3, 4, 4), 3), g.constant(6, 3, 1, 1))
     y = g.op("Flatten", g.batch_norm(y, 6))
     model = g.model(g.op("Mul", g.op("Gemm", y, g.constant(96, 2)), g.constant(2)))
-    result = Pipeline(PASSES).run(ir.from_proto(model), Target(), fuel=fuel)
+    result = Pipeline(PASSES).run(ir.from_proto(model), RewriteOptions(), fuel=fuel)
     assert len(result.log.hits) == fuel
     (got,), (want,) = (run(m, feeds_of(model)) for m in (ir.to_proto(result.model), model))
     np.testing.assert_allclose(got, want, rtol=1e-4)

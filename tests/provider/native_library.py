@@ -15,7 +15,6 @@ from ortkit.kernels.link.linker import Programs, link_library
 from ortkit.kernels.signature import RegionSignature, TensorSpec
 from ortkit.kernels.sizes import Extent
 from ortkit.provider import bridge, native
-from ortkit.targets.cpu import resolve
 from ortkit.targets.target import Target
 from tests.provider.native_providers import HEADERS, Graph, Groups, Reader, TestProvider, arrange
 
@@ -70,7 +69,7 @@ def build(folder: Path, name: str = "kernels.so", scale: int = 3) -> Path:
     text.write_text(_KERNEL)
     command = [*_COMPILER.split(), "-std=c11", "-O1", "-fPIC", "-c", str(text), "-o"]
     subprocess.run([*command, str(artifact)], check=True)
-    target = resolve(Target("cpu", "native"))
+    target = Target("cpu", "native").resolved()
     launch = Launch((Extent(1, ("s0",)),), Extent(4), 100)
     kernel = Kernel("probe", "tests", target, artifact, "probe", launch, 0.0)
     programs = Programs(f"#define SCALE {scale}\n{_PROGRAM}", {}, ("scaled_sum",))

@@ -30,7 +30,6 @@ from ortkit.provider.own.program import Program, Step
 from ortkit.provider.own.scratch import Slots
 from ortkit.provider.own.subgraph_cut import Cuts
 from ortkit.provider.own.weights import ALIGNMENT, aligned
-from ortkit.targets.cpu import resolve
 from ortkit.targets.target import Target
 from tests.provider.own_programs import ProgramError, run_program, worst_error
 
@@ -38,7 +37,7 @@ pytestmark = pytest.mark.skipif(missing_toolchain() is not None, reason="no kern
 EPSILON = 2.0**-23
 WIDE = Target("cpu", LEVELS)
 runs_wide = pytest.mark.skipif(
-    missing_toolchain() is None and not resolve(Target()).level.startswith(LEVELS),
+    missing_toolchain() is None and not Target().resolved().level.startswith(LEVELS),
     reason="products are for processors with AVX-512",
 )
 

@@ -11,7 +11,7 @@ import onnx_ir as ir
 from ortkit.graph.check.model import check_model
 from ortkit.graph.io.text import from_text
 from ortkit.graph.walk import nodes_below
-from ortkit.rewrite.options import Target
+from ortkit.rewrite.options import RewriteOptions
 from ortkit.rewrite.passes import NodePass
 from ortkit.rewrite.pipeline import Pipeline
 from ortkit.rewrite.site import Site
@@ -35,7 +35,7 @@ class AtRelu(NodePass):
 def names(body: str, do: Callable[[Site], None], inputs: str = "float[2, 3] x") -> list[str]:
     """Return `Op name` for each node, after the pass."""
     model = from_text(f"{HEAD} g ({inputs}) => (float[2, 3] y) {{ {body} }}")
-    Pipeline((AtRelu(do),)).run(model, Target())
+    Pipeline((AtRelu(do),)).run(model, RewriteOptions())
     check_model(model)
     nodes = nodes_below(model.graph)
     return [f"{node.op_type} {node.outputs[0].name}" for node in nodes]

@@ -6,7 +6,7 @@ import onnx_ir as ir
 
 from ortkit.graph.io.text import from_text
 from ortkit.passes.select import select_passes
-from ortkit.rewrite.options import Target
+from ortkit.rewrite.options import RewriteOptions
 from ortkit.rewrite.pipeline import Pipeline, PipelineResult
 
 # How many numbers are not zero is told by the product, after a slice was derived from it.
@@ -23,7 +23,7 @@ g (float[12] x, float[20] v, float[2, 10] w) => (float[3] z, float[2, 1] m)
 
 
 def run(model: ir.Model) -> PipelineResult:
-    return Pipeline(select_passes("fold-sizes,drop-noop-reshape", 2)).run(model, Target())
+    return Pipeline(select_passes("fold-sizes,drop-noop-reshape", 2)).run(model, RewriteOptions())
 
 
 def test_sizes_that_were_told_late_are_derived_anew() -> None:

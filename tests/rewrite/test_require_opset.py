@@ -11,7 +11,7 @@ import onnx_ir as ir
 from ortkit.graph.check.model import check_model
 from ortkit.graph.io.text import from_text, to_text
 from ortkit.graph.walk import nodes_below, roots
-from ortkit.rewrite.options import Target
+from ortkit.rewrite.options import RewriteOptions
 from ortkit.rewrite.passes import NodePass
 from ortkit.rewrite.pipeline import Pipeline, PipelineResult
 from ortkit.rewrite.site import Site
@@ -49,7 +49,7 @@ def run(
     denied: frozenset[str] = frozenset(),
     fuel: int | None = None,
 ) -> PipelineResult:
-    target = Target(max_opset=max_opset)
+    target = RewriteOptions(max_opset=max_opset)
     result = Pipeline((AskForOpset(version),)).run(model, target, denied=denied, fuel=fuel)
     check_model(model)
     assert result.settled

@@ -10,7 +10,7 @@ from ortkit.graph.io.text import from_text
 from ortkit.graph.shapes.infer import Shapes
 from ortkit.ops.rotary.steps import CHANNEL, Labels, Step, structural_step
 from ortkit.rewrite.log import RewriteLog
-from ortkit.rewrite.options import Target
+from ortkit.rewrite.options import RewriteOptions
 from ortkit.rewrite.scope import Scope
 from ortkit.rewrite.site import Site
 
@@ -24,7 +24,7 @@ def step_of(inner: str, outer: str, numbers: str, labels: Labels) -> Step | None
         g (float[{inner}] x) => (float[{outer}] y)
         <int64[{numbers.count(",") + 1}] to = {{{numbers}}}> {{ y = Reshape(x, to) }}"""
     )
-    scope = Scope(model, model.graph, Shapes.infer(model), RewriteLog(), Target())
+    scope = Scope(model, model.graph, Shapes.infer(model), RewriteLog(), RewriteOptions())
     (node,) = model.graph
     (value,) = node.outputs
     return structural_step(Site(scope, node, "test"), value, labels)

@@ -11,7 +11,7 @@ from ortkit.analysis.row_functions import NODE_LIMIT, ROOT_LIMIT, Frame, Region,
 from ortkit.graph.shapes.infer import Shapes
 from ortkit.graph.symbolic.dims import Dim
 from ortkit.rewrite.log import RewriteLog
-from ortkit.rewrite.options import Target
+from ortkit.rewrite.options import RewriteOptions
 from ortkit.rewrite.scope import Scope
 from tests.passes.norm_spellings import Rows
 
@@ -20,7 +20,7 @@ B, S = Dim.named("b"), Dim.named("s")
 
 def scope_of(g: Rows, *outputs: str) -> Scope:
     model = ir.from_proto(g.model(*outputs))
-    return Scope(model, model.graph, Shapes.infer(model), RewriteLog(), Target())
+    return Scope(model, model.graph, Shapes.infer(model), RewriteLog(), RewriteOptions())
 
 
 def node_of(scope: Scope, op_type: str) -> ir.Node:

@@ -11,7 +11,7 @@ import pytest
 from ortkit.graph.io.text import from_text, to_text
 from ortkit.graph.shapes.infer import Shapes
 from ortkit.rewrite.log import RewriteLog
-from ortkit.rewrite.options import Target
+from ortkit.rewrite.options import RewriteOptions
 from ortkit.rewrite.scope import Scope
 from ortkit.rewrite.site import Site, describe
 from ortkit.rewrite.transaction import Transaction
@@ -29,7 +29,7 @@ g (float[n, 4] x, bool c) => (float[n, 4] y, float[n, 4] z, float[n, 2] p)
 
 def scope_of(text: str = TEXT) -> Scope:
     model = from_text(text)
-    return Scope(model, model.graph, Shapes.infer(model), RewriteLog(), Target())
+    return Scope(model, model.graph, Shapes.infer(model), RewriteLog(), RewriteOptions())
 
 
 def node(scope: Scope, name: str) -> ir.Node:

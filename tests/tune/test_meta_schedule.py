@@ -31,7 +31,6 @@ from ortkit.kernels.tuning.database import (
     load_database,
 )
 from ortkit.runtime.python_ops import OPS
-from ortkit.targets.cpu import resolve
 from ortkit.targets.target import Target
 
 pytest.importorskip("tvm.s_tir.meta_schedule")
@@ -71,7 +70,7 @@ def scaled_tir(x: T.handle, by: T.float32, y: T.handle):
             vi, vj = T.axis.remap("SS", [i, j])
             out[vi, vj] = rows[vi, vj] * by
 """
-TARGET = resolve(Target())
+TARGET = Target().resolved()
 SIZES = {"m": 16, "k": 24, "n": 32}
 FLAGS = [f"--shape={name}={size}" for name, size in SIZES.items()]
 

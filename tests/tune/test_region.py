@@ -10,7 +10,6 @@ from tuned_regions import SOFTMAX
 
 from ortkit.errors import KernelError
 from ortkit.kernels.tuning.database import Place, Record, TrialRecord, load_database
-from ortkit.targets.cpu import resolve
 from ortkit.targets.target import Target
 from ortkit.tune import region as module
 from ortkit.tune.cases import TuneCase
@@ -24,7 +23,7 @@ Timer = Callable[[Sequence[str], Effort], list[Times]]
 
 def tuning(record: Record | None = None) -> TuningRegion:
     case = TuneCase(SOFTMAX, (8,), share=0.5)
-    return TuningRegion(case, "tvm", resolve(Target()), PLACE, record or Record("op", "g"))
+    return TuningRegion(case, "tvm", Target().resolved(), PLACE, record or Record("op", "g"))
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from ortkit.errors import KernelError, UserError
 from ortkit.kernels.tuning.calibration import processor
 from ortkit.kernels.tuning.database import load_database
 from ortkit.kernels.tvm.backend import TvmBackend
-from ortkit.targets.cpu import native_level, resolve
+from ortkit.targets.cpu import native_level
 from ortkit.targets.target import Target
 from ortkit.tune import rpc, tuner
 from ortkit.tune.cases import TuneCase
@@ -33,7 +33,7 @@ from ortkit.tune.runners import runner_for
 from ortkit.tune.timing import Effort
 from ortkit.tune.tuner import tune
 
-TARGET = resolve(Target())
+TARGET = Target().resolved()
 CASE = TuneCase(SOFTMAX, (7,))
 QUICK = Effort(processes=2, rounds=3, seconds=1e-5)
 NEEDS_TRACKER = pytest.mark.skipif(

@@ -30,7 +30,6 @@ from ortkit.kernels.tuning.database import (
     load_database,
 )
 from ortkit.runtime.python_ops import OPS
-from ortkit.targets.cpu import resolve
 from ortkit.targets.target import Target
 from ortkit.tune.kernels import _case as kernel_case
 from ortkit.tune.region import TuningRegion
@@ -80,7 +79,7 @@ def negated(x: ortkit.Float32["*s"]) -> ortkit.Float32["*s"]:
 def negated_te(x):
     return te.compute(x.shape, lambda i: x[i] * -1.0, "y")
 """
-TARGET = resolve(Target())
+TARGET = Target().resolved()
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from tuned_regions import SOFTMAX, region
 from ortkit.errors import KernelError
 from ortkit.kernels.build import compiler
 from ortkit.refusal import Refused
-from ortkit.targets.cpu import resolve, runs_here
+from ortkit.targets.cpu import runs_here
 from ortkit.targets.target import Target
 from ortkit.tune import timing, timing_cpu
 from ortkit.tune.cases import TuneCase
@@ -26,7 +26,7 @@ from ortkit.tune.timing_child import (
     time_on_cpu,
 )
 
-TARGET = resolve(Target())
+TARGET = Target().resolved()
 QUICK = Effort(processes=2, rounds=3, seconds=1e-5)
 
 

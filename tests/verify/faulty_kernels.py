@@ -16,7 +16,6 @@ from ortkit.kernels.backend import Kernel, Launch
 from ortkit.kernels.link.linker import find_linker, link_library
 from ortkit.kernels.signature import DOMAIN, RegionSignature, TensorSpec
 from ortkit.kernels.sizes import Extent
-from ortkit.targets.cpu import resolve
 from ortkit.targets.target import Target
 
 BODY = '<opset_import: ["" : 20]> f (X, B) => (Y) { S = Add (X, B)  Y = Relu (S) }'
@@ -69,7 +68,7 @@ def faulty_library(fault: Fault, path: Path) -> Path:
     one, launch_rows = signature(), Extent(1, ("s0",))
     inplace = ((0, 0),) if fault.inplace else ()
     launch = Launch((launch_rows,), Extent(1, ("s1",)), 1_000_000, inplace)
-    kernel = Kernel(one.key, "c", resolve(Target()), folder / "kernel.o", "kernel", launch, 0.0)
+    kernel = Kernel(one.key, "c", Target().resolved(), folder / "kernel.o", "kernel", launch, 0.0)
     return link_library([kernel], [one], path, Target()).path
 
 

@@ -18,7 +18,14 @@ from ortkit.kernels.sizes import Extent, extent_of
 from ortkit.refusal import Refused
 
 from ...forms.conv import Convolution, packed_weight, read_convolution
-from ..tile.gemm_tile import Target, accumulators, expect_tile, load_bias, multiply_add, write_tile
+from ..tile.gemm_tile import (
+    Destination,
+    accumulators,
+    expect_tile,
+    load_bias,
+    multiply_add,
+    write_tile,
+)
 from ..tile.registers import VECTOR, Tile, choose_tile
 from .depthwise_row import row_taps
 
@@ -177,7 +184,7 @@ class DirectConv:
                 width: int, lanes: int, first: Expr = first, image: Expr = image,
                 start: Expr = start, rows: Expr = rows, height: Expr = height,
             ) -> None:  # fmt: skip
-                to = Target(
+                to = Destination(
                     buffers[len(self.conv.signature.inputs)],
                     [buffers[extra] for extra in self.conv.epilogue.extras],
                     self.conv.channels, first, lanes,
@@ -207,7 +214,7 @@ class DirectConv:
         e: TileEmitter,
         buffers: list[Buffer],
         panel: tuple[str, int],
-        to: Target,
+        to: Destination,
         bias: Buffer,
         at: tuple[Expr, Expr, Expr],
     ) -> None:
@@ -230,7 +237,7 @@ class DirectConv:
         e: TileEmitter,
         buffers: list[Buffer],
         shape: tuple[Columns, int],
-        into: tuple[Target, Buffer],
+        into: tuple[Destination, Buffer],
         at: tuple[Expr, Expr, tuple[Expr, Expr]],
     ) -> None:
         (columns, vectors), (to, bias), (source, pixel, (begin, end)) = shape, into, at

@@ -19,7 +19,7 @@ from ortkit.refusal import Refused
 from ...forms.body import TO_NCHW, TO_NHWC, Body, integer
 from ...forms.conv import Convolution, packed_weight, unfit, window_of
 from ...forms.epilogue import read_epilogue
-from ..tile.gemm_tile import Target, accumulators, load_bias, multiply_add, write_tile
+from ..tile.gemm_tile import Destination, accumulators, load_bias, multiply_add, write_tile
 from ..tile.registers import VECTOR, Tile, choose_tile
 from .depthwise import DepthwiseConv, depthwise_of
 from .depthwise_row import Row, Sink, Source, row_taps
@@ -151,7 +151,7 @@ class _Unit:
         pitch = self.tile.vectors * VECTOR
         first = e.share(panel * e.i64(panel_vectors * VECTOR))
         bias = None if op.expand.bias is None else self.buffers[op.expand.bias]
-        begin = Target(self.ring, [], pitch, first, self.lanes)
+        begin = Destination(self.ring, [], pitch, first, self.lanes)
         loaded = load_bias(e, bias, self.tile.vectors, begin)
         window = op.depthwise.conv.window
         start = e.share(band * e.i64(op._band))
@@ -172,7 +172,7 @@ class _Unit:
         height, width, depth, _ = op._sizes
         source = e.share((image * e.i64(height) + row) * e.i64(width))
         slot = e.share(e.tir.floormod(row, e.i64(op._kept)) * e.i64(width))
-        to = Target(self.ring, [], self.tile.vectors * VECTOR, e.i64(0), self.lanes)
+        to = Destination(self.ring, [], self.tile.vectors * VECTOR, e.i64(0), self.lanes)
         x, weight = self.buffers[op.expand.x], self.buffers[op.weight]
 
         def tile(rows: int, column: Expr) -> None:

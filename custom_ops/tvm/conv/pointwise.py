@@ -13,7 +13,14 @@ from ortkit.kernels.sizes import Extent, extent_of
 from ortkit.refusal import Refused
 
 from ...forms.conv import Convolution, packed_weight, read_convolution
-from ..tile.gemm_tile import Target, accumulators, expect_tile, load_bias, multiply_add, write_tile
+from ..tile.gemm_tile import (
+    Destination,
+    accumulators,
+    expect_tile,
+    load_bias,
+    multiply_add,
+    write_tile,
+)
 from ..tile.registers import VECTOR, Tile, choose_tile
 
 if TYPE_CHECKING:
@@ -176,7 +183,7 @@ class PointwiseConv:
         """Compute one run of pixels of one panel of `vectors` vectors."""
         conv, (panel, image, run) = self.conv, unit
         first = e.share(panel * e.i64(plan.tile.vectors * VECTOR))
-        to = Target(
+        to = Destination(
             buffers[len(conv.signature.inputs)],
             [buffers[extra] for extra in conv.epilogue.extras],
             conv.channels, first, lanes,
@@ -219,7 +226,7 @@ class PointwiseConv:
         e: TileEmitter,
         buffers: list[Buffer],
         tile: Tile,
-        to: Target,
+        to: Destination,
         bias: Buffer,
         at: tuple[Expr, Expr, Expr],
     ) -> None:

@@ -12,7 +12,7 @@ from ortkit.kernels.sizes import extent_of
 from ortkit.refusal import Refused
 
 from ...forms.conv import Convolution, packed_weight, read_convolution
-from ..tile.gemm_tile import Target, accumulators, load_bias, multiply_add, write_tile
+from ..tile.gemm_tile import Destination, accumulators, load_bias, multiply_add, write_tile
 from ..tile.registers import VECTOR, Tile, choose_tile
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ class StemConv:
             for number in range(full + (1 if rest else 0)):
                 width = tile.vectors if number < full else rest
                 is_last = number * tile.vectors + width == vectors
-                to = Target(
+                to = Destination(
                     buffers[len(self.conv.signature.inputs)],
                     [buffers[extra] for extra in self.conv.epilogue.extras],
                     self.conv.channels,
@@ -135,7 +135,7 @@ class StemConv:
         buffers: list[Buffer],
         scratch: Buffer,
         tile: Tile,
-        to: Target,
+        to: Destination,
         pixel: Expr,
     ) -> None:
         columns = self.conv.output.shape[2]
@@ -157,7 +157,7 @@ class StemConv:
         buffers: list[Buffer],
         scratch: Buffer,
         tile: Tile,
-        to: Target,
+        to: Destination,
         at: tuple[Buffer, Expr, Expr],
     ) -> None:
         window, depth = self.conv.window, self._rows * self.conv.window.kernel[1]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from math import ceil
 from typing import TYPE_CHECKING
 
-from ..tile.gemm_tile import Target, load_bias, multiply_add, write_vector
+from ..tile.gemm_tile import Destination, load_bias, multiply_add, write_vector
 from ..tile.registers import VECTOR, Tile, even_tile
 from .winograd_plan import WinogradPlan
 from .winograd_transforms import POINTS, SIDE, STEP, filtered, gathered, input_transform
@@ -77,7 +77,7 @@ class Run:
             with e.block() as more:
                 self._products(rows, begin=False)
             e.branch(e.equal(number, e.i64(0)), begun, more)
-        to = Target(
+        to = Destination(
             self.buffers[len(of.conv.signature.inputs)],
             [self.buffers[extra] for extra in of.conv.epilogue.extras],
             of.conv.channels, e.share(first * e.i64(VECTOR)),
@@ -218,7 +218,7 @@ class Run:
                 with e.vector(VECTOR) as lane:
                     e.store(self.m, register[lane], place(number, vector, lane))
 
-    def _output(self, number: Expr, tile: Expr, bias: Buffer, to: Target) -> None:
+    def _output(self, number: Expr, tile: Expr, bias: Buffer, to: Destination) -> None:
         """Take a tile's sums back, and write its results."""
         e, of = self.e, self.of
         height, width = of.result

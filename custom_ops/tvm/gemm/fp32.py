@@ -20,7 +20,7 @@ from ortkit.refusal import Refused
 
 from ...forms.body import Body
 from ...forms.epilogue import Epilogue, read_epilogue
-from ..tile.gemm_tile import Target, accumulators, load_bias, multiply_add, write_tile
+from ..tile.gemm_tile import Destination, accumulators, load_bias, multiply_add, write_tile
 from ..tile.registers import VECTOR, Tile, choose_tile
 
 if TYPE_CHECKING:
@@ -231,7 +231,7 @@ class _Writer:
         """Compute a run of tiles of `columns` from column `begin` of a panel on."""
         e, product, height = self.e, self.product, self.height
         vectors, lanes = ceil(columns / VECTOR), columns % VECTOR or VECTOR
-        to = Target(
+        to = Destination(
             self.buffers[len(product.signature.inputs)],
             [self.buffers[extra] for extra in product.epilogue.extras],
             product.columns, e.share(panel * e.i64(product.packed[2]) + begin), lanes,
@@ -270,7 +270,7 @@ class _Writer:
             e.when(e.tir.floormod(self.rest, e.i64(2 * size)) >= e.i64(size), part)
             size //= 2
 
-    def _tile(self, tile: Tile, to: Target, bias: Buffer, start: Expr, row: Expr) -> None:
+    def _tile(self, tile: Tile, to: Destination, bias: Buffer, start: Expr, row: Expr) -> None:
         """Compute a tile of the rows from `row` on and the columns whose weights begin there."""
         e, (_, depth, width) = self.e, self.product.packed
         x, weight = self.buffers[self.product.x], self.buffers[self.product.weight]

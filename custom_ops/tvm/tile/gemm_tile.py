@@ -24,7 +24,7 @@ _FEW_FLOPS = 4
 
 
 @dataclass(frozen=True)
-class Target:
+class Destination:
     """Where the tile's results go: [pixel, channel] of the output, the channels dense.
 
     Args:
@@ -42,7 +42,7 @@ class Target:
     lanes: int = VECTOR
 
 
-def load_bias(e: TileEmitter, bias: Buffer | None, vectors: int, to: Target) -> Buffer:
+def load_bias(e: TileEmitter, bias: Buffer | None, vectors: int, to: Destination) -> Buffer:
     """Return scratch with the bias of each of the tile's channels, zero where there is none."""
     result = e.scratch(vectors * VECTOR)
     for vector in range(vectors):
@@ -70,7 +70,7 @@ def accumulators(e: TileEmitter, tile: Tile, bias: Buffer) -> Iterator[list[list
     yield result
 
 
-def expect_tile(e: TileEmitter, tile: Tile, to: Target, pixel: Expr) -> None:
+def expect_tile(e: TileEmitter, tile: Tile, to: Destination, pixel: Expr) -> None:
     """Ask for what `write_tile` will read and write: it comes while the tile is computed."""
     for row in range(tile.rows):
         at = e.share((pixel + e.i64(row)) * e.i64(to.channels) + to.first)
@@ -100,7 +100,7 @@ def multiply_add(
 
 
 def write_tile(
-    e: TileEmitter, registers: list[list[Buffer]], epilogue: Epilogue, to: Target, pixel: Expr
+    e: TileEmitter, registers: list[list[Buffer]], epilogue: Epilogue, to: Destination, pixel: Expr
 ) -> None:
     """Apply the epilogue to every element and write the rows from `pixel` on.
 
@@ -138,7 +138,7 @@ def write_vector(
     e: TileEmitter,
     scratch: Buffer,
     epilogue: Epilogue,
-    to: Target,
+    to: Destination,
     place: tuple[Expr, Expr],
     width: int,
 ) -> None:

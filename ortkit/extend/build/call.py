@@ -151,7 +151,7 @@ class NativeOp:
         return next((one for one in self._known[key] if one.takes(attributes, sizes)), None)
 
     def _load(self, types: Types, is_present: tuple[bool, ...]) -> tuple[NativeKernel, ...]:
-        if not self.op.bodies and not any(one.target == "cpu" for one in self.op.kernels):
+        if not self.op.bodies and not any(one.is_on_host for one in self.op.kernels):
             self.problem = "it has neither a body nor a kernel for CPUs"
             return ()
         try:

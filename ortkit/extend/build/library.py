@@ -25,7 +25,6 @@ from ortkit.kernels.link.named_ops import (
     NamedOp,
 )
 from ortkit.refusal import Refused
-from ortkit.targets.cpu import resolve
 from ortkit.targets.target import Target
 from ortkit.temporary import TemporaryFolder
 
@@ -161,14 +160,9 @@ def _generated(
     count: Callable[[int, int], None],
 ) -> Iterator[tuple[list[tuple[int, Kernel | CudaKernel | Refused]], int]]:
     """Compile what is made from bodies, for CPUs and then for CUDA."""
-    parts = {
-        kind: [
-            (place, form, target)
-            for place, (form, target) in enumerate(forms)
-            if form.declared is None and target.kind == kind
-        ]
-        for kind in ("cpu", "cuda")
-    }
+    generated = [(place, *one) for place, one in enumerate(forms) if one[0].declared is None]
+    cpu = [one for one in generated if one[2].traits.is_host]
+    cuda = [one for one in generated if not one[2].traits.is_host]
     made: list[tuple[int, Kernel | CudaKernel | Refused]] = []
 
     def take(part: list[tuple[int, Form, Target]], kernels: Sequence[object]) -> None:
@@ -176,15 +170,14 @@ def _generated(
             assert isinstance(kernel, Kernel | CudaKernel | Refused)
             made.append((place, kernel))
 
-    cpu, cuda = parts["cpu"], parts["cuda"]
     target = cpu[0][2] if cpu else Target()
     with build_kernels([form.signature for _, form, _ in cpu], target, cache, count) as first:
         take(cpu, first.found)
         if not cuda:
             yield made, first.compiled
             return
-        signatures = [form.signature for _, form, _ in cuda]
-        with build_kernels(signatures, cuda[0][2], cache, count, "triton") as second:
+        signatures, there = [form.signature for _, form, _ in cuda], cuda[0][2]
+        with build_kernels(signatures, there, cache, count, there.traits.backends[0]) as second:
             take(cuda, second.found)
             yield made, first.compiled + second.compiled
 
@@ -198,7 +191,7 @@ def _compiled(
         if form.declared.backend == "tvm":
             from ortkit.extend.tvm.searched import compile_tuned
 
-            return compile_tuned(form, resolve(target), folder, notes)
+            return compile_tuned(form, target.resolved(), folder, notes)
         from ortkit.extend.triton.kernels import compile_triton
 
         return compile_triton(form, target, folder)

@@ -24,7 +24,7 @@ from ortkit.kernels.backend import Kernel
 from ortkit.kernels.build.library import missing_toolchain
 from ortkit.refusal import Refused
 from ortkit.runtime.options import message
-from ortkit.targets.cpu import resolve
+from ortkit.targets.catalog import traits_of
 from ortkit.targets.target import Target
 from ortkit.verify.compare import OutputComparison, compare_outputs
 
@@ -87,7 +87,7 @@ def check_op(
     for types in op.schema.choices(dtypes):
         for there in op.schema.presences():
             check.reference_and_body(types, _variadic(op, there))
-    if op.bodies or any(one.target == "cpu" for one in op.kernels):
+    if op.bodies or any(one.is_on_host for one in op.kernels):
         check.kernels(dtypes, target or Target())
     if any(one.backend == "triton" for one in op.kernels):
         check.interpreted(dtypes)
@@ -177,10 +177,10 @@ class _Check:
 
     def _forms(self, dtypes: Sequence[str] | None, target: str) -> list[Form]:
         found = list(forms_of(self.op, dtypes, target))
+        traits = traits_of(target)
+        where = "" if traits.is_host else f" on {traits.title}"
         self.notes += [
-            f"no kernel for {one[0]}{'' if target == 'cpu' else ' on CUDA'}: {one[1]}"
-            for one in found
-            if isinstance(one, tuple)
+            f"no kernel for {one[0]}{where}: {one[1]}" for one in found if isinstance(one, tuple)
         ]
         return [one for one in found if isinstance(one, Form)]
 
@@ -309,7 +309,7 @@ def _tuned(form: Form, target: Target) -> list[dict[str, int]]:
     split = form.declared.options.split
     return [
         {name: 2 * size + 3 if name == split else size for name, size in one.sizes.items()}
-        for one in traced_for(form, resolve(target), [])
+        for one in traced_for(form, target.resolved(), [])
     ]
 
 

@@ -12,10 +12,11 @@ from ortkit.errors import UserError
 from ortkit.extend.declare.op_schema import OpInput, OpSchema, Types
 from ortkit.extend.declare.size_rules import Words
 from ortkit.kernels.sizes import Extent
+from ortkit.targets.catalog import Kind, kind_of_backend, traits_of
 
 Constant = bool | int | float | str | None
 #: What each backend makes kernels for.
-TARGETS: Mapping[str, Literal["cpu", "cuda"]] = {"tvm": "cpu", "triton": "cuda"}
+TARGETS: Mapping[str, Kind] = {one: kind_of_backend(one) for one in ("tvm", "triton")}
 #: Of a variadic input, where a kernel does not say for how many tensors it is.
 _COUNTS = (1, 2, 3, 4)
 
@@ -111,9 +112,14 @@ class DeclaredKernel:
             raise UserError(f"the kernel {self.source} is not there: {error}") from error
 
     @property
-    def target(self) -> Literal["cpu", "cuda"]:
+    def target(self) -> Kind:
         """What it runs on."""
         return TARGETS[self.backend]
+
+    @property
+    def is_on_host(self) -> bool:
+        """Whether it is a function that Python calls."""
+        return traits_of(self.target).is_host
 
     @property
     def name(self) -> str:

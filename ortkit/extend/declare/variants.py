@@ -20,6 +20,7 @@ from ortkit.extend.declare.size_rules import SizeRule
 from ortkit.extend.declare.tensor_types import Dim, TensorType
 from ortkit.kernels.signature import RegionSignature, TensorSpec, body_text
 from ortkit.operators import where
+from ortkit.targets.catalog import traits_of
 
 #: With any number of axes in front: what follows must not count axes from there.
 _ROW_OPS = (
@@ -97,7 +98,7 @@ def forms_of(
     Args:
         op: The op.
         dtypes: Where a word such as Float stands for several element types, those to build for.
-        target: "cpu" or "cuda".
+        target: Its kind.
 
     Raises:
         UserError: It has neither a kernel for the target nor a body.
@@ -196,9 +197,9 @@ def _form(
     defaults = {
         name: one.default for name, one in schema.attributes.items() if one.default is not None
     }
-    # A generated kernel reads its inputs from memory, on CUDA the device's.
+    # A generated kernel reads its inputs from memory, elsewhere that of a device.
     function, given, built_in = specialized(
-        body, schema, kinds, defaults, are_inputs=target == "cpu"
+        body, schema, kinds, defaults, are_inputs=traits_of(target).is_host
     )
     _check_built_in(built_in, schema)
     _check_stars(function, [one.type for one in there], list(schema.outputs.values()))

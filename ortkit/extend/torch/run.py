@@ -53,6 +53,16 @@ class _Call:
     """By whether all tensors are aligned."""
 
     @property
+    def is_on_host(self) -> bool:
+        """Whether its tensors are in the host's memory."""
+        return bool(self.device.type == "cpu")
+
+    @property
+    def is_on_cuda(self) -> bool:
+        """Whether they are on a GPU of CUDA's; torch has others."""
+        return bool(self.device.type == "cuda")
+
+    @property
     def absent(self) -> frozenset[str]:
         """The optional inputs that are not there."""
         pairs = zip(self.op.schema.inputs, self.is_present, strict=True)
@@ -91,17 +101,17 @@ class TorchRun:
         call = self._call(inputs, attributes)
         there = [one.detach() for one in inputs if one is not None]
         if self.kernels != "never":
-            on_cpu = call.device.type == "cpu"
-            found = self._native(call, there) if on_cpu else self._on_gpu(call, there)
+            on_host = call.is_on_host
+            found = self._native(call, there) if on_host else self._on_gpu(call, there)
             if found is not None:
                 return found
             if self.kernels == "always":
-                why = self.native.problem if on_cpu else self._problem
+                why = self.native.problem if on_host else self._problem
                 raise UserError(
                     f"there is no kernel for this call on {call.device.type}"
                     + (f": {why}" if why else ""), where=self.op.id,
                 )  # fmt: skip
-            if not on_cpu and (found := self._by_body(call, there)) is not None:
+            if not on_host and (found := self._by_body(call, there)) is not None:
                 return found
         return self._by_reference(call, there)
 
@@ -138,7 +148,7 @@ class TorchRun:
         call = _Call(op, tuple(is_present), given, types, sizes, device, flat_sizes(sizes))
         shapes = [(sizes.shape(kind), types[kind.kind]) for kind in op.schema.outputs.values()]
         call.outputs = tuple((shape or (), getattr(torch, dtype)) for shape, dtype in shapes)
-        if device.type == "cpu" and self.kernels != "never":
+        if call.is_on_host and self.kernels != "never":
             call.native = self.native.find(types, call.is_present, given, call.flat)
         return call
 
@@ -156,7 +166,7 @@ class TorchRun:
 
     def _on_gpu(self, call: _Call, there: Sequence[Tensor]) -> tuple[Tensor, ...] | None:
         """Launch a kernel in Triton on torch's stream, with Triton's own launcher."""
-        if call.device.type != "cuda" or find_spec("triton") is None:
+        if not call.is_on_cuda or find_spec("triton") is None:
             self._problem = "kernels for GPUs are CUDA's, and need triton"
             return None
         inputs = [one.contiguous() for one in there]

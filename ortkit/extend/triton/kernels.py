@@ -14,21 +14,13 @@ from ortkit.extend.declare.kernels import rules_of, words_of
 from ortkit.extend.declare.size_rules import Words
 from ortkit.extend.declare.variants import Form
 from ortkit.extend.triton.source import is_gluon, name_of, text_of
-from ortkit.kernels.cuda import (
-    MAX_GRID,
-    Argument,
-    Condition,
-    CudaKernel,
-    TensorMap,
-    architectures_of,
-    rename_extent,
-    resolve_cuda,
-)
+from ortkit.kernels.cuda import MAX_GRID, Argument, Condition, CudaKernel, TensorMap, rename_extent
 from ortkit.kernels.signature import TensorSpec
 from ortkit.kernels.sizes import ONE, Extent, extent_of, product, symbols_of
 from ortkit.kernels.triton.maps import element_bytes, map_parameter, tensor_map
 from ortkit.kernels.triton.parameters import POINTERS, Parameter
 from ortkit.kernels.triton.source import StepSource, VariantSource
+from ortkit.targets.cuda import architectures_of
 from ortkit.targets.target import Target
 
 _MULTIPLE = 16
@@ -53,7 +45,7 @@ def compile_triton(form: Form, target: Target, folder: Path) -> CudaKernel:
         )
     from ortkit.kernels.triton.build import write_images
 
-    target = resolve_cuda(target)
+    target = target.resolved()
     made = write_images(sources_of_form(form), architectures_of(target.level), folder)
     return CudaKernel(
         form.signature.key, "triton", target, made.variants, made.images, 0.0, made.left_out

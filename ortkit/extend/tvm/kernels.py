@@ -18,7 +18,6 @@ from ortkit.extend.tvm.traces import TracedSchedule
 from ortkit.kernels.backend import Kernel, PackedInput
 from ortkit.kernels.sizes import symbols_of
 from ortkit.kernels.tunable import symbol_of
-from ortkit.targets.cpu import resolve
 from ortkit.targets.target import Target
 
 # tvm has no types that mypy could follow.
@@ -67,7 +66,7 @@ def compile_tvm(
         KernelError: TVM failed.
     """
     require_tvm(form.op.id)
-    target = resolve(target)
+    target = target.resolved()
     chosen = read_choices(choices)
     if chosen is None:
         raise KernelError(f"no kernel is known as {choices!r}", where=form.op.id)

@@ -14,6 +14,7 @@ from ortkit.fusion.attention.cpu_cost import predict_attention
 from ortkit.fusion.regions.cost_model import CostModel, Prediction
 from ortkit.fusion.regions.describe import describe_region
 from ortkit.fusion.regions.duplicate import Candidate
+from ortkit.fusion.regions.family import per_graph
 from ortkit.fusion.regions.region import FusedRegion, region_of
 from ortkit.fusion.regions.select import Accepts
 from ortkit.kernels.signature import RegionSignature
@@ -62,6 +63,9 @@ def attention_candidates(
         # Without a kernel rounding would cost, and gain nothing.
         reason = "" if is_rounded else cost.refusal(region, prediction) or ""
         yield Candidate(region, None if reason else signature, prediction, reason)
+
+
+family = per_graph(attention_candidates)
 
 
 def _describe(

@@ -15,6 +15,7 @@ from ortkit.fusion.attention.cuda_semantics import AttentionNode, as_array, is_a
 from ortkit.fusion.regions.cost_model import CostModel, Prediction
 from ortkit.fusion.regions.describe import tensor_spec
 from ortkit.fusion.regions.duplicate import Candidate
+from ortkit.fusion.regions.family import per_graph
 from ortkit.fusion.regions.lower import import_fused
 from ortkit.fusion.regions.region import FusedRegion
 from ortkit.fusion.regions.select import Accepts
@@ -47,6 +48,9 @@ def cuda_attention_candidates(
     for node in graph:
         if is_attention(node) and node not in excluded:
             yield _candidate(scope, node, accepts, cost, excluded)
+
+
+family = per_graph(cuda_attention_candidates)
 
 
 def takes_attention(scope: Scope, node: ir.Node, accepts: Accepts, cost: CostModel) -> bool:

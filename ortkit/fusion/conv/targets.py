@@ -16,6 +16,7 @@ from ortkit.fusion.conv.cuda_blocks import CudaBlockFinder
 from ortkit.fusion.conv.cuda_bodies import describe_cuda_block
 from ortkit.fusion.conv.join import join_expansions
 from ortkit.rewrite.scope import Scope
+from ortkit.targets.catalog import load
 
 _Nodes = frozenset[ir.Node]
 
@@ -50,7 +51,9 @@ class ConvTarget:
 
 def target_of(scope: Scope) -> ConvTarget:
     """Return what holds for the target of a scope."""
-    return _TARGETS[scope.target.kind]
+    found = load(scope.traits.convolutions)
+    assert isinstance(found, ConvTarget)
+    return found
 
 
 def _find(scope: Scope, graph: ir.Graph, refused: _Nodes, apart: _Nodes) -> list[Block]:
@@ -61,9 +64,5 @@ def _find_cuda(scope: Scope, graph: ir.Graph, refused: _Nodes, _: _Nodes) -> lis
     return CudaBlockFinder.find(scope, graph, refused)
 
 
-_TARGETS = {
-    "cpu": ConvTarget(_find, describe_block, cost.block_cost, cost.border_cost),
-    "cuda": ConvTarget(
-        _find_cuda, describe_cuda_block, cuda_cost.block_cost, cuda_cost.border_cost
-    ),
-}
+ON_CPU = ConvTarget(_find, describe_block, cost.block_cost, cost.border_cost)
+ON_CUDA = ConvTarget(_find_cuda, describe_cuda_block, cuda_cost.block_cost, cuda_cost.border_cost)

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import onnx_ir as ir
 
 from ortkit.fusion.attention.cuda import function_of
 from ortkit.fusion.attention.cuda_semantics import WRITTEN, Written
-from ortkit.fusion.decompose.run import Decomposition, Wanted
+from ortkit.fusion.decompose.run import Decomposition, Surroundings, Wanted
 from ortkit.fusion.regions.region import PASS
 from ortkit.ops.attention import emit, mask_emit
 from ortkit.ops.attention.find import find_core
@@ -41,6 +41,10 @@ class ComposeAttention(Decomposition):
 
     wanted: Wanted
     """Says of an attention whether a kernel takes it."""
+
+    @classmethod
+    def of(cls, around: Surroundings) -> Self:
+        return cls(around.takes_attention)
 
     name: ClassVar[str] = PASS
     ops: ClassVar[Sequence[str]] = ("Softmax",)

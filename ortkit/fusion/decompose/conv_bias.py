@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import numpy as np
 import onnx_ir as ir
 
-from ortkit.fusion.decompose.run import Decomposition
+from ortkit.fusion.decompose.run import Decomposition, Surroundings
 from ortkit.fusion.regions.access import access_of
 from ortkit.fusion.regions.members import is_reshape
 from ortkit.rewrite.scope import Scope
@@ -40,6 +40,10 @@ class DecomposeConvBias(Decomposition):
 
     excluded: frozenset[ir.Node] = frozenset()
     """Convolutions that have kernels, biases and all."""
+
+    @classmethod
+    def of(cls, around: Surroundings) -> Self | None:
+        return None if around.has_layout else cls(around.excluded)
 
     def rewrite(self, site: Site) -> None:
         scope, conv, product = site.scope, site.node, site.output

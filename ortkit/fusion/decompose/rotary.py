@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import numpy as np
 import onnx_ir as ir
 
 from ortkit.fusion.attention.cuda_semantics import GROUPED
-from ortkit.fusion.decompose.run import Decomposition, Wanted
+from ortkit.fusion.decompose.run import Decomposition, Surroundings, Wanted
 from ortkit.refusal import RefusedError
 from ortkit.rewrite.scope import Scope
 from ortkit.rewrite.site import Site
@@ -42,6 +42,10 @@ class DecomposeRotary(Decomposition):
 
     wanted: Wanted
     """Says of an attention without its rotation whether a kernel takes it."""
+
+    @classmethod
+    def of(cls, around: Surroundings) -> Self:
+        return cls(around.takes_attention)
 
     name: ClassVar[str] = "decompose-rotary"
     ops: ClassVar[Sequence[str]] = ("::".join(GROUPED),)

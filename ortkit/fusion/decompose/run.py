@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Self, TypeAlias
 
 import onnx_ir as ir
 
+from ortkit.fusion.attention.cuda import takes_attention
+from ortkit.fusion.regions.cost_model import cost_model_of
 from ortkit.fusion.regions.lower import drop_unread
+from ortkit.fusion.regions.select import Accepts
 from ortkit.refusal import RefusedError
 from ortkit.rewrite.passes import NodePass
 from ortkit.rewrite.scope import Scope
@@ -21,8 +24,32 @@ Wanted: TypeAlias = Callable[[Scope, ir.Node], bool]
 
 
 @dataclass(frozen=True)
+class Surroundings:
+    """What is known when a model's decompositions are chosen.
+
+    Args:
+        accepts: Says why there would be no kernel for a region.
+        excluded: Nodes that have kernels already.
+        has_layout: Whether the provider's convolutions get another layout; see `advise`.
+    """
+
+    accepts: Accepts
+    excluded: frozenset[ir.Node]
+    has_layout: bool
+
+    def takes_attention(self, scope: Scope, node: ir.Node) -> bool:
+        """Say whether an attention would be a region, as it stands."""
+        return takes_attention(scope, node, self.accepts, cost_model_of(scope))
+
+
+@dataclass(frozen=True)
 class Decomposition(NodePass):
     """Writes an operator in parts that fuse better; `RefusedError` undoes what was begun."""
+
+    @classmethod
+    def of(cls, around: Surroundings) -> Self | None:  # noqa: ARG003
+        """Return it for a model, or None if it has no place there."""
+        return cls()
 
     def find(self, scope: Scope) -> Iterator[ir.Node]:
         """Yield the nodes of the main graph that it looks at; earlier ones are rewritten then."""

@@ -12,6 +12,7 @@ from ortkit.fusion.regions.bf16_operands import has_one_use, producer_of, unpack
 from ortkit.fusion.regions.cost_model import Prediction, nominal
 from ortkit.fusion.regions.describe import describe_region
 from ortkit.fusion.regions.duplicate import Candidate
+from ortkit.fusion.regions.family import Find, Search
 from ortkit.fusion.regions.region import FusedRegion, region_of
 from ortkit.fusion.regions.select import Accepts
 from ortkit.kernels.signature import RegionSignature
@@ -54,6 +55,13 @@ def product_candidates(
             continue
         own.update(region.nodes)
         yield Candidate(region, signature, _predict(scope, node), "")
+
+
+def family(search: Search) -> Find:
+    """Look for these products."""
+    return lambda graph, excluded: product_candidates(
+        search.scope, graph, search.accepts, excluded
+    )
 
 
 def _longest(

@@ -15,7 +15,6 @@ from ortkit.fusion.gemm.cpu_fp32 import Product
 from ortkit.fusion.regions.cost_model import CostModel, Prediction
 from ortkit.fusion.regions.ort_costs import ARITHMETIC_NS, ORT_NS
 from ortkit.kernels.tuning.calibration import Calibration
-from ortkit.targets.cpu import resolve
 from ortkit.targets.target import Target
 
 #: The rates below are those of such processors.
@@ -32,7 +31,7 @@ _DEEP, _NEAR_BYTES, _DEEP_FACTOR = 2048, 2 << 20, 0.94
 
 def multiplies(target: Target) -> bool:
     """Say whether the rates hold on a target's processors."""
-    return target.kind == "cpu" and resolve(target).level.startswith(LEVELS)
+    return target.resolved().level.startswith(LEVELS)
 
 
 def predict_product(one: Product, calibration: Calibration) -> Prediction:

@@ -9,8 +9,9 @@ import onnx_ir as ir
 
 from ortkit.fusion.gemm.cpu_fp32 import Product, find_product, sizes_as_text, with_epilogues
 from ortkit.fusion.gemm.cpu_fp32_bodies import product_signature
-from ortkit.fusion.gemm.cpu_fp32_cost import LEAST_GAIN, predict_product
+from ortkit.fusion.gemm.cpu_fp32_cost import LEAST_GAIN, multiplies, predict_product
 from ortkit.fusion.regions.duplicate import Candidate
+from ortkit.fusion.regions.family import Find, Search
 from ortkit.fusion.regions.lower import detached_constant
 from ortkit.fusion.regions.region import PASS, FusedRegion
 from ortkit.fusion.regions.select import Accepts
@@ -20,6 +21,13 @@ from ortkit.kernels.tuning.calibration import load_calibration
 from ortkit.refusal import Refused
 from ortkit.rewrite.scope import Scope
 from ortkit.rewrite.site import describe
+
+
+def family(search: Search) -> Find:
+    """Look for these products, where their rates hold."""
+    if not multiplies(search.target):
+        return lambda _, __: iter(())
+    return ProductRegions(search.scope, search.accepts).candidates
 
 
 class ProductRegions:

@@ -19,6 +19,7 @@ from ortkit.fusion.regions.access import access_of
 from ortkit.fusion.regions.cost_model import MINIMUM_GAIN, CostModel, Prediction
 from ortkit.fusion.regions.describe import describe_region
 from ortkit.fusion.regions.duplicate import Candidate
+from ortkit.fusion.regions.family import per_graph
 from ortkit.fusion.regions.region import FusedRegion, region_of
 from ortkit.fusion.regions.select import Accepts
 from ortkit.kernels.signature import RegionSignature
@@ -96,6 +97,9 @@ def cuda_product_candidates(
         if one.signature is not None:
             own.update(nodes)
         yield one
+
+
+family = per_graph(cuda_product_candidates)
 
 
 def candidate_of(

@@ -26,6 +26,7 @@ from ortkit.fusion.gemm.cuda_small_m_cost import Shape
 from ortkit.fusion.gemm.cuda_tiled_cost import predict_batched
 from ortkit.fusion.regions.cost_model import CostModel
 from ortkit.fusion.regions.duplicate import Candidate
+from ortkit.fusion.regions.family import per_graph
 from ortkit.fusion.regions.region import region_of
 from ortkit.fusion.regions.select import Accepts
 from ortkit.rewrite.scope import Scope
@@ -66,6 +67,9 @@ def batched_candidates(
         if one.signature is not None:
             own.update(nodes)
         yield one
+
+
+family = per_graph(batched_candidates)
 
 
 def is_batched(scope: Scope, node: ir.Node) -> bool:

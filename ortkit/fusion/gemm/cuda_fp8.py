@@ -43,6 +43,7 @@ from ortkit.fusion.gemm.cuda_fp8_operands import (
 from ortkit.fusion.regions.cost_model import CostModel, Prediction
 from ortkit.fusion.regions.describe import describe_region, tensor_spec
 from ortkit.fusion.regions.duplicate import Candidate
+from ortkit.fusion.regions.family import per_graph
 from ortkit.fusion.regions.lower import detached_constant
 from ortkit.fusion.regions.region import FusedRegion, region_of
 from ortkit.fusion.regions.select import Accepts
@@ -82,6 +83,9 @@ def fp8_candidates(
             yield from finder.product(node)
     for value in finder.rounded:
         yield from finder.rounding(value)
+
+
+family = per_graph(fp8_candidates)
 
 
 class _Finder:

@@ -22,6 +22,7 @@ from ortkit.fusion.gemm.cuda import (
 from ortkit.fusion.gemm.cuda_small_m_cost import predict_split_k
 from ortkit.fusion.regions.cost_model import CostModel
 from ortkit.fusion.regions.duplicate import Candidate
+from ortkit.fusion.regions.family import per_graph
 from ortkit.fusion.regions.region import region_of
 from ortkit.fusion.regions.select import Accepts
 from ortkit.rewrite.scope import Scope
@@ -65,6 +66,9 @@ def split_k_candidates(
         if one.signature is not None:
             own.update(nodes)
         yield one
+
+
+family = per_graph(split_k_candidates)
 
 
 def _norm_consumer(scope: Scope, value: ir.Value) -> ir.Node | None:

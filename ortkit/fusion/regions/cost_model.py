@@ -18,8 +18,9 @@ from ortkit.graph.constants import constant_array
 from ortkit.graph.symbolic.dims import Atom, Size, replace_atoms
 from ortkit.kernels.region.ops import POINTWISE_OPS
 from ortkit.kernels.region.reader import POWERS
-from ortkit.kernels.tuning.calibration import Calibration
+from ortkit.kernels.tuning.calibration import Calibration, load_calibration
 from ortkit.rewrite.scope import Scope
+from ortkit.targets.catalog import load
 
 #: What a size that is known at run time only is taken for.
 NOMINAL_SIZE = 128
@@ -218,3 +219,10 @@ def _swaps_last(node: ir.Node) -> bool:
     perm = list(attribute.as_ints())
     rank = len(perm)
     return rank >= 2 and perm == [*range(rank - 2), rank - 1, rank - 2]
+
+
+def cost_model_of(scope: Scope) -> CostModel:
+    """Return the cost model of a scope's target, for this machine."""
+    model = load(scope.traits.cost_model)(scope, load_calibration())
+    assert isinstance(model, CostModel)
+    return model

@@ -13,6 +13,7 @@ from ortkit.operators import where
 from ortkit.operators.info import Access
 from ortkit.refusal import Refused
 from ortkit.rewrite.scope import Scope, is_unused
+from ortkit.targets.catalog import load
 
 #: Integers in tensors of up to this many elements are sizes and indices, not data.
 SHAPE_ARITHMETIC = 64
@@ -47,6 +48,7 @@ class Members:
     def __init__(self, scope: Scope) -> None:
         self._scope = scope
         self._blocked: set[ir.Value] = set()
+        self._ends_convolution = load(scope.traits.conv_epilogue)
 
     def access(self, node: ir.Node) -> Access | Refused | None:
         """Return the node's family, why it may not be a member, or None if it is no candidate."""
@@ -74,7 +76,9 @@ class Members:
             return "integers of sizes and indices are no work"
         if _is_quantized(node):
             return "it belongs to a quantized group"
-        if access in ("elementwise", "normalization") and self._is_epilogue(node):
+        if access in ("elementwise", "normalization") and self._ends_convolution(
+            self._scope, node
+        ):
             return "ONNX Runtime computes it at the end of the convolution"
         if access != "elementwise" and not has_static_parameters(scope, node):
             return f"{node.op_type} with parameters that are no constants"
@@ -82,26 +86,13 @@ class Members:
             return "statistics of the norm are read"
         return None
 
-    def _is_epilogue(self, node: ir.Node) -> bool:
-        """Say whether ONNX Runtime has one kernel for the convolution before it and this."""
-        value = node.inputs[0] if node.inputs else None
-        if self._scope.target.kind == "cpu":
-            return node.op_type in EPILOGUES and _is_convolved(value)
-        # cuDNN takes a Relu, or a sum and a Relu, and of float32 only.
-        if value is None or self._scope.shapes.dtype(value) != ir.DataType.FLOAT:
-            return False
-        if node.op_type == "Relu":
-            producer = value.producer()
-            return _is_convolved(value) or (producer is not None and _is_sum_before_relu(producer))
-        return _is_sum_before_relu(node)
-
     def _is_data_indexed(self, node: ir.Node) -> bool:
         """Say whether data says where to gather from: that ends a region as a product does."""
         return node.op_type == "Gather" and not has_static_parameters(self._scope, node)
 
     def _is_blocked(self, node: ir.Node) -> bool:
         """Say whether the node makes a blocked value: a 2-D convolution, or what follows one."""
-        if node.op_type not in BLOCKED or self._scope.target.kind != "cpu":
+        if node.op_type not in BLOCKED or not self._scope.traits.has_blocked_conv_layout:
             return False
         shape = self._scope.shapes.shape(node.outputs[0])
         if shape is None or len(shape) != 4:
@@ -147,6 +138,22 @@ def _is_convolved(value: ir.Value | None) -> bool:
     if value is None or producer is None or producer.op_type not in CONVOLUTIONS:
         return False
     return len(value.uses()) == 1 and not value.is_graph_output()
+
+
+def ends_convolution(_: Scope, node: ir.Node) -> bool:
+    """Say whether the CPU provider has one kernel for the convolution before it and this."""
+    return node.op_type in EPILOGUES and _is_convolved(node.inputs[0] if node.inputs else None)
+
+
+def ends_cudnn_convolution(scope: Scope, node: ir.Node) -> bool:
+    """Say the same of cuDNN: it takes a Relu, or a sum and a Relu, and of float32 only."""
+    value = node.inputs[0] if node.inputs else None
+    if value is None or scope.shapes.dtype(value) != ir.DataType.FLOAT:
+        return False
+    if node.op_type == "Relu":
+        producer = value.producer()
+        return _is_convolved(value) or (producer is not None and _is_sum_before_relu(producer))
+    return _is_sum_before_relu(node)
 
 
 def _is_sum_before_relu(node: ir.Node) -> bool:

@@ -177,7 +177,11 @@ class _Partitioner:
         A GPU waits for memory, not for a few operations, and a launch less is worth more. Only
         one reads what the group makes, since an output would be of another shape.
         """
-        if self._scope.target.kind == "cpu" or access != "elementwise" or space.row is not None:
+        if (
+            not self._scope.traits.repeats_cheap_nodes
+            or access != "elementwise"
+            or space.row is not None
+        ):
             return False
         if any(len(value.uses()) > 1 or value.is_graph_output() for value in values):
             return False

@@ -13,7 +13,8 @@ from types import MappingProxyType
 Key = tuple[str, int]
 """An operator and the version of its newer schema."""
 
-_CPU: frozenset[Key] = frozenset(
+#: What a provider runs in the version before, and in this one does not.
+CPU_WITHOUT_KERNEL: frozenset[Key] = frozenset(
     {
         ("GlobalLpPool", 22), ("MaxRoiPool", 22), ("Multinomial", 22), ("RandomNormal", 22),
         ("RandomNormalLike", 22), ("RandomUniform", 22), ("RandomUniformLike", 22),
@@ -24,7 +25,7 @@ _CPU: frozenset[Key] = frozenset(
 )  # fmt: skip
 
 #: Without Identity and Dropout, which no session keeps.
-_CUDA: frozenset[Key] = frozenset(
+CUDA_WITHOUT_KERNEL: frozenset[Key] = CPU_WITHOUT_KERNEL | frozenset(
     {
         ("RoiAlign", 16), ("Pad", 19), ("Size", 19), ("ConstantOfShape", 20), ("Flatten", 21),
         ("If", 21), ("Loop", 21), ("Scan", 21), ("ConvTranspose", 22), ("Cos", 22), ("Elu", 22),
@@ -36,10 +37,6 @@ _CUDA: frozenset[Key] = frozenset(
     }
 )  # fmt: skip
 
-#: By kind of target, what the version before runs on and this one does not.
-WITHOUT_KERNEL: Mapping[str, frozenset[Key]] = MappingProxyType(
-    {"cpu": _CPU, "cuda": _CPU | _CUDA}
-)
 
 #: Functions of ONNX without a kernel that ONNX Runtime 1.31.1 inlines up to this version of the
 #: model only, although their schema is the same in newer ones.

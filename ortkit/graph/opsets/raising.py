@@ -11,7 +11,7 @@ from ortkit.graph.check.schemas import RUNTIME_OWN
 from ortkit.graph.opsets.adapters import ADAPTERS
 from ortkit.graph.opsets.apply import Writer
 from ortkit.graph.opsets.form import Form, Known
-from ortkit.graph.opsets.kernels import LAST_INLINED, WITHOUT_KERNEL, Key
+from ortkit.graph.opsets.kernels import CPU_WITHOUT_KERNEL, LAST_INLINED, Key
 from ortkit.graph.opsets.schema_steps import history, only_widens, refusal
 from ortkit.graph.shapes.infer import Shapes
 from ortkit.graph.walk import nodes_below, roots
@@ -48,7 +48,10 @@ def raise_opset(model: ir.Model, version: int) -> str | None:
 
 
 def plan_raise(
-    model: ir.Model, version: int, shapes: Shapes | None = None, kind: str = "cpu"
+    model: ir.Model,
+    version: int,
+    shapes: Shapes | None = None,
+    without_kernel: frozenset[Key] = CPU_WITHOUT_KERNEL,
 ) -> Plan | str:
     """Return how `model` is written in `version`, or why it cannot be; changes nothing.
 
@@ -56,7 +59,7 @@ def plan_raise(
         model: Any model.
         version: Up to `NEWEST`.
         shapes: What is known of its values; inferred if need be.
-        kind: The target, whose kernels no node may lose.
+        without_kernel: Where a node may not go, since it would lose its kernel.
     """
     if version > NEWEST:
         return f"opset {version} is newer than {NEWEST}, the newest that models are converted to"
@@ -67,7 +70,7 @@ def plan_raise(
         start = root.opset_imports.get("") or model.opset_imports.get("", 0)
         forms: list[Form] = []
         for node in _of_default_domain(root, local) if start < version else ():
-            made = _converted(node, start, version, known, WITHOUT_KERNEL[kind])
+            made = _converted(node, start, version, known, without_kernel)
             if isinstance(made, str):
                 return f"{made} ({node.op_type} {node.name or _output(node)!r})"
             if made is not None:

@@ -19,7 +19,7 @@ from ortkit.isolation.run import IsolatedObject
 from ortkit.kernels.backend import Kernel
 from ortkit.kernels.build.compile_child import Toolchain, load_toolchain
 from ortkit.kernels.catalog import BACKENDS
-from ortkit.kernels.cuda import CudaKernel, architectures_of
+from ortkit.kernels.cuda import CudaKernel
 from ortkit.kernels.signature import RegionSignature
 from ortkit.refusal import Refused
 from ortkit.targets.target import Target
@@ -32,9 +32,6 @@ LOAD_SECONDS = 60.0
 #: The process that has a toolchain loaded waits that long for more work; it takes some 150 MB,
 #: which verification of a large model can use.
 IDLE_SECONDS = 1.0
-#: A worker for fewer kernels costs more than it saves; one for a GPU takes a second or more.
-_LEAST_PER_WORKER = {"cpu": 4, "cuda": 1}
-
 Compiled: TypeAlias = Kernel | CudaKernel | Refused
 
 
@@ -97,8 +94,7 @@ def staying(seconds: float) -> Iterator[None]:
 
 def seconds_for(target: Target) -> float:
     """Return how long a kernel for a target may take."""
-    images = len(architectures_of(target.level)) + 1 if target.kind == "cuda" else 1
-    return KERNEL_SECONDS * images
+    return KERNEL_SECONDS * (len(target.levels) + target.traits.has_portable_image)
 
 
 def cores() -> int:
@@ -120,7 +116,7 @@ class _Batch:
 
     def run(self, count: Callable[[int, int], None]) -> list[Compiled]:
         jobs = self._jobs
-        least = min(_LEAST_PER_WORKER[job.target.kind] for job in jobs)
+        least = min(job.target.traits.least_kernels for job in jobs)
         workers = [_Worker() for _ in range(min(cores(), max(1, len(jobs) // least)))]
         threads = [threading.Thread(target=self._work, args=[each]) for each in workers]
         found: dict[int, Compiled] = {}

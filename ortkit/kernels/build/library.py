@@ -14,8 +14,8 @@ from ortkit.kernels.backend import Kernel, KernelBackend
 from ortkit.kernels.build.cache import KernelCache, Slot, default_cache
 from ortkit.kernels.build.compiler import Job, compile_all
 from ortkit.kernels.build.sources import write_sources
-from ortkit.kernels.catalog import AUTOMATIC, load_backend
-from ortkit.kernels.cuda import CudaKernel, resolve_cuda
+from ortkit.kernels.catalog import load_backend
+from ortkit.kernels.cuda import CudaKernel
 from ortkit.kernels.link.linker import (
     KernelLibrary,
     Programs,
@@ -29,7 +29,6 @@ from ortkit.kernels.tunable import Tunable
 from ortkit.kernels.tuning import defaults
 from ortkit.kernels.tuning.database import Chooser, known_database
 from ortkit.refusal import Refused
-from ortkit.targets.cpu import resolve
 from ortkit.targets.target import Target
 from ortkit.temporary import TemporaryFolder, sweep_once
 
@@ -98,11 +97,11 @@ def build_library(
         KernelError: The C compiler failed to link.
     """
     started = time.perf_counter()
-    target = _resolved(target)
+    target = target.resolved()
     cache = cache or default_cache()
     with TemporaryFolder("build") as folder:
         chooser = chooser or known_database().chooser()
-        build = _Build(_usable_backends(backend), target, cache, folder, chooser)
+        build = _Build(_usable_backends(backend, target), target, cache, folder, chooser)
         found = build.kernels(signatures, count)
         accepted = [(s, one) for s, one in found if isinstance(one, Kernel | CudaKernel)]
         refused = tuple((s, one.reason) for s, one in found if isinstance(one, Refused))
@@ -154,11 +153,11 @@ def build_kernels(
 
     The arguments and errors are those of `build_library`.
     """
-    target = _resolved(target)
+    target = target.resolved()
     with TemporaryFolder("build") as folder:
         chooser = known_database().chooser()
         build = _Build(
-            _usable_backends(backend), target, cache or default_cache(), folder, chooser
+            _usable_backends(backend, target), target, cache or default_cache(), folder, chooser
         )
         found = tuple(one for _, one in build.kernels(signatures, count))
         yield KernelsBuild(found, build.compiled, build.note)
@@ -169,14 +168,16 @@ def refusal(signature: RegionSignature, target: Target, backend: str = "auto") -
 
     Cheap: no toolchain is loaded.
     """
-    chosen = _choose(_usable_backends(backend), signature, _resolved(target))
+    chosen = _choose(_usable_backends(backend, target), signature, target.resolved())
     return chosen if isinstance(chosen, Refused) else None
 
 
-def missing_toolchain(backend: str = "auto") -> MissingDependencyError | None:
+def missing_toolchain(
+    backend: str = "auto", target: Target | None = None
+) -> MissingDependencyError | None:
     """Return what is not installed and how to get it; None means that kernels can be built."""
     try:
-        backends = _usable_backends(backend)
+        backends = _usable_backends(backend, target or Target())
         if not _available(backends):
             reasons = "; ".join(one.reason for each in backends if (one := each.available()))
             return MissingDependencyError(f"no kernel backend can be used: {reasons}")
@@ -187,10 +188,10 @@ def missing_toolchain(backend: str = "auto") -> MissingDependencyError | None:
     return None
 
 
-def toolchain(backend: str = "auto") -> str:
+def toolchain(backend: str = "auto", target: Target | None = None) -> str:
     """Name everything but a region and a target that decides how fast its kernel is."""
     digest = hashlib.sha256(find_shim()[0].read_bytes()).hexdigest()[:16]
-    usable = _available(_usable_backends(backend))
+    usable = _available(_usable_backends(backend, target or Target()))
     tuned = [one for one in (defaults.digest(), known_database().digest()) if one]
     return " ".join([*(one.fingerprint() for one in usable), f"shim-{digest}", *tuned])
 
@@ -213,7 +214,7 @@ class _Build:
         self.compiled = 0
         self.note = ""
         self.origins: dict[str, Origin] = {}
-        """What kernels for CUDA are generated from, by op type."""
+        """What kernels that Python cannot call are generated from, by op type."""
         self._fingerprints = {one.name: one.fingerprint() for one in _available(backends)}
         self._backends = backends
         sweep_once(cache.folder)  # also where all kernels are there already
@@ -244,7 +245,7 @@ class _Build:
                 fingerprint = self._fingerprints[backend.name]
                 choices = self._choices(signature, backend)
                 slot = Slot(signature, backend.name, fingerprint, self.target, choices)
-                if self.target.kind == "cuda":
+                if not self.target.traits.is_host:
                     origin = Origin(signature, backend.name, fingerprint, choices)
                     self.origins[signature.op_type] = origin
                 if (kernel := self.cache.find(slot, self.folder)) is not None:
@@ -295,19 +296,15 @@ class _Build:
         return found
 
 
-def _usable_backends(name: str) -> list[KernelBackend]:
+def _usable_backends(name: str, target: Target) -> list[KernelBackend]:
     """Return the backends to try; a backend that was asked for by name must be there."""
     if name == "auto":
-        return [load_backend(each) for each in AUTOMATIC]
+        return [load_backend(each) for each in target.traits.backends]
     backend = load_backend(name)
     if missing := backend.available():
         problem = f"the kernel backend {name!r} cannot be used: {missing.reason}"
         raise MissingDependencyError(problem)
     return [backend]
-
-
-def _resolved(target: Target) -> Target:
-    return resolve_cuda(target) if target.kind == "cuda" else resolve(target)
 
 
 def _available(backends: Sequence[KernelBackend]) -> list[KernelBackend]:

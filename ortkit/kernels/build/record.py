@@ -65,7 +65,7 @@ def kernel_from(
         compile_seconds: 0 when it came from the cache.
     """
     try:
-        if target.kind == "cuda":
+        if "variants" in record:
             variants = tuple(map(_variant, record["variants"]))
             images = tuple(_image(one, files) for one in record["images"])
             left_out = tuple(

@@ -23,7 +23,7 @@ from ortkit.kernels.link.manifest_cuda import ImageFile, image_files
 from ortkit.kernels.link.named_ops import NAMES_VERSION, NamedOp, names_source
 from ortkit.kernels.signature import RegionSignature
 from ortkit.private_folder import private_folder_refusal
-from ortkit.targets.cpu import machine, resolve
+from ortkit.targets.cpu import machine
 from ortkit.targets.target import Target
 from ortkit.temporary import TemporaryFile, TemporaryFolder, tools_in
 
@@ -157,7 +157,9 @@ def link_named(ops: Sequence[NamedOp], path: Path, target: Target) -> KernelLibr
 
 
 def _level(target: Target) -> str:
-    return resolve(target if target.kind == "cpu" else Target("cpu", machine())).level
+    """Return what the shim is compiled for, which the host's processor runs."""
+    on_host = target if target.traits.is_host else Target(level=machine())
+    return on_host.resolved().level
 
 
 def _linked(

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ortkit.errors import InternalError, KernelError
 from ortkit.kernels.build.sources import ending
-from ortkit.kernels.cuda import MAX_ARGUMENTS, CudaKernel, architectures_of, resolve_cuda
+from ortkit.kernels.cuda import MAX_ARGUMENTS, CudaKernel
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.template_files import template_files
 from ortkit.kernels.triton.choices import read_choices
@@ -24,6 +24,7 @@ from ortkit.kernels.triton.source import VariantSource
 from ortkit.kernels.triton.space import space_of
 from ortkit.kernels.triton.templates import template_for
 from ortkit.refusal import Refused
+from ortkit.targets.cuda import architectures_of
 from ortkit.targets.target import Target
 
 
@@ -51,7 +52,7 @@ class TritonBackend:
 
     def accepts(self, signature: RegionSignature, target: Target) -> Refused | None:
         """Accept what has a hand-written kernel, or is one space of points."""
-        if target.kind != "cuda":
+        if self.name not in target.traits.backends:
             return Refused(f"triton kernels for {target.kind} are not made")
         found = template_for(signature) or space_of(signature)
         if isinstance(found, Refused):
@@ -84,7 +85,7 @@ class TritonBackend:
         self, signature: RegionSignature, target: Target
     ) -> Mapping[str, tuple[int, ...]]:
         """Return what the generator can choose; nothing for a hand-written kernel."""
-        if target.kind != "cuda" or template_for(signature) is not None:
+        if self.name not in target.traits.backends or template_for(signature) is not None:
             return {}
         space = space_of(signature)
         return {} if isinstance(space, Refused) else parameters_of(space)
@@ -128,7 +129,7 @@ class TritonBackend:
         from ortkit.kernels.triton.build import write_images
 
         started = time.perf_counter()
-        target = resolve_cuda(target)
+        target = target.resolved()
         sources = _sources(signature, choices)
         most = max(len(step.parameters) for source in sources for step in source.steps)
         if most > MAX_ARGUMENTS:

@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from ortkit.errors import KernelError
-from ortkit.kernels.cuda import PTX_ARCHITECTURE, SHARED_BYTES, Image, LeftOut, Variant
+from ortkit.kernels.cuda import SHARED_BYTES, Image, LeftOut, Variant
 from ortkit.kernels.triton.assembler import is_wrong, without_pairs
 from ortkit.kernels.triton.source import StepSource, VariantSource
+from ortkit.targets.cuda import PTX_ARCHITECTURE
 
 #: PTX of CUDA 12.0, so that drivers from then on take it.
 _PTX_VERSION = 80

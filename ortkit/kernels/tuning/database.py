@@ -17,7 +17,6 @@ from typing import Any, TypeAlias
 from ortkit import env
 from ortkit.errors import UserError
 from ortkit.kernels.cache_files import DAMAGED, read_cached, write_cached
-from ortkit.kernels.cuda import architectures_of
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.tuning.calibration import processor
 from ortkit.targets.target import Target
@@ -139,19 +138,12 @@ class TunedDatabase:
         def choose(signature: RegionSignature, backend: str, target: Target) -> str | None:
             if not by_region:
                 return None
-            for level in _levels(target):
+            for level in target.levels:
                 if records := by_region.get((signature.key, backend, level)):
                     return best_of(records)
             return None
 
         return choose
-
-
-def _levels(target: Target) -> tuple[str, ...]:
-    """Return what a target's kernels are tuned for, the newest first."""
-    if target.kind == "cpu":
-        return (target.level,)
-    return tuple(f"sm_{number}" for number in reversed(architectures_of(target.level)))
 
 
 def best_of(records: Sequence[Record]) -> str | None:

@@ -16,16 +16,14 @@ from types import MappingProxyType
 
 from ortkit.errors import InternalError
 from ortkit.kernels.backend import KernelBackend
-from ortkit.kernels.cuda import architectures_of
 from ortkit.kernels.signature import RegionSignature
 from ortkit.kernels.tunable import Tunable
 from ortkit.targets.target import Target
 
 SCHEMA = "ortkit.tuned-defaults/1"
 FOLDER = Path(__file__).parent / "tables"
-#: Levels that have a table of their own are those that one was made for; others take that of the
-#: level that they begin with.
-_CPU_TABLES = ("x86-64-v4", "x86-64-v3")
+#: Tables of levels that begin with these names, after the level's own.
+_SHARED = ("x86-64-v4", "x86-64-v3")
 
 
 def default_choices(signature: RegionSignature, backend: KernelBackend, target: Target) -> str:
@@ -74,7 +72,6 @@ def digest() -> str:
 
 
 def _tables(target: Target) -> tuple[str, ...]:
-    if target.kind == "cuda":
-        found = reversed(architectures_of(target.level))
-        return tuple(f"sm_{number}" for number in found)
-    return tuple(name for name in _CPU_TABLES if target.level.startswith(name))
+    return tuple(
+        name for level in target.levels for name in (level, *_SHARED) if level.startswith(name)
+    )

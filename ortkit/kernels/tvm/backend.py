@@ -30,7 +30,6 @@ from ortkit.kernels.tvm.templates import (
     template_for,
 )
 from ortkit.refusal import Refused
-from ortkit.targets.cpu import resolve
 from ortkit.targets.target import Target
 
 
@@ -59,7 +58,7 @@ class TvmBackend:
 
     def accepts(self, signature: RegionSignature, target: Target) -> Refused | None:
         """Accept what there is a template for, or what a schedule is found for."""
-        if target.kind != "cpu":
+        if self.name not in target.traits.backends:
             return Refused(f"tvm kernels for {target.kind} are not made")
         if refused := exceeds_bounds(signature):
             return refused
@@ -67,7 +66,7 @@ class TvmBackend:
         if isinstance(template, Refused):
             return template
         if template is not None:
-            return refusal_of(template, resolve(target).level)
+            return refusal_of(template, target.resolved().level)
         plan = plan_of(signature)
         return plan if isinstance(plan, Refused) else None
 
@@ -83,14 +82,14 @@ class TvmBackend:
         Raises:
             InternalError: `accepts` would refuse.
         """
-        _, function = _lowered(signature, resolve(target))
+        _, function = _lowered(signature, target.resolved())
         return {".tir.py": f"{function.script()}\n"}
 
     def parameters(
         self, signature: RegionSignature, target: Target
     ) -> Mapping[str, tuple[int, ...]]:
         """Return what can be chosen of the generator, or of a hand-written kernel's tiles."""
-        if target.kind != "cpu":
+        if self.name not in target.traits.backends:
             return {}
         template = template_for(signature)
         if isinstance(template, TunableTemplate):
@@ -141,7 +140,7 @@ class TvmBackend:
         from ortkit.kernels.tvm.build import write_object
 
         started = time.perf_counter()
-        target = resolve(target)
+        target = target.resolved()
         artifact = folder / f"{signature.key}.o"
         launch, function = _lowered(signature, target, choices)
         write_object(function, target.level, artifact)

@@ -15,7 +15,8 @@ import numpy as np
 import onnx_ir as ir
 
 from ortkit.ops.activations.reference import Match
-from ortkit.rewrite.options import Kind
+from ortkit.targets.catalog import load
+from ortkit.targets.target import Target
 
 CONTRIB = "com.microsoft"
 X = "x"
@@ -36,15 +37,30 @@ class Step:
 
 Form: TypeAlias = tuple[Step, ...]
 
+
+@dataclass(frozen=True)
+class Activations:
+    """What activations are on one kind of target."""
+
+    times: Mapping[str, float]
+    """Of operators that do not take one Add."""
+    dtypes: frozenset[ir.DataType]
+    """What kernels take."""
+    others: Mapping[str, frozenset[ir.DataType]]
+    """What those of some take instead."""
+    has_fast_softplus: bool
+    """Also of double."""
+
+
 #: What differs from one Add on CPU; none of Softplus, Elu and PRelu is vectorized.
-CPU_TIMES: Mapping[str, float] = {
+_CPU_TIMES: Mapping[str, float] = {
     "Celu": 6, "Elu": 5, "Erf": 1.5, "FastGelu": 2, "Gelu": 1.8, "Greater": 0.8,
     "GreaterOrEqual": 0.8, "HardSwish": 2, "Less": 0.8, "LessOrEqual": 0.8, "Log": 5, "Mish": 33,
     "PRelu": 13, "Pow": 1.2, "QuickGelu": 2.2, "Relu": 0.9, "Selu": 5, "Softplus": 30,
     "Swish": 3.5, "Where": 3.3,
 }  # fmt: skip
 #: Mish and Swish have no kernel on CUDA: they run as their functions.
-CUDA_TIMES: Mapping[str, float] = {"Mish": 3, "Relu": 0.9, "Swish": 3}
+_CUDA_TIMES: Mapping[str, float] = {"Mish": 3, "Relu": 0.9, "Swish": 3}
 #: Up to here a form counts as no slower than another: the noise of the table.
 NEUTRAL = 1.1
 
@@ -53,16 +69,35 @@ _FLOATS = _HALF_AND_FLOAT | {ir.DataType.DOUBLE}
 _GELUS = frozenset({"Gelu", "FastGelu", "QuickGelu"})
 #: Composed of ops that have kernels of double on CPU, or such an op itself.
 _CPU_DOUBLE = frozenset({"Clip", "Mish", "Sigmoid", "SquaredRelu", "Tanh"})
+#: Half on CPU: the session puts casts around both the written ops and these.
+ON_CPU = Activations(
+    times=_CPU_TIMES,
+    dtypes=_HALF_AND_FLOAT,
+    others={
+        **dict.fromkeys(_CPU_DOUBLE, _FLOATS),
+        "Celu": frozenset({ir.DataType.FLOAT}),
+    },
+    has_fast_softplus=False,
+)
+ON_CUDA = Activations(
+    times=_CUDA_TIMES,
+    dtypes=_FLOATS,
+    others={**dict.fromkeys(_GELUS, _FLOATS | {ir.DataType.BFLOAT16}), "Celu": frozenset()},
+    has_fast_softplus=True,
+)
 #: Where e(e + 2), e = exp x, has no more to say: the ratio is 1 to the type's last bit, and
 #: nothing overflows.
 _MISH_CUT = {ir.DataType.FLOAT16: 5.0}
 
 
-def form_of(match: Match, *, kind: Kind, level: int, opset: int, dtype: ir.DataType) -> Form | str:
+def form_of(
+    match: Match, *, target: Target, level: int, opset: int, dtype: ir.DataType
+) -> Form | str:
     """Return the nodes to write, or the reason why there are none on this target."""
     name, given = match.name, match.parameters
-    if not _has_kernel(name, kind, dtype):
-        return f"no kernel of {name} on {kind} takes {dtype.name.lower()}"
+    there = _activations(target)
+    if dtype not in there.others.get(name, there.dtypes):
+        return f"no kernel of {name} on {target.kind} takes {dtype.name.lower()}"
     match name:
         case "Gelu" | "FastGelu":
             return (_gelu(name, opset),)
@@ -77,7 +112,7 @@ def form_of(match: Match, *, kind: Kind, level: int, opset: int, dtype: ir.DataT
         case "HardSigmoid":
             return (_hard_sigmoid(given),)
         case "Mish":
-            return _mish(kind, level, opset, dtype)
+            return _mish(there, level, opset, dtype)
         case "Selu":
             return (Step(name, attributes={"alpha": given[0], "gamma": given[1]}),)
         case "LeakyRelu" | "Elu" | "Celu" | "ThresholdedRelu":
@@ -87,13 +122,10 @@ def form_of(match: Match, *, kind: Kind, level: int, opset: int, dtype: ir.DataT
     return (Step(name),)
 
 
-def _has_kernel(name: str, kind: Kind, dtype: ir.DataType) -> bool:
-    if name == "Celu":
-        return kind == "cpu" and dtype == ir.DataType.FLOAT
-    if kind == "cuda":
-        return dtype in _FLOATS or name in _GELUS
-    # Half on CPU: the session puts casts around both the written ops and these.
-    return dtype in _HALF_AND_FLOAT or (dtype == ir.DataType.DOUBLE and name in _CPU_DOUBLE)
+def _activations(target: Target) -> Activations:
+    found = load(target.traits.activations)
+    assert isinstance(found, Activations)
+    return found
 
 
 def _gelu(name: str, opset: int) -> Step:
@@ -120,14 +152,14 @@ def _hard_sigmoid(given: tuple[float, ...]) -> Step:
     return Step("HardSigmoid", attributes={"alpha": given[0], "beta": given[1]})
 
 
-def _mish(kind: Kind, level: int, opset: int, dtype: ir.DataType) -> Form:
+def _mish(there: Activations, level: int, opset: int, dtype: ir.DataType) -> Form:
     """Return x * n / (n + 2) with n = e * (e + 2) and e = exp x, or the op.
 
     Source:
         tanh(log(1 + e)) = ((1 + e)^2 - 1) / ((1 + e)^2 + 1).
     """
-    # As its function it takes Softplus, which has no double on CPU and is slow there.
-    takes_softplus = kind == "cuda" or (level >= 3 and dtype != ir.DataType.DOUBLE)
+    # As its function it takes Softplus, which may have no double and be slow.
+    takes_softplus = there.has_fast_softplus or (level >= 3 and dtype != ir.DataType.DOUBLE)
     if takes_softplus and opset >= 18:
         return (Step("Mish"),)
     if takes_softplus:
@@ -143,9 +175,9 @@ def _mish(kind: Kind, level: int, opset: int, dtype: ir.DataType) -> Form:
     )
 
 
-def time_of(nodes: Iterable[ir.Node | Step], kind: Kind) -> float:
+def time_of(nodes: Iterable[ir.Node | Step], target: Target) -> float:
     """Return about how long `nodes` take, in units of one Add."""
-    times = CPU_TIMES if kind == "cpu" else CUDA_TIMES
+    times = _activations(target).times
     total = 0.0
     for node in nodes:
         time = times.get(node.op_type, 1.0)
@@ -160,13 +192,13 @@ def _alpha(node: ir.Node | Step) -> float:
     return float(alpha)
 
 
-def pays(old: Iterable[ir.Node], new: Form, *, kind: Kind, level: int) -> bool:
+def pays(old: Iterable[ir.Node], new: Form, *, target: Target, level: int) -> bool:
     """Say whether `new` is worth writing in place of `old`.
 
     At level 3 that is fewer nodes, then less time; below, no more time and one of them less.
     """
     old = tuple(old)
-    before, after = time_of(old, kind), time_of(new, kind)
+    before, after = time_of(old, target), time_of(new, target)
     if len(new) < len(old):
         return level >= 3 or after <= NEUTRAL * before
     return after < before / NEUTRAL and (level < 3 or len(new) == len(old))

@@ -231,15 +231,13 @@ def grouped_query_attention(
         ]
     inputs = [query, key, value, None, None, *_lengths(site, heads, query, facts), *tables]
     site.scope.import_domain("com.microsoft", 1)
-    # On CUDA it fails where its cache is not asked for.
-    outputs = 3 if site.scope.target.kind == "cuda" else 1
     made = site.scope.insert(
         site.node,
         "GroupQueryAttention",
         inputs,
         attributes,
         domain="com.microsoft",
-        outputs=outputs,
+        outputs=site.traits.grouped_attention_outputs,
         name=f"{heads.result.value.name}/attention",
     )
     return made[0]

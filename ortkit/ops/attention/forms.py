@@ -64,13 +64,13 @@ def check_meaning(attention: Attention) -> None:
 
 def _in_order(site: Site, attention: Attention) -> Iterator[Form]:
     """Yield the forms worth trying, the best one first."""
-    heads, is_cuda = attention.heads, site.scope.target.kind == "cuda"
+    heads = attention.heads
     is_shared = heads.kv_heads != heads.heads
-    if site.scope.target.level >= 3:
+    if site.scope.options.level >= 3:
         yield "packed-attention"
         if is_shared or find_rotary(site, heads) is not None:
             yield "group-query-attention"
-    if is_cuda:
+    if site.traits.prefers_multi_head_attention:
         if is_shared or attention.core.softcap:
             yield "group-query-attention"
         yield "multi-head-attention"
@@ -90,11 +90,11 @@ def _why_not(site: Site, attention: Attention, form: Form) -> str | None:
         return _why_not_grouped(site, attention)
     if form == "multi-head-attention":
         return _why_not_multi_head(site, attention)
-    if site.scope.target.kind == "cuda":
-        if attention.core.softcap:
-            return "Attention does not cap its scores on CUDA"
-        if attention.heads.kv_heads != attention.heads.heads:
-            return "Attention shares no heads on CUDA in every type"
+    traits = site.traits
+    if attention.core.softcap and not traits.attention_caps_scores:
+        return f"Attention does not cap its scores on {traits.title}"
+    if attention.heads.kv_heads != attention.heads.heads and not traits.attention_shares_heads:
+        return f"Attention shares no heads on {traits.title} in every type"
     if not site.scope.require_opset(ATTENTION_SINCE):
         return f"Attention needs opset {ATTENTION_SINCE}"
     return None
@@ -128,8 +128,8 @@ def _why_not_grouped(site: Site, attention: Attention) -> str | None:
         return "GroupQueryAttention's head size is a multiple of 8"
     if heads.value_size != heads.head_size or heads.queries != heads.keys:
         return "GroupQueryAttention has as many keys as queries, of one size"
-    if site.scope.target.kind == "cuda" and attention.dtype != ir.DataType.FLOAT16:
-        return "GroupQueryAttention takes float16 on CUDA"
+    if not site.has_kernel("GroupQueryAttention", attention.dtype):
+        return f"GroupQueryAttention takes float16 on {site.traits.title}"
     return None
 
 
@@ -151,6 +151,7 @@ def _why_not_multi_head(site: Site, attention: Attention) -> str | None:
         return "MultiHeadAttention's caches have one head size"
     if heads.form != "3d":
         return "MultiHeadAttention takes three axes"
-    if attention.dtype != ir.DataType.FLOAT and site.scope.target.kind != "cuda":
-        return "MultiHeadAttention has no float16 kernel on CPU"
+    if not site.has_kernel("MultiHeadAttention", attention.dtype):
+        dtype = attention.dtype.name.lower()
+        return f"MultiHeadAttention has no {dtype} kernel on {site.traits.title}"
     return None

@@ -35,11 +35,10 @@ def computed_in(site: Site, core: Core) -> ir.DataType:
         return written
     if core.precision != ir.DataType.FLOAT:
         raise RefusedError("its Softmax works in another precision than its product")
-    if site.scope.target.kind == "cpu":
+    if site.traits.attention_rounds_softmax:
         return ir.DataType.FLOAT
     if core.masks_in_precision:
         raise RefusedError("it is masked in another precision than its product's")
-    # On CUDA every kernel's Softmax works in float32.
     return written
 
 
@@ -64,7 +63,7 @@ def understand(
         raise RefusedError("its scores are scaled per head in another shape")
     first: RefusedError | None = None
     found = arrangements(site, core)
-    if site.scope.target.kind == "cuda":
+    if not site.traits.attention_shares_heads:
         found = chain(found, arrangements(site, core, shares=False))
     last = core.result.producer()
     assert last is not None

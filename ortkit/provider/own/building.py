@@ -24,7 +24,6 @@ from ortkit.provider.own.options import FOLDER
 from ortkit.provider.own.planning import Plan
 from ortkit.provider.own.program import Program
 from ortkit.provider.own.source import fingerprint, programs_source
-from ortkit.targets.cpu import resolve
 from ortkit.targets.target import Target
 from ortkit.temporary import TemporaryFolder
 
@@ -64,7 +63,7 @@ def build(plan: Plan, target: Target, kernels: str, cache: Path) -> Built:
     plan = plan.with_own_keys()
     if not plan.claims:
         return Built(plan, None)
-    target = resolve(target)
+    target = target.resolved()
     folder = cache / FOLDER
     name = _name(plan, target, kernels)
     path = folder / f"{name}.so"

@@ -15,7 +15,7 @@ from ortkit.fusion.regions.region import FusedRegion
 from ortkit.graph.shapes.infer import Shapes
 from ortkit.kernels.tuning.calibration import Calibration
 from ortkit.rewrite.log import RewriteLog
-from ortkit.rewrite.options import Target
+from ortkit.rewrite.options import RewriteOptions
 from ortkit.rewrite.scope import Scope
 
 #: Multiply-adds a nanosecond of ONNX Runtime's products of heads, one core with AVX-512 (2026-11).
@@ -28,7 +28,7 @@ class OriginalCost:
 
     def __init__(self, original: ir.Model, shapes: Shapes, calibration: Calibration) -> None:
         """Look at the main graph of `original`."""
-        target = Target("cpu", 2)
+        target = RewriteOptions(level=2)
         self._scope = Scope(original, original.graph, shapes, RewriteLog(), target)
         self._cost = CostModel(self._scope, calibration)
 

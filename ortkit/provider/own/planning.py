@@ -36,7 +36,7 @@ from ortkit.provider.own.options import CLAIMS_SINCE_LEVEL
 from ortkit.provider.own.sizes import unsolved
 from ortkit.provider.own.subgraph_cut import Cuts
 from ortkit.refusal import Refused
-from ortkit.rewrite.options import Target as RewriteTarget
+from ortkit.rewrite.options import RewriteOptions
 from ortkit.rewrite.pipeline import Pipeline
 from ortkit.rewrite.scope import Scope
 from ortkit.targets.target import Target
@@ -224,7 +224,7 @@ def _rewritten(model: ir.Model, but: frozenset[str] = frozenset()) -> Scope:
     passes = tuple(load_pass(name) for name in names)
     with paused_collector():
         copy = model.clone()
-        return Pipeline(passes).run(copy, RewriteTarget("cpu", CLAIMS_SINCE_LEVEL)).scopes[0]
+        return Pipeline(passes).run(copy, RewriteOptions(level=CLAIMS_SINCE_LEVEL)).scopes[0]
 
 
 def _attention(

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from ortkit.runtime.memory_devices import GPU, HOST
 from ortkit.runtime.opening import SessionPlan, open_session
 from ortkit.runtime.settings import SessionSettings
 from ortkit.verify.kernels.blocks import Block
@@ -39,7 +40,7 @@ class Runner:
         libraries = [*custom_ops, *([Path(kernels.library)] if kernels.library else [])]
         plan = SessionPlan(model, tuple(libraries), kernels.with_options, settings)
         self._session = open_session(ort, plan)
-        self._device = "cuda" if kernels.is_cuda else "cpu"
+        self._device = GPU if kernels.is_cuda else HOST
         self._inputs = [value.name for value in self._session.get_inputs()]
         self._outputs = [value.name for value in self._session.get_outputs()]
         self._run_options = ort.RunOptions()
@@ -54,7 +55,7 @@ class Runner:
         binding = self._session.io_binding()
         for name, array in zip(self._inputs, inputs, strict=True):
             code = _ELEMENT_TYPES[array.dtype]
-            binding.bind_input(name, "cpu", 0, code, list(array.shape), array.ctypes.data)
+            binding.bind_input(name, HOST, 0, code, list(array.shape), array.ctypes.data)
         for name in self._outputs:
             binding.bind_output(name)
         self._session.run_with_iobinding(binding, self._run_options)
@@ -87,7 +88,7 @@ _ELEMENT_TYPES: dict[np.dtype[Any], int] = {
 def _copied(value: Any) -> np.ndarray:
     """Return a copy of a tensor of any type."""
     dtype, size = numpy_type(value.element_type()), value.tensor_size_in_bytes()
-    if value.device_name() != "cpu":
+    if value.device_name() != HOST:
         return np.array(value.numpy())
     data = ctypes.string_at(value.data_ptr(), size) if size else b""
     return np.frombuffer(data, dtype).reshape(value.shape())

@@ -22,7 +22,7 @@ from test_region_kernels import signature_of as signature_of_case
 from test_triton_regions import ALL
 
 from ortkit.errors import KernelError
-from ortkit.kernels.cuda import ARCHITECTURES, MAX_GRID, PTX_ARCHITECTURE
+from ortkit.kernels.cuda import MAX_GRID
 from ortkit.kernels.region.ops import POINTWISE_OPS
 from ortkit.kernels.signature import RegionSignature, TensorSpec, body_text
 from ortkit.kernels.sizes import symbols_of
@@ -34,6 +34,7 @@ from ortkit.kernels.triton.launches import blocks_of
 from ortkit.kernels.triton.source import VariantSource
 from ortkit.kernels.triton.space import space_of
 from ortkit.refusal import Refused
+from ortkit.targets.cuda import ARCHITECTURES, PTX_ARCHITECTURE
 from ortkit.targets.target import Target
 
 pytestmark = pytest.mark.skipif(find_spec("triton") is None, reason="triton is not installed")
