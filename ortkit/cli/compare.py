@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ortkit.cli import show
+from ortkit.cli.feeds import blaming_made_up
 from ortkit.cli.flags import add_trust, names, numbers, sizes
 from ortkit.temporary import TemporaryFolder
 
@@ -65,6 +66,7 @@ def run(arguments: argparse.Namespace) -> int:
     with (
         TemporaryFolder("optimized") as folder,
         show.progress(quiet=arguments.json) as progress,
+        blaming_made_up(models[0], arguments.inputs),
     ):
         if len(models) == 1 and not options.has_variants:
             from ortkit.cli.optimized_form import optimized_form

@@ -123,7 +123,7 @@ def _made(arguments: argparse.Namespace, progress: show.Stages) -> Profile:
 
     warmup = {} if arguments.warmup is None else {"warmup": arguments.warmup}
     plan = RunPlan(arguments.runs, **warmup)
-    with blaming_made_up(arguments.inputs):
+    with blaming_made_up(arguments.model, arguments.inputs):
         return profile_model(
             arguments.model,
             candidate_feeds(arguments.model, arguments.inputs, shapes),

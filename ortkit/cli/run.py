@@ -43,7 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     with (
         show.progress(quiet=arguments.json) as progress,
-        blaming_made_up(arguments.inputs),
+        blaming_made_up(arguments.model, arguments.inputs),
     ):
         found = run_once(
             arguments.model,

@@ -172,7 +172,7 @@ FACE = {
     ),
     "runtime/timing": "variants",
     "runtime/workers": "interleave planning worker",
-    "verify/inputs": "covering feeds given plans sizes",
+    "verify/inputs": "covering feeds given plans sizes usual_sizes",
     "verify/kernels": "check gaps report",
 }
 
