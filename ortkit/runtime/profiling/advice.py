@@ -93,7 +93,7 @@ class _Adviser:
             yield self._advice(
                 "nodes on the CPU between those of the device",
                 f"{len(on_cpu)} nodes, {self._us(on_cpu)} ({ops}): the device waits for what they "
-                f"compute; fixed sizes (`ortkit optimize`) often leave none",
+                f"compute; fixed sizes{self._made('', ' (`ortkit optimize`)')} often leave none",
                 on_cpu,
             )
 
@@ -103,8 +103,12 @@ class _Adviser:
             yield self._advice(
                 "data transposed between layouts",
                 f"{len(rows)} nodes block channels or back, {self._us(rows)}, around "
-                f"nodes that ONNX Runtime has in one layout only: `ortkit optimize` keeps one "
-                f"layout through such blocks where that is faster",
+                f"nodes that ONNX Runtime has in one layout only"
+                + self._made(
+                    "",
+                    ": `ortkit optimize` keeps one layout through such blocks where that is "
+                    "faster",
+                ),
                 rows,
             )
 
@@ -137,7 +141,10 @@ class _Adviser:
             "neighbours that one kernel could compute",
             f"{len(chosen)} nodes in {len(regions)} groups ({self._ops(chosen)}) take "
             f"{self._us(chosen)} at {rate:.1f} GB/s{bound}; together they would move less: "
-            f"`ortkit optimize` makes one kernel of such a group, `--why` says why not",
+            + self._made(
+                "`--why` of the call that made this model says why ortkit left them",
+                "`ortkit optimize` makes one kernel of such a group, `--why` says why not",
+            ),
             chosen,
             gain=now - least,
         )
@@ -148,8 +155,11 @@ class _Adviser:
             yield self._advice(
                 "nodes that compute sizes",
                 f"{len(rows)} nodes compute sizes and indices of at most {_SMALL} integers, "
-                f"{self._us(rows)} ({self._ops(rows)}): `ortkit optimize` folds those that "
-                f"follow from fixed sizes",
+                f"{self._us(rows)} ({self._ops(rows)}): "
+                + self._made(
+                    "with fixed sizes they are constants",
+                    "`ortkit optimize` folds those that follow from fixed sizes",
+                ),
                 rows,
             )
 
@@ -161,8 +171,11 @@ class _Adviser:
             yield self._advice(
                 f"{op}: nodes that only move data",
                 f"{len(rows)} nodes, {self._us(rows)}: computing none, they go where a "
-                f"neighbour can read the data as it lies; `ortkit optimize` removes and merges "
-                f"those for which it can",
+                f"neighbour can read the data as it lies; "
+                + self._made(
+                    "ortkit found none for these",
+                    "`ortkit optimize` removes and merges those for which it can",
+                ),
                 rows,
             )
 
@@ -200,7 +213,7 @@ class _Adviser:
                 "the device waits for the host",
                 f"the fastest run takes {plain:,.0f} µs, and the device works in "
                 f"{overall.device_us:,.0f} µs of a run: `Session(..., cuda_graph=True)` launches "
-                f"all at once, fewer nodes (`ortkit optimize`) launch less",
+                f"all at once{self._made('', ', fewer nodes (`ortkit optimize`) launch less')}",
                 (),
                 idle,
             )
@@ -212,13 +225,18 @@ class _Adviser:
             yield Advice(
                 "time outside of nodes",
                 f"the fastest run without tracing takes {plain:,.0f} µs, {nodes:,.0f} µs of it in "
-                f"{calls:,.0f} calls of nodes: {idle / calls:.2f} µs for each call; fewer nodes "
-                f"(`ortkit optimize`) and memory bound once (`session.bind`) take less",
+                f"{calls:,.0f} calls of nodes: {idle / calls:.2f} µs for each call; "
+                f"{self._made('', 'fewer nodes (`ortkit optimize`) and ')}"
+                f"memory bound once (`session.bind`) takes less",
                 (),
                 idle,
             )
 
     # ---- details -----------------------------------------------------------------------
+
+    def _made(self, by_ortkit: str, otherwise: str) -> str:
+        """Choose a text: `ortkit optimize` is no advice for a model that came out of it."""
+        return by_ortkit if self.profile.about.made_by_ortkit else otherwise
 
     def _take(self, wanted: Callable[[Row], bool]) -> list[int]:
         found = [at for at, row in enumerate(self.rows) if at not in self.taken and wanted(row)]
