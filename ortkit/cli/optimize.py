@@ -20,7 +20,7 @@ from ortkit.cli.flags import (
     tolerance,
     verification,
 )
-from ortkit.cli.optimize_tables import headline, show_summary, show_tables
+from ortkit.cli.optimize_tables import headline, show_summary, show_tables, show_why
 from ortkit.cli.precision_page import check_page, is_page, write_page
 from ortkit.cli.precision_tables import show_precision
 from ortkit.cli.tree import suggestion
@@ -183,7 +183,7 @@ def run(arguments: argparse.Namespace) -> int:
     elif not arguments.quiet:
         _show(optimized, arguments.model.name, files, verbose=arguments.verbose)
         if arguments.why is not None:
-            _show_why(report, arguments.why)
+            show_why(report, arguments.why)
     verdicts.say(outcome, report.verification)
     return outcome.code
 
@@ -281,6 +281,8 @@ def _show(optimized: Optimized, name: str, files: tuple[Path, ...], *, verbose: 
     if report.kernel_note and not is_said(report.kernel_note):
         what = "no kernels" if optimized.library is None else "note"
         show.note(f"{what}: {report.kernel_note}")
+    if report.calibration:
+        show.line(f"costs     as `ortkit calibrate` measured them here: {report.calibration}")
     if report.source_kernels:
         show.note(f"source: {report.source_kernels}")
     if report.provider_options:
@@ -332,15 +334,6 @@ def _show_left_out(report: Report) -> None:
     alike = Counter((one.kind, text) for one in report.regions for text in one.left_out)
     for (kind, text), places in alike.items():
         show.note(f"warning: the kernel of {kind} (places: {places}): {text}")
-
-
-def _show_why(report: Report, what: str) -> None:
-    refusals = report.why(what)
-    if not refusals:
-        show.line(f"why       nothing that {what!r} names was refused")
-        return
-    rows = [(one.pass_name, one.node, one.reason, one.times) for one in refusals]
-    show.table("", ("pass", "node", "refused because", "times"), rows)
 
 
 def _verdict(report: Report) -> str:

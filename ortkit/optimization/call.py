@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,7 @@ from ortkit.graph.io.convert import paused_collector
 from ortkit.graph.io.open import open_model
 from ortkit.graph.io.save import save_model
 from ortkit.kernels.metadata import LIBRARY_SUFFIX
+from ortkit.kernels.tuning.calibration import stored_calibration
 from ortkit.optimization.candidate import Candidate
 from ortkit.optimization.fused_source import FusedSource, keeping, mark_calls, take_marks
 from ortkit.optimization.kernels import compile_kernels, foreign_note
@@ -119,6 +121,7 @@ class _Run:
         with self._stage("open"):
             self._opened: ir.Model | None = open_model(source)
             self.before = Summary.of(self._opened)
+            self.names = _names(self._opened)
             self.fused = FusedSource.of(self._opened, options)
         self.lowering = _new_lowering(self) if options.has_budget else None
 
@@ -544,10 +547,12 @@ class _Run:
             measurement=None if self.measurer is None else self.measurer.result(),
             kernel_note=candidate.kernel_note,
             kernel_check=self.kernel_check,
+            names=self.names,
             provider_options={} if candidate.layout is None else candidate.layout.options,
             layout_note="" if candidate.layout is None else candidate.layout.reason,
             precision=None if self.lowering is None else self.lowering.report(result.log),
             source_kernels=self.fused.note(candidate),
+            calibration=str(stored_calibration() or "") if self.options.has_regions else "",
             seconds={stage: round(taken, 4) for stage, taken in self.seconds.items()},
         )
 
@@ -576,6 +581,14 @@ class _Run:
         finally:
             taken = time.perf_counter() - started
             self.seconds[name] = self.seconds.get(name, 0.0) + taken
+
+
+def _names(model: ir.Model) -> frozenset[str]:
+    """Return what nodes and their outputs are called."""
+    inner = (node for function in model.functions.values() for node in function.all_nodes())
+    nodes = chain(model.graph.all_nodes(), inner)
+    found = {name for node in nodes for name in (node.name, *(v.name for v in node.outputs))}
+    return frozenset(filter(None, found))
 
 
 def _new_lowering(run: _Run) -> CpuLowering:

@@ -93,6 +93,9 @@ ORDER: tuple[tuple[str, int], ...] = (
 )
 
 
+#: Those that put one operator in place of several.
+FUSIONS = frozenset(name for name, _ in ORDER if name.startswith("fuse-"))
+
 #: Where a pass pays on CUDA from an earlier level on: on an H100 a GPT-2 or a Llama of 100 M
 #: parameters in float16 runs 1.05 to 1.3 times as fast with these as without (batch 1).
 ON_CUDA: Mapping[str, int] = {"fuse-bias-gelu": 2, "merge-parallel-matmuls": 2}
