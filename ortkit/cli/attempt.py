@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ortkit.cli import show, verdicts
-from ortkit.cli.flags import add_verification, coverage, sizes
+from ortkit.cli.flags import add_precision, add_verification, coverage, sizes
 
 if TYPE_CHECKING:
     from ortkit.trial.result import Latency, Prospect, Trial
@@ -19,6 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("model", type=Path, metavar="MODEL", help="an ONNX file")
     add("--target", choices=("cpu", "cuda"), default="cpu", help="default: cpu")
     add("--level", type=int, choices=range(4), default=2, metavar="0..3", help="default: 2")
+    add_precision(parser)
     add("--passes", default="", metavar="SPEC", help="these passes instead, or +a,-b")
     add("--seconds", type=float, default=60.0, metavar="S", help="time to take (default: 60)")
     add_verification(parser, makes_samples=False)
@@ -37,10 +38,11 @@ def run(arguments: argparse.Namespace) -> int:
     shapes = sizes(arguments.shape)
     from ortkit.trial.trial import TrialOptions, try_model
 
-    with show.progress(quiet=arguments.json) as progress:
+    with show.progress(quiet=arguments.quiet or arguments.json) as progress:
         options = TrialOptions(
             target=arguments.target,
             level=arguments.level,
+            precision=arguments.precision,
             passes=arguments.passes,
             seconds=arguments.seconds,
             coverage=coverage(arguments),

@@ -18,7 +18,7 @@ def run(arguments: argparse.Namespace) -> int:
     from ortkit.kernels.tuning.calibration import save_calibration
     from ortkit.measure.calibrate import calibrate
 
-    with show.progress(quiet=arguments.json) as progress:
+    with show.progress(quiet=arguments.quiet or arguments.json) as progress:
         done = calibrate(progress)
     if done.noisy:
         told = ", ".join(f"{name} {done.noise[name]:.0%}" for name in done.noisy)

@@ -8,25 +8,30 @@ from typing import TYPE_CHECKING
 
 from ortkit.cli import show
 from ortkit.cli.feeds import blaming_made_up
-from ortkit.cli.flags import add_trust, names, numbers, sizes
+from ortkit.cli.flags import add_precision, add_trust, names, numbers, sizes
+from ortkit.errors import UserError
 from ortkit.temporary import TemporaryFolder
 
 if TYPE_CHECKING:
+    from ortkit.cli.tree import Parser
     from ortkit.comparison.comparing import CompareOptions
 
 EXIT = {"equal": 0, "different": 1, "not known": 2}
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     """Add the subcommand's flags."""
     add = parser.add_argument
     add("models", nargs="+", type=Path, metavar="MODEL",
         help="ONNX files; one alone is compared with its optimized form")  # fmt: skip
-    add("--providers", default="cpu", metavar="P,P", help="execution providers (default: cpu)")
+    add("--target", default="cpu", metavar="P,P",
+        help="execution providers: cpu (default), cuda or full names")  # fmt: skip
+    parser.add_renamed("--providers", "--target")
     add("--threads", default="0", metavar="N,N",
         help="threads of a session (default: ONNX Runtime decides)")  # fmt: skip
     add("--optimizations", default="all", metavar="LEVEL,LEVEL",
         help="ONNX Runtime's own: all (default), extended, basic, off")  # fmt: skip
+    add_precision(parser)
     add("--batch", default="", metavar="N,N", help="sizes of the inputs' first axis")
     add("--inputs", type=Path, metavar="FILE.npz", help="run on these inputs")
     add("--shape", action="append", default=[], metavar="NAME=SIZE",
@@ -49,8 +54,6 @@ def run(arguments: argparse.Namespace) -> int:
     """Compare; 1 if outputs differ or a variant does not run, 2 if that cannot be found out."""
     import dataclasses
 
-    from ortkit.errors import UserError
-
     if arguments.repro is not None and not arguments.nodes:
         raise UserError("goes with --nodes only", where="--repro", fix="add --nodes")
     if arguments.nodes:
@@ -63,16 +66,19 @@ def run(arguments: argparse.Namespace) -> int:
     from ortkit.comparison.comparing import compare_models
 
     options, models = _options(arguments), list(arguments.models)
+    if arguments.precision != "fp32" and (len(models) > 1 or options.has_variants):
+        raise UserError("is that of the optimized form of one model", where="--precision",
+                        fix="give one model, and no variants")  # fmt: skip
     with (
         TemporaryFolder("optimized") as folder,
-        show.progress(quiet=arguments.json) as progress,
+        show.progress(quiet=arguments.quiet or arguments.json) as progress,
         blaming_made_up(models[0], arguments.inputs),
     ):
         if len(models) == 1 and not options.has_variants:
             from ortkit.cli.optimized_form import optimized_form
 
             progress("optimize")
-            models.append(optimized_form(models[0], folder, progress))
+            models.append(optimized_form(models[0], folder, progress, arguments.precision))
         found = compare_models(models, dataclasses.replace(options, progress=progress))
     if arguments.json:
         show.document(found.to_json())
@@ -90,7 +96,7 @@ def _options(arguments: argparse.Namespace) -> CompareOptions:
     from ortkit.runtime.workers.interleave import Schedule
 
     return CompareOptions(
-        providers=names(arguments.providers, "--providers"),
+        providers=names(arguments.target, "--target"),
         threads=numbers(arguments.threads, "--threads"),
         batches=numbers(arguments.batch, "--batch") if arguments.batch else (),
         inputs=arguments.inputs,

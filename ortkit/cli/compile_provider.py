@@ -1,4 +1,4 @@
-"""`ortkit compile-provider`: a model with its kernels inside, for the OrtkitExecutionProvider."""
+"""`ortkit provider compile`: a model with its kernels inside, for the OrtkitExecutionProvider."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
     shapes = sizes(arguments.shape)
     from ortkit.provider.own.ahead import compile_model
 
-    with show.progress(quiet=arguments.json) as progress:
+    with show.progress(quiet=arguments.quiet or arguments.json) as progress:
         found = compile_model(
             model,
             arguments.output or model.with_name(f"{model.stem}_ctx.onnx"),

@@ -19,7 +19,9 @@ def run(arguments: argparse.Namespace) -> int:
     from ortkit.doctor import diagnose
 
     # rich may be what is missing.
-    with show.progress(quiet=arguments.json or find_spec("rich") is None) as progress:
+    with show.progress(
+        quiet=arguments.quiet or arguments.json or find_spec("rich") is None
+    ) as progress:
         diagnosis = diagnose(progress)
     if arguments.json:
         show.document(diagnosis.to_json())

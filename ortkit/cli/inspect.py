@@ -30,7 +30,7 @@ def run(arguments: argparse.Namespace) -> int:
     given = sizes(arguments.shape)
     from ortkit.graph.analysis.inspection import inspect_model
 
-    with show.progress(quiet=arguments.json) as progress:
+    with show.progress(quiet=arguments.quiet or arguments.json) as progress:
         progress("read the model")
         inspection = inspect_model(arguments.model, given)
         if arguments.html is not None:

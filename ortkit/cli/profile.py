@@ -59,7 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
     from ortkit.cli.profile_tables import show_profile
     from ortkit.runtime.profiling.advice import advice_on
 
-    with show.progress(quiet=arguments.json) as progress:
+    with show.progress(quiet=arguments.quiet or arguments.json) as progress:
         made = _read if arguments.trace_file is not None else _made
         profile = made(arguments, progress)
         advice = advice_on(profile)

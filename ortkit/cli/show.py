@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import argparse
 import json
+import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
+from contextvars import ContextVar
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-#: Longer texts in a table lose their middle; `--json` has all of them.
-_LONGEST = 120
+#: Off a terminal and without COLUMNS: rich would take 80 columns.
+_PIPE_WIDTH = 160
+#: A column of text is not made narrower than this.
+_LEAST_WIDTH = 8
+_whole: ContextVar[bool] = ContextVar("whole", default=False)
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -25,9 +32,22 @@ def console(*, stderr: bool = False) -> Console:
             raise BrokenPipeError
 
     stream = sys.stderr if stderr else sys.stdout
-    # Off a terminal rich would wrap at 80 columns and cut paths in two.
-    width = None if stream.isatty() else 160
+    width = None if stream.isatty() or "COLUMNS" in os.environ else _PIPE_WIDTH
     return QuietPipe(stderr=stderr, width=width, highlight=False)
+
+
+@contextmanager
+def shown_as_asked(arguments: argparse.Namespace) -> Iterator[None]:
+    """Print as `--quiet` and `--verbose` say."""
+    token = _whole.set(getattr(arguments, "verbose", False))
+    try:
+        if getattr(arguments, "quiet", False) and not getattr(arguments, "json", False):
+            with Path(os.devnull).open("w", encoding="utf-8") as none, redirect_stdout(none):
+                yield
+        else:
+            yield
+    finally:
+        _whole.reset(token)
 
 
 def document(content: Mapping[str, object]) -> None:
@@ -41,11 +61,22 @@ def raw(text: str) -> None:
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Print a table; columns of numbers stand right, None is an empty cell."""
+    """Print a table; columns of numbers stand right, None is an empty cell.
+
+    It is as wide as the terminal at most: long texts lose their middle, but with `--verbose`.
+    Nothing is printed without rows.
+    """
+    if not rows:
+        return
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
+    out = console()
+    texts = [[_cell(cell) for cell in row] for row in rows]
+    if not _whole.get():
+        widths = _widths([columns, *texts], out.width)
+        texts = [[_cut(cell, widths[i]) for i, cell in enumerate(row)] for row in texts]
     heading = Text(harmless(title)) if title else None
     made = Table(title=heading, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     for index, column in enumerate(columns):
@@ -54,10 +85,27 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) 
         made.add_column(
             Text(harmless(column)), justify="right" if numeric else "left", overflow="fold"
         )
-    for row in rows:
+    for row in texts:
         # As text: `[batch, seq]` is no markup.
-        made.add_row(*(Text(_cell(cell)) for cell in row))
-    console().print(made)
+        made.add_row(*map(Text, row))
+    out.print(made)
+
+
+def _widths(rows: Sequence[Sequence[str]], width: int) -> list[int]:
+    """Return how wide each column may be, so that all of them fit: the widest lose first."""
+    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
+    room = width - 3 * len(widths) + 1
+    while sum(widths) > room and max(widths) > _LEAST_WIDTH:
+        widths[widths.index(max(widths))] -= 1
+    return widths
+
+
+def _cut(text: str, width: int) -> str:
+    """Take out the middle of a text that is too long."""
+    if len(text) <= width:
+        return text
+    end = (width - 1) // 2
+    return f"{text[: width - 1 - end]}…{text[len(text) - end :]}"
 
 
 def line(text: str = "") -> None:
@@ -147,7 +195,8 @@ def _cell(cell: object) -> str:
     if cell is None:
         return ""
     if isinstance(cell, bool) or not isinstance(cell, int | float):
-        text = harmless(str(cell))
-        half = _LONGEST // 2
-        return text if len(text) <= _LONGEST else f"{text[:half]}…{text[-half:]}"
-    return f"{cell:,}" if isinstance(cell, int) else f"{cell:,.3f}"
+        return harmless(str(cell))
+    if isinstance(cell, int):
+        return f"{cell:,}"
+    digits = 0 if abs(cell) >= 1000 else 1 if abs(cell) >= 100 else 3
+    return f"{cell:,.{digits}f}"

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from ortkit.errors import UserError
+from ortkit.optimization.options import Precision
 from ortkit.targets.cpu import resolve, runs_here
 from ortkit.targets.target import Target
 
@@ -28,6 +29,8 @@ class TuneOptions:
     """Seconds; None: as long as the trials take."""
     level: int = 2
     """See `OptimizeOptions`."""
+    precision: Precision = "fp32"
+    """That the model is optimized to; see `OptimizeOptions`."""
     cpu: str = "native"
     """The processor level that the kernels are for; what measures them has to run it."""
     inputs: Path | None = None
@@ -53,7 +56,7 @@ class TuneOptions:
         if self.trials is not None and self.trials < 0:
             raise UserError(f"{self.trials} trials", where="--trials", fix="give 0 or more")
         if self.budget is not None and not 0 < self.budget < math.inf:
-            raise UserError(f"{self.budget:g} s", where="--budget", fix="give more than 0")
+            raise UserError(f"{self.budget:g} s", where="--seconds", fix="give more than 0")
         if self.threads < 0:
             raise UserError(f"{self.threads} threads", where="--threads", fix="use 0 or more")
         if self.target == "cpu" and not runs_here(resolve(Target("cpu", self.cpu)).level):

@@ -139,7 +139,8 @@ class Tuner:
         options = self.options
         arch = self.target.level if options.target == "cuda" else "native"
         return OptimizeOptions(
-            target=options.target, level=options.level, cpu=options.cpu, arch=arch, verify=False,
+            target=options.target, level=options.level, precision=options.precision,
+            cpu=options.cpu, arch=arch, verify=False,
             check_load=False, chooser=chooser,
         )  # fmt: skip
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ortkit.cli.catalog import COMMANDS
+from ortkit.cli.catalog import COMMANDS, RENAMED
 
 PAGE = Path(__file__).parents[2] / "docs" / "cli.md"
 CALLS = {
@@ -40,7 +40,8 @@ VERSIONS = {"optimize": 2, "verify": 2, "try": 2}
 
 def documented(command: str) -> set[str]:
     text = PAGE.read_text(encoding="utf-8").partition("\n## JSON\n")[2]
-    section = text.partition(f"\n### {command}\n")[2].partition("\n### ")[0]
+    called = " ".join(RENAMED.get(command, (command,)))
+    section = text.partition(f"\n### {called}\n")[2].partition("\n### ")[0]
     return set(re.findall(r"^\| `([^`]+)` \|", section, re.MULTILINE))
 
 
@@ -61,7 +62,7 @@ def paths(content: object, known: set[str], at: str = "") -> Iterator[str]:
 
 
 def test_every_command_that_prints_json_is_called_here() -> None:
-    assert set(CALLS) == set(COMMANDS) - {"completion"}
+    assert set(CALLS) == {*COMMANDS, *RENAMED} - {"completion"}
 
 
 @pytest.mark.parametrize("command", CALLS)

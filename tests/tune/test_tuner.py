@@ -175,8 +175,8 @@ def test_a_database_of_another_version_stays_as_it_is(model: Path, cache: Path) 
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        ({"trials": -1}, "--trials"), ({"budget": 0.0}, "--budget"),
-        ({"budget": float("nan")}, "--budget"), ({"threads": -1}, "--threads"),
+        ({"trials": -1}, "--trials"), ({"budget": 0.0}, "--seconds"),
+        ({"budget": float("nan")}, "--seconds"), ({"threads": -1}, "--threads"),
         ({"cpu": "x86-64-v9"}, "x86-64-v9"), ({"target": "tpu"}, "--target"),
         ({"target": "cuda", "runner": "ray"}, "--runner"),
     ],
