@@ -16,8 +16,8 @@ _MOST_WORD = 4096
 #: Messages are written with the flags of the command line, and show parameters of Python: those
 #: that are called otherwise than their flag.
 _PARAMETERS = {
-    "deny": "denied", "no-verify": "verify=False", "ops": "extra_passes", "option": "options",
-    "shape": "shapes",
+    "deny": "denied", "fix-shape": "fixed_shapes", "no-verify": "verify=False",
+    "ops": "extra_passes", "option": "options", "shape": "shapes",
 }  # fmt: skip
 #: What the user ran is left alone, in backticks; sizes are taken together; a value in capitals
 #: stands for any.

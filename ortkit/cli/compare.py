@@ -42,6 +42,8 @@ def add_arguments(parser: Parser) -> None:
         help="rounds in each process instead of --seconds")  # fmt: skip
     add("--processes", type=int, default=3, metavar="N",
         help="how many times each session is created (default: 3)")  # fmt: skip
+    add("--concurrency", default="", metavar="N,N",
+        help="also measure throughput with so many run calls at a time")  # fmt: skip
     add("--nodes", action="store_true",
         help="align intermediate values and name the first node that diverges")  # fmt: skip
     add("--repro", type=Path, metavar="FOLDER",
@@ -57,7 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.repro is not None and not arguments.nodes:
         raise UserError("goes with --nodes only", where="--repro", fix="add --nodes")
     if arguments.nodes:
-        for flag in ("--batch", "--threads", "--rounds"):
+        for flag in ("--batch", "--threads", "--rounds", "--concurrency"):
             if getattr(arguments, flag[2:]) not in ("", "0", 0):
                 raise UserError("does not go with --nodes", where=flag, fix="leave it out")
         from ortkit.cli.compare_nodes import run_nodes
@@ -100,6 +102,9 @@ def _options(arguments: argparse.Namespace) -> CompareOptions:
         threads=numbers(arguments.threads, "--threads"),
         batches=numbers(arguments.batch, "--batch") if arguments.batch else (),
         inputs=arguments.inputs,
+        concurrency=numbers(arguments.concurrency, "--concurrency")
+        if arguments.concurrency
+        else (),
         shapes=sizes(arguments.shape),
         optimizations=names(arguments.optimizations, "--optimizations"),
         schedule=Schedule(arguments.seconds, arguments.rounds, arguments.processes),

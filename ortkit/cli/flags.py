@@ -42,7 +42,7 @@ def add_shown(parser: argparse.ArgumentParser) -> None:
             help="print names whole, however wide tables get")  # fmt: skip
 
 
-def sizes(given: Sequence[str]) -> dict[str, int]:
+def sizes(given: Sequence[str], where: str = "--shape") -> dict[str, int]:
     """Read `--shape NAME=SIZE` flags; a later one wins.
 
     Raises:
@@ -52,7 +52,7 @@ def sizes(given: Sequence[str]) -> dict[str, int]:
     for text in given:
         name, _, size = text.rpartition("=")
         if not name or not size.isdecimal():
-            raise UserError(f"cannot read {text!r}", where="--shape", fix="write NAME=SIZE")
+            raise UserError(f"cannot read {text!r}", where=where, fix="write NAME=SIZE")
         found[name] = int(size)
     return found
 

@@ -13,7 +13,7 @@ _GROUPS: Mapping[str, frozenset[str]] = {
     "what it is for, and runs on": frozenset(
         {"--target", "--threads", "--cpu", "--arch", "--max-opset", "--library", "--trust"}
     ),
-    "inputs": frozenset({"--inputs", "--shape", "--batch", "--cast", "--sweep"}),
+    "inputs": frozenset({"--inputs", "--shape", "--fix-shape", "--batch", "--cast", "--sweep"}),
     "verification": frozenset(
         {
             "--verify", "--no-verify", "--verify-seconds", "--verify-memory", "--samples",

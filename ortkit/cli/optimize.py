@@ -80,6 +80,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_tolerance(parser)
     add("--shape", action="append", default=[], metavar="NAME=SIZE",
         help="value of a symbolic size in verification; may be repeated")  # fmt: skip
+    add("--fix-shape", action="append", default=[], metavar="NAME=SIZE",
+        help="write this number in place of a named size; may be repeated")  # fmt: skip
     add(
         "--strict",
         action="store_true",
@@ -147,6 +149,7 @@ def run(arguments: argparse.Namespace) -> int:
             inputs=arguments.inputs,
             tolerance=tolerance(arguments.atol, arguments.rtol),
             shapes=sizes(arguments.shape),
+            fixed_shapes=sizes(arguments.fix_shape, "--fix-shape"),
             denied=frozenset(arguments.deny),
             instruments=_instruments(arguments),
             progress=progress,

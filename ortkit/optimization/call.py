@@ -22,6 +22,7 @@ from ortkit.graph.analysis.summary import Summary
 from ortkit.graph.io.convert import paused_collector
 from ortkit.graph.io.open import open_model
 from ortkit.graph.io.save import save_model
+from ortkit.graph.shapes.fixed import fix_sizes
 from ortkit.kernels.metadata import LIBRARY_SUFFIX
 from ortkit.kernels.tuning.calibration import stored_calibration
 from ortkit.optimization.candidate import Candidate
@@ -97,7 +98,8 @@ class _Run:
 
     def __init__(self, source: Source, options: OptimizeOptions, work: Path) -> None:
         self.source = source
-        self.options = options
+        sizes = {**options.shapes, **options.fixed_shapes}
+        self.options = options = replace(options, shapes=sizes)
         self.seconds: dict[str, float] = {}
         self.work = work
         self.rolled_back: tuple[str, ...] = ()
@@ -119,11 +121,18 @@ class _Run:
         self._libraries = 0
         self.pipeline = pipeline_of(options)
         with self._stage("open"):
-            self._opened: ir.Model | None = open_model(source)
+            self._opened: ir.Model | None = self._open()
             self.before = Summary.of(self._opened)
             self.names = _names(self._opened)
             self.fused = FusedSource.of(self._opened, options)
         self.lowering = _new_lowering(self) if options.has_budget else None
+
+    def _open(self) -> ir.Model:
+        """Open the source, with the sizes that are to be fixed as numbers."""
+        model = open_model(self.source)
+        if self.options.fixed_shapes:
+            fix_sizes(model, self.options.fixed_shapes)
+        return model
 
     def first(self) -> Candidate:
         """Return the candidate in which no fused node of the source has lost its kernel, if any.
@@ -165,7 +174,7 @@ class _Run:
     def _candidate(
         self, denied: frozenset[str], fuel: int | None, *, kernels: bool, lowered: bool
     ) -> Candidate:
-        model = self._opened or open_model(self.source)
+        model = self._opened or self._open()
         self._opened = None
         target = target_of(self.options)
         denied = denied | self.options.denied | self.dropped | self.wrong_kernels.keys()

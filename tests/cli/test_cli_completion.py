@@ -19,7 +19,10 @@ CASES = [
     (("ortkit", "passes", "s"), {"show"}),
     (("ortkit", "passes", "list", "--l"), {"--level"}),
     (("ortkit", "optimize", "m.onnx", "--kernels", "o"), {"off"}),
-    (("ortkit", "completion", ""), {"bash", "zsh", "fish", "-h", "--help"}),
+    (
+        ("ortkit", "completion", ""),
+        {"bash", "zsh", "fish", "-h", "--help", "-q", "--quiet", "-v", "--verbose"},
+    ),
 ]
 
 

@@ -131,7 +131,7 @@ def test_a_size_that_is_given_makes_it_possible(call, tmp_path: Path) -> None:
         <int64[2] rows = {-1, 1009}> { y = Reshape(x, rows) }"""
     model = save(tmp_path, text)
     done = call("optimize", model, "--kernels", "off")
-    assert (done.code, "sizes: n" in done.err) == (3, True)
+    assert (done.code, "--shape n=" in done.err) == (3, True)
     done = call("optimize", model, "--kernels", "off", "--shape", "n=2018")
     assert (done.code, done.err) == (0, "")
 
