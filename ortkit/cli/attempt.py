@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from ortkit.cli import show, verdicts
 from ortkit.cli.flags import add_precision, add_verification, coverage, sizes
+from ortkit.text import plural
 
 if TYPE_CHECKING:
     from ortkit.trial.result import Latency, Prospect, Trial
@@ -69,10 +70,10 @@ def run(arguments: argparse.Namespace) -> int:
 def _show(found: Trial) -> None:
     for name, shape in found.inputs.items():
         show.line(f"input     {name} [{', '.join(map(str, shape))}]")
-    kernels = f", {found.kernels} generated kernels" if found.kernels else ""
+    kernels = f", {plural(found.kernels, 'generated kernel')}" if found.kernels else ""
     if found.nodes_after:
         nodes = f"{found.nodes_before} -> {found.nodes_after}"
-        show.line(f"nodes     {nodes} ({found.rewrites} rewrites{kernels})")
+        show.line(f"nodes     {nodes} ({plural(found.rewrites, 'rewrite')}{kernels})")
     _show_times(found)
     if found.holders:
         rows = [

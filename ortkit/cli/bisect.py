@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from ortkit.cli import show
 from ortkit.cli.flags import add_precision, add_verification, sizes, verification
+from ortkit.text import plural
 
 if TYPE_CHECKING:
     from ortkit.optimization.bisect import Bisection
@@ -63,7 +64,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _show(found: Bisection, spec: str) -> None:
     match found.verdict:
         case "sound":
-            show.line(f"nothing is broken by {found.rewrites} rewrites ({found.reason})")
+            show.line(f"nothing is broken by {plural(found.rewrites, 'rewrite')} ({found.reason})")
         case "guilty":
             show.line(f"broken    {found.reason}")
             for one in found.guilty:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from ortkit.cli import show
 from ortkit.cli.flags import names, sizes
 from ortkit.temporary import TemporaryFolder
+from ortkit.text import plural
 
 if TYPE_CHECKING:
     from ortkit.comparison.node_result import NodeReport, ValueRow
@@ -131,8 +132,8 @@ def _show(found: NodeReport) -> None:
     counts = Counter(row.state for row in found.rows)
     show.pairs(
         [
-            ("A", f"{found.before} ({found.nodes_before} nodes)"),
-            ("B", f"{found.after} ({found.nodes_after} nodes)"),
+            ("A", f"{found.before} ({plural(found.nodes_before, 'node')})"),
+            ("B", f"{found.after} ({plural(found.nodes_after, 'node')})"),
             ("values", ", ".join(f"{count} {state}" for state, count in counts.most_common())),
         ]
     )

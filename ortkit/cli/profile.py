@@ -101,10 +101,6 @@ def _check(arguments: argparse.Namespace) -> None:
         raise UserError("only a page has links", where="--graph", fix="add --html OUT.html")
     written = {"--trace": arguments.trace, "--html": arguments.html}
     check_written(written, (arguments.model, arguments.trace_file, arguments.inputs))
-    if arguments.html is not None:
-        from ortkit.runtime.profiling.html import require_plotly
-
-        require_plotly()  # said before the runs
     if arguments.trace_file is None:
         return
     for name, given in (("--inputs", arguments.inputs), ("--shape", arguments.shape),

@@ -108,7 +108,7 @@ def test_neighbours_gain_what_they_move_twice() -> None:
     (one,) = advice_on(profile(*rows, regions={0: 1_000_000}))
     # 1 MB at 10 GB/s takes 100 us.
     assert one.gain_us == pytest.approx(300 + 200 - 100) and one.rows == (0, 2)
-    assert "2 nodes in 1 groups (Add, Softmax) take 500 µs (50.0% of a run)" in one.detail
+    assert "2 nodes in 1 group (Add, Softmax) take 500 µs (50.0% of a run)" in one.detail
     assert "40% of what memory allows" in one.detail
 
 

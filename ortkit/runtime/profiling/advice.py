@@ -15,6 +15,7 @@ from ortkit.runtime.heavy import HEAVY
 from ortkit.runtime.profiling.products import REASONS, waiting, why_slow
 from ortkit.runtime.profiling.providers import ASYNCHRONOUS
 from ortkit.runtime.profiling.result import Profile, Row
+from ortkit.text import plural
 
 MOST = 5
 #: Part of a run below which nothing is said.
@@ -84,16 +85,17 @@ class _Adviser:
         if copies:
             yield self._advice(
                 "copies between CPU and device",
-                f"{len(copies)} nodes copy tensors, {self._us(copies)}: keep their neighbours on "
-                f"one device; see which nodes are where with `ortkit run`",
+                f"{plural(len(copies), 'node')} for copies of tensors, {self._us(copies)}: keep "
+                f"their neighbours on one device; see which nodes are where with `ortkit run`",
                 copies,
             )
         if on_cpu:
             ops = self._ops(on_cpu)
             yield self._advice(
                 "nodes on the CPU between those of the device",
-                f"{len(on_cpu)} nodes, {self._us(on_cpu)} ({ops}): the device waits for what they "
-                f"compute; fixed sizes{self._made('', ' (`ortkit optimize`)')} often leave none",
+                f"{plural(len(on_cpu), 'node')}, {self._us(on_cpu)} ({ops}): the device waits for "
+                f"what they compute; fixed sizes{self._made('', ' (`ortkit optimize`)')} often "
+                f"leave none",
                 on_cpu,
             )
 
@@ -102,8 +104,8 @@ class _Adviser:
         if rows:
             yield self._advice(
                 "data transposed between layouts",
-                f"{len(rows)} nodes block channels or back, {self._us(rows)}, around "
-                f"nodes that ONNX Runtime has in one layout only"
+                f"{plural(len(rows), 'node')} for blocks of channels and back, {self._us(rows)}, "
+                f"around nodes that ONNX Runtime has in one layout only"
                 + self._made(
                     "",
                     ": `ortkit optimize` keeps one layout through such blocks where that is "
@@ -139,8 +141,9 @@ class _Adviser:
             bound = f", {part:.0%} of what memory allows node by node"
         yield self._advice(
             "neighbours that one kernel could compute",
-            f"{len(chosen)} nodes in {len(regions)} groups ({self._ops(chosen)}) take "
-            f"{self._us(chosen)} at {rate:.1f} GB/s{bound}; together they would move less: "
+            f"{plural(len(chosen), 'node')} in {plural(len(regions), 'group')} "
+            f"({self._ops(chosen)}) take {self._us(chosen)} at {rate:.1f} GB/s{bound}; "
+            f"together they would move less: "
             + self._made(
                 "`--why` of the call that made this model says why ortkit left them",
                 "`ortkit optimize` makes one kernel of such a group, `--why` says why not",
@@ -154,7 +157,7 @@ class _Adviser:
         if len(rows) > 1:
             yield self._advice(
                 "nodes that compute sizes",
-                f"{len(rows)} nodes compute sizes and indices of at most {_SMALL} integers, "
+                f"{plural(len(rows), 'node')} for sizes and indices of at most {_SMALL} integers, "
                 f"{self._us(rows)} ({self._ops(rows)}): "
                 + self._made(
                     "with fixed sizes they are constants",
@@ -170,7 +173,7 @@ class _Adviser:
         for op, rows in by_op.items():
             yield self._advice(
                 f"{op}: nodes that only move data",
-                f"{len(rows)} nodes, {self._us(rows)}: computing none, they go where a "
+                f"{plural(len(rows), 'node')}, {self._us(rows)}: computing none, they go where a "
                 f"neighbour can read the data as it lies; "
                 + self._made(
                     "ortkit found none for these",
@@ -191,7 +194,7 @@ class _Adviser:
             now = sum(map(self._row_us, rows))
             least = sum(self.rows[at].work.least_us or 0.0 for at in rows)
             attained = least / now if now else 0.0
-            seen = f"{len(rows)} nodes, {self._us(rows)}, at {attained:.0%} of the peak"
+            seen = f"{plural(len(rows), 'node')}, {self._us(rows)}, at {attained:.0%} of the peak"
             gain = now - least
             if reason == "waits":
                 waits = sum(self._row_us(at) * waiting(self.rows[at]) for at in rows)
