@@ -43,7 +43,7 @@ def add_arguments(parser: Parser) -> None:
     add("--processes", type=int, default=3, metavar="N",
         help="how many times each session is created (default: 3)")  # fmt: skip
     add("--concurrency", default="", metavar="N,N",
-        help="also measure throughput with so many run calls at a time")  # fmt: skip
+        help="also measure throughput with this many run calls at a time")  # fmt: skip
     add("--nodes", action="store_true",
         help="align intermediate values and name the first node that diverges")  # fmt: skip
     add("--repro", type=Path, metavar="FOLDER",

@@ -58,16 +58,16 @@ def add_arguments(parser: Parser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Tune, and print what came of it."""
-    shapes, budget = sizes(arguments.shape), _seconds(arguments.seconds)
-    if budget is None and arguments.trials is None:
-        budget = _DEFAULT_SECONDS
+    shapes, seconds = sizes(arguments.shape), _seconds(arguments.seconds)
+    if seconds is None and arguments.trials is None:
+        seconds = _DEFAULT_SECONDS
     from ortkit.tune.options import TuneOptions
 
     with show.progress(quiet=arguments.quiet or arguments.json) as progress:
         options = TuneOptions(
             target=arguments.target,
             trials=arguments.trials,
-            budget=budget,
+            seconds=seconds,
             level=arguments.level,
             precision=arguments.precision,
             cpu=arguments.cpu,
