@@ -12,10 +12,10 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ortkit.cli.table_widths import WIDE, cut, fitted
+
 #: Off a terminal and without COLUMNS: rich would take 80 columns.
 _PIPE_WIDTH = 160
-#: A column of text is not made narrower than this.
-_LEAST_WIDTH = 8
 _whole: ContextVar[bool] = ContextVar("whole", default=False)
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def raw(text: str) -> None:
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     """Print a table; columns of numbers stand right, None is an empty cell.
 
-    It is as wide as the terminal at most: long texts lose their middle, but with `--verbose`.
+    It is as wide as the terminal at most: long words lose their middle, but with `--verbose`.
     Nothing is printed without rows.
     """
     if not rows:
@@ -74,38 +74,25 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) 
 
     out = console()
     texts = [[_cell(cell) for cell in row] for row in rows]
+    widths, between = fitted(columns, texts, out.width)
     if not _whole.get():
-        widths = _widths([columns, *texts], out.width)
-        texts = [[_cut(cell, widths[i]) for i, cell in enumerate(row)] for row in texts]
+        texts = [[cut(cell, widths[i]) for i, cell in enumerate(row)] for row in texts]
     heading = Text(harmless(title)) if title else None
-    made = Table(title=heading, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    made = Table(
+        title=heading, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False,
+        padding=(0, 1 if between == WIDE else 0),
+    )  # fmt: skip
     for index, column in enumerate(columns):
         cells = [row[index] for row in rows if row[index] is not None]
         numeric = bool(cells) and all(isinstance(cell, int | float) for cell in cells)
         made.add_column(
-            Text(harmless(column)), justify="right" if numeric else "left", overflow="fold"
-        )
+            Text(harmless(column)), justify="right" if numeric else "left", overflow="fold",
+            width=None if _whole.get() else widths[index],
+        )  # fmt: skip
     for row in texts:
         # As text: `[batch, seq]` is no markup.
         made.add_row(*map(Text, row))
     out.print(made)
-
-
-def _widths(rows: Sequence[Sequence[str]], width: int) -> list[int]:
-    """Return how wide each column may be, so that all of them fit: the widest lose first."""
-    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
-    room = width - 3 * len(widths) + 1
-    while sum(widths) > room and max(widths) > _LEAST_WIDTH:
-        widths[widths.index(max(widths))] -= 1
-    return widths
-
-
-def _cut(text: str, width: int) -> str:
-    """Take out the middle of a text that is too long."""
-    if len(text) <= width:
-        return text
-    end = (width - 1) // 2
-    return f"{text[: width - 1 - end]}…{text[len(text) - end :]}"
 
 
 def line(text: str = "") -> None:

@@ -14,6 +14,7 @@ import pytest
 
 from ortkit import env
 from ortkit.cli import main, show
+from ortkit.cli.table_widths import NARROW, WIDE, cut, fitted
 from ortkit.errors import UserError
 
 
@@ -138,3 +139,16 @@ def test_the_log_is_the_callers_in_python(monkeypatch: pytest.MonkeyPatch) -> No
     env.keep_runtime_log_off()
     env.set_runtime_log(runtime)
     assert runtime.severity == 4
+
+
+def test_numbers_stay_whole_and_words_lose_their_middle() -> None:
+    heads = ["row", "median ms", "node", "interval"]
+    rows = [["1", "0.741612", "/model/layers.0/self_attn/Add_output_0", "0.7207 to 0.7568"]]
+    assert fitted(heads, rows, 77) == ([3, 9, 38, 16], WIDE)
+    assert fitted(heads, rows, 63) == ([3, 9, 24, 16], WIDE)
+    assert fitted(heads, rows, 54) == ([3, 8, 24, 8], WIDE)
+    widths, between = fitted(heads, rows, 40)
+    assert (widths, between) == ([3, 8, 12, 12], NARROW)
+    assert [cut(cell, width) for cell, width in zip(rows[0], widths, strict=True)] == [
+        "1", "0.741612", "/model…put_0", "0.7207 to 0.7568",
+    ]  # fmt: skip
