@@ -123,7 +123,7 @@ def _libraries() -> Iterator[Finding]:
     plotly = _version("plotly")
     yield Finding(
         "libraries", "plotly", "ok" if plotly else "optional", plotly or "not installed",
-        "" if plotly else 'for `ortkit profile --html`: pip install "ortkit[report]"',
+        "" if plotly else 'for charts of `ortkit profile --html`: pip install "ortkit[report]"',
     )  # fmt: skip
 
 

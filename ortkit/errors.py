@@ -5,10 +5,38 @@ The command line turns each into one line and an exit code; see `ortkit.cli`.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import ClassVar
 
 #: Characters of a word in a message: paths have up to some 4,000, names of values far fewer.
 _MOST_WORD = 4096
+#: Messages are written with the flags of the command line, and show parameters of Python: those
+#: that are called otherwise than their flag.
+_PARAMETERS = {
+    "deny": "denied", "fix-shape": "fixed_shapes", "no-verify": "verify=False",
+    "ops": "extra_passes", "option": "options", "shape": "shapes",
+}  # fmt: skip
+#: What the user ran is left alone, in backticks; sizes are taken together; a value in capitals
+#: stands for any.
+_FLAGS = re.compile(
+    r"(?P<code>`[^`]*`)"
+    r"|(?P<sizes>--shape [^\s=]+=\d+(?: --shape [^\s=]+=\d+)*)"
+    r"|(?<![\w-])--(?P<flag>[a-z][a-z-]*)(?: (?:\[?[A-Z]+\]?[=.])?[A-Z]+(?:\.[a-z]+)?\b)?"
+)
+_names_flags: ContextVar[bool] = ContextVar("names_flags", default=False)
+
+
+@contextmanager
+def naming_flags() -> Iterator[None]:
+    """Let messages name flags, as the command line does, and not parameters of Python."""
+    token = _names_flags.set(True)
+    try:
+        yield
+    finally:
+        _names_flags.reset(token)
 
 
 class OrtkitError(Exception):
@@ -31,8 +59,19 @@ class OrtkitError(Exception):
 
     def __str__(self) -> str:
         line = f"{self.where}: {self.problem}" if self.where else self.problem
-        words = f"{line}; {self.fix}".split() if self.fix else line.split()
-        return " ".join(map(_shortened, words))
+        text = f"{line}; {self.fix}" if self.fix else line
+        text = " ".join(map(_shortened, text.split()))
+        return text if _names_flags.get() else _FLAGS.sub(_parameter, text)
+
+
+def _parameter(found: re.Match[str]) -> str:
+    if found["code"]:
+        return found["code"]
+    if found["sizes"]:
+        sizes = (one.rpartition("=") for one in found["sizes"].split()[1::2])
+        return f"shapes={{{', '.join(f'{name!r}: {size}' for name, _, size in sizes)}}}"
+    flag = found["flag"]
+    return _PARAMETERS.get(flag, flag.replace("-", "_"))
 
 
 def _shortened(word: str) -> str:

@@ -43,3 +43,29 @@ def test_alike_refusals_are_one_and_any_output_names_a_node() -> None:
     assert report.why("z") == (Refusal("refuse-always", "Relu 'z'", "no Relu", 1),)
     assert report.why("c") == ()
     assert [miss.outputs for miss in report.missed("split")] == [("a", "b")]
+
+
+def test_a_slip_is_told_from_what_was_not_refused() -> None:
+    model = from_text(
+        """<ir_version: 10, opset_import: ["" : 20]>
+        g (float[n, 8] x) => (float[n, 8] y) { a = Identity (x) hidden = Tanh (a)
+            y = Relu (hidden) }"""
+    )
+    report = optimize(model, OptimizeOptions(verify=False, kernels="off")).report
+    assert report.unknown("wholly new") == "" and report.unknown("Reluu") == "Relu"
+    assert (
+        report.unknown("hiden") == "hidden" and report.unknown("drop-identiti") == "drop-identity"
+    )
+    for known in ("hidden", "tanh", "fuse-softmax", "Identity", "y"):
+        assert report.unknown(known) is None
+    assert [hit.node for hit in report.done("identity")] == ["Identity 'a'"]
+
+
+def test_regions_are_named_by_what_is_in_them() -> None:
+    text = """<ir_version: 10, opset_import: ["" : 20]>
+        g (float[n, 64] x) => (float[n, 64] y) { a = Tanh (x) b = Mul (a, x) y = Abs (b) }"""
+    report = optimize(from_text(text), OptimizeOptions(verify=False)).report
+    (region,) = report.regions
+    assert report.regions_of("abs") == report.regions_of("y") == (region,)
+    assert report.regions_of("Softmax") == ()
+    assert bool(report.why("abs")) == (region.emitted_as is None)

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ortkit.cli import show, verdicts
-from ortkit.cli.flags import add_verification, coverage, sizes
+from ortkit.cli.flags import add_precision, add_verification, coverage, sizes
 from ortkit.targets.catalog import KINDS
+from ortkit.text import plural
 
 if TYPE_CHECKING:
     from ortkit.trial.result import Latency, Prospect, Trial
@@ -20,6 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("model", type=Path, metavar="MODEL", help="an ONNX file")
     add("--target", choices=KINDS, default="cpu", help="default: cpu")
     add("--level", type=int, choices=range(4), default=2, metavar="0..3", help="default: 2")
+    add_precision(parser)
     add("--passes", default="", metavar="SPEC", help="these passes instead, or +a,-b")
     add("--seconds", type=float, default=60.0, metavar="S", help="time to take (default: 60)")
     add_verification(parser, makes_samples=False)
@@ -38,10 +40,11 @@ def run(arguments: argparse.Namespace) -> int:
     shapes = sizes(arguments.shape)
     from ortkit.trial.trial import TrialOptions, try_model
 
-    with show.progress(quiet=arguments.json) as progress:
+    with show.progress(quiet=arguments.quiet or arguments.json) as progress:
         options = TrialOptions(
             target=arguments.target,
             level=arguments.level,
+            precision=arguments.precision,
             passes=arguments.passes,
             seconds=arguments.seconds,
             coverage=coverage(arguments),
@@ -68,10 +71,10 @@ def run(arguments: argparse.Namespace) -> int:
 def _show(found: Trial) -> None:
     for name, shape in found.inputs.items():
         show.line(f"input     {name} [{', '.join(map(str, shape))}]")
-    kernels = f", {found.kernels} generated kernels" if found.kernels else ""
+    kernels = f", {plural(found.kernels, 'generated kernel')}" if found.kernels else ""
     if found.nodes_after:
         nodes = f"{found.nodes_before} -> {found.nodes_after}"
-        show.line(f"nodes     {nodes} ({found.rewrites} rewrites{kernels})")
+        show.line(f"nodes     {nodes} ({plural(found.rewrites, 'rewrite')}{kernels})")
     _show_times(found)
     if found.holders:
         rows = [

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ortkit.cli import show
-from ortkit.cli.flags import add_verification, sizes, verification
+from ortkit.cli.flags import add_precision, add_verification, sizes, verification
 from ortkit.targets.catalog import KINDS
+from ortkit.text import plural
 
 if TYPE_CHECKING:
     from ortkit.optimization.bisect import Bisection
@@ -22,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("model", type=Path, metavar="MODEL", help="an ONNX file")
     add("--target", choices=KINDS, default="cpu", help="default: cpu")
     add("--level", type=int, choices=range(4), default=2, metavar="0..3", help="default: 2")
-    add("--precision", choices=("fp32", "fp16", "bf16"), default="fp32", help="default: fp32")
+    add_precision(parser)
     add("--passes", default="", metavar="SPEC", help="these passes instead, or +a,-b")
     add("--kernels", choices=("auto", "off", "tvm"), default="auto", help="default: auto")
     add_verification(parser)
@@ -38,7 +39,7 @@ def run(arguments: argparse.Namespace) -> int:
     from ortkit.optimization.bisect import bisect_model
     from ortkit.optimization.call import OptimizeOptions
 
-    with show.progress(quiet=arguments.json) as progress:
+    with show.progress(quiet=arguments.quiet or arguments.json) as progress:
         options = OptimizeOptions(
             target=arguments.target,
             level=arguments.level,
@@ -64,7 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _show(found: Bisection, spec: str) -> None:
     match found.verdict:
         case "sound":
-            show.line(f"nothing is broken by {found.rewrites} rewrites ({found.reason})")
+            show.line(f"nothing is broken by {plural(found.rewrites, 'rewrite')} ({found.reason})")
         case "guilty":
             show.line(f"broken    {found.reason}")
             for one in found.guilty:

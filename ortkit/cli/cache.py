@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ortkit.cli import show
+from ortkit.text import plural
 
 if TYPE_CHECKING:
     from ortkit.kernels.build.cache import Entry, KernelCache
@@ -38,9 +39,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         show.document(_document(cache, entries, others, removed))
     elif arguments.action == "clear":
-        show.line(
-            f"removed   {removed} files, {show.bytes_text(freed)}, from {cache.folder.parent}"
-        )
+        gone = f"{plural(removed, 'file')}, {show.bytes_text(freed)}"
+        show.line(f"removed   {gone}, from {cache.folder.parent}")
     else:
         _show(cache, entries, others)
     return 0
@@ -120,12 +120,12 @@ def _show(cache: KernelCache, entries: Sequence[Entry], others: Sequence[Path]) 
     if rows:
         show.table("", ("kernel", "backend", "CPU", "bytes", "last used"), rows)
     size, limit = show.bytes_text(sum(one.size for one in entries)), show.bytes_text(cache.limit)
-    show.line(f"{len(entries)} kernels, {size} of at most {limit}, in {cache.folder}")
+    show.line(f"{plural(len(entries), 'kernel')}, {size} of at most {limit}, in {cache.folder}")
     if others:
         size = show.bytes_text(sum(map(_size, others)))
         show.line(
-            f"{len(others)} other files, {size}: libraries and plans of the provider, kernels of "
-            "other versions of ortkit; `ortkit cache clear` removes them too"
+            f"{plural(len(others), 'other file')}, {size}: libraries and plans of the provider, "
+            "kernels of other versions of ortkit; `ortkit cache clear` removes them too"
         )
 
 

@@ -13,12 +13,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Measure, and write the result into the cache folder."""
+    """Measure, and write the result into the cache folder, if it is more than noise."""
+    from ortkit.errors import CheckError
     from ortkit.kernels.tuning.calibration import save_calibration
     from ortkit.measure.calibrate import calibrate
 
-    with show.progress(quiet=arguments.json) as progress:
+    with show.progress(quiet=arguments.quiet or arguments.json) as progress:
         done = calibrate(progress)
+    if done.noisy:
+        told = ", ".join(f"{name} {done.noise[name]:.0%}" for name in done.noisy)
+        raise CheckError(
+            f"the machine is busy: measurements differ by more than noise ({told}); "
+            "nothing was written",
+            fix="end what else runs here, and calibrate again",
+        )
     path = save_calibration(done.calibration)
     if arguments.json:
         show.document(done.to_json(path))
@@ -26,6 +34,7 @@ def run(arguments: argparse.Namespace) -> int:
     found = done.calibration
     sizes = [(show.bytes_text(size), rate) for size, rate in found.bandwidths]
     show.table("", ("in use", "bytes per ns"), sizes)
+    noise = ", ".join(f"{name} {part:.0%}" for name, part in done.noise.items())
     show.pairs(
         [
             ("machine", found.machine),
@@ -33,6 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
             ("node", f"{found.node_ns:.0f} ns in addition to its work"),
             ("fused node", f"{found.kernel_ns:.0f} ns in addition to its work"),
             ("threads", f"{found.parallel_ns:.0f} ns to hand work out and to wait for it"),
+            ("noise", noise),
         ]
     )
     for note in done.notes:

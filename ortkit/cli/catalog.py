@@ -49,13 +49,9 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
         "ortkit.cli.profile",
         "say where the time of a model's runs goes, and what to do about it",
     ),
-    "compile-provider": (
-        "ortkit.cli.compile_provider",
-        "put a model's kernels into it, for the OrtkitExecutionProvider",
-    ),
     "provider": (
-        "ortkit.cli.provider_test",
-        "judge an execution provider by the cases of the ONNX standard",
+        "ortkit.cli.provider",
+        "compile a model for ortkit's execution provider, or test a provider",
     ),
     "passes": (
         "ortkit.cli.passes",
@@ -90,3 +86,14 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
         "print a completion script for bash, zsh or fish",
     ),
 }
+
+#: What the commands are for: title -> commands, as `ortkit --help` lists them.
+GROUPS: Mapping[str, tuple[str, ...]] = {
+    "make a model faster": ("optimize", "try", "tune", "calibrate"),
+    "look at a model": ("inspect", "diff", "profile", "memory"),
+    "run and check": ("run", "compare", "verify", "bisect", "reduce"),
+    "extend": ("ops", "passes", "provider"),
+    "this machine": ("doctor", "cache", "trust", "completion"),
+}
+#: Old names of commands -> what they are called now.
+RENAMED: Mapping[str, tuple[str, ...]] = {"compile-provider": ("provider", "compile")}

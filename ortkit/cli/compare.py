@@ -7,25 +7,31 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ortkit.cli import show
-from ortkit.cli.flags import add_trust, names, numbers, sizes
+from ortkit.cli.feeds import blaming_made_up
+from ortkit.cli.flags import add_precision, add_trust, names, numbers, sizes
+from ortkit.errors import UserError
 from ortkit.temporary import TemporaryFolder
 
 if TYPE_CHECKING:
+    from ortkit.cli.tree import Parser
     from ortkit.comparison.comparing import CompareOptions
 
 EXIT = {"equal": 0, "different": 1, "not known": 2}
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     """Add the subcommand's flags."""
     add = parser.add_argument
     add("models", nargs="+", type=Path, metavar="MODEL",
         help="ONNX files; one alone is compared with its optimized form")  # fmt: skip
-    add("--providers", default="cpu", metavar="P,P", help="execution providers (default: cpu)")
+    add("--target", default="cpu", metavar="P,P",
+        help="execution providers: cpu (default), cuda or full names")  # fmt: skip
+    parser.add_renamed("--providers", "--target")
     add("--threads", default="0", metavar="N,N",
         help="threads of a session (default: ONNX Runtime decides)")  # fmt: skip
     add("--optimizations", default="all", metavar="LEVEL,LEVEL",
         help="ONNX Runtime's own: all (default), extended, basic, off")  # fmt: skip
+    add_precision(parser)
     add("--batch", default="", metavar="N,N", help="sizes of the inputs' first axis")
     add("--inputs", type=Path, metavar="FILE.npz", help="run on these inputs")
     add("--shape", action="append", default=[], metavar="NAME=SIZE",
@@ -36,6 +42,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="rounds in each process instead of --seconds")  # fmt: skip
     add("--processes", type=int, default=3, metavar="N",
         help="how many times each session is created (default: 3)")  # fmt: skip
+    add("--concurrency", default="", metavar="N,N",
+        help="also measure throughput with this many run calls at a time")  # fmt: skip
     add("--nodes", action="store_true",
         help="align intermediate values and name the first node that diverges")  # fmt: skip
     add("--repro", type=Path, metavar="FOLDER",
@@ -48,12 +56,10 @@ def run(arguments: argparse.Namespace) -> int:
     """Compare; 1 if outputs differ or a variant does not run, 2 if that cannot be found out."""
     import dataclasses
 
-    from ortkit.errors import UserError
-
     if arguments.repro is not None and not arguments.nodes:
         raise UserError("goes with --nodes only", where="--repro", fix="add --nodes")
     if arguments.nodes:
-        for flag in ("--batch", "--threads", "--rounds"):
+        for flag in ("--batch", "--threads", "--rounds", "--concurrency"):
             if getattr(arguments, flag[2:]) not in ("", "0", 0):
                 raise UserError("does not go with --nodes", where=flag, fix="leave it out")
         from ortkit.cli.compare_nodes import run_nodes
@@ -62,15 +68,19 @@ def run(arguments: argparse.Namespace) -> int:
     from ortkit.comparison.comparing import compare_models
 
     options, models = _options(arguments), list(arguments.models)
+    if arguments.precision != "fp32" and (len(models) > 1 or options.has_variants):
+        raise UserError("is that of the optimized form of one model", where="--precision",
+                        fix="give one model, and no variants")  # fmt: skip
     with (
         TemporaryFolder("optimized") as folder,
-        show.progress(quiet=arguments.json) as progress,
+        show.progress(quiet=arguments.quiet or arguments.json) as progress,
+        blaming_made_up(models[0], arguments.inputs),
     ):
         if len(models) == 1 and not options.has_variants:
             from ortkit.cli.optimized_form import optimized_form
 
             progress("optimize")
-            models.append(optimized_form(models[0], folder, progress))
+            models.append(optimized_form(models[0], folder, progress, arguments.precision))
         found = compare_models(models, dataclasses.replace(options, progress=progress))
     if arguments.json:
         show.document(found.to_json())
@@ -88,10 +98,13 @@ def _options(arguments: argparse.Namespace) -> CompareOptions:
     from ortkit.runtime.workers.interleave import Schedule
 
     return CompareOptions(
-        providers=names(arguments.providers, "--providers"),
+        providers=names(arguments.target, "--target"),
         threads=numbers(arguments.threads, "--threads"),
         batches=numbers(arguments.batch, "--batch") if arguments.batch else (),
         inputs=arguments.inputs,
+        concurrency=numbers(arguments.concurrency, "--concurrency")
+        if arguments.concurrency
+        else (),
         shapes=sizes(arguments.shape),
         optimizations=names(arguments.optimizations, "--optimizations"),
         schedule=Schedule(arguments.seconds, arguments.rounds, arguments.processes),

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from ortkit.cli import show
 from ortkit.cli.flags import names, sizes
 from ortkit.temporary import TemporaryFolder
+from ortkit.text import plural
 
 if TYPE_CHECKING:
     from ortkit.comparison.node_result import NodeReport, ValueRow
@@ -32,7 +33,7 @@ def run_nodes(arguments: argparse.Namespace) -> int:
 
     with (
         TemporaryFolder("nodes") as folder,
-        show.progress(quiet=arguments.json) as progress,
+        show.progress(quiet=arguments.quiet or arguments.json) as progress,
     ):
         before, after = _sides(arguments, folder, progress)
         progress("look for inputs")
@@ -73,15 +74,15 @@ def _sides(
     from ortkit.comparison.optimized_graph import optimized_side
 
     models: list[Path] = list(arguments.models)
-    providers = names(arguments.providers, "--providers")
+    providers = names(arguments.target, "--target")
     levels = names(arguments.optimizations, "--optimizations")
     levels = levels if len(levels) > 1 else ("off", "off")
-    _check_counts((models, "models"), (providers, "--providers"), (levels, "--optimizations"))
+    _check_counts((models, "models"), (providers, "--target"), (levels, "--optimizations"))
     if len(models) == len(providers) == 1 and levels[0] == levels[1]:
         from ortkit.cli.optimized_form import optimized_form
 
         progress("optimize")
-        models.append(optimized_form(models[0], folder, progress))
+        models.append(optimized_form(models[0], folder, progress, arguments.precision))
     called = [str(model) for model in arguments.models]
     if len(models) > len(called):
         called.append(f"{called[0]}, optimized")
@@ -131,8 +132,8 @@ def _show(found: NodeReport) -> None:
     counts = Counter(row.state for row in found.rows)
     show.pairs(
         [
-            ("A", f"{found.before} ({found.nodes_before} nodes)"),
-            ("B", f"{found.after} ({found.nodes_after} nodes)"),
+            ("A", f"{found.before} ({plural(found.nodes_before, 'node')})"),
+            ("B", f"{found.after} ({plural(found.nodes_after, 'node')})"),
             ("values", ", ".join(f"{count} {state}" for state, count in counts.most_common())),
         ]
     )

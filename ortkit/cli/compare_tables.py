@@ -63,6 +63,7 @@ def _show_batch(batch: BatchResult) -> None:
     ran = [result for result in batch.rows if result.latency is not None]
     if ran:
         _show_times(ran, batch)
+        _show_concurrency(ran, batch)
         _show_start(ran)
     if batch.control is not None:
         judged = "ratios are not judged"
@@ -100,6 +101,23 @@ def _show_times(ran: Sequence[RowResult], batch: BatchResult) -> None:
     columns = ("row", "median ms", "95 % interval", "least", "p95", "runs/s",
                *(() if batch.batch is None else ("items/s",)), "CPUs", "against", "speedup",
                "verdict")  # fmt: skip
+    show.table("", columns, rows)
+
+
+def _show_concurrency(ran: Sequence[RowResult], batch: BatchResult) -> None:
+    rows = [
+        (
+            result.row.number,
+            one.callers,
+            number(one.per_second),
+            *(() if batch.batch is None else (number(one.items_per_second),)),
+            *map(number, (one.p50, one.p90, one.p99)),
+        )
+        for result in ran
+        for one in result.concurrency
+    ]
+    items = () if batch.batch is None else ("items/s",)
+    columns = ("row", "calls at a time", "runs/s", *items, "p50 ms", "p90", "p99")
     show.table("", columns, rows)
 
 

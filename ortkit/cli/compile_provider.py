@@ -1,4 +1,4 @@
-"""`ortkit compile-provider`: a model with its kernels inside, for the OrtkitExecutionProvider."""
+"""`ortkit provider compile`: a model with its kernels inside, for the OrtkitExecutionProvider."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from ortkit.cli import show
 from ortkit.cli.flags import sizes
 from ortkit.cli.provider_options import provider_options
+from ortkit.text import plural
 
 if TYPE_CHECKING:
     from ortkit.provider.own.ahead import Compiled
@@ -46,7 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
     shapes = sizes(arguments.shape)
     from ortkit.provider.own.ahead import compile_model
 
-    with show.progress(quiet=arguments.json) as progress:
+    with show.progress(quiet=arguments.quiet or arguments.json) as progress:
         found = compile_model(
             model,
             arguments.output or model.with_name(f"{model.stem}_ctx.onnx"),
@@ -65,8 +66,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _show(found: Compiled) -> None:
     library, size = show.bytes_text(found.library_bytes), show.bytes_text(found.size_bytes)
+    groups = f"{plural(found.groups, 'group')} of {plural(found.nodes, 'node')}"
     rows = [
-        ("groups", f"{found.groups} of {found.nodes} nodes, a kernel library of {library}"),
+        ("groups", f"{groups}, a kernel library of {library}"),
         ("for", found.compatibility or "not stated"),
     ]
     if found.outputs:

@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from ortkit.cli import show
 from ortkit.cli.tree import actions, subcommands
+from ortkit.passes.catalog import PASSES
 
 SHELLS = ("bash", "zsh", "fish")
+#: Values of what is no closed set: of flags, and of arguments by command and metavar.
+_PASSES = ("clean", "fold", "default", "all", *PASSES)
+_VALUES: Mapping[str, Sequence[str]] = {
+    "--passes": _PASSES, "--target": ("auto", "cpu", "cuda"),
+    "--optimizations": ("all", "extended", "basic", "off"),
+    "--cpu": ("native", "x86-64-v3", "x86-64-v4"), "--arch": ("sm_80", "sm_90", "sm_100"),
+    "/passes/show NAME": tuple(PASSES),
+    "/provider/test PROVIDER": ("CPUExecutionProvider", "CUDAExecutionProvider"),
+}  # fmt: skip
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -68,6 +78,10 @@ def _levels(parser: argparse.ArgumentParser, path: tuple[str, ...]) -> Iterator[
     takes_file = False
     for action in actions(parser):
         values = tuple(str(choice) for choice in action.choices or ())
+        if not values:
+            place = "".join(f"/{part}" for part in path)
+            keys = action.option_strings or [f"{place} {action.metavar}"]
+            values = tuple(next((_VALUES[key] for key in keys if key in _VALUES), ()))
         if action.option_strings:
             names = tuple(action.option_strings)
             flags.append(_Flag(names, action.help or "", values, action.nargs != 0))
@@ -104,7 +118,10 @@ def _bash(levels: tuple[_Level, ...]) -> Iterator[str]:
                 pattern = "|".join(f"{level.key}:{name}" for name in flag.names)
                 yield f'    {pattern}) words="{" ".join(flag.values)}" ;;'
     yield "  esac"
-    yield '  mapfile -t COMPREPLY < <(compgen -W "$words" -- "$word")'
+    yield '  local last="${word##*,}" head=""'
+    yield '  [[ $word == -* && $before != --passes ]] || last="${last#[+-]}"'
+    yield '  head="${word%"$last"}"'
+    yield '  mapfile -t COMPREPLY < <(compgen -P "$head" -W "$words" -- "$last")'
     yield "}"
     yield "complete -o default -F _ortkit ortkit"
 
@@ -132,7 +149,9 @@ def _zsh(levels: tuple[_Level, ...]) -> Iterator[str]:
         for flag in level.flags:
             if flag.takes_value:
                 pattern = "|".join(f"{level.key}:{name}" for name in flag.names)
-                act = f"compadd -- {' '.join(flag.values)}" if flag.values else "_files"
+                lists = "compset -P '*,'; compset -P '[+-]'; "
+                added = f"{lists}compadd -- {' '.join(flag.values)}"
+                act = added if flag.values else "_files"
                 yield f"    {pattern}) {act}; return ;;"
     yield "  esac"
     yield '  case "$place" in'

@@ -33,7 +33,7 @@ def run(arguments: argparse.Namespace) -> int:
     check_written({"--html": arguments.html}, (arguments.before, arguments.after))
     from ortkit.graph.analysis.diff import diff_models
 
-    with show.progress(quiet=arguments.json) as progress:
+    with show.progress(quiet=arguments.quiet or arguments.json) as progress:
         progress("compare")
         diff = diff_models(arguments.before, arguments.after)
         if arguments.html is not None:

@@ -19,7 +19,9 @@ def run(arguments: argparse.Namespace) -> int:
     from ortkit.doctor import diagnose
 
     # rich may be what is missing.
-    with show.progress(quiet=arguments.json or find_spec("rich") is None) as progress:
+    with show.progress(
+        quiet=arguments.quiet or arguments.json or find_spec("rich") is None
+    ) as progress:
         diagnosis = diagnose(progress)
     if arguments.json:
         show.document(diagnosis.to_json())
@@ -28,17 +30,13 @@ def run(arguments: argparse.Namespace) -> int:
     for group, members in groupby(diagnosis.findings, key=lambda one: one.group):
         show.line(group)
         for one in members:
-            show.line(f"  {one.name:<{width}}  {_mark(one.state):<8}  {one.value}")
+            show.line(f"  {one.name:<{width}}  {one.state:<8}  {one.value}")
             if one.fix:
                 show.line(f"  {'':<{width}}  {'':<8}  -> {one.fix}")
     problems = diagnosis.problems
     show.line("")
     if problems:
-        show.line(f"to look at: {', '.join(one.name for one in problems)}")
+        show.line(f"not healthy: look at {', '.join(one.name for one in problems)}")
     else:
-        show.line("everything is there")
+        show.line("healthy: everything that commands need is there")
     return 0
-
-
-def _mark(state: str) -> str:
-    return {"optional": "absent"}.get(state, state)

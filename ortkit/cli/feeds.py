@@ -44,11 +44,18 @@ def feeds_for(model: Path, inputs: Path | None, shapes: Mapping[str, int]) -> Fe
 
 
 @contextmanager
-def blaming_made_up(inputs: Path | None) -> Iterator[None]:
+def blaming_made_up(model: Path, inputs: Path | None) -> Iterator[None]:
     """Say how to give inputs where ONNX Runtime refuses a run on those that were made up."""
     try:
         yield
     except RunError as error:
         if inputs is None and not error.fix and not error.problem.startswith("out of memory"):
-            error.fix = "the inputs were made up: give --inputs FILE.npz, or --shape NAME=SIZE"
+            error.fix = f"the inputs were made up: {_how_to_give(model)}"
         raise
+
+
+def _how_to_give(model: Path) -> str:
+    from ortkit.graph.io.open import open_model
+    from ortkit.verify.inputs.usual_sizes import how_to_give
+
+    return how_to_give(open_model(model))

@@ -22,7 +22,27 @@ def add_trust(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
 
 
-def sizes(given: Sequence[str]) -> dict[str, int]:
+PRECISIONS = ("fp32", "fp16", "bf16", "fp8", "int8", "int4")
+
+
+def add_precision(parser: argparse.ArgumentParser) -> None:
+    """Add `--precision`, as `optimize` takes it."""
+    parser.add_argument("--precision", choices=PRECISIONS, default="fp32",
+        help="optimize to this precision, where verified (default: fp32)")  # fmt: skip
+
+
+def add_shown(parser: argparse.ArgumentParser) -> None:
+    """Add `--quiet` and `--verbose`, which each command has, where it has none of its own."""
+    known = parser._option_string_actions
+    if "--quiet" not in known:
+        parser.add_argument("-q", "--quiet", action="store_true",
+            help="print nothing but errors, and the document of --json")  # fmt: skip
+    if "--verbose" not in known:
+        parser.add_argument("-v", "--verbose", action="store_true",
+            help="print names whole, however wide tables get")  # fmt: skip
+
+
+def sizes(given: Sequence[str], where: str = "--shape") -> dict[str, int]:
     """Read `--shape NAME=SIZE` flags; a later one wins.
 
     Raises:
@@ -32,7 +52,7 @@ def sizes(given: Sequence[str]) -> dict[str, int]:
     for text in given:
         name, _, size = text.rpartition("=")
         if not name or not size.isdecimal():
-            raise UserError(f"cannot read {text!r}", where="--shape", fix="write NAME=SIZE")
+            raise UserError(f"cannot read {text!r}", where=where, fix="write NAME=SIZE")
         found[name] = int(size)
     return found
 

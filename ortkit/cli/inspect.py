@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from ortkit.cli import show
 from ortkit.cli.flags import check_written, sizes
+from ortkit.text import plural
 
 if TYPE_CHECKING:
     from ortkit.graph.analysis.cost import Cost
@@ -30,7 +31,7 @@ def run(arguments: argparse.Namespace) -> int:
     given = sizes(arguments.shape)
     from ortkit.graph.analysis.inspection import inspect_model
 
-    with show.progress(quiet=arguments.json) as progress:
+    with show.progress(quiet=arguments.quiet or arguments.json) as progress:
         progress("read the model")
         inspection = inspect_model(arguments.model, given)
         if arguments.html is not None:
@@ -96,13 +97,13 @@ def _show_cost(cost: Cost) -> None:
         show.line(f"          set them: --shape {next(iter(cost.assumed))}=SIZE")
     if cost.uncounted:
         why = "own operators, or sizes that the data decides"
-        show.line(f"not known the cost of {cost.uncounted} nodes: {why}")
+        show.line(f"not known the cost of {plural(cost.uncounted, 'node')}: {why}")
 
 
 def _known(text: str, uncounted: int, nodes: int) -> str:
     if uncounted == nodes:
         return "not known"
-    return f"{text} + {uncounted} nodes" if uncounted else text
+    return f"{text} + {plural(uncounted, 'node')}" if uncounted else text
 
 
 def _row(value: Interface) -> tuple[str, str, str]:
@@ -119,4 +120,7 @@ def _external(found: Inspection) -> list[str]:
 
 
 def _functions(found: Inspection) -> list[str]:
-    return [f"{one.name} ({one.nodes} nodes, {one.calls} calls)" for one in found.functions]
+    return [
+        f"{one.name} ({plural(one.nodes, 'node')}, {plural(one.calls, 'call')})"
+        for one in found.functions
+    ]

@@ -10,11 +10,12 @@ from collections.abc import Sequence
 from importlib import import_module
 from types import ModuleType
 
-from ortkit.cli.catalog import COMMANDS
-from ortkit.cli.show import harmless
-from ortkit.cli.tree import Parser
+from ortkit.cli.catalog import COMMANDS, GROUPS, RENAMED
+from ortkit.cli.flags import add_shown
+from ortkit.cli.show import harmless, shown_as_asked
+from ortkit.cli.tree import Parser, leaves
 from ortkit.env import keep_runtime_log_off
-from ortkit.errors import InternalError, OrtkitError
+from ortkit.errors import InternalError, OrtkitError, naming_flags
 from ortkit.version import __version__
 
 USAGE, BUG, INTERRUPTED = 2, 70, 130
@@ -30,12 +31,18 @@ def run(arguments: Sequence[str]) -> int:
         ortkit, 130 interrupted.
     """
     keep_runtime_log_off()
+    with naming_flags():
+        return _run(arguments)
+
+
+def _run(arguments: Sequence[str]) -> int:
     try:
-        parsed, unknown = parser().parse_known_args(arguments)
+        parsed, unknown = parser().parse_known_args(_renamed(arguments))
         if unknown:
             parsed.parser.refuse(unknown)
         module: ModuleType = import_module(COMMANDS[parsed.command][0])
-        code: int = module.run(parsed)
+        with shown_as_asked(parsed):
+            code: int = module.run(parsed)
         sys.stdout.flush()
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else USAGE
@@ -65,18 +72,41 @@ def run(arguments: Sequence[str]) -> int:
 
 def parser() -> Parser:
     """Return the parser with all subcommands; none of them imports anything heavy for it."""
-    top = Parser(
+    top = _Top(
         prog="ortkit",
         description="A compiler and toolkit on top of stock ONNX Runtime.",
         allow_abbrev=False,
     )
     top.add_argument("--version", action="version", version=f"ortkit {__version__}")
-    commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    commands = top.add_subparsers(
+        dest="command", metavar="COMMAND", required=True, parser_class=Parser
+    )
     for name, (module, summary) in COMMANDS.items():
         sub = commands.add_parser(name, help=summary, description=summary, allow_abbrev=False)
         sub.set_defaults(parser=sub)
         import_module(module).add_arguments(sub)
+        for leaf in leaves(sub):
+            add_shown(leaf)
     return top
+
+
+class _Top(Parser):
+    """The parser of `ortkit` itself, whose page has the commands in groups."""
+
+    def format_help(self) -> str:
+        from ortkit.cli.help_page import top_page
+
+        return top_page(self, GROUPS)
+
+
+def _renamed(arguments: Sequence[str]) -> list[str]:
+    """Put in what an old name of a command is now, with a note."""
+    words = list(arguments)
+    now = RENAMED.get(words[0]) if words else None
+    if now is None:
+        return words
+    _say(f"ortkit: {words[0]} is called {' '.join(now)} now")
+    return [*now, *words[1:]]
 
 
 def _system(error: OSError) -> int:

@@ -62,7 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
     )
     with (
         TemporaryFolder("memory") as folder,
-        show.progress(quiet=arguments.json) as progress,
+        show.progress(quiet=arguments.quiet or arguments.json) as progress,
     ):
         found = measure(request, folder, progress)
     if arguments.plot is not None:

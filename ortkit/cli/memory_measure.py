@@ -121,7 +121,7 @@ def _point(
             ),
             plan,
         )
-    with blaming_made_up(request.inputs):
+    with blaming_made_up(request.model, request.inputs):
         raise problem or RunError("there are no inputs to run on", where=str(request.model))
 
 

@@ -89,7 +89,7 @@ def _test(arguments: argparse.Namespace, ops: Sequence[CustomOp]) -> int:
         raise UserError("there are no ops", fix="name the file that declares them with --from")
     _check_dtypes(arguments.dtypes)
     checks = {}
-    with show.progress(quiet=arguments.json) as stages:
+    with show.progress(quiet=arguments.quiet or arguments.json) as stages:
         for op in ops:
             stages(f"test {op.id}")
             checks[op.id] = check_op(op, dtypes=arguments.dtypes, seed=arguments.seed)
@@ -121,7 +121,7 @@ def _build(arguments: argparse.Namespace, ops: Sequence[CustomOp]) -> int:
     if arguments.arch is not None and traits.level_option != "arch":
         raise UserError("--arch needs --target cuda")
     cuda = None if traits.is_host else Target(arguments.target, arguments.arch or "native")
-    with show.progress(quiet=arguments.json) as stages:
+    with show.progress(quiet=arguments.quiet or arguments.json) as stages:
         stages("compile")
         build = build_ops(
             ops, arguments.output, Target("cpu", arguments.cpu), cuda=cuda,

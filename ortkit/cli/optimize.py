@@ -20,7 +20,7 @@ from ortkit.cli.flags import (
     tolerance,
     verification,
 )
-from ortkit.cli.optimize_tables import headline, show_summary, show_tables
+from ortkit.cli.optimize_tables import headline, show_summary, show_tables, show_why
 from ortkit.cli.precision_page import check_page, is_page, write_page
 from ortkit.cli.precision_tables import show_precision
 from ortkit.cli.tree import suggestion
@@ -81,6 +81,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_tolerance(parser)
     add("--shape", action="append", default=[], metavar="NAME=SIZE",
         help="value of a symbolic size in verification; may be repeated")  # fmt: skip
+    add("--fix-shape", action="append", default=[], metavar="NAME=SIZE",
+        help="write this number in place of a named size; may be repeated")  # fmt: skip
     add(
         "--strict",
         action="store_true",
@@ -148,6 +150,7 @@ def run(arguments: argparse.Namespace) -> int:
             inputs=arguments.inputs,
             tolerance=tolerance(arguments.atol, arguments.rtol),
             shapes=sizes(arguments.shape),
+            fixed_shapes=sizes(arguments.fix_shape, "--fix-shape"),
             denied=frozenset(arguments.deny),
             instruments=_instruments(arguments),
             progress=progress,
@@ -184,7 +187,7 @@ def run(arguments: argparse.Namespace) -> int:
     elif not arguments.quiet:
         _show(optimized, arguments.model.name, files, verbose=arguments.verbose)
         if arguments.why is not None:
-            _show_why(report, arguments.why)
+            show_why(report, arguments.why)
     verdicts.say(outcome, report.verification)
     return outcome.code
 
@@ -287,6 +290,8 @@ def _show(optimized: Optimized, name: str, files: tuple[Path, ...], *, verbose: 
     if report.kernel_note and not is_said(report.kernel_note):
         what = "no kernels" if optimized.library is None else "note"
         show.note(f"{what}: {report.kernel_note}")
+    if report.calibration:
+        show.line(f"costs     as `ortkit calibrate` measured them here: {report.calibration}")
     if report.source_kernels:
         show.note(f"source: {report.source_kernels}")
     if report.provider_options:
@@ -338,15 +343,6 @@ def _show_left_out(report: Report) -> None:
     alike = Counter((one.kind, text) for one in report.regions for text in one.left_out)
     for (kind, text), places in alike.items():
         show.note(f"warning: the kernel of {kind} (places: {places}): {text}")
-
-
-def _show_why(report: Report, what: str) -> None:
-    refusals = report.why(what)
-    if not refusals:
-        show.line(f"why       nothing that {what!r} names was refused")
-        return
-    rows = [(one.pass_name, one.node, one.reason, one.times) for one in refusals]
-    show.table("", ("pass", "node", "refused because", "times"), rows)
 
 
 def _verdict(report: Report) -> str:

@@ -57,6 +57,28 @@ def show_tables(report: Report) -> None:
     show.line()
 
 
+def show_why(report: Report, what: str) -> None:
+    """Print what became of what `--why` names: refused, rewritten, in a kernel, or not there."""
+    near = report.unknown(what)
+    if near is not None:
+        hint = f"; did you mean {near!r}?" if near else ""
+        show.line(f"why       no pass, operator, node or region is called {what!r}{hint}")
+        return
+    refusals = report.why(what)
+    if refusals:
+        rows = [(one.pass_name, one.node, one.reason, one.times) for one in refusals]
+        show.table("", ("pass", "node", "refused because", "times"), rows)
+    else:
+        show.line(f"why       nothing that {what!r} names was refused")
+    done = Counter(hit.pass_name for hit in report.done(what))
+    if done:
+        told = ", ".join(f"{name} {times}" for name, times in done.most_common())
+        show.line(f"done      {told}")
+    for one in report.regions_of(what):
+        if one.emitted_as is not None:
+            show.line(f"fused     {one.at}: {one.kind}, {plural(one.nodes, 'node')} as one kernel")
+
+
 def _operators(report: Report) -> list[tuple[str, int, int]]:
     """Return a row for each operator whose count changed, what is gone first."""
     before, after = report.before.ops, report.after.ops

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ortkit.optimization.options import Precision
 
 
-def optimized_form(model: Path, folder: Path, progress: Callable[[str], None]) -> Path:
+def optimized_form(
+    model: Path, folder: Path, progress: Callable[[str], None], precision: Precision = "fp32"
+) -> Path:
     """Optimize a model as `ortkit optimize` does; returns a file in `folder`.
 
     Its kernel library lies beside it.
@@ -16,7 +22,7 @@ def optimized_form(model: Path, folder: Path, progress: Callable[[str], None]) -
     """
     from ortkit.optimization.call import OptimizeOptions, optimize
 
-    made = optimize(model, OptimizeOptions(progress=progress))
+    made = optimize(model, OptimizeOptions(progress=progress, precision=precision))
     path = folder / f"{model.stem}.opt.onnx"
     made.save(path)
     return path

@@ -59,7 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
     from ortkit.cli.profile_tables import show_profile
     from ortkit.runtime.profiling.advice import advice_on
 
-    with show.progress(quiet=arguments.json) as progress:
+    with show.progress(quiet=arguments.quiet or arguments.json) as progress:
         made = _read if arguments.trace_file is not None else _made
         profile = made(arguments, progress)
         advice = advice_on(profile)
@@ -101,10 +101,6 @@ def _check(arguments: argparse.Namespace) -> None:
         raise UserError("only a page has links", where="--graph", fix="add --html OUT.html")
     written = {"--trace": arguments.trace, "--html": arguments.html}
     check_written(written, (arguments.model, arguments.trace_file, arguments.inputs))
-    if arguments.html is not None:
-        from ortkit.runtime.profiling.html import require_plotly
-
-        require_plotly()  # said before the runs
     if arguments.trace_file is None:
         return
     for name, given in (("--inputs", arguments.inputs), ("--shape", arguments.shape),
@@ -123,7 +119,7 @@ def _made(arguments: argparse.Namespace, progress: show.Stages) -> Profile:
 
     warmup = {} if arguments.warmup is None else {"warmup": arguments.warmup}
     plan = RunPlan(arguments.runs, **warmup)
-    with blaming_made_up(arguments.inputs):
+    with blaming_made_up(arguments.model, arguments.inputs):
         return profile_model(
             arguments.model,
             candidate_feeds(arguments.model, arguments.inputs, shapes),

@@ -52,7 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise UserError(f"{limit:g} is no percentage", where="--fail-slower", fix="0 or more")
     if arguments.top < 0:
         raise UserError(f"{arguments.top} rows", where="--top", fix="give 0 or more")
-    with show.progress(quiet=arguments.json) as progress:
+    with show.progress(quiet=arguments.quiet or arguments.json) as progress:
         found = _compared(arguments, progress)
     slower = found.slower_by()
     if limit is not None and slower is None:

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ortkit.cli import show
+from ortkit.text import plural
 
 if TYPE_CHECKING:
     from ortkit.runtime.profiling.diff import Change, ProfileDiff
@@ -80,7 +81,7 @@ def _side(run_us: Mapping[str, float | None], nodes: int) -> str:
     text = "" if median is None else f"{median / 1e3:,.3f} ms"
     if low is not None and high is not None:
         text += f" ({low / 1e3:,.3f} to {high / 1e3:,.3f})"
-    return f"{text}, {nodes} nodes"
+    return f"{text}, {plural(nodes, 'node')}"
 
 
 def _speedup(found: ProfileDiff) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from ortkit.cli import show
+from ortkit.text import plural
 
 if TYPE_CHECKING:
     from ortkit.runtime.profiling.advice import Advice
@@ -110,7 +111,11 @@ def _runs(overall: Overall) -> Iterator[str]:
 def _op(row: OpRow, several: bool, on_device: bool) -> tuple[object, ...]:
     device = (None if row.device_us is None else row.device_us / 1e3,) if on_device else ()
     placed = (row.provider.removesuffix(_SUFFIX),) if several else ()
-    unknown = f" + {row.uncounted} nodes" if row.uncounted and row.work.gflops is not None else ""
+    unknown = (
+        f" + {plural(row.uncounted, 'node')}"
+        if row.uncounted and row.work.gflops is not None
+        else ""
+    )
     rate, *rest = _work(row.work)
     shown = f"{rate}{unknown}" if rate else None
     return (

@@ -16,12 +16,8 @@ _SHOWN = 20
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add `test` with its flags."""
-    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-    summary = "run the node cases of the onnx package with a provider"
-    sub = actions.add_parser("test", help=summary, description=summary, allow_abbrev=False)
-    sub.set_defaults(parser=sub)
-    add = sub.add_argument
+    """Add the flags of `ortkit provider test`."""
+    add = parser.add_argument
     add("provider", metavar="PROVIDER", help="MODULE:CLASS, or the name of a provider")
     add("--library", type=Path, metavar="FILE.so", help="the shared library that it is in")
     add("--option", action="append", default=[], metavar="KEY=VALUE",
@@ -41,7 +37,7 @@ def run(arguments: argparse.Namespace) -> int:
     from ortkit.provider.conformance.subject import Subject
 
     subject = Subject(arguments.provider, arguments.library, provider_options(arguments.option))
-    with show.progress(quiet=arguments.json) as progress:
+    with show.progress(quiet=arguments.quiet or arguments.json) as progress:
         found = conform(
             subject,
             ConformanceOptions(

@@ -62,7 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
         open_model(model)
         feeds = None  # its inputs cannot be made up
     limits = Limits(arguments.seconds, arguments.checks, arguments.check_seconds)
-    with show.progress(quiet=arguments.json) as progress:
+    with show.progress(quiet=arguments.quiet or arguments.json) as progress:
         found = reduce_model(
             model,
             arguments.check,

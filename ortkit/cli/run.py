@@ -11,20 +11,22 @@ from ortkit.cli.feeds import blaming_made_up
 from ortkit.cli.flags import add_trust, check_written, sizes
 
 if TYPE_CHECKING:
+    from ortkit.cli.tree import Parser
     from ortkit.comparison.single_run import RunResult
 
 SCHEMA = "ortkit.run/1"
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     """Add the subcommand's flags."""
     add = parser.add_argument
     add("model", type=Path, metavar="MODEL", help="an ONNX file")
     add("--inputs", type=Path, metavar="FILE.npz",
         help="arrays named like the inputs (default: made up)")  # fmt: skip
     add("--outputs", type=Path, metavar="FILE.npz", help="write the outputs here")
-    add("--provider", default="auto", metavar="P",
+    add("--target", default="auto", metavar="P",
         help="cpu, cuda, auto (default) or a provider's full name")  # fmt: skip
+    parser.add_renamed("--provider", "--target")
     add("--shape", action="append", default=[], metavar="NAME=SIZE",
         help="value of a named size of made-up inputs; may be repeated")  # fmt: skip
     add("--threads", type=int, default=0, metavar="N",
@@ -42,14 +44,14 @@ def run(arguments: argparse.Namespace) -> int:
     from ortkit.comparison.single_run import run_once
 
     with (
-        show.progress(quiet=arguments.json) as progress,
-        blaming_made_up(arguments.inputs),
+        show.progress(quiet=arguments.quiet or arguments.json) as progress,
+        blaming_made_up(arguments.model, arguments.inputs),
     ):
         found = run_once(
             arguments.model,
             inputs=arguments.inputs,
             outputs=arguments.outputs,
-            provider=arguments.provider,
+            provider=arguments.target,
             shapes=sizes(arguments.shape),
             threads=arguments.threads,
             cast=arguments.cast,

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import argparse
 import json
+import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
+from contextvars import ContextVar
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-#: Longer texts in a table lose their middle; `--json` has all of them.
-_LONGEST = 120
+from ortkit.cli.table_widths import WIDE, cut, fitted
+
+#: Off a terminal and without COLUMNS: rich would take 80 columns.
+_PIPE_WIDTH = 160
+_whole: ContextVar[bool] = ContextVar("whole", default=False)
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -25,9 +32,22 @@ def console(*, stderr: bool = False) -> Console:
             raise BrokenPipeError
 
     stream = sys.stderr if stderr else sys.stdout
-    # Off a terminal rich would wrap at 80 columns and cut paths in two.
-    width = None if stream.isatty() else 160
+    width = None if stream.isatty() or "COLUMNS" in os.environ else _PIPE_WIDTH
     return QuietPipe(stderr=stderr, width=width, highlight=False)
+
+
+@contextmanager
+def shown_as_asked(arguments: argparse.Namespace) -> Iterator[None]:
+    """Print as `--quiet` and `--verbose` say."""
+    token = _whole.set(getattr(arguments, "verbose", False))
+    try:
+        if getattr(arguments, "quiet", False) and not getattr(arguments, "json", False):
+            with Path(os.devnull).open("w", encoding="utf-8") as none, redirect_stdout(none):
+                yield
+        else:
+            yield
+    finally:
+        _whole.reset(token)
 
 
 def document(content: Mapping[str, object]) -> None:
@@ -41,23 +61,38 @@ def raw(text: str) -> None:
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Print a table; columns of numbers stand right, None is an empty cell."""
+    """Print a table; columns of numbers stand right, None is an empty cell.
+
+    It is as wide as the terminal at most: long words lose their middle, but with `--verbose`.
+    Nothing is printed without rows.
+    """
+    if not rows:
+        return
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
+    out = console()
+    texts = [[_cell(cell) for cell in row] for row in rows]
+    widths, between = fitted(columns, texts, out.width)
+    if not _whole.get():
+        texts = [[cut(cell, widths[i]) for i, cell in enumerate(row)] for row in texts]
     heading = Text(harmless(title)) if title else None
-    made = Table(title=heading, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    made = Table(
+        title=heading, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False,
+        padding=(0, 1 if between == WIDE else 0),
+    )  # fmt: skip
     for index, column in enumerate(columns):
         cells = [row[index] for row in rows if row[index] is not None]
         numeric = bool(cells) and all(isinstance(cell, int | float) for cell in cells)
         made.add_column(
-            Text(harmless(column)), justify="right" if numeric else "left", overflow="fold"
-        )
-    for row in rows:
+            Text(harmless(column)), justify="right" if numeric else "left", overflow="fold",
+            width=None if _whole.get() else widths[index],
+        )  # fmt: skip
+    for row in texts:
         # As text: `[batch, seq]` is no markup.
-        made.add_row(*(Text(_cell(cell)) for cell in row))
-    console().print(made)
+        made.add_row(*map(Text, row))
+    out.print(made)
 
 
 def line(text: str = "") -> None:
@@ -147,7 +182,8 @@ def _cell(cell: object) -> str:
     if cell is None:
         return ""
     if isinstance(cell, bool) or not isinstance(cell, int | float):
-        text = harmless(str(cell))
-        half = _LONGEST // 2
-        return text if len(text) <= _LONGEST else f"{text[:half]}…{text[-half:]}"
-    return f"{cell:,}" if isinstance(cell, int) else f"{cell:,.3f}"
+        return harmless(str(cell))
+    if isinstance(cell, int):
+        return f"{cell:,}"
+    digits = 0 if abs(cell) >= 1000 else 1 if abs(cell) >= 100 else 3
+    return f"{cell:,.{digits}f}"

@@ -6,7 +6,7 @@ import argparse
 import difflib
 import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NoReturn
 
 _BAD_CHOICE = re.compile(r"invalid choice: '(?P<given>[^']*)'")
@@ -39,11 +39,23 @@ class Parser(argparse.ArgumentParser):
             return self.beside[words[0]].parse_known_args(words[1:], namespace)
         return super().parse_known_args(words, namespace)
 
+    def add_renamed(self, old: str, new: str) -> None:
+        """Let a flag be given by its old name too, which no help shows, with a note on stderr."""
+        action = self._option_string_actions[new]
+        self.add_argument(old, action=_Renamed, new=action, dest=action.dest,
+            default=argparse.SUPPRESS, help=argparse.SUPPRESS)  # fmt: skip
+
+    def format_help(self) -> str:
+        """Return the page of a command."""
+        from ortkit.cli.help_page import command_page
+
+        return command_page(self)
+
     def error(self, message: str) -> NoReturn:
-        """Print usage and the message with a suggestion, and exit with 2."""
+        """Print the message with a suggestion and where help is on one line, and exit with 2."""
         if (bad := _BAD_CHOICE.search(message)) is not None:
             message += suggestion(bad["given"], _all_choices(self))
-        super().error(message)
+        self.exit(2, f"{self.prog}: {message}; see `{self.prog} --help`\n")
 
     def refuse(self, unknown: Iterable[str]) -> NoReturn:
         """Exit with 2 because of arguments that nothing here understands."""
@@ -53,11 +65,28 @@ class Parser(argparse.ArgumentParser):
         self.error(f"unrecognized arguments: {' '.join(texts)}{next(filter(None, hints), '')}")
 
 
+class _Renamed(argparse.Action):
+    """A flag by its old name: says the new one on stderr, and does what that does."""
+
+    def __init__(self, option_strings: list[str], dest: str, *, new: Any, **options: Any) -> None:
+        super().__init__(option_strings, dest, type=new.type, metavar=new.metavar, **options)
+        self.new = new
+
+    def __call__(
+        self, parser: Any, namespace: Any, values: Any, option_string: Any = None
+    ) -> None:
+        name = self.new.option_strings[-1]
+        sys.stderr.write(f"ortkit: {option_string} is called {name} now\n")
+        self.new(parser, namespace, values, option_string)
+
+
 def actions(parser: argparse.ArgumentParser) -> tuple[argparse.Action, ...]:
-    """Return what a parser takes, in order, without its subcommands."""
+    """Return what a parser takes, in order, without its subcommands and what help leaves out."""
     # argparse has no public way to list them.
     return tuple(
-        action for action in parser._actions if not isinstance(action, argparse._SubParsersAction)
+        action
+        for action in parser._actions
+        if not isinstance(action, argparse._SubParsersAction) and action.help != argparse.SUPPRESS
     )
 
 
@@ -67,6 +96,15 @@ def subcommands(parser: argparse.ArgumentParser) -> Mapping[str, argparse.Argume
         if isinstance(action, argparse._SubParsersAction):
             return dict(action.choices)
     return dict(parser.beside) if isinstance(parser, Parser) else {}
+
+
+def leaves(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
+    """Yield the parsers of a command that run something: itself, or its subcommands."""
+    below = subcommands(parser)
+    if not below or getattr(parser, "beside", {}):
+        yield parser
+    for sub in below.values():
+        yield from leaves(sub)
 
 
 def suggestion(given: str, known: Iterable[str]) -> str:

@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ortkit.cli import show
-from ortkit.cli.flags import sizes
+from ortkit.cli.flags import add_precision, sizes
 from ortkit.errors import UserError
 from ortkit.targets.catalog import KINDS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from ortkit.cli.tree import Parser
     from ortkit.tune.kernels import WrittenKernel
     from ortkit.tune.options import TuneOptions
     from ortkit.tune.result import TunedRegion, TuneResult
@@ -24,16 +25,18 @@ _DEFAULT_SECONDS = 60.0
 META_SCHEDULE = "meta-schedule"
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     """Add the subcommand's flags."""
     add = parser.add_argument
     add("model", type=Path, metavar="MODEL",
         help="an ONNX file, or a Python file that declares ops with kernels in TE")  # fmt: skip
-    add("--budget", default="", metavar="TIME",
-        help="time to take, such as 60s or 10m (default: 60s without --trials)")  # fmt: skip
+    add("--seconds", default="", metavar="S",
+        help="time to take, 10m is 600 (default: 60 without --trials)")  # fmt: skip
+    parser.add_renamed("--budget", "--seconds")
     add("--trials", type=int, metavar="N", help="kernels to try at most")
     add("--target", choices=KINDS, default="cpu", help="default: cpu")
     add("--level", type=int, choices=range(4), default=2, metavar="0..3", help="default: 2")
+    add_precision(parser)
     add("--cpu", default="native", metavar="LEVEL",
         help="CPU the kernels are for: native (default), x86-64-v3, x86-64-v4, ...")  # fmt: skip
     add("--db", type=Path, metavar="FILE",
@@ -51,23 +54,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--runner", default="local", metavar="RUNNER",
         help="who measures kernels: local (default), rpc://HOST:PORT/KEY for servers behind a "
              "tracker of TVM's, or ray")  # fmt: skip
-    add("--quiet", action="store_true", help="print nothing but errors")
     add("--json", action="store_true", help="print one JSON document")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Tune, and print what came of it."""
-    shapes, budget = sizes(arguments.shape), _seconds(arguments.budget)
-    if budget is None and arguments.trials is None:
-        budget = _DEFAULT_SECONDS
+    shapes, seconds = sizes(arguments.shape), _seconds(arguments.seconds)
+    if seconds is None and arguments.trials is None:
+        seconds = _DEFAULT_SECONDS
     from ortkit.tune.options import TuneOptions
 
     with show.progress(quiet=arguments.quiet or arguments.json) as progress:
         options = TuneOptions(
             target=arguments.target,
             trials=arguments.trials,
-            budget=budget,
+            seconds=seconds,
             level=arguments.level,
+            precision=arguments.precision,
             cpu=arguments.cpu,
             inputs=arguments.inputs,
             shapes=shapes,
@@ -133,7 +136,7 @@ def _seconds(text: str) -> float | None:
         return None
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text.strip())
     if match is None:
-        raise UserError(f"{text!r} is no time", where="--budget", fix="give such as 60s or 10m")
+        raise UserError(f"{text!r} is no time", where="--seconds", fix="give such as 60 or 10m")
     return float(match[1]) * _UNITS[match[2]]
 
 

@@ -58,7 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
     from ortkit.runtime.libraries import library_of
     from ortkit.verify.pair import verify_models
 
-    with show.progress(quiet=arguments.json) as progress:
+    with show.progress(quiet=arguments.quiet or arguments.json) as progress:
         progress("check the models")
         for path in (arguments.original, arguments.candidate):
             open_model(path)

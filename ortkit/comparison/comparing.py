@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import cast
 
 from ortkit.comparison.batches import BatchAxis, batch_axis
+from ortkit.comparison.concurrency import measure_concurrency
 from ortkit.comparison.differences import Judge
 from ortkit.comparison.feeding import candidates, first_that_runs
 from ortkit.comparison.machine import LoadWatch
@@ -26,6 +27,8 @@ from ortkit.temporary import TemporaryFolder
 from ortkit.verify.inputs.feeds import Feeds
 from ortkit.verify.random_ops import random_outputs
 from ortkit.verify.reference import Request, compute_reference
+
+MOST_CALLERS = 256
 
 
 def _silent(stage: str) -> None:
@@ -47,6 +50,8 @@ class CompareOptions:
     optimizations: tuple[str, ...] = ("all",)
     """ONNX Runtime's own."""
     schedule: Schedule = field(default_factory=Schedule)
+    concurrency: tuple[int, ...] = ()
+    """Numbers of run calls at a time that throughput is measured with."""
     trust: bool = False
     """Whether kernel libraries of the models are loaded that were built elsewhere."""
     progress: Callable[[str], None] = _silent
@@ -67,6 +72,10 @@ class CompareOptions:
         for batch in self.batches:
             if batch < 1:
                 raise UserError(f"a batch of {batch}", where="--batch", fix="give 1 or more")
+        for callers in self.concurrency:
+            if not 1 <= callers <= MOST_CALLERS:
+                raise UserError(f"{callers} run calls at a time", where="--concurrency",
+                                fix=f"give 1 to {MOST_CALLERS}")  # fmt: skip
         if self.batches and self.inputs is not None:
             raise UserError("the inputs given have a batch of their own", where="--batch",
                             fix="leave --batch or --inputs out")  # fmt: skip
@@ -156,7 +165,25 @@ class _Subject:
             samples,
             self.options.schedule.timeout_seconds,
         )
-        return evidence.result(refusals)
+        return self._with_concurrency(evidence.result(refusals), folder)
+
+    def _with_concurrency(self, found: BatchResult, folder: Path) -> BatchResult:
+        """Add what the rows that ran do for several callers at a time."""
+        options = self.options
+        if not options.concurrency:
+            return found
+        ran = {row.row.number for row in found.rows if row.latency is not None}
+        measured = measure_concurrency(
+            {number: self.plans[number - 1] for number in sorted(ran)},
+            folder / "feeds",
+            options.concurrency,
+            seconds=options.schedule.seconds,
+            timeout_seconds=options.schedule.timeout_seconds,
+            batch=found.batch,
+            progress=options.progress,
+        )
+        rows = (replace(row, concurrency=measured.get(row.row.number, ())) for row in found.rows)
+        return replace(found, rows=tuple(rows))
 
     def _refusals(self, batch: int | None) -> list[str]:
         """Return for each row why it is not run with this batch; empty if it is."""

@@ -8,6 +8,7 @@ from typing import Literal
 
 import numpy as np
 
+from ortkit.comparison.concurrency import Throughput
 from ortkit.comparison.differences import OutputDifference
 from ortkit.comparison.machine import MachineLoad
 from ortkit.comparison.rows import Row
@@ -104,6 +105,8 @@ class RowResult:
     """Against those of that row."""
     equality: Equality | None
     """None for a row that stands against none."""
+    concurrency: tuple[Throughput, ...] = ()
+    """For each number of callers that was asked for."""
 
     def to_json(self) -> dict[str, object]:
         """Return the fields."""
@@ -127,6 +130,7 @@ class RowResult:
             "nodes": dict(self.nodes),
             "settled": self.settled,
             **content,
+            "concurrency_ms": [asdict(one) for one in self.concurrency],
             "rounds_ms": [list(rounds) for rounds in self.rounds_ms],
             "equality": self.equality,
             "outputs": [each.to_json() for each in self.outputs],

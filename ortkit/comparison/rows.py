@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ortkit.errors import UserError
 
-_FLAGS = ("--providers", "--threads", "--optimizations")
+_FLAGS = ("--target", "--threads", "--optimizations")
 
 
 @dataclass(frozen=True)

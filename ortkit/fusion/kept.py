@@ -128,6 +128,7 @@ def settle_kept(
             outputs=len(one.node.outputs),
             predicted_before_ns=0,
             predicted_after_ns=0,
+            ops=tuple(dict.fromkeys(node.op_type for node in body.node)),
             kept_from=op_type,
         )
     _drop_uncalled(kept, bodies)

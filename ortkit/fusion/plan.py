@@ -21,7 +21,7 @@ from ortkit.fusion.regions.duplicate import Candidate
 from ortkit.fusion.regions.family import Find, Search
 from ortkit.fusion.regions.lower import lower_region, restore_order
 from ortkit.fusion.regions.region import PASS
-from ortkit.fusion.regions.report import RegionReport
+from ortkit.fusion.regions.report import RegionReport, op_types
 from ortkit.fusion.regions.select import Accepts, candidates
 from ortkit.graph.walk import control_bodies
 from ortkit.kernels.build.library import LibraryBuild, build_library, refusal
@@ -225,4 +225,5 @@ def _report(one: Candidate, at: str, reason: str, emitted: str | None) -> Region
         outputs=len(region.outputs),
         predicted_before_ns=round(prediction.before_ns),
         predicted_after_ns=round(prediction.after_ns),
+        ops=op_types(region.nodes),
     )

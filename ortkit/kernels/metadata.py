@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 #: The file's name beside the model, its SHA-256, and the whole file in base64 if it is embedded.
@@ -12,7 +13,14 @@ EMBEDDED_KEY = "ortkit.library.data"
 LIBRARY_TARGET_KEY = "ortkit.library.target"
 #: Options that sessions give the CUDA provider, `name=value` separated by commas.
 CUDA_OPTIONS_KEY = "ortkit.cuda.options"
+#: The version of ortkit that optimized the model.
+MADE_BY_KEY = "ortkit.version"
 LIBRARY_SUFFIX = ".ops.so"
+
+
+def is_made_by_ortkit(metadata: Mapping[str, str]) -> bool:
+    """Say whether a model's metadata is that of one that `ortkit optimize` wrote."""
+    return any(key in metadata for key in (MADE_BY_KEY, LIBRARY_KEY, LIBRARY_HASH_KEY))
 
 
 def library_path(model: Path) -> Path:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 
@@ -12,23 +11,10 @@ import onnx_ir as ir
 
 from ortkit.errors import ModelError, UserError
 from ortkit.graph.io.npz import write_npz
-from ortkit.graph.symbolic.dims import names
 from ortkit.verify.inputs.feeds import FeedMaker, Feeds
 from ortkit.verify.inputs.given import load_given
-from ortkit.verify.inputs.plans import Plan
-from ortkit.verify.inputs.sizes import fitted, size_plans
+from ortkit.verify.inputs.usual_sizes import usual_size_plans
 
-#: What a size's name says about it; the first pattern that is found decides.
-_USUAL: tuple[tuple[str, int], ...] = (
-    (r"batch|^(b|n|bs|bsz)$", 1),
-    (r"height|width|^(h|w)$|^\?axis[23]of4$", 224),
-    (r"past|cache|kv_len", 128),
-    (r"audio|sample|wave", 16000),
-    (r"total", 0),  # follows from the past and the new length
-    (r"seq|len|token|time|step|^(s|t|l)$|^\?axis1of2$", 128),
-)
-#: Lengths are divided by these in turn, for models that take no such long input.
-_DIVISORS = (1, 2, 8)
 _FALLBACKS = 12
 
 
@@ -63,26 +49,10 @@ def usual_feeds(model: ir.Model, given: Mapping[str, int]) -> Iterator[Feeds]:
         ModelError: Not one can be made up.
     """
     maker = FeedMaker.of(model, given)
-    places: dict[str, set[tuple[int, int]]] = {}
-    for shape in maker.shapes:
-        for axis, size in enumerate(shape):
-            for name in names(size):
-                places.setdefault(name, set()).add((axis, len(shape)))
-    seen: list[Mapping[str, int]] = []
     made, refused = 0, None
-    for divisor in _DIVISORS:
-        usual = {
-            name: max(1, size // divisor)
-            for name in sorted(places)
-            if (size := _usual(name, places[name]))
-        }
-        plans, _ = size_plans(maker.shapes, 1, {**usual, **given})
-        sizes = fitted(plans[0], maker.shapes, maker.fixed)
-        if sizes in seen:
-            continue
-        seen.append(sizes)
+    for plan in usual_size_plans(maker):
         try:
-            feeds = maker.make(Plan(sizes, 0))
+            feeds = maker.make(plan)
         except ModelError as error:  # these sizes do not go together, or are too large
             refused = refused or error
             continue
@@ -93,18 +63,6 @@ def usual_feeds(model: ir.Model, given: Mapping[str, int]) -> Iterator[Feeds]:
         yield feeds
     if refused is not None and not made:
         raise refused
-
-
-def _usual(name: str, places: Collection[tuple[int, int]]) -> int:
-    """Return what a size's name says, or its places (axis and rank); 0 if neither does."""
-    by_name = next((size for pattern, size in _USUAL if re.search(pattern, name.lower())), None)
-    if by_name is not None:
-        return by_name
-    if all(axis == 0 and rank > 1 for axis, rank in places):
-        return 1
-    if all(rank == 4 and axis >= 2 for axis, rank in places):
-        return 224
-    return 128 if all(rank <= 3 for _, rank in places) else 0
 
 
 def _plain(name: str, value: object) -> np.ndarray:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,7 +22,9 @@ from ortkit.graph.analysis.summary import Summary
 from ortkit.graph.io.convert import paused_collector
 from ortkit.graph.io.open import open_model
 from ortkit.graph.io.save import save_model
+from ortkit.graph.shapes.fixed import fix_sizes
 from ortkit.kernels.metadata import LIBRARY_SUFFIX
+from ortkit.kernels.tuning.calibration import stored_calibration
 from ortkit.optimization.candidate import Candidate
 from ortkit.optimization.fused_source import FusedSource, keeping, mark_calls, take_marks
 from ortkit.optimization.kernels import compile_kernels, foreign_note
@@ -95,7 +98,8 @@ class _Run:
 
     def __init__(self, source: Source, options: OptimizeOptions, work: Path) -> None:
         self.source = source
-        self.options = options
+        sizes = {**options.shapes, **options.fixed_shapes}
+        self.options = options = replace(options, shapes=sizes)
         self.seconds: dict[str, float] = {}
         self.work = work
         self.rolled_back: tuple[str, ...] = ()
@@ -117,10 +121,18 @@ class _Run:
         self._libraries = 0
         self.pipeline = pipeline_of(options)
         with self._stage("open"):
-            self._opened: ir.Model | None = open_model(source)
+            self._opened: ir.Model | None = self._open()
             self.before = Summary.of(self._opened)
+            self.names = _names(self._opened)
             self.fused = FusedSource.of(self._opened, options)
         self.lowering = _new_lowering(self) if options.has_budget else None
+
+    def _open(self) -> ir.Model:
+        """Open the source, with the sizes that are to be fixed as numbers."""
+        model = open_model(self.source)
+        if self.options.fixed_shapes:
+            fix_sizes(model, self.options.fixed_shapes)
+        return model
 
     def first(self) -> Candidate:
         """Return the candidate in which no fused node of the source has lost its kernel, if any.
@@ -162,7 +174,7 @@ class _Run:
     def _candidate(
         self, denied: frozenset[str], fuel: int | None, *, kernels: bool, lowered: bool
     ) -> Candidate:
-        model = self._opened or open_model(self.source)
+        model = self._opened or self._open()
         self._opened = None
         told = rewrite_options(self.options)
         denied = denied | self.options.denied | self.dropped | self.wrong_kernels.keys()
@@ -545,10 +557,12 @@ class _Run:
             measurement=None if self.measurer is None else self.measurer.result(),
             kernel_note=candidate.kernel_note,
             kernel_check=self.kernel_check,
+            names=self.names,
             provider_options={} if candidate.layout is None else candidate.layout.options,
             layout_note="" if candidate.layout is None else candidate.layout.reason,
             precision=None if self.lowering is None else self.lowering.report(result.log),
             source_kernels=self.fused.note(candidate),
+            calibration=str(stored_calibration() or "") if self.options.has_regions else "",
             seconds={stage: round(taken, 4) for stage, taken in self.seconds.items()},
         )
 
@@ -577,6 +591,14 @@ class _Run:
         finally:
             taken = time.perf_counter() - started
             self.seconds[name] = self.seconds.get(name, 0.0) + taken
+
+
+def _names(model: ir.Model) -> frozenset[str]:
+    """Return what nodes and their outputs are called."""
+    inner = (node for function in model.functions.values() for node in function.all_nodes())
+    nodes = chain(model.graph.all_nodes(), inner)
+    found = {name for node in nodes for name in (node.name, *(v.name for v in node.outputs))}
+    return frozenset(filter(None, found))
 
 
 def _new_lowering(run: _Run) -> CpuLowering:

@@ -47,6 +47,7 @@ _NUMBERS = {
 }  # fmt: skip
 _TYPES: Mapping[str, Any] = {
     "passes": str, "cpu": str, "arch": str, "shapes": Mapping, "denied": Set,
+    "fixed_shapes": Mapping,
     "extra_passes": tuple | list, "inputs": Path | None, "calibrate": Path | None,
     "fuel": int | None, "instruments": Instruments, "progress": Callable, "count": Callable,
     "chooser": Callable | None,
@@ -72,6 +73,8 @@ class OptimizeOptions:
     """See `ortkit.passes.select.select_passes`."""
     extra_passes: tuple[Pass, ...] = ()
     """The caller's own, run after the others."""
+    fixed_shapes: Mapping[str, int] = field(default_factory=dict)
+    """Named sizes that the result has as numbers; it is verified at these."""
     precision: Precision = "fp32"
     """What float32 is computed in: `fp16` and `bf16` halve it where that is safe; on CPUs `bf16`,
     `int8` and `int4`, and on CUDA `fp8`, are taken by the products that gain, within

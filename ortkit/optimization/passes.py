@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Container
 from dataclasses import replace
 
+from ortkit.extend.body.recognize import RecogniseOps
 from ortkit.optimization.options import OptimizeOptions
+from ortkit.passes.presets import FUSIONS
 from ortkit.passes.select import load_pass, select_passes
 from ortkit.rewrite.options import RewriteOptions
 from ortkit.rewrite.pipeline import Pipeline, PipelineResult
@@ -17,7 +19,11 @@ def rewrite_options(options: OptimizeOptions) -> RewriteOptions:
 
 
 def pipeline_of(options: OptimizeOptions) -> Pipeline:
-    """Return the passes that recognise and rewrite, the caller's own last."""
+    """Return the passes that recognise and rewrite, the caller's own last.
+
+    The caller's ops are also looked for before operators are fused: what they are written out as
+    may have parts that other passes recognise.
+    """
     chosen = select_passes(options.passes, options.level, options.target)
     limited = (
         replace(one, limit=options.fold_limit)  # type: ignore[call-arg]
@@ -25,7 +31,10 @@ def pipeline_of(options: OptimizeOptions) -> Pipeline:
         else one
         for one in chosen
     )
-    return Pipeline((*limited, *options.extra_passes))
+    passes = list(limited)
+    own = [one for one in options.extra_passes if isinstance(one, RecogniseOps)]
+    at = next((i for i, one in enumerate(passes) if one.name in FUSIONS), len(passes))
+    return Pipeline((*passes[:at], *own, *passes[at:], *options.extra_passes))
 
 
 def lowering_of(options: OptimizeOptions) -> Pipeline:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections import Counter
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
@@ -71,8 +72,13 @@ class Report:
     """What decided that; empty for other targets."""
     precision: PrecisionReport | None = None
     """What a lower precision cost and gained on a CPU; None if they were not asked for."""
+    calibration: str = ""
+    """File of what `ortkit calibrate` measured, which decided on kernels; empty: the defaults."""
     kernel_check: KernelReport | None = None
     """Each kernel beside its function body; None if there are none or it was not asked for."""
+
+    names: frozenset[str] = field(default=frozenset(), repr=False)
+    """What nodes of the source and their outputs are called."""
 
     def rewrites_by_pass(self) -> dict[str, int]:
         """Count the rewrites of each pass, most first."""
@@ -81,18 +87,48 @@ class Report:
     def missed(self, what: str) -> tuple[Miss, ...]:
         """Return the refusals that `what` names, in the order in which they came.
 
-        It names a refusal if the name of the pass or the operator contains it, in small or capital
-        letters, or if it is the name of the node or of one of its outputs.
+        It names a refusal if the name of the pass, of its rule or the operator contains it, in
+        small or capital letters, or if it is the name of the node or of one of its outputs.
         """
         return tuple(miss for miss in self.misses if _names(what, miss))
+
+    def done(self, what: str) -> tuple[Hit, ...]:
+        """Return the rewrites that `what` names, as it does refusals."""
+        return tuple(
+            hit
+            for hit in self.hits
+            if _is_in(what, hit.pass_name, hit.rule, _kind(hit.node))
+            or hit.id.endswith(f":{what}")
+            or hit.node == f"{_kind(hit.node)} {what!r}"
+        )
+
+    def regions_of(self, what: str) -> tuple[RegionReport, ...]:
+        """Return the regions of which `what` names the kind, an operator in it or the result."""
+        return tuple(
+            one for one in self.regions if what == one.at or _is_in(what, one.kind, *one.ops)
+        )
+
+    def unknown(self, what: str) -> str | None:
+        """Return what `what` may be a slip of, empty if that cannot be said; None if it is known.
+
+        Known are passes that ran, operators, nodes and outputs before and after, and regions.
+        """
+        known = {name for step in self.steps for name in step.passes}
+        known |= {op.rpartition("::")[2] for op in (*self.before.ops, *self.after.ops)}
+        known |= {word for one in self.regions for word in (one.kind, *one.ops)}
+        if _is_in(what, *known) or what in self.names or self.missed(what) or self.done(what):
+            return None
+        by_small = {name.lower(): name for name in (*self.names, *known)}
+        near = difflib.get_close_matches(what.lower(), list(by_small), n=1)
+        return by_small[near[0]] if near else ""
 
     def why(self, what: str) -> tuple[Refusal, ...]:
         """Return what `missed` does and the kernels that were not made, alike ones as one."""
         found = [(miss.pass_name, miss.node, miss.reason) for miss in self.missed(what)]
         found.extend(
             (f"kernel of {region.kind}", region.at, region.reason)
-            for region in self.regions
-            if region.emitted_as is None and (what.lower() in region.kind or what == region.at)
+            for region in self.regions_of(what)
+            if region.emitted_as is None
         )
         alike: dict[tuple[str, str, str], list[str]] = {}
         for pass_name, node, reason in found:
@@ -133,6 +169,7 @@ class Report:
             "precision": None if self.precision is None else self.precision.to_json(),
             "kernel_note": self.kernel_note,
             "kernel_check": None if self.kernel_check is None else self.kernel_check.to_json(),
+            "calibration": self.calibration,
             "source_kernels": self.source_kernels,
             "provider_options": self.provider_options,
             "layout_note": self.layout_note,
@@ -147,8 +184,12 @@ def _kind(node: str) -> str:
     return node.partition(" ")[0]
 
 
+def _is_in(what: str, *names: str) -> bool:
+    return any(what.lower() in name.lower() for name in names)
+
+
 def _names(what: str, miss: Miss) -> bool:
     kind = _kind(miss.node)
-    if what.lower() in miss.pass_name or what.lower() in kind.lower():
+    if _is_in(what, miss.pass_name, miss.rule, kind):
         return True
     return what in miss.outputs or miss.node == f"{kind} {what!r}"

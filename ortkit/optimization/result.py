@@ -20,11 +20,13 @@ from ortkit.kernels.metadata import (
     LIBRARY_HASH_KEY,
     LIBRARY_KEY,
     LIBRARY_TARGET_KEY,
+    MADE_BY_KEY,
     library_path,
 )
 from ortkit.kernels.trust import digest, trust
 from ortkit.optimization.report import Report
 from ortkit.temporary import TemporaryFolder
+from ortkit.version import __version__
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,7 @@ class Optimized:
             UserError: The folder does not exist or cannot be written, or the disk is full.
         """
         target = _path(path)
-        self._state_library(library_path(target), embed_library)
+        self._state_origin(library_path(target), embed_library)
         beside: tuple[Draft, ...] = ()
         if self.library is not None and not embed_library:
             beside = (Draft.of(library_path(target), self.library.read_bytes()),)
@@ -118,12 +120,13 @@ class Optimized:
             raise UserError(f"cannot be written: {error.strerror}", where=str(target)) from error
         return tuple(target / name for name in names)
 
-    def _state_library(self, path: Path, embed: bool) -> None:
-        """Say in the model's metadata which kernel library belongs to it, and trust it.
+    def _state_origin(self, path: Path, embed: bool) -> None:
+        """Say in the model's metadata who made it and which library belongs to it; trust that.
 
         A session loads a library only under the hash that the model states.
         """
         properties = self.model.metadata_props
+        properties[MADE_BY_KEY] = __version__
         for key in (LIBRARY_KEY, LIBRARY_HASH_KEY, EMBEDDED_KEY, LIBRARY_TARGET_KEY):
             properties.pop(key, None)
         if self.library is None:

@@ -3,15 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, overload
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal, TypedDict, Unpack, overload
 
 from ortkit.errors import UserError
 from ortkit.optimization.call import Optimized, OptimizeOptions, Source
 from ortkit.optimization.call import optimize as optimize_model
+from ortkit.optimization.options import KernelChoice, Precision
+from ortkit.verify.inputs.covering import Level
+
+
+class Common(TypedDict, total=False):
+    """What `optimize` takes as keywords: the options that are asked for most."""
+
+    target: Literal["cpu", "cuda"]
+    level: int
+    precision: Precision
+    passes: str
+    kernels: KernelChoice
+    verify: bool | Level
+    measure: bool
+    inputs: Path | None
+    shapes: Mapping[str, int]
+    threads: int
 
 
 @overload
-def optimize(source: Source, args: OptimizeOptions | None = None) -> Optimized: ...
+def optimize(
+    source: Source, args: OptimizeOptions | None = None, **common: Unpack[Common]
+) -> Optimized: ...
 
 
 @overload
@@ -22,6 +43,7 @@ def optimize(
     *,
     kwargs: Mapping[str, Any] | None = None,
     dynamic_shapes: Any = None,
+    **common: Unpack[Common],
 ) -> Optimized: ...
 
 
@@ -32,8 +54,11 @@ def optimize(
     *,
     kwargs: Mapping[str, Any] | None = None,
     dynamic_shapes: Any = None,
+    **common: Unpack[Common],
 ) -> Optimized:
     """Rewrite, fuse and verify a model. The source is never changed.
+
+    `ortkit.optimize("model.onnx", level=3, verify="full")` needs no `OptimizeOptions`.
 
     Args:
         source: A path, a serialized model, a `ModelProto`, an `ir.Model`; or a `torch.nn.Module`
@@ -42,8 +67,10 @@ def optimize(
         options: How; see `OptimizeOptions`.
         kwargs: Of a module: what it is called with by name.
         dynamic_shapes: Of a module: which sizes may differ, as in `torch.export.export`.
+        common: Fields of `OptimizeOptions` in addition to the options; see `Common`.
 
     Raises:
+        TypeError: A keyword is no field of `OptimizeOptions`.
         ModelError: The source is not a valid model.
         UserError: The options ask for something that cannot be, or torch cannot export the module.
         MissingDependencyError: A runtime that is needed is not installed.
@@ -59,7 +86,7 @@ def optimize(
             )
         given = args if isinstance(args, tuple) else () if args is None else (args,)
         model = export_module(source, given, kwargs, dynamic_shapes)
-        return optimize_model(model, options)
+        return optimize_model(model, _with(options, common))
     if kwargs is not None or dynamic_shapes is not None:
         raise UserError(
             "kwargs and dynamic_shapes are for PyTorch modules, and this is "
@@ -73,7 +100,11 @@ def optimize(
         )  # fmt: skip
     if args is not None and options is not None:
         raise UserError("there are options twice")
-    return optimize_model(source, options or args)
+    return optimize_model(source, _with(options or args, common))
+
+
+def _with(options: OptimizeOptions | None, common: Common) -> OptimizeOptions | None:
+    return replace(options or OptimizeOptions(), **common) if common else options
 
 
 def _module_class() -> type:

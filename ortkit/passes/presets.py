@@ -93,6 +93,10 @@ ORDER: tuple[tuple[str, int], ...] = (
 )
 
 
+#: Those that put one operator in place of several.
+FUSIONS = frozenset(name for name, _ in ORDER if name.startswith("fuse-"))
+
+
 def preset(level: int, kind: Kind = "cpu") -> tuple[str, ...]:
     """Return the names of the passes of a level on a kind of target, in order."""
     firsts = traits_of(kind).earlier_passes

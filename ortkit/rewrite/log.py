@@ -30,6 +30,8 @@ class Miss:
     reason: str
     outputs: tuple[str, ...] = ()
     """The names of all outputs of the node, where it is one node."""
+    rule: str = ""
+    """What was to be put there, where the pass says."""
 
 
 @dataclass
@@ -71,9 +73,16 @@ class RewriteLog:
         gone = {id(hit) for hit in hits}
         self.hits[:] = [hit for hit in self.hits if id(hit) not in gone]
 
-    def miss(self, pass_name: str, node: str, reason: str, outputs: tuple[str, ...] = ()) -> None:
+    def miss(
+        self,
+        pass_name: str,
+        node: str,
+        reason: str,
+        outputs: tuple[str, ...] = (),
+        rule: str = "",
+    ) -> None:
         """Record why a rewrite that was considered at `node` is not done."""
-        self.misses[Miss(pass_name, node, reason, outputs)] = None
+        self.misses[Miss(pass_name, node, reason, outputs, rule)] = None
 
     def forget_gone(self, present: Container[str]) -> None:
         """Drop the reasons of nodes that are no longer there: later passes took them.

@@ -141,10 +141,10 @@ class Site:
 
     # ---- deciding ----------------------------------------------------------------------
 
-    def miss(self, reason: str) -> None:
-        """Record why the rewrite considered here is not done."""
+    def miss(self, reason: str, rule: str = "") -> None:
+        """Record why the rewrite considered here is not done; `rule` as for `claim`."""
         outputs = tuple(value.name or "" for value in self.node.outputs)
-        self.scope.log.miss(self.pass_name, describe(self.node), reason, outputs)
+        self.scope.log.miss(self.pass_name, describe(self.node), reason, outputs, rule)
 
     def claim(self, rule: str) -> bool:
         """Ask for the rewrite `rule` at this node; after True it must be done."""

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
-from ortkit.runtime.memory.address import session_address
 from ortkit.runtime.native_library import NotAvailableError, runtime_library
 
 if TYPE_CHECKING:
@@ -76,6 +75,8 @@ def arenas_of(
     """
     wanted = _wanted(session.get_providers())
     try:
+        from ortkit.runtime.memory.address import session_address  # which imports this module
+
         address = session_address(session)
     except NotAvailableError as error:
         return (), tuple(Unavailable(f"arena {name}", str(error)) for name, _ in wanted)

@@ -21,6 +21,7 @@ from ortkit.measure.inputs import shapes_in, write_inputs
 from ortkit.measure.result import Ceiling
 from ortkit.measure.whole import ceiling_of
 from ortkit.optimization.call import Optimized, OptimizeOptions, optimize
+from ortkit.optimization.options import Precision
 from ortkit.runtime.heavy import HEAVY
 from ortkit.runtime.ort import require_onnxruntime
 from ortkit.runtime.profiling.result import Profile
@@ -53,6 +54,8 @@ class TrialOptions:
 
     target: Kind = "cpu"
     level: int = 2
+    precision: Precision = "fp32"
+    """As for `OptimizeOptions`; in another one than fp32 `optimize` verifies, in its own time."""
     passes: str = ""
     seconds: float = 60.0
     """Time for all of it. Only rewriting a model, once begun, is not cut off."""
@@ -161,6 +164,7 @@ class _Trial:
             if self.spent() > self.options.seconds / 2:
                 raise _OutOfTimeError
 
+        is_lowered = self.options.precision != "fp32"
         try:
             found = optimize(
                 self.source,
@@ -168,7 +172,12 @@ class _Trial:
                     target=self.options.target,
                     level=self.options.level,
                     passes=self.options.passes,
-                    verify=False,
+                    precision=self.options.precision,
+                    verify=self.options.coverage if is_lowered else False,
+                    verify_seconds=self.options.verify_seconds if is_lowered else None,
+                    verify_memory=self.options.verify_memory if is_lowered else None,
+                    inputs=self.options.inputs,
+                    shapes=self.options.shapes,
                     check_load=False,
                     progress=stage,
                 ),
@@ -205,6 +214,8 @@ class _Trial:
     def _checked(self, optimized: Optimized | None) -> Verification:
         if optimized is None:
             return _unchecked("there is no optimized model")
+        if optimized.report.verification is not None:
+            return optimized.report.verification
         left = self.options.seconds - self.spent()
         if self.options.verify_seconds is None and left < _LEAST_SECONDS:
             return _unchecked("no time is left for it")

@@ -127,7 +127,7 @@ def tune_kernels(
         is_last = place == len(searches) - 1
         tried = sum(one.new_trials for one in regions)
         trials = None if options.trials is None else options.trials - tried
-        loop = Loop(store, target, trials, options.budget, options.progress, notes=said,
+        loop = Loop(store, target, trials, options.seconds, options.progress, notes=said,
                     began=began, in_turns=True)  # fmt: skip
         for one in kernels:
             try:
@@ -138,7 +138,7 @@ def tune_kernels(
             loop.regions.append(_region(one, case, store, target))
             if is_last:
                 shapes |= {f"{one.name}: {x.name}": case.shape(x) for x in one.signature.inputs}
-        until = float("inf") if options.budget is None else options.budget
+        until = float("inf") if options.seconds is None else options.seconds
         if not is_last:
             loop.regions = [one for one in loop.regions if not one.record.confirmed]
             batches = BATCH * len(loop.regions)

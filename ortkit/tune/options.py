@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ortkit.errors import UserError
+from ortkit.optimization.options import Precision
 from ortkit.targets.catalog import KINDS, Kind, traits_of
 from ortkit.targets.cpu import runs_here
 from ortkit.targets.target import Target
@@ -24,10 +25,12 @@ class TuneOptions:
     target: Kind = "cpu"
     trials: int | None = None
     """Kernels to try at most, of all regions together; None: as many as the time allows."""
-    budget: float | None = None
-    """Seconds; None: as long as the trials take."""
+    seconds: float | None = None
+    """Time to take; None: as long as the trials take."""
     level: int = 2
     """See `OptimizeOptions`."""
+    precision: Precision = "fp32"
+    """That the model is optimized to; see `OptimizeOptions`."""
     cpu: str = "native"
     """The processor level that the kernels are for; what measures them has to run it."""
     inputs: Path | None = None
@@ -52,8 +55,8 @@ class TuneOptions:
             raise UserError(f"nothing is tuned for {self.target!r}", where="--target")
         if self.trials is not None and self.trials < 0:
             raise UserError(f"{self.trials} trials", where="--trials", fix="give 0 or more")
-        if self.budget is not None and not 0 < self.budget < math.inf:
-            raise UserError(f"{self.budget:g} s", where="--budget", fix="give more than 0")
+        if self.seconds is not None and not 0 < self.seconds < math.inf:
+            raise UserError(f"{self.seconds:g} s", where="--seconds", fix="give more than 0")
         if self.threads < 0:
             raise UserError(f"{self.threads} threads", where="--threads", fix="use 0 or more")
         traits = traits_of(self.target)

@@ -88,7 +88,7 @@ class Tuner:
         self.folder = folder
         self.target = runner.target
         self.loop = Loop(
-            store, runner.target, options.trials, options.budget, options.progress,
+            store, runner.target, options.trials, options.seconds, options.progress,
             runner.workers, runner.is_here,
         )  # fmt: skip
         self.notes = self.loop.notes
@@ -134,7 +134,8 @@ class Tuner:
         options = self.options
         arch = "native" if self.target.traits.is_host else self.target.level
         return OptimizeOptions(
-            target=options.target, level=options.level, cpu=options.cpu, arch=arch, verify=False,
+            target=options.target, level=options.level, precision=options.precision,
+            cpu=options.cpu, arch=arch, verify=False,
             check_load=False, chooser=chooser,
         )  # fmt: skip
 
@@ -214,7 +215,7 @@ class Tuner:
 
     def _kernel_seconds(self) -> float:
         """Return when to end with kernels: what they can give is their part of the time."""
-        if self.options.budget is None:
+        if self.options.seconds is None:
             return math.inf
         share = sum(one.promise for one in self.regions if one.parameters)
         part = min(_MOST_FOR_KERNELS, max(_LEAST_FOR_KERNELS, 2 * share))
@@ -222,7 +223,7 @@ class Tuner:
 
     def _alternatives(self, base: Optimized, timing: Timing) -> tuple[Alternative, ...]:
         """Time other ways to run the model, if there is a budget for it."""
-        if self.options.budget is None:
+        if self.options.seconds is None:
             return ()
         making = self._making(_rules)
         settings = SessionSettings(threads=self.options.threads)

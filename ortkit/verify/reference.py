@@ -22,6 +22,7 @@ from ortkit.verify.inputs.guard_sets import with_guards_met
 from ortkit.verify.inputs.sets import InputSet, InputSets
 from ortkit.verify.inputs.sizes import free_inputs
 from ortkit.verify.inputs.usual import usual_plans
+from ortkit.verify.inputs.usual_sizes import how_to_give
 from ortkit.verify.limits import SECONDS, long_loop, time_limit
 from ortkit.verify.perturbation import RUNS
 from ortkit.verify.perturbed_runs import PerturbedRuns
@@ -38,9 +39,6 @@ _FALLBACKS = 48
 _ATTEMPTS = 2
 #: How many of them are run when the results of the first hold nothing to compare.
 _SEARCHED = 6
-_GIVEN = "give --shape NAME=SIZE or --inputs FILE.npz"
-#: Number of sizes that a message names to choose from.
-_NAMED_SIZES = 6
 
 
 @dataclass(frozen=True)
@@ -149,7 +147,7 @@ def compute_reference(request: Request, folder: Path) -> Reference | Refusal:
     try:
         made = _input_sets(request)
     except ModelError as error:
-        return Refusal(error.problem, error.fix or _GIVEN)
+        return Refusal(error.problem, error.fix or how_to_give(request.model))
     if request.seconds is None:
         feeds = (each.feeds for each in made.first)
         request = replace(request, seconds=time_limit(request.model, *feeds))
@@ -197,18 +195,7 @@ def _other_inputs(request: Request) -> str:
         return "give more with --verify-memory MIB"
     if request.inputs is not None:
         return "give other inputs with --inputs FILE.npz"
-    sizes = sorted(
-        {
-            dim.value
-            for value in free_inputs(request.model)
-            for dim in value.shape or ()
-            if not isinstance(dim, int) and dim.value
-        }
-    )
-    if not sizes:
-        return "give --inputs FILE.npz"
-    named = ", ".join(sizes[:_NAMED_SIZES]) + (", ..." if len(sizes) > _NAMED_SIZES else "")
-    return f"{_GIVEN} (sizes: {named})"
+    return how_to_give(request.model)
 
 
 def _input_sets(request: Request) -> InputSets:

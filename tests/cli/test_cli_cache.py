@@ -34,7 +34,7 @@ def test_kernels_are_listed_and_removed(call, cache: Path, tmp_path: Path) -> No
     assert listed["bytes"] == sum(path.stat().st_size for path in cache.iterdir())
     shown = call("cache", "list").out
     assert ops[0] in shown
-    assert "1 kernels, " in shown
+    assert "1 kernel, " in shown
     cleared = json.loads(call("cache", "clear", "--json").out)
     # The kernel, and what its library was linked from.
     assert (cleared["removed"], cleared["kernels"], cleared["bytes"]) == (2, [], 0)

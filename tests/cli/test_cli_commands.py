@@ -146,7 +146,9 @@ def test_optimize_says_why_not(call, tmp_path: Path) -> None:
         assert len(rows) == count
         assert all("drop-identity" in row for row in rows)
     done = call(*start, "--why", "out9")
-    assert done.out.endswith("why       nothing that 'out9' names was refused\n")
+    said = "why       no pass, operator, node or region is called 'out9'; did you mean 'out2'?\n"
+    assert done.out.endswith(said)
+    assert "refused" not in call(*start, "--why", "wholly").out
     assert "refused" not in call(*start).out
     content = json.loads(call(*start, "--why", "out2", "--json").out)
     assert content["why"] == "out2"

@@ -60,7 +60,7 @@ def test_what_run_cannot_do_is_one_line(call: Call, folder: Path, tmp_path: Path
         (("--cast",), "--cast: there is nothing to convert; give --inputs"),
         (("--inputs", tmp_path / "nan.npz", "--shape", "n=2"), "--shape: the inputs given have"),
         (("--shape", "m=2"), "no input has a size named 'm'"),
-        (("--provider", "cpuu"), "did you mean 'cpu'"),
+        (("--target", "cpuu"), "did you mean 'cpu'"),
         (("--outputs", tmp_path / "none" / "y.npz"), "there is no folder"),
         (("--library", tmp_path / "none.so"), "none.so: no such file"),
     ):
@@ -122,8 +122,8 @@ def test_settings_are_rows(call: Call, folder: Path) -> None:
 def test_what_compare_cannot_do_is_one_line(call: Call, folder: Path) -> None:
     for given, said in (
         (("--threads", "one"), "--threads: cannot read 'one'; write N,N,..."),
-        (("--providers", "cpu,"), "--providers: cannot read 'cpu,'; write A,B,..."),
-        (("--providers", "cpu,cdua"), "is no execution provider; did you mean 'cuda'"),
+        (("--target", "cpu,"), "--target: cannot read 'cpu,'; write A,B,..."),
+        (("--target", "cpu,cdua"), "is no execution provider; did you mean 'cuda'"),
         (("--optimizations", "alll"), "'alll' is not known"),
         (("--batch", "0"), "--batch: a batch of 0"),
         (("--seconds", "0"), "--seconds: 0 seconds"),

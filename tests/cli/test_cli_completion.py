@@ -19,7 +19,15 @@ CASES = [
     (("ortkit", "passes", "s"), {"show"}),
     (("ortkit", "passes", "list", "--l"), {"--level"}),
     (("ortkit", "optimize", "m.onnx", "--kernels", "o"), {"off"}),
-    (("ortkit", "completion", ""), {"bash", "zsh", "fish", "-h", "--help"}),
+    (("ortkit", "optimize", "m.onnx", "--precision", "fp"), {"fp32", "fp16", "fp8"}),
+    (("ortkit", "run", "m.onnx", "--target", "c"), {"cpu", "cuda"}),
+    (("ortkit", "passes", "show", "fuse-no"), {"fuse-norm"}),
+    (("ortkit", "optimize", "m.onnx", "--passes", "fuse-no"), {"fuse-norm"}),
+    (("ortkit", "optimize", "m.onnx", "--inputs", "f"), set()),
+    (
+        ("ortkit", "completion", ""),
+        {"bash", "zsh", "fish", "-h", "--help", "-q", "--quiet", "-v", "--verbose"},
+    ),
 ]
 
 
@@ -40,6 +48,15 @@ def test_bash_completes(words: tuple[str, ...], expected: set[str], call, tmp_pa
     quoted = " ".join(f"'{word}'" for word in words)
     ask = ASK_BASH.format(script=script(call, "bash", tmp_path), words=quoted)
     assert set(ran(["bash", "-c", ask]).split()) == expected
+
+
+def test_bash_completes_each_pass_of_a_list(call, tmp_path: Path) -> None:
+    source = script(call, "bash", tmp_path)
+    for word, found in (("div-to-mul,fuse-no", "div-to-mul,fuse-norm"), ("+fuse-no", "+fuse-norm"),
+                        ("+div-to-mul,-fuse-no", "+div-to-mul,-fuse-norm")):  # fmt: skip
+        words = f"ortkit optimize m.onnx --passes '{word}'"
+        ask = ASK_BASH.format(script=source, words=words)
+        assert ran(["bash", "-c", ask]).split() == [found]
 
 
 @pytest.mark.skipif(shutil.which("fish") is None, reason="fish is not installed")

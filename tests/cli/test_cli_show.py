@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 
 from ortkit import env
 from ortkit.cli import main, show
+from ortkit.cli.table_widths import NARROW, WIDE, cut, fitted
 from ortkit.errors import UserError
 
 
@@ -32,6 +34,29 @@ def test_long_names_lose_their_middle(capsys: pytest.CaptureFixture[str]) -> Non
     assert "begin" in said
     assert "end" in said
     assert len(said) < 1000
+
+
+@pytest.mark.parametrize("width", [80, 60, 200])
+def test_tables_are_as_wide_as_the_terminal(
+    width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    name = "/model/layers.0/self_attn/rotary/Unsqueeze_output_0_to_the_end"
+    rows = [(name, "MatMul", 12345678.9, None), ("short", "x" * 90, 3, name)]
+    show.table("", ("node", "operator", "ms", "more"), rows)
+    said = capsys.readouterr().out.splitlines()
+    assert max(map(len, said)) <= width
+    assert len([line for line in said if line.strip()]) == 4
+    assert "12,345,679" in said[3]
+    assert any("/mod" in line and "end" in line for line in said)
+    with show.shown_as_asked(argparse.Namespace(verbose=True)):
+        show.table("", ("node",), [(name,)])
+    assert "…" not in capsys.readouterr().out
+
+
+def test_there_are_no_empty_tables(capsys: pytest.CaptureFixture[str]) -> None:
+    show.table("title", ("node", "ms"), [])
+    assert capsys.readouterr().out == ""
 
 
 def test_an_error_is_one_line_whatever_it_names(
@@ -114,3 +139,16 @@ def test_the_log_is_the_callers_in_python(monkeypatch: pytest.MonkeyPatch) -> No
     env.keep_runtime_log_off()
     env.set_runtime_log(runtime)
     assert runtime.severity == 4
+
+
+def test_numbers_stay_whole_and_words_lose_their_middle() -> None:
+    heads = ["row", "median ms", "node", "interval"]
+    rows = [["1", "0.741612", "/model/layers.0/self_attn/Add_output_0", "0.7207 to 0.7568"]]
+    assert fitted(heads, rows, 77) == ([3, 9, 38, 16], WIDE)
+    assert fitted(heads, rows, 63) == ([3, 9, 24, 16], WIDE)
+    assert fitted(heads, rows, 54) == ([3, 8, 24, 8], WIDE)
+    widths, between = fitted(heads, rows, 40)
+    assert (widths, between) == ([3, 8, 12, 12], NARROW)
+    assert [cut(cell, width) for cell, width in zip(rows[0], widths, strict=True)] == [
+        "1", "0.741612", "/model…put_0", "0.7207 to 0.7568",
+    ]  # fmt: skip

@@ -264,9 +264,9 @@ def test_the_first_must_run(tmp_path: Path) -> None:
     ("given", "said"),
     [
         ({"providers": ("cpuu",)}, "is no execution provider; did you mean 'cpu'"),
-        ({"batches": (0,)}, "--batch: a batch of 0"),
+        ({"batches": (0,)}, "batch: a batch of 0"),
         ({"shapes": {"bach": 2}}, "did you mean batch"),
-        ({"batches": (2,), "shapes": {"batch": 2}}, "--shape batch: is the batch"),
+        ({"batches": (2,), "shapes": {"batch": 2}}, "shapes batch: is the batch"),
         ({"optimizations": ("most",)}, "'most' is not known"),
     ],
 )
@@ -281,7 +281,7 @@ def test_bad_inputs_and_models_are_refused(tmp_path: Path) -> None:
     np.savez(tmp_path / "x.npz", x=np.ones((3, 5), np.float32))
     with pytest.raises(UserError, match=r"has shape \[3, 5\], the model wants \[batch, 64\]"):
         compare(model, model, inputs=tmp_path / "x.npz")
-    with pytest.raises(UserError, match="leave --batch or --inputs out"):
+    with pytest.raises(UserError, match="leave batch or inputs out"):
         compare(model, model, inputs=tmp_path / "x.npz", batches=(2,))
     with pytest.raises(ModelError):
         compare(model, tmp_path / "none.onnx")
@@ -301,10 +301,10 @@ def test_nothing_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"seconds": 0}, "--seconds: 0 seconds"),
-        ({"seconds": float("inf")}, "--seconds: inf seconds"),
-        ({"rounds": -1}, "--rounds: -1 makes no sense"),
-        ({"processes": 0}, "--processes: 0 makes no sense"),
+        ({"seconds": 0}, "seconds: 0 seconds"),
+        ({"seconds": float("inf")}, "seconds: inf seconds"),
+        ({"rounds": -1}, "rounds: -1 makes no sense"),
+        ({"processes": 0}, "processes: 0 makes no sense"),
     ],
 )
 def test_a_schedule_makes_sense(given: dict[str, float], said: str) -> None:

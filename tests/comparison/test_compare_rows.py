@@ -48,9 +48,9 @@ def test_names_are_as_short_as_they_are_unique() -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"threads": [2, 2]}, "--threads: 2 is named twice"),
-        ({"providers": ["cpu", "cpu"]}, "--providers: 'cpu' is named twice"),
-        ({"providers": []}, "--providers: nothing is named"),
+        ({"threads": [2, 2]}, "threads: 2 is named twice"),
+        ({"providers": ["cpu", "cpu"]}, "target: 'cpu' is named twice"),
+        ({"providers": []}, "target: nothing is named"),
     ],
 )
 def test_what_is_named_twice_or_not_at_all_is_refused(given: dict[str, list], said: str) -> None:

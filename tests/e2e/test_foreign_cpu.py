@@ -73,7 +73,7 @@ def test_what_runs_here_is_run(tmp_path: Path) -> None:
 
 def test_what_cannot_run_here_cannot_be_measured(lower_machine: None) -> None:
     options = replace(OptimizeOptions(cpu=HIGHER), measure=True)
-    with pytest.raises(UserError, match=f"--measure: kernels for {HIGHER} do not run.*leave"):
+    with pytest.raises(UserError, match=f"measure: kernels for {HIGHER} do not run.*leave"):
         optimize(model(), options)
 
 

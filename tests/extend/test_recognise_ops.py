@@ -148,3 +148,40 @@ def test_what_does_not_fit_is_left_with_the_reason(text: str, reason: str) -> No
     assert "tests.found::BiasPeak" not in op_types(result)
     misses = [miss.reason for miss in result.report.misses if "BiasPeak" in miss.reason]
     assert any(reason in miss for miss in misses), misses
+
+
+def gated() -> ortkit.CustomOp:
+    @ortkit.custom_op("tests.found::SwiGLU")
+    def op(x: ortkit.Float["*shape"], g: ortkit.Float["*shape"]) -> ortkit.Float["*shape"]:
+        return x / (1 + np.exp(-x)) * g
+
+    op.body(OPSET + "f (x, g) => (y) { s = Sigmoid(x) a = Mul(x, s) y = Mul(a, g) }")
+    return op
+
+
+GATED = (
+    "g (float[n,4] x, float[n,4] g) => (float[n,4] y) {{ s = {}(x) a = Mul(s, x) y = Mul(g, a) }}"
+)
+
+
+def test_ops_come_before_what_their_parts_fuse_into() -> None:
+    found = optimized(GATED.format("Sigmoid"), gated())
+    assert op_types(found) == ["tests.found::SwiGLU"]
+    # The first attempt's reason goes where a later pass makes the op's body of other nodes.
+    assert [one.pass_name for one in found.report.why("SwiGLU")] == ["inline-functions"]
+
+
+def test_why_says_how_near_an_op_was() -> None:
+    found = optimized(GATED.format("HardSigmoid"), gated(), squared_relu())
+    (near,) = found.report.why("swiglu")
+    assert near.node == "Mul 'y'"
+    assert near.reason == (
+        "tests.found::SwiGLU: 2 of 3 nodes match, and it has HardSigmoid ('s') in the place of "
+        "Sigmoid"
+    )
+    (far,) = found.report.why("squaredrelu")
+    assert far.reason == "no function of one value has its values"
+    (absent,) = optimized("g (float[n] x) => (float[n] y) { y = Neg(x) }", gated()).report.why(
+        "gLU"
+    )
+    assert absent.reason == "no node of the model makes its result"

@@ -146,7 +146,7 @@ FACE = {
         "atomic convert data_names file_tensors header npz open origin ort_dump parts save text"
     ),
     "graph/opsets": "raising",
-    "graph/shapes": "conv_window evaluate infer reshape",
+    "graph/shapes": "conv_window evaluate fixed infer reshape",
     "graph/shapes/rules": "call",
     "graph/symbolic": "dims text",
     "kernels/build": "cache compiler library",
@@ -174,7 +174,7 @@ FACE = {
     ),
     "runtime/timing": "variants",
     "runtime/workers": "interleave planning worker",
-    "verify/inputs": "covering feeds given plans sizes",
+    "verify/inputs": "covering feeds given plans sizes usual_sizes",
     "verify/kernels": "check gaps report",
 }
 

@@ -2,21 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+import ortkit.measure.calibrate as calibration_module
+from ortkit.cli.main import run
+from ortkit.errors import InternalError
 from ortkit.kernels.catalog import BACKENDS
-from ortkit.kernels.tuning.calibration import Calibration, machine
+from ortkit.kernels.tuning.calibration import (
+    Calibration,
+    falling,
+    machine,
+    save_calibration,
+    stored_calibration,
+)
 from ortkit.measure.calibrate import calibrate
 
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calibration_module, "_SECONDS", 0.1)
     monkeypatch.setenv("ORTKIT_CACHE", str(tmp_path / "cache"))
 
 
-def test_every_part_is_measured_in_time(tmp_path: Path) -> None:
+def test_every_part_is_measured_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calibration_module, "_MOST_NOISE", 9.0)  # other tests run beside it
     stages: list[str] = []
     done = calibrate(stages.append)
     found, default = done.calibration, Calibration()
@@ -44,6 +57,45 @@ def test_without_a_toolchain_the_rest_is_measured(monkeypatch: pytest.MonkeyPatc
     default = Calibration()
     assert done.calibration.operation_ns == default.operation_ns
     assert done.calibration.node_ns != default.node_ns
+
+
+def results(*values: float) -> Callable[[], tuple[float, ...]]:
+    left = iter(values)
+    return lambda: (next(left),)
+
+
+def test_what_is_disturbed_is_measured_again() -> None:
+    assert calibration_module._repeated(results(2.0, 2.0)) == ((2.0,), 0.0)
+    assert calibration_module._repeated(results(9.0, -1.0, 4.0, 4.0)) == ((4.0,), 0.0)
+    (mean,), noise = calibration_module._repeated(results(9.0, 1.0, 2.0, 4.0))
+    assert (mean, noise) == (1.5, 0.5)
+    with pytest.raises(calibration_module._NotMeasuredError, match="disturbed"):
+        calibration_module._repeated(results(9.0, -1.0, 0.0, -4.0))
+
+
+def test_nothing_is_stored_on_a_busy_machine(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    done = calibration_module.Calibrated(Calibration(), (), {"node": 0.1, "kernel": 0.4}, 1.0)
+    monkeypatch.setattr(calibration_module, "calibrate", lambda progress: done)
+    assert run(["calibrate"]) == 1
+    assert "(kernel 40%); nothing was written; end what else runs" in capsys.readouterr().err
+    assert stored_calibration() is None
+    found = Calibration(machine=machine())
+    monkeypatch.setattr(
+        calibration_module, "calibrate", lambda progress: replace(done, noise={"node": 0.1})
+    )
+    assert run(["calibrate"]) == 0
+    assert stored_calibration() is None  # of no machine, as this one is made up
+    save_calibration(found)
+    assert stored_calibration() == tmp_path / "cache" / "calibration.json"
+
+
+def test_larger_sizes_are_not_faster() -> None:
+    rising = ((1, 5.0), (2, 7.0), (4, 3.0))
+    assert falling(rising) == ((1, 5.0), (2, 5.0), (4, 3.0))
+    with pytest.raises(InternalError, match="not sound"):
+        save_calibration(Calibration(bandwidths=rising, machine=machine()))
 
 
 class Absent:

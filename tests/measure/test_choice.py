@@ -177,7 +177,7 @@ def test_what_goes_only_together_goes_first(fused: Fused, monkeypatch: pytest.Mo
 
 
 def test_models_for_a_gpu_are_not_timed() -> None:
-    with pytest.raises(UserError, match="--measure: models for cuda are not timed"):
+    with pytest.raises(UserError, match="measure: models for cuda are not timed"):
         OptimizeOptions(measure=True, target="cuda")
 
 

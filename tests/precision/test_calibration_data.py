@@ -97,5 +97,5 @@ def test_ranges_are_of_all_samples(tmp_path: Path) -> None:
 def test_a_failing_calibration_says_so(tmp_path: Path) -> None:
     path = save_model(model_of(OPEN, w=W), tmp_path / "m.onnx").model
     write_feeds(tmp_path / "0", {"x": floats(2, 4)})
-    with pytest.raises(UserError, match="--calibrate: calibration failed"):
+    with pytest.raises(UserError, match="calibrate: calibration failed"):
         find_ranges(path, [tmp_path / "0"], ["minmax"], ["MatMul"], tmp_path / "found")

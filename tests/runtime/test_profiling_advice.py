@@ -108,7 +108,7 @@ def test_neighbours_gain_what_they_move_twice() -> None:
     (one,) = advice_on(profile(*rows, regions={0: 1_000_000}))
     # 1 MB at 10 GB/s takes 100 us.
     assert one.gain_us == pytest.approx(300 + 200 - 100) and one.rows == (0, 2)
-    assert "2 nodes in 1 groups (Add, Softmax) take 500 µs (50.0% of a run)" in one.detail
+    assert "2 nodes in 1 group (Add, Softmax) take 500 µs (50.0% of a run)" in one.detail
     assert "40% of what memory allows" in one.detail
 
 
@@ -173,3 +173,22 @@ def test_five_are_given_the_largest_first() -> None:
     assert all(one.gain_us <= 90 for one in found)
     # Below one part in a hundred nothing is said.
     assert advice_on(profile(*rows, plain=9000.0)) == ()
+
+
+def test_what_ortkit_made_is_not_sent_to_it_again() -> None:
+    rows = [
+        row("Add", 300, least=100, bound="memory", region=0), row("ReorderInput", 200),
+        row("Softmax", 200, least=100, bound="memory", region=0), row("Transpose", 100),
+        row("Gather", 60, outputs=INDEX), row("Shape", 50, outputs=INDEX),
+    ]  # fmt: skip
+    devices = [row("MatMul", 50, provider=CUDA, device=300.0), row("NonZero", 80)]
+    seen = (
+        profile(*rows, plain=2000.0, gaps=900),
+        profile(*rows, gaps=400, outside=400, regions={0: 1_000_000}),
+        profile(*devices, device=340.0),
+    )
+    for found in seen:
+        assert any("`ortkit optimize`" in one.detail for one in advice_on(found, 9))
+        made = replace(found, about=replace(found.about, made_by_ortkit=True))
+        assert not any("optimize" in one.detail for one in advice_on(made, 9))
+        assert len(advice_on(made, 9)) == len(advice_on(found, 9))

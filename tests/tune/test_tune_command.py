@@ -12,7 +12,7 @@ from ortkit.cli.main import run
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        (["--budget", "soon"], "--budget: 'soon' is no time"),
+        (["--seconds", "soon"], "--seconds: 'soon' is no time"),
         (["--db", "/nowhere/db.json", "--trials", "1"], "there is no folder"),
         (["--merge", "/nowhere/db.json"], "there is no such file"),
     ],

@@ -175,10 +175,10 @@ def test_a_database_of_another_version_stays_as_it_is(model: Path, cache: Path) 
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        ({"trials": -1}, "--trials"), ({"budget": 0.0}, "--budget"),
-        ({"budget": float("nan")}, "--budget"), ({"threads": -1}, "--threads"),
-        ({"cpu": "x86-64-v9"}, "x86-64-v9"), ({"target": "tpu"}, "--target"),
-        ({"target": "cuda", "runner": "ray"}, "--runner"),
+        ({"trials": -1}, "trials"), ({"seconds": 0.0}, "seconds"),
+        ({"seconds": float("nan")}, "seconds"), ({"threads": -1}, "threads"),
+        ({"cpu": "x86-64-v9"}, "x86-64-v9"), ({"target": "tpu"}, "target"),
+        ({"target": "cuda", "runner": "ray"}, "runner"),
     ],
 )  # fmt: skip
 def test_options_that_make_no_sense(options: dict[str, object], problem: str) -> None:

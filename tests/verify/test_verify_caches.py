@@ -12,8 +12,11 @@ from genai_model import HEAD, genai_model
 from small_models import model, random_weights, save
 
 from models.catalog import build
+from ortkit.graph.io.open import open_model
 from ortkit.graph.symbolic.dims import Dim, Size
+from ortkit.measure.inputs import usual_feeds
 from ortkit.verify.inputs.feeds import FeedMaker
+from ortkit.verify.inputs.usual_sizes import how_to_give
 from ortkit.verify.pair import verify_models
 from ortkit.verify.reference import Reference
 from ortkit.verify.verifier import Verifier
@@ -135,3 +138,40 @@ def test_sizes_of_the_user_stay_and_others_follow_from_them() -> None:
             assert lengths[0] + lengths[1] == lengths[2], given
             assert lengths[2] == given.get("total", lengths[2])
             assert lengths[0] == given.get("past", lengths[0])
+
+
+def own_axes(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """Name each size after its input and axis, as TorchScript does where nobody names them."""
+    for value in (*proto.graph.input, *proto.graph.output):
+        for axis, dim in enumerate(value.type.tensor_type.shape.dim):
+            if dim.dim_param:
+                dim.dim_param = f"{value.name}_dynamic_axes_{axis + 1}"
+    del proto.graph.value_info[:]
+    return proto
+
+
+@pytest.mark.parametrize("naming", ["own", "axes", "symbols"])
+@pytest.mark.parametrize("exporter", ["ts", "dynamo", "genai"])
+def test_usual_inputs_of_a_decoder_are_the_first_tried(exporter: str, naming: str) -> None:
+    proto = genai_model() if exporter == "genai" else build("decoder_kv", "tiny", exporter)
+    if naming == "axes":
+        proto = own_axes(proto)
+    if naming == "symbols":
+        values = (*proto.graph.input, *proto.graph.output)
+        dims = (dim.dim_param for value in values for dim in value.type.tensor_type.shape.dim)
+        proto = renamed(
+            proto, {name: f"s{i}" for i, name in enumerate(filter(None, dict.fromkeys(dims)))}
+        )
+    feeds = next(usual_feeds(open_model(proto), {}))
+    shapes = {name: np.shape(value) for name, value in feeds.items()}
+    assert shapes["input_ids"] == (1, 128)
+    assert shapes["attention_mask"] == (1, 256)
+    assert {shape[2:] for name, shape in shapes.items() if "past" in name} == {(128, HEAD)}
+    assert {shape[0] for shape in shapes.values()} == {1}
+
+
+def test_what_to_give_names_the_models_own_sizes() -> None:
+    assert how_to_give(open_model(genai_model())) == (
+        "give --inputs FILE.npz, or sizes such as --shape batch_size=1 --shape sequence_length=16 "
+        "--shape past_sequence_length=16"
+    )

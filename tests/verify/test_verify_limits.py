@@ -65,7 +65,7 @@ def test_an_input_that_is_too_large_is_one_line_that_names_it(
     assert found.verdict == "not possible"
     assert found.reason.startswith("input 'x' of shape [")
     (tmp_path / "m.onnx").write_bytes(relu(*shape).SerializeToString())
-    with pytest.raises(ModelError, match=r"input 'x' of shape .* give --inputs"):
+    with pytest.raises(ModelError, match=r"input 'x' of shape .* give inputs"):
         run_once(tmp_path / "m.onnx")
 
 

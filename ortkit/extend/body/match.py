@@ -85,16 +85,37 @@ class Matched:
 _Found: TypeAlias = dict[str, ir.Value]
 
 
-def match_body(body: Body, scope: Scope, end: ir.Node) -> Iterator[Matched]:
+@dataclass
+class Nearest:
+    """The place where most of a body was found, and what it lacks there."""
+
+    matched: int = 0
+    """Nodes of the body that were found there."""
+    has_node: bool = False
+    """Whether there is a node, and not an input, where one of the body is not."""
+    end: ir.Node | None = None
+    """The node that would make the result."""
+    lacks: str = ""
+
+    def note(self, matched: int, end: ir.Node, lacks: str, *, has_node: bool) -> None:
+        """Keep the place if it is nearer than those before."""
+        if (matched, has_node) > (self.matched, self.has_node):
+            self.matched, self.has_node, self.end, self.lacks = matched, has_node, end, lacks
+
+
+def match_body(
+    body: Body, scope: Scope, end: ir.Node, nearest: Nearest | None = None
+) -> Iterator[Matched]:
     """Yield what the body's inputs may be if `end` makes its result.
 
-    Operands of commutative nodes may stand either way, so there may be several.
+    Operands of commutative nodes may stand either way, so there may be several. `nearest` is told
+    how far each place goes.
     """
     producers = {body.output_of(node): node for node in body.nodes}
     if body.output not in producers or producers[body.output].op_type != end.op_type:
         return
-    ways = _match(body, producers, scope, body.output, end.outputs[0], {})
-    for found in islice(ways, _MOST_WAYS):
+    search = _Search(body, producers, scope, end, nearest or Nearest())
+    for found in islice(search.match(body.output, end.outputs[0], {}), _MOST_WAYS):
         if any(name not in found for name in body.inputs):
             continue
         nodes = {end: None}
@@ -105,48 +126,66 @@ def match_body(body: Body, scope: Scope, end: ir.Node) -> Iterator[Matched]:
         yield Matched(tuple(found[name] for name in body.inputs), tuple(nodes))
 
 
-def _match(
-    body: Body,
-    producers: Mapping[str, ir.Node],
-    scope: Scope,
-    name: str,
-    value: ir.Value,
-    found: _Found,
-) -> Iterator[_Found]:
-    """Yield what else is known if `value` is what the body calls `name`; nothing if it is not."""
-    if name in found:
-        if found[name] is value:
-            yield found
-        return
-    if name in body.constants:
-        if _is_constant(scope, value, body.constants[name]):
-            yield found
-        return
-    if name not in producers:
-        yield {**found, name: value}
-        return
-    written, node = producers[name], value.producer()
-    if node is None or not _is_alike(written, node) or value is not node.outputs[0]:
-        return
-    wanted = body.names(written)
-    given: list[ir.Value | None] = list(node.inputs)
-    while given and given[-1] is None:
-        given.pop()
-    if len(given) != len(wanted):
-        return
-    is_free = written.op_type in _COMMUTATIVE and len(given) <= _MOST_PERMUTED
-    for operands in permutations(given) if is_free else [tuple(given)]:
-        ways: list[_Found] = [{**found, name: value}]
-        for inner, operand in zip(wanted, operands, strict=True):
-            if operand is None:
-                ways = [] if inner else ways
-                continue
-            ways = [
-                longer
-                for way in ways
-                for longer in _match(body, producers, scope, inner, operand, way)
-            ][:_MOST_WAYS]
-        yield from ways
+@dataclass(frozen=True)
+class _Search:
+    """One call of `match_body`."""
+
+    body: Body
+    producers: Mapping[str, ir.Node]
+    scope: Scope
+    end: ir.Node
+    nearest: Nearest
+
+    def match(self, name: str, value: ir.Value, found: _Found) -> Iterator[_Found]:
+        """Yield what else is known if `value` is what the body calls `name`; nothing if not."""
+        if name in found:
+            if found[name] is value:
+                yield found
+            else:
+                self._lacks(found, f"{value.name!r} in the place of {found[name].name!r}")
+            return
+        if name in self.body.constants:
+            if _is_constant(self.scope, value, self.body.constants[name]):
+                yield found
+            else:
+                self._lacks(found, f"{value.name!r} in the place of a constant of the body")
+            return
+        if name not in self.producers:
+            yield {**found, name: value}
+            return
+        written, node = self.producers[name], value.producer()
+        given = [] if node is None else list(node.inputs)
+        while given and given[-1] is None:
+            given.pop()
+        wanted = self.body.names(written)
+        is_first = node is not None and value is node.outputs[0]
+        if node is None or not is_first or not _is_alike(written, node):
+            made = "an input" if node is None else node.op_type
+            same = made == written.op_type
+            differs = f"{made} with other attributes" if same else made
+            self._lacks(
+                found,
+                f"{differs} ({value.name!r}) in the place of {written.op_type}",
+                has_node=node is not None,
+            )
+            return
+        if len(given) != len(wanted):
+            self._lacks(found, f"{written.op_type} ({value.name!r}) with {len(given)} operands")
+            return
+        is_free = written.op_type in _COMMUTATIVE and len(given) <= _MOST_PERMUTED
+        for operands in permutations(given) if is_free else [tuple(given)]:
+            ways: list[_Found] = [{**found, name: value}]
+            for inner, operand in zip(wanted, operands, strict=True):
+                if operand is None:
+                    ways = [] if inner else ways
+                    continue
+                ways = [longer for way in ways for longer in self.match(inner, operand, way)]
+                del ways[_MOST_WAYS:]
+            yield from ways
+
+    def _lacks(self, found: _Found, what: str, *, has_node: bool = False) -> None:
+        matched = sum(name in self.producers for name in found)
+        self.nearest.note(matched, self.end, what, has_node=has_node)
 
 
 def _is_alike(written: ir.Node, node: ir.Node) -> bool:

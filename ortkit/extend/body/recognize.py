@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
@@ -12,14 +12,15 @@ import onnx_ir as ir
 from ortkit.analysis.cones import Cone, Order, cones_at
 from ortkit.analysis.float64_eval import Array, sample
 from ortkit.extend.body.function import at_opset, specialized
-from ortkit.extend.body.match import Body, Matched, match_body
+from ortkit.extend.body.match import Body, Matched, Nearest, match_body
 from ortkit.extend.declare.declared_op import DeclaredOp
 from ortkit.extend.declare.tensor_types import TensorType
 from ortkit.graph.symbolic.dims import Size
 from ortkit.passes.inline_functions import KEPT_KEY
 from ortkit.rewrite.passes import GraphPass
 from ortkit.rewrite.scope import Scope
-from ortkit.rewrite.site import Site
+from ortkit.rewrite.site import Site, describe
+from ortkit.text import plural
 
 #: Model-local functions with attributes and default values exist from this version on.
 _FUNCTIONS_SINCE_IR = 9
@@ -58,12 +59,20 @@ class RecogniseOps(GraphPass):
     def run(self, scope: Scope) -> None:
         if scope.is_function:
             return
-        bodies = [body for op in self.ops if (body := _body(op, scope.opset())) is not None]
+        bodies = []
+        for op in self.ops:
+            body = _body(op, scope.opset())
+            if isinstance(body, _Known):
+                bodies.append(body)
+            else:
+                scope.log.miss(self.name, op.id, body, rule=op.id)
         order = Order(scope)
         # From the outputs on: what a larger op contains is not looked at alone.
         for node in reversed(tuple(order.index)):
             if node.graph is not None:
                 _recognise(Site(scope, node, self.name), bodies, order)
+        for one in bodies:
+            _explain(one, scope, self.name)
 
 
 @dataclass(frozen=True)
@@ -77,19 +86,53 @@ class _Known:
     """Without, defaults built in."""
     values: Array | None
     """At `_POINTS`, if it is a function of each element of its input."""
+    nearest: Nearest = field(default_factory=Nearest)
+    """Where most of the body was found."""
 
 
-def _body(op: DeclaredOp, opset: int) -> _Known | None:
+def _explain(one: _Known, scope: Scope, pass_name: str) -> None:
+    """Say why an op was found nowhere; where it was refused that was said already."""
+    op, log = one.op, scope.log
+    found = [each.rule for each in log.hits if each.pass_name == pass_name]
+    if op.name in found or any(each.rule == op.id for each in log.misses):
+        return
+    if one.values is not None:
+        log.miss(pass_name, op.id, "no function of one value has its values", rule=op.id)
+        return
+    nearest = one.nearest
+    if nearest.end is None:
+        reason = "no node of the model makes its result"
+        log.miss(pass_name, op.id, reason, rule=op.id)
+        return
+    of = plural(len(one.body.nodes), "node")
+    reason = f"{nearest.matched} of {of} match, and it has {nearest.lacks}"
+    log.miss(pass_name, describe(nearest.end), f"{op.id}: {reason}", rule=op.id)
+
+
+def _withdraw(scope: Scope, op: DeclaredOp) -> None:
+    """Drop what `_explain` said of an op that is found after all, once others have rewritten."""
+    log = scope.log
+    for miss in [each for each in log.misses if each.rule == op.id and not each.outputs]:
+        del log.misses[miss]
+
+
+def _body(op: DeclaredOp, opset: int) -> _Known | str:
+    """Return an op as it is looked for, or why it cannot be."""
     found = op.bodies.get(frozenset())
     proto = None if found is None else at_opset(found, opset)
     schema = op.schema
-    if proto is None or len(schema.outputs) != 1:
-        return None
+    if found is None:
+        return "it has no body to look for: declare one with `body`"
+    if proto is None:
+        return f"its body is not valid at opset {opset}, which the model has"
+    if len(schema.outputs) != 1:
+        return f"it has {len(schema.outputs)} outputs, and only ops with one are looked for"
     defaults = {
         name: one.default for name, one in schema.attributes.items() if one.default is not None
     }
     if len(defaults) != len(schema.attributes):
-        return None
+        absent = ", ".join(schema.attributes.keys() - defaults.keys())
+        return f"an op is found with its attributes' defaults, and there is none of {absent}"
     dtype = next(iter(schema.choices()))
     kinds = [dtype[one.type.kind] for one in schema.inputs]
     plain, given, _ = specialized(proto, schema, kinds, defaults)
@@ -129,7 +172,7 @@ def _recognise(site: Site, bodies: Sequence[_Known], order: Order) -> None:
     for one in bodies:
         if one.values is not None:
             continue
-        ways = list(match_body(one.body, site.scope, site.node))
+        ways = list(match_body(one.body, site.scope, site.node, one.nearest))
         fitting = [way for way in ways if not _misfit(site, one.op, way.inputs)]
         if ways and _write(site, one, (fitting or ways)[0], order):
             return
@@ -151,13 +194,14 @@ def _write(site: Site, one: _Known, matched: Matched, order: Order) -> bool:
     for node in matched.nodes[1:]:
         for value in node.outputs:
             if value.is_graph_output() or any(user not in inside for user in value.consumers()):
-                site.miss(f"{op.id}: others read its inner results")
+                site.miss(f"{op.id}: others read its inner results", op.id)
                 return False
     if reason := _misfit(site, op, matched.inputs):
-        site.miss(f"{op.id}: {reason}")
+        site.miss(f"{op.id}: {reason}", op.id)
         return False
     if not site.claim(op.name):
         return True
+    _withdraw(scope, op)
     if one.function.identifier() not in scope.model.functions:
         one.function.metadata_props[KEPT_KEY] = op.id
         scope.model.functions[one.function.identifier()] = one.function

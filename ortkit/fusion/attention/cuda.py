@@ -16,6 +16,7 @@ from ortkit.fusion.regions.cost_model import CostModel, Prediction
 from ortkit.fusion.regions.describe import tensor_spec
 from ortkit.fusion.regions.duplicate import Candidate
 from ortkit.fusion.regions.family import per_graph
+from ortkit.fusion.regions.input_names import input_names
 from ortkit.fusion.regions.lower import import_fused
 from ortkit.fusion.regions.region import FusedRegion
 from ortkit.fusion.regions.select import Accepts
@@ -193,10 +194,10 @@ def _region(node: ir.Node, found: AttentionNode, packing: _Packing) -> FusedRegi
 def _signature(
     scope: Scope, region: FusedRegion, found: AttentionNode, packing: _Packing
 ) -> RegionSignature:
-    names = {value: f"x{index}" for index, value in enumerate(region.inputs)}
+    names = dict(zip(region.inputs, input_names(region), strict=True))
     nodes: list[onnx.NodeProto] = []
     if packing.add is not None:
-        nodes.append(helper.make_node("Add", ["x0", "x1"], ["sum"]))
+        nodes.append(helper.make_node("Add", list(names.values())[:2], ["sum"]))
     for number, split in enumerate(packing.splits):
         whole = "sum" if packing.add is not None else names[split.inputs[0]]  # type: ignore[index]
         widths = [_columns(scope, value) for value in split.outputs]

@@ -9,7 +9,7 @@ import onnx_ir as ir
 from ortkit.fusion.conv.chains import Chain
 from ortkit.fusion.conv.lower import lower_chain
 from ortkit.fusion.conv.targets import target_of
-from ortkit.fusion.regions.report import RegionReport
+from ortkit.fusion.regions.report import RegionReport, op_types
 from ortkit.rewrite.scope import Scope
 
 
@@ -33,6 +33,7 @@ def settle_chain(
     target = target_of(scope)
     costs = [target.block_cost(scope, block) for block in chain.blocks]
     names = [block.output.name or "" for block in chain.blocks]  # before others get them
+    ops = [op_types(block.nodes) for block in chain.blocks]
     if not reason and not lower_chain(scope, chain, replaced):
         reason = "rolled back or out of fuel"
     for number, (block, cost) in enumerate(zip(chain.blocks, costs, strict=True)):
@@ -47,4 +48,5 @@ def settle_chain(
             outputs=2 if block.pooled else 1,
             predicted_before_ns=round(cost.before),
             predicted_after_ns=round(cost.after),
+            ops=ops[number],
         )

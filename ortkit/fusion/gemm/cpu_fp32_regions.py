@@ -10,6 +10,7 @@ import onnx_ir as ir
 from ortkit.fusion.gemm.cpu_fp32 import Product, find_product, sizes_as_text, with_epilogues
 from ortkit.fusion.gemm.cpu_fp32_bodies import product_signature
 from ortkit.fusion.gemm.cpu_fp32_cost import LEAST_GAIN, multiplies, predict_product
+from ortkit.fusion.regions.cost_model import gain_refusal
 from ortkit.fusion.regions.duplicate import Candidate
 from ortkit.fusion.regions.family import Find, Search
 from ortkit.fusion.regions.lower import detached_constant
@@ -70,10 +71,7 @@ class ProductRegions:
                 continue
             prediction = predict_product(one, self._calibration)
             if prediction.gain < LEAST_GAIN:
-                refused = refused or Refused(
-                    f"predicted to gain {100 * prediction.gain:.0f} %, less than "
-                    f"{100 * LEAST_GAIN:.0f} %"
-                )
+                refused = refused or Refused(gain_refusal(prediction.gain, LEAST_GAIN))
                 continue
             signature = self._signature(one)
             verdict = signature if isinstance(signature, Refused) else self._accepts(signature)

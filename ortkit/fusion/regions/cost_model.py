@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from math import prod
+from math import floor, prod
 
 import onnx_ir as ir
 
@@ -58,6 +58,14 @@ class Prediction:
         return 1 - self.after_ns / self.before_ns if self.before_ns > 0 else 0.0
 
 
+def gain_refusal(gain: float, least: float) -> str:
+    """Say that a predicted gain, a part of the time, is less than `least`; rounded down."""
+    if (slower := round(-100 * gain)) > 0:
+        return f"predicted to gain nothing: {slower} % slower as one kernel"
+    percent = max(0, floor(100 * gain))
+    return f"predicted to gain {percent} %, less than {100 * least:.0f} %"
+
+
 class CostModel:
     """Predictions for the regions of one scope."""
 
@@ -80,7 +88,7 @@ class CostModel:
         if points < self._minimum_points():
             return f"{points} elements are too few for a kernel"
         if prediction.gain < MINIMUM_GAIN:
-            return f"predicted to gain {100 * prediction.gain:.0f} %, less than 10 %"
+            return gain_refusal(prediction.gain, MINIMUM_GAIN)
         saved = prediction.before_ns - prediction.after_ns
         if saved < MINIMUM_SAVED_NS:
             return f"predicted to save {saved:.0f} ns, less than {MINIMUM_SAVED_NS} ns"

@@ -12,6 +12,7 @@ from onnx import helper, numpy_helper
 
 from ortkit.errors import InternalError
 from ortkit.fusion.regions.bodies import Call, needs_standard_form, standard_form
+from ortkit.fusion.regions.input_names import input_names
 from ortkit.fusion.regions.parameters import reshape_parameter
 from ortkit.fusion.regions.region import FusedRegion, is_written
 from ortkit.fusion.regions.sizes import equal_sizes, join_unsolved
@@ -47,7 +48,7 @@ class _Body:
         self._scope = scope
         self._region = region
         self._function = onnx.FunctionProto(name=region.kind, domain=DOMAIN)
-        self._names = {value: f"x{index}" for index, value in enumerate(region.inputs)}
+        self._names = dict(zip(region.inputs, input_names(region), strict=True))
 
     def function(self) -> onnx.FunctionProto:
         function, names = self._function, self._names

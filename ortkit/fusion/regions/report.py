@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+
+import onnx_ir as ir
+
+
+def op_types(nodes: Iterable[ir.Node]) -> tuple[str, ...]:
+    """Return the operators of nodes, each once."""
+    return tuple(dict.fromkeys(node.op_type for node in nodes))
 
 
 @dataclass(frozen=True)
@@ -27,5 +35,7 @@ class RegionReport:
     """Architectures of GPUs that its kernel did not compile for: why, and what they run."""
     sources: tuple[str, ...] = ()
     """Files with the code of its kernel, if that was to be kept."""
+    ops: tuple[str, ...] = ()
+    """The operators of its nodes, each once."""
     kept_from: str = ""
     """The fused op type of the source that it is; empty for a region that was formed today."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ortkit import env
-from ortkit.errors import UserError
+from ortkit.errors import InternalError, UserError
 from ortkit.kernels.cache_files import read_cached, write_cached
 
 SCHEMA = "ortkit.calibration/1"
@@ -48,11 +48,22 @@ class Calibration:
         return count / rate
 
 
+def falling(rates: tuple[tuple[int, float], ...]) -> tuple[tuple[int, float], ...]:
+    """Return bandwidths by size, none above that of a smaller size: what fits is no slower."""
+    return tuple((size, min(rate for _, rate in rates[: i + 1])) for i, (size, rate) in
+                 enumerate(rates))  # fmt: skip
+
+
 def machine() -> str:
     """Return what a measurement holds for: the processor and how many cores may be used."""
     affinity = getattr(os, "sched_getaffinity", None)
     cores = len(affinity(0)) if affinity is not None else os.cpu_count() or 1
     return f"{processor()}, {cores} cores"
+
+
+def stored_calibration() -> Path | None:
+    """Return the file of the calibration that `load_calibration` reads; None: the defaults."""
+    return _file() if load_calibration().machine else None
 
 
 def load_calibration() -> Calibration:
@@ -66,7 +77,10 @@ def save_calibration(found: Calibration) -> Path:
 
     Raises:
         UserError: The folder cannot be written.
+        InternalError: It says that larger sizes are faster, or that something takes no time.
     """
+    if not _is_sound(found):
+        raise InternalError("the calibration is not sound; nothing was written")
     path = _file()
     text = json.dumps({"schema": SCHEMA, **asdict(found)}, indent=1) + "\n"
     try:
@@ -95,9 +109,8 @@ def _read(content: Any) -> Calibration | None:
 def _is_sound(found: Calibration) -> bool:
     times = (found.operation_ns, found.node_ns, found.kernel_ns, found.parallel_ns)
     rates = [rate for _, rate in found.bandwidths]
-    return bool(rates) and all(
-        isinstance(one, int | float) and one > 0 for one in (*times, *rates)
-    )
+    are_numbers = all(isinstance(one, int | float) and one > 0 for one in (*times, *rates))
+    return bool(rates) and are_numbers and rates == sorted(rates, reverse=True)
 
 
 def processor() -> str:

@@ -15,6 +15,7 @@ from ortkit.runtime.heavy import HEAVY
 from ortkit.runtime.profiling.products import REASONS, waiting, why_slow
 from ortkit.runtime.profiling.providers import ASYNCHRONOUS
 from ortkit.runtime.profiling.result import Profile, Row
+from ortkit.text import plural
 
 MOST = 5
 #: Part of a run below which nothing is said.
@@ -84,16 +85,17 @@ class _Adviser:
         if copies:
             yield self._advice(
                 "copies between CPU and device",
-                f"{len(copies)} nodes copy tensors, {self._us(copies)}: keep their neighbours on "
-                f"one device; see which nodes are where with `ortkit run`",
+                f"{plural(len(copies), 'node')} for copies of tensors, {self._us(copies)}: keep "
+                f"their neighbours on one device; see which nodes are where with `ortkit run`",
                 copies,
             )
         if on_cpu:
             ops = self._ops(on_cpu)
             yield self._advice(
                 "nodes on the CPU between those of the device",
-                f"{len(on_cpu)} nodes, {self._us(on_cpu)} ({ops}): the device waits for what they "
-                f"compute; fixed sizes (`ortkit optimize`) often leave none",
+                f"{plural(len(on_cpu), 'node')}, {self._us(on_cpu)} ({ops}): the device waits for "
+                f"what they compute; fixed sizes{self._made('', ' (`ortkit optimize`)')} often "
+                f"leave none",
                 on_cpu,
             )
 
@@ -102,9 +104,13 @@ class _Adviser:
         if rows:
             yield self._advice(
                 "data transposed between layouts",
-                f"{len(rows)} nodes block channels or back, {self._us(rows)}, around "
-                f"nodes that ONNX Runtime has in one layout only: `ortkit optimize` keeps one "
-                f"layout through such blocks where that is faster",
+                f"{plural(len(rows), 'node')} for blocks of channels and back, {self._us(rows)}, "
+                f"around nodes that ONNX Runtime has in one layout only"
+                + self._made(
+                    "",
+                    ": `ortkit optimize` keeps one layout through such blocks where that is "
+                    "faster",
+                ),
                 rows,
             )
 
@@ -135,9 +141,13 @@ class _Adviser:
             bound = f", {part:.0%} of what memory allows node by node"
         yield self._advice(
             "neighbours that one kernel could compute",
-            f"{len(chosen)} nodes in {len(regions)} groups ({self._ops(chosen)}) take "
-            f"{self._us(chosen)} at {rate:.1f} GB/s{bound}; together they would move less: "
-            f"`ortkit optimize` makes one kernel of such a group, `--why` says why not",
+            f"{plural(len(chosen), 'node')} in {plural(len(regions), 'group')} "
+            f"({self._ops(chosen)}) take {self._us(chosen)} at {rate:.1f} GB/s{bound}; "
+            f"together they would move less: "
+            + self._made(
+                "`--why` of the call that made this model says why ortkit left them",
+                "`ortkit optimize` makes one kernel of such a group, `--why` says why not",
+            ),
             chosen,
             gain=now - least,
         )
@@ -147,9 +157,12 @@ class _Adviser:
         if len(rows) > 1:
             yield self._advice(
                 "nodes that compute sizes",
-                f"{len(rows)} nodes compute sizes and indices of at most {_SMALL} integers, "
-                f"{self._us(rows)} ({self._ops(rows)}): `ortkit optimize` folds those that "
-                f"follow from fixed sizes",
+                f"{plural(len(rows), 'node')} for sizes and indices of at most {_SMALL} integers, "
+                f"{self._us(rows)} ({self._ops(rows)}): "
+                + self._made(
+                    "with fixed sizes they are constants",
+                    "`ortkit optimize` folds those that follow from fixed sizes",
+                ),
                 rows,
             )
 
@@ -160,9 +173,12 @@ class _Adviser:
         for op, rows in by_op.items():
             yield self._advice(
                 f"{op}: nodes that only move data",
-                f"{len(rows)} nodes, {self._us(rows)}: computing none, they go where a "
-                f"neighbour can read the data as it lies; `ortkit optimize` removes and merges "
-                f"those for which it can",
+                f"{plural(len(rows), 'node')}, {self._us(rows)}: computing none, they go where a "
+                f"neighbour can read the data as it lies; "
+                + self._made(
+                    "ortkit found none for these",
+                    "`ortkit optimize` removes and merges those for which it can",
+                ),
                 rows,
             )
 
@@ -178,7 +194,7 @@ class _Adviser:
             now = sum(map(self._row_us, rows))
             least = sum(self.rows[at].work.least_us or 0.0 for at in rows)
             attained = least / now if now else 0.0
-            seen = f"{len(rows)} nodes, {self._us(rows)}, at {attained:.0%} of the peak"
+            seen = f"{plural(len(rows), 'node')}, {self._us(rows)}, at {attained:.0%} of the peak"
             gain = now - least
             if reason == "waits":
                 waits = sum(self._row_us(at) * waiting(self.rows[at]) for at in rows)
@@ -200,7 +216,7 @@ class _Adviser:
                 "the device waits for the host",
                 f"the fastest run takes {plain:,.0f} µs, and the device works in "
                 f"{overall.device_us:,.0f} µs of a run: `Session(..., cuda_graph=True)` launches "
-                f"all at once, fewer nodes (`ortkit optimize`) launch less",
+                f"all at once{self._made('', ', fewer nodes (`ortkit optimize`) launch less')}",
                 (),
                 idle,
             )
@@ -212,13 +228,18 @@ class _Adviser:
             yield Advice(
                 "time outside of nodes",
                 f"the fastest run without tracing takes {plain:,.0f} µs, {nodes:,.0f} µs of it in "
-                f"{calls:,.0f} calls of nodes: {idle / calls:.2f} µs for each call; fewer nodes "
-                f"(`ortkit optimize`) and memory bound once (`session.bind`) take less",
+                f"{calls:,.0f} calls of nodes: {idle / calls:.2f} µs for each call; "
+                f"{self._made('', 'fewer nodes (`ortkit optimize`) and ')}"
+                f"memory bound once (`session.bind`) takes less",
                 (),
                 idle,
             )
 
     # ---- details -----------------------------------------------------------------------
+
+    def _made(self, by_ortkit: str, otherwise: str) -> str:
+        """Choose a text: `ortkit optimize` is no advice for a model that came out of it."""
+        return by_ortkit if self.profile.about.made_by_ortkit else otherwise
 
     def _take(self, wanted: Callable[[Row], bool]) -> list[int]:
         found = [at for at, row in enumerate(self.rows) if at not in self.taken and wanted(row)]

@@ -8,10 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ortkit.errors import MissingDependencyError
 from ortkit.graph.io.atomic import write_whole
 from ortkit.page.shell import Card, Shell, item_list, render
 
+#: What a page without charts says, and the command that writes it.
+NO_CHARTS = 'timeline, treemap and roofline need plotly: pip install "ortkit[report]"'
 _ASSETS = importlib.resources.files("ortkit.runtime.profiling") / "html_assets"
 
 
@@ -35,7 +36,6 @@ def write_page(page: Page, path: Path) -> None:
     """Write a page.
 
     Raises:
-        MissingDependencyError: plotly, which draws it, is not installed.
         UserError: `path` cannot be written.
     """
     write_whole(path, page_text(page))
@@ -44,31 +44,23 @@ def write_page(page: Page, path: Path) -> None:
 def page_text(page: Page) -> str:
     """Return a page as HTML, about 5 MB of which are plotly.js.
 
-    Raises:
-        MissingDependencyError: plotly, which draws it, is not installed.
+    Where plotly is not installed it has all but timeline, treemap and roofline, and says so.
     """
+    scripts = _plotly()
+    notes = page.notes if scripts else (*page.notes, NO_CHARTS)
     cards = [Card(name, figure) for name, figure in page.facts]
     advice = item_list("advice", "What to do", "ol", [_advice(*one) for one in page.advice])
-    shell = Shell(page.title, page.subtitle, cards, page.notes, page.data)
-    return render(shell, _ASSETS, {"ADVICE": advice}, [require_plotly()])
+    shell = Shell(page.title, page.subtitle, cards, notes, page.data)
+    return render(shell, _ASSETS, {"ADVICE": advice}, scripts)
 
 
-def require_plotly() -> str:
-    """Return plotly's script.
-
-    Raises:
-        MissingDependencyError: plotly is not installed.
-    """
+def _plotly() -> list[str]:
+    """Return plotly's script, nothing where it is not installed."""
     try:
         from plotly.offline import get_plotlyjs
-    except ImportError as error:
-        raise MissingDependencyError(
-            "plotly, which draws the page, is not installed",
-            where="--html",
-            fix='install it with: pip install "ortkit[report]"',
-        ) from error
-    script: str = get_plotlyjs()
-    return script
+    except ImportError:
+        return []
+    return [get_plotlyjs()]
 
 
 def _advice(title: str, detail: str, gain: str) -> str:

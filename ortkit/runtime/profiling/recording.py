@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ortkit.errors import ModelError, RunError, UserError
+from ortkit.kernels.metadata import is_made_by_ortkit
 from ortkit.runtime.ort import import_onnxruntime
 from ortkit.runtime.profiling.about import about_runs
 from ortkit.runtime.profiling.build import profile_of
@@ -222,7 +223,10 @@ def finished(
     """
     session = traced.session
     about = about_runs(trace, session.source, import_onnxruntime().__version__, feeds)
-    about = replace(about, function_bodies=session.runs_bodies)
+    metadata = session.onnxruntime.get_modelmeta().custom_metadata_map
+    about = replace(
+        about, function_bodies=session.runs_bodies, made_by_ortkit=is_made_by_ortkit(metadata)
+    )
     first = session.providers[0]
     known = peaks or load_peaks(first, threads_for(first, about.threads), about.machine or "")
     added = traced.joined(trace)

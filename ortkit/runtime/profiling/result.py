@@ -202,6 +202,8 @@ class About:
     inputs: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     function_bodies: bool = False
     """Whether fused nodes ran their function bodies, for want of a kernel library."""
+    made_by_ortkit: bool = False
+    """Whether the model is what `ortkit optimize` wrote."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -39,15 +39,18 @@ def profile_saved(
     if model is None:
         notes.append(_NO_MODEL)
     else:
+        from ortkit.kernels.metadata import is_made_by_ortkit
         from ortkit.kernels.tuning.calibration import machine
         from ortkit.runtime.profiling.joining import joined_with
         from ortkit.runtime.settings import SessionSettings
+        from ortkit.runtime.source import header_at
 
         providers = list(about.providers) if target == "auto" and about.providers else target
         settings = SessionSettings(target=providers, threads=threads, fallback=True)
         joined = joined_with(trace.nodes, model, settings)
         if joined is None:
             notes.append("what the nodes compute is not known: the model does not load here")
+        about = replace(about, made_by_ortkit=is_made_by_ortkit(header_at(model).metadata))
         first = about.providers[0] if about.providers else ""
         peaks = load_peaks(first, threads_for(first, about.threads), machine())
         if peaks is not None:

@@ -11,9 +11,11 @@ import gc
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
+from threading import Barrier
 from types import ModuleType
 from typing import Any, ParamSpec, TypedDict, TypeVar
 
@@ -64,6 +66,17 @@ class Turn:
     """From the first's begin to the last's end."""
     cpu: float
     """Processor time of all threads meanwhile."""
+
+
+@dataclass(frozen=True)
+class ConcurrentRuns:
+    """Runs of several threads at a time."""
+
+    callers: int
+    seconds: tuple[float, ...]
+    """Of each run of each thread."""
+    wall: float
+    """From the first's begin to the last's end."""
 
 
 #: ONNX Runtime's names of element types that its `run` takes and gives as arrays.
@@ -195,6 +208,30 @@ class HeldSession:
             return Turn(tuple(taken), ended - began, time.process_time() - cpu)
         finally:
             gc.enable()
+
+    @_explains
+    def concurrent(self, callers: int, seconds: float) -> ConcurrentRuns:
+        """Let several threads run again and again for some time, each at least once."""
+        call, clock = self.run_once, time.perf_counter
+        assert call is not None
+        start = Barrier(callers)
+
+        def runs() -> tuple[list[float], float, float]:
+            start.wait()
+            taken: list[float] = []
+            began = clock()
+            ended = began
+            while not taken or ended < began + seconds:
+                started = clock()
+                call()
+                ended = clock()
+                taken.append(ended - started)
+            return taken, began, ended
+
+        with ThreadPoolExecutor(callers) as threads:
+            found = [one.result() for one in [threads.submit(runs) for _ in range(callers)]]
+        wall = max(ended for *_, ended in found) - min(began for _, began, _ in found)
+        return ConcurrentRuns(callers, tuple(each for taken, *_ in found for each in taken), wall)
 
     def usage(self) -> Usage:
         """Say what the process uses, and has used at most."""

@@ -11,6 +11,7 @@ from ortkit.isolation.ended import Crashed, Ended, Failed, TimedOut
 from ortkit.isolation.run import IsolatedObject
 from ortkit.runtime.opening import SessionPlan as SessionPlan
 from ortkit.runtime.ort import require_onnxruntime
+from ortkit.runtime.workers.child import ConcurrentRuns as ConcurrentRuns
 from ortkit.runtime.workers.child import HeldSession, Usage
 from ortkit.runtime.workers.child import Loaded as Loaded
 from ortkit.runtime.workers.child import Turn as Turn
@@ -102,6 +103,14 @@ class Worker:
             WorkerError: A run fails.
         """
         return self._ask(timeout_seconds, HeldSession.turn, seconds, most, settle)
+
+    def concurrent(self, callers: int, seconds: float, timeout_seconds: float) -> ConcurrentRuns:
+        """Let several threads run again and again for some time, each at least once.
+
+        Raises:
+            WorkerError: A run fails.
+        """
+        return self._ask(timeout_seconds, HeldSession.concurrent, callers, seconds)
 
     def usage(self, timeout_seconds: float = 60.0) -> Usage:
         """Return what the process uses and has used at most.

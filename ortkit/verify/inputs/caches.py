@@ -22,6 +22,8 @@ class Cache:
     batch: Size
     totals: tuple[Size, ...] = ()
     """Sizes of other inputs that must equal `past + new`."""
+    equal: tuple[tuple[Size, Size], ...] = ()
+    """Pairs of sizes of inputs that must be equal: batches, and lengths of keys and values."""
     is_grouped: bool = False
     """Whether GroupQueryAttention reads it: with past tokens it takes one new token for each
     row of the batch, or several for a batch of one."""
@@ -84,7 +86,9 @@ def _attended(
     number = _input(node, total) if total is not None else None
     if number is not None:
         found += (shapes.contents(number) or ())[:1]
-    yield Cache(shape[2], new, shape[0], tuple(found), is_grouped=total is not None)
+    values = _shape(node, past + 1, shapes) or ()
+    equal = [(shape[0], current[0]), *zip(values[:3:2], shape[:3:2], strict=False)]
+    yield Cache(shape[2], new, shape[0], tuple(found), tuple(equal), is_grouped=total is not None)
 
 
 def _input(node: ir.Node, index: int) -> ir.Value | None:

@@ -102,6 +102,21 @@ class FeedMaker:
         """Make `samples` input sets over which every dynamic size takes two values."""
         return tuple(self.make(plan) for plan in self.plans(samples, seed))
 
+    def sized(self, sizes: Mapping[str, int]) -> Plan:
+        """Plan a set of these sizes, and others where the model is known to refuse them.
+
+        Args:
+            sizes: By name; a free size that is not in it gets its usual number.
+        """
+        plans, _ = size_plans(self.shapes, 1, {**sizes, **self.fixed})
+        return Plan(self._fitted(plans[0], 0), 0)
+
+    @property
+    def pasts(self) -> frozenset[str]:
+        """The names of the free sizes that are lengths of caches."""
+        atoms = (sole_atom(cache.past) for cache in self.caches)
+        return frozenset(atom.label for atom in atoms if atom is not None)
+
     @property
     def batches(self) -> frozenset[str]:
         """The names of the free sizes that are batches."""
@@ -121,11 +136,7 @@ class FeedMaker:
             is_usual: Whether all numbers are usual ones.
         """
         styles = USUAL_STYLES if is_usual else STYLES
-        kinds = {
-            atom.label: "past"
-            for cache in self.caches
-            if (atom := sole_atom(cache.past)) is not None
-        }
+        kinds = dict.fromkeys(self.pasts, "past")
         values = covered_values(self.shapes, self.fixed, kinds, is_heavy=self.is_heavy)
         chosen = covering(values, level)
         # Where no size is free the sets differ in their values alone.

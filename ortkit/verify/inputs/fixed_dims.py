@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from ortkit.graph.shapes.infer import Shapes
-from ortkit.graph.symbolic.dims import Size
+from ortkit.graph.symbolic.dims import Size, sole_atom
+from ortkit.graph.symbolic.text import parse_size
 
 
 @dataclass(frozen=True)
@@ -93,5 +94,10 @@ def _named(value: ir.Value | None, wanted: tuple[int, int | None]) -> Iterator[t
         return
     for axis, number in zip((1, 3), wanted, strict=True):
         dim = value.shape[axis]
-        if not isinstance(dim, int) and dim.value and dim.value.isidentifier() and number:
+        if not isinstance(dim, int) and dim.value and _is_name(dim.value) and number:
             yield dim.value, number
+
+
+def _is_name(text: str) -> bool:
+    atom = sole_atom(parse_size(text))
+    return atom is not None and atom.label == text

@@ -113,6 +113,7 @@ def _of_cache(cache: Cache) -> Iterator[_Pair]:
     total = add(cache.past, cache.new)
     for size in cache.totals:
         yield size, total
+    yield from cache.equal
 
 
 def _of_masks(

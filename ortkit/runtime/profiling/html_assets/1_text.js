@@ -30,3 +30,6 @@ const baseLayout = (colour) => ({
   showlegend: false,
 });
 const baseConfig = { displaylogo: false, responsive: true, displayModeBar: false, doubleClick: false };
+// The charts are plotly's, whose script is in the page where it was there when the page was made.
+const hasCharts = typeof Plotly !== "undefined";
+const NO_CHARTS = "Drawn in pages that are made with plotly: pip install \"ortkit[report]\".";

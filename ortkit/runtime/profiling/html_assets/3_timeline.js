@@ -109,6 +109,7 @@ const timelineLayout = (colour) => ({
 });
 
 const drawTimeline = () => {
+  if (!hasCharts) return;
   const colour = theme();
   const traces = hasMemory ? [barTrace(colour), memoryTrace(colour)] : [barTrace(colour)];
   return Plotly.react(timeline, traces, timelineLayout(colour), { ...baseConfig, doubleClick: "reset" });
@@ -151,6 +152,7 @@ const showBar = (bar) => {
 
 const startTimeline = () => {
   if (!data.bars.start.length) return empty(timeline, data.run.number ? "No node ran in this run." : data.memory.missing);
+  if (!hasCharts) return empty(timeline, NO_CHARTS);
   themed(drawTimeline);
   timeline.on("plotly_relayout", (change) => {
     const range = change["xaxis.range"] ?? [change["xaxis.range[0]"], change["xaxis.range[1]"]];

@@ -42,6 +42,7 @@ const drawTreemap = () => {
   }
   byId("treemap-what").textContent =
     (onDevice ? "time on the device" : "own time") + " a run" + (left ? `; ${plural(left, "small node")} joined as “others”` : "");
+  if (!hasCharts) return empty(byId("treemap"), NO_CHARTS);
   themed(() => {
     const colour = theme();
     const trace = {
@@ -104,6 +105,7 @@ const drawRoofline = () => {
     plural(shown.length, "node") + (left ? `, ${countText(left)} of little time left out` : "") + (peaks ? "" : `; ${data.peaks_missing}`);
   const across = decades([...x, ...(peaks ? peaks.bandwidths.map((one) => peaks.rates[0].value / one.value) : [])]);
   const upward = decades([...y, ...(peaks ? peaks.rates.map((one) => one.value) : [])]);
+  if (!hasCharts) return empty(byId("roofline"), NO_CHARTS);
   themed(() => {
     const colour = theme();
     const points = {

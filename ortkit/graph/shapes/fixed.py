@@ -1,0 +1,58 @@
+"""Sizes with a name, set to a number wherever a model declares them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import onnx_ir as ir
+
+from ortkit.errors import UserError
+from ortkit.graph.symbolic.dims import names, substitute
+from ortkit.graph.symbolic.text import parse_size, size_text
+
+
+def fix_sizes(model: ir.Model, sizes: Mapping[str, int]) -> None:
+    """Set named sizes of a model to numbers, in place; values and nodes keep their names.
+
+    An expression such as `past + sequence` becomes a number where all its names have one.
+
+    Args:
+        model: Changed.
+        sizes: By the size's name.
+
+    Raises:
+        UserError: No input has a size of that name, or a number is negative.
+    """
+    known = {
+        name
+        for value in model.graph.inputs
+        for dim in value.shape or ()
+        if not isinstance(dim, int) and dim.value
+        for name in names(parse_size(dim.value))
+    }
+    for name, size in sizes.items():
+        where = f"--fix-shape {name}={size}"
+        if size < 0:
+            raise UserError(f"size {size} is negative", where=where)
+        if name not in known:
+            listed = f"choose one of {', '.join(sorted(known))}" if known else "leave it out"
+            raise UserError(f"no input has a size named {name!r}", where=where, fix=listed)
+    for value in _values(model):
+        if value.shape is not None and not value.shape.is_static():
+            value.shape = ir.Shape([_fixed(dim, sizes) for dim in value.shape])
+
+
+def _values(model: ir.Model) -> Iterator[ir.Value]:
+    yield from (*model.graph.inputs, *model.graph.outputs)
+    for node in model.graph.all_nodes():
+        yield from node.outputs
+
+
+def _fixed(dim: int | ir.SymbolicDim, sizes: Mapping[str, int]) -> int | str | None:
+    if isinstance(dim, int) or not dim.value:
+        return dim if isinstance(dim, int) else None
+    size = parse_size(dim.value)
+    if not sizes.keys() & set(names(size)):
+        return dim.value
+    found = substitute(size, dict(sizes))
+    return found if isinstance(found, int) else size_text(found)
