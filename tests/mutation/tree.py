@@ -68,7 +68,9 @@ class Tree:
         """Write what the editable install consists of, leading to the copy, and the hook."""
         installed = Path(_editable_skbc_ortkit.__file__)
         self._site.mkdir()
-        finder = installed.read_text(encoding="utf-8").replace(f"{ROOT}/", f"{self.path}/")
+        finder = installed.read_text(encoding="utf-8")
+        for end in ("/", "'"):
+            finder = finder.replace(f"{ROOT}{end}", f"{self.path}{end}")
         (self._site / installed.name).write_text(finder, encoding="utf-8")
         (self._site / "ortkit").symlink_to(installed.parent / "ortkit")
         shutil.copy2(_HOOK, self._site / "sitecustomize.py")
