@@ -21,7 +21,7 @@ from conv_nets import (
 )
 from region_models import accept, scope_of
 
-from ortkit.fusion.conv.chains import Chain, find_chains
+from ortkit.fusion.conv.chains import Chain, borders, find_chains
 from ortkit.fusion.conv.lower import lower_chain
 from ortkit.fusion.plan import compile_regions
 from ortkit.kernels.signature import RegionSignature
@@ -62,6 +62,13 @@ def test_a_mobile_net_is_one_chain() -> None:
     assert [len(each.extras) for each in chain.blocks if each.kind == "pointwise_conv"] == [
         0, 0, 0, 1, 0, 1
     ]  # fmt: skip
+
+
+def test_a_stem_reads_the_image_as_it_is_and_the_result_changes_its_layout() -> None:
+    scope, (chain,) = chains_of(inverted_residuals())
+    (output,) = scope.model.graph.outputs
+    assert borders(list(chain.blocks)) == [output]
+    assert borders(list(chain.blocks[1:])) == [chain.blocks[0].output, output]
 
 
 def test_large_values_between_two_convolutions_are_never_whole() -> None:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import onnx
 import onnx_ir as ir
 import pytest
 from conv_nets import Net
-from region_models import accept, scope_of
+from region_models import accept, find, scope_of
 
 from ortkit.fusion.conv.chains import find_chains
 from ortkit.fusion.conv.cost import Sizes, block_cost, full_cost, minimal_cost
 from ortkit.fusion.gemm.cuda_small_m_cost import Shape, predict_products, predict_split_k
 from ortkit.fusion.gemm.cuda_tiled_cost import predict_batched, predict_tiled
-from ortkit.fusion.regions.cost_model import Prediction
+from ortkit.fusion.regions.cost_model import CostModel, Prediction
 
 LARGE = Shape(rows=2048, depth=1024, columns=1024, products=1, epilogue_ops=2, is_normed=False)
 
@@ -160,3 +161,16 @@ def test_tiles_that_run_at_once_take_the_time_of_one() -> None:
     assert more is not None
     assert fewer.after_ns == all_.after_ns < more.after_ns
     assert fewer.before_ns < all_.before_ns
+
+
+def test_a_transpose_that_a_product_takes_as_it_is_costs_nothing() -> None:
+    def before(perm: list[int]) -> float:
+        text = f"""<ir_version: 9, opset_import: ["" : 18]> g (float[64, 64, 64] x) => (y) {{
+            a = Sin (x)  b = Exp (a)  t = Transpose <perm = {perm}> (b)  y = MatMul (t, t) }}"""
+        scope = scope_of(ir.from_proto(onnx.parser.parse_model(text)))
+        (found,) = find(scope, accept, CostModel)
+        nodes = [node.op_type for node in found.region.nodes]
+        assert nodes == ["Sin", "Exp", "Transpose"]
+        return found.prediction.before_ns
+
+    assert before([0, 2, 1]) < before([1, 0, 2])
