@@ -24,6 +24,7 @@ from ortkit.verify.judging import judge
 from ortkit.verify.kernels.check import SECONDS, KernelReport, check_kernels
 from ortkit.verify.kernels.gaps import fused_ops_in, kernel_gaps
 from ortkit.verify.model_file import as_file
+from ortkit.verify.perturbed_runs import PerturbedRuns
 from ortkit.verify.precision import coarsest_type
 from ortkit.verify.reference import Reference, Refusal, Request, compute_reference
 from ortkit.verify.rejections import not_covered, wrong_kernels, wrong_values
@@ -153,7 +154,8 @@ class Verifier:
     def _widen_if_needed(self, request: Request) -> None:
         """Hold candidates to the original in float32 if ONNX Runtime has no kernels for its type.
 
-        It has next to none for bfloat16 on CPUs (1.31.1).
+        It has next to none for bfloat16 on CPUs (1.31.1). Constants that a rewrite folds are
+        rounded to that type all the same: its roundings are what perturbs the original.
         """
         state = self._state
         if not isinstance(state, Refusal) or coarsest_type(request.model) not in _HALVES:
@@ -161,9 +163,15 @@ class Verifier:
         model = widened(request.model)
         path = self._as_file(model, "widened")
         wide = replace(request, model=model, path=path)
-        found = compute_reference(wide, self._folder() / "widened")
+        folder = self._folder() / "widened"
+        found = compute_reference(wide, folder)
         if isinstance(found, Reference):
-            self._state, self._opened, self._path = found, model, path
+            perturbed = PerturbedRuns(
+                request.path, found.feeds, folder, found.budget, self._custom_ops
+            )
+            coarsest = coarsest_type(request.model)
+            self._state = replace(found, perturbed=perturbed, coarsest=coarsest)
+            self._opened, self._path = model, path
             self._only_wide = state.reason
 
     @property

@@ -7,6 +7,7 @@ from region_models import HEAD, accept, find, kinds, scope_of
 
 from ortkit.fusion.regions.cost_model import CostModel
 from ortkit.fusion.regions.describe import describe_region
+from ortkit.fusion.regions.select import MAX_TENSORS
 from ortkit.graph.io.text import from_text
 from ortkit.kernels.region.bounds import exceeds_bounds
 from ortkit.kernels.signature import RegionSignature
@@ -160,3 +161,14 @@ def test_a_power_is_predicted_as_what_its_kernel_computes(exponent: str, written
         return found.prediction.after_ns
 
     assert predicted("Pow (a, e)") == predicted(written)
+
+
+def test_a_sum_of_more_tensors_than_a_kernel_takes_is_cut() -> None:
+    names = [f"x{number}" for number in range(2 * MAX_TENSORS)]
+    inputs = ", ".join(f"float[n, 768] {name}" for name in names)
+    sums = [f"y{at} = Add ({'x0' if at == 1 else f'y{at - 1}'}, {name})"
+            for at, name in enumerate(names) if at]  # fmt: skip
+    text = f"{HEAD} g ({inputs}) => (z) {{ {'  '.join(sums)}  z = Exp (y{len(sums)}) }}"
+    taken = [each.signature for each in find(scope_of(from_text(text))) if each.signature]
+    assert len(taken) > 1
+    assert all(len(one.inputs) + len(one.outputs) <= MAX_TENSORS for one in taken)

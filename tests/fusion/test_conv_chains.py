@@ -21,7 +21,8 @@ from conv_nets import (
 )
 from region_models import accept, scope_of
 
-from ortkit.fusion.conv.chains import Chain, find_chains
+from ortkit.fusion.conv import chains
+from ortkit.fusion.conv.chains import Chain, borders, find_chains
 from ortkit.fusion.conv.lower import lower_chain
 from ortkit.fusion.plan import compile_regions
 from ortkit.kernels.signature import RegionSignature
@@ -64,12 +65,52 @@ def test_a_mobile_net_is_one_chain() -> None:
     ]  # fmt: skip
 
 
+def test_a_stem_reads_the_image_as_it_is_and_the_result_changes_its_layout() -> None:
+    scope, (chain,) = chains_of(inverted_residuals())
+    (output,) = scope.model.graph.outputs
+    assert borders(list(chain.blocks)) == [output]
+    assert borders(list(chain.blocks[1:])) == [chain.blocks[0].output, output]
+
+
 def test_large_values_between_two_convolutions_are_never_whole() -> None:
     scope, (chain,) = chains_of(inverted_residuals((1, 3, 122, 126)))
     kinds = [block.kind for block in chain.blocks]
     assert kinds[:3] == ["stem_conv", "expand_depthwise", "pointwise_conv"]
     assert kinds[3:6] == ["expand_depthwise", "pointwise_conv", "expand_depthwise"]
     assert lower_chain(scope, chain, {})
+
+
+@pytest.mark.parametrize(
+    ("attributes", "is_joined"),
+    [
+        ({"pads": [1] * 4}, True),
+        ({"pads": [2] * 4, "dilations": [2, 2]}, False),
+        ({"strides": [4, 4]}, False),  # some rows of the large value are not read
+    ],
+)
+def test_what_is_joined_reads_neighbouring_rows(
+    attributes: dict[str, object], is_joined: bool
+) -> None:
+    net = Net()
+    value = net.relu6(net.conv("x", (3, 16), 3, strides=[2, 2], pads=[0, 0, 1, 1]))
+    for _ in range(2):
+        wide = net.relu6(net.conv(value, (16, 96)))
+        deep = net.relu6(net.conv(wide, (96, 96), 3, group=96, **attributes))
+        value = net.conv(deep, (96, 16))
+    _, chains = chains_of(net.model((1, 3, 122, 126), [value]))
+    kinds = {block.kind for chain in chains for block in chain.blocks}
+    assert ("expand_depthwise" in kinds) == is_joined
+    assert ("depthwise_conv" in kinds) != is_joined
+
+
+def test_a_chain_that_would_have_to_be_found_again_is_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def judge(signature: RegionSignature) -> Refused | None:
+        return Refused("not so") if signature.name == "depthwise_conv" else accept(signature)
+
+    monkeypatch.setattr(chains, "MOST_ROUNDS", 1)
+    assert chains_of(inverted_residuals(), judge)[1] == []
 
 
 def test_what_should_not_be_joined_stays_apart() -> None:

@@ -42,7 +42,7 @@ def model_of(lines: list[str], rows: tuple[int, ...], dtype: type = np.float16) 
 
     u and v [WIDTH, INNER], d [INNER, WIDTH] and t [INNER, WIDTH], turned, in eight bits, us and ds
     the factors of their columns, one and two of all, zero and off their zero points; wide [WIDTH,
-    INNER] in half precision; b [INNER], g [WIDTH].
+    INNER] and turned [INNER, WIDTH] in half precision; b [INNER], g [WIDTH].
     """
     rng = np.random.default_rng(4)
     held = []
@@ -59,6 +59,7 @@ def model_of(lines: list[str], rows: tuple[int, ...], dtype: type = np.float16) 
     hold("us", ((1 + rng.random(INNER)) / 700).astype(dtype))
     hold("ds", ((1 + rng.random(WIDTH)) / 700).astype(dtype))
     hold("wide", (rng.standard_normal((WIDTH, INNER)) / 6).astype(dtype))
+    hold("turned", (rng.standard_normal((INNER, WIDTH)) / 6).astype(dtype))
     hold("b", rng.standard_normal(INNER).astype(dtype))
     hold("g", (1 + rng.random(WIDTH)).astype(dtype))
     hold("one", np.array(1 / 64, dtype))
@@ -126,6 +127,10 @@ TAKEN = {
     "a matrix that is rounded in the model": (
         ["w = QuantizeLinear<axis=1>(wide, us)".replace("us)", "us, zeros)"),
          "W = DequantizeLinear<axis=1>(w, us)", "y = MatMul(x, W)"], (1, 1), {("product", 1)},
+    ),
+    "a transposed matrix that is rounded in the model": (
+        ["w = QuantizeLinear<axis=0>(turned, us, zeros)", "W = DequantizeLinear<axis=0>(w, us)",
+         "y = Gemm<transB=1>(x, W, b)"], (1,), {("product", 1)},
     ),
     "rows by a factor each": (
         [NORM, *by(BY_ROW, "n"), UP, "h = MatMul(n/x, U)", "y = Relu(h)"], (2, 5),

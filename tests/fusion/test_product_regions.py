@@ -74,11 +74,12 @@ def ops(one: Candidate) -> list[str]:
         ("m = Gemm(x, w, b)  g = Gelu(m)  y = Add(m, g)", ["Gemm"]),
         ("m = Gemm(x, w, b)  y = Add(m, b)", ["Gemm"]),
         ("m = MatMul(x, w)  y = Add(m, c)", ["MatMul"]),
+        ("m = MatMul(x, w)  y = Add(m, s)", ["MatMul", "Add"]),
         ("m = MatMul(x, w)  y = Softmax(m)", ["MatMul"]),
     ],
 )
 def test_what_a_region_takes_in(nodes: str, taken: list[str]) -> None:
-    proto = model_of(nodes, "float[48, 128] x, float[48, 192] r", b=192, c=(48, 1))
+    proto = model_of(nodes, "float[48, 128] x, float[48, 192] r", b=192, c=(48, 1), s=(1, 192))
     _, (one,) = found(proto)
     assert ops(one) == taken
     assert one.signature is not None

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import onnx_ir as ir
 import onnxruntime as ort
 import pytest
 from fused_model import bias_gelu, tensor, unary
@@ -18,7 +19,7 @@ from ortkit.errors import InternalError, KernelError, MissingDependencyError, Us
 from ortkit.kernels.build.cache import KernelCache
 from ortkit.kernels.build.library import LibraryBuild, build_library, refusal
 from ortkit.kernels.link import linker
-from ortkit.kernels.link.manifest import MANIFEST_VERSION
+from ortkit.kernels.link.manifest import ELEMENT_TYPES, MANIFEST_VERSION
 from ortkit.kernels.region.bounds import MAX_RANK, MAX_SYMBOLS, MAX_TENSORS
 from ortkit.kernels.signature import RegionSignature
 from ortkit.targets import cpu
@@ -298,3 +299,8 @@ def test_python_and_the_header_state_the_same_bounds() -> None:
     assert {
         k.lower().replace("x86_64", "x86-64").replace("_", "-"): int(v) for k, v in levels.items()
     } == cpu.LEVELS
+
+
+def test_numbers_of_element_types_are_those_of_onnx() -> None:
+    found = {ir.DataType(number).numpy().name: number for number in ELEMENT_TYPES.values()}
+    assert found == ELEMENT_TYPES

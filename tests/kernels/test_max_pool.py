@@ -51,8 +51,8 @@ CASES = {
         "kernel_shape = [3, 1], strides = [2, 2], dilations = [1, 1]", narrow=True,
     ),
     "dilated": pool(
-        (1, 9, 9, 16), (1, 7, 5, 16),
-        "kernel_shape = [3, 3], dilations = [2, 2], pads = [1, 0, 1, 0]",
+        (1, 9, 9, 16), (1, 7, 3, 16),
+        "kernel_shape = [3, 3], dilations = [2, 3], pads = [1, 0, 1, 0]",
     ),
     "rounded up": pool(
         (1, 8, 8, 8), (1, 4, 4, 8),

@@ -166,6 +166,10 @@ CASES = {
         "Z = Mul (X, R)  Y = LayerNormalization <axis = -1, epsilon = 1e-6> (Z, G)",
         {"X": (9, "s"), "R": (9, "s"), "G": ("s",)}, {"Y": (9, "s")}, S[:-1],
     ),
+    "the last of unequal parts": Case(
+        "Z = Mul (X, B)  A, C, Y = Split <axis = 1, num_outputs = 3> (Z)",
+        {"X": ("s", 7, 16), "B": (7, 16)}, {"Y": ("s", 1, 16)}, S[:-1],
+    ),
     "nothing": Case(
         axes("P", 8, 8) + "Z = Mul (X, B)  A, Y = Split <axis = 2> (Z, P)",
         {"X": ("s", 0, 16, "n"), "B": (0, 16, "n")}, {"Y": ("s", 0, 8, "n")},

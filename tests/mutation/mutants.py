@@ -57,14 +57,14 @@ def parses(source: str) -> bool:
     return True
 
 
-def function_at(source: str, line: int) -> int:
-    """Return the first line of the innermost function that a line is in; 0 for none."""
-    found = 0
+def function_at(source: str, line: int) -> range:
+    """Return the lines of the innermost function whose body a line is in; none for no function."""
+    found = range(0)
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            first = min([node.lineno, *(each.lineno for each in node.decorator_list)])
-            if node.body[0].lineno <= line <= (node.end_lineno or 0):
-                found = max(found, first)
+            lines = range(node.body[0].lineno, (node.end_lineno or 0) + 1)
+            if line in lines and lines.start > found.start:
+                found = lines
     return found
 
 

@@ -18,8 +18,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypedDict
 
-HOOK = Path(__file__).parent / "hook"
-_ROOT = Path(__file__).parents[2]
+import pytest
+
+from tests.mutation.tree import Tree
+
 _IMPORTED = (
     "numpy",
     "ml_dtypes",
@@ -28,8 +30,9 @@ _IMPORTED = (
     "onnx.helper",
     "onnx_ir",
     "onnxruntime",
-    "pytest",
 )
+#: The status of tests that take longer than they may.
+TIMED_OUT = -1000
 
 
 class Job(TypedDict):
@@ -37,21 +40,27 @@ class Job(TypedDict):
 
     tests: list[str]
     surroundings: dict[str, str]
-    """Environment variables: a changed file, the folder of compiled kernels."""
+    """Environment variables: the folder of compiled kernels, where lines are noted."""
     seconds: float
     """For all of them."""
-    calls: str
-    """A file for the functions that each test calls; empty: they are not noted."""
+    report: str
+    """A file for the test that fails first."""
+    lines: str
+    """A folder for the lines that each test runs; empty: they are not noted."""
 
 
 class Server:
-    """The process, seen from outside."""
+    """The process, seen from outside; it runs tests in a copy of the working tree."""
+
+    def __init__(self, tree: Tree) -> None:
+        self._tree = tree
 
     def __enter__(self) -> Self:
         """Start it."""
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.mutation.warm"],
-            cwd=_ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            [sys.executable, "-m", "tests.mutation.warm"], cwd=self._tree.path,
+            env={**os.environ, **self._tree.surroundings},
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
         return self
 
@@ -66,8 +75,8 @@ class Server:
         self._process.stdin.close()
         self._process.wait()
 
-    def run(self, job: Job) -> int | None:
-        """Return the exit status of pytest; None: time ran out.
+    def run(self, job: Job) -> int:
+        """Return the exit status of pytest, or `TIMED_OUT`.
 
         Raises:
             RuntimeError: The process ended.
@@ -79,8 +88,24 @@ class Server:
         line = self._process.stdout.readline()
         if not line:
             raise RuntimeError("the process that runs tests ended")
-        status: int | None = json.loads(line)
-        return status
+        return int(line)
+
+
+class _FirstFailure:
+    """A plugin of pytest that writes the name of what fails first."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        self._note(report)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self._note(report)
+
+    def _note(self, report: pytest.CollectReport | pytest.TestReport) -> None:
+        if report.failed and not self._file.exists():
+            self._file.write_text(report.nodeid, encoding="utf-8")
 
 
 def main() -> None:
@@ -89,11 +114,11 @@ def main() -> None:
         importlib.import_module(name)
     answers = os.fdopen(os.dup(1), "w")
     for line in sys.stdin:
-        answers.write(json.dumps(_forked(json.loads(line))) + "\n")
+        answers.write(f"{_forked(json.loads(line))}\n")
         answers.flush()
 
 
-def _forked(job: Job) -> int | None:
+def _forked(job: Job) -> int:
     child = os.fork()
     if not child:
         status = 70
@@ -106,16 +131,14 @@ def _forked(job: Job) -> int | None:
         while time.monotonic() < end:
             done, status = os.waitpid(child, os.WNOHANG)
             if done:
-                child = 0
                 return os.waitstatus_to_exitcode(status)
             time.sleep(0.02)
-        return None
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        return TIMED_OUT
     finally:
-        if child:
-            os.kill(child, signal.SIGKILL)
-            os.waitpid(child, 0)
-            with suppress(ProcessLookupError):
-                os.killpg(child, signal.SIGKILL)
+        with suppress(ProcessLookupError):  # what its tests started
+            os.killpg(child, signal.SIGKILL)
 
 
 def _run(job: Job) -> int:
@@ -125,21 +148,16 @@ def _run(job: Job) -> int:
     for stream in (0, 1, 2):
         os.dup2(nothing, stream)
     os.environ.update(job["surroundings"])
-    path = os.pathsep.join(filter(None, [str(HOOK), os.environ.get("PYTHONPATH", "")]))
-    os.environ["PYTHONPATH"] = path
-    if "MUTATED_FILE" in job["surroundings"]:
-        sys.path.insert(0, str(HOOK))
-        sys.modules.pop("sitecustomize", None)
-        importlib.import_module("sitecustomize")
-    import pytest
-
     options = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-m", "not slow"]
-    plugins: list[Any] = []
-    if job["calls"]:
-        from tests.mutation.calls import Calls
+    plugins: list[Any] = [_FirstFailure(Path(job["report"]))]
+    if job["lines"]:
+        from tests.mutation.lines import Marks
 
-        plugins.append(Calls(Path(job["calls"])))
+        plugins.append(Marks(Path(job["lines"])))
         options.remove("-x")
+    else:
+        sys.dont_write_bytecode = True  # of a changed source
+        os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
     return int(pytest.main([*options, *job["tests"]], plugins))
 
 

@@ -1,0 +1,176 @@
+"""Predicted times of convolutions and matmuls: what is linear in which size, and what steps."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import onnx
+import onnx_ir as ir
+import pytest
+from conv_nets import Net
+from region_models import accept, find, scope_of
+
+from ortkit.fusion.conv.chains import find_chains
+from ortkit.fusion.conv.cost import Sizes, block_cost, full_cost, minimal_cost
+from ortkit.fusion.gemm.cuda_small_m_cost import Shape, predict_products, predict_split_k
+from ortkit.fusion.gemm.cuda_tiled_cost import predict_batched, predict_tiled
+from ortkit.fusion.regions.cost_model import CostModel, Prediction
+
+LARGE = Shape(rows=2048, depth=1024, columns=1024, products=1, epilogue_ops=2, is_normed=False)
+
+
+def convolved(before: int, after: int, side: int, batch: int = 1) -> Sizes:
+    return Sizes((batch, before, side, side), (batch, after, side, side))
+
+
+def test_winograd_computes_whole_tiles() -> None:
+    times = [minimal_cost(convolved(32, 64, side)) for side in (5, 8, 9)]
+    assert times[0] == times[1] < times[2]
+
+
+def test_winograd_reads_its_source_once_for_each_panel_of_filters() -> None:
+    few, one_more, many = (minimal_cost(convolved(256, after, 32)) for after in (64, 65, 128))
+    assert one_more - few > 2 * (many - one_more) / 63  # the first filter of a second panel
+
+
+@pytest.mark.parametrize("cost", [minimal_cost, lambda sizes: full_cost(sizes, 9)])
+def test_four_images_take_as_long_as_one_of_twice_the_side(cost) -> None:
+    small, large = convolved(32, 64, 8, batch=4), convolved(32, 64, 16)
+    assert cost(small) == pytest.approx(cost(large))
+
+
+@pytest.mark.parametrize("cost", [minimal_cost, lambda sizes: full_cost(sizes, 9)])
+def test_a_convolution_takes_as_long_for_each_image(cost) -> None:
+    one, two, three = (cost(convolved(32, 64, 8, batch)) for batch in (1, 2, 3))
+    assert three - two == pytest.approx(two - one)
+    assert two < 2 * one  # the weights are read once
+
+
+def test_a_full_convolution_is_linear_in_filters_and_channels() -> None:
+    net = full_cost(convolved(32, 64, 8), 9)
+    assert full_cost(convolved(64, 64, 8), 9) == pytest.approx(2 * net)
+    assert full_cost(convolved(32, 128, 8), 9) == pytest.approx(2 * net)
+    assert full_cost(convolved(32, 64, 8), 18) == pytest.approx(2 * net)
+
+
+def test_a_block_with_twice_the_filters_takes_twice_as_long() -> None:
+    """A 5x5 convolution, which is summed up tap by tap."""
+
+    def costs(filters: int) -> tuple[float, float]:
+        net = Net()
+        first = net.op("Relu", net.conv("x", (32, 32)))
+        last = net.conv(first, (32, filters), 5, pads=[2, 2, 2, 2])
+        scope = scope_of(ir.from_proto(net.model((1, 32, 8, 8), [net.op("Relu", last)])))
+        chains = find_chains(scope, scope.model.graph, accept)
+        blocks = (block for chain in chains for block in chain.blocks)
+        (found,) = (block_cost(scope, block) for block in blocks if block.kind == "conv")
+        return found.before, found.after
+
+    assert costs(128) == pytest.approx([2 * each for each in costs(64)])
+
+
+def test_products_of_one_row_read_their_weights_and_start_once() -> None:
+    shape = replace(LARGE, rows=1, epilogue_ops=0)
+    one, two = predict_products(shape), predict_products(replace(shape, columns=2048))
+    four = predict_products(replace(shape, columns=4096))
+    assert four.before_ns - two.before_ns == pytest.approx(2 * (two.before_ns - one.before_ns))
+    assert four.after_ns - two.after_ns == pytest.approx(2 * (two.after_ns - one.after_ns))
+    pair = predict_products(replace(shape, products=2))
+    assert pair.before_ns == pytest.approx(2 * one.before_ns)  # launched twice
+    assert pair.after_ns == pytest.approx(two.after_ns)  # launched once
+    normed = predict_products(replace(shape, is_normed=True, epilogue_ops=3))
+    fused = predict_products(replace(shape, epilogue_ops=3))
+    assert normed.before_ns - fused.before_ns == pytest.approx(fused.before_ns - one.before_ns)
+    assert fused.after_ns == one.after_ns < normed.after_ns
+
+
+@pytest.mark.parametrize(
+    ("depth", "columns", "epilogue_ops", "before", "after"),
+    [
+        (768, 2304, 0, 6.0, 3.8),
+        (2048, 3072, 0, 9.1, 7.2),
+        (2048, 2048, 1, 7.9, 5.3),
+        (5632, 2048, 1, 13.5, 10.8),
+    ],
+)
+def test_products_of_one_row_take_what_was_measured(
+    depth: int, columns: int, epilogue_ops: int, before: float, after: float
+) -> None:
+    shape = Shape(1, depth, columns, 1, epilogue_ops, is_normed=not epilogue_ops)
+    found = predict_products(shape)
+    assert found.before_ns == pytest.approx(before * 1000, rel=0.1)
+    assert found.after_ns == pytest.approx(after * 1000, rel=0.1)
+
+
+def test_more_rows_than_one_gain_nothing_there() -> None:
+    found = predict_products(replace(LARGE, rows=2))
+    assert found.before_ns == found.after_ns
+
+
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [
+        (2, (8250, 7150)),
+        (4, (8250, 7150)),
+        (10, (8315, 7155)),
+        (16, (8380, 7160)),
+        (128, (9480, 8060)),
+        (129, None),
+        (1, None),
+        (None, None),
+    ],
+)
+def test_split_k_is_what_was_measured_or_between(
+    rows: int | None, expected: tuple[float, float] | None
+) -> None:
+    found = predict_split_k(replace(LARGE, rows=rows, depth=3072, columns=768))
+    assert found == (None if expected is None else Prediction(*expected))
+
+
+@pytest.mark.parametrize(("depth", "columns"), [(2303, 768), (3 * 255, 255), (3 * 1281, 1281)])
+def test_split_k_of_other_weights_was_not_measured(depth: int, columns: int) -> None:
+    assert predict_split_k(replace(LARGE, rows=16, depth=depth, columns=columns)) is None
+
+
+def test_split_k_takes_the_times_of_the_nearest_weight() -> None:
+    wide = replace(LARGE, rows=128, depth=4096, columns=1024)
+    assert predict_split_k(wide) == Prediction(11050, 9190)
+    assert predict_split_k(replace(wide, depth=4000)) == Prediction(11050, 9190)
+    assert predict_split_k(replace(wide, depth=1536, columns=384)) == Prediction(7100, 5540)
+
+
+def test_sizes_that_are_not_known_are_taken_for_several() -> None:
+    def total(found: list[Prediction | None]) -> tuple[float, float]:
+        each = [one for one in found if one is not None]
+        return sum(one.before_ns for one in each), sum(one.after_ns for one in each)
+
+    known = [predict_tiled(replace(LARGE, rows=rows)) for rows in (128, 512, 2048, 8192)]
+    assert total([predict_tiled(replace(LARGE, rows=None))]) == pytest.approx(total(known))
+    head = replace(LARGE, rows=128, depth=128, columns=128)
+    counts = [predict_batched(replace(head, count=count)) for count in (4, 32)]
+    assert total([predict_batched(replace(head, count=None))]) == pytest.approx(total(counts))
+
+
+def test_tiles_that_run_at_once_take_the_time_of_one() -> None:
+    """132 tiles of 64 x 128 keep every multiprocessor of an H100 busy once."""
+    deep = replace(LARGE, rows=11 * 64, depth=4096, epilogue_ops=1)
+    fewer, all_ = (predict_tiled(replace(deep, columns=count * 128)) for count in (11, 12))
+    more = predict_tiled(replace(deep, columns=13 * 128))
+    assert fewer is not None
+    assert all_ is not None
+    assert more is not None
+    assert fewer.after_ns == all_.after_ns < more.after_ns
+    assert fewer.before_ns < all_.before_ns
+
+
+def test_a_transpose_that_a_product_takes_as_it_is_costs_nothing() -> None:
+    def before(perm: list[int]) -> float:
+        text = f"""<ir_version: 9, opset_import: ["" : 18]> g (float[64, 64, 64] x) => (y) {{
+            a = Sin (x)  b = Exp (a)  t = Transpose <perm = {perm}> (b)  y = MatMul (t, t) }}"""
+        scope = scope_of(ir.from_proto(onnx.parser.parse_model(text)))
+        (found,) = find(scope, accept, CostModel)
+        nodes = [node.op_type for node in found.region.nodes]
+        assert nodes == ["Sin", "Exp", "Transpose"]
+        return found.prediction.before_ns
+
+    assert before([0, 2, 1]) < before([1, 0, 2])
