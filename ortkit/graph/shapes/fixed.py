@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from ortkit.errors import UserError
 from ortkit.graph.symbolic.dims import names, substitute
-from ortkit.graph.symbolic.text import parse_size, size_text
+from ortkit.graph.symbolic.text import parse_size
 
 
 def fix_sizes(model: ir.Model, sizes: Mapping[str, int]) -> None:
@@ -55,4 +55,4 @@ def _fixed(dim: int | ir.SymbolicDim, sizes: Mapping[str, int]) -> int | str | N
     if not sizes.keys() & set(names(size)):
         return dim.value
     found = substitute(size, dict(sizes))
-    return found if isinstance(found, int) else size_text(found)
+    return found if isinstance(found, int) else str(found)
