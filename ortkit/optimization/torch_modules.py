@@ -5,19 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, TypedDict, Unpack, overload
+from typing import Any, TypedDict, Unpack, overload
 
 from ortkit.errors import UserError
 from ortkit.optimization.call import Optimized, OptimizeOptions, Source
 from ortkit.optimization.call import optimize as optimize_model
 from ortkit.optimization.options import KernelChoice, Precision
+from ortkit.targets.catalog import Kind
 from ortkit.verify.inputs.covering import Level
 
 
 class Common(TypedDict, total=False):
     """What `optimize` takes as keywords: the options that are asked for most."""
 
-    target: Literal["cpu", "cuda"]
+    target: Kind
     level: int
     precision: Precision
     passes: str
