@@ -75,7 +75,8 @@ def test_what_run_cannot_do_is_one_line(call: Call, folder: Path, tmp_path: Path
 # ---- compare -------------------------------------------------------------------------------
 
 
-def test_models_that_agree(call: Call, folder: Path) -> None:
+def test_models_that_agree(call: Call, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "240")
     done = call("compare", folder / "small.onnx", folder / "bert.onnx", *BRIEF)
     assert done.code == 1
     assert "row 2     " in done.out and "outputs   different" in done.out

@@ -33,7 +33,10 @@ def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "m.onnx"
 
 
-def test_the_document_and_the_table_say_what_was_measured(call, model: Path) -> None:
+def test_the_document_and_the_table_say_what_was_measured(
+    call, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "240")
     done = call("optimize", model, "--measure", "--threads", "1", "--json")
     assert done.code == 0, done.err
     content = json.loads(done.out)

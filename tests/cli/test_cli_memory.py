@@ -50,7 +50,8 @@ def test_a_sweep_grows_with_the_size(call, model: Path) -> None:
         assert one["stages"][1]["arenas"][0]["peak"] == peak["bytes"]
 
 
-def test_a_sweep_in_words(call, model: Path) -> None:
+def test_a_sweep_in_words(call, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "240")
     done = call("memory", model, "--target", "cpu", "--sweep", "batch=1,2", "--shape", "width=9")
     assert done.code == 0, done.err
     assert "fullest at" in done.out

@@ -11,7 +11,7 @@ from ortkit.fusion.plan import compile_regions
 from ortkit.fusion.regions.cost_model import gain_refusal
 from ortkit.graph.io.text import from_text
 from ortkit.kernels.build.library import LibraryBuild
-from ortkit.optimization.passes import pipeline_of, target_of
+from ortkit.optimization.passes import pipeline_of, rewrite_options
 from ortkit.targets.target import Target
 
 HEAD = '<ir_version: 10, opset_import: ["" : 23]>'
@@ -23,7 +23,7 @@ def inputs_of(text: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr("ortkit.fusion.plan.build_library", lambda *_, **__: built)
     options = OptimizeOptions(verify=False)
     model = from_text(HEAD + text)
-    result = pipeline_of(options).run(model, target_of(options))
+    result = pipeline_of(options).run(model, rewrite_options(options))
     compile_regions(result.scopes, Path("unused"), "tvm", Target(), options.count)
     (function,) = model.functions.values()
     return [value.name or "" for value in function.inputs]

@@ -177,7 +177,10 @@ class TestDiff:
 
 
 class TestTables:
-    def test_gains_and_losses_are_shown_apart(self, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_gains_and_losses_are_shown_apart(
+        self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("COLUMNS", "240")
         before = side(
             [work("/layer.0/A", "a"), work("/layer.0/B", "b", op="Mul"), work("D", "d")],
             [around(30), around(30, seed=1), around(50, seed=2)],

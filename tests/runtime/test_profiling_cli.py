@@ -53,7 +53,10 @@ def said(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, s
     return code, out, err
 
 
-def test_tables_and_what_to_do(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_tables_and_what_to_do(
+    model: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "240")
     code, out, err = said(
         capsys, "profile", model, "--shape", "batch=4", "--runs", "20", "--threads", "1"
     )
