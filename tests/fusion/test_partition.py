@@ -82,17 +82,20 @@ def test_small_values_are_computed_again_on_gpus(
 
 
 @pytest.mark.parametrize(
-    ("body", "expected"),
+    ("outputs", "body", "expected"),
     [
-        ("c = Conv (x, k)  a = Add (c, x)  z = Relu (a)", []),
-        ("c = Conv (x, k)  a = Mul (c, x)  z = Relu (a)", ["mul_relu"]),
-        ("c = Conv (x, k)  a = Add (c, x)  z = Tanh (a)", ["add_tanh"]),
-        ("c = Conv (x, k)  s = Exp (c)  a = Add (c, x)  t = Relu (a)  z = Mul (s, t)",
+        ("z", "c = Conv (x, k)  a = Add (c, x)  z = Relu (a)", []),
+        ("z, a", "c = Conv (x, k)  a = Add (c, x)  z = Relu (a)", ["add_relu"]),
+        ("z", "c = Conv (x, k)  a = Mul (c, x)  z = Relu (a)", ["mul_relu"]),
+        ("z", "c = Conv (x, k)  a = Add (c, x)  z = Tanh (a)", ["add_tanh"]),
+        ("z", "c = Conv (x, k)  s = Exp (c)  a = Add (c, x)  t = Relu (a)  z = Mul (s, t)",
          ["exp_add_relu_mul"]),
     ],
 )  # fmt: skip
-def test_cudnn_adds_and_rectifies_what_it_convolves(body: str, expected: list[str]) -> None:
-    text = f"""g (float[n, 8, 16, 16] x) => (z)
+def test_cudnn_adds_and_rectifies_what_it_convolves(
+    outputs: str, body: str, expected: list[str]
+) -> None:
+    text = f"""g (float[n, 8, 16, 16] x) => ({outputs})
         <float[8, 8, 1, 1] k = {{{", ".join(["1"] * 64)}}}> {{ {body} }}"""
     found = find(scope_of(from_text(f"{HEAD} {text}"), kind="cuda"))
     assert [one.region.kind for one in found if one.signature is not None] == expected

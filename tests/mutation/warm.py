@@ -72,7 +72,8 @@ class Server:
     ) -> None:
         """End it."""
         assert self._process.stdin is not None
-        self._process.stdin.close()
+        with suppress(BrokenPipeError):  # it ended by itself
+            self._process.stdin.close()
         self._process.wait()
 
     def run(self, job: Job) -> int:

@@ -44,6 +44,7 @@ def net(text: str = RESIDUAL) -> ir.Model:
         "p": floats(32, 32, 1, 1, seed=2, scale=32**-0.5),
         "dw": floats(32, 1, 3, 3, seed=3, scale=9**-0.5),
         "b": floats(32, seed=4),
+        "tall": floats(32, 32, 3, 1, seed=7, scale=96**-0.5),
         "few": floats(2, 32, 1, 1, seed=6, scale=32**-0.5),
     }
     return model_of(text, **{name: one for name, one in weights.items() if name in text})
@@ -315,7 +316,7 @@ def test_what_is_no_faster_stays_in_float32(
 @needs_bf16
 def test_results_that_are_read_both_ways(tmp_path: Path) -> None:
     text = """g (float[n, 32, 12, 14] x) => (float[n, 32, 12, 14] y, float[n, 32, 12, 14] z) {
-      a = Conv(x, p, b)  y = Relu(a)  c = Conv<pads = [1, 1, 1, 1]>(y, k)  z = Relu(c)
+      a = Conv(x, p, b)  y = Relu(a)  c = Conv<pads = [1, 0, 1, 0]>(y, tall)  z = Relu(c)
     }"""
     found = optimized(net(text))
     assert fused(found)["bf16_conv"] == 2
