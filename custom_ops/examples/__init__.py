@@ -1,4 +1,4 @@
-"""Worked examples of ops that are defined in Python; docs/custom-ops.md says how.
+"""Worked examples of ops that are defined in Python; docs/guides/custom-ops.md says how.
 
 `ortkit ops test --from ortkit.custom_ops.examples` tests them all.
 """

@@ -7,7 +7,7 @@ from __future__ import annotations
 _IN_ONE_SUM = 4.0
 #: By the kind of a kernel: how many times the rounding errors of its body it makes.
 #: Winograd's minimal filtering F(4 x 4, 3 x 3) adds and subtracts what it then multiplies: sums of
-#: 256 channels are off by 7.5 times as much as a direct convolution (docs/kernels.md).
+#: 256 channels are off by 7.5 times as much as a direct convolution (docs/concepts/kernels.md).
 ROUNDINGS: dict[str, float] = {
     "winograd_conv": 8.0,
     "product": _IN_ONE_SUM,

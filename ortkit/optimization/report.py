@@ -139,7 +139,7 @@ class Report:
         )
 
     def to_json(self, why: str | None = None, schema: int = 2) -> dict[str, object]:
-        """Return the report as JSON types; docs/cli.md describes the keys.
+        """Return the report as JSON types; docs/reference/cli.md describes the keys.
 
         Args:
             why: Keep only the refusals that this names; see `missed`.

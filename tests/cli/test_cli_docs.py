@@ -1,4 +1,4 @@
-"""docs/cli.md says what the parsers say, and documents every key of every JSON document."""
+"""docs/reference/cli.md says what the parsers say, and has every key of every JSON document."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from ortkit.cli.main import parser
 from ortkit.cli.tree import actions, subcommands
 
-PAGE = Path(__file__).parents[2] / "docs" / "cli.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "cli.md"
 
 
 def leaves(

@@ -1,4 +1,4 @@
-"""Every command's JSON: one document, its schema, and exactly the keys that docs/cli.md names."""
+"""Every command's JSON: one document, its schema, and the keys of docs/reference/cli.md."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from ortkit.cli.catalog import COMMANDS, RENAMED
 
-PAGE = Path(__file__).parents[2] / "docs" / "cli.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "cli.md"
 CALLS = {
     "optimize": ("bert.onnx", "--kernels", "off", "-o", "out.onnx"),
     "inspect": ("bert.onnx", "--shape", "batch=2"),
@@ -83,9 +83,9 @@ def test_json_is_one_documented_document(
     assert content["schema"] == f"ortkit.{command}/{VERSIONS.get(command, 1)}"
     known = documented(command)
     found = set(paths(content, known))
-    assert found - known == set(), "docs/cli.md does not name these"
+    assert found - known == set(), "docs/reference/cli.md does not name these"
     top = {re.split(r"[.\[{]", path)[0] for path in known}
-    assert top == set(content), "docs/cli.md names other keys"
+    assert top == set(content), "docs/reference/cli.md names other keys"
 
 
 def test_the_paths_of_a_document_are_found() -> None:

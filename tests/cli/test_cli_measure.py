@@ -1,4 +1,4 @@
-"""`ortkit optimize --measure`: the table, and the JSON document as docs/cli.md has it."""
+"""`ortkit optimize --measure`: the table, and the JSON document of docs/reference/cli.md."""
 
 from __future__ import annotations
 

@@ -307,7 +307,9 @@ def test_the_command_line(tmp_path: Path) -> None:
     assert document["schema"] == "ortkit.compare-nodes/1"
     assert document["first"]["value"]["value"] == "e"
     assert Path(document["first"]["reproducer"]["original"]).is_file()
-    text = (Path(__file__).parents[2] / "docs" / "cli.md").read_text(encoding="utf-8")
+    text = (Path(__file__).parents[2] / "docs" / "reference" / "cli.md").read_text(
+        encoding="utf-8"
+    )
     section = text.partition("\n### compare --nodes\n")[2].partition("\n### ")[0]
     known = {line.split("`")[1] for line in section.splitlines() if line.startswith("| `")}
     assert {one.split(".")[0].rstrip("[]{}") for one in known} == document.keys()

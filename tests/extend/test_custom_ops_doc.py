@@ -1,4 +1,4 @@
-"""docs/custom-ops.md is run: a newcomer's op, defined, tested, built and run."""
+"""docs/guides/custom-ops.md is run: a newcomer's op, defined, tested, built and run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-PAGE = Path(__file__).parents[2] / "docs" / "custom-ops.md"
+PAGE = Path(__file__).parents[2] / "docs" / "guides" / "custom-ops.md"
 FENCED = re.compile(r"```(?P<kind>python|console)\n(?P<text>.*?)```", re.DOTALL)
 
 

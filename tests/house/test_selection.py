@@ -24,7 +24,7 @@ pytest_plugins = ("pytester",)
         ("tests/cli/test_cli_compare.py", "tests/cli/test_cli_compare.py"),
         ("tests/import_graph.py", "tests/house/test_imports.py"),  # a helper
         ("custom_ops/native/manifest.h", "tests/native"),
-        ("docs/cli.md", "tests/house"),
+        ("docs/reference/cli.md", "tests/house"),
     ],
 )
 def test_a_change_concerns(file: str, test: str) -> None:

@@ -1,6 +1,6 @@
 """Infinities, NaN, zeros and the edges of types: kernels answer as ONNX Runtime's own nodes do.
 
-What differs, or has no one answer in ONNX Runtime, is listed here and in docs/kernels.md.
+What differs, or has no one answer in ONNX Runtime, is listed here and in docs/concepts/kernels.md.
 """
 
 from __future__ import annotations

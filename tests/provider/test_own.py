@@ -428,7 +428,7 @@ def test_the_page_about_it_runs(tmp_path: Path, cache: Path) -> None:
     """Its Python, in order, where the page's command has run on a model."""
     if NAME not in ort.get_available_providers():
         pytest.skip("this ONNX Runtime takes such providers by their devices only")
-    page = Path(__file__).parents[2] / "docs" / "provider.md"
+    page = Path(__file__).parents[2] / "docs" / "guides" / "provider.md"
     blocks = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
     scripts = [block for block in blocks if "pytest" not in block]
     assert len(scripts) == 2

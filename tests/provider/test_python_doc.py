@@ -1,4 +1,4 @@
-"""docs/providers.md is run: definitions and sessions, in order, in one namespace."""
+"""docs/guides/providers.md is run: definitions and sessions, in order, in one namespace."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 import ortkit.provider
 
-PAGE = Path(__file__).parents[2] / "docs" / "providers.md"
+PAGE = Path(__file__).parents[2] / "docs" / "guides" / "providers.md"
 FENCED = re.compile(r"^```(?P<kind>\w+)\n(?P<text>.*?)^```", re.DOTALL | re.MULTILINE)
 TEXT = PAGE.read_text(encoding="utf-8")
 

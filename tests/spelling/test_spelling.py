@@ -5,7 +5,7 @@ Cases are generated: a formula (`activations.py`, `norms.py`, `channels.py`, `ro
 PaddlePaddle write an op; a manner (`writer.py`) is an opset from 13 to 24, symbolic or fixed
 sizes, constants as initializers or nodes of shape [] or [1], the order of operands, and whether
 the result is an output of the graph. `scripts/bench spelling` runs the same cases through other
-tools; docs/spelling.md has the table.
+tools; docs/benchmarks/spelling.md has the table.
 
 At level 3, with verification off, each spelling must become one of the ops it may be lowered
 to, what it was made of must be gone, no function may be left, and outputs must agree with

@@ -247,7 +247,7 @@ def test_a_ray_cluster_of_ours_listens_here_only(
 
 
 def test_every_server_in_the_documentation_says_where_it_listens() -> None:
-    text = (Path(__file__).parents[2] / "docs" / "tuning.md").read_text("utf-8")
+    text = (Path(__file__).parents[2] / "docs" / "guides" / "tuning.md").read_text("utf-8")
     started = re.findall(r"tvm\.exec\.rpc_(?:tracker|server)[^\n]*", text)
     assert len(started) >= 2
     assert all(" --host 127.0.0.1 " in f"{line} " for line in started)

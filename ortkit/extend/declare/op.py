@@ -55,7 +55,8 @@ class CustomOp(DeclaredOp):
         """Give the op a kernel; also a decorator: `@op.kernel("tvm")`.
 
         Of several kernels for a node's element types and inputs the first one runs whose `when`
-        holds; after them comes what is generated from the body. docs/custom-ops.md has examples.
+        holds; after them comes what is generated from the body.
+        docs/guides/custom-ops.md has examples.
 
         Args:
             backend: "tvm", for CPUs, or "triton", for CUDA.
@@ -150,8 +151,8 @@ def custom_op(
     Inputs are positional and annotated `ortkit.Float["*shape"]`, an optional one
     `ortkit.Float["n"] | None = None`, any number of them `*xs: ortkit.Float["*shape"]`;
     attributes are keyword-only and annotated with a Python type. From then on every
-    `ortkit.Session` of this process runs the op; docs/custom-ops.md has the rest. Declared again,
-    an op is replaced.
+    `ortkit.Session` of this process runs the op; docs/guides/custom-ops.md has the
+    rest. Declared again, an op is replaced.
 
     Args:
         name: Domain and name.

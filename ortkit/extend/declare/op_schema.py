@@ -103,7 +103,7 @@ def read_schema(function: Callable[..., object], names: Sequence[str], where: st
     """Read a function's signature.
 
     Args:
-        function: Annotated as docs/custom-ops.md says.
+        function: Annotated as docs/guides/custom-ops.md says.
         names: Of the outputs; empty: y, or y0, y1 and so on; out where y is taken.
         where: The op, for messages.
 

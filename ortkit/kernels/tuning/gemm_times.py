@@ -1,6 +1,6 @@
 """Times of matmuls with constant weights on an H100, in half precision and in fp8.
 
-Fits to what was measured (`docs/gpu-results.md`), in nanoseconds, matrices coming from memory.
+Fits to what was measured (`docs/benchmarks/gpu.md`), in nanoseconds, matrices coming from memory.
 """
 
 from __future__ import annotations

@@ -17,8 +17,8 @@ from ortkit.verify.rows import as_rows
 from ortkit.verify.tolerances import TOLERANCES
 
 #: Epsilons of the type that a kernel computes in, beyond that: its exp, erf, tanh and the like are
-#: good to 5 units in the last place (docs/kernels.md, "Accuracy") where ONNX Runtime's are to 1.
-#: And one of the result's type, for a rounding that falls to the other neighbour.
+#: good to 5 units in the last place (docs/concepts/kernels.md, "Accuracy") where ONNX Runtime's
+#: are to 1. And one of the result's type, for a rounding that falls to the other neighbour.
 FEW_ULPS = 4.0
 #: A body that is off by more than this part of a row is no measure of what its kernel may be.
 _DOUBTFUL = 2.0**-6

@@ -8,8 +8,9 @@ from math import prod
 
 from ortkit.graph.symbolic.dims import Atom, Dim, Size, replace_atoms
 
-#: Sizes that have remainders of their own in the loops of docs/kernels.md, at the units that CPU
-#: kernels work in: vectors of 8 and 16, register tiles of 6, 9 and 14 rows, panels of 32 to 64.
+#: Sizes that have remainders of their own in the loops of docs/concepts/kernels.md, at the units
+#: that CPU kernels work in: vectors of 8 and 16, register tiles of 6, 9 and 14 rows, panels of 32
+#: to 64.
 _TILES = (6, 9, 14, 8, 16, 32, 64)
 EDGES = tuple(sorted({1, 2, 3, *(n + step for n in _TILES for step in (-1, 0, 1))}))
 #: Odd sizes beyond blocks of 128 and 256, and beyond the 4,096 elements of a row that are kept.
@@ -43,7 +44,7 @@ class Design:
 #: Sizes of kernels that a processor runs.
 RUN = Design()
 #: Sizes of kernels that Triton's interpreter runs, at some 20 us an operation. Multiples of 16 and
-#: of 64 have variants of their own (docs/kernels_cuda.md).
+#: of 64 have variants of their own (docs/concepts/kernels_cuda.md).
 INTERPRETED = Design(
     first=(1, 3, 17),
     tiles=(3, 64),
