@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from ortkit.cli.catalog import COMMANDS, RENAMED
+from scripts.json_schemas import FOLDER, Schema, schema, schemas
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "cli.md"
 CALLS = {
@@ -86,6 +87,56 @@ def test_json_is_one_documented_document(
     assert found - known == set(), "docs/reference/cli.md does not name these"
     top = {re.split(r"[.\[{]", path)[0] for path in known}
     assert top == set(content), "docs/reference/cli.md names other keys"
+    called = "-".join(RENAMED.get(command, (command,)))
+    assert list(misfits(content, schemas()[f"{called}.json"])) == []
+
+
+def test_the_schemas_are_those_of_the_page() -> None:
+    made = {name: json.dumps(each, indent=2) + "\n" for name, each in schemas().items()}
+    kept = {path.name: path.read_text("utf-8") for path in FOLDER.iterdir()}
+    assert made == kept, "run python scripts/json_schemas.py"
+
+
+PYTHON_TYPES = {
+    "object": dict, "array": list, "string": str, "number": (int, float), "boolean": bool,
+    "null": type(None),
+}  # fmt: skip
+
+
+def misfits(content: object, schema: Schema, at: str = "document") -> Iterator[str]:
+    """Yield what does not fit a schema; of JSON Schema only what `schemas` writes."""
+    kinds = schema.get("type", [])
+    kinds = [kinds] if isinstance(kinds, str) else kinds
+    if kinds and not any(is_of(content, kind) for kind in kinds):
+        yield f"{at} is {content!r}, not {kinds}"
+    elif isinstance(content, list):
+        for each in content:
+            yield from misfits(each, schema.get("items", {}), f"{at}[]")
+    elif isinstance(content, dict):
+        properties = schema.get("properties", {})
+        for key, value in content.items():
+            inner = properties.get(key, schema.get("additionalProperties", {}))
+            yield from misfits(value, inner, f"{at}.{key}")
+
+
+def is_of(content: object, kind: str) -> bool:
+    return isinstance(content, PYTHON_TYPES[kind]) and (
+        kind == "boolean" or not isinstance(content, bool)
+    )
+
+
+@pytest.mark.parametrize(
+    ("content", "found"),
+    [
+        ({"a": 1}, []),
+        ({"a": "x"}, ["document.a is 'x', not ['number', 'null']"]),
+        ({"b": [{"c": True}]}, ["document.b[].c is True, not ['string']"]),
+        ({"m": {"any": None}}, ["document.m.any is None, not ['boolean']"]),
+    ],
+)
+def test_what_does_not_fit_is_found(content: object, found: list[str]) -> None:
+    rows = [("a", "number or null", ""), ("b[].c", "text", ""), ("m{}", "true or false", "")]
+    assert list(misfits(content, schema("x", rows))) == found
 
 
 def test_the_paths_of_a_document_are_found() -> None:

@@ -13,6 +13,7 @@ import pytest
 HERE = Path(__file__).parent
 NATIVE = HERE.parents[1] / "custom_ops" / "native"
 COMPILER = os.environ.get("CXX") or shutil.which("c++") or shutil.which("g++")
+ANY = [] if COMPILER is None else [COMPILER]
 SANITIZERS = {
     "none": [],
     "address": ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"],
@@ -20,17 +21,19 @@ SANITIZERS = {
 }
 
 
-def build(folder: Path, flags: list[str], *sources: Path, without: str = "") -> Path:
+def build(
+    folder: Path, flags: list[str], *sources: Path, without: str = "", compiler: list[str] = ANY
+) -> Path:
     """Compile the shim as custom_ops/CMakeLists.txt does, and `sources` as what they are.
 
     `without` is a file of the shim's that the sources stand for.
     """
-    if COMPILER is None:
+    if not compiler:
         pytest.skip("no C++ compiler")
-    probe = [COMPILER, *flags, "-x", "c++", "-", "-o", str(folder / "probe")]
+    probe = [*compiler, *flags, "-x", "c++", "-", "-o", str(folder / "probe")]
     if subprocess.run(probe, input=b"int main() {}", capture_output=True).returncode != 0:
         pytest.skip(f"the compiler does not take {' '.join(flags)}")
-    common = [COMPILER, "-std=c++17", "-O1", "-g", "-Wall", "-Wextra", "-Werror", *flags]
+    common = [*compiler, "-std=c++17", "-O1", "-g", "-Wall", "-Wextra", "-Werror", *flags]
     common += [f"-I{NATIVE}", f"-I{HERE}", "-c"]
     shim = ["-fno-exceptions", "-fno-rtti", "-fno-threadsafe-statics", "-fvisibility=hidden"]
     subprocess.run(
@@ -40,7 +43,7 @@ def build(folder: Path, flags: list[str], *sources: Path, without: str = "") -> 
     objects = [str(path) for path in sorted(folder.glob("*.o")) if path.stem != without]
     program = folder / "program"
     subprocess.run(
-        [COMPILER, *flags, *objects, "-pthread", "-ldl", "-o", str(program)], check=True
+        [*compiler, *flags, *objects, "-pthread", "-ldl", "-o", str(program)], check=True
     )
     return program
 
