@@ -6,9 +6,16 @@ Everything public is reached from here and imported only when it is asked for.
 from __future__ import annotations
 
 from importlib import import_module
+from pathlib import Path
+from pkgutil import extend_path
 from typing import TYPE_CHECKING
 
 from ortkit.version import __version__ as __version__
+
+# A checkout has `ortkit.custom_ops` beside this folder and without its native part. Where a wheel
+# is installed too, `python -m ortkit` in the checkout takes it from the wheel.
+if not (Path(__file__).parent / "custom_ops").is_dir():
+    __path__ = extend_path(__path__, __name__)
 
 if TYPE_CHECKING:
     from ortkit.errors import CheckError as CheckError

@@ -78,6 +78,7 @@ def _cpu(command: str, model: Path) -> None:
     _check("verified  yes" in done.stdout, f"not verified: {done.stdout}")
     done = _run(command, "memory", str(model))
     _check("arena Cpu" in done.stdout, f"the arena is not found: {done.stdout}{done.stderr}")
+    _alike(model)
     optimized, library = model.with_name("model.opt.onnx"), model.with_name("model.opt.ops.so")
     _check(library.exists(), f"no kernel library: {done.stdout}")
     import onnxruntime as ort
@@ -93,6 +94,19 @@ def _cpu(command: str, model: Path) -> None:
         error = np.abs(session.run(None, feeds)[0] - wanted).max()
         print(f"  {name}: largest difference {error:.1e}")
         _check(error < 1e-4, f"wrong results {name}")
+
+
+def _alike(model: Path) -> None:
+    """Check that the checkout, which hides the wheel from `python -m`, does the same."""
+    other = model.with_name("alike.onnx")
+    arguments = ("optimize", str(model), "--no-verify", "-o", str(other))
+    done = subprocess.run(
+        (sys.executable, "-m", "ortkit", *arguments), cwd=Path(__file__).parents[1],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    _check(done.returncode == 0, f"python -m ortkit fails in the checkout: {done.stderr}")
+    wanted = model.with_name("model.opt.ops.so").read_bytes()
+    _check(other.with_name("alike.ops.so").read_bytes() == wanted, "other kernels in the checkout")
 
 
 def _run(*command: str) -> subprocess.CompletedProcess[str]:

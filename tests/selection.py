@@ -30,7 +30,11 @@ _FOLDERS = {
 #: By the start of a path, what is run for files that no Python file imports.
 _OTHER = {
     "custom_ops/native/": ("tests/native", "tests/kernels/test_library.py"),
+    "docs/guides/deploy": ("tests/native/test_deploy_guide.py", "tests/house"),
     "docs/": ("tests/house",),
+    "action.yml": ("tests/distribution",),
+    "Dockerfile": ("tests/distribution",),
+    "scripts/release": ("tests/distribution",),
     "README": ("tests/house",),
     "tests/golden/": ("tests/golden",),
     "tests/baseline/": ("tests/house",),
