@@ -1,8 +1,12 @@
-"""The Python of README.md is run, in order, in one folder, as a newcomer would."""
+"""The Python of README.md is run, in order, in one folder, as a newcomer would.
+
+README.zh-CN.md says the same: its code, its commands and its numbers are those of README.md.
+"""
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +19,8 @@ import ortkit
 from ortkit.provider.registration import registered_providers
 
 PAGE = Path(__file__).parents[2] / "README.md"
+CHINESE = PAGE.with_name("README.zh-CN.md")
+CODE = re.compile(r"```\w+\n.*?```|(?:^    \S[^\n]*\n)+", re.DOTALL | re.MULTILINE)
 FENCED = re.compile(r"```python\n(.*?)```", re.DOTALL)
 
 
@@ -36,3 +42,29 @@ def test_what_is_shown_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert (tmp_path / "model.opt.ops.so").is_file()
     shape = names["session"].run(None, {"input_ids": tokens, "attention_mask": tokens})[0].shape
     assert shape == names["outputs"]["last_hidden_state"].shape
+
+
+def commands(text: str) -> list[str]:
+    """Return the blocks of code without comments, which are in the page's language."""
+    return [re.sub(r"  #.*", "", block) for block in CODE.findall(text)]
+
+
+def numbers(text: str) -> Counter[str]:
+    """Return the numbers outside of code and of links' targets."""
+    plain = re.sub(r"\]\([^)]*\)|`[^`]*`", "]", CODE.sub("", text))
+    return Counter(re.findall(r"\d[\d,.]*(?<=\d)", plain))
+
+
+def test_the_chinese_page_says_the_same() -> None:
+    english, chinese = PAGE.read_text("utf-8"), CHINESE.read_text("utf-8")
+    assert commands(chinese) == commands(english)
+    assert numbers(chinese) - numbers(english) == Counter(), "numbers that README.md has not"
+    assert numbers(english) - numbers(chinese) == Counter(), "numbers that are missing"
+    # Spans without a space: names of commands and flags.
+    spans = re.compile(r"`([^`\s]+)`")
+    assert set(spans.findall(CODE.sub("", english))) == set(spans.findall(CODE.sub("", chinese)))
+
+
+def test_other_numbers_and_commands_are_seen() -> None:
+    assert numbers("1.28 and 1,051, see [2](3.md) and `4`.") == {"1.28": 1, "1,051": 1, "2": 1}
+    assert commands("    ortkit run x  # says\n") == ["    ortkit run x\n"]
