@@ -90,6 +90,20 @@ def test_a_message_is_one_of_the_sources(message: str) -> None:
     assert [part for part in parts if part not in sources()] == []
 
 
+@pytest.mark.parametrize(
+    "page",
+    [
+        *(DOCS / "guides").glob("*.md"),
+        *(DOCS / "concepts").glob("*.md"),
+        DOCS / "getting-started.md",
+    ],
+    ids=name_of,
+)
+def test_a_page_starts_with_what_it_gives(page: Path) -> None:
+    if page.stem != "index":
+        assert re.match(r"# .+\n\nAfter this page you (?:can|know|have) ", page.read_text("utf-8"))
+
+
 def test_guides_hold_no_measurements() -> None:
     """A date marks a measurement: these are in docs/benchmarks."""
     found = [
