@@ -15,7 +15,12 @@ from tests.house.test_sessions_doc import skeleton
 
 DOCS = Path(__file__).parents[2] / "docs"
 FENCED = re.compile(r"```(python|console|pycon)\n(.*?)```", re.DOTALL)
-RUN = [DOCS / "getting-started.md", DOCS / "guides" / "optimize.md", DOCS / "guides" / "llm.md"]
+RUN = [
+    DOCS / "getting-started.md",
+    # Nine commands, one of which times a model and one of which is given 5 s.
+    pytest.param(DOCS / "guides" / "optimize.md", marks=pytest.mark.slow),
+    DOCS / "guides" / "llm.md",
+]
 #: Python that needs a GPU, or names that only the reader has, is compiled and not run.
 COMPILED = [DOCS / "guides" / "gpu.md", DOCS / "guides" / "llm.md"]
 
@@ -24,7 +29,7 @@ def blocks(page: Path) -> list[tuple[str, str]]:
     return FENCED.findall(page.read_text("utf-8"))
 
 
-# A guide optimizes whole models: the drawn one takes up to 10 s.
+# A guide optimizes whole models: the drawn page takes up to 8 s.
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("page", RUN, ids=lambda page: page.stem)
 def test_a_guide_shows_what_happens(
