@@ -10,7 +10,7 @@ EVERYWHERE = frozenset(
 #: Package -> the packages that it may import, in addition to itself and `EVERYWHERE`. A module
 #: beside the packages is a package of its own. `x/*` is x with all packages in it, `*` is all.
 MAY_IMPORT = {
-    "__init__": "extend/* optimization provider runtime",
+    "__init__": "extend/* genai optimization provider runtime",
     "__main__": "cli",
     "analysis": "graph/* operators rewrite",
     "cli": "*",
@@ -66,6 +66,7 @@ MAY_IMPORT = {
         "analysis fusion/conv fusion/regions graph/* kernels/* operators rewrite targets"
     ),
     "fusion/regions": "fusion graph/* kernels/* operators rewrite targets",
+    "genai": "graph/* isolation kernels optimization runtime verify",
     "graph": "operators",
     "graph/analysis": "graph graph/io graph/shapes graph/symbolic operators",
     "graph/batch": "graph graph/shapes graph/shapes/rules graph/symbolic operators",
