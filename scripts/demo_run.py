@@ -51,7 +51,7 @@ def open_session(path: Path, library: Path | None = None) -> InferenceSession:
     options = ort.SessionOptions()
     options.log_severity_level = 3
     if library is not None:
-        options.register_custom_ops_library(str(library))
+        options.register_custom_ops_library(str(library.absolute()))
     session = ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     return cast("InferenceSession", session)
 
