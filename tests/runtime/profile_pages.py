@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from ortkit.runtime.profiling.html import Page
+from ortkit.runtime.profiling.page.write import Page
 
 OPS = ("MatMul", "Softmax", "Add", "LayerNormalization", "Transpose", "Reshape", "Gather",
        "Concat", "Slice", "Cast", "Mul", "Erf")  # fmt: skip

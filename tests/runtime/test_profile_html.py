@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 import pytest
 
-from ortkit.runtime.profiling.html import NO_CHARTS, Page, page_text, write_page
+from ortkit.runtime.profiling.page.write import NO_CHARTS, Page, page_text, write_page
 from tests.runtime import chromium
 from tests.runtime.chromium import Chromium
 from tests.runtime.profile_pages import HOSTILE, OPS, page

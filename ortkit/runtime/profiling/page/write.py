@@ -13,7 +13,7 @@ from ortkit.page.shell import Card, Shell, item_list, render
 
 #: What a page without charts says, and the command that writes it.
 NO_CHARTS = 'timeline, treemap and roofline need plotly: pip install "ortkit[report]"'
-_ASSETS = importlib.resources.files("ortkit.runtime.profiling") / "html_assets"
+_ASSETS = importlib.resources.files("ortkit.runtime.profiling.page") / "assets"
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Page:
     notes: Sequence[str]
     """What was left out or is not known, and why."""
     data: Mapping[str, object]
-    """For the page's script: see `html_data`."""
+    """For the page's script: see `data.py`."""
 
 
 def write_page(page: Page, path: Path) -> None:

@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from ortkit.page.text import bytes_text, time_text
-from ortkit.runtime.profiling.events import DeviceEvent, Memory
 from ortkit.runtime.profiling.result import Profile, Row
-from ortkit.runtime.profiling.trace import Trace
+from ortkit.runtime.profiling.trace.events import DeviceEvent, Memory
+from ortkit.runtime.profiling.trace.trace import Trace
 from ortkit.text import plural
 
 #: Bars beyond this, the shortest, are left out, which the page says.

@@ -8,11 +8,11 @@ from pathlib import Path
 
 from ortkit.page.text import time_text
 from ortkit.runtime.profiling.advice import Advice
-from ortkit.runtime.profiling.events import TensorShape
-from ortkit.runtime.profiling.html import Page
-from ortkit.runtime.profiling.html_timeline import timeline_of
+from ortkit.runtime.profiling.page.timeline import timeline_of
+from ortkit.runtime.profiling.page.write import Page
 from ortkit.runtime.profiling.peaks import Peaks
 from ortkit.runtime.profiling.result import KernelRow, OpRow, Overall, Profile, Row, Work
+from ortkit.runtime.profiling.trace.events import TensorShape
 
 #: Rows beyond this, those of least time, are left out of the page, which says so.
 MOST_ROWS = 20_000
