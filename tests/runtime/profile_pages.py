@@ -71,7 +71,7 @@ def page(nodes: int = 60, *, threads: int = 1, names: str = "", peaks: bool = Tr
         "peaks": PEAKS if peaks else None,
         "peaks_missing": "" if peaks else "this machine's peaks were not measured",
         "memory": {
-            "time": starts,
+            "time": [*starts],
             "bytes": [1_000_000 + 10_000 * (index % 7) for index in range(nodes)],
             "of": "CPUExecutionProvider",
             "missing": "",
