@@ -10,7 +10,7 @@ from typing import Literal
 
 _COLOURS = ("#4e79a7", "#f28e2b", "#59a14f", "#e15759", "#76b7b2", "#b07aa1", "#edc948")
 _HEAD, _LEFT, _RIGHT = 46, 64, 12
-_CHARACTER = 6.6
+_CHARACTER = 6.5
 """Pixels that one takes, nearly."""
 _LONGEST = 26
 #: More places than this are told by their number alone.
@@ -109,7 +109,7 @@ class _Drawing:
         self.right = width - _RIGHT
         self.step = (self.right - _LEFT) / len(chart.places)
         longest = max(map(len, chart.places))
-        self.is_turned = len(chart.places) <= _MOST_NAMED and longest * _CHARACTER > self.step - 4
+        self.is_turned = len(chart.places) <= _MOST_NAMED and longest * _CHARACTER > self.step - 3
         below = 16 + 0.87 * _CHARACTER * min(longest, _LONGEST) if self.is_turned else 20
         self.bottom = height - below - 18 * bool(chart.across) - 18 * bool(chart.note)
         self.ticks = round_ticks(self._most())
@@ -173,7 +173,7 @@ class _Drawing:
 
     def _every(self) -> int:
         """Return how many places each name that is written stands for."""
-        needed = min(max(map(len, self.chart.places)), _LONGEST) * _CHARACTER + 8
+        needed = min(max(map(len, self.chart.places)), _LONGEST) * _CHARACTER + 3
         return max(1, math.ceil(needed / self.step))
 
     def _legend(self) -> Iterator[str]:
