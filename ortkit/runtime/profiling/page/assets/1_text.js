@@ -6,8 +6,8 @@ for (const [field, column] of Object.entries(data.nodes))
 const PALETTE = ["#4e79a7", "#f28e2b", "#59a14f", "#e15759", "#76b7b2", "#b07aa1", "#edc948", "#9c755f", "#ff9da7"];
 const OTHER = "#8a8f98";
 
-// A generated kernel's operator without the key of what it computes.
-const opName = (op) => op.replace(/^ortkit\.fused::(.+)_[0-9a-f]{12}$/, "$1");
+// A generated kernel's operator without its domain.
+const opName = (op) => op.replace(/^ortkit\.fused::/, "");
 
 const node = (index) => Object.fromEntries(Object.entries(data.nodes).map(([field, column]) => [field, column[index]]));
 const ops = [...new Set(data.ops.op)]; // most time first; one may run on two providers
