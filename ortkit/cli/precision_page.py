@@ -6,11 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ortkit.errors import UserError
-from ortkit.graph.io.atomic import write_whole
-from ortkit.page.chart import Chart, Series
-from ortkit.page.chart_page import chart_page
 
 if TYPE_CHECKING:
+    from ortkit.page.chart import Chart
     from ortkit.precision.result import PrecisionReport
 
 #: Products that the second picture shows, the most harmful first.
@@ -42,6 +40,9 @@ def write_page(report: PrecisionReport, source: str, path: Path) -> None:
     Raises:
         UserError: It cannot be written.
     """
+    from ortkit.graph.io.atomic import write_whole
+    from ortkit.page.chart_page import chart_page
+
     title = f"{source} in {report.precision}"
     write_whole(path, chart_page(title, _headline(report), [_curve(report), _harms(report)]))
 
@@ -54,6 +55,8 @@ def _headline(report: PrecisionReport) -> str:
 
 
 def _curve(report: PrecisionReport) -> Chart:
+    from ortkit.page.chart import Chart, Series
+
     points = report.curve
     taken = [point.error if point.lowered == report.lowered else None for point in points]
     series = [Series("error", [point.error for point in points], "line")]
@@ -70,6 +73,8 @@ def _curve(report: PrecisionReport) -> Chart:
 
 
 def _harms(report: PrecisionReport) -> Chart:
+    from ortkit.page.chart import Chart, Series
+
     nodes = sorted(report.nodes, key=lambda node: -node.harm)[:_SHOWN]
     series = [
         Series(name, [node.harm if node.lowered is is_lowered else None for node in nodes])
