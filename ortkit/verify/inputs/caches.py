@@ -48,8 +48,24 @@ def _caches(node: ir.Node, shapes: Shapes) -> Iterator[Cache]:
             yield from _attended(node, shapes, past=4, masks=(3,))
         case "com.microsoft", "MultiHeadAttention":
             yield from _attended(node, shapes, past=6, masks=(4, 5))
-        case "com.microsoft", "GroupQueryAttention":
+        case "com.microsoft", "GroupQueryAttention" if not is_sliding(node):
             yield from _attended(node, shapes, past=3, masks=(), total=6)
+
+
+def is_sliding(node: ir.Node) -> bool:
+    """Say whether a GroupQueryAttention keeps its newest tokens only, in a cache of fixed size."""
+    return node.attributes.get_int("sliding_window_cache", 0) == 1
+
+
+def window_sizes(model: ir.Model, shapes: Shapes) -> Iterator[tuple[Size, Size]]:
+    """Yield the size of each sliding cache, with the least that its operator takes."""
+    for node in model.graph:
+        if (node.domain, node.op_type) != ("com.microsoft", "GroupQueryAttention"):
+            continue
+        window = node.attributes.get_int("local_window_size", -1)
+        shape = _shape(node, 3, shapes)
+        if is_sliding(node) and window > 0 and shape is not None and len(shape) == 4:
+            yield shape[2], window
 
 
 def _concatenated(node: ir.Node, shapes: Shapes) -> Iterator[Cache]:

@@ -19,7 +19,7 @@ from ortkit.graph.symbolic.dims import (
     sole_atom,
 )
 from ortkit.operators import where
-from ortkit.verify.inputs.caches import Cache, caches_of
+from ortkit.verify.inputs.caches import Cache, caches_of, window_sizes
 
 #: Operators whose inputs broadcast.
 _BROADCASTING = where(broadcasts=True)
@@ -104,6 +104,7 @@ def _demands(
     caches = caches_of(model, shapes)
     for cache in caches:
         yield from _of_cache(cache)
+    yield from window_sizes(model, shapes)
     for node in model.graph:
         yield from _of_node(node, shapes)
     for value in model.graph.outputs:
