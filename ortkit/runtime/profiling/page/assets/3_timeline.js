@@ -23,7 +23,7 @@ const describe = (bar) => {
     `${when} (mean ${timeText(one.mean)}, ${percent(one.share)} of all nodes)`,
     data.bars.label[bar] && short(data.bars.label[bar], 90),
     short(shapesText(one), 110),
-    one.origins.length ? `stands for ${short(one.origins.join(", "), 110)}` : "",
+    one.origins.some((name) => name !== one.name) ? `stands for ${short(one.origins.join(", "), 110)}` : "",
   ];
 };
 const describeGroup = (bar) => [
