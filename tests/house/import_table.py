@@ -109,8 +109,12 @@ MAY_IMPORT = {
     ),
     "rewrite": "graph/* targets",
     "runtime": "graph/* kernels operators",
-    "runtime/memory": "graph/* isolation kernels operators runtime runtime/profiling",
-    "runtime/profiling": "graph/* kernels/* operators page runtime runtime/workers",
+    "runtime/memory": "graph/* isolation kernels operators runtime runtime/profiling/trace",
+    "runtime/profiling": (
+        "graph/* kernels/* operators runtime runtime/profiling/trace runtime/workers"
+    ),
+    "runtime/profiling/page": "graph/io page runtime/profiling runtime/profiling/trace",
+    "runtime/profiling/trace": "kernels operators",
     "runtime/timing": "runtime runtime/profiling runtime/workers",
     "runtime/workers": "isolation runtime",
     "targets": "",
@@ -170,9 +174,11 @@ FACE = {
     "provider/own": "ahead building failures",
     "runtime/memory": "arena_options node_table nodes point point_child",
     "runtime/profiling": (
-        "advice cuda_activity devices diff diff_match diff_models diff_saved events html"
-        " html_data model_runs peaks perfetto result saved_trace trace"
+        "advice cuda_activity diff diff_match diff_models diff_saved model_runs peaks perfetto"
+        " result saved_trace"
     ),
+    "runtime/profiling/page": "data write",
+    "runtime/profiling/trace": "devices events nesting read trace",
     "runtime/timing": "variants",
     "runtime/workers": "interleave planning worker",
     "verify/inputs": "covering feeds given plans sizes usual_sizes",

@@ -18,7 +18,7 @@ from tests.native.test_deploy import runtime
 PAGE = Path(__file__).parents[2] / "docs" / "guides" / "deploy.md"
 #: ONNX Runtime's own headers, of Debian's libonnxruntime-dev; the wheels bring none.
 DEBIAN = Path("/usr/include/onnxruntime")
-STAND_IN = Path(__file__).parent / "deploy_headers"
+STAND_IN = Path(__file__).parent / "headers"
 HEADERS = DEBIAN if (DEBIAN / "onnxruntime_cxx_api.h").is_file() else STAND_IN
 COMPILERS = {
     "c": ("cc", ".c", ("-std=c11", "-Wall", "-Wextra", "-Werror")),

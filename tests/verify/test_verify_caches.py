@@ -184,12 +184,18 @@ def own_axes(proto: onnx.ModelProto) -> onnx.ModelProto:
     return proto
 
 
-@pytest.mark.parametrize("naming", ["own", "axes", "symbols"])
+@pytest.mark.parametrize("naming", ["own", "axes", "symbols", "none"])
 @pytest.mark.parametrize("exporter", ["ts", "dynamo", "genai"])
 def test_usual_inputs_of_a_decoder_are_the_first_tried(exporter: str, naming: str) -> None:
     proto = genai_model() if exporter == "genai" else build("decoder_kv", "tiny", exporter)
     if naming == "axes":
         proto = own_axes(proto)
+    if naming == "none":
+        for value in (*proto.graph.input, *proto.graph.output):
+            for dim in value.type.tensor_type.shape.dim:
+                if dim.dim_param:
+                    dim.Clear()
+        del proto.graph.value_info[:]
     if naming == "symbols":
         values = (*proto.graph.input, *proto.graph.output)
         dims = (dim.dim_param for value in values for dim in value.type.tensor_type.shape.dim)
@@ -205,6 +211,12 @@ def test_usual_inputs_of_a_decoder_are_the_first_tried(exporter: str, naming: st
 
 
 def test_what_to_give_names_the_models_own_sizes() -> None:
+    unnamed = genai_model()
+    for value in unnamed.graph.input:
+        for dim in value.type.tensor_type.shape.dim:
+            dim.Clear()
+    given = "give --inputs FILE.npz with input_ids, attention_mask, past_key_values.0.key, "
+    assert how_to_give(open_model(unnamed)).startswith(given)
     assert how_to_give(open_model(genai_model())) == (
         "give --inputs FILE.npz, or sizes such as --shape batch_size=1 --shape sequence_length=16 "
         "--shape past_sequence_length=16"

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
 from ortkit.graph.shapes.infer import Shapes
-from ortkit.graph.symbolic.dims import Size, replace_atoms
+from ortkit.graph.symbolic.dims import Size
 
 
 @dataclass(frozen=True)
@@ -28,12 +28,9 @@ class Cache:
     """Whether GroupQueryAttention reads it: with past tokens it takes one new token for each
     row of the batch, or several for a batch of one."""
 
-    def over(self, related: Mapping[str, Size]) -> Cache:
+    def over(self, settled: Callable[[Size], Size]) -> Cache:
         """Return the cache with sizes that follow from others worked in."""
-        past, new, batch = (
-            replace_atoms(size, lambda a: related.get(a.label) if a.kind == "name" else None)
-            for size in (self.past, self.new, self.batch)
-        )
+        past, new, batch = map(settled, (self.past, self.new, self.batch))
         return replace(self, past=past, new=new, batch=batch)
 
 
